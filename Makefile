@@ -62,6 +62,7 @@ test: $(STAMP)
 lint: $(STAMP)
 	$(PY) -m ruff format --check .
 	$(PY) -m ruff check .
+	$(VENV)/bin/lint-imports
 
 types: $(STAMP)
 	$(PY) -m mypy

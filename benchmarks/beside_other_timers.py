@@ -11,7 +11,7 @@ All timers but pyperf, which has processes of its own, take turns in one process
 from __future__ import annotations
 
 if __name__ == "__main__":
-    from jaxperf.processes.exit_status import end_at_once
+    from jaxperf.process import end_at_once
 
     end_at_once()  # while all else is imported, Ctrl-C is no traceback
 
@@ -30,17 +30,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from jaxperf.chapter.catalogue import SectionEntry
-from jaxperf.chapter.recorder import Recorder
-from jaxperf.cli import flags
-from jaxperf.cli.flags import at_least
-from jaxperf.report.formatting import format_quantity
-from jaxperf.result import Measurement, ratio_of, save_result
-from jaxperf.startup import environment
+from jaxperf import flags
+from jaxperf.flags import at_least
+from jaxperf.measure import current_environment
+from jaxperf.result import About, Measurement, ratio_of, save_result
+from jaxperf.result.formatting import format_quantity
+from jaxperf.result.recorder import Recorder
 
-SECTION = SectionEntry(
+SECTION = About(
     "beside_other_timers", "", "Beside other timers",
-    "Do jaxperf, timeit, pyperf and torch.utils.benchmark agree, and who is right where they do not?", 120,
+    "Do jaxperf, timeit, pyperf and torch.utils.benchmark agree, and who is right where they do not?",
 )  # fmt: skip
 WORKER = "--pyperf"  # how pyperf starts this script again
 
@@ -139,7 +138,9 @@ def main(config: Config) -> int:
     sys.path += map(str, config.also)
     path = config.out / f"{SECTION.name}.json"
     config.out.mkdir(parents=True, exist_ok=True)
-    recorder = Recorder(SECTION, environment(), {"passes": config.passes}, command=shlex.join(sys.argv))
+    recorder = Recorder(
+        SECTION, current_environment(), {"passes": config.passes}, command=shlex.join(sys.argv)
+    )
     from jaxperf.measure.other_load import other_load
     from jaxperf.selfcheck.known import step_s
 
@@ -185,6 +186,6 @@ if __name__ == "__main__":
     if WORKER in sys.argv:
         pyperf_worker()
     else:
-        from jaxperf.processes.exit_status import ended
+        from jaxperf.process import ended
 
         raise SystemExit(ended(lambda: main(flags.parse_argv(Config, __doc__ or ""))))

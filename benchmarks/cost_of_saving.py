@@ -10,7 +10,7 @@ files and SHA-256 are written behind the next steps, which share the processor w
 from __future__ import annotations
 
 if __name__ == "__main__":
-    from jaxperf.processes.exit_status import end_at_once
+    from jaxperf.process import end_at_once
 
     end_at_once()  # while all else is imported, Ctrl-C is no traceback
 
@@ -23,9 +23,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from jaxperf.cli import flags
-from jaxperf.cli.flags import at_least
-from jaxperf.processes.exit_status import ended
+from jaxperf import flags
+from jaxperf.flags import at_least
+from jaxperf.process import ended
 from jaxperf.result import turns
 from jaxperf.result.ratio import interval
 

@@ -14,7 +14,7 @@ judges two runs, one after the other, and no rule can know that a shared host ch
 from __future__ import annotations
 
 if __name__ == "__main__":
-    from jaxperf.processes.exit_status import end_at_once
+    from jaxperf.process import end_at_once
 
     end_at_once()  # while all else is imported, Ctrl-C is no traceback
 
@@ -25,8 +25,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Literal
 
-from jaxperf.cli.flags import at_least
-from jaxperf.user_function.options import Measure
+from jaxperf.cli.commands import Measure
+from jaxperf.flags import at_least
 
 REPORT = 50  # pairs between two lines
 
@@ -79,7 +79,7 @@ def main(config: Config) -> int:
 
 
 if __name__ == "__main__":
-    from jaxperf.cli import flags
-    from jaxperf.processes.exit_status import ended
+    from jaxperf import flags
+    from jaxperf.process import ended
 
     raise SystemExit(ended(lambda: main(flags.parse_argv(Config, __doc__ or ""))))

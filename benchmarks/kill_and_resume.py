@@ -13,7 +13,7 @@ and never saved: parameters, statistics, the optimizer's state and the figures o
 from __future__ import annotations
 
 if __name__ == "__main__":
-    from jaxperf.processes.exit_status import end_at_once
+    from jaxperf.process import end_at_once
 
     end_at_once()  # while all else is imported, Ctrl-C is no traceback
 
@@ -31,9 +31,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from jaxperf.cli import flags
+from jaxperf import flags
 from jaxperf.errors import JaxperfError
-from jaxperf.processes.exit_status import ended
+from jaxperf.process import ended
 
 if TYPE_CHECKING:
     from jaxperf.train import Checkpoints

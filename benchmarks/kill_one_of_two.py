@@ -12,7 +12,7 @@ left alone.
 from __future__ import annotations
 
 if __name__ == "__main__":
-    from jaxperf.processes.exit_status import end_at_once
+    from jaxperf.process import end_at_once
 
     end_at_once()  # while all else is imported, Ctrl-C is no traceback
 
@@ -30,11 +30,10 @@ from typing import Annotated, Any
 import psutil
 from kill_and_resume import WITHIN_S, saved_training, train_once
 
-from jaxperf.chapter.run_sections import child_environment
-from jaxperf.cli import flags
+from jaxperf import flags
 from jaxperf.errors import JaxperfError
+from jaxperf.process import child_environment, ended
 from jaxperf.processes.distributed import Processes, together
-from jaxperf.processes.exit_status import ended
 
 ONE_OF_TWO = "--one-of-two"
 

@@ -18,7 +18,7 @@ not every kernel has.
 from __future__ import annotations
 
 if __name__ == "__main__":
-    from jaxperf.processes.exit_status import end_at_once
+    from jaxperf.process import end_at_once
 
     end_at_once()  # while all else is imported, Ctrl-C is no traceback
 
@@ -42,10 +42,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from jaxperf.chapter.run_sections import child_environment
-from jaxperf.cli import flags
+from jaxperf import flags
 from jaxperf.errors import JaxperfError
-from jaxperf.processes.exit_status import ended
+from jaxperf.process import child_environment, ended
 
 WORKER = "--worker"
 ADDRESSES = ("10.213.77.1", "10.213.77.2")

@@ -11,7 +11,7 @@ their ratio is known within 2 % by then, later, or after 1000.
 from __future__ import annotations
 
 if __name__ == "__main__":
-    from jaxperf.processes.exit_status import end_at_once
+    from jaxperf.process import end_at_once
 
     end_at_once()  # while all else is imported, Ctrl-C is no traceback
 
@@ -21,11 +21,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Annotated
 
-from jaxperf.cli.flags import at_least
+from jaxperf.cli.commands import Measure
+from jaxperf.flags import at_least
 from jaxperf.measure.rounds import rounds_to_add
 from jaxperf.result import Measurement
 from jaxperf.selfcheck.verdicts import by_ranks, by_ratio
-from jaxperf.user_function.options import Measure
 
 SPREADS = (0.01, 0.02, 0.03, 0.04, 0.05, 0.06, 0.08, 0.12)
 ROUNDS = (6, 12, 20, 40, 100)
@@ -104,7 +104,7 @@ def main(config: Config) -> int:
 
 
 if __name__ == "__main__":
-    from jaxperf.cli import flags
-    from jaxperf.processes.exit_status import ended
+    from jaxperf import flags
+    from jaxperf.process import ended
 
     raise SystemExit(ended(lambda: main(flags.parse_argv(Config, __doc__ or ""))))

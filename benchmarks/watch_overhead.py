@@ -15,7 +15,7 @@ end.
 from __future__ import annotations
 
 if __name__ == "__main__":
-    from jaxperf.processes.exit_status import end_at_once
+    from jaxperf.process import end_at_once
 
     end_at_once()  # while all else is imported, Ctrl-C is no traceback
 
@@ -34,9 +34,9 @@ from typing import Annotated, Literal, NamedTuple
 
 import jax
 
-from jaxperf.cli import flags
-from jaxperf.cli.flags import at_least
-from jaxperf.processes.exit_status import ended
+from jaxperf import flags
+from jaxperf.flags import at_least
+from jaxperf.process import ended
 from jaxperf.result.store import check_writable, write_whole
 from jaxperf.watch import session, watch
 

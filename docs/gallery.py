@@ -11,7 +11,7 @@ changes come from the programs, symptoms and threads from tests/slow_programs/ga
 from __future__ import annotations
 
 if __name__ == "__main__":
-    from jaxperf.processes.exit_status import end_at_once
+    from jaxperf.process import end_at_once
 
     end_at_once()  # while all else is imported, Ctrl-C is no traceback
 
@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxperf.errors import JaxperfError
-from jaxperf.processes.exit_status import ended
+from jaxperf.process import ended
 from jaxperf.result import Measurement, Ratio, ratio
 from jaxperf.result.store import write_whole
 

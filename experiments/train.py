@@ -15,10 +15,10 @@ docs/reliability.md.
 from __future__ import annotations
 
 if __name__ == "__main__":
-    from jaxperf.processes.exit_status import end_at_once
+    from jaxperf.process import end_at_once
 
     end_at_once()  # during the imports, Ctrl-C gives no traceback
-    from jaxperf.startup import import_jax
+    from jaxperf.jax_internals import import_jax
 
     import_jax()
 
@@ -43,23 +43,21 @@ import tyro
 from flax import nnx
 from rich.progress import track
 
+from jaxperf import flags
 from jaxperf.chapter import catalogue
-from jaxperf.chapter.native_log import native_stderr_to, path_for
-from jaxperf.chapter.recorder import Recorder
-from jaxperf.cli import flags
-from jaxperf.cli.flags import at_least, between, more_than
 from jaxperf.data import FashionMNIST, check_source, fashion_mnist, updates_per_epoch
 from jaxperf.data.fashion_mnist import FULL_TRAIN
 from jaxperf.errors import JaxperfError, to_one_line
+from jaxperf.flags import at_least, between, more_than
+from jaxperf.measure import current_environment
 from jaxperf.models import BOOK_INIT, HE_INIT, RESNET18_STAGES, SMALL_STAGES, LeNet, ResNet
 from jaxperf.parallel import Model, check_divisible, first_devices, make_step, model_of
 from jaxperf.parallel.multihost import check_same
+from jaxperf.process import ended, follow_parent, leave, log_path, native_stderr_to, say
 from jaxperf.processes.distributed import Processes, together
-from jaxperf.processes.exit_status import ended, leave, say
-from jaxperf.processes.parent import follow_parent
 from jaxperf.result import Grid, Measurement, Result, save_result
+from jaxperf.result.recorder import Recorder
 from jaxperf.result.store import check_writable, save_so_far
-from jaxperf.startup import environment
 from jaxperf.train import CheckpointFolder, Epoch, Policy, Trainer
 
 QUESTION = "How fast does a network train on these devices, and how accurate does it become?"
@@ -131,7 +129,7 @@ def main() -> int:
     if config.platform != "auto":
         jax.config.update("jax_platforms", "cuda,cpu" if config.platform == "gpu" else "cpu")
     several = config.processes.several  # whose errors the log of each process has
-    with contextlib.nullcontext() if several else native_stderr_to(path_for("train")):
+    with contextlib.nullcontext() if several else native_stderr_to(log_path("train")):
         return together(config.processes, lambda: run(config, recipe))
 
 
@@ -202,7 +200,7 @@ def with_mirrored(data: FashionMNIST) -> FashionMNIST:
 
 def run(config: Config, recipe: Recipe) -> int:
     """Train once for each seed, print each epoch, and keep the result."""
-    here = environment()  # starts JAX
+    here = current_environment()  # starts JAX
     devices = first_devices(None if config.processes.several else config.devices)
     check_divisible(recipe.batch_size, len(devices), name="--batch-size")
     shown = {**asdict(recipe), "recipe": config.recipe, "way": config.way, "devices": len(devices)}

@@ -22,9 +22,9 @@ import numpy as np
 from flax import nnx
 from jax import lax
 
-from jaxperf.doctor.driver import ask_driver
 from jaxperf.measure import interleaved, measure, pending
 from jaxperf.result import ratio
+from jaxperf.result.gpus import ask_driver
 from jaxperf.section import section
 
 s = section("use_gpu", programs=55, cpu_devices=2, megabytes=64, rounds=12, size=512,

@@ -1,6 +1,6 @@
 """`python -m jaxperf` is `jaxperf`."""
 
-from jaxperf.processes.exit_status import end_at_once
+from jaxperf.process import end_at_once
 
 
 def main() -> int:

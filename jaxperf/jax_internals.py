@@ -1,4 +1,4 @@
-"""All names of JAX that are private or experimental, each imported when a feature first needs it.
+"""Importing JAX, and all its names that are private or experimental, each when a feature first needs it.
 
 JAX may rename them in any version. Then only the feature that needs the name is missing, and says so in one
 line. `tests/test_jax_internals.py` removes each name in turn.
@@ -13,6 +13,7 @@ from operator import attrgetter
 from typing import Any
 
 from jaxperf.errors import JaxperfError
+from jaxperf.process import USER_MISTAKE, say
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,16 @@ STOP_LISTENING = {  # public from JAX 0.8.2 on
 ALL = tuple(value for value in list(vars().values()) if isinstance(value, Internal))
 
 
+def import_jax() -> None:
+    """Import JAX; a setting that it rejects (JAX_ENABLE_X64=maybe) ends the process with one line."""
+    try:
+        importlib.import_module("jax")
+    except Exception as e:
+        reason = " ".join(str(e).split()) or type(e).__name__
+        say(f"error: JAX cannot be imported: {reason}; `jaxperf doctor` says why")
+        raise SystemExit(USER_MISTAKE) from None
+
+
 def get(internal: Internal) -> Any:
     """Import a name of JAX and return what it names.
 
@@ -66,7 +77,7 @@ def get(internal: Internal) -> Any:
         version = getattr(sys.modules.get("jax"), "__version__", "unknown")
         name = f"{internal.module}.{internal.attribute}"
         line = f"{internal.feature} is not available with JAX {version}, which has no {name}"
-        raise JaxperfError(f"{line}; jaxperf knows JAX 0.10 to 0.12") from None
+        raise JaxperfError(f"{line}; a newer jaxperf may know its new name") from None
 
 
 def loaded(internal: Internal) -> Any:

@@ -121,7 +121,7 @@ class Baselines:
 
 def describe(row: Compared) -> str:
     """Return a comparison in words: both medians, the ratio and its interval, and a remark."""
-    from jaxperf.report.formatting import format_on_page
+    from jaxperf.result.formatting import format_on_page
 
     now, before = format_on_page(row.b, row.unit), format_on_page(row.a, row.unit)
     times = f", {row.ratio:.2f} times ({row.low:.2f} to {row.high:.2f})" if math.isfinite(row.ratio) else ""

@@ -25,15 +25,15 @@ from typing import Annotated, Any, Literal
 import jax
 import matplotlib.style
 
-from jaxperf.chapter import catalogue, cells
+from jaxperf import flags
+from jaxperf.chapter import catalogue, cells, one_gpu
 from jaxperf.chapter.display import Figure, in_notebook, show
-from jaxperf.chapter.recorder import Recorder
-from jaxperf.cli import flags
-from jaxperf.doctor.driver import ask_driver
-from jaxperf.processes.exit_status import leave, mistakes_end
+from jaxperf.measure import current_environment
+from jaxperf.process import leave, mistakes_end
 from jaxperf.result import Block, Timeline
+from jaxperf.result.gpus import ask_driver
 from jaxperf.result.intervals import union
-from jaxperf.startup import environment
+from jaxperf.result.recorder import Recorder
 
 STYLE = Path(__file__).with_name("figures.mplstyle")
 PLATFORMS = {"cpu": "cpu", "gpu": "cuda,cpu"}  # with a GPU, the host is a device too
@@ -162,7 +162,7 @@ class Section(Recorder):
         self, about: catalogue.SectionEntry, values: Mapping[str, Any], options: Options, programs: int = 0
     ) -> None:
         command = shlex.join(["python", f"experiments/{about.name}.py", *sys.argv[1:]])
-        super().__init__(about, environment(), dict(values), command=command, smoke=options.smoke)
+        super().__init__(about, current_environment(), dict(values), command=command, smoke=options.smoke)
         self.options, self.programs = options, programs
 
     def __getattr__(self, name: str) -> Any:
@@ -174,6 +174,10 @@ class Section(Recorder):
     def show(self, block: Block) -> None:
         """Show a block where this runs."""
         show(block)
+
+    def on_one_gpu(self, rows: Mapping[str, one_gpu.Key]) -> None:
+        """Show and keep a small table: what the kept run on one GPU measured (see `one_gpu.show`)."""
+        one_gpu.show(self, rows)
 
     def figure(self, figure: Any, caption: str, *, alt: str = "") -> None:
         """Show a Matplotlib figure and close it.

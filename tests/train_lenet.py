@@ -22,8 +22,8 @@ import optax
 from jaxperf.data import fashion_mnist
 from jaxperf.models import lenet, lenet_params
 from jaxperf.parallel import first_devices, make_step, model_of_function
+from jaxperf.process import ended
 from jaxperf.processes.distributed import Processes, together
-from jaxperf.processes.exit_status import ended
 from jaxperf.train import CheckpointFolder, Policy, train
 
 UPDATES, BATCH = 4, 16

@@ -13,9 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from jaxperf.chapter.run_sections import child_environment
 from jaxperf.data import FashionMNIST, to_float
 from jaxperf.parallel import Model, Step, Way, first_devices, make_step
+from jaxperf.process import child_environment
 from jaxperf.processes.launcher import free_port
 from jaxperf.train import CheckpointFolder, Epoch, Policy, train
 

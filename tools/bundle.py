@@ -14,7 +14,7 @@ environment markers for the Python it runs on (pypa/pip issue 11664).
 from __future__ import annotations
 
 if __name__ == "__main__":
-    from jaxperf.processes.exit_status import end_at_once
+    from jaxperf.process import end_at_once
 
     end_at_once()  # while all else is imported, Ctrl-C is no traceback
 
@@ -33,12 +33,12 @@ import tyro
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from jaxperf.chapter.run_sections import make_folder
-from jaxperf.cli import flags
+from jaxperf import flags
 from jaxperf.data.download import fetch
 from jaxperf.data.idx_folder import DEBIAN_FOLDER, named_folder
 from jaxperf.errors import JaxperfError
-from jaxperf.processes.exit_status import ended
+from jaxperf.process import ended
+from jaxperf.result.store import make_folder
 
 ROOT = Path(__file__).resolve().parents[1]
 EDITABLE = "editables~=0.3"  # what hatchling asks for beside itself when `make install` links the checkout

@@ -13,7 +13,7 @@ trials are counted apart.
 from __future__ import annotations
 
 if __name__ == "__main__":
-    from jaxperf.processes.exit_status import end_at_once
+    from jaxperf.process import end_at_once
 
     end_at_once()  # while all else is imported, Ctrl-C is no traceback
 
@@ -35,11 +35,10 @@ from pathlib import Path
 
 import psutil
 
+from jaxperf import flags
 from jaxperf.chapter import catalogue
-from jaxperf.chapter.run_sections import child_environment
-from jaxperf.cli import flags
 from jaxperf.errors import JaxperfError
-from jaxperf.processes.exit_status import ended
+from jaxperf.process import child_environment, ended
 from jaxperf.result import load_result
 
 MARK = "JAXPERF_TRIAL"  # in the environment of every process of a trial
@@ -56,8 +55,7 @@ WAYS = {
 # Where Python is before `end_at_once` is called: in its own library, or in one of these.
 LIBRARY = Path(os.__file__).parent
 FIRST = {
-    *(("jaxperf", name) for name in ("__init__", "__main__", "errors")),
-    *(("processes", name) for name in ("__init__", "exit_status", "forced_end", "parent")),
+    *(("jaxperf", name) for name in ("__init__", "__main__", "errors", "process")),
     ("experiments", "train"),
 }
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 from jaxperf.chapter import catalogue, cells
 from jaxperf.chapter.cells import ANSWER, FOLDED, Cell
-from jaxperf.chapter.run_sections import child_environment
+from jaxperf.process import child_environment
 
 KINDS = ("teach", "measure", "switch", "judge", "plot", "set up")
 SWITCH = r"on_cpu|on_gpus?\b|default_backend|\.platform\b|s\.smoke|s\.options|\b(toy|real)\b|is_fake"

@@ -10,7 +10,7 @@ and the same files where zlib is the same.
 from __future__ import annotations
 
 if __name__ == "__main__":
-    from jaxperf.processes.exit_status import end_at_once
+    from jaxperf.process import end_at_once
 
     end_at_once()  # while all else is imported, Ctrl-C is no traceback
 
@@ -22,11 +22,11 @@ from pathlib import Path
 
 import numpy as np
 
-from jaxperf.cli import flags
+from jaxperf import flags
 from jaxperf.data.idx import CLASSES, Images, Labels
 from jaxperf.data.idx_folder import DEBIAN_FOLDER, read_folder
 from jaxperf.errors import JaxperfError
-from jaxperf.processes.exit_status import ended
+from jaxperf.process import ended
 
 OUT = Path(__file__).parents[1] / "jaxperf" / "data" / "mini"
 

@@ -12,7 +12,7 @@ takes longer than `patience-s` says in which lines its threads are, and fails.
 from __future__ import annotations
 
 if __name__ == "__main__":
-    from jaxperf.processes.exit_status import end_at_once
+    from jaxperf.process import end_at_once
 
     end_at_once()  # while all else is imported, Ctrl-C is no traceback
 
@@ -27,10 +27,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from jaxperf import flags
 from jaxperf.chapter import catalogue
-from jaxperf.cli import flags
 from jaxperf.errors import JaxperfError
-from jaxperf.processes.exit_status import ended
+from jaxperf.process import ended
 
 SEPARATE_PROCESS = "--in-this-process"
 CACHE = "JAX_COMPILATION_CACHE_DIR"

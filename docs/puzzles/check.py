@@ -10,7 +10,7 @@ status is 0 if it is solved, 1 if it is not or a result is wrong, 2 after a mist
 from __future__ import annotations
 
 if __name__ == "__main__":
-    from jaxperf.processes.exit_status import end_at_once
+    from jaxperf.process import end_at_once
 
     end_at_once()  # while all else is imported, Ctrl-C is no traceback
 
@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxperf.errors import JaxperfError
-from jaxperf.processes.exit_status import ended
+from jaxperf.process import ended
 from jaxperf.result import Measurement, Ratio, ratio, turns
 
 FOLDER = Path(__file__).resolve().parent

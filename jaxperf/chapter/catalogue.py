@@ -7,16 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from jaxperf.errors import JaxperfError
+from jaxperf.result import About
 
 
 @dataclass(frozen=True)
-class SectionEntry:
-    """One experiment: `name` is the script's, `number` the book's ("" if the book covers it elsewhere)."""
+class SectionEntry(About):
+    """One section, and about how many seconds it takes."""
 
-    name: str
-    number: str
-    title: str
-    question: str
     takes_s: int
 
 

@@ -25,15 +25,21 @@ from nbformat import v4
 
 from jaxperf.chapter import display
 from jaxperf.chapter.cell_output import CellOutput
-from jaxperf.chapter.native_log import native_stderr_to, path_for
-from jaxperf.chapter.recorder import Recorder
 from jaxperf.errors import JaxperfError, to_one_line
 from jaxperf.measure.compile_log import CompileLog, watch_compilation
 from jaxperf.measure.other_load import OtherLoad, other_load
-from jaxperf.processes.exit_status import FAILED, end_at_once, ended, say
-from jaxperf.processes.forced_end import forced_end
-from jaxperf.processes.parent import follow_parent
+from jaxperf.process import (
+    FAILED,
+    end_at_once,
+    ended,
+    follow_parent,
+    forced_end,
+    log_path,
+    native_stderr_to,
+    say,
+)
 from jaxperf.result import Fact, Failed, Note
+from jaxperf.result.recorder import Recorder
 from jaxperf.result.store import check_writable, save_result, save_so_far, so_far, write_whole
 
 MINI = "jaxperf.data.mini"  # stands for the images in this package
@@ -128,7 +134,7 @@ def main(path: Path, options: Any) -> int:
 
     def run_all() -> int:
         run = CellRun(path, options)
-        with forced_end(run.keep_incomplete), native_stderr_to(path_for(path.stem)):
+        with forced_end(run.keep_incomplete), native_stderr_to(log_path(path.stem)):
             return run.all()
 
     return ended(run_all)

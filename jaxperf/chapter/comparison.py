@@ -25,7 +25,7 @@ from jaxperf.frameworks.pool import GivenUpError, Pool
 from jaxperf.frameworks.sizes import SMOKE, Sizes
 from jaxperf.frameworks.worker import System
 from jaxperf.frameworks.workloads import ONEDNN, Workload, workloads
-from jaxperf.processes.exit_status import mistakes_end
+from jaxperf.process import mistakes_end
 from jaxperf.result.machine import available_cores
 
 BUSY_PERCENT = 10

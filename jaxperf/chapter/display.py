@@ -9,10 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from jaxperf.report import markdown, terminal
-from jaxperf.report.formatting import format_scalar
-from jaxperf.report.tables import Rows, rows_of
-from jaxperf.result import Block, Claim, Fact, Failed, Grid, Note, Table, Text
+from jaxperf.result import Block, Claim, Fact, Failed, Grid, Note, Table, Text, markdown, terminal
+from jaxperf.result.formatting import format_scalar
+from jaxperf.result.tables import Rows, rows_of
 
 
 @dataclass(frozen=True)

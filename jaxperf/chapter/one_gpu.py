@@ -12,8 +12,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from jaxperf.report.formatting import format_on_page
 from jaxperf.result import Block, Fact, Table
+from jaxperf.result.formatting import format_on_page
+from jaxperf.result.recorder import Recorder
 
 FILE = Path(__file__).with_name("one_gpu.json")
 Key = str | tuple[str, str]  # a row's or fact's name; or a part of the table's title, and the row's name
@@ -98,3 +99,16 @@ def rows(
 def words(figure: Figure) -> str:
     """Return a figure with its unit."""
     return figure.value if isinstance(figure.value, str) else format_on_page(figure.value, figure.unit)
+
+
+def show(recorder: Recorder, chosen: Mapping[str, Key]) -> None:
+    """Show and keep a small table: what the kept run on one GPU measured, and this run beside it.
+
+    Args:
+      recorder: of this run.
+      chosen: for each row its label, and the figure: the name of a fact or of a table's row, or a pair of
+        a part of the table's title and the row's name. Rows that the kept run lacks are left out.
+    """
+    title, heads, cells = rows(recorder.about.name, chosen, recorder.blocks)
+    if cells:
+        recorder.grid(heads, cells, title=title)

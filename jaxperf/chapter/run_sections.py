@@ -5,25 +5,18 @@ A child writes directly to our terminal; we only wait for it, and end it when we
 
 from __future__ import annotations
 
-import os
-import shutil
-import signal
-import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from jaxperf.chapter import catalogue
 from jaxperf.errors import JaxperfError
-from jaxperf.processes.exit_status import PIPE_CLOSED, SIGNALS, held_back
-from jaxperf.processes.parent import PATIENCE_S, SAVING_S, named_parent
-from jaxperf.result.store import so_far
+from jaxperf.process import PIPE_CLOSED, child_environment, how_it_ended, run_child, shell_status
+from jaxperf.result.store import make_folder, so_far
 
 PEERS = "peers"  # the section that other frameworks take part in
-_GRACE_S = 0.4  # how long a child may take to end by itself, before it gets SIGTERM
 
 
 @dataclass(frozen=True)
@@ -98,20 +91,6 @@ def check_options(sections: Sequence[catalogue.SectionEntry], options: RunOption
     make_folder(options.out, flag="--out")
 
 
-def make_folder(folder: Path, *, flag: str) -> None:
-    """Make the folder that a flag names, and check that files can be written to it.
-
-    Raises:
-      JaxperfError: they cannot; the message names the flag.
-    """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as e:
-        raise JaxperfError(f"cannot make the folder {folder}: {e.strerror}; give another {flag}") from None
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise JaxperfError(f"cannot write to the folder {folder}; give another {flag}")
-
-
 def run_section(section: catalogue.SectionEntry, options: RunOptions) -> Outcome:
     """Run one section to its end; its output goes where ours goes.
 
@@ -152,74 +131,6 @@ def section_command(section: catalogue.SectionEntry, path: Path, options: RunOpt
     return arguments + ([f"--platform={options.platform}"] if options.platform != "auto" else [])
 
 
-def child_environment(inherited: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return our environment (or `inherited`), with which children in a checkout import this very package."""
-    environment = dict(os.environ if inherited is None else inherited)
-    root = Path(__file__).resolve().parents[2]
-    if (root / "pyproject.toml").exists():  # a script's import path starts at experiments/, not at the root
-        paths = [str(root), *filter(None, [environment.get("PYTHONPATH")])]
-        environment["PYTHONPATH"] = os.pathsep.join(paths)
-    return environment
-
-
-def startable_command(command_line: Sequence[str]) -> tuple[str, ...]:
-    """Return a command with the `jaxperf` and `python` that run here, if PATH has none.
-
-    A user who types `.venv/bin/jaxperf gate ... -- jaxperf ...` may not have this environment on PATH.
-    """
-    replacements = {"jaxperf": (sys.executable, "-m", "jaxperf"), "python": (sys.executable,)}
-    if command_line[0] in replacements and shutil.which(command_line[0]) is None:
-        return (*replacements[command_line[0]], *command_line[1:])
-    return tuple(command_line)
-
-
-def run_child(command_line: Sequence[str], environment: Mapping[str, str], **options: Any) -> int:
-    """Return a child's exit status, or minus the signal that ended it; interrupting the wait ends the child.
-
-    Args:
-      command_line: the command and its arguments.
-      environment: all of its environment, to which our process id is added.
-      **options: further ones of `subprocess.Popen`, such as `stdout`; by default it has our streams.
-
-    Raises:
-      OSError: it cannot be started.
-    """
-    with held_back() as release:
-        child = subprocess.Popen(command_line, env={**environment, **named_parent()}, **options)
-        try:
-            release()
-            status = child.wait()
-        except BaseException:
-            _end(child, patience_s(command_line))
-            raise
-    # A child that cleaned up first reports with its exit status which signal it was.
-    return 128 - status if status - 128 in SIGNALS else status
-
-
-def patience_s(command_line: Sequence[str]) -> float:
-    """Return how long a command's process may take to end after SIGTERM, before it gets SIGKILL."""
-    return SAVING_S if any(word.split("=")[0] == "--checkpoints" for word in command_line) else PATIENCE_S
-
-
-def _end(child: subprocess.Popen[Any], patience: float) -> None:
-    """End the child; it may already have received Ctrl-C, so it first gets a moment to end by itself."""
-    try:
-        if not _gone(child, _GRACE_S):
-            child.terminate()
-            _gone(child, patience)
-    finally:  # also runs after a second Ctrl-C or SIGTERM
-        child.kill()
-        child.wait()
-
-
-def _gone(child: subprocess.Popen[Any], patience: float) -> bool:
-    try:
-        child.wait(patience)
-    except subprocess.TimeoutExpired:
-        return False
-    return True
-
-
 def _stamp(path: Path) -> tuple[int, int] | None:
     """Return what changes when the file is written again; None if there is no file."""
     try:
@@ -227,18 +138,3 @@ def _stamp(path: Path) -> tuple[int, int] | None:
     except OSError:
         return None
     return stat.st_mtime_ns, stat.st_ino
-
-
-def how_it_ended(status: int, *, fresh: bool = True) -> str:
-    """Return what went wrong when a process ended, "" if nothing; `fresh` is whether it wrote its result."""
-    if status < 0:
-        hint = " (out of memory?)" if -status == signal.SIGKILL else ""
-        return f"ended by signal {-status}, {signal.strsignal(-status)}{hint}"
-    if status:
-        return f"exit status {status}"
-    return "" if fresh else "ended well but wrote no result"
-
-
-def shell_status(status: int, trouble: str = "") -> int:
-    """Return the exit status to pass on, which is never negative, and not 0 if there was trouble."""
-    return 128 - status if status < 0 else status or int(bool(trouble))

@@ -16,9 +16,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from jaxperf import __version__
+from jaxperf import __version__, flags
 from jaxperf.chapter import catalogue, run_sections
-from jaxperf.cli import flags
 from jaxperf.cli.commands import (
     COMMANDS,
     Command,
@@ -37,10 +36,10 @@ from jaxperf.cli.commands import (
 )
 from jaxperf.compare import gate
 from jaxperf.errors import JaxperfError, escape_control, to_one_line
-from jaxperf.processes.exit_status import ended, program_name, say
+from jaxperf.jax_internals import import_jax
+from jaxperf.process import ended, program_name, say
 from jaxperf.result.record import Result
 from jaxperf.result.store import load_result
-from jaxperf.startup import import_jax, say_if_jax_is_untested
 
 DESCRIPTION = (
     'The chapter "Computational Performance" of Dive into Deep Learning, measured on JAX. '
@@ -77,10 +76,8 @@ def _dispatch(arguments: list[str]) -> int:
         case List():
             return show_list()
         case Run() as run:
-            say_if_jax_is_untested()
             return run_all(run, extra)
         case Launch() as options:
-            say_if_jax_is_untested()
             return launch_processes(options, extra)
         case Report() as report:
             return show_report(report)
@@ -88,13 +85,13 @@ def _dispatch(arguments: list[str]) -> int:
             return show_comparison(compare)
         case Measure() as options:
             import_jax()
-            from jaxperf.user_function import measure_command
+            from jaxperf.measure import measure_command
 
             return measure_command.main(options)
         case MeasureRoofline():
             began = time.monotonic()
             import_jax()
-            from jaxperf.user_function import roofline_command
+            from jaxperf.measure import roofline_command
 
             return roofline_command.main(began)
         case Plan() as options:
@@ -105,7 +102,6 @@ def _dispatch(arguments: list[str]) -> int:
         case Gate() as options:
             return gate.main(options, extra)
         case Watch() as watch:
-            say_if_jax_is_untested()
             return watch_program(watch, extra)
         case Peers() as options:
             from jaxperf.frameworks import command
@@ -256,8 +252,8 @@ def show_report(report: Report) -> int:
 
         print({"csv": export.to_csv, "pyperf": export.to_pyperf}[report.format](results), end="")
         return 0
-    from jaxperf.report import terminal
-    from jaxperf.report.tables import count_verdicts, format_counts
+    from jaxperf.result import terminal
+    from jaxperf.result.tables import count_verdicts, format_counts
 
     console = terminal.console()
     color = console.is_terminal and not console.no_color
@@ -278,7 +274,7 @@ def show_comparison(options: Compare) -> int:
     """
     from jaxperf.compare.comparison_text import render_comparison
     from jaxperf.compare.results import compare
-    from jaxperf.report.terminal import console
+    from jaxperf.result.terminal import console
 
     a, b = _side(options.a), _side(options.b)
     if toys := sorted({r.experiment for r in (*a, *b) if r.smoke}):

@@ -10,8 +10,8 @@ from rich.table import Table as Shown
 
 from jaxperf.compare import ranks
 from jaxperf.compare.results import DRIFT, Comparison
-from jaxperf.report.formatting import format_quantity
-from jaxperf.report.terminal import literal_text
+from jaxperf.result.formatting import format_quantity
+from jaxperf.result.terminal import literal_text
 
 STYLES = {"slower": "red", "faster": "green", "same": "", "changed": "yellow", "undecided": "dim"}
 

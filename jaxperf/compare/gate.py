@@ -22,11 +22,11 @@ from typing import Annotated
 
 import tyro
 
-from jaxperf.chapter import run_sections
-from jaxperf.cli.flags import at_least, between
+from jaxperf import process
 from jaxperf.compare.rows import measurements_by_key
 from jaxperf.errors import JaxperfError, to_one_line
-from jaxperf.processes.exit_status import release_signals
+from jaxperf.flags import at_least, between
+from jaxperf.process import release_signals
 from jaxperf.result.record import Result
 from jaxperf.result.store import check_writable, load_result, write_whole
 
@@ -154,13 +154,13 @@ def run_once(command: Sequence[str], path: Path, progress: str) -> Result:
     Raises:
       JaxperfError: the command cannot be started, fails, or writes no result.
     """
-    arguments = run_sections.startable_command([word.replace(PLACE, str(path)) for word in command])
+    arguments = process.startable_command([word.replace(PLACE, str(path)) for word in command])
     path.unlink(missing_ok=True)
     began = time.perf_counter()
     with tempfile.TemporaryFile() as log:
         try:
             streams = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": subprocess.STDOUT}
-            status = run_sections.run_child(arguments, os.environ, preexec_fn=release_signals, **streams)
+            status = process.run_child(arguments, os.environ, preexec_fn=release_signals, **streams)
         except OSError as e:
             raise JaxperfError(f"cannot start {arguments[0]!r}: {e.strerror or e}; give a command") from None
         log.seek(0)
@@ -251,8 +251,8 @@ def _judge(options: Gate, baseline: Sequence[Result], results: Sequence[Result])
 
 def _show(options: Gate, shown: Sequence[object]) -> None:
     """Print a summary, and write it as Markdown if that was requested."""
-    from jaxperf.report.markdown import block_lines
-    from jaxperf.report.terminal import console, show
+    from jaxperf.result.markdown import block_lines
+    from jaxperf.result.terminal import console, show
 
     screen = console()
     for item in shown:

@@ -21,8 +21,8 @@ from typing import Literal
 from jaxperf.compare.results import ALPHA, LEAST, WIDE, Compared, compare
 from jaxperf.compare.rows import measured_often
 from jaxperf.errors import JaxperfError
-from jaxperf.report.formatting import format_list, format_on_page
 from jaxperf.result import Block, Grid, Heading, Note, Result, Text
+from jaxperf.result.formatting import format_list, format_on_page
 
 SIZE = WIDE  # the slowdown that must be found
 SLOWER, UNDECIDED = 1, 3  # exit statuses

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urljoin, urlsplit
 
-import platformdirs
-
+from jaxperf import process
 from jaxperf.errors import JaxperfError
 from jaxperf.result.store import write_whole
 
@@ -84,7 +83,7 @@ ORIGIN_FILES = (
 
 def cache_folder() -> Path:
     """Return the folder for downloads, below the user's cache folder."""
-    return platformdirs.user_cache_path("jaxperf") / "fashion-mnist"
+    return process.cache_folder() / "fashion-mnist"
 
 
 def base_url(url: str | None = None) -> str:

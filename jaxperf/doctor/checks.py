@@ -20,11 +20,11 @@ from jaxperf.doctor.check_result import (
     pip_install,
     stated_requirements,
 )
-from jaxperf.doctor.driver import Driver, ask_driver
 from jaxperf.doctor.probe import JaxReport
 from jaxperf.errors import JaxperfError
-from jaxperf.processes.exit_status import program_name
-from jaxperf.report.formatting import format_quantity
+from jaxperf.process import program_name
+from jaxperf.result.formatting import format_quantity
+from jaxperf.result.gpus import Driver, ask_driver
 from jaxperf.result.machine import CUDA_PLUGINS, CUDNN, available_cores, cores, cpu_model, versions
 
 SHOWN = ("jax", "jaxlib", "flax", "optax", "numpy", *CUDA_PLUGINS, *CUDNN)

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from jaxperf.chapter.run_sections import child_environment
+from jaxperf.process import child_environment
 
 CHILD = "from jaxperf.doctor.probe import answer; raise SystemExit(answer())"
 LIMIT_S = 120.0  # a first start on a GPU takes about ten seconds

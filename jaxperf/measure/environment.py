@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 
 import jax
 import psutil
 
+from jaxperf.errors import JaxperfError
+from jaxperf.result.gpus import ask_driver
 from jaxperf.result.machine import commit, cores, cpu_model, threads, versions
 from jaxperf.result.record import Environment
 
@@ -32,13 +35,15 @@ JAX_SETTINGS = (
 
 
 def current_environment(*, data_source: str = "") -> Environment:
-    """Return the environment of this process; this starts the JAX backend, to list the devices.
+    """Start JAX's backend, and return the environment of this process.
 
     Args:
       data_source: where the images came from, if any were read.
+
+    Raises:
+      JaxperfError: JAX cannot start on the requested platform.
     """
-    devices = jax.devices()
-    backend = jax.default_backend()
+    devices, backend = _started()
     return Environment(
         python=platform.python_version(),
         platform=platform.platform(),
@@ -54,7 +59,24 @@ def current_environment(*, data_source: str = "") -> Environment:
         accelerated=("oneDNN convolutions",) if ONEDNN in os.environ.get("XLA_FLAGS", "").split() else (),
         data_source=data_source,
         commit=commit(),
+        gpus=ask_driver().description() if backend == "gpu" else (),
     )
+
+
+def _started() -> tuple[list[jax.Device], str]:
+    """Return the devices, which starts the backend, and its name."""
+    platforms = getattr(jax.config, "jax_platforms", None) or os.environ.get("JAX_PLATFORMS") or ""
+    wants_gpu = platforms.startswith("cuda")
+    backend = ""
+    with contextlib.suppress(RuntimeError, AssertionError):
+        backend = jax.default_backend()
+    if not backend or (wants_gpu and backend != "gpu"):  # JAX silently takes the next one in the list
+        missing = "GPU" if wants_gpu else f"device for {platforms or 'any platform'}"
+        raise JaxperfError(
+            f"JAX finds no {missing}; use the CPU (JAX_PLATFORMS=cpu, or a section's --platform cpu), or see "
+            "`jaxperf doctor`"
+        )
+    return jax.devices(), backend
 
 
 def _variables() -> dict[str, str]:

@@ -14,11 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
 
-import platformdirs
-
 from jaxperf.errors import JaxperfError
 from jaxperf.measure import ceilings
 from jaxperf.measure.environment import current_environment
+from jaxperf.process import cache_folder
 from jaxperf.result import Environment, Measurement, Result, load_result
 
 MISSING = "no roofline of this machine; `jaxperf roofline` measures it once, in 20 s"
@@ -121,7 +120,7 @@ class Roofline:
 
 def path_for(environment: Environment) -> Path:
     """Return the file that holds the roofline of this machine, in the user's cache folder."""
-    return platformdirs.user_cache_path("jaxperf") / "roofline" / f"{environment.fingerprint}.json"
+    return cache_folder() / "roofline" / f"{environment.fingerprint}.json"
 
 
 def stored_roofline(environment: Environment | None = None) -> Roofline | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from jaxperf.plan.links import LATENCY_S
 from jaxperf.plan.report import Exchange, PlanAdvice, SizePlan
-from jaxperf.report.formatting import format_on_page
+from jaxperf.result.formatting import format_on_page
 
 SMALL = 256 * 2**10  # bytes below which latency dominates a collective's time
 MANY = 8  # small collectives that are worth merging

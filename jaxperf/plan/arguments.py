@@ -21,7 +21,7 @@ from jax.sharding import PartitionSpec as P
 
 from jaxperf.errors import JaxperfError
 from jaxperf.measure.stages import all_equations
-from jaxperf.user_function.loading import reader_code
+from jaxperf.measure.user_function import reader_code
 
 DATA = "data"
 CALLBACKS = {"pure_callback", "io_callback", "debug_callback", "debug_print", "infeed", "outfeed"}

@@ -9,16 +9,16 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 
-from jaxperf.chapter.native_log import native_stderr_to, path_for
 from jaxperf.errors import JaxperfError, to_one_line
+from jaxperf.measure import argument_specs
+from jaxperf.measure.user_function import Arguments, load_arguments, load_function, reader_code
 from jaxperf.plan import deviceless, validation
 from jaxperf.plan.options import Plan
 from jaxperf.plan.planning import plan
 from jaxperf.plan.report import StepPlan
-from jaxperf.report import terminal
+from jaxperf.process import log_path, native_stderr_to
+from jaxperf.result import terminal
 from jaxperf.result.store import check_writable, write_whole
-from jaxperf.user_function import argument_specs
-from jaxperf.user_function.loading import Arguments, load_arguments, load_function, reader_code
 
 
 def main(asked: Plan) -> int:
@@ -33,7 +33,7 @@ def main(asked: Plan) -> int:
     if not asked.step:
         raise JaxperfError("no step to plan; give one, jaxperf plan train:step --setup train:arguments")
     path = asked.json and check_writable(asked.json)
-    with native_stderr_to(path_for("plan")):  # XLA logs that there is no GPU
+    with native_stderr_to(log_path("plan")):  # XLA logs that there is no GPU
         made = _plan(asked)
     console = terminal.console()
     for block in made.blocks():

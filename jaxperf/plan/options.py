@@ -8,7 +8,7 @@ from typing import Annotated
 
 import tyro
 
-from jaxperf.cli.flags import between, more_than
+from jaxperf.flags import between, more_than
 
 MOST_EXAMPLES = 10**12
 

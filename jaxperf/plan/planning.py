@@ -15,7 +15,7 @@ from jaxperf.plan.collectives import Collective, collectives
 from jaxperf.plan.kernels import CALL_S
 from jaxperf.plan.programs import Program, compiled_programs
 from jaxperf.plan.report import Exchange, SizePlan, StepPlan
-from jaxperf.report.formatting import format_list
+from jaxperf.result.formatting import format_list
 
 MEASURED_ERROR = 0.03  # relative error of a step's time that was measured on one card
 

@@ -21,12 +21,12 @@ from typing import Any
 import jax
 
 from jaxperf.errors import JaxperfError
+from jaxperf.measure.user_function import reader_code
 from jaxperf.plan import deviceless
 from jaxperf.plan.arguments import Placed, check_plannable
 from jaxperf.plan.cards import Card, Tpu
 from jaxperf.plan.collectives import GROUPS, collectives
 from jaxperf.plan.hlo import Module, parse
-from jaxperf.user_function.loading import reader_code
 
 AT_ONCE = 2  # programs compiled at the same time
 _NUMBER = re.compile(r"0x[0-9A-F]+|\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")

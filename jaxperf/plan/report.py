@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from jaxperf.plan.collectives import Collective
-from jaxperf.report.formatting import format_list, format_on_page
 from jaxperf.result import Block, Grid, Heading, Note, Text
+from jaxperf.result.formatting import format_list, format_on_page
 
 FORMAT = "jaxperf-plan"
 
@@ -149,7 +149,7 @@ class StepPlan:
 
         from rich.console import Console
 
-        from jaxperf.report import terminal
+        from jaxperf.result import terminal
 
         out = io.StringIO()
         console = Console(file=out, width=110, highlight=False, force_terminal=False, force_jupyter=False)

@@ -22,9 +22,9 @@ from typing import Annotated
 import tyro
 
 from jaxperf import jax_internals
-from jaxperf.cli.flags import at_least
 from jaxperf.errors import JaxperfError
-from jaxperf.processes.exit_status import FAILED, ended, leave, say
+from jaxperf.flags import at_least
+from jaxperf.process import FAILED, ended, leave, say
 from jaxperf.result.machine import CUDA_PLUGINS, versions
 
 # Seconds without a heartbeat until the others give up on a process. JAX's own 100 s are for clusters of
@@ -185,7 +185,7 @@ def _check_assigned_gpu(options: Processes) -> None:
         or not versions(CUDA_PLUGINS)
     ):
         return
-    from jaxperf.doctor.driver import ask_driver
+    from jaxperf.result.gpus import ask_driver
 
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     gpus = ask_driver().gpus if visible is None else [n for n in visible.split(",") if n not in ("", "-1")]

@@ -24,11 +24,20 @@ from typing import BinaryIO
 
 import psutil
 
-from jaxperf.chapter import catalogue, run_sections
+from jaxperf.chapter import catalogue
 from jaxperf.errors import JaxperfError, not_on_windows
-from jaxperf.processes.exit_status import SIGNALS, say
-from jaxperf.processes.forced_end import signal_descendants
-from jaxperf.processes.parent import PATIENCE_S
+from jaxperf.process import (
+    PATIENCE_S,
+    SIGNALS,
+    child_environment,
+    how_it_ended,
+    patience_s,
+    say,
+    shell_status,
+    signal_descendants,
+    startable_command,
+)
+from jaxperf.result.store import make_folder
 
 LOOPBACK = "127.0.0.1"
 TRAIN = "train"  # the program of experiments/ that several processes run together
@@ -72,11 +81,7 @@ def command_of(arguments: Sequence[str]) -> tuple[str, ...]:
         return (sys.executable, str(catalogue.folder() / f"{TRAIN}.py"), *arguments[1:])
     if arguments[0] in {name for s in catalogue.SECTIONS for name in (s.name, s.number) if name}:
         raise JaxperfError(f"section {arguments[0]} runs in one process; `{TRAIN}` trains in several")
-    return (
-        (sys.executable, *arguments[1:])
-        if arguments[0] == "python"
-        else run_sections.startable_command(arguments)
-    )
+    return (sys.executable, *arguments[1:]) if arguments[0] == "python" else startable_command(arguments)
 
 
 def run(plan: LaunchPlan) -> int:
@@ -90,7 +95,7 @@ def run(plan: LaunchPlan) -> int:
       JaxperfError: the port is taken, the command does not start, the logs cannot be written, or Windows.
     """
     not_on_windows("`jaxperf launch`")
-    run_sections.make_folder(plan.logs, flag="--logs")
+    make_folder(plan.logs, flag="--logs")
     _check_logs(plan)
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)  # children of a process that has ended become ours, and end with all
     status = _run_once(plan)
@@ -132,13 +137,13 @@ def free_port(port: int = 0) -> int:
 def _run_once(plan: LaunchPlan) -> int:
     """Start all processes, wait for the first failure or the last end, and end all; return the status."""
     address, status = f"{LOOPBACK}:{free_port(plan.port)}", 0
-    grace_s = run_sections.patience_s(plan.command) if plan.grace_s is None else plan.grace_s
+    grace_s = patience_s(plan.command) if plan.grace_s is None else plan.grace_s
     processes: list[LaunchedProcess] = []
     try:
         for number in range(plan.processes):
             processes.append(_start(plan, number, address))
         if failed := _first_failure(processes):
-            status = run_sections.shell_status(failed.popen.returncode)
+            status = shell_status(failed.popen.returncode)
             _report(failed)
             if plan.grace_s is None and status - 128 not in SIGNALS:
                 grace_s = PATIENCE_S  # nothing to wait for: to save takes all processes
@@ -174,7 +179,7 @@ def _start(plan: LaunchPlan, number: int, address: str) -> LaunchedProcess:
     with path.open("ab") as output:
         begin = output.tell()  # an earlier attempt may have written to it
         streams = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": subprocess.STDOUT}
-        environment = run_sections.child_environment() | variables
+        environment = child_environment() | variables
         try:  # in a session of its own, since the terminal's Ctrl-C is for the launcher
             popen = psutil.Popen(
                 plan.command, env=environment, start_new_session=True, preexec_fn=prepare, **streams
@@ -203,7 +208,7 @@ def _first_failure(processes: Sequence[LaunchedProcess]) -> LaunchedProcess | No
 
 def _report(failed: LaunchedProcess) -> None:
     """Name the process that failed first, with the end of its log; process 0's has been printed already."""
-    how = run_sections.how_it_ended(failed.popen.returncode)
+    how = how_it_ended(failed.popen.returncode)
     say(f"error: process {failed.number} failed first: {how}; its log is {failed.log.name}")
     for line in deque(failed.log, maxlen=_TAIL):
         say(f"  process {failed.number}: {line.decode('utf-8', 'replace').rstrip()}")

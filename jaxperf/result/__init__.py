@@ -14,11 +14,12 @@ from jaxperf.result.blocks import (
     Verdict,
 )
 from jaxperf.result.ratio import Decision, Ratio, both, interval, ratio, ratio_of, turns
-from jaxperf.result.record import Environment, Result
+from jaxperf.result.record import About, Environment, Result
 from jaxperf.result.store import load_result, save_result
 from jaxperf.result.values import Measurement, Reference, Span, Timeline
 
 __all__ = [
+    "About",
     "Block",
     "Claim",
     "Code",

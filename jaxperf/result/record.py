@@ -21,6 +21,16 @@ B = TypeVar("B")
 
 
 @dataclass(frozen=True)
+class About:
+    """What is run: its name, its number in the book ("" if it has none), its title, and what it asks."""
+
+    name: str
+    number: str
+    title: str
+    question: str
+
+
+@dataclass(frozen=True)
 class Environment:
     """The conditions of a result, to repeat it, or to tell why it cannot be compared.
 

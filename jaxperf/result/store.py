@@ -8,6 +8,7 @@ import errno
 import functools
 import json
 import math
+import os
 import secrets
 import stat
 import tempfile
@@ -113,6 +114,20 @@ def check_writable(path: Path, advice: str = "give another path") -> Path:
     except OSError as e:
         raise JaxperfError(f"cannot write {path}: {_reason(e)}; {advice}") from None
     return path.absolute()
+
+
+def make_folder(folder: Path, *, flag: str) -> None:
+    """Make the folder that a flag names, and check that files can be written to it.
+
+    Raises:
+      JaxperfError: they cannot; the message names the flag.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as e:
+        raise JaxperfError(f"cannot make the folder {folder}: {e.strerror}; give another {flag}") from None
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise JaxperfError(f"cannot write to the folder {folder}; give another {flag}")
 
 
 def _reason(error: OSError) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-from jaxperf.startup import import_jax
+from jaxperf.jax_internals import import_jax
 
 
 def main(*, full: bool = False, trials: int | None = None, out: Path) -> int:

@@ -8,25 +8,22 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from jaxperf.chapter.catalogue import SectionEntry
-from jaxperf.chapter.recorder import Recorder
 from jaxperf.errors import to_one_line
+from jaxperf.measure import current_environment
 from jaxperf.measure.other_load import OtherLoad, other_load
-from jaxperf.report.formatting import format_quantity
-from jaxperf.result import Measurement, both, save_result
+from jaxperf.result import About, Measurement, both, save_result
+from jaxperf.result.formatting import format_quantity
+from jaxperf.result.recorder import Recorder
 from jaxperf.result.store import check_writable
 from jaxperf.selfcheck import known, verdicts
 from jaxperf.selfcheck.known import Checked, duration_text
 from jaxperf.selfcheck.verdicts import POWER, WRONG, Counts, Share
-from jaxperf.startup import environment
-from jaxperf.user_function.options import Measure
 
-SECTION = SectionEntry(
+SECTION = About(
     "selfcheck",
     "",
     "The instruments checked",
     "Are known durations measured right, equal programs called equal, and true differences found?",
-    60,
 )
 UP_TO_100_MS = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.1)
 WAYS: tuple[Callable[[float], Checked], ...] = (known.counted, known.clocked, known.called_back)
@@ -58,7 +55,7 @@ def check(checks: Checks, path: Path, arguments: Sequence[str]) -> int:
       JaxperfError: the result cannot be written.
     """
     check_writable(path)
-    recorder = Recorder(SECTION, environment(), vars(checks), command=shlex.join(arguments))
+    recorder = Recorder(SECTION, current_environment(), vars(checks), command=shlex.join(arguments))
     known_durations(recorder, checks)
     rules(recorder, checks)
     save_result(recorder.result(), path)
@@ -132,7 +129,7 @@ def rules(recorder: Recorder, checks: Checks) -> None:
         for _ in track(
             range(checks.trials), description="trials", transient=True, disable=not sys.stdout.isatty()
         ):
-            rounds.append(verdicts.in_rounds(programs, rounds=Measure.rounds, budget_s=Measure.budget_s))
+            rounds.append(verdicts.in_rounds(programs, rounds=15, budget_s=5.0))
             runs.append(verdicts.in_runs(programs))
     recorder.text(f"{checks.trials} trials; {load}")
     _judge(recorder, "`Ratio`, as in `jaxperf measure`,", verdicts.count(rounds, verdicts.by_ratio), load)

@@ -18,7 +18,7 @@ from filelock import FileLock, Timeout
 
 from jaxperf.errors import JaxperfError
 from jaxperf.parallel.multihost import ask_all_to_stop, can_agree_to_stop, gather_numbers, stop_after
-from jaxperf.processes.parent import SAME_S
+from jaxperf.process import SAME_S
 from jaxperf.train.checkpoint import PART, Checkpoints, Policy
 
 ENDING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))

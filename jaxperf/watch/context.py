@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TextIO
 
 from jaxperf.errors import JaxperfError
-from jaxperf.processes.exit_status import Stopped, say
+from jaxperf.process import Stopped, say
 from jaxperf.result import Result, save_result
 from jaxperf.watch.observe import backend
 from jaxperf.watch.report import text
@@ -87,7 +87,7 @@ def deliver_report(
     number = _process()
     stream = stream or sys.stderr
     if show and number == 0 and not _is_closed(stream):
-        from jaxperf.report.terminal import render_text
+        from jaxperf.result.terminal import render_text
 
         color = stream.isatty() and "NO_COLOR" not in os.environ
         stream.write(render_text([result], color=color))

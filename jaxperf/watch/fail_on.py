@@ -50,7 +50,7 @@ def kind_of(finding: Finding) -> str:
 
 def failures(findings: Collection[Finding], kinds: Collection[str]) -> Iterator[str]:
     """Yield an error message for each finding of these kinds."""
-    from jaxperf.report.formatting import format_quantity
+    from jaxperf.result.formatting import format_quantity
     from jaxperf.watch.advice.advice import advice_for
 
     for finding in findings:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxperf.errors import JaxperfError
-from jaxperf.processes.exit_status import FAILED, INTERRUPTED, Stopped, say
+from jaxperf.process import FAILED, INTERRUPTED, Stopped, say
 from jaxperf.result.store import check_writable
 from jaxperf.watch.context import deliver_report, how_it_ended
 from jaxperf.watch.fail_on import failures

@@ -20,11 +20,11 @@ import nbformat
 import pytest
 from cases import cases
 
-from jaxperf import section
-from jaxperf.chapter import catalogue, cells, display, native_log
-from jaxperf.chapter.run_sections import child_environment
+from jaxperf import process, section
+from jaxperf.chapter import catalogue, cells, display
 from jaxperf.errors import JaxperfError
 from jaxperf.measure.other_load import OtherLoad
+from jaxperf.process import child_environment
 
 SECTIONS = [catalogue.folder() / f"{entry.name}.py" for entry in catalogue.SECTIONS]
 HEAD = """# %% [markdown]
@@ -117,7 +117,7 @@ def test_a_line_that_begins_no_cell_is_named(tmp_path: Path) -> None:
 def test_flags_reach_the_section_and_everything_is_kept(tmp_path: Path) -> None:
     script = "\n# %%\nprint('done')\n"
     status, printed, errors = run_process(tmp_path, script, "--n", "4", "--devices", "2", stem="flags")
-    assert (status, errors) == (0, "") and not native_log.path_for("flags").exists()
+    assert (status, errors) == (0, "") and not process.log_path("flags").exists()
     assert "# A page\nWhat is three?" in printed and "[does not hold] Three is three" in printed
     assert "a number: 4" in printed and "done" in printed
     body = result(tmp_path)
@@ -254,11 +254,11 @@ def test_what_c_writes_to_standard_error_is_in_a_file(tmp_path: Path) -> None:
     assert (status, python) == (0, "python") and "kernel" not in printed + errors
     assert note.startswith("note: what C++ code (XLA) logged is in ")
     log = Path(note.rpartition(" is in ")[2])
-    assert log == native_log.path_for("logs") and log.read_text() == "kernel timed out\n"
+    assert log == process.log_path("logs") and log.read_text() == "kernel timed out\n"
 
 
 def test_after_a_crash_in_c_the_traceback_is_on_the_terminal(tmp_path: Path) -> None:
     script = "\n# %%\nimport os\nos.write(2, b'check failed\\n')\nos.abort()\n"
     status, _, errors = run_process(tmp_path, script, stem="crashes")
     assert status == -signal.SIGABRT and "Fatal Python error" in errors and "crashes.py" in errors
-    assert native_log.path_for("crashes").read_text() == "check failed\n"
+    assert process.log_path("crashes").read_text() == "check failed\n"

@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from jaxperf import process
 from jaxperf.chapter import catalogue, run_sections
 from jaxperf.chapter.run_sections import Outcome, RunOptions
 from jaxperf.errors import JaxperfError
@@ -135,7 +136,7 @@ def test_asking_a_script_for_its_help_is_no_failure(scripts: Path, tmp_path: Pat
 PARENT = """
 import pathlib, signal, sys
 from jaxperf.chapter import catalogue, run_sections as launch
-from jaxperf.processes.exit_status import ended
+from jaxperf.process import ended
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs inherit an ignored one
 section = catalogue.SectionEntry("first", "9.1", "First", "?", 1)
 catalogue.SECTIONS, catalogue.folder = (section,), lambda: pathlib.Path(sys.argv[1])
@@ -146,13 +147,11 @@ raise SystemExit(ended(lambda: launch.run_section(section, options).status))
 # A section with a process of its own, which ends as `script.parse` and `script.run` have it, but has no JAX.
 WAITS = """
 import hashlib, os, signal, subprocess, sys, time
-from jaxperf.processes.exit_status import end_at_once, ended
-from jaxperf.processes.forced_end import forced_end
-from jaxperf.processes.parent import follow_parent, named_parent
+from jaxperf.process import end_at_once, ended, follow_parent, forced_end, named_parent
 signal.signal(signal.SIGINT, signal.default_int_handler)
 follow_parent()
 end_at_once()
-follows = "from jaxperf.processes.parent import follow_parent; follow_parent(); import time; time.sleep(600)"
+follows = "from jaxperf.process import follow_parent; follow_parent(); import time; time.sleep(600)"
 def main():
     child = subprocess.Popen([sys.executable, "-c", follows], env={**os.environ, **named_parent()})
     with forced_end():
@@ -169,7 +168,7 @@ def parent(scripts: Path, out: Path) -> subprocess.Popen[str]:
         [sys.executable, "-c", PARENT, str(scripts), str(out)],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
-        env=run_sections.child_environment(),
+        env=process.child_environment(),
         text=True,
         start_new_session=True,
     )
@@ -215,13 +214,13 @@ def test_a_section_that_is_killed_takes_what_it_has_started_along(scripts: Path,
 
 
 def test_a_child_that_ignores_signals_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_sections, "_GRACE_S", 0.1)
+    monkeypatch.setattr(process, "OWN_END_S", 0.1)
     deaf = "import signal, time\nfor n in (2, 15): signal.signal(n, signal.SIG_IGN)\nprint(1, flush=True)\n"
     child = subprocess.Popen([sys.executable, "-c", deaf + "time.sleep(600)"], stdout=subprocess.PIPE)
     with child:
         assert child.stdout is not None
         child.stdout.readline()
-        run_sections._end(child, 0.1)
+        process._end(child, 0.1)
         assert child.returncode == -signal.SIGKILL
 
 
@@ -230,18 +229,18 @@ def test_a_command_that_path_lacks_is_the_one_that_runs_here(
 ) -> None:
     """As for a newcomer who types `.venv/bin/jaxperf gate baselines -- jaxperf measure ...`."""
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert run_sections.startable_command(["jaxperf", "list"]) == (sys.executable, "-m", "jaxperf", "list")
-    assert run_sections.startable_command(["python", "x.py"]) == (sys.executable, "x.py")
-    assert run_sections.startable_command(["./jaxperf", "list"]) == ("./jaxperf", "list")
+    assert process.startable_command(["jaxperf", "list"]) == (sys.executable, "-m", "jaxperf", "list")
+    assert process.startable_command(["python", "x.py"]) == (sys.executable, "x.py")
+    assert process.startable_command(["./jaxperf", "list"]) == ("./jaxperf", "list")
     for name in ("jaxperf", "python"):
         (tmp_path / name).touch(mode=0o755)
-        assert run_sections.startable_command([name, "x"]) == (name, "x")
+        assert process.startable_command([name, "x"]) == (name, "x")
 
 
 def test_a_child_that_keeps_checkpoints_has_longer_to_save_one() -> None:
-    plain = run_sections.patience_s(["python", "script.py", "--every-s", "5"])
+    plain = process.patience_s(["python", "script.py", "--every-s", "5"])
     for flags in (("--checkpoints", "saved"), ("--checkpoints=saved",)):
-        assert run_sections.patience_s(["python", "script.py", *flags]) > plain
+        assert process.patience_s(["python", "script.py", *flags]) > plain
 
 
 # --- the environment

@@ -16,7 +16,6 @@ from report_results import HOSTILE, blocks
 from jaxperf import section
 from jaxperf.chapter import display
 from jaxperf.chapter.catalogue import SectionEntry as About
-from jaxperf.chapter.recorder import Recorder
 from jaxperf.result import (
     Claim,
     Code,
@@ -31,6 +30,7 @@ from jaxperf.result import (
     load_result,
     save_result,
 )
+from jaxperf.result.recorder import Recorder
 
 ROW = Measurement("eager", "s", (1.0, 2.0, 3.0))
 
@@ -85,7 +85,7 @@ def test_the_sentence_of_a_claim_is_that_of_its_outcome(recorder: Recorder) -> N
 
 def test_a_test_can_turn_all_verdicts_around(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
     opposite = {"holds": "does not hold", "does not hold": "holds", "not measurable here": "holds"}
-    monkeypatch.setattr("jaxperf.chapter.recorder.turned", opposite)
+    monkeypatch.setattr("jaxperf.result.recorder.turned", opposite)
     recorder.claim("s", holds=True, expected="e", observed="o", **SENTENCES)
     recorder.claim("s", holds=True, expected="e", observed="o", cannot="no GPU", **SENTENCES)
     assert [c.verdict for c in recorder.result().claims] == ["does not hold", "holds"]

@@ -14,12 +14,11 @@ from disks import bound_by_permissions, make_read_only
 
 import jaxperf
 from jaxperf.chapter import catalogue
-from jaxperf.chapter.run_sections import child_environment
 from jaxperf.cli import command_line
 from jaxperf.errors import JaxperfError
-from jaxperf.processes.exit_status import INTERRUPTED, PIPE_CLOSED
-from jaxperf.report.formatting import INCOMPLETE
+from jaxperf.process import INTERRUPTED, PIPE_CLOSED, child_environment
 from jaxperf.result import Environment, Measurement, Result, Table, load_result, save_result
+from jaxperf.result.formatting import INCOMPLETE
 from jaxperf.result.store import save_so_far, to_json
 
 GOOD = """
@@ -205,7 +204,7 @@ import sys, time
 from pathlib import Path
 from jaxperf.chapter.catalogue import SectionEntry
 from jaxperf.result import Environment, save_result
-from jaxperf.chapter.recorder import Recorder
+from jaxperf.result.recorder import Recorder
 from jaxperf.result.store import save_so_far
 path = Path({str(out / "first.json")!r})
 about = SectionEntry("first", "9.1", "First", "?", 1)

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from jaxperf.cli import command_line
+from jaxperf.cli.commands import Measure
 from jaxperf.compare.gate import Gate, load_baseline, run_once, store_baseline
 from jaxperf.errors import JaxperfError
 from jaxperf.result import Environment, Measurement, Result, Table, load_result, save_result
 from jaxperf.result.record import SCHEMA_VERSION
-from jaxperf.user_function.options import Measure
 
 MACHINE = Environment(cpu="Z80", cores=2, backend="cpu")
 # A command that writes recorded results, one per process: the next file of a folder to the path it is given.

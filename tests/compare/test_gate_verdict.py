@@ -14,8 +14,8 @@ from cases import cases
 from jaxperf.compare.gate_verdict import Judgement, headline, judge, summary_blocks
 from jaxperf.errors import JaxperfError
 from jaxperf.measure.stages import build_program
-from jaxperf.report.markdown import block_lines
 from jaxperf.result import Environment, Measurement, Result, Table
+from jaxperf.result.markdown import block_lines
 
 RESULT = Result("measure", "", "Title", "Why?", {}, Environment(cpu="one", cores=2, backend="cpu"))
 

@@ -13,16 +13,15 @@ import pytest
 from packaging.requirements import Requirement
 
 from jaxperf import doctor
-from jaxperf.chapter.run_sections import child_environment
 from jaxperf.cli import command_line
 from jaxperf.data import download
 from jaxperf.doctor import check_result, checks, probe
 from jaxperf.doctor.check_result import CheckResult, checkout_folder, report_lines
 from jaxperf.doctor.checks import ALLOCATOR, uses_glibc
-from jaxperf.doctor.driver import Driver, Gpu, ask_driver
 from jaxperf.doctor.probe import JaxReport, ask_jax
 from jaxperf.errors import JaxperfError
-from jaxperf.processes.exit_status import program_name
+from jaxperf.process import child_environment, program_name
+from jaxperf.result.gpus import Driver, Gpu, ask_driver
 
 CPU = JaxReport("cpu", ("cpu:0 cpu",))
 H100 = Driver(

@@ -20,11 +20,11 @@ import pytest
 from disks import fill
 
 from experiments import train as program
-from jaxperf.chapter.recorder import Recorder
-from jaxperf.chapter.run_sections import child_environment
 from jaxperf.data import FashionMNIST
 from jaxperf.errors import JaxperfError
+from jaxperf.process import child_environment
 from jaxperf.result import Environment, Result, load_result
+from jaxperf.result.recorder import Recorder
 from jaxperf.result.store import so_far
 from jaxperf.train import Epoch
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from jaxperf import process as exit_status
 from jaxperf.cli import command_line
 from jaxperf.errors import JaxperfError
 from jaxperf.frameworks import command, environments
@@ -25,7 +26,6 @@ from jaxperf.frameworks.environments import (
     named_peers,
 )
 from jaxperf.frameworks.install import fitting, install
-from jaxperf.processes import exit_status
 
 TOY = Peer(
     "toy",

@@ -14,6 +14,7 @@ import pytest
 from report_results import notes_of
 
 from jaxperf import frameworks
+from jaxperf import process as exit_status
 from jaxperf.chapter import comparison
 from jaxperf.data import fashion_mnist
 from jaxperf.frameworks import PEERS, SMOKE, Limits, Pool, System, Workload
@@ -21,7 +22,6 @@ from jaxperf.frameworks.agree import compare_answers
 from jaxperf.frameworks.device_workloads import COMPILED, DEVICE_SMOKE, device_workloads
 from jaxperf.frameworks.worker import PROGRAM
 from jaxperf.models.lenet import PARAM_SHAPES
-from jaxperf.processes import exit_status
 from jaxperf.result import load_result
 
 pytestmark = [pytest.mark.real, pytest.mark.thorough, pytest.mark.timeout(600)]

@@ -28,7 +28,7 @@ from jaxperf.models import MLP, ResNet, from_gluon, to_gluon
 from jaxperf.models.lenet import PARAM_SHAPES
 from jaxperf.models.resnet import RESNET18_STAGES
 from jaxperf.parallel import make_step, model_of
-from jaxperf.processes.exit_status import USER_MISTAKE
+from jaxperf.process import USER_MISTAKE
 from jaxperf.result.store import load_result
 
 IMAGES = np.arange(64 * 28 * 28, dtype=np.uint8).reshape(64, 28, 28, 1)

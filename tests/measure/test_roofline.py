@@ -16,11 +16,10 @@ from report_results import notes_of
 
 from jaxperf.cli import command_line
 from jaxperf.errors import JaxperfError
-from jaxperf.measure import ceilings, roofline
+from jaxperf.measure import ceilings, roofline, roofline_command
 from jaxperf.measure.environment import current_environment
 from jaxperf.measure.stages import Program, build_program
 from jaxperf.result import Environment, Grid, Measurement, Result, Table, save_result
-from jaxperf.user_function import roofline_command
 
 KIB, MIB = 2**10, 2**20
 PROGRAM = Program(
@@ -213,7 +212,7 @@ def test_what_c_writes_is_in_a_file_and_an_error_is_on_the_terminal(tmp_path: Pa
         "import os\n"
         "from jaxperf.cli import command_line\n"
         "from jaxperf.errors import JaxperfError\n"
-        "from jaxperf.user_function import roofline_command\n"
+        "from jaxperf.measure import roofline_command\n"
         "def tell(environment, ends):\n"
         "    os.write(2, b'kernel timed out\\n')\n"
         "    raise JaxperfError('no roofline')\n"

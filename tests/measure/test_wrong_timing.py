@@ -29,7 +29,6 @@ import numpy as np
 import pytest
 from late import Late
 
-from jaxperf import startup
 from jaxperf.errors import JaxperfError
 from jaxperf.measure import (
     RetraceError,
@@ -370,7 +369,7 @@ def test_the_wrong_device(monkeypatch: pytest.MonkeyPatch) -> None:
     if jax.default_backend() == "cpu":
         monkeypatch.setattr(type(jax.config), "jax_platforms", "cuda,cpu", raising=False)
         with pytest.raises(JaxperfError, match="JAX finds no GPU"):
-            startup.environment()
+            current_environment()
 
 
 def test_fake_devices_taken_for_real_ones() -> None:

@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jaxperf.chapter.run_sections import child_environment
 from jaxperf.errors import JaxperfError
 from jaxperf.parallel import first_devices, of_this_process, processes_of, rows_of
+from jaxperf.process import child_environment
 from jaxperf.processes.launcher import free_port
 
 TRAINING = Path(__file__).parents[1].joinpath("train_lenet.py")

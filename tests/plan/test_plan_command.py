@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from jaxperf.cli import flags
+from jaxperf import flags
 from jaxperf.errors import JaxperfError
 from jaxperf.plan import command, deviceless
 from jaxperf.plan.options import Plan

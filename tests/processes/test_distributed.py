@@ -13,9 +13,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from jaxperf.chapter.run_sections import child_environment
-from jaxperf.doctor.driver import Driver, Gpu
 from jaxperf.errors import JaxperfError
+from jaxperf.process import child_environment
 from jaxperf.processes.distributed import (
     Processes,
     _check_assigned_gpu,
@@ -25,6 +24,7 @@ from jaxperf.processes.distributed import (
     start,
 )
 from jaxperf.processes.launcher import free_port
+from jaxperf.result.gpus import Driver, Gpu
 
 SLURM = {"SLURM_STEP_NODELIST": "node[1-2]", "SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "1"}
 
@@ -85,7 +85,7 @@ def test_a_process_without_a_gpu_of_its_own_is_refused_in_one_line(monkeypatch: 
     monkeypatch.setattr(
         "jaxperf.processes.distributed.versions", lambda packages: {"jax-cuda12-plugin": "0.10.2"}
     )
-    monkeypatch.setattr("jaxperf.doctor.driver.ask_driver", lambda: Driver(gpus=(Gpu("H100"), Gpu("H100"))))
+    monkeypatch.setattr("jaxperf.result.gpus.ask_driver", lambda: Driver(gpus=(Gpu("H100"), Gpu("H100"))))
     refused = r"^3 processes and 2 GPU\(s\), and each process has one of its own; give -n 2, or let them"
     monkeypatch.setattr("jax.config", SimpleNamespace(jax_platforms="cuda,cpu"))
     monkeypatch.setenv("JAX_LOCAL_DEVICE_IDS", "2")
@@ -179,7 +179,7 @@ def test_a_port_that_another_program_took_is_one_line() -> None:
 
 LEAVES = """
 import atexit, sys
-from jaxperf.processes.exit_status import leave
+from jaxperf.process import leave
 atexit.register(print, "at the end")
 print("written", end="")
 leave(int(sys.argv[1]))

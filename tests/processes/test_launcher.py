@@ -14,12 +14,11 @@ import psutil
 import pytest
 from cases import cases
 
-from jaxperf.chapter.run_sections import child_environment
 from jaxperf.cli import command_line
 from jaxperf.errors import JaxperfError
+from jaxperf.process import PATIENCE_S, SAVING_S, child_environment
 from jaxperf.processes import launcher
 from jaxperf.processes.launcher import command_of
-from jaxperf.processes.parent import PATIENCE_S, SAVING_S
 
 NUMBER = "import os, sys, time, pathlib; number = os.environ['JAX_PROCESS_ID']\n"
 PIDS = "pathlib.Path(f'pid{number}').write_text(str(os.getpid()))\n"

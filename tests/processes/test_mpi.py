@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from jaxperf.chapter.run_sections import child_environment
+from jaxperf.process import child_environment
 from jaxperf.result import load_result
 
 ROOT = Path(__file__).parents[2]

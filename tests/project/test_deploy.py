@@ -20,7 +20,7 @@ import pytest
 import yaml
 
 from experiments import train
-from jaxperf.cli import flags
+from jaxperf import flags
 from jaxperf.processes.distributed import _METHODS, cluster
 
 ROOT = Path(__file__).parents[2]

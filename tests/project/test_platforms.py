@@ -16,9 +16,10 @@ import psutil
 import pytest
 
 from jaxperf import errors
+from jaxperf import process as parent
 from jaxperf.errors import JaxperfError
 from jaxperf.frameworks import command, environments
-from jaxperf.processes import launcher, parent
+from jaxperf.processes import launcher
 from jaxperf.result import machine
 from jaxperf.watch.observe import source_location
 

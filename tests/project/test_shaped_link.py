@@ -11,7 +11,7 @@ from types import ModuleType
 
 import pytest
 
-from jaxperf.chapter.run_sections import child_environment
+from jaxperf.process import child_environment
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "shaped_link.py"
 

@@ -30,7 +30,7 @@ from trainings import NAME, InterruptedTrainingError, at, step_of, steps_in, tra
 from jaxperf.cli import command_line
 from jaxperf.data.idx import read_images, read_labels
 from jaxperf.errors import JaxperfError
-from jaxperf.processes.exit_status import USER_MISTAKE, ended
+from jaxperf.process import USER_MISTAKE, ended
 from jaxperf.result.machine import versions
 from jaxperf.result.store import to_json
 from jaxperf.train import CheckpointFolder, Policy

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from jaxperf.chapter.recorder import Recorder
 from jaxperf.cli import command_line
 from jaxperf.measure import measure
 from jaxperf.measure.other_load import OtherLoad
-from jaxperf.report.terminal import render_text
 from jaxperf.result import Environment, Grid, Measurement, Result, load_result
+from jaxperf.result.recorder import Recorder
+from jaxperf.result.terminal import render_text
 from jaxperf.selfcheck import checks, known, verdicts
 from jaxperf.selfcheck.verdicts import Counts
 

@@ -14,8 +14,8 @@ import jax
 import pytest
 from trainings import STEPS, assert_same, in_two_processes, step_of, steps_in, trained
 
-from jaxperf.chapter.run_sections import child_environment
 from jaxperf.errors import JaxperfError
+from jaxperf.process import child_environment
 from jaxperf.train import CheckpointFolder, Policy
 from jaxperf.train.manifest import read_verified, write_manifest
 

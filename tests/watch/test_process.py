@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from cases import cases
 
-from jaxperf.chapter.run_sections import child_environment
 from jaxperf.cli import command_line
+from jaxperf.process import child_environment
 from jaxperf.result import Grid
 from jaxperf.result.store import load_result
 from jaxperf.watch.observe import stuck

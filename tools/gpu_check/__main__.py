@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from jaxperf.processes.exit_status import ended
+from jaxperf.process import ended
 from tools.gpu_check import check, pack
 
 

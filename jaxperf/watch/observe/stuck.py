@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterator
 from types import FrameType
 
-from jaxperf.processes.exit_status import SIGNALS, leave, say
+from jaxperf.process import SIGNALS, leave, say
 from jaxperf.watch.observe import source_location
 
 ANSWER_S = 2.0  # time limit for the main thread to leave the instruction at which a signal arrived

@@ -6,7 +6,6 @@ import datetime
 import sys
 from collections.abc import Iterator
 
-from jaxperf.report.formatting import format_quantity
 from jaxperf.result import (
     Block,
     Code,
@@ -18,6 +17,7 @@ from jaxperf.result import (
     Result,
     Text,
 )
+from jaxperf.result.formatting import format_quantity
 from jaxperf.result.intervals import total_length
 from jaxperf.watch.advice.advice import advice_for
 from jaxperf.watch.grouping import group_by

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from jaxperf.errors import JaxperfError
-from jaxperf.report.formatting import format_list, format_quantity
 from jaxperf.result import Block, Environment, Grid, Note, Text
+from jaxperf.result.formatting import format_list, format_quantity
 from jaxperf.result.intervals import total_length
 from jaxperf.watch.grouping import group_by
 from jaxperf.watch.observe.executables import Facts

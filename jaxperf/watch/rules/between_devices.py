@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-from jaxperf.report.formatting import format_quantity
+from jaxperf.result.formatting import format_quantity
 from jaxperf.result.intervals import difference, intersection, total_length
 from jaxperf.watch.finding import Finding
 from jaxperf.watch.observe.compiles import Compiled

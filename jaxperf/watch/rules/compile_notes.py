@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
-from jaxperf.report.formatting import format_quantity
+from jaxperf.result.formatting import format_quantity
 from jaxperf.result.intervals import total_length
 from jaxperf.watch.observe.compiles import COMPILE, LOWER, TRACE, Compiled
 from jaxperf.watch.observe.executables import Facts

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 
-from jaxperf.report.formatting import format_quantity
+from jaxperf.result.formatting import format_quantity
 from jaxperf.watch.finding import Finding
 from jaxperf.watch.grouping import group_by
 from jaxperf.watch.observe.compiles import Compiled

@@ -9,7 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
-from jaxperf.report.formatting import format_quantity
+from jaxperf.result.formatting import format_quantity
 from jaxperf.watch.finding import Finding
 from jaxperf.watch.observe.compiles import Compiled
 from jaxperf.watch.observe.executables import Facts, array_bytes, array_type, arrays_in

@@ -6,8 +6,8 @@ import ast
 import re
 from collections.abc import Iterator
 
-from jaxperf.report.formatting import format_quantity
 from jaxperf.result import Block, Note
+from jaxperf.result.formatting import format_quantity
 from jaxperf.watch.observe.compiles import WRAPPED, Compiled
 from jaxperf.watch.observe.executables import Facts, array_bytes, arrays_in
 from jaxperf.watch.observe.instructions import COLLECTIVES, ProgramInstruction

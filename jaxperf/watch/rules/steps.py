@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Iterator
 from dataclasses import replace
 
-from jaxperf.report.formatting import format_quantity
+from jaxperf.result.formatting import format_quantity
 from jaxperf.result.intervals import Interval, difference, intersection, total_length, union
 from jaxperf.watch.finding import Finding
 from jaxperf.watch.grouping import group_by

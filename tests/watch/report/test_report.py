@@ -12,10 +12,10 @@ import pytest
 
 import jaxperf
 from jaxperf.cli import command_line
-from jaxperf.report.terminal import render_text
 from jaxperf.result import Code, Grid, Heading, Text
 from jaxperf.result.intervals import Interval
 from jaxperf.result.store import load_result
+from jaxperf.result.terminal import render_text
 from jaxperf.watch.finding import Finding
 from jaxperf.watch.observe.compiles import Compiled
 from jaxperf.watch.observe.sampler import IMPORT, PYTHON, StackSample

@@ -9,11 +9,8 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from jaxperf.chapter import one_gpu
-from jaxperf.chapter.catalogue import SectionEntry
-from jaxperf.report import terminal
-from jaxperf.report.formatting import format_scalar
 from jaxperf.result import (
+    About,
     Block,
     Claim,
     Decision,
@@ -28,7 +25,9 @@ from jaxperf.result import (
     Table,
     Text,
     Verdict,
+    terminal,
 )
+from jaxperf.result.formatting import format_scalar
 from jaxperf.result.values import Basis
 
 VERDICTS: dict[bool | None, Verdict] = {True: "holds", False: "does not hold", None: "undecided"}
@@ -48,7 +47,7 @@ class Recorder:
 
     def __init__(
         self,
-        about: SectionEntry,
+        about: About,
         environment: Environment,
         config: Mapping[str, Any],
         *,
@@ -124,17 +123,6 @@ class Recorder:
         cells = [tuple(_cell(value) for value in row) for row in rows]
         right = [i for i in range(1, len(heads)) if all(_NUMBER.match(row[i]) for row in cells)]
         self.add(Grid(title, tuple(heads), tuple(cells), tuple(right), fold))
-
-    def on_one_gpu(self, rows: Mapping[str, one_gpu.Key]) -> None:
-        """Show and keep a small table: what the kept run on one GPU measured, and this run beside it.
-
-        Args:
-          rows: for each row its label, and the figure: the name of a fact or of a table's row, or a pair of
-            a part of the table's title and the row's name. Rows that the kept run lacks are left out.
-        """
-        title, heads, cells = one_gpu.rows(self.about.name, rows, self.blocks)
-        if cells:
-            self.grid(heads, cells, title=title)
 
     def claim(
         self,

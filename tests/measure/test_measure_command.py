@@ -14,13 +14,12 @@ import pytest
 from flax import nnx
 from report_results import notes_of
 
-from jaxperf.chapter.run_sections import child_environment
 from jaxperf.cli import command_line
-from jaxperf.measure import ceilings, roofline
+from jaxperf.measure import ceilings, measure_command, roofline
 from jaxperf.measure.environment import current_environment
+from jaxperf.measure.measure_command import is_jitted
+from jaxperf.process import child_environment
 from jaxperf.result import Grid, Measurement, Result, Table, load_result, save_result
-from jaxperf.user_function import measure_command
-from jaxperf.user_function.measure_command import is_jitted
 
 MODULE = """
 import functools

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from jaxperf.report.tables import Rows, count_verdicts, format_counts, rows_of
 from jaxperf.result import Claim, Environment, Grid, Measurement, Reference, Result, Table
+from jaxperf.result.tables import Rows, count_verdicts, format_counts, rows_of
 
 EAGER = Measurement("eager", "s", (1e-3,) * 6, rounds="r")
 JITTED = Measurement("jitted", "s", (1e-5, 1e-5, 1e-5, 1e-5, 2e-5, 2e-5), rounds="r", note="fake")

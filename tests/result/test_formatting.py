@@ -6,7 +6,8 @@ import random
 
 import pytest
 
-from jaxperf.report.formatting import (
+from jaxperf.result import Measurement
+from jaxperf.result.formatting import (
     format_list,
     format_multiple,
     format_on_page,
@@ -14,7 +15,6 @@ from jaxperf.report.formatting import (
     format_scalar,
     format_spread,
 )
-from jaxperf.result import Measurement
 
 POWERS = dict(zip(("n", "u", "m", "", "k", "M", "G", "T", "P"), range(-9, 18, 3)))
 SYMBOLS = {unit: unit for unit in ("s", "FLOP", "FLOP/s", "images/s")} | {"bytes": "B", "bytes/s": "B/s"}

@@ -7,7 +7,7 @@ from markdown_it.token import Token
 from report_results import HOSTILE
 
 from jaxperf.errors import escape_control
-from jaxperf.report.markdown import escape, strong, table
+from jaxperf.result.markdown import escape, strong, table
 
 PARSER = MarkdownIt("commonmark").enable("table").enable("strikethrough")
 MARKUP = {"html_inline", "html_block", "link_open", "image", "code_block", "code_inline", "s_open", "em_open"}

@@ -65,12 +65,12 @@ def test_only_a_traceback_from_before_our_first_lines_is_pythons_own() -> None:
     first = (
         "<frozen importlib>",
         script,
-        ROOT / "jaxperf" / "processes" / "exit_status.py",
+        ROOT / "jaxperf" / "process.py",
         library / "shutil.py",
     )
     assert interrupt.by_python(traceback(*first))
     assert not interrupt.by_python(traceback(*first, error="ZeroDivisionError"))
-    for later in (ROOT / "jaxperf" / "startup.py", Path(tyro.__file__), Path(jax.__file__)):
+    for later in (ROOT / "jaxperf" / "jax_internals.py", Path(tyro.__file__), Path(jax.__file__)):
         assert not interrupt.by_python(traceback(*first, later))
 
 

@@ -11,22 +11,18 @@ from functools import partial
 import jax
 import psutil
 
-from jaxperf.chapter import native_log
-from jaxperf.chapter.catalogue import SectionEntry
-from jaxperf.chapter.recorder import Recorder
+from jaxperf import process
 from jaxperf.errors import to_one_line
 from jaxperf.measure import ceilings
+from jaxperf.measure.environment import current_environment
 from jaxperf.measure.roofline import DEFAULT_DTYPE, Roofline, from_result, path_for
-from jaxperf.processes.forced_end import forced_end
-from jaxperf.report import terminal
-from jaxperf.report.formatting import format_on_page
-from jaxperf.result import Environment, Measurement, save_result
+from jaxperf.process import forced_end
+from jaxperf.result import About, Environment, Measurement, save_result, terminal
+from jaxperf.result.formatting import format_on_page
+from jaxperf.result.recorder import Recorder
 from jaxperf.result.store import check_writable
-from jaxperf.startup import environment as current_environment
 
-SECTION = SectionEntry(
-    "roofline", "", "This machine's roofline", "What can this machine do at best, through JAX?", 20
-)
+SECTION = About("roofline", "", "This machine's roofline", "What can this machine do at best, through JAX?")
 BUDGET_S = 20.0  # from the start of the process to its end
 # Of that: Python's own start and end, writing the file, and a part that takes longer than those before it
 RESERVE_S = 4.0
@@ -67,7 +63,7 @@ def main(began: float) -> int:
       JaxperfError: the cache folder cannot be written, or JAX cannot start.
     """
     ends = began + BUDGET_S - RESERVE_S
-    with native_log.native_stderr_to(native_log.path_for("roofline")):
+    with process.native_stderr_to(process.log_path("roofline")):
         environment = current_environment()
         path = path_for(environment)
         check_writable(path, advice="set XDG_CACHE_HOME to another folder")

@@ -10,8 +10,6 @@ from rich.table import Table as RichTable
 from rich.text import Text as Words
 
 from jaxperf.errors import escape_control
-from jaxperf.report.formatting import INCOMPLETE, format_quantity, format_scalar
-from jaxperf.report.tables import Rows, rows_of
 from jaxperf.result import (
     Block,
     Claim,
@@ -26,6 +24,8 @@ from jaxperf.result import (
     Table,
     Text,
 )
+from jaxperf.result.formatting import INCOMPLETE, format_quantity, format_scalar
+from jaxperf.result.tables import Rows, rows_of
 
 STYLES = {"holds": "green", "does not hold": "red", "undecided": "yellow", "not measurable here": "dim"}
 

@@ -10,12 +10,12 @@ import sys
 import psutil
 import pytest
 
-from jaxperf.chapter.run_sections import child_environment
-from jaxperf.processes import parent
+from jaxperf import process as parent
+from jaxperf.process import child_environment
 
 CHILD = """
 import signal, sys, time
-from jaxperf.processes import parent as orphans
+from jaxperf import process as orphans
 orphans.LOOK_S = orphans.PATIENCE_S = 0.05
 if "deaf" in sys.argv: signal.signal(signal.SIGTERM, signal.SIG_IGN)
 orphans.follow_parent()
@@ -24,7 +24,7 @@ time.sleep(600)
 """
 PARENT = """
 import os, subprocess, sys, time
-from jaxperf.processes.parent import named_parent
+from jaxperf.process import named_parent
 env = {**os.environ, **(named_parent() if "asked" in sys.argv else {})}
 child = subprocess.Popen([sys.executable, "-c", *sys.argv[1:]], env=env, stdout=subprocess.PIPE)
 child.stdout.readline()
@@ -62,8 +62,8 @@ def test_a_parent_that_is_gone_already_is_noticed_at_once(monkeypatch: pytest.Mo
 def test_the_word_is_for_one_generation(monkeypatch: pytest.MonkeyPatch) -> None:
     parents: list[int] = []
     monkeypatch.setattr(parent, "_follow", parents.append)
-    monkeypatch.setenv(parent.VARIABLE, str(os.getppid()))
+    monkeypatch.setenv(parent.PARENT, str(os.getppid()))
     parent.follow_parent()
     parent.follow_parent()
-    assert parents == [os.getppid()] and parent.VARIABLE not in os.environ
-    assert parent.named_parent() == {parent.VARIABLE: str(os.getpid())}
+    assert parents == [os.getppid()] and parent.PARENT not in os.environ
+    assert parent.named_parent() == {parent.PARENT: str(os.getpid())}

@@ -12,16 +12,16 @@ from pathlib import Path
 
 import pytest
 
-from jaxperf.chapter.run_sections import child_environment
-from jaxperf.cli import flags
+from jaxperf import flags
+from jaxperf import process as exit_status
 from jaxperf.errors import JaxperfError
-from jaxperf.processes import exit_status
-from jaxperf.processes.exit_status import (
+from jaxperf.process import (
     FAILED,
     INTERRUPTED,
     PIPE_CLOSED,
     SIGNALS,
     USER_MISTAKE,
+    child_environment,
     ended,
     held_back,
 )
@@ -160,7 +160,7 @@ def test_what_was_told_to_ignore_a_signal_ignores_it() -> None:
 
 ONCE = """
 import signal, sys
-from jaxperf.processes.exit_status import end_at_once, ended
+from jaxperf.process import end_at_once, ended
 end_at_once()
 if "inside" in sys.argv:
     sys.exit(ended(lambda: signal.raise_signal(int(sys.argv[1]))))
@@ -201,8 +201,8 @@ def test_signals_held_back_arrive_when_they_are_released() -> None:
 SCRIPT = """
 import sys
 from jaxperf.cli import command_line as cli
-from jaxperf.processes.exit_status import ended
-from jaxperf.report import terminal
+from jaxperf.process import ended
+from jaxperf.result import terminal
 def show():
     for i in range(5000): terminal.console().print("± row")
     return 0

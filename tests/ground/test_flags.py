@@ -12,9 +12,9 @@ from typing import Annotated, Literal
 import pytest
 import tyro
 
-from jaxperf.cli import flags
-from jaxperf.cli.flags import at_least, between, more_than
+from jaxperf import flags
 from jaxperf.errors import JaxperfError
+from jaxperf.flags import at_least, between, more_than
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ def test_a_mistake_is_one_line(capfd: pytest.CaptureFixture[str], monkeypatch: p
 def test_a_mistake_is_one_line_in_a_terminal_without_utf_8() -> None:
     """There tyro draws no box."""
     program = (
-        "import sys; sys.path.insert(0, 'tests/cli'); import test_flags as t\n"
+        "import sys; sys.path.insert(0, 'tests/ground'); import test_flags as t\n"
         "for mistake in ('--nope 3', '--sise 3', '--size x'):\n"
         "    try: t.parse(*mistake.split())\n"
         "    except t.JaxperfError as e: t.assert_one_helpful_line(e, t.MISTAKES[mistake])\n"

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import get_args
 
-from jaxperf.report.formatting import format_multiple, format_on_page, format_spread
 from jaxperf.result import Grid, Measurement, Reference, Result, Table
 from jaxperf.result.blocks import Verdict
+from jaxperf.result.formatting import format_multiple, format_on_page, format_spread
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from collections import Counter
 from report_results import result as with_every_block
 from rich.console import Console
 
-from jaxperf.report.terminal import environment_lines, literal_text, render_text, show
 from jaxperf.result import Claim, Environment, Fact, Grid, Heading, Measurement, Note, Result, Table, Text
+from jaxperf.result.terminal import environment_lines, literal_text, render_text, show
 
 
 def drawn(rows: Grid, width: int) -> str:

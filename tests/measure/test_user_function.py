@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from jaxperf.errors import JaxperfError
-from jaxperf.user_function.loading import Arguments, load_arguments, load_function, reader_code
+from jaxperf.measure.user_function import Arguments, load_arguments, load_function, reader_code
 
 MODULE = """
 import jax, jax.numpy as jnp

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from jaxperf.errors import JaxperfError
-from jaxperf.user_function.argument_specs import (
+from jaxperf.measure.argument_specs import (
     DTYPES,
     Array,
     Literal,

@@ -13,21 +13,18 @@ from typing import Any
 
 import jax
 
-from jaxperf.chapter.catalogue import SectionEntry
-from jaxperf.chapter.recorder import Recorder
 from jaxperf.errors import JaxperfError, to_one_line
 from jaxperf.measure import MemorySampler, Program, block, device_memory, interleaved
 from jaxperf.measure.compile_log import refuse_debug_flags
+from jaxperf.measure.environment import current_environment
 from jaxperf.measure.roofline import MISSING, Position, Roofline, stored_roofline
 from jaxperf.measure.stages import build_program
-from jaxperf.processes.forced_end import forced_end
-from jaxperf.report import terminal
-from jaxperf.report.formatting import format_list, format_on_page
-from jaxperf.result import Measurement, interval, ratio, save_result
+from jaxperf.measure.user_function import EXAMPLE, Arguments, load_arguments, load_function, reader_code
+from jaxperf.process import forced_end
+from jaxperf.result import About, Measurement, interval, ratio, save_result, terminal
+from jaxperf.result.formatting import format_list, format_on_page
+from jaxperf.result.recorder import Recorder
 from jaxperf.result.store import check_writable
-from jaxperf.startup import environment as current_environment
-from jaxperf.user_function.loading import EXAMPLE, Arguments, load_arguments, load_function, reader_code
-from jaxperf.user_function.options import Measure
 
 LOOK_S = 0.001  # between two memory samples during a call
 ABOVE = 1.05  # of the roofline; noise explains less than this
@@ -50,7 +47,7 @@ class First:
 
 
 @forced_end()
-def main(options: Measure) -> int:
+def main(options: Any) -> int:
     """Measure what the command line names, print the result, and write it to the path given by `--json`.
 
     Raises:
@@ -67,7 +64,7 @@ def main(options: Measure) -> int:
         "budget_s": options.budget_s,
     }  # fmt: skip
     title = format_list(list(functions)) if len(functions) <= 3 else f"{len(functions)} functions"
-    section = SectionEntry("measure", "", title, "Where does the time of a call go, and what limits it?", 0)
+    section = About("measure", "", title, "Where does the time of a call go, and what limits it?")
     recorder = Recorder(section, environment, config, command=shlex.join(["jaxperf", *sys.argv[1:]]))
     tell(recorder, functions, call_arguments, rounds=options.rounds, budget_s=options.budget_s)
     if path:

@@ -17,8 +17,7 @@ import jax
 import numpy as np
 
 from jaxperf.errors import JaxperfError
-from jaxperf.measure import block
-from jaxperf.user_function import argument_specs
+from jaxperf.measure import argument_specs, block
 
 PACKAGE = str(Path(__file__).resolve().parents[1])
 EXAMPLE = "give MODULE:FUNCTION, e.g. train:step or train.py:step"

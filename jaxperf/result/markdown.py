@@ -6,8 +6,8 @@ import re
 from collections.abc import Sequence
 
 from jaxperf.errors import escape_control
-from jaxperf.report.tables import rows_of
 from jaxperf.result import Block, Code, Grid, Heading, Note, Table, Text
+from jaxperf.result.tables import rows_of
 
 _MEANT = re.compile(r"([\\`*_{}\[\]<>|~$&#])")
 _LINE_START = re.compile(r"^(\d{1,9})([.)])(?=\s|$)|^([-+=])(?=[-+=\s]|$)")

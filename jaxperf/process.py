@@ -1,0 +1,512 @@
+"""Processes: their exit statuses, their response to signals, their children, and what C++ code in them logs.
+
+A mistake that a user can fix ends in one line instead of a traceback. Ctrl-C, SIGTERM and SIGHUP all end a
+program in the same way: it stops its work, ends its child processes and cleans up its files. Before and after
+`ended` there is nothing to clean up, and such a signal ends the process at once (`end_at_once`).
+
+Only the standard library is imported with this module, since it is the first thing that a process does.
+"""
+
+from __future__ import annotations
+
+import _thread
+import contextlib
+import errno
+import faulthandler
+import functools
+import io
+import math
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any, NoReturn
+
+from jaxperf.errors import JaxperfError, escape_control, to_one_line
+
+FAILED = 1
+USER_MISTAKE = 2
+INTERRUPTED = 130
+PIPE_CLOSED = 141
+# Errors of the machine, wherever they happen; if a file is missing that we expect, the bug is ours.
+REFUSALS = frozenset(
+    (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.ENAMETOOLONG, errno.ELOOP)
+)
+_AGAIN_S = 0.01
+# The same signal again within this many seconds is the same request: `timeout` signals its child and then the
+# whole group, and a parent passes on to its child what the group has received.
+SAME_S = 5.0
+# After a signal during C++ code
+GRACE_S = 1.2  # for Python's own way to end: its handler raises, and the block is left
+CLEANUP_S = 0.4  # for `clean_up`, after that
+# Of child processes
+PARENT = "JAXPERF_PARENT"  # names the process that a child must not outlive
+LOOK_S = 1.0  # from one look at the parent to the next
+OWN_END_S = 0.4  # how long a child may take to end by itself, before it gets SIGTERM
+PATIENCE_S = 10.0  # to stop its work and save its results
+SAVING_S = 60.0  # to finish a step of a training, or an evaluation, and to save
+# Ctrl-C, `kill`, and a terminal that closes; Windows lacks the last.
+SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
+
+
+class Stopped(BaseException):  # not a SystemExit: code that parses flags would take that as its own
+    """SIGTERM or SIGHUP arrived."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(signal.strsignal(number))
+        self.number = number
+
+
+def ended(main: Callable[[], int]) -> int:
+    """Run `main` and return the exit status.
+
+    It is what `main` returns; 2 after a `JaxperfError`, whose line goes to standard error, or if the machine
+    refuses a file or folder; 1 if our output cannot be written (a full disk); 130 after Ctrl-C, 143 after
+    SIGTERM, 129 after SIGHUP; 141 if the reader of our output has gone, e.g. `| head`.
+    """
+    try:
+        with _signals_raised():
+            _check_surroundings()
+            try:
+                return main()
+            finally:
+                with contextlib.suppress(ValueError, AttributeError):  # a program under watch replaced it
+                    sys.stdout.flush()
+    except JaxperfError as e:
+        say(f"error: {e}")
+        return USER_MISTAKE
+    except BrokenPipeError:
+        _drop_output()
+        return PIPE_CLOSED
+    except OSError as e:
+        if e.errno == errno.EIO and not e.filename:  # the terminal was closed
+            _drop_output()
+            return PIPE_CLOSED
+        if e.errno == errno.ENOSPC and not e.filename:  # our files have names, so it is the output
+            _drop_output()
+            say(f"error: cannot write the output: {e.strerror}; send it elsewhere")
+            return FAILED
+        if e.errno not in REFUSALS or not e.filename:
+            raise
+        say(f"error: {os.fsdecode(e.filename)}: {e.strerror}; check the path and its permissions")
+        return USER_MISTAKE
+    except KeyboardInterrupt:
+        say("stopped")
+        return INTERRUPTED
+    except Stopped as e:
+        say("stopped")
+        return 128 + e.number
+
+
+@contextlib.contextmanager
+def mistakes_end() -> Iterator[None]:
+    """End the program with one line where a user's mistake shows."""
+    try:
+        yield
+    except JaxperfError as e:
+        say(f"error: {e}")
+        raise SystemExit(USER_MISTAKE) from None
+
+
+def leave(status: int) -> NoReturn:
+    """End this process; unless all went well, at once.
+
+    Python's own end frees what JAX uses on other threads: a program that was interrupted while JAX compiled
+    ended with SIGSEGV in 3 of 16 trials (JAX 0.10.2).
+    """
+    if not status:
+        raise SystemExit(0)
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            stream.flush()
+    os._exit(status)
+
+
+def say(line: str) -> None:
+    """Print a line to standard error, with our commands written as they can be typed here.
+
+    Control characters and newlines are escaped, and the terminal may have been closed.
+    """
+    text = line.replace("`jaxperf ", f"`{program_name()} ") if "`jaxperf " in line else line
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        print(escape_control(text).replace("\n", "\\n"), file=sys.stderr, flush=True)
+
+
+def program_name() -> str:
+    """Return what to type to run this program again: a bare name only if the shell would find it."""
+    program = Path(sys.argv[0])
+    if program.name == "jaxperf":
+        on_path = shutil.which("jaxperf")
+        return "jaxperf" if on_path and Path(on_path).resolve() == program.resolve() else _nearest(program)
+    # Compared unresolved: the Python in an environment is a link to the one that created it.
+    python = "python" if shutil.which("python") == sys.executable else _nearest(Path(sys.executable))
+    return f"{python} -m jaxperf"
+
+
+def _nearest(program: Path) -> str:
+    try:
+        return shlex.quote(min(str(program.absolute()), os.path.relpath(program), key=len))
+    except FileNotFoundError:  # the working directory was deleted
+        return shlex.quote(str(program))
+
+
+def end_at_once() -> None:
+    """From now on, outside `ended`, let Ctrl-C end this process silently.
+
+    Python would raise KeyboardInterrupt, which in the middle of an import gives a traceback of fifty lines.
+    If a parent has blocked the signals until now (`held_back`), they are delivered. A process that was told
+    to ignore Ctrl-C, as a shell tells its background jobs, continues to ignore it.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    _mask("SIG_UNBLOCK")
+
+
+@contextlib.contextmanager
+def held_back() -> Iterator[Callable[[], None]]:
+    """Block the signals until the function that this yields is called, at the latest until the block ends.
+
+    A process started meanwhile blocks them too, until it calls `end_at_once` or `release_signals`. So no
+    signal arrives while it is half started or before we know it.
+    """
+    _mask("SIG_BLOCK")
+    try:
+        yield lambda: _mask("SIG_UNBLOCK")
+    finally:
+        _mask("SIG_UNBLOCK")
+
+
+def release_signals() -> None:
+    """Unblock the signals: in a child of `held_back`, before it becomes a program that is not ours."""
+    _mask("SIG_UNBLOCK")
+
+
+def _mask(how: str) -> None:
+    if hasattr(signal, "pthread_sigmask"):  # not on Windows
+        signal.pthread_sigmask(getattr(signal, how), SIGNALS)
+
+
+@contextlib.contextmanager
+def _signals_raised() -> Iterator[None]:
+    """Let signals that still have the system's default action raise KeyboardInterrupt or `Stopped` inside.
+
+    SIGTERM or SIGHUP within `SAME_S` of any of them is the same request, and does not disturb the cleanup: a
+    parent sends SIGTERM to a child that has received Ctrl-C too.
+    """
+    handlers: dict[int, Any] = {}  # those to restore
+    arrivals: dict[int, float] = {}  # times in seconds, by the signal's number
+    hook = sys.unraisablehook
+    try:
+        sys.unraisablehook = functools.partial(_send_again, hook, arrivals)
+        if threading.current_thread() is threading.main_thread():
+            for number in SIGNALS:
+                if signal.getsignal(number) is signal.SIG_DFL:
+                    handlers[number] = signal.signal(number, functools.partial(_stop, arrivals))
+        yield
+    finally:
+        sys.unraisablehook = hook
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+
+
+def _stop(arrivals: dict[int, float], number: int, frame: FrameType | None) -> None:
+    now, soonest = time.monotonic(), max(arrivals.values(), default=-math.inf) + SAME_S
+    arrivals[number] = now
+    if number == signal.SIGINT:
+        raise KeyboardInterrupt
+    if now >= soonest:
+        raise Stopped(number)
+
+
+def _send_again(report: Callable[[Any], object], arrivals: dict[int, float], unraisable: Any) -> None:
+    """Send a signal again that arrived where Python drops exceptions: JAX's garbage collection, a `__del__`.
+
+    Without this, the run continued in 1 of 12 trials as if nobody had stopped it.
+    """
+    match unraisable.exc_value:
+        case KeyboardInterrupt():
+            number = int(signal.SIGINT)
+        case Stopped():
+            number = unraisable.exc_value.number
+            arrivals.clear()
+        case _:
+            report(unraisable)
+            return
+    # `threading` would wait here until its thread runs, and the signal could also arrive at this point.
+    _thread.start_new_thread(_send, (number,))
+
+
+def _send(number: int) -> None:
+    time.sleep(_AGAIN_S)  # until the code that drops exceptions has returned
+    os.kill(os.getpid(), number)
+
+
+def _check_surroundings() -> None:
+    """Reject surroundings in which no command works; let a terminal without UTF-8 show what signs it can."""
+    if sys.stdout is None:  # `>&-`; the next file opened would get its number, and a child's output
+        raise JaxperfError("standard output is closed; send it to a file, or to /dev/null")
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        raise JaxperfError("the working directory was deleted; change to another") from None
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
+
+
+def _drop_output() -> None:
+    """Keep the interpreter from writing again, at exit, what could not be written."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+# --- signals while C++ code runs
+#
+# Python notes a signal in C, and runs its handler when the main thread next executes Python code. A
+# compilation of ResNet-18 keeps the main thread in C++ for 8 to 16 s on a GPU. So a thread also gets the
+# signal's number, through `signal.set_wakeup_fd`, and ends the process if the main thread has not. The thread
+# needs Python's lock. JAX releases it while it compiles, and while it waits for a result.
+
+
+@contextlib.contextmanager
+def forced_end(clean_up: Callable[[], object] = lambda: None) -> Iterator[None]:
+    """End this process `GRACE_S` seconds after a signal that comes inside, unless the block ends before.
+
+    After a signal, all child processes get SIGKILL. The exit status is 128 and the signal's number: 130 after
+    Ctrl-C. In any thread but the main one, and on Windows, nothing happens.
+
+    Args:
+      clean_up: is called before the process ends, in another thread than the main one.
+    """
+    if threading.current_thread() is not threading.main_thread() or os.name != "posix":
+        yield
+        return
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    over = threading.Event()
+    before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    watch = threading.Thread(target=_watch, args=(reader, over, clean_up), daemon=True)
+    watch.start()
+    try:
+        yield
+    except (KeyboardInterrupt, Stopped):
+        signal_descendants(signal.SIGKILL)  # those that the block has not ended itself
+        raise
+    finally:
+        over.set()
+        signal.set_wakeup_fd(before, warn_on_full_buffer=False)
+        os.write(writer, b"\0")  # wakes the thread; a forked process may have the pipe, which then has no end
+        watch.join()
+        os.close(writer)
+        os.close(reader)
+
+
+def _watch(reader: int, over: threading.Event, clean_up: Callable[[], object]) -> None:
+    """Wait for one of our signals, then for the end of the block, and end the process."""
+    while not over.is_set():
+        number = os.read(reader, 1)[0]
+        if number in SIGNALS and not over.wait(GRACE_S):
+            _end_now(number, clean_up)
+
+
+def signal_descendants(number: int) -> None:
+    """Send a signal to all children of this process, and to theirs."""
+    import psutil
+
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            process.send_signal(number)
+
+
+def _end_now(number: int, clean_up: Callable[[], object]) -> None:
+    signal_descendants(signal.SIGKILL)
+    cleaning = threading.Thread(target=clean_up, daemon=True)
+    cleaning.start()
+    cleaning.join(CLEANUP_S)
+    say("stopped")
+    os._exit(128 + number)
+
+
+# --- child processes
+#
+# None of our processes outlives the one that started it, however that one ended. The parent names itself in
+# the child's environment; the child checks once per second whether that is still its parent. A pipe would
+# need a descriptor passed through every start, and a signal on the parent's death exists only on Linux.
+# `getppid` is right where psutil may err, after the clock was set and for a parent that nobody has reaped.
+
+
+def named_parent() -> dict[str, str]:
+    """Return the variable that makes a child started with it follow this process."""
+    return {PARENT: str(os.getpid())}
+
+
+def follow_parent() -> None:
+    """End this process soon after its parent, if the parent has requested that: SIGTERM, later SIGKILL."""
+    parent = os.environ.pop(PARENT, "")  # children of this process have this one as their parent
+    if parent.isdecimal():
+        threading.Thread(target=_follow, args=(int(parent),), daemon=True).start()
+
+
+def _follow(parent: int) -> None:
+    is_alive = _on_windows(parent) if sys.platform == "win32" else lambda: os.getppid() == parent
+    while is_alive():
+        time.sleep(LOOK_S)
+    os.kill(os.getpid(), signal.SIGTERM)  # on Windows this is the end
+    time.sleep(PATIENCE_S)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _on_windows(parent: int) -> Callable[[], bool]:
+    """Return what says whether a process lives, by its number and start time.
+
+    On Windows, `python.exe` of a virtual environment starts the real interpreter, and stands between it and
+    its parent. And a process keeps its parent's number after the parent has ended.
+    """
+    import psutil
+
+    try:
+        return psutil.Process(parent).is_running
+    except psutil.Error:
+        return lambda: False
+
+
+def child_environment(inherited: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return our environment (or `inherited`), with which children in a checkout import this very package."""
+    environment = dict(os.environ if inherited is None else inherited)
+    root = Path(__file__).resolve().parents[1]
+    if (root / "pyproject.toml").exists():  # a script's import path starts at experiments/, not at the root
+        paths = [str(root), *filter(None, [environment.get("PYTHONPATH")])]
+        environment["PYTHONPATH"] = os.pathsep.join(paths)
+    return environment
+
+
+def startable_command(command_line: Sequence[str]) -> tuple[str, ...]:
+    """Return a command with the `jaxperf` and `python` that run here, if PATH has none.
+
+    A user who types `.venv/bin/jaxperf gate ... -- jaxperf ...` may not have this environment on PATH.
+    """
+    replacements = {"jaxperf": (sys.executable, "-m", "jaxperf"), "python": (sys.executable,)}
+    if command_line[0] in replacements and shutil.which(command_line[0]) is None:
+        return (*replacements[command_line[0]], *command_line[1:])
+    return tuple(command_line)
+
+
+def run_child(command_line: Sequence[str], environment: Mapping[str, str], **options: Any) -> int:
+    """Return a child's exit status, or minus the signal that ended it; interrupting the wait ends the child.
+
+    Args:
+      command_line: the command and its arguments.
+      environment: all of its environment, to which our process id is added.
+      **options: further ones of `subprocess.Popen`, such as `stdout`; by default it has our streams.
+
+    Raises:
+      OSError: it cannot be started.
+    """
+    with held_back() as release:
+        child = subprocess.Popen(command_line, env={**environment, **named_parent()}, **options)
+        try:
+            release()
+            status = child.wait()
+        except BaseException:
+            _end(child, patience_s(command_line))
+            raise
+    # A child that cleaned up first reports with its exit status which signal it was.
+    return 128 - status if status - 128 in SIGNALS else status
+
+
+def patience_s(command_line: Sequence[str]) -> float:
+    """Return how long a command's process may take to end after SIGTERM, before it gets SIGKILL."""
+    return SAVING_S if any(word.split("=")[0] == "--checkpoints" for word in command_line) else PATIENCE_S
+
+
+def _end(child: subprocess.Popen[Any], patience: float) -> None:
+    """End the child; it may already have received Ctrl-C, so it first gets a moment to end by itself."""
+    try:
+        if not _gone(child, OWN_END_S):
+            child.terminate()
+            _gone(child, patience)
+    finally:  # also runs after a second Ctrl-C or SIGTERM
+        child.kill()
+        child.wait()
+
+
+def _gone(child: subprocess.Popen[Any], patience: float) -> bool:
+    try:
+        child.wait(patience)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
+
+
+def how_it_ended(status: int, *, fresh: bool = True) -> str:
+    """Return what went wrong when a process ended, "" if nothing; `fresh` is whether it wrote its result."""
+    if status < 0:
+        hint = " (out of memory?)" if -status == signal.SIGKILL else ""
+        return f"ended by signal {-status}, {signal.strsignal(-status)}{hint}"
+    if status:
+        return f"exit status {status}"
+    return "" if fresh else "ended well but wrote no result"
+
+
+def shell_status(status: int, trouble: str = "") -> int:
+    """Return the exit status to pass on, which is never negative, and not 0 if there was trouble."""
+    return 128 - status if status < 0 else status or int(bool(trouble))
+
+
+# --- what C++ code logs
+#
+# XLA logs to standard error, for instance a line for each kernel whose time it could not take well ("Delay
+# kernel timed out"). Such lines look like errors between those of the command. `TF_CPP_MIN_LOG_LEVEL` would
+# silence them, and with them the message before a crash. A file keeps all.
+
+
+def cache_folder() -> Path:
+    """Return the folder of this user's files that jaxperf can make again."""
+    home = Path.home()
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA") or home / "AppData" / "Local") / "jaxperf" / "Cache"
+    usual = home / "Library" / "Caches" if sys.platform == "darwin" else home / ".cache"
+    named = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    return (named if named.is_absolute() else usual) / "jaxperf"
+
+
+def log_path(name: str) -> Path:
+    """Return the file for a section's script or a command; every run of it begins the file anew."""
+    return cache_folder() / "log" / f"{name}.log"
+
+
+@contextlib.contextmanager
+def native_stderr_to(path: Path) -> Iterator[None]:
+    """Let file descriptor 2 be the file `path` from now on; Python's own `sys.stderr` stays where it is.
+
+    When the block ends, a line says where the file is; an empty one is removed. Child processes write
+    to the file too, unless they are started with a `stderr`. After a crash, Python's traceback is where
+    `sys.stderr` is. Where the file cannot be written, or a test or a notebook has replaced `sys.stderr`,
+    nothing changes.
+    """
+    if sys.stderr is not sys.__stderr__:
+        yield
+        return
+    try:
+        terminal = os.dup(2)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600)
+    except OSError:  # no folder to write to, or no standard error
+        yield
+        return
+    os.dup2(log, 2)
+    os.close(log)
+    sys.stderr = os.fdopen(terminal, "w", buffering=1, errors="backslashreplace")
+    faulthandler.enable(sys.stderr)
+    try:
+        yield
+    finally:
+        if path.exists() and path.stat().st_size:
+            say(to_one_line(f"note: what C++ code (XLA) logged is in {path}"))
+        else:
+            path.unlink(missing_ok=True)

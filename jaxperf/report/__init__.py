@@ -1,1 +1,0 @@
-"""Renderers: they read results and do not know how these were measured."""

@@ -1,1 +1,0 @@
-"""Measuring a reader's own functions: `jaxperf measure`, and the roofline of the machine they run on."""
