@@ -1,5 +1,5 @@
 # %% [markdown]
-# # Collectives
+# # 8.7 Collectives
 # Every data-parallel step ends with a sum over all devices. How do devices compute this sum, and
 # what does it cost? After this section you can
 # - say what an all-reduce, a reduce-scatter, and an all-gather do, and write each in plain JAX;

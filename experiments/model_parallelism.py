@@ -1,5 +1,5 @@
 # %% [markdown]
-# # Splitting the model
+# # 8.8 Splitting the model
 # A model does not fit on one device, or one device is too slow for it. How do you divide
 # the model itself, and when is that better than dividing the batch?
 #

@@ -1,5 +1,5 @@
 # %% [markdown]
-# # Beside MXNet and PyTorch
+# # 8.10 Beside MXNet and PyTorch
 # How fast are JAX, MXNet 1.9.1, and PyTorch at the same work on this machine?
 #
 # After this section you can

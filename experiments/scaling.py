@@ -1,5 +1,5 @@
 # %% [markdown]
-# # From 2 to 1,000 devices
+# # 8.9 From 2 to 1,000 devices
 # A step takes a second on one device. How long will it take on 8, 64, or 1,024? After this section
 # you can
 # - tell strong from weak scaling, and say which one a published figure means;

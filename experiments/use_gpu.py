@@ -1,5 +1,5 @@
 # %% [markdown]
-# # Using a GPU
+# # 8.6 Using a GPU
 # Does JAX use your GPU, where are your arrays, and what does JAX copy without being asked?
 #
 # After this section you can
