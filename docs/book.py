@@ -3,7 +3,9 @@
 `section_page` makes a section's page from its script and a run, `page_figures` its figures and tables.
 """
 
+import os
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +15,9 @@ from page_figures import OfThePage, display_math, inline_math
 from section_page import ROOT, Run, list_of_sections, page, sections, source_of
 from sphinx.project import Project
 
-from jaxperf.chapter import cells
+from jaxperf.chapter import cells, notebooks
 
 SOURCES = [Path(__file__).with_name(f"{name}.py") for name in ("book", "section_page", "page_figures")]
-FENCE = re.compile(r"^( *)(```+|~~~+).*?^\1\2 *$", re.M | re.S)
-LINK = re.compile(r"(?<!!)\[((?:[^][]|\[[^][]*\])*)\]\(([^()\s]+)\)")
 
 
 class Pages(Project):
@@ -92,16 +92,14 @@ def with_links(app: Any, docname: str, source: str) -> str:
             page, _, suffix = name.rpartition(".")
             if page in app.env.found_docs and suffix == ("py" if "experiments/" in page else "md"):
                 return f"[{text}](/{name}{mark}{anchor})"
+        if (ROOT / path).exists() and not repository:
+            return text
         if (ROOT / path).exists():
             kind = "tree" if (ROOT / path).is_dir() else "blob"
             return f"[{text}]({repository}/{kind}/main/{path}{mark}{anchor})"
         return link[0]  # of which Sphinx warns
 
-    parts, at = [], 0
-    for fence in FENCE.finditer(source):
-        parts += [LINK.sub(target, source[at : fence.start()]), fence[0]]
-        at = fence.end()
-    return "".join([*parts, LINK.sub(target, source[at:])])
+    return notebooks.outside_code(source, lambda text: notebooks.LINK.sub(target, text))
 
 
 def os_normal(path: str) -> str:
@@ -122,12 +120,12 @@ def on_page(app: Any, name: str, template: str, context: dict[str, Any], doctree
 
 
 def on_finished(app: Any, error: Exception | None) -> None:
-    """Add a notebook for each section, and delete what only debuggers of the theme's scripts read."""
+    """Add script and notebook of each section; delete what only debuggers of the theme read."""
     if error is None and app.builder.name == "html":
         out = Path(app.outdir)
         for name in sections():
-            nodes_of = [cell.node() for cell in cells.read(ROOT / "experiments" / f"{name}.py")]
-            notebook = v4.new_notebook(cells=nodes_of)
+            shutil.copyfile(ROOT / "experiments" / f"{name}.py", out / "experiments" / f"{name}.py")
+            notebook = without_outputs(app, name)
             for number, cell in enumerate(notebook.cells):
                 cell.id = f"cell-{number}"  # random ones would differ with each build
             (out / "experiments" / f"{name}.ipynb").write_text(
@@ -136,6 +134,27 @@ def on_finished(app: Any, error: Exception | None) -> None:
         # Images are parts of pages, and no browser asks for the others.
         for path in [*out.rglob("*.map"), *out.rglob("*webpack-macros.html"), *out.glob("_images/*.svg")]:
             path.unlink()
+
+
+def without_outputs(app: Any, name: str) -> Any:
+    """Return the notebook of a section that a page offers, with links to the other pages of the site."""
+    address = notebooks.repository()
+
+    def resolve(link: str) -> str | None:
+        path, mark, anchor = link.partition("#")
+        if not path or re.match(r"[a-z]+:", path):
+            return link
+        source = os_normal(f"experiments/{path}")
+        page = source.removeprefix("docs/").removesuffix(".py").removesuffix(".md")
+        if page in app.env.found_docs:
+            return os.path.relpath(f"{page}.html", "experiments") + mark + anchor
+        return f"{address}/blob/main/{source}{mark}{anchor}" if address else None
+
+    script = ROOT / "experiments" / f"{name}.py"
+    nodes_of = [cell.node() for cell in cells.read(script)]
+    colab = notebooks.colab_address(name, address)
+    finished = notebooks.finish(nodes_of, script.parent, resolve, colab=colab, address=address)
+    return v4.new_notebook(cells=finished, metadata=notebooks.KERNEL)
 
 
 def setup(app: Any) -> dict[str, Any]:

@@ -4,7 +4,6 @@
 """
 
 import sys
-import tomllib
 from pathlib import Path
 
 HERE = Path(__file__).parent
@@ -12,8 +11,9 @@ sys.path.insert(0, str(HERE))
 
 from section_page import sections  # noqa: E402
 
-_urls = tomllib.loads((HERE.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"].get("urls", {})
-repository = _urls.get("Repository", "https://github.com/OWNER/jaxperf")  # the only place that names it
+from jaxperf.chapter.notebooks import repository as _repository  # noqa: E402
+
+repository = _repository()  # "" while pyproject.toml names no owner: then the book has no link into it
 
 project = "jaxperf"
 author = "the jaxperf authors"
@@ -45,8 +45,8 @@ html_theme_options = {
     "repository_url": repository,
     "repository_branch": "main",
     "path_to_docs": "docs",
-    "use_repository_button": True,
-    "use_source_button": True,
+    "use_repository_button": bool(repository),
+    "use_source_button": bool(repository),
     "use_download_button": False,
     "use_fullscreen_button": False,
     "show_toc_level": 2,

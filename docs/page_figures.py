@@ -75,8 +75,8 @@ class OfThePage(SphinxPostTransform):
                 node.replace_self(nodes.raw("", text, format="html"))
             elif lesson and isinstance(node, nodes.table):
                 self.caption(node)
-        if lesson:
-            self.lines(f"{self.config.html_theme_options['repository_url']}/blob/main/{docname}.py")
+        if lesson and (repository := self.config.html_theme_options["repository_url"]):
+            self.lines(f"{repository}/blob/main/{docname}.py")
 
     def place(self, node: nodes.Node, drawing: str) -> None:
         """Put a drawing where a node was, with its number and with ids that no other drawing has."""

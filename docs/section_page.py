@@ -16,6 +16,7 @@ from page_figures import figure
 
 from jaxperf.chapter import catalogue, cells
 from jaxperf.chapter.display import ALT
+from jaxperf.chapter.notebooks import FIRST
 from jaxperf.result import Environment
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -44,7 +45,11 @@ class Run(NamedTuple):
             return None
         document = nbformat.read(notebook, as_version=4)
         return cls(
-            [cell for cell in document.cells if cell.cell_type == "code"],
+            [
+                cell
+                for cell in document.cells
+                if cell.cell_type == "code" and FIRST not in cell.metadata.get("tags", ())
+            ],
             document.metadata.get("jaxperf", {}),
         )
 
@@ -171,7 +176,7 @@ def about_the_run(script: Path, run: Run | None, *, changed: bool) -> str:
         rows = (f"<tr><th>{name}</th><td>{value}</td></tr>" for name, value in settings(run.about))
         lines += ["", f'<table class="run">{"".join(rows)}</table>', ""]
     download = (
-        f"Take this section with you: the script [{script.name}](../experiments/{script.name}), or "
+        f'Take this section with you: <a href="{script.name}" download>the script</a>, or '
         f'<a href="{script.stem}.ipynb" download>a notebook without outputs</a>.'
     )
     return "\n".join([*lines, rerun(script), download])

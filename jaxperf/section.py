@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import io
+import os
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
@@ -105,6 +106,8 @@ def section(
     is_script = sys._getframe(1).f_globals.get("__name__") == "__main__" and not in_notebook()
     if is_script and cells.current is None:
         leave(cells.main(Path(sys.argv[0]), options))
+    if in_notebook():  # whose first cell may ask for more
+        cpu_devices = max(cpu_devices, int(os.environ.get("JAX_NUM_CPU_DEVICES", "1")))
     _choose_devices(options.devices, max(options.devices, cpu_devices), options.platform)
     matplotlib.style.use(STYLE)
     settings = {name: getattr(options, name) for name in values}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import copy
 import datetime
 import hashlib
 import re
@@ -23,7 +24,7 @@ from typing import Any
 import nbformat
 from nbformat import v4
 
-from jaxperf.chapter import display
+from jaxperf.chapter import display, notebooks
 from jaxperf.chapter.cell_output import CellOutput
 from jaxperf.errors import JaxperfError, to_one_line
 from jaxperf.measure.compile_log import CompileLog, watch_compilation
@@ -260,7 +261,13 @@ class CellRun:
                 "incomplete": incomplete,
                 "modules": modules(),
             }
-            notebook = v4.new_notebook(cells=self.nodes, metadata={"jaxperf": about})
+            address = notebooks.repository()
+            finished = notebooks.finish(
+                copy.deepcopy(self.nodes), self.path.parent,
+                notebooks.resolve_in_checkout(options.notebook, address),
+                colab=notebooks.colab_address(self.path.stem, address), address=address,
+            )  # fmt: skip
+            notebook = v4.new_notebook(cells=finished, metadata={**notebooks.KERNEL, "jaxperf": about})
             path = so_far(options.notebook) if incomplete else options.notebook
             write_whole(path, nbformat.writes(notebook) + "\n")
             if not incomplete:

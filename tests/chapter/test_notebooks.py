@@ -1,0 +1,143 @@
+"""Kept notebooks can be opened anywhere: drawings are in them, and links lead somewhere."""
+
+from __future__ import annotations
+
+import ast
+import base64
+import os
+import re
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+from nbformat import v4
+
+from jaxperf.chapter import catalogue, cells, notebooks
+
+ROOT = notebooks.ROOT
+KEPT = ROOT / "benchmarks" / "results" / "book"
+NAMES = [section.name for section in catalogue.SECTIONS]
+ADDRESS = "https://github.com/somebody/jaxperf"
+
+
+def made(name: str, target: Path, address: str = "") -> Any:
+    """The notebook of a section as a run keeps it, without outputs."""
+    script = catalogue.folder() / f"{name}.py"
+    finished = notebooks.finish(
+        [cell.node() for cell in cells.read(script)],
+        script.parent,
+        notebooks.resolve_in_checkout(target, address),
+        colab=notebooks.colab_address(name, address),
+        address=address,
+    )
+    return v4.new_notebook(cells=finished, metadata=notebooks.KERNEL)
+
+
+def lost(notebook: Any, folder: Path) -> list[str]:
+    """The pictures and links of a notebook that lead nowhere from a folder; the network is not asked."""
+    missing = []
+    for cell in notebook.cells:
+        if cell.cell_type != "markdown":
+            continue
+        text = notebooks.FENCE.sub("", cell.source)
+        for _, target, _ in notebooks.PICTURE.findall(text):
+            name = target.removeprefix("attachment:")
+            if name == target or name not in cell.get("attachments", {}):
+                missing.append(target)
+        for _, target in notebooks.LINK.findall(text):
+            path = target.partition("#")[0]
+            known = {f"{section}.ipynb" for section in NAMES}
+            if path and not re.match(r"https?:", path) and path not in known and not (folder / path).exists():
+                missing.append(target)
+    return missing
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_pictures_and_links_of_a_section_lead_somewhere_from_its_notebook(name: str, tmp_path: Path) -> None:
+    notebook = made(name, KEPT / f"{name}.ipynb")
+    nbformat.validate(notebook)
+    assert lost(notebook, KEPT) == []
+    elsewhere = made(name, tmp_path / f"{name}.ipynb", ADDRESS)  # outside of a checkout
+    assert lost(elsewhere, tmp_path) == []
+    links = "".join(cell.source for cell in elsewhere.cells if cell.cell_type == "markdown")
+    assert (
+        f"colab.research.google.com/github/somebody/jaxperf/blob/main/benchmarks/results/book/{name}.ipynb"
+        in links
+    )
+    for cell in notebook.cells:
+        for form in cell.get("attachments", {}).values():
+            ET.fromstring(base64.b64decode(form["image/svg+xml"]))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_kept_notebooks_show_their_drawings_and_name_a_kernel(name: str) -> None:
+    notebook = nbformat.read(KEPT / f"{name}.ipynb", as_version=4)
+    nbformat.validate(notebook)
+    assert lost(notebook, KEPT) == []
+    assert notebook.metadata.kernelspec.name == "python3" and notebook.metadata.language_info.name == "python"
+    assert notebooks.FIRST in notebook.cells[1].metadata.tags
+
+
+def test_links_of_a_notebook_outside_of_a_checkout(tmp_path: Path) -> None:
+    inside = notebooks.resolve_in_checkout(KEPT / "a.ipynb", "")
+    assert inside("hybridize") == inside("hybridize#812-x") == "hybridize.ipynb"
+    assert inside("../docs/plan.md#a") == "../../../docs/plan.md#a" and inside("#here") == "#here"
+    outside = notebooks.resolve_in_checkout(tmp_path / "a.ipynb", "")
+    assert outside("hybridize") == "hybridize.ipynb" and outside("../docs/plan.md") is None
+    with_address = notebooks.resolve_in_checkout(tmp_path / "a.ipynb", ADDRESS)
+    assert with_address("../docs/plan.md#a") == f"{ADDRESS}/blob/main/docs/plan.md#a"
+    text = v4.new_markdown_cell(
+        "# Title\n[the plan](../docs/plan.md), `[a](b)`\n```\n[c](../docs/plan.md)\n```"
+    )
+    title, first = notebooks.finish([text], tmp_path, outside)
+    assert "the plan, " in title.source and "[c](../docs/plan.md)" in title.source
+    assert 'pip install --quiet "jaxperf[chapter]"' in first.source
+    _, first = notebooks.finish([text], tmp_path, outside, address=ADDRESS)
+    assert f'"jaxperf[chapter] @ git+{ADDRESS}"' in first.source
+
+
+def test_a_placeholder_is_no_address(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(notebooks, "ROOT", tmp_path)
+    for owner, wanted in (("OWNER", ""), ("somebody", ADDRESS)):
+        urls = f'[project]\n[project.urls]\nRepository = "https://github.com/{owner}/jaxperf"\n'
+        (tmp_path / "pyproject.toml").write_text(urls)
+        assert notebooks.repository() == wanted
+    assert notebooks.colab_address("hybridize", "https://gitlab.com/a/b") == ""
+
+
+def test_the_first_cell_is_python_but_for_its_magic_line() -> None:
+    source = notebooks.PREPARE.format(requirement="jaxperf")
+    ast.parse(re.sub(r"%pip.*", "pass", source))
+
+
+@pytest.mark.real
+@pytest.mark.thorough
+@pytest.mark.timeout(900)
+def test_a_notebook_installs_what_it_needs_in_an_empty_environment(tmp_path: Path) -> None:
+    pytest.importorskip("hatchling")
+    code = "import sys, hatchling.build as b; print(b.build_wheel(sys.argv[1]))"
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], cwd=ROOT, check=True, capture_output=True)
+    python = tmp_path / "empty" / "bin" / "python"
+    subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "empty")], check=True)
+    pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    subprocess.run([*pip, "nbclient", "ipykernel"], check=True)
+    notebook = made("use_gpu", tmp_path / "use_gpu.ipynb")
+    notebook.cells = [cell for cell in notebook.cells if cells.ANSWER not in cell.metadata.get("tags", ())]
+    nbformat.write(notebook, tmp_path / "use_gpu.ipynb")
+    run = (
+        "import nbclient, nbformat; n = nbformat.read('use_gpu.ipynb', 4);"
+        "n.cells.append(nbformat.v4.new_code_cell('import jax; print(len(jax.devices()), jax.__file__)'));"
+        "nbclient.NotebookClient(n, timeout=600).execute(); print(n.cells[-1].outputs[0].text)"
+    )
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("JAX", "PYTHON", "XLA"))}
+    environment |= {"PIP_FIND_LINKS": str(tmp_path), "PIP_PRE": "0"}
+    done = subprocess.run(
+        [str(python), "-c", run], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    count, path = done.stdout.split()
+    assert count == "8" and Path(path).is_relative_to(tmp_path / "empty")
