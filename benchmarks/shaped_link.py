@@ -225,15 +225,14 @@ def work() -> None:
     import numpy as np
     import optax
 
+    from jaxperf.distributed import join
     from jaxperf.measure import block
     from jaxperf.models import lenet, lenet_params
     from jaxperf.parallel import first_devices, make_step, model_of_function, rows_of
-    from jaxperf.processes.distributed import Processes, start
 
-    options = Processes()
     jax.config.update("jax_platforms", "cpu")
-    jax.config.update("jax_num_cpu_devices", 1 if options.several else 2)
-    start(options)
+    jax.config.update("jax_num_cpu_devices", 1 if "JAX_PROCESS_ID" in os.environ else 2)
+    join()
     devices = first_devices()
     rng, rows = np.random.default_rng(0), rows_of(32, devices)
     X = rng.integers(0, 256, (32, 28, 28, 1), np.uint8)[rows]

@@ -31,14 +31,6 @@ class Internal:
     feature: str
 
 
-COORDINATOR = Internal("jax._src.distributed", "global_state", "agreement between processes")
-SYNC_POINT = Internal(
-    "jax.experimental.multihost_utils", "reached_preemption_sync_point", "stopping all processes together"
-)
-ALL_GATHER = Internal("jax.experimental.multihost_utils", "process_allgather", "agreement between processes")
-GLOO = Internal("jax._src.lib", "_jax.make_gloo_tcp_collectives", "sums on the loopback address only")
-CPU_CLIENT = Internal("jax._src.xla_bridge", "make_cpu_client", "sums on the loopback address only")
-CPU_FACTORY = Internal("jax.extend.backend", "register_backend_factory", "sums on the loopback address only")
 TOPOLOGY = Internal("jax.experimental.topologies", "get_topology_desc", "jaxperf plan")
 DEVICE_TOPOLOGY = Internal("jax._src.lib", "xla_client.get_topology_for_devices", "--for this")
 BACKEND_STARTED = Internal("jax._src.xla_bridge", "backends_are_initialized", "the state of JAX's backend")

@@ -13,23 +13,17 @@ import pytest
 
 from jaxperf import jax_internals as internals
 from jaxperf.errors import JaxperfError
-from jaxperf.parallel import multihost
 from jaxperf.plan import deviceless
 from jaxperf.plan.cards import CARDS
 from jaxperf.process import child_environment
-from jaxperf.processes import distributed
 from jaxperf.watch.observe import backend
 
 # What each name is for: a call that then raises one line.
 CALLS: dict[internals.Internal, Callable[[], Any]] = {
-    internals.COORDINATOR: multihost.can_agree_to_stop,
-    internals.SYNC_POINT: lambda: multihost.stop_after(0),
-    internals.ALL_GATHER: lambda: multihost.gather_numbers([1]),
     internals.TOPOLOGY: lambda: deviceless.devices_of(CARDS["h100"], 8),
 }
 # These have a way out, so that nothing is refused.
 WAYS_OUT = {
-    internals.GLOO, internals.CPU_CLIENT, internals.CPU_FACTORY,  # a line, and JAX's own address
     internals.DEVICE_TOPOLOGY,  # the table of cards
     internals.BACKEND_STARTED,  # `otherwise`
     internals.PROFILER,  # a line in the report
@@ -63,17 +57,6 @@ def test_a_feature_whose_private_name_is_gone_says_so_in_one_line(
     assert str(caught.value) == f"{line}; a newer jaxperf may know its new name"
 
 
-@pytest.mark.parametrize("internal", [internals.GLOO, internals.CPU_CLIENT, internals.CPU_FACTORY])
-def test_without_its_own_gloo_a_process_says_that_sums_are_reachable(
-    internal: internals.Internal, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    remove(internal, monkeypatch)
-    distributed._exchange_on_loopback()
-    err = capfd.readouterr().err
-    assert err.startswith("note: sums between processes may be reachable from the network: ")
-    assert f"which has no {internal.module}.{internal.attribute}; " in err and err.count("\n") == 1
-
-
 def test_without_the_answer_whether_the_backend_runs_the_caller_decides(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -93,7 +76,7 @@ def test_nothing_is_imported_that_needs_them() -> None:
 from jaxperf import jax_internals
 def refuse(internal): raise AssertionError(internal)
 jax_internals.get = refuse
-import jaxperf, jaxperf.models, jaxperf.parallel, jaxperf.train, jaxperf.section, jaxperf.plan.planning
+import jaxperf, jaxperf.models, jaxperf.parallel, jaxperf.section, jaxperf.plan.planning
 import jaxperf.watch.session
 from jaxperf.measure import measure
 import jax, jax.numpy as jnp

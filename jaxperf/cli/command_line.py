@@ -10,7 +10,6 @@ import difflib
 import os
 import shlex
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,7 +22,6 @@ from jaxperf.cli.commands import (
     Command,
     Compare,
     Gate,
-    Launch,
     List,
     Measure,
     MeasureRoofline,
@@ -70,15 +68,13 @@ def _dispatch(arguments: list[str]) -> int:
     words, extra = _split_program(arguments) if arguments[:1] == ["watch"] else _split(arguments)
     if "" in words[1:]:
         raise JaxperfError(f"a word after `{words[0]}` is empty; give a value, or leave the flag out")
-    if extra and words[:1] not in (["run"], ["launch"], ["gate"], ["watch"]):
-        raise JaxperfError(f"only `run`, `launch`, `gate` and `watch` take arguments after --: {extra[0]!r}")
+    if extra and words[:1] not in (["run"], ["gate"], ["watch"]):
+        raise JaxperfError(f"only `run`, `gate` and `watch` take arguments after --: {extra[0]!r}")
     match _parse(words):
         case List():
             return show_list()
         case Run() as run:
             return run_all(run, extra)
-        case Launch() as options:
-            return launch_processes(options, extra)
         case Report() as report:
             return show_report(report)
         case Compare() as compare:
@@ -194,26 +190,6 @@ def run_all(run: Run, extra: tuple[str, ...]) -> int:
     _tell_results(outcomes, run.out)
     statuses = [o.status for o in outcomes if o.trouble]
     return statuses[0] if len(outcomes) == 1 and statuses else int(bool(statuses))
-
-
-def launch_processes(options: Launch, arguments: tuple[str, ...]) -> int:
-    """Run a command in several processes; the exit status is that of the first that fails."""
-    from jaxperf.processes import launcher  # imports psutil, which other commands do not need
-
-    command = launcher.command_of(arguments)
-    logs = options.logs or Path(tempfile.mkdtemp(prefix="jaxperf-launch-"))
-    print(escape_control(f"{options.processes} processes, logs in {logs}"), flush=True)
-    return launcher.run(
-        launcher.LaunchPlan(
-            command,
-            options.processes,
-            logs,
-            options.port,
-            options.max_restarts,
-            options.grace_s,
-            options.split_cores,
-        )
-    )
 
 
 def _peer_names(run: Run) -> tuple[str, ...]:

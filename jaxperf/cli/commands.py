@@ -88,26 +88,6 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Launch:
-    """Run one command, or `train`, in several processes of this machine; it comes after `--`."""
-
-    processes: Annotated[int, between(1, 1024), tyro.conf.arg(aliases=["-n"], metavar="N")] = 2
-    """How many processes; each gets a GPU of its own if there are any."""
-    split_cores: SwitchedOff = True
-    """Give all cores to each process instead of a share. The sums of a CPU then have the bits that one
-    process with as many devices computes."""
-    logs: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
-    """Folder that takes a log per process; a new one among the temporary files if not given."""
-    port: Annotated[int, between(0, 65535)] = 0
-    """Where the processes meet, on the loopback address; 0 takes a free one."""
-    max_restarts: Annotated[int, at_least(0)] = 0
-    """How often all are started again after a failure; with the script's `--resume` they then go on."""
-    grace_s: Annotated[float | None, at_least(0), tyro.conf.arg(metavar="S")] = None
-    """Seconds between SIGTERM and SIGKILL for those that are ended; if not given 10, or 60 for a command with
-    --checkpoints that is asked to end and saves."""
-
-
-@dataclass(frozen=True)
 class Report:
     """Show what a run measured and claimed, and where its notebooks are."""
 
@@ -186,7 +166,6 @@ class Selfcheck:
 Command = (
     Annotated[List, tyro.conf.subcommand("list")]
     | Annotated[Run, tyro.conf.subcommand("run")]
-    | Annotated[Launch, tyro.conf.subcommand("launch")]
     | Annotated[Report, tyro.conf.subcommand("report")]
     | Annotated[Compare, tyro.conf.subcommand("compare")]
     | Annotated[Measure, tyro.conf.subcommand("measure")]
@@ -199,6 +178,6 @@ Command = (
     | Annotated[Selfcheck, tyro.conf.subcommand("selfcheck")]
 )
 COMMANDS = (
-    "list", "run", "launch", "report", "compare", "watch", "measure", "roofline", "plan", "gate", "doctor",
+    "list", "run", "report", "compare", "watch", "measure", "roofline", "plan", "gate", "doctor",
     "peers", "selfcheck",
 )  # fmt: skip

@@ -6,8 +6,6 @@ the parts on its own devices, and sees all values only if every device has a cop
 
 from __future__ import annotations
 
-import hashlib
-import signal
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,16 +14,10 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from jaxperf import jax_internals
 from jaxperf.errors import JaxperfError
 from jaxperf.parallel.split import check_divisible
 
 Tree = Any
-# JAX's preemption service waits until its coordinator has this key (its value is a time), and then lets the
-# processes agree on a step. It sets the key itself after SIGTERM, but only while its own signal handler is
-# installed.
-_NOTICE, _LONG_AGO = "RECEIVED_PREEMPTION_NOTICE", "1970-01-01T00:00:00+00:00"
-_SIGNAL = "jaxperf/signal"
 
 
 def processes_of(devices: Sequence[jax.Device]) -> int:
@@ -74,62 +66,3 @@ def replicate(tree: Tree, mesh: Mesh) -> Tree:
     if processes_of(list(mesh.devices.flat)) > 1:
         tree = jax.tree.map(np.asarray, tree)
     return jax.make_array_from_process_local_data(everywhere, tree)
-
-
-def gather_numbers(numbers: Sequence[int]) -> list[list[int]]:
-    """Return what each process gives, in the order of the processes; all wait for each other."""
-    rows = jax_internals.get(jax_internals.ALL_GATHER)(np.array(numbers, np.uint32))
-    return np.asarray(rows).tolist()
-
-
-def any_process(flag: bool) -> bool:
-    """Return whether the flag is set in any process; all wait for each other."""
-    return flag if jax.process_count() == 1 else max(gather_numbers([flag])) == [1]
-
-
-def digest_of(what: Any) -> list[int]:
-    """Return 256 bits for a value of plain data, as numbers for `gather_numbers`."""
-    return np.frombuffer(hashlib.sha256(repr(what).encode()).digest(), np.uint32).tolist()
-
-
-def check_same(what: Any) -> int:
-    """Return the number of processes; `what` each was started with must be the same in all of them.
-
-    Raises:
-      JaxperfError: a process differs from process 0.
-    """
-    digests = gather_numbers(digest_of(what))
-    others = [str(i) for i, digest in enumerate(digests) if digest != digests[0]]
-    if others:
-        raise JaxperfError(
-            f"process {', '.join(others)} has other flags or versions than process 0; start all alike"
-        )
-    return len(digests)
-
-
-def can_agree_to_stop() -> bool:
-    """Return whether JAX's preemption service runs, without which `stop_after` cannot be asked."""
-    return jax_internals.get(jax_internals.COORDINATOR).preemption_sync_manager is not None
-
-
-def ask_all_to_stop(number: int) -> None:
-    """Have all processes stop after the same step, because this one has received signal `number`."""
-    coordinator = jax_internals.get(jax_internals.COORDINATOR).client  # the key-value store that all share
-    coordinator.key_value_set(_SIGNAL, str(number), allow_overwrite=True)
-    coordinator.key_value_set(_NOTICE, _LONG_AGO, allow_overwrite=True)
-
-
-def stop_after(call: int) -> int:
-    """Return the signal for which all processes stop here, or 0: the same in all.
-
-    Args:
-      call: how often this was asked before; all processes ask equally often.
-    """
-    if not jax_internals.get(jax_internals.SYNC_POINT)(call):
-        return 0
-    try:
-        return int(jax_internals.get(jax_internals.COORDINATOR).client.key_value_try_get(_SIGNAL))
-    except jax.errors.JaxRuntimeError as e:
-        if "NOT_FOUND" not in str(e):
-            raise
-        return int(signal.SIGTERM)  # without a number, JAX's own handler received the signal

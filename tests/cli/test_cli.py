@@ -60,7 +60,7 @@ def out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_what_only_talks_imports_neither_jax_nor_numpy() -> None:
     code = (
         "import sys; from jaxperf.cli import command_line as cli\n"
-        "for arguments in ('--help', 'list', '--version', 'help', 'run --help', 'launch --help'):\n"
+        "for arguments in ('--help', 'list', '--version', 'help', 'run --help'):\n"
         "    assert cli.main(arguments.split()) == 0\n"
         "    loaded = sorted({'jax', 'flax', 'numpy', 'psutil'} & set(sys.modules))\n"
         "    assert not loaded, (arguments, loaded)"
@@ -118,11 +118,8 @@ MISTAKES = {
     "run first --smoke --full": "--smoke and --full exclude each other; give one",
     "run all -- --size=3": "first, second",
     "list all": "list --help`",
-    "list -- --size=3": "only `run`, `launch`, `gate` and `watch` take arguments after --",
-    "-- run": "only `run`, `launch`, `gate` and `watch` take arguments after --",
-    "launch": "nothing to launch; give a command",
-    "launch -n 0 -- 8.4": "--processes is 0; give at least 1",
-    "launch -n x -- true": "--processes is 'x'; give a whole number",
+    "list -- --size=3": "only `run`, `gate` and `watch` take arguments after --",
+    "-- run": "only `run`, `gate` and `watch` take arguments after --",
     "report nowhere": "no folder nowhere",
     "report nowhere.json": "no file nowhere.json; give a result's JSON file",
     f"report {__file__}/x": f"cannot read {__file__}/x: {__file__} is a file; give a folder",

@@ -19,11 +19,9 @@ from cases import cases
 from flax import nnx
 
 from jaxperf.chapter import catalogue, cells
-from jaxperf.data import FashionMNIST
 from jaxperf.models import MLP, SMALL_STAGES, LeNet, ResNet, lenet, lenet_params
 from jaxperf.parallel import Model, first_devices, make_step, model_of, model_of_function
 from jaxperf.parallel.update import gradient_of, update_of
-from jaxperf.train.on_devices import DeviceFeed
 
 PARTITIONER = {"Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape"}  # its marks, which it removes
 X, y = np.zeros((4, 28, 28, 1), np.uint8), np.zeros(4, np.int32)
@@ -128,17 +126,3 @@ def test_the_steps_that_section_8_4_shows_lower_for_cuda() -> None:
     assert custom_calls(section.step, params, X, y) == set()
     assert custom_calls(section.shard_map_step, params, X, y) == set()
     assert custom_calls(lambda *args: section.sgd(*args, 0.1, len(y)), params, params) == set()
-
-
-@pytest.mark.parametrize("scan", [False, True])
-@pytest.mark.parametrize("precision", ["highest", "tensorfloat32"])
-def test_training_on_images_of_the_device_lowers_for_cuda(precision: str, scan: bool) -> None:
-    step = make_step("jit", lenet_by_hand(), optax.sgd(0.1), first_devices(1, platform="cpu"))
-    feed = DeviceFeed(step, FashionMNIST(X, y, X, y, ""), batch_size=2, updates=2, scan=scan)
-    order = np.array([[2, 0], [1, 3]], np.int32)
-    with jax.default_matmul_precision(precision):
-        traced = feed.program.trace(step.init(), np.int32(0), (X, y), order)
-        text = traced.lower(lowering_platforms=("cuda",)).as_text()
-    assert set(re.findall(r"custom_call @([\w$.]+)", text)) <= PARTITIONER
-    assert "infeed" not in text and "outfeed" not in text and "callback" not in text
-    assert ("stablehlo.while" in text) == scan and text.count("func.func public") == 1

@@ -182,7 +182,7 @@ def test_lenets_ten_arrays_are_summed_in_one_all_reduce_and_none_is_gathered(way
 def test_the_state_has_no_axis_for_devices_and_is_on_all_of_them(way):
     devices, step = cpus(2), trainings.step_of(way)
     old = step.init()
-    state, metrics = step(old, *images_of_trainings())
+    state, metrics = step(old, *trainings.images())
     assert step.read(old).params["W"].is_deleted()  # a state is used up
     assert jax.tree.map(jnp.shape, step.read(state).params) == {"W": (4, 3)}
     assert jax.tree.map(jnp.shape, step.read(state).stats) == {"mean": (4,)}
@@ -198,18 +198,13 @@ def test_the_state_has_no_axis_for_devices_and_is_on_all_of_them(way):
         chex.assert_trees_all_equal(*(np.asarray(s.data) for s in leaf.addressable_shards))
 
 
-def images_of_trainings():
-    data = trainings.pictures(n=4)
-    return data.train_images, data.train_labels
-
-
 @pytest.mark.parametrize("way", WAYS)
 def test_using_a_state_up_leaves_the_models_values_alone(way):
     step = trainings.step_of(way)
     before = jax.device_get(step.model.params)
-    first = after(step, [images_of_trainings()])
+    first = after(step, [trainings.images()])
     chex.assert_trees_all_equal(jax.device_get(step.model.params), before)
-    chex.assert_trees_all_equal(after(step, [images_of_trainings()]), first)
+    chex.assert_trees_all_equal(after(step, [trainings.images()]), first)
 
 
 def linear(X, W):
@@ -258,7 +253,7 @@ def test_metrics_are_the_full_batchs_means_before_the_update(way):
 
 @pytest.mark.parametrize("way", WAYS)
 def test_images_may_travel_as_bytes(way):
-    X, y = images_of_trainings()
+    X, y = trainings.images()
     step = make_step(way, model_of_function(linear, jnp.ones((4, 3))), optax.sgd(0.1), cpus(2))
     as_bytes, as_floats = after(step, [(X, y)]), after(step, [(X.astype(np.float32) / 255, y)])
     assert difference(as_bytes, as_floats) <= TEN_STEPS
@@ -326,7 +321,7 @@ def test_by_hand_the_whole_batch_is_normalized_where_it_is_one_share():
     """On one device; and LeNet has nothing to normalize on any number."""
     one = trainings.step_of("manual", k=1)
     whole = make_step("manual", one.model, one.optimizer, one.devices, batch_norm="whole")
-    chex.assert_trees_all_equal(*(after(step, [images_of_trainings()]) for step in (one, whole)))
+    chex.assert_trees_all_equal(*(after(step, [trainings.images()]) for step in (one, whole)))
     assert make_step("manual", book(), optax.sgd(0.1), cpus(2), batch_norm="whole").way == "manual"
 
 

@@ -20,8 +20,7 @@ import pytest
 import yaml
 
 from experiments import train
-from jaxperf import flags
-from jaxperf.processes.distributed import _METHODS, cluster
+from jaxperf import distributed, flags
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -139,7 +138,7 @@ def in_a_pod(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[dict[str, An
         monkeypatch.setitem(sys.modules, "kubernetes", client_of(by_kind))
         monkeypatch.setenv("HOSTNAME", pods[i])
         monkeypatch.setenv("JOB_COMPLETION_INDEX", str(i))
-        method = _METHODS[cluster(os.environ)]
+        [method] = (distributed._by_cluster() or {}).values()
         return ClusterEnv.auto_detect_unset_distributed_params(None, None, None, None, method, 1)
 
     yield detect
@@ -186,7 +185,7 @@ def test_the_batch_script_starts_what_it_is_told_under_srun(tmp_path: Path) -> N
     environment |= {"SLURM_JOB_ID": "7", "https_proxy": "http://proxy"}
     for arguments, started in (
         ((), TRAINS),
-        (("--keep", "1"), [*TRAINS, "--keep", "1"]),
+        (("--epochs", "1"), [*TRAINS, "--epochs", "1"]),
         (("x.py", "--a b"), ["x.py", "--a b"]),
     ):
         done = subprocess.run(["bash", script, *arguments], env=environment, capture_output=True, text=True)

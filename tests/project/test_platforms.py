@@ -19,7 +19,6 @@ from jaxperf import errors
 from jaxperf import process as parent
 from jaxperf.errors import JaxperfError
 from jaxperf.frameworks import command, environments
-from jaxperf.processes import launcher
 from jaxperf.result import machine
 from jaxperf.watch.observe import source_location
 
@@ -145,9 +144,7 @@ def test_windows_imports_every_module_and_none_starts_a_backend() -> None:
 
 def test_windows_is_told_in_one_line_to_use_wsl2(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(errors, "WINDOWS", True)
-    plan = launcher.LaunchPlan(("python",), 2, tmp_path)
     for call in (
-        lambda: launcher.run(plan),
         lambda: environments.named_peers(["torch"]),
         lambda: command.main([], program="jaxperf", warn=print),
     ):

@@ -13,30 +13,23 @@ import io
 import json
 import os
 import random
-import shutil
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-import chex
 import numpy as np
 import pytest
 from hostile import damaged, distorted, patience, peak_bytes
 from idx_files import generated, images_file, labels_file
 from report_results import all_results
 from test_store import FULL
-from trainings import NAME, InterruptedTrainingError, at, step_of, steps_in, trained
 
 from jaxperf.cli import command_line
 from jaxperf.data.idx import read_images, read_labels
 from jaxperf.errors import JaxperfError
 from jaxperf.process import USER_MISTAKE, ended
-from jaxperf.result.machine import versions
 from jaxperf.result.store import to_json
-from jaxperf.train import CheckpointFolder, Policy
-from jaxperf.train.manifest import DamagedError, _digest, read_verified, write_manifest
 
-STEP = step_of()
 QUICK, ALL = 50, 10_000
 LONGEST_S = 10  # of one input, in processor time; the slowest of 10,000 took 1.5
 MOST_BYTES = 600 << 20  # for all inputs of a test together
@@ -152,142 +145,6 @@ def shown(path: Path, other: Path) -> bool:
             assert err == "", err
     assert not set("\x1b\x07\x9b\u202e") & set(out)
     return True
-
-
-# --- manifests of checkpoints
-
-
-@pytest.fixture(scope="module")
-def interrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a training that was stopped in its second epoch and left one checkpoint."""
-    folder = tmp_path_factory.mktemp("training")
-    with pytest.raises(InterruptedTrainingError):
-        trained(STEP, folder, before=at(7), policy=Policy(every_steps=6, keep=1))
-    assert steps_in(folder) == ["step-00000006"]
-    return folder
-
-
-@pytest.fixture
-def checkpoint(interrupted: Path, tmp_path: Path) -> Path:
-    """A copy of the checkpoint in the middle of a training's second epoch, of which there is no other."""
-    shutil.copytree(interrupted, tmp_path, dirs_exist_ok=True)
-    return tmp_path / NAME / "step-00000006"
-
-
-@pytest.mark.parametrize("first, last", CHUNKS)
-def test_a_hostile_manifest_whose_digest_fits_is_refused_in_one_line_or_goes_on(
-    first: int, last: int, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("jaxperf.train.run.versions", functools.cache(versions))  # half of all the time
-    manifest = checkpoint / "manifest.json"
-    whole = json.loads(manifest.read_text())
-    went_on = 0
-    with bounded():
-        for seed in seeds(first, last):
-            rng = random.Random(seed)
-            keys_to_keep = rng.choice((set(), {"files", "arrays"}))  # which are most of it
-            part = {name: value for name, value in whole.items() if name not in keys_to_keep}
-            manifest.write_bytes(signed(distorted(part, rng), {name: whole[name] for name in keys_to_keep}))
-            try:
-                with patience(LONGEST_S):
-                    went_on += goes_on(checkpoint.parents[1])
-            except BaseException as e:
-                raise AssertionError(f"seed {seed}") from e
-            if not checkpoint.exists():
-                checkpoint.with_suffix(".damaged").rename(checkpoint)
-    assert went_on > (last - first) // 10 or "FUZZ_SEEDS" in os.environ
-
-
-def signed(text: str, rest: dict[str, Any]) -> bytes:
-    """A manifest that says this and the rest, with the digest that fits."""
-    with contextlib.suppress(ValueError, RecursionError, DamagedError):
-        body = json.loads(text)
-        if isinstance(body, dict):
-            body = {**body, **rest}
-            body.pop("sha256", None)
-            text = json.dumps({**body, "sha256": _digest(body)})
-    return text.encode()
-
-
-@functools.cache
-def start() -> Any:
-    """The state that a checkpoint's arrays replace: one for all inputs saves a fifth of their time."""
-    return STEP.init()
-
-
-def goes_on(folder: Path) -> bool:
-    """Whether a training goes on from there; it must say why not, and leave the terminal alone."""
-
-    def resume() -> int:
-        with contextlib.suppress(InterruptedTrainingError):
-            trained(STEP, folder, before=at(2), policy=Policy(every_steps=0), state=start())
-        return 0
-
-    status, out, err = outcome_of(resume)
-    lines = err.splitlines()
-    assert out == "" and all(line.isprintable() and len(line) < 1500 for line in lines), err
-    if status:
-        assert status == USER_MISTAKE and lines[-1].startswith("error: ") and len(lines) <= 2, err
-        return False
-    assert lines[0].startswith("going on after step 6 ") and len(lines) <= 2, err
-    return True
-
-
-# --- Orbax's files
-
-
-# Of what `_drop_late_errors` keeps from a user: writes and reads after the first that failed
-@pytest.mark.filterwarnings("ignore:Exception ignored in:pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.parametrize(
-    "first, last", [CHUNKS[0], pytest.param(QUICK, 1_000, id="1000", marks=pytest.mark.thorough)]
-)
-def test_hostile_metadata_of_orbax_under_a_manifest_that_fits_is_damage_or_changes_no_array(
-    first: int, last: int, checkpoint: Path
-) -> None:
-    """In any of its files but those with values, which lie in folders named d."""
-    about, like = read_verified(checkpoint), STEP.read(STEP.init())
-    whole = {p: p.read_bytes() for p in sorted((checkpoint / "state").rglob("*")) if p.is_file()}
-    metadata = [path for path in whole if path.parent.name != "d"]
-    expected = restored(checkpoint, like)
-    went_on = 0
-    with bounded():
-        for seed in seeds(first, last):
-            rng = random.Random(seed)
-            path = rng.choice(metadata)
-            path.write_bytes(damaged(whole[path], rng))
-            (checkpoint / "manifest.json").unlink()
-            write_manifest(checkpoint, about)
-            try:
-                with patience(LONGEST_S):
-                    arrays = restored(checkpoint, like)
-                if arrays is not None:
-                    went_on += 1
-                    chex.assert_trees_all_equal(arrays, expected)
-            except BaseException as e:
-                raise AssertionError(f"seed {seed}: {path}") from e
-            if not checkpoint.exists():
-                checkpoint.with_suffix(".damaged").rename(checkpoint)
-            path.write_bytes(whole[path])
-    assert 0 < went_on < last - first or "FUZZ_SEEDS" in os.environ
-
-
-def restored(checkpoint: Path, like: Any) -> Any:
-    """The arrays that a training would go on from; None where one line says that they are damaged."""
-    arrays: list[Any] = []
-
-    def resume() -> int:
-        with CheckpointFolder(checkpoint.parents[1], resume=True) as folder:
-            arrays.append(folder.of(NAME).load(lambda about: like))
-        return 0
-
-    status, out, err = outcome_of(resume)
-    lines = err.splitlines()
-    assert out == "" and all(line.isprintable() and len(line) < 1500 for line in lines), err
-    if status:
-        assert status == USER_MISTAKE and " is damaged (" in lines[0] and len(lines) == 2, err
-        return None
-    assert not lines, err
-    return arrays[0][1]
 
 
 def outcome_of(command: Callable[[], int]) -> tuple[int, str, str]:

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+import several
 from cases import cases
 
 from jaxperf.cli import command_line
@@ -335,15 +336,11 @@ jax.distributed.shutdown()
 @pytest.mark.thorough
 def test_of_several_processes_the_first_one_prints_and_each_keeps_its_report(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(TOGETHER)
-    arguments = ("--", "python", "-m", "jaxperf", "watch", "--json", "watch.json", "train.py")
-    status, out, err = run(
-        tmp_path, "launch", "-n", "2", "--logs", "logs", *arguments, JAX_NUM_CPU_DEVICES="1"
-    )
-    assert status == 0, out + err
-    logs = [(tmp_path / "logs" / f"process-{i}.log").read_text() for i in range(2)]
-    for i, log in enumerate(logs):
-        assert f"process {i} 2" in log
-        assert ("watch: train.py" in log) == (i == 0)
+    command = [sys.executable, "-m", "jaxperf", "watch", "--json", "watch.json", "train.py"]
+    for i, (status, out, err) in enumerate(several.run(command, folder=tmp_path)):
+        assert status == 0, out + err
+        assert f"process {i} 2" in out
+        assert ("watch: train.py" in out + err) == (i == 0)
     for name in ("watch.json", "watch-1.json"):
         (waits,) = (
             g for g in load_result(tmp_path / name).of(Grid) if g.title.startswith("Where the front end")

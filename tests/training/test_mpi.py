@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from jaxperf.process import child_environment
-from jaxperf.result import load_result
+from jaxperf.result.store import load_result
 
 ROOT = Path(__file__).parents[2]
 MPIEXEC = Path(sys.executable).with_name("mpiexec")  # of the package mpich, which the extra `mpi` brings

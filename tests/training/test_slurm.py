@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from jaxperf.process import child_environment
-from jaxperf.result import load_result
+from jaxperf.result.store import load_result
 
 ROOT = Path(__file__).parents[2]
 DAEMONS = ("slurmctld", "slurmd", "sbatch", "munged")
@@ -25,7 +25,7 @@ SUBMIT = "sbatch --gpus-per-task=0 --wait"
 STOPPED_AND_QUEUED_AGAIN = """
 set -eu
 {submit} --output="$HERE/log" deploy/slurm.sh {added} || echo "stopped: $?" &
-until ls "$HERE"/saved/seed-0/step-*[0-9] >/dev/null 2>&1; do sleep 0.1; done
+until ls "$HERE"/saved/seed-0/[0-9] >/dev/null 2>&1; do sleep 0.1; done
 scancel --signal=TERM 1
 wait
 scontrol requeue 1
@@ -46,7 +46,7 @@ def in_cluster(folder: Path, commands: str) -> str:
 def test_a_job_of_two_nodes_that_is_stopped_is_queued_again_and_goes_on(tmp_path: Path) -> None:
     """The script's own command, at toy size and with results here."""
     added = (
-        f"--smoke --epochs 2 --updates 40 --json {tmp_path}/r.json "
+        f"--smoke --epochs 2 --updates 400 --json {tmp_path}/r.json "
         f"--checkpoints {tmp_path}/saved --every-steps 1"
     )
     output = in_cluster(tmp_path, STOPPED_AND_QUEUED_AGAIN.format(submit=SUBMIT, added=added))

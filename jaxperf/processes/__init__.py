@@ -1,1 +1,0 @@
-"""Processes: exit status and signals, ending with the parent, `jaxperf launch`, `jax.distributed`."""

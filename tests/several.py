@@ -1,0 +1,47 @@
+"""A command as several processes of this machine, each with one CPU device, started by hand."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from jaxperf.process import child_environment
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def start(
+    command: Sequence[str | Path], count: int = 2, *, folder: Path | None = None, **variables: str
+) -> list[subprocess.Popen[str]]:
+    """Start the processes, whose output is to be read by `communicate`."""
+    environment = child_environment() | {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "1"} | variables
+    environment |= {"JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{free_port()}", "JAX_NUM_PROCESSES": str(count)}
+    return [
+        subprocess.Popen(
+            [str(word) for word in command], env=environment | {"JAX_PROCESS_ID": str(i)}, cwd=folder,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )
+        for i in range(count)
+    ]  # fmt: skip
+
+
+def finish(processes: Sequence[subprocess.Popen[str]]) -> list[tuple[int, str, str]]:
+    """Wait for the processes, and return each one's status, output and errors."""
+    try:
+        texts = [process.communicate(timeout=200) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    return [(process.returncode, *text) for process, text in zip(processes, texts)]
+
+
+def run(
+    command: Sequence[str | Path], count: int = 2, *, folder: Path | None = None, **variables: str
+) -> list[tuple[int, str, str]]:
+    return finish(start(command, count, folder=folder, **variables))

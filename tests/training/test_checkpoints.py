@@ -1,0 +1,172 @@
+"""Checkpoints: the same bits come back, and damage, other settings and a full disk are one line."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from pathlib import Path
+from typing import Any
+
+import chex
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from disks import fill
+
+from jaxperf.checkpoints import KEPT, Checkpoints, digest
+from jaxperf.errors import JaxperfError
+
+SETTINGS = {"lr": 0.1, "stages": (8, 16)}  # a tuple comes back from JSON as a list
+ABOUT = {"losses": [2.3, 0.1 + 0.2], "updates": 3}
+
+
+def state() -> dict[str, Any]:
+    rng = np.random.default_rng(0)
+    return {
+        "params": {"kernel": rng.normal(size=(3, 5)).astype(np.float32), "layers": {0: rng.normal(size=700)}},
+        "momentum": {},
+        "half": np.asarray(jnp.arange(4, dtype=jnp.bfloat16)),
+        "hits": np.array(7, np.int32),
+    }
+
+
+def opened(folder: Path, *, resume: bool = True, **settings: Any) -> Checkpoints:
+    return Checkpoints(folder, SETTINGS | settings, resume=resume)
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder in which five steps were saved, from arrays that JAX holds."""
+    folder = tmp_path_factory.mktemp("saved") / "new"
+    checkpoints = opened(folder, resume=False)
+    for step in range(1, 6):
+        one = state() | {"hits": jnp.asarray(step, jnp.int32), "half": jnp.asarray(state()["half"])}
+        checkpoints.save(step, one, **ABOUT)
+    checkpoints.close()
+    return folder
+
+
+@pytest.fixture
+def folder(kept: Path, tmp_path: Path) -> Path:
+    """A copy of it."""
+    return Path(shutil.copytree(kept, tmp_path / "saved"))
+
+
+def test_the_newest_comes_back_bit_for_bit_and_a_few_before_it_stay(folder: Path) -> None:
+    checkpoints = opened(folder)
+    assert checkpoints.step == 5
+    assert sorted(path.name for path in folder.iterdir()) == [str(5 - i) for i in reversed(range(KEPT))]
+    restored, about = checkpoints.load(state())
+    expected = state() | {"hits": np.array(5, np.int32)}
+    chex.assert_trees_all_equal(restored, expected)
+    assert digest(restored) == digest(expected)
+    assert {name: about[name] for name in ABOUT} == ABOUT
+    checkpoints.save(5, restored)  # already there
+    checkpoints.save(6, restored)
+    checkpoints.close()
+    assert opened(folder).step == 6
+
+
+def test_a_folder_with_checkpoints_is_not_overwritten(folder: Path) -> None:
+    with pytest.raises(JaxperfError, match="holds checkpoints; add --resume to go on"):
+        opened(folder, resume=False)
+
+
+def test_without_a_checkpoint_there_is_none_to_resume(tmp_path: Path) -> None:
+    assert opened(tmp_path / "a" / "b").step is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"lr": 0.2}, "lr is 0.1 in the checkpoint, and 0.2 here"),
+        ({"seed": 1}, "seed is missing in the checkpoint, and 1 here"),
+    ],
+)
+def test_other_settings_are_one_line(folder: Path, settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(JaxperfError, match=f"{message}; give what it was saved with, or another folder$"):
+        opened(folder, **settings).load(state())
+
+
+def damage(path: Path, rng: random.Random) -> None:
+    """Flip a bit of a file, or cut it."""
+    data = bytearray(path.read_bytes())
+    if rng.random() < 0.5:
+        data = data[: rng.randrange(len(data))]
+    else:
+        data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("times", [20, pytest.param(300, marks=pytest.mark.thorough)])
+def test_a_flipped_bit_or_a_cut_file_is_never_continued_with_other_values(folder: Path, times: int) -> None:
+    """Of any file of the newest checkpoint: one line, or the same arrays and figures as before."""
+    newest, refused = folder / "5", 0
+    expected, about = opened(folder).load(state())
+    files = sorted(path for path in newest.rglob("*") if path.is_file() and path.stat().st_size)
+    rng = random.Random(0)
+    for _ in range(times):
+        path = rng.choice(files)
+        whole = path.read_bytes()
+        damage(path, rng)
+        try:
+            restored, told = opened(folder).load(state())
+        except JaxperfError as e:
+            refused += 1
+            assert "\n" not in str(e) and "checkpoint 5 is damaged; remove that folder" in str(e)
+        else:
+            chex.assert_trees_all_equal(restored, expected)
+            assert told == about
+        path.write_bytes(whole)
+    assert refused > times // 4
+
+
+def test_values_and_figures_that_were_changed_are_noticed(folder: Path) -> None:
+    """A figure in the JSON file, which stays valid; and an array of another shape."""
+    with pytest.raises(JaxperfError, match="is damaged"):
+        opened(folder).load(state() | {"hits": np.zeros(3, np.int32)})
+    [path] = [path for path in (folder / "5").rglob("*") if path.is_file() and b"losses" in path.read_bytes()]
+    about = json.loads(path.read_text())
+    path.write_text(json.dumps(about | {"updates": 4}))
+    with pytest.raises(JaxperfError, match=r"checkpoint 5 is damaged; .*\(its SHA-256 differs\)"):
+        opened(folder).load(state())
+
+
+def test_after_the_damaged_one_is_removed_the_one_before_is_used(folder: Path) -> None:
+    shutil.rmtree(folder / "5")
+    assert opened(folder).load(state())[0]["hits"] == 4
+
+
+def test_what_a_kill_leaves_of_a_save_is_no_checkpoint(folder: Path) -> None:
+    part = folder / "6.orbax-checkpoint-tmp"
+    shutil.copytree(folder / "5", part)
+    assert opened(folder).step == 5 and not part.exists()
+
+
+def test_a_state_that_is_not_finite_is_not_saved(tmp_path: Path) -> None:
+    with pytest.raises(JaxperfError, match="not finite at step 3; use a smaller learning rate"):
+        opened(tmp_path).save(3, {"W": np.array([1, np.nan])})
+    assert opened(tmp_path).step is None
+
+
+@pytest.mark.real
+@pytest.mark.thorough
+def test_a_full_disk_is_one_line_and_earlier_checkpoints_stay(small_disk: Path) -> None:
+    checkpoints = opened(small_disk / "saved")
+    checkpoints.save(1, state())
+    checkpoints.close()
+    fill(small_disk)
+    checkpoints = opened(small_disk / "saved")
+    with pytest.raises(JaxperfError, match="cannot save") as caught:
+        checkpoints.save(2, state())
+        checkpoints.close()
+    assert "\n" not in str(caught.value)
+    assert opened(small_disk / "saved").load(state())[0]["hits"] == 7
+
+
+def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(JaxperfError, match="cannot save there") as caught:
+        opened(tmp_path / "file" / "saved")
+    assert "\n" not in str(caught.value)

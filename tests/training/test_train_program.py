@@ -1,0 +1,349 @@
+"""experiments/train.py: on one device and several, in one process and two, killed and resumed."""
+
+from __future__ import annotations
+
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+import several
+
+from experiments import train as program
+from jaxperf.process import child_environment, ended
+from jaxperf.result import Result
+from jaxperf.result.store import load_result
+
+PROGRAM = Path(__file__).parents[2] / "experiments" / "train.py"
+SMOKE = (sys.executable, str(PROGRAM), "--smoke")
+LONG = ("--seeds", "3", "--epochs", "2", "--updates", "20")
+CPU = {"JAX_PLATFORMS": "cpu"}
+
+
+def run(*flags: str | Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    command = [*SMOKE, *map(str, flags)]
+    environment = child_environment() | CPU | variables
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200)
+
+
+def start(*flags: str | Path) -> subprocess.Popen[str]:
+    command = [*SMOKE, *map(str, flags)]
+    pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen(command, env=child_environment() | CPU, **pipes)
+
+
+def saved_steps(folder: Path) -> list[int]:
+    return sorted(int(path.name) for path in folder.glob("seed-*/*") if path.name.isdecimal())
+
+
+def wait_for_step(processes: list[subprocess.Popen[str]], folder: Path, *, beyond: int) -> None:
+    """Wait until a later checkpoint is there, or a process has ended."""
+    while all(process.poll() is None for process in processes) and max([*saved_steps(folder), 0]) <= beyond:
+        time.sleep(0.01)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Result, str]:
+    """A training of two epochs of 20 updates on two devices: the result, and what was printed."""
+    path = tmp_path_factory.mktemp("train") / "new" / "r.json"
+    done = run("--devices", "2", *LONG, "--json", path)
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    return load_result(path), done.stdout
+
+
+def test_a_smoke_run_prints_its_epochs_and_keeps_them(undisturbed: tuple[Result, str]) -> None:
+    result, printed = undisturbed
+    lines = printed.splitlines()
+    assert lines[0] == "lenet, data: mini, devices: cpu:0, cpu:1"
+    assert re.fullmatch(r"compiling took \d+\.\d sec", lines[1]) and lines[2] == "seed 3"
+    for number, line in enumerate(lines[3:5], 1):
+        assert line.startswith(f"epoch {number}, time ") and " test acc 0." in line
+    assert (result.experiment, result.smoke, result.incomplete) == ("train", True, False)
+    assert (result.config["devices"], result.config["processes"], result.config["seeds"]) == (2, 1, (3,))
+    [seconds] = result.measurements
+    assert (seconds.name, seconds.unit, len(seconds.values)) == ("seed 3", "s", 2)
+    assert len(result.facts["state_3"]) == 64 and 0 <= result.facts["test_accuracy"] <= 1
+    [claim] = result.claims
+    assert claim.verdict == "not measurable here"
+    assert result.environment.data_source == "mini" and result.environment.devices_are_fake
+
+
+def test_two_processes_have_the_bits_of_one_with_two_devices(
+    tmp_path: Path, undisturbed: tuple[Result, str]
+) -> None:
+    done = several.run([*SMOKE, *LONG, "--json", tmp_path / "r.json"])
+    assert [status for status, _, _ in done] == [0, 0], done
+    assert ["epoch 2, time" in out for _, out, _ in done] == [True, False]
+    result = load_result(tmp_path / "r.json")
+    assert (result.config["processes"], result.config["devices"]) == (2, 2)
+    assert result.facts["state_3"] == undisturbed[0].facts["state_3"]
+
+
+def test_a_subset_of_devices_changes_the_sums_only_by_rounding(undisturbed: tuple[Result, str]) -> None:
+    """Another number of devices adds in another order; the figures of 40 updates are still these."""
+    assert figures(run(*LONG).stdout) == pytest.approx(figures(undisturbed[1]), abs=2e-4)
+
+
+def figures(printed: str) -> list[float]:
+    lines = re.findall(r"^epoch.*loss (.*)$", printed, re.M)
+    return [float(number) for line in lines for number in re.findall(r"\d\.\d+", line)]
+
+
+@pytest.mark.parametrize("kills", [1, pytest.param(20, marks=pytest.mark.thorough)])
+def test_a_killed_training_ends_with_the_same_bits(
+    kills: int, tmp_path: Path, undisturbed: tuple[Result, str]
+) -> None:
+    """SIGKILL up to 30 ms after a new checkpoint, so that many come while the next one is written."""
+    rng, longest = random.Random(kills), ("--devices", "2", "--seeds", "3", "--epochs", "2")
+    updates = str(20 * max(1, kills // 10))
+    saving = ("--checkpoints", tmp_path / "saved", "--every-steps", "1", "--resume")
+    flags = (*longest, "--updates", updates, *saving)
+    killed = 0
+    while killed < kills:
+        newest = max([*saved_steps(tmp_path / "saved"), 0])
+        with start(*flags) as process:
+            wait_for_step([process], tmp_path / "saved", beyond=newest)
+            time.sleep(rng.uniform(0, 0.03))
+            process.kill()
+        if process.returncode == 0:  # it ended first: start again from the beginning
+            pytest.fail(f"only {killed} kills fit into this training")
+        killed += 1
+    done = run(*flags, "--json", tmp_path / "r.json")
+    assert done.returncode == 0 and done.stderr.startswith("going on after step "), done.stderr
+    expected = undisturbed[0].facts["state_3"]
+    if updates != "20":
+        expected = digest_in(run(*longest, "--updates", updates).stdout)
+    assert load_result(tmp_path / "r.json").facts["state_3"] == expected
+
+
+def digest_in(printed: str) -> str:
+    [digest] = re.findall(r"last state: ([0-9a-f]{64})", printed)
+    return digest
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("victim", [0, 1])
+def test_when_one_of_two_processes_is_killed_the_other_ends_and_both_go_on(
+    victim: int, tmp_path: Path, undisturbed: tuple[Result, str]
+) -> None:
+    flags = (*LONG, "--checkpoints", str(tmp_path / "saved"), "--every-steps", "1", "--resume")
+    processes = several.start([*SMOKE, *flags])
+    wait_for_step(processes, tmp_path / "saved", beyond=2)
+    processes[victim].kill()
+    done = several.finish(processes)
+    assert done[victim][0] == -signal.SIGKILL
+    status, _, err = done[1 - victim]
+    ours, jaxs = "error: another process left the run", "another task died"
+    assert (status == 1 and ours in err) or (status == -signal.SIGABRT and jaxs in err), done
+    done = several.run([*SMOKE, *flags, "--json", tmp_path / "r.json"])
+    assert [status for status, _, _ in done] == [0, 0], done
+    assert all("going on after step " in err for _, _, err in done)
+    assert load_result(tmp_path / "r.json").facts["state_3"] == undisturbed[0].facts["state_3"]
+
+
+@pytest.mark.parametrize(
+    ("sent", "status", "last"),
+    [
+        (signal.SIGTERM, 143, r"SIGTERM: stopped after step \d+; go on with --resume"),
+        pytest.param(signal.SIGINT, 130, "stopped", marks=pytest.mark.thorough),
+    ],
+)
+def test_sigterm_saves_the_step_and_ctrl_c_ends_at_once(
+    sent: signal.Signals, status: int, last: str, tmp_path: Path
+) -> None:
+    flags = ("--devices", "2", "--updates", "2000", "--checkpoints", tmp_path, "--every-steps", "2")
+    with start(*flags) as process:
+        wait_for_step([process], tmp_path, beyond=2)
+        process.send_signal(sent)
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == status
+    assert re.fullmatch(last, err.splitlines()[-1]), err
+    if sent == signal.SIGTERM:
+        assert err.split("step ")[1].startswith(f"{saved_steps(tmp_path)[-1]};")
+
+
+@pytest.mark.thorough
+def test_sigterm_to_one_of_two_processes_saves_one_step_of_both(tmp_path: Path) -> None:
+    flags = ("--updates", "5000", "--checkpoints", str(tmp_path), "--every-steps", "5")
+    processes = several.start([*SMOKE, *flags])
+    wait_for_step(processes, tmp_path, beyond=5)
+    processes[1].send_signal(signal.SIGTERM)
+    done = several.finish(processes)
+    lines = [err.splitlines()[-1] for _, _, err in done]
+    assert [status for status, _, _ in done] == [143, 143] and lines[0] == lines[1], done
+    assert lines[0] == f"SIGTERM: stopped after step {saved_steps(tmp_path)[-1]}; go on with --resume"
+
+
+@pytest.mark.thorough
+def test_what_a_checkpoint_folder_holds_is_not_mixed_up(tmp_path: Path) -> None:
+    """Without --resume, with other settings, and with fewer epochs than it has."""
+    flags = ("--checkpoints", tmp_path, "--updates", "2", "--epochs", "2")
+    assert run(*flags).returncode == 0
+    for added, message in (
+        ((), "holds checkpoints; add --resume to go on, or give another folder"),
+        (("--resume", "--lr", "0.1"), "lr is 0.2 in the checkpoint, and 0.1 here; give what"),
+        (("--resume", "--epochs", "1"), "is beyond epoch 1; give more --epochs"),
+    ):
+        done = run(*flags, *added)
+        errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+        assert done.returncode == 2 and len(errors) == 1 and message in errors[0], done.stderr
+    done = run(*flags, "--resume", "--epochs", "3")
+    assert done.returncode == 0 and "epoch 3, time" in done.stdout and "epoch 2, time" not in done.stdout
+
+
+COUNTED = """
+import sys, jax
+names = []
+def listen(event, duration, **about):
+    if event.endswith("/backend_compile_duration"):
+        names.append(about.get("fun_name"))
+jax.monitoring.register_event_duration_secs_listener(listen)
+sys.argv[0] = "train.py"
+from experiments import train
+status = train.ended(train.main)
+print(status, *names)
+"""
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--seeds", "0", "1", "--epochs", "2"),
+        pytest.param(("--recipe", "fast", "--dtype", "bfloat16"), marks=pytest.mark.thorough),
+    ],
+)
+def test_a_run_compiles_two_programs_whatever_the_number_of_seeds_and_epochs(flags: tuple[str, ...]) -> None:
+    command = [sys.executable, "-c", COUNTED, "--smoke", *flags]
+    environment = child_environment() | CPU
+    done = subprocess.run(
+        command, env=environment, cwd=PROGRAM.parents[1], capture_output=True, text=True, timeout=200
+    )
+    status, *names = done.stdout.splitlines()[-1].split()
+    assert status == "0", done.stdout + done.stderr
+    assert sorted(name.removeprefix("jit(").removesuffix(")") for name in names) == ["evaluate", "update"]
+
+
+@pytest.mark.parametrize("name", ["lenet", "resnet18"])
+def test_bfloat16_is_computed_in_and_parameters_stay_float32(name: str) -> None:
+    config = program.Config(smoke=True, model=name, dtype="bfloat16")  # type: ignore[arg-type]
+    recipe = program.recipe_of(config)
+    model = program.network(config, recipe)
+    X = jax.ShapeDtypeStruct((2, 28, 28, 1), np.uint8)
+    predict = jax.jit(lambda params, stats, X: model.apply(params, stats, X, train=True))
+    text = predict.lower(model.params, model.stats, X).as_text()
+    convolutions = re.findall(r"stablehlo.convolution.*-> tensor<(.*)>", text)
+    assert convolutions and all(shape.endswith("xbf16") for shape in convolutions)
+    state = program.first_state(model, recipe, 0)
+    assert {a.dtype for a in jax.tree.leaves(state["params"])} == {np.dtype("float32")}
+
+
+def test_the_fast_recipe_draws_hes_weights_and_turns_one_cycle() -> None:
+    config = program.Config(smoke=True, recipe="fast", updates=50, epochs=2)
+    recipe = program.recipe_of(config)
+    state = program.first_state(program.network(config, recipe), recipe, 0)
+    kernel = state["params"]["stages"][1]["layers"][0]["conv2"]["kernel"]
+    assert kernel.std() == pytest.approx((2 / np.prod(kernel.shape[:-1])) ** 0.5, rel=0.05)
+    rates = program.rates_of(recipe)
+    assert len(rates) == 100 and rates.argmax() == 20 and rates.max() == np.float32(recipe.lr)
+    assert rates[0] == pytest.approx(recipe.lr / 25) and 0 < rates[-1] < recipe.lr / 1000
+
+
+def test_an_update_of_the_fast_recipe_is_optaxs() -> None:
+    """Nesterov's momentum with decay of the kernels, by Optax's own transformations, on a linear model."""
+    import optax
+
+    from jaxperf.parallel import model_of_function
+
+    recipe = program.Recipe("linear", epochs=1, batch_size=4, lr=0.1, updates=3, fast=True)
+    rng = np.random.default_rng(0)
+    params = {"W": np.float32(rng.normal(size=(784, 10))), "b": np.zeros(10, np.float32)}
+    model = model_of_function(lambda X, p: X.reshape(len(X), -1) @ p["W"] + p["b"], params)
+    mesh = jax.sharding.Mesh(np.array(jax.devices()[:1]), ("devices",))
+    update, _ = program.programs_of(model.apply, recipe, mesh)
+    images = rng.integers(0, 256, (4, 28, 28, 1), dtype=np.uint8)
+    labels = rng.integers(0, 10, 4).astype(np.int32)
+    order = np.array([[0, 1, 2, 3], [4, 1, 6, 3], [7, 6, 5, 4]], np.int32)  # 4 and more are mirrored
+    zeros = jax.tree.map(np.zeros_like, params)
+    state = {"params": params, "stats": {}, "momentum": zeros, "loss": np.float32(0), "hits": np.int32(0)}
+
+    decay = optax.add_decayed_weights(program.DECAY, mask={"W": True, "b": False})
+    optimizer = optax.chain(decay, optax.sgd(0.1, momentum=program.MOMENTUM, nesterov=True))
+    expected, moments = params, optimizer.init(params)
+    for i, rows in enumerate(order):
+        X = np.where((rows >= 4)[:, None, None, None], images[rows % 4][:, :, ::-1], images[rows % 4])
+
+        def loss(params: Any, X: Any = X, y: Any = labels[rows % 4]) -> Any:
+            logits, _ = model.apply(params, {}, X, train=True)
+            return optax.softmax_cross_entropy_with_integer_labels(logits, y).mean()
+
+        updates, moments = optimizer.update(jax.grad(loss)(expected), moments, expected)
+        expected = optax.apply_updates(expected, updates)
+        state, _ = update(state, images, labels, order, np.int32(i), np.float32(0.1))
+    for name, value in expected.items():
+        np.testing.assert_allclose(state["params"][name], value, rtol=0, atol=1e-6)
+
+
+@pytest.mark.thorough
+def test_the_fast_recipe_trains_on_two_devices_and_keeps_its_programs(tmp_path: Path) -> None:
+    flags = ("--devices", "2", "--recipe", "fast", "--seeds", "0", "1", "--compile-cache", tmp_path / "cache")
+    done = run(*flags, "--json", tmp_path / "r.json")
+    assert done.returncode == 0, done.stderr
+    result = load_result(tmp_path / "r.json")
+    assert result.config["model"] == "resnet18" and result.config["seeds"] == (0, 1)
+    assert result.facts["state_0"] != result.facts["state_1"]
+    kept = sorted(path.name for path in (tmp_path / "cache").glob("jit_*-cache"))
+    assert [name.split("-")[0] for name in kept] == ["jit_evaluate", "jit_update"]
+    assert digest_in(run(*flags, "--seeds", "0").stdout) == result.facts["state_0"]
+
+
+def test_nonsense_flags_are_one_line_and_status_2(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(program, "together", lambda work: pytest.fail("nothing is to be trained"))
+    (tmp_path / "file").touch()
+    for flags, message in (
+        (["--lrr", "2"], "--lr"),
+        (["--devices", "0"], "--devices is 0; give at least 1"),
+        (["--seeds", "-1"], "--seeds is -1; give at least 0"),
+        (["--lr", "nan"], "--lr is nan; give more than 0"),
+        (["--epochs", "2.5"], "--epochs"),
+        (["--model", "resnet"], "resnet18"),
+        (["--resume"], "--resume is given without a folder; add --checkpoints DIR"),
+        (
+            ["--recipe", "fast", "--model", "lenet"],
+            "--recipe fast does not train lenet; use --model resnet18",
+        ),
+        (["--data-folder", str(tmp_path / "none")], "none"),
+        (["--json", str(tmp_path / "file" / "r.json")], "a file stands where its folder should be"),
+    ):
+        monkeypatch.setattr(sys, "argv", ["train.py", "--smoke", *flags])
+        assert ended(program.main) == 2
+        out, err = capfd.readouterr()
+        assert out == "" and err.startswith("error: ") and err.count("\n") == 1 and message in err, err
+
+
+@pytest.mark.parametrize(
+    ("flags", "variables"),
+    [
+        (("--batch-size", "15"), {}),
+        pytest.param(("--batch-size", "999999998"), {}, marks=pytest.mark.thorough),
+        pytest.param((), {"JAX_PLATFORMS": "cuda"}, marks=pytest.mark.thorough),
+        pytest.param(("--checkpoints", "/proc/none"), {}, marks=pytest.mark.thorough),
+        pytest.param(("--lr", "1e30", "--updates", "9"), {}, marks=pytest.mark.thorough),
+        pytest.param((), {"JAX_ENABLE_X64": "maybe"}, marks=pytest.mark.thorough),
+        pytest.param((), {"JAX_NUM_PROCESSES": "2"}, marks=pytest.mark.thorough),
+    ],
+)
+def test_what_is_wrong_only_once_jax_runs_is_one_line_too(
+    flags: tuple[str, ...], variables: dict[str, str]
+) -> None:
+    done = run("--devices", "2", *flags, **variables)
+    errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert done.returncode == 2 and len(errors) == 1 and "Traceback" not in done.stderr, done.stderr
