@@ -10,17 +10,20 @@ import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax import lax
 
 from jaxperf.chapter import cells
+from jaxperf.measure import timeline
 from jaxperf.measure.compile_log import nothing_compiles
 from jaxperf.models import lenet, lenet_params
+from jaxperf.result import Measurement
+from tests.experiments.planted import claim_with
 
 SCRIPT = Path(__file__).parents[2] / "experiments" / "multiple_gpus.py"
 
@@ -80,55 +83,90 @@ def test_every_claim_that_needs_no_clock_holds(section: ModuleType) -> None:
 
 
 def test_a_second_psum_multiplies_by_the_number_of_devices(section: ModuleType) -> None:
-    w, x = jnp.ones(3), jnp.arange(12.0).reshape(4, 3)
-    twice = section.on_mesh(lambda w, x: lax.psum(section.slope(w, x), "data"))(w, x)
-    chex.assert_trees_all_close(twice, 2 * section.slope(w, x))
-    right = section.on_mesh(lambda w, x: lax.psum(section.slope(section.varying(w), x), "data"))(w, x)
-    chex.assert_trees_all_close(right, section.slope(w, x))
+    slope = section.slope(section.w, jnp.arange(12.0).reshape(4, 3))
+    chex.assert_trees_all_close(section.twice(*section.split), 2 * slope)
+    chex.assert_trees_all_close(section.once(*section.split), slope)
 
 
 def test_a_scan_over_batches_is_one_program_and_the_same_updates_as_a_step_each(section: ModuleType) -> None:
     """Nothing is copied from the host while it runs; without shuffling it would be `step` in a loop."""
     args = jax.device_put(
-        (section.params, section.data.train_images, section.data.train_labels), section.card
+        (section.params, section.data.train_images, section.data.train_labels), section.devices[0]
     )
     args, key = jax.tree.map(jnp.copy, args), jax.random.key(1)  # donated
     order = jax.random.permutation(key, len(args[2]))[:32].reshape(2, 16)
     expected = section.params
     for rows in order:
-        expected = section.step(expected, args[1][rows], args[2][rows])
-    lowered = section.train_epoch.lower(*args, key, steps=2)
+        expected = section.step(expected, args[1][rows], args[2][rows], 0.2)
+    lowered = section.train_epoch.lower(*args, key, 0.2, batch_size=16, steps=2)
     program = lowered.compile()
     assert lowered.as_text().count("func.func public") == 1 and "infeed" not in program.as_text()
+    lr = jax.device_put(0.2, section.devices[0])
     with nothing_compiles("an epoch"), jax.transfer_guard("disallow_explicit"):
-        new = jax.block_until_ready(program(*args, key))
+        new = jax.block_until_ready(program(*args, key, lr))
     chex.assert_trees_all_close(new, expected, rtol=1e-5, atol=1e-6)
 
 
 def test_both_trainings_of_whole_epochs_agree(
     section: ModuleType, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    by_hand = section.train(num_gpus=2, batch_size=16, lr=0.2)
-    assert by_hand == section.train_with_pmap(num_gpus=2, batch_size=16, lr=0.2)
+    by_hand = section.train(num_gpus=2, batch_size=16, lr=0.2, epochs=1)
+    assert by_hand == section.train_with_pmap(num_gpus=2, batch_size=16, lr=0.2, epochs=1)
     assert capsys.readouterr().out.count("epoch 1, time ") == 2
 
 
-@pytest.mark.thorough
-def test_beside_a_single_card_several_devices_are_parts_of_the_cpu(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The card is pretended: JAX lists a single default device."""
-    listed = jax.devices
-    monkeypatch.setattr(jax, "devices", lambda kind=None: listed(kind)[: None if kind else 1])
-    try:
-        page = cells.load(SCRIPT, "--smoke")
-    finally:
-        jax.config.update("jax_default_device", None)
-    assert "only one cpu" in capsys.readouterr().out and page.devices == jax.devices("cpu")[:2]
-    assert (
-        page.card == jax.devices()[0]
-        and verdicts(page)["All five ways compute what one device computes"] == "holds"
-    )
+def verdict(section: ModuleType, statement: str, **planted: Any) -> str:
+    return claim_with(section, SCRIPT, statement, **planted).verdict
+
+
+def test_each_claim_fails_where_it_should(section: ModuleType) -> None:
+    """Planted: devices that wait for one another, gradients that are not summed."""
+
+    def in_turn(X: Any, y: Any, device_params: Any, devices: Any) -> None:
+        Xs, ys = section.split_batch(X, y, devices)
+        for params, X, y in zip(device_params, Xs, ys):
+            jax.block_until_ready(section.gradient(params, X, y))
+
+    run = timeline.record(in_turn, section.X, section.y, section.device_params, section.devices)
+    serial = timeline.overlap(run, *map(timeline.lane_of, section.devices))
+    assert verdict(section, "A loop over devices looks serial", overlap=serial) == "does not hold"
+    half = section.summed_bytes // 2
+    assert verdict(section, "A step sums as many bytes", summed_bytes=half) == "does not hold"
+    (_, X), (_, y) = section.split_batch(section.X, section.y, section.devices)
+    params = section.device_params[1]
+    own_share_only = section.sgd(params, section.gradient(params, X, y), 0.2, 256)
+    after = {**section.after, "by hand": own_share_only}
+    assert verdict(section, "All five ways compute", after=after) == "does not hold"
+
+
+def test_accuracies_are_compared_only_where_something_was_learned(section: ModuleType) -> None:
+    learned, worse, guessed = [[0.1, 0.76], [0.1, 0.75]], [[0.1, 0.66], [0.1, 0.7]], [[0.1, 0.1], [0.1, 0.1]]
+    statement = "LeNet becomes as accurate on several devices as on one"
+    assert verdict(section, statement, one=learned, several=learned) == "holds"
+    assert verdict(section, statement, one=learned, several=worse) == "does not hold"
+    assert verdict(section, statement, one=guessed, several=guessed) == "not measurable here"
+    statement = "At the old rate, twice the batch learns less"
+    rows = [[16, "0.2", "", 0.7], [32, "0.2", "", 0.5], [32, "0.3", "", 0.7], [32, "0.4", "", 0.6]]
+    assert verdict(section, statement, rows=rows) == "holds"
+    rows[1][-1] = 0.7
+    assert verdict(section, statement, rows=rows) == "does not hold"
+    assert verdict(section, statement, rows=[[*row[:3], 0.1] for row in rows]) == "not measurable here"
+
+
+def rounds_of(name: str, seconds: float) -> Measurement:
+    return Measurement(name, "s", tuple(seconds + i / 1e4 for i in range(9)), rounds="one")
+
+
+def test_times_that_contradict_a_claim_make_it_fail(section: ModuleType) -> None:
+    alike = {way: rounds_of(way, 1.0) for way in section.ways}
+    slow = {way: {**alike, way: rounds_of(way, 2.0)} for way in section.ways}
+    assert verdict(section, "The compiled ways are equally fast", times=alike) == "holds"
+    assert verdict(section, "The compiled ways are equally fast", times=slow["automatic"]) == "does not hold"
+    assert verdict(section, "Sums written by hand", times=slow["by hand"]) == "holds"
+    assert verdict(section, "Sums written by hand", times=slow["explicit"]) == "does not hold"
+    assert verdict(section, "A second GPU", times=slow["by hand"]) == "not measurable here"
+    steps = {"batch 128": rounds_of("", 1.0), "batch 256": rounds_of("", 3.0)}
+    assert verdict(section, "A device with half of the batch", step_times=steps) == "does not hold"
 
 
 @pytest.mark.thorough
