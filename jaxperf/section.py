@@ -29,11 +29,11 @@ import matplotlib.style
 from jaxperf import flags
 from jaxperf.chapter import catalogue, cells, one_gpu
 from jaxperf.chapter.display import Figure, in_notebook, show
+from jaxperf.chapter.drawings import draw_timeline
 from jaxperf.measure import current_environment
 from jaxperf.process import leave, mistakes_end
 from jaxperf.result import Block, Timeline
 from jaxperf.result.gpus import ask_driver
-from jaxperf.result.intervals import union
 from jaxperf.result.recorder import Recorder
 
 STYLE = Path(__file__).with_name("figures.mplstyle")
@@ -196,16 +196,18 @@ class Section(Recorder):
         pyplot.close(figure)
         show(Figure(svg.getvalue(), caption, alt))
 
-    def timeline(self, run: Timeline, caption: str, *, alt: str = "") -> None:
-        """Show when each lane of a timeline was busy."""
-        from matplotlib import pyplot
+    def timeline(
+        self, run: Timeline, caption: str, *, words: Mapping[str, str] | None = None, alt: str = ""
+    ) -> None:
+        """Show when each lane of a timeline was busy, and with what.
 
-        figure, ax = pyplot.subplots(figsize=(7, 0.8 + 0.3 * len(run.lanes)))
-        for i, lane in enumerate(run.lanes):
-            spans = [(1e3 * start, 1e3 * (end - start)) for start, end in union(run.intervals(lane))]
-            ax.broken_barh(spans, (-i - 0.3, 0.6), color=f"C{i}")
-        ax.set(yticks=range(0, -len(run.lanes), -1), yticklabels=run.lanes, xlabel="ms")
-        self.figure(figure, caption, alt=alt)
+        Args:
+          run: the timeline.
+          caption: what it shows.
+          words: what stands on the bars, by XLA's name of the work, e.g. {"ynn_fusion": "product"}.
+          alt: the figure in words; by default the caption.
+        """
+        self.figure(draw_timeline(run, words), caption, alt=alt)
 
     def data_source(self, source: str) -> None:
         """Record where the images came from."""

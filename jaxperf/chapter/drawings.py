@@ -1,0 +1,58 @@
+"""Draws what a run recorded: timelines, with words on their bars."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from jaxperf.result import Timeline
+from jaxperf.result.intervals import Interval, union
+
+QUIET = "#b4b9c1"  # of waiting, which is not work
+LETTER = 0.0115  # the width of a letter, as a share of the figure
+
+
+def draw_timeline(run: Timeline, words: Mapping[str, str] | None = None) -> Any:
+    """Return a Matplotlib figure: a row for each lane, a bar for each time in which it was busy.
+
+    Args:
+      run: the timeline.
+      words: what stands on the bars, by the name that the span has without its last number.
+    """
+    from matplotlib import pyplot
+
+    readable = {"outputs": "waits for the outputs", **(words or {})}
+    figure, ax = pyplot.subplots(figsize=(7, 0.8 + 0.34 * len(run.lanes)))
+    for row, lane in enumerate(run.lanes):
+        bars = union(run.intervals(lane))
+        spans = [(1e3 * start, 1e3 * (end - start)) for start, end in bars]
+        waits = lane.startswith("wait")
+        ax.broken_barh(spans, (-row - 0.36, 0.72), color=QUIET if waits else f"C{row % 5}")
+        on_bars = [_word(run, lane, bar, readable) for bar in bars]
+        _label(ax, run, -row, bars, on_bars, "#1f2328" if waits else "white")
+    ax.set(yticks=range(0, -len(run.lanes), -1), yticklabels=run.lanes, xlabel="ms")
+    return figure
+
+
+def _word(run: Timeline, lane: str, bar: Interval, readable: Mapping[str, str]) -> str:
+    """Return what took most of a bar's time, without what XLA and JAX add to its name."""
+    seconds: dict[str, float] = {}
+    for span in run.spans:
+        if span.lane == lane and bar[0] <= span.start_s and span.end_s <= bar[1]:
+            called = re.sub(r"^PjitFunction\((.*)\)$", r"\1", span.name)
+            name = re.sub(r"[.\d]+$", "", called) or called
+            seconds[name] = seconds.get(name, 0.0) + span.end_s - span.start_s
+    longest = max(seconds, key=lambda name: seconds[name])
+    return readable.get(longest, longest)
+
+
+def _label(ax: Any, run: Timeline, y: float, bars: list[Interval], words: list[str], color: str) -> None:
+    """Write on each bar of a lane that is wide enough; if none is, write beside the last."""
+    width = max(span.end_s for span in run.spans) or 1.0
+    fits = [LETTER * len(word) * width < end - start for word, (start, end) in zip(words, bars)]
+    for word, (start, end), fit in zip(words, bars, fits):
+        if fit:
+            ax.text(500 * (start + end), y, word, ha="center", va="center", fontsize=8, color=color)
+    if bars and not any(fits):
+        ax.text(1e3 * bars[-1][1], y, f" {words[-1]}", va="center", fontsize=8)
