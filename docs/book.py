@@ -138,7 +138,7 @@ def on_finished(app: Any, error: Exception | None) -> None:
 
 def without_outputs(app: Any, name: str) -> Any:
     """Return the notebook of a section that a page offers, with links to the other pages of the site."""
-    address = notebooks.repository()
+    address = app.config.html_theme_options["repository_url"]
 
     def resolve(link: str) -> str | None:
         path, mark, anchor = link.partition("#")

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import html
+import json
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,6 +22,7 @@ from jaxperf.chapter import catalogue, cells
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS, EXPERIMENTS = ROOT / "docs", ROOT / "experiments"
+ADDRESS = "https://github.com/somebody/jaxperf"
 pytestmark = pytest.mark.real
 
 SCRIPT = """\
@@ -244,6 +248,8 @@ def test_links_lead_to_pages_or_into_the_repository(book: Any) -> None:
         ("watch", "nowhere.md", "nowhere.md"),
     ):
         assert book.with_links(app, page, f"See [`a` [b]]({link}).") == f"See [`a` [b]]({wanted})."
+    theme["repository_url"] = ""  # while the owner is a placeholder, no link leads into the repository
+    assert book.with_links(app, "watch", "[`a`](../benchmarks), [b](trust.md)") == "`a`, [b](/trust.md)"
     code = "```python\nf[0](trust.md)\n```"
     assert book.with_links(app, "watch", code) == code
 
@@ -304,6 +310,7 @@ def site(section_page: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
         "-d",
         str(folder / "doctrees"),
     ]
+    command += ["-D", f"html_theme_options.repository_url={ADDRESS}"]
     command += ["-D", f"book_results={folder}", str(DOCS), str(folder / "site")]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
     assert done.returncode == 0, done.stderr[-3000:]
@@ -368,7 +375,7 @@ def test_figures_and_tables_have_numbers_and_cells_have_links(
         "it-adds",
     } <= page.ids
     assert '<details class="evidence"><summary><strong>Table' in page.text
-    assert re.search(rf'href="https://[^"]*/experiments/{name}\.py#L\d+-L\d+"', page.text)
+    assert re.search(rf'href="{ADDRESS}/blob/main/experiments/{name}\.py#L\d+-L\d+"', page.text)
     assert not re.search(r"%(number|anchor|unique)%", "".join(p.text for p in pages.values()))
     assert "its times mean nothing" in pages[site / "experiments" / f"{section_page.sections()[1]}.html"].text
 
@@ -393,3 +400,57 @@ def test_a_notebook_runs_on_a_fresh_kernel_and_shows_claims(tmp_path: Path) -> N
     assert claims == sum(cell.source.count("s.claim(") for cell in notebook.cells if cell.cell_type == "code")
     assert any("text/markdown" in o.get("data", {}) for o in shown)
     assert "".join(o.text for o in shown if o.output_type == "stream" and o.name == "stderr") == ""
+
+
+MEASURE = """<script>addEventListener('load', () => setTimeout(() => {
+  const shown = (s) => [...document.querySelectorAll(s)].filter(e => e.offsetParent !== null);
+  const right = (e) => e.getBoundingClientRect().right;
+  const scrolls = (e) => { for (; e; e = e.parentElement)
+    if (['auto', 'scroll'].includes(getComputedStyle(e).overflowX)) return true; return false; };
+  parent.postMessage(JSON.stringify({
+    width: innerWidth,
+    code: shown('.bd-article pre').filter(e => e.scrollWidth > e.clientWidth + 1).length,
+    drawings: shown('.bd-article figure svg').filter(e => right(e) > innerWidth + 1).length,
+    tables: shown('.bd-article table').filter(e => right(e) > innerWidth + 1 && !scrolls(e)).length,
+    page: document.documentElement.scrollWidth - innerWidth,
+  }), '*');
+}, 300));</script>"""
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("width", [390, 1280])
+def test_nothing_is_cut_on_a_screen_or_a_phone(site: Path, width: int, tmp_path: Path) -> None:
+    chromium = shutil.which("chromium")
+    if not chromium:
+        pytest.skip("needs chromium")
+    flags = [
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--no-first-run",
+        "--disable-background-networking",
+    ]
+    faults = {}
+    for path in [*site.glob("*.html"), *site.glob("experiments/*.html")]:
+        copy, frame = path.with_name(f"_measured-{path.name}"), tmp_path / "frame.html"
+        copy.write_text(path.read_text().replace("</head>", MEASURE + "</head>", 1))
+        frame.write_text(
+            "<script>addEventListener('message', e => { const p = document.createElement('p');"
+            "p.id = 'measured'; p.textContent = e.data; document.body.append(p) })</script>"
+            f'<body><iframe src="{copy.as_uri()}" style="width:{width}px;height:900px;border:0"></iframe>'
+        )
+        command = [chromium, *flags, f"--user-data-dir={tmp_path / 'profile'}", "--virtual-time-budget=8000"]
+        command += [f"--window-size={width + 200},1000", "--dump-dom", frame.as_uri()]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        copy.unlink()
+        measured = json.loads(html.unescape(re.findall(r'<p id="measured">(.*?)</p>', done.stdout, re.S)[0]))
+        assert measured["width"] == width
+        cut = {what: measured[what] for what in ("drawings", "tables") if measured[what]}
+        if measured["page"] > 0:
+            cut["page"] = measured["page"]
+        if width > 600 and measured["code"]:  # on a phone, code scrolls
+            cut["code"] = measured["code"]
+        if cut:
+            faults[path.name] = cut
+    assert not faults
