@@ -21,7 +21,6 @@ from flax import nnx
 from jaxperf.chapter import catalogue, cells
 from jaxperf.models import MLP, SMALL_STAGES, LeNet, ResNet, lenet, lenet_params
 from jaxperf.parallel import Model, first_devices, make_step, model_of, model_of_function
-from jaxperf.parallel.update import gradient_of, update_of
 
 PARTITIONER = {"Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape"}  # its marks, which it removes
 X, y = np.zeros((4, 28, 28, 1), np.uint8), np.zeros(4, np.int32)
@@ -95,8 +94,8 @@ def test_both_halves_of_a_step_lower_for_cuda(model: Callable[[], Model]) -> Non
     """The step "manual" runs them on each device and moves arrays between them by hand."""
     sgd = optax.sgd(0.1)
     net = model()
-    [state] = make_step("manual", net, sgd, first_devices(1, platform="cpu")).init()
-    gradient, update = gradient_of(net), update_of(sgd)
+    step = make_step("manual", net, sgd, first_devices(1, platform="cpu"))
+    [state], gradient, update = step.init(), step.programs["gradient"], step.programs["update"]
     assert custom_calls(gradient, state, X, y) == set()
     sums = jax.eval_shape(gradient, state, X, y)
     assert custom_calls(lambda state, sums: update(state, sums, len(y)), state, sums) == set()

@@ -20,9 +20,7 @@ from jax.sharding import PartitionSpec as P
 
 from jaxperf.errors import JaxperfError
 from jaxperf.models import LeNet, resnet18
-from jaxperf.parallel import make_step, model_of
-from jaxperf.parallel.model import Model
-from jaxperf.parallel.update import TrainState
+from jaxperf.parallel import Model, TrainState, make_step, model_of
 from jaxperf.plan import deviceless, faults
 from jaxperf.plan.cards import CARDS
 from jaxperf.plan.planning import plan
