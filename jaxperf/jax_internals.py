@@ -38,12 +38,14 @@ PROFILER = Internal("jax._src.lib", "_profiler.ProfilerSession", "what `jaxperf 
 ARRAY = Internal("jax._src.array", "ArrayImpl", "what `jaxperf watch` says about waits, before JAX 0.6")
 STOP_LISTENING = {  # public from JAX 0.8.2 on
     "event_duration": Internal(
-        "jax._src.monitoring", "_unregister_event_duration_listener_by_callback", "the end of `jaxperf watch`"
+        "jax._src.monitoring", "_unregister_event_duration_listener_by_callback", "the end of a measurement"
     ),
     "scalar": Internal(
         "jax._src.monitoring", "_unregister_scalar_listener_by_callback", "the end of `jaxperf watch`"
     ),
 }
+# public from JAX 0.8 on
+ENABLE_X64 = Internal("jax.experimental", "enable_x64", "float64 beside float32")
 ALL = tuple(value for value in list(vars().values()) if isinstance(value, Internal))
 
 
@@ -70,6 +72,27 @@ def get(internal: Internal) -> Any:
         name = f"{internal.module}.{internal.attribute}"
         line = f"{internal.feature} is not available with JAX {version}, which has no {name}"
         raise JaxperfError(f"{line}; a newer jaxperf may know its new name") from None
+
+
+def stop_listening(kind: str, listener: Any) -> None:
+    """Have JAX no longer call a listener of its monitoring.
+
+    Args:
+      kind: "event_duration" or "scalar".
+      listener: what `jax.monitoring.register_*_listener` was given.
+    """
+    monitoring = importlib.import_module("jax.monitoring")
+    public = getattr(monitoring, f"unregister_{kind}_listener", None)
+    unregister = public or get(STOP_LISTENING[kind])
+    unregister(listener)
+
+
+def enable_x64(on: bool) -> Any:
+    """Return a context in which JAX computes in 64 bits, or does not."""
+    public = getattr(importlib.import_module("jax"), "enable_x64", None)
+    if public is None:
+        public = get(ENABLE_X64)
+    return public(on)
 
 
 def loaded(internal: Internal) -> Any:

@@ -21,6 +21,7 @@ import numpy as np
 import psutil
 from jax import lax
 
+from jaxperf import jax_internals
 from jaxperf.measure.dispatch import asynchronous_loop
 from jaxperf.measure.rounds import interleaved
 from jaxperf.measure.timing import Wait, block, measure, time_value
@@ -61,7 +62,7 @@ def matrix_rate(dtype: str) -> Measurement:
     Args:
       dtype: of both matrices; the product of integers is int32.
     """
-    with jax.enable_x64(dtype == "float64"):
+    with jax_internals.enable_x64(dtype == "float64"):
         result = jnp.int32 if dtype == "int8" else None
         product = jax.jit(lambda x: jnp.matmul(x, x, preferred_element_type=result))
         x, elapsed_s = _long_product(product, dtype)

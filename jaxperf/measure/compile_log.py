@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from jaxperf import jax_internals
 from jaxperf.errors import JaxperfError
 
 DEBUG_FLAGS = (
@@ -69,7 +70,7 @@ def watch_compilation() -> Iterator[CompileLog]:
     try:
         yield log
     finally:
-        jax.monitoring.unregister_event_duration_listener(listen)
+        jax_internals.stop_listening("event_duration", listen)
 
 
 @contextmanager

@@ -241,10 +241,8 @@ class Watcher:
         ):
             if kind == "scalar" and not hasattr(monitoring, "register_scalar_listener"):
                 continue
-            public = getattr(monitoring, f"unregister_{kind}_listener", None)
-            stop = public or jax_internals.get(jax_internals.STOP_LISTENING[kind])  # before JAX 0.8.2
             with self.losses.guard("what was compiled after the program removed JAX's listeners"):
-                stop(listener)
+                jax_internals.stop_listening(kind, listener)
 
     def _clearing_listeners(self, clear: Callable[[], None]) -> Callable[[], None]:
         """Wrap `jax.monitoring.clear_event_listeners` to remove the program's own listeners only."""
