@@ -28,10 +28,9 @@ import timeit
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 from jaxperf import flags
-from jaxperf.flags import at_least
 from jaxperf.measure import current_environment
 from jaxperf.result import About, Measurement, ratio_of, save_result
 from jaxperf.result.formatting import format_quantity
@@ -48,8 +47,8 @@ WORKER = "--pyperf"  # how pyperf starts this script again
 class Config:
     """What is timed, and how often."""
 
-    passes: Annotated[int, at_least(1)] = 5  # turns that each timer gets at each function
-    processes: Annotated[int, at_least(1)] = 5  # of pyperf, for each function
+    passes: int = 5  # turns that each timer gets at each function
+    processes: int = 5  # of pyperf, for each function
     also: tuple[Path, ...] = ()  # folders to import pyperf and torch from
     out: Path = Path("results")  # folder of the result
 
@@ -141,8 +140,9 @@ def main(config: Config) -> int:
     recorder = Recorder(
         SECTION, current_environment(), {"passes": config.passes}, command=shlex.join(sys.argv)
     )
+    from known_durations import step_s
+
     from jaxperf.measure.other_load import other_load
-    from jaxperf.selfcheck.known import step_s
 
     with other_load() as watch:
         elsewhere = with_pyperf(config)
@@ -188,4 +188,4 @@ if __name__ == "__main__":
     else:
         from jaxperf.process import ended
 
-        raise SystemExit(ended(lambda: main(flags.parse_argv(Config, __doc__ or ""))))
+        raise SystemExit(ended(lambda: main(flags.parse_config(Config, __doc__))))

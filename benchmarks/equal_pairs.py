@@ -5,8 +5,7 @@
     python benchmarks/equal_pairs.py --percent 5 --pairs 100
     python benchmarks/equal_pairs.py --rules compare
 
-Both programs are the compiled loop of `jaxperf selfcheck`. That command also times programs that differ, and
-more values than the rules ask for, which takes four times as long. The exit status is 1 where `Ratio` told so
+Both programs are the compiled loop of verdicts.py. The exit status is 1 where `Ratio` told so
 many pairs of equal programs apart that a chance of 5 % is ruled out. The share of `compare` is only shown. It
 judges two runs, one after the other, and no rule can know that a shared host changed its speed between them.
 """
@@ -23,10 +22,7 @@ import os
 from collections import Counter
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Literal
-
-from jaxperf.cli.commands import Measure
-from jaxperf.flags import at_least
+from typing import Literal
 
 REPORT = 50  # pairs between two lines
 
@@ -35,7 +31,7 @@ REPORT = 50  # pairs between two lines
 class Config:
     """How many pairs, of what."""
 
-    pairs: Annotated[int, at_least(1)] = 400
+    pairs: int = 400
     percent: Literal[0, 2, 5, 10, 20] = 0  # how much more work the second program does
     loaded: bool = False  # beside a busy program on each core
     rules: tuple[Literal["Ratio", "compare"], ...] = ("Ratio", "compare")
@@ -44,15 +40,16 @@ class Config:
 def main(config: Config) -> int:
     """Print, every so many pairs, how many were told apart so far; 1 if `Ratio` breaks its promise."""
     os.environ |= {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "1"}  # before JAX is imported
+    import verdicts
+
     from jaxperf.measure.keep_awake import cores_busy
     from jaxperf.measure.other_load import other_load
     from jaxperf.result.machine import cores
-    from jaxperf.selfcheck import verdicts
 
     parts, other = verdicts.programs(config.percent), f"{config.percent} %" if config.percent else "equal"
     pair = {name: parts[name] for name in (verdicts.BASE, other)}
     trial = {
-        "Ratio": partial(verdicts.in_rounds, pair, rounds=Measure.rounds, budget_s=Measure.budget_s),
+        "Ratio": partial(verdicts.in_rounds, pair, rounds=15, budget_s=5.0),
         "compare": partial(verdicts.in_runs, pair),
     }
     judge = {"Ratio": verdicts.by_ratio, "compare": verdicts.by_ranks}
@@ -82,4 +79,4 @@ if __name__ == "__main__":
     from jaxperf import flags
     from jaxperf.process import ended
 
-    raise SystemExit(ended(lambda: main(flags.parse_argv(Config, __doc__ or ""))))
+    raise SystemExit(ended(lambda: main(flags.parse_config(Config, __doc__))))

@@ -337,4 +337,4 @@ if __name__ == "__main__":
     else:
         sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
         # after a signal the namespaces go too
-        raise SystemExit(ended(lambda: main(flags.parse_argv(Config, __doc__ or ""))))
+        raise SystemExit(ended(lambda: main(flags.parse_config(Config, __doc__))))

@@ -19,13 +19,11 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated
 
-from jaxperf.cli.commands import Measure
-from jaxperf.flags import at_least
+from verdicts import by_ranks, by_ratio
+
 from jaxperf.measure.rounds import rounds_to_add
 from jaxperf.result import Measurement
-from jaxperf.selfcheck.verdicts import by_ranks, by_ratio
 
 SPREADS = (0.01, 0.02, 0.03, 0.04, 0.05, 0.06, 0.08, 0.12)
 ROUNDS = (6, 12, 20, 40, 100)
@@ -38,7 +36,7 @@ IQR_OF_SIGMA = 1.349
 class Config:
     """How much is simulated."""
 
-    trials: Annotated[int, at_least(1)] = 200  # per row
+    trials: int = 200  # per row
     difference: float = 0.05  # the true one
 
 
@@ -67,7 +65,7 @@ def rounds_that_stop(rng: random.Random, spread: float, factor: float) -> list[M
     """Draw two programs' values in rounds, until these know the ratio."""
     first: list[float] = []
     other: list[float] = []
-    more = Measure.rounds
+    more = 15
     while more and len(first) < MOST:
         for _ in range(more):
             first.append(rng.lognormvariate(0, spread / IQR_OF_SIGMA))
@@ -107,4 +105,4 @@ if __name__ == "__main__":
     from jaxperf import flags
     from jaxperf.process import ended
 
-    raise SystemExit(ended(lambda: main(flags.parse_argv(Config, __doc__ or ""))))
+    raise SystemExit(ended(lambda: main(flags.parse_config(Config, __doc__))))

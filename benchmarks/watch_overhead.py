@@ -30,12 +30,11 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 
 from jaxperf import flags
-from jaxperf.flags import at_least
 from jaxperf.process import ended
 from jaxperf.result.store import check_writable, write_whole
 from jaxperf.watch import session, watch
@@ -56,8 +55,8 @@ CALL_S = 0.05  # of the program, after which a phase may end
 class Config:
     """How often, how long, and which programs."""
 
-    runs: Annotated[int, at_least(3)] = 5  # of each program, without and with the profiler
-    seconds: Annotated[float, at_least(2)] = 10.0  # that watch works in each run; a run takes twice as long
+    runs: int = 5  # of each program, without and with the profiler
+    seconds: float = 10.0  # that watch works in each run; a run takes twice as long
     only: tuple[str, ...] = ()  # programs, by their titles; all of them if none are given
     profiler: Literal["both", "with", "without"] = "both"  # one of the two, or each in its runs
     json: Path | None = None  # the file that keeps the ratios
@@ -239,4 +238,4 @@ def main(config: Config) -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(ended(lambda: main(flags.parse_argv(Config, __doc__ or ""))))
+    raise SystemExit(ended(lambda: main(flags.parse_config(Config, __doc__))))

@@ -32,7 +32,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal
 
 import jax
 import jax.numpy as jnp
@@ -46,7 +45,6 @@ from jaxperf.checkpoints import Checkpoints, digest
 from jaxperf.data import check_source, epoch_batches, fashion_mnist, padded_batches
 from jaxperf.distributed import check_same, stop_signal, together
 from jaxperf.errors import JaxperfError
-from jaxperf.flags import at_least, between, more_than
 from jaxperf.process import ended, follow_parent, leave, say
 from jaxperf.result import About, Measurement
 from jaxperf.result.store import check_writable, save_result
@@ -74,30 +72,37 @@ RECIPES = {
 }
 
 
-@dataclass(frozen=True)
-class Config:
-    """The flags; where a recipe has a value, None stands for it."""
-
-    model: Literal["lenet", "resnet18"] | None = None  # lenet, or the fast recipe's resnet18, if not given
-    recipe: Literal["book", "fast"] = "book"  # fast: few epochs with one cycle of the learning rate
-    dtype: Literal["float32", "bfloat16"] = "float32"  # to compute in; parameters stay float32
-    devices: Annotated[int, between(1, 1024)] = 1  # of one process; a CPU is divided into so many
-    epochs: Annotated[int | None, at_least(1)] = None  # of each training
-    batch_size: Annotated[int | None, at_least(1)] = None  # images of an update, on all devices together
-    lr: Annotated[float | None, more_than(0)] = None  # learning rate; the fast recipe's largest
-    updates: Annotated[int | None, at_least(1)] = None  # of an epoch; as many as 60,000 images have batches
-    seeds: Annotated[tuple[int, ...], at_least(0)] = (0,)  # of weights and order; a training each
-    data_folder: Path | None = None  # of the four IDX files; otherwise the first source that works
-    checkpoints: Path | None = None  # folder to save the training in while it runs
-    resume: bool = False  # go on from the newest checkpoint, if there is one
-    every_steps: Annotated[int, at_least(1)] = 100  # save after so many updates, and after each epoch
-    compile_cache: Path | None = None  # folder to keep the compiled programs in, for the next start
-    json: Path | None = None  # keep the result in this file
-    smoke: bool = False  # toy sizes, in seconds; the times mean nothing
-
-    def __post_init__(self) -> None:
-        if self.resume and not self.checkpoints:
-            raise JaxperfError("--resume is given without a folder; add --checkpoints DIR")
+def parse(arguments=None):
+    """Read the flags; where a recipe has a value, None stands for it."""
+    parser = flags.Parser("train.py", __doc__.split("\n\n")[0])
+    flag, at_least_1 = parser.add_argument, flags.whole(1)
+    flag("--model", choices=("lenet", "resnet18"), help="lenet, or the fast recipe's resnet18, if not given")
+    flag("--recipe", choices=("book", "fast"), default="book",
+         help="fast: few epochs with one cycle of the learning rate")
+    flag("--dtype", choices=("float32", "bfloat16"), default="float32",
+         help="to compute in; parameters stay float32")
+    flag("--devices", type=flags.whole(1, 1024), default=1, metavar="N",
+         help="of one process; a CPU is divided into so many")
+    flag("--epochs", type=at_least_1, metavar="N", help="of each training")
+    flag("--batch-size", type=at_least_1, metavar="N", help="images of an update, on all devices together")
+    flag("--lr", type=flags.number(0, above=True), metavar="X", help="rate; the fast recipe's largest")
+    flag("--updates", type=at_least_1, metavar="N", help="of an epoch; as many as 60,000 images have batches")
+    flag("--seeds", type=flags.whole(0), nargs="+", default=(0,), metavar="N",
+         help="of weights and order; a training each")
+    flag("--data-folder", type=Path, metavar="DIR",
+         help="of the four IDX files; otherwise the first source that works")
+    flag("--checkpoints", type=Path, metavar="DIR", help="folder to save the training in while it runs")
+    flag("--resume", action="store_true", help="go on from the newest checkpoint, if there is one")
+    flag("--every-steps", type=at_least_1, default=100, metavar="N",
+         help="save after so many updates, and after each epoch")
+    flag("--compile-cache", type=Path, metavar="DIR",
+         help="folder to keep the compiled programs in, for the next start")
+    flag("--json", type=flags.file_path, metavar="FILE", help="keep the result in this file")
+    flag("--smoke", action="store_true", help="toy sizes, in seconds; the times mean nothing")
+    config = parser.parse_args(arguments)
+    if config.resume and not config.checkpoints:
+        raise JaxperfError("--resume is given without a folder; add --checkpoints DIR")
+    return config
 
 
 def recipe_of(config):
@@ -255,7 +260,7 @@ def devices_of(config):
         devices = jax.devices()
     except RuntimeError as e:
         raise JaxperfError(f"JAX does not start ({str(e).splitlines()[0]}); see `jaxperf doctor`") from None
-    check_same((replace(config, json=None), jax.__version__, np.__version__))
+    check_same(({**vars(config), "json": None}, jax.__version__, np.__version__))
     if len(devices) < config.devices:
         raise JaxperfError(f"--devices is {config.devices}, and JAX has {len(devices)}; give fewer")
     return devices if jax.process_count() > 1 else devices[: config.devices]
@@ -388,7 +393,7 @@ def run(config, recipe):
 def main():
     """Read the flags, set what JAX reads when it starts, and train, alone or with other processes."""
     follow_parent()
-    config = flags.parse_argv(Config, __doc__)
+    config = parse()
     recipe = recipe_of(config)
     check_source("auto", config.data_folder)
     if config.json:  # better now than after the training

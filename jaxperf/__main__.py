@@ -6,9 +6,9 @@ from jaxperf.process import end_at_once
 def main() -> int:
     """Run the command line; Ctrl-C is quiet from the first moment, while the rest is imported."""
     end_at_once()
-    from jaxperf.cli import command_line
+    from jaxperf import cli
 
-    return command_line.main()
+    return cli.main()
 
 
 if __name__ == "__main__":

@@ -1,197 +1,256 @@
-"""Command-line flags from frozen dataclasses, with errors of one line.
+"""Flags: argparse, whose mistakes are one line here, and numbers with bounds.
 
-tyro reads the dataclass (types, defaults, comments). This module adds that a wrong flag gives one line on
-standard error instead of a large box, and that types can have bounds, `rounds: Annotated[int, at_least(1)]`.
+    parser = Parser("demo.py", "What is shown.")
+    parser.add_argument("--size", type=whole(1), default=2000, metavar="N", help="rows of the matrices")
+    options = parser.parse_args()
+
+A mistake raises `JaxperfError` with the flag, the value and what to give, or the nearest flag that there is.
 """
 
 from __future__ import annotations
 
-import contextlib
+import argparse
 import dataclasses
 import difflib
-import io
 import math
-import os
 import re
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Annotated, Any, get_args, get_origin, get_type_hints
+from typing import Any, NoReturn, TypeVar
 
-import tyro
+from jaxperf.errors import JaxperfError, to_one_line
 
-from jaxperf.errors import JaxperfError
-
-NARROWEST, WIDEST = 40, 400  # columns that help and errors are laid out for
-
-
-@dataclass(frozen=True)
-class Bounds:
-    """The range of a number; `open_low` excludes `low` itself."""
-
-    low: float = -math.inf
-    high: float = math.inf
-    open_low: bool = False
-
-    def allow(self, value: float) -> bool:
-        """Return whether a number is finite and within the bounds."""
-        above = value > self.low if self.open_low else value >= self.low
-        return above and value <= self.high and abs(value) < math.inf
-
-    def __str__(self) -> str:
-        low = f"more than {self.low:g}" if self.open_low else f"at least {self.low:g}"
-        return low + (f" and at most {self.high:g}" if self.high < math.inf else "")
+Config = TypeVar("Config")
+NARROWEST, WIDEST = 40, 100  # columns that help is laid out for
 
 
-def at_least(low: float) -> Bounds:
-    """Return bounds for `Annotated`: `low` or more."""
-    return Bounds(low)
-
-
-def more_than(low: float) -> Bounds:
-    """Return bounds for `Annotated`: more than `low`."""
-    return Bounds(low, open_low=True)
-
-
-def between(low: float, high: float) -> Bounds:
-    """Return bounds for `Annotated`: from `low` to `high`, both included."""
-    return Bounds(low, high)
-
-
-def check_bounds(instance: Any) -> None:
-    """Reject a dataclass with a number outside the bounds in its type; tuples are checked by element.
-
-    Raises:
-      JaxperfError: a number is outside; the message names the flag, the value and the bounds.
-    """
-    for name, hint in get_type_hints(type(instance), include_extras=True).items():
-        value = getattr(instance, name)
-        if dataclasses.is_dataclass(value):
-            check_bounds(value)
-        bounds = [b for b in get_args(hint) if isinstance(b, Bounds)] if get_origin(hint) is Annotated else []
-        flag = f"--{name.replace('_', '-')}"
-        if bounds and isinstance(value, tuple) and not value:
-            raise JaxperfError(f"{flag} is empty; give at least one number")
-        for number in value if isinstance(value, tuple) else (value,):
-            if bounds and number is not None and not bounds[0].allow(number):
-                raise JaxperfError(f"{flag} is {number}; give {bounds[0]}")
-
-
-def check_exclusive(**given: bool) -> None:
-    """Reject switches that exclude each other, by their names.
-
-    Raises:
-      JaxperfError: more than one is given.
-    """
-    if sum(given.values()) > 1:
-        raise JaxperfError(f"{' and '.join(f'--{name}' for name in given)} exclude each other; give one")
-
-
-def parse(kind: Any, *, args: Sequence[str], default: Any = None, prog: str, description: str = "") -> Any:
-    """Parse the flags `args` into an instance of the dataclass `kind`.
+class Parser(argparse.ArgumentParser):
+    """The parser of one command or script.
 
     Args:
-      kind: a dataclass (or an `Annotated` one); each field is a flag, and its docstring is the help.
-      args: the arguments after the program's name.
-      default: an instance whose values apply where no flag is given.
-      prog: the program's name in messages.
-      description: text above the list of flags.
+      prog: what the user types to run it.
+      about: paragraphs above the list of flags.
+      usage: in place of the usage that argparse makes from the flags.
+      hint: ends the line about a word that is not understood.
+    """
+
+    def __init__(self, prog: str, about: str = "", *, usage: str | None = None, hint: str = "") -> None:
+        super().__init__(
+            prog=prog,
+            description=about,
+            usage=usage,
+            formatter_class=_Help,
+            allow_abbrev=False,
+            add_help=False,
+        )
+        self.hint = hint
+        self.add_argument("-h", "--help", action="help", help="show this help and exit")
+
+    def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
+        """Return the flags in `args`, by default the script's own; words may stand among flags.
+
+        Raises:
+          JaxperfError: a flag is unknown or lacks its value, or a value is not what it should be.
+        """
+        words = sys.argv[1:] if args is None else list(args)
+        if "" in words:
+            self.error("a word is empty; give a value, or leave the flag out")
+        words = [_with_dashes(word) for word in words]
+        options, unknown = self.parse_known_intermixed_args(words, namespace)
+        if unknown:
+            self._refuse(unknown)
+        return options
+
+    def error(self, message: str) -> NoReturn:
+        """Raise JaxperfError for argparse's message about a mistake."""
+        raise JaxperfError(f"{to_one_line(_sentence(message))}; see `{self.prog} --help`")
+
+    def _refuse(self, unknown: Sequence[str]) -> NoReturn:
+        flags = [word.partition("=")[0] for word in unknown if word.startswith("-")]
+        if not flags:
+            self.error(f"{' '.join(unknown)}: not understood{self.hint}")
+        known = [flag.strip("-") for flag in self._option_string_actions if flag != flags[0]]
+        suggestion = did_you_mean(flags[0].strip("-"), known, start="--")
+        self.error(f"there is no flag {flags[0]}{suggestion}{self.hint}")
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """Check a value against the choices of its flag; argparse's own line differs among Pythons."""
+        if action.choices is not None and value not in action.choices:
+            choices = [str(choice) for choice in action.choices]
+            suggestion = did_you_mean(str(value), choices)
+            raise argparse.ArgumentError(action, f"is {value!r}; give {one_of(choices)}{suggestion}")
+
+
+def _with_dashes(word: str) -> str:
+    """Return a flag as it is declared, where it was typed as the name of its parameter: "--batch_size=8"."""
+    flag, equals, value = word.partition("=")
+    return f"{flag.replace('_', '-')}{equals}{value}" if re.fullmatch(r"--[a-z][\w-]*", flag) else word
+
+
+class _Help(argparse.HelpFormatter):
+    """Lays help out for the terminal's width, within limits, and names the defaults that say something."""
+
+    def __init__(self, prog: str, **options: Any) -> None:
+        columns = min(max(NARROWEST, shutil.get_terminal_size().columns), WIDEST)
+        super().__init__(prog, **{**options, "max_help_position": 26, "width": columns})
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        paragraphs = re.split(r"\n\s*\n", text.strip())
+        return "\n\n".join(super(_Help, self)._fill_text(some, width, indent) for some in paragraphs)
+
+    def _expand_help(self, action: argparse.Action) -> str:
+        """Return the help of a flag with its default; nothing in it is a pattern, so it may contain "%"."""
+        text, default = action.help or "", _default_text(action.default)
+        return text if default in text else f"{text} {default}"
+
+
+def _default_text(value: Any) -> str:
+    """Return a default as help shows it; "" if it says nothing."""
+    if value in (None, argparse.SUPPRESS, "", (), []) or isinstance(value, bool):
+        return ""
+    return f"(default: {' '.join(map(str, value)) if isinstance(value, tuple | list) else value})"
+
+
+def did_you_mean(word: str, words: Iterable[str], *, start: str = "") -> str:
+    """Return a question with the word that is nearest to the one typed, after `start`; "" if none is."""
+    nearest = difflib.get_close_matches(word, list(words), n=1, cutoff=0.6)
+    return f" (did you mean {start}{nearest[0]}?)" if nearest else ""
+
+
+def one_of(words: Sequence[str]) -> str:
+    """Return words as a choice in a sentence: "auto, cpu or gpu"."""
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
+
+
+def whole(low: float = -math.inf, high: float = math.inf) -> Callable[[str], int]:
+    """Return the type of a flag that takes a whole number within bounds, both included."""
+    return _bounded(int, "a whole number", low, high)
+
+
+def number(low: float = -math.inf, high: float = math.inf, *, above: bool = False) -> Callable[[str], float]:
+    """Return the type of a flag that takes a finite number within bounds; `above` excludes `low` itself."""
+    return _bounded(float, "a number", low, high, above=above)
+
+
+def _bounded(
+    kind: Callable[[str], Any], name: str, low: float, high: float, *, above: bool = False
+) -> Callable[[str], Any]:
+    bounds = []
+    if low > -math.inf:
+        bounds.append(f"more than {low:g}" if above else f"at least {low:g}")
+    if high < math.inf:
+        bounds.append(f"at most {high:g}")
+    wanted = " and ".join(bounds)
+    finite = f"a finite number of {wanted}" if wanted else "a finite number"
+
+    def convert(word: str) -> Any:
+        try:
+            value = kind(word)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"is {word!r}; give {name}") from None
+        if not -math.inf < value < math.inf:
+            raise argparse.ArgumentTypeError(f"is {word}; give {finite}")
+        is_inside = (value > low if above else value >= low) and value <= high
+        if not is_inside:
+            raise argparse.ArgumentTypeError(f"is {word}; give {wanted}")
+        return value
+
+    return convert
+
+
+def file_path(word: str) -> Path:
+    """Return a flag's value as the path of a file to write; standard output, "-", is none.
 
     Raises:
-      JaxperfError: an unknown flag, a value of the wrong type, or one that the dataclass rejects.
+      ArgumentTypeError: it is "-".
     """
-    shown = io.StringIO()
-    extra: dict[str, Any] = {} if default is None else {"default": default}
-    try:
-        asks_help = bool({"-h", "--help"} & set(args))
-        with contextlib.redirect_stderr(shown), _columns(_help_columns() if asks_help else WIDEST):
-            parsed = tyro.cli(
-                kind,
-                args=list(args),
-                prog=prog,
-                description=description,
-                config=(tyro.conf.FlagCreatePairsOff,),
-                **extra,
-            )
-        check_bounds(parsed)
-        return parsed
-    except SystemExit as e:
-        if e.code in (0, None):  # --help
-            sys.stderr.write(shown.getvalue())
-            raise
-        raise JaxperfError(f"{_first_paragraph(shown.getvalue(), args, prog)}; see `{prog} --help`") from None
+    if word == "-":
+        raise argparse.ArgumentTypeError("is '-'; give a file, since the report goes to standard output")
+    return Path(word)
 
 
-def parse_argv(kind: Any, about: str = "") -> Any:
-    """Parse the flags of the running script into an instance of the dataclass `kind`.
+def add_parameter(parser: Parser, name: str, default: Any, help: str = "") -> None:
+    """Add a flag for a parameter, whose type is that of its default.
 
     Args:
-      kind: as for `parse`.
-      about: the script's docstring, whose first line is shown above the list of flags.
+      parser: takes the flag.
+      name: of the parameter; `batch_size` is the flag `--batch-size`.
+      default: False or True is a switch, a tuple takes one value or more of its first element's type, and
+        None is a path that need not be given. A number is not below 0, or 1 if its default is a count, unless
+        the default itself is.
+      help: what it means.
+    """
+    flag = name.replace("_", "-")
+    if isinstance(default, bool):
+        action = "store_false" if default else "store_true"
+        parser.add_argument(f"--no-{flag}" if default else f"--{flag}", dest=name, action=action, help=help)
+        return
+    several = isinstance(default, tuple)
+    like = (default[0] if default else "") if several else default
+    kind: Callable[[str], Any]
+    if isinstance(like, int):
+        kind, metavar = whole(min(like, 1)), "N"
+    elif isinstance(like, float):
+        kind, metavar = number(min(like, 0.0)), "X"
+    elif like is None or isinstance(like, Path):
+        kind, metavar = Path, "PATH"
+    else:
+        kind, metavar = str, "WORD"
+    help = help or _default_text(default)
+    options: dict[str, Any] = {"action": _Tuple, "nargs": "+"} if several else {}
+    parser.add_argument(
+        f"--{flag}",
+        type=kind,
+        default=default,
+        metavar=metavar,
+        help=help,
+        **options,
+    )
+
+
+def parse_config(kind: type[Config], about: str | None = None) -> Config:
+    """Return the flags of the running script, one for each field of a dataclass, whose defaults they have.
+
+    Args:
+      kind: the dataclass; fields have the defaults that `add_parameter` takes.
+      about: the script's docstring, whose first line stands above the list of flags.
 
     Raises:
-      JaxperfError: as `parse`.
+      JaxperfError: as `Parser.parse_args`.
     """
-    name, title = Path(sys.argv[0]).name, about.split("\n", maxsplit=1)[0]
-    return parse(kind, args=sys.argv[1:], prog=name, description=title)
+    parser = Parser(Path(sys.argv[0]).name, (about or "").split("\n", maxsplit=1)[0])
+    for field in dataclasses.fields(kind):  # type: ignore[arg-type]
+        add_parameter(parser, field.name, field.default)
+    return kind(**vars(parser.parse_args()))
 
 
-def _help_columns() -> int:
-    """Return the terminal's width, within limits: for 1 to 5 columns, rich lays out the help for minutes."""
-    return min(max(NARROWEST, shutil.get_terminal_size().columns), WIDEST)
+class _Tuple(argparse.Action):
+    """Stores several values as a tuple."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: Any = None) -> None:
+        setattr(namespace, self.dest, tuple(values))
 
 
-@contextlib.contextmanager
-def _columns(count: int) -> Iterator[None]:
-    """Make the terminal appear `count` columns wide; at 400, tyro breaks no sentence in its error box."""
-    before = os.environ.get("COLUMNS")
-    os.environ["COLUMNS"] = str(count)
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ["COLUMNS"]
-        else:
-            os.environ["COLUMNS"] = before
-
-
-def _first_paragraph(box: str, args: Sequence[str], prog: str) -> str:
-    """Return the sentence in tyro's box: the text before the first rule, plus a suggestion.
-
-    The title is in the frame, or, if the terminal has no UTF-8 and so no frame, a separate part.
-    """
-    framed = "╭" in box
-    parts: list[list[str]] = [[]]
-    for line in box.splitlines():
-        content = line.strip(" │")
-        if re.fullmatch("[─-]{3,}", content):
-            parts.append([])
-        elif content and content[0] not in "╭╰":
-            parts[-1].append(content)
-    parts = parts[0 if framed else 1 :] or [[]]
-    text = "".join(c for c in " ".join(parts[0]).rstrip(".") if c.isprintable())  # no escape codes from args
-    number = r"(\bINT\b.* instantiated from \[|int\(\) with base 10: |float: )'(.*?)'"
-    if value := re.search(rf"Error parsing (?:-\w/)?(--[\w-]+): .*{number}", text):
-        text = f"{value[1]} is {value[3]!r}; give a {'number' if 'float' in value[2] else 'whole number'}"
-    near = next((_near_flag(rows, args, prog) for rows in parts[1:] if "Perhaps you meant:" in rows), "")
-    if wrong := re.match(r"invalid choice '(.*)' for argument .*Expected one of \((.+)\)", text):
-        choices = sorted(set(re.findall("'(.*?)'", wrong[2])) - {"None"})  # tyro's order varies
-        text = text.replace(wrong[2], ", ".join(map(repr, choices)))
-        near = next(iter(difflib.get_close_matches(wrong[1], choices, n=1)), "")
-    return f"{text} (did you mean {near}?)" if near else text or "these flags are not understood"
-
-
-def _near_flag(rows: Sequence[str], args: Sequence[str], prog: str) -> str:
-    """Return the first flag among tyro's suggestions that was not typed and that the command has, or ""."""
-    commands: dict[str, list[str]] = {}  # of each flag; none if the program has no commands
-    flag = ""
-    for row in rows:
-        if option := re.match(r"(?:-\w, )?(--[\w-]+)", row):
-            flag = option[1]
-            commands.setdefault(flag, [])
-        elif flag and re.fullmatch(r"in .* --help", row):
-            commands[flag].append(row)
-    own = f"in {prog} {args[0]} --help"
-    return next((f for f, where in commands.items() if f not in args and (not where or own in where)), "")
+def _sentence(message: str) -> str:
+    """Return argparse's message about a mistake as a sentence that begins with the flag."""
+    missing = re.match(r"the following arguments are required: (.*)", message, re.DOTALL)
+    if missing:
+        names = missing[1].split(", ")
+        return f"{' and '.join(names)} {'are' if len(names) > 1 else 'is'} missing"
+    about = re.match(r"argument ([^:]+): (.*)", message, re.DOTALL)
+    if not about:
+        return message
+    flag, text = about[1].split("/")[-1], about[2]
+    other = re.match(r"not allowed with argument (\S+)", text)
+    if other:
+        return f"{other[1]} and {flag} exclude each other; give one"
+    for start, sentence in (
+        ("expected one argument", "needs a value"),
+        ("expected at least one argument", "needs at least one value"),
+        ("ignored explicit argument", "takes no value"),
+    ):
+        if text.startswith(start):
+            return f"{flag} {sentence}"
+    return f"{flag} {text}"

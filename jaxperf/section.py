@@ -19,9 +19,8 @@ import os
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import jax
 import matplotlib.style
@@ -38,31 +37,6 @@ from jaxperf.result.recorder import Recorder
 
 STYLE = Path(__file__).with_name("figures.mplstyle")
 PLATFORMS = {"cpu": "cpu", "gpu": "cuda,cpu"}  # with a GPU, the host is a device too
-
-
-@dataclass(frozen=True)
-class Options:
-    """The flags that all sections share."""
-
-    devices: Annotated[int, flags.between(1, 1024)] = 1
-    """How many devices to use; a CPU is divided into so many."""
-    platform: Literal["auto", "cpu", "gpu"] = "auto"
-    """Where to run; auto takes a GPU if JAX finds one."""
-    smoke: bool = False
-    """Run every cell at toy size, in seconds; the times mean nothing."""
-    full: bool = False
-    """Run the long version, as on the pages of the book."""
-    answers: bool = False
-    """Run the answers to the exercises too."""
-    verbose: bool = False
-    """Print the text of the section too."""
-    json: Path | None = None
-    """Keep the measurements and claims in this file."""
-    notebook: Path | None = None
-    """Keep the executed notebook in this file."""
-
-    def __post_init__(self) -> None:
-        flags.check_exclusive(smoke=self.smoke, full=self.full)
 
 
 def section(
@@ -121,29 +95,36 @@ def section(
 
 
 def _parse(about: catalogue.SectionEntry, values: Mapping[str, Any], arguments: Sequence[str]) -> Any:
-    """Read the flags: the section's parameters, and those that all sections share."""
-    fields = [(name, _flag_type(value), dataclasses.field(default=value)) for name, value in values.items()]
-    parameters = [field for field in fields if field[0] != "devices"]
-    kind = dataclasses.make_dataclass("Flags", parameters, bases=(Options,), frozen=True)
-    kind.__doc__ = about.question
-    default = kind(**values)
-    prog = Path(sys.argv[0]).name
-    return flags.parse(kind, args=arguments, default=default, prog=prog, description=about.question)
+    """Read the flags that all sections share, and a flag for each of the section's parameters."""
+    parser = flags.Parser(Path(sys.argv[0]).name, about.question)
+    add = parser.add_argument
+    add(
+        "--devices", type=flags.whole(1, 1024), default=values["devices"], metavar="N",
+        help="how many devices to use; a CPU is divided into so many",
+    )  # fmt: skip
+    add(
+        "--platform", choices=("auto", "cpu", "gpu"), default="auto",
+        help="where to run; auto takes a GPU if JAX finds one",
+    )  # fmt: skip
+    size = parser.add_mutually_exclusive_group()
+    size.add_argument(
+        "--smoke", action="store_true", help="run every cell at toy size, in seconds; the times mean nothing"
+    )
+    size.add_argument("--full", action="store_true", help="run the long version, as on the pages of the book")
+    add("--answers", action="store_true", help="run the answers to the exercises too")
+    add("--verbose", action="store_true", help="print the text of the section too")
+    add("--json", type=flags.file_path, metavar="FILE", help="keep the measurements and claims in this file")
+    add("--notebook", type=flags.file_path, metavar="FILE", help="keep the executed notebook in this file")
+    for name, value in values.items():
+        if name != "devices":
+            flags.add_parameter(parser, name, value)
+    return parser.parse_args(arguments)
 
 
 def _is_given(name: str, arguments: Sequence[str]) -> bool:
     """Return whether the command line sets a parameter."""
     flag = "--" + name.replace("_", "-")
     return any(word.partition("=")[0].replace("_", "-") == flag for word in arguments)
-
-
-def _flag_type(value: Any) -> Any:
-    """Return the type of a flag whose default is `value`."""
-    if value is None:
-        return Path | None
-    if isinstance(value, tuple):
-        return tuple[type(value[0]) if value else str, ...]  # type: ignore[misc]
-    return type(value)
 
 
 def _choose_devices(count: int, cpu_devices: int, platform: str) -> None:
@@ -162,7 +143,7 @@ class Section(Recorder):
     """One run of a section, made by `section`; `s.epochs` is the value of its parameter `epochs`."""
 
     def __init__(
-        self, about: catalogue.SectionEntry, values: Mapping[str, Any], options: Options, programs: int = 0
+        self, about: catalogue.SectionEntry, values: Mapping[str, Any], options: Any, programs: int = 0
     ) -> None:
         command = shlex.join(["python", f"experiments/{about.name}.py", *sys.argv[1:]])
         super().__init__(about, current_environment(), dict(values), command=command, smoke=options.smoke)

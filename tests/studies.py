@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -11,8 +11,6 @@ STUDIES = Path(__file__).parents[1] / "benchmarks"
 
 
 def study(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, STUDIES / f"{name}.py")
-    assert spec and spec.loader
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    if str(STUDIES) not in sys.path:
+        sys.path.append(str(STUDIES))  # they import one another
+    return importlib.import_module(name)

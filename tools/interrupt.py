@@ -211,4 +211,4 @@ def main(config: Config) -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(ended(lambda: main(flags.parse_argv(Config, __doc__ or ""))))
+    raise SystemExit(ended(lambda: main(flags.parse_config(Config, __doc__))))

@@ -9,6 +9,11 @@ tests/experiments/test_lesson_code.py hold the numbers to their goals.
 
 from __future__ import annotations
 
+if __name__ == "__main__":
+    from jaxperf.process import end_at_once
+
+    end_at_once()  # while all else is imported, Ctrl-C is no traceback
+
 import argparse
 import ast
 import contextlib

@@ -87,4 +87,4 @@ def idx_labels(labels: Labels) -> bytes:
 
 
 if __name__ == "__main__":
-    raise SystemExit(ended(lambda: main(flags.parse_argv(Config, __doc__ or ""))))
+    raise SystemExit(ended(lambda: main(flags.parse_config(Config, __doc__))))

@@ -111,4 +111,4 @@ if __name__ == "__main__":
         _, _, path, count, patience, *section_flags = sys.argv
         in_this_process(path, int(count), float(patience), *section_flags)
     else:
-        raise SystemExit(ended(lambda: main(flags.parse_argv(Config, __doc__ or ""))))
+        raise SystemExit(ended(lambda: main(flags.parse_config(Config, __doc__))))

@@ -128,7 +128,7 @@ def main(path: Path, options: Any) -> int:
 
     Args:
       path: of the script.
-      options: an instance of `jaxperf.section.Options`.
+      options: the flags that all sections share, and the section's own.
     """
     follow_parent()
     end_at_once()

@@ -18,14 +18,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
-
-import tyro
 
 from jaxperf import process
 from jaxperf.compare.rows import measurements_by_key
 from jaxperf.errors import JaxperfError, to_one_line
-from jaxperf.flags import at_least, between
 from jaxperf.process import release_signals
 from jaxperf.result.record import Result
 from jaxperf.result.store import check_writable, load_result, write_whole
@@ -37,30 +33,27 @@ STEP_SUMMARY = "GITHUB_STEP_SUMMARY"  # GitHub Actions shows the Markdown that i
 
 @dataclass(frozen=True)
 class Gate:
-    """Run COMMAND several times and judge it against its baseline; what follows `--` is the command.
+    """What to judge, and how; the flags of `jaxperf gate` say more.
 
-    `{}` among them is replaced by the path of the result that it is to write, as in
-    `jaxperf gate baselines -- jaxperf measure train:step --json {}`. The first run stores the baseline.
-    Exit status: 0 not slower, 1 slower, 2 a mistake or a command that failed, 3 undecided: the machine is too
-    noisy, or only other machines have a baseline.
+    Attributes:
+      baseline: folder of the command's baselines, one per machine.
+      update: whether to store this run as the machine's baseline, whatever the verdict.
+      runs: processes to run, 4 at least.
+      least: differences up to this fraction do not count.
+      size: the slowdown that must be found.
+      alpha: chance of one or more wrong "slower" among all measurements.
+      out: folder that keeps the results of this run.
+      summary: file that takes the outcome as Markdown.
     """
 
-    baseline: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="BASELINE")]
-    """Folder of the command's baselines, one per machine."""
+    baseline: Path
     update: bool = False
-    """Store this run as the machine's baseline, whatever the verdict; the exit status is then 0."""
-    runs: Annotated[int, at_least(4)] = 7
-    """Processes to run; with fewer than 4 nothing can be decided."""
-    least: Annotated[float, between(0, 1)] = 0.02
-    """Differences up to this fraction do not count; 0.02 is 2 %."""
-    size: Annotated[float, between(0, 10)] = 0.10
-    """The slowdown that must be found; where noise could hide it, the verdict is undecided."""
-    alpha: Annotated[float, between(0, 1)] = 0.05
-    """Chance of one or more wrong "slower" among all measurements."""
-    out: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
-    """Keep the results of this run here."""
-    summary: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
-    """Write the outcome here as Markdown; under GitHub Actions the job's page shows it too."""
+    runs: int = 7
+    least: float = 0.02
+    size: float = 0.10
+    alpha: float = 0.05
+    out: Path | None = None
+    summary: Path | None = None
 
 
 def main(options: Gate, command: Sequence[str]) -> int:

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -47,29 +48,38 @@ class First:
 
 
 @forced_end()
-def main(options: Any) -> int:
-    """Measure what the command line names, print the result, and write it to the path given by `--json`.
+def main(
+    functions: Sequence[str],
+    *,
+    args: Sequence[str],
+    setup: str,
+    npz: Path | None,
+    jit: bool,
+    rounds: int,
+    budget_s: float,
+    json: Path | None,
+) -> int:
+    """Measure functions, print the result, and write it to `json`; the flags of `jaxperf measure` say more.
 
     Raises:
-      JaxperfError: a function, an argument or a file is not what it should be, or the reader's code raised.
+      JaxperfError: a function, an argument or a file is not what it should be, or the user's code raised.
     """
-    path = options.json and check_writable(options.json)
+    path = check_writable(json) if json else None
     refuse_debug_flags()
     environment = current_environment()
-    functions = _named(options.functions, jit=options.jit)
-    call_arguments = load_arguments(options.args, options.setup, options.npz)
+    by_name = _named(functions, jit=jit)
+    call_arguments = load_arguments(args, setup, npz)
     config = {
-        "functions": options.functions, "args": options.args, "setup": options.setup,
-        "npz": str(options.npz or ""), "jit": options.jit, "rounds": options.rounds,
-        "budget_s": options.budget_s,
+        "functions": tuple(functions), "args": tuple(args), "setup": setup, "npz": str(npz or ""), "jit": jit,
+        "rounds": rounds, "budget_s": budget_s,
     }  # fmt: skip
-    title = format_list(list(functions)) if len(functions) <= 3 else f"{len(functions)} functions"
-    section = About("measure", "", title, "Where does the time of a call go, and what limits it?")
-    recorder = Recorder(section, environment, config, command=shlex.join(["jaxperf", *sys.argv[1:]]))
-    tell(recorder, functions, call_arguments, rounds=options.rounds, budget_s=options.budget_s)
+    title = format_list(list(by_name)) if len(by_name) <= 3 else f"{len(by_name)} functions"
+    about = About("measure", "", title, "Where does the time of a call go, and what limits it?")
+    recorder = Recorder(about, environment, config, command=shlex.join(["jaxperf", *sys.argv[1:]]))
+    tell(recorder, by_name, call_arguments, rounds=rounds, budget_s=budget_s)
     if path:
         save_result(recorder.result(), path)
-    print(to_one_line(f"result: {options.json or 'not kept; give --json PATH to keep it'}"))
+    print(to_one_line(f"result: {json or 'not kept; give --json PATH to keep it'}"))
     return 0
 
 

@@ -173,7 +173,7 @@ def measure(
     moment. It stops when the interquartile range is at most `target_rel_iqr` of the median, or when
     `budget_s` is spent. Then, on Linux, it sets aside the values in which another program had the core, if
     `min_values` others remain (see `scheduler.py`). Which values these are does not affect when it stops.
-    Every value includes the call itself and the wait for it; `jaxperf selfcheck` reports these costs.
+    Every value includes the call itself and the wait for it; `benchmarks/known_durations.py` measures both.
 
     Args:
       fn: the function to time; `measure` waits for all its outputs, any pytree of arrays, and at the end of

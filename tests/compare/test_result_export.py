@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from jaxperf.cli import command_line
+from jaxperf import cli
 from jaxperf.compare.export import to_csv, to_pyperf
 from jaxperf.result import Environment, Heading, Measurement, Result, Table, save_result
 
@@ -48,5 +48,5 @@ def test_report_prints_nothing_but_the_export(
     kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     save_result(RESULT, tmp_path / "hybridize.json")
-    assert command_line.main(["report", str(tmp_path), "--format", kind]) == 0
+    assert cli.main(["report", str(tmp_path), "--format", kind]) == 0
     assert capsys.readouterr().out == {"csv": to_csv, "pyperf": to_pyperf}[kind]([RESULT])

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from jaxperf import doctor
-from jaxperf.cli import command_line
+from jaxperf import cli, doctor
 from jaxperf.data import download
 from jaxperf.doctor import check_result, checks, probe
 from jaxperf.doctor.check_result import CheckResult, checkout_folder, report_lines
@@ -55,7 +54,7 @@ def test_a_machine_that_runs_this_suite_is_usable_and_jax_is_asked_in_a_process_
 ) -> None:
     for name, value in (("PLATFORMS", "cpu"), ("NUM_CPU_DEVICES", "3"), ("DEBUG_NANS", "1")):
         monkeypatch.setenv(f"JAX_{name}", value)
-    assert command_line.main(["doctor"]) == 0
+    assert cli.main(["doctor"]) == 0
     *lines, last = capsys.readouterr().out.splitlines()
     topics = {line.split()[1] for line in lines if line.split()[:1] in (["ok"], ["note"], ["warn"])}
     assert {"python", "packages", "driver", "jax", "data", "cache", "allocator", "cores", "memory"} <= topics
@@ -83,7 +82,7 @@ def test_something_broken_gives_status_1_and_its_command(
 ) -> None:
     broken = JaxReport(trouble="JAX does not start with JAX_PLATFORMS=\x1b[31m")
     monkeypatch.setattr(doctor, "ask_jax", lambda: broken)
-    assert command_line.main(["doctor"]) == 1
+    assert cli.main(["doctor"]) == 1
     lines = capsys.readouterr().out.splitlines()
     at = next(i for i, line in enumerate(lines) if line.startswith("broken"))
     assert "JAX_PLATFORMS=\\x1b[31m" in lines[at] and "pip install" in lines[at + 1]

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from jaxperf import cli
 from jaxperf import process as exit_status
-from jaxperf.cli import command_line
 from jaxperf.errors import JaxperfError
 from jaxperf.frameworks import command, environments
 from jaxperf.frameworks.environments import (
@@ -294,7 +294,7 @@ def test_what_cannot_be_a_peer_is_one_line_and_no_section_runs(
     }
     out = tmp_path / "out"
     arguments = ["run", "all", "--smoke", f"--peer-python={word.format(**places)}", f"--out={out}"]
-    assert command_line.main(arguments) == exit_status.USER_MISTAKE
+    assert cli.main(arguments) == exit_status.USER_MISTAKE
     shown = capsys.readouterr()
     assert shown.out == ""
     assert shown.err.startswith(f"error: {REFUSED[word].format(**places)}")
@@ -324,7 +324,7 @@ def test_the_command_says_what_is_there_and_what_is_missing(
     only_toys: Callable[..., Path], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     only_toys()
-    assert command_line.main(["peers"]) == 0
+    assert cli.main(["peers"]) == 0
     late, toy, where = capsys.readouterr().out.splitlines()
     assert late.startswith("late: missing, late needs Python 3.5 with venv and ensurepip, which")
     install = f"`{exit_status.program_name()} peers install toy`"
@@ -336,18 +336,18 @@ def test_a_peer_that_cannot_be_installed_does_not_stop_the_next(
     only_toys: Callable[..., Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     only_toys()
-    assert command_line.main(["peers", "install"]) == 1
+    assert cli.main(["peers", "install"]) == 1
     shown = capsys.readouterr()
     assert [line.split(" ")[:2] for line in shown.err.splitlines()] == [["failed:", "late"]]
     assert "toy: ready after" in shown.out
-    assert command_line.main(["peers", "install", "toy"]) == 0
-    assert command_line.main(["peers"]) == 0
+    assert cli.main(["peers", "install", "toy"]) == 0
+    assert cli.main(["peers"]) == 0
     assert "toy: ready, toy 2, numpy 1, Python 3.7.1" in capsys.readouterr().out
 
 
 def test_a_wrong_word_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     for arguments in (["instal"], ["install", "jax"], ["mxnet"]):
-        assert command_line.main(["peers", *arguments]) == exit_status.USER_MISTAKE
+        assert cli.main(["peers", *arguments]) == exit_status.USER_MISTAKE
         shown = capsys.readouterr()
         assert shown.out == ""
         assert shown.err.startswith("error: ")

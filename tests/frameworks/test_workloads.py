@@ -262,12 +262,12 @@ def test_jax_agrees_with_itself_in_all_its_configurations(tmp_path: Path) -> Non
 def test_the_section_runs_without_any_peer_and_says_which_are_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    from jaxperf.cli import command_line
+    from jaxperf import cli
 
     monkeypatch.setenv("JAXPERF_PEERS", str(tmp_path / "none"))
     out = tmp_path / "out"
     arguments = ["run", "peers", "--smoke", "--out", str(out), "--", "--only", "8.2 dot"]
-    assert command_line.main(arguments) == 0, capfd.readouterr().err
+    assert cli.main(arguments) == 0, capfd.readouterr().err
     result = load_result(out / "peers.json")
     notes = [note for note in notes_of(result) if "is not measured" in note]
     assert [note.split(" ")[0] for note in notes] == ["mxnet", "torch"]
@@ -295,12 +295,12 @@ def test_what_cannot_be_compared_is_one_line(
     capfd: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from jaxperf.cli import command_line
+    from jaxperf import cli
 
     if "gpu" in arguments and any(d.platform == "gpu" for d in jax.devices()):
         pytest.skip("there is a GPU here")
     monkeypatch.setenv("JAXPERF_PEERS", str(tmp_path / "none"))
-    assert command_line.main(["run", "peers", "--smoke", "--out", str(tmp_path), *arguments]) == USER_MISTAKE
+    assert cli.main(["run", "peers", "--smoke", "--out", str(tmp_path), *arguments]) == USER_MISTAKE
     error = next(row for row in capfd.readouterr().err.splitlines() if row.startswith("error: "))
     assert line in error
     assert not (tmp_path / "peers.json").exists()

@@ -1,188 +1,149 @@
-"""Flags from frozen dataclasses: what they set, and that every mistake is one line that helps."""
+"""Flags: what they set, and that every mistake is one line that helps."""
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
 
 import pytest
-import tyro
 
 from jaxperf import flags
 from jaxperf.errors import JaxperfError
-from jaxperf.flags import at_least, between, more_than
+from jaxperf.flags import Parser, add_parameter, number, whole
+
+
+def demo() -> Parser:
+    parser = Parser("demo.py", "What is shown.\n\nMore of it, with 100 %.", hint="; ask again")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="what to show")
+    parser.add_argument("--size", type=whole(1), default=2000, metavar="N", help="rows of the matrices")
+    parser.add_argument("--share", type=number(0, 1), default=0.5, metavar="X", help="up to 100 %")
+    parser.add_argument("-c", "--count", type=whole(), default=1, metavar="N")
+    parser.add_argument("--mode", choices=("eager", "jit"), default="jit", help="how to run")
+    parser.add_argument("--json", type=flags.file_path)
+    either = parser.add_mutually_exclusive_group()
+    either.add_argument("--smoke", action="store_true")
+    either.add_argument("--full", action="store_true")
+    add_parameter(parser, "batch_sizes", (1, 2))
+    add_parameter(parser, "rate", 0.1)
+    add_parameter(parser, "split_cores", True)
+    add_parameter(parser, "folder", None)
+    return parser
+
+
+def parse(line: str) -> dict[str, object]:
+    return vars(demo().parse_args(line.split()))
+
+
+DEFAULTS = {
+    "names": [], "size": 2000, "share": 0.5, "count": 1, "mode": "jit", "json": None, "smoke": False,
+    "full": False, "batch_sizes": (1, 2), "rate": 0.1, "split_cores": True, "folder": None,
+}  # fmt: skip
+
+
+def test_flags_replace_defaults_and_words_may_stand_among_them() -> None:
+    assert parse("") == DEFAULTS
+    given = parse(
+        "a --size 3 b --mode=eager -c -2 --batch-sizes 4 5 --rate 1e-3 --no-split-cores --folder x c"
+    )
+    assert given == DEFAULTS | {
+        "names": ["a", "b", "c"], "size": 3, "mode": "eager", "count": -2, "batch_sizes": (4, 5),
+        "rate": 1e-3, "split_cores": False, "folder": Path("x"),
+    }  # fmt: skip
+    assert parse("--batch_sizes 4 --batch_sizes=5")["batch_sizes"] == (5,)  # as the parameter is named
+    assert parse("--size " + "9" * 400)["size"] == 10**400 - 1
+
+
+MISTAKES = {
+    "--nope 3": "there is no flag --nope; ask again",
+    "--sise 3": "there is no flag --sise (did you mean --size?)",
+    "--siz 3": "there is no flag --siz (did you mean --size?)",  # no flag by a part of its name
+    "--size x": "--size is 'x'; give a whole number",
+    "--size 1.5": "--size is '1.5'; give a whole number",
+    "--size 0": "--size is 0; give at least 1",
+    "--size -4": "--size is -4; give at least 1",
+    "--size": "--size needs a value",
+    "--size 3 --size x": "--size is 'x'",
+    "--share 1.5": "--share is 1.5; give at least 0 and at most 1",
+    "--rate fast": "--rate is 'fast'; give a number",
+    "--rate nan": "--rate is nan; give a finite number of at least 0",
+    "--rate inf": "--rate is inf; give a finite number of at least 0",
+    "--batch-sizes": "--batch-sizes needs at least one value",
+    "--batch-sizes 1 b": "--batch-sizes is 'b'",
+    "--batch-sizes 1 0": "--batch-sizes is 0; give at least 1",
+    "-c x": "--count is 'x'; give a whole number",
+    "--mode lazy": "--mode is 'lazy'; give eager or jit",
+    "--mode jti": "give eager or jit (did you mean jit?)",
+    "--json -": "--json is '-'; give a file",
+    "--smoke=yes": "--smoke takes no value",
+    "--smoke --full": "--smoke and --full exclude each other; give one",
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_one_line(mistake: str, capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(JaxperfError) as caught:
+        parse(mistake)
+    line = str(caught.value)
+    assert MISTAKES[mistake] in line
+    assert line.endswith("see `demo.py --help`") and "\n" not in line
+    assert capfd.readouterr() == ("", "")  # the caller prints the line
+
+
+def test_words_that_no_flag_takes_and_words_that_are_missing() -> None:
+    parser = Parser("demo.py")
+    parser.add_argument("a", metavar="A")
+    parser.add_argument("b", metavar="B")
+    for words, line in (
+        ("", "A and B are missing"),
+        ("x", "B is missing"),
+        ("x y z z", "z z: not understood"),
+        ("x y --z", "there is no flag --z"),
+    ):
+        with pytest.raises(JaxperfError, match=f"^{line}; see"):
+            parser.parse_args(words.split())
+    with pytest.raises(JaxperfError, match="a word is empty"):
+        parser.parse_args(["x", ""])
+
+
+def test_hostile_words_are_one_line_too() -> None:
+    for word in ("a\nb", "\x1b[31mred", "x" * 500, "[bold]", "--s\u202eize", "%s"):
+        for arguments in (["--mode", word], ["--size", word], [f"--{word}"]):
+            with pytest.raises(JaxperfError) as caught:
+                demo().parse_args(arguments)
+            assert not set("\n\x1b\u202e") & set(str(caught.value))
+
+
+def test_help_lists_each_flag_with_its_meaning_and_the_defaults_that_say_something(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = []
+    for columns in ("1", "40", "100", "500"):
+        monkeypatch.setenv("COLUMNS", columns)
+        with pytest.raises(SystemExit) as caught:
+            parse("--help")
+        assert not caught.value.code
+        shown.append(capsys.readouterr().out)
+    assert shown[0] == shown[1] and shown[2] == shown[3]  # laid out for 40 to 100 columns
+    for text in (
+        "What is shown.\n\nMore of it, with 100 %.", "rows of the matrices (default: 2000)",
+        "up to 100 % (default: 0.5)", "--mode {eager,jit}", "(default: 1 2)", "--no-split-cores",
+    ):  # fmt: skip
+        assert text in shown[2]
+    assert "None" not in shown[2] and "False" not in shown[2] and "default: )" not in shown[2]
 
 
 @dataclass(frozen=True)
 class Config:
-    size: int = 2000
-    """Rows of the matrices."""
-    rate: float = 0.1
-    """Learning rate."""
-    sizes: tuple[int, ...] = (1, 2)
-    """Sizes to try."""
-    mode: Literal["eager", "jit"] = "jit"
-    """How to run."""
-    quiet: bool = False
-    """Say less."""
-    out: Path | None = None
-    """Where to write."""
-    model: Literal["small", "large"] | None = None
-    """What to train."""
-    count: Annotated[int, tyro.conf.arg(aliases=["-c"])] = 1
-    """How many."""
-
-    def __post_init__(self) -> None:
-        if self.size < 1:
-            raise JaxperfError(f"--size is {self.size}; it is at least 1")
+    times: int = 20
+    section: str = "use_gpu"
+    latest_s: float = 0.0
+    out: Path = Path("results")
 
 
-def parse(*args: str, default: Config | None = None) -> Config:
-    return flags.parse(Config, args=args, default=default, prog="demo.py", description="What is shown.")
-
-
-def test_without_flags_the_defaults_hold() -> None:
-    assert parse() == Config()
-    assert parse(default=Config(size=7)) == Config(size=7)
-
-
-def test_each_field_is_a_flag() -> None:
-    numbers = ("--size", "3", "--rate", "1e-3", "--sizes", "4", "5", "6")
-    assert parse(*numbers, "--mode", "eager", "--quiet", "--out", "a/b") == Config(
-        3, 1e-3, (4, 5, 6), "eager", True, Path("a/b")
-    )
-
-
-def test_flags_win_over_the_given_default() -> None:
-    assert parse("--size", "3", default=Config(size=7, rate=0.5)) == Config(size=3, rate=0.5)
-
-
-MISTAKES = {
-    "--nope 3": "--nope",
-    "--sise 3": "did you mean --size?",
-    "--size x": "--size is 'x'; give a whole number",
-    "--size 1.5": "'1.5'",
-    "--size 0": "--size is 0; it is at least 1",
-    "--size -4": "--size is -4; it is at least 1",
-    "--size": "Missing value for argument '--size'",
-    "--rate fast": "--rate is 'fast'; give a number",
-    "--sizes 1 b": "--sizes",
-    "--mode lazy": "Expected one of ('eager', 'jit');",
-    "--mode jti": "Expected one of ('eager', 'jit') (did you mean jit?)",
-    "--model larg": "Expected one of ('large', 'small') (did you mean large?)",
-    "-c x": "--count is 'x'; give a whole number",
-    "--quiet yes": "yes",
-    "extra": "extra",
-    "--size 3 --size x": "'x'",
-}
-
-
-def assert_one_helpful_line(error: JaxperfError, part: str) -> None:
-    line = str(error)
-    assert part in line
-    assert "\n" not in line
-    assert not set("│╭╰─\x1b") & set(line)
-    assert "not understood" not in line
-    assert "--help" in line or "at least" in line
-
-
-def test_a_mistake_is_one_line(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    for columns in ("", "20", "200"):
-        monkeypatch.setenv("COLUMNS", columns)
-        monkeypatch.setenv("FORCE_COLOR", "1" if columns == "20" else "")
-        for mistake, part in MISTAKES.items():
-            with pytest.raises(JaxperfError) as caught:
-                parse(*mistake.split())
-            assert_one_helpful_line(caught.value, part)
-            assert capfd.readouterr() == ("", "")  # the caller prints the line; nothing else is
-            assert os.environ["COLUMNS"] == columns
-
-
-def test_a_mistake_is_one_line_in_a_terminal_without_utf_8() -> None:
-    """There tyro draws no box."""
-    program = (
-        "import sys; sys.path.insert(0, 'tests/ground'); import test_flags as t\n"
-        "for mistake in ('--nope 3', '--sise 3', '--size x'):\n"
-        "    try: t.parse(*mistake.split())\n"
-        "    except t.JaxperfError as e: t.assert_one_helpful_line(e, t.MISTAKES[mistake])\n"
-        "    else: raise AssertionError(mistake)"
-    )
-    root = Path(__file__).parents[2]
-    env = {**os.environ, "PYTHONIOENCODING": "ascii", "FORCE_COLOR": "1", "PYTHONPATH": str(root)}
-    subprocess.run([sys.executable, "-c", program], env=env, check=True, cwd=root)
-
-
-def test_a_long_word_is_not_broken(monkeypatch: pytest.MonkeyPatch) -> None:
-    word = "--" + "x" * 150
-    for columns in ("20", "80"):
-        monkeypatch.setenv("COLUMNS", columns)
-        with pytest.raises(JaxperfError, match=word):
-            parse(word)
-
-
-def test_hostile_words_are_one_line_too() -> None:
-    for word in ("a\nb", "\x1b[31mred", "x" * 500, "[bold]", "--s\u202eize"):
-        for arguments in ([word], ["--size", word], [f"--{word}"]):
-            with pytest.raises(JaxperfError) as caught:
-                parse(*arguments)
-            assert "\n" not in str(caught.value)
-            assert "\x1b" not in str(caught.value)
-
-
-def test_help_is_laid_out_for_forty_columns_at_least(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Rich takes minutes to lay it out for one to five."""
-    shown = []
-    for columns in ("40", "1", "5", "-3"):
-        monkeypatch.setenv("COLUMNS", columns)
-        with pytest.raises(SystemExit):
-            parse("--help")
-        assert os.environ["COLUMNS"] == columns
-        shown.append(capsys.readouterr().out)
-    assert "--size INT" in shown[0]
-    assert shown[0] == shown[1] == shown[2]
-
-
-def test_help_lists_every_flag_with_its_meaning_and_default(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as caught:
-        parse("--help")
-    assert not caught.value.code
-    shown = capsys.readouterr().out
-    assert "What is shown." in shown
-    for word in ("--size INT", "Rows of the matrices.", "2000", "--rate", "--mode {eager,jit}", "--quiet"):
-        assert word in shown
-    assert "--no-quiet" not in shown
-
-
-@dataclass(frozen=True)
-class Bounded:
-    rounds: Annotated[int, at_least(1)] = 3
-    rate: Annotated[float, more_than(0)] = 0.1
-    share: Annotated[float, between(0, 1)] = 0.5
-    sizes: Annotated[tuple[int, ...], at_least(4)] = (4, 8)
-    most: Annotated[int | None, at_least(1)] = None
-
-
-def test_bounds_are_in_the_types_and_a_number_may_be_of_any_size() -> None:
-    assert flags.parse(Bounded, args=["--rounds", "9" * 400], prog="p").rounds == 10**400 - 1
-    assert flags.parse(Bounded, args=["--rate", "1e-9", "--share", "1"], prog="p") == Bounded(
-        rate=1e-9, share=1.0
-    )
-    for arguments, line in {
-        "--rounds 0": "--rounds is 0; give at least 1",
-        "--rate 0": "--rate is 0.0; give more than 0",
-        "--rate nan": "--rate is nan; give more than 0",
-        "--rate inf": "--rate is inf; give more than 0",
-        "--share 1.5": "--share is 1.5; give at least 0 and at most 1",
-        "--sizes 8 3": "--sizes is 3; give at least 4",
-        "--sizes": "--sizes is empty; give at least one number",
-        "--most 0": "--most is 0; give at least 1",
-    }.items():
-        with pytest.raises(JaxperfError) as caught:
-            flags.parse(Bounded, args=arguments.split(), prog="p")
-        assert str(caught.value) == line
+def test_the_fields_of_a_scripts_dataclass_are_its_flags(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["tool.py", "--times", "3", "--latest-s", "1.5", "--out", "x"])
+    assert flags.parse_config(Config, "What it does.\n\nMore.") == Config(3, "use_gpu", 1.5, Path("x"))
+    monkeypatch.setattr(sys, "argv", ["tool.py", "--times", "0"])
+    with pytest.raises(JaxperfError, match=r"^--times is 0; give at least 1; see"):
+        flags.parse_config(Config)

@@ -14,7 +14,7 @@ import pytest
 from flax import nnx
 from report_results import notes_of
 
-from jaxperf.cli import command_line
+from jaxperf import cli
 from jaxperf.measure import ceilings, measure_command, roofline
 from jaxperf.measure.environment import current_environment
 from jaxperf.measure.measure_command import is_jitted
@@ -97,9 +97,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def measured(*arguments: str, rounds: int = 2) -> Result:
-    assert (
-        command_line.main(["measure", *arguments, f"--rounds={rounds}", "--budget-s=0", "--json=r.json"]) == 0
-    )
+    assert cli.main(["measure", *arguments, f"--rounds={rounds}", "--budget-s=0", "--json=r.json"]) == 0
     return load_result(Path("r.json"))
 
 
@@ -125,13 +123,13 @@ def test_functions_take_turns_and_are_told_as_a_result_that_compares_and_reports
     assert output.startswith("\nstep and twice ─") and f"jax {jax.__version__}" in output
     assert "step: " in output and " per call (" in output and "twice is " in output
     assert result.config["args"] == ARGS[1:] and result.command.split()[0] == "jaxperf"
-    assert command_line.main(["report", "r.json"]) == 0
+    assert cli.main(["report", "r.json"]) == 0
     assert "twice: " in capsys.readouterr().out
-    assert command_line.main(["compare", "r.json", "r.json"]) == 0
+    assert cli.main(["compare", "r.json", "r.json"]) == 0
 
 
 def test_each_figure_of_a_program_is_shown_once(capfd: pytest.CaptureFixture[str]) -> None:
-    assert command_line.main(["measure", "own_step:step", *ARGS, "--rounds", "2", "--budget-s", "0"]) == 0
+    assert cli.main(["measure", "own_step:step", *ARGS, "--rounds", "2", "--budget-s", "0"]) == 0
     rows = [row for row in capfd.readouterr().out.splitlines() if "temporaries" in row]
     assert len(rows) == 1
 
@@ -158,7 +156,7 @@ def test_a_result_is_written_where_the_command_began(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     arguments = ["own_step:step", "--setup=own_step:moves", "--rounds=2", "--budget-s=0", "--json=r.json"]
-    assert command_line.main(["measure", *arguments]) == 0
+    assert cli.main(["measure", *arguments]) == 0
     assert (tmp_path / "r.json").is_file() and not list(tmp_path.glob("elsewhere/*"))
     assert capsys.readouterr().out.endswith("result: r.json\n")
 
@@ -234,7 +232,7 @@ def test_mistakes_are_one_line_and_leave_no_result(capfd: pytest.CaptureFixture[
     ]
     for arguments, says in mistakes:
         capfd.readouterr()
-        assert command_line.main(["measure", "--json=never.json", *arguments]) == 2, arguments
+        assert cli.main(["measure", "--json=never.json", *arguments]) == 2, arguments
         lines = capfd.readouterr().err.splitlines()
         assert [line for line in lines if line.startswith("error: ")] == lines[-1:], lines
         assert says in lines[-1], lines
@@ -244,7 +242,7 @@ def test_mistakes_are_one_line_and_leave_no_result(capfd: pytest.CaptureFixture[
 def test_what_the_readers_function_raises_is_shown_from_its_own_lines(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    assert command_line.main(["measure", "own_step:fails", *ARGS]) == 2
+    assert cli.main(["measure", "own_step:fails", *ARGS]) == 2
     output = capfd.readouterr().err
     assert output.startswith("Traceback") and 'raise ValueError("no such thing")' in output
     assert "jaxperf" not in output.split("error: ")[0]

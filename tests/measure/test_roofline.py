@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import pytest
 from report_results import notes_of
 
-from jaxperf.cli import command_line
+from jaxperf import cli
 from jaxperf.errors import JaxperfError
 from jaxperf.measure import ceilings, roofline, roofline_command
 from jaxperf.measure.environment import current_environment
@@ -136,7 +136,7 @@ def test_the_command_measures_every_part_keeps_it_and_shows_a_short_table(
     monkeypatch.setattr(ceilings, "DTYPES", ("float32", "float64"))
     monkeypatch.setattr(ceilings, "array_sizes", lambda: (16 * KIB, 64 * KIB))
     monkeypatch.setattr(ceilings, "others_share", lambda: 0.5)
-    assert command_line.main(["roofline"]) == 0
+    assert cli.main(["roofline"]) == 0
     limits = roofline.stored_roofline(current_environment())
     assert limits is not None
     assert limits.flops_per_s.keys() == {"float32", "float64"} and limits.bytes_per_s.keys() == {
@@ -149,7 +149,7 @@ def test_the_command_measures_every_part_keeps_it_and_shows_a_short_table(
     [grid] = limits.result.of(Grid)
     printed = capsys.readouterr().out
     assert all(row[1] in printed for row in grid.rows) and len(printed.splitlines()) < 30
-    assert command_line.main(["report", str(roofline.path_for(current_environment()))]) == 0
+    assert cli.main(["report", str(roofline.path_for(current_environment()))]) == 0
 
 
 def test_parts_that_do_not_fit_are_named_and_the_needed_ones_are_measured(
@@ -195,29 +195,29 @@ def test_importing_jax_has_its_part_of_the_time(tmp_path: Path, monkeypatch: pyt
         nonlocal now
         now += 7.0
 
-    monkeypatch.setattr(command_line, "time", SimpleNamespace(monotonic=lambda: now))
-    monkeypatch.setattr(command_line, "import_jax", import_jax)
+    monkeypatch.setattr(cli, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(cli, "import_jax", import_jax)
 
     def tell(environment: Environment, *, ends: float) -> roofline.Roofline:
         ends_at.append(ends)
         raise JaxperfError("enough")
 
     monkeypatch.setattr(roofline_command, "tell", tell)
-    assert command_line.main(["roofline"]) == 2
+    assert cli.main(["roofline"]) == 2
     assert now == 107.0 and ends_at == [100.0 + roofline_command.BUDGET_S - roofline_command.RESERVE_S]
 
 
 def test_what_c_writes_is_in_a_file_and_an_error_is_on_the_terminal(tmp_path: Path) -> None:
     program = (
         "import os\n"
-        "from jaxperf.cli import command_line\n"
+        "from jaxperf import cli\n"
         "from jaxperf.errors import JaxperfError\n"
         "from jaxperf.measure import roofline_command\n"
         "def tell(environment, ends):\n"
         "    os.write(2, b'kernel timed out\\n')\n"
         "    raise JaxperfError('no roofline')\n"
         "roofline_command.tell = tell\n"
-        "raise SystemExit(command_line.main(['roofline']))\n"
+        "raise SystemExit(cli.main(['roofline']))\n"
     )
     environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path)}
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
@@ -242,7 +242,7 @@ def test_a_cache_folder_that_cannot_be_written_is_one_line_before_anything_is_me
 ) -> None:
     (tmp_path / "jaxperf").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert command_line.main(["roofline"]) == 2
+    assert cli.main(["roofline"]) == 2
     shown = capsys.readouterr()
     assert shown.err.startswith("error: cannot write") and shown.err.count("\n") == 1 and shown.out == ""
     assert shown.err.endswith("; set XDG_CACHE_HOME to another folder\n")

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from jaxperf import flags
+from jaxperf import cli
 from jaxperf.errors import JaxperfError
 from jaxperf.plan import command, deviceless
 from jaxperf.plan.options import Plan
@@ -50,12 +50,12 @@ def train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.mark.parametrize("flag", ["--per-device", "--total"])
 @pytest.mark.parametrize("value", ["0", "99999999999999999999"])
-def test_examples_out_of_bounds(flag: str, value: str) -> None:
-    with pytest.raises(JaxperfError, match=rf"^{flag} is {value}; give at least 1 and at most "):
-        flags.parse(Plan, args=["train:step", flag, value], prog="jaxperf plan")
+def test_examples_out_of_bounds(flag: str, value: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["plan", "train:step", flag, value]) == 2
+    assert f"error: {flag} is {value}; give at least 1 and at most " in capsys.readouterr().err
 
 
-def test_flags() -> None:
+def test_flags(monkeypatch: pytest.MonkeyPatch) -> None:
     arguments = [
         "train:step",
         "--for",
@@ -67,8 +67,10 @@ def test_flags() -> None:
         "--mesh",
         "data=8,model=2",
     ]
-    asked = flags.parse(Plan, args=arguments, prog="jaxperf plan", description="")
-    assert asked == Plan("train:step", for_="a100", devices="1,16", per_device=8, mesh="data=8,model=2")
+    asked: list[Plan] = []
+    monkeypatch.setattr(command, "main", lambda plan: asked.append(plan) or 0)
+    assert cli.main(["plan", *arguments]) == 0
+    assert asked == [Plan("train:step", for_="a100", devices="1,16", per_device=8, mesh="data=8,model=2")]
 
 
 @pytest.mark.usefixtures("cpus_as_gpus", "several_devices")

@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
-from jaxperf.cli import command_line
-from jaxperf.cli.commands import Gate, Watch
+from jaxperf import cli
+from jaxperf.compare import gate
+from jaxperf.compare.gate import Gate
+from jaxperf.watch.fail_on import parse_kinds
 
 yaml = pytest.importorskip("yaml")
 ROOT = Path(__file__).parents[2]
@@ -36,14 +38,16 @@ def run(step: str, folder: Path, status: int, **inputs: str) -> subprocess.Compl
     )  # fmt: skip
 
 
-def command(folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, tuple[str, ...]]:
+def command(folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, ...]:
     """What jaxperf understands of the arguments that it got: the command, and what follows it."""
     module, name, *arguments = (folder / "arguments").read_text().splitlines()
     assert (module, name) == ("-m", "jaxperf")
-    commands: list[tuple[Any, tuple[str, ...]]] = []
-    monkeypatch.setattr(command_line.gate, "main", lambda *parsed: commands.append(parsed) or 0)
-    monkeypatch.setattr(command_line, "watch_program", lambda *parsed: commands.append(parsed) or 0)
-    assert command_line.main(arguments) == 0
+    commands: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(gate, "main", lambda *parsed: commands.append(parsed) or 0)
+    monkeypatch.setattr(
+        "jaxperf.watch.run_script", lambda *parsed, **options: commands.append((*parsed, options)) or 0
+    )
+    assert cli.main(arguments) == 0
     return commands[0]
 
 
@@ -72,8 +76,8 @@ def test_watch_gets_the_program_and_its_kinds_and_its_status_is_the_jobs(
 ) -> None:
     done = run("Watch", tmp_path, status, PROGRAM="--no-profile 'my train.py' --lr 1", FAIL_ON="retrace,sync")
     assert done.returncode == status
-    watch = Watch(("my train.py",), profile=False, fail_on="retrace,sync")
-    assert command(tmp_path, monkeypatch) == (watch, ("--lr", "1"))
+    options = {"profile": False, "json": None, "fail_on": parse_kinds("retrace,sync")}
+    assert command(tmp_path, monkeypatch) == (Path("my train.py"), ("--lr", "1"), options)
 
 
 def test_every_input_is_described_and_used() -> None:

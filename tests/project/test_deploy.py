@@ -20,7 +20,7 @@ import pytest
 import yaml
 
 from experiments import train
-from jaxperf import distributed, flags
+from jaxperf import distributed
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -166,7 +166,7 @@ def test_pods_that_are_started_again_go_on_from_checkpoints_that_outlived_them()
     for key in POD:
         pod = pod[key]
     [container] = pod["containers"]
-    config = flags.parse(train.Config, args=container["command"][2:], prog="train.py")
+    config = train.parse(container["command"][2:])
     assert by_kind["JobSet"]["spec"]["failurePolicy"]["maxRestarts"] > 0 and config.resume
     [mount] = [m for m in container["volumeMounts"] if config.checkpoints.is_relative_to(m["mountPath"])]
     [volume] = [v for v in pod["volumes"] if v["name"] == mount["name"]]

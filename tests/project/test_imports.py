@@ -21,7 +21,7 @@ def test_what_must_answer_at_once_imports_no_jax_and_jaxperf_only_the_standard_l
     program = """
 import sys; before = set(sys.modules); import jaxperf
 print({n.split('.')[0] for n in set(sys.modules) - before} - set(sys.stdlib_module_names))
-import jaxperf.cli.command_line, jaxperf.result.recorder, jaxperf.result.terminal, jaxperf.result
+import jaxperf.cli, jaxperf.result.recorder, jaxperf.result.terminal, jaxperf.result
 print({'jax', 'flax', 'tensorflow', 'scipy', 'matplotlib'} & set(sys.modules))
 """
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)

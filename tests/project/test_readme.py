@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from jaxperf import cli
 from jaxperf.chapter import run_sections
-from jaxperf.cli import command_line
 
 ROOT = Path(__file__).parents[2]
 READMES = ("README.md", "README.zh-CN.md")
@@ -63,7 +63,7 @@ def test_every_jaxperf_command_is_understood(capsys):
         if not arguments[0].endswith("jaxperf"):
             continue
         arguments = arguments[: arguments.index("--")] if "--" in arguments else arguments
-        assert command_line.main([arguments[1], "--help"]) == 0, command
+        assert cli.main([arguments[1], "--help"]) == 0, command
         shown = capsys.readouterr().out
         assert [flag for flag in arguments[2:] if flag.startswith("--") and flag not in shown] == [], command
         if arguments[1] == "run":

@@ -33,9 +33,9 @@ def test_pairs_are_counted_by_both_rules_and_a_broken_promise_of_ratio_is_the_st
 ) -> None:
     """Told apart every time: wrong where they are equal, right where they are not. Last, by one rule."""
     pairs, count = study("equal_pairs"), 12
-    from jaxperf.selfcheck import verdicts
+    verdicts = study("verdicts")
 
-    def trial(other: float, parts: dict[str, Any], **_: Any) -> verdicts.Trial:
+    def trial(other: float, parts: dict[str, Any], **_: Any) -> dict[str, Measurement]:
         return {
             name: Measurement(name, "s", tuple(t * (1 + i / 1000) for i in range(12)))
             for name, t in zip(parts, (1.0, other), strict=True)

@@ -24,7 +24,7 @@ from idx_files import generated, images_file, labels_file
 from report_results import all_results
 from test_store import FULL
 
-from jaxperf.cli import command_line
+from jaxperf import cli
 from jaxperf.data.idx import read_images, read_labels
 from jaxperf.errors import JaxperfError
 from jaxperf.process import USER_MISTAKE, ended
@@ -127,14 +127,13 @@ def test_a_hostile_result_is_refused_in_one_line_or_shown_by_every_command(
 
 def shown(path: Path, other: Path) -> bool:
     """Whether it is read; then all commands must show it and leave the terminal alone."""
-    status, out, err = outcome_of(lambda: command_line.show_report(command_line.Report(path)))
+    status, out, err = outcome_of(lambda: cli.report([str(path)], ()))
     if status:
         assert (status, out, err.count("\n")) == (USER_MISTAKE, "", 2), err  # left out, so nothing is left
         assert err.startswith("left out: ") and len(err) < 1000
         return False
     commands: list[Callable[[], int]] = [
-        lambda a=a, b=b: command_line.show_comparison(command_line.Compare(str(a), str(b)))
-        for a, b in ((path, other), (other, path))
+        lambda a=a, b=b: cli.compare([str(a), str(b)], ()) for a, b in ((path, other), (other, path))
     ]
     for command in commands:
         status, more, err = outcome_of(command)

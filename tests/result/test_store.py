@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxperf.cli import command_line
+from jaxperf import cli
 from jaxperf.errors import JaxperfError
 from jaxperf.result import (
     Claim,
@@ -220,8 +220,8 @@ def test_a_setting_beyond_floats_is_shown_as_infinity(
     for name, rate in (("a", "0.1"), ("b", "1e400")):
         (tmp_path / f"{name}.json").write_text(text.replace('"rate": 0.1', f'"rate": {rate}'))
     a, b = str(tmp_path / "a.json"), str(tmp_path / "b.json")
-    assert command_line.main(["report", b]) == 0
-    assert command_line.main(["compare", a, b]) == 0
+    assert cli.main(["report", b]) == 0
+    assert cli.main(["compare", a, b]) == 0
     shown = capsys.readouterr()
     assert "differs: config rate: 0.1 and inf" in shown.out and shown.err == ""
 

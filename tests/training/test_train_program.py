@@ -232,7 +232,7 @@ def test_a_run_compiles_two_programs_whatever_the_number_of_seeds_and_epochs(fla
 
 @pytest.mark.parametrize("name", ["lenet", "resnet18"])
 def test_bfloat16_is_computed_in_and_parameters_stay_float32(name: str) -> None:
-    config = program.Config(smoke=True, model=name, dtype="bfloat16")  # type: ignore[arg-type]
+    config = program.parse(["--smoke", "--model", name, "--dtype", "bfloat16"])
     recipe = program.recipe_of(config)
     model = program.network(config, recipe)
     X = jax.ShapeDtypeStruct((2, 28, 28, 1), np.uint8)
@@ -245,7 +245,7 @@ def test_bfloat16_is_computed_in_and_parameters_stay_float32(name: str) -> None:
 
 
 def test_the_fast_recipe_draws_hes_weights_and_turns_one_cycle() -> None:
-    config = program.Config(smoke=True, recipe="fast", updates=50, epochs=2)
+    config = program.parse(["--smoke", "--recipe", "fast", "--updates", "50", "--epochs", "2"])
     recipe = program.recipe_of(config)
     state = program.first_state(program.network(config, recipe), recipe, 0)
     kernel = state["params"]["stages"][1]["layers"][0]["conv2"]["kernel"]
@@ -312,7 +312,7 @@ def test_nonsense_flags_are_one_line_and_status_2(
         (["--lrr", "2"], "--lr"),
         (["--devices", "0"], "--devices is 0; give at least 1"),
         (["--seeds", "-1"], "--seeds is -1; give at least 0"),
-        (["--lr", "nan"], "--lr is nan; give more than 0"),
+        (["--lr", "nan"], "--lr is nan; give a finite number of more than 0"),
         (["--epochs", "2.5"], "--epochs"),
         (["--model", "resnet"], "resnet18"),
         (["--resume"], "--resume is given without a folder; add --checkpoints DIR"),

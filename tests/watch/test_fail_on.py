@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from jaxperf.cli import command_line
+from jaxperf import cli
 from jaxperf.errors import JaxperfError
 from jaxperf.watch import rules
 from jaxperf.watch.advice import advice
@@ -50,7 +50,7 @@ def test_the_status_is_1_for_findings_of_these_kinds_unless_the_program_fails(
     finding = Finding("new function", Place(str(path), 2), 1.5, "step was traced 3 times", "step")
     module = sys.modules["jaxperf.watch.run_script"]  # the package's name is that of its function
     monkeypatch.setattr(module, "find_causes", lambda analysis: [finding])
-    assert command_line.main(["watch", "--no-profile", "--fail-on", kinds, str(path)]) == status
+    assert cli.main(["watch", "--no-profile", "--fail-on", kinds, str(path)]) == status
     lines = [line for line in capfd.readouterr().err.splitlines() if line.startswith("error: --fail-on")]
     at = f"{path.parent.name}/{path.name}:2"
     line = f"error: --fail-on retrace: a new function is jitted on each call, {at}: saves up to 1.50 s"

@@ -13,7 +13,7 @@ import jax
 import pytest
 
 import jaxperf
-from jaxperf.cli import command_line
+from jaxperf import cli
 from jaxperf.result import Heading, Note
 from jaxperf.watch.observe import executables, hooks, pauses, profiler, sampler, transfers, waits
 from jaxperf.watch.observe.compiles import Listener
@@ -117,7 +117,7 @@ def test_the_status_is_the_programs_though_the_report_fails(
     monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
     script = sys.modules["jaxperf.watch.run_script"]
     monkeypatch.setattr(script.text if what == "make_result" else script, what, broken)
-    assert command_line.main(["watch", "--no-profile", str(tmp_path / "train.py")]) == 7
+    assert cli.main(["watch", "--no-profile", str(tmp_path / "train.py")]) == 7
     out, err = capfd.readouterr()
     assert out == "done\n" and err.count("\n") == 1
     assert "the report of jaxperf watch is lost (RuntimeError: a new JAX)" in err

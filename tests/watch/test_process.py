@@ -14,7 +14,7 @@ import pytest
 import several
 from cases import cases
 
-from jaxperf.cli import command_line
+from jaxperf import cli
 from jaxperf.process import child_environment
 from jaxperf.result import Grid
 from jaxperf.result.store import load_result
@@ -62,7 +62,7 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_program_ends_as_it_would_alone_and_is_reported(
     script: Path, word: str, status: int, message: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    assert command_line.main(["watch", "--no-profile", "train.py", word, "--lr", "0.1"]) == status
+    assert cli.main(["watch", "--no-profile", "train.py", word, "--lr", "0.1"]) == status
     out, err = capfd.readouterr()
     assert out.splitlines() == [f"words {['train.py', word, '--lr', '0.1']} __main__ {script}", "3.0"]
     assert "watch: train.py" in err and "Shares of the time" in err and message in err
@@ -84,7 +84,7 @@ def test_a_mistake_is_one_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]
         (str(tmp_path / "bad.py"),): "is not Python",
         ("--json", str(tmp_path / "no" / "where" / "x.json"), str(tmp_path / "bad.py")): "is not Python",
     }.items():
-        assert command_line.main(["watch", *arguments]) == 2
+        assert cli.main(["watch", *arguments]) == 2
         err = capfd.readouterr().err
         assert err.startswith("error: ") and message in err and len(err.splitlines()) == 1
 

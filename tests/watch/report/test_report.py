@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import pytest
 
 import jaxperf
-from jaxperf.cli import command_line
+from jaxperf import cli
 from jaxperf.result import Code, Grid, Heading, Text
 from jaxperf.result.intervals import Interval
 from jaxperf.result.store import load_result
@@ -158,7 +158,7 @@ def test_the_report_is_a_result_that_every_renderer_takes(tmp_path: Path) -> Non
     titles = [b.title for b in stored.blocks if isinstance(b, Grid | Heading)]
     assert titles[0] == "Shares of the time" and titles[-1].startswith("Findings: ")
     assert len(shown.splitlines()) < 70
-    assert command_line.main(["report", str(path)]) == 0
+    assert cli.main(["report", str(path)]) == 0
 
 
 @pytest.mark.parametrize(

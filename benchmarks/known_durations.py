@@ -1,4 +1,7 @@
-"""Work whose duration is known without the clock that is checked, or is guaranteed under any load.
+"""Known durations, measured: work that lasts as long as another clock says, or under any load.
+
+    python benchmarks/known_durations.py              # two minutes on an idle machine
+    python benchmarks/known_durations.py --longest-s 1
 
 A duration can be known in three ways, and each checks something else:
 
@@ -14,6 +17,11 @@ A duration can be known in three ways, and each checks something else:
 
 from __future__ import annotations
 
+if __name__ == "__main__":
+    from jaxperf.process import end_at_once
+
+    end_at_once()  # while all else is imported, Ctrl-C is no traceback
+
 import itertools
 import statistics
 import time
@@ -25,8 +33,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxperf import flags
 from jaxperf.measure import measure
+from jaxperf.measure.other_load import other_load
 from jaxperf.measure.timing import MIN_VALUE_S, calls_per_value
+from jaxperf.process import ended
 from jaxperf.result import Decision, Measurement, Ratio, ratio_of
 
 WITHIN = 0.01
@@ -39,6 +50,16 @@ ROUNDS, LEAST_ROUNDS, ROUNDS_S = 60, 12, 3.0
 MANY: dict[str, Any] = {
     "min_values": LEAST_ROUNDS, "max_values": ROUNDS, "budget_s": ROUNDS_S, "target_rel_iqr": 0.0,
 }  # fmt: skip
+
+
+KNOWN_S = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.1)
+
+
+@dataclass(frozen=True)
+class Config:
+    """How long the longest work takes."""
+
+    longest_s: float = 0.1
 
 
 @dataclass(frozen=True)
@@ -211,3 +232,33 @@ def waiting_program(seconds: float) -> Callable[[Any], jax.Array]:
 def _less(m: Measurement, seconds: float, note: str = LESS) -> Measurement:
     values, aside = (tuple(v - seconds for v in some) for some in (m.values, m.set_aside))
     return replace(m, values=values, set_aside=aside, note="; ".join(filter(None, (m.note, note))))
+
+
+WAYS: tuple[Callable[[float], Checked], ...] = (counted, clocked, called_back)
+# Below this, a call's own time is no longer much less than the work, or varies by 1 % of it: a tick has no
+# room for a call of 1 us, and waking the thread that waits for a callback takes 0.1 to 0.3 ms.
+SHORTEST_S: dict[Callable[[float], Checked], float] = {clocked: 1e-5, called_back: 0.1}
+WORDS = {True: "right", False: "wrong", None: "undecided"}
+
+
+def main(config: Config) -> int:
+    """Print for each work what was measured over what is known; return 1 if an idle machine was wrong."""
+    wrong = 0
+    durations = sorted({*KNOWN_S, config.longest_s})
+    with other_load() as load:
+        for way in WAYS:
+            for seconds in durations:
+                if SHORTEST_S.get(way, 0.0) <= seconds <= config.longest_s:
+                    checked = way(seconds)
+                    wrong += checked.right is False
+                    off = f"; {duration_text(checked.empty_s)} taken off" if checked.empty_s else ""
+                    print(
+                        f"{checked.measured.name}: {checked.ratio}, {WORDS[checked.right]} within 1 %{off}",
+                        flush=True,
+                    )
+    print(load)
+    return 1 if wrong and load.idle else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(ended(lambda: main(flags.parse_config(Config, __doc__))))

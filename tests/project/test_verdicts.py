@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from studies import study
 
 from jaxperf.result import Measurement
-from jaxperf.selfcheck import verdicts
-from jaxperf.selfcheck.verdicts import BASE, EQUAL, Share, by_ranks, by_ratio, count
+
+verdicts = study("verdicts")
+BASE, EQUAL, Share = verdicts.BASE, verdicts.EQUAL, verdicts.Share
+by_ranks, by_ratio, count = verdicts.by_ranks, verdicts.by_ratio, verdicts.count
 
 MORE = {BASE: 0.0, EQUAL: 0.0, "5 %": 0.05}
 

@@ -6,10 +6,13 @@ from typing import Any
 
 import jax.numpy as jnp
 import pytest
+from studies import study
 
+from jaxperf.measure.other_load import other_load
 from jaxperf.result import Measurement
-from jaxperf.selfcheck import known
-from jaxperf.selfcheck.known import Checked, duration_text, ticking
+
+known = study("known_durations")
+Checked, duration_text, ticking = known.Checked, known.duration_text, known.ticking
 
 
 class Clock:
@@ -146,3 +149,15 @@ def test_the_callback_hands_back_what_it_was_given() -> None:
 def test_durations_are_said_in_their_unit() -> None:
     texts = ["1 s", "100 ms", "10 ms", "1 ms", "100 us", "10 us", "1 us"]
     assert [duration_text(10.0**-n) for n in range(7)] == texts
+
+
+@pytest.mark.thorough
+def test_known_durations_are_measured_right() -> None:
+    """Ticks are right under any load; what is counted or called back, where the machine is idle."""
+    with other_load() as load:
+        checked = {
+            way: [way(s) for s in known.KNOWN_S if s >= known.SHORTEST_S.get(way, 0.0)] for way in known.WAYS
+        }
+    assert [c for c in checked[known.clocked] if c.right is False] == []
+    if load.idle:
+        assert [c for some in checked.values() for c in some if c.right is False] == []

@@ -1,0 +1,490 @@
+"""The command line: `jaxperf COMMAND`. Each command is a function that reads its flags and does its work.
+
+Nothing here imports JAX: the number of CPU devices is fixed before it starts, so each section runs in its own
+process, and `--help` answers at once.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import shlex
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from jaxperf import __version__
+from jaxperf.chapter import catalogue, run_sections
+from jaxperf.errors import JaxperfError, escape_control, to_one_line
+from jaxperf.flags import Parser, file_path, number, whole
+from jaxperf.jax_internals import import_jax
+from jaxperf.process import ended, program_name, say
+from jaxperf.result import Result, load_result
+
+# A flag stands on two lines: what it takes, and what it means.
+# fmt: off
+RESULTS = Path("results")
+SPECS = 'arrays ("f32[256,28,28,1]"), random keys ("key"), Python values ("3"); with a name as "n=3"'
+SETUP = "called once, without arguments; returns the arguments as a tuple, or the only one"
+NPZ = "arrays arr_0, arr_1, ... become arguments by position, others by name"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command that `argv` (default: the process's own arguments) names; returns the exit status.
+
+    0 if everything succeeded, 1 if a section failed, the doctor found something broken or something became
+    slower, 2 for a mistake in the command line, 3 if the gate cannot decide, 130 after Ctrl-C, 143 after
+    SIGTERM, 129 after SIGHUP.
+    """
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        return ended(lambda: _dispatch(arguments))
+    except SystemExit as e:  # --help, or JAX could not be imported
+        return e.code if isinstance(e.code, int) else 0
+
+
+def _dispatch(arguments: list[str]) -> int:
+    if arguments in (["--version"], ["-V"], ["version"]):
+        print(f"jaxperf {__version__}")
+        return 0
+    if arguments[:1] == ["help"]:
+        arguments = [*arguments[1:], "--help"]
+    if not arguments:
+        raise JaxperfError(f"no command given; there are {', '.join(COMMANDS)}; see `jaxperf --help`")
+    name, *words = arguments
+    if name in ("-h", "--help"):
+        print(_overview())
+        return 0
+    if name not in COMMANDS:
+        nearest = difflib.get_close_matches(name, COMMANDS, n=1)
+        right = f"did you mean {nearest[0]!r}?" if nearest else f"there are {', '.join(COMMANDS)};"
+        kind = "flag" if name.startswith("-") else "command"
+        raise JaxperfError(f"no {kind} {name!r}; {right} see `jaxperf --help`")
+    command = COMMANDS[name]
+    if command is watch:
+        own, rest = _split_program(words)
+    elif "--" in words:
+        own, rest = words[: words.index("--")], tuple(words[words.index("--") + 1 :])
+        if rest and command not in (run, gate):
+            raise JaxperfError(f"only `run`, `gate` and `watch` take arguments after --: {rest[0]!r}")
+    else:
+        own, rest = words, ()
+    return command(own, rest)
+
+
+def _overview() -> str:
+    """Return the help of all: one line for each command."""
+    lines = [f"  {name:<9} {(command.__doc__ or '').splitlines()[0]}" for name, command in COMMANDS.items()]
+    return "\n".join(
+        [
+            "usage: jaxperf COMMAND ...",
+            "",
+            "Why is JAX slow or fast? Tools that measure your programs, and a chapter of Dive into Deep",
+            "Learning. Start with `jaxperf watch train.py`, or with `jaxperf list`.",
+            "",
+            *lines,
+            "",
+            "`jaxperf COMMAND --help` shows the flags of a command, `jaxperf --version` the version.",
+        ]
+    )
+
+
+def _split_program(words: list[str]) -> tuple[list[str], tuple[str, ...]]:
+    """Return the flags of `watch`, and the program's arguments, which begin after SCRIPT or `-m MODULE`."""
+    takes_value = {"--json", "--fail-on", "-m"}
+    i = 0
+    while i < len(words):
+        word = words[i]
+        i += 2 if word in takes_value else 1
+        if word == "-m" or not word.startswith("-"):
+            break
+    return words[:i], tuple(words[i:])
+
+
+def _new_parser(name: str, command: Callable[..., int], **options: Any) -> Parser:
+    return Parser(f"jaxperf {name}", command.__doc__ or "", **options)
+
+
+# --- your own programs
+
+
+def watch(words: list[str], arguments: tuple[str, ...]) -> int:
+    """Run your own program unchanged and report where its time goes, why, and what to change.
+
+    The report goes to standard error at the end, at Ctrl-C and after a crash; the exit status is the
+    program's.
+    """
+    usage = "jaxperf watch [FLAGS] SCRIPT [ARGUMENTS]\n       jaxperf watch [FLAGS] -m MODULE [ARGUMENTS]"
+    parser = _new_parser("watch", watch, usage=usage)
+    parser.add_argument("script", nargs="?", metavar="SCRIPT", help="a Python file; its own flags follow")
+    parser.add_argument("-m", metavar="MODULE",
+        help="a module to run in place of a script, as `python -m` does")
+    parser.add_argument("--no-profile", dest="profile", action="store_false",
+        help="leave out the short windows of JAX's profiler, which show what devices do")
+    parser.add_argument("--json", type=file_path, metavar="PATH",
+        help='keep the report as a result, for `jaxperf report`; of several processes each, as "PATH-1" '
+        "and so on")
+    parser.add_argument("--fail-on", default="", metavar="KINDS",
+        help="end with status 1 and a line for each finding of these kinds: retrace, sync, transfer, "
+        "eager, data, python, memory, program, float64, debug, or any; several with commas between them")
+    flags = parser.parse_args(words)
+    from jaxperf.watch import run_module, run_script
+    from jaxperf.watch.fail_on import parse_kinds
+
+    options: dict[str, Any] = {
+        "profile": flags.profile, "json": flags.json, "fail_on": parse_kinds(flags.fail_on)
+    }  # fmt: skip
+    if flags.m:
+        return run_module(flags.m, arguments, **options)
+    if not flags.script:
+        raise JaxperfError("no program to watch; give a script or -m MODULE, as in `jaxperf watch train.py`")
+    return run_script(Path(flags.script), arguments, **options)
+
+
+def measure(words: list[str], _: tuple[str, ...]) -> int:
+    """Measure functions of your own, in turns: stages, time per call, program, roofline, memory.
+
+    All functions get the same arguments, from `--args`, `--setup` or `--npz`. They are called as they are:
+    what is not jitted is timed without jit, unless `--jit` is given.
+    """
+    parser = _new_parser("measure", measure, usage="jaxperf measure [FLAGS] MODULE:FUNCTION...")
+    parser.add_argument("functions", nargs="*", metavar="MODULE:FUNCTION",
+        help="what to call, e.g. train:step or train.py:step; the others are compared with the first")
+    parser.add_argument("--args", nargs="+", default=(), metavar="SPEC", help=SPECS)
+    parser.add_argument("--setup", default="", metavar="MODULE:FUNCTION", help=SETUP)
+    parser.add_argument("--npz", type=Path, metavar="FILE", help=NPZ)
+    parser.add_argument("--jit", action="store_true", help="jit what is not jitted yet")
+    parser.add_argument("--rounds", type=whole(1), default=15, metavar="N",
+        help="values per function, at least; every function has its turn in each round; an interval needs 6")
+    parser.add_argument("--budget-s", type=number(0), default=5.0, metavar="S",
+        help="seconds to go on for, at most, until ratios (or a lone function's time) are known within 2 %")
+    parser.add_argument("--json", type=file_path, metavar="PATH",
+        help="write the result here; `jaxperf report` and `compare` read it")
+    options = parser.parse_args(words)
+    import_jax()
+    from jaxperf.measure import measure_command
+
+    return measure_command.main(**vars(options))
+
+
+def roofline(words: list[str], _: tuple[str, ...]) -> int:
+    """Measure once what this machine can do at best: calls, matrix products, memory, copies."""
+    _new_parser("roofline", roofline).parse_args(words)
+    began = time.monotonic()
+    import_jax()
+    from jaxperf.measure import roofline_command
+
+    return roofline_command.main(began)
+
+
+def plan(words: list[str], _: tuple[str, ...]) -> int:
+    """Plan a step of yours for devices that you don't have: collectives, memory, time, what to change.
+
+    The step is compiled for each number of devices and never runs. It needs JAX's CUDA plugin, and no GPU;
+    for TPUs, it needs libtpu. Arguments are those of one device; shardings that they have are kept, on a
+    larger mesh.
+    """
+    examples = whole(1, 10**12)
+    parser = _new_parser("plan", plan, usage="jaxperf plan [FLAGS] MODULE:FUNCTION")
+    parser.add_argument("step", nargs="?", default="", metavar="MODULE:FUNCTION",
+        help="what jax.jit returned, e.g. train:step; or a function of `devices` or `mesh` that makes the "
+        "step")
+    parser.add_argument("--for", dest="for_", default="h100", metavar="CARD",
+        help='a card: a100, h100, h200, b200; a TPU: v5e, v5p, v6e; "this" is the GPU that is here')
+    parser.add_argument("--devices", default="1,8,64", metavar="N,N,...",
+        help="how many devices; one plan for each number")
+    parser.add_argument("--args", nargs="+", default=(), metavar="SPEC", help=SPECS)
+    parser.add_argument("--setup", default="", metavar="MODULE:FUNCTION", help=SETUP)
+    parser.add_argument("--npz", type=Path, metavar="FILE", help=NPZ)
+    batch = parser.add_mutually_exclusive_group()
+    batch.add_argument("--per-device", type=examples, metavar="N",
+        help="examples on each device; by default as many as the arguments have")
+    batch.add_argument("--total", type=examples, metavar="N",
+        help="examples of the whole batch, whatever the number of devices")
+    parser.add_argument("--batch", default="", metavar="I,I,...",
+        help="positions of the arguments that are the batch, from 0 on; by default the last of equal first "
+        "axis")
+    parser.add_argument("--mesh", default="", metavar="NAME=N,...",
+        help="axes for one of --devices, e.g. data=8,model=8 for 64; for others, the first takes what is "
+        "left")
+    parser.add_argument("--network", default="infiniband", metavar="NAME",
+        help="what connects the nodes: infiniband, efa, tcpxo")
+    parser.add_argument("--step-ms", type=number(0, above=True), metavar="MS",
+        help="the step's time on one such card, if it was measured; replaces the predicted one")
+    parser.add_argument("--json", type=file_path, metavar="PATH", help="write the plan here")
+    parser.add_argument("--validate", action="store_true",
+        help="print the model beside every published figure that it was held against; no step is needed")
+    options = parser.parse_args(words)
+    import_jax()
+    from jaxperf.plan import command
+    from jaxperf.plan.options import Plan
+
+    return command.main(Plan(**vars(options)))
+
+
+def doctor(words: list[str], _: tuple[str, ...]) -> int:
+    """Say what this machine has, what is missing, and the command that fixes it."""
+    _new_parser("doctor", doctor).parse_args(words)
+    from jaxperf import doctor as checks
+
+    return checks.main()
+
+
+# --- results
+
+
+def compare(words: list[str], _: tuple[str, ...]) -> int:
+    """Compare two runs, measurement by measurement; exit status 1 where B is slower than A.
+
+    A and B are each a result's JSON file, several of them (`a1.json,a2.json`), or a folder of them. Of
+    several results of one experiment, the medians are compared.
+    """
+    parser = _new_parser("compare", compare)
+    parser.add_argument("a", metavar="A", help="the run to compare with")
+    parser.add_argument("b", metavar="B", help="the run to judge")
+    parser.add_argument("--alpha", type=number(0, 1), default=0.05, metavar="X",
+        help="chance of one or more wrong verdicts among all rows")
+    parser.add_argument("--least", type=number(0, 1), default=0.02, metavar="X",
+        help="the smallest difference that counts, as a fraction; 0.02 is 2 %")
+    options = parser.parse_args(words)
+    from jaxperf.compare.comparison_text import render_comparison
+    from jaxperf.compare.results import compare as compare_results
+    from jaxperf.result.terminal import console
+
+    a, b = _side(options.a), _side(options.b)
+    toys = sorted({r.experiment for r in (*a, *b) if r.smoke})
+    if toys:
+        raise JaxperfError(
+            f"{', '.join(toys)}: smoke runs, whose toy sizes decide nothing; compare runs without --smoke"
+        )
+    comparison = compare_results(a, b, alpha=options.alpha, least=options.least)
+    print(render_comparison(comparison, color=console().is_terminal), end="")
+    return comparison.status
+
+
+def gate(words: list[str], command: tuple[str, ...]) -> int:
+    """Run a command several times and judge it against its baseline on this machine.
+
+    `{}` in COMMAND is replaced by the path of the result that it is to write. The first run stores the
+    baseline. Exit status: 0 not slower, 1 slower, 2 a mistake or a command that failed, 3 undecided: the
+    machine is too noisy, or only other machines have a baseline.
+    """
+    usage = (
+        "jaxperf gate [FLAGS] BASELINE -- COMMAND\n"
+        "       e.g. jaxperf gate baselines -- jaxperf measure train:step --json {}"
+    )
+    parser = _new_parser("gate", gate, usage=usage, hint="; the command comes after `--`")
+    parser.add_argument("baseline", type=Path, metavar="BASELINE",
+        help="folder of the command's baselines, one per machine")
+    parser.add_argument("--update", action="store_true",
+        help="store this run as the machine's baseline, whatever the verdict; the exit status is then 0")
+    parser.add_argument("--runs", type=whole(4), default=7, metavar="N",
+        help="processes to run; with fewer than 4 nothing can be decided")
+    parser.add_argument("--least", type=number(0, 1), default=0.02, metavar="X",
+        help="differences up to this fraction do not count; 0.02 is 2 %")
+    parser.add_argument("--size", type=number(0, 10), default=0.10, metavar="X",
+        help="the slowdown that must be found; where noise could hide it, the verdict is undecided")
+    parser.add_argument("--alpha", type=number(0, 1), default=0.05, metavar="X",
+        help='chance of one or more wrong "slower" among all measurements')
+    parser.add_argument("--out", type=Path, metavar="DIR", help="keep the results of this run here")
+    parser.add_argument("--summary", type=file_path, metavar="FILE",
+        help="write the outcome here as Markdown; under GitHub Actions the job's page shows it too")
+    options = parser.parse_args(words)
+    from jaxperf.compare import gate as gating
+
+    return gating.main(gating.Gate(**vars(options)), command)
+
+
+def report(words: list[str], _: tuple[str, ...]) -> int:
+    """Show what a run measured and claimed, and where its notebooks are.
+
+    Files that are damaged or from another program are named and left out.
+    """
+    parser = _new_parser("report", report)
+    parser.add_argument("results", nargs="?", type=Path, default=RESULTS, metavar="DIR",
+        help="folder of the JSON files, or one of them")
+    parser.add_argument("--format", choices=("text", "csv", "pyperf"), default="text",
+        help="csv: every value as a line; pyperf: JSON for `pyperf stats` and `pyperf compare_to`")
+    options = parser.parse_args(words)
+    by_path = _load(options.results)
+    results = list(by_path.values())
+    if not results:
+        raise JaxperfError(f"no result to show in {options.results}; `{program_name()} run all` makes some")
+    if options.format != "text":
+        from jaxperf.compare import export
+
+        write = export.to_csv if options.format == "csv" else export.to_pyperf
+        print(write(results), end="")
+        return 0
+    from jaxperf.result import terminal
+    from jaxperf.result.tables import count_verdicts, format_counts
+
+    console = terminal.console()
+    color = console.is_terminal and not console.no_color
+    print(terminal.render_text(results, color=color, width=max(console.width, 80)), end="")
+    claims = count_verdicts(results)
+    if claims:
+        print(f"claims: {format_counts(claims)}")
+    print(escape_control(f"results: {', '.join(map(str, by_path))} (JSON, one file per section)"))
+    notebooks = [path.with_suffix(".ipynb") for path in by_path if path.with_suffix(".ipynb").exists()]
+    if notebooks:
+        print(escape_control(f"notebooks: {', '.join(map(str, notebooks))}"))
+    return 0
+
+
+def _side(paths: str) -> list[Result]:
+    """Return the results that a side of a comparison names: files or folders, with commas between them.
+
+    Raises:
+      JaxperfError: nothing before or after a comma, an unreadable file, or one that is named twice.
+    """
+    results: dict[Path, Result] = {}
+    for word in paths.split(","):
+        if not word:
+            raise JaxperfError(
+                f"{to_one_line(repr(paths))} has nothing on one side of a comma; give A1,A2 without blanks"
+            )
+        folder = os.path.isdir(word)  # noqa: PTH112  Path.is_dir raises if a name is too long
+        by_path = _load(Path(word)) if folder else {Path(word): load_result(Path(word))}
+        for path, result in by_path.items():
+            if path.resolve() in results:
+                raise JaxperfError(f"{path} is named twice; each result counts once")
+            results[path.resolve()] = result
+    return list(results.values())
+
+
+def _load(folder: Path) -> dict[Path, Result]:
+    """Return results by path, in the book's order; each other file is named in a line."""
+    if not folder.exists():
+        _refuse_missing(folder)
+    by_path = {}
+    inside = folder.iterdir() if folder.is_dir() else [folder]  # glob silently ignores a forbidden folder
+    for path in sorted(p for p in inside if p == folder or p.suffix == ".json"):
+        try:
+            by_path[path] = load_result(path)
+        except JaxperfError as e:
+            say(f"left out: {e}")
+    return dict(sorted(by_path.items(), key=lambda item: catalogue.place(item[1].experiment)))
+
+
+def _refuse_missing(path: Path) -> None:
+    for parent in path.parents:
+        if parent.is_file():
+            raise JaxperfError(
+                f"cannot read {path}: {parent} is a file; give a folder, or a result's JSON file"
+            )
+    if path.suffix == ".json":
+        raise JaxperfError(f"no file {path}; give a result's JSON file, or a folder of them")
+    raise JaxperfError(f"no folder {path}; `{program_name()} run all --out {path}` makes it")
+
+
+# --- the chapter
+
+
+def list_sections(words: list[str], _: tuple[str, ...]) -> int:
+    """Show the sections: what each asks and how long it takes."""
+    _new_parser("list", list_sections).parse_args(words)
+    wide = max(len(s.name) for s in catalogue.SECTIONS)
+    for s in catalogue.SECTIONS:
+        print(f"{s.number or '-':<4} {s.name:<{wide}}  {_duration(s.takes_s):<12}  {s.title}")
+        print(f"{'':<4} {'':<{wide}}  {'':<12}  {s.question}")
+    total = _duration(sum(s.takes_s for s in catalogue.SECTIONS if s.name != run_sections.PEERS))
+    program = program_name()
+    print(f"\non two CPU cores, {total} for all; run them: `{program} run all`, or one by name or number")
+    print(f"`all` does not include peers: `{program} peers install`, then `run all --peers mxnet,torch`")
+    return 0
+
+
+def _duration(takes_s: float) -> str:
+    return f"about {takes_s:.0f} s" if takes_s < 90 else f"about {takes_s / 60:.0f} min"
+
+
+def run(words: list[str], extra: tuple[str, ...]) -> int:
+    """Run sections, each in its own process; if one fails, the others still run.
+
+    With one section, the flags after `--` go to its script.
+    """
+    usage = "jaxperf run [FLAGS] NAME... [-- FLAGS OF THE SECTION]"
+    parser = _new_parser("run", run, usage=usage, hint="; a section's own flags come after `--`")
+    parser.add_argument("names", nargs="*", metavar="NAME",
+        help="names or numbers from `jaxperf list`, or `all`")
+    size = parser.add_mutually_exclusive_group()
+    size.add_argument("--smoke", action="store_true",
+        help="seconds instead of minutes: every part, at toy sizes; its times mean nothing")
+    size.add_argument("--full", action="store_true",
+        help="the long versions, with which the pages of the book are made")
+    parser.add_argument("--answers", action="store_true", help="run the answers to the exercises too")
+    parser.add_argument("--verbose", action="store_true", help="print the text of the sections too")
+    parser.add_argument("--devices", type=whole(1, 1024), metavar="N",
+        help="how many devices to use; on a CPU, how many to split it into; each section has a default of "
+        "its own")
+    parser.add_argument("--platform", choices=("auto", "cpu", "gpu"), default="auto",
+        help="where to run; auto takes a GPU if JAX finds one")
+    parser.add_argument("--out", type=Path, default=RESULTS, metavar="DIR",
+        help="folder that takes a JSON file and a notebook per section")
+    parser.add_argument("--peers", default="", metavar="NAME,...",
+        help="then compare with these too (mxnet, torch); `jaxperf peers` tells which are there")
+    parser.add_argument("--peer-python", action="append", default=[], metavar="NAME=PATH",
+        help="compare with a framework that another Python has already, as in torch=/usr/bin/python3")
+    flags = parser.parse_args(words)
+    peers = _peer_names(flags.peers, flags.peer_python)
+    sections = run_sections.choose_sections(flags.names, peers=bool(peers))
+    shared = tuple(f"--{name}" for name in ("smoke", "full", "answers", "verbose") if getattr(flags, name))
+    options = run_sections.RunOptions(
+        flags.out, shared, flags.devices, flags.platform, peers, tuple(flags.peer_python), extra
+    )
+    run_sections.check_options(sections, options)
+    outcomes = []
+    for i, section in enumerate(sections, start=1):
+        print(f"[{i}/{len(sections)}] {section.name}, {_duration(section.takes_s)}", flush=True)
+        outcome = run_sections.run_section(section, options)
+        outcomes.append(outcome)
+        if outcome.trouble:
+            say(f"failed: {section.name}: {outcome.trouble}")
+    _print_outcomes(outcomes, flags.out)
+    statuses = [outcome.status for outcome in outcomes if outcome.trouble]
+    if len(outcomes) == 1 and statuses:
+        return statuses[0]
+    return 1 if statuses else 0
+
+
+def _peer_names(peers: str, peer_python: Sequence[str]) -> tuple[str, ...]:
+    """Return the systems to compare with; named interpreters are tested before any section runs."""
+    if not peers and not peer_python:
+        return ()
+    from jaxperf.frameworks.environments import named_interpreters, named_peers
+
+    return tuple(peer.name for peer in named_peers([peers, *named_interpreters(peer_python)]))
+
+
+def _print_outcomes(outcomes: Sequence[run_sections.Outcome], out: Path) -> None:
+    good = [outcome for outcome in outcomes if not outcome.trouble]
+    failed = [outcome.section.name for outcome in outcomes if outcome.trouble]
+    wall_s = sum(outcome.wall_s for outcome in outcomes)
+    print(f"\n{len(good)} of {len(outcomes)} sections succeeded, in {wall_s:.0f} s")
+    for outcome in good:
+        print(escape_control(f"  {outcome.path}"))
+    if len(failed) > 1:
+        say(f"failed: {', '.join(failed)}")
+    if good:
+        print(escape_control(f"read them: `{program_name()} report {shlex.quote(str(out))}`"))
+
+
+def peers(words: list[str], _: tuple[str, ...]) -> int:
+    """Say which other frameworks are installed to compare with; `peers install [NAME...]` installs them."""
+    parser = _new_parser("peers", peers)
+    parser.add_argument("arguments", nargs="*", metavar="install [NAME...]",
+        help="nothing, or `install`, which takes names (mxnet, torch) or all there are")
+    options = parser.parse_args(words)
+    from jaxperf.frameworks import command
+
+    return command.main(options.arguments, program=program_name(), warn=say)
+
+
+COMMANDS: dict[str, Callable[[list[str], tuple[str, ...]], int]] = {
+    "watch": watch, "measure": measure, "roofline": roofline, "plan": plan, "doctor": doctor,
+    "compare": compare, "gate": gate, "report": report,
+    "list": list_sections, "run": run, "peers": peers,
+}  # fmt: skip

@@ -1,1 +1,0 @@
-"""The command line: `jaxperf COMMAND`, its flags, and its help."""
