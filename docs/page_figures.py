@@ -56,7 +56,7 @@ class OfThePage(SphinxPostTransform):
         title = next((t.astext() for t in self.document.findall(nodes.title)), "")
         begin = re.match(r"\d+(\.\d+)*", title)
         self.prefix = f"{begin[0]}." if begin else ""
-        self.figures = self.tables = 0
+        self.drawings = self.figures = self.tables = 0
         for node in list(self.document.findall()):
             if isinstance(node, nodes.image) and node["uri"].endswith(".svg"):
                 path = Path(self.env.srcdir, node["uri"])
@@ -80,9 +80,11 @@ class OfThePage(SphinxPostTransform):
 
     def place(self, node: nodes.Node, drawing: str) -> None:
         """Put a drawing where a node was, with its number and with ids that no other drawing has."""
-        self.figures += 1
+        self.drawings += 1
+        if NUMBER in drawing:
+            self.figures += 1
         name = f"Figure {self.prefix}{self.figures}"
-        filled = drawing.replace(UNIQUE, f"f{self.figures}-").replace(NUMBER, name)
+        filled = drawing.replace(UNIQUE, f"f{self.drawings}-").replace(NUMBER, name)
         filled = filled.replace(ANCHOR, re.sub(r"\W+", "-", name.lower()))
         parent = node.parent
         if isinstance(parent, nodes.paragraph) and len(parent) == 1:  # no figure stands in a paragraph

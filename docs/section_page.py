@@ -67,8 +67,16 @@ def source_of(module: str) -> Path:
     return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
 
 
-def page(script: Path, run: Run | None) -> Any:
-    """Make the page of a section: a notebook whose code cells know their lines, and a part about its run."""
+def page(script: Path, run: Run | None, gpu: Run | None = None) -> Any:
+    """Make the page of a section: a notebook whose code cells know their lines, and a part about its run.
+
+    Args:
+      script: of the section.
+      run: the run whose outputs the page shows.
+      gpu: a run on a GPU; a folded part below a cell shows its outputs, where they differ.
+    """
+    on_gpu = {cell.source: cell.outputs for cell in gpu.code} if gpu else {}
+    card = card_of(gpu) if gpu else ""
     script_cells = cells.read(script)
     outputs, changed = outputs_of([cell.source for cell in script_cells if not cell.markdown], run)
     made, number = [], 0
@@ -86,13 +94,15 @@ def page(script: Path, run: Run | None) -> Any:
             prompts = {"code_prompt_show": "Code of the verdicts", "code_prompt_hide": "Code of the verdicts"}
             metadata["mystnb"] = prompts
         shown = outputs[number] if number < len(outputs) else []
+        if other := beside(on_gpu.get(cell.source, []), shown, card):
+            shown = [*shown, other]
         made.append(v4.new_code_cell(cell.source, metadata=metadata, outputs=shown))
         if number == changed:
             made.append(v4.new_markdown_cell(note(
                 "The code of this cell has changed since the run that this page shows. "
                 "Outputs from here on are left out.", "changed")))  # fmt: skip
         number += 1
-    made.append(v4.new_markdown_cell(about_the_run(script, run, changed=changed is not None)))
+    made.append(v4.new_markdown_cell(about_the_run(script, run, changed=changed is not None, gpu=gpu)))
     language = {"language_info": {"name": "python", "pygments_lexer": "python"}}
     return v4.new_notebook(cells=made, metadata=language)
 
@@ -120,6 +130,40 @@ def as_html(output: Any) -> Any:
     elif "<p" in (shown := data.get("text/html", "")):
         data["text/html"] = with_formulas(shown)
     return output
+
+
+def card_of(run: Run) -> str:
+    """Return the name of the GPU of a run."""
+    return str(run.about["environment"]["devices"][0].partition(" ")[2])
+
+
+def beside(outputs: list[Any], shown: list[Any], card: str) -> Any:
+    """Return an output that folds what a cell showed on a GPU; None if nothing, or the same as here."""
+    parts = [as_markdown(output) for output in outputs]
+    if not any(parts) or [text_of(output) for output in outputs] == [text_of(output) for output in shown]:
+        return None
+    inside = "\n\n".join(part for part in parts if part)
+    summary = f"<summary>This cell on one {html.escape(card)}</summary>"
+    text = f'<details class="gpu">{summary}\n\n{inside}\n\n</details>'
+    return v4.new_output("display_data", data={"text/markdown": text, "text/plain": card})
+
+
+def text_of(output: Any) -> str:
+    """Return what an output says in plain words."""
+    return str(output.get("text", "") or output.get("data", {}).get("text/plain", ""))
+
+
+def as_markdown(output: Any) -> str:
+    """Return an output as Markdown, without ids and numbers, which belong to the page's run."""
+    data = output.get("data", {})
+    if svg := data.get("image/svg+xml"):
+        return figure(svg, data["text/plain"], "bare")
+    if shown := data.get("text/html"):
+        return re.sub(r' (id|href)="[^"]*"', "", with_formulas(shown))
+    if table := data.get("text/markdown"):
+        unnumbered = table.replace('<details class="evidence">', "<details>", 1)
+        return re.sub(r"^\*\*(.*)\*\*$", r"*\1*", unnumbered, count=1, flags=re.M)
+    return f"```text\n{output.text.rstrip()}\n```" if output.get("text", "").strip() else ""
 
 
 def with_formulas(text: str) -> str:
@@ -166,20 +210,34 @@ def rerun(script: Path) -> str:
     return f"To make this page from a run of yours:\n\n```sh\n{run}\nmake book RESULTS=results\n```\n"
 
 
-def about_the_run(script: Path, run: Run | None, *, changed: bool) -> str:
+def about_the_run(script: Path, run: Run | None, *, changed: bool, gpu: Run | None = None) -> str:
     """Return the last part of a page: where its outputs come from, and what has changed since."""
     lines = ["## About this run", ""]
     if run is None:
         lines += ["This section has not been run for this page.", ""]
     else:
         lines += [f"- {remark}" for remark in remarks(run, changed=changed)]
-        rows = (f"<tr><th>{name}</th><td>{value}</td></tr>" for name, value in settings(run.about))
-        lines += ["", f'<table class="run">{"".join(rows)}</table>', ""]
+        lines += ["", run_table(settings(run.about)), ""]
+    if gpu:
+        wanted = ("Command", "Date", "Devices", "Versions", "Code")
+        rows = [(name, value) for name, value in settings(gpu.about) if name in wanted]
+        lines += [
+            f"The folded parts “This cell on one {card_of(gpu)}” are from this run:",
+            "",
+            run_table(rows),
+            "",
+        ]
     download = (
         f'Take this section with you: <a href="{script.name}" download>the script</a>, or '
         f'<a href="{script.stem}.ipynb" download>a notebook without outputs</a>.'
     )
     return "\n".join([*lines, rerun(script), download])
+
+
+def run_table(rows: list[tuple[str, str]]) -> str:
+    """Return the settings of a run as a table of HTML."""
+    shown = (f"<tr><th>{name}</th><td>{value}</td></tr>" for name, value in rows)
+    return f'<table class="run">{"".join(shown)}</table>'
 
 
 def remarks(run: Run, *, changed: bool) -> Iterator[str]:

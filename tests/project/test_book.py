@@ -228,6 +228,27 @@ def test_a_claim_and_a_figure_of_a_run_become_parts_of_the_page(section_page: An
     assert 'aria-label="Two axes."' in section_page.as_html(drawn)["data"]["text/html"]
 
 
+def test_a_page_folds_what_a_gpu_showed_below_the_cell(section_page: Any, script: Path) -> None:
+    notebook = keep(run_of(script, show(svg=SVG)), script.with_suffix(".ipynb"))
+    about = {
+        "environment": {"devices": ["cuda:0 NVIDIA H200"], "backend": "gpu", "versions": {"jax": "0.12.0"}}
+    }
+    gpu_run = run_of(script, show(svg=SVG), show(markdown=TABLE), show(html=CLAIM), about=about)
+    gpu = keep(gpu_run, script.parent / "gpu.ipynb")
+    page = section_page.page(script, section_page.Run.of(notebook), section_page.Run.of(gpu))
+    first, second, *_ = code_of(page)
+    folded = first.outputs[-1].data["text/markdown"]
+    assert folded.startswith('<details class="gpu"><summary>This cell on one NVIDIA H200</summary>')
+    for part in ("```text\n1\n```", "*Times*", "<figure", "holds"):
+        assert part in folded
+    assert "**Times**" not in folded and 'id="it-adds"' not in folded
+    assert len(second.outputs) == 1  # which printed the same
+    assert "jax 0.12.0" in text_of(page) and text_of(page).count('<table class="run">') == 2
+    script.write_text(SCRIPT.replace("a = 1", "a = 2"))
+    changed = section_page.page(script, None, section_page.Run.of(gpu))
+    assert "details class" not in str(code_of(changed)[0].outputs)
+
+
 def test_links_lead_to_pages_or_into_the_repository(book: Any) -> None:
     theme = {"repository_url": "https://host/jaxperf"}
     pages = {"watch", "trust", "experiments/multiple_gpus", "api/measure"}
@@ -412,7 +433,7 @@ MEASURE = """<script>addEventListener('load', () => setTimeout(() => {
     code: shown('.bd-article pre').filter(e => e.scrollWidth > e.clientWidth + 1).length,
     drawings: shown('.bd-article figure svg').filter(e => right(e) > innerWidth + 1).length,
     tables: shown('.bd-article table').filter(e => right(e) > innerWidth + 1 && !scrolls(e)).length,
-    page: document.documentElement.scrollWidth - innerWidth,
+    page: Math.max(0, ...shown('.bd-article').map(e => e.scrollWidth - e.clientWidth)),
   }), '*');
 }, 300));</script>"""
 
