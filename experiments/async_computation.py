@@ -992,6 +992,10 @@ s.table(times, title="200 times y = x + 1, 1024 elements", base="cores kept awak
 #
 # **5.** A batch takes 100 MB, and your loop never waits. How much memory do the batches
 # take at most? And with a window of two? Check the numbers of batches in flight.
+#
+# Check it with `jaxperf check 8.2.5 mine.py`: `mine.py` defines `run_all(compute, batches,
+# window)`. It returns the list of the results `compute(batch)`, of which at most `window +
+# 1` are unfinished at any time.
 
 # %% tags=["answer"]
 x = jnp.ones((500, 500) if on_cpu else (4096, 4096))

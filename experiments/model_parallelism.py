@@ -489,6 +489,9 @@ s.figure(fig, "Split layers send less with small batches, data parallelism with 
 # **1.** A pipeline has sixteen devices with one stage each. How many micro-batches make
 # it idle less than 10% of the time? How many images must a batch have if a micro-batch
 # should have 32?
+#
+# Check it with `jaxperf check 8.8.1 mine.py`: `mine.py` defines `micro_batches(stages,
+# idle)`, which returns the smallest number.
 
 # %% tags=["answer"]
 p = 16

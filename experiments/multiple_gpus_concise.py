@@ -644,6 +644,10 @@ s.grid(["batch", "rate", "epochs", "updates", "train loss", "test accuracy"], ro
 #
 # **2 (the book's).** Devices may differ in speed, for example a CPU and a GPU. How should the batch
 # be divided? Give one device three quarters of the batch. Is the gradient still right?
+#
+# Check it with `jaxperf check 8.5.2 mine.py`: `mine.py` defines `gradient(loss, params,
+# shares)`. `loss(params, X, y)` is a mean over examples, and the shares `(X, y)` have
+# different sizes.
 
 # %% tags=["answer"]
 @jax.jit

@@ -864,3 +864,16 @@ print("the first takes", ratio(*times.values()), "times as long as the second")
 # batches. ResNet-18 reaches 43% of the bfloat16 peak, and its step is far longer than a
 # call. Use a profile to find the operations that move bytes, or use more devices.
 # </details>
+#
+# **6.** Write the rule of this section as a function: `closest_limit(flops, moved, peak,
+# bandwidth, call_s)` returns "arithmetic", "memory" or "overhead" for one call of a
+# program. `moved` is in bytes, `peak` in FLOP/s, and `bandwidth` in bytes per second.
+#
+# Check it with `jaxperf check 8.0.6 mine.py`.
+#
+# <details><summary>Answer</summary>
+#
+# The three lower bounds are `flops / peak`, `moved / bandwidth` and `call_s`. The largest
+# of them is the closest limit.
+#
+# </details>

@@ -472,6 +472,19 @@ def _print_outcomes(outcomes: Sequence[run_sections.Outcome], out: Path) -> None
         print(escape_control(f"read them: `{program_name()} report {shlex.quote(str(out))}`"))
 
 
+def check(words: list[str], _: tuple[str, ...]) -> int:
+    """Check your solution of an exercise: is it right, or what is wrong? Alone, list those with a check."""
+    parser = _new_parser("check", check)
+    parser.add_argument("exercise", nargs="?", default="", metavar="EXERCISE",
+        help="its number, as in 8.4.3: section 8.4, exercise 3")
+    parser.add_argument("file", nargs="?", type=Path, metavar="FILE",
+        help="a Python file with the functions that the exercise asks for")
+    options = parser.parse_args(words)
+    from jaxperf.chapter import checks
+
+    return checks.main(options.exercise, options.file)
+
+
 def peers(words: list[str], _: tuple[str, ...]) -> int:
     """Say which other frameworks are installed to compare with; `peers install [NAME...]` installs them."""
     parser = _new_parser("peers", peers)
@@ -486,5 +499,5 @@ def peers(words: list[str], _: tuple[str, ...]) -> int:
 COMMANDS: dict[str, Callable[[list[str], tuple[str, ...]], int]] = {
     "watch": watch, "measure": measure, "roofline": roofline, "plan": plan, "doctor": doctor,
     "compare": compare, "gate": gate, "report": report,
-    "list": list_sections, "run": run, "peers": peers,
+    "list": list_sections, "run": run, "check": check, "peers": peers,
 }  # fmt: skip

@@ -1,0 +1,503 @@
+"""Checks of exercises: `jaxperf check 8.4.3 mine.py` says "right", or what is wrong, and shows no answer.
+
+A check calls a function of the reader's file with inputs whose results are known, or known to agree. It
+judges what the function computes and, where the exercise is about that, in which order, or with how many
+messages.
+"""
+
+from __future__ import annotations
+
+import difflib
+import io
+import itertools
+import os
+import re
+import runpy
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jaxperf.errors import JaxperfError
+
+RIGHT, WRONG = 0, 1
+DEVICES = 4
+Program = dict[str, Any]
+
+
+class WrongError(Exception):
+    """What is wrong with a solution, in one line."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """One exercise: its number, the functions that the file must define, and what judges them."""
+
+    number: str
+    defines: tuple[str, ...]
+    judge: Callable[..., None]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return the names of the functions that the file must define."""
+        return tuple(signature.partition("(")[0] for signature in self.defines)
+
+    def __str__(self) -> str:
+        return " and ".join(self.defines)
+
+
+COLLECTIVES = ("psum", "psum_invariant", "all_gather", "psum_scatter", "reduce_scatter", "all_to_all")
+CHECKS: dict[str, Check] = {}
+
+
+def check(number: str, *defines: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Register the function that judges an exercise; `defines` are the signatures, and what they return."""
+
+    def register(judge: Callable[..., None]) -> Callable[..., None]:
+        CHECKS[number] = Check(number, defines, judge)
+        return judge
+
+    return register
+
+
+def main(number: str, path: Path | None) -> int:
+    """Check a solution, and print the verdict; return 0 if it is right, 1 if it is wrong.
+
+    Args:
+      number: of the exercise; "" lists those that have a check.
+      path: of the solution.
+
+    Raises:
+      JaxperfError: no such exercise or file, or the file does not run.
+    """
+    if not number:
+        print("These exercises have a check; FILE defines what stands behind the number:")
+        print("\n".join(f"  {known.number}  {known}" for known in CHECKS.values()))
+        return RIGHT
+    if number not in CHECKS:
+        near = difflib.get_close_matches(number, CHECKS, n=1)
+        suggestion = f"did you mean {near[0]}? " if near else ""
+        raise JaxperfError(
+            f"exercise {number!r} has no check; {suggestion}`jaxperf check` lists those that have one"
+        )
+    wanted = CHECKS[number]
+    if path is None:
+        raise JaxperfError(f"give a file that defines {wanted}")
+    if not path.is_file():
+        raise JaxperfError(f"there is no file {path}; write one that defines {wanted}")
+    _prepare_devices()
+    program = load(path)
+    for name in wanted.names:
+        if not callable(program.get(name)):
+            raise JaxperfError(f"{path} defines no function {name}; {number} asks for {wanted}")
+    wrong = judge(wanted, program, path)
+    print(f"{number}: wrong: {wrong}" if wrong else f"{number}: right")
+    return WRONG if wrong else RIGHT
+
+
+def judge(wanted: Check, program: Program, path: Path) -> str:
+    """Return what is wrong with a program's functions; "" if nothing."""
+    try:
+        wanted.judge(*(program[name] for name in wanted.names))
+    except WrongError as e:
+        return " ".join(str(e).split())
+    except Exception as e:  # of the reader's function, with whatever JAX raises
+        return f"{_place(e, path)} raises {type(e).__name__}: {str(e).strip().partition(chr(10))[0]}"
+    return ""
+
+
+def load(path: Path) -> Program:
+    """Run a file and return its names.
+
+    Raises:
+      JaxperfError: it fails; the message names the line.
+    """
+    try:
+        with redirect_stdout(io.StringIO()):
+            return runpy.run_path(str(path), run_name="solution")
+    except (Exception, SystemExit) as e:
+        raise JaxperfError(
+            f"{_place(e, path)} raises {type(e).__name__}: {str(e).partition(chr(10))[0]}"
+        ) from None
+
+
+def _place(error: BaseException, path: Path) -> str:
+    lines = [
+        frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)
+    ]
+    if isinstance(error, SyntaxError) and error.lineno:
+        lines.append(error.lineno)
+    return f"{path}:{lines[-1]}" if lines else str(path)
+
+
+def _prepare_devices() -> None:
+    """Divide the CPU before JAX starts."""
+    os.environ.setdefault("JAX_NUM_CPU_DEVICES", str(DEVICES))
+
+
+def ask(right: bool, otherwise: str) -> None:
+    """Go on if `right`; else the solution is wrong, for the reason `otherwise`."""
+    if not right:
+        raise WrongError(otherwise)
+
+
+def same(result: Any, wanted: Any, what: str, *, tolerance: float = 1e-5) -> None:
+    """Compare two trees of arrays, leaf by leaf."""
+    import jax
+    import numpy as np
+
+    got, expected = jax.tree.leaves(result), jax.tree.leaves(wanted)
+    ask(len(got) == len(expected), f"{what} has {len(got)} arrays, and should have {len(expected)}")
+    for array, right in zip(got, expected):
+        array, right = np.asarray(array), np.asarray(right)
+        ask(array.shape == right.shape, f"{what} has the shape {array.shape}, and should have {right.shape}")
+        scale = max(float(np.abs(right).max()), 1e-6)
+        off = float(np.abs(array - right).max()) / scale
+        ask(off <= tolerance, f"{what} is off by {off:.2g} of its largest value")
+
+
+def devices(count: int = DEVICES) -> list[Any]:
+    """Return so many CPU devices.
+
+    Raises:
+      JaxperfError: JAX has started with fewer.
+    """
+    import jax
+
+    found = jax.devices("cpu")[:count]
+    if len(found) < count:
+        raise JaxperfError(f"JAX has started with {len(found)} CPU devices, and the check needs {count}")
+    return found
+
+
+def equations(jaxpr: Any, inside: tuple[str, ...] = ()) -> Iterator[tuple[Any, tuple[str, ...]]]:
+    """Yield all equations of a jaxpr, each with the names of the primitives around it."""
+    for equation in jaxpr.eqns:
+        yield equation, inside
+        for value in equation.params.values():
+            for inner in value if isinstance(value, list | tuple) else (value,):
+                inner = getattr(inner, "jaxpr", inner)
+                if hasattr(inner, "eqns"):
+                    yield from equations(inner, (*inside, equation.primitive.name))
+
+
+@check(
+    "8.0.6", 'closest_limit(flops, moved, peak, bandwidth, call_s) -> "arithmetic", "memory" or "overhead"'
+)
+def closest_limit(function: Any) -> None:
+    """Of three lower bounds, the largest is the closest limit."""
+    peak, bandwidth, call_s = 2e11, 2e10, 1e-5
+    cases = {
+        "a product of two 2000 x 2000 matrices": (16e9, 48e6, "arithmetic"),
+        "x + 1 for 4 million floats": (4e6, 32e6, "memory"),
+        "x + 1 for 100 floats": (100, 800, "overhead"),
+        "a product of two 10 x 10 matrices": (2000, 1200, "overhead"),
+        "a matrix of 8000 x 8000 times a vector": (128e6, 256e6, "memory"),
+    }
+    for what, (flops, moved, limit) in cases.items():
+        answer = function(flops, moved, peak, bandwidth, call_s)
+        ask(
+            answer in ("arithmetic", "memory", "overhead"),
+            f"for {what} it returns {answer!r}, no name of a limit",
+        )
+        ask(answer == limit, f"for {what}, {answer!r} is not the limit that takes the longest")
+    swapped = function(16e9, 48e6, peak * 1e6, bandwidth, call_s)
+    ask(swapped == "memory", "with a peak a million times as high, the large product has another limit")
+
+
+@check(
+    "8.1.2",
+    "if_value(x)",
+    "for_range(x, n), both as in 8.1.3, but so that they work under jit for any values",
+)
+def control_flow(if_value: Any, for_range: Any) -> None:
+    """Control flow on values, under `jit`."""
+    import jax
+    import jax.numpy as jnp
+
+    traced = 0
+
+    def counted(x: Any, n: Any) -> Any:
+        nonlocal traced
+        traced += 1
+        return for_range(x, n)
+
+    compiled_if, compiled_for = jax.jit(if_value), jax.jit(counted)
+    for values in ([0.5, 0.25], [3.0, 1.0], [-1.0, -4.0], [1.0, 0.0]):
+        x = jnp.array(values)
+        wanted = x / x.sum() if float(x.sum()) > 1 else x
+        same(compiled_if(x), wanted, f"if_value for {values}")
+    for n in (0, 1, 2, 7):
+        same(compiled_for(jnp.array([1.0, 3.0]), n), jnp.array([1.0, 3.0]) * 2**n, f"for_range for n = {n}")
+    ask(traced == 1, f"for_range was traced {traced} times for four values of n")
+
+
+@check(
+    "8.2.5",
+    "run_all(compute, batches, window) -> list of results, of which at most `window` + 1 are unfinished",
+)
+def run_all(function: Any) -> None:
+    """A window bounds what is in flight, and does not wait for the newest."""
+    for window, count in ((0, 5), (2, 12), (7, 5)):
+        events: list[tuple[str, int]] = []
+
+        class Result:
+            def __init__(self, number: int, events: list[tuple[str, int]] = events) -> None:
+                self.number, self.events = number, events
+                events.append(("call", number))
+
+            def block_until_ready(self) -> Any:
+                self.events.append(("wait", self.number))
+                return self
+
+            item = __float__ = __array__ = block_until_ready
+
+        results = function(Result, list(range(count)), window)
+        ask(
+            [getattr(r, "number", None) for r in results] == list(range(count)),
+            "it does not return all results in order",
+        )
+        unfinished, peak, early = set(), 0, False
+        for event, number in events:
+            if event == "call":
+                unfinished.add(number)
+                peak = max(peak, len(unfinished))
+            else:
+                newest = max(
+                    (n for e, n in events[: events.index((event, number))] if e == "call"), default=0
+                )
+                early |= newest - number < window and newest < count - 1
+                unfinished -= {n for n in unfinished if n <= number}  # a device works in order
+        ask(peak <= window + 1, f"with a window of {window}, up to {peak} results are unfinished")
+        ask(not early, f"with a window of {window}, it waits for a result that is not {window} calls old yet")
+
+
+@check(
+    "8.3.4",
+    "fetch_all(f, xs) -> list of NumPy arrays f(x), so that copies to the host overlap with computing",
+)
+def fetch_all(function: Any) -> None:
+    """All work is queued before the first wait, and every copy is started at once."""
+    import numpy as np
+
+    events: list[tuple[str, int]] = []
+
+    class Result:
+        def __init__(self, number: int) -> None:
+            self.number = number
+            events.append(("call", number))
+
+        def copy_to_host_async(self) -> None:
+            events.append(("copy", self.number))
+
+        def block_until_ready(self) -> Any:
+            events.append(("wait", self.number))
+            return self
+
+        def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+            events.append(("wait", self.number))
+            return np.full(2, self.number)
+
+    fetched = function(Result, list(range(5)))
+    ask([type(a) for a in fetched] == [np.ndarray] * 5, "it does not return a list of NumPy arrays")
+    ask([int(a[0]) for a in fetched] == list(range(5)), "the results are not in the order of xs")
+    first_wait = next((i for i, (event, _) in enumerate(events) if event == "wait"), len(events))
+    calls = [i for i, (event, _) in enumerate(events) if event == "call"]
+    copies = {number: i for i, (event, number) in enumerate(events) if event == "copy"}
+    ask(
+        max(calls) < first_wait,
+        "it waits for a result before all calls are queued, so the device has nothing to do",
+    )
+    ask(
+        len(copies) == 5 and max(copies.values()) < first_wait,
+        "no copy is under way while the device computes",
+    )
+
+
+@check("8.4.3", "allreduce(trees) -> list of trees, each the sum, each where the tree at its place was")
+def allreduce(function: Any) -> None:
+    """Every device must get the sum, on its own device."""
+    import jax
+    import jax.numpy as jnp
+
+    places = devices()
+    trees = [
+        jax.device_put({"W": jnp.full((2, 3), i + 1.0), "b": jnp.arange(3.0) * i}, place)
+        for i, place in enumerate(places)
+    ]
+    total = {"W": jnp.full((2, 3), 10.0), "b": jnp.arange(3.0) * 6}
+    summed = function([dict(tree) for tree in trees])
+    ask(
+        isinstance(summed, list | tuple) and len(summed) == len(places),
+        "it does not return a tree for each device",
+    )
+    for i, (tree, place) in enumerate(zip(summed, places)):
+        same(tree, total, f"the sum on device {i}")
+        for leaf in jax.tree.leaves(tree):
+            ask(leaf.device == place, f"the sum for device {i} is on {leaf.device}")
+    before = [float(tree["W"][0, 0]) for tree in trees]
+    ask(before == [1.0, 2.0, 3.0, 4.0], "it changes the trees that it was given")
+    alone = function(trees[:1])
+    same(alone[0], trees[0], "the sum of a single tree")
+
+
+@check(
+    "8.5.2",
+    "gradient(loss, params, shares) -> the gradient of the mean loss over all examples of unequal shares",
+)
+def gradient(function: Any) -> None:
+    """A share counts by its number of examples."""
+    import jax
+    import jax.numpy as jnp
+
+    def loss(params: Any, X: Any, y: Any) -> Any:
+        return jnp.mean((X @ params["W"] + params["b"] - y) ** 2)
+
+    X = jax.random.normal(jax.random.key(0), (12, 3))
+    y = jnp.arange(12.0)
+    params = {"W": jnp.ones(3), "b": jnp.zeros(())}
+    whole = jax.grad(loss)(params, X, y)
+    for cuts in ((9,), (6,), (1, 4), (3, 6, 9)):
+        edges = [0, *cuts, 12]
+        shares = [(X[a:b], y[a:b]) for a, b in itertools.pairwise(edges)]
+        sizes = [b - a for a, b in itertools.pairwise(edges)]
+        same(function(loss, params, shares), whole, f"the gradient for shares of {sizes} examples")
+
+
+@check("8.6.1", "try_gpu(i=0) -> GPU i, or a CPU device and a warning that says so")
+def try_gpu(function: Any) -> None:
+    """A fall-back must be heard, and must not be heard where there is a GPU."""
+    import jax
+
+    class Device:
+        platform, device_kind, id = "gpu", "a GPU", 0
+
+    cpu, gpu, real = jax.devices("cpu")[0], Device(), jax.devices
+
+    def pretend(gpus: list[Any]) -> Callable[..., list[Any]]:
+        def listed(backend: str | None = None) -> list[Any]:
+            if backend in (None, "gpu", "cuda"):
+                if backend and not gpus:
+                    raise RuntimeError("no GPU")
+                return gpus or real("cpu")
+            return real(backend)
+
+        return listed
+
+    def call(gpus: list[Any], *arguments: int) -> tuple[Any, str]:
+        jax.devices, heard = pretend(gpus), io.StringIO()
+        try:
+            with (
+                warnings.catch_warnings(record=True) as caught,
+                redirect_stdout(heard),
+                redirect_stderr(heard),
+            ):
+                warnings.simplefilter("always")
+                device = function(*arguments)
+        finally:
+            jax.devices = real
+        return device, heard.getvalue() + "".join(str(w.message) for w in caught)
+
+    device, said = call([])
+    ask(device == cpu, f"without a GPU it returns {device}, so it does not work on a laptop")
+    ask(bool(said.strip()), "without a GPU it returns the CPU without a word")
+    device, said = call([gpu])
+    ask(device is gpu, f"with a GPU it returns {device}")
+    ask(not said.strip(), f"with a GPU it says {said.strip()[:60]!r}")
+    device, said = call([gpu], 1)
+    ask(device == cpu and bool(said.strip()), "with one GPU, try_gpu(1) must fall back, and say so")
+
+
+@check("8.7.1", "two_rings(x, axis) -> the sum over a mesh axis, for shard_map, half of it each way around")
+def two_rings(function: Any) -> None:
+    """Half of the bytes go each way."""
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+    from jax.sharding import Mesh
+    from jax.sharding import PartitionSpec as P
+
+    k = DEVICES
+    mesh = Mesh(np.array(devices()), "d")
+    x = jax.random.normal(jax.random.key(0), (k, 16 * k))
+
+    def on_device(x: Any) -> Any:
+        return function(x[0], "d")[None]
+
+    mapped = jax.shard_map(on_device, mesh=mesh, in_specs=P("d"), out_specs=P("d"), check_vma=False)
+    same(jax.jit(mapped)(x), jnp.broadcast_to(x.sum(0), x.shape), "the sum")
+    sent = {+1: 0, -1: 0}
+    for equation, _ in equations(jax.make_jaxpr(mapped)(x).jaxpr):
+        name = equation.primitive.name
+        ask(name not in COLLECTIVES,
+            f"it leaves the sum to {name}; send with ppermute")  # fmt: skip
+        if name == "ppermute":
+            steps = {(b - a) % k for a, b in equation.params["perm"]}
+            ask(
+                steps <= {1, k - 1} and len(steps) == 1,
+                "a message goes further than to a neighbor, or both ways at once",
+            )
+            sent[1 if steps == {1} else -1] += equation.outvars[0].aval.size
+    ask(min(sent.values()) > 0, "all messages go the same way around")
+    ask(sent[1] == sent[-1], f"one way carries {sent[1]} numbers, the other {sent[-1]}")
+    most = 2 * (k - 1) * (16 * k) // (2 * k)
+    ask(sent[1] <= most, f"each way carries {sent[1]} numbers, and {most} are enough")
+
+
+@check(
+    "8.8.1",
+    "micro_batches(stages, idle) -> the fewest micro-batches with which a pipeline idles less than `idle`",
+)
+def micro_batches(function: Any) -> None:
+    """The share is (p - 1) / (m + p - 1)."""
+    for stages, idle in ((2, 0.1), (4, 0.25), (16, 0.1), (8, 0.5), (1, 0.1), (3, 0.4)):
+        wanted = next(m for m in itertools.count(1) if (stages - 1) / (m + stages - 1) < idle - 1e-12)
+        answer = function(stages, idle)
+        ask(answer == int(answer), f"for {stages} stages it returns {answer}, not a whole number")
+        share = (stages - 1) / (answer + stages - 1) if answer > 0 else 1.0
+        ask(
+            answer >= wanted,
+            f"with {answer} micro-batches, {stages} stages idle {share:.1%}, not less than {idle:.0%}",
+        )
+        ask(
+            answer == wanted,
+            f"for {stages} stages and {idle:.0%}, fewer than {answer} micro-batches are enough",
+        )
+
+
+@check(
+    "8.9.2",
+    "accumulated(grad, params, batches, axis) -> mean gradient over all batches and devices, for shard_map",
+)
+def accumulated(function: Any) -> None:
+    """One exchange for all small batches."""
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+    from jax.sharding import Mesh
+    from jax.sharding import PartitionSpec as P
+
+    def loss(params: Any, batch: Any) -> Any:
+        return jnp.mean((batch @ params["W"]) ** 2)
+
+    grad = jax.grad(loss)
+    mesh = Mesh(np.array(devices()), "d")
+    batches = jax.random.normal(jax.random.key(0), (DEVICES * 4, 8, 3))  # four small batches for each device
+    params = {"W": jnp.arange(3.0) + 1}
+
+    def on_device(params: Any, batches: Any) -> Any:
+        return function(grad, params, batches, "d")
+
+    mapped = jax.shard_map(on_device, mesh=mesh, in_specs=(P(), P("d")), out_specs=P(), check_vma=False)
+    wanted = jax.tree.map(lambda *g: sum(g) / len(g), *[grad(params, batch) for batch in batches])
+    same(jax.jit(mapped)(params, batches), wanted, "the gradient")
+    sums = [inside for equation, inside in equations(jax.make_jaxpr(mapped)(params, batches).jaxpr)
+            if re.match(r"psum|all_reduce|pmean", equation.primitive.name)]  # fmt: skip
+    ask(
+        not any({"scan", "while"} & {*inside} for inside in sums),
+        "the loop exchanges the gradient in each turn",
+    )
+    ask(len(sums) == 1, f"the program has {len(sums)} exchanges of the gradient, and one is enough")
