@@ -31,7 +31,6 @@ from flax import nnx
 from jax import export, lax
 
 import jaxperf.models
-from jaxperf.frameworks.environments import PEERS, look, run_program
 from jaxperf.measure import count_ops, interleaved, per_round
 from jaxperf.result import both, ratio
 from jaxperf.section import section
@@ -305,11 +304,15 @@ print(f"before hybridizing: {seconds[0]:.4f} sec (the book, MXNet: 0.4943)")
 print(f"after hybridizing:  {seconds[1]:.4f} sec (the book, MXNet: 0.2053)")
 
 # %% [markdown]
-# How long does MXNet itself take on this machine? If it is installed, the next cell runs
-# the book's code.
+# How long does MXNet itself take on this machine? The next cell runs the book's code in an
+# environment that `uv` makes from the first lines, if it has the packages already.
 
 # %% tags=["slow"]
 BOOK = """
+# /// script
+# requires-python = ">=3.8,<3.12"
+# dependencies = ["mxnet==1.9.1", "numpy==1.23.5"]
+# ///
 import time
 from mxnet import nd
 from mxnet.gluon import nn
@@ -331,12 +334,11 @@ net.hybridize()
 net(x)
 print("after hybridizing:  %.4f sec" % benchmark(net, x))
 """
-mxnet = look(PEERS["mxnet"])
-if mxnet.state == "ready":
-    print(f"{mxnet.detail}, on this machine:")
-    print(run_program(mxnet.python, BOOK, limit_s=120).stdout)
-else:
-    print("MXNet is not installed. To install it (300 MB): jaxperf peers install mxnet")
+uv = [sys.executable, "-m", "uv", "run", "--offline", "--quiet", "-"]
+done = subprocess.run(uv, input=BOOK, capture_output=True, text=True)
+print("MXNet 1.9.1 on this machine:\n" + done.stdout if done.returncode == 0 else
+      "MXNet is not here. To fetch it (300 MB), in a clone: "
+      "pip install uv; uv run --script benchmarks/frameworks/with_mxnet.py")
 
 # %% [markdown]
 # Flax has its own ways to compile a module. They differ in what Python does at each call.

@@ -393,7 +393,7 @@ def list_sections(words: list[str], _: tuple[str, ...]) -> int:
     total = _duration(sum(s.takes_s for s in catalogue.SECTIONS if s.name != run_sections.PEERS))
     program = program_name()
     print(f"\non two CPU cores, {total} for all; run them: `{program} run all`, or one by name or number")
-    print(f"`all` does not include peers: `{program} peers install`, then `run all --peers mxnet,torch`")
+    print(f"`all` does not include peers, which needs MXNet and PyTorch: `{program} run peers`")
     return 0
 
 
@@ -424,17 +424,10 @@ def run(words: list[str], extra: tuple[str, ...]) -> int:
         help="where to run; auto takes a GPU if JAX finds one")
     parser.add_argument("--out", type=Path, default=RESULTS, metavar="DIR",
         help="folder that takes a JSON file and a notebook per section")
-    parser.add_argument("--peers", default="", metavar="NAME,...",
-        help="then compare with these too (mxnet, torch); `jaxperf peers` tells which are there")
-    parser.add_argument("--peer-python", action="append", default=[], metavar="NAME=PATH",
-        help="compare with a framework that another Python has already, as in torch=/usr/bin/python3")
     flags = parser.parse_args(words)
-    peers = _peer_names(flags.peers, flags.peer_python)
-    sections = run_sections.choose_sections(flags.names, peers=bool(peers))
+    sections = run_sections.choose_sections(flags.names)
     shared = tuple(f"--{name}" for name in ("smoke", "full", "answers", "verbose") if getattr(flags, name))
-    options = run_sections.RunOptions(
-        flags.out, shared, flags.devices, flags.platform, peers, tuple(flags.peer_python), extra
-    )
+    options = run_sections.RunOptions(flags.out, shared, flags.devices, flags.platform, extra)
     run_sections.check_options(sections, options)
     outcomes = []
     for i, section in enumerate(sections, start=1):
@@ -448,15 +441,6 @@ def run(words: list[str], extra: tuple[str, ...]) -> int:
     if len(outcomes) == 1 and statuses:
         return statuses[0]
     return 1 if statuses else 0
-
-
-def _peer_names(peers: str, peer_python: Sequence[str]) -> tuple[str, ...]:
-    """Return the systems to compare with; named interpreters are tested before any section runs."""
-    if not peers and not peer_python:
-        return ()
-    from jaxperf.frameworks.environments import named_interpreters, named_peers
-
-    return tuple(peer.name for peer in named_peers([peers, *named_interpreters(peer_python)]))
 
 
 def _print_outcomes(outcomes: Sequence[run_sections.Outcome], out: Path) -> None:
@@ -485,19 +469,8 @@ def check(words: list[str], _: tuple[str, ...]) -> int:
     return checks.main(options.exercise, options.file)
 
 
-def peers(words: list[str], _: tuple[str, ...]) -> int:
-    """Say which other frameworks are installed to compare with; `peers install [NAME...]` installs them."""
-    parser = _new_parser("peers", peers)
-    parser.add_argument("arguments", nargs="*", metavar="install [NAME...]",
-        help="nothing, or `install`, which takes names (mxnet, torch) or all there are")
-    options = parser.parse_args(words)
-    from jaxperf.frameworks import command
-
-    return command.main(options.arguments, program=program_name(), warn=say)
-
-
 COMMANDS: dict[str, Callable[[list[str], tuple[str, ...]], int]] = {
     "watch": watch, "measure": measure, "roofline": roofline, "plan": plan, "doctor": doctor,
     "compare": compare, "gate": gate, "report": report,
-    "list": list_sections, "run": run, "check": check, "peers": peers,
+    "list": list_sections, "run": run, "check": check,
 }  # fmt: skip

@@ -16,7 +16,7 @@ from jaxperf.errors import JaxperfError
 from jaxperf.process import PIPE_CLOSED, child_environment, how_it_ended, run_child, shell_status
 from jaxperf.result.store import make_folder, so_far
 
-PEERS = "peers"  # the section that other frameworks take part in
+PEERS = "peers"  # the section that other frameworks take part in: not one of `all`
 
 
 @dataclass(frozen=True)
@@ -28,8 +28,6 @@ class RunOptions:
       flags: flags without a value that all sections share ("--smoke").
       devices: how many devices; None leaves it to the script.
       platform: "auto", "cpu" or "gpu".
-      peers: systems besides JAX, for the section of that name.
-      peer_python: NAME=PATH of those that do not run in one of our environments.
       extra: further arguments for the script.
     """
 
@@ -37,8 +35,6 @@ class RunOptions:
     flags: tuple[str, ...] = ()
     devices: int | None = None
     platform: str = "auto"
-    peers: tuple[str, ...] = ()
-    peer_python: tuple[str, ...] = ()
     extra: tuple[str, ...] = ()
 
 
@@ -53,12 +49,8 @@ class Outcome:
     trouble: str = ""
 
 
-def choose_sections(names: Sequence[str], *, peers: bool = False) -> tuple[catalogue.SectionEntry, ...]:
+def choose_sections(names: Sequence[str]) -> tuple[catalogue.SectionEntry, ...]:
     """Return the sections that `names` name, each once, in that order; "all" means every one but `peers`.
-
-    Args:
-      names: names, numbers or "all".
-      peers: whether to include the section `peers` even if it is not named.
 
     Raises:
       JaxperfError: no word, or one that names no section.
@@ -69,8 +61,6 @@ def choose_sections(names: Sequence[str], *, peers: bool = False) -> tuple[catal
     for word in names:
         sections = catalogue.SECTIONS if word == "all" else (catalogue.find(word),)
         chosen |= {s.name: s for s in sections if word != "all" or s.name != PEERS}
-    if peers:
-        chosen.setdefault(PEERS, catalogue.find(PEERS))
     return tuple(chosen.values())
 
 
@@ -125,9 +115,6 @@ def section_command(section: catalogue.SectionEntry, path: Path, options: RunOpt
     arguments = [sys.executable, "-u", str(section_script(section)), *options.extra, *options.flags]
     arguments += [f"--json={path}", f"--notebook={path.with_suffix('.ipynb')}"]
     arguments += [f"--devices={options.devices}"] if options.devices else []
-    if section.name == PEERS:
-        arguments += ["--peers", *options.peers] if options.peers else []
-        arguments += ["--peer-python", *options.peer_python] if options.peer_python else []
     return arguments + ([f"--platform={options.platform}"] if options.platform != "auto" else [])
 
 

@@ -1,0 +1,195 @@
+"""What became of a workload: its rows, whether they agree, and each framework's fastest against JAX's."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from workloads import ONEDNN, Workload
+
+from jaxperf.result import Measurement, ratio
+
+BASE = "jax"  # as installed
+OVER = 1.1  # a row that used so many times the cores that it was given is not judged
+
+
+@dataclass
+class Row:
+    """A configuration of a system in one workload, and its results so far.
+
+    Attributes:
+      system, configuration: their names.
+      workload: what it does.
+      lane: of the system's processes; on a GPU, torch.compile has one of its own for each workload.
+      first_s: seconds of its first call.
+      answers: what it computed; None while it has not answered.
+      difference: from JAX's first row, relative to the largest value; None until it was compared.
+      warmup: values of the warm-up round, by quantity.
+      values: values of the rounds, by quantity.
+      cores: CPU seconds of its process per second, in each round, by quantity.
+      calls: in one turn; after the warm-up round, those that last as long as the workload asks.
+      lost: why it is not (or no longer) timed; "" if it is.
+    """
+
+    system: str
+    configuration: str
+    workload: Workload
+    lane: str = ""
+    first_s: float = 0.0
+    answers: Mapping[str, np.ndarray] | None = None
+    difference: float | None = None
+    warmup: dict[str, float] = field(default_factory=dict)
+    values: dict[str, list[float]] = field(default_factory=dict)
+    cores: dict[str, list[float]] = field(default_factory=dict)
+    calls: int = 1
+    lost: str = ""
+
+    @property
+    def key(self) -> str:
+        """Return the name that its process knows it by."""
+        return f"{self.workload.name}/{self.configuration}"
+
+    def measurement(self, quantity: str) -> Measurement:
+        """Return its raw values of one quantity; `values[i]` of a workload's rows are from one round."""
+        what = f"{self.workload.name}, {quantity}" if quantity else self.workload.name
+        return Measurement(
+            f"{what}: {self.system} {self.configuration}",
+            "s",
+            tuple(self.values[quantity]),
+            warmup=(self.warmup[quantity],) if quantity in self.warmup else (),
+            loops=self.calls,
+            note="devices are fake" if self.workload.devices > 1 else "",
+            rounds=f"rounds of {self.workload.name}",
+            system=self.system,
+            workload=self.workload.name,
+            configuration=self.configuration,
+            quantity=quantity,
+        )
+
+
+def compare_answers(base: Mapping[str, np.ndarray], other: Mapping[str, np.ndarray]) -> float:
+    """Return the largest difference, relative to the largest absolute value of each array.
+
+    Not element by element: a logit near zero has no relative precision of its own. A way that does not have
+    all of JAX's answers, as a scan that is never fed from the host, is compared by those that it has.
+
+    Raises:
+      ValueError: an array has another name or shape, or is not finite; one line says which.
+    """
+    if not set(other) <= set(base) or not other:
+        raise ValueError(f"it answers {sorted(other)} where JAX answers {sorted(base)}")
+    differences = [0.0]
+    for name, actual in other.items():
+        expected = base[name]
+        if actual.shape != expected.shape:
+            raise ValueError(f"its {name} has shape {actual.shape} where JAX's has {expected.shape}")
+        if not (np.isfinite(expected).all() and np.isfinite(actual).all()):
+            raise ValueError(f"its {name} or JAX's is not finite")
+        difference = np.abs(actual.astype(np.float64) - expected.astype(np.float64)).max(initial=0)
+        differences.append(float(difference / max(np.abs(expected).max(initial=0), 1e-30)))
+    return max(differences)
+
+
+@dataclass(frozen=True)
+class Study:
+    """The rows of one workload, and the threads that each device was given (0: not known)."""
+
+    workload: Workload
+    rows: list[Row]
+    threads: int = 0
+
+    def allotted(self, quantity: str) -> int:
+        """Return the cores that each row was given."""
+        return self.threads * (1 if quantity in self.workload.alone else self.workload.devices)
+
+    def used(self, row: Row, quantity: str) -> float:
+        """Return the cores that a row used, by its CPU time; 0 if it did not say."""
+        return float(np.median(row.cores.get(quantity) or [0.0]))
+
+    def fair(self, row: Row, quantity: str) -> bool:
+        """Return whether a row used no more cores than it was given."""
+        given = self.allotted(quantity)
+        return not given or self.used(row, quantity) <= OVER * given
+
+    def best(self, system: str, quantity: str) -> Row | None:
+        """Return the system's fastest row by median, of those that are fair; None for none."""
+        rows = [
+            row
+            for row in self.rows
+            if row.system == system and row.values.get(quantity) and self.fair(row, quantity)
+        ]
+        return min(rows, key=lambda row: float(np.median(row.values[quantity])), default=None)
+
+    def measurements(self, quantity: str) -> list[Measurement]:
+        """Return one quantity of every row that was timed."""
+        return [row.measurement(quantity) for row in self.rows if row.values.get(quantity)]
+
+    def comparisons(self) -> list[dict[str, Any]]:
+        """Compare each framework's fastest row with JAX's: its time over JAX's, round by round."""
+        compared = []
+        for quantity in self.workload.quantities:
+            jax = self.best(BASE, quantity)
+            for peer in dict.fromkeys(row.system for row in self.rows if row.system not in (BASE, ONEDNN)):
+                other = self.best(peer, quantity)
+                if jax and other:
+                    times = ratio(other.measurement(quantity), jax.measurement(quantity))
+                    word = {"slower": "JAX is faster", "faster": "JAX is slower"}.get(times.word, "undecided")
+                    comparison = {
+                        "quantity": quantity,
+                        "system": peer,
+                        "configuration": other.configuration,
+                        "jax": jax.configuration,
+                        # NaN is not JSON.
+                        "ratio": times.median,
+                        "interval": None if np.isnan(times.low) else [times.low, times.high],
+                        "text": str(times),
+                        "verdict": word,
+                    }
+                    compared.append(comparison)
+        return compared
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all that is known, for a JSON file."""
+        rows = []
+        for row in self.rows:
+            quantities = [q for q in self.workload.quantities if row.cores.get(q)]
+            shown = {
+                "system": row.system,
+                "configuration": row.configuration,
+                "first_s": row.first_s,
+                "difference": row.difference,
+                "lost": row.lost,
+                "cores": {q: [self.used(row, q), self.allotted(q)] for q in quantities},
+                "fair": {q: self.fair(row, q) for q in quantities},
+            }
+            rows.append(shown)
+        return {
+            "name": self.workload.name,
+            "title": self.workload.title,
+            "rtol": self.workload.rtol,
+            "rows": rows,
+            "comparisons": self.comparisons(),
+            "measurements": [
+                dataclasses.asdict(m) for q in self.workload.quantities for m in self.measurements(q)
+            ],
+        }
+
+
+def agreement(studies: list[dict[str, Any]], system: str) -> tuple[bool | None, str]:
+    """Return whether a system computed what JAX did in all rows that started, and the numbers in words.
+
+    None if a row gave no answer.
+    """
+    rows = [(study, row) for study in studies for row in study["rows"] if row["system"] == system]
+    answered = [(study, row) for study, row in rows if row["difference"] is not None]
+    differences = [row["difference"] for study, row in answered if row["difference"] <= study["rtol"]]
+    text = f"{len(differences)} of {len(rows)} configurations agree, largest difference "
+    text += f"{max(differences, default=0.0):.2g}"
+    others = [(s, r) for s, r in rows if r["difference"] is None or r["difference"] > s["rtol"]]
+    text += "".join(f"; {study['name']}, {row['configuration']}: {row['lost']}" for study, row in others)
+    if len(differences) < len(answered):
+        return False, text
+    return (True if rows and len(answered) == len(rows) else None), text

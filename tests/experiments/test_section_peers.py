@@ -1,0 +1,38 @@
+"""The section Beside MXNet and PyTorch: it runs the comparison, and shows what the runner wrote."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from jaxperf.process import USER_MISTAKE, child_environment
+from jaxperf.result import load_result
+
+SCRIPT = Path(__file__).parents[2] / "experiments" / "peers.py"
+
+
+def run(folder, *arguments):
+    command = [sys.executable, str(SCRIPT), "--smoke", "--json", str(folder / "peers.json"), *arguments]
+    return subprocess.run(command, env=child_environment(), capture_output=True, text=True, timeout=280)
+
+
+@pytest.mark.thorough
+def test_the_section_shows_what_was_measured(tmp_path):
+    done = run(tmp_path, "--frameworks", "--only", "8.2 loop", "--rounds", "6")
+    assert done.returncode == 0, done.stderr
+    result = load_result(tmp_path / "peers.json")
+    ways = {(m.system, m.quantity, m.configuration) for m in result.measurements}
+    assert ways == {("jax", q, way) for q in ("synchronous", "asynchronous") for way in ("eager", "jit")}
+    claims = {claim.statement: claim.verdict for claim in result.claims}
+    assert claims["Every configuration of jax computes what JAX computes"] == "holds"
+    assert "jax: waiting once is faster than waiting each time" in claims
+    assert "jax" in str(result.facts["versions_jax"])
+
+
+@pytest.mark.thorough
+def test_a_mistake_is_one_line_and_leaves_no_result(tmp_path):
+    done = run(tmp_path, "--only", "8.9")
+    assert done.returncode == USER_MISTAKE
+    assert "error: no workload holds 8.9; there are 8.1 MLP, " in done.stderr
+    assert not (tmp_path / "peers.json").exists()

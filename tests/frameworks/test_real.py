@@ -1,0 +1,117 @@
+"""MXNet and PyTorch themselves, at toy size: they compute what JAX does, and a wrong setting is found out."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import environments
+import numpy as np
+import pytest
+import run
+from processes import System
+from results import agreement, compare_answers
+from workloads import SMOKE, Workload, workloads
+
+from jaxperf.data import fashion_mnist
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
+
+
+@pytest.fixture(scope="module", params=["mxnet", "torch"])
+def peer(request: pytest.FixtureRequest) -> System:
+    """A framework in the environment that uv makes for all these tests."""
+    name = request.param
+    try:
+        return System(name, environments.python(name, {}, print), environments.script(name))
+    except environments.UnavailableError as e:
+        pytest.skip(f"{name}: {e}")
+
+
+def compared(peer: System, arguments: list[str], folder: Path) -> dict[str, Any]:
+    """Run the runner with a framework that another Python has, which needs neither uv nor a network."""
+    command = [sys.executable, run.__file__, "--smoke", "--rounds", "1", "--json", str(folder / "run.json")]
+    command += ["--frameworks", "--python", f"{peer.name}={peer.python}", *arguments]
+    environment = {**os.environ, "UV_OFFLINE": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=800)
+    assert done.returncode == 0, done.stderr
+    result: dict[str, Any] = json.loads((folder / "run.json").read_text())
+    return result
+
+
+def check(result: dict[str, Any], peer: str) -> None:
+    """Every row is timed, and agrees with JAX."""
+    rows = [(study["name"], row) for study in result["workloads"] for row in study["rows"]]
+    assert [(name, row["lost"]) for name, row in rows if row["lost"]] == []
+    agrees, text = agreement(result["workloads"], peer)
+    assert agrees is True, text
+    assert {m["system"] for study in result["workloads"] for m in study["measurements"]} == {"jax", peer}
+    assert all(study["comparisons"] for study in result["workloads"])
+
+
+@pytest.mark.parametrize("names", [("8.1", "8.2", "8.3", "8.4"), ("8.5",)], ids=["8.1 to 8.4", "8.5"])
+def test_they_compute_what_jax_does(peer: System, names: tuple[str, ...], tmp_path: Path) -> None:
+    result = compared(peer, ["--only", *names], tmp_path)
+    check(result, peer.name)
+    assert peer.name in result["versions"][peer.name]
+
+
+def test_with_images_on_the_device_pytorch_computes_what_jax_does(peer: System, tmp_path: Path) -> None:
+    if peer.name == "mxnet":
+        result = compared(peer, ["--on-device", "--only", "8.2 loop, waiting once"], tmp_path)
+        assert "mxnet is left out: the package of its last release computes on CPUs only" in result["notes"]
+        return
+    only = ("LeNet bfloat16, batch 16", "ResNet-18 float32, batch 8", "8.1", "8.2")
+    check(compared(peer, ["--on-device", "--only", *only], tmp_path), "torch")
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("change", ["rate", "weights", "batch"])
+@pytest.mark.parametrize("name", ["8.4 LeNet, 1 device", "8.5 ResNet-18, 2 devices"])
+def test_a_framework_that_trains_otherwise_is_found_out(
+    name: str, change: str, peer: System, tmp_path: Path
+) -> None:
+    """Tolerances would be worth nothing if a rate off by a tenth or one array by a twentieth passed them."""
+    data = fashion_mnist(source="mini")
+    images = data.train_images[:64], data.train_labels[:64]
+    work = {w.name: w for w in workloads(SMOKE, tmp_path, *images)}[name]
+    jax = System("jax", Path(sys.executable), environments.script("jax"))
+    answers: Callable[..., dict[str, np.ndarray]] = lambda *args: answered(*args, folder=tmp_path)  # noqa: E731
+    wrong = answers(jax, dataclasses.replace(work, settings=changed(work, change, tmp_path)))
+    assert compare_answers(wrong, answers(peer, work)) > 2 * work.rtol
+
+
+def answered(system: System, work: Workload, *, folder: Path) -> dict[str, np.ndarray]:
+    """What the first configuration of a system computes."""
+    comparison = run.Comparison(
+        [system], scratch=folder, environment=run.shared_environment(print), cores=run.available_cores()
+    )
+    [row, *_] = comparison.rows(work)
+    try:
+        comparison.prepare(row, 300)
+    finally:
+        comparison.process(row).end()
+    assert row.answers
+    return dict(row.answers)
+
+
+def changed(work: Workload, change: str, folder: Path) -> dict[str, object]:
+    """The workload's settings with one thing wrong."""
+    settings = dict(work.settings)
+    if change == "rate":
+        settings["lr"] *= 1.1
+    elif change == "batch":
+        settings["batch"] //= 2
+    else:
+        arrays = dict(np.load(settings["weights"]))
+        last = [name for name, a in arrays.items() if a.ndim == 2][-1]  # BatchNorm would undo a convolution's
+        arrays[last] *= 1.05
+        settings["weights"] = str(folder / "changed.npz")
+        np.savez(settings["weights"], **arrays)  # type: ignore[arg-type]
+    return settings

@@ -1,0 +1,315 @@
+"""The runner: what fails is one line, what disagrees is not timed, and the rest takes turns."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import environments
+import pytest
+import results
+import run
+from processes import LostError, Process, System
+from results import Row, Study
+from workloads import Workload
+
+from jaxperf.errors import JaxperfError
+
+FAKE = Path(__file__).with_name("fake_framework.py")
+ANSWER = [1.0, 2.0, 3.0]
+
+
+def workload(name: str = "work", *, configurations: dict[str, tuple[str, ...]], **options: Any) -> Workload:
+    settings = {"answer": ANSWER, **options.pop("settings", {})}
+    return Workload(name, "", settings, configurations, lead=1, **{"rounds": 6, **options})
+
+
+def system(name: str, **variables: str) -> System:
+    return System(name, Path(sys.executable), FAKE, {"FAKE": name, **variables})
+
+
+@pytest.fixture
+def compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[list[Study], list[str]]]:
+    """Run workloads on fake frameworks; gives the studies and the lines that were said."""
+    monkeypatch.setattr(run, "SETTLE_S", 0)
+
+    def compare(*work: Workload, seconds: float = math.inf, **options: Any) -> tuple[list[Study], list[str]]:
+        lines: list[str] = []
+        comparison = run.Comparison(
+            options.pop("systems", [system("jax"), system("mxnet"), system("torch")]),
+            scratch=tmp_path,
+            environment={**os.environ},
+            cores=[0],
+            deadline=time.monotonic() + seconds,
+            say=lines.append,
+            **options,
+        )
+        return list(comparison.run(work)), lines
+
+    return compare
+
+
+def said(tmp_path: Path) -> list[list[str]]:
+    return [line.split() for line in (tmp_path / "said.log").read_text().splitlines()]
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_rows_that_fail_or_disagree_are_one_line_each_and_the_others_are_timed(
+    compared: Callable[..., Any],
+) -> None:
+    ways = ("good", "wrong", "nan", "shape", "refuses", "odd")
+    [study], lines = compared(workload(configurations={"jax": ("good",), "torch": ways}))
+    timed = [(row.system, row.configuration) for row in study.rows if row.values]
+    assert timed == [("jax", "good"), ("torch", "good")]
+    assert lines == [
+        "work: torch refuses is lost: RuntimeError: no compiler here",
+        "work: torch wrong is lost: not timed: it differs from JAX by 0.1, allowed is 1e-05",
+        "work: torch nan is lost: not timed: its output or JAX's is not finite",
+        "work: torch shape is lost: not timed: its output has shape (1,) where JAX's has (3,)",
+        "work: torch odd is lost: its time is 'nan'",
+    ]
+    rows = {row["configuration"]: row for row in study.to_json()["rows"] if row["system"] == "torch"}
+    agrees, text = results.agreement([study.to_json()], "torch")
+    assert agrees is False and text.startswith("2 of 6 configurations agree") and rows["wrong"]["lost"]
+
+
+def test_a_process_that_dies_costs_its_own_rows_only(compared: Callable[..., Any]) -> None:
+    configurations = {"jax": ("good",), "mxnet": ("good", "dies later"), "torch": ("good", "dies")}
+    [study], lines = compared(workload(configurations=configurations))
+    assert [(row.system, row.configuration) for row in study.rows if row.values] == [("jax", "good")]
+    assert "work: torch dies is lost: its process ended with status 3: Segmentation fault, nearly" in lines
+    assert "work: mxnet dies later is lost: its process ended with status 3" in lines
+    assert len(study.rows[0].values[""]) == 6
+
+
+def test_rounds_are_in_random_order_with_warm_up_apart(compared: Callable[..., Any], tmp_path: Path) -> None:
+    configurations = {"jax": ("good", "slow"), "torch": ("good",)}
+    [study], _ = compared(workload(configurations=configurations, rounds=8, turn_s=8.0))
+    assert {len(row.values[""]) for row in study.rows} == {8}
+    assert [row.calls for row in study.rows] == [8, 4, 16]  # each lasts eight seconds, by its own account
+    turns = [(words[0], words[3]) for words in said(tmp_path) if words[2] == "turn"][::2]
+    rounds = [tuple(turns[i : i + 3]) for i in range(0, len(turns), 3)]
+    assert len(rounds) == 9 and all(len(set(those)) == 3 for those in rounds) and len(set(rounds)) > 1
+    [comparison] = study.comparisons()
+    assert (comparison["text"], comparison["verdict"]) == ("0.5 (0.5 to 0.5)", "JAX is slower")
+
+
+def test_each_workload_has_new_processes_and_none_is_left(
+    compared: Callable[..., Any], tmp_path: Path
+) -> None:
+    work = [workload(name, configurations={"jax": ("good",)}) for name in ("a", "b")]
+    assert len(compared(*work)[0]) == 2
+    pids = {int(words[1]) for words in said(tmp_path)}
+    assert len(pids) == 2 and not any(map(is_running, pids))
+
+
+def test_a_framework_that_cannot_be_imported_is_one_line_per_row(compared: Callable[..., Any]) -> None:
+    systems = [system("jax"), system("torch", FAKE_FAILS="1")]
+    [study], lines = compared(
+        workload(configurations={"jax": ("good",), "torch": ("good",)}), systems=systems
+    )
+    assert lines == ["work: torch good is lost: ImportError: no such framework"]
+    assert study.rows[0].values
+
+
+def test_without_jax_nothing_is_judged(compared: Callable[..., Any]) -> None:
+    [study], lines = compared(workload(configurations={"jax": ("refuses",), "torch": ("good",)}))
+    assert lines[1] == "work: torch good is lost: there is no answer of JAX's to agree with"
+    assert not study.comparisons()
+
+
+def test_a_row_that_used_more_cores_than_it_was_given_is_shown_and_not_judged(
+    compared: Callable[..., Any],
+) -> None:
+    [study], _ = compared(workload(configurations={"jax": ("good",), "torch": ("greedy",)}))
+    assert not study.comparisons() and len(study.measurements("")) == 2
+    assert study.to_json()["rows"][1]["fair"] == {"": False}
+
+
+def test_jax_with_onednn_is_shown_and_never_judged(compared: Callable[..., Any]) -> None:
+    systems = [system("jax"), System("jax+oneDNN", Path(sys.executable), FAKE, {"FAKE": "jax"})]
+    configurations = {"jax": ("good",), "jax+oneDNN": ("good",)}
+    [study], _ = compared(workload(configurations=configurations), systems=systems)
+    assert not study.comparisons() and len(study.measurements("")) == 2
+
+
+# --- a GPU's order
+
+
+def test_torch_compile_starts_side_by_side_and_one_that_hangs_costs_only_itself(
+    compared: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "LEAST_S", 8.0)
+    configurations = {"jax": ("good",), "torch": ("good", "compiled")}
+    work = [
+        workload("a", configurations=configurations, settings={"hang": ["compiled"]}),
+        workload("b", configurations=configurations),
+        workload("c", configurations=configurations, main=False),
+    ]
+    studies, lines = compared(*work, seconds=10.0, gpu=True)
+    timed = {
+        (s.workload.name, row.system, row.configuration) for s in studies for row in s.rows if row.values
+    }
+    assert {row for row in timed if row[0] == "a"} == {("a", "jax", "good"), ("a", "torch", "good")}
+    assert ("b", "torch", "compiled") in timed
+    assert lines[0].startswith("a: torch compiled is lost: its process gave no answer within ")
+    assert lines[1] == "no time for c"
+    pids = {words[3] for words in said(tmp_path) if words[2] == "child"}
+    assert pids and not any(is_running(int(pid)) for pid in pids)
+
+
+def test_rows_that_have_not_begun_in_time_are_not_started(compared: Callable[..., Any]) -> None:
+    work = workload("a", configurations={"jax": ("good",), "torch": ("good",)})
+    studies, lines = compared(work, seconds=0.0, gpu=True, systems=[system("jax"), system("torch")])
+    assert (studies, lines) == ([], ["no time for a"]) or all("no time" in line for line in lines)
+
+
+def test_a_cuda_error_ends_the_process(compared: Callable[..., Any]) -> None:
+    configurations = {"jax": ("good",), "torch": ("breaks its device", "good")}
+    [study], lines = compared(workload(configurations=configurations), gpu=True, seconds=100.0)
+    assert lines[0].startswith("work: torch breaks its device is lost: its process broke its device: ")
+    assert [row.system for row in study.rows if row.values] == ["jax"]
+
+
+def test_a_process_that_hangs_or_babbles_is_ended(tmp_path: Path) -> None:
+    with pytest.raises(LostError, match="printed 'hello' instead of an answer"):
+        start(tmp_path, "print('hello', flush=True)\nwhile True: pass")
+    with pytest.raises(LostError, match="ended with status 4: why"):
+        start(tmp_path, "import sys; print('why', file=sys.stderr); sys.exit(4)")
+    with pytest.raises(LostError, match="never an end of line"):
+        start(tmp_path, "while True: print('x' * 100_000, end='', flush=True)")
+    process = start(tmp_path, "print('{}', flush=True)\nimport time; time.sleep(600)")
+    with pytest.raises(LostError, match="gave no answer within 0 s"):
+        process.ask("turn", limit_s=0.1)
+    with pytest.raises(LostError):
+        process.ask("turn", limit_s=0.1)
+
+
+def start(folder: Path, program: str) -> Process:
+    script = folder / "program.py"
+    script.write_text(program)
+    return Process(System("x", Path(sys.executable), script), start={}, environment={}, log=folder / "log")
+
+
+# --- environments
+
+
+def test_a_head_says_what_an_environment_holds() -> None:
+    assert environments.head("mxnet") == {
+        "requires-python": ">=3.8,<3.12",
+        "dependencies": ["mxnet==1.9.1", "numpy==1.23.5"],
+    }
+    assert environments.python("jax", {}, print) == Path(sys.executable)
+
+
+@pytest.fixture
+def uv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
+    """Put a fake uv on PATH, which does what the text says; gives its log."""
+    monkeypatch.setattr(environments.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(environments, "BUILD", tmp_path / "build")
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+
+    def make(text: str) -> Path:
+        (tmp_path / "uv").write_text(f'#!/bin/sh\necho "$*" >> {tmp_path}/log\n{text}\n')
+        (tmp_path / "uv").chmod(0o755)
+        return tmp_path / "log"
+
+    return make
+
+
+VENV = """
+if [ "$1" = venv ]; then
+  mkdir -p build/torch/bin; printf '#!/bin/sh\\necho torch 9' > build/torch/bin/python
+  chmod +x build/torch/bin/python
+fi"""
+
+
+def test_an_environment_is_made_once_with_pips_settings_and_again_if_its_head_changes(
+    uv: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PIP_FIND_LINKS", "/wheels")
+    log, lines = uv(f"{VENV}\necho $UV_FIND_LINKS >> log"), list[str]()
+    for _ in range(2):
+        assert environments.python("torch", {}, lines.append) == tmp_path / "build/torch/bin/python"
+    asked = log.read_text().splitlines()
+    assert len(lines) == 1 and "uv makes an environment" in lines[0]
+    assert [line.split()[0] for line in asked] == ["venv", "/wheels", "pip", "/wheels"]
+    assert "--torch-backend auto torch==" in asked[2]
+    wants = {"requires-python": ">=3.10", "dependencies": ["torch==1"]}
+    monkeypatch.setattr(environments, "head", lambda name: wants)
+    environments.python("torch", {}, lines.append)
+    assert len(lines) == 2
+
+
+def test_where_pytorchs_builds_cannot_be_reached_the_index_is_asked(
+    uv: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    log = uv(f'{VENV}\ncase "$*" in *backend*) echo "error: no network" >&2; exit 2;; esac')
+    assert environments.python("torch", {}, print)
+    assert [("--torch-backend" in line) for line in log.read_text().splitlines()] == [False, True, False]
+
+
+def test_what_cannot_be_had_is_one_line(uv: Callable[[str], Path], tmp_path: Path) -> None:
+    lines: list[str] = []
+    shared = {"XLA_FLAGS": ""}
+
+    def found() -> list[str]:
+        there = run.find_systems(["mxnet"], {}, shared, on_device=False, onednn=False, say=lines.append)
+        return [system.name for system in there]
+
+    assert found() == ["jax"]
+    assert lines[-1] == "mxnet is left out: uv is not installed; `pip install uv`, or --python mxnet=PATH"
+    uv('echo "error: no Python 3.8 here" >&2; exit 2')
+    assert found() == ["jax"]
+    assert lines[-1] == "mxnet is left out: error: no Python 3.8 here"
+    assert not (tmp_path / "build" / "mxnet" / "made-from.txt").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["--only", "8.9"], "no workload holds 8.9; there are 8.1 MLP, 8.2 dot, "),
+        (["--python", "torch"], "--python is 'torch'; give NAME=PATH for one of jax, mxnet, torch"),
+        (["--python", "torch=/nowhere"], "/nowhere does not start: No such file or directory; name a Python"),
+        (["--python", f"torch={sys.executable}"], "named 'torch'; name a Python that has torch"),
+        (["--seconds", "-1"], "--seconds"),
+        (["--devices", "3"], "--devices is 3; it must divide 8 images"),
+        (["--frameworks", "caffe"], "'caffe'"),
+    ],
+)
+def test_a_mistake_is_one_line(arguments: list[str], line: str, tmp_path: Path) -> None:
+    with pytest.raises(JaxperfError) as mistake:
+        run.main(["--smoke", "--json", str(tmp_path / "run.json"), *arguments])
+    assert line in str(mistake.value) and "\n" not in str(mistake.value)
+    assert not list(tmp_path.iterdir())
+
+
+# --- results
+
+
+def test_a_result_is_json_with_its_measurements_and_comparisons() -> None:
+    work = workload(configurations={}, rounds=3)
+    rows = [
+        Row(name, "good", work, answers={}, difference=0.0, values={"": values}, warmup={"": 9.0})
+        for name, values in (("jax", [1.0, 2.0, 3.0]), ("torch", [2.0, 4.0, 6.0]))
+    ]
+    study = json.loads(json.dumps(Study(work, rows).to_json(), allow_nan=False))
+    [comparison] = study["comparisons"]
+    assert (comparison["ratio"], comparison["interval"], comparison["verdict"]) == (2.0, None, "undecided")
+    assert [m["values"] for m in study["measurements"]] == [[1.0, 2.0, 3.0], [2.0, 4.0, 6.0]]
+    assert {m["rounds"] for m in study["measurements"]} == {"rounds of work"}
+    assert results.agreement([study], "torch") == (True, "1 of 1 configurations agree, largest difference 0")
