@@ -23,6 +23,7 @@ from jaxperf.errors import JaxperfError
 FOLDER = Path(__file__).resolve().parent
 BUILD = FOLDER.parents[1] / "build" / "frameworks"
 FRAMEWORKS = ("jax", "mxnet", "torch")
+OF_OUR_PYTHON = ("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "VIRTUAL_ENV")
 # uv does not read pip's settings; where only pip's are made, they count for uv.
 PIP_SETTINGS = {
     "PIP_INDEX_URL": "UV_DEFAULT_INDEX",
@@ -119,7 +120,8 @@ def _make(name: str, folder: Path, interpreter: Path, wants: Mapping[str, Any]) 
 def _tried(command: list[str]) -> str:
     """Run a command, and return "" or, in one line, why it failed."""
     settings = {uv: os.environ[pip] for pip, uv in PIP_SETTINGS.items() if os.environ.get(pip)}
-    ours = {k: v for k, v in os.environ.items() if k not in ("VIRTUAL_ENV", "PYTHONPATH", "PYTHONHOME")}
+    left_out = () if command[0] == sys.executable else OF_OUR_PYTHON
+    ours = {name: value for name, value in os.environ.items() if name not in left_out}
     try:
         done = subprocess.run(
             command,

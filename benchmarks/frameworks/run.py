@@ -287,7 +287,11 @@ class Comparison:
 
     def variables(self, row: Row, threads: int) -> dict[str, str]:
         """Return the environment variables of a process."""
-        variables = {**self.environment, "PYTHONUNBUFFERED": "1", "PYTHONNOUSERSITE": "1"}
+        variables = {**self.environment, "PYTHONUNBUFFERED": "1"}
+        if self.systems[row.system].python != Path(sys.executable):
+            # What is meant for our own Python leads another one to the wrong packages.
+            variables = {k: v for k, v in variables.items() if k not in environments.OF_OUR_PYTHON}
+            variables["PYTHONNOUSERSITE"] = "1"
         # Compile times are those of a first start.
         variables["TORCHINDUCTOR_CACHE_DIR"] = str(self.scratch / f"inductor {row.lane}".replace(" ", "-"))
         if not self.gpu:
@@ -314,8 +318,7 @@ def shared_environment(say: Say) -> dict[str, str]:
     OpenMP's threads spin while they wait for each other. Where another program has the core, each wait then
     takes a time slice of the scheduler: a PyTorch sum of 40,000 numbers took 16 ms instead of 12 us.
     """
-    left_out = ("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "VIRTUAL_ENV", "JAX_COMPILATION_CACHE_DIR")
-    shared = {name: value for name, value in os.environ.items() if name not in left_out}
+    shared = {name: value for name, value in os.environ.items() if name != "JAX_COMPILATION_CACHE_DIR"}
     words = shared.get("XLA_FLAGS", "").split()
     shared["XLA_FLAGS"] = " ".join(word for word in words if word not in ONEDNN_FLAGS)
     busy = psutil.cpu_percent(interval=1)

@@ -145,6 +145,17 @@ def test_jax_with_onednn_is_shown_and_never_judged(compared: Callable[..., Any])
     assert not study.comparisons() and len(study.measurements("")) == 2
 
 
+def test_only_our_own_python_has_its_variables(tmp_path: Path) -> None:
+    other = System("torch", Path("/usr/bin/python3"), FAKE)
+    comparison = run.Comparison(
+        [system("jax"), other], scratch=tmp_path, environment={"PYTHONPATH": "/ours", "A": "1"}, cores=[0]
+    )
+    work = workload(configurations={"jax": ("good",), "torch": ("good",)})
+    ours, others = (comparison.variables(row, 1) for row in comparison.rows(work))
+    assert (ours.get("PYTHONPATH"), others.get("PYTHONPATH")) == ("/ours", None)
+    assert ours["A"] == others["A"] == "1"
+
+
 # --- a GPU's order
 
 
