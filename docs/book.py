@@ -18,6 +18,7 @@ from sphinx.project import Project
 from jaxperf.chapter import cells, notebooks
 from jaxperf.chapter.run_sections import PEERS
 
+PREDICTIONS = Path(__file__).with_name("predictions.toml")
 SOURCES = [Path(__file__).with_name(f"{name}.py") for name in ("book", "section_page", "page_figures")]
 KEPT = ROOT / "benchmarks" / "results" / "book"
 
@@ -64,7 +65,7 @@ def on_source(app: Any, docname: str, source: list[str]) -> None:
         run = Run.of(notebook)
         on_gpu = Path(app.srcdir, app.config.book_gpu_results, f"{script.stem}.ipynb")
         modules = run.about.get("modules", ()) if run else ()
-        for path in (notebook, on_gpu, *SOURCES, *map(source_of, modules)):
+        for path in (notebook, on_gpu, PREDICTIONS, *SOURCES, *map(source_of, modules)):
             app.env.note_dependency(str(path), docname=docname)
         made = page(script, run, Run.of(on_gpu))
         for cell in made.cells:

@@ -38,6 +38,7 @@ html_context = {"default_mode": "auto"}
 html_theme = "sphinx_book_theme"
 html_static_path = ["_static"]
 html_css_files = ["book.css"]
+html_js_files = [("sliders.js", {"defer": "defer"})]
 html_favicon = "_static/favicon.svg"
 html_math_renderer = "mathml"
 html_copy_source = html_show_sourcelink = html_show_copyright = html_show_sphinx = False

@@ -14,6 +14,10 @@ INK = re.compile("#1f2328|#6b7280")
 NUMBER, ANCHOR, UNIQUE = "%number%", "%anchor%", "%unique%"  # what `OfThePage` fills in
 
 
+# Drawings that have a figure with sliders below them, which _static/sliders.js makes.
+SLIDERS = {"async_timelines.svg": "timeline", "two_levels.svg": "collectives", "scaling.svg": "scaling"}
+
+
 def figure(svg: str, caption: str, kind: str, alt: str = "") -> str:
     """Return a drawing as part of the page, so that its text takes the page's font and color.
 
@@ -62,7 +66,10 @@ class OfThePage(SphinxPostTransform):
                 path = Path(self.env.srcdir, node["uri"])
                 svg = path.read_text(encoding="utf-8") if path.is_file() else "<svg/>"  # Sphinx warns of it
                 text = node.get("alt", "")
-                self.place(node, figure(svg, node.get("title", text), "drawing" if lesson else "bare", text))
+                drawing = figure(svg, node.get("title", text), "drawing" if lesson else "bare", text)
+                if moves := SLIDERS.get(path.name):
+                    drawing = drawing.replace("<figure ", f'<figure data-slider="{moves}" ', 1)
+                self.place(node, drawing)
             elif isinstance(node, nodes.raw) and UNIQUE in node.astext():
                 self.place(node, node.astext())
             elif (

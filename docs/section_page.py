@@ -5,7 +5,9 @@ Outputs are those of the notebook `NAME.ipynb` of a run, up to the first cell wh
 
 import html
 import re
+import tomllib
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -82,7 +84,7 @@ def page(script: Path, run: Run | None, gpu: Run | None = None) -> Any:
     made, number = [], 0
     for cell in script_cells:
         if cell.markdown:
-            made.append(v4.new_markdown_cell(prose(cell.source, first=not made)))
+            made.append(v4.new_markdown_cell(prose(cell.source, choices(script.stem), first=not made)))
             if len(made) == 1:
                 made.extend(v4.new_markdown_cell(text) for text in at_the_top(script, run))
             continue
@@ -171,23 +173,65 @@ def with_formulas(text: str) -> str:
     return re.sub(r"\$([^$]+)\$", lambda math: tex2mathml(math[1], as_block=False), text)
 
 
-def prose(text: str, *, first: bool = False) -> str:
-    """Make a Markdown cell ready for MyST: question and goals apart, and Markdown within folded answers."""
+@cache
+def choices(section: str) -> dict[str, list[str]]:
+    """Return the choices of a section's predictions, by the question as `question_of` writes it."""
+    known = tomllib.loads(Path(__file__).with_name("predictions.toml").read_text(encoding="utf-8"))
+    return {question_of(asked): offered for asked, offered in known.get(section, {}).items()}
+
+
+def question_of(summary: str) -> str:
+    """Return the question of a box, without markup and in small letters, so that it can be found."""
+    plain = re.sub(r"</?\w+>|`", "", " ".join(summary.split()))
+    return plain.lower().removeprefix("predict:").strip()
+
+
+def prose(text: str, offered: dict[str, list[str]] | None = None, *, first: bool = False) -> str:
+    """Make a Markdown cell ready for MyST: question and goals apart, and Markdown within folded answers.
+
+    Args:
+      text: the cell.
+      offered: the choices of the section's predictions; a prediction without any stays folded.
+      first: whether it is the section's first cell.
+    """
     if first:
         text = re.sub(r"\s(After this section)", r"\n\n\1", text, count=1)
         text = re.sub(r"\A(# .*)\n+", r"\1\n\n{.question}\n", text)  # the question
     text = IMAGE.sub(lambda image: f"![{' '.join(image[1].split())}](", text)
-    return DETAILS.sub(folded, text)
+    return DETAILS.sub(lambda details: folded(details, offered or {}), text)
 
 
-def folded(details: re.Match[str]) -> str:
+def folded(details: re.Match[str], offered: dict[str, list[str]]) -> str:
     """Write a folded part so that Markdown works inside it; `class` says whether it asks or answers."""
     summary, text, end = details.groups()
-    title = re.sub("`([^`]+)`", lambda code: f"<code>{code[1]}</code>", " ".join(summary.split()))
-    title = with_formulas(title)
+    if end == "</details>" and (answers := offered.get(question_of(summary))):
+        return prediction(summary, answers, text)
+    title = inline(summary)
     kind = "predict" if summary.lower().startswith("predict") else "answer"
     inside = f"{text.strip()}\n\n" if text.strip() else ""
     return f'<details class="{kind}"><summary>{title}</summary>\n\n{inside}{end}'
+
+
+def prediction(summary: str, answers: list[str], text: str) -> str:
+    """Return a question with choices; the explanation shows once a choice is made, without a script."""
+    title = inline(summary)
+    name = "p-" + re.sub(r"\W+", "-", question_of(summary))[:40]
+    lines = [f'<fieldset class="predict"><legend>{title}</legend>']
+    for number, answer in enumerate([*answers, "show me"]):
+        decided = any(other.startswith("*") for other in answers) and number < len(answers)
+        verdict = ("right" if answer.startswith("*") else "wrong") if decided else "open"
+        field = f'<input type="radio" name="{name}" id="{name}-{number}">'
+        lines.append(
+            f'{field}<label for="{name}-{number}" class="{verdict}">{inline(answer.lstrip("*"))}</label>'
+        )
+    lines.append('<div class="explanation">')
+    return "\n".join(lines) + f"\n\n{text.strip()}\n\n</div></fieldset>"
+
+
+def inline(text: str) -> str:
+    """Return a line of Markdown as HTML: code and formulas."""
+    shown = re.sub("`([^`]+)`", lambda code: f"<code>{code[1]}</code>", " ".join(text.split()))
+    return with_formulas(shown)
 
 
 def note(text: str, kind: str) -> str:

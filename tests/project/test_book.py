@@ -219,6 +219,33 @@ def test_prose_keeps_markdown_within_folded_parts(section_page: Any) -> None:
     )
 
 
+def test_a_prediction_has_choices_before_its_explanation(section_page: Any) -> None:
+    box = "<details><summary>Predict: is <code>x</code> $n$?</summary>\n\n**No.**\n\n</details>"
+    offered = {section_page.question_of("is `x` $n$?"): ["yes", "*no", "`y`"]}
+    shown = section_page.prose(box, offered)
+    assert shown.startswith('<fieldset class="predict"><legend>Predict: is <code>x</code> <math')
+    assert re.findall(r'class="(\w+)">(.*?)</label>', shown) == [
+        ("wrong", "yes"), ("right", "no"), ("wrong", "<code>y</code>"), ("open", "show me"),
+    ]  # fmt: skip
+    assert shown.endswith('<div class="explanation">\n\n**No.**\n\n</div></fieldset>')
+    open_question = section_page.prose(box, {section_page.question_of("is `x` $n$?"): ["yes", "no"]})
+    assert set(re.findall(r'class="(\w+)">.*?</label>', open_question)) == {"open"}
+    assert "<details" in section_page.prose(box, {})
+
+
+def test_every_prediction_of_the_chapter_has_choices_and_no_other_has(section_page: Any) -> None:
+    for name in section_page.sections():
+        text = "\n".join(cell.source for cell in cells.read(EXPERIMENTS / f"{name}.py") if cell.markdown)
+        asked = {
+            section_page.question_of(summary)
+            for summary, _, _ in section_page.DETAILS.findall(text)
+            if summary.lower().startswith("predict")
+        }
+        assert asked == section_page.choices(name).keys()
+        for offered in section_page.choices(name).values():
+            assert len(offered) >= 2 and sum(answer.startswith("*") for answer in offered) <= 1
+
+
 def test_a_claim_and_a_figure_of_a_run_become_parts_of_the_page(section_page: Any) -> None:
     claim = section_page.as_html(show(html='<div class="claim"><p>As $t_1$ grows.</p></div>'))
     shown_claim = claim["data"]["text/html"]
