@@ -109,7 +109,7 @@
 
   /* strong and weak scaling: speed-up over one device */
   const scaling = {
-    height: 300,
+    height: 306,
     sliders: [
       ["fixed", "fixed time of a step", 0, 10, 1.9, 0.1, (v) => `${v} ms`],
       ["image", "time per image", 1, 100, 7, 1, (v) => `${v} µs`],
@@ -124,13 +124,13 @@
       const ring = (k) => 2 * (k - 1) * v.delay * 1e-6 + (2 * (k - 1) / k) * (size / (v.bandwidth * 1e9));
       const alone = compute(batch);
       const x = (power) => 60 + 52 * power;
-      const y = (gain) => 262 - 24 * Math.log2(Math.max(gain, 0.5));
+      const y = (gain) => 262 - 24 * Math.log2(Math.max(gain, 1));
       for (let power = 0; power <= 10; power += 2) {
         element(svg, "path", { d: `M${x(power)} 262V20`, stroke: "currentColor", "stroke-opacity": 0.15 });
         label(svg, x(power), 282, `${2 ** power}`, { "text-anchor": "middle" });
         label(svg, 52, y(2 ** power) + 4, `${2 ** power}`, { "text-anchor": "end" });
       }
-      label(svg, 590, 282, "devices");
+      label(svg, x(5), 300, "devices", { "text-anchor": "middle" });
       label(svg, 0, 14, "times as fast as one device");
       const curves = [["ideal", (k) => k], ["weak", (k) => (k * alone) / (alone + ring(k))],
         ["strong", (k) => alone / (compute(batch / k) + ring(k))]];
@@ -140,7 +140,7 @@
           d: `M${points.join("L")}`, fill: "none", stroke: i ? COLORS[i] : QUIET, "stroke-width": 2,
           "stroke-dasharray": i ? "none" : "4 4",
         });
-        label(svg, x(10) + 8, y(gain(1024)) + 4 - (i ? 0 : 10), name, { fill: i ? COLORS[i] : "currentColor" });
+        label(svg, x(10) + 8, y(gain(1024)) + [-8, 6, 0][i], name, { fill: i ? COLORS[i] : "currentColor" });
       });
       const strong = [...Array(11).keys()].map((power) => [2 ** power, curves[2][1](2 ** power)]);
       const [count, most] = strong.reduce((best, now) => (now[1] > best[1] ? now : best));

@@ -1,0 +1,64 @@
+"""Figures with sliders: their script computes what the sections' formulas say. Needs Chromium."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from jaxperf.chapter import catalogue
+
+SCRIPT = Path(__file__).resolve().parents[2] / "docs" / "_static" / "sliders.js"
+FIGURES = ("timeline", "collectives", "scaling")
+pytestmark = pytest.mark.real
+
+
+@pytest.fixture
+def said(tmp_path: Path) -> dict[str, str]:
+    """What each figure says below its drawing, at the sliders' first places and after one was moved."""
+    chromium = shutil.which("chromium")
+    if not chromium:
+        pytest.skip("needs chromium")
+    figures = "".join(f'<figure data-slider="{name}"></figure>' for name in FIGURES)
+    moved = "<script>for (const i of document.querySelectorAll('[data-slider=timeline] input')) {"
+    moved += "i.value = 20; i.dispatchEvent(new Event('input')) }</script>"
+    page = tmp_path / "page.html"
+    page.write_text(f"<body>{figures}<script>{SCRIPT.read_text()}</script>{moved}")
+    flags = [
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--no-first-run",
+        f"--user-data-dir={tmp_path / 'profile'}",
+    ]
+    done = subprocess.run(
+        [chromium, *flags, "--virtual-time-budget=2000", "--dump-dom", page.as_uri()],
+        capture_output=True, text=True, timeout=100, check=False,
+    )  # fmt: skip
+    found = re.findall(
+        r'<figure data-slider="(\w+)"><div class="sliders">.*?<p aria-live="polite">(.*?)</p>', done.stdout
+    )
+    return dict(found)
+
+
+def test_the_figures_say_what_the_formulas_give(said: dict[str, str]) -> None:
+    # t1 = t2 = t3 = 20: 5 (t1 + t2 + t3) with waiting; t1 + 5 t2 + t3 without; three times as fast in the end
+    assert "Five turns take 300 µs with waiting in each, and 140 µs" in said["timeline"]
+    assert "max(t₁, t₂) = 3.00" in said["timeline"]
+    assert "100 MB on 64 devices: the formulas give the least time to two levels." in said["collectives"]
+    # ResNet-18 on H200 and 400 Gb/s: section 8.9 computes 8.9 ms on one device, 4.4 ms on 64
+    assert "A fixed batch of 1024 gains most on 32 devices: 2.2 times" in said["scaling"]
+
+
+def test_each_figure_stands_below_a_drawing_that_a_section_shows() -> None:
+    source = (SCRIPT.parents[1] / "page_figures.py").read_text()
+    drawings = dict(re.findall(r'"(\w+\.svg)": "(\w+)"', source))
+    assert sorted(drawings.values()) == sorted(FIGURES)
+    texts = [(catalogue.folder() / f"{section.name}.py").read_text() for section in catalogue.SECTIONS]
+    for drawing in drawings:
+        assert sum(f"(images/{drawing}" in text for text in texts) == 1
+    script = SCRIPT.read_text()
+    assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)|import\s|fetch\(", script)
