@@ -204,8 +204,10 @@ def plan(words: list[str], _: tuple[str, ...]) -> int:
     batch.add_argument("--total", type=examples, metavar="N",
         help="examples of the whole batch, whatever the number of devices")
     parser.add_argument("--batch", default="", metavar="I,I,...",
-        help="positions of the arguments that are the batch, from 0 on; by default the last of equal first "
-        "axis")
+        help="positions of the arguments that are the batch, from 0 on; 1:axis=1 if the examples are on "
+        "axis 1; by default the last of equal first axis")
+    parser.add_argument("--kernel", nargs="+", default=(), metavar="NAME=FLOPS,BYTES",
+        help="work of one run of a custom kernel on one device, as flash=4e12,2e9")
     parser.add_argument("--mesh", default="", metavar="NAME=N,...",
         help="axes for one of --devices, e.g. data=8,model=8 for 64; for others, the first takes what is "
         "left")
@@ -214,14 +216,11 @@ def plan(words: list[str], _: tuple[str, ...]) -> int:
     parser.add_argument("--step-ms", type=number(0, above=True), metavar="MS",
         help="the step's time on one such card, if it was measured; replaces the predicted one")
     parser.add_argument("--json", type=file_path, metavar="PATH", help="write the plan here")
-    parser.add_argument("--validate", action="store_true",
-        help="print the model beside every published figure that it was held against; no step is needed")
     options = parser.parse_args(words)
     import_jax()
     from jaxperf.plan import command
-    from jaxperf.plan.options import Plan
 
-    return command.main(Plan(**vars(options)))
+    return command.main(command.Plan(**vars(options)))
 
 
 def doctor(words: list[str], _: tuple[str, ...]) -> int:

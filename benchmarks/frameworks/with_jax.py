@@ -1,6 +1,6 @@
 # /// script
 # requires-python = ">=3.11"
-# dependencies = ["jaxperf[chapter]"]
+# dependencies = ["jaxperf"]
 # [tool.uv.sources]
 # jaxperf = { path = "../..", editable = true }
 # ///

@@ -39,6 +39,8 @@ class Card:
       link_bandwidth: bytes/s in one direction over all NVLinks.
       all_reduce_bandwidth: bus bandwidth of a large all-reduce over a full node; it exceeds that of a ring if
         NVSwitch reduces inside the switch (NVLink SHARP).
+      link_latency_s: seconds of the smallest collective inside a node.
+      link_pipeline: cost of filling the links' pipeline, in sqrt(seconds).
       nic_bandwidth: bytes/s of the card's share of its node's network cards.
       pcie_bandwidth: bytes/s in one direction to the host.
       source: the data sheets.
@@ -62,6 +64,8 @@ class Card:
     links: int
     link_bandwidth: float
     all_reduce_bandwidth: float
+    link_latency_s: float
+    link_pipeline: float
     nic_bandwidth: float
     pcie_bandwidth: float
     source: str
@@ -81,26 +85,18 @@ class Card:
 
 @dataclass(frozen=True)
 class Tpu:
-    """A TPU; `data/tpus.toml` has the figures and their sources.
+    """A TPU, for which a plan has collectives and memory, and no times.
 
     Attributes:
       name: the value of `--for`.
       title: the vendor's name.
       memory_bytes: memory of a chip.
-      memory_bandwidth: bytes/s of a chip's memory.
-      peak_flops: FLOP/s of matrix products by dtype; float32 is computed in bfloat16 by default.
-      link_bandwidth: bytes/s in one direction of a link to a neighbor.
-      ring: the least length at which an axis of a slice is a ring.
       slices: shapes of the available slices, such as "4x8".
     """
 
     name: str
     title: str
     memory_bytes: int
-    memory_bandwidth: float
-    peak_flops: Mapping[str, float]
-    link_bandwidth: float
-    ring: int
     slices: tuple[str, ...]
 
     def slice_of(self, count: int) -> str:
@@ -109,23 +105,13 @@ class Tpu:
         Raises:
           JaxperfError: there is none; the message names the nearest ones.
         """
-        shapes = {math.prod(_lengths(shape)): shape for shape in self.slices}
+        shapes = {math.prod(map(int, shape.split("x"))): shape for shape in self.slices}
         if count not in shapes:
             near = [n for n in shapes if n < count][-1:] + [n for n in shapes if n > count][:1]
             raise JaxperfError(
                 f"Google lists no slice of {self.name} with {count} chips; take {' or '.join(map(str, near))}"
             )
         return shapes[count]
-
-    def links(self, count: int) -> float:
-        """Return the mean number of links of a chip in a slice of `count`; chips at an edge have fewer."""
-        lengths = _lengths(self.slice_of(count))
-        cubes = len(lengths) == 2 or min(lengths) >= self.ring
-        return sum(2.0 if n >= self.ring and cubes else 2 * (n - 1) / n for n in lengths)
-
-
-def _lengths(shape: str) -> tuple[int, ...]:
-    return tuple(map(int, shape.split("x")))
 
 
 def _tables(name: str) -> dict[str, dict[str, Any]]:

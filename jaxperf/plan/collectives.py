@@ -8,8 +8,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from jaxperf.hlo import COLLECTIVES as KINDS
-from jaxperf.plan.hlo import HloInstruction, Module, executed_instructions
+from jaxperf.hlo import Instruction, Module
 
 GROUPS = re.compile(
     r"replica_groups=(\{\{[\d,{}]*\}\}|\{\}|\[[\d,]+\]<=\[[\d,]+\](?:T\([\d,]+\))?|mesh\[[^\]]*\][^{]*\{[^}]*\})"
@@ -18,6 +17,11 @@ _PAIRS = re.compile(r"source_target_pairs=(\{\{[\d,{}]*\}\})")
 # on a TPU, kernels between the start and the end of a collective each run a part of it
 IN_PIECES, START = '"async_collective_fusion_config"', '"AsyncCollectiveStart"'
 _LIBRARIES = ("site-packages", "dist-packages", "<frozen", "<string>")
+# JAX's names of collectives that a program asks for; XLA inserts the others
+ASKED = {
+    "psum", "psum2", "psum_invariant", "pmax", "pmin", "pmean", "all_gather", "all_gather_invariant",
+    "reduce_scatter", "psum_scatter", "all_to_all", "ragged_all_to_all", "ppermute", "pbroadcast",
+}  # fmt: skip
 _HERE = str(Path(__file__).resolve().parent)
 _PACKAGE = str(Path(__file__).resolve().parents[1])
 
@@ -40,6 +44,7 @@ class Collective:
       asynchronous: whether other work may run between its start and its end.
       source: "file:line" of the reader's code that caused it; "" if unknown.
       operation: JAX's name of the operation, such as "jit(step)/transpose(jvp())/dot_general".
+      inside: the computation that contains it.
     """
 
     name: str
@@ -52,6 +57,12 @@ class Collective:
     asynchronous: bool
     source: str
     operation: str
+    inside: str = ""
+
+    @property
+    def asked(self) -> bool:
+        """Return whether the program asks for it, as by `jax.lax.psum`; else XLA has inserted it."""
+        return any(name.rpartition("/")[2] in ASKED for name in self.operation.split(":"))
 
     @property
     def group_size(self) -> int:
@@ -75,96 +86,93 @@ class Collective:
         return f"{len(self.groups)} x {self.group_size} ({first})"
 
 
-def collective_of(opcode: str) -> str:
-    """Return the kind of collective that an opcode starts; "" for other instructions."""
-    kind = opcode.removesuffix("-start")
-    return kind if kind in KINDS else ""
-
-
 def collectives(module: Module, devices: int) -> list[Collective]:
     """Return the collectives of a program for `devices` devices, in the order in which they run."""
     return [
         each
-        for computation, instruction, times in executed_instructions(module)
-        if (each := describe_collective(module, computation, instruction, devices, times))
+        for instruction, times in module.executed()
+        if (each := describe_collective(module, instruction, devices, times))
     ]
 
 
 def describe_collective(
-    module: Module, computation: str, instruction: HloInstruction, devices: int, times: float = 1.0
+    module: Module, instruction: Instruction, devices: int, times: float = 1.0
 ) -> Collective | None:
-    """Return the collective that an instruction runs; None for other instructions."""
-    outer = instruction
-    wrapped: HloInstruction | None = instruction
+    """Return the collective that an instruction runs; None for others, and among single devices."""
+    outer, inner = instruction, instruction
     if outer.opcode in ("async-start", "fusion-start", "fusion"):  # the computation inside may have it
-        computation = outer.called
-        wrapped = _wrapped(module.computations.get(computation, ()))
-    if wrapped is None or not (kind := collective_of(wrapped.opcode)):
+        found = _wrapped(module.inside(outer))
+        if found is None:
+            return None
+        inner = found
+    if not (kind := inner.collective):
         return None
-    instruction = wrapped
-    if kind == "all-reduce" and computation.startswith("all-reduce-scatter"):  # one kernel on a TPU
+    if kind == "all-reduce" and inner.computation.startswith("all-reduce-scatter"):  # one kernel on a TPU
         kind = "reduce-scatter"
-    read = module.operand_shapes(computation, instruction)
-    groups = groups_of(instruction.text, devices)
+    groups = groups_of(inner.attributes, devices)
+    if kind == "collective-permute":
+        groups = tuple(pair for pair in groups if pair[0] != pair[-1])
+    if max(map(len, groups), default=0) < 2:
+        return None
+    read = module.operand_shapes(inner)
     size = sum(shape.bytes for shape in read)
     if kind == "all-gather":
-        size *= max(map(len, groups), default=1)
-    merged = len(read) if len(read) != 1 else _concatenated(module, computation, instruction)
-    origin = instruction
-    if not instruction.attribute("op_name"):
-        origin = outer if outer.attribute("op_name") else _origin(module, computation, instruction)
+        size *= max(map(len, groups))
+    origin = inner
+    if not inner.op_name:
+        origin = outer if outer.op_name else _origin(module, inner)
     return Collective(
         name=outer.name,
         kind=kind,
         bytes=size,
         dtype=max(read, key=lambda shape: shape.bytes).dtype if read else "",
-        arrays=merged,
+        arrays=len(read) if len(read) != 1 else _concatenated(module, inner),
         groups=groups,
         times=times,
-        asynchronous=(outer.opcode.endswith("-start") or IN_PIECES in instruction.text)
-        and '"is_sync":true' not in outer.text,
+        asynchronous=(outer.opcode.endswith("-start") or IN_PIECES in inner.attributes)
+        and '"is_sync":true' not in outer.attributes,
         source=source_of(module, origin),
-        operation=origin.attribute("op_name"),
+        operation=origin.op_name,
+        inside=outer.computation,
     )
 
 
-def _wrapped(body: tuple[HloInstruction, ...]) -> HloInstruction | None:
+def _wrapped(body: tuple[Instruction, ...]) -> Instruction | None:
     """Return the collective that a computation runs or starts; None if it has none, or only a part of one."""
-    collective = next((i for i in body if collective_of(i.opcode)), None)
-    if collective and IN_PIECES in collective.text and not any(START in i.text for i in body):
+    collective = next((i for i in body if i.collective), None)
+    if collective and IN_PIECES in collective.attributes and not any(START in i.attributes for i in body):
         return None
     return collective
 
 
-def _origin(module: Module, computation: str, instruction: HloInstruction, depth: int = 5) -> HloInstruction:
+def _origin(module: Module, instruction: Instruction, depth: int = 5) -> Instruction:
     """Return the nearest instruction with an `op_name` among an instruction's inputs, or itself."""
-    read = [each for name in instruction.operands if (each := module.operand(computation, name))]
+    read = module.operands(instruction)
     for each in read:
-        if each.attribute("op_name"):
+        if each.op_name:
             return each
     for each in read if depth else ():
-        if (origin := _origin(module, computation, each, depth - 1)).attribute("op_name"):
+        if (origin := _origin(module, each, depth - 1)).op_name:
             return origin
     return instruction
 
 
-def _concatenated(module: Module, computation: str, instruction: HloInstruction) -> int:
+def _concatenated(module: Module, instruction: Instruction) -> int:
     """Return how many arrays XLA concatenated for one collective."""
-    if not instruction.operands or not (read := module.operand(computation, instruction.operands[0])):
-        return 1
-    return len(read.operands) if "concatenate" in read.name else 1
+    read = module.operands(instruction)[:1]
+    return len(read[0].operands) if read and "concatenate" in read[0].name else 1
 
 
-def source_of(module: Module, instruction: HloInstruction) -> str:
+def source_of(module: Module, instruction: Instruction) -> str:
     """Return "file:line" of the reader's code that an instruction comes from, or of jaxperf's; "" if unknown.
 
     It is the innermost frame that is in no installed package. Frames from `plan` outwards are left out.
     """
-    inside = itertools.takewhile(lambda frame: _HERE not in frame[0], module.stack(instruction))
-    frames = [(f, n) for f, n, _ in inside if f and not any(x in f for x in _LIBRARIES)]
-    reader_frames = [frame for frame in frames if not frame[0].startswith(_PACKAGE)]
+    inside = itertools.takewhile(lambda frame: _HERE not in frame.file, module.frames(instruction))
+    frames = [frame for frame in inside if frame.file and not any(x in frame.file for x in _LIBRARIES)]
+    reader_frames = [frame for frame in frames if not frame.file.startswith(_PACKAGE)]
     chosen = (reader_frames or frames)[:1]
-    return f"{Path(chosen[0][0]).name}:{chosen[0][1]}" if chosen else ""
+    return f"{Path(chosen[0].file).name}:{chosen[0].line}" if chosen else ""
 
 
 def groups_of(text: str, devices: int) -> tuple[Group, ...]:

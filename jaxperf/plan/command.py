@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -12,13 +14,33 @@ import jax.numpy as jnp
 from jaxperf.errors import JaxperfError, to_one_line
 from jaxperf.measure import argument_specs
 from jaxperf.measure.user_function import Arguments, load_arguments, load_function, reader_code
-from jaxperf.plan import deviceless, validation
-from jaxperf.plan.options import Plan
+from jaxperf.plan import deviceless
+from jaxperf.plan.custom_calls import parse_costs
 from jaxperf.plan.planning import plan
 from jaxperf.plan.report import StepPlan
-from jaxperf.process import log_path, native_stderr_to
+from jaxperf.process import log_path, native_stderr_to, say
 from jaxperf.result import terminal
 from jaxperf.result.store import check_writable, write_whole
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The flags of `jaxperf plan`, whose help says what each is."""
+
+    step: str = ""
+    for_: str = "h100"
+    devices: str = "1,8,64"
+    args: Sequence[str] = ()
+    setup: str = ""
+    npz: Path | None = None
+    per_device: int | None = None
+    total: int | None = None
+    batch: str = ""
+    mesh: str = ""
+    network: str = "infiniband"
+    step_ms: float | None = None
+    kernel: Sequence[str] = ()
+    json: Path | None = None
 
 
 def main(asked: Plan) -> int:
@@ -27,9 +49,6 @@ def main(asked: Plan) -> int:
     Raises:
       JaxperfError: a step, an argument or a number is not what it should be, or the plugin is missing.
     """
-    if asked.validate:
-        print("\n".join(validation.lines()))
-        return 0
     if not asked.step:
         raise JaxperfError("no step to plan; give one, jaxperf plan train:step --setup train:arguments")
     path = asked.json and check_writable(asked.json)
@@ -47,7 +66,8 @@ def main(asked: Plan) -> int:
 def _plan(asked: Plan) -> StepPlan:
     """Load the step and its arguments, and plan them."""
     counts, axes = numbers(asked.devices, "--devices", least=1, example="1,8,64"), mesh_axes(asked.mesh)
-    positions = numbers(asked.batch, "--batch", least=0, example="1,2") if asked.batch else None
+    axis_by_position = batch_axes(asked.batch) if asked.batch else None
+    kernels = {name: (cost.flops, cost.bytes) for name, cost in parse_costs(asked.kernel).items()}
     if axes and (size := math.prod(axes.values())) not in counts:
         raise JaxperfError(
             f"--mesh {asked.mesh} takes {size} devices, which are not among --devices {asked.devices}; "
@@ -67,9 +87,11 @@ def _plan(asked: Plan) -> StepPlan:
         mesh=axes,
         per_device=asked.per_device,
         total=asked.total,
-        batch=positions,
+        batch=axis_by_position,
         network=asked.network,
         measured_s=asked.step_ms and asked.step_ms / 1e3,
+        kernels=kernels,
+        told=lambda line: say(f"plan: {line}"),
         **call_arguments.by_name,
     )
 
@@ -106,6 +128,24 @@ def numbers(text: str, flag: str, *, least: int, example: str) -> tuple[int, ...
             )
         values.append(int(part))
     return tuple(values)
+
+
+def batch_axes(text: str) -> dict[int, int]:
+    """Return the axis of the examples by position, of "1,2:axis=1".
+
+    Raises:
+      JaxperfError: a part is not I or I:axis=N.
+    """
+    axes: dict[int, int] = {}
+    for part in text.split(","):
+        position, _, axis = part.strip().partition(":axis=")
+        if not position.isdecimal() or not (axis or "0").isdecimal() or len(part) > 20:
+            raise JaxperfError(
+                f"--batch: {part!r} is not a number from 0 on; give positions as in --batch 1,2 or, with the "
+                "axis of the examples, --batch 1:axis=1"
+            )
+        axes[int(position)] = int(axis or 0)
+    return axes
 
 
 def mesh_axes(text: str) -> dict[str, int]:

@@ -23,9 +23,11 @@ import jax
 
 from jaxperf import jax_internals
 from jaxperf.errors import JaxperfError
+from jaxperf.plan import custom_calls
 from jaxperf.plan.cards import CARDS, DATA, Card, Tpu
 
 INSTALL = 'pip install "{name}=={version}"'
+_MAY_LACK = ("xla_gpu_libnvjitlink_mode",)
 _PLUGINS = ("jax_plugins.xla_cuda12", "jax_plugins.xla_cuda13")
 # Without these, libtpu asks Google's metadata server which TPU this machine has, locks the TPU, and logs.
 LIBTPU_ENVIRONMENT = {
@@ -167,20 +169,35 @@ def compile_for(
       JaxperfError: XLA's own error, in one line.
     """
     fixed: dict[str, Any] = {}
+    registered: set[tuple[str, int]] = set()
     if isinstance(card, Card):
         fixed = {
             "xla_backend_optimization_level": 0,
             "xla_gpu_autotune_level": 0,
             "xla_gpu_cuda_data_dir": toolkit().name,
+            # where NVIDIA's packages are installed, XLA would link with them, against the empty library
+            "xla_gpu_libnvjitlink_mode": "LIB_NV_JIT_LINK_MODE_DISABLED",
         }
-    try:
-        return lowered.compile(compiler_options={**fixed, **(options or {})})
-    except Exception as e:
-        lines = str(e).strip().splitlines() or ["no message"]
-        way = "; shard the parameters, or take a smaller batch" if "RESOURCE_EXHAUSTED" in lines[0] else ""
-        raise JaxperfError(
-            f"XLA cannot compile this step for {count} x {card.name}: {lines[0][:300]}{way}"
-        ) from None
+    while True:
+        try:
+            return lowered.compile(compiler_options={**fixed, **(options or {})})
+        except Exception as e:
+            lines = str(e).strip().splitlines() or ["no message"]
+            missing = custom_calls.missing_target(lines[0])
+            if missing and missing not in registered:
+                registered.add(missing)
+                custom_calls.register(*missing)
+                continue
+            unknown = next((name for name in _MAY_LACK if name in fixed and name in lines[0]), None)
+            if unknown:  # an option that this version of XLA does not know
+                del fixed[unknown]
+                continue
+            way = (
+                "; shard the parameters, or take a smaller batch" if "RESOURCE_EXHAUSTED" in lines[0] else ""
+            )
+            raise JaxperfError(
+                f"XLA cannot compile this step for {count} x {card.name}: {lines[0][:300]}{way}"
+            ) from None
 
 
 @contextlib.contextmanager

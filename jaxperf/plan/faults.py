@@ -20,10 +20,9 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from jaxperf.errors import JaxperfError
+from jaxperf.hlo import Module, dtype_name
 from jaxperf.plan import deviceless
 from jaxperf.plan.cards import CARDS, Card, Tpu
-from jaxperf.plan.hlo import Module
-from jaxperf.plan.kernels import DTYPES
 
 
 @dataclass(frozen=True)
@@ -50,7 +49,7 @@ class Fault:
 
     def line(self, jaxlib: str) -> str:
         """Return a description of the fault in one line."""
-        name = " on ".join((f"{DTYPES[self.dtype]} scatter-add as a compare-and-swap loop", *self.cards))
+        name = " on ".join((f"{dtype_name(self.dtype)} scatter-add as a compare-and-swap loop", *self.cards))
         return f"jaxlib {jaxlib}: {name} ({self.issue}): {self.remark}"
 
 
@@ -135,7 +134,7 @@ def atomics(dtype: str, card: Card) -> set[str]:
     mesh = Mesh(np.array(deviceless.devices_of(card, 1)), ("data",))
     place = NamedSharding(mesh, P())
     index = jax.ShapeDtypeStruct((100_000,), jnp.int32, sharding=place)
-    value = jax.ShapeDtypeStruct((100_000,), DTYPES[dtype], sharding=place)
+    value = jax.ShapeDtypeStruct((100_000,), dtype_name(dtype), sharding=place)
     lowered = jax.jit(lambda i, v: jnp.zeros(16, v.dtype).at[i].add(v)).lower(index, value)
     with tempfile.TemporaryDirectory() as folder:
         deviceless.dump(card, lowered, folder, _PTX_OPTIONS)

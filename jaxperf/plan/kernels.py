@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import math
 import re
+from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 
+from jaxperf.hlo import Instruction, Module, Shape, dtype_name
 from jaxperf.plan.cards import Card
-from jaxperf.plan.collectives import collective_of
-from jaxperf.plan.hlo import HloInstruction, Module, Shape
 
 # Two constants are fitted, on two of the seven steps measured on one H200 (data/steps.csv): the first on
 # ResNet-18 in bfloat16 with a batch of 256, the other on LeNet in a loop. The other five are predictions.
@@ -23,15 +25,19 @@ KERNEL_S = 4.5e-6  # overhead of a kernel, in seconds
 UNALIGNED_SHARE = 0.5  # share of the float32 units' peak, in products that tensor cores cannot compute
 CALL_S = 27e-6  # overhead of a call, in seconds: an empty program, queued, on one H200
 TILE = (64, 64, 32)  # tensor cores round rows, columns and inner length up to multiples of these
-DTYPES = {
-    "bf16": "bfloat16", "f16": "float16", "f32": "float32", "f64": "float64", "s8": "int8",
-    "f8e4m3fn": "float8_e4m3fn", "f8e5m2": "float8_e5m2",
-}  # fmt: skip
+ATTENTION_SHARE = 0.7  # a guess: share of a large product's rate that fused attention reaches
+KERNEL = "jaxperf_kernel"  # the custom call that stands for a kernel that is not compiled
 _FREE = {
     "parameter", "tuple", "get-tuple-element", "bitcast", "constant", "after-all", "iota", "partition-id",
-    "replica-id", "while", "call", "conditional", "opt-barrier", "add-dependency", "domain", "async-update",
+    "replica-id", "while", "call", "conditional", "opt-barrier", "optimization-barrier", "add-dependency",
+    "domain", "async-update",
 }  # fmt: skip
 _SLICES = ("dynamic-slice", "gather", "slice")
+# custom calls whose work is known, or is that of their arrays
+_KNOWN = ("__cub", "__cudnn", "__gpu$", "__triton", "AllocateBuffer", "SliceToDynamic", "PadToStatic", "Topk")
+_GIVEN = re.compile(r"\b(flops|bytes) = ([\d.]+(?:[eE][-+]?\d+)?)")
+_GIVEN_NAME = re.compile(r'\bname = "([^"]*)"')
+_ATTENTION = re.compile(r'"intermediate_tensor_shape":.*?"dimensions":\s*\[([^\]]*)\]')
 
 
 @dataclass(frozen=True)
@@ -66,21 +72,42 @@ class Product:
 
 
 @dataclass(frozen=True)
+class Cost:
+    """FLOPs and bytes of one run of a kernel on one device."""
+
+    flops: float
+    bytes: float
+
+
+@dataclass(frozen=True)
 class Kernel:
-    """The work of one instruction on a device: bytes read and written, and matrix products."""
+    """The work of one instruction on a device.
+
+    Attributes:
+      name: the instruction's name.
+      bytes: bytes that it reads and writes.
+      products: its matrix products and convolutions.
+      fused_flops: further FLOPs, of a kernel such as fused attention.
+      dtype: the dtype of those.
+      unknown: the name of a custom call whose FLOPs nobody has said; "" for others.
+    """
 
     name: str
     bytes: float
     products: tuple[Product, ...] = ()
+    fused_flops: float = 0.0
+    dtype: str = "bfloat16"
+    unknown: str = ""
 
     @property
     def flops(self) -> float:
-        """Return the floating-point operations of its matrix products."""
-        return sum(product.flops for product in self.products)
+        """Return its floating-point operations."""
+        return self.fused_flops + sum(product.flops for product in self.products)
 
     def arithmetic_s(self, card: Card) -> float:
-        """Return the seconds of its matrix products on a card."""
-        return sum((p.padded_flops if p.aligned else p.flops) / rate(card, p) for p in self.products)
+        """Return the seconds of its arithmetic on a card."""
+        fused = self.fused_flops / (ATTENTION_SHARE * card.matrix_flops(self.dtype))
+        return fused + sum((p.padded_flops if p.aligned else p.flops) / rate(card, p) for p in self.products)
 
     def memory_s(self, card: Card) -> float:
         """Return the seconds of its memory traffic on a card."""
@@ -101,103 +128,152 @@ def rate(card: Card, product: Product) -> float:
     return card.matrix_flops(product.dtype)
 
 
-def kernel_of(module: Module, computation: str, instruction: HloInstruction) -> Kernel | None:
-    """Return the kernel of an instruction; None if it has none or is a collective."""
+def kernel_of(
+    module: Module, instruction: Instruction, costs: Mapping[str, Cost] = MappingProxyType({})
+) -> Kernel | None:
+    """Return the kernel of an instruction; None if it has none or is a collective.
+
+    Args:
+      module: the program.
+      instruction: one of its instructions.
+      costs: FLOPs and bytes of custom calls, by name.
+    """
     opcode = instruction.opcode
-    if opcode in _FREE or opcode.endswith("-done") or collective_of(opcode) or opcode == "async-start":
+    if opcode in _FREE or opcode.endswith("-done") or instruction.collective:
         return None
-    read = module.operand_shapes(computation, instruction)
     if opcode in ("fusion", "fusion-start"):
-        return _fusion(module, computation, instruction)
-    product = product_of(instruction, read)
-    moved = instruction.traffic + sum(shape.traffic for shape in read)
+        return _fusion(module, instruction)
+    if opcode == "async-start":
+        works = [work for each in module.inside(instruction) if (work := kernel_of(module, each, costs))]
+        products = tuple(product for work in works for product in work.products)
+        return Kernel(instruction.name, sum(w.bytes for w in works), products) if works else None
+    read = module.operand_shapes(instruction)
+    moved = instruction.bytes + sum(shape.bytes for shape in read)
+    if opcode == "custom-call" and (call := _custom_call(instruction, read, moved, costs)):
+        return call
     if opcode in _SLICES:
-        moved = instruction.traffic + (0 if read and read[0].on_chip else instruction.bytes)
+        moved = 2 * instruction.bytes
     elif opcode in ("dynamic-update-slice", "scatter"):
-        moved = 2 * sum(shape.traffic for shape in read[1:])
+        moved = 2 * sum(shape.bytes for shape in read[1:])
     elif opcode.endswith("-start"):  # of a copy or slice, whose result names both sides
-        sides = instruction.shapes[:2]
-        moved = sum(min(sides, key=lambda s: s.bytes).bytes for side in sides if not side.on_chip)
+        moved = 2 * min((shape.bytes for shape in instruction.shapes[:2]), default=0)
+    product = product_of(instruction, read)
     return Kernel(instruction.name, moved, (product,) if product else ())
 
 
-def _fusion(module: Module, computation: str, instruction: HloInstruction) -> Kernel:
-    inner = module.computations.get(instruction.called, ())
-    products = []
-    for each in inner:
-        if product := product_of(each, module.operand_shapes(instruction.called, each)):
+def _custom_call(
+    instruction: Instruction, read: list[Shape], moved: float, costs: Mapping[str, Cost]
+) -> Kernel | None:
+    """Return the kernel of a custom call that is no matrix product or convolution of a library; else None."""
+    target = instruction.target
+    if target.startswith("__cudnn$fmha") and (found := _ATTENTION.search(instruction.attributes)):
+        batch, heads, rows, columns = (int(n) for n in re.findall(r"\d+", found[1]))
+        flops = 4.0 * batch * heads * rows * columns * read[0].dims[-1]
+        if "CAUSAL" in instruction.text:
+            flops /= 2
+        if "Backward" in target:  # five products in place of two
+            flops *= 2.5
+        return Kernel(instruction.name, moved, (), flops, dtype_name(read[0].dtype))
+    named = _GIVEN_NAME.search(instruction.attributes)
+    name = named[1] if target == KERNEL and named else target
+    given = {key: float(value) for key, value in _GIVEN.findall(instruction.attributes)}
+    cost = costs.get(name) or (Cost(**given) if target == KERNEL and len(given) == 2 else None)
+    if cost:
+        dtype = dtype_name(read[0].dtype) if read else "float32"
+        return Kernel(instruction.name, cost.bytes, (), cost.flops, dtype)
+    if target.startswith(_KNOWN):
+        return None
+    return Kernel(instruction.name, moved, unknown=name)
+
+
+def _fusion(module: Module, instruction: Instruction) -> Kernel:
+    products: list[Product] = []
+    for each in module.inside(instruction):
+        if product := product_of(each, module.operand_shapes(each)):
             products.append(product)
         if each.opcode == "fusion":
-            products += _fusion(module, instruction.called, each).products
-    return Kernel(instruction.name, _traffic(module, computation, instruction, inner), tuple(products))
+            products += _fusion(module, each).products
+    return Kernel(instruction.name, _traffic(module, instruction), tuple(products))
 
 
-def _traffic(
-    module: Module, computation: str, fusion: HloInstruction, inner: tuple[HloInstruction, ...]
-) -> float:
+def _traffic(module: Module, fusion: Instruction) -> float:
     """Return the bytes that a fusion reads and writes.
 
     Of a parameter that it only slices, these are the slices. Of one that it changes in place, they are the
-    changed parts, which a scatter also reads.
+    changed parts, which a scatter also reads. What it writes is the result of its computation: the type of an
+    asynchronous fusion names its operands, too.
     """
+    inner = module.inside(fusion)
+    same = {i.name: i.operands[0] for i in inner if i.opcode == "bitcast" and i.operands}
+    users: dict[str, list[tuple[Instruction, int]]] = defaultdict(list)
+    for each in inner:
+        for place, name in enumerate(each.operands):
+            users[_origin(name, same)].append((each, place))
+    parameters = {i.number: i for i in inner if i.opcode == "parameter"}
+    updates = [i for i in inner if i.opcode in ("dynamic-update-slice", "scatter") and i.operands]
+    changed = {_origin(i.operands[0], same) for i in updates}
     read = 0
-    parameter_names = {i.name for i in inner if i.opcode == "parameter"}
-    updates = [i for i in inner if i.opcode == "dynamic-update-slice" and i.operands]
-    scatters = [i for i in inner if i.opcode == "scatter" and i.operands and i.operands[0] in parameter_names]
-    updated = {i.operands[0] for i in (*updates, *scatters)}
-    parameters = {int(i.inside): i for i in inner if i.opcode == "parameter" and i.inside.isdecimal()}
     for number, name in enumerate(fusion.operands):
-        outer = module.operand(computation, name)
-        size = outer.traffic if outer else 0
-        if parameter := parameters.get(number):
-            users = [i for i in inner if parameter.name in i.operands]
-            if users and all(i.opcode in _SLICES and i.operands[0] == parameter.name for i in users):
-                size = min(size, sum(i.bytes for i in users))
-            elif parameter.name in updated:
+        outer, parameter = module.operand(fusion, name), parameters.get(number)
+        size = outer.bytes if outer else 0
+        if parameter:
+            used = [(i, place) for i, place in users[parameter.name] if i.name not in same]
+            if used and all(i.opcode in _SLICES and place == 0 for i, place in used):
+                size = min(size, sum(i.bytes for i, _ in used))
+            elif parameter.name in changed:
                 size = 0
         read += size
-    written = fusion.traffic
+    root = next((i for i in inner if i.root), fusion)
+    written = root.bytes
     for update in updates:
-        new = module.operand(fusion.called, update.operands[1])
-        written -= update.bytes - (new.bytes if new else 0)
-    for scatter in scatters:
-        new = module.operand(fusion.called, scatter.operands[-1])
-        written -= scatter.bytes - (new.bytes if new else 0)
-        read += new.bytes if new else 0
+        of_parameter = _origin(update.operands[0], same) in {i.name for i in parameters.values()}
+        if update.opcode == "scatter" and not of_parameter:
+            continue
+        new = module.operand(update, update.operands[1 if update.opcode != "scatter" else -1])
+        size = new.bytes if new else 0
+        written -= update.bytes - size
+        read += size if update.opcode == "scatter" else 0
     return read + max(0, written)
 
 
-def product_of(instruction: HloInstruction, read: list[Shape]) -> Product | None:
+def _origin(name: str, same: Mapping[str, str]) -> str:
+    """Return the name behind reinterpretations of the same bytes."""
+    while name in same:
+        name = same[name]
+    return name
+
+
+def product_of(instruction: Instruction, read: list[Shape]) -> Product | None:
     """Return the matrix product of an instruction; None for other instructions."""
     if len(read) < 2 or not instruction.shapes:
         return None
-    target = instruction.attribute("custom_call_target").lower()
-    exact = "highest" in instruction.text.lower()
+    target = instruction.target.lower()
+    exact = "highest" in instruction.attributes.lower()
     if instruction.opcode == "convolution" or "conv" in target:
         return _convolution(instruction, read, target, exact)
     if instruction.opcode == "dot":
-        contracted = re.search(r"lhs_contracting_dims=\{([\d,]*)\}", instruction.text)
-        batch = re.search(r"lhs_batch_dims=\{([\d,]*)\}", instruction.text)
+        contracted = re.search(r"lhs_contracting_dims=\{([\d,]*)\}", instruction.attributes)
+        batch = re.search(r"lhs_batch_dims=\{([\d,]*)\}", instruction.attributes)
     elif "gemm" in target or "matmul" in target:
-        contracted = re.search(r'"lhs_contracting_dimensions":\[([^\]]*)\]', instruction.text)
-        batch = re.search(r'"lhs_batch_dimensions":\[([^\]]*)\]', instruction.text)
+        contracted = re.search(r'"lhs_contracting_dimensions":\[([^\]]*)\]', instruction.attributes)
+        batch = re.search(r'"lhs_batch_dimensions":\[([^\]]*)\]', instruction.attributes)
     else:
         return None
     left, result = read[0], instruction.shapes[0]
     inner = math.prod(left.dims[i] for i in _axes(contracted) if i < len(left.dims))
     many = math.prod(left.dims[i] for i in _axes(batch) if i < len(left.dims))
-    rows = left.count // max(1, inner * many)
-    columns = result.count // max(1, rows * many)
-    return Product(many, rows, columns, inner, DTYPES.get(left.dtype, "float32"), exact)
+    rows = left.size // max(1, inner * many)
+    columns = result.size // max(1, rows * many)
+    return Product(many, rows, columns, inner, dtype_name(left.dtype), exact)
 
 
 def _axes(match: re.Match[str] | None) -> list[int]:
     return [int(i) for i in re.findall(r"\d+", match[1])] if match else []
 
 
-def _convolution(instruction: HloInstruction, read: list[Shape], target: str, exact: bool) -> Product | None:
+def _convolution(instruction: Instruction, read: list[Shape], target: str, exact: bool) -> Product | None:
     """Return a convolution as the matrix product that libraries compute; None if it cannot be parsed."""
-    labels = re.search(r"dim_labels=(\w+)_(\w+)->(\w+)", instruction.text)
+    labels = re.search(r"dim_labels=(\w+)_(\w+)->(\w+)", instruction.attributes)
     if not labels:
         return None
     if "backwardfilter" in target:
@@ -210,18 +286,18 @@ def _convolution(instruction: HloInstruction, read: list[Shape], target: str, ex
     if "o" not in kernel or len(kernel) != len(weights.dims):
         return None
     features, inputs = weights.dims[kernel.index("o")], weights.dims[kernel.index("i")]
-    positions = outputs.count // features
+    positions = outputs.size // features
     if "backwardfilter" in target:
-        sides = features, weights.count // features, positions
+        sides = features, weights.size // features, positions
     elif "backwardinput" in target:
-        sides = positions, inputs, weights.count // inputs
+        sides = positions, inputs, weights.size // inputs
     elif target:
-        sides = positions, features, weights.count // features
+        sides = positions, features, weights.size // features
     else:
         taps = _taps(instruction.text, labels.groups(), (read[0], weights, outputs))
         sides = taps // features, features, inputs
     aligned = not any(channels * read[0].itemsize % 16 for channels in (features, inputs))
-    return Product(1, *sides, DTYPES.get(read[0].dtype, "float32"), exact, aligned)
+    return Product(1, *sides, dtype_name(read[0].dtype), exact, aligned)
 
 
 def _taps(text: str, labels: tuple[str, ...], shapes: tuple[Shape, Shape, Shape]) -> int:
@@ -232,7 +308,7 @@ def _taps(text: str, labels: tuple[str, ...], shapes: tuple[Shape, Shape, Shape]
     """
     window = re.search(r"window=\{([^}]*)\}", text)
     options = dict(re.findall(r"(\w+)=(\S+)", window[1])) if window else {}
-    taps = shapes[2].count
+    taps = shapes[2].size
     for axis in (c for c in sorted(labels[1]) if c.isdigit()):
         inputs, size, outputs = (s.dims[label.index(axis)] for s, label in zip(shapes, labels))
         stride, dilated, spread, pad = (

@@ -2,28 +2,28 @@
 
 Inside a node, x is the time of the bytes at the published bandwidth, and a collective takes
 
-    LATENCY + x + PIPELINE sqrt(x)
+    latency + x + pipeline sqrt(x)
 
 The last term is the cost of filling a pipeline of chunks, for the best number of chunks. Between nodes, NCCL
 reduces inside each node first, so that each card sends only its share. The exchange between nodes overlaps
 the part inside the nodes, and the slower of the two counts.
+
+All constants come from the tables that benchmarks/plan/validate.py names "fits"; its other tables test them.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from jaxperf.plan.cards import Card
 from jaxperf.plan.collectives import Collective
 
-# All constants are chosen from the tables of data/all_reduce.csv, those of a network from its own table.
-LATENCY_S = 40e-6  # inside a node: the time of 32 KiB on eight A100s and H200s
-PIPELINE = 5e-3  # inside a node, in sqrt(seconds): between the H200's curve (3e-3) and the A100's (7e-3)
 RING_SHARE = 0.82  # share of the links' bandwidth that a ring reaches: 367 of 450 GB/s on eight H200s
-NETWORK_SHARE = 0.85  # share of the network cards' bandwidth that a large exchange reaches
-NETWORK_PIPELINE = 15e-3  # between nodes, in sqrt(seconds)
-HOP_S = 10e-6  # for each doubling of the nodes after the first: NCCL's constants for a tree, 2 x 5 us
+NETWORK_SHARE = 0.82  # share of the network cards' bandwidth that a large exchange reaches: h100-16-ib
+NETWORK_PIPELINE = 15e-3  # between nodes, in sqrt(seconds): h100-16-ib
+HOP_S = 10e-6  # a guess: for each doubling of the nodes after the first, two messages of 5 us along a tree
 # the correction factors of nccl-tests: bytes that cross a card's link for each byte of the array
 FACTORS = {
     "all-reduce": 2.0, "all-gather": 1.0, "reduce-scatter": 1.0, "all-to-all": 1.0, "ragged-all-to-all": 1.0,
@@ -38,31 +38,35 @@ class Network:
     Attributes:
       name: the value of `--network`.
       latency_s: seconds of the smallest all-reduce over two nodes.
+      source: the table of benchmarks/plan/collectives.csv that sets the latency.
       bandwidth: bytes/s of a card's share, in one direction; None for the card's usual network cards.
-      source: source of these figures.
+      of_card: the same for cards that differ.
       pipeline: cost of filling the pipeline, in sqrt(seconds).
     """
 
     name: str
     latency_s: float
-    bandwidth: float | None
     source: str
+    bandwidth: float | None = None
+    of_card: Mapping[str, float] = field(default_factory=dict)
     pipeline: float = NETWORK_PIPELINE
+
+    def of(self, card: Card) -> float:
+        """Return the bytes/s of a card's share of its node's network cards."""
+        return self.of_card.get(card.name) or self.bandwidth or card.nic_bandwidth
 
 
 NETWORKS = {
     network.name: network
     for network in (
-        Network("infiniband", 46e-6, None, "NVIDIA/nccl issue 1244: two nodes of eight H20, 400 Gb/s a card"),
+        Network("infiniband", 42e-6, "h100-16-ib"),  # also Ethernet of 400 Gb/s a card with RDMA
+        # nodes of AWS: p5 and p6 have 400 Gb/s a card, p4de has four network cards of 100 Gb/s
+        Network("efa", 107e-6, "h100-16-efa", bandwidth=50e9, of_card={"a100": 6.25e9}),
         Network(
-            "efa", 370e-6, 50e9, "ML Engineering, network: four nodes of eight B200, EFA, 400 Gb/s a card"
-        ),
-        Network(
-            "tcpxo", 123e-6, 25e9, "lessizzmore/create-a3mega-ztan-fork: two nodes of H100, 200 Gb/s a card",
-            pipeline=40e-3,  # from the same table: a host process sends each chunk
-        ),
+            "tcpxo", 123e-6, "h100-16", bandwidth=25e9, pipeline=40e-3
+        ),  # a host process sends each chunk
     )
-}  # fmt: skip
+}
 
 
 def collective_seconds(
@@ -93,17 +97,15 @@ def exchange_s(
     in_node = max(1, devices // nodes)
     inside = crossing(kind, size, in_node) / link_bandwidth(card, kind, in_node)
     if nodes == 1:
-        return LATENCY_S + inside + PIPELINE * math.sqrt(inside)
-    between = _between(kind, size, nodes, in_node) / (
-        NETWORK_SHARE * (network.bandwidth or card.nic_bandwidth)
-    )
+        return card.link_latency_s + inside + card.link_pipeline * math.sqrt(inside)
+    between = _between(kind, size, nodes, in_node) / (NETWORK_SHARE * network.of(card))
     latency = network.latency_s + HOP_S * (math.log2(nodes) - 1)
-    pipeline = max(network.pipeline * math.sqrt(between), PIPELINE * math.sqrt(inside))
+    pipeline = max(network.pipeline * math.sqrt(between), card.link_pipeline * math.sqrt(inside))
     return latency + max(between, inside) + pipeline
 
 
 def crossing(kind: str, size: float, devices: int) -> float:
-    """Return the bytes that each device sends, in one node or in a slice of TPUs."""
+    """Return the bytes that each device sends, in one node."""
     if kind in ("collective-permute", "collective-broadcast"):
         return size if devices > 1 else 0.0
     return FACTORS[kind] * (devices - 1) / devices * size

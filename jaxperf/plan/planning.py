@@ -4,20 +4,35 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.metadata
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import jax
+
 from jaxperf.errors import JaxperfError
-from jaxperf.plan import arguments, deviceless, faults, links, timeline, tpu, validation
+from jaxperf.hlo import Instruction, Module, Shape
+from jaxperf.plan import arguments, deviceless, links, timeline
+from jaxperf.plan.accuracy import COMPUTE, MEASURED, collective_factor, summary
 from jaxperf.plan.advice import advise
 from jaxperf.plan.cards import Card, Tpu, find_device
-from jaxperf.plan.collectives import Collective, collectives
-from jaxperf.plan.kernels import CALL_S
+from jaxperf.plan.collectives import collectives, describe_collective, source_of
+from jaxperf.plan.flow import Flow, axes_of
+from jaxperf.plan.kernels import CALL_S, Cost, kernel_of
 from jaxperf.plan.programs import Program, compiled_programs
-from jaxperf.plan.report import Exchange, SizePlan, StepPlan
+from jaxperf.plan.report import Exchange, Live, SizePlan, StepPlan, StepTime
 from jaxperf.result.formatting import format_list
 
-MEASURED_ERROR = 0.03  # relative error of a step's time that was measured on one card
+_STACKS = (
+    "",
+    "while",
+    "dynamic_update_slice",
+    "transpose",
+    "squeeze",
+    "reshape",
+)  # move arrays, and make none
+LARGEST = 5  # arrays at the peak that are shown
+SHOWN = 0.02  # share of the temporaries that a shown array has at least
 
 
 def plan(
@@ -28,9 +43,11 @@ def plan(
     mesh: Mapping[str, int] | None = None,
     per_device: int | None = None,
     total: int | None = None,
-    batch: Sequence[int] | None = None,
+    batch: Sequence[int] | Mapping[int, int] | None = None,
     network: str = "infiniband",
     measured_s: float | None = None,
+    kernels: Mapping[str, tuple[float, float]] | None = None,
+    told: Callable[[str], None] = lambda line: None,
     **kwargs: Any,
 ) -> StepPlan:
     """Compile a step for numbers of devices that are not there, and predict its time and memory on them.
@@ -44,14 +61,18 @@ def plan(
         returns the step for them, or (step, arguments).
       *args: arguments for one device, arrays or shapes. Shardings over a mesh are kept, on a larger mesh.
         Without shardings, the batch is split, and everything else is replicated.
-      device: "a100", "h100", "h200", "b200", "v5e", "v5p" or "v6e"; "this" is this machine's GPU.
+      device: "a100", "h100", "h200", "b200", "v5e", "v5p" or "v6e"; "this" is this machine's GPU. For a TPU,
+        a plan has collectives and memory, and no times.
       devices: numbers of devices, each of which gets a plan.
       mesh: lengths of the mesh's axes; that of the first one follows from the others.
       per_device: examples on each device; by default those of the arguments.
       total: examples of the whole batch, for any number of devices.
-      batch: positions of the arguments that are the batch; by default the last ones with the same first axis.
+      batch: positions of the arguments that are the batch, or the axis of the examples by position; by
+        default the last arguments with the same first axis.
       network: the network between nodes: "infiniband", "efa" or "tcpxo".
       measured_s: measured seconds of the step on one such card, which replace the prediction.
+      kernels: FLOPs and bytes of one run on one device, of custom kernels by name.
+      told: called with a line of progress.
       **kwargs: further arguments, by name; they are replicated.
 
     Raises:
@@ -69,14 +90,16 @@ def plan(
     if measured_s is not None and min(devices) > 1:
         raise JaxperfError("a measured step counts for one device; give 1 among the numbers of devices")
     deviceless.check_plugin(card)
-    options: dict[str, Any] = {
-        "axes": mesh or {}, "per_device": per_device, "total": total, "batch": batch,
-    }  # fmt: skip
+    known = {name: Cost(*cost) for name, cost in (kernels or {}).items()}
     placed = [
-        arguments.place(step, args, kwargs, deviceless.devices_of(card, count), **options)
+        arguments.place(
+            step, args, kwargs, deviceless.devices_of(card, count),
+            axes=mesh or {}, per_device=per_device, total=total, batch=batch,
+        )
         for count in sorted(set(devices))
-    ]
-    return plan_of(card, placed, compiled_programs(card, placed), connected, measured_s)
+    ]  # fmt: skip
+    programs = compiled_programs(card, placed, known, told)
+    return plan_of(card, placed, programs, connected, measured_s, known)
 
 
 def plan_of(
@@ -85,181 +108,302 @@ def plan_of(
     programs: Sequence[Program],
     network: links.Network = links.NETWORKS["infiniband"],
     measured_s: float | None = None,
+    kernels: Mapping[str, Cost] | None = None,
 ) -> StepPlan:
     """Return the plan of compiled programs, one for each item of `placed`."""
-    if isinstance(card, Tpu):
-        sizes = [_least(card, each, program) for each, program in zip(placed, programs)]
-    else:
-        sizes = _predicted(card, placed, programs, network, measured_s)
+    kernels = kernels or {}
+    scale = 1.0
+    if measured_s is not None and isinstance(card, Card):
+        elapsed = timeline.run(programs[0].module, card, 1, network, kernels=kernels)
+        scale = measured_s / (elapsed.total_s + CALL_S)
+    error = COMPUTE if measured_s is None else MEASURED
+    sizes: list[SizePlan] = []
+    for each, program in zip(placed, programs):
+        size = _size(card, each, program, network, kernels, scale, error)
+        sizes.append(_with_efficiency(size, sizes[0], error) if sizes else size)
     versions = {name: importlib.metadata.version(name) for name in ("jax", "jaxlib")}
     return StepPlan(
-        name=programs[0].module.name.removeprefix("jit_").removeprefix("pmap_") or "step",
+        name=placed[0].name or programs[0].module.name.removeprefix("jit_").removeprefix("pmap_") or "step",
         card=card.name,
         network="links between chips" if isinstance(card, Tpu) else network.name,
         versions=versions,
         sizes=tuple(dataclasses.replace(size, advice=advise(size)) for size in sizes),
-        notes=(
-            *_notes(card, measured_s, sizes),
-            *faults.fault_lines(programs[-1].module, versions["jaxlib"], card),
-        ),
+        notes=tuple(_notes(card, network.name, measured_s, sizes, placed)),
     )
-
-
-def _predicted(
-    card: Card,
-    placed: Sequence[arguments.Placed],
-    programs: Sequence[Program],
-    network: links.Network,
-    measured_s: float | None,
-) -> list[SizePlan]:
-    """Return the plan of each size; a measured step on one card scales the kernel times of all sizes."""
-    scale = 1.0
-    if measured_s is not None:
-        scale = measured_s / (timeline.run(programs[0].module, card, 1, network).total_s + CALL_S)
-    error = validation.COMPUTE_ERROR if measured_s is None else MEASURED_ERROR
-    sizes: list[SizePlan] = []
-    for each, program in zip(placed, programs):
-        size = _size(card, each, program, network, scale, error)
-        sizes.append(_with_efficiency(size, sizes[0], error, card) if sizes else size)
-    return sizes
 
 
 def _size(
-    card: Card,
+    card: Card | Tpu,
     placed: arguments.Placed,
     program: Program,
     network: links.Network,
-    scale: float = 1.0,
-    error: float = validation.COMPUTE_ERROR,
+    kernels: Mapping[str, Cost],
+    scale: float,
+    error: tuple[float, float],
 ) -> SizePlan:
-    """Return the plan of one size on GPUs, without efficiency and advice."""
-    count = placed.mesh.size
-    elapsed = timeline.run(program.module, card, count, network, scale=scale)
-    exposed, call = sum(elapsed.exposed_s.values()), scale * CALL_S
-    compute, factor = elapsed.kernels_s + call, validation.factor(count > card.per_node)
+    """Return the plan of one size, without efficiency and advice."""
+    count, module, cost = placed.mesh.size, program.module, program.costs
+    time, elapsed = None, timeline.Elapsed()
+    if isinstance(card, Card):
+        elapsed = timeline.run(module, card, count, network, scale=scale, kernels=kernels)
+        exposed, call = sum(elapsed.exposed_s.values()), scale * CALL_S
+        factor = collective_factor(network.name, count > card.per_node)
+        kernels_s = elapsed.kernels_s + call
+        time = StepTime(
+            step_s=elapsed.total_s + call,
+            low_s=kernels_s * error[0] + exposed / factor,
+            high_s=kernels_s * error[1] + exposed * factor,
+            kernels_s=kernels_s,
+            exposed_s=exposed,
+            parts={**elapsed.parts(), "call": call, "links": exposed},
+            factor=factor,
+        )
+    local = _local_shapes(placed)
+    state = [leaf for i, arg in enumerate(placed.args) if i not in placed.batch_arguments
+             for leaf in jax.tree.leaves(arg) if hasattr(leaf, "shape")]  # fmt: skip
     return SizePlan(
-        **_work(card, placed, program, elapsed),
-        nodes=deviceless.nodes_of(card, count)[0],
-        exchanges=_exchanges(
-            program, count, lambda each: links.collective_seconds(card, each, network), elapsed.exposed_s
-        ),
-        compute_s=compute,
-        exposed_s=exposed,
-        step_s=elapsed.total_s + call,
-        step_low_s=compute * (1 - error) + exposed / factor,
-        step_high_s=compute * (1 + error) + exposed * factor,
-        parts={**elapsed.parts(), "call": call, "links": exposed},
+        devices=count,
+        nodes=deviceless.nodes_of(card, count)[0] if isinstance(card, Card) else 1,
+        per_node=card.per_node if isinstance(card, Card) else count,
+        mesh=dict(placed.mesh.shape),
+        batch=placed.batch,
+        batch_arguments=placed.batch_arguments,
+        padded=placed.padded,
+        split=placed.split,
+        exchanges=_exchanges(card, placed, program, network, elapsed.exposed_s, local),
+        flops=elapsed.flops,
+        bytes=elapsed.bytes,
+        kernels=elapsed.kernels,
+        unknown_loops=elapsed.unknown_loops,
+        unknown_kernels=tuple(elapsed.unknown_kernels),
+        argument_bytes=cost.argument_bytes,
+        output_bytes=cost.output_bytes,
+        temp_bytes=cost.temp_bytes,
+        peak_bytes=cost.peak_bytes,
+        memory_bytes=card.memory_bytes,
+        state_bytes=sum(Shape(_short(leaf), tuple(leaf.shape)).bytes for leaf in state),
+        state_share_bytes=sum(Shape(_short(leaf), _on_device(leaf)).bytes for leaf in state),
+        live=_live(program),
+        remat=program.remat,
+        busiest=_busiest(module, kernels) if time and time.overhead_share >= 0.5 else "",
+        pipeline=_pipeline(module, count),
+        compile_s=program.compile_s,
+        time=time,
     )
 
 
-def _least(card: Tpu, placed: arguments.Placed, program: Program) -> SizePlan:
-    """Return the plan of one size on TPUs, whose times are lower bounds, without advice."""
-    count = placed.mesh.size
-    work = tpu.least_work(program.module, card)
-    exchanges = _exchanges(program, count, lambda each: tpu.collective_s(card, each, count), {})
-    sent = sum(each.count * each.each_s for each in exchanges)
-    step = max(work.arithmetic_s, work.memory_s, sent)
-    return SizePlan(
-        **_work(card, placed, program, work),
-        nodes=1,
-        exchanges=exchanges,
-        compute_s=max(work.arithmetic_s, work.memory_s),
-        exposed_s=0.0,
-        step_s=step,
-        step_low_s=step,
-        step_high_s=None,
-        parts={"arithmetic": work.arithmetic_s, "memory": work.memory_s, "links": sent},
-    )
+def _short(leaf: Any) -> str:
+    return f"f{8 * leaf.dtype.itemsize}" if leaf.dtype.kind in "fV" else f"s{8 * leaf.dtype.itemsize}"
 
 
-def _work(
-    card: Card | Tpu, placed: arguments.Placed, program: Program, work: timeline.Elapsed
-) -> dict[str, Any]:
-    """Return the fields of a size that GPUs and TPUs share: its batch, its work, and its memory."""
-    names = ("argument", "output", "temp", "alias")
-    argument, output, temp, alias = (
-        int(getattr(program.memory, f"{name}_size_in_bytes", 0)) for name in names
-    )
+def _on_device(leaf: Any) -> tuple[int, ...]:
+    """Return the shape that each device has of an array."""
+    sharding = getattr(leaf, "sharding", None)
+    return tuple(sharding.shard_shape(leaf.shape)) if sharding is not None else tuple(leaf.shape)
+
+
+def _local_shapes(placed: arguments.Placed) -> set[tuple[int, ...]]:
+    """Return the dimensions of the arrays of the batch on each device."""
     return {
-        "devices": placed.mesh.size,
-        "mesh": dict(placed.mesh.shape),
-        "batch": placed.batch,
-        "batch_arguments": placed.batch_arguments,
-        "padded": placed.padded,
-        "split": placed.split,
-        "flops": work.flops,
-        "bytes": work.bytes,
-        "kernels": work.kernels,
-        "unknown_loops": work.unknown_loops,
-        "argument_bytes": argument,
-        "output_bytes": output,
-        "temp_bytes": temp,
-        "peak_bytes": argument + output + temp - alias,
-        "memory_bytes": card.memory_bytes,
-        "compile_s": program.compile_s,
+        _on_device(leaf)
+        for i in placed.batch_arguments
+        if i < len(placed.args)
+        for leaf in jax.tree.leaves(placed.args[i])
+        if hasattr(leaf, "shape")
     }
 
 
-def _with_efficiency(size: SizePlan, base: SizePlan, error: float, card: Card) -> SizePlan:
+def _with_efficiency(size: SizePlan, base: SizePlan, error: tuple[float, float]) -> SizePlan:
     """Return a plan with its efficiency relative to the first size, and the range of the efficiency.
 
-    Most of the kernels' error is common to both sizes and cancels. What remains is the error of the ratio
-    between waits and kernels.
+    It compares useful work per second and device: examples if the devices split them, and otherwise
+    arithmetic without the idle turns of a pipeline. Devices that all do the same work have none. Most of the
+    kernels' error is common to both sizes and cancels. What remains is that of waits over kernels.
     """
-    work = (size.batch / size.devices) / (base.batch / base.devices) if base.batch else 1.0
-    factor = validation.factor(size.devices > card.per_node)
+    if not size.time or not base.time:
+        return size
+    if size.batch and size.split > 1:
+        work = (size.batch / size.devices) / (base.batch / base.devices)
+    elif size.pipeline > 1 and base.flops:
+        work = size.flops * size.useful / (base.flops * base.useful)
+    else:
+        return size
 
-    def at(stretch: float) -> float:
-        before, after = (s.compute_s + stretch * s.exposed_s for s in (base, size))
+    def at(stretch: float, factor: float) -> float:
+        before, after = (
+            stretch * s.time.kernels_s + factor * s.time.exposed_s for s in (base, size) if s.time
+        )
         return work * before / after
 
-    value = work * base.step_s / size.step_s
-    ends = sorted((at(factor / (1 - error)), at((1 - error) / factor), value))
+    value = work * base.time.step_s / size.time.step_s
+    ends = sorted((at(error[0], size.time.factor), at(error[1], 1 / size.time.factor), value))
     return dataclasses.replace(size, efficiency=value, efficiency_low=ends[0], efficiency_high=ends[-1])
 
 
 def _exchanges(
-    program: Program, count: int, seconds: Callable[[Collective], float], exposed_s: Mapping[str, float]
+    card: Card | Tpu,
+    placed: arguments.Placed,
+    program: Program,
+    network: links.Network,
+    exposed_s: Mapping[str, float],
+    local: set[tuple[int, ...]],
 ) -> tuple[Exchange, ...]:
     """Return the collectives of a program, with equal ones combined, and their seconds."""
-    alike: dict[tuple[Any, ...], list[Collective]] = {}
-    for each in collectives(program.module, count):
-        key = (each.kind, each.bytes, each.groups[:1], len(each.groups), each.source, each.asynchronous)
+    alike: dict[tuple[Any, ...], list[Any]] = {}
+    found = collectives(program.module, placed.mesh.size)
+    carried: dict[str, str] = {}
+    if found:
+        flow = Flow(program.module)
+        carried = {each.name: flow.carried(each.name, local) for each in found}
+        found = [
+            each if each.source else dataclasses.replace(each, source=flow.used_at(each.name))
+            for each in found
+        ]
+    for each in found:
+        key = (each.kind, each.bytes, each.groups[:1], len(each.groups), each.source, each.asynchronous,
+               carried[each.name])  # fmt: skip
         alike.setdefault(key, []).append(each)
     return tuple(
         Exchange(
-            group[0],
-            sum(each.times for each in group),
-            seconds(group[0]),
-            sum(exposed_s.get(name, 0.0) for name in {each.name for each in group}),
+            collective=group[0],
+            count=sum(each.times for each in group),
+            each_s=links.collective_seconds(card, group[0], network) if isinstance(card, Card) else 0.0,
+            exposed_s=sum(exposed_s.get(name, 0.0) for name in {each.name for each in group}),
+            carries=carried[group[0].name],
+            axes=tuple(sorted(axes_of(group[0].groups, placed.mesh.shape))),
+            over_batch=_over_batch(placed, group[0].groups),
         )
         for group in alike.values()
     )
 
 
-def _notes(card: Card | Tpu, measured_s: float | None, sizes: Sequence[SizePlan]) -> list[str]:
+def _over_batch(placed: arguments.Placed, groups: Sequence[tuple[int, ...]]) -> bool:
+    """Return whether a collective is among devices with different examples."""
+    return not placed.batch_axes or bool(axes_of(groups, placed.mesh.shape) & set(placed.batch_axes))
+
+
+def _live(program: Program) -> tuple[Live, ...]:
+    """Return the largest arrays at the peak that are no arguments, with the lines that made them."""
+    by_name = {i.name: i for i in program.module.instructions}
+    # XLA reports before it makes some fusions asynchronous, under new names: those are found by their bytes
+    renamed = defaultdict(list)
+    for i in by_name.values():
+        if i.opcode == "fusion-start":
+            renamed[i.shapes[-2].bytes].append(i)
+    live: list[Live] = []
+    for name, size in program.live:
+        instruction = by_name.get(name) or (renamed[size].pop() if renamed[size] else None)
+        if instruction is None or instruction.opcode == "parameter" or not instruction.shapes:
+            continue
+        if size < SHOWN * program.costs.temp_bytes:
+            continue
+        shape = next((s for s in instruction.shapes if s.bytes == size), instruction.shapes[0])
+        origin = _made_by(program.module, instruction)
+        live.append(Live(size, shape, source_of(program.module, origin), origin.op_name))
+    live.sort(key=lambda each: -each.bytes)
+    return tuple(live[:LARGEST])
+
+
+def _made_by(module: Module, instruction: Instruction) -> Instruction:
+    """Return the instruction that made an array; of an update of a stack, that of what is put there."""
+    at: Instruction | None = instruction
+    for _ in range(8):  # back through reinterpretations, and out of fusions
+        if at is None:
+            break
+        inside = module.inside(at) if "fusion" in at.opcode else ()
+        for each in (at, *reversed(inside)):
+            if each.operation not in _STACKS and each.opcode != "parameter" and source_of(module, each):
+                return each
+        update = next((i for i in inside if i.opcode == "dynamic-update-slice" and len(i.operands) > 1), None)
+        put = module.operand(update, update.operands[1]) if update else None
+        if put is not None and put.number is not None:
+            at = module.operand(at, at.operands[put.number])
+        else:
+            at = next(iter(module.operands(at)), None)
+    return instruction
+
+
+def _busiest(module: Module, kernels: Mapping[str, Cost]) -> str:
+    """Return "N kernels of 4.5 us at file:line" for the line with most kernels."""
+    counts: Counter[str] = Counter()
+    for instruction, times in module.executed():
+        if kernel_of(module, instruction, kernels):
+            counts[source_of(module, instruction)] += round(times)
+    counts.pop("", None)
+    if not counts:
+        return ""
+    line, count = counts.most_common(1)[0]
+    return f"{count} of them at {line}"
+
+
+def _pipeline(module: Module, count: int) -> float:
+    """Return the turns of a pipeline's loop over those in which a device has work; 1 for no pipeline.
+
+    It is a loop whose body passes a value to the next device, as often as there are micro-batches and stages.
+    """
+    most = 1.0
+    for instruction in module.instructions:
+        if instruction.opcode != "while" or not instruction.trips:
+            continue
+        passed = [c for each in module.inside(instruction) if (c := _passed(module, each, count))]
+        stages = max(passed, default=0)
+        if 1 < stages <= instruction.trips:
+            most = max(most, instruction.trips / (instruction.trips - stages + 1))
+    return most
+
+
+def _passed(module: Module, instruction: Instruction, count: int) -> int:
+    """Return the number of devices along which the program asks to pass a value; 0 for other instructions."""
+    found = describe_collective(module, instruction, count)
+    if found is None or found.kind != "collective-permute" or not found.asked:
+        return 0
+    following = dict(pair[:2] for pair in found.groups)
+    at, seen = found.groups[0][0], {found.groups[0][0]}
+    starts = set(following) - set(following.values())
+    if starts:
+        at = min(starts)
+        seen = {at}
+    while (at := following.get(at, -1)) not in seen and at >= 0:
+        seen.add(at)
+    return len(seen)
+
+
+def _notes(
+    card: Card | Tpu,
+    network: str,
+    measured_s: float | None,
+    sizes: Sequence[SizePlan],
+    placed: Sequence[arguments.Placed],
+) -> list[str]:
     """Return notes on the figures."""
     about = f"{card.title}: {card.memory_bytes / 1e9:.0f} GB"
     if isinstance(card, Tpu):
         shapes = format_list([card.slice_of(size.devices) for size in sizes])
-        notes, units = [f"{about}, slices {shapes}; {tpu.CHECKED}"], "chips"
+        notes = [f"{about}, slices {shapes}; collectives and memory only: there is no model of a TPU's time"]
     else:
-        notes, units = [f"{about}, nodes of {card.per_node}; {validation.summary()}"], "nodes"
+        notes = [f"{about}, nodes of {card.per_node}; {summary(network)}"]
         if measured_s is None:
             notes.append(
                 "the time of kernels is from the card's table; a measured step makes it exact (--step-ms)"
             )
-    if sizes[-1].batch_arguments:
-        positions = format_list([str(i) for i in sizes[-1].batch_arguments])
-        notes.append(f"the batch: argument {positions}, counted from 0; --batch names others")
-    else:
-        notes.append(
-            "no argument was taken for the batch, so every device does the same work; --batch names one"
+    last = placed[-1]
+    if last.batch_arguments:
+        named = format_list(
+            [f"{i}" + (f" (axis {last.axis[i]})" if last.axis.get(i) else "") for i in last.batch_arguments]
         )
-    if shared := [str(size.devices) for size in sizes if not size.compile_s]:
         notes.append(
-            f"on {format_list(shared)} devices each device runs the same program as on fewer {units}"
+            f"the batch: argument {named}, counted from 0; --batch names others, 1:axis=1 another axis"
         )
+    if last.doubt:
+        notes.append(last.doubt)
+    if last.batch_arguments and last.split == 1 and sizes[-1].devices > 1 and sizes[-1].pipeline == 1:
+        notes.append("the batch is on every device whole, so all devices do the same work")
+    unknown = sorted({name for size in sizes for name in size.unknown_kernels})
+    notes += [
+        f"{name} is a kernel whose arithmetic is not known, counted by its arrays only; give it as "
+        f"--kernel {name}=FLOPS,BYTES of one run"
+        for name in unknown
+    ]
     if any(size.unknown_loops for size in sizes):
         notes.append("a loop whose number of turns XLA does not know counts once, so the step takes longer")
     return notes

@@ -6,12 +6,14 @@ an asynchronous one between its start and its end, and then wait for the rest of
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
+from jaxperf.hlo import Module
 from jaxperf.plan.cards import Card
 from jaxperf.plan.collectives import Collective, describe_collective
-from jaxperf.plan.hlo import Module
-from jaxperf.plan.kernels import KERNEL_S, Kernel, kernel_of
+from jaxperf.plan.kernels import KERNEL_S, Cost, Kernel, kernel_of
 from jaxperf.plan.links import Network, collective_seconds
 
 
@@ -28,6 +30,7 @@ class Elapsed:
       flops, bytes: work of the kernels.
       kernels: number of kernels that run.
       unknown_loops: loops whose number of iterations XLA does not know, counted once.
+      unknown_kernels: names of custom kernels whose arithmetic is not known.
     """
 
     total_s: float = 0.0
@@ -40,6 +43,7 @@ class Elapsed:
     bytes: float = 0.0
     kernels: float = 0.0
     unknown_loops: int = 0
+    unknown_kernels: set[str] = field(default_factory=set)
 
     def parts(self) -> dict[str, float]:
         """Return the seconds of the kernels by what bounds them."""
@@ -53,6 +57,7 @@ class Elapsed:
         for name, waited in other.exposed_s.items():
             self.exposed_s[name] = self.exposed_s.get(name, 0.0) + times * waited
         self.unknown_loops += other.unknown_loops
+        self.unknown_kernels |= other.unknown_kernels
 
     def add_kernel(self, work: Kernel, card: Card, scale: float) -> None:
         """Add a kernel, whose time is multiplied by `scale`."""
@@ -67,6 +72,7 @@ class Elapsed:
         self.flops += work.flops
         self.bytes += work.bytes
         self.kernels += 1
+        self.unknown_kernels |= {work.unknown} - {""}
 
     def wait(self, end: float, collective: Collective) -> None:
         """Wait for a collective that ends at `end`."""
@@ -76,7 +82,14 @@ class Elapsed:
 
 
 def run(
-    module: Module, card: Card, devices: int, network: Network, computation: str = "", *, scale: float = 1.0
+    module: Module,
+    card: Card,
+    devices: int,
+    network: Network,
+    computation: str = "",
+    *,
+    scale: float = 1.0,
+    kernels: Mapping[str, Cost] = MappingProxyType({}),
 ) -> Elapsed:
     """Return the seconds of a program on one of `devices` cards.
 
@@ -87,13 +100,14 @@ def run(
       network: the network between nodes.
       computation: the computation to run; the entry by default.
       scale: factor on every kernel's time, from a measurement of the step on one card.
+      kernels: costs of custom kernels, by name.
     """
     elapsed, free_at = Elapsed(), 0.0  # the links are free from `free_at` on
     name = computation or module.entry
     ends: dict[str, tuple[float, Collective]] = {}
 
     def part(called: str) -> Elapsed:
-        return run(module, card, devices, network, called, scale=scale)
+        return run(module, card, devices, network, called, scale=scale, kernels=kernels)
 
     for instruction in module.computations.get(name, ()):
         if instruction.opcode == "while":
@@ -103,7 +117,7 @@ def run(
             elapsed.add(part(instruction.called))
         elif instruction.opcode == "conditional":
             elapsed.add(max(map(part, instruction.branches), key=lambda p: p.total_s, default=Elapsed()))
-        elif collective := describe_collective(module, name, instruction, devices):
+        elif collective := describe_collective(module, instruction, devices):
             free_at = max(elapsed.total_s, free_at) + collective_seconds(card, collective, network)
             if collective.asynchronous:
                 ends[instruction.name] = free_at, collective
@@ -112,6 +126,6 @@ def run(
         elif instruction.opcode.endswith("-done"):
             if pending := ends.get(next(iter(instruction.operands), "")):
                 elapsed.wait(*pending)
-        elif work := kernel_of(module, name, instruction):
+        elif work := kernel_of(module, instruction, kernels):
             elapsed.add_kernel(work, card, scale)
     return elapsed

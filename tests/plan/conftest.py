@@ -15,7 +15,7 @@ def cpus_as_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     """Compile for the CPU's devices, whose programs have the same form."""
     monkeypatch.setattr(deviceless, "check_plugin", lambda card: None)
     monkeypatch.setattr(deviceless, "devices_of", lambda card, count: jax.devices("cpu")[:count])
-    monkeypatch.setattr(deviceless, "compile_for", lambda card, lowered, **_: lowered.compile())
+    monkeypatch.setattr(deviceless, "compile_for", lambda card, lowered, *_, **__: lowered.compile())
 
 
 def _needs(card: str) -> None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 
 import jax
 import numpy as np
 import pytest
 from jax.sharding import Mesh
 
-from jaxperf.plan import arguments, hlo, planning
+from jaxperf import hlo
+from jaxperf.plan import arguments, planning
 from jaxperf.plan.cards import CARDS
 from jaxperf.plan.programs import Program
 from tests.plan.small_steps import STEPS
@@ -23,15 +23,15 @@ RECORDED = {
     "resharded": "reshard",
     "not overlapped": "data_parallel",
 }
-NO_MEMORY = {f"{name}_size_in_bytes": 0 for name in ("argument", "output", "temp", "alias")}
+NO_MEMORY = hlo.Costs(0, 0, 0, 0, 0, 0)
 
 
-def kinds_of(name: str, memory: dict[str, int] = NO_MEMORY, *, batch: int = 0, padded: int = 0) -> set[str]:
+def kinds_of(name: str, memory: hlo.Costs = NO_MEMORY, *, batch: int = 0, padded: int = 0) -> set[str]:
     """The kinds of advice for a recorded program on eight devices."""
     mesh = Mesh(np.array(jax.devices("cpu")[:8]), ("data",))
     placed = arguments.Placed(None, (), {}, mesh, batch, (), padded, True, split=8)
     module = hlo.parse((PROGRAMS / f"{name}.hlo").read_text())
-    compiled = Program(module, SimpleNamespace(**memory), 1.0)
+    compiled = Program(module, memory)
     (size,) = planning.plan_of(CARDS["h100"], [placed], [compiled]).sizes
     return {each.kind for each in size.advice}
 
@@ -47,7 +47,7 @@ def test_a_step_without_collectives_needs_no_advice() -> None:
 
 
 def test_memory_and_batch() -> None:
-    large = {**NO_MEMORY, "temp_size_in_bytes": 100 * 10**9}
+    large = NO_MEMORY._replace(temp_bytes=100 * 10**9)
     assert kinds_of("scatter_jax_0_12", large) == {"does not fit"}
     assert kinds_of("scatter_jax_0_12", batch=64, padded=4) == {"batch does not divide"}
 

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import statistics
 from pathlib import Path
 from types import SimpleNamespace
 
 import jax
 import pytest
 
-from jaxperf import jax_internals
+from jaxperf import hlo, jax_internals
 from jaxperf.errors import JaxperfError
-from jaxperf.plan import deviceless, faults, hlo, links, timeline, validation
+from jaxperf.plan import deviceless, faults, links, timeline
 from jaxperf.plan.cards import CARDS, find_card
 from jaxperf.plan.faults import adds_by_scatter, fault_lines
-from jaxperf.plan.kernels import CALL_S, KERNEL_S, Kernel, Product
+from jaxperf.plan.kernels import KERNEL_S, Kernel, Product
 
 PROGRAMS = Path(__file__).parent / "programs"
 H100 = CARDS["h100"]
@@ -58,7 +57,7 @@ def test_more_bytes_take_longer_and_more_nodes_too() -> None:
 
 @pytest.mark.parametrize("kind", links.FACTORS)
 def test_every_kind_has_a_time(kind: str) -> None:
-    assert links.exchange_s(H100, kind, 2**20, 8, 1) > links.LATENCY_S
+    assert links.exchange_s(H100, kind, 2**20, 8, 1) > H100.link_latency_s
     assert links.exchange_s(H100, kind, 2**20, 64, 8) > NETWORK.latency_s
 
 
@@ -99,47 +98,6 @@ def test_a_measured_step_scales_the_kernels() -> None:
     module = hlo.parse(OVERLAP.replace("KERNEL", "1000"))
     once, twice = (timeline.run(module, H100, 8, NETWORK, scale=scale) for scale in (1, 2))
     assert twice.kernels_s == pytest.approx(2 * once.kernels_s)
-
-
-def test_measured_steps() -> None:
-    rows = validation.steps()
-    assert len(rows) == 7
-    fitted = [row for row in rows if row.reason.startswith("fits")]
-    assert len(fitted) == 2
-    assert {row.name: row.ratio for row in rows if row.error > validation.COMPUTE_ERROR} == {}
-    assert all(row.published > CALL_S for row in rows)
-
-
-def test_published_all_reduces() -> None:
-    rows = validation.all_reduces()
-    for table in {row.table for row in rows}:
-        assert statistics.median(row.error for row in rows if row.table == table) <= 0.25
-    assert [row for row in rows if not 0.5 <= row.ratio <= 2] == []
-    aside = [(row.table, row.name) for row in validation.published_all_reduces() if row.reason]
-    assert aside == [("b200-32", "32 KiB"), ("b200-32", "64 KiB")]
-    assert len(rows) == 78
-
-
-def test_a_time_that_is_not_of_its_size() -> None:
-    """A small row that takes more than twice as long as a larger one is set aside; a monotone one never."""
-    assert validation.other_times({1: 5.0, 2: 3.0, 4: 1.9, 8: 2.0, 16: 4.0}) == {1}
-    assert validation.other_times({2**n: 1.0 + n for n in range(20)}) == set()
-    assert validation.other_times({1: 2.0, 2: 1.0}) == set()  # half, and not less
-
-
-def test_published_scaling() -> None:
-    rows = validation.scaling()
-    assert len(rows) >= 40
-    assert validation.median_error(rows) <= 0.08
-    assert validation.share_within(rows, 0.15) >= 0.9
-    assert all(row.reason for row in rows if row.error > 0.15)
-
-
-def test_every_table_has_its_source() -> None:
-    for path in validation.DATA.glob("*.csv"):
-        text = path.read_text()
-        assert text.startswith("#") and "\n\n" not in text, path
-    assert "within" in validation.summary()
 
 
 @pytest.mark.parametrize(("jaxlib", "lines"), [("0.10.1", 0), ("0.10.2", 1), ("0.11.0", 1), ("0.12.0.1", 0)])

@@ -158,7 +158,8 @@ def fault_lines(text: str) -> list[str]:
     """Return a line for each fault of the installed jaxlib on this device that affects a program's text."""
     import jax  # the program has imported it already
 
-    from jaxperf.plan import faults, hlo  # which import JAX
+    from jaxperf import hlo
+    from jaxperf.plan import faults  # which imports JAX
 
     version, module = importlib.metadata.version("jaxlib"), hlo.parse(text)
     kind = jax.local_devices()[0].device_kind.lower().replace(" ", "")

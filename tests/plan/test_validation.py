@@ -1,0 +1,71 @@
+"""The model beside published figures: what sets a constant tests none, and plans print the tests' errors."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from jaxperf.plan import accuracy, links
+from jaxperf.plan.cards import CARDS
+
+PATH = Path(__file__).parents[2] / "benchmarks" / "plan" / "validate.py"
+
+
+@pytest.fixture(scope="module")
+def validate() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("validate_plan", PATH)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # its dataclasses look there
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_tables_that_fit_and_tables_that_test_are_disjoint(validate: ModuleType) -> None:
+    tables = {row["table"] for row in validate.read("collectives.csv")}
+    assert set(validate.FITS) | set(validate.TESTS) == tables
+    assert not set(validate.FITS) & set(validate.TESTS)
+    assert {network.source for network in links.NETWORKS.values()} <= set(validate.FITS)
+
+
+def test_the_printed_errors_are_those_of_the_tests(validate: ModuleType) -> None:
+    for name, value in validate.accuracy().items():
+        assert getattr(accuracy, name) == pytest.approx(value), name
+
+
+def test_all_reduces_of_the_tests(validate: ModuleType) -> None:
+    """On today's NCCL, in a node and over two: median 15 %, nine of ten within a factor of 1.5."""
+    for table in ("h100-8", "h200-16"):
+        rows = validate.counted(validate.collectives([table]))
+        assert len(rows) == 20
+        assert validate.median_error(rows) <= 0.15
+        assert validate.factor(rows) <= 1.5
+
+
+def test_seven_of_ten_steps_are_within_a_quarter(validate: ModuleType) -> None:
+    rows = validate.published_steps()
+    assert len(rows) >= 10
+    assert validate.within(rows, 0.25) >= 0.69 * len(rows)
+
+
+def test_a_time_that_is_not_of_its_size(validate: ModuleType) -> None:
+    """A small row that takes more than twice as long as a larger one is set aside; a monotone one never."""
+    assert validate.implausible({1: 5.0, 2: 3.0, 4: 1.9, 8: 2.0, 16: 4.0}) == {1}
+    assert validate.implausible({2**n: 1.0 + n for n in range(20)}) == set()
+    assert validate.implausible({1: 2.0, 2: 1.0}) == set()  # half, and not less
+
+
+def test_every_row_is_printed(validate: ModuleType) -> None:
+    text = "\n".join(validate.lines())
+    assert text.count("KiB") == len(validate.read("collectives.csv"))
+    assert "Llama-3 70B x 128 h100" in text and "ResNet-18 bf16 1024" in text
+
+
+def test_a_network_without_a_test_says_that_it_is_a_guess() -> None:
+    assert "a guess" in accuracy.summary("tcpxo") and "a guess" not in accuracy.summary("infiniband")
+    assert accuracy.collective_factor("tcpxo", True) == max(accuracy.BETWEEN.values())
+    assert set(accuracy.BETWEEN) < set(links.NETWORKS) and CARDS
