@@ -4,7 +4,7 @@
 
 Some functions have a known duration, so that it can be said who is right. The JAX functions do not wait for
 their results, as one writes them; then they do. pyperf and torch are used where they can be imported;
-`--also` names folders to import them from, e.g. the `site-packages` of what `jaxperf peers install` made.
+`--also` names folders to import them from, e.g. what `pip install --target others pyperf torch` made.
 All timers but pyperf, which has processes of its own, take turns in one process.
 """
 

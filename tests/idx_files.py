@@ -17,8 +17,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jaxperf.data.download import OriginFile, cache_folder
-from jaxperf.data.idx import Splits
+from jaxperf.data import OriginFile, Splits, download_folder
 
 
 def require_real(there: bool, what: str) -> None:
@@ -68,7 +67,7 @@ def write_folder(folder: Path, files: dict[str, bytes]) -> Path:
 
 
 def pins(files: dict[str, bytes]) -> tuple[OriginFile, ...]:
-    """What `download.ORIGIN_FILES` would be if `files` were the published ones."""
+    """What `ORIGIN_FILES` would be if `files` were the published ones."""
     return tuple(
         OriginFile(name.removesuffix(".gz"), len(data), hashlib.sha256(data).hexdigest(), 0)
         for name, data in files.items()
@@ -130,8 +129,8 @@ def isolate(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "tensorflow_datasets"))
-    monkeypatch.setattr("jaxperf.data.idx_folder.DEBIAN_FOLDER", tmp_path / "no-such-folder")
+    monkeypatch.setattr("jaxperf.data.DEBIAN_FOLDER", tmp_path / "no-such-folder")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    cache = cache_folder()
+    cache = download_folder()
     assert tmp_path in cache.parents
     return cache

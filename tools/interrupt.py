@@ -88,12 +88,12 @@ def start(config: Config, out: Path, *, by_hand: bool, mark: str = "") -> subpro
     if not by_hand:
         arguments = ["-m", "jaxperf", "run", config.section, f"--out={out}"]
     return subprocess.Popen(
-        [sys.executable, *arguments, "--smoke", "--platform=cpu"],
+        [sys.executable, *arguments, "--smoke"],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         errors="replace",
-        env={**child_environment(), MARK: mark},
+        env={**child_environment(), "JAX_PLATFORMS": "cpu", MARK: mark},
         start_new_session=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a background job ignores it
     )

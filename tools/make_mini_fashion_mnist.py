@@ -1,4 +1,4 @@
-"""Make the subset of Fashion-MNIST that ships in `jaxperf/data/mini`.
+"""Make the subset of Fashion-MNIST that ships in `jaxperf/fashion_mnist_mini`.
 
 The first 600 training and the first 100 test images of each of the 10 classes, in the origin's order, as four
 gzip-compressed IDX files of the usual names, and their SHA-256. The same input gives the same images always,
@@ -23,12 +23,11 @@ from pathlib import Path
 import numpy as np
 
 from jaxperf import flags
-from jaxperf.data.idx import CLASSES, Images, Labels
-from jaxperf.data.idx_folder import DEBIAN_FOLDER, read_folder
+from jaxperf.data import DEBIAN_FOLDER, Images, Labels, read_folder
 from jaxperf.errors import JaxperfError
 from jaxperf.process import ended
 
-OUT = Path(__file__).parents[1] / "jaxperf" / "data" / "mini"
+OUT = Path(__file__).parents[1] / "jaxperf" / "fashion_mnist_mini"
 
 
 @dataclass(frozen=True)
@@ -68,12 +67,12 @@ def main(config: Config) -> int:
 
 def first_of_each_class(labels: Labels, per_class: int) -> np.ndarray:
     """Return sorted indices of the first `per_class` examples of each class."""
-    counts = np.bincount(labels, minlength=CLASSES).tolist()
+    counts = np.bincount(labels, minlength=10).tolist()
     if not 1 <= per_class <= min(counts):
         raise JaxperfError(
             f"{per_class} images of each class asked for, there are {min(counts)}; ask for 1 to that"
         )
-    return np.sort(np.concatenate([np.flatnonzero(labels == c)[:per_class] for c in range(CLASSES)]))
+    return np.sort(np.concatenate([np.flatnonzero(labels == c)[:per_class] for c in range(10)]))
 
 
 def idx_images(images: Images) -> bytes:

@@ -1,6 +1,6 @@
 # /// script
 # requires-python = ">=3.11"
-# dependencies = ["jaxperf"]
+# dependencies = ["jaxperf[chapter]"]
 # [tool.uv.sources]
 # jaxperf = { path = "../..", editable = true }
 # ///

@@ -43,7 +43,7 @@ from jaxperf.result import Fact, Failed, Note
 from jaxperf.result.recorder import Recorder
 from jaxperf.result.store import check_writable, save_result, save_so_far, so_far, write_whole
 
-MINI = "jaxperf.data.mini"  # stands for the images in this package
+MINI = "jaxperf.fashion_mnist_mini"  # stands for the images in this package
 FOLDED = "hide-input"  # the tag of a cell whose code pages and notebooks fold, as of claims
 ANSWER = "answer"  # the tag of a cell that runs only with --answers
 current: Path | None = None  # the script whose cells run in this process
@@ -292,7 +292,7 @@ def modules() -> dict[str, str]:
     }
     digests = {name: digest(Path(file)) for name, file in files.items() if file}
     if "jaxperf.data" in digests:
-        digests[MINI] = digest(Path(__file__).parents[1] / "data" / "mini" / "SHA256SUMS")
+        digests[MINI] = digest(Path(__file__).parents[1] / "fashion_mnist_mini" / "SHA256SUMS")
     return digests
 
 

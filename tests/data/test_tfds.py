@@ -21,22 +21,18 @@ from idx_files import (
     write_folder,
 )
 
-from jaxperf.data import fashion_mnist, tfds
-from jaxperf.data.download import ORIGIN_FILES, DownloadError
-from jaxperf.data.idx import Splits
-from jaxperf.data.idx_folder import DEBIAN_FOLDER, read_folder
+from jaxperf import data as module
+from jaxperf.data import DEBIAN_FOLDER, ORIGIN_FILES, Splits, fashion_mnist, read_folder
 from jaxperf.errors import JaxperfError
 
-REAL_WORKER = tfds.WORKER
-
-# Runs the real worker with the real builder class, on other files than the origin's and without any network.
+# Before the real program, which then reads other files than the origin's, without any network.
 ON_GENERATED_FILES = """
-import json, runpy, socket, sys
+import json, socket
 from tensorflow_datasets.core.download import checksums
 from tensorflow_datasets.image_classification import mnist
 
 def no_network(*_, **__):
-    raise AssertionError("the worker asked the network")
+    raise AssertionError("the program asked the network")
 
 socket.socket.connect = socket.getaddrinfo = no_network
 changes = json.loads({changes!r})
@@ -46,15 +42,11 @@ if changes:
         mnist.FashionMNIST.URL + name: checksums.UrlInfo(size=size, checksum=sha256, filename=name)
         for name, size, sha256 in changes["files"]
     }}
-runpy.run_path({worker!r}, run_name="__main__")
 """
 
 STAND_IN = """
-import argparse, numpy as np, sys, time
-parser = argparse.ArgumentParser()
-for flag in ("--data-dir", "--manual-dir", "--out"):
-    parser.add_argument(flag)
-flags = parser.parse_args()
+import numpy as np, sys, time
+data_dir, out, manual_dir = sys.argv[1:]
 """
 
 
@@ -73,18 +65,15 @@ def prepared(tmp_path: Path) -> Path:
     return info
 
 
-def stand_in(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, code: str) -> None:
-    """Puts a worker of a few lines in the real one's place, and lets the extra pass for installed."""
-    path = tmp_path / "stand_in.py"
-    path.write_text(STAND_IN + code)
-    monkeypatch.setattr(tfds, "WORKER", path)
-    monkeypatch.setattr(tfds, "find_spec", lambda name: object())
+def stand_in(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
+    """Puts a few lines in the real program's place, and lets the extra pass for installed."""
+    monkeypatch.setattr(module, "_TFDS_PROGRAM", STAND_IN + code)
+    monkeypatch.setattr(module, "find_spec", lambda name: object())
 
 
-def real_worker(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, changes: dict[str, object]) -> None:
-    path = tmp_path / "offline_worker.py"
-    path.write_text(ON_GENERATED_FILES.format(changes=json.dumps(changes), worker=str(REAL_WORKER)))
-    monkeypatch.setattr(tfds, "WORKER", path)
+def real_program(monkeypatch: pytest.MonkeyPatch, changes: dict[str, object]) -> None:
+    before = ON_GENERATED_FILES.format(changes=json.dumps(changes))
+    monkeypatch.setattr(module, "_TFDS_PROGRAM", before + module._TFDS_PROGRAM)
 
 
 def pairs(images: np.ndarray, labels: np.ndarray) -> list[tuple[bytes, int]]:
@@ -114,9 +103,9 @@ def test_the_real_builder_prepares_downloaded_files_once(
     require_tfds()
     files = packed(generated())
     origin = pins(files)
-    monkeypatch.setattr("jaxperf.data.download.ORIGIN_FILES", origin)
+    monkeypatch.setattr("jaxperf.data.ORIGIN_FILES", origin)
     changes = {"counts": [40, 20], "files": [(f.name, f.size_bytes, f.sha256) for f in origin]}
-    real_worker(monkeypatch, tmp_path, changes)
+    real_program(monkeypatch, changes)
     with loopback(files) as server:
         first = read(server)
         assert same_up_to_order(first, generated())
@@ -132,8 +121,8 @@ def test_the_real_builder_refuses_files_with_other_checksums(
 ) -> None:
     require_tfds()
     files = packed(generated())
-    monkeypatch.setattr("jaxperf.data.download.ORIGIN_FILES", pins(files))
-    real_worker(monkeypatch, tmp_path, {})  # the builder's own checksums
+    monkeypatch.setattr("jaxperf.data.ORIGIN_FILES", pins(files))
+    real_program(monkeypatch, {})  # the builder's own checksums
     with loopback(files) as server, pytest.raises(JaxperfError, match="NonMatchingChecksumError") as caught:
         read(server)
     assert "\n" not in str(caught.value)
@@ -146,7 +135,7 @@ def test_the_real_builder_takes_the_full_data_from_debians_package_without_netwo
 ) -> None:
     require_tfds()
     require_real(DEBIAN_FOLDER.is_dir(), f"Debian's {DEBIAN_FOLDER}")
-    real_worker(monkeypatch, tmp_path, {})
+    real_program(monkeypatch, {})
     monkeypatch.setenv("JAXPERF_DATA", str(DEBIAN_FOLDER))
     with loopback({}) as server:
         got = read(server)
@@ -159,8 +148,8 @@ def test_a_missing_package_is_named_with_the_command_that_installs_it(
     cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for missing in ("tensorflow_datasets", "tensorflow"):
-        monkeypatch.setattr(tfds, "find_spec", lambda name, missing=missing: name != missing or None)
-        line = rf"package {missing} is not installed; python -m pip install tensorflow-datasets"
+        monkeypatch.setattr(module, "find_spec", lambda name, missing=missing: name != missing or None)
+        line = rf"package {missing} is not installed; pip install 'jaxperf\[tfds\]'"
         with pytest.raises(JaxperfError, match=line):
             fashion_mnist(source="tfds")
 
@@ -168,15 +157,15 @@ def test_a_missing_package_is_named_with_the_command_that_installs_it(
 def test_without_network_and_folder_nothing_is_started(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stand_in(monkeypatch, tmp_path, "sys.exit('started')")
-    with pytest.raises(DownloadError, match="cannot be reached"):
+    stand_in(monkeypatch, "sys.exit('started')")
+    with pytest.raises(JaxperfError, match="Connection refused"):
         fashion_mnist(source="tfds", url=closed_port())
 
 
 def test_a_worker_that_fails_is_quoted_in_one_line(
     cache: Path, tmp_path: Path, prepared: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stand_in(monkeypatch, tmp_path, "print('noise', file=sys.stderr); sys.exit('ValueError: torn record')")
+    stand_in(monkeypatch, "print('noise', file=sys.stderr); sys.exit('ValueError: torn record')")
     with pytest.raises(JaxperfError, match="failed: ValueError: torn record; ") as caught:
         fashion_mnist(source="tfds")
     assert "\n" not in str(caught.value) and "noise" not in str(caught.value)
@@ -185,8 +174,8 @@ def test_a_worker_that_fails_is_quoted_in_one_line(
 def test_a_worker_that_hangs_is_ended(
     cache: Path, tmp_path: Path, prepared: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stand_in(monkeypatch, tmp_path, "time.sleep(60)")
-    monkeypatch.setattr(tfds, "READ_LIMIT_S", 0.5)
+    stand_in(monkeypatch, "time.sleep(60)")
+    monkeypatch.setattr(module, "TFDS_S", 0.5)
     with pytest.raises(JaxperfError, match="took more than"):
         fashion_mnist(source="tfds")
 
@@ -195,43 +184,44 @@ def test_data_prepared_by_another_version_is_prepared_again(
     cache: Path, tmp_path: Path, prepared: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files = packed(generated())
-    monkeypatch.setattr("jaxperf.data.download.ORIGIN_FILES", pins(files))
+    monkeypatch.setattr("jaxperf.data.ORIGIN_FILES", pins(files))
     answer = """
-if not flags.manual_dir:
+if not manual_dir:
     sys.exit(3)
 x, y = np.zeros((1, 28, 28, 1), np.uint8), np.array([9])
-np.savez(flags.out, version="9.9", train_images=x, train_labels=y, test_images=x, test_labels=y)
+np.savez(out, version="9.9", train_images=x, train_labels=y, test_images=x, test_labels=y)
 """
-    stand_in(monkeypatch, tmp_path, answer)
+    stand_in(monkeypatch, answer)
     with loopback(files) as server:
         data = fashion_mnist(source="tfds", url=server.url)
     assert data.source == "tfds 9.9" and data.train_labels.tolist() == [9]
     assert sorted(path.name for path in cache.iterdir()) == sorted(files)
 
 
-def test_arrays_that_are_not_fashion_mnist_are_refused(tmp_path: Path) -> None:
-    stored = tmp_path / "fashion_mnist.npz"
-    for shape, label, says in (
-        ((1, 28, 28), 9, "images are uint8"),
-        ((2, 28, 28, 1), 9, "images are"),
-        ((1, 28, 28, 1), -1, "label -1"),
-    ):
-        x, y = np.zeros(shape, np.uint8), np.array([label])
-        parts = {"train_images": x, "train_labels": y, "test_images": x, "test_labels": y}
-        np.savez(stored, version="3.0.1", **parts)
-        with pytest.raises(JaxperfError, match=f"tfds 3.0.1: {says}"):
-            tfds.load_arrays(stored)
+def test_arrays_that_are_not_fashion_mnist_are_refused(
+    cache: Path, prepared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for shape, label in (((1, 28, 28), 9), ((2, 28, 28, 1), 9), ((1, 28, 28, 1), -1)):
+        answer = f"""
+x, y = np.zeros({shape}, np.uint8), np.array([{label}])
+np.savez(out, version="9.9", train_images=x, train_labels=y, test_images=x, test_labels=y)
+"""
+        stand_in(monkeypatch, answer)
+        with pytest.raises(
+            JaxperfError, match=r"^tfds 9\.9: not the arrays of Fashion-MNIST; prepare fashion_mnist again$"
+        ):
+            fashion_mnist(source="tfds")
 
 
 def test_a_home_that_nobody_has_is_a_folder_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TFDS_DATA_DIR", "~nosuch/x")
-    assert tfds.data_folder() == Path("~nosuch/x") and not tfds.is_prepared()
+    assert module.tfds_folder() == Path("~nosuch/x") and not module.tfds_is_prepared()
 
 
 def test_a_folder_of_other_files_is_not_taken_for_the_origins(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = write_folder(tmp_path / "mine", packed(generated()))
-    stand_in(monkeypatch, tmp_path, "sys.exit('started')")
-    with pytest.raises(DownloadError):
+    stand_in(monkeypatch, "sys.exit('started')")
+    with pytest.raises(JaxperfError, match="Connection refused"):
         fashion_mnist(source="tfds", folder=folder, url=closed_port())

@@ -13,7 +13,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from jaxperf import cli, doctor
-from jaxperf.data import download
+from jaxperf import data as module
 from jaxperf.doctor import check_result, checks, probe
 from jaxperf.doctor.check_result import CheckResult, checkout_folder, report_lines
 from jaxperf.doctor.checks import ALLOCATOR, uses_glibc
@@ -40,7 +40,7 @@ def states(results: list[CheckResult]) -> list[tuple[str, str]]:
 
 @pytest.fixture(autouse=True)
 def plain_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("jaxperf.data.idx_folder.DEBIAN_FOLDER", Path("/nonexistent"))
+    monkeypatch.setattr("jaxperf.data.DEBIAN_FOLDER", Path("/nonexistent"))
     settings = ("JAX_PLATFORMS", "XLA_FLAGS", "CUDA_VISIBLE_DEVICES", "JAX_COMPILATION_CACHE_DIR")
     for name in (*settings, *ALLOCATOR):
         monkeypatch.delenv(name, raising=False)
@@ -346,19 +346,19 @@ def test_a_broken_data_package_and_a_damaged_subset_are_findings(monkeypatch: py
     def damaged() -> None:
         raise JaxperfError("the subset is damaged")
 
-    monkeypatch.setattr(sys.modules["jaxperf.data.fashion_mnist"], "read_mini", damaged)
+    monkeypatch.setattr("jaxperf.data.mini_folder", damaged)
     last = checks.data_results()[-1]
     assert (last.state, last.text) == ("broken", "the subset is damaged")
-    assert last.fix == f"git -C {checkout_folder()} checkout -- jaxperf/data/mini"
+    assert last.fix == f"git -C {checkout_folder()} checkout -- jaxperf/fashion_mnist_mini"
     monkeypatch.setitem(sys.modules, "jaxperf.data", None)  # as where NumPy is missing
     [only] = checks.data_results()
     assert only.state == "broken" and "cannot be imported" in only.text
 
 
 def test_an_earlier_download_is_seen_by_its_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    small = download.OriginFile("name", 3, "", 0)
-    monkeypatch.setattr(download, "cache_folder", lambda: tmp_path)
-    monkeypatch.setattr(download, "ORIGIN_FILES", (small,))
+    small = module.OriginFile("name", 3, "", 0)
+    monkeypatch.setattr(module, "download_folder", lambda: tmp_path)
+    monkeypatch.setattr(module, "ORIGIN_FILES", (small,))
     for content, seen in ((b"12", False), (b"123", True)):
         (tmp_path / small.name).write_bytes(content)
         assert (f"download: kept in {tmp_path}" in [f.text for f in checks.data_results()]) == seen

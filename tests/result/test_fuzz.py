@@ -25,7 +25,7 @@ from report_results import all_results
 from test_store import FULL
 
 from jaxperf import cli
-from jaxperf.data.idx import read_images, read_labels
+from jaxperf.data import read_images, read_labels
 from jaxperf.errors import JaxperfError
 from jaxperf.process import USER_MISTAKE, ended
 from jaxperf.result.store import to_json

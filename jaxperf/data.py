@@ -1,0 +1,658 @@
+"""Fashion-MNIST as arrays, from whatever source this machine has, and batches of it in one fixed shape.
+
+The data set is by Xiao et al. (2017, arXiv:1708.07747). Files are read strictly: a header says what follows
+(a magic number, then one 32-bit size per axis), so a damaged or hostile file is refused before it costs
+memory. From a gzip stream exactly the announced bytes are unpacked, plus one that must not exist. Images stay
+uint8 until they are on the device, which is a quarter of the bytes to gather and to copy.
+
+Letters: N examples, 28 x 28 pixels, 1 channel, B batch size.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import os
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import resources
+from importlib.resources.abc import Traversable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from urllib.parse import urljoin, urlsplit
+
+import numpy as np
+import numpy.typing as npt
+
+from jaxperf.errors import JaxperfError
+from jaxperf.process import cache_folder
+from jaxperf.result.store import write_whole
+
+if TYPE_CHECKING:
+    import jax
+
+ArrayT = TypeVar("ArrayT", npt.NDArray[Any], "jax.Array")
+Array = npt.NDArray[Any]
+Images = npt.NDArray[np.uint8]
+Labels = npt.NDArray[np.int32]
+SOURCES = ("auto", "folder", "tfds", "download", "mini")
+FULL_TRAIN, FULL_TEST = 60_000, 10_000
+FOLDER_VARIABLE, URL_VARIABLE = "JAXPERF_DATA", "JAXPERF_FASHION_MNIST_URL"
+DEBIAN_FOLDER = Path("/usr/share/datasets/fashion-mnist")  # of the package dataset-fashion-mnist
+ORIGIN_URL = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"  # the one TFDS uses
+ANSWER_S, SILENCE_S, TOTAL_S = 5.0, 10.0, 900.0  # to the first byte; between two packets; for all files
+TFDS_S = 900.0  # reading takes about 10 s, preparing 20
+MOST = 100_000  # examples in a file
+_LARGEST = MOST * 28 * 28 + 2**16  # bytes of a file; a gzip stream may be a little longer than its contents
+_IMAGES, _LABELS = 0x0803, 0x0801  # magic numbers: unsigned bytes of rank 3 and 1
+
+
+class Splits(NamedTuple):
+    """The four arrays: images uint8 (N, 28, 28, 1), labels int32 (N,)."""
+
+    train_images: Images
+    train_labels: Labels
+    test_images: Images
+    test_labels: Labels
+
+
+class OriginFile(NamedTuple):
+    """A file as Zalando published it: its size, checksum, and the time in its gzip header."""
+
+    stem: str
+    size_bytes: int
+    sha256: str
+    packed_at: int
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return f"{self.stem}.gz"
+
+
+ORIGIN_FILES = (
+    OriginFile(
+        "train-images-idx3-ubyte",
+        26_421_880,
+        "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
+        1_504_176_606,
+    ),
+    OriginFile(
+        "train-labels-idx1-ubyte",
+        29_515,
+        "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
+        1_504_176_606,
+    ),
+    OriginFile(
+        "t10k-images-idx3-ubyte",
+        4_422_102,
+        "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
+        1_504_176_627,
+    ),
+    OriginFile(
+        "t10k-labels-idx1-ubyte",
+        5_148,
+        "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
+        1_504_176_627,
+    ),
+)
+
+
+@dataclass(frozen=True, eq=False)
+class FashionMNIST:
+    """The data set's arrays, and where they come from.
+
+    Attributes:
+      train_images: uint8 (N, 28, 28, 1), N = 60,000 where `is_full`.
+      train_labels: int32 (N,), 0..9.
+      test_images: uint8 (M, 28, 28, 1), M = 10,000 where `is_full`.
+      test_labels: int32 (M,), 0..9.
+      source: what was read: "folder PATH", "tfds VERSION", "download" or "mini".
+      skipped: under "auto", one line for each source tried before, with the reason why it was skipped.
+    """
+
+    train_images: Images
+    train_labels: Labels
+    test_images: Images
+    test_labels: Labels
+    source: str
+    skipped: tuple[str, ...] = ()
+
+    @property
+    def is_full(self) -> bool:
+        """Return whether these are all 60,000 + 10,000 examples."""
+        return (len(self.train_images), len(self.test_images)) == (FULL_TRAIN, FULL_TEST)
+
+    @property
+    def fingerprint(self) -> str:
+        """Return the training images' number and a digest of their labels, to tell sets of images apart."""
+        digest = hashlib.sha256(self.train_labels.tobytes()).hexdigest()
+        return f"{len(self.train_labels):,} images, SHA-256 of their labels {digest[:12]}"
+
+
+# --- Where it comes from
+
+
+def fashion_mnist(
+    *, source: str = "auto", folder: str | os.PathLike[str] | None = None, url: str | None = None
+) -> FashionMNIST:
+    """Load Fashion-MNIST (section 8.4 trains on it).
+
+    "auto" takes the first source that works:
+      "folder": the four IDX files in `folder`, else in JAXPERF_DATA, else where Debian's package puts them;
+      "tfds": TensorFlow Datasets, if it is installed; prepares the data set if necessary;
+      "download": the origin's files, kept in the user's cache folder;
+      "mini": the balanced subset of 6,000 + 1,000 images in this package.
+    A folder that was named, by argument or JAXPERF_DATA, must be valid: it is never silently skipped. A
+    missing network costs "auto" a few seconds.
+
+    Args:
+      source: one of `SOURCES`.
+      folder: a folder of the four IDX files, each NAME or NAME.gz.
+      url: base URL of the four files; default JAXPERF_FASHION_MNIST_URL, else the origin.
+
+    Returns:
+      The arrays with their source.
+
+    Raises:
+      JaxperfError: no such source, or the one that was named does not work.
+    """
+    check_source(source, folder)
+    if source == "auto" and named_folder(folder) is not None:
+        source = "folder"
+    if source != "auto":
+        return _load(source, folder, url)
+    _base_url(url)  # a wrong URL is the user's mistake, not a reason to continue without it
+    skipped: list[str] = []
+    for name in ("folder", "tfds", "download"):
+        try:
+            return _load(name, None, url, tuple(skipped))
+        except JaxperfError as e:
+            skipped.append(f"{name}: {e}")
+    return _load("mini", None, url, tuple(skipped))
+
+
+def check_source(source: str, folder: str | os.PathLike[str] | None = None) -> None:
+    """Reject what `fashion_mnist` would reject, without reading a file; scripts call it before JAX starts.
+
+    Raises:
+      JaxperfError: no such source or folder, or a source that does not read the folder.
+    """
+    if source not in SOURCES:
+        nearest = difflib.get_close_matches(source, SOURCES, n=1, cutoff=0.0)[0]
+        raise JaxperfError(
+            f"no data source {source!r}; did you mean {nearest!r}? There are {', '.join(SOURCES)}"
+        )
+    if source in ("download", "mini"):
+        if folder is not None:
+            raise JaxperfError(f"the data source {source!r} reads no folder; leave {folder} out")
+        return
+    named = named_folder(folder)
+    if named is not None and not os.path.isdir(named):  # noqa: PTH112  # False, too, if it may not be seen
+        raise JaxperfError(f"{named}: no such folder; name one that holds the four IDX files")
+
+
+def named_folder(folder: str | os.PathLike[str] | None = None) -> Path | None:
+    """Return the folder that the user named: the argument, else JAXPERF_DATA; None if neither is set."""
+    value = folder if folder is not None else os.environ.get(FOLDER_VARIABLE) or None
+    return None if value is None else _expanded(value)
+
+
+def _expanded(path: str | os.PathLike[str]) -> Path:
+    return Path(os.path.expanduser(path))  # noqa: PTH111  # Path.expanduser raises if the user is unknown
+
+
+def _load(
+    source: str, folder: str | os.PathLike[str] | None, url: str | None, skipped: tuple[str, ...] = ()
+) -> FashionMNIST:
+    used = source
+    if source == "folder":
+        path = named_folder(folder) or DEBIAN_FOLDER
+        splits, used = read_folder(path), f"folder {path}"
+    elif source == "tfds":
+        splits, version = _read_tfds(folder, url)
+        used = f"tfds {version}"
+    elif source == "download":
+        splits = read_folder(fetch(url=url))
+    else:
+        splits = read_folder(mini_folder())
+    return FashionMNIST(*splits, source=used, skipped=skipped)
+
+
+def mini_folder() -> Traversable:
+    """Return the folder of the subset: 6,000 + 1,000 real images, 600 + 100 of each class.
+
+    Its four IDX files were made by `tools/make_mini_fashion_mnist.py` from the first images of each class.
+    `sha256sum -c SHA256SUMS` works there.
+    """
+    return resources.files("jaxperf").joinpath("fashion_mnist_mini")
+
+
+# --- IDX files
+
+
+def read_folder(folder: Traversable) -> Splits:
+    """Read the four files from `folder`, each as NAME.gz or unpacked as NAME.
+
+    Raises:
+      JaxperfError: a file is missing, or is not what it should be.
+    """
+    images, labels, test_images, test_labels = (_find(folder, file.stem) for file in ORIGIN_FILES)
+    return Splits(*_read_pair(images, labels), *_read_pair(test_images, test_labels))
+
+
+def _find(folder: Traversable, stem: str) -> Traversable:
+    for name in (f"{stem}.gz", stem):
+        path = folder.joinpath(name)
+        try:
+            if path.is_file():
+                return path
+        except OSError:  # a folder that may not be looked into
+            break
+    raise JaxperfError(
+        f"{folder} has no {stem}.gz that can be read; name a folder of the four IDX files ({FOLDER_VARIABLE} "
+        "or --data-folder), or apt install dataset-fashion-mnist"
+    )
+
+
+def _read_pair(images: Traversable, labels: Traversable) -> tuple[Images, Labels]:
+    X, y = read_images(images), read_labels(labels)
+    if len(X) != len(y):
+        raise _not_right(labels, f"{len(y)} labels for {len(X)} images")
+    return X, y
+
+
+def read_images(path: Traversable) -> Images:
+    """Read an IDX file of 28 x 28 images, raw or gzip, as uint8 (N, 28, 28, 1).
+
+    Raises:
+      JaxperfError: the file cannot be read, or is anything else.
+    """
+    return _read(path, _IMAGES).reshape(-1, 28, 28, 1)
+
+
+def read_labels(path: Traversable) -> Labels:
+    """Read an IDX file of labels, raw or gzip, as int32 (N,), each in 0..9.
+
+    Raises:
+      JaxperfError: as `read_images`.
+    """
+    labels = _read(path, _LABELS)
+    wrong = np.flatnonzero(labels > 9)
+    if wrong.size:
+        i = int(wrong[0])
+        raise _not_right(path, f"label {labels[i]} at index {i}")
+    return labels.astype(np.int32)
+
+
+def _read(path: Traversable, magic: int) -> npt.NDArray[np.uint8]:
+    """Return the bytes after the header, exactly as many as it announces."""
+    try:
+        with path.open("rb") as stream:
+            size = stream.seek(0, os.SEEK_END)
+            stream.seek(0)
+            data = stream.read(min(size, _LARGEST + 1))
+    except OSError as e:
+        raise JaxperfError(
+            f"{path}: cannot be read ({e.strerror or e}); check the path and its permissions"
+        ) from None
+    if len(data) > _LARGEST:
+        raise _not_right(path, f"more than {_LARGEST:,} bytes")
+    try:
+        if magic == _IMAGES:
+            found, count, *sides = struct.unpack(">4I", _unpacked(data, 16)[0])
+        else:
+            found, count, *sides = struct.unpack(">2I", _unpacked(data, 8)[0])
+        right_sides = [28, 28] if magic == _IMAGES else []
+        if (found, sides) != (magic, right_sides) or not 1 <= count <= MOST:
+            sizes = " x ".join(map(str, (count, *sides)))
+            raise _not_right(path, f"a header of 0x{found:08x} and {sizes}")
+        begin = 4 + 4 * (1 + len(sides))
+        end = begin + count * (28 * 28 if sides else 1)
+        contents, complete = _unpacked(data, end + 1)
+    except struct.error:
+        raise _not_right(path, "shorter than a header") from None
+    except zlib.error as e:
+        raise _not_right(path, f"damaged gzip data: {e}") from None
+    if len(contents) != end or not complete:
+        raise _not_right(path, f"not the {end} bytes that its header announces")
+    return np.frombuffer(contents, np.uint8, offset=begin).copy()
+
+
+def _unpacked(data: bytes, most: int) -> tuple[bytes, bool]:
+    """Return up to `most` bytes of a raw file or gzip stream, and whether that is exactly all of it.
+
+    `gzip.GzipFile` would go on to the next stream in the file, and skip zeros in between.
+    """
+    if data[:2] != b"\x1f\x8b":
+        return data[:most], len(data) < most
+    inflate = zlib.decompressobj(wbits=31)
+    contents = inflate.decompress(data, most)
+    return contents, inflate.eof and not inflate.unused_data
+
+
+def _not_right(path: Traversable, found: str) -> JaxperfError:
+    return JaxperfError(
+        f"{path}: not such a file of Fashion-MNIST ({found}); fetch it again, or another source"
+    )
+
+
+# --- The download
+
+
+def download_folder() -> Path:
+    """Return the folder for downloads, below the user's cache folder."""
+    return cache_folder() / "fashion-mnist"
+
+
+def fetch(*, url: str | None = None, cache: Path | None = None, folder: Path | None = None) -> Path:
+    """Bring the origin's four files into `cache`: already there, copied from `folder`, or downloaded.
+
+    Args:
+      url: base URL to download from; default JAXPERF_FASHION_MNIST_URL, else the origin. Proxies are those
+        that `urllib` takes from the environment.
+      cache: folder to keep them in; default `download_folder()`.
+      folder: a folder that may hold them, as published or as Debian repacked them.
+
+    Returns:
+      `cache`, now holding all four; a file is kept complete or not at all.
+
+    Raises:
+      JaxperfError: no server answers in seconds, or it sends something else; or the cache cannot be written.
+    """
+    base, cache = _base_url(url), cache or download_folder()
+    deadline = time.monotonic() + TOTAL_S
+    for file in ORIGIN_FILES:
+        if _published(cache / file.name, file) is None:
+            copy = _published(folder / file.name, file) if folder else None
+            write_whole(cache / file.name, copy or _download(urljoin(base, file.name), file, deadline))
+    return cache
+
+
+def _base_url(url: str | None) -> str:
+    base = url or os.environ.get(URL_VARIABLE) or ORIGIN_URL
+    try:
+        parts = urlsplit(base)
+    except ValueError:  # a bracket that is not closed
+        parts = urlsplit("")
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise JaxperfError(f"{base!r} is not an http or https URL; give one such as {ORIGIN_URL}")
+    return base.rstrip("/") + "/"
+
+
+def _published(path: Path, file: OriginFile) -> bytes | None:
+    """Return `file` as published, from a copy of it or from Debian's; None if `path` is neither.
+
+    Debian's package holds the same deflate streams, packed again with `gzip -n`, which leaves out name and
+    time. With them its files equal the origin's byte for byte, and TensorFlow Datasets accepts nothing else.
+    """
+    try:
+        with path.open("rb") as stream:
+            data = stream.read(file.size_bytes + 1)
+    except OSError:
+        return None
+    header = b"\x1f\x8b\x08\x08" + struct.pack("<I", file.packed_at) + data[8:10] + file.stem.encode() + b"\0"
+    return next((each for each in (data, header + data[10:]) if _is_pinned(each, file)), None)
+
+
+def _is_pinned(data: bytes | bytearray, file: OriginFile) -> bool:
+    return hashlib.sha256(data).hexdigest() == file.sha256
+
+
+def _download(url: str, file: OriginFile, deadline: float) -> bytes:
+    """Return the file's bytes from `url`, received in a thread that is abandoned when time is up.
+
+    This is the only way to limit a name look-up that hangs or a server that sends its headers slowly: the
+    time limit of a socket starts again with every byte.
+    """
+    data, answered, given_up = bytearray(), threading.Event(), threading.Event()
+    problem: list[str] = []
+
+    def receive() -> None:
+        from urllib.request import urlopen
+
+        try:
+            with urlopen(url, timeout=SILENCE_S) as response:
+                answered.set()
+                # A server may send more than the file, even without end: stop at the first extra byte
+                while len(data) <= file.size_bytes and not given_up.is_set():
+                    if not (piece := response.read1(1 << 16)):
+                        break
+                    data.extend(piece)
+        except Exception as e:  # whatever the network library raises
+            problem.append(" ".join(str(getattr(e, "reason", "") or e or type(e).__name__).split()))
+        answered.set()
+
+    thread = threading.Thread(target=receive, daemon=True)  # an abandoned one cannot keep the process alive
+    thread.start()
+    if answered.wait(ANSWER_S):
+        thread.join(max(0.0, deadline - time.monotonic()))
+    given_up.set()
+    if not answered.is_set():
+        problem.append(f"no answer in {ANSWER_S:.0f} s")
+    elif thread.is_alive():
+        problem.append(f"not done after {TOTAL_S:.0f} s")
+    elif not problem and not _is_pinned(data, file):
+        problem.append(f"not the published file of {file.size_bytes} bytes and SHA-256 {file.sha256[:12]}...")
+    if problem:
+        raise JaxperfError(
+            f"{url}: {problem[0]}; connect, set {URL_VARIABLE} to a mirror, or name a folder with the files"
+        )
+    return bytes(data)
+
+
+# --- TensorFlow Datasets, in a process of its own: its threads, memory and GPU use would disturb measurements
+
+_TFDS_PROGRAM = """
+import sys, tempfile
+sys.excepthook = lambda kind, e, trace: print(kind.__name__, *str(e).splitlines()[:1], file=sys.stderr)
+import numpy as np, tensorflow_datasets as tfds
+data_dir, out, manual_dir = sys.argv[1:]
+tfds.disable_progress_bar()
+builder = tfds.builder("fashion_mnist", data_dir=data_dir)
+if not builder.is_prepared():
+    if not manual_dir:
+        sys.exit(3)
+    with tempfile.TemporaryDirectory() as unpacked:  # TFDS would keep 55 MB of unpacked files
+        config = tfds.download.DownloadConfig(
+            manual_dir=manual_dir, extract_dir=unpacked, try_download_gcs=False)
+        builder.download_and_prepare(download_dir=unpacked, download_config=config)
+parts = {}
+for part in ("train", "test"):
+    whole = tfds.as_numpy(builder.as_dataset(split=part, batch_size=-1, shuffle_files=False))
+    parts |= {f"{part}_images": whole["image"], f"{part}_labels": whole["label"]}
+np.savez(out, version=str(builder.version), **parts)
+"""
+
+
+def tfds_folder() -> Path:
+    """Return the folder of TensorFlow Datasets' data: TFDS_DATA_DIR, else below the user's home."""
+    return _expanded(os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets")
+
+
+def tfds_is_prepared() -> bool:
+    """Return whether some version of the data set has been prepared, judging by its files."""
+    return any(tfds_folder().joinpath("fashion_mnist").glob("*/dataset_info.json"))
+
+
+def missing_for_tfds() -> str:
+    """Return the first package that the source "tfds" lacks, "" if all are installed."""
+    return next((name for name in ("tensorflow_datasets", "tensorflow") if find_spec(name) is None), "")
+
+
+def _read_tfds(folder: str | os.PathLike[str] | None, url: str | None) -> tuple[Splits, str]:
+    """Read the prepared data set, or prepare it from the origin's files: a folder's, or downloaded ones.
+
+    The builder's own download would try a missing network eleven times, with growing pauses. TFDS has an
+    order of its own, so batches differ from those of the other sources.
+    """
+    if missing := missing_for_tfds():
+        raise JaxperfError(f"package {missing} is not installed; pip install 'jaxperf[tfds]'")
+    with tempfile.TemporaryDirectory() as scratch:
+        out = Path(scratch, "fashion_mnist.npz")
+        if not (tfds_is_prepared() and _run_tfds(out, "")):
+            manual_dir = fetch(url=url, folder=named_folder(folder) or DEBIAN_FOLDER)
+            print(f"preparing fashion_mnist in {tfds_folder()} (once, under a minute)", file=sys.stderr)
+            _run_tfds(out, str(manual_dir))
+        with np.load(out, allow_pickle=False) as stored:
+            arrays = {name: stored[name] for name in Splits._fields}
+            version = str(stored["version"])
+    for part in ("train", "test"):
+        X, y = arrays[f"{part}_images"], arrays[f"{part}_labels"]
+        if X.dtype != np.uint8 or X.shape != (len(y), 28, 28, 1) or not ((y >= 0) & (y < 10)).all():
+            raise JaxperfError(
+                f"tfds {version}: not the arrays of Fashion-MNIST; prepare fashion_mnist again"
+            )
+        arrays[f"{part}_labels"] = y.astype(np.int32)
+    return Splits(**arrays), version
+
+
+def _run_tfds(out: Path, manual_dir: str) -> bool:
+    """Run the program; False if the data is not prepared and there is nothing to prepare it from."""
+    # -P keeps the working directory off its import path
+    command = [sys.executable, "-P", "-c", _TFDS_PROGRAM, str(tfds_folder()), str(out), manual_dir]
+    quiet = {"CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"}  # and off the GPU
+    options: Any = {"capture_output": True, "text": True, "errors": "replace", "timeout": TFDS_S}
+    try:
+        done = subprocess.run(command, env=os.environ | quiet, **options)
+    except subprocess.TimeoutExpired:
+        raise JaxperfError(
+            f"TensorFlow Datasets took more than {TFDS_S:.0f} s; choose another source"
+        ) from None
+    if done.returncode not in (0, 3):
+        last = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1].strip()
+        raise JaxperfError(f"TensorFlow Datasets failed: {last}; choose another source")
+    return done.returncode == 0
+
+
+# --- Batches of one fixed shape: for a compiled step, a new shape means a new compilation
+
+
+def to_float(images: ArrayT) -> ArrayT:
+    """Scale uint8 0..255 to float32 0..1, as the book's `ToTensor` does; channels stay last.
+
+    NumPy in gives NumPy out, JAX in gives JAX out, also inside `jax.jit`.
+    """
+    return images.astype(np.float32) / np.float32(255)
+
+
+def updates_per_epoch(n_train: int, batch_size: int) -> int:
+    """Return the number of full batches in one pass: 60,000 images in batches of 256 are 234 updates.
+
+    Raises:
+      JaxperfError: there is no full batch.
+    """
+    _check_batch_size(batch_size)
+    if batch_size > n_train:
+        raise JaxperfError(
+            f"batch size {batch_size} is larger than the data, {n_train} examples; use {n_train} or fewer"
+        )
+    return n_train // batch_size
+
+
+def epoch_batches(
+    images: Array, labels: Array, *, batch_size: int, seed: int, epoch: int,
+    updates: int | None = None, start: int = 0, rows: slice = slice(None),
+) -> Iterator[tuple[Array, Array]]:  # fmt: skip
+    """Yield shuffled full batches of one epoch; the same (seed, epoch) gives the same batches.
+
+    Args:
+      images: (N, ...).
+      labels: (N,).
+      batch_size: B.
+      seed: chooses the order together with `epoch`; 0 or more.
+      epoch: 0 or more.
+      updates: number of batches; default one pass, N // B. With more than that the data is used again, in a
+        new order each time, so that the subset of 6,000 makes the book's 234 updates.
+      start: how many batches to skip at the beginning, when a training resumes within an epoch.
+      rows: which rows of each batch to read; with several processes, each has its own.
+
+    Yields:
+      images (B, ...) and labels (B,), or those of `rows`, copies in the dtypes given.
+
+    Raises:
+      JaxperfError: when called, not at the first batch: lengths differ, a batch is larger than the data, or a
+        number is out of range.
+    """
+    _check_lengths(images, labels)
+    full = updates_per_epoch(len(images), batch_size)
+    for name, value, least in (
+        ("seed", seed, 0),
+        ("epoch", epoch, 0),
+        ("updates", updates, 1),
+        ("start", start, 0),
+    ):
+        if value is not None and value < least:
+            raise JaxperfError(f"{name} {value} is too small; use {least} or more")
+    rng = np.random.default_rng((seed, epoch))
+    return _shuffled(images, labels, batch_size, rng, start, updates or full, rows)
+
+
+def _shuffled(
+    images: Array,
+    labels: Array,
+    batch_size: int,
+    rng: np.random.Generator,
+    start: int,
+    updates: int,
+    rows: slice,
+) -> Iterator[tuple[Array, Array]]:
+    full = len(images) // batch_size
+    for update in range(updates):
+        place = update % full
+        if place == 0:
+            order = rng.permutation(len(images))
+        if update < start:
+            continue
+        chosen = order[place * batch_size : (place + 1) * batch_size][rows]
+        yield images[chosen], labels[chosen]
+
+
+def padded_batches(
+    images: Array, labels: Array, *, batch_size: int
+) -> Iterator[tuple[Array, Array, npt.NDArray[np.bool_]]]:
+    """Yield every example once, in order, in batches of one shape; for evaluation.
+
+    Args:
+      images: (N, ...).
+      labels: (N,).
+      batch_size: B; may exceed N.
+
+    Yields:
+      images (B, ...), labels (B,) and a mask bool (B,) that is False on the zeros that fill the last batch.
+
+    Raises:
+      JaxperfError: when called: lengths differ or `batch_size` is not positive.
+    """
+    _check_lengths(images, labels)
+    _check_batch_size(batch_size)
+    return _padded(images, labels, batch_size)
+
+
+def _padded(
+    images: Array, labels: Array, batch_size: int
+) -> Iterator[tuple[Array, Array, npt.NDArray[np.bool_]]]:
+    for start in range(0, len(images), batch_size):
+        x, y = images[start : start + batch_size], labels[start : start + batch_size]
+        missing, rest = batch_size - len(x), [(0, 0)] * (x.ndim - 1)
+        yield np.pad(x, [(0, missing), *rest]), np.pad(y, (0, missing)), np.arange(batch_size) < len(x)
+
+
+def _check_batch_size(batch_size: int) -> None:
+    if batch_size < 1:
+        raise JaxperfError(f"batch size {batch_size} is not positive; use 1 or more")
+
+
+def _check_lengths(images: Array, labels: Array) -> None:
+    if len(images) != len(labels):
+        raise JaxperfError(f"{len(images)} images but {len(labels)} labels; give one label per image")
+    if not len(images):
+        raise JaxperfError("0 images; give at least one")
