@@ -62,7 +62,7 @@ test: $(STAMP)
 lint: $(STAMP)
 	$(PY) -m ruff format --check .
 	$(PY) -m ruff check .
-	$(VENV)/bin/lint-imports
+	$(PY) -c "from importlinter.cli import lint_imports_command; lint_imports_command()"
 
 types: $(STAMP)
 	$(PY) -m mypy
@@ -91,6 +91,7 @@ $(STAMP): pyproject.toml
 	@rm -f $(VENV)/.installed-*
 	@if ! $(PY) -m pip --version >/dev/null 2>&1; then \
 	  command -v $(PYTHON) >/dev/null || { echo "error: no $(PYTHON); name another: make PYTHON=/path/to/python3.11" >&2; exit 2; }; \
+	  $(PYTHON) -c '' || { echo "error: $(PYTHON) does not start; name another: make PYTHON=/path/to/python3.11" >&2; exit 2; }; \
 	  $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "error: $(PYTHON) is older than Python 3.11; name another: make PYTHON=python3.12" >&2; exit 2; }; \
 	  if [ -e $(VENV) ] && [ ! -f $(VENV)/pyvenv.cfg ]; then echo "error: $(VENV) is not a virtual environment; remove it, or name another: make VENV=DIR" >&2; exit 2; fi; \
 	  $(PYTHON) -m venv --clear $(VENV_ARGS) $(VENV); \

@@ -17,9 +17,9 @@ import jax
 import numpy as np
 
 from jaxperf.errors import JaxperfError
+from jaxperf.libraries import library_of
 from jaxperf.measure import argument_specs, block
 
-PACKAGE = str(Path(__file__).resolve().parents[1])
 EXAMPLE = "give MODULE:FUNCTION, e.g. train:step or train.py:step"
 
 
@@ -59,12 +59,9 @@ def reader_code(doing: str) -> Iterator[None]:
 
 def _reader_part(trace: TracebackType | None) -> TracebackType | None:
     """Return a traceback that starts at the first line outside jaxperf and the import system."""
-    while trace:
-        file = trace.tb_frame.f_code.co_filename
-        if not file.startswith((PACKAGE, "<frozen importlib")) and "importlib" not in Path(file).parts:
-            return trace
+    while trace and library_of(trace.tb_frame.f_code.co_filename) in ("jaxperf", "importlib", "python"):
         trace = trace.tb_next
-    return None
+    return trace
 
 
 def load_function(word: str) -> Callable[..., Any]:

@@ -1,11 +1,19 @@
-"""What the NVIDIA driver reports, as `nvidia-smi` shows it, without starting CUDA."""
+"""What the NVIDIA driver reports through `nvidia-smi`, without starting CUDA."""
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 from dataclasses import dataclass
-from typing import Any
 
-SM_CLOCK = 1  # NVML_CLOCK_SM
+PROGRAM = "nvidia-smi"
+LIMIT_S = 20.0  # without persistence mode, the driver first starts each GPU
+FIELDS = (
+    "name", "memory.total", "memory.used", "utilization.gpu", "power.draw", "power.limit",
+    "clocks.current.sm", "clocks.max.sm", "driver_version",
+)  # fmt: skip
+NO_DRIVER = (9, 12)  # exit statuses: the driver is not loaded, its library is not found
+MIB = 2**20
 
 
 @dataclass(frozen=True)
@@ -31,21 +39,22 @@ class Gpu:
 
     def pace(self) -> tuple[str, ...]:
         """Return its clock and its power, which set its speed, each next to its limit; () if unknown."""
-        readings = (
-            (self.most_clock_mhz, f"{self.clock_mhz} of at most {self.most_clock_mhz} MHz"),
-            (self.power_limit_w, f"{self.power_w:.0f} of at most {self.power_limit_w:.0f} W"),
-        )
-        return tuple(text for limit, text in readings if limit)
+        texts = []
+        if self.most_clock_mhz:
+            texts.append(f"{self.clock_mhz} of at most {self.most_clock_mhz} MHz")
+        if self.power_limit_w:
+            texts.append(f"{self.power_w:.0f} of at most {self.power_limit_w:.0f} W")
+        return tuple(texts)
 
 
 @dataclass(frozen=True)
 class Driver:
-    """The NVIDIA driver: its version and GPUs, or why it cannot be queried (`missing`, `trouble`)."""
+    """The NVIDIA driver: its version and GPUs, or why it cannot be queried (`missing`, `error`)."""
 
     version: str = ""
     gpus: tuple[Gpu, ...] = ()
     missing: bool = False
-    trouble: str = ""
+    error: str = ""
 
     def description(self) -> tuple[str, ...]:
         """Return the driver, and each GPU with its clock and power, for a result; () if there is none."""
@@ -56,47 +65,34 @@ class Driver:
 
 
 def ask_driver() -> Driver:
-    """Query NVIDIA's management library for version, names and memory, without starting CUDA."""
+    """Ask the driver for its version, and for the names, memory, clocks and power of its GPUs."""
+    program = shutil.which(PROGRAM)
+    if program is None:
+        return Driver(missing=True)
+    command = [program, f"--query-gpu={','.join(FIELDS)}", "--format=csv,noheader,nounits"]
     try:
-        import pynvml
-    except ImportError:
-        return Driver(trouble="the package nvidia-ml-py is not installed")
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError as e:
-        absent = (pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
-        return Driver(missing=True) if e.value in absent else Driver(trouble=str(e))
-    try:
-        count = pynvml.nvmlDeviceGetCount()
-        gpus = tuple(_gpu(pynvml, pynvml.nvmlDeviceGetHandleByIndex(i)) for i in range(count))
-        return Driver(_text(pynvml.nvmlSystemGetDriverVersion()), gpus)
-    except pynvml.NVMLError as e:
-        return Driver(trouble=str(e))
-    finally:
-        pynvml.nvmlShutdown()
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=LIMIT_S)
+    except (OSError, subprocess.TimeoutExpired) as e:
+        return Driver(error=str(e))
+    rows = [[cell.strip() for cell in line.split(",")] for line in done.stdout.splitlines() if line.strip()]
+    if done.returncode in NO_DRIVER:
+        return Driver(missing=True)
+    if done.returncode or not all(len(row) == len(FIELDS) for row in rows):
+        lines = (done.stdout + done.stderr).strip().splitlines() or [f"exit status {done.returncode}"]
+        return Driver(error=lines[0])
+    return Driver(rows[0][-1] if rows else "", tuple(_gpu(row) for row in rows))
 
 
-def _gpu(pynvml: Any, handle: Any) -> Gpu:
-    name = _text(pynvml.nvmlDeviceGetName(handle))
-
-    def tell(name: str, *args: Any) -> Any:
-        try:
-            return getattr(pynvml, name)(handle, *args)
-        except (pynvml.NVMLError, AttributeError):  # e.g. from GPUs that share the host's memory
-            return None
-
-    memory, rates = tell("nvmlDeviceGetMemoryInfo"), tell("nvmlDeviceGetUtilizationRates")
+def _gpu(row: list[str]) -> Gpu:
+    total, used, busy, power, power_limit, clock, most_clock = map(_number, row[1:-1])
     return Gpu(
-        name,
-        total_bytes=memory.total if memory else 0,
-        used_bytes=memory.used if memory else 0,
-        busy_percent=rates.gpu if rates else 0,
-        power_w=(tell("nvmlDeviceGetPowerUsage") or 0) / 1000,
-        power_limit_w=(tell("nvmlDeviceGetEnforcedPowerLimit") or 0) / 1000,
-        clock_mhz=tell("nvmlDeviceGetClockInfo", SM_CLOCK) or 0,
-        most_clock_mhz=tell("nvmlDeviceGetMaxClockInfo", SM_CLOCK) or 0,
+        row[0], int(total * MIB), int(used * MIB), int(busy), power, power_limit, int(clock), int(most_clock)
     )
 
 
-def _text(value: str | bytes) -> str:
-    return value.decode(errors="replace") if isinstance(value, bytes) else value
+def _number(cell: str) -> float:
+    """Return a cell as a number; 0 for what a GPU does not report, as "[N/A]"."""
+    try:
+        return float(cell)
+    except ValueError:
+        return 0.0

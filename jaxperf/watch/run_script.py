@@ -19,12 +19,12 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from jaxperf import libraries
 from jaxperf.errors import JaxperfError
 from jaxperf.process import FAILED, INTERRUPTED, Stopped, say
 from jaxperf.result.store import check_writable
 from jaxperf.watch.context import deliver_report, how_it_ended
 from jaxperf.watch.fail_on import failures
-from jaxperf.watch.observe import source_location
 from jaxperf.watch.observe.stuck import Guard
 from jaxperf.watch.report import text
 from jaxperf.watch.report.analysis import Analysis
@@ -68,7 +68,7 @@ def run_script(
         sys.path.insert(0, str(path.resolve().parent))
         exec(code, main.__dict__)
 
-    with source_location.reader_code([str(path.resolve())]):
+    with libraries.user_code([str(path.resolve())]):
         return _watched(run, path.name, [str(path), *arguments], profile, json, fail_on)
 
 
@@ -94,7 +94,7 @@ def run_module(
         plugin.__doc__ = f"{plugin.__doc__ or ''} PYTEST_DONT_REWRITE"
     sys.path.insert(0, os.getcwd())  # noqa: PTH109  as Python does
     _check_module(name)
-    with source_location.reader_code(_roots(name)):
+    with libraries.user_code(_roots(name)):
         return _watched(run, name, [name, *arguments], profile, json, fail_on)
 
 

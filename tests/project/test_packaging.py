@@ -19,35 +19,81 @@ import jaxperf
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+EXTRAS = PROJECT["optional-dependencies"]
 
 
-def bounds(lines: list[str]) -> dict[tuple[str, str], str]:
-    """Bounds by package and marker, extras as part of the name."""
-    requirements = [Requirement(line) for line in lines]
-    return {
-        (r.name + "".join(f"[{e}]" for e in sorted(r.extras)), str(r.marker or "")): str(r.specifier)
-        for r in requirements
-    }
+def test_requirements_are_the_extras_that_pyproject_defines() -> None:
+    editable, cuda = (
+        line for line in (ROOT / "requirements.txt").read_text().splitlines() if not line.startswith("#")
+    )
+    named = re.fullmatch(r"--editable \.\[(.*)\]", editable)
+    assert named and set(named[1].split(",")) == {"chapter", "tfds"} <= set(EXTRAS)
+    assert cuda == 'jax[cuda12]>=0.10; sys_platform == "linux"'
 
 
-def test_requirements_and_pyproject_state_the_same_bounds() -> None:
-    *lines, last = (ROOT / "requirements.txt").read_text().splitlines()
-    assert last == "--editable ."  # with all that it needs, jaxperf itself
-    stated = bounds([line for line in lines if line and not line.startswith("#")])
-    extras = PROJECT["optional-dependencies"]
-    expected = bounds(PROJECT["dependencies"])
-    expected["jax", 'sys_platform != "linux"'] = expected.pop(("jax", ""))
-    (cuda,) = bounds(extras["cuda12"]).items()
-    expected["jax[cuda12]", 'sys_platform == "linux"'] = cuda[1]
-    assert stated == expected | bounds(extras["tfds"])  # and all that TensorFlow Datasets needs to work
+def test_the_light_core_needs_five_packages_with_lower_bounds_alone() -> None:
+    requirements = [Requirement(line) for line in PROJECT["dependencies"]]
+    assert [r.name for r in requirements] == ["jax", "numpy", "scipy", "psutil", "rich"]
+    lines = [*PROJECT["dependencies"], *(line for lines in EXTRAS.values() for line in lines)]
+    for requirement in map(Requirement, lines):
+        if requirement.name in ("jax", *(r.name for r in requirements)):
+            assert [bound.operator for bound in requirement.specifier] == [">="], requirement
 
 
-def test_every_way_to_install_jax_has_the_same_bounds() -> None:
-    lines = [
-        *PROJECT["dependencies"],
-        *(line for e in PROJECT["optional-dependencies"].values() for line in e),
+def test_the_core_imports_nothing_but_what_it_requires() -> None:
+    """With the packages of every extra hidden, all that is not the chapter's can be imported."""
+    program = """
+import importlib, pkgutil, sys
+class Hidden:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in HIDDEN:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Hidden())
+import jaxperf
+for module in pkgutil.walk_packages(jaxperf.__path__, "jaxperf.", onerror=lambda name: None):
+    if module.name.split(".")[1] not in CHAPTER:
+        importlib.import_module(module.name)
+        print(module.name)
+"""
+    hidden = [
+        "flax",
+        "optax",
+        "orbax",
+        "chex",
+        "matplotlib",
+        "nbformat",
+        "safetensors",
+        "flatbuffers",
+        "tyro",
+        "platformdirs",
+        "packaging",
+        "pynvml",
+        "filelock",
+        "jinja2",
+        "IPython",
+        "tensorflow",
     ]
-    assert len({str(r.specifier) for r in map(Requirement, lines) if r.name == "jax"}) == 1
+    chapter = [
+        "chapter",
+        "section",
+        "models",
+        "parallel",
+        "checkpoints",
+        "experiments",
+        "__main__",
+        "pytest_plugin",
+    ]
+    program = program.replace("HIDDEN", repr(hidden)).replace("CHAPTER", repr(chapter))
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, timeout=200
+    )
+    assert done.returncode == 0, done.stderr
+    assert {
+        "jaxperf.watch.session",
+        "jaxperf.measure.timing",
+        "jaxperf.compare.gate",
+        "jaxperf.doctor",
+    } <= set(done.stdout.split())
 
 
 def test_the_version_is_stated_once_for_the_package_and_once_for_pip() -> None:
@@ -241,10 +287,13 @@ def test_wheels_of_another_python_are_one_clear_line(tree: Path) -> None:
 @needs_make
 def test_an_old_or_missing_python_is_one_clear_line(tree: Path) -> None:
     shutil.rmtree(tree / ".venv")
-    write_script(tree / "old", "#!/bin/sh\nexit 1\n")
-    for python, says in (("./old", "older than Python 3.11"), ("./none", "no ./none")):
+    write_script(tree / "old", '#!/bin/sh\ncase "$2" in *version_info*) exit 1;; esac\n')
+    write_script(tree / "broken", "#!/bin/sh\necho 'pyenv: command not found' >&2\nexit 127\n")
+    for python, says in (
+        ("./old", "older than Python 3.11"), ("./none", "no ./none"), ("./broken", "./broken does not start")
+    ):  # fmt: skip
         done = make(tree, "test", f"PYTHON={python}")
-        error_lines = [line for line in done.stderr.splitlines() if not line.startswith("make")]
+        error_lines = [line for line in done.stderr.splitlines() if not line.startswith(("make", "pyenv"))]
         assert (
             done.returncode != 0
             and len(error_lines) == 1

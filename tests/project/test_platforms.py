@@ -15,7 +15,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from jaxperf import errors
+from jaxperf import errors, libraries
 from jaxperf import process as parent
 from jaxperf.errors import JaxperfError
 from jaxperf.result import machine
@@ -162,18 +162,18 @@ def test_a_windows_process_knows_whether_its_parent_lives() -> None:
 
 def test_windows_paths_of_libraries_are_recognized(monkeypatch: pytest.MonkeyPatch) -> None:
     packages = r"C:\venv\Lib\site-packages"
-    monkeypatch.setattr(source_location.os, "sep", "\\")
-    monkeypatch.setattr(source_location.sysconfig, "get_paths", lambda: dict.fromkeys(KEYS, packages))
+    monkeypatch.setattr(libraries.os, "sep", "\\")
+    monkeypatch.setattr(libraries.sysconfig, "get_paths", lambda: dict.fromkeys(KEYS, packages))
     monkeypatch.setattr(sys, "path", [packages])
-    source_location._roots.cache_clear()
+    libraries._installed_roots.cache_clear()
     source_location.library_of.cache_clear()
     try:
-        assert source_location._roots() == (packages + "\\",)
+        assert libraries._installed_roots() == (packages + "\\",)
         assert source_location.library_of(packages + r"\jax\_src\pjit.py") != ""
         assert source_location.library_of(r"C:\work\train.py") == ""
     finally:
         monkeypatch.undo()
-        source_location._roots.cache_clear()
+        libraries._installed_roots.cache_clear()
         source_location.library_of.cache_clear()
 
 

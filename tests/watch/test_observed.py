@@ -24,6 +24,7 @@ import pytest
 from jax.experimental import checkify
 
 import jaxperf
+from jaxperf import libraries
 from jaxperf.errors import JaxperfError
 from jaxperf.result import Note
 from jaxperf.watch import session
@@ -319,7 +320,7 @@ def test_importing_is_distinguished_from_computing_in_python(
     (folder / "slow_to_import_31.py").write_text("import time\ntime.sleep(0.3)\n")
     monkeypatch.syspath_prepend(folder)
     source_location.library_of.cache_clear()
-    source_location._roots.cache_clear()
+    libraries._installed_roots.cache_clear()
 
     def program() -> None:
         import slow_to_import_31  # type: ignore[import-not-found]  # noqa: F401

@@ -13,16 +13,15 @@ import dis
 import functools
 import inspect
 import linecache
-import os
 import sys
-import sysconfig
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import CodeType, FrameType, MemberDescriptorType, ModuleType
 from typing import Any, NamedTuple, TypeVar
 
+from jaxperf.libraries import library_of
+
 _T = TypeVar("_T")
-_PACKAGE = str(Path(__file__).resolve().parents[2])
 
 
 class Place(NamedTuple):
@@ -54,43 +53,6 @@ def shorten_path(file: str) -> str:
         return str(path.relative_to(Path.cwd()))
     except (ValueError, OSError):
         return str(Path(*path.parts[-2:]))
-
-
-@functools.cache
-def library_of(file: str, name: str = "") -> str:
-    """Return the library that a file belongs to ("jax", "numpy", "queue"); "" for the reader's own code."""
-    if file.startswith("<frozen") or file == "<string>":
-        return name.split(".")[0] or "python"
-    if file.startswith(tuple(_reader_roots)):
-        return ""
-    for root in _roots():
-        if file.startswith(root):
-            first = Path(file[len(root) :].lstrip("/\\")).parts[0]
-            return first.removesuffix(".py")
-    return "jaxperf" if file.startswith(_PACKAGE) else ""
-
-
-_reader_roots: list[str] = []
-
-
-@contextlib.contextmanager
-def reader_code(roots: Iterable[str]) -> Iterator[None]:
-    """Treat files whose paths begin with one of `roots` as the reader's own code."""
-    _reader_roots[:] = roots
-    library_of.cache_clear()
-    try:
-        yield
-    finally:
-        _reader_roots.clear()
-        library_of.cache_clear()
-
-
-@functools.cache
-def _roots() -> tuple[str, ...]:
-    """Return the folders of installed code, the longest first because one may contain another."""
-    paths = {sysconfig.get_paths()[key] for key in ("purelib", "platlib", "stdlib", "platstdlib")}
-    paths |= {p for p in sys.path if p.endswith(("site-packages", "dist-packages"))}
-    return tuple(sorted({p.rstrip("/\\") + os.sep for p in paths}, key=len, reverse=True))
 
 
 def by_a_library(defined: str, called: FrameType | None) -> bool:

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxperf import libraries
 from jaxperf.watch.observe import sampler, source_location
 from jaxperf.watch.observe.hooks import Losses
 
@@ -37,10 +38,10 @@ def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     (folder / "jaxlike_53.py").write_text(LIBRARY)
     monkeypatch.syspath_prepend(folder)
     source_location.library_of.cache_clear()
-    source_location._roots.cache_clear()
+    libraries._installed_roots.cache_clear()
     yield types.SimpleNamespace(**runpy.run_path(str(folder / "jaxlike_53.py"), run_name="jaxlike_53"))
     source_location.library_of.cache_clear()
-    source_location._roots.cache_clear()
+    libraries._installed_roots.cache_clear()
 
 
 def test_jaxs_operations_in_another_library_are_eager(library: Any) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from jaxperf import libraries
 from jaxperf.watch.observe import source_location
 from jaxperf.watch.run_script import _roots, run_module
 
@@ -89,14 +90,14 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.syspath_prepend(folder.parent)
     monkeypatch.setattr(sys, "argv", sys.argv)
     source_location.library_of.cache_clear()
-    source_location._roots.cache_clear()
+    libraries._installed_roots.cache_clear()
     return folder
 
 
 def test_the_package_that_is_run_is_the_readers_code_where_it_is_installed(installed: Path) -> None:
     file = str(installed / "train.py")
     assert source_location.library_of(file) == "installed_37"
-    with source_location.reader_code(_roots("installed_37.train")):
+    with libraries.user_code(_roots("installed_37.train")):
         assert source_location.library_of(file) == ""
         assert source_location.library_of(str(installed.parent / "installed_38.py")) == "installed_38"
     assert source_location.library_of(file) == "installed_37"

@@ -1,0 +1,63 @@
+"""Whose a frame is: installed code is a library's, wherever it lies, and a missing extra is named."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from jaxperf import libraries
+from jaxperf.errors import JaxperfError
+from jaxperf.libraries import library_of
+from jaxperf.process import child_environment
+
+
+def test_installed_code_is_a_librarys_and_the_rest_the_users(tmp_path: Path) -> None:
+    files = {
+        jax.__file__: "jax",
+        np.__file__: "numpy",
+        subprocess.__file__: "subprocess",
+        libraries.__file__: "jaxperf",
+    }
+    assert {file: library_of(file) for file in files} == files
+    assert library_of("<frozen importlib._bootstrap>", "importlib._bootstrap") == "importlib"
+    assert library_of(str(tmp_path / "train.py")) == library_of("<ipython-input-1>") == ""
+
+
+def test_an_installed_package_is_the_users_while_it_is_watched() -> None:
+    root = str(Path(np.__file__).parent)
+    with libraries.user_code([root]):
+        assert library_of(np.__file__) == ""
+    assert library_of(np.__file__) == "numpy"
+
+
+def test_jax_outside_site_packages_is_a_library_too(tmp_path: Path) -> None:
+    """As with PYTHONPATH, `pip --target` or a checkout; a file beside it is the user's."""
+    (tmp_path / "jax").symlink_to(Path(jax.__file__).parent)
+    (tmp_path / "flax").mkdir()
+    (tmp_path / "flax" / "__init__.py").write_text("")
+    program = (
+        "import sys, flax, jax, jax._src.monitoring as m; from jaxperf.libraries import library_of\n"
+        "folder = sys.argv[1]; assert m.__file__.startswith(folder)\n"
+        "print(library_of(m.__file__), library_of(flax.__file__), repr(library_of(f'{folder}/jax_model.py')))"
+    )
+    environment = child_environment()
+    environment["PYTHONPATH"] = f"{tmp_path}:{environment['PYTHONPATH']}"
+    command = [sys.executable, "-c", program, str(tmp_path)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    assert (done.stdout, done.stderr) == ("jax flax ''\n", "")
+
+
+def test_a_missing_extra_is_named_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    libraries.require_chapter("`jaxperf run`")
+    monkeypatch.setattr(libraries, "CHAPTER", ("flax", "no_such.module", "nor_this"))
+    with pytest.raises(JaxperfError) as caught:
+        libraries.require_chapter("`jaxperf run`")
+    assert str(caught.value).startswith("`jaxperf run` needs no_such.module, nor_this; install the extra: ")
+    with pytest.raises(ModuleNotFoundError) as missing, libraries.from_chapter():
+        import nor_this  # noqa: F401
+    assert str(missing.value).startswith("nor_this is not installed; install the extra: ")
