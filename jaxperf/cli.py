@@ -20,6 +20,7 @@ from jaxperf.chapter import catalogue, run_sections
 from jaxperf.errors import JaxperfError, escape_control, to_one_line
 from jaxperf.flags import Parser, file_path, number, whole
 from jaxperf.jax_internals import import_jax
+from jaxperf.libraries import require_chapter
 from jaxperf.process import ended, program_name, say
 from jaxperf.result import Result, load_result
 
@@ -425,6 +426,7 @@ def run(words: list[str], extra: tuple[str, ...]) -> int:
         help="folder that takes a JSON file and a notebook per section")
     flags = parser.parse_args(words)
     sections = run_sections.choose_sections(flags.names)
+    require_chapter("`jaxperf run`")
     shared = tuple(f"--{name}" for name in ("smoke", "full", "answers", "verbose") if getattr(flags, name))
     options = run_sections.RunOptions(flags.out, shared, flags.devices, flags.platform, extra)
     run_sections.check_options(sections, options)

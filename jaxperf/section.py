@@ -23,17 +23,21 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import matplotlib.style
 
 from jaxperf import flags
-from jaxperf.chapter import catalogue, cells, one_gpu
-from jaxperf.chapter.display import Figure, in_notebook, show
-from jaxperf.chapter.drawings import draw_timeline
+from jaxperf.libraries import from_chapter
 from jaxperf.measure import current_environment
 from jaxperf.process import leave, mistakes_end
 from jaxperf.result import Block, Timeline
 from jaxperf.result.gpus import ask_driver
 from jaxperf.result.recorder import Recorder
+
+with from_chapter():
+    import matplotlib.style
+
+    from jaxperf.chapter import catalogue, cells, one_gpu
+    from jaxperf.chapter.display import Figure, in_notebook, show
+    from jaxperf.chapter.drawings import draw_timeline
 
 STYLE = Path(__file__).with_name("figures.mplstyle")
 PLATFORMS = {"cpu": "cpu", "gpu": "cuda,cpu"}  # with a GPU, the host is a device too
