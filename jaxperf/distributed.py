@@ -134,9 +134,7 @@ def check_same(what: Any) -> None:
     rows = multihost_utils.process_allgather(mine)
     others = ", ".join(str(i) for i, row in enumerate(rows) if (row != rows[0]).any())
     if others:
-        raise JaxperfError(
-            f"process {others} has other flags or versions than process 0; start all of them alike"
-        )
+        raise JaxperfError(f"process {others} has other flags or versions than process 0; start all alike")
 
 
 def stop_signal(*, saves: bool) -> Callable[[], bool]:

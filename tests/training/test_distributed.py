@@ -109,7 +109,7 @@ def test_processes_that_disagree_or_fail_end_at_once_with_a_status(what: str) ->
     if what == "works":
         assert statuses == (0, 0), done
     elif what == "differs":
-        line = "error: process 1 has other flags or versions than process 0; start all of them alike\n"
+        line = "error: process 1 has other flags or versions than process 0; start all alike\n"
         assert statuses == (2, 2) and all(line in err for err in errors), done
     else:
         assert statuses[1] == 1 and "ValueError: this process is broken" in errors[1]
