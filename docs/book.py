@@ -64,10 +64,11 @@ def on_source(app: Any, docname: str, source: list[str]) -> None:
             notebook = KEPT / notebook.name
         run = Run.of(notebook)
         on_gpu = Path(app.srcdir, app.config.book_gpu_results, f"{script.stem}.ipynb")
+        kept = Path(app.srcdir, app.config.book_kept_results, f"{script.stem}.ipynb")
         modules = run.about.get("modules", ()) if run else ()
-        for path in (notebook, on_gpu, PREDICTIONS, *SOURCES, *map(source_of, modules)):
+        for path in (notebook, on_gpu, kept, PREDICTIONS, *SOURCES, *map(source_of, modules)):
             app.env.note_dependency(str(path), docname=docname)
-        made = page(script, run, Run.of(on_gpu))
+        made = page(script, run, Run.of(on_gpu), Run.of(kept))
         for cell in made.cells:
             if cell.cell_type == "markdown":
                 cell.source = with_links(app, docname, cell.source)
@@ -166,6 +167,7 @@ def without_outputs(app: Any, name: str) -> Any:
 def setup(app: Any) -> dict[str, Any]:
     """Tell Sphinx."""
     app.add_config_value("book_results", "../benchmarks/results/book", "env", [str])
+    app.add_config_value("book_kept_results", "../benchmarks/results/book", "env", [str])
     app.add_config_value("book_gpu_results", "../benchmarks/results/book-gpu", "env", [str])
     app.add_html_math_renderer("mathml", (inline_math, None), (display_math, None))
     app.add_post_transform(OfThePage)

@@ -24,6 +24,7 @@ from jaxperf.result import Environment
 ROOT = Path(__file__).resolve().parents[1]
 IMAGE = re.compile(r"!\[([^]]*)\]\(")
 DETAILS = re.compile(r"<details>\s*<summary>(.*?)</summary>[ \t]*(.*?)(</details>|$)", re.S)
+BORROWED = '<p class="fact">Your run left the answers out; this is from the run that the book keeps:</p>'
 SPEED = "This is a run at toy size: it shows what the code does, and its times mean nothing."
 
 
@@ -69,14 +70,18 @@ def source_of(module: str) -> Path:
     return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
 
 
-def page(script: Path, run: Run | None, gpu: Run | None = None) -> Any:
+def page(script: Path, run: Run | None, gpu: Run | None = None, kept: Run | None = None) -> Any:
     """Make the page of a section: a notebook whose code cells know their lines, and a part about its run.
 
     Args:
       script: of the section.
       run: the run whose outputs the page shows.
       gpu: a run on a GPU; a folded part below a cell shows its outputs, where they differ.
+      kept: the book's own run; it stands in for a run that is not there, and for answers that `run` left out.
     """
+    borrowed = run is None and kept is not None
+    run = run or kept
+    kept_answers = answers_of(kept) if run is not kept else {}
     on_gpu = {cell.source: cell.outputs for cell in gpu.code} if gpu else {}
     card = card_of(gpu) if gpu else ""
     script_cells = cells.read(script)
@@ -86,7 +91,7 @@ def page(script: Path, run: Run | None, gpu: Run | None = None) -> Any:
         if cell.markdown:
             made.append(v4.new_markdown_cell(prose(cell.source, choices(script.stem), first=not made)))
             if len(made) == 1:
-                made.extend(v4.new_markdown_cell(text) for text in at_the_top(script, run))
+                made.extend(v4.new_markdown_cell(text) for text in at_the_top(script, run, borrowed=borrowed))
             continue
         last = cell.line + cell.source.count("\n")
         metadata: dict[str, Any] = {"lines": f"L{cell.line}-L{last}", "tags": list(cell.tags)}
@@ -96,6 +101,8 @@ def page(script: Path, run: Run | None, gpu: Run | None = None) -> Any:
             prompts = {"code_prompt_show": "Code of the verdicts", "code_prompt_hide": "Code of the verdicts"}
             metadata["mystnb"] = prompts
         shown = outputs[number] if number < len(outputs) else []
+        if cells.ANSWER in cell.tags and not shown and (other := kept_answers.get(cell.source)):
+            shown = [v4.new_output("display_data", data={"text/html": BORROWED}), *map(as_html, other)]
         if other := beside(on_gpu.get(cell.source, []), shown, card):
             shown = [*shown, other]
         made.append(v4.new_code_cell(cell.source, metadata=metadata, outputs=shown))
@@ -132,6 +139,14 @@ def as_html(output: Any) -> Any:
     elif "<p" in (shown := data.get("text/html", "")):
         data["text/html"] = with_formulas(shown)
     return output
+
+
+def answers_of(run: Run | None) -> dict[str, list[Any]]:
+    """Return the outputs of the answers of a run, by their code."""
+    if run is None:
+        return {}
+    answers = [cell for cell in run.code if cells.ANSWER in cell.metadata.get("tags", ())]
+    return {cell.source: cell.outputs for cell in answers}
 
 
 def card_of(run: Run) -> str:
@@ -239,10 +254,13 @@ def note(text: str, kind: str) -> str:
     return f":::{{div}} remark {kind}\n{text}\n:::"
 
 
-def at_the_top(script: Path, run: Run | None) -> Iterator[str]:
+def at_the_top(script: Path, run: Run | None, *, borrowed: bool = False) -> Iterator[str]:
     """Yield what a reader must know before the first figure."""
     if run is None:
         yield note("This section has not been run for this page: it shows code without outputs. "
+            f"`python experiments/{script.name}` runs it.", "missing")  # fmt: skip
+    elif borrowed:
+        yield note(f"Your run does not include this section: this is the run that the book keeps. "
             f"`python experiments/{script.name}` runs it.", "missing")  # fmt: skip
     elif "smoke" in run.about.get("options", ()):
         yield note(SPEED, "smoke")
@@ -300,6 +318,10 @@ def remarks(run: Run, *, changed: bool) -> Iterator[str]:
         yield "**The run was stopped** before its last cell."
     if any(output.output_type == "error" for cell in run.code for output in cell.outputs):
         yield "**A cell failed** in this run; its error is shown below it."
+    if run.about.get("environment", {}).get("commit", "").endswith("+dirty"):
+        yield "**The code was not that of a commit**: files had been changed."
+    if run.about.get("turned"):
+        yield "**All verdicts are turned around**, to read the other sentences; none of them is true."
     if "answers" not in options:
         yield "The answers to the exercises were not run; `--answers` runs them, too."
 

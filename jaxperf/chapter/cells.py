@@ -39,7 +39,7 @@ from jaxperf.process import (
     native_stderr_to,
     say,
 )
-from jaxperf.result import Fact, Failed, Note
+from jaxperf.result import Fact, Failed, Note, recorder
 from jaxperf.result.recorder import Recorder
 from jaxperf.result.store import check_writable, save_result, save_so_far, so_far, write_whole
 
@@ -258,7 +258,9 @@ class CellRun:
                 "started_at": result.started_at,
                 "wall_s": round(result.wall_s, 1),
                 "busy": str(self.load) if self.load.busy else "",
+                "idle": not self.load.busy,
                 "incomplete": incomplete,
+                "turned": bool(recorder.turned),
                 "modules": modules(),
             }
             address = notebooks.repository()

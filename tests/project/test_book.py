@@ -175,6 +175,9 @@ def test_a_page_says_what_kind_of_run_it_shows(section_page: Any, script: Path) 
     assert "its times mean nothing" not in end(options=["full", "answers"])
     assert "The answers to the exercises were not run" in end(options=["full"])
     assert "was stopped" in end(incomplete=True)
+    assert "not that of a commit" in end(environment={"commit": "abc+dirty"})
+    assert "not that of a commit" not in end(environment={"commit": "abc"})
+    assert "turned around" in end(turned=True)
     assert "The machine was busy" in end(busy="other programs used 1.20 of 2 cores")
     changed = end(modules={"jaxperf.measure.timing": "0" * 12, "jaxperf.gone": "1" * 12, **cells.modules()})
     assert "`jaxperf.gone`" in changed and "jaxperf.chapter.cells" not in changed
@@ -253,6 +256,23 @@ def test_a_claim_and_a_figure_of_a_run_become_parts_of_the_page(section_page: An
     drawn = show(svg=SVG)
     drawn.data[section_page.ALT] = "Two axes."
     assert 'aria-label="Two axes."' in section_page.as_html(drawn)["data"]["text/html"]
+
+
+def test_the_kept_run_stands_in_for_what_a_run_left_out(section_page: Any, script: Path) -> None:
+    kept = section_page.Run.of(keep(run_of(script), script.parent / "kept.ipynb"))
+    quick = run_of(script, about={"options": []})
+    for cell in quick.cells:
+        if "answer" in cell.metadata.get("tags", ()):
+            cell.outputs = []
+    run = section_page.Run.of(keep(quick, script.with_suffix(".ipynb")))
+    first, _, answer, _ = code_of(section_page.page(script, run, kept=kept))
+    assert "Your run left the answers out" in answer.outputs[0].data["text/html"]
+    assert answer.outputs[1].text == "printed\n" and len(first.outputs) == 1
+    whole = section_page.page(script, None, kept=kept)
+    assert (
+        "does not include this section" in text_of(whole) and code_of(whole)[1].outputs[0].text == "printed\n"
+    )
+    assert "does not include" not in text_of(section_page.page(script, kept, kept=kept))
 
 
 def test_a_page_folds_what_a_gpu_showed_below_the_cell(section_page: Any, script: Path) -> None:

@@ -1,0 +1,52 @@
+"""Every claim of the chapter has a sentence for each outcome, and the page says the one of its run."""
+
+from __future__ import annotations
+
+import ast
+import json
+from pathlib import Path
+
+import pytest
+
+from jaxperf.chapter import catalogue
+from jaxperf.result.store import load_result
+from tools import turned_pages
+
+NAMES = [section.name for section in catalogue.SECTIONS]
+# Sections whose claims are still being rewritten.
+NOT_YET = {*NAMES}
+
+
+def calls_of(name: str, *methods: str) -> list[ast.Call]:
+    """The calls of these methods of `s` in a section's script."""
+    tree = ast.parse((catalogue.folder() / f"{name}.py").read_text(encoding="utf-8"))
+    return [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and isinstance(node.func.value, ast.Name)
+        and node.func.value.id == "s"
+        and node.func.attr in methods
+    ]
+
+
+@pytest.mark.parametrize("name", [
+    pytest.param(name, marks=pytest.mark.xfail(strict=False) if name in NOT_YET else ()) for name in NAMES
+])  # fmt: skip
+def test_every_claim_has_a_sentence_for_each_outcome(name: str) -> None:
+    for call in calls_of(name, "claim"):
+        given = {keyword.arg for keyword in call.keywords}
+        assert {"if_holds", "if_not", "if_open"} <= given, f"{name}.py, line {call.lineno}"
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", ["use_gpu", "scaling"])
+def test_a_run_can_be_turned_around_to_read_the_other_sentences(name: str, tmp_path: Path) -> None:
+    assert turned_pages.run_turned(name, tmp_path, "--smoke") == 0
+    turned = load_result(tmp_path / f"{name}.json").claims
+    about = json.loads((tmp_path / f"{name}.ipynb").read_text())["metadata"]["jaxperf"]
+    assert about["turned"]
+    assert not {claim.verdict for claim in turned} & {"undecided", "not measurable here"}
+    assert all(claim.conclusion for claim in turned)
