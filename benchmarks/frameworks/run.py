@@ -47,6 +47,7 @@ PREPARE_S, TURN_S = 180.0, 60.0  # that one may take
 ROUNDS_S = 30.0  # after so many seconds of a workload, no round begins after the sixth
 GPU_ROUNDS_S, GPU_SECONDS = 10.0, 200.0
 STARTS = 0.7  # part of the seconds that are left in which the first workloads of a GPU start
+LEAST_START_S = 10.0  # that a start which has begun may take: one that is late costs its process's rows
 LEAST_S = 30.0  # that must be left for further workloads of a GPU to begin
 SETTLE_S = 0.02  # between turns, in which the last system's threads stop spinning
 BUSY_PERCENT = 10
@@ -153,11 +154,13 @@ class Comparison:
 
         with ThreadPoolExecutor(len(lanes) + 1) as threads:
             jobs = [
-                threads.submit(start_all, those, lambda: begin_by - time.monotonic())
+                threads.submit(start_all, those, lambda: max(LEAST_START_S, begin_by - time.monotonic()))
                 for those in lanes.values()
             ]
             try:
-                start_all(common, lambda: min(PREPARE_S, self.deadline - time.monotonic()))
+                start_all(
+                    common, lambda: min(PREPARE_S, max(LEAST_START_S, self.deadline - time.monotonic()))
+                )
                 for job in jobs:
                     job.result()
             except BaseException:

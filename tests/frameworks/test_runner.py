@@ -163,6 +163,7 @@ def test_torch_compile_starts_side_by_side_and_one_that_hangs_costs_only_itself(
     compared: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run, "LEAST_S", 8.0)
+    monkeypatch.setattr(run, "LEAST_START_S", 1.0)
     configurations = {"jax": ("good",), "torch": ("good", "compiled")}
     work = [
         workload("a", configurations=configurations, settings={"hang": ["compiled"]}),
