@@ -77,26 +77,19 @@ def parse(arguments=None):
     parser = flags.Parser("train.py", __doc__.split("\n\n")[0])
     flag, at_least_1 = parser.add_argument, flags.whole(1)
     flag("--model", choices=("lenet", "resnet18"), help="lenet, or the fast recipe's resnet18, if not given")
-    flag("--recipe", choices=("book", "fast"), default="book",
-         help="fast: few epochs with one cycle of the learning rate")
-    flag("--dtype", choices=("float32", "bfloat16"), default="float32",
-         help="to compute in; parameters stay float32")
-    flag("--devices", type=flags.whole(1, 1024), default=1, metavar="N",
-         help="of one process; a CPU is divided into so many")
+    flag("--recipe", choices=("book", "fast"), default="book", help="fast: few epochs, one cycle of the rate")
+    flag("--dtype", choices=("float32", "bfloat16"), default="float32", help="to compute in")
+    flag("--devices", type=flags.whole(1, 1024), default=1, metavar="N", help="a CPU is divided into so many")
     flag("--epochs", type=at_least_1, metavar="N", help="of each training")
     flag("--batch-size", type=at_least_1, metavar="N", help="images of an update, on all devices together")
     flag("--lr", type=flags.number(0, above=True), metavar="X", help="rate; the fast recipe's largest")
     flag("--updates", type=at_least_1, metavar="N", help="of an epoch; as many as 60,000 images have batches")
-    flag("--seeds", type=flags.whole(0), nargs="+", default=(0,), metavar="N",
-         help="of weights and order; a training each")
-    flag("--data-folder", type=Path, metavar="DIR",
-         help="of the four IDX files; otherwise the first source that works")
+    flag("--seeds", type=flags.whole(0), nargs="+", default=(0,), metavar="N", help="a training for each")
+    flag("--data-folder", type=Path, metavar="DIR", help="of the four IDX files; else the first source")
     flag("--checkpoints", type=Path, metavar="DIR", help="folder to save the training in while it runs")
     flag("--resume", action="store_true", help="go on from the newest checkpoint, if there is one")
-    flag("--every-steps", type=at_least_1, default=100, metavar="N",
-         help="save after so many updates, and after each epoch")
-    flag("--compile-cache", type=Path, metavar="DIR",
-         help="folder to keep the compiled programs in, for the next start")
+    flag("--every-steps", type=at_least_1, default=100, metavar="N", help="save after so many updates")
+    flag("--compile-cache", type=Path, metavar="DIR", help="folder to keep the compiled programs in")
     flag("--json", type=flags.file_path, metavar="FILE", help="keep the result in this file")
     flag("--smoke", action="store_true", help="toy sizes, in seconds; the times mean nothing")
     config = parser.parse_args(arguments)
@@ -277,7 +270,6 @@ def train(setup, seed, checkpoints, every_steps, stop):
         if len(rows) + bool(first) > recipe.epochs:
             raise JaxperfError(f"{checkpoints.folder} is beyond epoch {recipe.epochs}; give more --epochs")
     state, rates = jax.tree.map(setup.put, state), rates_of(recipe)
-
     for epoch in range(len(rows) + 1, recipe.epochs + 1):
         order, queued, began = setup.order(seed, epoch), deque(), time.perf_counter() - before_s
         for i in range(first, recipe.updates):
@@ -289,8 +281,7 @@ def train(setup, seed, checkpoints, every_steps, stop):
                 queued.popleft().block_until_ready()
             stops = stop()
             if checkpoints and (stops or (step % every_steps == 0 and i + 1 < recipe.updates)):
-                seconds = time.perf_counter() - began
-                checkpoints.save(step, state, epochs=rows, updates=i + 1, seconds=seconds)
+                checkpoints.save(step, state, epochs=rows, updates=i + 1, seconds=time.perf_counter() - began)
             if stops:
                 if checkpoints:
                     checkpoints.close()
@@ -335,8 +326,7 @@ def recorded(config, recipe, setup, runs):
     from jaxperf.measure import current_environment
     from jaxperf.result.recorder import Recorder
 
-    question = "How fast does a network train on these devices, and how accurate does it become?"
-    about = About("train", "", "Training LeNet or ResNet-18", question)
+    about = About("train", "", "Training LeNet or ResNet-18", "How fast, and to which accuracy?")
     here = replace(current_environment(), data_source=setup.data.source)
     shown = {**asdict(recipe), "dtype": config.dtype, "recipe": config.recipe, "seeds": config.seeds}
     shown |= {"devices": setup.mesh.size, "processes": jax.process_count()}
