@@ -12,7 +12,7 @@ from typing import Any
 import nbformat
 from nbformat import v4
 from page_figures import OfThePage, display_math, inline_math
-from section_page import ROOT, Run, list_of_sections, page, sections, source_of
+from section_page import ROOT, Run, list_of_sections, one_line_pictures, page, sections, source_of
 from sphinx.project import Project
 
 from jaxperf.chapter import cells, notebooks
@@ -81,7 +81,8 @@ def on_source(app: Any, docname: str, source: list[str]) -> None:
         guides = [path.stem for path in sorted(Path(app.srcdir).glob("*.md")) if path.stem not in listed]
         source[0] = source[0].replace("<!-- sections -->", list_of_sections())
         source[0] = source[0].replace("<!-- other guides -->", "\n".join(guides))
-    source[0] = with_links(app, docname, source[0])
+    joined = notebooks.outside_code(source[0], one_line_pictures)
+    source[0] = with_links(app, docname, joined)
 
 
 def with_links(app: Any, docname: str, source: str) -> str:

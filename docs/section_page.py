@@ -188,6 +188,11 @@ def with_formulas(text: str) -> str:
     return re.sub(r"\$([^$]+)\$", lambda math: tex2mathml(math[1], as_block=False), text)
 
 
+def one_line_pictures(text: str) -> str:
+    """Put the alternative text of each picture on one line, since MyST joins lines without a blank."""
+    return IMAGE.sub(lambda image: f"![{' '.join(image[1].split())}](", text)
+
+
 @cache
 def choices(section: str) -> dict[str, list[str]]:
     """Return the choices of a section's predictions, by the question as `question_of` writes it."""
@@ -210,9 +215,9 @@ def prose(text: str, offered: dict[str, list[str]] | None = None, *, first: bool
       first: whether it is the section's first cell.
     """
     if first:
-        text = re.sub(r"\s(After this section)", r"\n\n\1", text, count=1)
+        text = re.sub(r"\s(After\s+this\s+section)", r"\n\n\1", text, count=1)
         text = re.sub(r"\A(# .*)\n+", r"\1\n\n{.question}\n", text)  # the question
-    text = IMAGE.sub(lambda image: f"![{' '.join(image[1].split())}](", text)
+    text = one_line_pictures(text)
     return DETAILS.sub(lambda details: folded(details, offered or {}), text)
 
 

@@ -217,6 +217,8 @@ def test_prose_keeps_markdown_within_folded_parts(section_page: Any) -> None:
     assert inside == "**No.**" and end == "</details>"
     several = "<details><summary>Answer</summary>\n\nOne.\n\nTwo.\n\n</details>"
     assert section_page.prose(several) == several.replace("<details>", '<details class="answer">')
+    broken = section_page.prose("# Title\nA question? After this\nsection you can\n- a", first=True)
+    assert "A question?\n\nAfter this" in broken
     assert section_page.prose("# Title\nA question? After this section you can\n- a", first=True) == (
         "# Title\n\n{.question}\nA question?\n\nAfter this section you can\n- a"
     )
