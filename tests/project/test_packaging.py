@@ -325,5 +325,16 @@ def test_the_ci_script_is_sound_bash_and_can_be_run() -> None:
     script = ROOT / ".ci/run"
     assert os.access(script, os.X_OK)
     subprocess.run(["bash", "-n", str(script)], check=True)
-    done = subprocess.run([str(script), "--all"], capture_output=True, text=True)
-    assert (done.returncode, done.stdout, done.stderr) == (2, "", "usage: .ci/run [--thorough]\n")
+    jobs = [sys.executable, str(ROOT / ".ci/jobs.py")]
+    done = subprocess.run([*jobs, "nonsense"], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("error: no job 'nonsense'; there are change, nightly, lint, ")
+
+
+def test_the_hosted_workflows_run_jobs_of_the_table() -> None:
+    jobs = tomllib.loads((ROOT / ".ci/jobs.toml").read_text())
+    workflows = {path.stem: path.read_text() for path in (ROOT / ".github/workflows").glob("*.yml")}
+    listed = re.findall(r"job: \[(.+)\]", workflows["nightly"])[0].split(", ")
+    nightly = {name for name, job in jobs.items() if job["when"] == "nightly"}
+    assert set(listed) == {"change", *nightly}
+    assert ".ci/run change" in workflows["test"]
