@@ -16,11 +16,9 @@ from section_page import ROOT, Run, list_of_sections, one_line_pictures, page, s
 from sphinx.project import Project
 
 from jaxperf.chapter import cells, notebooks
-from jaxperf.chapter.run_sections import PEERS
 
 PREDICTIONS = Path(__file__).with_name("predictions.toml")
 SOURCES = [Path(__file__).with_name(f"{name}.py") for name in ("book", "section_page", "page_figures")]
-KEPT = ROOT / "benchmarks" / "results" / "book"
 
 
 class Pages(Project):
@@ -60,8 +58,6 @@ def on_source(app: Any, docname: str, source: list[str]) -> None:
     if docname.startswith("experiments/"):
         script = ROOT / f"{docname}.py"
         notebook = Path(app.srcdir, app.config.book_results, f"{script.stem}.ipynb")
-        if script.stem == PEERS and not notebook.is_file():  # `jaxperf run all` leaves it out
-            notebook = KEPT / notebook.name
         run = Run.of(notebook)
         on_gpu = Path(app.srcdir, app.config.book_gpu_results, f"{script.stem}.ipynb")
         kept = Path(app.srcdir, app.config.book_kept_results, f"{script.stem}.ipynb")
