@@ -84,8 +84,7 @@ with mistakes_end():
 with tempfile.TemporaryDirectory() as folder:
     file = Path(folder, "run.json")
     lists = {"--frameworks": s.frameworks, "--python": s.python, "--only": s.only}
-    flags = [word for flag, words in lists.items() if words or flag == "--frameworks"
-             for word in (flag, *words)]
+    flags = [word for flag, words in lists.items() if words for word in (flag, *words)]
     flags += ["--onednn"] * s.onednn + ["--smoke"] * s.options.smoke
     command = [sys.executable, str(runner), *flags, f"--seconds={s.seconds}",
                f"--rounds={s.rounds}", f"--devices={s.devices}", f"--json={file}",
