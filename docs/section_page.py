@@ -98,8 +98,8 @@ def page(script: Path, run: Run | None, gpu: Run | None = None, kept: Run | None
         if cells.ANSWER in cell.tags:
             metadata["tags"].append("hide-cell")
         elif cells.FOLDED in cell.tags:
-            prompts = {"code_prompt_show": "Code of the verdicts", "code_prompt_hide": "Code of the verdicts"}
-            metadata["mystnb"] = prompts
+            prompt = prompt_of(cell.source)
+            metadata["mystnb"] = {"code_prompt_show": prompt, "code_prompt_hide": prompt}
         shown = outputs[number] if number < len(outputs) else []
         if cells.ANSWER in cell.tags and not shown and (other := kept_answers.get(cell.source)):
             shown = [v4.new_output("display_data", data={"text/html": BORROWED}), *map(as_html, other)]
@@ -139,6 +139,19 @@ def as_html(output: Any) -> Any:
     elif "<p" in (shown := data.get("text/html", "")):
         data["text/html"] = with_formulas(shown)
     return output
+
+
+def prompt_of(code: str) -> str:
+    """Return the words on a folded cell: what its code makes."""
+    made = {
+        "s.claim(": "verdict",
+        "s.figure(": "figure",
+        "s.timeline(": "figure",
+        "s.table(": "table",
+        "s.grid(": "table",
+    }
+    kinds = dict.fromkeys(kind for call, kind in made.items() if call in code)
+    return f"code of the {' and the '.join(kinds)}" if kinds else "code"
 
 
 def answers_of(run: Run | None) -> dict[str, list[Any]]:

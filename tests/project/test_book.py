@@ -131,7 +131,8 @@ def test_a_page_has_the_outputs_of_its_run_and_the_lines_of_its_cells(
     assert second.outputs[0].text == answer.outputs[0].text == "printed\n"
     assert "hide-cell" in answer.metadata.tags and "hide-cell" not in second.metadata.tags
     lines = script.read_text().split("\n")
-    assert "hide-input" in claimed.metadata.tags and "verdicts" in claimed.metadata.mystnb.code_prompt_show
+    assert "hide-input" in claimed.metadata.tags and claimed.metadata.mystnb.code_prompt_show == "code"
+    assert section_page.prompt_of("s.figure(f)\ns.claim(a)") == "code of the verdict and the figure"
     for cell in (first, second, answer, claimed):
         start, end = (int(n) for n in re.findall(r"\d+", cell.metadata.lines))
         assert "\n".join(lines[start - 1 : end]) == cell.source
