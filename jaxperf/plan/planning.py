@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.metadata
+import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import jax
 
 from jaxperf.errors import JaxperfError
-from jaxperf.hlo import Instruction, Module, Shape
+from jaxperf.hlo import Instruction, Module
 from jaxperf.plan import arguments, deviceless, links, timeline
 from jaxperf.plan.accuracy import COMPUTE, MEASURED, collective_factor, summary
 from jaxperf.plan.advice import advise
@@ -181,8 +182,8 @@ def _size(
         temp_bytes=cost.temp_bytes,
         peak_bytes=cost.peak_bytes,
         memory_bytes=card.memory_bytes,
-        state_bytes=sum(Shape(_short(leaf), tuple(leaf.shape)).bytes for leaf in state),
-        state_share_bytes=sum(Shape(_short(leaf), _on_device(leaf)).bytes for leaf in state),
+        state_bytes=sum(_bytes(leaf, leaf.shape) for leaf in state),
+        state_share_bytes=sum(_bytes(leaf, _on_device(leaf)) for leaf in state),
         live=_live(program),
         remat=program.remat,
         busiest=_busiest(module, kernels) if time and time.overhead_share >= 0.5 else "",
@@ -192,8 +193,9 @@ def _size(
     )
 
 
-def _short(leaf: Any) -> str:
-    return f"f{8 * leaf.dtype.itemsize}" if leaf.dtype.kind in "fV" else f"s{8 * leaf.dtype.itemsize}"
+def _bytes(leaf: Any, shape: Sequence[int]) -> int:
+    """Return the bytes of an array of a leaf's dtype; a random key has four words at most."""
+    return math.prod(shape) * int(getattr(leaf.dtype, "itemsize", 16))
 
 
 def _on_device(leaf: Any) -> tuple[int, ...]:

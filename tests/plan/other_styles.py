@@ -1,0 +1,156 @@
+"""Training steps of other styles than data parallelism, each small; what a plan says of them is tested."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+WIDTH, LAYERS, EXAMPLES = 64, 12, 8
+
+
+def _shape(mesh: Mesh, spec: P, *lengths: int, dtype: Any = jnp.float32) -> Any:
+    return jax.ShapeDtypeStruct(lengths, dtype, sharding=NamedSharding(mesh, spec))
+
+
+def _update(loss: Any, *, remat: bool = False) -> Any:
+    if remat:
+        loss = jax.checkpoint(loss)
+
+    @jax.jit
+    def step(p: Any, x: jax.Array) -> Any:
+        return jax.tree.map(lambda w, g: w - 0.1 * g, p, jax.grad(loss)(p, x))
+
+    return step
+
+
+def tensor_parallel(mesh: Mesh) -> Any:
+    """Twelve layers whose products are split over the second axis: each sums activations, both ways."""
+
+    def loss(p: Any, x: jax.Array) -> jax.Array:
+        for up, down in p:
+            x = x + jnp.tanh(x @ up) @ down
+            x = lax.with_sharding_constraint(x, NamedSharding(mesh, P("data")))
+        return (x**2).mean()
+
+    layer = (_shape(mesh, P(None, "model"), WIDTH, 256), _shape(mesh, P("model"), 256, WIDTH))
+    return _update(loss), ([layer] * LAYERS, _shape(mesh, P("data"), EXAMPLES * mesh.shape["data"], WIDTH))
+
+
+def experts(mesh: Mesh) -> Any:
+    """Each device has an expert, to which the others send examples and from which they come back."""
+
+    def inside(w: jax.Array, x: jax.Array) -> jax.Array:
+        def loss(w: jax.Array) -> jax.Array:
+            sent = lax.all_to_all(x.reshape(mesh.size, -1, WIDTH), "data", 0, 0)
+            back = lax.all_to_all(jnp.tanh(sent @ w[0]), "data", 0, 0)
+            return (back**2).mean()
+
+        return w - 0.1 * jax.grad(loss)(w)
+
+    step = jax.shard_map(
+        inside, mesh=mesh, in_specs=(P("data"), P("data")), out_specs=P("data"), check_vma=False
+    )
+    w = _shape(mesh, P("data"), mesh.size, WIDTH, WIDTH)
+    return jax.jit(step), (w, _shape(mesh, P("data"), 64 * mesh.size, WIDTH))
+
+
+def pipeline(mesh: Mesh) -> Any:
+    """A stage on each device; sixteen micro-batches pass from one to the next."""
+    count, micro = mesh.size, 16
+
+    def inside(w: jax.Array, xs: jax.Array) -> jax.Array:
+        def turn(h: jax.Array, t: jax.Array) -> tuple[jax.Array, jax.Array]:
+            first = lax.axis_index("data") == 0
+            h = jnp.tanh(jnp.where(first, xs[jnp.minimum(t, micro - 1)], h) @ w[0])
+            return lax.ppermute(h, "data", [(i, (i + 1) % count) for i in range(count)]), h
+
+        def loss(w_: jax.Array) -> jax.Array:
+            _, out = lax.scan(turn, jnp.zeros_like(xs[0]) @ w_[0], jnp.arange(micro + count - 1))
+            return (out[-micro:] ** 2).mean()
+
+        return w - 0.1 * jax.grad(loss)(w)
+
+    step = jax.shard_map(inside, mesh=mesh, in_specs=(P("data"), P()), out_specs=P("data"), check_vma=False)
+    return jax.jit(step), (_shape(mesh, P("data"), count, 256, 256), _shape(mesh, P(), micro, 4, 256))
+
+
+def sharded(mesh: Mesh, *, remat: bool = False) -> Any:
+    """Parameters sharded over the devices (FSDP), activations over the batch."""
+    batch = NamedSharding(mesh, P("data"))
+
+    def loss(p: Any, x: jax.Array) -> jax.Array:
+        for w in p:
+            x = lax.with_sharding_constraint(jnp.tanh(x @ w), batch)
+        return (x**2).mean()
+
+    p = [_shape(mesh, P("data"), 1024, 1024)] * 4
+    return _update(loss, remat=remat), (p, _shape(mesh, P("data"), EXAMPLES * mesh.size, 1024))
+
+
+def activations_gathered(mesh: Mesh) -> Any:
+    """Parameters sharded by their columns, and activations that nothing constrains: XLA gathers these."""
+
+    def loss(p: Any, x: jax.Array) -> jax.Array:
+        for w in p:
+            x = lax.with_sharding_constraint(jnp.tanh(x @ w), NamedSharding(mesh, P(None, "data")))
+        return (x**2).mean()
+
+    p = [_shape(mesh, P(None, "data"), 1024, 1024)] * 4
+    return _update(loss), (p, _shape(mesh, P("data"), 512 * mesh.size, 1024))
+
+
+def mapped(devices: list[Any]) -> Any:
+    """A step of `jax.pmap`, whose arguments begin with the devices."""
+
+    def train_step(w: jax.Array, x: jax.Array) -> jax.Array:
+        return w - lax.pmean(jax.grad(lambda w: ((x @ w) ** 2).mean())(w), "d")
+
+    w = jax.ShapeDtypeStruct((len(devices), WIDTH, WIDTH), jnp.float32)
+    x = jax.ShapeDtypeStruct((len(devices), 32, WIDTH), jnp.float32)
+    return jax.pmap(train_step, axis_name="d", devices=devices), (w, x)
+
+
+@jax.jit
+def recurrent(p: Any, x: jax.Array, y: jax.Array) -> Any:
+    """A recurrent net over 60 turns, of few and tiny kernels each; the first axis is the batch."""
+
+    def loss(p: Any) -> jax.Array:
+        def cell(h: jax.Array, u: jax.Array) -> tuple[jax.Array, None]:
+            return jnp.tanh(u @ p["in"] + h @ p["out"]), None
+
+        h, _ = lax.scan(cell, jnp.zeros((x.shape[0], 32)), x.swapaxes(0, 1))
+        return ((h - y) ** 2).mean()
+
+    return jax.tree.map(lambda w, g: w - 0.1 * g, p, jax.grad(loss)(p))
+
+
+@jax.jit
+def time_major(w: Any, xs: jax.Array, ys: jax.Array) -> Any:
+    """A recurrent net whose arrays begin with the time, as in Haiku's."""
+
+    def loss(w: Any) -> jax.Array:
+        def body(h: jax.Array, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+            h = jnp.tanh(x @ w["in"] + h @ w["hidden"])
+            return h, h @ w["out"]
+
+        _, out = lax.scan(body, jnp.zeros((xs.shape[1], 16)), xs)
+        return ((out - ys) ** 2).mean()
+
+    return jax.tree.map(lambda p, g: p - 0.1 * g, w, jax.grad(loss)(w))
+
+
+def time_major_arguments() -> Any:
+    w = {"in": jnp.ones((4, 16)), "hidden": jnp.ones((16, 16)), "out": jnp.ones((16, 4))}
+    return w, jnp.ones((24, 32, 4)), jnp.ones((24, 32, 4))
+
+
+@jax.jit
+def drawn(w: jax.Array, key: jax.Array) -> jax.Array:
+    """A step that draws its own batch."""
+    x = jax.random.normal(key, (256, 8))
+    return w - 0.1 * jax.grad(lambda w: (jnp.tanh(x @ w) ** 2).mean())(w)

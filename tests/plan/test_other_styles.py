@@ -1,0 +1,217 @@
+"""What a plan says of steps of other styles, on the CPU's eight devices in place of GPUs."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import Mesh
+
+from jaxperf import hlo
+from jaxperf.errors import JaxperfError
+from jaxperf.plan import flow, planning
+from jaxperf.plan.advice import advise
+from jaxperf.plan.kernels import kernel_of
+from jaxperf.plan.planning import plan
+from jaxperf.plan.report import SizePlan
+from tests.plan import other_styles
+
+pytestmark = pytest.mark.usefixtures("cpus_as_gpus", "several_devices")
+
+
+def on_eight(step: Any, *args: Any, **options: Any) -> SizePlan:
+    return plan(step, *args, devices=(8,), **options).sizes[0]
+
+
+def kinds(size: SizePlan) -> dict[str, str]:
+    return {advice.kind: advice.text for advice in size.advice}
+
+
+def test_sums_over_the_model_axis_are_activations_and_are_not_merged() -> None:
+    size = on_eight(other_styles.tensor_parallel, mesh={"data": 2, "model": 4})
+    over_model = [e for e in size.exchanges if e.axes == ("model",)]
+    assert sum(e.count for e in over_model) >= other_styles.LAYERS
+    assert {e.carries for e in over_model} == {"activations"} and not any(e.over_batch for e in over_model)
+    assert {e.carries for e in size.exchanges if e.axes == ("data",)} == {"gradients"}
+    advice = kinds(size)
+    assert "a sum for each array" not in advice and "statistics summed over devices" not in advice
+    assert "fewer devices along model" in advice.get("not overlapped", "fewer devices along model")
+
+
+def test_an_exchange_that_the_program_asks_for_needs_no_constraint() -> None:
+    size = on_eight(other_styles.experts)
+    exchanges = [e for e in size.exchanges if e.collective.kind == "all-to-all"]
+    assert exchanges and all(e.collective.asked for e in exchanges)
+    assert "resharded" not in kinds(size)
+
+
+def test_a_pipeline() -> None:
+    one, eight = plan(other_styles.pipeline, devices=(1, 8)).sizes
+    assert one.exchanges == () and one.pipeline == 1
+    turns, useful = 16 + 8 - 1, 16
+    assert eight.pipeline == pytest.approx(turns / useful)
+    assert "resharded" not in kinds(eight) and "70% of the pipeline's turns" in kinds(eight)["pipeline idle"]
+    # each device does as much useful work as one alone, in more turns and with exchanges
+    assert one.time and eight.time and eight.efficiency is not None
+    work = eight.flops * useful / turns / one.flops
+    assert eight.efficiency == pytest.approx(work * one.time.step_s / eight.time.step_s)
+
+
+@pytest.mark.parametrize(
+    ("memory", "placement"),
+    [(10**9, "whole state on every device"), (12 * 2**20, None)],
+    ids=["much", "little"],
+)
+def test_a_placement_is_proposed_only_if_it_fits(memory: int, placement: str | None) -> None:
+    size = on_eight(lambda mesh: other_styles.sharded(mesh))
+    gathers = [e for e in size.exchanges if e.collective.kind == "all-gather"]
+    assert {e.carries for e in gathers} == {"parameters"}
+    assert size.state_bytes == 4 * 4 * 2**20 and size.state_share_bytes == size.state_bytes / 8
+    advice = {a.kind: a.text for a in advise(dataclasses.replace(size, memory_bytes=memory))}
+    if placement:
+        assert placement in advice["parameters gathered"]
+    else:
+        assert "parameters gathered" not in advice
+
+
+def test_a_copy_in_each_node_is_proposed_if_only_that_fits() -> None:
+    size = dataclasses.replace(on_eight(lambda mesh: other_styles.sharded(mesh)), nodes=4, per_node=2)
+    whole = size.peak_bytes + size.state_bytes - size.state_share_bytes
+    advice = {a.kind: a.text for a in advise(dataclasses.replace(size, memory_bytes=whole - 1))}
+    assert "sharded over the 2 devices of a node only" in advice["parameters gathered"]
+
+
+def test_gathered_activations_are_told_from_parameters() -> None:
+    size = on_eight(other_styles.activations_gathered)
+    gathers = [e for e in size.exchanges if e.collective.kind == "all-gather"]
+    assert any(e.carries == "activations" for e in gathers)
+    assert "of activations are gathered" in kinds(size)["activations gathered"]
+    assert "parameters gathered" not in kinds(size)
+
+
+@pytest.mark.parametrize("remat", [False, True])
+def test_remat_is_not_proposed_where_it_is(remat: bool) -> None:
+    size = on_eight(lambda mesh: other_styles.sharded(mesh, remat=remat))
+    assert size.remat is remat
+    live = (planning.Live(2**30, hlo.Shape("f32", (2**18, 2**10)), "train.py:5", "tanh"),)
+    text = {
+        a.kind: a.text
+        for a in advise(dataclasses.replace(size, memory_bytes=2**20, temp_bytes=2**30, live=live))
+    }["does not fit"]
+    assert "f32[262144,1024] of train.py:5" in text
+    assert ("uses jax.checkpoint already" in text) is remat
+    assert ("or jax.checkpoint around each layer" in text) is not remat
+
+
+def test_scores_of_attention_are_named() -> None:
+    size = on_eight(lambda mesh: other_styles.sharded(mesh, remat=True))
+    live = (planning.Live(2**30, hlo.Shape("bf16", (2, 64, 2048, 2048)), "model.py:9", "softmax"),)
+    full = dataclasses.replace(size, memory_bytes=2**20, temp_bytes=2**30, live=live)
+    (text,) = (a.text for a in advise(full) if a.kind == "does not fit")
+    assert "the scores of attention" in text and 'implementation="cudnn"' in text
+
+
+def test_pmap_has_its_name_and_its_examples() -> None:
+    step_plan = plan(other_styles.mapped, devices=(2, 8))
+    assert step_plan.name == "train_step"
+    assert [size.batch for size in step_plan.sizes] == [2 * 32, 8 * 32]
+    assert step_plan.sizes[1].batch_arguments == (1,) and step_plan.sizes[1].efficiency is not None
+
+
+def test_a_step_that_is_mostly_overhead_has_its_line() -> None:
+    p = {"in": jnp.ones((32, 32)), "out": jnp.ones((32, 32))}
+    size = on_eight(other_styles.recurrent, p, jnp.ones((64, 60, 32)), jnp.ones((64, 32)))
+    text = kinds(size)["mostly overhead"]
+    assert "small kernels" in text and "other_styles.py:" in text and "larger batch per device" in text
+
+
+def test_time_is_no_batch() -> None:
+    arguments = other_styles.time_major_arguments()
+    with pytest.raises(JaxperfError, match=r"scans over the first axis of argument 1, .*1:axis=1,2:axis=1"):
+        on_eight(other_styles.time_major, *arguments)
+    size = on_eight(other_styles.time_major, *arguments, batch={1: 1, 2: 1})
+    assert (size.batch, size.split) == (32 * 8, 8)
+    assert not any(e.collective.kind == "all-gather" for e in size.exchanges)
+    text = str(plan(other_styles.time_major, *arguments, devices=(1, 8), batch={1: 1, 2: 1}))
+    assert "the batch: argument 1 (axis 1) and 2 (axis 1)" in text
+
+
+def test_a_batch_that_the_step_draws_is_asked_about() -> None:
+    step_plan = plan(other_styles.drawn, jnp.ones((8, 8)), jax.random.key(0), devices=(1, 8))
+    text = str(step_plan).replace("\n", " ")
+    assert "every device draws all of it" in text
+    assert step_plan.sizes[1].efficiency is None and step_plan.sizes[1].batch == 0
+
+
+def test_one_bare_array_of_parameters_is_no_batch() -> None:
+    step = jax.jit(lambda w: w - 0.1 * jax.grad(lambda w: jnp.tanh(w).sum())(w))
+    step_plan = plan(step, jnp.ones((64, 8)), devices=(1, 8))
+    assert step_plan.sizes[1].batch == 0 and "comes back" in str(step_plan)
+    assert plan(step, jnp.ones((64, 8)), devices=(8,), batch=(0,)).sizes[0].batch == 512
+
+
+def test_parameters_beside_a_batch_of_their_length() -> None:
+    step = jax.jit(lambda lr, w, x: (w - lr * jax.grad(lambda w: ((x @ w) ** 2).mean())(w), x.mean()))
+    size = on_eight(step, jnp.float32(1), jnp.ones((16, 16)), jnp.ones((16, 16, 16)))
+    assert size.batch_arguments == (2,)
+
+
+def test_a_batch_that_is_whole_on_every_device_has_no_efficiency() -> None:
+    def make(mesh: Mesh) -> Any:
+        whole = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+        w, x = (jax.ShapeDtypeStruct(s, jnp.float32, sharding=whole) for s in ((8, 8), (32, 8)))
+        return jax.jit(lambda w, x: w - jax.grad(lambda w: ((x @ w) ** 2).mean())(w)), (w, x)
+
+    step_plan = plan(make, devices=(1, 8))
+    assert step_plan.sizes[1].efficiency is None
+    assert "all devices do the same work" in str(step_plan)
+
+
+ASYNCHRONOUS = """HloModule jit_f, is_scheduled=true
+
+%put (stack: f32[100,64,64], i: s32[], new: f32[64,64]) -> f32[100,64,64] {
+  %stack = f32[100,64,64]{2,1,0} parameter(0)
+  %i = s32[] parameter(1)
+  %new = f32[64,64]{1,0} parameter(2)
+  %one = f32[1,64,64]{2,1,0} bitcast(%new)
+  ROOT %u = f32[100,64,64]{2,1,0} dynamic-update-slice(%stack, %one, %i, %i, %i)
+}
+
+%take (stack.1: f32[100,64,64], i.1: s32[]) -> f32[64,64] {
+  %stack.1 = f32[100,64,64]{2,1,0} parameter(0)
+  %i.1 = s32[] parameter(1)
+  %same = f32[100,4096]{1,0} bitcast(%stack.1)
+  %s = f32[1,4096]{1,0} dynamic-slice(%same, %i.1, %i.1), dynamic_slice_sizes={1,4096}
+  ROOT %b = f32[64,64]{1,0} bitcast(%s)
+}
+
+ENTRY %main (x: f32[100,64,64], j: s32[], n: f32[64,64]) -> f32[64,64] {
+  %x = f32[100,64,64]{2,1,0} parameter(0)
+  %j = s32[] parameter(1)
+  %n = f32[64,64]{1,0} parameter(2)
+  %ps = ((f32[100,64,64]{2,1,0}, s32[], f32[64,64]{1,0}), f32[100,64,64]{2,1,0}, u32[]) fusion-start(%x, %j, %n), kind=kLoop, calls=%put
+  %pd = f32[100,64,64]{2,1,0} fusion-done(%ps)
+  %ts = ((f32[100,64,64]{2,1,0}, s32[]), f32[64,64]{1,0}, u32[]) fusion-start(%pd, %j), kind=kLoop, calls=%take
+  ROOT %td = f32[64,64]{1,0} fusion-done(%ts)
+}
+"""  # noqa: E501
+
+
+def test_an_asynchronous_fusion_moves_slices_and_not_stacks() -> None:
+    module = hlo.parse(ASYNCHRONOUS)
+    put, take = (work for i, _ in module.executed() if (work := kernel_of(module, i)))
+    one = 64 * 64 * 4
+    assert (put.bytes, take.bytes) == (2 * one + 4, 2 * one + 4)
+    assert module.operands(next(i for i in module.instructions if i.name == "td"))
+
+
+def test_axes_of_groups() -> None:
+    mesh = {"data": 2, "model": 4}
+    assert flow.axes_of(((0, 1, 2, 3), (4, 5, 6, 7)), mesh) == {"model"}
+    assert flow.axes_of(((0, 4),), mesh) == {"data"}
+    assert flow.axes_of((tuple(range(8)),), mesh) == {"data", "model"}
+    assert flow.axes_of((), mesh) == frozenset() and np.prod(list(mesh.values())) == 8
