@@ -64,13 +64,13 @@ def pipeline(mesh: Mesh) -> Any:
     count, micro = mesh.size, 16
 
     def inside(w: jax.Array, xs: jax.Array) -> jax.Array:
-        def turn(h: jax.Array, t: jax.Array) -> tuple[jax.Array, jax.Array]:
-            first = lax.axis_index("data") == 0
-            h = jnp.tanh(jnp.where(first, xs[jnp.minimum(t, micro - 1)], h) @ w[0])
-            return lax.ppermute(h, "data", [(i, (i + 1) % count) for i in range(count)]), h
+        def loss(w: jax.Array) -> jax.Array:
+            def turn(h: jax.Array, t: jax.Array) -> tuple[jax.Array, jax.Array]:
+                first = lax.axis_index("data") == 0
+                h = jnp.tanh(jnp.where(first, xs[jnp.minimum(t, micro - 1)], h) @ w[0])
+                return lax.ppermute(h, "data", [(i, (i + 1) % count) for i in range(count)]), h
 
-        def loss(w_: jax.Array) -> jax.Array:
-            _, out = lax.scan(turn, jnp.zeros_like(xs[0]) @ w_[0], jnp.arange(micro + count - 1))
+            _, out = lax.scan(turn, jnp.zeros_like(xs[0]), jnp.arange(micro + count - 1))
             return (out[-micro:] ** 2).mean()
 
         return w - 0.1 * jax.grad(loss)(w)

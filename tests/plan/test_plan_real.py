@@ -25,6 +25,7 @@ from jaxperf.plan import deviceless, faults
 from jaxperf.plan.cards import CARDS
 from jaxperf.plan.planning import plan
 from jaxperf.plan.report import SizePlan
+from tests.plan import other_styles
 
 WAYS = ("pmap", "shard_map", "jit")
 
@@ -199,3 +200,113 @@ def test_a_step_that_does_not_fit_into_a_tpu() -> None:
             devices=(1,),
             batch=(),
         )
+
+
+def test_beside_nvidias_packages() -> None:
+    """XLA would link with the package's nvJitLink, against the empty library that replaces CUDA's."""
+    pytest.importorskip("nvidia.nvjitlink")
+    step = jax.jit(lambda w, x: w - jax.grad(lambda w: jnp.tanh(jnp.abs(x) @ w).sum())(w))
+    (size,) = plan(step, jnp.zeros((256, 256)), jnp.zeros((32, 256)), devices=(8,)).sizes
+    assert size.collectives == {"all-reduce": 1}
+
+
+B, T, N, H = 4, 1024, 8, 64  # of each device
+
+
+def attention_step(implementation: str | None) -> Any:
+    """A gradient of causal attention over a scan of layers, whose stacks are saved and read by slices."""
+
+    @jax.jit
+    def step(ws: jax.Array, x: jax.Array) -> jax.Array:
+        def layer(x: jax.Array, w: jax.Array) -> tuple[jax.Array, None]:
+            q, k, v = (a.reshape(*x.shape[:2], N, H) for a in jnp.split(x @ w, 3, -1))
+            out = jax.nn.dot_product_attention(q, k, v, is_causal=True, implementation=implementation)
+            return x + out.reshape(x.shape), None
+
+        def loss(ws: jax.Array) -> jax.Array:
+            y, _ = jax.lax.scan(layer, x.astype(jnp.bfloat16), ws.astype(jnp.bfloat16))
+            return (y.astype(jnp.float32) ** 2).mean()
+
+        return ws - 0.1 * jax.grad(loss)(ws)
+
+    return step
+
+
+def attention_plan(implementation: str | None) -> SizePlan:
+    arguments = jnp.zeros((3, N * H, 3 * N * H)), jnp.zeros((B, T, N * H))
+    return plan(attention_step(implementation), *arguments, devices=(8,)).sizes[0]
+
+
+def test_flash_attention_is_planned() -> None:
+    plain, fused = attention_plan("xla"), attention_plan("cudnn")
+    assert fused.collectives == plain.collectives and not fused.unknown_kernels
+    # two products forward and five backward, over half of the scores, in each of three layers
+    scores = B * N * T * T
+    assert fused.flops - 3 * 3 * 2 * B * T * N * H * 3 * N * H == pytest.approx(
+        3 * 7 * 2 * scores * H / 2, rel=0.01
+    )
+    assert fused.bytes < plain.bytes / 3 and fused.temp_bytes < plain.temp_bytes / 3
+    assert not any(each.shape.dims[-2:] == (T, T) for each in fused.live)
+    assert plain.live[0].shape.dims[-2:] == (T, T) and plain.live[0].source.startswith("test_plan_real.py:")
+
+
+def test_a_scan_moves_its_slices_and_not_its_stacks() -> None:
+    """The traffic of a scan with a gradient grows with its layers, and not with their square."""
+    step = attention_step("cudnn")
+    x = jnp.zeros((B, T, N * H))
+    few, many = (
+        plan(step, jnp.zeros((n, N * H, 3 * N * H)), x, devices=(1,)).sizes[0].bytes for n in (4, 16)
+    )
+    assert many / few == pytest.approx(16 / 4, rel=0.15)
+
+
+def pallas_step(cost: Any = None) -> Any:
+    pl = pytest.importorskip("jax.experimental.pallas")
+
+    def double(x_ref: Any, o_ref: Any) -> None:
+        o_ref[...] = x_ref[...] * 2
+
+    def step(w: jax.Array, x: jax.Array) -> jax.Array:
+        h = x @ w
+        call = pl.pallas_call(
+            double, out_shape=jax.ShapeDtypeStruct(h.shape, h.dtype), name="twice", cost_estimate=cost
+        )
+        return jnp.tanh(call(h))
+
+    return jax.jit(step)
+
+
+def test_a_pallas_kernel_is_a_call_of_known_work() -> None:
+    from jax.experimental import pallas as pl
+
+    arguments = jnp.zeros((512, 512)), jnp.zeros((256, 512))
+    product, nbytes = 2 * 256 * 512 * 512, 2 * 256 * 512 * 4
+    said = pl.CostEstimate(flops=10**12, bytes_accessed=10**9, transcendentals=0)
+    for step, kernels, extra in (
+        (pallas_step(said), None, 10**12),
+        (pallas_step(), {"twice": (5e12, 1e9)}, 5e12),
+        (pallas_step(said), {"twice": (5e12, 1e9)}, 5e12),  # the reader's word counts
+    ):
+        step_plan = plan(step, *arguments, devices=(1,), batch=(1,), kernels=kernels)
+        assert step_plan.sizes[0].flops == product + extra
+        assert not step_plan.sizes[0].unknown_kernels and "arithmetic is not known" not in str(step_plan)
+    unknown = plan(pallas_step(), *arguments, devices=(1,), batch=(1,))
+    assert unknown.sizes[0].flops == product and unknown.sizes[0].bytes > nbytes
+    assert "--kernel twice=FLOPS,BYTES of one run" in str(unknown)
+
+
+def test_a_custom_call_that_is_not_here_is_compiled() -> None:
+    def step(x: jax.Array) -> jax.Array:
+        call = jax.ffi.ffi_call("my_library_kernel", jax.ShapeDtypeStruct(x.shape, x.dtype))
+        return jnp.sin(call(jnp.cos(x)))
+
+    step_plan = plan(jax.jit(step), jnp.zeros((64, 64)), devices=(1,), batch=(0,))
+    assert step_plan.sizes[0].unknown_kernels == ("my_library_kernel",)
+
+
+def test_a_pipelines_useful_work_is_that_of_its_micro_batches() -> None:
+    """Three products for each of sixteen micro-batches; one device alone needs no gradient of its input."""
+    one, eight = plan(other_styles.pipeline, devices=(1, 8)).sizes
+    product = 2 * 4 * 256 * 256
+    assert one.exchanges == () and one.flops == 2 * 16 * product
+    assert eight.flops * eight.useful == pytest.approx(3 * 16 * product)
