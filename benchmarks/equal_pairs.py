@@ -1,13 +1,12 @@
-"""How often equal programs are called different, by the rules as `jaxperf measure` and `compare` apply them.
+"""How often equal programs are called different by `Ratio`, as `jaxperf measure` applies it.
 
     python benchmarks/equal_pairs.py
     python benchmarks/equal_pairs.py --loaded
     python benchmarks/equal_pairs.py --percent 5 --pairs 100
-    python benchmarks/equal_pairs.py --rules compare
 
-Both programs are the compiled loop of verdicts.py. The exit status is 1 where `Ratio` told so
-many pairs of equal programs apart that a chance of 5 % is ruled out. The share of `compare` is only shown. It
-judges two runs, one after the other, and no rule can know that a shared host changed its speed between them.
+The program is one compiled loop. How many steps it takes is an argument, so 1050 steps instead of 1000 are a
+true difference of 5 % in the same machine code. The exit status is 1 where so many pairs of equal programs
+were told apart that a chance of 5 % is ruled out.
 """
 
 from __future__ import annotations
@@ -19,12 +18,19 @@ if __name__ == "__main__":
 
 import contextlib
 import os
-from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import jax
+
+    from jaxperf.result import Decision
 
 REPORT = 50  # pairs between two lines
+STEPS = 1000  # a millisecond; a call costs 40 us besides, so 5 % more steps than 100 take 3.5 % more time
+WRONG = 0.05  # the rule states this chance of a wrong verdict
 
 
 @dataclass(frozen=True)
@@ -32,47 +38,71 @@ class Config:
     """How many pairs, of what."""
 
     pairs: int = 400
-    percent: Literal[0, 2, 5, 10, 20] = 0  # how much more work the second program does
+    percent: int = 0  # how much more work the second program does
     loaded: bool = False  # beside a busy program on each core
-    rules: tuple[Literal["Ratio", "compare"], ...] = ("Ratio", "compare")
+
+
+@dataclass(frozen=True)
+class Share:
+    """How many of how many trials, and the 95 % interval of the true share (exact binomial)."""
+
+    count: int
+    trials: int
+
+    def below(self, share: float) -> Decision:
+        """Return whether it is; undecided if it exceeds `share` by no more than chance allows."""
+        if self.count < share * self.trials:
+            return True
+        return False if self._ends()[0] >= share else None
+
+    def __str__(self) -> str:
+        low, high = self._ends()
+        return f"{self.count} of {self.trials} ({low:.1%} to {high:.1%})"
+
+    def _ends(self) -> tuple[float, float]:
+        from scipy.stats import binomtest
+
+        ends = binomtest(self.count, self.trials).proportion_ci(0.95)
+        return float(ends.low), float(ends.high)
+
+
+def programs(percent: int) -> dict[str, Callable[[], jax.Array]]:
+    """Return two programs, of which the second takes `percent` more steps; a call takes about 1 ms."""
+    import jax
+    import jax.numpy as jnp
+
+    x = jnp.eye(32)
+
+    @jax.jit
+    def loop(x: jax.Array, steps: jax.Array) -> jax.Array:
+        return jax.lax.fori_loop(0, steps, lambda _, y: jnp.tanh(y @ x), x)
+
+    counts = {"base": STEPS, "other": round(STEPS * (1 + percent / 100))}
+    return {name: partial(loop, x, jax.device_put(jnp.int32(count))) for name, count in counts.items()}
 
 
 def main(config: Config) -> int:
     """Print, every so many pairs, how many were told apart so far; 1 if `Ratio` breaks its promise."""
     os.environ |= {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "1"}  # before JAX is imported
-    import verdicts
-
+    from jaxperf.measure import interleaved
     from jaxperf.measure.keep_awake import cores_busy
     from jaxperf.measure.other_load import other_load
+    from jaxperf.result import ratio
     from jaxperf.result.machine import cores
 
-    parts, other = verdicts.programs(config.percent), f"{config.percent} %" if config.percent else "equal"
-    pair = {name: parts[name] for name in (verdicts.BASE, other)}
-    trial = {
-        "Ratio": partial(verdicts.in_rounds, pair, rounds=15, budget_s=5.0),
-        "compare": partial(verdicts.in_runs, pair),
-    }
-    judge = {"Ratio": verdicts.by_ratio, "compare": verdicts.by_ranks}
-    counters = {rule: Counter[str]() for rule in config.rules}
+    pair = programs(config.percent)
     load = cores_busy(cores()) if config.loaded else contextlib.nullcontext()
-    shares = dict[str, verdicts.Share]()
+    apart, rounds = 0, 0
     with load, other_load() as watch:
         for number in range(1, config.pairs + 1):
-            for rule, count in counters.items():
-                values = trial[rule]()
-                decision = judge[rule](values[verdicts.BASE], values[other])
-                count["apart"] += decision in ("slower", "faster")
-                count["values"] += len(values[other].values)
+            rows = interleaved(pair, count=15, budget_s=5.0)
+            apart += ratio(rows["other"], rows["base"]).word in ("slower", "faster")
+            rounds += len(rows["base"].values)
             if number % REPORT == 0 or number == config.pairs:
-                shares = {rule: verdicts.Share(count["apart"], number) for rule, count in counters.items()}
-                statements = (
-                    f"{rule} in {shares[rule]}, {count['values'] / number:.0f} values per program"
-                    for rule, count in counters.items()
-                )
-                print(f"told apart: {'; '.join(statements)}", flush=True)
+                share = Share(apart, number)
+                print(f"told apart: {share}, {rounds / number:.0f} rounds per pair", flush=True)
     print(watch)
-    broken = "Ratio" in shares and shares["Ratio"].below(verdicts.WRONG) is False
-    return int(broken and not config.percent)
+    return int(share.below(WRONG) is False and not config.percent)
 
 
 if __name__ == "__main__":

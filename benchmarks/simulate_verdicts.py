@@ -2,10 +2,9 @@
 
     python benchmarks/simulate_verdicts.py
 
-Each row is a spread of the values (interquartile range over median). Runs stop as those of `measure` do with
-its default settings for calls of 2 ms or less: after 0.25 s, which are 125 values, if their spread is at most
-2 %, or after 200. The columns "measure" are of rounds that stop as those of `jaxperf measure` do: after 15 if
-their ratio is known within 2 % by then, later, or after 1000.
+Each row is a spread (interquartile range over median): for the rank test of `jaxperf compare`, of the
+medians of processes; for `Ratio`, of the values. The column "measure" is of rounds that stop as those of
+`jaxperf measure` do: after 15 if their ratio is known within 2 % by then, later, or after 1000.
 """
 
 from __future__ import annotations
@@ -18,16 +17,14 @@ if __name__ == "__main__":
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
-from verdicts import by_ranks, by_ratio
-
+from jaxperf.compare.results import ALPHA, LEAST
 from jaxperf.measure.rounds import rounds_to_add
-from jaxperf.result import Measurement
+from jaxperf.result import ranks, ratio_of
 
 SPREADS = (0.01, 0.02, 0.03, 0.04, 0.05, 0.06, 0.08, 0.12)
 ROUNDS = (6, 12, 20, 40, 100)
-SETTLED = 125  # values in 0.25 s
+RUNS = (4, 7, 12)
 MOST = 1000  # rounds that fit into the 5 s of `jaxperf measure`, for calls of 2 ms
 IQR_OF_SIGMA = 1.349
 
@@ -40,64 +37,54 @@ class Config:
     difference: float = 0.05  # the true one
 
 
-def values(
-    rng: random.Random, spread: float, factor: float, stop: Callable[[list[float]], bool]
-) -> Measurement:
-    """Draw lognormal values until `stop` has seen enough."""
-    drawn: list[float] = []
-    while not stop(drawn):
-        drawn.append(factor * rng.lognormvariate(0, spread / IQR_OF_SIGMA))
-    return Measurement("m", "s", tuple(drawn))
+def values(rng: random.Random, number: int, spread: float, factor: float = 1.0) -> list[float]:
+    """Draw lognormal values."""
+    return [factor * rng.lognormvariate(0, spread / IQR_OF_SIGMA) for _ in range(number)]
 
 
-def settled(drawn: list[float]) -> bool:
-    """Return whether the rule of `measure` would stop here."""
-    if len(drawn) < SETTLED or len(drawn) >= 200:
-        return len(drawn) >= 200
-    return Measurement("m", "s", tuple(drawn)).rel_iqr <= 0.02
+def by_ratio(base: list[float], other: list[float]) -> str:
+    """Return the verdict of `Ratio`."""
+    return ratio_of([b / a for a, b in zip(base, other, strict=True)]).word
 
 
-def _full(number: int, drawn: list[float]) -> bool:
-    return len(drawn) >= number
+def by_ranks(base: list[float], other: list[float]) -> str:
+    """Return the verdict of `jaxperf compare` on one row."""
+    if ranks.p_value(base, other, least=LEAST) > ALPHA:
+        return "undecided"
+    return "slower" if ranks.ratio(base, other) > 1 else "faster"
 
 
-def rounds_that_stop(rng: random.Random, spread: float, factor: float) -> list[Measurement]:
+def rounds_that_stop(rng: random.Random, spread: float, factor: float) -> tuple[list[float], list[float]]:
     """Draw two programs' values in rounds, until these know the ratio."""
     first: list[float] = []
     other: list[float] = []
     more = 15
     while more and len(first) < MOST:
-        for _ in range(more):
-            first.append(rng.lognormvariate(0, spread / IQR_OF_SIGMA))
-            other.append(factor * rng.lognormvariate(0, spread / IQR_OF_SIGMA))
+        first += values(rng, more, spread)
+        other += values(rng, more, spread, factor)
         more = rounds_to_add(first, other)
-    return [Measurement("m", "s", tuple(values)) for values in (first, other)]
+    return first, other
 
 
 def main(config: Config) -> int:
-    """Print a row per spread: how often each rule is right, and wrong about equal runs."""
-    heads = "".join(f"{f'{n} rounds':>11}" for n in ROUNDS)
-    print(f"{'spread':>6}  {'compare':>8} {'wrong':>6}  {'measure':>8} {'wrong':>6} {'rounds':>6}  {heads}")
+    """Print a row per spread: how often each rule is right, and wrong about equal programs."""
+    slower = 1 + config.difference
+    rows: dict[str, Callable[[random.Random, float, float], str]] = {}
+    for n in RUNS:
+        rows[f"{n} runs"] = lambda rng, s, f, n=n: by_ranks(values(rng, n, s), values(rng, n, s, f))
+    rows["measure"] = lambda rng, s, f: by_ratio(*rounds_that_stop(rng, s, f))
+    for n in ROUNDS:
+        rows[f"{n} rounds"] = lambda rng, s, f, n=n: by_ratio(values(rng, n, s), values(rng, n, s, f))
+    print("finds a true difference (is wrong about equal programs)")
+    print(f"{'spread':>6}" + "".join(f"{name:>15}" for name in rows))
     for spread in SPREADS:
         rng = random.Random(0)
-        counts: dict[object, int] = dict.fromkeys(
-            ("found", "wrong", "slower", "differs", "taken", *ROUNDS), 0
-        )
-        for _ in range(config.trials):
-            base, equal, slow = (values(rng, spread, f, settled) for f in (1, 1, 1 + config.difference))
-            counts["found"] += by_ranks(base, slow) == "slower"
-            counts["wrong"] += by_ranks(base, equal) in ("slower", "faster")
-            pair = rounds_that_stop(rng, spread, 1 + config.difference)
-            counts["slower"] += by_ratio(*pair) == "slower"
-            counts["taken"] += len(pair[0].values)
-            counts["differs"] += by_ratio(*rounds_that_stop(rng, spread, 1)) != "undecided"
-            for n in ROUNDS:
-                pair = [values(rng, spread, f, partial(_full, n)) for f in (1, 1 + config.difference)]
-                counts[n] += by_ratio(*pair) == "slower"
-        share = {what: count / config.trials for what, count in counts.items()}
-        rounds = "".join(f"{share[n]:11.0%}" for n in ROUNDS)
-        stopped = f"{share['slower']:8.0%} {share['differs']:6.1%} {share['taken']:6.0f}"
-        print(f"{spread:6.0%}  {share['found']:8.0%} {share['wrong']:6.1%}  {stopped}  {rounds}", flush=True)
+        cells = []
+        for verdict in rows.values():
+            found = sum(verdict(rng, spread, slower) == "slower" for _ in range(config.trials))
+            wrong = sum(verdict(rng, spread, 1.0) in ("slower", "faster") for _ in range(config.trials))
+            cells.append(f"{found / config.trials:.0%} ({wrong / config.trials:.1%})")
+        print(f"{spread:6.0%}" + "".join(f"{cell:>15}" for cell in cells), flush=True)
     return 0
 
 

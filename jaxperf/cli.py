@@ -249,9 +249,9 @@ def compare(words: list[str], _: tuple[str, ...]) -> int:
     parser.add_argument("--least", type=number(0, 1), default=0.02, metavar="X",
         help="the smallest difference that counts, as a fraction; 0.02 is 2 %")
     options = parser.parse_args(words)
-    from jaxperf.compare.comparison_text import render_comparison
+    from jaxperf.compare.comparison_blocks import comparison_blocks
     from jaxperf.compare.results import compare as compare_results
-    from jaxperf.result.terminal import console
+    from jaxperf.result import terminal
 
     a, b = _side(options.a), _side(options.b)
     toys = sorted({r.experiment for r in (*a, *b) if r.smoke})
@@ -260,7 +260,9 @@ def compare(words: list[str], _: tuple[str, ...]) -> int:
             f"{', '.join(toys)}: smoke runs, whose toy sizes decide nothing; compare runs without --smoke"
         )
     comparison = compare_results(a, b, alpha=options.alpha, least=options.least)
-    print(render_comparison(comparison, color=console().is_terminal), end="")
+    console = terminal.console()
+    color = console.is_terminal and not console.no_color
+    print(terminal.render_blocks(comparison_blocks(comparison), color=color, width=console.width), end="")
     return comparison.status
 
 

@@ -9,8 +9,8 @@ import jax
 import pytest
 import scipy.stats  # noqa: F401  pytester forgets what a test imports; neither this nor JAX can be imported twice
 
-import jaxperf.compare.results
 import jaxperf.measure
+from jaxperf.pytest_plugin import became_slower
 from jaxperf.result import Measurement
 
 pytest_plugins = ["pytester"]
@@ -49,12 +49,12 @@ def test_a_step_that_became_slower_fails_its_test_and_an_update_passes(run: Run)
     assert status == 0 and f"baseline stored: test_mine.py::test_step: step, {baseline}" in output
     stored = baseline.read_text()
     status, output = run(0.1)
-    assert status == 1 and "test_mine.py::test_step: step became slower: " in output
+    assert status == 1 and "became slower: test_mine.py::test_step: step, " in output
     assert " a call, " in output and " before, " in output and "Traceback" not in output
     assert baseline.read_text() == stored
     assert run(0.1, "--jaxperf-update")[0] == 0
     status, output = run(0.001)
-    assert status == 0 and "faster: test_mine.py::test_step: step, " in output
+    assert status == 0 and "test_mine.py::test_step: step, " in output and ", 0.01 times" in output
 
 
 def test_workers_of_xdist_report_to_the_terminal(run: Run, pytester: pytest.Pytester) -> None:
@@ -93,3 +93,25 @@ def test_without_the_fixture_nothing_is_printed_and_nothing_imported(pytester: p
     pytester.makepyfile(test_mine="import sys\ndef test_it(): assert 'jax' not in sys.modules\n")
     done = pytester.runpytest_subprocess("-q", "-p", "no:cacheprovider")
     assert done.ret == 0 and "jaxperf" not in done.stdout.str()
+
+
+@pytest.mark.parametrize(
+    ("factor", "spread", "aside", "fails"),
+    [
+        (1.4, 0.01, 0, False),
+        (1.6, 0.01, 0, True),
+        (1.6, 0.5, 0, False),  # the values of both overlap
+        (98.0, 0.65, 0, True),
+        (3.0, 0.01, 50, False),  # another program had the core
+        (98.0, 0.65, 50, True),
+    ],
+)
+def test_only_a_difference_that_noise_cannot_make_fails(
+    factor: float, spread: float, aside: int, fails: bool
+) -> None:
+    def measured(median: float) -> Measurement:
+        values = tuple(median * (1 + spread * (i - 10) / 10) for i in range(21))
+        return Measurement("step", "s", values, set_aside=(5 * median,) * aside)
+
+    assert became_slower(measured(1e-3), measured(factor * 1e-3), by=1.5) is fails
+    assert not became_slower(measured(factor * 1e-3), measured(1e-3), by=1.5)

@@ -24,26 +24,23 @@ Rows = dict[RowKey, Measurement]
 
 
 def pooled(results: Sequence[Result]) -> Rows:
-    """Return the measurements of one experiment; with several results, the values are their medians.
+    """Return the measurements of one experiment, whose values are the medians of its results.
 
     Raises:
       JaxperfError: a measurement's unit differs between the results.
     """
-    if len(results) == 1:
-        return measurements_by_key(results[0])
     measurements: dict[RowKey, list[Measurement]] = {}
     for result in results:
         for key, m in measurements_by_key(result).items():
             measurements.setdefault(key, []).append(m)
+    rows: Rows = {}
     for key, some in measurements.items():
         if len({m.unit for m in some}) > 1:
             raise JaxperfError(f"results of {key.experiment} on one side have different units; compare fewer")
-    return {
-        k: Measurement(
-            k.name, some[0].unit, tuple(m.median for m in some), disturbed=sum(not m.trusted for m in some)
-        )
-        for k, some in measurements.items()
-    }
+        medians = tuple(m.median for m in some)
+        disturbed = sum(not m.trusted for m in some)
+        rows[key] = Measurement(key.name, some[0].unit, medians, disturbed=disturbed)
+    return rows
 
 
 def measurements_by_key(result: Result) -> Rows:

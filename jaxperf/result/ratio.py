@@ -1,7 +1,7 @@
 """Compare paired values: the median of per-round ratios, its exact interval, and the decision.
 
 A busy machine slows down all programs of a round, so the ratio of two values from one round varies less than
-either value. Values that were not interleaved are compared by ranks instead (`compare/ranks.py`).
+either value. Values that were not interleaved are compared by ranks instead (`ranks.py`).
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from rich.console import Console
 from rich.table import Table as RichTable
@@ -138,9 +138,29 @@ def head(console: Console, result: Result) -> None:
 
 def render_text(results: Sequence[Result], *, color: bool = False, width: int = 100) -> str:
     """Return complete results as text."""
+    out, screen = _text_console(color=color, width=width)
+    for result in results:
+        head(screen, result)
+        for block in result.blocks:
+            try:
+                show(screen, block)
+            except (ArithmeticError, ValueError) as e:  # a file may hold numbers that break every statistic
+                print_line(screen, f"{block.kind} left out, its values cannot be shown: {e}")
+    return _without_trailing_blanks(out)
+
+
+def render_blocks(blocks: Iterable[Block], *, color: bool = False, width: int = 100) -> str:
+    """Return blocks as text."""
+    out, screen = _text_console(color=color, width=width)
+    for block in blocks:
+        show(screen, block)
+    return _without_trailing_blanks(out)
+
+
+def _text_console(*, color: bool, width: int) -> tuple[io.StringIO, Console]:
     out = io.StringIO()
     # rich would show HTML in a notebook, and write nothing to `out`
-    con = Console(
+    return out, Console(
         file=out,
         width=width,
         highlight=False,
@@ -148,11 +168,7 @@ def render_text(results: Sequence[Result], *, color: bool = False, width: int = 
         no_color=not color,
         force_jupyter=False,
     )
-    for result in results:
-        head(con, result)
-        for block in result.blocks:
-            try:
-                show(con, block)
-            except (ArithmeticError, ValueError) as e:  # a file may hold numbers that break every statistic
-                print_line(con, f"{block.kind} left out, its values cannot be shown: {e}")
+
+
+def _without_trailing_blanks(out: io.StringIO) -> str:
     return "\n".join(row.rstrip() for row in out.getvalue().splitlines()) + "\n"

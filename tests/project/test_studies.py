@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import random
 import re
-from functools import partial
 from typing import Any
 
 import pytest
@@ -14,44 +12,50 @@ from studies import study
 from jaxperf.result import Measurement
 
 
-def test_simulated_runs_stop_as_those_of_measure_do() -> None:
+def test_simulated_verdicts_are_right_where_noise_is_small(capsys: pytest.CaptureFixture[str]) -> None:
     simulate = study("simulate_verdicts")
-    counts = [
-        len(simulate.values(random.Random(0), spread, 1.0, simulate.settled).values)
-        for spread in (0.001, 0.5)
-    ]
-    assert counts == [125, 200]
+    simulate.SPREADS, simulate.MOST = (0.002,), 40
+    assert simulate.main(simulate.Config(trials=5)) == 0
+    *_, row = capsys.readouterr().out.splitlines()
+    assert row.count("100% (0.0%)") == len(simulate.RUNS) + 1 + len(simulate.ROUNDS)
 
 
 @pytest.mark.parametrize(("percent", "ratio", "status"), [(0, 2.0, 1), (20, 2.0, 0), (0, 1.0, 0)])
-def test_pairs_are_counted_by_both_rules_and_a_broken_promise_of_ratio_is_the_status(
+def test_pairs_are_counted_and_a_broken_promise_is_the_status(
     percent: int,
     ratio: float,
     status: int,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Told apart every time: wrong where they are equal, right where they are not. Last, by one rule."""
-    pairs, count = study("equal_pairs"), 12
-    verdicts = study("verdicts")
+    """Told apart every time: wrong where they are equal, right where they are not."""
+    pairs = study("equal_pairs")
 
-    def trial(other: float, parts: dict[str, Any], **_: Any) -> dict[str, Measurement]:
+    def trial(parts: dict[str, Any], **_: Any) -> dict[str, Measurement]:
         return {
-            name: Measurement(name, "s", tuple(t * (1 + i / 1000) for i in range(12)))
-            for name, t in zip(parts, (1.0, other), strict=True)
+            name: Measurement(name, "s", tuple(t * (1 + i / 1000) for i in range(12)), rounds="one")
+            for name, t in zip(parts, (1.0, ratio), strict=True)
         }
 
-    monkeypatch.setattr(verdicts, "in_rounds", partial(trial, ratio))
-    monkeypatch.setattr(verdicts, "in_runs", partial(trial, 2.0))
-    assert pairs.main(pairs.Config(pairs=count, percent=percent)) == status
+    monkeypatch.setattr("jaxperf.measure.interleaved", trial)
+    assert pairs.main(pairs.Config(pairs=12, percent=percent)) == status
     [shares, others] = capsys.readouterr().out.splitlines()
-    all_of_them = "12 of 12 (73.5% to 100.0%)"
-    rounds = all_of_them if ratio > 1 else "0 of 12 (0.0% to 26.5%)"
-    each = "12 values per program"
-    assert shares == f"told apart: Ratio in {rounds}, {each}; compare in {all_of_them}, {each}"
+    all_of_them, none = "12 of 12 (73.5% to 100.0%)", "0 of 12 (0.0% to 26.5%)"
+    assert shares == f"told apart: {all_of_them if ratio > 1 else none}, 12 rounds per pair"
     assert others.startswith("other programs used ")
-    assert pairs.main(pairs.Config(pairs=count, percent=percent, rules=("compare",))) == 0
-    assert capsys.readouterr().out.splitlines()[0] == f"told apart: compare in {all_of_them}, {each}"
+
+
+def test_a_pair_differs_by_its_steps_alone() -> None:
+    base, other = study("equal_pairs").programs(5).values()
+    assert (int(base.args[1]), int(other.args[1])) == (1000, 1050) and base.func is other.func
+    assert base().shape == other().shape and base.func._cache_size() == 1
+
+
+def test_a_share_is_refuted_only_beyond_what_chance_does_in_so_many_trials() -> None:
+    """23 of 400: 3.7 to 8.5 % by the exact binomial interval."""
+    share = study("equal_pairs").Share
+    assert [share(n, 400).below(0.05) for n in (0, 19, 20, 23, 40)] == [True, True, None, None, False]
+    assert str(share(23, 400)) == "23 of 400 (3.7% to 8.5%)"
 
 
 @pytest.mark.thorough
@@ -59,7 +63,7 @@ def test_real_pairs_beside_busy_programs(capsys: pytest.CaptureFixture[str]) -> 
     pairs = study("equal_pairs")
     assert pairs.main(pairs.Config(pairs=2, percent=20, loaded=True)) == 0
     shares, _ = capsys.readouterr().out.splitlines()
-    assert re.fullmatch(r"told apart: Ratio in \d of 2 .*; compare in \d of 2 .*, \d+ values .*", shares)
+    assert re.fullmatch(r"told apart: \d of 2 .*, \d+ rounds per pair", shares)
 
 
 @pytest.mark.thorough

@@ -8,31 +8,12 @@ and a bootstrap of a median of seven values misses its level.
 
 from __future__ import annotations
 
-import itertools
 import math
 import statistics
 from collections.abc import Hashable, Mapping, Sequence
 from typing import TypeVar
 
 K = TypeVar("K", bound=Hashable)
-BLOCKS = 12
-STRETCHES, PER_STRETCH = 10, 3  # in a stretch of two values, an outlier would move the median
-
-
-def blocks(values: Sequence[float], *, most: int = BLOCKS) -> list[float]:
-    """Return the values, or, if there are more than `most`, the medians of `most` consecutive stretches."""
-    n = len(values)
-    if n <= most:
-        return list(values)
-    cuts = [round(i * n / most) for i in range(most + 1)]
-    return [statistics.median(values[i:j]) for i, j in itertools.pairwise(cuts)]
-
-
-def overlap(a: Sequence[float], b: Sequence[float]) -> bool:
-    """Return whether the ranges of the stretches' medians of `a` and `b` overlap."""
-    most = max(1, min(STRETCHES, min(len(a), len(b)) // PER_STRETCH))
-    x, y = blocks(a, most=most), blocks(b, most=most)
-    return min(x) <= max(y) and min(y) <= max(x)
 
 
 def ratio(a: Sequence[float], b: Sequence[float]) -> float:
@@ -64,7 +45,7 @@ def interval(a: Sequence[float], b: Sequence[float], *, alpha: float) -> tuple[f
     between = np.sqrt(ratios[1:] * ratios[:-1])  # the ranks change only at the ratios
     accepted = np.flatnonzero(mannwhitneyu(x[:, None] * between, y[:, None], axis=0).pvalue > alpha)
     if not len(accepted):
-        return (ratio(a, b),) * 2
+        return ratio(a, b), ratio(a, b)
     return float(ratios[accepted[0]]), float(ratios[accepted[-1] + 1])
 
 
@@ -76,9 +57,9 @@ def smallest_p(n: int, m: int) -> float:
 def testable(smallest: Mapping[K, float], alpha: float) -> set[K]:
     """Return the rows that could be significant at all, given their number (Tarone's rule)."""
     for count in range(1, len(smallest) + 1):
-        able = {i for i, p in smallest.items() if p <= alpha / count}
-        if len(able) <= count:
-            return able
+        possible = {i for i, p in smallest.items() if p <= alpha / count}
+        if len(possible) <= count:
+            return possible
     return set()
 
 
