@@ -79,8 +79,11 @@ def parts(name: str) -> list[tuple[str, str]]:
         blocks = [(cell.source, cell.markdown) for cell in cells.read(SCRIPTS / f"{name}.py")]
     parts: list[tuple[str, list[str]]] = []
     for text, markdown in blocks:
+        in_code = not markdown
         for line in text.split("\n"):
-            head = re.match(r"#{1,4} (.*)", line) if markdown else None
+            if markdown and line.startswith("```"):
+                in_code = not in_code  # where a line with # is a comment
+            head = None if in_code else re.match(r"#{1,4} (.*)", line)
             if head:
                 parts.append((head[1].strip(), []))
             if parts:
