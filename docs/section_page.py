@@ -18,11 +18,10 @@ from page_figures import figure
 
 from jaxperf.chapter import catalogue, cells
 from jaxperf.chapter.display import ALT
-from jaxperf.chapter.notebooks import FIRST
+from jaxperf.chapter.notebooks import FIRST, PICTURE
 from jaxperf.result import Environment
 
 ROOT = Path(__file__).resolve().parents[1]
-IMAGE = re.compile(r"!\[([^]]*)\]\(")
 DETAILS = re.compile(r"<details>\s*<summary>(.*?)</summary>[ \t]*(.*?)(</details>|$)", re.S)
 BORROWED = '<p class="fact">Your run left the answers out; this is from the run that the book keeps:</p>'
 SPEED = "This is a run at toy size: it shows what the code does, and its times mean nothing."
@@ -202,8 +201,14 @@ def with_formulas(text: str) -> str:
 
 
 def one_line_pictures(text: str) -> str:
-    """Put the alternative text of each picture on one line, since MyST joins lines without a blank."""
-    return IMAGE.sub(lambda image: f"![{' '.join(image[1].split())}](", text)
+    """Put the texts of each picture on one line, since MyST joins lines without a blank."""
+
+    def joined(picture: re.Match[str]) -> str:
+        alt, path, caption = picture.groups()
+        title = f' "{" ".join(caption.split())}"' if caption else ""
+        return f"![{' '.join(alt.split())}]({path}{title})"
+
+    return PICTURE.sub(joined, text)
 
 
 @cache

@@ -218,6 +218,8 @@ def test_prose_keeps_markdown_within_folded_parts(section_page: Any) -> None:
     assert inside == "**No.**" and end == "</details>"
     several = "<details><summary>Answer</summary>\n\nOne.\n\nTwo.\n\n</details>"
     assert section_page.prose(several) == several.replace("<details>", '<details class="answer">')
+    picture = section_page.prose('![Two\nboxes.](images/a.svg\n"A\ncaption.")')
+    assert picture == '![Two boxes.](images/a.svg "A caption.")'
     broken = section_page.prose("# Title\nA question? After this\nsection you can\n- a", first=True)
     assert "A question?\n\nAfter this" in broken
     assert section_page.prose("# Title\nA question? After this section you can\n- a", first=True) == (
