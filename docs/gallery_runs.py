@@ -79,7 +79,7 @@ def watch_program(path: Path, cause: str, line: int, devices: int) -> tuple[str,
     set_up_jax(devices)
     import jaxperf
     from jaxperf.watch.report.analysis import Analysis
-    from jaxperf.watch.rules.find import find_causes
+    from jaxperf.watch.rules import find_causes
 
     with contextlib.redirect_stdout(io.StringIO()), jaxperf.watch(path.name, show=False) as outcome:
         runpy.run_path(str(path), run_name="__main__")

@@ -132,7 +132,7 @@ def watch(words: list[str], arguments: tuple[str, ...]) -> int:
         "eager, data, python, memory, program, float64, debug, or any; several with commas between them")
     flags = parser.parse_args(words)
     from jaxperf.watch import run_module, run_script
-    from jaxperf.watch.fail_on import parse_kinds
+    from jaxperf.watch.rules.table import parse_kinds
 
     options: dict[str, Any] = {
         "profile": flags.profile, "json": flags.json, "fail_on": parse_kinds(flags.fail_on)

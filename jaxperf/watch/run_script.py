@@ -24,11 +24,11 @@ from jaxperf.errors import JaxperfError
 from jaxperf.process import FAILED, INTERRUPTED, Stopped, say
 from jaxperf.result.store import check_writable
 from jaxperf.watch.context import deliver_report, how_it_ended
-from jaxperf.watch.fail_on import failures
 from jaxperf.watch.observe.stuck import Guard
 from jaxperf.watch.report import text
 from jaxperf.watch.report.analysis import Analysis
-from jaxperf.watch.rules.find import find_causes
+from jaxperf.watch.rules import find_causes
+from jaxperf.watch.rules.table import failures
 from jaxperf.watch.session import Watcher
 
 
@@ -138,7 +138,7 @@ def _watched(
     if json:
         json = check_writable(json)
     sys.argv, stderr = argv, sys.stderr  # the program may replace its streams
-    watcher, process = Watcher(name, profile=profile), os.getpid()
+    watcher, process = Watcher(name, profile=profile, starts=True), os.getpid()
     refused: list[str] = []
 
     def finish(ended: str) -> None:

@@ -6,7 +6,9 @@ JAX is not imported before the program imports it, because the program may set e
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
+import os
 import sys
 import threading
 import time
@@ -59,10 +61,14 @@ class Record:
     settings: dict[str, Place] = field(default_factory=dict)  # JAX settings that were on
     backend: str = ""  # the platform of the devices that JAX uses by default
     call_sites: list[CallSite] = field(default_factory=list)
+    called_back: list[StackSample] = field(default_factory=list)  # in threads of JAX
+    parameters: dict[tuple[str, str], dict[str, set[str]]] = field(default_factory=dict)  # see `Sampler`
     modules: list[str] = field(default_factory=list)  # the program's own files
     compile_cache: str = ""  # the folder of JAX's compile cache
     small_puts: dict[Place, list[float]] = field(default_factory=dict)  # times, by line
     jax_version: tuple[int, ...] = ()
+    before_s: float = 0.0  # processor time of the process before the program began
+    closed_s: float = 0.0  # processor time of the process when the program ended
     losses: Losses = field(default_factory=Losses)  # what errors inside the watch cost
 
     @property
@@ -88,10 +94,12 @@ class Watcher:
     Args:
       name: the program's name in the report.
       profile: run JAX's profiler in short windows.
+      starts: whether the process has done nothing else before.
     """
 
-    def __init__(self, name: str, *, profile: bool = True) -> None:
+    def __init__(self, name: str, *, profile: bool = True, starts: bool = False) -> None:
         self.name = name
+        self.before_s = time.process_time() if starts else 0.0
         self.losses = Losses()
         self.listener, self.waits = Listener(self.losses), Waits(self.losses)
         self.puts, self.replacements = Puts(self.losses), hooks.Replacements()
@@ -112,6 +120,8 @@ class Watcher:
         if _open_watch is not None:
             raise JaxperfError(f"{_open_watch.name} is being watched already; close that watch first")
         _open_watch = self
+        if hasattr(os, "register_at_fork"):
+            _leave_in_children()
         self.start = time.perf_counter()
         with self.losses.guard("what JAX does"):
             if "jax" in sys.modules:
@@ -124,6 +134,14 @@ class Watcher:
         with self.losses.guard("samples of the program's lines"):
             self.sampler.open()
 
+    def leave(self) -> None:
+        """Remove all hooks in a forked child, which is not watched."""
+        global _open_watch
+        _open_watch = None
+        with self.losses.guard("a forked child"):
+            self._undo.close()
+        self.sampler.close()
+
     def follow(self, thread: threading.Thread) -> None:
         """Watch another thread from now on, after the watched one has ended."""
         if thread.ident is not None:
@@ -133,7 +151,7 @@ class Watcher:
     def close(self) -> Record:
         """End the watch, remove all hooks, and return what was recorded."""
         global _open_watch
-        end, ask = time.perf_counter(), self.losses.ask
+        end, ask, closed_s = time.perf_counter(), self.losses.ask, time.process_time()
         with self.losses.guard("the end of sampling"):
             self.sampler.close()
         with self.losses.guard("a pause of the hooks"):
@@ -180,10 +198,14 @@ class Watcher:
             settings=self.listener.settings,
             backend=ask("the platform", lambda: str(jax.default_backend()), "") if jax and started else "",
             call_sites=ask("lines of calls", lambda: sorted(self.sampler.call_sites.sites), []),
+            called_back=self.sampler.called_back,
+            parameters=self.sampler.parameters,
             modules=ask("the program's files", _program_files, []),
             compile_cache=str(getattr(getattr(jax, "config", None), "jax_compilation_cache_dir", None) or ""),
             small_puts=ask("small arrays put on a device", lambda: self.puts.small, {}),
             jax_version=self._version(jax),
+            before_s=self.before_s,
+            closed_s=closed_s,
             losses=self.losses,
         )
 
@@ -328,6 +350,12 @@ class Watcher:
                 f"no window of the profiler of JAX {version} saw a program being called, although devices "
                 "compute; findings about calls and copies lack it"
             )
+
+
+@functools.cache  # a registration cannot be undone
+def _leave_in_children() -> None:
+    """Leave no hook of a watch in a forked child."""
+    os.register_at_fork(after_in_child=lambda: _open_watch.leave() if _open_watch else None)
 
 
 def _program_files() -> list[str]:

@@ -12,7 +12,7 @@ import pytest
 from jaxperf import cli
 from jaxperf.compare import gate
 from jaxperf.compare.gate import Gate
-from jaxperf.watch.fail_on import parse_kinds
+from jaxperf.watch.rules.table import parse_kinds
 
 yaml = pytest.importorskip("yaml")
 ROOT = Path(__file__).parents[2]

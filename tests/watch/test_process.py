@@ -152,6 +152,30 @@ def test_a_forked_child_has_no_report_and_the_program_may_remove_its_listeners(t
     assert "Traced and compiled" in err and "train.py:7" in err and "lost what" not in err
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+def test_a_forked_child_has_no_handler_and_no_hook_of_the_watch(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "import os, signal, sys, warnings\n"
+        "import jax, numpy as np\n"
+        "import jax.numpy as jnp\n"
+        "warnings.simplefilter('ignore')\n"
+        "x = float(jnp.ones(3)[0])\n"
+        "if not (child := os.fork()):\n"
+        "    handlers = [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)]\n"
+        "    print(handlers, sys.getswitchinterval(), signal.set_wakeup_fd(-1))\n"
+        "    print([hasattr(f, '__wrapped__') for f in (np.asarray, jnp.array, jax.device_get)])\n"
+        "    print(jax.config.jax_explain_cache_misses, flush=True)\n"
+        "    os.kill(os.getpid(), signal.SIGTERM)\n"
+        "print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n"
+    )
+    alone = subprocess.run(
+        [sys.executable, "train.py"], cwd=tmp_path, env=child_environment() | {"JAX_PLATFORMS": "cpu"},
+        capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    status, out, _ = run(tmp_path, "watch", "train.py")
+    assert (status, out) == (alone.returncode, alone.stdout) and out.endswith("-15\n")
+
+
 @pytest.mark.thorough
 def test_ctrl_c_ends_a_real_process_in_the_middle_of_a_window_with_one_report(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(

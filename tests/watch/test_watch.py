@@ -17,11 +17,10 @@ import jaxperf
 from jaxperf.chapter import catalogue
 from jaxperf.result import Code, Text
 from jaxperf.watch import Watched
-from jaxperf.watch.advice.advice import _OTHER, _TEXTS, advice_for
-from jaxperf.watch.finding import Finding
 from jaxperf.watch.observe.source_location import shorten_path
 from jaxperf.watch.report.analysis import Analysis
-from jaxperf.watch.rules import find
+from jaxperf.watch.rules import table as find
+from jaxperf.watch.rules.table import _OTHER, CAUSES, Finding, advice_for
 
 PROGRAMS = Path(__file__).parents[1] / "slow_programs"
 FAST = [
@@ -72,7 +71,7 @@ def test_every_section_that_advice_names_is_a_heading_of_the_chapter() -> None:
     scripts = [path.read_text() for path in catalogue.folder().glob("*.py")]
     lines = [line for text in scripts for line in re.findall(r"^# #+ (?:[\d.]+ )?(.*)", text, re.M)]
     headings = {line.replace("`", "") for line in lines}
-    sections = {re.sub(r"^[\d.]+ ", "", text.section) for text in (*_TEXTS.values(), _OTHER)}
+    sections = {re.sub(r"^[\d.]+ ", "", text.section) for text in (*CAUSES.values(), _OTHER)}
     assert sections <= headings
 
 

@@ -7,6 +7,7 @@ explain. They are kept out of the program's own log.
 
 from __future__ import annotations
 
+import inspect
 import logging
 import sys
 import threading
@@ -18,8 +19,8 @@ from types import FrameType, FunctionType
 from typing import Any
 
 from jaxperf.result.intervals import Interval, total_length
-from jaxperf.watch.advice.explanations import MISS, Change, Explanation, argument_changes, parse_explanation
 from jaxperf.watch.observe import frame_arguments, source_location
+from jaxperf.watch.observe.explanations import MISS, Change, Explanation, argument_changes, parse_explanation
 from jaxperf.watch.observe.hooks import Losses
 from jaxperf.watch.observe.source_location import NOWHERE, Place
 from jaxperf.watch.observe.windows import canonical_name
@@ -33,6 +34,7 @@ _STAGES = {
 _WITH_BODY = ("scan", "while", "cond")  # operations that take functions
 WRAPPED = ("checked_fun",)  # JAX's name for a function under `checkify`
 _PLACED = Change("placement", "", "", "other devices or sharding, or compiled by hand")
+_DERIVED = Change("derived", "", "", "made of it by jax.grad, vmap or the like")
 _CLEARED = Change("cleared", "", "", "jax.clear_caches made JAX forget it")
 # JAX logs these as warnings only because `jax_explain_cache_misses` is on
 _EXPLANATIONS = (
@@ -58,6 +60,7 @@ class Compiled:
       signature: the call's arguments, by name: an array's type, or another value's description.
       closure: descriptions of the function's closure variables and default values, by name.
       refers_to: types of the arrays among its closure, defaults and module variables, by name.
+      owner: the library whose own function it is, such as "optax"; "" for the reader's and for operations.
       label: the function's name if the program has another one, as under `pmap`.
       placements: devices and sharding of the arrays among the arguments, by name.
       cleared: the line whose `jax.clear_caches` caused this trace; None for any other reason.
@@ -75,6 +78,7 @@ class Compiled:
     closure: dict[str, str] = field(default_factory=dict)
     refers_to: dict[str, str] = field(default_factory=dict)
     label: str = ""
+    owner: str = ""
     callers: tuple[Place, ...] = ()
     through: str = ""
     cleared: Place | None = None
@@ -173,7 +177,11 @@ class Listener:
         )
         if stage == TRACE:
             self._describe(compiled, reader, library)
+        else:
+            self._derive(compiled, reader)
         before = next((c for c in reversed(self.compiled) if c.explained and c.name == name), None)
+        if compiled.explained and stage != TRACE:
+            before = None
         if stage != TRACE and before:  # one of the reader's functions, which was traced earlier
             placements = frame_arguments.array_placements(frame_arguments.call_arguments(library))
             moved = frame_arguments.placement_changes(before.placements, placements)
@@ -183,6 +191,20 @@ class Listener:
             )  # fmt: skip
         self.compiled.append(compiled)
 
+    def _derive(self, compiled: Compiled, reader: FrameType | None) -> None:
+        """Recognize a program that `jax.grad` or `jax.vmap` makes of a jitted function of the reader's.
+
+        JAX reports no trace of it, and explains none.
+        """
+        known = [c for c in self.compiled if c.name == compiled.name and c.explained]
+        if reader is None or any(c.changes != (_DERIVED,) for c in known):
+            return
+        function = source_location.variable_value(reader, compiled.name)
+        code = getattr(inspect.unwrap(function), "__code__", None) if callable(function) else None
+        if code and source_location.jitted_program(function) == compiled.name:
+            compiled.explained, compiled.changes = True, (_DERIVED,)
+            compiled.defined = f"{code.co_filename}:{code.co_firstlineno}"
+
     def _describe(self, compiled: Compiled, reader: FrameType | None, library: FrameType | None) -> None:
         """Record a trace's arguments, its cause, and what its function captures."""
         compiled.through = source_location.library_of(library.f_code.co_filename) if library else ""
@@ -190,15 +212,15 @@ class Listener:
         arrays = {
             where: a
             for where, a in arguments.items()
-            if type(a).__module__ == "numpy" and hasattr(a, "nbytes")
+            if type(a).__module__ == "numpy" and frame_arguments.is_array(a)
         }
         compiled.host = {where: a.nbytes for where, a in arrays.items()}
         compiled.signature = {where: frame_arguments.describe_value(a) for where, a in arguments.items()}
         compiled.placements = frame_arguments.array_placements(arguments)
         self._explain(compiled)
-        compiled.explained = compiled.explained and not source_location.by_a_library(
-            compiled.defined, library
-        )
+        if compiled.explained and source_location.by_a_library(compiled.defined, library):
+            compiled.owner = source_location.library_of(compiled.defined.rpartition(":")[0])
+            compiled.explained = False
         if reader is not None and not compiled.explained and _by_pmap(compiled.name, library):
             self._explain_pmap(compiled, source_location.callee(reader))
         function = None

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from jaxperf.hlo import shape_of
 from jaxperf.watch.observe.compiles import Compiled
-from jaxperf.watch.observe.executables import Facts, array_bytes, array_type
+from jaxperf.watch.observe.executables import Facts
 from jaxperf.watch.observe.windows import ExecutedProgram
 
 
@@ -23,7 +24,7 @@ def note_copied_arguments(
         program, known = executed.get(c.program), facts.get(c.program)
         c.elsewhere = _elsewhere(c, known) if program and known else {}
         if program and program.calls:
-            arrays = sum(array_type(text) is not None for text in c.signature.values())
+            arrays = sum(shape_of(text) is not None for text in c.signature.values())
             numbers = max(0, (len(known.layout[0]) if known else 0) - arrays)
             sizes = {**c.host, **c.elsewhere}
             smallest = sorted(sizes, key=lambda where: sizes[where])
@@ -34,9 +35,9 @@ def note_copied_arguments(
 
 def _elsewhere(c: Compiled, facts: Facts) -> dict[str, int]:
     """Return the bytes of the arguments that are not on the program's devices, by name."""
-    arrays = {where: array_type(c.signature.get(where, "")) for where in c.placements}
+    arrays = {where: shape_of(c.signature.get(where, "")) for where in c.placements}
     return {
-        where: array_bytes(*array)
+        where: array.bytes
         for where, array in arrays.items()
         if array and {*c.placements[where].devices} != {*facts.devices}
     }

@@ -7,32 +7,31 @@ compiled program is freed together with its function.
 from __future__ import annotations
 
 import functools
-import math
-import re
-from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from jaxperf import hlo
+from jaxperf.errors import JaxperfError
+from jaxperf.hlo import Frame, Instruction, Module, Shape
 from jaxperf.watch.observe import source_location
-from jaxperf.watch.observe.instructions import ProgramInstruction, parse_instructions
 from jaxperf.watch.observe.source_location import NOWHERE, Place
 from jaxperf.watch.observe.windows import canonical_name
 
-Array = tuple[str, str]  # element type and shape of an array in a program's text: ("f32", "3,4")
 PER_NAME = 3  # texts kept per program name, before the watch and again during it
 LONGEST = 24_000_000  # characters; longer texts are not kept
-_BYTES = {"pred": 1, "s8": 1, "u8": 1, "bf16": 2, "f16": 2, "s16": 2, "u16": 2, "f32": 4, "s32": 4, "u32": 4,
-          "f64": 8, "s64": 8, "u64": 8, "c64": 8, "c128": 16}  # fmt: skip
-_TYPES = {"float": "f", "bfloat": "bf", "int": "s", "uint": "u", "complex": "c", "bool": "pred"}
-_DESCRIBED = re.compile(r"([a-z]+)(\d*)\[([\d,]*)\]")
-_ARRAY = re.compile(r"([a-z]+\d*)\[([\d,]*)\]")
-_LAYOUT = re.compile(r"entry_computation_layout=\{\((.*?)\)->(.*?)\}, \w+=", re.S)
-_ALIAS = re.compile(r"\{(\d*)[^}]*\}: \((\d+)")
-_ROW = re.compile(r"^(\d+) (?:\"(.*)\"|\{(.*)\})$")
-_FRAME = re.compile(r"stack_frame_id=(\d+)")
-_INSTRUCTION = re.compile(r"%?([\w.-]+) = ")
+CONTAINERS = ("while", "call", "conditional")  # their times include those of the instructions inside
+MULTIPLYING = ("dot", "convolution", "custom-call")  # opcodes of products
+PRODUCTS = ("dot_general", "conv_general_dilated")  # JAX's operations
+_FILLING = {
+    "constant", "broadcast", "iota", "bitcast", "reshape", "copy", "tuple", "get-tuple-element", "fusion",
+    "parameter", "call", "pad", "convert",
+    # of numbers that are made in place, such as an identity: no more than reading them from memory
+    "compare", "select", "add", "subtract", "multiply", "and", "or", "not", "slice", "concatenate",
+    "transpose", "dynamic-slice", "dynamic-update-slice",
+}  # fmt: skip
+_VARYING = ("parameter", "rng", "rng-bit-generator", "custom-call", "infeed", "partition-id", "replica-id")
 
 
 @dataclass(frozen=True)
@@ -54,9 +53,12 @@ class Facts:
     temporary_bytes: int = 0
 
     @functools.cached_property
-    def frames(self) -> dict[int, list[Place]]:
-        """Return the lines of each stack frame that instructions refer to, the innermost first."""
-        return _frames(self.text)
+    def module(self) -> Module:
+        """Return the parsed program; an empty one if there is no text that can be read."""
+        try:
+            return hlo.parse(self.text)
+        except JaxperfError:
+            return Module("", {}, "", self.text.partition("\n")[0])
 
     @property
     def program(self) -> str:
@@ -64,121 +66,102 @@ class Facts:
         return canonical_name(self.name)
 
     @functools.cached_property
-    def instructions(self) -> list[ProgramInstruction]:
+    def instructions(self) -> list[Instruction]:
         """Return all instructions, including those inside fusions and loops; none if `text` is empty."""
-        return list(parse_instructions(self.text))
+        return list(self.module.instructions)
 
     @property
     def loops(self) -> int:
         """Return the number of loops; the compiler's estimates count one iteration of each."""
         return sum(i.opcode == "while" for i in self.instructions)
 
-    @functools.cached_property
+    @property
     def matrix_dtype(self) -> str:
         """Return the dtype of matrix products and convolutions ("float32"); "" if there are none."""
-        return hlo.parse(self.text).matrix_dtype if self.text else ""
+        return self.module.matrix_dtype
 
     @functools.cached_property
     def steps(self) -> frozenset[str]:
         """Return the names of the entry computation's instructions: an execution runs each of them once."""
-        return frozenset(_INSTRUCTION.findall(self.text.partition("\nENTRY ")[2]))
+        return frozenset(i.name for i in self.module.computations.get(self.module.entry, ()))
 
-    @functools.cached_property
-    def layout(self) -> tuple[list[Array], list[Array]]:
-        """Return the arguments and the results of the program; empty lists if the text lacks them."""
-        match = _LAYOUT.search(self.text.partition("\n")[0] + ", x=")
-        return (arrays_in(match[1]), arrays_in(match[2])) if match else ([], [])
+    @property
+    def layout(self) -> tuple[tuple[Shape, ...], tuple[Shape, ...]]:
+        """Return the arguments and the results of the program; empty if the text lacks them."""
+        return self.module.layout
 
     @property
     def argument_bytes(self) -> int:
         """Return the bytes of all arguments."""
-        return sum(array_bytes(*array) for array in self.layout[0])
+        return sum(shape.bytes for shape in self.layout[0])
 
-    def at(self, line: str) -> Place:
-        """Return the innermost line of the reader's own code that an instruction's text refers to."""
-        return next((p for p in self.around(line) if not source_location.library_of(p.file)), NOWHERE)
+    @functools.cached_property
+    def places(self) -> frozenset[Place]:
+        """Return all lines that instructions come from."""
+        return frozenset(
+            Place(*f) for frames in {*map(self.module.frames, self.instructions)} for f in frames
+        )
 
-    def around(self, line: str) -> list[Place]:
-        """Return all lines that an instruction's text refers to, the innermost first."""
-        match = _FRAME.search(line)
-        return self.frames.get(int(match[1]), []) if match else []
+    def at(self, instruction: Instruction) -> Place:
+        """Return the innermost line of the reader's own code that an instruction comes from."""
+        return own_line(self.module.frames(instruction))
+
+    def around(self, instruction: Instruction) -> list[Place]:
+        """Return all lines that an instruction comes from, the innermost first."""
+        return [Place(*frame) for frame in self.module.frames(instruction)]
 
     def callbacks(self) -> Iterator[tuple[str, Place]]:
         """Yield the name and line of each instruction that calls back into Python."""
         for i in self.instructions:
-            if i.opcode == "custom-call" and re.search(r'custom_call_target="[^"]*callback', i.text):
-                yield i.name, self.at(i.text)
+            if i.opcode == "custom-call" and "callback" in i.target:
+                yield i.name, self.at(i)
 
-    def constants(self) -> Iterator[tuple[Array, int]]:
-        """Yield the type and the bytes of each array that is a constant of the program."""
+    def constants(self) -> Iterator[Shape]:
+        """Yield the shape of each array that is a constant of the program."""
         for i in self.instructions:
-            if i.opcode == "constant" and (arrays := arrays_in(i.type)):
-                yield arrays[0], array_bytes(*arrays[0])
+            if i.opcode == "constant" and i.shapes:
+                yield i.shapes[0]
 
-    def unshared_bytes(self, among: Iterable[Array] | None = None) -> int:
+    def unshared_bytes(self, among: Iterable[Shape] | None = None) -> int:
         """Return the bytes of results that could alias an argument of their type, but do not.
 
         Args:
           among: types of the arguments to consider; None for all of them.
         """
-        head, (arguments, results) = self.text.partition("\n")[0], self.layout
-        aliased_arguments = {int(m[2]) for m in _ALIAS.finditer(_aliases(head))}
-        aliased_results = {int(m[1] or 0) for m in _ALIAS.finditer(_aliases(head))}
-        free = Counter(a for i, a in enumerate(arguments) if i not in aliased_arguments)
+        (arguments, results), aliases = self.layout, self.module.aliases
+        free = Counter(a for i, a in enumerate(arguments) if i not in aliases.values())
         free = free if among is None else free & Counter(among)
         total = 0
-        for i, array in enumerate(results):
-            if i not in aliased_results and free[array]:
-                free[array] -= 1
-                total += array_bytes(*array)
+        for i, shape in enumerate(results):
+            if i not in aliases and free[shape]:
+                free[shape] -= 1
+                total += shape.bytes
         return total
 
 
-def array_type(described: str) -> Array | None:
-    """Return ("f32", "3,4") for "float32[3,4]"; None for anything but an array."""
-    match = _DESCRIBED.fullmatch(described)
-    return (_TYPES[match[1]] + match[2], match[3]) if match and match[1] in _TYPES else None
+def own_line(frames: Iterable[Frame]) -> Place:
+    """Return the innermost line of the reader's own code among some frames; NOWHERE if there is none."""
+    return next((Place(*f) for f in frames if not source_location.library_of(f.file)), NOWHERE)
 
 
-def _aliases(head: str) -> str:
-    match = re.search(r"input_output_alias=\{(.*?)\}, entry_", head)
-    return match[1] if match else ""
+def independent_instructions(instructions: Sequence[Instruction], entry: frozenset[str]) -> set[str]:
+    """Return the names of the `entry` instructions whose results are the same in each execution.
 
-
-def arrays_in(description: str) -> list[Array]:
-    """Return the arrays whose types occur in a part of a program's text."""
-    return _ARRAY.findall(description)
-
-
-def array_bytes(dtype: str, dims: str) -> int:
-    """Return the bytes of an array."""
-    return _BYTES.get(dtype, 4) * math.prod(int(d) for d in dims.split(",") if d)
-
-
-def _frames(text: str) -> dict[int, list[Place]]:
-    """Return the lines of each stack frame, from the tables at the head of a program's text."""
-    tables: dict[str, dict[int, Any]] = {}
-    rows: dict[int, Any] = {}
-    for line in text.splitlines():
-        if line in ("FileNames", "FunctionNames", "FileLocations", "StackFrames"):
-            rows = tables.setdefault(line, {})
-        elif row := _ROW.match(line):
-            pairs = dict(re.findall(r"(\w+)=(\d+)", row[3] or ""))
-            rows[int(row[1])] = row[2] if row[3] is None else {k: int(v) for k, v in pairs.items()}
-        elif line.startswith(("%", "ENTRY")):
-            break
-    files, functions = tables.get("FileNames", {}), tables.get("FunctionNames", {})
-    places = {
-        i: Place(
-            files.get(x.get("file_name_id"), ""), x["line"], functions.get(x.get("function_name_id"), "")
-        )
-        for i, x in tables.get("FileLocations", {}).items()
-    }
-    frames: dict[int, list[Place]] = {}
-    for i, frame in sorted(tables.get("StackFrames", {}).items()):
-        parent = frame.get("parent_frame_id", 1) - 1  # 1 means that there is no parent
-        frames[i] = [places.get(frame.get("file_location_id"), NOWHERE), *frames.get(parent, [])]
-    return frames
+    Instructions that only fill memory, such as a buffer that a loop will write, are left out.
+    """
+    opcodes: dict[str, set[str]] = defaultdict(set)
+    for i in instructions:
+        opcodes[i.computation].add(i.opcode)
+    depends: set[str] = set()
+    fixed: set[str] = set()
+    for i in instructions:
+        if i.name not in entry:
+            continue
+        if i.opcode in _VARYING or {*i.operands} & depends:
+            depends.add(i.name)
+        elif not opcodes[i.called] | {i.opcode} <= _FILLING:
+            fixed.add(i.name)
+    return fixed
 
 
 class Programs:

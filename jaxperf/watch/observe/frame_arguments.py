@@ -10,8 +10,10 @@ from collections.abc import Mapping
 from types import FrameType, FunctionType, MethodType
 from typing import Any, NamedTuple
 
-from jaxperf.watch.advice.explanations import Change
 from jaxperf.watch.observe import source_location
+from jaxperf.watch.observe.explanations import Change
+
+LONG, SHOWN = 64, 8  # numbers in a list that are all looked at, and those of a longer list
 
 
 def call_arguments(frame: FrameType | None) -> dict[str, Any]:
@@ -21,7 +23,7 @@ def call_arguments(frame: FrameType | None) -> dict[str, Any]:
     import jax  # the program has imported it already
 
     names, varargs, keywords, values = inspect.getargvalues(frame)
-    passed = {n: values.get(n) for n in (*names, varargs, keywords) if n}
+    passed = {n: _shortened(values.get(n)) for n in (*names, varargs, keywords) if n}
     leaves = {}
     for path, leaf in jax.tree_util.tree_leaves_with_path(passed):
         first, where = str(getattr(path[0], "key", "")), jax.tree_util.keystr(path[1:])
@@ -35,6 +37,20 @@ def call_arguments(frame: FrameType | None) -> dict[str, Any]:
     return leaves
 
 
+def _shortened(value: Any) -> Any:
+    """Return a value in which a long list of numbers, or of lists, has its first elements only."""
+    if type(value) not in (list, tuple):
+        return value
+    if len(value) > LONG and type(value[0]) in (int, float, bool, list, tuple):
+        value = value[:SHOWN]
+    return [_shortened(each) for each in value] if type(value) is list else tuple(map(_shortened, value))
+
+
+def is_array(value: Any) -> bool:
+    """Return whether a value has the attributes of an array, without asking the program's own object."""
+    return all(hasattr(type(value), name) for name in ("dtype", "shape"))
+
+
 def describe_value(value: Any, *, fields: bool = True) -> str:
     """Return an array's type, the `repr` of a number or text, or else the class with an address or fields.
 
@@ -42,7 +58,7 @@ def describe_value(value: Any, *, fields: bool = True) -> str:
       value: any object.
       fields: whether to describe the fields of a dataclass, too.
     """
-    if hasattr(value, "dtype") and hasattr(value, "shape"):
+    if is_array(value):
         return f"{value.dtype}[{','.join(map(str, value.shape))}]"
     if isinstance(value, bool | int | float | str | slice):
         return repr(value)[:60]
@@ -50,7 +66,8 @@ def describe_value(value: Any, *, fields: bool = True) -> str:
     if type(value).__eq__ is object.__eq__:
         return f"<{name} object at {id(value):#x}>"
     if fields and dataclasses.is_dataclass(value):  # such as a Linen module
-        parts = ((f.name, getattr(value, f.name, None)) for f in dataclasses.fields(value) if f.compare)
+        stored = stored_attributes(value)
+        parts = ((f.name, stored.get(f.name)) for f in dataclasses.fields(value) if f.compare)
         return f"{name}({', '.join(f'{k}={describe_value(v, fields=False)}' for k, v in parts)})"
     return name
 
@@ -124,16 +141,24 @@ def referenced_arrays(function: Any) -> dict[str, str]:
         captured[code.co_varnames[0]] = function.__self__
     referenced = captured | {n: function.__globals__[n] for n in code.co_names if n in function.__globals__}
     for name, value in captured.items():
-        attributes = getattr(value, "__dict__", None) or {}
+        attributes = stored_attributes(value)
         referenced |= {f"{name}.{n}": attributes[n] for n in code.co_names if n in attributes}
     return {name: describe_value(value) for name, value in referenced.items() if _is_array(value)}
 
 
+def stored_attributes(value: Any) -> dict[str, Any]:
+    """Return an object's own dictionary, without running code of its class; empty if it has none."""
+    try:
+        return object.__getattribute__(value, "__dict__")  # type: ignore[no-any-return]
+    except AttributeError:
+        return {}
+
+
 def _is_array(value: Any) -> bool:
-    return type(value).__module__.startswith(("numpy", "jax")) and hasattr(value, "nbytes")
+    return type(value).__module__.startswith(("numpy", "jax")) and hasattr(type(value), "nbytes")
 
 
 def identify_value(value: Any) -> str:
     """Return the description of a value; an array's includes its address."""
     description = describe_value(value)
-    return f"{description} at {id(value):#x}" if hasattr(value, "dtype") else description
+    return f"{description} at {id(value):#x}" if is_array(value) else description

@@ -14,24 +14,26 @@ from __future__ import annotations
 import _thread
 import contextlib
 import gc
+import inspect
 import itertools
 import linecache
 import os
+import re
 import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from types import CodeType, FrameType
-from typing import NamedTuple
+from types import CodeType, FrameType, FunctionType, MethodType
+from typing import Any, NamedTuple
 
 import psutil
 
 from jaxperf.watch.observe import backend, live_arrays, source_location
 from jaxperf.watch.observe.hooks import Losses
 from jaxperf.watch.observe.sleeping import Sleep
-from jaxperf.watch.observe.source_location import NOWHERE, Place
-from jaxperf.watch.source.call_sites import CallSites, jitted_program, module_of
+from jaxperf.watch.observe.source_location import NOWHERE, Place, jitted_program, module_of
+from jaxperf.watch.source.call_sites import CallSites
 
 CLOSE_S = 0.005  # between samples, in a window of the profiler
 WIDE_S = 0.05  # between samples outside of windows, at most
@@ -47,6 +49,7 @@ _EAGER = {"jax", "flax", "optax", "equinox", "haiku"}  # unless a jitted functio
 _WRITERS = {
     "dump", "dumps", "save", "savez", "savez_compressed", "save_file", "to_bytes", "write", "fsync",
 }  # fmt: skip
+_CALLS_BACK = re.compile(r"[/\\]jax[/\\]_src[/\\](?:callback|debugging|buffer_callback)\.py$")
 _COLLECTED = "_xla_gc_callback"  # JAX's callback on garbage collection
 _SWITCH_S = 0.001  # after which a waiting thread requests the GIL
 _LONG_S = 0.1  # the same during a sample, which takes 0.1 ms
@@ -54,6 +57,7 @@ _TURN_S = 0.0003  # well below `_SWITCH_S`
 _MEMORY_CLOSE_S, _MEMORY_WIDE_S = 0.05, 0.25  # between readings of memory; one costs as much as a sample
 _MEMORY_WIDER = 0.05  # this interval over the time since the first sample
 ASLEEP_S = 0.02  # a call of a jitted function or an operation takes less, unless the queue is full
+LOOKS_AT_VALUES = 20  # samples of a function in which its parameters' values are looked at
 _PEAK_STEP = 1.05  # growth of memory after which live arrays are listed again
 _LISTING_PAUSE = 100.0  # times the seconds of the last listing, before the next one
 
@@ -68,6 +72,7 @@ class StackSample(NamedTuple):
     inside: Place = NOWHERE  # the line that makes the next item for the `for` at `at`
     callers: tuple[Place, ...] = ()  # the reader's lines on the stack above `at`, the innermost first
     blocked: bool = False  # whether a call waits because a device's queue is full
+    written: int = 0  # bytes that the process wrote to files and pipes meanwhile
 
 
 class Sampler:
@@ -76,6 +81,9 @@ class Sampler:
     Attributes:
       samples: all samples.
       call_sites: the lines that call jitted functions.
+      called_back: the reader's lines in callbacks of JAX that ran in other threads.
+      parameters: for each of the reader's functions (file, name), the values that its parameters had which no
+        array can replace: numbers used as sizes, texts, functions.
       peaks: peak bytes of resident memory, and of devices on platforms that count them.
       live_arrays: the live arrays near the peak, the type with the most bytes first.
       on_look: called after each sample, in the sampler's thread; returns whether to sample often.
@@ -95,6 +103,10 @@ class Sampler:
         self.losses, self.started, self._slower = losses, started, SPARSE if sparse else 1
         self.samples: list[StackSample] = []
         self.call_sites = CallSites()
+        self.called_back: list[StackSample] = []
+        self.parameters: dict[tuple[str, str], dict[str, set[str]]] = {}
+        self._seen: Counter[CodeType] = Counter()
+        self._written = 0
         self.peaks: Counter[str] = Counter()
         self.live_arrays: list[live_arrays.LiveArrays] = []
         self.on_look, self.spent_s = on_look, 0.0
@@ -121,10 +133,12 @@ class Sampler:
         self._stop.set()
         if os.getpid() == self._pid:  # a forked child has no such thread
             self._stopped.wait()
-        self._sleep.close()
+        with contextlib.suppress(OSError):
+            self._sleep.close()
         if sys.getswitchinterval() == self._switch_interval_s:  # the program has not changed it
             sys.setswitchinterval(self._before)
-        self._weigh()
+        if os.getpid() == self._pid:
+            self._weigh()
 
     def _run(self) -> None:
         try:
@@ -151,11 +165,13 @@ class Sampler:
     def _look(self) -> None:
         now = time.perf_counter()
         with _undisturbed():
-            frame = sys._current_frames().get(self.thread_id)
+            frames = sys._current_frames()
+            frame = frames.get(self.thread_id)
             unread = self._unread(frame)
             if not unread:
                 self._sample(frame, now)
-            del frame
+            self._sample_callbacks(frames, now)
+            del frame, frames
         if unread:
             self._read(unread)
             with _undisturbed():
@@ -164,6 +180,11 @@ class Sampler:
 
     def _sample(self, frame: FrameType | None, now: float) -> None:
         sample = _sample_of(frame, self._last, now)
+        before, self._written = self._written, _bytes_written()
+        if before and self._written > before:
+            sample = sample._replace(written=self._written - before)
+        if sample.kind in (EAGER, DISPATCH):
+            self._note_parameters(frame)
         asleep = self._sleep.until(now) >= ASLEEP_S and self.thread_id == self._opener
         self.samples.append(sample._replace(blocked=asleep and sample.kind in (DISPATCH, EAGER)))
         where = sample.at, sample.inside, sample.callers
@@ -171,6 +192,29 @@ class Sampler:
             self._known.add(where)
             with self.losses.guard("lines that call jitted functions"):
                 self.call_sites.look(frame)
+
+    def _sample_callbacks(self, frames: dict[int, FrameType], now: float) -> None:
+        """Record the reader's line in each thread in which JAX calls Python back."""
+        for ident, frame in frames.items():
+            if ident == self.thread_id:
+                continue
+            *_, first = source_location.frames_outwards(frame)
+            if source_location.library_of(first.f_code.co_filename) == "jax":
+                at = source_location.reader_place(frame)
+                self.called_back.append(StackSample(CALLBACK, at, self._last, now))
+
+    def _note_parameters(self, frame: FrameType | None) -> None:
+        for f in source_location.frames_outwards(frame):
+            code = f.f_code
+            function = code.co_flags & inspect.CO_OPTIMIZED and not source_location.library_of(
+                code.co_filename
+            )
+            if function and self._seen[code] < LOOKS_AT_VALUES:
+                self._seen[code] += 1
+                known = self.parameters.setdefault((code.co_filename, code.co_name), {})
+                for name in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]:
+                    if described := _static_value(source_location.variable_value(f, name)):
+                        known.setdefault(name, set()).add(described)
 
     def _unread(self, frame: FrameType | None) -> list[CodeType]:
         """Return the functions on the stack whose bytecode and file have not been read yet."""
@@ -228,13 +272,35 @@ def _undisturbed() -> Iterator[None]:
             sys.setswitchinterval(before)
 
 
+def _bytes_written() -> int:
+    """Return the bytes that this process has written to files and pipes; 0 on systems that do not say."""
+    try:
+        with open("/proc/self/io", "rb", buffering=0) as file:  # noqa: PTH123  a path object takes longer
+            return int(file.read(200).split(b"wchar: ")[1].split()[0])
+    except (OSError, IndexError, ValueError):
+        return 0
+
+
+def _static_value(value: Any) -> str:
+    """Return a value's description if a jitted function needs it as a static argument; "" if it does not."""
+    if isinstance(value, bool | int | str):
+        return repr(value)[:60]
+    if isinstance(value, tuple) and value and all(isinstance(v, int) for v in value):
+        return repr(value)[:60]
+    if isinstance(value, tuple) and any(isinstance(v, FunctionType) for v in value):  # optax.adam(0.1)
+        return type(value).__name__
+    return "function" if isinstance(value, FunctionType | MethodType) else ""
+
+
 def _sample_of(frame: FrameType | None, start: float, end: float) -> StackSample:
     """Return a sample, from the innermost frame of the watched thread."""
     reader, library = source_location.reader_and_library_frames(frame)
     if reader is None:
         return StackSample(PYTHON, NOWHERE, start, end)
-    at, kind = source_location.place_of(reader), _kind(frame, reader, library)
-    callers = source_location.caller_places(reader)
+    at, callers = source_location.place_of(reader), source_location.caller_places(reader)
+    if any(_CALLS_BACK.search(f.f_code.co_filename) for f in source_location.frames_outwards(reader)):
+        return StackSample(CALLBACK, at, start, end)
+    kind = _kind(frame, reader, library)
     if kind in (DISPATCH, EAGER, IMPORT):
         return StackSample(kind, at, start, end, callers=callers)
     for outer in source_location.frames_outwards(reader):  # a callback of JAX, or the next item of a loop?
@@ -248,12 +314,12 @@ def _sample_of(frame: FrameType | None, start: float, end: float) -> StackSample
 
 def _kind(frame: FrameType | None, reader: FrameType, library: FrameType | None) -> str:
     """Return what the reader's frame does, by the library that it called, or else by the callee."""
+    if _imports(frame, reader):
+        return IMPORT
     if source_location.called_name(reader).rpartition(".")[2] in _WRITERS:
         return WRITE
     if library is None:
         return _kind_of_callee(source_location.callee(reader))
-    if library.f_code.co_filename.startswith("<frozen importlib"):
-        return IMPORT
     if library.f_code.co_name == _COLLECTED:  # may run at any line
         return _kind_of_callee(source_location.callee(reader))
     name = source_location.library_of(library.f_code.co_filename)
@@ -262,6 +328,12 @@ def _kind(frame: FrameType | None, reader: FrameType, library: FrameType | None)
     if name in _LOADERS:
         return DATA
     return NUMPY if name == "numpy" else _kind_inside(frame, reader)
+
+
+def _imports(frame: FrameType | None, reader: FrameType) -> bool:
+    """Return whether the reader's line, or what it calls, is importing a module."""
+    inside = itertools.takewhile(lambda f: f is not reader, source_location.frames_outwards(frame))
+    return any(f.f_code.co_filename.startswith("<frozen importlib") for f in inside)
 
 
 def _kind_inside(frame: FrameType | None, reader: FrameType) -> str:

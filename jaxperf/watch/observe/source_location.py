@@ -13,6 +13,7 @@ import dis
 import functools
 import inspect
 import linecache
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -73,14 +74,25 @@ def frames_outwards(frame: FrameType | None) -> Iterator[FrameType]:
         frame = frame.f_back
 
 
+# libraries that run the reader's function for its parameters: inside it, nothing can be jitted
+_TRANSFORMS = re.compile(r"[/\\](?:haiku|flax[/\\](?:linen|core))[/\\]")
+
+
 def reader_and_library_frames(frame: FrameType | None) -> tuple[FrameType | None, FrameType | None]:
-    """Return the innermost frame of the reader's own code, and the frame of the library that it called."""
-    called = None
+    """Return the innermost frame of the reader's own code, and the frame of the library that it called.
+
+    Inside a function that Haiku or Flax transforms, it is the frame that called the transformed function.
+    """
+    reader, called, library = None, None, None
     for f in frames_outwards(frame):
-        if not library_of(f.f_code.co_filename):
-            return f, called
-        called = f if library_of(f.f_code.co_filename) != "jaxperf" else called  # skips our wrappers
-    return None, None
+        owner = library_of(f.f_code.co_filename)
+        if not owner and (reader is None or (called and _TRANSFORMS.search(called.f_code.co_filename))):
+            reader, library = f, called
+        if not owner:
+            called = None
+        elif owner != "jaxperf":  # skips our wrappers
+            called = f
+    return reader, library
 
 
 def place_of(frame: FrameType | None) -> Place:
@@ -233,3 +245,29 @@ def _calls_by_offset(code: CodeType) -> dict[int, tuple[str, int]]:
         if head and all(part.isidentifier() for part in head.split(".")):
             names |= dict.fromkeys(offsets, (head, at.lineno))
     return names
+
+
+def jitted_program(called: Any, name: str = "") -> str:
+    """Return the program's name of the reader's jitted or compiled function; "" for any other object.
+
+    Whatever jit, pmap, nnx.jit and eqx.filter_jit return has a method `lower`.
+
+    Args:
+      called: any object.
+      name: the name in the reader's code, for an object without a name.
+    """
+    name = name.rpartition(".")[2]
+    if issubclass(type(called), getattr(sys.modules.get("jax.stages"), "Compiled", ())):
+        run = getattr(getattr(called, "_executable", None), "unsafe_call", None)  # no public way is cheap
+        return str(getattr(run, "name", "")).removeprefix("jit(").removesuffix(")") or name
+    if not callable(called) or issubclass(type(called), type) or module_of(called) in ("jax", "jaxlib"):
+        return ""
+    if inspect.getattr_static(called, "lower", None) is None:
+        return ""
+    function_name = getattr(called, "__name__", "")
+    return function_name if isinstance(function_name, str) and function_name else name or "a program"
+
+
+def module_of(value: object) -> str:
+    """Return the top-level package of an object or its class, such as "jax"."""
+    return str(getattr(value, "__module__", "")).partition(".")[0]

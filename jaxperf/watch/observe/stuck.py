@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from types import FrameType
+from typing import Any
 
 from jaxperf.process import SIGNALS, leave, say
 from jaxperf.watch.observe import source_location
@@ -58,6 +59,7 @@ class Guard:
             signal.set_wakeup_fd(before)
         else:
             _forget_in_children()
+            _handled.update(self._handlers)
             _thread.start_new_thread(self._listen, (reading,))  # hidden from `threading.enumerate`
         try:
             yield
@@ -123,5 +125,13 @@ def _forget_in_children() -> None:
 
 
 def _no_wakeup() -> None:
+    """Give a forked child Python's own handlers in place of those of `jaxperf`."""
     with contextlib.suppress(ValueError):  # not the main thread
         signal.set_wakeup_fd(-1)
+        for number, handler in _handled.items():
+            if signal.getsignal(number) is handler and callable(handler):
+                usual = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
+                signal.signal(number, usual)
+
+
+_handled: dict[int, Any] = {}  # the handlers of `jaxperf` while a program is watched

@@ -87,9 +87,10 @@ class Puts:
             value, arrays, large, numbers = args[0] if args else None, [], False, 0
             start = time.perf_counter()
             with self.losses.guard("an array put on a device"):
-                several = leaves(value) if leaves and not isinstance(value, kinds) else [value]
-                arrays = [a for a in several if isinstance(a, kinds)]
                 numbers = _numbers(value)
+                tree = leaves and not numbers and not isinstance(value, kinds)
+                several = leaves(value) if leaves and tree else [value]
+                arrays = [a for a in several if isinstance(a, kinds)]
                 large = numbers >= LONG_LIST or sum(a.nbytes for a in arrays) >= LARGE
                 if leaves and not large:
                     self._note_small(sys._getframe(1), start)

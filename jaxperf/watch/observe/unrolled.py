@@ -17,18 +17,16 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator
 from typing import NamedTuple
 
+from jaxperf.hlo import Frame, Instruction
 from jaxperf.watch.grouping import group_by
 from jaxperf.watch.observe import source_location
-from jaxperf.watch.observe.executables import Facts
-from jaxperf.watch.observe.instructions import ProgramInstruction
+from jaxperf.watch.observe.executables import Facts, own_line
 from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.source import statements
 
 EQUAL_COUNT = 64  # equal operations; fusion copies them, so that ten iterations may give 56
 IN_A_ROW = 16  # consecutive operations, which are iterations rather than copies; used if compiling takes long
 LAYERS = 8  # operations that read so many different weights are layers; so many in a chain are a loop
-_CALLED = re.compile(r"\b(?:calls|to_apply)=%?([\w.-]+)")
-_ORIGIN = re.compile(r"stack_frame_id=\d+")
 _CALLS = ("fusion", "call")  # each operand is a parameter of the computation inside
 _SEVERAL = re.compile(r"\[\d")  # the type of an array with dimensions
 _ROUNDS = "threefry"  # a random number generator whose rounds JAX unrolls on a GPU
@@ -51,7 +49,7 @@ class _Kind(NamedTuple):
 
     opcode: str  # one JAX operation may be many: erf_inv is 36, of which 9 in a chain are additions
     op_name: str
-    origin: str
+    origin: tuple[Frame, ...]
     result: str
 
 
@@ -59,7 +57,7 @@ class _Instruction(NamedTuple):
     name: str
     within: str  # the computation that contains it
     opcode: str
-    operands: list[str]
+    operands: tuple[str, ...]
     number: int  # for a parameter
     called: str  # the computation inside; "" for none
     several: bool  # whether its result is an array with dimensions
@@ -74,7 +72,8 @@ def unrolled_loops(facts: Facts, *, few: bool = False, outside: Collection[Place
       few: also report loops with few iterations.
       outside: lines that call the program, whose loops are not part of it.
     """
-    least, instructions = IN_A_ROW if few else EQUAL_COUNT, list(map(_instruction, facts.instructions))
+    least = IN_A_ROW if few else EQUAL_COUNT
+    instructions = [_instruction(facts, i) for i in facts.instructions]
     equal = group_by((i for i in instructions if i.kind), lambda i: i.kind)
     if all(len(members) < least for members in equal.values()):
         return []
@@ -82,12 +81,15 @@ def unrolled_loops(facts: Facts, *, few: bool = False, outside: Collection[Place
     program = group_by(instructions, lambda i: i.within)
     read, described = _read(program), sum(map(len, equal.values()))
     loops: list[tuple[bool, Loop]] = []
-    for at, kinds in group_by(filter(None, equal), lambda kind: facts.at(kind.origin)).items():
+    for at, kinds in group_by(filter(None, equal), lambda kind: own_line(kind.origin)).items():
         most = max(kinds, key=lambda kind: len(equal[kind]))
         sets = {kind: Counter(read[i.name] for i in equal[kind]) for kind in kinds}
         if not at or max(sets[most].values()) < least or any(map(_layers, sets.values())):
             continue
-        around = list(_source_loops(_way(facts, most.origin, outside)))
+        way = list(_way(most.origin, outside))
+        around = list(_source_loops(way))
+        if not around and _is_a_librarys(most.origin, way):
+            continue  # nothing in the reader's code to change
         if _BODIES & {*most.op_name.split("/")} and not around:
             continue  # copies that `scan` made for its argument `unroll`
         copies, iterations = len(equal[most]), _chain(program, most)
@@ -102,11 +104,19 @@ def unrolled_loops(facts: Facts, *, few: bool = False, outside: Collection[Place
     return [loop for _, loop in sorted(loops, key=lambda pair: (not pair[0], -pair[1].copies))]
 
 
-def _way(facts: Facts, origin: str, outside: Collection[Place]) -> Iterator[Place]:
+def _is_a_librarys(origin: tuple[Frame, ...], way: list[Place]) -> bool:
+    """Return whether a library other than JAX unrolled a loop; a recursion is the reader's own."""
+    functions = [(p.file, p.function) for p in way]
+    owners = [source_location.library_of(frame.file) for frame in origin]
+    inside = {*itertools.takewhile(bool, owners)} - {"jax"}
+    return len({*functions}) == len(functions) and bool(inside)
+
+
+def _way(origin: tuple[Frame, ...], outside: Collection[Place]) -> Iterator[Place]:
     """Return the reader's lines inside a program that an operation comes from, the innermost first."""
     ends = {(p.file, p.line) for p in outside}
-    inside = itertools.takewhile(lambda p: (p.file, p.line) not in ends, facts.around(origin))
-    return (p for p in inside if not source_location.library_of(p.file))
+    inside = itertools.takewhile(lambda f: (f.file, f.line) not in ends, origin)
+    return (Place(*f) for f in inside if not source_location.library_of(f.file))
 
 
 def _source_loops(places: Iterable[Place]) -> Iterator[tuple[Place, float]]:
@@ -123,15 +133,12 @@ def _layers(sets: Counter[tuple[int, ...]]) -> bool:
     return len(sets) >= LAYERS and max(sets.values()) < sets.total() / 2
 
 
-def _instruction(i: ProgramInstruction) -> _Instruction:
-    number = int(i.text.partition(" parameter(")[2].partition(")")[0]) if i.opcode == "parameter" else 0
-    called, op_name, origin = _CALLED.search(i.text), i.op_name, _ORIGIN.search(i.text)
-    several, kind = bool(_SEVERAL.search(i.type)), None
-    if several and i.opcode not in _CALLS and op_name and origin and _ROUNDS not in op_name:
-        kind = _Kind(i.opcode, op_name, origin[0], i.type.partition("{")[0])
-    return _Instruction(
-        i.name, i.within, i.opcode, i.operands, number, called[1] if called else "", several, kind
-    )
+def _instruction(facts: Facts, i: Instruction) -> _Instruction:
+    origin, several, kind = facts.module.frames(i), bool(_SEVERAL.search(i.type)), None
+    if several and i.opcode not in _CALLS and i.op_name and origin and _ROUNDS not in i.op_name:
+        kind = _Kind(i.opcode, i.op_name, origin, i.type.partition("{")[0])
+    called = i.called if i.opcode in _CALLS else ""
+    return _Instruction(i.name, i.computation, i.opcode, i.operands, i.number or 0, called, several, kind)
 
 
 def _read(program: dict[str, list[_Instruction]]) -> dict[str, tuple[int, ...]]:

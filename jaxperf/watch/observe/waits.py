@@ -181,7 +181,7 @@ def _nbytes(kind: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
     """Return the bytes of all arrays among the arguments; 0 for a call that copies nothing to the host."""
     if kind in _NOTHING_COMES:
         return 0
-    if len(args) == 1 and not kwargs and hasattr(args[0], "nbytes"):  # saves 30 us
+    if len(args) == 1 and not kwargs and hasattr(type(args[0]), "nbytes"):  # saves 30 us
         return int(args[0].nbytes)
-    leaves = sys.modules["jax"].tree.leaves((args, kwargs))
-    return sum(int(getattr(leaf, "nbytes", 0)) for leaf in leaves)
+    leaves = sys.modules["jax"].tree_util.tree_leaves((args, kwargs))
+    return sum(int(leaf.nbytes) for leaf in leaves if hasattr(type(leaf), "nbytes"))

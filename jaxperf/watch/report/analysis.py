@@ -9,10 +9,12 @@ from __future__ import annotations
 import bisect
 import functools
 import itertools
+import re
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from jaxperf.result.intervals import Interval, clip, difference, intersection, total_length, union
 from jaxperf.watch.grouping import group_by
@@ -25,11 +27,20 @@ from jaxperf.watch.observe.windows import ExecutedProgram
 from jaxperf.watch.report import attribution, unrecorded
 from jaxperf.watch.report.unrecorded import UnrecordedWaits
 from jaxperf.watch.session import Record
-from jaxperf.watch.source import call_sites
+from jaxperf.watch.source import call_sites, statements
 
 FULL_QUEUE = "a full queue"
 BLOCKED, BLOCKED_S = 3, 1.0  # so many intervals at a line, or so many seconds, show a full queue
+BRIEF_S = 0.005  # seconds in windows that say little about a line
 LONG_WAIT_S = 0.02  # a wait this long is for a computation; copies to the host and calls take less
+
+
+_NUMBER = re.compile(r"-?\d+")
+
+
+def _in_loop(at: Place, callers: tuple[Place, ...]) -> bool:
+    """Return whether a line runs again and again: nothing could run beside what happens once."""
+    return any(statements.innermost(place, statements.ROUND) for place in (at, *callers))
 
 
 class IntervalSet:
@@ -84,6 +95,7 @@ class Analysis:
 
     def __init__(self, record: Record) -> None:
         self.record = record
+        self.findings: list[Any] | None = None  # of the rules, once they have run
 
     @functools.cached_property
     def samples(self) -> list[StackSample]:
@@ -204,6 +216,18 @@ class Analysis:
         """
         return IntervalSet(difference(self.steady, [*self.busy, *self.record.activity.queued]))
 
+    def static_parameters(self, file: str, function: str) -> tuple[str, ...]:
+        """Return the parameters of a function that `jit` needs as static arguments, as far as samples saw it.
+
+        A number that stays the same may be a size; one that varies is data.
+        """
+        known = self.record.parameters.get((file, function), {})
+        return tuple(
+            name
+            for name, values in known.items()
+            if len(values) == 1 or not any(map(_NUMBER.fullmatch, values))
+        )
+
     def shares(self) -> dict[str, float]:
         """Return fractions of the wall time: the first five add up to 1, the last two are from windows."""
         wall_s, r = self.record.wall_s, self.record
@@ -218,29 +242,33 @@ class Analysis:
             "front end runs Python and dispatches": max(0.0, wall_s - imports - compiled - waited - data),
         }
         shares = {name: seconds / wall_s for name, seconds in by_activity.items()}
-        if r.activity.windows:
+        if r.activity.windows or self.long_waits.stretches:
             most = max(0.0, wall_s - imports - compiled)
             shares["devices compute"] = min(self.computing_s, most) / wall_s
+        if r.activity.windows:
             working = sum(self.idle_at(lambda s: s.kind != DATA).values())
             shares["devices idle while the front end works"] = min(working, most) / wall_s
         return shares
 
     @functools.cached_property
     def computing_s(self) -> float:
-        """Return the seconds of the run in which a device computed: those in windows, scaled.
+        """Return the seconds of the run in which a device computed.
 
-        During a long wait of the front end, a device computes even if there is no event: the profiler does
-        not report an instruction that begins before a window or ends after it.
+        During a long wait of the front end, a device computes, also where no window saw it. The rest of the
+        run is taken to be as the rest of the windows.
         """
-        steady = IntervalSet(self.steady)
+        waited = self.long_waits
+        rest = IntervalSet(difference(self.steady, waited.stretches))
+        seen_s, busy_s = total_length(rest.stretches), sum(rest.within(a, b) for a, b in self.busy)
+        end, waited_s = self.record.end, waited.within(self.begin, self.record.end)
+        rest_s = end - self.begin - self.compiling.within(self.begin, end) - waited_s
+        return waited_s + (busy_s / seen_s * max(0.0, rest_s) if seen_s else 0.0)
+
+    @functools.cached_property
+    def long_waits(self) -> IntervalSet:
+        """Return the waits so long that they must be for a computation, and waits for a full queue."""
         waits = [(w.start, w.end) for w in self.waits if w.end - w.start >= LONG_WAIT_S]
-        waits += itertools.chain(*self.blocked.values())
-        computing = [
-            (b - a, steady.within(a, b))
-            for a, b in intersection(union([*self.busy, *waits]), self.record.activity.windows)
-        ]
-        inside = sum(part for _, part in computing)
-        return inside * self.scale + sum(whole for whole, _ in computing) - inside
+        return IntervalSet([*waits, *itertools.chain(*self.blocked.values())])
 
     def idle_at(
         self,
@@ -256,13 +284,35 @@ class Analysis:
           where: returns the line that a sample counts for.
           itself: leave out idle time that a wait just before has caused.
         """
-        idle_s: dict[Place, float] = defaultdict(float)
         blamed = self._idle_by_waits if itself else self._idle_in_waits
+        idle = IntervalSet(difference(self.idle.stretches, blamed.stretches))
+        return self.of_the_run(idle, wanted, where)
+
+    def of_the_run(
+        self,
+        seen: IntervalSet,
+        wanted: Callable[[StackSample], bool],
+        where: Callable[[StackSample], Place] = lambda s: s.at,
+    ) -> dict[Place, float]:
+        """Return the seconds of the run in which samples lie in intervals that only windows show, by line.
+
+        A line's seconds in the whole run are known from its samples. The share of them that lies in the
+        intervals is that of the windows. So no line gets more than it was seen to take, and a line that
+        windows hardly saw gets nothing.
+        """
+        steady = IntervalSet(self.steady)
+        run_s: dict[Place, float] = defaultdict(float)
+        window_s: dict[Place, float] = defaultdict(float)
+        seen_s: dict[Place, float] = defaultdict(float)
         for s in filter(wanted, self.samples):
-            idle = self.idle.within(s.start, s.end) - blamed.within(s.start, s.end)
-            if idle > 0:
-                idle_s[where(s)] += idle * self.scale
-        return dict(sorted(idle_s.items(), key=lambda item: -item[1]))
+            if s.end > self.begin:
+                at = where(s)
+                run_s[at] += s.end - s.start - self.compiling.within(s.start, s.end)
+                window_s[at] += steady.within(s.start, s.end)
+                seen_s[at] += seen.within(s.start, s.end)
+        shares = {at: seen_s[at] / window_s[at] for at in run_s if window_s[at] >= BRIEF_S}
+        seconds = {at: share * max(0.0, run_s[at]) for at, share in shares.items()}
+        return dict(sorted(((at, x) for at, x in seconds.items() if x > 0), key=lambda item: -item[1]))
 
     @functools.cached_property
     def _idle_in_waits(self) -> IntervalSet:
@@ -321,4 +371,7 @@ class Analysis:
     @functools.cached_property
     def numpy_idle(self) -> dict[Place, float]:
         """Return the seconds, by line, in which devices were idle while NumPy computed and did not wait."""
-        return self.idle_at(lambda s: s.kind == NUMPY and not self.waiting.containing(s.end))
+        in_loop = functools.cache(_in_loop)
+        return self.idle_at(
+            lambda s: s.kind == NUMPY and in_loop(s.at, s.callers) and not self.waiting.containing(s.end)
+        )

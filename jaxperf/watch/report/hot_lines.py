@@ -11,8 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from jaxperf.result import Block, Grid, Note
-from jaxperf.watch.observe.executables import Facts
-from jaxperf.watch.observe.instructions import CONTAINERS
+from jaxperf.watch.observe.executables import CONTAINERS, Facts
 from jaxperf.watch.observe.source_location import NOWHERE, Place
 from jaxperf.watch.report.analysis import Analysis
 
@@ -82,7 +81,7 @@ def _origins(programs: list[Facts]) -> dict[str, tuple[str, str, Place]]:
     origins: dict[str, tuple[str, str, Place]] = {}
     for facts in programs:
         for i in facts.instructions:
-            name, at = _PRODUCTS.get(i.opcode) or i.operation or i.opcode, facts.at(i.text)
+            name, at = _PRODUCTS.get(i.opcode) or i.operation or i.opcode, facts.at(i)
             name += " of integers" * (name == "dot_general" and bool(_INTEGERS.match(i.type)))
             name = "jax.hessian" if _HESSIAN in i.op_name else name
             known = origins.setdefault(i.name, (i.opcode, name, at))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import sys
+import time
 from collections.abc import Iterator
 
 from jaxperf.result import (
@@ -19,7 +20,6 @@ from jaxperf.result import (
 )
 from jaxperf.result.formatting import format_quantity
 from jaxperf.result.intervals import total_length
-from jaxperf.watch.advice.advice import advice_for
 from jaxperf.watch.grouping import group_by
 from jaxperf.watch.observe import backend, compiles
 from jaxperf.watch.observe.compiles import Compiled
@@ -27,8 +27,8 @@ from jaxperf.watch.observe.source_location import shorten_path
 from jaxperf.watch.report import hot_lines, top_programs
 from jaxperf.watch.report.analysis import Analysis
 from jaxperf.watch.report.top_programs import ROWS, STORED_ROWS
-from jaxperf.watch.rules import program_notes
-from jaxperf.watch.rules.find import find_causes
+from jaxperf.watch.rules import find_causes, program_notes
+from jaxperf.watch.rules.table import advice_for
 from jaxperf.watch.rules.traces import EAGER_CAUSES, eager_cause, together_s
 from jaxperf.watch.session import Record
 from jaxperf.watch.source import statements
@@ -70,8 +70,8 @@ def _blocks(analysis: Analysis, environment: Environment, ended: str) -> Iterato
     if not record.used_jax:
         yield Note(summary + "Nothing in it used JAX.")
         return
+    blocks: list[Block] = []
     for what, part in (
-        ("the cost of watching", lambda: [Text(summary + _overhead(record))]),
         ("shares of the time", lambda: [_shares(analysis)]),
         ("what was compiled", lambda: _compiled(record)),
         ("waits for devices", lambda: _waits(analysis)),
@@ -81,18 +81,23 @@ def _blocks(analysis: Analysis, environment: Environment, ended: str) -> Iterato
         ("findings", lambda: _findings(analysis)),
         ("notes", lambda: program_notes.note_blocks(analysis)),
     ):
-        yield from record.losses.ask(f"rows of the report: {what}", lambda part=part: list(part()), [])
+        blocks += record.losses.ask(f"rows of the report: {what}", lambda part=part: list(part()), [])
+    yield Text(summary + record.losses.ask("the cost of watching", lambda: _overhead(record), ""))
+    yield from blocks
     for remark in (*record.remarks, *record.losses.remarks):
         yield Note(remark)
 
 
 def _overhead(record: Record) -> str:
+    """Return what watching cost; the report itself is made when this is called."""
     parts = ", ".join(f"{name} {seconds / record.wall_s:.1%}" for name, seconds in record.overhead_s.items())
     windows_s = sum(b - a for a, b in record.activity.windows)
     used = f"{sum(record.overhead_s.values()) / record.wall_s:.1%}"
+    around_s = record.before_s + time.process_time() - record.closed_s
     return (
-        f"Watching used {used} of that in processor time, most of it beside the program ({parts}); "
-        f"devices were seen for {format_quantity(windows_s, 's')}."
+        f"Watching used {used} of that in processor time ({parts}), and {format_quantity(around_s, 's')} "
+        f"before and after it, for the start and this report; devices were seen for "
+        f"{format_quantity(windows_s, 's')}."
     )
 
 

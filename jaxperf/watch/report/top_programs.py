@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 ROWS, STORED_ROWS = 6, 100  # in a table on a terminal, and in the result
 PLACED = 3  # programs that get a place under the roofline
 NAME = 22  # characters of a program's name in the table
+SEEN = 3  # executions that have a median
 ABOVE = 1.05  # share of the roofline that noise does not explain
 
 
@@ -102,14 +103,21 @@ def _hot(program: ExecutedProgram, busy_s: float, known: list[Facts], host_bytes
         program.name,
         program.calls,
         statistics.median(program.dispatch_s) if program.dispatch_s else None,
-        statistics.fmean(program.run_s)
-        if program.cut_off
-        else busy_s / devices / (runs or program.calls or 1),
+        _device_s(program, busy_s / devices / (runs or program.calls or 1)),
         facts,
         (max(host_bytes, default=0) if program.copies else 0, len(host_bytes) > 1),
         "no execution lay within a window of the profiler" if program.cut_off else doubt,
         longer=program.cut_off,
     )
+
+
+def _device_s(program: ExecutedProgram, mean_s: float) -> float:
+    """Return t2: the median execution that was seen, since other programs interrupt a few; else the mean."""
+    if program.cut_off:
+        return statistics.fmean(program.run_s)
+    if len(program.run_s) >= SEEN and program.whole >= SEEN:
+        return statistics.median(program.run_s)
+    return mean_s
 
 
 def _only(known: list[Facts]) -> Facts | None:

@@ -5,22 +5,33 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
+from jaxperf.hlo import COLLECTIVES
 from jaxperf.result.formatting import format_quantity
 from jaxperf.result.intervals import difference, intersection, total_length
-from jaxperf.watch.finding import Finding
 from jaxperf.watch.observe.compiles import Compiled
-from jaxperf.watch.observe.executables import Facts
-from jaxperf.watch.observe.instructions import COLLECTIVES, CONTAINERS
+from jaxperf.watch.observe.executables import CONTAINERS, Facts
 from jaxperf.watch.observe.sampler import DISPATCH, EAGER
 from jaxperf.watch.observe.windows import ExecutedProgram
 from jaxperf.watch.report.analysis import Analysis
 from jaxperf.watch.rules.idle import COPIED
 from jaxperf.watch.rules.programs import called_programs
+from jaxperf.watch.rules.table import DATA_PARALLEL, Cause, Finding, Form, rule
 
 SENT = 0.3  # share of a program's time in collectives
 UNEQUAL = 1.5  # the most work on one device over the mean; shared cores explain less
 
 
+MOVED = Cause(
+    "moved", "transfer",
+    "arrays are copied between devices on each call", DATA_PARALLEL,
+    Form(
+        "Before the loop, call jax.device_put once for them with the sharding that {name} needs: "
+        'NamedSharding(mesh, P()) gives each device a copy, P("data") a share.'
+    ),
+)  # fmt: skip
+
+
+@rule(MOVED)
 def find_moves(analysis: Analysis) -> Iterator[Finding]:
     """Find calls that each time copy large arrays from other devices to those of their program."""
     dispatching = analysis.idle_at(lambda s: s.kind in (DISPATCH, EAGER))
@@ -39,6 +50,17 @@ def find_moves(analysis: Analysis) -> Iterator[Finding]:
         yield Finding("moved", at, seconds, reason, c.called, argument=largest)
 
 
+REPLICATED = Cause(
+    "replicated", "program",
+    "each device computes the whole batch", DATA_PARALLEL,
+    Form(
+        "Divide the batch, and give each device a copy of the rest: jax.device_put(batch, "
+        "NamedSharding(mesh, P('data'))), with the name of the mesh's axis."
+    ),
+)  # fmt: skip
+
+
+@rule(REPLICATED)
 def find_replicated_work(analysis: Analysis) -> Iterator[Finding]:
     """Find programs that compute the same on every device because all arguments are replicated."""
     for facts, c, _, program_s in called_programs(analysis):
@@ -84,7 +106,7 @@ def device_notes(facts: Facts, c: Compiled, program: ExecutedProgram) -> Iterato
         most = opcodes[max(sent, key=lambda op: sent[op])]
         yield (
             f"devices spend {share:.0%} of {c.called} in what they send to each other, most of it in an "
-            f"{most.opcode.removesuffix('-start')} for {facts.at(most.text) or c.at}"
+            f"{most.opcode.removesuffix('-start')} for {facts.at(most) or c.at}"
         )
     slowest, mean = max(work, key=lambda device: work[device]), work_s / len(facts.devices)
     if work[slowest] >= UNEQUAL * mean:

@@ -4,35 +4,29 @@ from __future__ import annotations
 
 import importlib.metadata
 import sys
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 from jaxperf.result.formatting import format_quantity
 from jaxperf.result.intervals import total_length
 from jaxperf.watch.observe.compiles import COMPILE, LOWER, TRACE, Compiled
-from jaxperf.watch.observe.executables import Facts
-from jaxperf.watch.observe.instructions import PRODUCTS
+from jaxperf.watch.observe.executables import MULTIPLYING, PRODUCTS, Facts
 from jaxperf.watch.observe.source_location import NOWHERE, Place
 from jaxperf.watch.report.analysis import Analysis
-from jaxperf.watch.rules.traces import together_s
-from jaxperf.watch.source import statements
 
 NOTE_SHARE = 0.2  # of the run, or of a program's instructions
 LONG_COMPILE_S = 2.0  # seconds of a program's stages that are worth a note
 CACHED_S = 1.0  # JAX's default for the setting `MIN_COMPILE_TIME`
 MIN_COMPILE_TIME = "jax_persistent_cache_min_compile_time_secs"
 CONSTANT = 1 << 20  # bytes
-MANY_PROGRAMS, INIT_S, INIT_SHARE = 10, 0.5, 0.05  # programs, seconds, share of the run: worth a note
 LAYERS = 8  # equal products for which `jax.lax.scan` compiles much less
-_MULTIPLYING = {"dot", "convolution", "custom-call"}  # opcodes
 _TUNED = ("__cublas", "__cudnn", "__triton")  # kernels that XLA autotunes
 
 
 def compile_notes(analysis: Analysis) -> Iterator[str]:
     """Yield notes on the time before programs run."""
     yield from _slowest(analysis)
-    yield from _inits(analysis)
     yield from cache_notes(analysis)
     yield from _faults(analysis)
 
@@ -51,23 +45,6 @@ def _slowest(analysis: Analysis) -> Iterator[str]:
     yield f"{c.called} ({c.at}) took {stages}" + "".join(f"; {part}" for part in parts)
 
 
-def _inits(analysis: Analysis) -> Iterator[str]:
-    """Yield a note on each line that calls a network's or an optimizer's `init` outside jit."""
-    calls: dict[Place, list[Compiled]] = defaultdict(list)
-    for c in (c for c in analysis.record.compiled if not c.explained):
-        for at in dict.fromkeys((c.at, *c.callers)):
-            if statements.init_call(at):
-                calls[at].append(c)
-    for at, programs in calls.items():
-        seconds = together_s(programs)
-        if len(programs) >= MANY_PROGRAMS and seconds >= max(INIT_S, INIT_SHARE * analysis.record.wall_s):
-            name = statements.init_call(at)
-            yield (
-                f"{name} compiles {len(programs)} small programs in {format_quantity(seconds, 's')} ({at}); "
-                f"jax.jit({name}) compiles one"
-            )
-
-
 def _parts(facts: Facts) -> Iterator[str]:
     """Yield what makes a program slow to compile: instructions by line, constants, autotuned kernels."""
     yield f"it has {len(facts.instructions):,} instructions"
@@ -80,7 +57,7 @@ def _parts(facts: Facts) -> Iterator[str]:
             f"{count} equal products come from {at}, as from layers in a Python loop: jax.lax.scan over "
             "stacked weights compiles one layer"
         )
-    constant = sum(size for _, size in facts.constants())
+    constant = sum(shape.bytes for shape in facts.constants())
     if constant >= CONSTANT:
         yield f"{format_quantity(constant, 'bytes')} of constants pass through all of XLA's passes"
     tuned = sum(target in i.text for i in facts.instructions for target in _TUNED)
@@ -91,9 +68,9 @@ def _parts(facts: Facts) -> Iterator[str]:
 def equal_products(facts: Facts) -> tuple[Place, int]:
     """Return the reader's line with most equal matrix products, and their number; else NOWHERE and 0."""
     products = Counter(
-        (facts.at(i.text), i.op_name, i.type.partition("{")[0])
+        (facts.at(i), i.op_name, i.type.partition("{")[0])
         for i in facts.instructions
-        if i.opcode in _MULTIPLYING and i.operation in PRODUCTS
+        if i.opcode in MULTIPLYING and i.operation in PRODUCTS
     )
     (at, _, _), count = next(iter(products.most_common(1)), ((NOWHERE, "", ""), 0))
     return at, count
@@ -101,7 +78,7 @@ def equal_products(facts: Facts) -> tuple[Place, int]:
 
 def line_with_most(facts: Facts) -> tuple[Place, float]:
     """Return the reader's line with most instructions, and its share of all instructions with a line."""
-    lines = Counter(facts.at(i.text) for i in facts.instructions)
+    lines = Counter(facts.at(i) for i in facts.instructions)
     del lines[NOWHERE]
     at, count = next(iter(lines.most_common(1)), (NOWHERE, 0))
     return at, count / max(1, lines.total())

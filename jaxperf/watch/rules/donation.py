@@ -7,8 +7,8 @@ import re
 from collections.abc import Collection, Iterator
 from typing import Any
 
+from jaxperf.hlo import Shape, shape_of
 from jaxperf.watch.observe.compiles import Compiled
-from jaxperf.watch.observe.executables import Array, array_type
 from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.source import loop_body, statements
 
@@ -48,10 +48,10 @@ def replaced_variables(at: Place, callers: tuple[Place, ...] = ()) -> tuple[set[
     return names - still_used, still_used
 
 
-def passed_arguments(c: Compiled, names: Collection[str]) -> Iterator[tuple[str, Array]]:
+def passed_arguments(c: Compiled, names: Collection[str]) -> Iterator[tuple[str, Shape]]:
     """Yield the argument ("0", "w") and the type of each array that a call takes from variables `names`."""
     leaves = [
-        (re.match(r"(?:argument )?(\w+)", where), array_type(text)) for where, text in c.signature.items()
+        (re.match(r"(?:argument )?(\w+)", where), shape_of(text)) for where, text in c.signature.items()
     ]
     arrays = [(match, array) for match, array in leaves if match and array]
     passed = {  # once per argument, which may have hundreds of leaves

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import itertools
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 
 from jaxperf.result.intervals import Interval, difference, total_length
-from jaxperf.watch.finding import Finding
+from jaxperf.watch.observe.compiles import Compiled
 from jaxperf.watch.observe.executables import Facts
 from jaxperf.watch.observe.sampler import EAGER, StackSample
 from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.report.analysis import Analysis, IntervalSet
 from jaxperf.watch.rules.idle import OFTEN, REPEATS, findings_by_function
+from jaxperf.watch.rules.table import PERFORMANCE, Cause, Finding, Form, rule
 from jaxperf.watch.source import loop_body, statements
 
 SHORT_S = 5e-5  # mean seconds of an operation that takes less than its dispatch
@@ -32,9 +33,47 @@ _ELEMENTWISE = frozenset({
 })  # fmt: skip
 
 
+def _eager_form(finding: Finding) -> str:
+    """Return the form of advice that fits the function around operations outside jit."""
+    if finding.argument.endswith(".init") or finding.argument == statements.init_call(finding.at) != "":
+        return "init"
+    if finding.argument:
+        return "method" if statements.is_method(finding.at) else "function"
+    return "generator" if statements.yields(finding.at) else ""
+
+
+ONE_BY_ONE = Cause(
+    "eager", "eager",
+    "operations are dispatched one by one", PERFORMANCE,
+    Form(
+        "Put this line and its neighbors into one jitted function; float() and print() stay outside."
+    ),
+    forms={
+        "function": Form(
+            "Jit {name} as a whole: {decorator} above it (@nnx.jit or @eqx.filter_jit if it is given "
+            "modules); float() and print() stay outside, an if on an array becomes jnp.where, and a loop "
+            "over examples jax.vmap."
+        ),
+        "generator": Form(
+            "Put what this generator computes for each item into one jitted function, and yield its result."
+        ),
+        "init": Form(
+            "Make jax.jit({argument}) once, and call that here: one program in place of many small ones."
+        ),
+        "method": Form(
+            "Move what {name} computes with arrays into a function that takes the arrays and returns what "
+            "changes of self, and jit that (in an nnx.Module, @nnx.jit above {name} does). float() and "
+            "print() stay outside, an if on an array becomes jnp.where, and a loop over examples jax.vmap."
+        ),
+    },
+    choose=_eager_form,
+)  # fmt: skip
+
+
+@rule(ONE_BY_ONE)
 def find_eager_operations(analysis: Analysis) -> Iterator[Finding]:
     """Find functions that dispatch operations one by one while devices are idle, or over large arrays."""
-    line, elsewhere = _outermost(analysis), analysis.record.small_puts  # `find_small_puts` covers those
+    line, elsewhere = outermost(analysis), analysis.record.small_puts  # `find_small_puts` covers those
     idle = _front_bound(analysis, line, {*elsewhere, *_waits(analysis)})
     traced = Counter(c.at for c, _ in analysis.called)
     for at in [at for at in idle if "jit(" in at.source]:
@@ -59,7 +98,8 @@ def find_eager_operations(analysis: Analysis) -> Iterator[Finding]:
     both = {at: idle.get(at, 0.0) + unfused.get(at, 0.0) for at in {**idle, **unfused}}
     for finding in findings_by_function("eager", both, reason):
         whole = finding.name if statements.is_definition(finding.at) else ""
-        yield replace(finding, argument=whole or statements.init_call(finding.at))
+        static = analysis.static_parameters(finding.at.file, whole) if whole else ()
+        yield replace(finding, argument=whole or statements.init_call(finding.at), static=static)
 
 
 def _waits(analysis: Analysis) -> set[Place]:
@@ -74,7 +114,7 @@ def _front_bound(
     """Return the seconds, by line, in which devices waited for the dispatch of operations outside jit.
 
     A device counts as idle during short operations, since a CPU computes them within the call, and one
-    program would need far less time.
+    program would need far less time. It is not idle while work is queued.
     """
     busy = [
         span
@@ -83,15 +123,15 @@ def _front_bound(
         if name in analysis.jitted or total_length(spans) > SHORT_S * len(spans)
         for span in spans
     ]
-    free = IntervalSet(difference(analysis.steady, [*busy, *analysis.waiting.stretches]))
-    seconds: dict[Place, float] = defaultdict(float)
-    for s in (s for s in analysis.samples if s.kind == EAGER and s.at not in others):
-        seconds[line(s)] += free.within(s.start, s.end) * analysis.scale
-    return {at: s for at, s in seconds.items() if s}
+    others_s = [*busy, *analysis.waiting.stretches, *analysis.record.activity.queued]
+    free = IntervalSet(difference(analysis.steady, others_s))
+    return analysis.of_the_run(free, lambda s: s.kind == EAGER and s.at not in others, line)
 
 
-def _outermost(analysis: Analysis) -> Callable[[StackSample], Place]:
+def outermost(analysis: Analysis) -> Callable[[StackSample | Compiled], Place]:
     """Return a function that maps a sample to its line, or to a calling line that dispatches as much.
+
+    It also maps a compilation.
 
     `jax.grad(loss)(w)` dispatches operations in `loss`, and those that `grad` derives at its own line: one
     cause on two lines, whose samples alternate. A caller that dispatches only before or after a whole loop is
@@ -106,11 +146,11 @@ def _outermost(analysis: Analysis) -> Callable[[StackSample], Place]:
     ends = {caller: (min(starts), max(starts)) for caller, starts in inside.items()}
     caller_counts = Counter(s.at for s in samples if s.at in ends and ends[s.at][0] < s.start < ends[s.at][1])
 
-    def line(s: StackSample) -> Place:
+    def line(s: StackSample | Compiled) -> Place:
         chain = (s.at, *s.callers)
         if init := next(filter(statements.init_call, chain), None):
             return init
-        least = CALLER_SHARE * looks[s.at]
+        least = max(1, CALLER_SHARE * looks[s.at])
         outer = (i for i in range(len(chain) - 1, 0, -1) if caller_counts[chain[i]] >= least)
         chain = chain[next(outer, 0) :]
         return _function_in_loop(chain) or chain[0]

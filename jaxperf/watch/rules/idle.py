@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import statistics
 from collections import Counter
@@ -9,22 +10,95 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from jaxperf.result.formatting import format_quantity
-from jaxperf.watch.finding import Finding
 from jaxperf.watch.grouping import group_by
 from jaxperf.watch.observe.compiles import Compiled
 from jaxperf.watch.observe.sampler import DATA, DISPATCH, EAGER
 from jaxperf.watch.observe.source_location import NOWHERE, Place
 from jaxperf.watch.report.analysis import Analysis, WaitingLine
-from jaxperf.watch.source import loop_body
+from jaxperf.watch.rules.table import COMMUNICATE, SYNCHRONIZE, Cause, Finding, Form, rule
+from jaxperf.watch.source import loop_body, statements
 
 REPEATS = 3  # waits at one line that count as repeated
 OFTEN = 20  # calls of one operation in the windows; fewer belong to the program's startup
 SLOW = 1.5  # ratio of waits for data to computing from which on one thread that reads ahead is not enough
 COPIED = 1 << 20  # bytes per call that are large
+_NEEDLESS = ("block_until_ready", "effects_barrier")
 LARGE_ARRAYS = "large arrays"  # `argument` of a wait for large arrays
 _FROM_THREAD = re.compile(r"\.(get|get_nowait|result)\(")  # of a queue or of a future
 
 
+def _wait_form(finding: Finding) -> str:
+    """Return the form of advice that fits a wait's call, the arrays that come, and its statement."""
+    if finding.name in _NEEDLESS:
+        return "needless"
+    if finding.argument:
+        return "large"
+    if loop_body.comes_back(finding.at):
+        return "next turn"
+    if isinstance(statements.innermost(finding.at, ast.stmt), ast.Return):
+        return "returned"
+    if loop_body.decides(finding.at) or statements.is_branch(finding.at):
+        return "test"
+    return statements.statement_rows(finding.at)[0].partition(" ")[0].removeprefix("el")
+
+
+WAIT = Cause(
+    "wait", "sync",
+    "the front end waits on each turn of a loop", SYNCHRONIZE,
+    Form(
+        "Keep the array in the loop, for which nobody waits, and fetch all of them once after it, with "
+        "jax.device_get."
+    ),
+    forms={
+        "while": Form(
+            "Give jax.lax.while_loop the test and a turn as functions of the arrays, or test every tenth "
+            "turn, so that the device has the next ones to do meanwhile."
+        ),
+        "if": Form(
+            "Choose with jnp.where, or with jax.lax.cond, which computes one side only."
+        ),
+        "next turn": Form(
+            "The next turn needs the value: let one wait serve many turns (a batch of them under jax.vmap), "
+            "or write what needs it in jax.numpy, so that the whole loop is one program, with jax.lax.scan."
+        ),
+        "test": Form(
+            "A test in the loop needs the value: start the next turn before it, and test what the turn "
+            "before has given, or test every tenth turn."
+        ),
+        "returned": Form(
+            "If nothing needs the value before the loop ends, return the array itself, and fetch all of them"
+            " once after it. If the next turn needs it, write what needs it in jax.numpy, so that many turns"
+            " are one program, or let one wait serve many turns (a batch of them under jax.vmap)."
+        ),
+        "large": Form(
+            "Let a jitted function compute on the device what the host needs of them, such as an average or "
+            "a norm, and fetch that; or fetch them every hundredth turn (if step % 100 == 0)."
+        ),
+        "needless": Form(
+            "Leave out {name} here, and wait once, after the loop."
+        ),
+    },
+    choose=_wait_form,
+)  # fmt: skip
+ELEMENT_READS = Cause(
+    "element reads", "sync",
+    "elements of an array are read one by one", SYNCHRONIZE,
+    Form(
+        "Before the loop, bring {argument} to the host once, with numpy.asarray({argument}), and read the "
+        "elements of that."
+    ),
+)  # fmt: skip
+LOGGING = Cause(
+    "logging", "sync",
+    "logging waits for the device on each step", SYNCHRONIZE,
+    Form(
+        "Log every hundredth step (if step % 100 == 0). An f-string is formatted even if its level is off, "
+        "log.debug('%s', x) is not."
+    ),
+)  # fmt: skip
+
+
+@rule(WAIT, ELEMENT_READS, LOGGING)
 def find_waits(analysis: Analysis) -> Iterator[Finding]:
     """Find lines whose waits keep the front end from running ahead."""
     for line in analysis.lines:
@@ -69,6 +143,36 @@ def _function(at: Place) -> tuple[str, str]:
     return at.file, at.function
 
 
+DATA_AWAITED = Cause(
+    "data", "data",
+    "devices wait for data", COMMUNICATE,
+    Form(
+        "Read the next batch in a thread during a step.",
+        """\
+import concurrent.futures    # a thread reads the next batch during a step
+thread, batches = concurrent.futures.ThreadPoolExecutor(1), iter(range(100))    # your batches
+coming = thread.submit(next, batches, None)
+while (batch := coming.result()) is not None:
+    coming = thread.submit(next, batches, None)
+    x = batch    # then the step with x""",
+    ),
+    forms={
+        "slow": Form(
+            "Reading takes longer than the steps. If it computes, do that once before the loop, or for a "
+            "whole batch with NumPy; what must stay Python goes into processes (grain, or torch's DataLoader"
+            " with workers). If it waits for a disk or a network, let several threads read at once:",
+            """\
+import concurrent.futures    # eight reads at once; abs(i) stands for reading batch i
+with concurrent.futures.ThreadPoolExecutor(8) as threads:
+    for batch in threads.map(abs, range(100)):    # from Python 3.14 on, buffersize bounds them
+        x = batch    # then the step with x""",
+        ),
+    },
+    choose=lambda f: "slow" if f.argument else "",
+)  # fmt: skip
+
+
+@rule(DATA_AWAITED)
 def find_data_waits(analysis: Analysis) -> Iterator[Finding]:
     """Find lines that wait for the next batch while devices are idle.
 
@@ -86,6 +190,16 @@ def find_data_waits(analysis: Analysis) -> Iterator[Finding]:
         yield replace(finding, reason=reason + inside + slow, argument=argument)
 
 
+NUMPY = Cause(
+    "numpy", "data",
+    "NumPy computes between two programs", SYNCHRONIZE,
+    Form(
+        "Do the same with jnp inside the jitted step: the values never leave the device."
+    ),
+)  # fmt: skip
+
+
+@rule(NUMPY)
 def find_numpy_work(analysis: Analysis) -> Iterator[Finding]:
     """Find functions in which NumPy computes while devices are idle, including waits for its inputs."""
     for finding in findings_by_function(
@@ -96,6 +210,16 @@ def find_numpy_work(analysis: Analysis) -> Iterator[Finding]:
         yield replace(finding, seconds=max(finding.seconds, sum(lost)))
 
 
+TRANSFER = Cause(
+    "transfer", "transfer",
+    "large NumPy arrays are copied to the device on each call", COMMUNICATE,
+    Form(
+        "Call jax.device_put({argument}) once, or, where it varies, ahead of time for the next call."
+    ),
+)  # fmt: skip
+
+
+@rule(TRANSFER)
 def find_transfers(analysis: Analysis) -> Iterator[Finding]:
     """Find calls that copy large NumPy arrays to the device while it is idle."""
     idle = analysis.idle_at(lambda s: s.kind in (DISPATCH, EAGER))  # pmap puts its arguments in Python

@@ -4,25 +4,26 @@ from __future__ import annotations
 
 import ast
 import functools
-import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
+from jaxperf.hlo import Instruction, Shape, shape_of
 from jaxperf.result.formatting import format_quantity
-from jaxperf.watch.finding import Finding
 from jaxperf.watch.observe.compiles import Compiled
-from jaxperf.watch.observe.executables import Facts, array_bytes, array_type, arrays_in
-from jaxperf.watch.observe.instructions import PRODUCTS, ProgramInstruction
-from jaxperf.watch.observe.source_location import Place
+from jaxperf.watch.observe.executables import PRODUCTS, Facts
+from jaxperf.watch.observe.source_location import NOWHERE, Place
 from jaxperf.watch.observe.windows import ExecutedProgram
 from jaxperf.watch.report.analysis import Analysis
 from jaxperf.watch.rules.programs import called_programs
+from jaxperf.watch.rules.settings import set_at
+from jaxperf.watch.rules.table import PRECISION, Cause, Finding, Form, find_causes, rule
 from jaxperf.watch.source import statements
 
 WIDE = ("float64", "double", "complex128")
 WIDENED = 1 << 16  # bytes of an array below which its dtype does not matter
 LARGE = 1 << 20  # bytes of float64 arguments that are worth reporting
+WIDE_SHARE = 0.2  # share of the devices' time in float64 that is worth a note
 PRODUCT_SHARE = 0.2  # share of a program's time in matrix products that is worth a note
 _CARRYING = {  # instructions that compute nothing
     "broadcast", "constant", "copy", "dynamic-slice", "dynamic-update-slice", "fusion", "get-tuple-element",
@@ -32,10 +33,33 @@ _PRODUCT = re.compile(r"^(?:dot|convolution)$|__cublas|__cudnn\$conv")
 _HIGHEST = re.compile(r"operand_precision\W+\[?\W*highest", re.IGNORECASE)
 
 
+FLOAT64 = Cause(
+    "float64", "float64",
+    "float32 becomes float64", PRECISION,
+    Form(
+        "Give the other operand the type of the data, as with .astype(np.float32)."
+    ),
+)  # fmt: skip
+ALL_FLOAT64 = Cause(
+    "all float64", "float64",
+    "a program computes in float64", PRECISION,
+    Form(
+        'If float32 is enough, make {argument} and all else that {name} gets .astype("float32").'
+    ),
+    forms={
+        "call": Form(
+            "If float32 is enough, give {name} arrays of that type, or leave jax_enable_x64 off."
+        ),
+    },
+    choose=lambda f: "" if f.argument else "call",
+)  # fmt: skip
+
+
+@rule(FLOAT64, ALL_FLOAT64)
 def find_float64(analysis: Analysis) -> Iterator[Finding]:
     """Find programs that convert large arrays to float64, and those that take only float64 arrays."""
     for facts, c, _, program_s in called_programs(analysis):
-        if lines := Counter(facts.at(i.text) for i in _widening(facts, ("f32[", "bf16[", "f16["), "f64[")):
+        if lines := Counter(facts.at(i) for i in _widening(facts, ("f32[", "bf16[", "f16["), "f64[")):
             line = next((p for p, _ in lines.most_common() if p), c.at)
             reason = (
                 f"{facts.name} turns float32 into float64 here, which moves twice the bytes from there on"
@@ -50,24 +74,24 @@ def find_float64(analysis: Analysis) -> Iterator[Finding]:
             yield Finding("all float64", at, program_s / 2, reason, facts.name, argument=name)
 
 
-def _widening(facts: Facts, narrow: tuple[str, ...], wide: str) -> Iterator[ProgramInstruction]:
+def _widening(facts: Facts, narrow: tuple[str, ...], wide: str) -> Iterator[Instruction]:
     """Yield the instructions that convert one of some types to a wider one, to `WIDENED` bytes or more."""
     names = {i.name for i in facts.instructions if i.type.startswith(narrow)}
     for i in facts.instructions:
         widens = i.opcode == "convert" and i.type.startswith(wide) and names & {*i.operands}
-        if widens and array_bytes(*arrays_in(i.type)[0]) >= WIDENED:
+        if widens and i.shapes[0].bytes >= WIDENED:
             yield i
 
 
 def _only_wide(facts: Facts) -> bool:
     """Return whether all float arguments of a program are float64 and large, and it computes with them."""
-    floats = [(kind, dims) for kind, dims in facts.layout[0] if dims and kind[0] in "fbc"]  # f32, bf16, c64
-    if {kind for kind, _ in floats} - {"f64", "c128"} or sum(array_bytes(*a) for a in floats) < LARGE:
+    floats = [shape for shape in facts.layout[0] if shape.dims and shape.dtype[0] in "fbc"]  # f32, bf16, c64
+    if {shape.dtype for shape in floats} - {"f64", "c128"} or sum(shape.bytes for shape in floats) < LARGE:
         return False
     computed = (
         i for i in facts.instructions if i.opcode not in _CARRYING and i.type.startswith(("f64", "c128"))
     )
-    return any(array_bytes(*arrays_in(i.type)[0]) >= WIDENED for i in computed)
+    return any(i.shapes[0].bytes >= WIDENED for i in computed)
 
 
 @functools.cache
@@ -80,10 +104,43 @@ def _asks_for_float64(file: str) -> bool:
     return False
 
 
+def wide_notes(analysis: Analysis) -> Iterator[str]:
+    """Yield a note if programs compute in float64 because another module than theirs turned that on."""
+    at = set_at("jax_enable_x64", analysis, NOWHERE) if "jax_enable_x64" in analysis.record.settings else None
+    if at is None:
+        return
+    wide = [
+        (c, seconds)
+        for facts, c, _, seconds in called_programs(analysis)
+        if _computes_wide(facts) and not {at.file, *filter(_asks_for_float64, _files(c))} & {*_files(c)}
+    ]
+    found = any(finding.cause == "all float64" for finding in find_causes(analysis))
+    if wide and not found and sum(seconds for _, seconds in wide) >= WIDE_SHARE * analysis.computing_s:
+        names = ", ".join(dict.fromkeys(c.called for c, _ in wide))
+        yield (
+            f"{names} computes in float64, since {at} turns on jax_enable_x64 ({at.source}); float32 takes "
+            "about half of the time where its precision serves"
+        )
+
+
+def _files(c: Compiled) -> set[str]:
+    return {p.file for p in (c.at, *c.callers)}
+
+
+def _computes_wide(facts: Facts) -> bool:
+    """Return whether a program computes large arrays of float64."""
+    return any(
+        shape.bytes >= LARGE
+        for i in facts.instructions
+        if i.opcode not in _CARRYING and i.type.startswith(("f64", "c128"))
+        for shape in i.shapes[:1]
+    )
+
+
 def _made(c: Compiled) -> tuple[Place, str]:
     """Return the line that assigns the largest argument, and its variable; else the call and ""."""
-    arrays = {where: array for where, text in c.signature.items() if (array := array_type(text))}
-    sizes = {where: math.prod(int(n) for n in dims.split(",") if n) for where, (_, dims) in arrays.items()}
+    arrays = {where: array for where, text in c.signature.items() if (array := shape_of(text))}
+    sizes = {where: shape.size for where, shape in arrays.items()}
     largest = max(sizes, key=lambda where: sizes[where], default="")
     expression = statements.argument_expression(c.at, c.called, largest) if largest else None
     if not isinstance(expression, ast.Name):
@@ -106,13 +163,13 @@ def widened_lines(facts: Facts) -> dict[Place, int]:
     lines: dict[Place, int] = {}
     products: dict[Place, int] = {}
     for i in _widening(facts, ("bf16[",), "f32["):
-        at = facts.at(i.text)
+        at = facts.at(i)
         if not i.operation or not at or not _is_operator(at):
             continue
         if i.operation in PRODUCTS:
             products[at] = products.get(at, 0) + 1
         if i.operation in ("convert_element_type", *PRODUCTS):
-            lines[at] = max(lines.get(at, 0), array_bytes("bf16", arrays_in(i.type)[0][1]))
+            lines[at] = max(lines.get(at, 0), Shape("bf16", i.shapes[0].dims).bytes)
     return {at: size for at, size in lines.items() if products.get(at, 1) == 1}  # 2: both were bfloat16
 
 
@@ -144,13 +201,13 @@ def _products(facts: Facts, c: Compiled, program: ExecutedProgram) -> Iterator[s
     wide = [i for i in facts.instructions if _is_product(i) and _takes(i, "f32[", types)]
     for full in (True, False):
         chosen = [i for i in wide if bool(_HIGHEST.search(i.text)) == full]
-        inside = {i.within for i in chosen}
+        inside = {i.computation for i in chosen}
         callers = {i.name for i in facts.instructions if any(f"calls=%{name}," in i.text for name in inside)}
         products_s = program.op_s({*callers, *(i.name for i in chosen)}.__contains__)
         total_s = program.op_s(facts.steps.__contains__)
         if not chosen or not total_s or products_s < PRODUCT_SHARE * total_s:
             continue
-        at = next((at for i in chosen if (at := facts.at(i.text))), c.at)
+        at = next((at for i in chosen if (at := facts.at(i))), c.at)
         share = f"{products_s / total_s:.0%} of {c.called}'s time goes to products of float32 matrices ({at})"
         yield (
             f"{share} at the highest precision: jax.default_matmul_precision('tensorfloat32') lets the GPU "
@@ -161,13 +218,12 @@ def _products(facts: Facts, c: Compiled, program: ExecutedProgram) -> Iterator[s
         )
 
 
-def _takes(i: ProgramInstruction, dtype: str, types: Mapping[str, str]) -> bool:
+def _takes(i: Instruction, dtype: str, types: Mapping[str, str]) -> bool:
     """Return whether an instruction's first operand has a type; the result's may be wider."""
     return types.get(next(iter(i.operands), ""), "").startswith(dtype)
 
 
-def _is_product(i: ProgramInstruction) -> bool:
+def _is_product(i: Instruction) -> bool:
     if i.opcode == "custom-call":
-        target = re.search(r'custom_call_target="([^"]*)"', i.text)
-        return bool(target and _PRODUCT.search(target[1]))
+        return bool(_PRODUCT.search(i.target))
     return bool(_PRODUCT.search(i.opcode))

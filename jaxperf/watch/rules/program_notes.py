@@ -6,17 +6,17 @@ import ast
 import re
 from collections.abc import Iterator
 
+from jaxperf.hlo import COLLECTIVES, Instruction
 from jaxperf.result import Block, Note
 from jaxperf.result.formatting import format_quantity
 from jaxperf.watch.observe.compiles import WRAPPED, Compiled
-from jaxperf.watch.observe.executables import Facts, array_bytes, arrays_in
-from jaxperf.watch.observe.instructions import COLLECTIVES, ProgramInstruction
+from jaxperf.watch.observe.executables import Facts
 from jaxperf.watch.observe.source_location import NOWHERE, Place
 from jaxperf.watch.observe.windows import ExecutedProgram
 from jaxperf.watch.report.analysis import Analysis
 from jaxperf.watch.rules.between_devices import device_notes
 from jaxperf.watch.rules.compile_notes import compile_notes
-from jaxperf.watch.rules.precision import precision_notes
+from jaxperf.watch.rules.precision import precision_notes, wide_notes
 from jaxperf.watch.rules.programs import called_programs
 from jaxperf.watch.source import statements
 
@@ -39,6 +39,7 @@ def note_blocks(analysis: Analysis) -> Iterator[Block]:
         if program_s >= BUSY_SHARE * analysis.computing_s:
             for rule in (_collectives, _branches, _grouped, device_notes, precision_notes):
                 yield from map(Note, rule(facts, c, program))
+    yield from map(Note, wide_notes(analysis))
     yield from map(Note, compile_notes(analysis))
     yield from map(Note, _checked(analysis))
 
@@ -58,14 +59,14 @@ def _collectives(facts: Facts, c: Compiled, _: ExecutedProgram) -> Iterator[str]
         kind = i.opcode.removesuffix("-start")
         if kind not in COLLECTIVES or len(facts.devices) < 2:
             continue
-        at, moved = facts.at(i.text) or c.at, sum(array_bytes(*a) for a in arrays_in(i.type))
-        if i.within in conditions:
+        at, moved = facts.at(i) or c.at, i.bytes
+        if i.computation in conditions:
             yield (
                 f"{c.called} has an {kind} in the condition of a loop at {at}: all devices agree in each "
                 "turn whether to go on; under jax.shard_map each device has a loop of its own"
             )
         elif kind != "all-reduce" and moved >= MOVED:
-            how = "in each turn of a loop" if i.within in bodies else "per call"
+            how = "in each turn of a loop" if i.computation in bodies else "per call"
             line = _source(i, facts, c.called) or at
             use = f", for {at}" if at != line else ""
             yield (
@@ -75,7 +76,7 @@ def _collectives(facts: Facts, c: Compiled, _: ExecutedProgram) -> Iterator[str]
             )
 
 
-def _source(i: ProgramInstruction, facts: Facts, name: str) -> Place:
+def _source(i: Instruction, facts: Facts, name: str) -> Place:
     """Return the reader's line that computed an instruction's operand; for an argument, its first use."""
     by_name = {known.name: known for known in facts.instructions}
     for _ in range(8):
@@ -83,10 +84,10 @@ def _source(i: ProgramInstruction, facts: Facts, name: str) -> Place:
         if operand is None:
             break
         i = operand
-        if at := facts.at(i.text):
+        if at := facts.at(i):
             return at
     argument = re.search(r'op_name="(\w+)', i.text) if i.opcode == "parameter" else None
-    places = (p for frames in facts.frames.values() for p in frames if p.function == name)
+    places = (p for p in sorted(facts.places) if p.function == name)
     at = next(places, NOWHERE)
     functions = [n for n in statements.enclosing_nodes(at, statements.FUNCTION) if n.name == name]
     uses = (
@@ -101,9 +102,9 @@ def _source(i: ProgramInstruction, facts: Facts, name: str) -> Place:
 def _branches(facts: Facts, c: Compiled, _: ExecutedProgram) -> Iterator[str]:
     """Yield a note for each `lax.cond` with a costly branch that `vmap` has turned into a select."""
     heavy = [i for i in facts.instructions if i.opcode in _HEAVY]
-    heavy_lines = [(p.file, p.line) for i in heavy for p in facts.around(i.text)]
-    selects = [i.text for i in facts.instructions if i.opcode == "select" and "/select_n" in i.text]
-    for at in dict.fromkeys(facts.at(text) for text in selects if "vmap(" in text):
+    heavy_lines = [(p.file, p.line) for i in heavy for p in facts.around(i)]
+    selects = [i for i in facts.instructions if i.opcode == "select" and "/select_n" in i.op_name]
+    for at in dict.fromkeys(facts.at(i) for i in selects if "vmap(" in i.op_name):
         lines = _lines_of_branches(at)
         if any(file == at.file and line in lines for file, line in heavy_lines):
             yield (
@@ -134,14 +135,20 @@ def _grouped(facts: Facts, c: Compiled, program: ExecutedProgram) -> Iterator[st
         groups = _GROUPS.search(i.text) if i.opcode in ("convolution", "custom-call") else None
         if not groups or int(groups[1]) < 2:
             continue
-        names = {i.name, *(user.name for user in facts.instructions if f"calls=%{i.within}," in user.text)}
+        names = {i.name, *(user.name for user in facts.instructions if user.called == i.computation)}
         grouped_s = program.op_s(names.__contains__)
         if total_s and grouped_s >= CONVOLUTION_SHARE * total_s:
             yield (
                 f"a convolution in {groups[1]} groups takes {grouped_s / total_s:.0%} of {c.called}'s time "
-                f"({facts.at(i.text) or c.at}); compilers often reach a small share of the machine "
+                f"({facts.at(i) or c.at}); compilers often reach a small share of the machine "
                 "there: compare it with a sum of shifted products, one for each position of the kernel"
             )
+
+
+def _keeps_residuals(loop: Instruction) -> bool:
+    """Return whether the gradient of a loop keeps what its turns compute: random bits have no gradient."""
+    random = any(name in loop.op_name for name in ("threefry", "random_bits", "shuffle"))
+    return "jvp(" in loop.op_name and not random and any(shape.dtype[0] in "fbc" for shape in loop.shapes)
 
 
 def temporaries_note(analysis: Analysis) -> Iterator[str]:
@@ -152,8 +159,8 @@ def temporaries_note(analysis: Analysis) -> Iterator[str]:
         return
     name, size = analysis.jitted[facts.program].called, format_quantity(facts.temporary_bytes, "bytes")
     message = f"temporaries of {name}: {size}"
-    scans = (i for i in facts.instructions if i.opcode == "while" and "jvp(" in i.text)
-    if line := next(filter(None, (facts.at(i.text) for i in scans)), NOWHERE):
+    scans = (i for i in facts.instructions if i.opcode == "while" and _keeps_residuals(i))
+    if line := next(filter(None, (facts.at(i) for i in scans)), NOWHERE):
         message += (
             f"; the gradient of the loop at {line} keeps what each turn computes, and jax.checkpoint "
             "around its body computes it again instead"

@@ -8,14 +8,14 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+from jaxperf.hlo import shape_of
 from jaxperf.result.formatting import format_quantity
-from jaxperf.result.intervals import intersection, total_length
-from jaxperf.watch.finding import Finding
+from jaxperf.result.intervals import intersection, total_length, union
 from jaxperf.watch.grouping import group_by
 from jaxperf.watch.observe import source_location
 from jaxperf.watch.observe.compiles import COMPILE, Compiled
-from jaxperf.watch.observe.executables import Facts, array_type
-from jaxperf.watch.observe.instructions import independent_instructions
+from jaxperf.watch.observe.executables import MULTIPLYING, PRODUCTS, Facts, independent_instructions
+from jaxperf.watch.observe.sampler import CALLBACK as IN_CALLBACK
 from jaxperf.watch.observe.sampler import EAGER
 from jaxperf.watch.observe.source_location import NOWHERE, Place
 from jaxperf.watch.observe.unrolled import unrolled_loops
@@ -23,6 +23,19 @@ from jaxperf.watch.observe.windows import ExecutedProgram
 from jaxperf.watch.report.analysis import Analysis
 from jaxperf.watch.report.top_programs import execution_count
 from jaxperf.watch.rules.donation import donating_option, passed_arguments, replaced_variables
+from jaxperf.watch.rules.table import (
+    ASYNCHRONOUS,
+    COMMITTED,
+    DATA_PARALLEL,
+    FORBIDDEN,
+    MEMORY,
+    PERFORMANCE,
+    SYMBOLIC,
+    Cause,
+    Finding,
+    Form,
+    rule,
+)
 from jaxperf.watch.source import statements
 
 SLOWEST = 0.5e9  # bytes/s of the slowest copy to new memory, which bounds the seconds of a finding
@@ -35,6 +48,23 @@ CONSTANT_SHARE = 0.2  # share of a program's time in constant work that is worth
 UNEQUAL = 1.3  # the most work on one device over the mean
 
 
+DONATION = Cause(
+    "donation", "memory",
+    "an argument is copied that the result replaces", MEMORY,
+    Form(
+        "Where {name} is jitted, give jax.jit donate_argnums or donate_argnames of the argument that the "
+        "result replaces."
+    ),
+    forms={
+        "arguments": Form(
+            "Jit {name} with {argument}: the result then takes the memory of what it replaces."
+        ),
+    },
+    choose=lambda f: "arguments" if f.argument else "",
+)  # fmt: skip
+
+
+@rule(DONATION)
 def find_donations(analysis: Analysis) -> Iterator[Finding]:
     """Find programs that could donate an argument, because the caller replaces it by the result."""
     for facts, c, program, program_s in called_programs(analysis):
@@ -51,6 +81,16 @@ def find_donations(analysis: Analysis) -> Iterator[Finding]:
             yield Finding("donation", c.at, copied_s, reason, facts.name, shared, option)
 
 
+EAGER_COPY = Cause(
+    "eager copy", "eager",
+    "an array is copied to change a part of it", MEMORY,
+    Form(
+        "Do so in a function under jax.jit with donate_argnums of the array, which then changes in place."
+    ),
+)  # fmt: skip
+
+
+@rule(EAGER_COPY)
 def find_eager_copies(analysis: Analysis) -> Iterator[Finding]:
     """Find updates outside jit such as `x = x.at[i].set(y)`, which copy the whole array."""
     updates = (c for c in analysis.record.compiled if not c.explained and _changes_part(c.at))
@@ -73,10 +113,20 @@ def _changes_part(at: Place) -> bool:
     return False
 
 
+MODULE_STATE = Cause(
+    "module state", "python",
+    "nnx.jit copies the state of a module in each call", MEMORY,
+    Form(
+        "Jit {name} with {argument}: the module needs its old arrays no more, once it has the new ones."
+    ),
+)  # fmt: skip
+
+
+@rule(MODULE_STATE)
 def find_module_state(analysis: Analysis) -> Iterator[Finding]:
     """Find programs of `nnx.jit` without donation: they return copies of all arrays of their modules."""
     for facts, c, program, program_s in called_programs(analysis):
-        matches = ((_IN_MODULE.match(where), array_type(text)) for where, text in c.signature.items())
+        matches = ((_IN_MODULE.match(where), shape_of(text)) for where, text in c.signature.items())
         leaves = [(match[1], array) for match, array in matches if match and array]
         arguments, arrays = [argument for argument, _ in leaves], [array for _, array in leaves]
         if c.through == "flax" and (shared := facts.unshared_bytes(arrays)):
@@ -102,6 +152,16 @@ def _copied_s(
     return min(copied_s, program_s, times * analysis.scale * shared / SLOWEST)
 
 
+UNROLLED = Cause(
+    "unrolled", "program",
+    "Python unrolls a loop while tracing", FORBIDDEN,
+    Form(
+        "Write the loop as jax.lax.fori_loop, or as jax.lax.scan over stacked weights or inputs."
+    ),
+)  # fmt: skip
+
+
+@rule(UNROLLED)
 def find_unrolled_loops(analysis: Analysis) -> Iterator[Finding]:
     """Find Python loops that tracing has unrolled."""
     explained = {c.program for c in analysis.record.compiled if c.explained}
@@ -117,15 +177,26 @@ def find_unrolled_loops(analysis: Analysis) -> Iterator[Finding]:
             yield Finding("unrolled", loop.at, saved_s, reason, c.called)
 
 
+LARGE_CONSTANT = Cause(
+    "constant", "memory",
+    "a large array is compiled into a program", SYMBOLIC,
+    Form(
+        "Put {argument} on the device once, with jax.device_put, and pass it to {name}, which only refers to"
+        " it, as an argument. What {name} computes from it alone, compute once, and pass that."
+    ),
+)  # fmt: skip
+
+
+@rule(LARGE_CONSTANT)
 def find_constants(analysis: Analysis) -> Iterator[Finding]:
     """Find programs that contain large arrays as constants because their functions capture them."""
     for facts in (f for f in analysis.record.programs if not f.old):
         c = _call(analysis, facts)
         if c is None or not c.at or source_location.library_of(c.defined.rpartition(":")[0]):
             continue
-        constants = [(array, size) for array, size in facts.constants() if size >= SMALL]
-        names = [name for name, text in c.refers_to.items() if array_type(text) in dict(constants)]
-        if (total := sum(size for _, size in constants)) >= CONSTANT:
+        constants = [shape for shape in facts.constants() if shape.bytes >= SMALL]
+        names = [name for name, text in c.refers_to.items() if shape_of(text) in constants]
+        if (total := sum(shape.bytes for shape in constants)) >= CONSTANT:
             which = f" ({', '.join(names)})" if names else ""
             reason = (
                 f"{format_quantity(total, 'bytes')} of arrays{which} are constants of {c.called}, which "
@@ -135,6 +206,16 @@ def find_constants(analysis: Analysis) -> Iterator[Finding]:
             yield Finding("constant", c.at, seconds, reason, c.called, total, argument=(names or [""])[0])
 
 
+CONSTANT_WORK = Cause(
+    "constant work", "program",
+    "a program computes the same in each call", PERFORMANCE,
+    Form(
+        "Compute it once, in a jitted function of its own, and pass the result to {name} as an argument."
+    ),
+)  # fmt: skip
+
+
+@rule(CONSTANT_WORK)
 def find_constant_work(analysis: Analysis) -> Iterator[Finding]:
     """Find programs in which each call computes something that depends on no argument."""
     for facts, c, program, program_s in called_programs(analysis):
@@ -142,9 +223,7 @@ def find_constant_work(analysis: Analysis) -> Iterator[Finding]:
         fixed = independent_instructions(instructions, facts.steps)
         total_s, fixed_s = program.op_s(facts.steps.__contains__), program.op_s(fixed.__contains__)
         if total_s and fixed_s >= CONSTANT_SHARE * total_s and max(program.calls, len(program.run_s)) >= 2:
-            of_fixed = [
-                (program.op_s(i.name.__eq__), facts.at(i.text)) for i in instructions if i.name in fixed
-            ]
+            of_fixed = [(program.op_s(i.name.__eq__), facts.at(i)) for i in instructions if i.name in fixed]
             at = max((pair for pair in of_fixed if pair[1]), default=(0.0, c.at))[1]
             reason = (
                 f"{fixed_s / total_s:.0%} of each call of {c.called} goes to what depends on none of its "
@@ -153,15 +232,94 @@ def find_constant_work(analysis: Analysis) -> Iterator[Finding]:
             yield Finding("constant work", at, program_s * fixed_s / total_s, reason, c.called)
 
 
+FORWARD_TWICE = Cause(
+    "forward twice", "program",
+    "a value and its gradient are computed by two programs", PERFORMANCE,
+    Form(
+        "Compute both in one program: jax.value_and_grad of the function, under jax.jit, returns the value "
+        "that {name} computes once more."
+    ),
+)  # fmt: skip
+
+
+@rule(FORWARD_TWICE)
+def find_forward_twice(analysis: Analysis) -> Iterator[Finding]:
+    """Find programs whose matrix products another program of the same loop computes, too, for a gradient."""
+    calls = list(called_programs(analysis))
+    for facts, c, _, program_s in calls:
+        own, loop = _products(facts), statements.innermost(c.at, statements.LOOP)
+        for other, d, _, _ in calls if own and loop else ():
+            products = _products(other)
+            if (
+                other is not facts
+                and statements.innermost(d.at, statements.LOOP) is loop
+                and {*_arrays(c)} == {*_arrays(d)}
+                and own <= products
+                and any("transpose(" in i.op_name for i in other.instructions)
+                and not any("transpose(" in i.op_name for i in facts.instructions)
+            ):
+                reason = (
+                    f"the program that line {d.at.line} calls computes the {own.total()} matrix products of "
+                    f"{c.called}, too, for the same arguments in the same loop"
+                )
+                yield Finding("forward twice", c.at, program_s, reason, c.called)
+                break
+
+
+def _products(facts: Facts) -> Counter[tuple[Place, str]]:
+    """Return a program's matrix products and convolutions by line and operation."""
+    return Counter(
+        (facts.at(i), i.operation)
+        for i in facts.instructions
+        if i.opcode in MULTIPLYING and i.operation in PRODUCTS and "transpose(" not in i.op_name
+    )
+
+
+def _arrays(c: Compiled) -> Iterator[str]:
+    return (text for text in c.signature.values() if shape_of(text))
+
+
+CALLBACK = Cause(
+    "callback", "program",
+    "the program stops for Python on the host", ASYNCHRONOUS,
+    Form(
+        "Do the same with jnp or lax."
+    ),
+    forms={
+        "debug": Form(
+            "Leave it out where nobody reads it, put jax.lax.cond around it so that it runs in few turns, or "
+            "return the value, and print it after the call."
+        ),
+    },
+    choose=lambda f: "debug" if "debug." in f.at.source else "",
+)  # fmt: skip
+
+
+@rule(CALLBACK)
 def find_callbacks(analysis: Analysis) -> Iterator[Finding]:
     """Find programs that call back into Python."""
-    for facts, c, program, _ in called_programs(analysis):
-        for op, line in facts.callbacks():
-            seconds = program.op_s(op.__eq__) * analysis.scale
+    sampled = [s for s in analysis.samples if s.kind == IN_CALLBACK] + analysis.record.called_back
+    sampled_s = total_length(union((s.start, s.end) for s in sampled))
+    for facts in analysis.record.programs:
+        c, program = _call(analysis, facts), analysis.ran(facts)
+        for op, line in facts.callbacks() if c and not facts.old else ():
+            seconds = program.op_s(op.__eq__) * analysis.scale if program else 0.0
+            if len(analysis.called) == 1 or not seconds:
+                seconds = max(seconds, sampled_s)  # windows may have missed it
             reason = f"each call of {facts.name} stops for Python on the host here"
             yield Finding("callback", line or c.at, seconds, reason, facts.name)
 
 
+ON_THE_CPU = Cause(
+    "on the cpu", "program",
+    "a program runs on the CPU beside an accelerator", COMMITTED,
+    Form(
+        "Leave out device=cpu and jax.default_device, and give {name} arrays on the accelerator."
+    ),
+)  # fmt: skip
+
+
+@rule(ON_THE_CPU)
 def find_cpu_programs(analysis: Analysis) -> Iterator[Finding]:
     """Find programs that run on the CPU although there is an accelerator."""
     r = analysis.record
@@ -173,6 +331,17 @@ def find_cpu_programs(analysis: Analysis) -> Iterator[Finding]:
             yield Finding("on the cpu", c.at, program_s, reason, facts.name)
 
 
+SHARDS = Cause(
+    "shards", "program",
+    "one device gets more work than the others", DATA_PARALLEL,
+    Form(
+        'Give all devices equal shares: jax.device_put(x, NamedSharding(mesh, P("data"))) over a '
+        "jax.make_mesh of all of them."
+    ),
+)  # fmt: skip
+
+
+@rule(SHARDS)
 def find_unequal_shards(analysis: Analysis) -> Iterator[Finding]:
     """Find functions that were compiled with more work for one device than for the others."""
     for name, programs in analysis.programs.items():
@@ -220,7 +389,7 @@ def called_programs(
 def _call(analysis: Analysis, facts: Facts) -> Compiled | None:
     """Return the call that made a program: one with its name, preferably at a line of its instructions."""
     named = [(c, at) for c, at in analysis.called if c.program == facts.program]
-    lines = {(p.file, p.line) for places in facts.frames.values() for p in places} if named[1:] else set()
+    lines = {(p.file, p.line) for p in facts.places} if named[1:] else set()
     traced = (call for call in named if (call[0].at.file, call[0].at.line) in lines)
     c, at = next(traced, next(iter(named), (None, NOWHERE)))
     return replace(c, at=at) if c else None

@@ -10,29 +10,120 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from jaxperf.result.intervals import total_length, union
-from jaxperf.watch.advice.explanations import (
+from jaxperf.watch.grouping import group_by
+from jaxperf.watch.observe.compiles import COMPILE, Compiled
+from jaxperf.watch.observe.explanations import (
     Change,
     argument_changes,
     differing_part,
     shape_of,
     shorten_value,
 )
-from jaxperf.watch.finding import Finding
-from jaxperf.watch.grouping import group_by
-from jaxperf.watch.observe.compiles import COMPILE, Compiled
 from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.report.analysis import Analysis
+from jaxperf.watch.rules.eager import outermost
+from jaxperf.watch.rules.table import PERFORMANCE, SYNCHRONIZE, TRACED_AGAIN, Cause, Finding, Form, rule
 from jaxperf.watch.source import statements
 
 REPEATS = 3  # traces that count as repeated
-_ELSEWHERE = ("placement", "cleared")  # other rules report these
+_ELSEWHERE = ("placement", "cleared", "derived")  # other rules report these, or nothing is wrong
 _TURNS = re.compile(r"known_trip_count[^}]*?(\d+)")
 _NUMBER = re.compile(r"True|False|-?(\d[\d.e+-]*|inf)|nan")
 _ANYWHERE = ("new function", "weak type")  # never intended, even if another line makes the call
 # a single one may be intended: two functions, two values of a flag, two sizes
-_HABITS = ("new function", "static value", "shape")
+_HABITS = ("new function", "static value", "shape", "structure")
+SMALL_S = 0.2  # seconds that one program in place of many small ones must save
+SMALL_PROGRAMS = 10  # at a line outside jit that are worth one program
+_WEAK = ("structure", "shape", "dtype")  # reasons that JAX gives, though the types occurred before
 
 
+NEW_FUNCTION = Cause(
+    "new function", "retrace",
+    "a new function is jitted on each call", TRACED_AGAIN,
+    Form(
+        "Apply {wrapper} to {name} once, at the module's level or before the loop; what varies is an "
+        "argument."
+    ),
+    forms={
+        "values": Form(
+            "Apply {wrapper} to {name} once, at the module's level or before the loop, with {argument} as "
+            "arguments."
+        ),
+    },
+    choose=lambda f: "values" if f.argument else "",
+)  # fmt: skip
+SHAPE = Cause(
+    "shape", "retrace",
+    "an argument's shape varies", TRACED_AGAIN,
+    Form(
+        "Pad {argument}, and mask the rest in {name}, unless the size is part of the result:",
+        """\
+import numpy as np
+x = np.ones(300, np.float32)
+x = np.pad(x, (0, (1 << (len(x) - 1).bit_length()) - len(x)))    # 512: few sizes, not many""",
+    ),
+)  # fmt: skip
+PARTIAL_BATCH = Cause(
+    "partial batch", "retrace",
+    "the last batch is smaller and compiles a second program", TRACED_AGAIN,
+    Form(
+        "Give {name} full batches only: drop the last one, or pad it and mask the loss."
+    ),
+)  # fmt: skip
+STATIC_VALUE = Cause(
+    "static value", "retrace",
+    "a static argument varies", TRACED_AGAIN,
+    Form(
+        "Make {argument} an ordinary argument of {name}, unless it is a size or a number of turns, and "
+        "branch on it with jnp.where or lax.cond:",
+        """\
+import jax
+step = jax.jit(lambda w, rate: w - rate * w)    # no argument is static
+step(1.0, 0.1), step(1.0, 0.2)    # traced once""",
+    ),
+)  # fmt: skip
+STATIC_OBJECT = Cause(
+    "static object", "retrace",
+    "a static argument is a new object each time", TRACED_AGAIN,
+    Form(
+        "Make {argument} once, before the loop; or give {name} what it reads of it as ordinary arguments; or"
+        " give its class __eq__ and __hash__, so that equal objects share a program."
+    ),
+)  # fmt: skip
+STATIC_PART = Cause(
+    "static part", "retrace",
+    "a static part of an argument is a new object each time", TRACED_AGAIN,
+    Form(
+        "Make the {argument} of {name} once, before the loop, and give each new {name} the same object."
+    ),
+)  # fmt: skip
+DTYPE = Cause(
+    "dtype", "retrace",
+    "an argument's dtype varies", TRACED_AGAIN,
+    Form(
+        "Give {name} one dtype on every call: jnp.asarray({argument}, jnp.float32)."
+    ),
+)  # fmt: skip
+WEAK_TYPE = Cause(
+    "weak type", "retrace",
+    "a Python number becomes an array after the first call", TRACED_AGAIN,
+    Form(
+        "Begin with an array of a dtype, before the first call of {name}: jnp.float32(0.1) in place of 0.1, "
+        "jnp.full(n, 0.1, jnp.float32) in place of jnp.full(n, 0.1)."
+    ),
+)  # fmt: skip
+STRUCTURE = Cause(
+    "structure", "retrace",
+    "an argument's structure varies", TRACED_AGAIN,
+    Form(
+        "Pass {name} the same keys and lengths on every call; None counts as another structure."
+    ),
+)  # fmt: skip
+
+
+@rule(
+    NEW_FUNCTION, SHAPE, PARTIAL_BATCH, STATIC_VALUE, STATIC_OBJECT, STATIC_PART, DTYPE, WEAK_TYPE, STRUCTURE
+)
 def find_retraces(analysis: Analysis) -> Iterator[Finding]:
     """Find the reader's functions that were traced and compiled again, one finding per reason.
 
@@ -42,11 +133,16 @@ def find_retraces(analysis: Analysis) -> Iterator[Finding]:
     for group in group_by(traced, lambda c: c.defined or c.name).values():
         again: dict[str, list[Compiled]] = defaultdict(list)
         known = {(group[0].at, group[0].callers)}
+        types = {_call(group[0])}
         for c in group[1:]:
             kind, way = _kind(c), (c.at, c.callers)
+            # JAX compares with the nearest earlier call, which may differ in more than the first of its kind
+            if kind in _WEAK and c.signature and _call(c) in types:
+                kind = "weak type"
             if way in known or kind in _ANYWHERE:
                 again[kind].append(c)
             known.add(way)
+            types.add(_call(c))
         again["new function"] = _needless(group, again["new function"])
         if again["static value"] and _decides_form(analysis, group):
             del again["static value"]
@@ -86,9 +182,9 @@ def _decides_form(analysis: Analysis, group: list[Compiled]) -> bool:
     """
     lines = {(c.at.file, c.at.line) for c in group}
     named = [f for f in analysis.programs.get(group[0].program, ()) if f.text and not f.old]
-    traced = [f for f in named if lines & {(p.file, p.line) for at in f.frames.values() for p in at}]
+    traced = [f for f in named if lines & {(p.file, p.line) for p in f.places}]
     programs = traced or named  # other functions may have the same name
-    forms = {(*map(tuple, f.layout), *_TURNS.findall(f.text)) for f in programs}
+    forms = {(*f.layout, *_TURNS.findall(f.text)) for f in programs}
     if len(forms) == len(programs) > 1:
         return True
     values = {change.now for c in group for change in c.changes if change.kind == "static value"}
@@ -189,6 +285,17 @@ def _partial_batch(repeats: list[Compiled]) -> bool:
     return whole and len(repeats) == 1 and len(smaller) == 1 and all(now < before for before, now in smaller)
 
 
+PLACEMENT = Cause(
+    "placement", "retrace",
+    "a function is compiled again for arguments that are placed in another way", TRACED_AGAIN,
+    Form(
+        "Place the arguments of {name} in one way before every call: all of them by jax.device_put with one "
+        "device or sharding, which commits them to it, or none of them."
+    ),
+)  # fmt: skip
+
+
+@rule(PLACEMENT)
 def find_placements(analysis: Analysis) -> Iterator[Finding]:
     """Find functions compiled again because arguments of equal types had another placement."""
 
@@ -208,6 +315,16 @@ def find_placements(analysis: Analysis) -> Iterator[Finding]:
             yield Finding("placement", at, seconds, reason, group[0].called, argument=changes[0].what)
 
 
+CLEARED = Cause(
+    "cleared", "retrace",
+    "jax.clear_caches makes the next calls compile again", TRACED_AGAIN,
+    Form(
+        "Leave it out; if memory grows, make the jitted functions once and give them few shapes."
+    ),
+)  # fmt: skip
+
+
+@rule(CLEARED)
 def find_cleared_caches(analysis: Analysis) -> Iterator[Finding]:
     """Find calls of `jax.clear_caches` after which the same functions were compiled again."""
     for at, again in group_by(analysis.record.compiled, lambda c: c.cleared).items():
@@ -221,22 +338,184 @@ def find_cleared_caches(analysis: Analysis) -> Iterator[Finding]:
         yield Finding("cleared", at, seconds, reason, "clear_caches")
 
 
+LIBRARY_FUNCTION = Cause(
+    "library function", "retrace",
+    "a library compiles one of its functions again and again", TRACED_AGAIN,
+    Form(
+        "{argument} jits a new function each time. Make one call of it serve all cases (such as jax.vmap "
+        "over what varies), if it allows that; a compile cache on disk keeps its programs from the second "
+        'start on: jax.config.update("jax_compilation_cache_dir", FOLDER).'
+    ),
+    forms={
+        "wrap": Form(
+            "Call {argument} inside a function of yours under jax.jit, made once: within one program, the "
+            "library's own jit costs nothing."
+        ),
+    },
+    choose=lambda f: "wrap" if f.name else "",
+)  # fmt: skip
+
+
+@rule(LIBRARY_FUNCTION)
+def find_library_functions(analysis: Analysis) -> Iterator[Finding]:
+    """Find functions that a library jits anew in each call, or gives new objects as static arguments."""
+    owned = (c for c in analysis.record.compiled if c.owner and c.at and not statements.is_import(c.at))
+    for group in group_by(owned, lambda c: (c.owner, c.defined)).values():
+        new = [c for c in group[1:] if not c.changes]
+        changed = [c for c in group[1:] if c.changes and all(map(_another_object, c.changes))]
+        repeats = [*_needless(group, new), *changed]
+        if not repeats or not _habit(repeats):
+            continue
+        how = "static arguments that are new objects" if changed else "a new function object"
+        reason = (
+            f"{group[0].name} of {group[0].owner} was traced {len(repeats) + 1} times, "
+            f"{together_s(repeats):.2g} s for the repeats: each call brings {how}"
+        )
+        at = _usual_line(repeats)
+        yield Finding(
+            "library function", at, together_s(repeats), reason, group[0].name if changed else "",
+            argument=statements.outermost_call(at),
+        )  # fmt: skip
+
+
+def _eager_recompiles_form(finding: Finding) -> str:
+    """Return the form of advice that fits what the line calls, and the function around it."""
+    if finding.argument:
+        return finding.argument.partition(" ")[0]
+    function = statements.innermost(finding.at, statements.FUNCTION)
+    return "" if function and finding.name == function.name != "main" else "module"
+
+
+EAGER_RECOMPILES = Cause(
+    "eager recompiles", "retrace",
+    "operations outside of jit compile one by one", PERFORMANCE,
+    Form("Jit {name} as a whole: {decorator} above it; what varies is an argument, unless it is a size."),
+    forms={
+        "init": Form(
+            "Make jax.jit({name}) once, and call that here: one program in place of many small ones."
+        ),
+        "library": Form(
+            "Call {name} inside a function of yours under jax.jit, made once, if the library allows it "
+            "there (nothing that prints, and no progress bar). Otherwise a compile cache on disk keeps the "
+            'programs from the second start on: jax.config.update("jax_compilation_cache_dir", FOLDER).'
+        ),
+        "module": Form(
+            "Put what this line computes into a function of arrays, and jit that; sizes are static arguments."
+        ),
+    },
+    choose=_eager_recompiles_form,
+)  # fmt: skip
+EAGER_SHAPES = Cause(
+    "eager shapes", "retrace",
+    "an operation outside of jit compiles for each shape", TRACED_AGAIN,
+    Form(
+        "Jit would compile for each shape just the same. Write into an array of the final size with "
+        ".at[i].set; or pad to a few sizes and mask the rest; or, in place of x[mask], keep all elements "
+        "with jnp.where(mask, x, 0); or use NumPy for what varies on the host."
+    ),
+)  # fmt: skip
+NEW_BODY = Cause(
+    "new body", "retrace",
+    "a loop outside of jit gets a new body in each call", TRACED_AGAIN,
+    Form(
+        "Put this call into a function under jax.jit, made once, whose arguments are what the body uses."
+    ),
+)  # fmt: skip
+ITERATED = Cause(
+    "iterated array", "sync",
+    "Python iterates over an array of JAX", SYNCHRONIZE,
+    Form(
+        "Bring it to the host first: iterate over numpy.asarray({argument}), or over {argument}.tolist(). "
+        "JAX compiles a program that takes the array apart, for each length, and each element is an array."
+    ),
+)  # fmt: skip
+
+
+@rule(EAGER_RECOMPILES, EAGER_SHAPES, NEW_BODY)
 def find_eager_recompiles(analysis: Analysis) -> Iterator[Finding]:
-    """Find operations outside `jit` that were compiled again and again at one line."""
-    operations = (
-        c
-        for c in analysis.record.compiled
-        if not c.explained and COMPILE in c.stages and c.at and c.cleared is None
-    )
-    for at, compiled in group_by(operations, lambda c: c.at).items():
+    """Find lines at which many small programs are compiled, for operations outside `jit`.
+
+    What one program would compile just the same does not count: of a program for new shapes, jit saves what
+    every program costs, however small, but not what its operation costs.
+    """
+    small = [c for c in analysis.record.compiled if _is_operation(c) and not _takes_apart(c)]
+    # an import is no function that a reader could jit; `cache_notes` says what keeps its programs
+    small = [c for c in small if not statements.is_import(c.at)]
+    each_s = _least_s(small)
+    libraries = {c.at for c in analysis.record.compiled if c.owner and not c.changes}  # which jit themselves
+    for at, compiled in group_by(small, outermost(analysis)).items():
+        if at in libraries:
+            continue
         name, times = Counter(c.name for c in compiled).most_common(1)[0]
-        if times >= 2 * REPEATS:
-            cause = eager_cause([c for c in compiled if c.name == name])
-            if cause == "eager recompiles" and _takes_by_mask(analysis, at):
-                cause = "eager shapes"
+        cause = eager_cause([c for c in compiled if c.name == name])
+        if cause == "eager recompiles" and times >= 2 * REPEATS and _takes_by_mask(analysis, at):
+            cause = "eager shapes"
+        if cause == "eager shapes" and not _in_loop(compiled):
+            cause = "eager recompiles"  # as the layers of a network, whose sizes differ on purpose
+        if cause == "eager recompiles" and (len(compiled) >= SMALL_PROGRAMS or times >= 2 * REPEATS):
+            finding = _one_by_one(at, compiled, each_s)
+            if finding.seconds >= SMALL_S:
+                yield replace(finding, static=analysis.static_parameters(at.file, finding.name))
+        elif cause != "eager recompiles" and times >= 2 * REPEATS:
             seconds = together_s(compiled)
             reason = f"{name}, outside of jit, was compiled {times} times here, for {EAGER_CAUSES[cause]}"
             yield Finding(cause, at, seconds * (1 - 1 / times), reason, name)
+
+
+def _one_by_one(at: Place, compiled: list[Compiled], each_s: float) -> Finding:
+    """Return the finding for a line with many small programs that one program would replace."""
+    seconds = sum(min(c.total_s, each_s) for c in compiled)
+    dearest = max(group_by(compiled, lambda c: c.name).values(), key=together_s)
+    reason = (
+        f"{len(compiled)} small programs are compiled here, {together_s(compiled):.2g} s in all, one for "
+        f"each operation outside of jit and each shape; the dearest is {dearest[0].name}, "
+        f"{together_s(dearest):.2g} s"
+    )
+    called = statements.outermost_call(at)
+    through = Counter(c.through for c in compiled).most_common(1)[0][0]
+    form, name = "", at.function
+    if statements.is_definition(at):
+        called = ""
+    if init := statements.init_call(at):
+        form, name = "init", init + statements.static_options(at, init)
+    elif called and through not in ("", "jax", "numpy", "jaxlib"):
+        form, name = "library", called
+    saved_s = min(seconds, together_s(compiled)) - each_s
+    return Finding("eager recompiles", at, max(0.0, saved_s), reason, name, argument=form)
+
+
+def _is_operation(c: Compiled) -> bool:
+    return not c.explained and not c.owner and COMPILE in c.stages and bool(c.at) and c.cleared is None
+
+
+def _least_s(small: list[Compiled]) -> float:
+    """Return the seconds that every small program costs: those of the quarter that compiled fastest."""
+    seconds = sorted(c.total_s for c in small)
+    return seconds[len(seconds) // 4] if seconds else 0.0
+
+
+def _in_loop(compiled: list[Compiled]) -> bool:
+    return any(statements.innermost(p, statements.ROUND) for c in compiled for p in (c.at, *c.callers))
+
+
+def _takes_apart(c: Compiled) -> bool:
+    """Return whether a program takes an array apart over which a statement iterates."""
+    return c.name.strip("_") == "unstack" and bool(statements.iterated(c.at))
+
+
+@rule(ITERATED)
+def find_iterated_arrays(analysis: Analysis) -> Iterator[Finding]:
+    """Find loops and comprehensions over arrays, which compile a program that takes them apart."""
+    apart = (c for c in analysis.record.compiled if _is_operation(c) and _takes_apart(c))
+    for at, compiled in group_by(apart, lambda c: c.at).items():
+        reads = [w for w in analysis.waits if w.at == at]
+        seconds = together_s(compiled) + sum(w.end - w.start for w in reads)
+        name = statements.iterated(at)
+        reason = (
+            f"{name} is taken apart by a program of its own, compiled {len(compiled)} times in "
+            f"{together_s(compiled):.2g} s, and its elements are read one by one"
+        )
+        yield Finding("iterated array", at, seconds, reason, name, argument=name)
 
 
 def _takes_by_mask(analysis: Analysis, at: Place) -> bool:

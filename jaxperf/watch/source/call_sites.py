@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import functools
 import inspect
-import sys
 from collections.abc import Callable, Collection, Iterable
 from types import CodeType, FrameType, FunctionType, MethodType
 from typing import Any, NamedTuple
 
 from jaxperf.watch.observe import frame_arguments, source_location
 from jaxperf.watch.observe.compiles import Compiled
-from jaxperf.watch.observe.source_location import Place
+from jaxperf.watch.observe.source_location import Place, jitted_program
 from jaxperf.watch.observe.windows import canonical_name
 from jaxperf.watch.source import loop_body, statements
 
@@ -102,32 +101,6 @@ def _names(function: FunctionType, owner: Any) -> Callable[[str], Any]:
         known[code.co_varnames[0]] = owner
     local = {*code.co_varnames, *code.co_cellvars, *code.co_freevars}
     return lambda name: known.get(name) if name in local else function.__globals__.get(name)
-
-
-def jitted_program(called: Any, name: str = "") -> str:
-    """Return the program's name of the reader's jitted or compiled function; "" for any other object.
-
-    Whatever jit, pmap, nnx.jit and eqx.filter_jit return has a method `lower`.
-
-    Args:
-      called: any object.
-      name: the name in the reader's code, for an object without a name.
-    """
-    name = name.rpartition(".")[2]
-    if issubclass(type(called), getattr(sys.modules.get("jax.stages"), "Compiled", ())):
-        run = getattr(getattr(called, "_executable", None), "unsafe_call", None)  # no public way is cheap
-        return str(getattr(run, "name", "")).removeprefix("jit(").removesuffix(")") or name
-    if not callable(called) or issubclass(type(called), type) or module_of(called) in ("jax", "jaxlib"):
-        return ""
-    if inspect.getattr_static(called, "lower", None) is None:
-        return ""
-    function_name = getattr(called, "__name__", "")
-    return function_name if isinstance(function_name, str) and function_name else name or "a program"
-
-
-def module_of(value: object) -> str:
-    """Return the top-level package of an object or its class, such as "jax"."""
-    return str(getattr(value, "__module__", "")).partition(".")[0]
 
 
 def called_at(

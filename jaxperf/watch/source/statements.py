@@ -14,7 +14,7 @@ from typing import Any
 from jaxperf.watch.observe.source_location import Place
 
 FUNCTION = ast.FunctionDef | ast.AsyncFunctionDef
-_INIT = re.compile(r"(\w[\w.]*\.init)\(")
+_INIT = re.compile(r"(\b\w[\w.]*\.init|\b(?!__)(?:\w+_)?init(?:_\w+)?)\(")
 _JITS = {"jit", "pmap", "filter_jit", "filter_pmap"}
 
 
@@ -151,10 +151,73 @@ def made_at(at: Place, kind: str) -> Place | None:
     return at._replace(line=lines[0]) if len(lines) == 1 else None
 
 
+LOOP = ast.For | ast.While | ast.AsyncFor
+ROUND = LOOP | ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
+
+
+def is_import(at: Place) -> bool:
+    """Return whether a line imports a module."""
+    return isinstance(innermost(at, ast.stmt), ast.Import | ast.ImportFrom)
+
+
+def outermost_call(at: Place) -> str:
+    """Return the name that the outermost call of a statement calls, such as "mcmc.run"; "" if it has none."""
+    node = innermost(at, ast.stmt)
+    if getattr(node, "body", None) or isinstance(node, FUNCTION):
+        node = getattr(node, "iter", None) or getattr(node, "test", None)
+    names = (ast.unparse(call.func) for call in calls_in(node))
+    return next((name for name in names if name.isidentifier() or "." in name), "")
+
+
+def iterated(at: Place) -> str:
+    """Return the variable over which a line's loop, comprehension or `list` iterates; "" for none."""
+    over = [n.iter for n in enclosing_nodes(at, ast.For)[-1:] if n.lineno == at.line]
+    statement = innermost(at, ast.stmt)
+    for node in ast.walk(statement) if statement else ():
+        if isinstance(node, ast.comprehension):
+            over.append(node.iter)
+        elif isinstance(node, ast.Call) and last_name(node.func) in ("list", "tuple", "sorted", "map"):
+            over += node.args[-1:]
+    for expression in over:
+        inner = expression.args if isinstance(expression, ast.Call) and last_name(expression.func) in (
+            "enumerate", "zip", "reversed"
+        ) else [expression]  # fmt: skip
+        for each in inner:
+            if isinstance(each, ast.Name | ast.Attribute | ast.Subscript):
+                return ast.unparse(each)
+            if isinstance(each, ast.Call) and last_name(each.func) not in ("range", "items", "leaves"):
+                return ast.unparse(each)
+    return ""
+
+
 def init_call(at: Place) -> str:
     """Return "model.init" if a line calls it outside jit, for a network or an optimizer; else ""."""
     match = _INIT.search(at.source)
-    return match[1] if match and "jit(" not in at.source else ""
+    defines = at.source.startswith(("def ", "async def ", "class ", "@"))
+    return match[1] if match and not defines and "jit(" not in at.source else ""
+
+
+def static_options(at: Place, function: str) -> str:
+    """Return ", static_argnums=(1,)" for the arguments of a call that are sizes in the source; else ""."""
+    for call in calls_in(innermost(at, ast.stmt)):
+        if ast.unparse(call.func) == function:
+            sizes = [str(i) for i, value in enumerate(call.args) if _is_size(value)]
+            names = [f'"{k.arg}"' for k in call.keywords if k.arg and _is_size(k.value)]
+            return "".join(
+                f", {option}=({', '.join(values)},)"
+                for option, values in (("static_argnums", sizes), ("static_argnames", names))
+                if values
+            )
+    return ""
+
+
+def _is_size(value: ast.expr) -> bool:
+    """Return whether an expression is written as an integer, a text, or a tuple of integers."""
+    with contextlib.suppress(ValueError):
+        literal = ast.literal_eval(value)
+        parts = literal if isinstance(literal, tuple) else (literal,)
+        return all(isinstance(part, int | str) for part in parts)
+    return isinstance(value, ast.Tuple)
 
 
 def variable_passed(at: Place, function: str, argument: str) -> str:

@@ -47,26 +47,6 @@ def test_of_two_programs_with_one_name_none_is_described() -> None:
     assert note == "step (a.py:3) took 500 ms to trace, 0 s to lower, 5 s to compile"
 
 
-@pytest.mark.parametrize(
-    ("source", "count", "note"),
-    [
-        ("params = model.net.init(key, x)", 12, "model.net.init compiles 12 small programs in 1.20 s"),
-        ("params = model.net.init(key, x)", 5, ""),
-        ("params = jax.jit(net.init)(key, x)", 12, ""),
-    ],
-)
-def test_init_outside_jit_compiles_many_small_programs(
-    source: str, count: int, note: str, tmp_path: Path
-) -> None:
-    (tmp_path / "a.py").write_text(source)
-    init, layer = Place(str(tmp_path / "a.py"), 1, "main"), Place("layer.py", 7, "setup")
-    compiled = [
-        Compiled(f"op{i}", layer, {"compile": (i / 10, i / 10 + 0.1)}, callers=(init,)) for i in range(count)
-    ]
-    notes = list(compile_notes._inits(Analysis(Record("a", 0.0, 9.0, compiled=compiled))))
-    assert len(notes) == bool(note) and all(line.startswith(note) for line in notes)
-
-
 @pytest.mark.parametrize(("compile_s", "wall_s"), [(0.5, 9.0), (5.0, 90.0)])
 def test_a_short_compile_has_no_line(compile_s: float, wall_s: float) -> None:
     assert list(compile_notes._slowest(record(compile_s, wall_s=wall_s))) == []

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from jaxperf.hlo import Shape
 from jaxperf.watch.observe.compiles import Compiled
 from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.rules.donation import donating_option, passed_arguments, replaced_variables
@@ -128,7 +129,7 @@ def test_a_cache_is_donated_though_the_tokens_that_come_with_it_are_kept(
     assert replaced_variables(at) == ({"cache"}, {"token"})
     signature = {"argument 0['w']": "float32[9]", "argument 1['k']": "float32[5,4]", "argument 2": "int32[4]"}
     call = Compiled("decode", at, signature=signature)
-    assert [*passed_arguments(call, {"cache"})] == [("1", ("f32", "5,4"))]
+    assert [*passed_arguments(call, {"cache"})] == [("1", Shape("f32", (5, 4)))]
 
 
 @pytest.mark.parametrize(

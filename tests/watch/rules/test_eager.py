@@ -25,7 +25,7 @@ def sample(at: Place, start: float, *callers: Place) -> StackSample:
 
 def belongs(samples: list[StackSample]) -> set[Place]:
     analysis: Any = SimpleNamespace(samples=samples)
-    line = eager._outermost(analysis)
+    line = eager.outermost(analysis)
     return {line(s) for s in samples if s.at == LOSS}
 
 
@@ -55,7 +55,7 @@ def test_an_operation_in_a_helper_belongs_to_the_function_that_the_loop_calls(tm
         Place(str(path), 9, "main"),
     )
     turns = [s for t in range(9) for s in (sample(operation, t, layer, call), sample(layer, t, call))]
-    line = eager._outermost(SimpleNamespace(samples=turns))  # type: ignore[arg-type]
+    line = eager.outermost(SimpleNamespace(samples=turns))  # type: ignore[arg-type]
     assert {line(s) for s in turns} == {Place(str(path), 3, "update")}
     assert line(sample(call, 1.0)) == call  # an operation of the loop itself
 

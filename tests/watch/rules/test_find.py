@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from jaxperf.watch.finding import Finding
 from jaxperf.watch.observe.sampler import IMPORT, StackSample
 from jaxperf.watch.observe.source_location import NOWHERE, Place
 from jaxperf.watch.report.analysis import Analysis
-from jaxperf.watch.rules import find
+from jaxperf.watch.rules import table as find
+from jaxperf.watch.rules.table import Finding
 from jaxperf.watch.session import Record
 
 AT = Place("a.py", 3)

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from jaxperf.watch.advice.advice import advice_for
 from jaxperf.watch.observe.compiles import Compiled
 from jaxperf.watch.observe.sampler import DATA, EAGER, StackSample
 from jaxperf.watch.observe.source_location import NOWHERE, Place
 from jaxperf.watch.observe.windows import DeviceActivity, ExecutedProgram
 from jaxperf.watch.report.analysis import Analysis
 from jaxperf.watch.rules.idle import find_data_waits, find_waits
+from jaxperf.watch.rules.table import advice_for
 from jaxperf.watch.session import Record
 
 AT = Place("a.py", 3)

@@ -10,8 +10,7 @@ import jax.numpy as jnp
 import pytest
 
 from jaxperf.watch.observe.compiles import Compiled
-from jaxperf.watch.observe.executables import Facts
-from jaxperf.watch.observe.instructions import independent_instructions
+from jaxperf.watch.observe.executables import Facts, independent_instructions
 from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.observe.windows import DeviceActivity, ExecutedProgram
 from jaxperf.watch.report.analysis import Analysis

@@ -12,20 +12,19 @@ import pytest
 from flax import nnx
 
 import jaxperf
-from jaxperf.watch.advice.advice import advice_for
-from jaxperf.watch.finding import Finding
+from jaxperf.hlo import Shape, shape_of
 from jaxperf.watch.observe.compiles import Compiled
-from jaxperf.watch.observe.executables import Facts, array_type
+from jaxperf.watch.observe.executables import Facts
 from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.observe.windows import DeviceActivity, ExecutedProgram
 from jaxperf.watch.report.analysis import Analysis
-from jaxperf.watch.rules.find import _worst
 from jaxperf.watch.rules.precision import find_float64
 from jaxperf.watch.rules.programs import (
     find_constants,
     find_cpu_programs,
     find_donations,
 )
+from jaxperf.watch.rules.table import Finding, _worst, advice_for
 from jaxperf.watch.session import Record
 
 
@@ -48,18 +47,9 @@ def test_an_argument_that_is_not_donated_is_counted_as_copied() -> None:
     arrays = jnp.ones((8, 8)), jnp.ones(16), jnp.ones(3)
     facts, _ = program("both", record(jax.jit(both), *arrays))
     assert facts.unshared_bytes() == 256 + 64
-    assert facts.unshared_bytes([("f32", "16")]) == 64
+    assert facts.unshared_bytes([Shape("f32", (16,))]) == 64
     donated, _ = program("both", record(jax.jit(both, donate_argnums=0), arrays[0].copy(), *arrays[1:]))
     assert donated.unshared_bytes() == 64
-
-
-@pytest.mark.parametrize(
-    ("described", "array"),
-    [("float32[3,4]", ("f32", "3,4")), ("bfloat16[]", ("bf16", "")), ("bool[2]", ("pred", "2")),
-     ("int8[1]", ("s8", "1")), ("uint32[2]", ("u32", "2")), ("'a[3]'", None), ("key<fry>[]", None)],
-)  # fmt: skip
-def test_arrays_of_a_call_are_known_by_the_compilers_names(described: str, array: object) -> None:
-    assert array_type(described) == array
 
 
 def test_nnx_jit_returns_the_state_of_its_modules_and_of_nothing_else() -> None:
@@ -73,7 +63,7 @@ def test_nnx_jit_returns_the_state_of_its_modules_and_of_nothing_else() -> None:
 
     facts, c = program("predict", record(predict, Net(), jnp.ones((5, 8))))
     assert c.through == "flax"
-    state = [array for where, text in c.signature.items() if "." in where if (array := array_type(text))]
+    state = [array for where, text in c.signature.items() if "." in where if (array := shape_of(text))]
     assert facts.unshared_bytes(state) == 256  # not the result, which is as large as `x`
     assert facts.unshared_bytes() == 256 + 160
 
@@ -93,7 +83,7 @@ def test_programs_from_before_the_watch_leave_room_for_those_of_one_name_during_
     for fn in before:
         fn(jnp.float32(1))
     facts, _ = program("_lambda", record(jax.jit(lambda x: x * TABLE), jnp.float32(2)), "<lambda>")
-    assert list(facts.constants()) == [(("f32", str(TABLE.size)), TABLE.nbytes)]
+    assert list(facts.constants()) == [Shape("f32", (TABLE.size,))]
 
 
 def test_an_array_that_a_function_refers_to_is_named_and_one_that_it_is_given_is_none() -> None:

@@ -14,13 +14,12 @@ import numpy as np
 import pytest
 
 import jaxperf
-from jaxperf.watch.advice.advice import advice_for
-from jaxperf.watch.finding import Finding
 from jaxperf.watch.observe.compiles import Compiled
 from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.report.analysis import Analysis
-from jaxperf.watch.rules.find import find_causes
-from jaxperf.watch.rules.settings import _one_by_one, _set_at, find_debug_settings
+from jaxperf.watch.rules import find_causes
+from jaxperf.watch.rules.settings import _one_by_one, find_debug_settings, set_at
+from jaxperf.watch.rules.table import Finding, advice_for
 from jaxperf.watch.session import Record
 
 
@@ -93,5 +92,5 @@ def test_a_setting_is_found_in_a_module_of_settings(tmp_path: Path) -> None:
         Compiled("mul", outside, {"trace": (2.0, 3.0)}),
     ]
     record = Record("a", 0, 9, compiled=compiled, modules=[str(settings), str(train)])
-    assert _set_at("jax_disable_jit", Analysis(record), inside) == Place(str(settings), 2)
+    assert set_at("jax_disable_jit", Analysis(record), inside) == Place(str(settings), 2)
     assert [c.name for c in _one_by_one(Analysis(record))] == ["add"]

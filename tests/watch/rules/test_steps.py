@@ -74,6 +74,7 @@ def test_an_execution_that_another_program_interrupted_does_not_hide_slow_dispat
     activity = DeviceActivity(windows=[(0.0, 10.0)])
     program = activity.program("step")
     program.calls, program.dispatch_s, program.run_s = 100, [1e-3] * 100, [0.5, *[1e-4] * 99]
+    program.whole = 100
     program.devices["cpu:0"] = [(0.0, 0.5), *((i / 10, i / 10 + 1e-4) for i in range(6, 100))]
     call = Compiled("step", AT, {"compile": (-1.0, 0.0)}, explained=True)
     samples = [StackSample(DISPATCH, AT, i, i + 1) for i in range(10)]

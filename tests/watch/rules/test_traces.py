@@ -15,15 +15,14 @@ import pytest
 from flax import nnx
 
 import jaxperf
-from jaxperf.watch.advice.advice import advice_for
-from jaxperf.watch.advice.explanations import Change
-from jaxperf.watch.finding import Finding
 from jaxperf.watch.observe.compiles import Compiled
 from jaxperf.watch.observe.copied_arguments import note_copied_arguments
 from jaxperf.watch.observe.executables import Facts
+from jaxperf.watch.observe.explanations import Change
 from jaxperf.watch.observe.source_location import NOWHERE, Place
 from jaxperf.watch.observe.windows import ExecutedProgram
 from jaxperf.watch.report.analysis import Analysis
+from jaxperf.watch.rules.table import Finding, advice_for
 from jaxperf.watch.rules.traces import (
     find_cleared_caches,
     find_eager_recompiles,
@@ -287,8 +286,8 @@ def scanned() -> list[jax.Array]:
         (lengthened, "eager shapes", "for new shapes"),
         (cut, "eager shapes", "for new shapes"),
         (masked, "eager shapes", "for new shapes"),
-        (rolled, "eager recompiles", "for new shapes or constants"),
-        (diagonals, "eager recompiles", "for new shapes or constants"),
+        (rolled, "eager recompiles", "small programs are compiled here"),
+        (diagonals, "eager recompiles", "small programs are compiled here"),
         (with_bodies, "new body", "a new body function"),
         (scanned, "new body", "a new body function"),
     ],

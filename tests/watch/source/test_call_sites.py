@@ -15,8 +15,8 @@ import pytest
 from flax import nnx
 
 from jaxperf.watch.observe.compiles import Compiled
-from jaxperf.watch.observe.source_location import NOWHERE, Place
-from jaxperf.watch.source.call_sites import CallSite, CallSites, called_at, jitted_program
+from jaxperf.watch.observe.source_location import NOWHERE, Place, jitted_program
+from jaxperf.watch.source.call_sites import CallSite, CallSites, called_at
 
 
 @jax.jit

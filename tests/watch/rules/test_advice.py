@@ -8,19 +8,21 @@ from typing import Any
 import jax.numpy as jnp
 import pytest
 
-from jaxperf.watch.advice.advice import _TEXTS, advice_for
-from jaxperf.watch.advice.examples import EXAMPLES
-from jaxperf.watch.finding import Finding
 from jaxperf.watch.observe.source_location import Place
+from jaxperf.watch.rules import CAUSES, advice_for
+from jaxperf.watch.rules.table import Finding
 
 WIDEST = 96  # of a terminal's 100 columns, four are the indentation
 
 
-@pytest.mark.parametrize("cause", EXAMPLES)
-def test_an_example_runs_as_it_is_and_so_do_the_functions_that_it_jits(cause: str) -> None:
-    rows, names = EXAMPLES[cause].splitlines(), dict[str, Any]()
-    assert cause in _TEXTS and 2 <= len(rows) <= 6 and max(map(len, rows)) <= WIDEST
-    exec(EXAMPLES[cause], names)
+EXAMPLES = [form.example for c in CAUSES.values() for form in (c.usual, *c.forms.values()) if form.example]
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_an_example_runs_as_it_is_and_so_do_the_functions_that_it_jits(example: str) -> None:
+    rows, names = example.splitlines(), dict[str, Any]()
+    assert 2 <= len(rows) <= 6 and max(map(len, rows)) <= WIDEST
+    exec(example, names)
     for function in [value for value in names.values() if hasattr(value, "lower")]:
         assert function(jnp.ones(3), jnp.ones(3)).shape == (3,)
 
@@ -59,7 +61,7 @@ def file(tmp_path: Path) -> str:
     return str(path)
 
 
-@pytest.mark.parametrize("cause", [*_TEXTS, "a cause of the future"])
+@pytest.mark.parametrize("cause", [*CAUSES, "a cause of the future"])
 def test_every_cause_has_a_change_at_every_line(cause: str, file: str) -> None:
     for number, _ in enumerate(PROGRAM.splitlines(), start=1):
         for name, argument in (("step", "argument 1"), ("jit_step", ""), ("<lambda>", "rate"), ("", "")):

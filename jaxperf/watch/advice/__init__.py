@@ -1,1 +1,0 @@
-"""What to change for each cause."""

@@ -1,0 +1,246 @@
+"""The table of causes: what each is called, of which kind it is, how to find it, and what to change.
+
+A cause is one entry in one place: a `Cause` beside the function that finds it, in a module of this package.
+`jaxperf watch --fail-on`, the advice of the report, the gallery and the documentation are views of `CAUSES`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from jaxperf.errors import JaxperfError
+from jaxperf.watch.observe.sampler import IMPORT
+from jaxperf.watch.observe.source_location import Place
+from jaxperf.watch.report.analysis import Analysis
+from jaxperf.watch.source import statements
+
+LEAST_SHARE = 0.05  # share of the run without imports that a finding must save
+LEAST_S = 0.02  # seconds that a finding must save
+LARGE = 64 << 20  # bytes to free that are worth a finding, whatever the seconds
+KINDS = (
+    "retrace", "sync", "transfer", "eager", "data", "python", "memory", "program", "float64", "debug",
+)  # fmt: skip
+ANY = "any"  # of `--fail-on`: all kinds
+
+# sections of the chapter
+SYNCHRONIZE = "8.2.2 Synchronization functions: making the front end wait"
+COMMUNICATE = "8.3.2 Parallel computation and communication"
+PERFORMANCE = "8.1.2 Computational performance"
+MEMORY = "8.2.4 The impact of asynchronous computation on memory"
+PRECISION = "Mixed precision"
+FORBIDDEN = "8.1.3 What tracing forbids"
+SYMBOLIC = "8.1.2 Getting the symbolic program"
+ASYNCHRONOUS = "8.2.1 Asynchronous computation in JAX"
+COMMITTED = "Committed and uncommitted arrays"
+DATA_PARALLEL = "8.4.1 Data parallelism"
+AHEAD = "8.2.3 Using asynchronous computation to improve performance"
+TRACED_AGAIN = "8.1.3 When is a function traced again?"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One cause of lost time in a run.
+
+    Attributes:
+      cause: the name of its entry in `CAUSES`.
+      at: the line of code.
+      seconds: what a change could save in this run.
+      reason: what was seen, in one sentence.
+      name: the function, call or operation that the advice names.
+      memory_bytes: what a change would free; 0 if it frees no memory.
+      argument: the {argument} of the advice, such as "rate", "argument 2" or an option of `jit`.
+      static: parameters that `jit` must take as static arguments.
+    """
+
+    cause: str
+    at: Place
+    seconds: float
+    reason: str
+    name: str = ""
+    memory_bytes: int = 0
+    argument: str = ""
+    static: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Form:
+    """What to change: a template for {name}, {argument}, {wrapper}, {decorator}, {environment_name}.
+
+    The example is complete code that shows such a change; "" for none.
+    """
+
+    change: str
+    example: str = ""
+
+
+@dataclass(frozen=True)
+class Cause:
+    """One entry of the table.
+
+    Attributes:
+      name: its key: in findings, in the gallery and in the JSON of a report.
+      kind: what `--fail-on` calls it, with others of its kind.
+      title: the cause in the reader's words.
+      section: the section of the chapter that explains it.
+      usual: what to change, if `choose` names no other form.
+      forms: other changes, by name.
+      choose: returns the name of the form that fits a finding's statement and argument; "" for the usual one.
+    """
+
+    name: str
+    kind: str
+    title: str
+    section: str
+    usual: Form
+    forms: Mapping[str, Form] = field(default_factory=dict)
+    choose: Callable[[Finding], str] = lambda finding: ""
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What to change about a finding: title, change, section and example, with the program's own names."""
+
+    title: str
+    change: str
+    section: str
+    example: str = ""
+
+
+Finder = Callable[[Analysis], Iterator[Finding]]
+CAUSES: dict[str, Cause] = {}
+RULES: list[Finder] = []
+EXPLAINS: dict[str, tuple[str, ...]] = {}  # the causes that a debug setting of JAX is to blame for
+
+
+def rule(*causes: Cause) -> Callable[[Finder], Finder]:
+    """Enter causes, and the function that finds them, into the table."""
+
+    def enter(finder: Finder) -> Finder:
+        RULES.append(finder)
+        CAUSES.update({cause.name: cause for cause in causes})
+        return finder
+
+    return enter
+
+
+def find_causes(analysis: Analysis) -> list[Finding]:
+    """Return the findings that could save enough time or memory, the most seconds first.
+
+    The seconds of a finding are what the change would save in this run: time of repeated work, or time in
+    which devices were idle for that reason. An error in a rule costs its findings only.
+    """
+    if analysis.findings is None:
+        analysis.findings = _find(analysis) if analysis.record.names_causes else []
+    return list(analysis.findings)
+
+
+def _find(analysis: Analysis) -> list[Finding]:
+    r = analysis.record
+    least_s = max(LEAST_S, LEAST_SHARE * (r.wall_s - analysis.front_s[IMPORT]))
+    found: list[Finding] = []
+    for finder in RULES:
+        what = f"findings ({finder.__name__})"
+        found += r.losses.ask(what, functools.partial(_list, finder, analysis), [])
+    settled = {cause for setting in r.settings for cause in EXPLAINS.get(setting, ())}
+    candidates = _together(_worst(f for f in found if f.cause not in settled))
+    findings = [f for f in candidates if f.seconds >= least_s or f.memory_bytes >= LARGE]
+    findings = [replace(f, seconds=min(f.seconds, r.wall_s)) for f in findings]
+    return sorted(findings, key=lambda f: (-f.seconds, f.at))
+
+
+def _list(finder: Finder, analysis: Analysis) -> list[Finding]:
+    return list(finder(analysis))
+
+
+def _worst(findings: Iterable[Finding]) -> list[Finding]:
+    """Return the costliest finding for each cause and line, which programs of several sizes may share."""
+    worst: dict[tuple[str, Place], Finding] = {}
+    for finding in sorted(findings, key=lambda f: (f.seconds, f.memory_bytes)):
+        worst[finding.cause, finding.at] = finding
+    return list(worst.values())
+
+
+def _together(findings: list[Finding]) -> list[Finding]:
+    """Return one finding for operations outside jit that one change compiles, and dispatches, as one."""
+    compiling = {f.at: f for f in findings if f.cause == "eager recompiles"}
+    both = {f.at for f in findings if f.cause == "eager"} & {*compiling}
+    return [
+        replace(
+            f, seconds=f.seconds + compiling[f.at].seconds, reason=f"{f.reason}; {compiling[f.at].reason}"
+        )
+        if f.cause == "eager" and f.at in both
+        else f
+        for f in findings
+        if not (f.cause == "eager recompiles" and f.at in both)
+    ]
+
+
+_OTHER = Cause(
+    "other", "retrace", "it was traced again", TRACED_AGAIN,
+    Form("Keep what the reason names the same on every call."),
+)  # fmt: skip
+
+
+def advice_for(finding: Finding) -> Advice:
+    """Return the advice for a finding, with its own names filled in."""
+    cause, name = CAUSES.get(finding.cause, _OTHER), finding.name.removeprefix("jit_")
+    form = cause.forms.get(cause.choose(finding), cause.usual)
+    change = form.change.format(
+        name=name,
+        environment_name=name.upper(),
+        argument=_argument(finding),
+        wrapper=statements.jit_wrapper(finding.at.file, name),
+        decorator=_decorator(finding.static),
+    )
+    return Advice(cause.title, change, cause.section, form.example)
+
+
+def _decorator(static: tuple[str, ...]) -> str:
+    """Return the decorator that jits a function with these static arguments."""
+    if not static:
+        return "@jax.jit"
+    names = ", ".join(f'"{name}"' for name in static)
+    return f"@functools.partial(jax.jit, static_argnames=({names},))"
+
+
+def _argument(finding: Finding) -> str:
+    """Return the finding's argument: a static one by its parameter's name, others by the variable passed."""
+    if finding.cause.startswith("static"):
+        return statements.parameter_name(finding.at.file, finding.name, finding.argument)
+    passed = statements.variable_passed(finding.at, finding.name, finding.argument)
+    return passed or "the array"
+
+
+def parse_kinds(text: str) -> frozenset[str]:
+    """Return the kinds in a comma-separated list, such as "retrace,sync"; none for "".
+
+    Raises:
+      JaxperfError: the list has an unknown kind, or commas alone.
+    """
+    named, known = frozenset(filter(None, text.split(","))), (*KINDS, ANY)
+    if text and not named:
+        raise JaxperfError(f"--fail-on {text!r} names no kind; it takes {', '.join(known)}")
+    if unknown := sorted(named.difference(known)):
+        near = difflib.get_close_matches(unknown[0], known, n=1)
+        suggestion = f"did you mean {near[0]!r}? " if near else ""
+        raise JaxperfError(f"--fail-on has no kind {unknown[0]!r}; {suggestion}it takes {', '.join(known)}")
+    return named
+
+
+def kind_of(finding: Finding) -> str:
+    """Return the kind of a finding."""
+    return CAUSES.get(finding.cause, _OTHER).kind
+
+
+def failures(findings: Collection[Finding], wanted: Collection[str]) -> Iterator[str]:
+    """Yield an error message for each finding of the wanted kinds."""
+    from jaxperf.result.formatting import format_quantity
+
+    for finding in findings:
+        if (kind := kind_of(finding)) in wanted or ANY in wanted:
+            saving = format_quantity(finding.seconds, "s")
+            title = advice_for(finding).title
+            yield f"error: --fail-on {kind}: {title}, {finding.at}: saves up to {saving}"

@@ -1,0 +1,291 @@
+"""What trials on public programs showed: seconds that are not there, and advice that fails."""
+
+from __future__ import annotations
+
+import sys
+import sysconfig
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxperf.watch.observe import frame_arguments, source_location
+from jaxperf.watch.observe.compiles import Compiled
+from jaxperf.watch.observe.executables import Facts, independent_instructions
+from jaxperf.watch.observe.explanations import Change
+from jaxperf.watch.observe.sampler import EAGER, NUMPY, WRITE, StackSample
+from jaxperf.watch.observe.source_location import Place
+from jaxperf.watch.observe.windows import DeviceActivity
+from jaxperf.watch.report.analysis import Analysis, IntervalSet
+from jaxperf.watch.rules import advice_for, eager, programs, steps, traces
+from jaxperf.watch.rules.table import Finding
+from jaxperf.watch.session import Record
+
+PROGRAM = """\
+import heavylib
+import jax
+
+def loss(w, x, width, mode, rate):
+    return w
+
+def main():
+    params = init_net(key, (64, 28), depth=3)
+    for turn in range(9):
+        w = lib.fit(data)
+        text = "".join(chr(t) for t in tokens)
+        w = update(w, 3)
+
+state = model.init(key, x)
+"""
+
+
+@pytest.fixture
+def line(tmp_path: Path) -> Callable[[str], Place]:
+    """Return the place of a line of the program by its text."""
+    path = tmp_path / "train.py"
+    path.write_text(PROGRAM)
+
+    def find(text: str, function: str = "main") -> Place:
+        numbers = [n for n, row in enumerate(PROGRAM.splitlines(), start=1) if text in row]
+        return Place(str(path), numbers[0], function)
+
+    return find
+
+
+def compiled(at: Place, start: float, seconds: float, name: str = "add", **more: Any) -> Compiled:
+    return Compiled(name, at, {"compile": (start, start + seconds)}, **more)
+
+
+# seconds
+
+
+@pytest.mark.parametrize(
+    ("queued", "most"), [([], 0.31), ([(0.0, 0.2)], 0.01)], ids=["nothing queued", "all queued"]
+)
+def test_one_by_one_saves_no_more_than_samples_saw_nor_what_is_queued(
+    queued: list[tuple[float, float]], most: float
+) -> None:
+    """0.3 s of operations, all in a window, in a run of 10 s whose rest is one compiled program."""
+    at, call = Place("a.py", 3, "f"), Place("a.py", 9)
+    samples = [StackSample(EAGER, at, i / 10, (i + 1) / 10) for i in range(3)]
+    samples += [StackSample("dispatch", call, 0.3, 10.0)]
+    activity = DeviceActivity([(0.0, 0.2)], queued=queued)
+    step = Compiled("step", call, {"compile": (-0.1, 0.0)}, explained=True)
+    analysis = Analysis(Record("a", 0.0, 10.0, compiled=[step], samples=samples, activity=activity))
+    seconds = sum(eager._front_bound(analysis, lambda s: s.at, ()).values())
+    assert seconds <= most
+
+
+def test_a_line_gets_the_share_of_its_own_windows() -> None:
+    seen, other = Place("a.py", 3), Place("a.py", 4)
+    samples = [StackSample(EAGER, seen, 0.0, 1.0), StackSample(EAGER, other, 5.0, 7.0)]
+    analysis = Analysis(Record("a", 0.0, 10.0, samples=samples, activity=DeviceActivity([(0.0, 1.0)])))
+    assert analysis.begin == 10.0  # nothing was compiled: all is preparation
+    step = Compiled("step", other, {"compile": (-0.1, 0.0)}, explained=True)
+    record = Record("a", 0.0, 10.0, compiled=[step], samples=samples, activity=DeviceActivity([(0.0, 1.0)]))
+    seconds = Analysis(record).of_the_run(IntervalSet([(0.0, 0.5)]), lambda s: True)
+    assert seconds == {seen: pytest.approx(0.5, abs=0.01)}
+
+
+def test_what_one_program_compiles_too_is_not_saved(line: Callable[..., Place]) -> None:
+    """Thirty small programs and two that take long inside jit as well."""
+    at = line("params = ")
+    small = [compiled(at, i, 0.04) for i in range(30)]
+    large = [compiled(at, 40 + 6 * i, 5.0, "_truncated_normal") for i in range(2)]
+    (finding,) = traces.find_eager_recompiles(Analysis(Record("a", 0.0, 60.0, compiled=small + large)))
+    assert finding.seconds == pytest.approx(31 * 0.04)
+    assert "32 small programs" in finding.reason and "dearest is _truncated_normal, 10 s" in finding.reason
+    assert 'jax.jit(init_net, static_argnums=(1,), static_argnames=("depth",))' in advice_for(finding).change
+
+
+def test_functions_that_are_jitted_and_imports_are_no_operations(line: Callable[..., Place]) -> None:
+    at = line("import heavylib", "<module>")
+    imported = [compiled(at, i, 0.04) for i in range(30)]
+    first = [compiled(line("params = "), 40 + i, 0.5, f"f{i}", explained=True) for i in range(12)]
+    analysis = Analysis(Record("a", 0.0, 60.0, compiled=imported + first))
+    assert list(traces.find_eager_recompiles(analysis)) == []
+
+
+# libraries
+
+
+def fits(at: Place, types: list[str], *changes: Change) -> list[Compiled]:
+    return [
+        compiled(
+            at,
+            i,
+            0.5,
+            "objective",
+            owner="fitlib",
+            defined="fitlib.py:9",
+            signature={"data": kind, "rate": str(i)},
+            changes=changes if i else (),
+        )
+        for i, kind in enumerate(types)
+    ]
+
+
+def test_a_library_that_jits_in_each_call_is_named_with_its_repeats_only(line: Callable[..., Place]) -> None:
+    at = line("w = lib.fit")
+    same = fits(at, ["float32[20]"] * 4)
+    (finding,) = traces.find_library_functions(Analysis(Record("a", 0.0, 9.0, compiled=same)))
+    assert (finding.cause, finding.at, finding.seconds) == ("library function", at, pytest.approx(1.5))
+    assert "lib.fit jits a new function each time" in advice_for(finding).change
+    sizes = fits(at, [f"float32[{n}]" for n in range(4)])
+    assert list(traces.find_library_functions(Analysis(Record("a", 0.0, 9.0, compiled=sizes)))) == []
+
+
+def test_a_library_that_gets_new_static_objects_is_called_inside_jit(line: Callable[..., Place]) -> None:
+    change = Change("static value", "argument 1", "<function f at 0x1>", "<function f at 0x2>")
+    same = fits(line("w = lib.fit"), ["float32[20]"] * 4, change)
+    (finding,) = traces.find_library_functions(Analysis(Record("a", 0.0, 9.0, compiled=same)))
+    assert (
+        "new objects" in finding.reason
+        and "inside a function of yours under jax.jit" in advice_for(finding).change
+    )
+
+
+def test_inside_a_transform_the_line_is_the_call_of_the_transformed_function() -> None:
+    folder = sysconfig.get_paths()["purelib"]
+    names: dict[str, Any] = {}
+    source = "def apply(f):\n    return f()\n"
+    exec(compile(source, f"{folder}/haiku/_src/transform.py", "exec"), names)
+    exec(compile(source.replace("apply", "layer"), f"{folder}/haiku/_src/base.py", "exec"), names)
+
+    def here() -> Any:
+        return source_location.reader_and_library_frames(sys._getframe(1))
+
+    def net() -> Any:
+        return names["layer"](here)
+
+    exec(compile("def look(f):\n    return f()\n", f"{folder}/jaxlibrary/x.py", "exec"), names)
+    reader, library = names["apply"](net)
+    assert reader.f_code.co_name.startswith("test_inside_a_transform")
+    assert library.f_code.co_filename.endswith("transform.py")
+    reader, _ = names["look"](net)  # any other library that calls a function: the line inside it
+    assert reader.f_code.co_name == "net"
+
+
+# advice
+
+
+def test_parameters_that_must_be_static_are_named(line: Callable[..., Place]) -> None:
+    at = line("def loss", "loss")
+    known = {(at.file, "loss"): {"width": {"8"}, "mode": {"'mean'", "'sum'"}, "rate": {"1", "2", "3"}}}
+    static = Analysis(Record("a", 0.0, 1.0, parameters=known)).static_parameters(at.file, "loss")
+    assert static == ("width", "mode")
+    change = advice_for(Finding("eager", at, 1.0, "", "loss", argument="loss", static=static)).change
+    assert '@functools.partial(jax.jit, static_argnames=("width", "mode",)) above it' in change
+
+
+@pytest.mark.parametrize(
+    ("text", "form", "change"),
+    [
+        ("state = model.init", "init", "jax.jit(model.init)"),
+        ("w = lib.fit", "library", "Call lib.fit inside a function of yours"),
+        ("w = update", "", "Put what this line computes into a function"),  # of main
+        ("def loss", "", "Jit loss as a whole"),
+    ],
+)
+def test_advice_on_small_programs_names_what_can_be_jitted(
+    text: str, form: str, change: str, line: Callable[..., Place]
+) -> None:
+    at = line(text, "loss" if text.startswith("def") else "main")
+    through = "fitlib" if form == "library" else "jax"
+    finding = traces._one_by_one(at, [compiled(at, i, 0.1, through=through) for i in range(12)], 0.1)
+    assert finding.argument == form and change in advice_for(finding).change
+
+
+def test_an_array_that_is_iterated_is_named(line: Callable[..., Place]) -> None:
+    at = line("tokens")
+    apart = compiled(at, 1.0, 1.5, "unstack")
+    (finding,) = traces.find_iterated_arrays(Analysis(Record("a", 0.0, 9.0, compiled=[apart])))
+    assert finding.seconds == pytest.approx(1.5) and "numpy.asarray(tokens)" in advice_for(finding).change
+
+
+# what is no cause
+
+
+@pytest.mark.parametrize(("written", "found"), [(0, 0), (100_000, 1)])
+def test_a_method_called_save_that_writes_nothing_is_no_file(
+    written: int, found: int, line: Callable[..., Place]
+) -> None:
+    at, call = line("w = lib.fit"), line("w = update")
+    samples = [
+        StackSample(WRITE, at, 1.0, 2.0, written=written),
+        StackSample("dispatch", call, 2, 3, written=9),
+    ]
+    step = Compiled("step", call, {"compile": (0.0, 0.5)}, explained=True)
+    activity = DeviceActivity([(0.5, 3.0)])
+    record = Record("a", 0.0, 3.0, compiled=[step], samples=samples, activity=activity)
+    assert len(list(steps.find_writes(Analysis(record)))) == found
+
+
+@pytest.mark.parametrize(("text", "found"), [("w = lib.fit", 1), ("state = model.init", 0)])
+def test_numpy_that_runs_once_could_not_run_beside_anything(
+    text: str, found: int, line: Callable[..., Place]
+) -> None:
+    at = line(text)
+    step = Compiled("step", at, {"compile": (0.0, 0.5)}, explained=True)
+    samples = [StackSample(NUMPY, at, 1.0, 2.0)]
+    record = Record("a", 0.0, 3.0, compiled=[step], samples=samples, activity=DeviceActivity([(0.5, 3.0)]))
+    assert len(Analysis(record).numpy_idle) == found
+
+
+@pytest.mark.parametrize(("heavy", "fixed"), [(False, False), (True, True)])
+def test_an_identity_is_made_where_it_is_added_and_a_sort_is_work(heavy: bool, fixed: bool) -> None:
+    def f(x: jax.Array) -> jax.Array:
+        table = jnp.sort(jnp.arange(4000.0) % 7) if heavy else jnp.eye(60).reshape(-1)[:1000] * 0.1
+        return x + table[:1000].reshape(1000)
+
+    text = jax.jit(f).lower(jnp.ones(1000)).compile().as_text()
+    facts = Facts("f", "cpu", 1.0, 1.0, text=text)
+    assert bool(independent_instructions(facts.instructions, facts.steps)) == fixed
+
+
+def test_the_products_of_a_loss_are_in_its_gradient_and_not_the_other_way_round() -> None:
+    def loss(w: jax.Array, x: jax.Array) -> jax.Array:
+        return jnp.tanh(x @ w).sum()
+
+    args = jnp.ones((8, 8)), jnp.ones((4, 8))
+    value, gradient = (
+        Facts("f", "cpu", 1.0, 1.0, text=jax.jit(f).lower(*args).compile().as_text())
+        for f in (loss, jax.value_and_grad(loss))
+    )
+    assert programs._products(value).total() == 1 and programs._products(value) <= programs._products(
+        gradient
+    )
+    assert any("transpose(" in i.op_name for i in gradient.instructions)
+
+
+# the program's own objects
+
+
+def test_no_attribute_of_the_programs_objects_is_asked_for() -> None:
+    asked = []
+
+    class Module:
+        def __getattr__(self, name: str) -> Any:
+            asked.append(name)
+            raise KeyError(name)
+
+    module = Module()
+    assert frame_arguments.describe_value(module).startswith("<Module object")
+    assert frame_arguments.identify_value(module) and not frame_arguments.is_array(module)
+    assert frame_arguments.referenced_arrays(lambda: module.w) == {}
+    assert asked == []
+    assert frame_arguments.is_array(np.ones(3)) and frame_arguments.is_array(jnp.ones(3))
+
+
+def test_a_list_of_numbers_costs_the_same_whatever_its_length() -> None:
+    def call(values: Any) -> dict[str, Any]:
+        return frame_arguments.call_arguments(sys._getframe())
+
+    assert len(call([1.0] * 1_000_000)) == frame_arguments.SHOWN
+    assert len(call([[1.0] * 1000] * 1000)) == frame_arguments.SHOWN**2
+    layers = [jnp.ones(2)] * 100
+    assert len(call(layers)) == 100
