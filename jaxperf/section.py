@@ -136,7 +136,7 @@ def _choose_devices(count: int, cpu_devices: int, platform: str) -> None:
     with contextlib.suppress(RuntimeError):  # JAX has started
         jax.config.update("jax_num_cpu_devices", cpu_devices)
     gpus = 0 if getattr(jax.config, "jax_platforms", None) else len(ask_driver().gpus)
-    if platform == "auto" and 0 < gpus < count:
+    if platform != "cpu" and 0 < gpus < count:
         print(f"This machine has {gpus} GPU, the section uses {count} devices: it runs on CPU devices.")
         platform = "cpu"
     if platform != "auto":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -22,7 +23,7 @@ def claim_with(section: ModuleType, script: Path, statement: str, **planted: Any
     (cell,) = (
         cell
         for cell in cells.read(script)
-        if cells.FOLDED in cell.tags and statement in " ".join(cell.source.replace('"\n', "").split())
+        if cells.FOLDED in cell.tags and statement in re.sub(r'"\s+f?"', "", cell.source)
     )
     before = section.s.blocks
     section.s.blocks = []

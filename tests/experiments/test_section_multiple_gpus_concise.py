@@ -5,11 +5,9 @@ No test asks how long anything takes.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -23,58 +21,18 @@ from flax import nnx
 
 from jaxperf.chapter import cells
 from jaxperf.models import ResNet, resnet18
+from tests.experiments.planted import claim_with
 
 SCRIPT = Path(__file__).parents[2] / "experiments" / "multiple_gpus_concise.py"
 
 
-# They hold the network; a step by pmap is "_fun" to JAX 0.10, as are two small programs with BatchNorm alone
-LARGE = ("draw", "predict", "train_step", "step", "_fun", "correct", "summed_gradient")
-
-
-class Compiled(list[str]):
-    """The names of the programs that XLA has compiled."""
-
-    def __call__(self, event: str, duration: float, **about: Any) -> None:
-        if event.endswith("/backend_compile_duration"):
-            self.append(str(about.get("fun_name")).removeprefix("jit(").removesuffix(")"))
-
-    def large(self) -> list[str]:
-        return [name for name in self if name in LARGE]
-
-
-@contextlib.contextmanager
-def compiled() -> Iterator[Compiled]:
-    names = Compiled()
-    jax.monitoring.register_event_duration_secs_listener(names)
-    try:
-        yield names
-    finally:
-        jax.monitoring.unregister_event_duration_listener(names)
-
-
 @pytest.fixture(scope="module")
-def loaded() -> tuple[ModuleType, Compiled]:
-    with compiled() as names:
-        return cells.load(SCRIPT, "--smoke"), names
+def section() -> ModuleType:
+    return cells.load(SCRIPT, "--smoke")
 
 
-@pytest.fixture(scope="module")
-def section(loaded: tuple[ModuleType, Compiled]) -> ModuleType:
-    return loaded[0]
-
-
-def test_all_but_the_trainings_compile_few_large_programs(loaded: tuple[ModuleType, Compiled]) -> None:
-    """The three trainings and the timing add five: a step each, and the counting of what is correct."""
-    section, names = loaded
-    assert {"train_step", "predict"} <= set(names.large())
-    assert len(names.large()) + 5 <= section.LARGE_PROGRAMS, names.large()
-
-
-@pytest.mark.thorough
-def test_a_run_compiles_as_few_large_programs_as_it_promises() -> None:
-    with compiled() as names:
-        section = cells.load(SCRIPT, "--smoke", without=("answer",))
-    assert len(names.large()) <= section.LARGE_PROGRAMS, names.large()
+def verdict(section: ModuleType, statement: str, **planted: Any) -> str:
+    return claim_with(section, SCRIPT, statement, **planted).verdict
 
 
 def test_a_gpus_compiled_program_knows_no_flops_and_the_table_says_so(
@@ -85,18 +43,6 @@ def test_a_gpus_compiled_program_knows_no_flops_and_the_table_says_so(
     monkeypatch.setattr(jax.stages.Lowered, "cost_analysis", lambda self: recorded)
     flops, summed = section.counts(section.lenet, 8)
     assert np.isnan(flops) and summed == 4 * 129_068
-
-
-def test_programs_are_compiled_before_they_are_called(
-    section: ModuleType, capsys: pytest.CaptureFixture[str]
-) -> None:
-    lowered = [section.lowered_step(make, 2) for make in (section.make_jit_step, section.make_pmap_step)]
-    section.compile_all(*lowered)
-    assert capsys.readouterr().out.startswith("2 programs compiled in ")
-    with compiled() as names:
-        for make_step in (section.make_jit_step, section.make_pmap_step):
-            section.train(num_gpus=2, batch_size=16, lr=0.2, make_step=make_step)
-    assert not [name for name in names if name in ("train_step", "step")], names
 
 
 def take_weights(net: Any, package: ResNet) -> None:
@@ -133,30 +79,92 @@ def test_at_full_width_it_has_the_books_shapes(section: ModuleType) -> None:
 
 
 def test_weights_are_drawn_as_in_the_book(section: ModuleType) -> None:
-    net = section.fresh_net()
+    net = section.fresh_net(0, section.s.channels)
     kernel = net.layers[-3].conv2.kernel[...]
     assert float(kernel.std()) == pytest.approx(0.01, rel=0.1)
     assert net.layers[1].momentum == 0.9 and net.layers[1].epsilon == 1e-5
 
 
+EQUAL = "With BatchNorm over the whole batch, several devices compute what one computes"
+
+
 def test_claims_that_need_no_clock(section: ModuleType) -> None:
     by_statement = {claim.statement: claim.verdict for claim in section.s.result().claims}
     assert by_statement["The same parameter has the same values on every device"] == "holds"
-    statement = "To read a parameter that is on several devices, you have to name a device"
-    assert by_statement[statement] == "does not hold"
+    assert by_statement[EQUAL] == "holds"
+    assert by_statement["BatchNorm over shares computes something else"] == "holds"
+    assert by_statement["In float32, a smooth network differs by rounding only"] == "holds"
     statement = "For the same batch, ResNet-18 computes more per byte that it sums than LeNet"
     assert by_statement[statement] == "holds"
 
 
+def test_equality_is_judged_in_float64(section: ModuleType) -> None:
+    args = section.X, section.y, 0
+    for dtype in ("float32", "float64"):
+        updates = section.updates(section.make_jit_step, section.mesh, *args, dtype)
+        assert {update.dtype for update in updates} == {np.dtype(dtype)}
+    assert max(section.parts["jit"] + section.parts["axis"]) < 1e-12 < min(section.parts["softplus"])
+
+
+def test_the_claims_of_equality_fail_where_they_should(section: ModuleType) -> None:
+    """Planted: a step that forgets a part of the batch; shares that normalize as the whole batch does."""
+
+    def forgets(mesh: Any) -> Any:
+        step = section.make_jit_step(mesh)
+        return lambda net, optimizer, X, y: step(net, optimizer, np.concatenate([X[:60], X[:4]]), y)
+
+    wrong = {**section.parts, "jit": section.compare(forgets, "float64", seeds=1)}
+    assert verdict(section, EQUAL, parts=wrong) == "does not hold"
+    rounded = {**section.parts, "jit": section.parts["softplus"]}
+    assert verdict(section, EQUAL, parts=rounded) == "does not hold"
+    statement = "BatchNorm over shares computes something else"
+    assert (
+        verdict(section, statement, parts={**section.parts, "pmap": section.parts["axis"]}) == "does not hold"
+    )
+    statement = "In float32, a smooth network differs by rounding only"
+    assert (
+        verdict(section, statement, parts={**section.parts, "softplus": section.parts["pmap"]})
+        == "does not hold"
+    )
+
+
+def test_the_other_claims_fail_where_they_should(section: ModuleType) -> None:
+    statement = "The same parameter has the same values on every device"
+    assert (
+        verdict(section, statement, copies=[np.ones(3), np.array([1, 1, 1 + 1e-7], "float32")])
+        == "does not hold"
+    )
+    statement = "For the same batch, ResNet-18 computes more per byte"
+    per_byte = {("ResNet-18", 256): 1.0, ("LeNet", 256): 2.0}
+    assert verdict(section, statement, per_byte=per_byte) == "does not hold"
+    assert (
+        verdict(section, statement, per_byte={key: float("nan") for key in per_byte}) == "not measurable here"
+    )
+    section.s.smoke, toy = False, section.s.smoke
+    try:
+        runs = {"one": [[(1.9, 0.5)], [(1.8, 0.4)]], "k": 2}
+        statement = "ResNet-18 learns on one device and on several"
+        assert verdict(section, statement, several=[[(2.0, 0.6)]], **runs) == "holds"
+        assert verdict(section, statement, several=[[(2.3, 0.1)]], **runs) == "does not hold"
+        statement = "With twice the batch and the rate"
+        assert verdict(section, statement, several=[[(2.0, 0.45)]], **runs) == "holds"
+        assert verdict(section, statement, several=[[(2.0, 0.3)]], **runs) == "does not hold"
+        runs["one"] = [[(2.2, 0.1)]]
+        assert verdict(section, statement, several=[[(2.2, 0.1)]], **runs) == "not measurable here"
+    finally:
+        section.s.smoke = toy
+
+
 def test_batch_norm_sees_a_share_under_pmap_and_the_batch_under_jit(section: ModuleType) -> None:
-    batch = section.call(section.norm, jax.device_put(section.values, section.split))
-    share = section.over_devices(lambda norm, x: norm(x))(section.norm, section.shares)
-    chex.assert_trees_all_close(np.ravel(batch), np.array([-3, -1, 1, 3]) / 5**0.5, rtol=1e-3)
+    share = section.over_devices(section.norm, section.shares)
+    chex.assert_trees_all_close(np.ravel(section.by_jit), np.array([-3, -1, 1, 3]) / 5**0.5, rtol=1e-3)
     chex.assert_trees_all_close(np.ravel(share), np.array([-1.0, 1, -1, 1]), rtol=1e-3)
 
 
-def test_shares_normalized_apart_make_another_update(section: ModuleType) -> None:
-    assert section.parts["pmap"] > 1e-2 > section.parts["jit, split batch"]
+def test_rounding_flips_a_relu_and_not_a_softplus(section: ModuleType) -> None:
+    slopes = {f: [float(jax.grad(f)(x)) for x in (-1e-8, 1e-8)] for f in (nnx.relu, nnx.softplus)}
+    assert slopes[nnx.relu] == [0.0, 1.0]
+    assert abs(slopes[nnx.softplus][1] - slopes[nnx.softplus][0]) < 1e-7
 
 
 def test_half_precision_keeps_float32_parameters(section: ModuleType) -> None:
@@ -165,25 +173,10 @@ def test_half_precision_keeps_float32_parameters(section: ModuleType) -> None:
 
 
 def test_training_prints_the_books_lines(section: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
-    section.train(num_gpus=2, batch_size=16, lr=0.2)
-    first, second = capsys.readouterr().out.splitlines()
-    assert first.startswith("running on: [") and second.startswith("epoch 1, time ")
-    assert "test acc 0." in second
-
-
-@pytest.mark.thorough
-def test_beside_a_single_card_several_devices_are_parts_of_the_cpu(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The card is pretended: JAX lists a single default device."""
-    listed = jax.devices
-    monkeypatch.setattr(jax, "devices", lambda kind=None: listed(kind)[: None if kind else 1])
-    try:
-        page = cells.load(SCRIPT, "--smoke")
-    finally:
-        jax.config.update("jax_default_device", None)
-    assert "only one cpu" in capsys.readouterr().out and page.devices == jax.devices("cpu")[:2]
-    assert page.gpus == jax.devices()[:1] and page.parts["pmap"] > 1e-2 > page.parts["jit, split batch"]
+    history = section.train(num_gpus=2, batch_size=16, lr=0.2, epochs=1, images=32, channels=2)
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith("2 devices, seed 0, epoch 1, time ") and "test acc 0." in line
+    assert len(history) == 1 and 1 < history[0][0] < 5
 
 
 @pytest.mark.thorough
