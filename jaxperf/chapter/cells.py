@@ -135,7 +135,7 @@ def main(path: Path, options: Any) -> int:
 
     def run_all() -> int:
         run = CellRun(path, options)
-        with forced_end(run.keep_incomplete), native_stderr_to(log_path(path.stem)):
+        with forced_end(run.keep_incomplete), run.logging:
             return run.all()
 
     return ended(run_all)
@@ -150,6 +150,7 @@ class CellRun:
                 check_writable(path_to_write)
         self.path, self.options, self.cells = path, options, read(path)
         self.nodes: list[Any] = []
+        self.logging = contextlib.ExitStack()
         self.output = CellOutput(sys.stdout, verbose=options.verbose)
         self.section: Recorder | None = None
         self.failures = 0
@@ -205,7 +206,12 @@ class CellRun:
                     part.unlink(missing_ok=True)
 
     def _began(self, section: Recorder) -> None:
+        """Take the section; from now on, what XLA logs goes to a file.
+
+        JAX has started by then: if it could not, as with a wrong XLA_FLAGS, XLA's reason is on the terminal.
+        """
         self.section = section
+        self.logging.enter_context(native_stderr_to(log_path(self.path.stem)))
 
     def _run(self, number: int, cell: Cell, namespace: dict[str, Any]) -> None:
         self.nodes.append(node := cell.node())

@@ -257,6 +257,12 @@ def test_what_c_writes_to_standard_error_is_in_a_file(tmp_path: Path) -> None:
     assert log == process.log_path("logs") and log.read_text() == "kernel timed out\n"
 
 
+def test_why_jax_cannot_start_is_on_the_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XLA_FLAGS", "--nosuch")
+    status, _, errors = run_process(tmp_path, "", stem="starts")
+    assert status != 0 and "Unknown flag in XLA_FLAGS: --nosuch" in errors
+
+
 def test_after_a_crash_in_c_the_traceback_is_on_the_terminal(tmp_path: Path) -> None:
     script = "\n# %%\nimport os\nos.write(2, b'check failed\\n')\nos.abort()\n"
     status, _, errors = run_process(tmp_path, script, stem="crashes")
