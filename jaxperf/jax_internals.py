@@ -7,9 +7,12 @@ line. `tests/test_jax_internals.py` removes each name in turn.
 from __future__ import annotations
 
 import importlib
+import logging
+import shutil
 import sys
 from dataclasses import dataclass
 from operator import attrgetter
+from pathlib import Path
 from typing import Any
 
 from jaxperf.errors import JaxperfError
@@ -57,6 +60,17 @@ def import_jax() -> None:
         reason = " ".join(str(e).split()) or type(e).__name__
         say(f"error: JAX cannot be imported: {reason}; `jaxperf doctor` says why")
         raise SystemExit(USER_MISTAKE) from None
+    quiet_without_driver()
+
+
+def quiet_without_driver() -> None:
+    """Keep JAX from a traceback about its CUDA plugin where there is no NVIDIA driver; JAX goes on anyway."""
+    if shutil.which("nvidia-smi") is None and not Path("/proc/driver/nvidia/version").exists():
+        logging.getLogger("jax._src.xla_bridge").addFilter(_is_not_about_a_plugin)
+
+
+def _is_not_about_a_plugin(record: logging.LogRecord) -> bool:
+    return "plugin configuration error" not in record.getMessage()
 
 
 def get(internal: Internal) -> Any:

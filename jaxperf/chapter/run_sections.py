@@ -13,7 +13,7 @@ from pathlib import Path
 
 from jaxperf.chapter import catalogue
 from jaxperf.errors import JaxperfError
-from jaxperf.process import PIPE_CLOSED, child_environment, how_it_ended, run_child, shell_status
+from jaxperf.process import PIPE_CLOSED, child_environment, how_it_ended, log_path, run_child, shell_status
 from jaxperf.result.store import make_folder, so_far
 
 PEERS = "peers"  # the section that other frameworks take part in: not one of `all`
@@ -100,6 +100,8 @@ def run_section(section: catalogue.SectionEntry, options: RunOptions) -> Outcome
     trouble = how_it_ended(status, fresh=fresh or not {"-h", "--help"}.isdisjoint(options.extra))
     if trouble and not fresh and _stamp(partial) not in (None, partial_before):
         trouble += f"; what it found until then is in {partial}"
+    if status < 0 and log_path(section.name).exists():
+        trouble += f"; what C++ code (XLA) logged is in {log_path(section.name)}"
     if trouble and not fresh and before is not None:
         trouble += f"; {path} is from an earlier run"
     return Outcome(section, path, shell_status(status, trouble), time.perf_counter() - began, trouble)

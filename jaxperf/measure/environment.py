@@ -10,6 +10,7 @@ import jax
 import psutil
 
 from jaxperf.errors import JaxperfError
+from jaxperf.jax_internals import quiet_without_driver
 from jaxperf.result.gpus import ask_driver
 from jaxperf.result.machine import commit, cores, cpu_model, threads, versions
 from jaxperf.result.record import Environment
@@ -68,6 +69,7 @@ def _started() -> tuple[list[jax.Device], str]:
     platforms = getattr(jax.config, "jax_platforms", None) or os.environ.get("JAX_PLATFORMS") or ""
     wants_gpu = platforms.startswith("cuda")
     backend = ""
+    quiet_without_driver()
     with contextlib.suppress(RuntimeError, AssertionError):
         backend = jax.default_backend()
     if not backend or (wants_gpu and backend != "gpu"):  # JAX silently takes the next one in the list
