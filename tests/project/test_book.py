@@ -477,13 +477,15 @@ def test_a_notebook_runs_on_a_fresh_kernel_and_shows_claims(tmp_path: Path) -> N
 
 MEASURE = """<script>addEventListener('load', () => setTimeout(() => {
   const shown = (s) => [...document.querySelectorAll(s)].filter(e => e.offsetParent !== null);
+  const left = (e) => e.getBoundingClientRect().left;
   const right = (e) => e.getBoundingClientRect().right;
   const scrolls = (e) => { for (; e; e = e.parentElement)
     if (['auto', 'scroll'].includes(getComputedStyle(e).overflowX)) return true; return false; };
   parent.postMessage(JSON.stringify({
     width: innerWidth,
     code: shown('.bd-article pre').filter(e => e.scrollWidth > e.clientWidth + 1).length,
-    drawings: shown('.bd-article figure svg').filter(e => right(e) > innerWidth + 1).length,
+    drawings: [...document.querySelectorAll('.bd-article figure :is(svg, text)')].filter(e =>
+      e.getClientRects().length && (right(e) > innerWidth + 1 || left(e) < -1)).length,
     tables: shown('.bd-article table').filter(e => right(e) > innerWidth + 1 && !scrolls(e)).length,
     page: Math.max(0, ...shown('.bd-article').map(e => e.scrollWidth - e.clientWidth)),
   }), '*');
