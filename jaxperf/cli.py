@@ -437,18 +437,18 @@ def run(words: list[str], extra: tuple[str, ...]) -> int:
         print(f"[{i}/{len(sections)}] {section.name}, {_duration(section.takes_s)}", flush=True)
         outcome = run_sections.run_section(section, options)
         outcomes.append(outcome)
-        if outcome.trouble:
-            say(f"failed: {section.name}: {outcome.trouble}")
+        if outcome.error:
+            say(f"failed: {section.name}: {outcome.error}")
     _print_outcomes(outcomes, flags.out)
-    statuses = [outcome.status for outcome in outcomes if outcome.trouble]
+    statuses = [outcome.status for outcome in outcomes if outcome.error]
     if len(outcomes) == 1 and statuses:
         return statuses[0]
     return 1 if statuses else 0
 
 
 def _print_outcomes(outcomes: Sequence[run_sections.Outcome], out: Path) -> None:
-    good = [outcome for outcome in outcomes if not outcome.trouble]
-    failed = [outcome.section.name for outcome in outcomes if outcome.trouble]
+    good = [outcome for outcome in outcomes if not outcome.error]
+    failed = [outcome.section.name for outcome in outcomes if outcome.error]
     wall_s = sum(outcome.wall_s for outcome in outcomes)
     print(f"\n{len(good)} of {len(outcomes)} sections succeeded, in {wall_s:.0f} s")
     for outcome in good:

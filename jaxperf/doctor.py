@@ -25,7 +25,7 @@ import psutil
 from jaxperf import libraries
 from jaxperf.errors import JaxperfError, escape_control
 from jaxperf.process import child_environment, program_name
-from jaxperf.result.formatting import format_quantity
+from jaxperf.result.formatting import format_count, format_quantity
 from jaxperf.result.gpus import Driver, ask_driver
 from jaxperf.result.machine import CUDA_PLUGINS, CUDNN, available_cores, cores, cpu_model, versions
 
@@ -81,9 +81,9 @@ def main() -> int:
     broken = sum(result.state == "broken" for result in results)
     better = sum(result.state == "warn" for result in results)
     if broken:
-        print(f"\nnot usable: {_count(broken, 'problem')} must be fixed; see the command above")
+        print(f"\nnot usable: {format_count(broken, 'problem')} must be fixed; see the command above")
     elif better:
-        print(f"\nusable; {_count(better, 'thing')} could be better")
+        print(f"\nusable; {format_count(better, 'thing')} could be better")
     else:
         print("\nusable")
     return 1 if broken else 0
@@ -98,10 +98,6 @@ def report_lines(results: Sequence[CheckResult]) -> Iterator[str]:
             yield f"{'':<7} {'':<{wide}}  -> {result.fix}"
 
 
-def _count(number: int, noun: str) -> str:
-    return f"1 {noun}" if number == 1 else f"{number} {noun}s"
-
-
 # --- Python and the packages
 
 
@@ -109,7 +105,8 @@ def package_results() -> list[CheckResult]:
     """Return the versions, then one result for each package that is missing or too old."""
     results = [CheckResult("python", "ok", f"{platform.python_version()} at {sys.executable}")]
     shown = ", ".join(f"{name} {version}" for name, version in versions(SHOWN).items())
-    problems = [text for name, least in lower_bounds().items() if (text := _problem(name, least))]
+    problems = [_problem(name, least) for name, least in lower_bounds().items()]
+    problems = [text for text in problems if text]
     results.append(CheckResult("packages", "note" if problems else "ok", shown or "none of JAX and NumPy"))
     results += [CheckResult("packages", "broken", text, install_self()) for text in problems]
     missing = libraries.missing_from(libraries.CHAPTER)
@@ -279,7 +276,9 @@ def _driver_results(driver: Driver) -> list[CheckResult]:
         text = f"NVIDIA {driver.version} is too old, {oldest} is required; install a newer driver"
         results = [CheckResult("driver", "warn", text)]
     else:
-        results = [CheckResult("driver", "ok", f"NVIDIA {driver.version}, {_count(len(driver.gpus), 'GPU')}")]
+        results = [
+            CheckResult("driver", "ok", f"NVIDIA {driver.version}, {format_count(len(driver.gpus), 'GPU')}")
+        ]
     for i, gpu in enumerate(driver.gpus):
         parts = [f"{i}: {gpu.name}"]
         if gpu.total_bytes:

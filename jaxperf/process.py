@@ -453,9 +453,11 @@ def how_it_ended(status: int, *, fresh: bool = True) -> str:
     return "" if fresh else "ended well but wrote no result"
 
 
-def shell_status(status: int, trouble: str = "") -> int:
-    """Return the exit status to pass on, which is never negative, and not 0 if there was trouble."""
-    return 128 - status if status < 0 else status or int(bool(trouble))
+def shell_status(status: int, error: str = "") -> int:
+    """Return the exit status to pass on, which is never negative, and not 0 after an error."""
+    if status < 0:
+        return 128 - status
+    return 1 if error and not status else status
 
 
 # --- what C++ code logs

@@ -40,13 +40,13 @@ class RunOptions:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How one section ended: `trouble` is "" if it succeeded; `status` is the exit status to pass on."""
+    """How one section ended: `error` is "" if it succeeded; `status` is the exit status to pass on."""
 
     section: catalogue.SectionEntry
     path: Path
     status: int
     wall_s: float
-    trouble: str = ""
+    error: str = ""
 
 
 def choose_sections(names: Sequence[str]) -> tuple[catalogue.SectionEntry, ...]:
@@ -97,14 +97,14 @@ def run_section(section: catalogue.SectionEntry, options: RunOptions) -> Outcome
     if status == PIPE_CLOSED:
         raise BrokenPipeError
     fresh = _stamp(path) not in (None, before)
-    trouble = how_it_ended(status, fresh=fresh or not {"-h", "--help"}.isdisjoint(options.extra))
-    if trouble and not fresh and _stamp(partial) not in (None, partial_before):
-        trouble += f"; what it found until then is in {partial}"
+    error = how_it_ended(status, fresh=fresh or not {"-h", "--help"}.isdisjoint(options.extra))
+    if error and not fresh and _stamp(partial) not in (None, partial_before):
+        error += f"; what it found until then is in {partial}"
     if status < 0 and log_path(section.name).exists():
-        trouble += f"; what C++ code (XLA) logged is in {log_path(section.name)}"
-    if trouble and not fresh and before is not None:
-        trouble += f"; {path} is from an earlier run"
-    return Outcome(section, path, shell_status(status, trouble), time.perf_counter() - began, trouble)
+        error += f"; what C++ code (XLA) logged is in {log_path(section.name)}"
+    if error and not fresh and before is not None:
+        error += f"; {path} is from an earlier run"
+    return Outcome(section, path, shell_status(status, error), time.perf_counter() - began, error)
 
 
 def section_script(section: catalogue.SectionEntry) -> Path:

@@ -22,7 +22,7 @@ from jaxperf.compare.results import ALPHA, LEAST, WIDE, Compared, compare
 from jaxperf.compare.rows import measured_often
 from jaxperf.errors import JaxperfError
 from jaxperf.result import Block, Grid, Heading, Note, Result, Text
-from jaxperf.result.formatting import format_list, format_on_page
+from jaxperf.result.formatting import format_count, format_list, format_on_page
 
 SIZE = WIDE  # the slowdown that must be found
 SLOWER, UNDECIDED = 1, 3  # exit statuses
@@ -120,7 +120,10 @@ def _decide(row: Compared, size: float) -> Judged | None:
         return None
     if row.verdict == "slower":
         return Judged(row, "slower")
-    slowest = row.high if row.unit == "s" else 1 / row.low if row.low else math.nan
+    if row.unit == "s":
+        slowest = row.high
+    else:
+        slowest = 1 / row.low if row.low else math.nan
     if slowest <= 1 + size:
         return Judged(row, "not slower", "faster" if row.verdict == "faster" else "")
     if math.isnan(slowest):
@@ -157,7 +160,7 @@ def headline(judgement: Judgement) -> str:
         return f"Undecided: too little is known of {len(undecided)} of {total} measurements"
     if judgement.missing:
         return f"Undecided: {len(judgement.missing)} of the baseline's measurements are missing"
-    return f"Not slower: {total} measurement{'s' * (total > 1)}"
+    return f"Not slower: {format_count(total, 'measurement')}"
 
 
 def _how(judgement: Judgement, machine: str) -> str:

@@ -186,7 +186,8 @@ def _judge(
             low, high = ranks.interval(*samples[key], alpha=alpha)
         without: Verdict = "same" if 1 / room <= low and high <= room else "undecided"
         verdict, remark = without, ""
-        if excuse := _excuse(x, y):
+        excuse = _excuse(x, y)
+        if excuse:
             verdict, remark = "same" if x.values == y.values else "undecided", excuse
         elif x.values == y.values:
             verdict, remark = "same", IDENTICAL

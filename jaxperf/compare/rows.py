@@ -68,8 +68,9 @@ def measured_often(results: Sequence[Result]) -> set[RowKey]:
 def differences(a: Sequence[Result], b: Sequence[Result]) -> list[str]:
     """Return other differences between two runs of an experiment, by their first results, one per line."""
     lines = []
-    if (smoke := any(r.smoke for r in a)) != any(r.smoke for r in b):
-        lines.append(f"only {'A' if smoke else 'B'} is a smoke run, whose toy sizes take other times")
+    smoke_a, smoke_b = (any(result.smoke for result in side) for side in (a, b))
+    if smoke_a != smoke_b:
+        lines.append(f"only {'A' if smoke_a else 'B'} is a smoke run, whose toy sizes take other times")
     for side, some in (("A", a), ("B", b)):
         if any(r.incomplete for r in some):
             lines.append(f"{side} is incomplete: its run has not come to its end")

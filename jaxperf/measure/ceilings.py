@@ -142,8 +142,8 @@ def copy_rates(*, count: int = 5) -> tuple[Measurement, Measurement]:
         count=count,
         loops=1,
     )
-    there, back = (_rate(name, "bytes/s", m, size, COPY, name) for name, m in copies.items())
-    return there, back
+    to_device, to_host = (_rate(name, "bytes/s", m, size, COPY, name) for name, m in copies.items())
+    return to_device, to_host
 
 
 def _to_device(host: np.ndarray, device: jax.Device) -> jax.Array:

@@ -54,7 +54,7 @@ def _digits(value: float) -> str:
 def format_spread(m: Measurement) -> str:
     """Return the interquartile range in percent of the median, or how few values there are."""
     if len(m.values) < 4:
-        return f"{len(m.values)} value{'s' * (len(m.values) > 1)}"
+        return format_count(len(m.values), "value")
     percent = f"{m.rel_iqr * 100:.1f} %" if m.rel_iqr < 10 else "> 999 %"  # a median near zero
     return f"{percent} noisy" if m.noise == "noisy" else percent
 
@@ -68,6 +68,11 @@ def format_multiple(m: Measurement, base: Measurement) -> str:
     if m.rounds and m.rounds == base.rounds:
         return str(ratio(m, base))
     return f"{m.median / base.median:.3g}"
+
+
+def format_count(number: int, noun: str) -> str:
+    """Return a number of things: "1 value", "3 values"."""
+    return f"1 {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def format_list(items: list[str] | tuple[str, ...]) -> str:

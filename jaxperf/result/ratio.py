@@ -35,19 +35,19 @@ class Ratio:
 
     def above(self, bound: float = 1.0) -> Decision:
         """Return whether the true ratio is above `bound`; None if the interval contains the bound."""
-        return True if self.low > bound else False if self.high <= bound else None
+        return _decide(self.low > bound, self.high <= bound)
 
     def below(self, bound: float = 1.0) -> Decision:
         """Return whether the true ratio is below `bound`."""
-        return True if self.high < bound else False if self.low >= bound else None
+        return _decide(self.high < bound, self.low >= bound)
 
     def at_least(self, bound: float) -> Decision:
         """Return whether the true ratio is `bound` or more."""
-        return True if self.low >= bound else False if self.high < bound else None
+        return _decide(self.low >= bound, self.high < bound)
 
     def at_most(self, bound: float) -> Decision:
         """Return whether the true ratio is `bound` or less."""
-        return True if self.high <= bound else False if self.low > bound else None
+        return _decide(self.high <= bound, self.low > bound)
 
     def within(self, least: float) -> Decision:
         """Return whether the true ratio differs from 1 by less than the fraction `least` (0.05: 5 %)."""
@@ -61,7 +61,9 @@ class Ratio:
         margin reduces wrong decisions about equal programs from up to 5 % to 1 to 2 %.
         """
         margin = max(1 + LEAST, (self.high / self.low) ** (1 / 8)) if self.low > 0 else math.inf
-        return "slower" if self.above(margin) else "faster" if self.below(1 / margin) else "undecided"
+        if self.above(margin):
+            return "slower"
+        return "faster" if self.below(1 / margin) else "undecided"
 
     def __str__(self) -> str:
         if not math.isfinite(self.low):
@@ -71,7 +73,14 @@ class Ratio:
 
 def both(*decisions: Decision) -> Decision:
     """Return False if any decision is False, else None if any is None, else True."""
-    return False if False in decisions else None if None in decisions else True
+    return _decide(all(decisions), False in decisions)
+
+
+def _decide(is_true: bool, is_false: bool) -> Decision:
+    """Return what an interval shows: that something is true, that it is false, or neither."""
+    if is_true:
+        return True
+    return False if is_false else None
 
 
 def ratio(over: Measurement, under: Measurement) -> Ratio:

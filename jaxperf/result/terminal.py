@@ -89,11 +89,21 @@ def _table(console: Console, rows: Rows) -> None:
         shown.add_row(*map(literal_text, cells))
     if rows.cells:
         print_line(console, rows.title, style="bold")
-        console.print(shown)
+        _print_table(console, shown)
     if left := len(rows.cells) - len(first):
         print_line(console, f"and {left} more in the result's file", style="dim")
     for remark in rows.remarks:
         print_line(console, remark, style="dim")
+
+
+def _print_table(console: Console, shown: RichTable) -> None:
+    """Print a table; in a file, no line ends in blanks."""
+    if console.is_terminal:
+        console.print(shown)
+        return
+    for line in console.render_lines(shown, pad=False):
+        words = "".join(segment.text for segment in line)
+        console.print(Words(words.rstrip()), soft_wrap=True)
 
 
 def _claim(console: Console, claim: Claim) -> None:

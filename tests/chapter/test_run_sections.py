@@ -80,7 +80,7 @@ def test_what_cannot_work_is_refused_before_anything_starts(scripts: Path, tmp_p
 def test_the_script_gets_the_options_and_the_words_meant_for_it(scripts: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     outcome = run("first", out, flags=("--smoke",), devices=4, platform="cpu", extra=("--size", "7"))
-    assert (outcome.trouble, outcome.status, outcome.path) == ("", 0, out / "first.json")
+    assert (outcome.error, outcome.status, outcome.path) == ("", 0, out / "first.json")
     argv = json.loads(outcome.path.read_text())["argv"]
     assert argv[:2] == ["--size", "7"]
     assert set(argv[2:]) == {
@@ -109,7 +109,7 @@ def test_output_passes_through_live_and_in_order(scripts: Path, tmp_path: Path) 
 
 
 def test_every_bad_end_is_named_and_has_a_status(scripts: Path, tmp_path: Path) -> None:
-    for source, status, trouble in (
+    for source, status, error in (
         ("raise SystemExit(3)", 3, "exit status 3"),
         ("import os; os.abort()", 134, "ended by signal 6"),
         ("import os; os.kill(os.getpid(), 9)", 137, "out of memory?"),
@@ -117,18 +117,18 @@ def test_every_bad_end_is_named_and_has_a_status(scripts: Path, tmp_path: Path) 
     ):
         (scripts / "first.py").write_text(source)
         outcome = run("first", tmp_path / "out")
-        assert (outcome.status, trouble in outcome.trouble) == (status, True), outcome
+        assert (outcome.status, error in outcome.error) == (status, True), outcome
 
 
 def test_an_older_result_is_not_taken_for_this_runs(scripts: Path, tmp_path: Path) -> None:
-    assert not run("first", tmp_path / "out").trouble
+    assert not run("first", tmp_path / "out").error
     (scripts / "first.py").write_text("pass")
-    assert "from an earlier run" in run("first", tmp_path / "out").trouble
+    assert "from an earlier run" in run("first", tmp_path / "out").error
 
 
 def test_asking_a_script_for_its_help_is_no_failure(scripts: Path, tmp_path: Path) -> None:
     (scripts / "first.py").write_text("print('usage')")
-    assert not run("first", tmp_path / "out", extra=("--help",)).trouble
+    assert not run("first", tmp_path / "out", extra=("--help",)).error
 
 
 # --- ending

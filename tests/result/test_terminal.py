@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
 from report_results import result as with_every_block
 from rich.console import Console
 
 from jaxperf.result import Claim, Environment, Fact, Grid, Heading, Measurement, Note, Result, Table, Text
-from jaxperf.result.terminal import environment_lines, literal_text, render_text, show
+from jaxperf.result.terminal import console, environment_lines, literal_text, render_text, show
 
 
 def drawn(rows: Grid, width: int) -> str:
@@ -75,3 +76,9 @@ def test_a_long_table_shows_its_first_rows_and_how_many_more_there_are() -> None
     for first in (0, 9, 20):
         whole = drawn(Grid("The title", ("",), cells, first=first), 80)
         assert "row 8" in whole and "more" not in whole
+
+
+def test_no_line_of_a_table_in_a_file_ends_in_blanks(capsys: pytest.CaptureFixture[str]) -> None:
+    show(console(), Grid("Title", ("a", "b"), (("x", "long"), ("longer", "y"))))
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == ["Title", "a       b", "x       long", "longer  y"]
