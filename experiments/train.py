@@ -113,7 +113,7 @@ def recipe_of(config):
 
 def network(config, recipe):
     """Return the network as pure functions, and as shapes: nothing is drawn or computed yet."""
-    from flax import nnx  # here, while a GPU starts in another thread
+    from flax import nnx  # here, in another thread, while a GPU starts
 
     from jaxperf.models import RESNET18_STAGES, SMALL_STAGES, LeNet, ResNet
     from jaxperf.parallel import model_of
@@ -204,14 +204,14 @@ class Setup:
         self.recipe, threads = recipe, ThreadPoolExecutor(2)
         source = "mini" if config.smoke and not config.data_folder else "auto"
         reading = threads.submit(fashion_mnist, source=source, folder=config.data_folder)
-        starting = threads.submit(devices_of, config)
-        self.model = network(config, recipe)
-        devices, self.data = starting.result(), reading.result()
+        building = threads.submit(network, config, recipe)
+        devices, self.model, self.data = devices_of(config), building.result(), reading.result()
         if recipe.batch_size % len(devices):
             raise JaxperfError(f"--batch-size {recipe.batch_size} is not divisible by {len(devices)} devices")
         began = time.perf_counter()
         self.mesh = Mesh(np.array(devices), ("devices",))
         update, evaluate = programs_of(self.model.apply, recipe, self.mesh)
+        order = self.order(0, 1)  # refuses a batch that is larger than the data
         self.train = [self.put(a) for a in (self.data.train_images, self.data.train_labels)]
         # The last batch of test images is padded, with a label that nobody predicts
         batches = padded_batches(self.data.test_images, self.data.test_labels, batch_size=recipe.batch_size)
@@ -220,7 +220,7 @@ class Setup:
         state = jax.tree.map(self.put, first_state(self.model, recipe, 0))
         # A GPU's compiler times kernels on the GPU, so there one program is compiled after the other
         compilers = ThreadPoolExecutor(1 if devices[0].platform == "gpu" else 2)
-        lowered = update.lower(state, *self.train, self.order(0, 1), np.int32(0), np.float32(0))
+        lowered = update.lower(state, *self.train, order, np.int32(0), np.float32(0))
         compiling, zero = compilers.submit(lowered.compile), self.put(np.int32(0))
         lowered = evaluate.lower(state["params"], state["stats"], *self.test, np.int32(0), zero)
         self.evaluate, self.update = compilers.submit(lowered.compile).result(), compiling.result()
@@ -251,8 +251,8 @@ def devices_of(config):
     """Start JAX, and return all devices of all processes, or the first of a single one."""
     try:
         devices = jax.devices()
-    except RuntimeError as e:
-        raise JaxperfError(f"JAX does not start ({str(e).splitlines()[0]}); see `jaxperf doctor`") from None
+    except (RuntimeError, AssertionError):  # JAX's own, with and without a message
+        raise JaxperfError("JAX finds no device; try JAX_PLATFORMS=cpu, or see `jaxperf doctor`") from None
     check_same(({**vars(config), "json": None}, jax.__version__, np.__version__))
     if len(devices) < config.devices:
         raise JaxperfError(f"--devices is {config.devices}, and JAX has {len(devices)}; give fewer")

@@ -96,6 +96,7 @@ def figures(printed: str) -> list[float]:
     return [float(number) for line in lines for number in re.findall(r"\d\.\d+", line)]
 
 
+@pytest.mark.timeout(900)  # each kill costs a start, whose imports take long on a busy machine
 @pytest.mark.parametrize("kills", [1, pytest.param(20, marks=pytest.mark.thorough)])
 def test_a_killed_training_ends_with_the_same_bits(
     kills: int, tmp_path: Path, undisturbed: tuple[Result, str]
