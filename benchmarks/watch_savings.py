@@ -5,8 +5,8 @@
     python benchmarks/watch_savings.py SLOW.py FIXED.py    # two programs of yours
 
 Each program runs in processes of its own, slow and repaired in turns. The gain is the difference of the
-medians of seconds, and of processor seconds: choose the latter on a machine with other work. A saving is right
-within a factor of 1.5.
+medians of seconds, and of processor seconds: choose the latter on a machine with other work. A saving is
+right within a factor of 1.5.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def main() -> int:
     if files and len(files) != 2:
         parser.error("give two files, the slow and the repaired program")
     if files:
-        return 0 if compare(*files, options.rounds, 1, options.processor) else 1
+        return 0 if compare(files[0], files[1], options.rounds, 1, options.processor) else 1
     names = options.programs or sorted(path.stem for path in PROGRAMS.glob("*.py"))
     right = [
         compare(

@@ -156,7 +156,7 @@ class Watcher:
             self.sampler.close()
         with self.losses.guard("a pause of the hooks"):
             self.pauses.end(end)
-        overhead_s = ask("what watching cost", self._overhead_s, {})
+        overhead_s: dict[str, float] = ask("what watching cost", self._overhead_s, dict[str, float]())
         if self.profiler:
             with self.losses.guard("a window of the profiler"):
                 self.profiler.end()
@@ -171,7 +171,8 @@ class Watcher:
         if self.profiler:
             with self.losses.guard("windows of the profiler"):
                 self.profiler.read(activity)
-        waits = ask("waits", lambda: self.waits.waits, [])
+        nothing: list[Wait] = []
+        waits = ask("waits", lambda: self.waits.waits, nothing)
         with self.losses.guard("windows of the profiler"):
             activity.drop_unseen((w.start, w.end) for w in waits)
         jax = sys.modules.get("jax")

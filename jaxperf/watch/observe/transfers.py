@@ -84,7 +84,8 @@ class Puts:
         def putting(*args: Any, **kwargs: Any) -> Any:
             if threading.get_ident() != self.thread_id:
                 return function(*args, **kwargs)
-            value, arrays, large, numbers = args[0] if args else None, [], False, 0
+            value, large, numbers = args[0] if args else None, False, 0
+            arrays: list[Any] = []
             start = time.perf_counter()
             with self.losses.guard("an array put on a device"):
                 numbers = _numbers(value)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from jaxperf.result import (
     Block,
@@ -71,7 +71,7 @@ def _blocks(analysis: Analysis, environment: Environment, ended: str) -> Iterato
         yield Note(summary + "Nothing in it used JAX.")
         return
     blocks: list[Block] = []
-    for what, part in (
+    parts: tuple[tuple[str, Callable[[], Iterable[Block]]], ...] = (
         ("shares of the time", lambda: [_shares(analysis)]),
         ("what was compiled", lambda: _compiled(record)),
         ("waits for devices", lambda: _waits(analysis)),
@@ -80,8 +80,10 @@ def _blocks(analysis: Analysis, environment: Environment, ended: str) -> Iterato
         ("memory", lambda: _memory(analysis)),
         ("findings", lambda: _findings(analysis)),
         ("notes", lambda: program_notes.note_blocks(analysis)),
-    ):
-        blocks += record.losses.ask(f"rows of the report: {what}", lambda part=part: list(part()), [])
+    )
+    for what, part in parts:
+        with record.losses.guard(f"rows of the report: {what}"):
+            blocks += part()
     yield Text(summary + record.losses.ask("the cost of watching", lambda: _overhead(record), ""))
     yield from blocks
     for remark in (*record.remarks, *record.losses.remarks):

@@ -302,7 +302,9 @@ def find_callbacks(analysis: Analysis) -> Iterator[Finding]:
     sampled_s = total_length(union((s.start, s.end) for s in sampled))
     for facts in analysis.record.programs:
         c, program = _call(analysis, facts), analysis.ran(facts)
-        for op, line in facts.callbacks() if c and not facts.old else ():
+        if c is None or facts.old:
+            continue
+        for op, line in facts.callbacks():
             seconds = program.op_s(op.__eq__) * analysis.scale if program else 0.0
             if len(analysis.called) == 1 or not seconds:
                 seconds = max(seconds, sampled_s)  # windows may have missed it
