@@ -100,7 +100,7 @@ def test_another_plugin_may_warn_about_its_settings(tmp_path: Path) -> None:
     root = Path(__file__).parents[2]
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "pytest_other"]
     done = subprocess.run(
-        [*command, "tests/test_errors.py"], cwd=root, env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        [*command, "tests/ground/test_errors.py"], cwd=root, env={**os.environ, "PYTHONPATH": str(tmp_path)},
         capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr

@@ -73,5 +73,6 @@ def test_every_jaxperf_command_is_understood(capsys):
 def test_the_example_runs_as_it_stands(capsys):
     (lines,) = blocks("README.md", "python")
     exec("\n".join(lines), {"__name__": "__main__"})
-    seconds, stages, ratio = capsys.readouterr().out.splitlines()
-    assert float(seconds) > 0 and len(stages.split()) == 3 and re.match(r"[\d.]+ ", ratio)
+    stages, ratio = capsys.readouterr().out.splitlines()
+    assert re.fullmatch(r"[\d.e-]+ s a call, compiled in [\d.e-]+ s to \d+ fusions", stages)
+    assert re.match(r"eager over jit: [\d.]+ ", ratio)
