@@ -56,8 +56,10 @@ class Checkpoints:
     def __init__(self, folder: Path, settings: Mapping[str, Any], *, resume: bool) -> None:
         import orbax.checkpoint as ocp  # takes a second, which runs without checkpoints save
 
-        # Otherwise Orbax logs tracebacks of errors that we report in one line
-        logging.getLogger("absl").setLevel(logging.CRITICAL)
+        # Otherwise tracebacks of errors that we report in one line are logged: Orbax's, and asyncio's of
+        # arrays that fail after the first
+        for name in ("absl", "asyncio"):
+            logging.getLogger(name).setLevel(logging.CRITICAL)
         self.folder, self._args = folder.absolute(), ocp.args
         self._settings = json.loads(json.dumps(dict(settings)))
         options = ocp.CheckpointManagerOptions(max_to_keep=KEPT, cleanup_tmp_directories=True)
@@ -81,8 +83,8 @@ class Checkpoints:
             raise JaxperfError(
                 f"a value of the state is not finite at step {step}; use a smaller learning rate"
             )
-        about = {"settings": self._settings, **about}
-        about["sha256"] = digest(state, about)
+        about = {"settings": self._settings, "arrays": digest(state), **about}
+        about["sha256"] = digest({}, about)
         args = self._args.Composite(state=self._args.StandardSave(state), about=self._args.JsonSave(about))
         with self._in_one_line(f"cannot save step {step}"):
             if step != self._manager.latest_step():
@@ -101,7 +103,9 @@ class Checkpoints:
         with self._in_one_line(damaged):
             args = self._args.Composite(about=self._args.JsonRestore())
             about = dict(self._manager.restore(self.step, args=args)["about"])
-            sha256, saved = about.pop("sha256"), dict(about["settings"])
+            if about.pop("sha256") != digest({}, about):
+                raise ValueError("its SHA-256 differs")
+            saved = about["settings"]
         for name in [*self._settings, *saved]:
             before, here = saved.get(name, "missing"), self._settings.get(name, "missing")
             if before != here:
@@ -114,7 +118,7 @@ class Checkpoints:
             state = self._manager.restore(self.step, args=args)["state"]
             if _kinds(state) != _kinds(like):
                 raise ValueError("its arrays have other shapes or types")
-            if digest(state, about) != sha256:
+            if digest(state) != about["arrays"]:
                 raise ValueError("its SHA-256 differs")
         return state, about
 

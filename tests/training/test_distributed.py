@@ -105,7 +105,9 @@ leave(ended(lambda: together(work)))
 def test_processes_that_disagree_or_fail_end_at_once_with_a_status(what: str) -> None:
     done = several.run([sys.executable, "-c", PROGRAM, what])
     statuses, outputs, errors = zip(*done)
-    assert outputs[0] == "process 0\n" and outputs[1] == ""
+    # Gloo's C++ code may add lines of its own
+    printed = [[line for line in out.splitlines() if "[Gloo]" not in line] for out in outputs]
+    assert printed == [["process 0"], []]
     if what == "works":
         assert statuses == (0, 0), done
     elif what == "differs":
