@@ -274,6 +274,44 @@ def _drop_output() -> None:
 
 
 @contextlib.contextmanager
+def signals_heard(receive: Callable[[int], object]) -> Iterator[None]:
+    """Call `receive` with the number of each signal that arrives inside, in a thread of its own.
+
+    Nothing is heard outside the main thread, on Windows, and where the program has a wakeup file of its own.
+    """
+    if threading.current_thread() is not threading.main_thread() or not hasattr(os, "register_at_fork"):
+        yield
+        return
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    before = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    if before == -1:
+        _thread.start_new_thread(_hear, (reading, receive))  # hidden from `threading.enumerate`
+    else:
+        signal.set_wakeup_fd(before)
+        os.close(reading)
+    try:
+        yield
+    finally:
+        if before == -1:
+            now = signal.set_wakeup_fd(-1)
+            if now not in (-1, writing):  # the program has set one meanwhile
+                signal.set_wakeup_fd(now)
+            with contextlib.suppress(OSError):
+                os.write(writing, b"\0")  # ends the thread; a forked process may keep the pipe open
+        os.close(writing)
+
+
+def _hear(reading: int, receive: Callable[[int], object]) -> None:
+    while True:
+        numbers = os.read(reading, 1)
+        if numbers in (b"", b"\0"):
+            break
+        receive(numbers[0])
+    os.close(reading)
+
+
+@contextlib.contextmanager
 def forced_end(clean_up: Callable[[], object] = lambda: None) -> Iterator[None]:
     """End this process `GRACE_S` seconds after a signal that comes inside, unless the block ends before.
 
@@ -283,35 +321,20 @@ def forced_end(clean_up: Callable[[], object] = lambda: None) -> Iterator[None]:
     Args:
       clean_up: is called before the process ends, in another thread than the main one.
     """
-    if threading.current_thread() is not threading.main_thread() or os.name != "posix":
-        yield
-        return
-    reader, writer = os.pipe()
-    os.set_blocking(writer, False)
     over = threading.Event()
-    before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-    watch = threading.Thread(target=_watch, args=(reader, over, clean_up), daemon=True)
-    watch.start()
-    try:
-        yield
-    except (KeyboardInterrupt, Stopped):
-        signal_descendants(signal.SIGKILL)  # those that the block has not ended itself
-        raise
-    finally:
-        over.set()
-        signal.set_wakeup_fd(before, warn_on_full_buffer=False)
-        os.write(writer, b"\0")  # wakes the thread; a forked process may have the pipe, which then has no end
-        watch.join()
-        os.close(writer)
-        os.close(reader)
 
-
-def _watch(reader: int, over: threading.Event, clean_up: Callable[[], object]) -> None:
-    """Wait for one of our signals, then for the end of the block, and end the process."""
-    while not over.is_set():
-        number = os.read(reader, 1)[0]
+    def receive(number: int) -> None:
         if number in SIGNALS and not over.wait(GRACE_S):
             _end_now(number, clean_up)
+
+    with signals_heard(receive):
+        try:
+            yield
+        except (KeyboardInterrupt, Stopped):
+            signal_descendants(signal.SIGKILL)  # those that the block has not ended itself
+            raise
+        finally:
+            over.set()
 
 
 def signal_descendants(number: int) -> None:

@@ -97,10 +97,8 @@ def test_a_second_ctrl_c_counts_if_the_first_had_no_effect(
     monkeypatch.setattr(stuck, "AGAIN_S", -1.0)  # also for the first one, before which it was nowhere
     monkeypatch.setattr(guard, "_position", lambda: next(positions))
     monkeypatch.setattr(guard, "_judge", lambda number, at, again: judgments.append(again))
-    reading, writing = os.pipe()
-    os.write(writing, bytes([signal.SIGINT, signal.SIGINT]))
-    os.close(writing)
-    guard._listen(reading)
+    guard._hear(signal.SIGINT)
+    guard._hear(signal.SIGINT)
     for thread in threading.enumerate():
         if thread.daemon and thread.name.endswith("(<lambda>)"):
             thread.join()

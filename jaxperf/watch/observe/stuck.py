@@ -7,7 +7,6 @@ reads the numbers of arriving signals from a pipe, and ends a program whose main
 
 from __future__ import annotations
 
-import _thread
 import contextlib
 import functools
 import os
@@ -19,7 +18,7 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
-from jaxperf.process import SIGNALS, leave, say
+from jaxperf.process import SIGNALS, leave, say, signals_heard
 from jaxperf.watch.observe import source_location
 
 ANSWER_S = 2.0  # time limit for the main thread to leave the instruction at which a signal arrived
@@ -39,6 +38,7 @@ class Guard:
         self._turn = threading.Lock()
         self._main, self._pid = threading.main_thread().ident, os.getpid()
         self._handlers = {n: signal.getsignal(n) for n in SIGNALS}
+        self._last: dict[int, tuple[float, tuple[int, int]]] = {}  # when each signal came, and where that was
 
     def claim(self) -> None:
         """Take the right to close the watch, or wait for the end of the process if another thread has it."""
@@ -48,40 +48,22 @@ class Guard:
 
     @contextlib.contextmanager
     def open(self) -> Iterator[None]:
-        """Listen for signals; do nothing outside the main thread, or if another wakeup file is set."""
-        if threading.current_thread() is not threading.main_thread() or not hasattr(os, "register_at_fork"):
-            yield
-            return
-        reading, writing = os.pipe()
-        os.set_blocking(writing, False)
-        before = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
-        if before != -1:
-            signal.set_wakeup_fd(before)
-        else:
+        """Listen for signals, as far as `process.signals_heard` can."""
+        if hasattr(os, "register_at_fork"):
             _forget_in_children()
             _handled.update(self._handlers)
-            _thread.start_new_thread(self._listen, (reading,))  # hidden from `threading.enumerate`
-        try:
+        with signals_heard(self._hear):
             yield
-        finally:
-            now = signal.set_wakeup_fd(-1)
-            if now not in (-1, writing):
-                signal.set_wakeup_fd(now)
-            os.close(writing)  # ends the thread
 
-    def _listen(self, reading: int) -> None:
-        last: dict[int, tuple[float, tuple[int, int]]] = {}
-        while numbers := os.read(reading, 1):
-            number, now = numbers[0], time.monotonic()
-            usual = self._handlers.get(number), signal.default_int_handler
-            if number not in self._handlers or signal.getsignal(number) not in usual:
-                continue  # the program has a handler of its own
-            at = self._position()
-            before, then = last.get(number, (now, (0, 0)))
-            again, last[number] = now - before > AGAIN_S, (now, at)
-            if number != signal.SIGINT or (again and at == then):  # the first Ctrl-C had no effect
-                threading.Thread(target=self._judge, args=(number, at, again), daemon=True).start()
-        os.close(reading)
+    def _hear(self, number: int) -> None:
+        usual = self._handlers.get(number), signal.default_int_handler
+        if number not in self._handlers or signal.getsignal(number) not in usual:
+            return  # the program has a handler of its own
+        now, at = time.monotonic(), self._position()
+        before, then = self._last.get(number, (now, (0, 0)))
+        again, self._last[number] = now - before > AGAIN_S, (now, at)
+        if number != signal.SIGINT or (again and at == then):  # the first Ctrl-C had no effect
+            threading.Thread(target=self._judge, args=(number, at, again), daemon=True).start()
 
     def _judge(self, number: int, at: tuple[int, int], again: bool) -> None:
         deadline = time.monotonic() + ANSWER_S
