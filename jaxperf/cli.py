@@ -129,7 +129,8 @@ def watch(words: list[str], arguments: tuple[str, ...]) -> int:
         "and so on")
     parser.add_argument("--fail-on", default="", metavar="KINDS",
         help="end with status 1 and a line for each finding of these kinds: retrace, sync, transfer, "
-        "eager, data, python, memory, program, float64, debug, or any; several with commas between them")
+        "eager, data, python, memory, program, float64, debug, version, or "
+        "any; several with commas between them")
     flags = parser.parse_args(words)
     from jaxperf.watch import run_module, run_script
     from jaxperf.watch.rules.table import parse_kinds

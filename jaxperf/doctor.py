@@ -24,6 +24,7 @@ import psutil
 
 from jaxperf import libraries
 from jaxperf.errors import JaxperfError, escape_control
+from jaxperf.known_faults import faults_of
 from jaxperf.process import child_environment, program_name
 from jaxperf.result.formatting import format_count, format_quantity
 from jaxperf.result.gpus import Driver, ask_driver
@@ -72,6 +73,7 @@ def main() -> int:
     results = [
         *package_results(),
         *device_results(report),
+        *fault_results(report),
         *data_results(),
         *settings_results(report),
         *machine_results(),
@@ -314,6 +316,17 @@ def _why_not_the_gpu(report: JaxReport) -> CheckResult:
         text = ": ".join(["JAX has its CUDA plugin but took the CPU", *report.warnings[-1:]])
     kind = "cuda13" if versions(CUDA_PLUGINS[1:]) else "cuda12"  # every driver from 525 on has CUDA 12
     return CheckResult("jax", "warn", text, install_self(kind))
+
+
+def fault_results(report: JaxReport) -> list[CheckResult]:
+    """Return a note on each known fault of the installed jaxlib on the backend and on the CPU."""
+    jaxlib = versions(("jaxlib",)).get("jaxlib", "")
+    if not jaxlib or not report.backend:
+        return []
+    faults = faults_of(jaxlib, "cpu")
+    if report.backend != "cpu":
+        faults = [*faults_of(jaxlib, report.backend, " ".join(report.devices)), *faults]
+    return [CheckResult("fault", "note", f"jaxlib {jaxlib}: {fault.text}") for fault in faults]
 
 
 # --- Fashion-MNIST

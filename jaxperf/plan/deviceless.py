@@ -228,17 +228,3 @@ def target_config(card: Card) -> str:
         "shared_bytes_per_block": card.shared_bytes - 1024,
     }
     return string.Template((DATA / "gpu.txtpb").read_text(encoding="utf-8")).substitute(figures)
-
-
-def dump(card: Card, lowered: Any, folder: str, options: Mapping[str, Any]) -> None:
-    """Compile a program so that XLA writes its PTX into a folder, without options that XLA does not know."""
-    wanted: dict[str, Any] = {"xla_dump_to": folder, **options}
-    while True:
-        try:
-            compile_for(card, lowered, wanted)
-            return
-        except JaxperfError as e:
-            unknown = next((name for name in options if name in wanted and name in str(e)), None)
-            if unknown is None:
-                raise
-            del wanted[unknown]

@@ -10,9 +10,8 @@ import pytest
 
 from jaxperf import hlo, jax_internals
 from jaxperf.errors import JaxperfError
-from jaxperf.plan import deviceless, faults, links, timeline
+from jaxperf.plan import deviceless, links, timeline
 from jaxperf.plan.cards import CARDS, find_card
-from jaxperf.plan.faults import adds_by_scatter, fault_lines
 from jaxperf.plan.kernels import KERNEL_S, Kernel, Product
 
 PROGRAMS = Path(__file__).parent / "programs"
@@ -98,34 +97,6 @@ def test_a_measured_step_scales_the_kernels() -> None:
     module = hlo.parse(OVERLAP.replace("KERNEL", "1000"))
     once, twice = (timeline.run(module, H100, 8, NETWORK, scale=scale) for scale in (1, 2))
     assert twice.kernels_s == pytest.approx(2 * once.kernels_s)
-
-
-@pytest.mark.parametrize(("jaxlib", "lines"), [("0.10.1", 0), ("0.10.2", 1), ("0.11.0", 1), ("0.12.0.1", 0)])
-def test_a_known_fault_is_told_where_a_program_has_it(jaxlib: str, lines: int) -> None:
-    module = hlo.parse((PROGRAMS / "scatter_jax_0_12.hlo").read_text())
-    assert adds_by_scatter(module, "f32") and not adds_by_scatter(module, "bf16")
-    shown = fault_lines(module, jaxlib, H100)
-    assert len(shown) == lines
-    assert all("jax-ml/jax#38806" in line for line in shown)
-    other = hlo.parse((PROGRAMS / "data_parallel_jax_0_12.hlo").read_text())
-    assert fault_lines(other, jaxlib, H100) == []
-
-
-def test_a_fault_of_one_card() -> None:
-    text = (PROGRAMS / "scatter_jax_0_12.hlo").read_text().replace("f32[", "bf16[")
-    module = hlo.parse(text)
-    assert fault_lines(module, "0.12.0.1", H100) == []
-    (line,) = fault_lines(module, "0.12.0.1", CARDS["a100"])
-    assert "bfloat16 scatter-add as a compare-and-swap loop on a100 (openxla/xla#26371)" in line
-
-
-def test_without_the_plugin_the_version_decides(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deviceless, "_PLUGINS", ("jax_plugins.no_such_plugin",))
-    for version, count in (("0.10.2", 2), ("0.11.1", 1)):
-        monkeypatch.setattr("importlib.metadata.version", lambda name, v=version: v)
-        lines = faults.installed_faults()
-        assert len(lines) == count
-        assert all(line.endswith("(by its version; a check needs JAX's CUDA plugin)") for line in lines)
 
 
 def test_this_takes_the_target_of_the_gpu_that_is_here(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,7 +28,7 @@ from jaxperf.watch.report import hot_lines, top_programs
 from jaxperf.watch.report.analysis import Analysis
 from jaxperf.watch.report.top_programs import ROWS, STORED_ROWS
 from jaxperf.watch.rules import find_causes, program_notes
-from jaxperf.watch.rules.table import advice_for
+from jaxperf.watch.rules.table import VERSIONS, advice_for
 from jaxperf.watch.rules.traces import EAGER_CAUSES, eager_cause, together_s
 from jaxperf.watch.session import Record
 from jaxperf.watch.source import statements
@@ -206,7 +206,9 @@ def _findings(analysis: Analysis) -> Iterator[Block]:
         if i > FINDINGS:
             yield Text(summary)
             continue
-        section = f"section {what.section}" if what.section[0].isdigit() else f'section "{what.section}"'
+        section = what.section
+        if section != VERSIONS:
+            section = f"section {section}" if section[0].isdigit() else f'section "{section}"'
         yield Text(f"{summary} See {section}.")
         statement = "\n".join(statements.statement_rows(finding.at))
         yield Code(statement, shorten_path(finding.at.file), finding.at.line)

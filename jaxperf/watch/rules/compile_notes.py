@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -10,10 +9,11 @@ from pathlib import Path
 
 from jaxperf.result.formatting import format_quantity
 from jaxperf.result.intervals import total_length
-from jaxperf.watch.observe.compiles import COMPILE, LOWER, TRACE, Compiled
+from jaxperf.watch.observe.compiles import COMPILE, LOWER, TRACE
 from jaxperf.watch.observe.executables import MULTIPLYING, PRODUCTS, Facts
 from jaxperf.watch.observe.source_location import NOWHERE, Place
 from jaxperf.watch.report.analysis import Analysis
+from jaxperf.watch.rules.known import fault_notes
 
 NOTE_SHARE = 0.2  # of the run, or of a program's instructions
 LONG_COMPILE_S = 2.0  # seconds of a program's stages that are worth a note
@@ -28,7 +28,7 @@ def compile_notes(analysis: Analysis) -> Iterator[str]:
     """Yield notes on the time before programs run."""
     yield from _slowest(analysis)
     yield from cache_notes(analysis)
-    yield from _faults(analysis)
+    yield from fault_notes(analysis)
 
 
 def _slowest(analysis: Analysis) -> Iterator[str]:
@@ -118,32 +118,3 @@ def _why_empty(longest_s: float) -> str:
         "set it before anything is compiled, since JAX looks only once; programs that call back into Python "
         "are not kept; and the folder must be writable"
     )
-
-
-def _faults(analysis: Analysis) -> Iterator[str]:
-    """Yield a note on each known fault of the installed version that affects a program on a GPU."""
-    lines: dict[str, Compiled] = {}
-    for facts in analysis.record.programs:
-        c = analysis.jitted.get(facts.program)
-        if c and facts.text and facts.platform not in ("cpu", "tpu"):
-            lines |= {line: c for line in fault_lines(facts.text) if line not in lines}
-    for line, c in lines.items():
-        yield f"{line} (in {c.called}, {c.at})"
-
-
-def fault_lines(text: str) -> list[str]:
-    """Return a line for each fault of the installed jaxlib on this device that affects a program's text."""
-    import jax  # the program has imported it already
-
-    from jaxperf import hlo
-    from jaxperf.plan import faults  # which imports JAX
-
-    version, module = importlib.metadata.version("jaxlib"), hlo.parse(text)
-    kind = jax.local_devices()[0].device_kind.lower().replace(" ", "")
-    return [
-        fault.line(version)
-        for fault in faults.FAULTS
-        if fault.in_version(version)
-        and (not fault.cards or any(card in kind for card in fault.cards))
-        and faults.adds_by_scatter(module, fault.dtype)
-    ]

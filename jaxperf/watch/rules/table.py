@@ -22,6 +22,7 @@ LEAST_S = 0.02  # seconds that a finding must save
 LARGE = 64 << 20  # bytes to free that are worth a finding, whatever the seconds
 KINDS = (
     "retrace", "sync", "transfer", "eager", "data", "python", "memory", "program", "float64", "debug",
+    "version",
 )  # fmt: skip
 ANY = "any"  # of `--fail-on`: all kinds
 
@@ -38,6 +39,7 @@ COMMITTED = "Committed and uncommitted arrays"
 DATA_PARALLEL = "8.4.1 Data parallelism"
 AHEAD = "8.2.3 Using asynchronous computation to improve performance"
 TRACED_AGAIN = "8.1.3 When is a function traced again?"
+VERSIONS = "the page JAX by version"
 
 
 @dataclass(frozen=True)

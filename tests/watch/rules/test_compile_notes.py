@@ -1,4 +1,4 @@
-"""Where compile time goes, why the cache on disk stays empty, and the faults of a version."""
+"""Where compile time goes, why the cache on disk stays empty."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from jaxperf.plan import faults
 from jaxperf.watch.observe.compiles import Compiled
 from jaxperf.watch.observe.executables import Facts
 from jaxperf.watch.observe.source_location import Place
@@ -99,19 +98,6 @@ ENTRY %main (x: f32[4], i: s32[2,1], y: f32[2]) -> f32[4] {
 scatter_dims_to_operand_dims={0}, index_vector_dim=1, to_apply=%adder
 }
 """
-
-
-@pytest.mark.parametrize(
-    ("platform", "version", "count"), [("gpu", "0.10.2", 1), ("gpu", "9.9.9", 0), ("cpu", "0.10.2", 0)]
-)
-def test_a_fault_of_the_installed_version_is_named(
-    platform: str, version: str, count: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("importlib.metadata.version", lambda _: version)
-    facts = Facts("step", platform, 1, 1, text=SCATTER)
-    notes = list(compile_notes._faults(record(0.1, facts=facts)))
-    assert len(notes) == count
-    assert all(faults.FAULTS[0].issue in note and "(in step, a.py:3)" in note for note in notes)
 
 
 def layer(p: dict[str, jax.Array], x: jax.Array) -> jax.Array:

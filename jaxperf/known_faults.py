@@ -1,0 +1,303 @@
+"""Known faults of JAX versions: programs that became slower, larger or wrong, each with its public issue.
+
+One table for `watch`, `doctor`, `upgrade` and the page on versions. A fault whose programs can be told from
+their compiled form has a pattern, which finds the instructions that it hits. Nothing here imports JAX.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from jaxperf.hlo import Instruction, Module
+
+Pattern = Callable[[Module], Iterator[Instruction]]
+SMALL_UPDATE = 256  # bytes, from which on jaxlib 0.11.1 updates in place (jax#40101)
+LARGE_ARRAY = 16 << 10  # bytes, below which rewriting an array costs no more than an update
+RANKS_OF_YNN = 7  # from which on YNNPACK's transposed operands have too many dimensions (jax#39257)
+ROWS_RIGHT = 16_384  # of a product with a small matrix, up to which jaxlib 0.10.2 is right (jax#39103)
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One fault.
+
+    Attributes:
+      name: what is affected, in a few words.
+      issue: the public issues.
+      platforms: "cpu", "gpu", "tpu".
+      first: the first affected version of jaxlib; "" if it is older than 0.5.
+      fixed: the first version without it; "" if none is known.
+      symptom: what happens.
+      factor: how many times longer it takes, as reported or measured; 0 if it is not about time.
+      way_out: what to do.
+      pattern: yields the instructions that it hits; None if the program's text does not show it.
+      card: the GPU's name must contain this; "" for all.
+      probe: the probe of benchmarks/versions that shows it on a CPU; "" for none.
+    """
+
+    name: str
+    issue: str
+    platforms: tuple[str, ...]
+    first: str
+    fixed: str
+    symptom: str
+    factor: float
+    way_out: str
+    pattern: Pattern | None = None
+    card: str = ""
+    probe: str = ""
+
+    @property
+    def versions(self) -> str:
+        """Return the affected versions in words."""
+        if not self.first and not self.fixed:
+            return "all"
+        if not self.fixed:
+            return f"{self.first} and later"
+        return f"{self.first} to before {self.fixed}" if self.first else f"before {self.fixed}"
+
+    def in_version(self, version: str) -> bool:
+        """Return whether a version of jaxlib has the fault."""
+        at = release(version)
+        return release(self.first) <= at and (not self.fixed or at < release(self.fixed))
+
+    def on(self, platform: str, device_kind: str = "") -> bool:
+        """Return whether a platform ("cpu", "gpu" or "cuda", "tpu") and its device can have the fault."""
+        named = "gpu" if platform in ("cuda", "rocm") else platform
+        return named in self.platforms and self.card in device_kind.lower().replace(" ", "")
+
+    def hits(self, module: Module) -> list[Instruction]:
+        """Return the instructions of a compiled program that the fault hits."""
+        return list(self.pattern(module)) if self.pattern else []
+
+    @property
+    def text(self) -> str:
+        """Return the fault in one sentence, with its issue and the way out."""
+        return f"{self.name}: {self.symptom} ({self.issue}); {self.way_out}"
+
+
+def release(version: str) -> tuple[int, ...]:
+    """Return the numbers of a version without its suffix, for comparison: (0, 11, 1) for "0.11.1.dev2"."""
+    return tuple(int(part) for part in re.findall(r"\d+", re.split(r"[a-z+]", version)[0]))
+
+
+def faults_of(version: str, platform: str, device_kind: str = "") -> list[Fault]:
+    """Return the known faults of a version of jaxlib on a platform."""
+    return [fault for fault in FAULTS if fault.in_version(version) and fault.on(platform, device_kind)]
+
+
+# --- patterns
+
+
+def _loop_bodies(module: Module) -> Iterator[Instruction]:
+    """Yield the instructions of all loop bodies, without those inside fusions."""
+    for instruction in module.instructions:
+        if instruction.opcode == "while":
+            yield from module.inside(instruction)
+
+
+def _small_update(module: Module, instruction: Instruction) -> Instruction | None:
+    """Return the small update of a large array that an instruction is, or that its fusion ends with."""
+    root = instruction
+    if instruction.opcode == "fusion":
+        root = next((i for i in module.inside(instruction) if i.root), instruction)
+    if root.opcode != "dynamic-update-slice" or root.bytes < LARGE_ARRAY:
+        return None
+    shapes = module.operand_shapes(root)
+    return root if len(shapes) > 1 and shapes[1].bytes < SMALL_UPDATE else None
+
+
+def small_updates_in_loops(module: Module) -> Iterator[Instruction]:
+    """Yield updates of less than 256 bytes of a large array in a loop."""
+    for instruction in _loop_bodies(module):
+        if update := _small_update(module, instruction):
+            yield update
+
+
+def small_updates_beside_calls(module: Module) -> Iterator[Instruction]:
+    """Yield small updates in a loop whose body calls a computation of its own, such as an inner loop."""
+    for loop in module.instructions:
+        if loop.opcode != "while":
+            continue
+        body = module.inside(loop)
+        if any(i.opcode in ("call", "while", "conditional") for i in body):
+            yield from filter(None, (_small_update(module, i) for i in body))
+
+
+def _ynn_fusions(module: Module) -> Iterator[Instruction]:
+    for instruction in module.instructions:
+        if instruction.opcode == "fusion" and '"__ynn_fusion"' in instruction.attributes:
+            yield instruction
+
+
+def products_of_many_rows(module: Module) -> Iterator[Instruction]:
+    """Yield products inside a fusion of YNNPACK that also sums, with more rows than are right."""
+    for fusion in _ynn_fusions(module):
+        inside = module.inside(fusion)
+        if any(i.opcode == "reduce" for i in inside):
+            for i in inside:
+                if i.opcode == "dot" and any(max(s.dims, default=0) > ROWS_RIGHT for s in i.shapes):
+                    yield i
+
+
+def reductions_of_high_rank(module: Module) -> Iterator[Instruction]:
+    """Yield sums inside a fusion of YNNPACK over arrays of rank 7 or more."""
+    for fusion in _ynn_fusions(module):
+        for i in module.inside(fusion):
+            ranks = [len(s.dims) for s in module.operand_shapes(i)]
+            if i.opcode == "reduce" and max(ranks, default=0) >= RANKS_OF_YNN:
+                yield i
+
+
+def reductions_of_stored_slices(module: Module) -> Iterator[Instruction]:
+    """Yield sums in a fusion of YNNPACK whose operands are slices that are stored first."""
+    for fusion in _ynn_fusions(module):
+        inside = module.inside(fusion)
+        sums = [i for i in inside if i.opcode == "reduce"]
+        slices = [i for i in module.operands(fusion) if _is_slice(module, i) and i.bytes >= LARGE_ARRAY]
+        if sums and slices:
+            yield sums[0]
+
+
+def _is_slice(module: Module, instruction: Instruction) -> bool:
+    if instruction.opcode == "fusion":
+        return any(i.root and i.opcode == "slice" for i in module.inside(instruction))
+    return instruction.opcode == "slice"
+
+
+def shifted_in_place(module: Module) -> Iterator[Instruction]:
+    """Yield updates in a fusion whose update is a slice of the array that they change."""
+    views = ("bitcast", "reshape", "copy")
+    for fusion in (i for i in module.instructions if i.opcode == "fusion"):
+        for i in module.inside(fusion):
+            if i.opcode != "dynamic-update-slice" or len(parts := module.operands(i)) < 2:
+                continue
+            changed, update = (_through(module, part, views) for part in parts[:2])
+            if update.opcode != "slice" or _through(module, module.operands(update)[0], views) is not changed:
+                continue
+            if changed is not parts[0]:  # the array is seen in another shape, which is what goes wrong
+                yield i
+
+
+def _through(module: Module, instruction: Instruction, opcodes: tuple[str, ...]) -> Instruction:
+    while instruction.opcode in opcodes and (read := module.operands(instruction)):
+        instruction = read[0]
+    return instruction
+
+
+def exponentials_in_float64(module: Module) -> Iterator[Instruction]:
+    """Yield exponentials in float64."""
+    for i in module.instructions:
+        if i.opcode == "exponential" and i.shapes and i.shapes[0].dtype == "f64":
+            yield i
+
+
+def _additions(dtype: str) -> Pattern:
+    """Return a pattern of additions into an array of a dtype at indices that may be equal."""
+
+    def pattern(module: Module) -> Iterator[Instruction]:
+        for i in module.instructions:
+            if i.opcode != "scatter" or "unique_indices=true" in i.text:
+                continue
+            adds = any(each.opcode == "add" for each in module.inside(i))
+            if adds and i.shapes and i.shapes[0].dtype == dtype:
+                yield i
+
+    return pattern
+
+
+# --- the table
+
+FAULTS = (
+    Fault(
+        "a small update of a large array in a loop", "jax-ml/jax#40101", ("cpu",), "0.11.1", "0.12",
+        "each turn rewrites the whole array", 300,
+        "take jaxlib 0.11.0 or 0.12, or gather the updates with lax.scan in chunks of 256 bytes or more",
+        small_updates_in_loops, probe="path_written_in_a_loop",
+    ),
+    Fault(
+        "an update of an array in a loop with an inner loop", "jax-ml/jax#31284", ("cpu",), "0.7.1", "0.7.2",
+        "each turn copies the whole array", 35, "take jaxlib 0.7.0 or 0.7.2", small_updates_beside_calls,
+        probe="random_reads_in_a_loop",
+    ),
+    Fault(
+        "a product with a small matrix, summed, for many rows", "jax-ml/jax#39103", ("cpu",), "0.10.2",
+        "0.11.0", "some rows are wrong", 0,
+        'take jaxlib 0.10.1 or 0.11, or set XLA_FLAGS="--xla_cpu_experimental_ynn_fusion_type="',
+        products_of_many_rows, probe="products_of_rows",
+    ),
+    Fault(
+        "a product and a sum of arrays of rank 7 or more", "jax-ml/jax#39257, jax-ml/jax#40412", ("cpu",),
+        "0.10.2", "0.11.1", "the process ends by SIGSEGV, or hangs, on x86-64", 0,
+        'take jaxlib 0.10.1 or 0.11.1, or set XLA_FLAGS="--xla_cpu_experimental_ynn_fusion_type="',
+        reductions_of_high_rank, probe="reduction_of_rank_7",
+    ),
+    Fault(
+        "a sum of differences of slices", "jax-ml/jax#37465", ("cpu",), "0.10.2", "",
+        "YNNPACK sums, and the slices are stored before", 2,
+        'try XLA_FLAGS="--xla_cpu_experimental_ynn_fusion_type=-reduce"',
+        reductions_of_stored_slices, probe="squares_of_differences",
+    ),
+    Fault(
+        "exp of NaN in float64", "jax-ml/jax#29537", ("cpu",), "0.6.2", "0.7.0",
+        "a jitted exp of NaN is a number near 0", 0, "take jaxlib 0.6.1 or 0.7", exponentials_in_float64,
+        probe="exponential_of_nan",
+    ),
+    Fault(
+        "rows of an array shifted within it, and reshaped", "openxla/xla#49176", ("cpu",), "", "",
+        "the update reads what it has just written, and the values are wrong", 0,
+        "shift with jnp.roll or jnp.concatenate instead", shifted_in_place, probe="rows_shifted_in_place",
+    ),
+    Fault(
+        "contractions of arrays of rank above 8", "openxla/xla#41173, jax-ml/jax#35646, jax-ml/jax#35958",
+        ("cpu",), "0.9.1", "0.10.0", "compiling hangs or runs out of memory", 0, "take jaxlib 0.9.0 or 0.10",
+        probe="contraction_of_high_rank",
+    ),
+    Fault(
+        "the gradient of a scan over many scalars", "jax-ml/jax#40150", ("cpu",), "", "",
+        "each of the thousands of operations of a turn is dispatched by itself", 60,
+        "stack the scalars of the carry into one array", probe="gradient_of_scan_over_scalars",
+    ),
+    Fault(
+        "many operations on small arrays", "jax-ml/jax#26021, jax-ml/jax#36799, jax-ml/jax#25190", ("cpu",),
+        "", "", "each operation is dispatched by itself, since 0.4.32", 3,
+        "stack small arrays, and give jax.lax.scan unroll=", probe="many_small_operations",
+    ),
+    Fault(
+        "exp in float64", "jax-ml/jax#26145", ("cpu",), "", "0.7.0",
+        "exp is computed one number at a time", 5,
+        "take jaxlib 0.7 or later, or float32", exponentials_in_float64, probe="exponential_in_float64",
+    ),
+    Fault(
+        "tracing", "vllm-project/tpu-inference#2949", ("cpu", "gpu", "tpu"), "0.10.1", "0.10.2",
+        "tracing and lowering take up to twice as long (a fault of jax)", 2, "take jax 0.10.0 or 0.10.2",
+        probe="tracing_of_many_operations",
+    ),
+    Fault(
+        "x.at[i].add(y) in float32", "jax-ml/jax#38806, openxla/xla#46225, pyro-ppl/numpyro#2225", ("gpu",),
+        "0.10.2", "0.11.1",
+        "additions at equal indices are a compare-and-swap loop; so are gradients of an embedding", 2000,
+        "take jaxlib 0.11.1 or later", _additions("f32"),
+    ),
+    Fault(
+        "x.at[i].add(y) in bfloat16", "openxla/xla#26371", ("gpu",), "", "",
+        "additions at equal indices are a compare-and-swap loop", 10, "add in float32", _additions("bf16"),
+        card="a100",
+    ),
+    Fault(
+        "segment_sum under vmap", "jax-ml/jax#39959", ("gpu",), "0.9.2", "",
+        "the result's layout makes neighbors write far apart", 5, "map over the last axis (out_axes=1)",
+        probe="segment_sum",
+    ),
+    Fault(
+        "eager operations on an RTX A6000", "jax-ml/jax#40633", ("gpu",), "0.11.0", "",
+        "operations outside jit return wrong values", 0, "take jaxlib 0.10.2", card="a6000",
+    ),
+    Fault(
+        "memory of a training with a mixture of experts", "marin-community/marin#5394", ("gpu",), "0.9.2", "",
+        "temporary memory is 3.6 times as large as with 0.8.0", 0,
+        "compare temporary memory before you upgrade", card="h100",
+    ),
+)  # fmt: skip

@@ -1,0 +1,79 @@
+"""The rule about known faults of the installed JAX: a program of the reader's that one of them hits."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import sys
+from collections.abc import Iterator
+
+from jaxperf.known_faults import FAULTS, Fault, faults_of
+from jaxperf.watch.observe.compiles import Compiled
+from jaxperf.watch.observe.executables import Facts
+from jaxperf.watch.observe.source_location import Place
+from jaxperf.watch.report.analysis import Analysis
+from jaxperf.watch.rules.programs import called_programs
+from jaxperf.watch.rules.table import VERSIONS, Cause, Finding, Form, rule
+
+
+def _way_out(fault: Fault) -> str:
+    return f"{fault.way_out[0].upper()}{fault.way_out[1:]}.".replace("{", "{{").replace("}", "}}")
+
+
+KNOWN_FAULT = Cause(
+    "known fault", "version",
+    "the installed version of JAX has a fault that this program meets", VERSIONS,
+    Form("Take another version."),
+    forms={fault.issue: Form(_way_out(fault)) for fault in FAULTS if fault.pattern},
+    choose=lambda f: f.argument,  # the issue
+)  # fmt: skip
+
+
+@rule(KNOWN_FAULT)
+def find_known_faults(analysis: Analysis) -> Iterator[Finding]:
+    """Find programs that a known fault of the installed version makes slow."""
+    for fault, facts, call, at in met_faults(analysis):
+        if not fault.factor:
+            continue
+        seen = [program_s for f, _, _, program_s in called_programs(analysis) if f is facts]
+        # the profiler's windows may be shorter than one execution, and then see none
+        program_s = max([*seen, 0.0 if len(analysis.called) > 1 and seen else analysis.computing_s])
+        saved_s = program_s * (1 - 1 / fault.factor)
+        yield Finding("known fault", at, saved_s, _reason(fault, call), call.called, argument=fault.issue)
+
+
+def fault_notes(analysis: Analysis) -> Iterator[str]:
+    """Yield a note on each program that a known fault may give wrong values or end."""
+    for fault, _, call, at in met_faults(analysis):
+        if not fault.factor:
+            yield f"{_reason(fault, call)} ({at}); {fault.way_out}"
+
+
+def _reason(fault: Fault, call: Compiled) -> str:
+    version = importlib.metadata.version("jaxlib")
+    times = f", up to {fault.factor:g} times longer" if fault.factor else ""
+    return f"{call.called} has {fault.name}; with jaxlib {version} {fault.symptom}{times} ({fault.issue})"
+
+
+def met_faults(analysis: Analysis) -> Iterator[tuple[Fault, Facts, Compiled, Place]]:
+    """Yield the faults that the reader's programs meet, each once a line: with the call and the line."""
+    done: set[tuple[str, Place]] = set()
+    for facts in analysis.record.programs:
+        call = analysis.jitted.get(facts.program)
+        faults = faults_of(importlib.metadata.version("jaxlib"), facts.platform, _device_kind(facts.platform))
+        if not call or not facts.text:
+            continue
+        for fault in faults:
+            for instruction in fault.hits(facts.module):
+                at = facts.at(instruction) or call.at
+                if (fault.issue, at) not in done:
+                    done.add((fault.issue, at))
+                    yield fault, facts, call, at
+
+
+def _device_kind(platform: str) -> str:
+    """Return the kind of the first device of a platform, where JAX runs; else ""."""
+    jax = sys.modules.get("jax")
+    try:
+        return str(jax.local_devices(backend=platform)[0].device_kind) if jax else ""
+    except RuntimeError:
+        return ""
