@@ -4,18 +4,23 @@
 # After this section you can
 # - name the three things that limit a program: overhead, memory, and arithmetic;
 # - measure what your machine can do at best, and say which limit a program is close to;
-# - choose the change that helps, and predict which changes will not;
-# - make a training step many times as fast without changing what it computes.
+# - write a bill for a training step, predict what a change will save, and check it;
+# - make a training step many times as fast without changing what it computes;
+# - trade arithmetic for memory with `jax.checkpoint`, and train in mixed precision.
 #
-# You need no GPU. Where a GPU behaves differently, the text quotes its figures.
+# You need no GPU. What a CPU cannot show is in one table, [at the end of the
+# lesson](#on-one-h200).
 
 # %%
+import re
 import tempfile
 import time
+from collections import Counter
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
+import chex
 import jax
 import jax.numpy as jnp
 import matplotlib.pyplot as plt
@@ -25,20 +30,18 @@ from jax import lax
 
 from jaxperf.data import fashion_mnist
 from jaxperf.measure import compile_together, interleaved, measure
-from jaxperf.models import resnet18
-from jaxperf.result import ratio
+from jaxperf.models import LeNet
+from jaxperf.result import both, ratio
 from jaxperf.section import section
 
-s = section("8.0", programs=160, rounds=15, side=2000, gpu_side=8192, largest=2**28,
-            batch_size=16, steps=16, lr=0.1, resnet=0,  # images in a batch of ResNet-18
-            smoke={"rounds": 2, "side": 512, "gpu_side": 1024, "largest": 2**22,
-                   "batch_size": 4, "steps": 4},
-            full={"rounds": 40, "largest": 2**30, "resnet": 16})
-
-on_cpu = jax.default_backend() == "cpu"
-side = s.side if on_cpu else s.gpu_side  # a GPU multiplies 2000 x 2000 in less than a call
-x = jax.random.normal(jax.random.key(0), (side, side))
-print(f"{jax.devices()[0].device_kind}: a matrix of {x.nbytes / 1e6:.0f} MB")
+s = section("8.0", programs=190, rounds=12, side=2000, largest=2**28, moved=2**28,
+            batch_size=16, steps=16, lr=0.1, tokens_batch=32, tokens_steps=40,
+            gpu={"side": 8192, "moved": 2**33, "rounds": 8},
+            smoke={"rounds": 6, "side": 512, "largest": 2**22, "moved": 2**22, "steps": 4,
+                   "batch_size": 4, "tokens_batch": 4, "tokens_steps": 2},
+            full={"rounds": 30, "largest": 2**30, "tokens_steps": 120})
+x, data = jnp.full((s.side, s.side), 0.01), fashion_mnist(source="mini")
+s.data_source(data.source)
 
 # %% [markdown]
 # ## 8.0.1 Why performance?
@@ -49,12 +52,12 @@ print(f"{jax.devices()[0].device_kind}: a matrix of {x.nbytes / 1e6:.0f} MB")
 #
 # | section | what it saves |
 # |:--|:--|
-# | [8.1 Imperative and symbolic programming](hybridize) | overhead and memory traffic |
-# | [8.2 Asynchronous computation](async_computation) | waiting |
-# | [8.3 Automatic parallelism](auto_parallelism) | waiting for what could run at the same time |
+# | [Imperative and symbolic programming](hybridize) | overhead and memory traffic |
+# | [Asynchronous computation](async_computation) | waiting |
+# | [Automatic parallelism](auto_parallelism) | waiting for what could run at the same time |
 # | [Using a GPU](use_gpu) | copies between devices |
-# | [8.4 Training on several devices](multiple_gpus) | time: each device does a share |
-# | [8.5 The same, concisely](multiple_gpus_concise) | the same, and your own time |
+# | [Training on several devices](multiple_gpus) | time: each device does a share |
+# | [The same, concisely](multiple_gpus_concise) | the same, and your own time |
 # | [Collectives](collectives) | bytes and messages between devices |
 # | [Splitting the model](model_parallelism) | memory on each device |
 # | [From 2 to 1,000 devices](scaling) | renting devices to find out |
@@ -63,7 +66,7 @@ print(f"{jax.devices()[0].device_kind}: a matrix of {x.nbytes / 1e6:.0f} MB")
 # This section comes first, because all others use its method:
 # 1. **Measure.** Time the program, and wait for its results.
 # 2. **Classify.** Compare the time with what the machine can do. Which limit is closest?
-# 3. **Change** one thing that this limit depends on.
+# 3. **Change** one thing that this limit depends on, and predict what it will save.
 # 4. **Measure again**, with the old and new program in turns. Keep the change if it helps.
 #
 # ## 8.0.2 Measure
@@ -128,77 +131,92 @@ print(f"fourth call, waited for:   {seconds(dot, x):.6f} s")
 # bytes per second, and $\pi$ the peak rate of arithmetic. A FLOP is one addition or
 # multiplication of floating-point numbers. The last two terms are the *roofline model*
 # ([Williams, Waterman, and Patterson, 2009](https://doi.org/10.1145/1498765.1498785)). The
-# three numbers are properties of the machine. We measure the values that JAX reaches. On a
-# GPU the matrix has 8192 rows, because 2000 are too few. On one H200, an NVIDIA GPU, a
-# product of 2000 rows is ready 36 µs after its call returns, while even an empty program
-# takes 72 µs to call and wait for (JAX 0.11.2, 2026-11-27).
+# three numbers are properties of the machine. We measure the values that JAX reaches.
 
 # %% tags=["slow"]
-empty = jax.jit(lambda: jnp.zeros(()))
+empty, product = jax.jit(lambda: jnp.zeros(())), jax.jit(lambda x: x @ x)
 call_s = measure(empty, budget_s=0.5).median
-peak = 2 * side**3 / min(measure(dot, x, budget_s=1.0).values)
+queue_s = measure(empty, wait="end", budget_s=0.5).median
+peak = 2 * len(x)**3 / min(measure(product, x, budget_s=1.0).values)
 s.fact("call_s", call_s, unit="s", meaning="an empty program, called and waited for")
-s.fact("peak", peak, unit="FLOP/s", meaning=f"product of two {side} x {side} matrices")
+s.fact("queue_s", queue_s, unit="s", meaning="the same, only queued")
+s.fact("peak", peak, unit="FLOP/s",
+       meaning=f"product of two {s.side} x {s.side} matrices")
 
 # %% [markdown]
-# Bandwidth depends on the array size, because small arrays stay in a cache. This program
-# reads and writes one array many times, in the same memory. `times` is static, so the
-# compiler knows its value. If the number were not known, a GPU would have to ask the host,
-# where Python runs, after each turn whether to continue.
+# Bandwidth depends on the array size, because small arrays stay in a cache. It also depends
+# on the number of cores at work. This program reads and writes one array many times, in the
+# same memory. `times` is static, so the compiler knows its value. How many cores work, the
+# compiled program says: on a CPU, XLA cuts a large loop into *partitions*, one per core.
 
 # %%
-@partial(jax.jit, donate_argnums=0, static_argnums=1)  # the output may overwrite the input
+@jax.jit(donate_argnums=0, static_argnums=1)  # the output may overwrite the input
 def sweep(x, times):
     return lax.fori_loop(0, times, lambda _, x: x * 0.5 + 0.5, x)
 
-def turns(size):
-    moved = 2**28 if on_cpu else min(2**33, 2000 * size)  # more, to outlast a GPU's call
-    return max(1, moved // (2 * size))
+def cores_of(compiled):
+    """How many cores the largest loop of a program for a CPU is cut over."""
+    found = re.findall(r'outer_dimension_partitions":\["(\d+)"', compiled.as_text())
+    return max(map(int, found), default=1)
 
-def bytes_per_second(size):
-    x = jax.device_put(np.ones(size // 4, np.float32))
-    times, took = turns(size), []
-    for _ in range(5):
-        start = time.perf_counter()
-        x = jax.block_until_ready(sweep(x, times))
-        took.append(time.perf_counter() - start)
-    return 2 * size * times / min(took)
+for kib in (16, 4096):
+    compiled = sweep.lower(jnp.zeros(256 * kib), 10).compile()
+    print(f"{kib} KiB: {cores_of(compiled)} cores")
 
 # %% [markdown]
 # Each size needs its own program. `compile_together` compiles all of them at the same time,
-# one per thread, without running them. On a GPU, XLA needs a second or more per program.
-# Most of a first run is then compiling, so we show the compile time separately.
+# one per thread, without running them.
 
 # %% tags=["slow"]
 sizes = [2**n for n in range(14, 31, 2) if 2**n <= s.largest]
-_, compile_s = compile_together(
-    {size: (sweep, jax.ShapeDtypeStruct((size // 4,), jnp.float32), turns(size))
-     for size in sizes})
+turns = {n: max(1, min(s.moved, 2000 * n) // (2 * n)) for n in sizes}
+programs, compile_s = compile_together(
+    {n: (sweep, jax.ShapeDtypeStruct((n // 4,), jnp.float32), turns[n]) for n in sizes})
 print(f"{len(sizes)} programs compiled in {compile_s:.1f} s")
-rates = {size: bytes_per_second(size) for size in sizes}
 
+def bytes_per_second(n):
+    x, took = jnp.zeros(n // 4), []
+    for _ in range(5):
+        start = time.perf_counter()
+        x = jax.block_until_ready(sweep(x, turns[n]))
+        took.append(time.perf_counter() - start)
+    return 2 * n * turns[n] / min(took)
+
+rates = {n: bytes_per_second(n) for n in sizes}
+
+# %% tags=["slow"]
 def bandwidth(size):
-    """Bytes/s of the best array of at least `size` bytes."""
-    return max(rate for at, rate in rates.items() if at >= min(size, max(rates)))
+    """Bytes/s of the measured array whose size is nearest."""
+    return rates[min(rates, key=lambda n: abs(np.log(n / size)))]
 
-memory, cache = bandwidth(max(rates)), bandwidth(0)
+memory = bandwidth(sizes[-1])
+cores = {n: cores_of(program) for n, program in programs.items()}
 s.fact("memory", memory, unit="bytes/s", meaning="reading and writing the largest array")
+print(f"ridge point: {peak / memory:.1f} FLOP per byte from memory,",
+      f"{peak / bandwidth(2**18):.1f} for arrays of 256 KiB")
+
+# %% tags=["slow", "hide-input"]
 fig, ax = plt.subplots()
 names = [f"{n >> 20} MiB" if n >> 20 else f"{n >> 10} KiB" for n in rates]
-ax.plot(names, [rate / 1e9 for rate in rates.values()], "o-")
+ax.plot(names, [rate / 1e9 for rate in rates.values()], color="0.7", lw=1)
+for count in sorted(set(cores.values())):
+    ours = [i for i, n in enumerate(rates) if cores[n] == count]
+    word = "program not divided" if count == 1 else f"{count} cores"
+    ax.plot(ours, [rates[sizes[i]] / 1e9 for i in ours], "o", label=word)
 ax.set(xlabel="array", ylabel="GB/s", ylim=(0, None))
-s.figure(fig, "The bandwidth ladder: each cache that the array outgrows is a step down.")
-print(f"ridge point: {peak / memory:.1f} FLOP per byte, from cache {peak / cache:.1f}")
+ax.legend()
+s.figure(fig, "Bandwidth of arrays of each size, and how many cores the program is divided "
+         "over. Only points of one color show what the caches do.",
+         alt="Bandwidth over the size of the array; the color says how many cores work.")
 
 # %% [markdown]
+# Where an array outgrows a cache, points of one color fall. Where XLA begins to divide the
+# program, they may rise, since each further core brings a cache of its own.
+#
 # The *ridge point* $\pi / \beta$ is the number of FLOPs that the machine can do while it
 # moves one byte. A program's *arithmetic intensity* is its number of FLOPs per byte. If
 # this is below the ridge point, the program waits for memory, and otherwise for
-# arithmetic. On one H200 (JAX 0.11.2, 2026-11-26), an empty program takes 55 µs (up to 76
-# µs in other runs). A product of 8192 x 8192 reaches 371 TFLOP/s in TF32 (float32 rounded
-# to 10 bits, see [Using a GPU](use_gpu)), and 739 in bfloat16. `x + 1` over 1 GB reaches
-# 4.1 TB/s. The ridge points are 90 and 179 FLOP per byte. A GPU needs more arithmetic per
-# byte, and more work per call, than a CPU.
+# arithmetic. A GPU needs more arithmetic per byte, and more work per call, than a CPU.
 #
 # ### Overhead: a small network, op by op
 # The MLP of section 8.1 does 0.33 MFLOP for one example. Without `jit`, Python launches
@@ -206,11 +224,13 @@ print(f"ridge point: {peak / memory:.1f} FLOP per byte, from cache {peak / cache
 #
 # <details><summary>Predict: op by op, how much longer do 8 examples take than one?</summary>
 #
-# Hardly longer: the arithmetic takes less time than launching it. To test for overhead,
-# give the program more work: if the time does not grow, the work was not the limit.
+# Hardly longer: the arithmetic takes less time than launching it. This is the test for
+# overhead: give the program more work. If the time does not grow, the work was not the
+# limit.
 # </details>
 
 # %%
+@jax.jit(static_argnums=1)  # one program draws all weights
 def init_mlp(key, widths):
     keys = jax.random.split(key, len(widths) - 1)
     return [(jax.random.normal(key, (m, n)) * (2 / m) ** 0.5, jnp.zeros(n))
@@ -222,11 +242,13 @@ def mlp(params, X):
     W, b = params[-1]
     return X @ W + b
 
-draw_mlp = jax.jit(init_mlp, static_argnums=1)  # one program draws all weights
-small_mlp, compiled_mlp = draw_mlp(jax.random.key(0), (512, 256, 128, 2)), jax.jit(mlp)
+small_mlp = init_mlp(jax.random.key(0), (512, 256, 128, 2))
 one, eight = jnp.ones((1, 512)), jnp.ones((8, 512))
+chex.assert_trees_all_close(jax.jit(mlp)(small_mlp, one), mlp(small_mlp, one),
+                            rtol=1e-2, atol=1e-2)
 
 # %% tags=["slow"]
+compiled_mlp = jax.jit(mlp)
 times = interleaved({
     "empty program": empty,
     "op by op, 1 example": partial(mlp, small_mlp, one),
@@ -236,13 +258,22 @@ times = interleaved({
 }, count=s.rounds)
 s.table(times, title="The MLP of section 8.1", base="empty program")
 growth = ratio(times["op by op, 8 examples"], times["op by op, 1 example"])
-s.claim("Op by op, eight examples take about as long as one", holds=growth.below(1.5),
-        expected="less than 1.5 times as long", observed=f"{growth}", since="2026-11-26")
+compiled_growth = ratio(times["compiled, 8 examples"], times["compiled, 1 example"])
+
+# %% tags=["slow", "hide-input"]
+s.claim("Op by op, overhead limits the MLP: eight examples take as long as one",
+        holds=growth.below(1.5), expected="less than 1.5 times as long",
+        observed=f"{growth}; compiled {compiled_growth}",
+        if_holds=f"Op by op, eight times the work takes {growth} times as long, so the work "
+        f"is not the limit. Compiled, it takes {compiled_growth} times as long.",
+        if_not=f"Op by op, eight times the work takes {growth} times as long: on this "
+        "machine the arithmetic shows beside the launches.",
+        if_open=f"Op by op, eight times the work takes {growth} times as long. The interval "
+        "contains the bound of 1.5.")
 
 # %% [markdown]
 # When compiled, the network is a single call. How close its time comes to an empty
-# program's depends on the machine. On one H200 the compiled MLP took 76 µs, and an empty
-# program in the same run took 69 µs (JAX 0.11.2, 2026-11-27).
+# program's depends on the machine.
 #
 # ### Memory: elementwise operations
 # `x * 0.5 + 1` does two FLOPs for 8 bytes: it reads one float and writes one. Op by op it
@@ -255,13 +286,13 @@ def chain(x, length=10):
     return x
 
 def cost(f, *args):
-    """FLOPs and bytes of the jitted `f`, by the compiler's estimate."""
-    shapes = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), args)
-    with jax.default_device(jax.devices("cpu")[0]):  # a GPU cannot count before it compiles
-        before = f.lower(*shapes).cost_analysis()
-    after = f.lower(*args).compile().cost_analysis() or {}
-    moved = after.get("bytes accessed", 0)  # a GPU's library of products gives none
-    return before["flops"], moved if moved > 0 else before["bytes accessed"]
+    """FLOPs and bytes of the jitted `f`, as XLA's CPU compiler estimates them."""
+    def shape(a):
+        return jax.ShapeDtypeStruct(a.shape, a.dtype)
+    with jax.default_device(jax.devices("cpu")[0]):
+        lowered = f.lower(*jax.tree.map(shape, args))
+        moved = lowered.compile().cost_analysis()["bytes accessed"]
+    return lowered.cost_analysis()["flops"], moved
 
 for length in (1, 10):
     flops, moved = cost(jax.jit(partial(chain, length=length)), x)
@@ -275,10 +306,10 @@ for length in (1, 10):
 # <details><summary>Predict: how long do ten compiled lines take, compared with one? And ten
 # lines op by op?</summary>
 #
-# Compiled, they take about as long as one line, because they move the same bytes. Op by op,
-# each of 20 operations reads and writes the whole array, and a CPU takes 20 times as long
-# or more: it also writes to new memory, which the operating system may have to provide
-# first. On one H200, they took 11.7 times as long (JAX 0.11.2, 2026-11-27).
+# Compiled, they should take about as long as one line, because they move the same bytes. Op
+# by op, each of 20 operations reads and writes the whole array: 20 times as long, or more,
+# since each writes to new memory, which the operating system may have to provide first
+# ([section 8.2](async_computation) measures this).
 # </details>
 
 # %% tags=["slow"]
@@ -286,10 +317,19 @@ one_line, ten_lines = jax.jit(partial(chain, length=1)), jax.jit(chain)
 times = interleaved({"one line, compiled": partial(one_line, x),
                      "ten lines, compiled": partial(ten_lines, x),
                      "ten lines, op by op": partial(chain, x)}, count=s.rounds)
-s.table(times, title=f"x * 0.5 + 1, {side} x {side}", base="one line, compiled")
+s.table(times, title=f"x * 0.5 + 1, {s.side} x {s.side}", base="one line, compiled")
 fused = ratio(times["ten lines, compiled"], times["one line, compiled"])
+unfused = ratio(times["ten lines, op by op"], times["one line, compiled"])
+
+# %% tags=["slow", "hide-input"]
 s.claim("Ten fused lines take about as long as one", holds=fused.below(2),
-        expected="less than 2 times as long", observed=f"{fused}", since="2026-11-26")
+        expected="less than 2 times as long",
+        observed=f"{fused}; op by op {unfused} times as long",
+        if_holds=f"Ten times the FLOPs take {fused} times as long: the bytes set the time. "
+        f"Op by op, the ten lines take {unfused} times as long as one.",
+        if_not=f"Ten times the FLOPs take {fused} times as long: on this machine one line "
+        "is already near the limit of arithmetic, or its array is in a cache.",
+        if_open=f"Ten times the FLOPs take {fused} times as long. Other programs blur it.")
 
 # %% [markdown]
 # ### Arithmetic: matrix products
@@ -299,25 +339,25 @@ s.claim("Ten fused lines take about as long as one", holds=fused.below(2),
 
 # %% tags=["slow"]
 curve = {}
-squares = {n: np.ones((n, n), np.float32) for n in (16, 64, 256, 1024) if n <= side}
-compile_together({n: (dot, square) for n, square in squares.items()})
+squares = {n: np.ones((n, n), np.float32) for n in (16, 64, 256, 1024) if n <= s.side}
+compile_together({n: (product, square) for n, square in squares.items()})
 for n, square in squares.items():
     square = jax.device_put(square)
-    curve[n] = 2 * n**3 / measure(dot, square, budget_s=0.1, least_s=0.05).median
+    curve[n] = 2 * n**3 / measure(product, square, budget_s=0.1, least_s=0.05).median
     print(f"n = {n:4}: {n / 4:5.1f} FLOP/byte, {curve[n] / peak:4.0%} of the peak")
 
 # %% [markdown]
 # ## 8.0.4 The programs of this chapter on one roofline
-# The next sections use the MLP, `x + 1`, products, and training steps of LeNet and
-# ResNet-18. A step computes the gradient of the loss and updates the parameters, in the
+# The next sections use the MLP, `x + 1`, products, and training steps of LeNet and of
+# ResNet-18, which takes too long to compile here. A step computes the gradient of the loss and updates the parameters, in the
 # same way for every network:
 
 # %%
 def cross_entropy(logits, y):
     return -(jax.nn.log_softmax(logits) * jax.nn.one_hot(y, 10)).sum(-1).mean()
 
-def sgd(params, grads):
-    return jax.tree.map(lambda p, g: p - s.lr * g, params, grads)
+def sgd(params, grads, lr=s.lr):
+    return jax.tree.map(lambda p, g: p - lr * g, params, grads)
 
 def training_step(net, params, X, y):
     def loss(params):
@@ -325,43 +365,26 @@ def training_step(net, params, X, y):
     value, grads = jax.value_and_grad(loss)(params)
     return sgd(params, grads), value
 
-# %%
-def init_lenet(key, scale=0.01):
-    shapes = [(3, 3, 1, 20), (20,), (5, 5, 20, 50), (50,),
-              (800, 128), (128,), (128, 10), (10,)]
-    return [scale * jax.random.normal(k, shape) if len(shape) > 1 else jnp.zeros(shape)
-            for k, shape in zip(jax.random.split(key, len(shapes)), shapes)]
-
-def conv_and_pool(X, W, b):
-    layout = ("NHWC", "HWIO", "NHWC")
-    Y = lax.conv_general_dilated(X, W, (1, 1), "VALID", dimension_numbers=layout)
-    Y = jax.nn.relu(Y + b)
-    return lax.reduce_window(Y, 0.0, lax.add, (1, 2, 2, 1), (1, 2, 2, 1), "VALID") / 4
-
-def lenet(params, X):
-    W1, b1, W2, b2, W3, b3, W4, b4 = params
-    h = conv_and_pool(conv_and_pool(X, W1, b1), W2, b2)
-    return jax.nn.relu(h.reshape(len(h), -1) @ W3 + b3) @ W4 + b4
+def as_function(network):
+    """A Flax network as a function of its parameters, and these."""
+    structure, params, rest = nnx.split(network, nnx.Param, ...)
+    def net(params, X):
+        return nnx.merge(structure, params, rest, copy=True)(X)
+    return net, params
 
 # %%
-data = fashion_mnist(source="mini")  # 6,000 images, as bytes; they come with jaxperf
-images, labels = data.train_images, data.train_labels
-s.data_source(data.source)
+images, labels = data.train_images, data.train_labels  # 6,000, as bytes
 batch = 16 * s.batch_size
-smalls = [jax.device_put(np.ones((20, 20), np.float32))] * 10
+smalls = [jnp.ones((20, 20))] * 10
+lenet, lenet_params = as_function(LeNet(rngs=nnx.Rngs(0)))
 programs = {
     "ten 20 x 20 products (8.3)": (lambda xs: [x @ x for x in xs], smalls),
     "MLP, one example (8.1)": (mlp, small_mlp, one),
-    f"x + 1, {side} x {side} (8.2)": (lambda x: x + 1, x),
-    f"product, {side} x {side} (8.2)": (lambda x: x @ x, x),
-    f"LeNet step, batch {batch} (8.4)": (partial(training_step, lenet),
-        jax.jit(init_lenet)(jax.random.key(0)), images[:batch], labels[:batch]),
+    f"x + 1, {s.side} x {s.side} (8.2)": (lambda x: x + 1, x),
+    f"product, {s.side} x {s.side} (8.2)": (lambda x: x @ x, x),
+    f"LeNet step, batch {batch} (8.4)":
+        (partial(training_step, lenet), lenet_params, images[:batch], labels[:batch]),
 }
-if s.resnet:  # only with --full: it takes long to compile
-    graphdef, weights, stats = nnx.split(resnet18(rngs=nnx.Rngs(0)), nnx.Param, ...)
-    programs[f"ResNet-18 step, batch {s.resnet} (8.5)"] = (
-        partial(training_step, lambda w, X: nnx.merge(graphdef, w, stats, copy=True)(X)),
-        weights, images[: s.resnet], labels[: s.resnet])
 programs = {name: (jax.jit(f), *args) for name, (f, *args) in programs.items()}
 _, compile_s = compile_together(programs)
 print(f"{len(programs)} programs compiled in {compile_s:.1f} s")
@@ -373,75 +396,102 @@ work = {name: cost(*program) for name, program in programs.items()}
 # the body of a loop once, however often the loop runs:
 
 # %%
-def products(x, length):
-    return lax.scan(lambda c, _: (c @ x, None), x, length=length)[0]
+def flops_of(length):
+    def products(x):
+        return lax.scan(lambda c, _: (c @ x, None), x, length=length)[0]
+    return jax.jit(products).lower(jnp.ones((20, 20))).cost_analysis()["flops"]
 
-once, often = (cost(jax.jit(partial(products, length=n)), smalls[0])[0] for n in (1, 100))
+once, often = flops_of(1), flops_of(100)
+print(f"{once:,.0f} FLOP for one turn, {often:,.0f} for a hundred")
+
+# %% tags=["hide-input"]
 s.claim("The compiler's estimate counts a loop's body once", holds=often < 2 * once,
         expected="100 turns count less than twice as much as one",
-        observed=f"{once:,.0f} FLOP for one turn, {often:,.0f} for a hundred")
+        observed=f"{once:,.0f} FLOP for one turn, {often:,.0f} for a hundred",
+        if_holds="So multiply the estimate of a loop by its number of turns yourself.",
+        if_not="This version of XLA counts the turns, too.")
 
 # %% [markdown]
 # <details><summary>Predict: which program is limited by the call, which by memory, which by
 # arithmetic?</summary>
 #
-# The call limits the ten 20 x 20 products, which do only 0.16 MFLOP. Memory limits `x + 1`,
-# with 1 FLOP for 8 bytes. Arithmetic limits the large product, with 500 FLOP per byte. The
-# MLP uses each weight for one example only, 0.5 FLOP per byte, so memory or the call limits
-# it. LeNet's step has about 10 FLOP per byte, close to the ridge point of many CPUs.
+# The call should limit the ten 20 x 20 products, which do only 0.16 MFLOP. `x + 1`, with 1
+# FLOP for 8 bytes, is a matter of memory, and the large product, with 500 FLOP per byte, of
+# arithmetic. The MLP uses each weight for one example only, 0.5 FLOP per byte. LeNet's step
+# has about 10 FLOP per byte, close to the ridge point of many CPUs.
 # </details>
+#
+# A limit explains a program if it accounts for most of its time. We say *none* where the
+# largest of the three bounds is less than half of the time.
 
 # %% tags=["slow"]
-limits, rows, points = [], [], {}
+explained, rows, points = {}, [], {}
 for name, (f, *args) in programs.items():
     flops, moved = work[name]
     took = measure(f, *args, budget_s=0.5).median
     least = {"overhead": call_s, "memory": moved / bandwidth(moved),
              "arithmetic": flops / peak}
-    limit = max(least, key=least.get)
-    limits.append(limit)
+    closest = max(least, key=least.get)
+    share = least[closest] / took
+    explained[name] = closest if share >= 0.5 else "none"
     points[name] = flops / moved, flops / took
-    rows.append((name, f"{flops / 1e6:,.2f}", f"{moved / 1e6:,.2f}", f"{flops / moved:.3g}",
-                 f"{1e6 * took:,.0f}", limit, f"{least[limit] / took:.0%}"))
-heads = "program", "MFLOP", "MB", "FLOP/byte", "time (µs)", "closest limit", "limit / time"
-s.grid(heads, rows, title="The chapter's programs and their limits")
-three = [limits[0], limits[2], limits[3]]
-s.claim("Overhead limits 20 x 20 products, memory limits x + 1, arithmetic a large product",
-        holds=three == ["overhead", "memory", "arithmetic"], expected="one in each regime",
-        observed=", ".join(three), since="2026-11-26")
+    rows.append((name, f"{flops / 1e6:,.2f}", f"{moved / 1e6:,.2f}",
+                 f"{flops / moved:.3g}", f"{1e6 * took:,.0f}", closest, f"{share:.0%}",
+                 explained[name]))
+s.grid(("program", "MFLOP", "MB", "FLOP/byte", "time (µs)", "largest bound",
+        "of the time", "limit"), rows, title="The chapter's programs and their limits")
 
-# %% tags=["slow"]
+# %% tags=["slow", "hide-input"]
+unexplained = [name.split(" (")[0] for name, limit in explained.items() if limit == "none"]
+s.claim("One of three limits explains each program of this chapter", needs=["size"],
+        holds=not unexplained, expected="the largest bound is over half of the time, each",
+        observed=f"true of {len(explained) - len(unexplained)} of {len(explained)}",
+        if_holds="Each program is as fast as one limit allows, within a factor of two.",
+        if_not=f"No limit explains {', '.join(unexplained)}: the largest bound is less than "
+        "half of the time. Such a program has other costs, e.g. several operations in one "
+        "call, new memory, or operations that use the machine badly.")
+three = [list(explained.values())[i] for i in (0, 2, 3)]
+s.claim("Overhead limits 20 x 20 products, memory limits x + 1, arithmetic a large product",
+        holds=three == ["overhead", "memory", "arithmetic"], needs=["size"],
+        expected="each explains over half of the time", observed=", ".join(three),
+        if_holds="There is a program of this chapter in each regime.",
+        if_not=f"By this rule the three are limited by: {', '.join(three)}. The bound of a "
+        "call is an *empty* program's. A program with inputs, outputs, and ten operations "
+        "costs more to start, and `x + 1` also pays for new memory in each call.")
+
+# %% tags=["slow", "hide-input"]
 fig, ax = plt.subplots(figsize=(7, 4.2))
 at = np.logspace(-1.5, 3, 200)
 ink = "#1f2328"
-ax.plot(at, np.minimum(peak, at * memory) / 1e9, color=ink, label="roof")
-ax.plot(at, np.minimum(peak, at * cache) / 1e9, ":", color=ink, label="roof, data in cache")
+ax.plot(at, np.minimum(peak, at * memory) / 1e9, color=ink, label="roof, from memory")
+ax.plot(at, np.minimum(peak, at * bandwidth(2**18)) / 1e9, ":", color=ink,
+        label="roof, arrays of 256 KiB")
 ax.plot([n / 4 for n in curve], [rate / 1e9 for rate in curve.values()], ".-", color="C5",
         lw=1, label="products, 16 x 16 and larger")
 for i, (name, (intensity, rate)) in enumerate(points.items()):
     ax.plot(intensity, rate / 1e9, "oDs^vP"[i], ms=8, color=f"C{i % 5}", label=name)
 ax.set(xscale="log", yscale="log", xlabel="FLOP per byte", ylabel="GFLOP/s")
 ax.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1, 1))
-s.figure(fig, "Left of the ridge point memory sets the roof, right of it arithmetic. A point "
-              "far below the roof loses time to overhead, or uses the machine badly.")
+s.figure(fig, "Left of the ridge point memory sets the roof, right of it arithmetic. The "
+         "roof does not show the call: a point far below it may be limited by that.",
+         alt="Roofline: GFLOP per second over FLOP per byte, a point for each program.")
 
 # %% [markdown]
-# The last column of the table is a point's distance from the roof:
-# - *Near 100%*: the program is as fast as its bytes and FLOPs allow. Reduce them: fuse, use
-#   fewer bits, or use more devices.
-# - *Far below, and the time is short*: the limit is overhead, from the call or from many
-#   small operations. Make fewer calls or operations.
-# - *Far below, but the time is long*: the operations use the machine badly. The model says
-#   how much you can gain, but not how. XLA's convolutions on a CPU are often such a case
-#   ([Beside MXNet and PyTorch](peers)). On a CPU `x + 1` may be another, because it writes
-#   to new memory at each call.
+# What the last columns mean:
+# - *A limit is named*: the program is about as fast as its calls, bytes or FLOPs allow.
+#   Reduce them: fewer calls, fusion, fewer bits, or more devices.
+# - *None, and the time is short*: many small costs that the three numbers do not have. Make
+#   fewer calls or operations.
+# - *None, but the time is long*: the operations use the machine badly. The model says how
+#   much you can gain, but not how. XLA's convolutions on a CPU are often such a case
+#   ([Beside MXNet and PyTorch](peers)).
 # - *Above 100%*: the estimate counts bytes that never left a cache, or a busy moment made
 #   the measured limit too low. Trust the time.
 #
-# ## 8.0.5 Change: a ladder of ten rungs
+# ## 8.0.5 Change: a ladder
 # We now make one training step faster, one change (a *rung*) at a time. Our example is an
 # MLP on Fashion-MNIST with batches of 16. The first eight rungs compute the same
-# parameters. Only the last two change the arithmetic.
+# parameters. Only the last changes the training.
 #
 # ![The path of a training step: a batch is prepared on the host and copied to the device,
 # Python launches a program, the device computes and updates the parameters, and Python
@@ -451,11 +501,11 @@ s.figure(fig, "Left of the ridge point memory sets the roof, right of it arithme
 # updates the parameters.
 
 # %%
-params = draw_mlp(jax.random.key(0), (784, 256, 128, 10))
-n_images = s.steps * s.batch_size
+params = init_mlp(jax.random.key(0), (784, 256, 128, 10))
+n_images, size = s.steps * s.batch_size, s.batch_size
 images, labels = images.reshape(-1, 784)[:n_images], labels[:n_images]
-batches = [(images[i : i + s.batch_size], labels[i : i + s.batch_size])
-           for i in range(0, n_images, s.batch_size)]
+batches = [(images[i : i + size], labels[i : i + size])
+           for i in range(0, n_images, size)]
 
 def loss(params, X, y):
     return cross_entropy(mlp(params, X), y)
@@ -471,6 +521,44 @@ def train(params, loss, gradient, sgd):
 rungs = {"op by op": partial(train, loss=loss, gradient=jax.grad(loss), sgd=sgd)}
 
 # %% [markdown]
+# Before we climb, we classify, and for that we need a *bill*: what does each rung pay for?
+# A step pays for each call, for each time that Python waits, for each array that it copies
+# to the device, for the bytes that the programs move, and for the FLOPs. The machine sets
+# the prices:
+
+# %% tags=["slow"]
+X0, y0 = batches[0]
+copy_s = measure(lambda: jax.device_put(X0), wait="end", budget_s=0.3).median
+prices = {"calls": queue_s, "waits": max(call_s - queue_s, 0), "copies": copy_s,
+          "bytes": 1 / bandwidth(2**20), "FLOPs": 1 / peak}
+s.grid(("item", "price"), [(name, f"{price:.2g} s") for name, price in prices.items()],
+       title="What this machine charges")
+
+# %% [markdown]
+# The amounts can be counted: operations in the jaxpr, FLOPs and bytes by the compiler. Op
+# by op, each operation is a call.
+
+# %%
+X0, y0 = jnp.float32(batches[0][0]) / 255, batches[0][1]
+
+def operations(f, *args):
+    return len(jax.make_jaxpr(f)(*args).eqns)
+
+ops = (operations(loss, params, X0, y0) + operations(jax.grad(loss), params, X0, y0)
+       + operations(sgd, params, params))
+flops, moved = np.add(cost(jax.jit(loss), params, X0, y0),
+                      cost(jax.jit(jax.grad(loss)), params, X0, y0))
+moved += 3 * sum(p.nbytes for p in jax.tree.leaves(params))  # sgd: 2 read, 1 written
+print(f"op by op: {ops} calls in a step, {flops / 1e6:.1f} MFLOP, {moved / 1e6:.1f} MB")
+
+ITEMS = "calls", "waits", "copies", "bytes", "FLOPs"
+amounts = {"op by op": (ops, 1, 4, moved, flops)}  # of a step
+
+# %% [markdown]
+# The *closest limit* of a rung is the largest item of its bill. A prediction takes the
+# measured time of the old rung, subtracts its bill and adds the new one. It cannot know
+# what has no price here, such as Python's own work.
+#
 # Every rung takes the parameters, makes the same steps, and returns the new parameters.
 # When we compare two rungs, they take turns, each with its own copy of the parameters.
 
@@ -480,17 +568,34 @@ copy = jax.jit(partial(jax.tree.map, jnp.copy))
 def fresh():
     return jax.block_until_ready(copy(params))
 
-rounds = s.rounds if on_cpu else min(s.rounds, 8)  # op by op, each call costs a GPU more
-
-def take_turns(*names):
-    return interleaved({name: rungs[name] for name in names}, count=rounds,
+def take_turns(*names, count=s.rounds):
+    return interleaved({name: rungs[name] for name in names}, count=count,
                        items=n_images, before=dict.fromkeys(names, fresh))
 
+def bill(name):
+    """Seconds of each item, for all steps of a turn."""
+    return {item: s.steps * n * prices[item] for item, n in zip(ITEMS, amounts[name])}
+
+def predict(old, took, new):
+    """How many times as fast the new rung should be."""
+    least = sum(bill(new).values())
+    return took / max(took - sum(bill(old).values()) + least, least)
+
+# %%
+predicted, limit_of = {}, {}
+
 def climb(old, new):
+    """Classify the old rung, predict the new one, and only then measure it."""
+    took = take_turns(old, count=6)[old].median
+    items = bill(old)
+    limit_of[new] = max(items, key=items.get)
+    print(f"{old}: {1e6 * took / s.steps:,.0f} µs a step. Closest limit:",
+          f"{limit_of[new]}, {items[limit_of[new]] / took:.0%} of the time;",
+          f"the whole bill is {sum(items.values()) / took:.0%}")
+    predicted[new] = predict(old, took, new)
+    print(f"{new}, predicted: {predicted[new]:.2f} times as fast")
     times = take_turns(old, new)
-    print(f"{old}: {n_images / times[old].median:,.0f} images/s")
-    print(f"{new}: {n_images / times[new].median:,.0f} images/s,",
-          ratio(times[old], times[new]), "times as fast")
+    print(f"{new}, measured:  {ratio(times[old], times[new])}")
 
 # %% [markdown]
 # **2. `jit`.** We compile the three functions. Each is now one call instead of dozens.
@@ -498,6 +603,9 @@ def climb(old, new):
 # %%
 rungs["jit"] = partial(
     train, loss=jax.jit(loss), gradient=jax.jit(jax.grad(loss)), sgd=jax.jit(sgd))
+amounts["jit"] = 3, 1, 4, moved, flops
+
+# %% tags=["slow"]
 climb("op by op", "jit")
 
 # %% [markdown]
@@ -526,6 +634,10 @@ def loop(params, update, prepare=lambda X: X, read=lambda value: value):
     return params, losses
 
 rungs["one program"] = partial(loop, update=jax.jit(update), prepare=to_float, read=float)
+flops, moved = cost(jax.jit(update), params, X0, y0)
+amounts["one program"] = 1, 1, 2, moved, flops
+
+# %% tags=["slow"]
 climb("jit", "one program")
 
 # %% [markdown]
@@ -537,6 +649,9 @@ def step(params, X, y):
     return update(params, X / 255, y)
 
 rungs["bytes"] = partial(loop, update=jax.jit(step), read=float)
+amounts["bytes"] = 1, 1, 2, moved, flops
+
+# %% tags=["slow"]
 climb("one program", "bytes")
 
 # %% [markdown]
@@ -546,33 +661,46 @@ climb("one program", "bytes")
 
 # %%
 rungs["no wait"] = partial(loop, update=jax.jit(step))
+amounts["no wait"] = 1, 0, 2, moved, flops
+
+# %% tags=["slow"]
 climb("bytes", "no wait")
 
 # %% [markdown]
 # **6. Donate.** The step does not need the old parameters afterwards, so the new ones may
 # take their place ([buffer donation](https://docs.jax.dev/en/latest/buffer_donation.html)).
 # This saves memory. It saves time only where memory allocation takes a visible part of the
-# step.
+# step, which the bill does not have.
 
 # %%
 donated = jax.jit(step, donate_argnums=0)
 rungs["donate"] = partial(loop, update=donated)
-reused = donated.lower(params, *batches[0]).compile().memory_analysis().alias_size_in_bytes
-size = sum(p.nbytes for p in jax.tree.leaves(params))
-s.claim("The donated step needs no second copy of the parameters", holds=reused >= size,
-        expected=f"{size:,} bytes of outputs in the memory of inputs",
-        observed=f"{reused:,} bytes")
+amounts["donate"] = amounts["no wait"]
+reused = donated.lower(params, *batches[0]).compile().memory_analysis()
+print(f"{reused.alias_size_in_bytes:,} bytes of outputs take the memory of inputs")
+
+# %% tags=["hide-input"]
+needed = sum(p.nbytes for p in jax.tree.leaves(params))
+s.claim("The donated step needs no second copy of the parameters",
+        holds=reused.alias_size_in_bytes >= needed,
+        expected=f"{needed:,} bytes of outputs in the memory of inputs",
+        observed=f"{reused.alias_size_in_bytes:,} bytes",
+        if_holds="The new parameters take exactly the memory of the old ones.",
+        if_not="The compiler could not reuse the memory of all parameters.")
+
+# %% tags=["slow"]
 climb("no wait", "donate")
 
 # %% [markdown]
 # **7. Data on the device.** So far JAX copies a NumPy array in each step. As bytes, this
 # data set fits on the device. A step then takes only its batch number. If your data do not
-# fit, copy the next batch with `jax.device_put` while the device computes.
+# fit, copy the next batch while the device computes ([section
+# 8.3](auto_parallelism)).
 
 # %%
 device_images, device_labels = jax.device_put((images, labels))
 
-@partial(jax.jit, donate_argnums=0)
+@jax.jit(donate_argnums=0)
 def step_number(params, i, images, labels):
     start = i * s.batch_size
     X, y = (lax.dynamic_slice_in_dim(a, start, s.batch_size) for a in (images, labels))
@@ -586,6 +714,9 @@ def on_device(params):
     return params, losses
 
 rungs["on device"] = on_device
+amounts["on device"] = 1, 0, 1, moved, flops  # the batch number is copied
+
+# %% tags=["slow"]
 climb("donate", "on device")
 
 # %% [markdown]
@@ -593,29 +724,37 @@ climb("donate", "on device")
 # where a step is short compared with a call.
 
 # %%
-@partial(jax.jit, donate_argnums=0)
+@jax.jit(donate_argnums=0)
 def many_steps(params, images, labels):
-    batches = images.reshape(-1, s.batch_size, 784), labels.reshape(-1, s.batch_size)
-    return lax.scan(lambda params, batch: step(params, *batch), params, batches)
+    X, y = images.reshape(-1, s.batch_size, 784), labels.reshape(-1, s.batch_size)
+    return lax.scan(lambda params, batch: step(params, *batch), params, (X, y))
 
 rungs["scan"] = lambda params: many_steps(params, device_images, device_labels)
+amounts["scan"] = 1 / s.steps, 0, 0, moved, flops
+
+# %% tags=["slow"]
 climb("on device", "scan")
 
 # %% [markdown]
-# So far only the speed has changed:
+# So far only the speed should have changed. `chex` compares whole trees, and names the leaf
+# that differs:
 
 # %%
+trained = {name: rung(fresh())[0] for name, rung in rungs.items()}
+for name in list(rungs)[1:]:
+    chex.assert_trees_all_close(trained[name], trained["op by op"], atol=1e-2)
+
+# %% tags=["hide-input"]
 def difference(a, b):
     pairs = zip(jax.tree.leaves(a), jax.tree.leaves(b))
-    return max(abs(np.asarray(p) - np.asarray(q)).max() for p, q in pairs)
+    return max(float(jnp.abs(p - q).max()) for p, q in pairs)
 
-trained = {name: rung(fresh())[0] for name, rung in rungs.items()}
-worst = max(difference(trained["op by op"], trained[name]) for name in rungs)
-tolerance = 1e-5 if on_cpu else 1e-2  # a GPU may use TF32
+worst = max(difference(trained["op by op"], other) for other in trained.values())
+tolerance = {"cpu": 1e-5}.get(s.environment.backend, 1e-2)  # a GPU may use TF32
 s.claim("The first eight rungs compute the same parameters", holds=worst < tolerance,
-        expected=f"within {tolerance:g} after {s.steps} steps",
-        observed=f"{worst:.0e} at most", since="2026-11-27",
-        first="within 1e-3 on a GPU; one H200 in TF32 differed by 2e-3")
+        expected=f"within {tolerance:g} after {s.steps} steps", observed=f"{worst:.0e}",
+        if_holds=f"Eight ways, the same parameters: they differ by {worst:.0e} at most.",
+        if_not=f"The parameters differ by {worst:.0e}, more than rounding explains.")
 
 # %% [markdown]
 # **9. A larger batch.** This rung uses all images at once. Each weight that the device
@@ -624,33 +763,11 @@ s.claim("The first eight rungs compute the same parameters", holds=worst < toler
 
 # %%
 rungs["large batch"] = lambda params: donated(params, device_images, device_labels)
+flops, moved = cost(donated, params, device_images, device_labels)
+amounts["large batch"] = 1 / s.steps, 0, 0, moved / s.steps, flops / s.steps
+
+# %% tags=["slow"]
 climb("scan", "large batch")
-
-# %% [markdown]
-# **10. Fewer bits.** The products read bfloat16. The parameters themselves stay float32, so
-# that small updates are not lost.
-#
-# <details><summary>Predict: is this faster on your machine?</summary>
-#
-# It depends on the processor. A CPU without units for bfloat16 computes in float32 and
-# converts. With such units the conversions still take time, so small products may not gain.
-# Where the call takes longer than the products, fewer bits change nothing. This may happen
-# with this small step on a fast GPU. On one H200, ResNet-18's step at batch 256 takes 5.97
-# ms in TF32 and 3.64 ms in bfloat16 (JAX 0.11.2, 2026-11-26).
-# </details>
-
-# %%
-def half_loss(params, X, y):
-    params, X = jax.tree.map(lambda a: a.astype(jnp.bfloat16), (params, X))
-    return cross_entropy(mlp(params, X).astype(jnp.float32), y)
-
-@partial(jax.jit, donate_argnums=0)
-def half_step(params, X, y):
-    value, grads = jax.value_and_grad(half_loss)(params, X / 255, y)
-    return sgd(params, grads), value
-
-rungs["bfloat16"] = lambda params: half_step(params, device_images, device_labels)
-climb("large batch", "bfloat16")
 
 # %% [markdown]
 # Now all rungs take turns, so the gains differ a little from those above.
@@ -658,37 +775,42 @@ climb("large batch", "bfloat16")
 # %% tags=["slow"]
 times = take_turns(*rungs)
 gains = {new: ratio(times[old], times[new]) for old, new in pairwise(rungs)}
-speeds = {name: f"{n_images / times[name].median:,.0f}" for name in rungs}
-s.grid(("rung", "images/s", "gain over the rung before"),
-       [(name, speed, gains.get(name, "")) for name, speed in speeds.items()],
-       title=f"Training an MLP, {n_images} images per turn")
+s.grid(("rung", "images/s", "limit before", "predicted gain", "measured gain"),
+       [(name, f"{n_images / times[name].median:,.0f}", limit_of.get(name, ""),
+         f"{predicted[name]:.2f}" if name in predicted else "", gains.get(name, ""))
+        for name in rungs], title=f"Training an MLP, {n_images} images per turn")
 s.table(times, title="The same in seconds per turn", base="op by op", fold=True)
-fig, ax = plt.subplots(figsize=(7, 3.4))
+total = ratio(times["op by op"], times["scan"])
+
+# %% tags=["slow", "hide-input"]
+fig, ax = plt.subplots(figsize=(7, 3.2))
 totals = {name: ratio(times["op by op"], times[name]) for name in rungs}
 ends = [(r.median - r.low, r.high - r.median) for r in totals.values()]
 ax.barh(list(rungs), [r.median for r in totals.values()], xerr=np.transpose(ends))
 ax.invert_yaxis()
 ax.set(xscale="log", xlabel="times as fast as op by op")
-s.figure(fig, "Compiling is the longest step up. The shorter ones multiply.")
-total = totals["scan"]
+s.figure(fig, "Each rung against the first. The scale is logarithmic, so gains that "
+         "multiply add up as lengths.", alt="A bar for each rung: times as fast as op by op.")
+wrong = [name for name, gain in gains.items()
+         if both(gain.at_most(1.5 * predicted[name]), gain.at_least(predicted[name] / 1.5))
+         is False]
+s.claim("The bill predicts what each rung gains", basis="predicted", needs=["size"],
+        holds=not wrong, expected="each measured gain within a factor of 1.5 of the bill's",
+        observed=", ".join(f"{name} {predicted[name]:.2f} and {gains[name].median:.2f}"
+                           for name in gains),
+        if_holds="Every rung gained what the bill had predicted, within a factor of 1.5.",
+        if_not=f"The bill was wrong by more than a factor of 1.5 about: {', '.join(wrong)}. "
+        "It has no item for Python's own work, e.g. tracing a gradient op by op, and none "
+        "for a program's inputs and outputs or for new memory.")
 s.claim("The same training becomes at least ten times as fast", holds=total.above(10),
         expected="scan more than 10 times as fast as op by op", observed=f"{total}",
-        since="2026-11-26")
-s.claim("bfloat16 makes this step faster", holds=gains["bfloat16"].above(1),
-        expected="a gain above 1; not on every machine", observed=f"{gains['bfloat16']}",
-        since="2026-11-26")
+        if_holds=f"Eight rungs, the same parameters, {total} times as fast.",
+        if_not=f"From the first rung to `scan`, the training became {total} times as fast.",
+        if_open=f"From the first rung to `scan`, {total} times as fast.")
 
 # %% [markdown]
-# Some rungs gain little or are undecided. The model predicts this: a change helps only if
-# it reduces what limits the program *now*. Another machine has another limit. On one H200:
-# - LeNet's step takes 2.1 ms if each batch comes from the host and the step is three
-#   programs. It takes 0.36 ms as one program with the images on the card (rungs 3 and 7).
-# - `scan` shortens this step from 0.357 to 0.280 ms, but ResNet-18's longer step in
-#   bfloat16 only from 3.64 to 3.58 ms (rung 8).
-# - ResNet-18 in TF32 makes 42.9 thousand images per second at batch 256 and 55.6 thousand
-#   at 1024 (rung 9).
-# - This ladder rose from 851 images per second op by op to 340 thousand with `scan` (403,
-#   310 to 472, times as fast) and 1.27 million with the large batch (2026-11-27).
+# A change helps only if it reduces what limits the program *now*. Another machine has
+# other prices, and so another closest limit.
 #
 # **A trap.** On a CPU, do not put convolutions into `scan`. There XLA computes them in a
 # slower way, as exercise 3 measures. This is why our example is an MLP.
@@ -699,7 +821,7 @@ s.claim("bfloat16 makes this step faster", holds=gains["bfloat16"].above(1),
 # net.hybridize(static_alloc=True)     # rungs 2 and 6, for the network
 # losses.append(l)                     # rung 5; l.asscalar() waits
 # X.as_in_context(mx.gpu())            # rung 7
-# net.cast("float16")                  # rung 10
+# net.cast("float16")                  # 8.0.6
 # ```
 # :::
 # :::{tab-item} PyTorch
@@ -707,35 +829,214 @@ s.claim("bfloat16 makes this step faster", holds=gains["bfloat16"].above(1),
 # step = torch.compile(step)           # rungs 2 and 3
 # losses.append(l.detach())            # rung 5; l.item() waits
 # X = X.to("cuda", non_blocking=True)  # rung 7
-# with torch.autocast("cuda", torch.bfloat16):  # rung 10
+# with torch.autocast("cuda", torch.bfloat16):  # 8.0.6
 # ```
 # :::
 # ::::
 #
-# ## 8.0.6 The rule: which limit, which change
+# ## 8.0.6 A transformer block: the same ladder, and memory
+# A transformer block has larger products, and it keeps more: the backward pass needs what
+# the forward pass computed, its *activations*. So memory becomes a limit of its own. Each
+# row of an image is a token here, and four blocks read the 28 tokens.
+
+# %%
+def norm(h):
+    return h * lax.rsqrt((h * h).mean(-1, keepdims=True) + 1e-6)
+
+def block(p, h, heads=4):
+    """Attention and an MLP, each beside a shortcut."""
+    B, T, d = h.shape
+    qkv = jnp.split((norm(h) @ p["qkv"]).reshape(B, T, 3 * heads, -1), 3, axis=2)
+    h = h + jax.nn.dot_product_attention(*qkv).reshape(B, T, d) @ p["out"]
+    return h + jax.nn.relu(norm(h) @ p["up"]) @ p["down"]
+
+@jax.jit(static_argnums=(1, 2))
+def init_blocks(key, d=64, depth=4):
+    def weights(name, m, n, i=0):
+        draw = jax.random.fold_in(jax.random.fold_in(key, i), sum(map(ord, name)))
+        return jax.random.normal(draw, (m, n)) * m**-0.5
+    shapes = {"qkv": (d, 3 * d), "out": (d, d), "up": (d, 4 * d), "down": (4 * d, d)}
+    blocks = [{name: weights(name, *shape, i) for name, shape in shapes.items()}
+              for i in range(depth)]
+    ends = {"embed": (28, d), "place": (28, d), "logits": (d, 10)}
+    return {name: weights(name, *shape) for name, shape in ends.items()}, blocks
+
+# %% [markdown]
+# *Mixed precision*: the parameters stay float32, so that small updates are not lost. The
+# blocks compute with copies in bfloat16, and the loss is float32 again. `jax.checkpoint`
+# keeps only a block's input, and computes the block a second time in the backward pass.
+
+# %%
+def transformer(params, X, block=block, dtype=jnp.float32):
+    (ends, blocks), X = jax.tree.map(lambda a: a.astype(dtype), (params, X / 255))
+    h = X @ ends["embed"] + ends["place"]
+    for p in blocks:
+        h = block(p, h)
+    return (norm(h.mean(1)) @ ends["logits"]).astype(jnp.float32)
+
+def tokens_step(params, X, y, lr=0.02, **how):
+    def loss(params):
+        return cross_entropy(transformer(params, X, **how), y)
+    value, grads = jax.value_and_grad(loss)(params)
+    return sgd(params, grads, lr), value
+
+def mixed(**how):
+    return partial(tokens_step, dtype=jnp.bfloat16, **how)
+
+kinds = {"float32": tokens_step, "mixed": mixed(),
+         "checkpoint": partial(tokens_step, block=jax.checkpoint(block)),
+         "both": mixed(block=jax.checkpoint(block))}
+
+# %% [markdown]
+# <details><summary>Predict: for which kind is the memory for temporaries smallest? Which
+# step is the slowest?</summary>
+#
+# bfloat16 takes half the bytes, so about half of the memory. `checkpoint` keeps one array
+# per block instead of a dozen, and pays with a second forward pass: about a third more
+# FLOPs. Both together should be smallest. Whether bfloat16 is faster depends on the
+# processor. Without units for it, a CPU computes in float32 and converts.
+# </details>
+
+# %%
+rows = data.train_images.reshape(-1, s.tokens_batch, 28, 28)
+row_labels = data.train_labels.reshape(-1, s.tokens_batch)
+tokens = init_blocks(jax.random.key(0))
+steps = {name: jax.jit(kind) for name, kind in kinds.items()}
+compiled, _ = compile_together(
+    {name: (f, tokens, rows[0], row_labels[0]) for name, f in steps.items()})
+temporaries = {name: program.memory_analysis().temp_size_in_bytes
+               for name, program in compiled.items()}
+tokens_work = {name: cost(f, tokens, rows[0], row_labels[0])
+               for name, f in steps.items()}
+for name, size in temporaries.items():
+    print(f"{name:10} {size / 1e6:6.1f} MB of temporaries,",
+          f"{tokens_work[name][0] / 1e9:.2f} GFLOP")
+
+# %% tags=["hide-input"]
+s.claim("Checkpoints need less memory, and mixed precision too", needs=["size"],
+        holds=max(temporaries["checkpoint"], temporaries["mixed"])
+        < temporaries["float32"], expected="both need fewer temporaries than float32",
+        observed=", ".join(f"{name} {size / 1e6:.1f} MB"
+                           for name, size in temporaries.items()),
+        if_holds="Each saves memory, and this is certain before anything has run: the "
+        "compiler plans it.",
+        if_not="Here one of them saves none: XLA may convert bfloat16 to float32 for a "
+        "processor without units for it.")
+
+# %% [markdown]
+# The ladder of this network is short. Before each rung, the three bounds say which limit is
+# closest: the bill of one program is a call, its bytes and its FLOPs.
+
+# %% tags=["slow"]
+def eager(params, X, y):
+    return tokens_step(params, jnp.asarray(X), y)
+
+args = tokens, rows[0], row_labels[0]
+times = interleaved({"op by op": partial(eager, *args)}
+                    | {name: partial(f, *args) for name, f in steps.items()},
+                    count=s.rounds)
+for name, (flops, moved) in tokens_work.items():
+    bounds = {"overhead": call_s, "memory": moved / bandwidth(moved),
+              "arithmetic": flops / peak}
+    closest = max(bounds, key=bounds.get)
+    print(f"{name}: closest limit {closest},",
+          f"{bounds[closest] / times[name].median:.0%} of the time")
+s.table(times, title=f"A training step of four blocks, batch {s.tokens_batch}",
+        base="float32")
+
+# %% tags=["slow", "hide-input"]
+costs = ratio(times["checkpoint"], times["float32"])
+more = tokens_work["checkpoint"][0] / tokens_work["float32"][0]
+faster = ratio(times["float32"], times["mixed"])
+s.claim("A checkpoint costs the time of its extra FLOPs", basis="predicted",
+        needs=["size"], holds=both(costs.at_least(more / 1.2), costs.at_most(more * 1.2)),
+        expected=f"{more:.2f} times the FLOPs, so {more / 1.2:.2f} to {more * 1.2:.2f} "
+        "times as long", observed=f"{costs} times as long",
+        if_holds=f"`checkpoint` takes {costs} times as long, for {more:.2f} times the "
+        "FLOPs.", if_not=f"`checkpoint` takes {costs} times as long, although it has "
+        f"{more:.2f} times the FLOPs. FLOPs are not what limits this step here.",
+        if_open=f"`checkpoint` takes {costs} times as long, for {more:.2f} times the FLOPs.")
+s.claim("bfloat16 makes this step faster", holds=faster.above(1), needs=["size"],
+        expected="a gain above 1; not on every machine", observed=f"{faster}",
+        if_holds=f"Mixed precision is {faster} times as fast here.",
+        if_not=f"Mixed precision is slower here, {faster} times as fast: this processor, or "
+        "XLA on it, converts to float32 and back.",
+        if_open=f"Mixed precision is {faster} times as fast: undecided.")
+
+# %% [markdown]
+# Does it still learn? We train with three seeds, and compare float32 and mixed precision on
+# the 1,000 test images of the packaged set.
+
+# %% tags=["slow"]
+@jax.jit
+def accuracy(params):
+    X = data.test_images.reshape(-1, 28, 28)
+    return (transformer(params, X).argmax(-1) == data.test_labels).mean()
+
+def train_tokens(name, seed):
+    params = init_blocks(jax.random.key(seed))
+    for X, y in zip(rows[: s.tokens_steps], row_labels):
+        params, _ = steps[name](params, X, y)
+    return float(accuracy(params))
+
+reached = {name: [train_tokens(name, seed) for seed in range(3)]
+           for name in ("float32", "mixed")}
+s.grid(("", "seed 0", "seed 1", "seed 2"),
+       [(name, *(f"{a:.3f}" for a in each)) for name, each in reached.items()],
+       title=f"Test accuracy after {s.tokens_steps} steps of {s.tokens_batch} images")
+
+# %% tags=["slow", "hide-input"]
+apart = max(abs(a - b) for a, b in zip(*reached.values()))
+between = max(reached["float32"]) - min(reached["float32"])
+learned = min(map(min, reached.values())) > 0.3
+s.claim("Mixed precision trains as well as float32", needs=["size"],
+        holds=apart <= max(between, 0.02), expected="the two differ by no more than seeds "
+        "do, or by at most 0.02", observed=f"{apart:.3f} apart, seeds {between:.3f}",
+        cannot="" if learned else "a network has not learned yet: both only guess",
+        if_holds=f"With equal seeds, the two are at most {apart:.3f} apart. Two seeds of "
+        f"float32 alone are {between:.3f} apart.",
+        if_not=f"With equal seeds, the two are up to {apart:.3f} apart, more than two "
+        f"seeds of float32 ({between:.3f}).",
+        if_open="The trainings are too short here to compare accuracies.")
+
+# %% [markdown]
+# ## 8.0.7 The rule: which limit, which change
 # | you see | limit | what helps |
 # |:--|:--|:--|
 # | more work takes no longer | overhead | `jit`, one program, `scan`, larger batches |
 # | the device is idle between steps | the host | do not wait, keep data on the device |
 # | time follows the bytes | memory | fusion, fewer bits, larger batches |
 # | time follows the FLOPs | arithmetic | lower precision with hardware for it, more devices |
+# | it does not fit | memory size | donate, `jax.checkpoint`, mixed precision, more devices |
 # | time is long, and far from every limit | single operations | a profile, then other operations |
 #
-# ## 8.0.7 See it in your own program
-# Without jaxperf, you can ask for the compiler's estimate and record a profile in any JAX
-# program:
+# ## 8.0.8 See it in your own program
+# Without jaxperf, you can ask for the compiler's estimate in any JAX program, and record a
+# profile. Its events have the names of the instructions in the compiled program:
 
 # %%
-plain_step = jax.jit(step)
-analyzed = plain_step.lower(params, *batches[0]).compile()
-print(f"bytes moved: {analyzed.cost_analysis().get('bytes accessed', 0):,.0f}")
-print(f"temporaries: {analyzed.memory_analysis().temp_size_in_bytes:,} bytes")
+X, y = np.ones((64, 784), np.float32), np.zeros(64, np.int32)
 
-jax.block_until_ready(plain_step(params, *batches[0]))  # compile outside of the profile
+@jax.jit
+def forward(W, X, y):
+    logits = jax.nn.relu(X @ W) @ W.T[:, :10]
+    return -(jax.nn.log_softmax(logits) * jax.nn.one_hot(y, 10)).sum()
+
+program = forward.lower(jnp.ones((784, 512)), X, y).compile()
+W = jnp.ones((784, 512))
+jax.block_until_ready(program(W, X, y))
+names, took = set(re.findall(r"%([\w.-]+) =", program.as_text())), Counter()
 with tempfile.TemporaryDirectory() as folder:
     with jax.profiler.trace(folder):
-        jax.block_until_ready([plain_step(params, X, y) for X, y in batches])
-    print("profile:    ", [path.suffixes for path in Path(folder).rglob("*.pb")])
+        jax.block_until_ready([program(W, X, y) for _ in range(20)])
+    path = next(Path(folder).rglob("*.xplane.pb"))
+    for plane in jax.profiler.ProfileData.from_file(str(path)).planes:
+        for line in plane.lines:
+            for event in line.events:
+                if event.name in names:
+                    took[event.name] += event.duration_ns
+for name, total_ns in took.most_common(4):
+    print(f"{name}: {total_ns / 20e3:.1f} µs a call, summed over threads")
 
 # %% [markdown]
 # JAX's page [Benchmarking and profiling](https://docs.jax.dev/en/latest/201/profiling.html)
@@ -749,23 +1050,42 @@ with tempfile.TemporaryDirectory() as folder:
 # jaxperf watch train.py    # a training: where its time goes, and which line to change
 # ```
 #
-# ## 8.0.8 Summary
+# ### On one H200
+# No cell of this page can show these figures on a CPU (JAX 0.11.2, 26 and 27 November
+# 2026).
+#
+# | | |
+# |:--|--:|
+# | an empty program, called and waited for, in several runs | 55 to 76 µs |
+# | a product of 8192 × 8192 in TF32; in bfloat16 | 371; 739 TFLOP/s |
+# | `x + 1` over 1 GB | 4.1 TB/s |
+# | ridge point in TF32; in bfloat16 | 90; 179 FLOP per byte |
+# | the MLP of 8.1 compiled, and an empty program of that run | 76 and 69 µs |
+# | ten lines of `x * 0.5 + 1` op by op, over one compiled | 11.7 |
+# | the ladder: op by op, `scan`, large batch (images/s) | 851; 340,000; 1,270,000 |
+# | LeNet's step, three programs and batches from the host; one program, images on the card | 2.1; 0.36 ms |
+# | LeNet's step in a loop of calls; in one `scan` (batch 256) | 0.357; 0.280 ms |
+# | ResNet-18's step in TF32; in bfloat16 (batch 256) | 5.97; 3.64 ms |
+# | ResNet-18 in TF32, batch 256; batch 1024 (thousand images/s) | 42.9; 55.6 |
+#
+# ## 8.0.9 Summary
 # - When you measure, wait for the results, leave out the first call, and compare in turns.
-# - A program is limited by its calls, its bytes, or its FLOPs. Three numbers of the machine
-#   tell you which.
+# - A program is limited by its calls, its bytes, or its FLOPs. A limit that accounts for
+#   less than half of the time explains nothing.
 # - First `jit` the whole step. Then do not wait, keep data on the device, and put the loop
 #   inside the program.
 # - A change helps only while its limit is the closest one. After each change, classify
 #   again.
+# - Memory can be bought: with FLOPs (`jax.checkpoint`), or with bits (mixed precision).
 #
-# ## 8.0.9 Exercises
+# ## 8.0.10 Exercises
 # Think first, then open the code and the answer.
 #
 # **1.** From which $n$ on should an $n \times n$ product with its data in cache be limited
 # by arithmetic? Why is the measured curve below the peak there?
 
 # %% tags=["slow", "answer"]
-n = 4 * peak / cache
+n = 4 * peak / bandwidth(2**18)
 print(f"n / 4 is the ridge point at n = {n:.0f}: {2e6 * n**3 / peak:.2f} µs of arithmetic")
 print(f"an empty program takes {1e6 * call_s:.1f} µs")
 print(f"the arithmetic takes ten calls at n = {(10 * call_s * peak / 2) ** (1 / 3):.0f}")
@@ -784,6 +1104,7 @@ print(f"the arithmetic takes ten calls at n = {(10 * call_s * peak / 2) ** (1 / 
 # %% tags=["slow", "answer"]
 X16 = jax.device_put(data.train_images[: 16 * batch].reshape(16, batch, 784))
 y16 = jax.device_put(data.train_labels[: 16 * batch].reshape(16, batch))
+plain_step = jax.jit(step)
 plain_scan = jax.jit(lambda p: lax.scan(lambda p, b: step(p, *b), p, (X16, y16)))
 
 def plain_loop(p):
@@ -799,7 +1120,7 @@ print(f"at batch {batch}, scan is {ratio(times['loop'], times['scan'])} times as
 # <details><summary>Answer</summary>
 #
 # `scan` saves a fixed time per step. A step of 256 images has 16 times the FLOPs, so the
-# saved part is smaller. (This loop also cuts its batches out of `X16`, which takes a few
+# saved part should be smaller than above. (This loop also cuts its batches out of `X16`, which takes a few
 # percent of its time.) The order of the rungs matters: after the larger batch, `scan` gains
 # less.
 # </details>
@@ -808,9 +1129,8 @@ print(f"at batch {batch}, scan is {ratio(times['loop'], times['scan'])} times as
 
 # %% tags=["slow", "answer"]
 lenet_step = jax.jit(partial(training_step, lenet))
-lenet_params = init_lenet(jax.random.key(0))
-X4 = jax.device_put(images[:64].reshape(4, -1, 28, 28, 1))
-y4 = jax.device_put(labels[:64].reshape(4, -1))
+X4 = jax.device_put(data.train_images[:64].reshape(4, 16, 28, 28, 1))
+y4 = jax.device_put(data.train_labels[:64].reshape(4, 16))
 lenet_scan = jax.jit(lambda p: lax.scan(lambda p, b: lenet_step(p, *b), p, (X4, y4)))
 
 def lenet_loop(p):
@@ -820,15 +1140,21 @@ def lenet_loop(p):
 
 times = interleaved({"loop": partial(lenet_loop, lenet_params),
                      "scan": partial(lenet_scan, lenet_params)}, count=s.rounds)
-print(f"LeNet: scan takes {ratio(times['scan'], times['loop'])} times as long as the loop")
+slower = ratio(times["scan"], times["loop"])
+s.say(slower.above(1),
+      if_holds=f"In this run, `scan` takes {slower} times as long as the loop. XLA does not "
+      "use its fast convolutions in the body of a loop on a CPU.",
+      if_not=f"In this run, `scan` takes {slower} times as long as the loop: it saves calls, "
+      "and its convolutions are not slower.",
+      if_open=f"In this run, `scan` takes {slower} times as long as the loop: undecided.")
 
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# If the ratio is above 1, `scan` is slower. This happens on a CPU, because XLA does not use
-# its fast convolutions in the body of a loop. On one H200 the same change makes the step
-# 1.28 times as fast (0.357 to 0.280 ms, batch 256), and in another program it gained
-# nothing ([figures](../docs/peers.md)). Measure on the machine that you will use.
+# It depends on the processor: on a CPU, XLA does not use its fast convolutions in the body
+# of a loop. On the H200 of the table above the same change shortened the step. Another
+# program for LeNet gained nothing there ([figures](../docs/peers.md)). Measure on the
+# machine that you will use.
 # </details>
 #
 # **4.** A variance is the mean of $(x - \bar x)^2$, or the mean of $x^2$ minus $\bar x^2$.
@@ -837,19 +1163,27 @@ print(f"LeNet: scan takes {ratio(times['scan'], times['loop'])} times as long as
 # %% tags=["slow", "answer"]
 ways = {"(x - mean)²": lambda x: ((x - x.mean()) ** 2).mean(),
         "x² - mean²": lambda x: (x * x).mean() - x.mean() ** 2}
-for name, way in ways.items():
-    print(f"{name}: {cost(jax.jit(way), x)[1] / x.nbytes:.1f} passes")
+passes = {name: cost(jax.jit(way), x)[1] / x.nbytes for name, way in ways.items()}
+for name, count in passes.items():
+    print(f"{name}: {count:.1f} passes")
 times = interleaved({name: partial(jax.jit(way), x) for name, way in ways.items()},
                     count=s.rounds)
-print("the first takes", ratio(*times.values()), "times as long as the second")
+longer = ratio(*times.values())
+first, second = passes.values()
+s.say(second < 1.5,
+      if_holds=f"The compiler computes both sums of the second formula in one pass. The "
+      f"first takes {longer} times as long, for {first / second:.1f} times the passes.",
+      if_not=f"The compiler reads `x` once for each of the two sums, so the second formula "
+      f"saves no pass. The first takes {longer} times as long: if that is above 1, bytes "
+      "are not the reason. Its second sum cannot start before the mean is known, while the "
+      "two sums of the second formula do not need each other.")
 
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
 # The first needs two passes, because the mean must be known before the differences. One
-# pass is enough for the second, if the compiler computes both sums in one loop. The printed
-# number says whether it does. If it is two and the second formula is still faster, bytes
-# are not the reason. The second is also less accurate where the mean is large, because it
+# pass is enough for the second, if the compiler computes both sums in one loop; the cell
+# says whether it does. The second is also less accurate where the mean is large, because it
 # subtracts two nearly equal numbers.
 # </details>
 #

@@ -6,6 +6,8 @@ Two readings, before and after, would miss what is allocated and freed in betwee
 
 from __future__ import annotations
 
+import ctypes
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -33,12 +35,14 @@ class MemorySampler:
     Attributes:
       interval_s: seconds between samples; what is allocated and freed in between is missed.
       read: returns the bytes of a sample, such as a device's bytes in use; None for resident memory.
+      trim: whether to give freed memory back to the system before the first sample (glibc only).
       seconds: when each sample was taken, in seconds since the first.
       resident_bytes: the value of each sample; the first is from before the body, the last from after it.
     """
 
     interval_s: float = 0.005
     read: Callable[[], int] | None = None
+    trim: bool = False
     seconds: list[float] = field(default_factory=list)
     resident_bytes: list[int] = field(default_factory=list)
 
@@ -64,6 +68,10 @@ class MemorySampler:
     def __enter__(self) -> MemorySampler:
         self.seconds.clear()
         self.resident_bytes.clear()
+        if self.trim and os.name == "posix":
+            give_back = getattr(ctypes.CDLL(None), "malloc_trim", None)
+            if give_back:
+                give_back(0)
         self._process, self._stop, self._began = psutil.Process(), threading.Event(), time.perf_counter()
         self._look()
         self._thread = threading.Thread(target=self._watch, name="jaxperf-memory", daemon=True)
