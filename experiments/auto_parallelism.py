@@ -5,19 +5,27 @@
 # After this section you can
 # - tell which operations may run at the same time, and which must wait for each other;
 # - keep two devices busy from a plain Python loop;
-# - copy one result while the next is computed;
+# - copy one result while the next is computed, and load a batch while the device computes;
 # - say why two products at once on one device gain little;
 # - explain why `run` computes ten products, but `jax.jit(run)` only one.
 #
-# You need no GPU. JAX can divide a CPU into two devices, if you set this before its first
-# operation: `jax.config.update("jax_num_cpu_devices", 2)`. Here `section` does it. Such
-# devices show *when* operations run. They do not show what a second device gains, because
-# they share the same cores. If you have a GPU, the two devices are the CPU and the GPU.
+# You need no GPU, but two of the book's three measurements do: the CPU beside a GPU, and
+# copies from a GPU. A page made on a CPU says *not measurable here* about both, and shows
+# figures of one GPU at the end. JAX can divide a CPU into two devices, if you set this
+# before its first operation: `jax.config.update("jax_num_cpu_devices", 2)`. Here `section`
+# does it. Such devices show *when* operations run. They do not show what a second device
+# gains, because they share the same cores. If you have a GPU, the two devices are the CPU
+# and the GPU.
 
 # %%
+import os
 import random
+import subprocess
+import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 
+import chex
 import jax
 import jax.numpy as jnp
 import matplotlib.pyplot as plt
@@ -29,19 +37,13 @@ from jaxperf.result import ratio, ratio_of
 from jaxperf.result.intervals import most_at_once
 from jaxperf.section import section
 
-s = section("8.3", programs=30, cpu_devices=2, size=1000, gpu_size=6000, products=10, rounds=12,
-            copied=4_000_000, powers=200, nodes=200, node_size=64,
-            small=(20, 50, 100, 200, 400),
-            smoke={"size": 400, "gpu_size": 500, "rounds": 6, "copied": 100_000, "powers": 10,
-                   "nodes": 40, "node_size": 16, "small": (20, 50)},
+s = section("8.3", programs=45, cpu_devices=2, size=1000, gpu_size=6000, rounds=12,
+            products=10, rows=2000, nodes=200, node_size=64, small=(20, 50, 100, 200, 400),
+            smoke={"size": 300, "gpu_size": 500, "rounds": 6, "rows": 200, "nodes": 40,
+                   "node_size": 16, "small": (20, 50)},
             full={"size": 2000, "rounds": 20})
-
-cpus = jax.devices("cpu")[:2]
-real = jax.default_backend() == "gpu"  # a CPU and a GPU, not one CPU divided
-assert len(cpus) > 1, "this section needs two CPU devices"
-devices = [cpus[0], jax.devices()[0]] if real else cpus
-cores = s.environment.cores
-print(f"devices {devices}, {cores} cores")
+cpu = jax.devices("cpu")[0]
+other = next(d for d in [*jax.devices(), *jax.devices("cpu")] if d != cpu)
 
 # %% [markdown]
 # ## What depends on what
@@ -70,86 +72,96 @@ print(c)
 #
 # ## One operator uses the whole device
 # A large product uses all cores of a CPU, or all of a GPU. Two products at once would each
-# get half. The CPU time shows this. It adds up the seconds of all cores, so CPU time
-# divided by elapsed time is the number of busy cores.
+# get half. Is it true? The CPU time does not show it, because a thread that waits in a loop
+# uses CPU time, too. The *speed* shows it: we run the same work in a process that has
+# threads for one core, and in one that has threads for all. (XLA's CPU client reads their
+# number from `NPROC`.) As a control we run a loop in which each step needs
+# the step before.
 #
-# <details><summary>Predict: how many cores does one product of large matrices use? And a
-# loop in which each step needs the step before?</summary>
+# <details><summary>Predict: how many times as fast is a product with all cores? And the
+# loop?</summary>
 #
-# The product uses all of them, because its rows can be computed independently. The loop
-# uses fewer than two: one core computes, and other threads of the process add up to 0.8. On
-# CPU devices, a third line shows that they share the cores: two products together cannot
-# use more cores than one alone.
+# The rows of a product can be computed independently, so it should be nearly as many times
+# as fast as there are cores. The loop should hardly gain: each row needs the one before,
+# and a row is too short to share.
 #
 # </details>
 
 # %%
-def run(x, products=s.products):
-    return [jnp.dot(x, x) for _ in range(products)]
+WORK = """
+import sys, time
+import jax, jax.numpy as jnp
 
-@jax.jit
-def averages(x):
-    """Moving averages of the rows of x. Each row needs the one before."""
-    def step(average, row):
-        average = 0.9 * average + 0.1 * row
-        return average, average
-    return lax.scan(step, x[0], x)[1]
+side = int(sys.argv[1])
+x, rows = jnp.full((side, side), 1 / side), jnp.ones((side, 2000))
+product = jax.jit(lambda x: x @ x)
+averages = jax.jit(lambda x: jax.lax.scan(
+    lambda m, row: (0.9 * m + 0.1 * row,) * 2, x[0], x)[1])
 
-def busy_cores(fn):
-    """The most cores in any round, since other programs can only take cores away."""
-    jax.block_until_ready(fn())  # compiles
-    most = 0.0
-    for _ in range(s.rounds):
-        cpu_time, start = time.process_time(), time.perf_counter()
-        jax.block_until_ready(fn())
-        elapsed = time.perf_counter() - start
-        most = max(most, (time.process_time() - cpu_time) / elapsed)
-    return most
+def seconds(f, x):
+    start = time.perf_counter()
+    jax.block_until_ready([f(x) for _ in range(10)])
+    return time.perf_counter() - start
+
+for line in sys.stdin:  # a round
+    print(seconds(product, x), seconds(averages, rows), flush=True)
+"""
 
 # %% tags=["slow"]
-def square(device):
-    n = s.gpu_size if device.platform == "gpu" else s.size
-    return jax.device_put(jax.random.uniform(jax.random.key(0), (n, n)), device)
+def start_work(**settings):
+    return subprocess.Popen(
+        [sys.executable, "-c", WORK, str(s.size)], text=True,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        env=os.environ | {"JAX_PLATFORMS": "cpu"} | settings)
 
-xs = [square(d) for d in devices]
-on_host = [square(d) for d in cpus]
-rows = jax.device_put(jnp.ones((100, s.copied // 100)), cpus[0])
-busy = {"ten products, one device": busy_cores(lambda: run(on_host[0])),
-        "a loop over rows": busy_cores(lambda: [averages(rows) for _ in range(4)])}
-if not real:
-    busy["ten products on each of two devices"] = busy_cores(lambda: [run(x) for x in xs])
-for name, most in busy.items():
-    print(f"{name}: {most:.1f} of {cores} cores busy")
+children = {"one core": start_work(NPROC="1"), "all cores": start_work()}
+took = {name: [] for name in children}
+for _ in range(1 + s.rounds):  # the first round compiles
+    for name in random.sample(list(children), 2):
+        print(file=children[name].stdin, flush=True)
+        took[name].append(children[name].stdout.readline().split())
+for child in children.values():
+    child.communicate()  # no more rounds: it ends
+one_core, all_cores = (np.array(took[name][1:], float).T for name in children)
+product_gain, loop_gain = map(ratio_of, one_core / all_cores)
+print(f"with {s.environment.cores} cores, ten products: {product_gain} times as fast")
+print(f"the loop over rows: {loop_gain} times as fast")
 
-most = busy["ten products, one device"]
-s.claim("One operator uses all cores of a CPU", source="section 8.3", since="2026-11-26",
-        holds=most > 0.75 * cores or None, observed=f"{most:.1f} cores",
-        expected=f"over 75% of {cores} cores in some round",
-        first="over 75% in the median round; a busy machine gave 1 of 2 cores",
-        cannot="there is only one core" * (cores == 1))
+# %% tags=["slow", "hide-input"]
+cores = s.environment.cores
+s.claim("One operator uses all cores of a CPU", source="section 8.3", needs=["cores", "size"],
+        holds=product_gain.above(0.75 * cores), observed=f"{product_gain} times as fast; "
+        f"the loop, which is no such operator, {loop_gain} times",
+        expected=f"with {cores} cores over {0.75 * cores:g} times as fast as with one",
+        if_holds=f"The product is {product_gain} times as fast with all {cores} cores.",
+        if_not=f"The product is {product_gain} times as fast with all {cores} cores: either "
+        "it does not use them all, or they share a limit, such as memory.",
+        if_open=f"With all {cores} cores the product is {product_gain} times as fast. If "
+        "other programs use the cores, that proves nothing.")
 
 # %% [markdown]
-# If other programs use all cores the whole time, a lower number proves nothing, so the
-# claim is then undecided, not refuted. Two kinds of parallelism can still gain something:
-# *different* hardware works at once, such as a CPU and a GPU, or one part computes while
-# another copies.
+# Two kinds of parallelism can still gain something: *different* hardware works at once,
+# such as a CPU and a GPU, or one part computes while another copies.
 #
 # ## 8.3.1 Parallel computation on the CPU and a GPU
 # The book's `run` computes ten products, none of which needs another. The book times it on
 # the CPU, then on a GPU, then on both. Here "both" is a plain loop that does not wait
 # between the devices.
 
-# %% tags=["slow"]
-def run_on_all(xs):
-    return [run(x) for x in xs]
+# %%
+def run(x, products=s.products):
+    return [jnp.dot(x, x) for _ in range(products)]
 
-jax.block_until_ready(run_on_all(xs))  # warm up: compile and start the threads
+sides = {"cpu": s.size, "gpu": s.gpu_size}
+xs = [jax.device_put(jnp.full((sides[d.platform],) * 2, 1e-3), d)
+      for d in (cpu, other)]
+jax.block_until_ready([run(x) for x in xs])  # warm up
 
 for x in xs:
     with Benchmark(f"Run on {x.device}.") as bench:
         bench.wait_for(run(x))
 with Benchmark("Run on both in parallel.") as bench:
-    bench.wait_for(run_on_all(xs))
+    bench.wait_for([run(x) for x in xs])
 
 # %% [markdown]
 # ::::{tab-set}
@@ -185,43 +197,94 @@ with Benchmark("Run on both in parallel.") as bench:
 #
 # </details>
 
+# %%
+def products(x):
+    return [jnp.dot(x, x) for _ in range(s.products)]
+
+def run_on_all(xs):
+    return [products(x) for x in xs]
+
 # %% tags=["slow"]
-lanes = [timeline.lane_of(d) for d in devices]
+lanes = [timeline.lane_of(d) for d in (cpu, other)]
 recorded = [timeline.record(run_on_all, xs) for _ in range(3)]
-both = max(recorded, key=lambda r: timeline.overlap(r, *lanes))  # the least disturbed one
-s.timeline(both, "Python queues everything at the start and then waits. The devices' bars "
-                 "lie under each other: the loop is not serial.")
+both = max(recorded, key=lambda r: timeline.overlap(r, *lanes))  # least disturbed
 shared = timeline.overlap(both, *lanes)
+s.timeline(both, "Python queues everything at the start and then waits. Where the devices' "
+                 "bars lie under each other, they work at the same time.")
+
+# %% tags=["slow", "hide-input"]
 s.claim("A loop over devices looks serial, but it runs in parallel",
-        source="retelling in PyTorch", holds=shared > 0.5, since="2026-11-26",
-        expected="more than half of the less busy device's work overlaps",
-        first="the same of a single recording; a busy machine gave 0% and 48% at toy sizes",
-        observed=f"{shared:.0%} overlaps in the best of three recordings")
+        source="retelling in PyTorch", holds=shared > 0.5,
+        expected="over half of the less busy device's work overlaps, best of three",
+        observed=f"{shared:.0%} overlaps in the best of three recordings",
+        if_holds=f"{shared:.0%} of the less busy device's work overlaps: not serial.",
+        if_not=f"Only {shared:.0%} overlaps. Other programs may have held one device back.")
+
+# %% [markdown]
+# What does *not* overlap? In the next loop, each product needs the one before, and the
+# products alternate between the devices.
+#
+# <details><summary>Predict: how much of the devices' work overlaps now?</summary>
+#
+# Nothing, or almost nothing. One device always waits for the other, and the copies take
+# extra time.
+#
+# </details>
+
+# %% tags=["slow"]
+def chain(count=s.products):
+    y = jax.device_put(jnp.full((s.size, s.size), 1 / s.size), cpu)
+    here = {d: jax.device_put(y, d) for d in (cpu, other)}
+    for i in range(count):
+        device = (cpu, other)[i % 2]
+        y = jnp.dot(jax.device_put(y, device), here[device])
+    return y
+
+turns = timeline.record(chain)
+chained = timeline.overlap(turns, *(timeline.lane_of(d) for d in (cpu, other)))
+s.timeline(turns, "A chain over two devices.")
+print(f"{chained:.0%} of the less busy device's work overlaps")
+
+# %% tags=["slow", "hide-input"]
+s.claim("A chain over two devices does not overlap", holds=chained < 0.1,
+        expected="under 10% overlaps", observed=f"{chained:.0%} overlaps",
+        if_holds="The devices take turns. More devices help only where there is independent "
+        "work. A model that is split by layers is such a chain; "
+        "[pipelining](model_parallelism) gives it independent work.",
+        if_not=f"{chained:.0%} overlaps: more than the copies explain.")
 
 # %% [markdown]
 # Two devices that work at the same time need not save time. At worst, both together take as
 # long as one after the other. At best, they take as long as the slower one.
 
 # %% tags=["slow"]
-parts = {f"run on {x.device}": lambda x=x: run(x) for x in xs}
-parallel_run = together("two devices", {**parts, "both": lambda: run_on_all(xs)}, count=s.rounds)
-s.table(parallel_run.rows(), title="Apart and together", base=parallel_run.total.name)
-saved = ratio_of(parallel_run.overlap.values)
+parts = {f"run on {x.device}": lambda x=x: products(x) for x in xs}
+apart = together("two devices", {**parts, "both": lambda: run_on_all(xs)},
+                 count=s.rounds)
+s.table(apart.rows(), title="Apart and together", base=apart.total.name)
+saved = ratio_of(apart.overlap.values)
+
+# %% tags=["slow", "hide-input"]
 s.claim("A CPU and a GPU take less time together than one after the other",
-        source="section 8.3.1", holds=parallel_run.ratio.above(),
+        source="section 8.3.1", holds=apart.ratio.above(), needs=["gpu"],
         expected="the sum takes longer than both together",
-        observed=f"the sum takes {parallel_run.ratio} times as long", since="2026-11-26",
-        cannot="" if real else "this needs a GPU; two CPU devices share the same cores")
-if not real:
-    s.claim("Several operators at once on the same cores gain little", source="section 8.3",
-            holds=saved.at_most(0.25), expected="at most 25% of the possible saving",
-            observed=f"{saved} of it", since="2026-11-26")
+        observed=f"the sum takes {apart.ratio} times as long",
+        if_holds=f"One after the other takes {apart.ratio} times as long as together.",
+        if_not=f"Together they save nothing: {apart.ratio}.",
+        if_open="This page cannot judge it; the table of one GPU at the end can.")
+s.claim("Several operators at once on the same cores gain little", source="section 8.3",
+        holds=saved.at_most(0.25), expected="at most 25% of the possible saving",
+        cannot="these are two devices, a CPU and a GPU" * (other.platform != "cpu"),
+        observed=f"{saved} of it",
+        if_holds=f"On the same cores, both together save {saved} of what two real devices "
+        "could.", if_not=f"On the same cores, both together save {saved} of what two real "
+        "devices could: a single product leaves part of the cores idle.",
+        if_open=f"On the same cores, both together save {saved} of what two real devices "
+        "could. Where other programs take the cores, this is no more than noise.")
 
 # %% [markdown]
-# On CPU devices, compare the row "both" with the sum: the products share the cores, so they
-# take about as long as one after the other. Two GPUs have cores and memory of their own, so
-# they should take less (not measured here). For one H200 and its host, the sum took 1.59
-# (1.26 to 1.70) times as long as both together (JAX 0.11.2, 2026-11-27).
+# Two CPU devices share the cores. Two GPUs have cores and memory of their own (not measured
+# here).
 #
 # ## 8.3.2 Parallel computation and communication
 # ![Two timelines of four results. Above, all results are computed and then copied. Below,
@@ -247,12 +310,15 @@ def copy_to_host(ys):
     return copies
 
 @jax.jit
-def power(x):
-    """A power of x: many products, and one result."""
-    return lax.fori_loop(0, s.powers, lambda _, y: jnp.dot(y, x), x)
+def averages(x):
+    """Moving averages of the rows of x. Each row needs the one before."""
+    def step(average, row):
+        average = 0.9 * average + 0.1 * row
+        return average, average
+    return lax.scan(step, x[0], x)[1]
 
 def work(x, count=s.products):
-    return [power(x) if real else averages(x) for _ in range(count)]
+    return [averages(x) for _ in range(count)]
 
 # %% [markdown]
 # ::::{tab-set}
@@ -280,50 +346,103 @@ def work(x, count=s.products):
 #
 # A GPU has [engines that only
 # copy](https://docs.nvidia.com/cuda/cuda-runtime-api/structcudaDeviceProp.html)
-# (`asyncEngineCount` says how many), so a copy need not slow down the computation (not
-# measured here). A CPU has no such engines: a copy needs a core, and a large product leaves
-# none free. An array on a CPU device is also in the host's memory already, so `np.asarray`
-# would not copy at all. On a CPU, therefore, we compute something that uses one core, the
-# moving averages, and let Python copy with `np.array` on another.
-#
-# On a GPU, a copy takes far longer than a product. One H200 (JAX 0.11.2, 2026-11-27)
-# computes 354 to 368 TFLOP/s, but copies 1.4 to 1.6 GB/s to the host's ordinary memory. A
-# product of 6000 × 6000 takes 1.2 ms, and copying its result takes 90 to 103 ms, so there
-# is almost nothing to save. So on a GPU we compute a power of a smaller matrix. It needs
-# many products for one copy, and both parts take milliseconds.
+# (`asyncEngineCount` says how many). A CPU has no such engines: a copy needs a core, and a
+# large product leaves none free. An array on a CPU device is also in the host's memory
+# already, so `np.asarray` would not copy at all. We therefore compute something that uses
+# one core, the moving averages, and let Python copy with `np.array` on another. On a GPU, a
+# copy takes far longer than a product of the same size, so there, too, the averages are the
+# better partner.
 
 # %% tags=["slow"]
-n = 2 * s.size
-source = jax.device_put(jnp.full((n, n), 1 / n), devices[1]) if real else rows
-parallel_run = together("compute and copy", {
+source = jax.device_put(jnp.ones((s.rows, 2000)), other)
+copying = together("compute and copy", {
     "compute": lambda: work(source),
     "copy": copy_to_host,
     "both": lambda: copy_to_host(work(source)),
-}, before={"copy": lambda: work(source)}, count=max(6, s.rounds // 2) if real else 2 * s.rounds)
-s.table(parallel_run.rows(), title="Computing, then copying, and both", base=parallel_run.total.name)
-
-gain, less_time = parallel_run.ratio, "both together take less time than the sum"
-observed = f"the sum takes {gain} times as long, {parallel_run.possible.median:.2f} at best"
-s.claim("Computing on a GPU and copying from it take less time together",
-        source="section 8.3.2", holds=gain.above(), expected=less_time, observed=observed,
-        since="2026-11-26", cannot="" if real else "this needs a GPU")
-if not real:
-    s.claim("While one core computes, another can copy", holds=gain.above(),
-            expected=less_time, observed=observed, since="2026-11-26",
-            cannot="there is only one core" * (cores == 1))
-
-# %% tags=["slow"]
+}, before={"copy": lambda: work(source)}, count=s.rounds)
+s.table(copying.rows(), title="Computing, then copying, and both",
+        base=copying.total.name)
 few = timeline.record(lambda: copy_to_host(work(source, 4)), name="compute and copy")
-s.timeline(few, "Each copy begins when its result exists, while the device computes the "
-                "next one. Only the last copy has nothing to hide behind.")
+s.timeline(few, "Computing four results and copying each. A copy can begin when its result "
+                "exists, and the last one has nothing to hide behind.")
+
+# %% tags=["slow", "hide-input"]
+gain = copying.ratio
+observed = f"the sum takes {gain} times as long, {copying.possible.median:.2f} at best"
+for statement, needs in {
+    "Computing on a GPU and copying from it take less time together": "gpu",
+    "While one core computes, another can copy": "cores",
+}.items():
+    s.claim(statement, source="section 8.3.2", holds=gain.above(), needs=[needs],
+            expected="both together take less time than the sum", observed=observed,
+            if_holds=f"One after the other takes {gain} times as long as together.",
+            if_not=f"Together they save no time ({gain}): no core was free for the copies.",
+            if_open=f"The sum takes {gain} times as long. Two CPU devices cannot show what a "
+            "GPU's copy engines do, and a busy core cannot copy.")
 
 # %% [markdown]
-# (If copying beside computing does not save time in your run, no second core was free.)
 # You can save at most the shorter of the two times. If a copy takes ten times as long as
-# computing a result, you save less than a tenth. On one H200, computing and copying
-# together were 1.13 (1.06 to 1.47) times as fast as one after the other, where 1.63 was
-# possible (JAX 0.11.2, 2026-11-27).
+# computing a result, you save less than a tenth.
 #
+# ### Compute while data comes in
+# A reader of the book sums the section up: *for example, compute while data is copied in*.
+# This is the more common case: the host loads the next batch, and copies it to the device,
+# while the device computes. If the training loop reads its loss in each step, Python waits
+# meanwhile and cannot load. A second thread can:
+
+# %%
+def prefetch(load, count):
+    """Load batch i + 1 and copy it to the device, while the caller uses batch i."""
+    with ThreadPoolExecutor(1) as loader:
+        ahead = loader.submit(lambda: jax.device_put(load(0)))
+        for i in range(1, count + 1):
+            batch = ahead.result()
+            if i < count:
+                ahead = loader.submit(lambda i=i: jax.device_put(load(i)))
+            yield batch
+
+print(list(prefetch(lambda i: np.float32(i), 3)))
+
+# %% [markdown]
+# Our loader decodes a batch: it turns bytes into scaled floats. NumPy does this without
+# Python's lock, so both threads really run at the same time.
+
+# %% tags=["slow"]
+pixels = np.random.default_rng(0).integers(0, 256, (s.rows, 2000), np.uint8)
+
+def load(i):
+    return np.sqrt((pixels + np.uint8(i)).astype(np.float32) / 255)
+
+def train(batches):
+    """Each step reads its result, as float(loss) does."""
+    return [float(averages(X)[-1, 0]) for X in batches]
+
+def in_turns():
+    return train(jax.device_put(load(i), other) for i in range(s.products))
+
+def ahead():
+    return train(prefetch(lambda i: jax.device_put(load(i), other), s.products))
+
+loaded = [jax.device_put(load(i), other) for i in range(s.products)]
+chex.assert_trees_all_close(in_turns(), ahead())  # the same losses, in order
+times = interleaved({"load, then compute": in_turns, "prefetch": ahead,
+                     "load only": lambda: [load(i) for i in range(s.products)],
+                     "compute only": lambda: train(loaded)}, count=s.rounds)
+s.table(times, title="Ten batches that the host loads", base="load, then compute")
+
+# %% tags=["slow", "hide-input"]
+hidden = ratio(times["load, then compute"], times["prefetch"])
+s.claim("A batch that is loaded while the device computes saves time",
+        source="a reader, section 8.3", holds=hidden.above(), needs=["cores"],
+        expected="in turns takes longer than with a prefetching thread",
+        observed=f"in turns takes {hidden} times as long",
+        if_holds=f"Loading in turns takes {hidden} times as long as prefetching.",
+        if_not=f"Prefetching saves nothing here ({hidden}): the device and the loader need "
+        "the same cores.",
+        if_open=f"In turns takes {hidden} times as long: this run cannot tell. Where other "
+        "programs use the second core, there is nothing to hide in.")
+
+# %% [markdown]
 # ## Inside one program
 # `run` multiplies the same matrix ten times. What if we compile all of it?
 #
@@ -337,19 +456,33 @@ s.timeline(few, "Each copy begins when its result exists, while the device compu
 
 # %%
 def dots(fn, *args):
-    return count_ops(jax.jit(fn).lower(*args).compile().as_text() or "")["dot"]
+    return count_ops(jax.jit(fn).lower(*args).compile().as_text())["dot"]
 
-def each(xs):
+def equal_products(x):
+    return [jnp.dot(x, x) for _ in range(s.products)]
+
+def different_products(xs):
     return [jnp.dot(x, x) for x in xs]
 
 x = jax.random.uniform(jax.random.key(1), (64, 64))
 operands = [x + i for i in range(s.products)]
-equal, different = dots(run, x), dots(each, operands)
-print(f"products in the program: {equal} if the operands are equal, {different} if not")
+equal, different = dots(equal_products, x), dots(different_products, operands)
+print(f"products in the program: {equal} of equal operands, {different} of others")
+
+# %% tags=["hide-input"]
 s.claim("Under jit, the book's run is one product",
         holds=(equal, different) == (1, s.products),
-        expected=f"1 product with equal operands, {s.products} with operands of their own",
-        observed=f"{equal} and {different}", since="2026-11-26")
+        expected=f"1 product with equal operands, {s.products} with their own",
+        observed=f"{equal} and {different}",
+        if_holds="The compiler computes equal products once.",
+        if_not=f"The compiled program has {equal} products.")
+s.on_one_gpu({"run on the CPU": ("Apart and together", "two devices: run on cpu:0"),
+              "run on the GPU": ("Apart and together", "two devices: run on cuda:0"),
+              "one after the other": ("Apart and together", "two devices: sum"),
+              "both together": ("Apart and together", "two devices: both"),
+              "compute": "compute and copy: compute", "copy": "compute and copy: copy",
+              "compute and copy, together": "compute and copy: both",
+              "load, then compute": "load, then compute", "prefetch": "prefetch"})
 
 # %% [markdown]
 # A benchmark of `jax.jit(run)` therefore measures a tenth of the work. Give each product
@@ -363,7 +496,8 @@ s.claim("Under jit, the book's run is one product",
 #   work at once, even if you call them from a plain loop.
 # - A large operator already uses the whole device. A second one beside it gains little.
 # - Request copies right after computing, without waiting. Then a result is copied while the
-#   next is computed. This saves at most the shorter of the two times.
+#   next is computed. Load the next batch in a thread. Both save at most the shorter of the
+#   two times.
 # - Inside one program the compiler sees all operations. It may run them in parallel, and it
 #   computes equal ones only once.
 #
@@ -374,28 +508,31 @@ s.claim("Under jit, the book's run is one product",
 # one and as one program.
 
 # %% tags=["answer", "slow"]
-x = on_host[0]
-operands = [x + i for i in range(s.products)]
-program = jax.jit(each)
-lane = timeline.lane_of(cpus[0])
+operands = [xs[0] + i for i in range(s.products)]
+program = jax.jit(different_products)
+lane = timeline.lane_of(cpu)
 at_once = {}
-ways = {"one by one": lambda: each(operands), "one program": lambda: program(operands)}
+ways = {"one by one": lambda: different_products(operands), "one program": lambda: program(operands)}
 for name, fn in ways.items():
     recorded = [timeline.record(fn, name=name) for _ in range(3)]
     at_once[name] = max(most_at_once(r.intervals(lane)) for r in recorded)
     s.timeline(recorded[-1], f"Ten products, {name}.")
     print(f"{name}: at most {at_once[name]} at once")
 
-s.claim("The ten products of run are not executed in parallel", since="2026-11-26",
+# %% tags=["answer", "slow", "hide-input"]
+s.claim("The ten products of run are not executed in parallel",
         source="a reader, section 8.3", holds=at_once["one by one"] == 1,
         expected="never two at once on one device",
-        observed=f"{at_once['one by one']} at once")
+        observed=f"{at_once['one by one']} at once",
+        if_holds="Called one by one, the products ran one after the other.",
+        if_not=f"Called one by one, {at_once['one by one']} ran at once.")
 s.claim("The system can execute independent tasks in parallel", source="section 8.3",
-        holds=at_once["one program"] > 1 or None,
+        holds=at_once["one program"] > 1 or None, needs=["cores"],
         expected="in one program, at least two at once",
-        first="the same, but one at once was a refutation; a busy machine gave it at toy size",
-        observed=f"{at_once['one program']} at once", since="2026-11-26",
-        cannot="there is only one core" * (cores == 1))
+        observed=f"{at_once['one program']} at once",
+        if_holds=f"In one program, {at_once['one program']} ran at once.", if_not="",
+        if_open="In one program, none ran beside another in these recordings. That they "
+        "*can* is not refuted: XLA may leave small products in order.")
 
 # %% [markdown]
 # <details><summary>Answer</summary>
@@ -444,28 +581,37 @@ def by_numpy(graph, values):
 # %% tags=["answer"]
 def equal_in_every_bit(seed):
     graph, start = random_graph(seed), leaves(seed)
-    pairs = zip(run_graph(graph, start, devices), by_numpy(graph, start))
+    pairs = zip(run_graph(graph, start, (cpu, other)), by_numpy(graph, start))
     return all(np.array_equal(a, b) for a, b in pairs)
 
 correct = sum(equal_in_every_bit(seed) for seed in range(5))
+print(f"{correct} of 5 graphs equal NumPy's in every bit")
+
+# %% tags=["answer", "hide-input"]
 s.claim("Complex dependencies are respected", source="section 8.3, exercise 2",
         holds=correct == 5,
         expected=f"all {s.nodes} values of 5 graphs equal NumPy's in every bit",
-        observed=f"{correct} of 5 graphs are equal", since="2026-11-26")
+        observed=f"{correct} of 5 graphs are equal",
+        if_holds="No operation started before its inputs existed.",
+        if_not=f"Only {correct} of 5 graphs are right: a bug, please report it.")
 
 # %% tags=["answer", "slow"]
-alone = [cpus[0]] * 2
-graph, start = random_graph(0), jax.device_put(leaves(0), cpus[0])
+alone = [cpu] * 2
+graph, start = random_graph(0), jax.device_put(leaves(0), cpu)
 ways = {"each operation waited for": lambda: run_graph(graph, start, alone, wait=True),
         "not waited for": lambda: run_graph(graph, start, alone),
-        "on two devices": lambda: run_graph(graph, start, devices)}
+        "on two devices": lambda: run_graph(graph, start, (cpu, other))}
 times = interleaved(ways, count=s.rounds)
 s.table(times, title=f"A graph of {s.nodes} operations", base="not waited for")
 gain = ratio(times["not waited for"], times["on two devices"])
+
+# %% tags=["answer", "slow", "hide-input"]
 s.claim("Two devices compute such a task faster than one", source="section 8.3, exercise 2",
-        holds=gain.above(), expected="less time on two devices", since="2026-11-26",
+        holds=gain.above(), expected="less time on two devices", needs=["gpu"],
         observed=f"{gain} times as fast",
-        cannot="" if real else "this needs two real devices")
+        if_holds=f"Two devices are {gain} times as fast.",
+        if_not=f"Two devices are not faster ({gain}): the copies and calls take longer.",
+        if_open="Two parts of one CPU cannot show it.")
 
 # %% [markdown]
 # <details><summary>Answer</summary>
@@ -485,7 +631,7 @@ s.claim("Two devices compute such a task faster than one", source="section 8.3, 
 # on a CPU and 0.0000 s on a GPU. What is wrong with the second figure?
 
 # %% tags=["answer", "slow"]
-x = jax.device_put(jnp.ones((20, 20)), cpus[0])
+x = jax.device_put(jnp.ones((20, 20)), cpu)
 run(x, 10)  # warm up
 with Benchmark("As the reader did: ten calls, not waited for.", show=None) as bench:
     outputs = run(x, 10)
@@ -496,9 +642,9 @@ print(f"{bench.label} {1e6 * bench.seconds:.0f} µs")
 
 # %% tags=["answer", "slow"]
 def ways_to_multiply(n, count=10):
-    xs = [jax.device_put(jnp.full((n, n), 1.0 + i), cpus[0]) for i in range(count)]
-    program, batch, stacked = jax.jit(each), jax.jit(jax.vmap(jnp.dot)), jnp.stack(xs)
-    return {"called one by one": lambda: each(xs),
+    xs = [jax.device_put(jnp.full((n, n), 1.0 + i), cpu) for i in range(count)]
+    program, batch, stacked = jax.jit(different_products), jax.jit(jax.vmap(jnp.dot)), jnp.stack(xs)
+    return {"called one by one": lambda: different_products(xs),
             "one program": lambda: program(xs),
             "one batch (vmap)": lambda: batch(stacked, stacked)}
 
@@ -506,22 +652,25 @@ small = {n: interleaved(ways_to_multiply(n), count=2 * s.rounds) for n in s.smal
 n = min(s.small)
 s.table(small[n], title=f"Ten products of {n} × {n}", base="called one by one")
 
+# %% tags=["answer", "slow", "hide-input"]
 fig, ax = plt.subplots()
 for way in small[n]:
     ax.plot(s.small, [1e6 * small[m][way].median for m in s.small], "o-", label=way)
 ax.set(xlabel="rows and columns", ylabel="µs for ten products", xscale="log", yscale="log")
 ax.legend()
-s.figure(fig, "Where the lines meet, computing takes the time. To the left, calling does.")
+s.figure(fig, "Ten small products in three ways, over their size.",
+         alt="Three lines of time over the size of a product.")
 
 fewer = {way: ratio(small[n]["called one by one"], small[n][way])
          for way in ("one program", "one batch (vmap)")}
 s.claim("Small operators are faster in parallel on one device",
-        source="section 8.3, exercise 3", since="2026-11-26",
-        holds=fewer["one batch (vmap)"].above(),
+        source="section 8.3, exercise 3", holds=fewer["one batch (vmap)"].above(),
         expected=f"as one batch of {n} × {n}, faster than ten calls",
         observed=", ".join(f"{way} {gain} times as fast" for way, gain in fewer.items()),
-        first="one program or one batch is faster; in an earlier run one program took "
-              "longer than ten calls, and the batch decided")
+        if_holds="As one batch, small products are faster: one call instead of ten. One "
+        f"program of ten products is {fewer['one program']} times as fast as ten calls.",
+        if_not="Here ten calls are no slower than one batch.",
+        if_open="This run cannot tell one batch from ten calls.")
 
 # %% [markdown]
 # <details><summary>Answer</summary>
@@ -534,9 +683,9 @@ s.claim("Small operators are faster in parallel on one device",
 # call. So the gain comes from fewer calls, not from more cores. (The verdict above is about
 # the time, not about its cause.) With `vmap` there is one call with one input array and one
 # output array. One program of ten products is one call, too, but JAX must check ten
-# arguments and make ten output arrays. This can take longer than ten cached calls, as in an
-# earlier run on two cores. On other machines one program is faster. Look at your own table,
-# and stack the operands if you can. Where the lines meet, the choice no longer matters.
+# arguments and make ten output arrays, which can take longer than ten cached calls. Stack
+# the operands if you can. Where the lines of the figure meet, computing takes the time, and
+# the choice no longer matters.
 #
 # </details>
 #
@@ -563,37 +712,23 @@ s.table(orders, title="Ten results on the host", base="copy when ready")
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# The first two are alike: nothing overlaps, because the device has nothing to do while
-# Python copies. In the first program the next computation is not queued yet, and in the
-# second none is left. The first may still be the faster of the two, because it drops each
-# result and can reuse its memory. The third overlaps computing and copying. If it is not
-# the fastest in your table, no core was free for the copies. A training loop that calls
+# The first two should be alike: nothing overlaps, because the device has nothing to do
+# while Python copies. In the first program the next computation is not queued yet, and in
+# the second none is left. The first may still be the faster of the two, because it drops
+# each result and can reuse its memory. The third can overlap computing and copying, if a
+# core is free for the copies. A training loop that calls
 # `float(loss)` in each step works like the first program.
 #
 # </details>
 #
-# **5.** A chain of products alternates between the devices: `y = dot(y, x)` on one, then on
-# the other, and so on. How much of the devices' work overlaps?
-
-# %% tags=["answer", "slow"]
-def chain(count=s.products):
-    y = on_host[0]
-    for i in range(count):
-        x = on_host[i % 2]
-        y = jnp.dot(jax.device_put(y, x.device), x) / len(x)
-    return y
-
-turns = timeline.record(chain)
-lanes = [timeline.lane_of(x.device) for x in on_host]
-s.timeline(turns, "A chain over two devices: they take turns.")
-print(f"{timeline.overlap(turns, *lanes):.0%} overlaps")
-
-# %% [markdown]
+# **5.** A loader needs twice as long for a batch as the device for a step. What can
+# prefetching gain at most, and what would you do next?
+#
 # <details><summary>Answer</summary>
 #
-# Almost nothing. Each product needs the one before, so one device always waits for the
-# other, and the copies take extra time. More devices help only if there is independent
-# work. A model that is split by layers is such a chain; [pipelining](model_parallelism)
-# gives it independent work.
+# With times of 2 and 1, in turns takes 3, and prefetching takes at least 2: a factor of
+# 1.5. Then the loader is the limit, and the device is idle half of the time. Use two
+# loading threads or processes, load bytes and decode on the device ([section
+# 8.0](performance_model), rung 4), or keep the data there.
 #
 # </details>

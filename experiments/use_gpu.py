@@ -16,6 +16,7 @@
 # %%
 import time
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -23,16 +24,19 @@ from flax import nnx
 from jax import lax
 
 from jaxperf.measure import interleaved, measure, pending
+from jaxperf.measure.compile_log import watch_compilation
 from jaxperf.result import ratio
 from jaxperf.result.gpus import ask_driver
 from jaxperf.section import section
 
-s = section("use_gpu", programs=55, cpu_devices=2, megabytes=64, rounds=12, size=512,
-            smoke={"megabytes": 1, "rounds": 6, "size": 64},
-            full={"megabytes": 256, "rounds": 30, "size": 1024})
-
-print("devices:", jax.devices())
-print("backend:", jax.default_backend())
+s = section("8.6", programs=60, cpu_devices=2, megabytes=64, rounds=12, size=512, side=1024,
+            big=64, gpu={"side": 8192, "big": 1000},
+            smoke={"megabytes": 1, "rounds": 6, "size": 64, "side": 128, "big": 1},
+            full={"megabytes": 256, "rounds": 30, "size": 1024, "side": 2048, "big": 256})
+first, second = list(dict.fromkeys([*jax.devices(), *jax.devices("cpu")]))[:2]
+X = jnp.ones((2, 3))
+Z = jax.device_put(X, second)
+print("devices:", jax.devices(), "backend:", jax.default_backend())
 
 # %% [markdown]
 # ## Looking at the GPUs
@@ -59,7 +63,7 @@ print("backend:", jax.default_backend())
 #   ran](https://docs.nvidia.com/deploy/nvml-api/structnvmlUtilization__t.html). It does not
 #   say how much of the GPU that kernel used. The retelling says: if the utilization stays
 #   below half, the model has a problem or the batch is too small. Often the GPU waits for
-#   its input (not measured here).
+#   its input.
 #
 # Without `--query-gpu`, the output also shows a CUDA version. It is the newest version that
 # the *driver* supports, not the installed one.
@@ -168,7 +172,6 @@ except RuntimeError as error:
 # training can run there.
 
 # %%
-first, second = list(dict.fromkeys([*jax.devices(), *jax.devices("cpu")]))[:2]
 X = jnp.ones((2, 3))
 Z = jax.device_put(X, second)
 print("X is on", X.device, "and X + 1 on", (X + 1).device)
@@ -225,18 +228,20 @@ outcomes = {name: attempt(operands) for name, operands in mixtures.items()}
 for name, outcome in outcomes.items():
     print(f"{name}: {outcome}")
 
-# %%
+# %% tags=["hide-input"]
 here = f"runs on {second}, result committed: True"
 s.claim("Operands must be on the same device", source="retelling in PyTorch",
         holds=all("Error" in outcomes[name] for name in list(mixtures)[1:]),
         expected="an error whenever the operands are on different devices",
-        observed="; ".join(f"{name}: {outcome}" for name, outcome in outcomes.items()),
-        since="2026-11-26",
-        first="an error in all cases (only two committed arrays were tried)")
-s.claim("An uncommitted array and a NumPy array follow a committed one", since="2026-11-26",
+        observed="; ".join(f"{name}: {out}" for name, out in outcomes.items()),
+        if_holds="JAX refused every mixture of devices.",
+        if_not="In JAX this is true of two *committed* arrays only.")
+s.claim("An uncommitted array and a NumPy array follow a committed one",
         holds=[*outcomes.values()][1:3] == [here, here],
         expected="both sums run on the second device",
-        observed=outcomes["NumPy + committed"])
+        observed=outcomes["NumPy + committed"],
+        if_holds="Both sums ran on the device of the committed operand.",
+        if_not="A sum did not run on the device of the committed operand.")
 
 # %% [markdown]
 # These are the rules ([JAX's page on
@@ -253,10 +258,12 @@ s.claim("An uncommitted array and a NumPy array follow a committed one", since="
 
 # %%
 add = jax.jit(lambda x, y: x + y)  # not called before
+operands = {"uncommitted + committed": (X, Z),
+            "NumPy + committed": (np.ones((2, 3), np.float32), Z)}
 with jax.transfer_guard("disallow"):
-    for name in ("uncommitted + committed", "NumPy + committed"):
+    for name, pair in operands.items():
         try:
-            add(*mixtures[name])
+            add(*pair)
             print(f"{name}: no copy")
         except RuntimeError as error:
             print(f"{name}: {str(error).split(': aval')[0]}")
@@ -285,8 +292,10 @@ def where(net):
     return {leaf.device for leaf in jax.tree.leaves(nnx.state(net))}
 
 print("before: parameters on", where(net), "output on", net(X).device)
+before = np.asarray(net(X))
 net = to(net, second)
 print("after:  parameters on", where(net), "output on", net(X).device)
+chex.assert_trees_all_close(np.asarray(net(X)), before, rtol=1e-2)
 
 # %% [markdown]
 # ::::{tab-set}
@@ -308,12 +317,13 @@ print("after:  parameters on", where(net), "output on", net(X).device)
 # device, JAX raises an error, as above. Two networks may be on two devices: call `to` for
 # each. To split *one* network over devices, see [splitting the model](model_parallelism).
 
-# %%
+# %% tags=["hide-input"]
 s.claim("A network computes where its parameters are", source="retelling in PyTorch",
         holds=where(net) == {second} == {net(X).device},
         expected="parameters and output on one device, the second",
         observed=f"parameters on {where(net)}, output on {net(X).device}",
-        since="2026-11-26")
+        if_holds="The output is where the parameters are.",
+        if_not="Parameters and output are on different devices.")
 
 # %% [markdown]
 # ## What a copy costs
@@ -335,27 +345,27 @@ s.table(times, title=f"{s.megabytes} MB of float32", base="sum, in place")
 for name, measured in times.items():
     s.fact(f"{name} bytes/s", host.nbytes / measured.median, unit="bytes/s", meaning=name)
 
-one_memory = {first.platform, second.platform} == {"cpu"}
+
+# %% tags=["slow", "hide-input"]
 slower = ratio(times["host to device"], times["sum, in place"])
 s.claim("Do not move data between devices more often than you must",
-        source="retelling in PyTorch", holds=slower.above(1), since="2026-11-26",
+        source="retelling in PyTorch", holds=slower.above(1), needs=["gpu"],
         expected="a copy to the device takes longer than a sum over the array there",
         observed=f"{slower} times as long",
-        cannot="both devices are in the host's memory" * one_memory)
+        if_holds=f"A copy to the device takes {slower} times as long as using it there.",
+        if_not=f"A copy to the device takes {slower} times as long as a sum over it.",
+        if_open="Between CPU devices, copies stay within one memory, so the figures above "
+        "say nothing about a GPU.")
 
 # %% [markdown]
 # A GPU has separate engines for copies (DMA, direct memory access). It can copy while it
-# computes, if the host does not wait for each copy. On the H200, [section
-# 8.3](auto_parallelism) measured a speedup of 1.13 (1.06 to 1.47).
+# computes, if the host does not wait for each copy ([section 8.3](auto_parallelism)).
 #
-# (JAX keeps the NumPy copy of an array, so each timed copy to the host uses a new array.)
-# Between CPU devices, these copies stay within one memory, so the figures say nothing about
-# a GPU. A GPU's own memory is far faster than the path from the host. One H200 read and
-# wrote its own memory at 4,131 GB/s (JAX 0.11.2, 2026-11-26). Everything from the host
+# (JAX keeps the NumPy copy of an array, so each timed copy to the host uses a new array.) A
+# GPU's own memory is far faster than the path from the host. Everything from the host
 # passes through a bus, usually PCIe, whose fifth generation carries less than 64 GB/s in
-# one direction (16 lanes of 32 Gbit/s). From NumPy's ordinary memory, 64 to 256 MB went to
-# the H200 at 4.1 to 6.1 GB/s, and came back at 0.9 to 1.6 GB/s (2026-11-27). Three rules
-# follow:
+# one direction (16 lanes of 32 Gbit/s), and NumPy's ordinary memory is slower still: see
+# the [table below](#one-gpu-beside-this-machine). Three rules follow:
 # - put the data on the GPU once, if it fits (Fashion-MNIST's training images are 47 MB);
 # - otherwise copy whole batches, as bytes rather than floats, while the GPU computes
 #   ([section 8.3](auto_parallelism));
@@ -420,30 +430,28 @@ with jax.default_matmul_precision("float32"):
     float32 = relative_error(jnp.dot(A, B))
 tf32, bf16 = (relative_error(rounded_dot(A, B, bits)) for bits in (10, 7))
 print(f"float32 {float32:.0e}, rounded to TF32 {tf32:.0e}, to bfloat16 {bf16:.0e}")
-print(f"the default on {first.platform}: {relative_error(jnp.dot(A, B)):.0e}")
+print(f"the default on {first.device_kind}: {relative_error(jnp.dot(A, B)):.0e}")
 
+# %% tags=["hide-input"]
 s.claim("TF32 is accurate to about three digits",
         holds=1e-4 < tf32 < 1e-3 and tf32 > 100 * float32,
         expected="a relative error of 1e-4 to 1e-3, over 100 times float32's",
-        observed=f"{tf32:.0e}, {tf32 / float32:.0f} times float32's", since="2026-11-26")
+        observed=f"{tf32:.0e}, {tf32 / float32:.0f} times float32's",
+        if_holds=f"Three digits are right: the error is {tf32:.0e}.",
+        if_not=f"The error of {tf32:.0e} is not between one and three digits from float32's.")
 
 # %% [markdown]
-# Training usually tolerates this error: with TF32, ResNet-18 came close to the book's
-# accuracy (.91 after four epochs, .92 and .93 in the book; one H200, JAX 0.11.2,
-# 2026-11-27). A test that compares with NumPy to six digits fails. In such a test, write
-# `with jax.default_matmul_precision("float32"):`, or set
-# `JAX_DEFAULT_MATMUL_PRECISION=float32`.
-#
-# What does lower precision gain? The same GPU computed a product of 8192 × 8192 matrices at
-# 371 TFLOP/s in TF32, and at 739 TFLOP/s in bfloat16. We did not measure full float32.
+# Training usually tolerates this error. A test that compares with NumPy to six digits fails.
+# In such a test, write `with jax.default_matmul_precision("float32"):`, or set
+# `JAX_DEFAULT_MATMUL_PRECISION=float32`. What lower precision gains depends on the
+# processor: compare the two rows of products in the table below. A CPU without units for
+# bfloat16 converts to float32, and may be slower.
 #
 # ## Compiling and autotuning
 # There are many GPU kernels for a product or a convolution. While XLA compiles for a GPU,
 # it runs several of them and keeps the fastest; this is called autotuning. Therefore
-# compiling takes longer than on a CPU. JAX compiles anew for each shape and type. On the
-# H200, LeNet's training step took 4.1 s to compile, and ResNet-18's 7.8 to 16.4 s,
-# depending on batch and precision (2026-11-26). A whole epoch as one program took 6.6 s for
-# LeNet, and 6.0 to 19.0 s for ResNet-18 (2026-11-27). Three rules follow:
+# compiling takes longer than on a CPU, seconds for a training step. JAX compiles anew for
+# each shape and type. Three rules follow:
 # - compile few programs. In the first cell of most sections, `programs` is how many
 #   programs it compiles at most. The last line of a run says how long compiling took;
 # - avoid changing shapes: drop the last, smaller batch;
@@ -453,90 +461,127 @@ s.claim("TF32 is accurate to about three digits",
 # Messages such as "Delay kernel timed out" come from autotuning and are harmless. When this
 # section runs as a script, they go to a file, and the last line names the file.
 # `XLA_FLAGS=--xla_gpu_autotune_level=0` turns autotuning off: compiling is faster and the
-# program may be slower (not measured here).
+# program may be slower.
 #
-# ## An H200 beside this machine
-# The table below compares one H200 with the machine that runs this section. The H200's
-# figures are from 2026-11-26, the difference of precisions and the compile time from
-# 2026-11-27 (JAX 0.11.2 with CUDA 13, driver 580.159.04). Compared with a CPU, a call takes
-# longer, products and memory are far faster, and compiling takes seconds. The queue is as
-# long ([section 8.2](async_computation)). On a CPU, `x + 1` looks slow compared with the
-# bandwidth in [section 8.0](performance_model), because each call writes to new memory.
+# ## One GPU beside this machine
+# The next cells measure what this page has told, on the machine that runs it.
 #
 # <details><summary>Predict: in which rows is a CPU better than the GPU?</summary>
 #
 # Calls are faster on a CPU, because there is no driver between Python and the program.
 # Compiling is faster, because XLA tries no kernels there. Large computations are faster on
-# the GPU. So a GPU needs large programs and few calls. `lax.scan` over an epoch shortened
-# LeNet's step of 256 images from 0.357 to 0.280 ms on the H200.
+# the GPU. So a GPU needs large programs and few calls.
 #
 # </details>
 
 # %% tags=["slow"]
-empty, multiply = jax.jit(lambda: jnp.zeros(())), jax.jit(jnp.matmul)
-gpu = first.platform == "gpu"
-n = 8192 if gpu else 2 * s.size
-
 def tera_flops(dtype):
-    C = jax.random.normal(jax.random.key(1), (n, n), dtype)
-    return 2e-12 * n**3 / min(measure(multiply, C, C, budget_s=0.5).values)
+    C = jnp.full((s.side, s.side), 0.01, dtype)
+    product = jax.jit(jnp.matmul)
+    return 2e-12 * s.side**3 / min(measure(product, C, C, budget_s=0.5).values)
 
+products = {dtype: tera_flops(dtype) for dtype in ("float32", "bfloat16")}
+for dtype, rate in products.items():
+    print(f"{dtype} product, {s.side} x {s.side}: {rate:.3g} TFLOP/s")
+
+# %% tags=["slow"]
+@jax.jit(donate_argnums=0)
+def add_in_place(x):
+    return x + 1
+
+big = jax.device_put(np.ones((s.big, 250_000), np.float32), first)
+new, took = jax.jit(lambda x: x + 1), {"new memory": [], "in place": []}
+jax.block_until_ready(new(big)), add_in_place(new(big))  # compiles
+for _ in range(s.rounds):
+    y = jax.block_until_ready(new(big))
+    for name, add in {"new memory": new, "in place": add_in_place}.items():
+        start = time.perf_counter()
+        out = jax.block_until_ready(add(y))
+        took[name].append(time.perf_counter() - start)
+rates = {name: 2 * big.nbytes / min(values) for name, values in took.items()}
+for name, rate in rates.items():
+    print(f"x + 1, {big.nbytes / 1e6:.0f} MB, {name}: {rate / 1e9:.0f} GB/s")
+
+# %% [markdown]
+# A result in new memory may have to wait for that memory: [section 8.2](async_computation)
+# shows how much. So the two rows may be far apart.
+
+# %% tags=["slow"]
+empty, A = jax.jit(lambda: jnp.zeros(())), jnp.full((s.size, s.size), 0.01)
+queued_s, waited_s = (measure(empty, wait=wait, budget_s=0.5).median
+                      for wait in ("end", "each"))
 start = time.perf_counter()
 jax.jit(lambda x: jnp.tanh(x @ x)).lower(A).compile()
 compile_s = time.perf_counter() - start
-big = jax.device_put(np.ones((1000 if gpu else s.megabytes, 250_000), np.float32), first)
-add_one = jax.jit(lambda x: x + 1)
-rate = 2 * big.nbytes / min(measure(add_one, big, budget_s=0.5).values)
-square = jax.device_put(np.ones((min(n, 4096),) * 2, np.float32), first)
-jax.block_until_ready(multiply(square, square))  # compiles
-queued, in_flight = [], 0
+
+multiply, C = jax.jit(jnp.matmul), jnp.ones((s.side, s.side))
+jax.block_until_ready(multiply(C, C))  # compiles
+results, in_flight = [], 0
 for _ in range(100):
-    queued.append(multiply(square, square))
-    in_flight = max(in_flight, pending(queued))
-jax.block_until_ready(queued)
+    results.append(multiply(C, C))
+    in_flight = max(in_flight, pending(results))
+print(f"an empty program: {1e6 * queued_s:.3g} µs queued,",
+      f"{1e6 * waited_s:.3g} µs waited for; compiling: {compile_s:.2g} s;",
+      f"in flight, of 100: {in_flight}")
+
+# %% tags=["slow", "hide-input"]
+A, B = jax.random.normal(jax.random.key(0), (2, s.size, s.size))
 highest = jnp.dot(A, B, precision="highest")
 default = float(jnp.linalg.norm(jnp.dot(A, B) - highest) / jnp.linalg.norm(highest))
-calls_us = [1e6 * measure(empty, wait=wait, budget_s=0.5).median for wait in ("end", "each")]
-
-s.grid(("", "one H200", f"{first.device_kind}, here"), [
-    ("an empty program, queued", "27 µs", f"{calls_us[0]:.3g} µs"),
-    ("the same, waited for", "55 µs", f"{calls_us[1]:.3g} µs"),
-    ("programs in flight, of 100 queued", "32", in_flight),
-    (f"float32 product ({n} here, 8192 there)", "371 TFLOP/s (TF32)",
-     f"{tera_flops('float32'):.3g} TFLOP/s"),
-    (f"bfloat16 product ({n} here, 8192 there)", "739 TFLOP/s",
-     f"{tera_flops('bfloat16'):.3g} TFLOP/s"),
-    (f"x + 1 ({big.nbytes / 1e6:.0f} MB here, 1 GB there)", "4,131 GB/s",
-     f"{rate / 1e9:.3g} GB/s"),
-    ("default precision differs from highest by", "3e-04", f"{default:.0e}"),
-    ("compiling a product with tanh", "0.52 s", f"{compile_s:.2g} s"),
-    ("memory that JAX reserves at its start", "75%", "75%" if gpu else "none"),
-], title="An H200 beside this machine")
+low, high = {"gpu": (1e-4, 2e-3)}.get(s.environment.backend, (-1, 1e-6))
 s.claim("Default precision is full float32 on a CPU, and TF32 on a GPU", source="JAX",
-        holds=1e-4 < default < 2e-3 if gpu else default < 1e-6, since="2026-11-26",
-        expected="on a CPU no difference from the highest precision, on a GPU 1e-4 to 2e-3",
-        observed=f"relative difference {default:.0e} on a {first.platform.upper()}")
+        holds=low < default < high,
+        expected="on a CPU the highest precision, on a GPU 1e-4 to 2e-3 from it",
+        observed=f"relative difference {default:.0e} on {first.device_kind}",
+        if_holds=f"Here the default is {default:.0e} from the highest precision.",
+        if_not=f"Here the default is {default:.0e} from the highest precision, which is "
+        "neither of the two.")
+
+# %% tags=["slow", "hide-input"]
+for name, value, unit, meaning in (
+    ("empty_queued_s", queued_s, "s", "an empty program, queued"),
+    ("empty_waited_s", waited_s, "s", "the same, waited for"),
+    ("float32_product", 1e12 * products["float32"], "FLOP/s", "float32 product"),
+    ("bfloat16_product", 1e12 * products["bfloat16"], "FLOP/s", "bfloat16 product"),
+    ("new_memory", rates["new memory"], "bytes/s", "x + 1 into new memory"),
+    ("in_place", rates["in place"], "bytes/s", "x + 1 in place"),
+    ("default_precision", default, "", "default precision from the highest"),
+    ("compile_product_s", compile_s, "s", "compiling a product with tanh"),
+    ("in_flight", in_flight, "", "programs in flight, of 100 queued")):
+    s.fact(name, value, unit=unit, meaning=meaning, in_table=True)
+s.on_one_gpu({meaning: name for name, meaning in {
+    "host to device": "copy from the host", "device to host": "copy to the host",
+    "sum, in place": "a sum over the same array", "empty_queued_s": "empty program, queued",
+    "empty_waited_s": "empty program, waited for", "float32_product": "float32 product",
+    "bfloat16_product": "bfloat16 product", "new_memory": "x + 1 into new memory",
+    "in_place": "x + 1 in place", "compile_product_s": "compiling a product with tanh",
+    "default_precision": "default precision from the highest",
+    "in_flight": "programs in flight, of 100"}.items()})
 
 # %% [markdown]
 # ## If the GPU is not faster
 # The retelling names three reasons: the GPU is not set up, data moves between CPU and GPU
-# too often, or the batch size is wrong. Check in this order. The figures are from one H200
-# (JAX 0.11.2, 2026-11-26).
+# too often, or the batch size is wrong. Check in this order. The figures are of kept
+# trainings on the same H200, which no cell of this page repeats:
+#
+# | | before | after |
+# |:--|--:|--:|
+# | 2. the first call of LeNet's step, and a later one | 4.1 s | 0.36 ms |
+# | 4. batches from the host and three programs; images on the GPU, one program | 2.1 ms | 0.36 ms |
+# | 5. ResNet-18 in bfloat16, 256 images a batch; 1024 (images/s) | 70,400 | 115,000 |
+# | 6. ResNet-18's step, 256 images, in TF32; in bfloat16 | 5.97 ms | 3.64 ms |
+# | 7. LeNet's step, 256 images, called in a loop; in one `lax.scan` | 0.357 ms | 0.280 ms |
 #
 # 1. **Does JAX use it?** Look at `jax.devices()`, or call `require_gpu()`.
-# 2. **Do you time compiling?** Leave out the first call. LeNet's step took 4.1 s to
-#    compile, and then 0.36 ms.
-# 3. **Is the whole step one program?** Put one `jit` around it. Even an empty program took
-#    55 µs from the call to its end, so a step of many small programs is slow on any GPU.
+# 2. **Do you time compiling?** Leave out the first call.
+# 3. **Is the whole step one program?** Put one `jit` around it. Even an empty program takes
+#    tens of microseconds, so a step of many small programs is slow on any GPU.
 # 4. **Does data come from the host in each step?** Use a transfer guard, or
-#    `jaxperf watch`. LeNet's step took 2.1 ms with batches from the host and three
-#    programs. With the images on the GPU and one program, it took 0.36 ms.
-# 5. **Is the batch too small?** Double it, and see whether the images/s rise. ResNet-18 in
-#    bfloat16 trained 70,400 images/s with 256 images, and 115,000 with 1024.
-# 6. **Is the precision higher than you need?** ResNet-18's step with 256 images took 5.97
-#    ms in TF32 and 3.64 ms in bfloat16.
+#    `jaxperf watch`.
+# 5. **Is the batch too small?** Double it, and see whether the images/s rise.
+# 6. **Is the precision higher than you need?**
 # 7. **Is the model small?** Then Python's calls take the time, and a GPU cannot shorten
-#    them. [Section 8.0](performance_model) shows how to tell.
+#    them. [Section 8.0](performance_model) shows how to tell; `lax.scan` makes fewer.
 #
 # ## Summary
 # - `jax.devices()` shows what JAX uses. Make a program that needs a GPU stop without one.
@@ -593,18 +638,13 @@ print("device_put(X) + Z runs on", (jax.device_put(X) + Z).device)
 # Is it compiled again?
 
 # %% tags=["answer"]
-compiled = {"programs": 0}
-
-def note(event, duration_secs, **details):
-    compiled["programs"] += event.endswith("backend_compile_duration")
-
-jax.monitoring.register_event_duration_secs_listener(note)
 double = jax.jit(lambda x: x * 2)
 fresh, loaded = jnp.ones(1234), jax.device_put(jnp.ones(1234), jax.devices()[0])
-compiled["programs"] = 0
-for name, x in {"fresh": fresh, "loaded": loaded, "loaded again": loaded}.items():
-    double(x)
-    print(f"{name}: {compiled['programs']} programs compiled so far")
+with watch_compilation() as log:
+    for name, x in {"fresh": fresh, "loaded": loaded, "again": loaded}.items():
+        double(x)
+        print(f"{name}: {log.programs} programs compiled so far")
+compiled = log.programs
 
 # %% [markdown]
 # <details><summary>Answer</summary>
