@@ -45,14 +45,14 @@ from jaxperf.measure.keep_awake import cores_awake
 from jaxperf.result import Measurement, both, ratio, ratio_of
 from jaxperf.section import section
 
-s = section("8.2", programs=90, cpu_devices=2, rounds=9, calls=1000, size=2000, side=2000,
-            large=700, largest=2**24, queued=500, batches=36, batch_size=256, window=2,
-            gpu={"side": 10_000, "large": 8192, "largest": 2**28, "queued": 4096,
-                 "batch_size": 4096},
-            smoke={"rounds": 6, "calls": 60, "size": 500, "side": 1000, "large": 200,
-                   "largest": 2**18, "batches": 4, "batch_size": 32},
-            full={"rounds": 15, "batches": 100, "batch_size": 1024})
-x = jax.random.uniform(jax.random.key(0), (s.side, s.side))
+s = section("8.2", programs=90, cpu_devices=2, rounds=9, calls=1000, size=2000,
+            side=2000, large=700, largest=24, queued=500, batches=36,
+            examples=256, gpu={"side": 10_000, "large": 8192, "largest": 28,
+                               "queued": 4096, "examples": 4096},
+            smoke={"rounds": 6, "calls": 60, "size": 500, "side": 500,
+                   "large": 200, "largest": 18, "batches": 4, "examples": 32},
+            full={"rounds": 15, "batches": 100, "examples": 1024})
+x = jnp.full((s.side, s.side), 0.5)
 
 # %% [markdown]
 # ## 8.2.1 Asynchronous computation in JAX
@@ -143,15 +143,17 @@ s.table([Measurement("queued", "s", product.queued_s),
 # %% tags=["slow", "hide-input"]
 s.claim("y = nd.dot(x, x).sum() returns before y is computed",
         holds=both(product.asynchronous, product.queued_share.below(0.5)),
-        expected="y is not ready when the call returns, under half of the time is over",
+        expected="y is not ready when the call returns, under half of the "
+        "time is over",
         observed=f"ready after {sum(product.ready)} of {s.rounds} calls; "
-                 f"{product.queued_share} of the time is over",
-        source="section 8.2.1",
-        if_holds="The call returned long before the value existed, as in the book.",
-        if_not="Here the value existed when the call returned. Either the back end computes "
-               "in the calling thread (exercise 2), or queueing takes most of the time.",
-        if_open="In this run, some calls returned early and others did not. Other programs "
-                "may have taken the core from Python meanwhile.")
+        f"{product.queued_share} of the time is over", source="section 8.2.1",
+        if_holds="The call returned long before the value existed, as in the "
+        "book.",
+        if_not="Here the value existed when the call returned. Either the "
+        "back end computes in the calling thread (exercise 2), or queueing "
+        "takes most of the time.",
+        if_open="In this run, some calls returned early and others did not. "
+        "Other programs may have taken the core from Python meanwhile.")
 
 # %% [markdown]
 # <details><summary>Predict: is the call <code>x + 1</code> asynchronous for arrays of every
@@ -196,7 +198,8 @@ s.grid(("elements", "ready when the call returned", "call, µs",
 
 # %% tags=["slow"]
 dot = jax.jit(lambda x: x @ x)
-work = {"large": (jnp.ones((s.large,) * 2), 20), "tiny": (jnp.ones((10, 10)), 100)}
+work = {"large": (jnp.ones((s.large, s.large)), 20),
+        "tiny": (jnp.ones((10, 10)), 100)}
 
 def products(name, pause):
     """Queue products, with a pause before each: a slower front end."""
@@ -209,10 +212,10 @@ def products(name, pause):
     return y
 
 call_s = interleaved({"": lambda: dot(work["tiny"][0])}, count=9)[""].median
-times = interleaved(
-    {f"{name}, {pace} front end": partial(products, name, pause) for name in work
-     for pace, pause in {"fast": 0, "slow": 9 * call_s}.items()},
-    count=2 * s.rounds, loops=1)
+paces = {"fast": 0, "slow": 9 * call_s}
+times = interleaved({f"{name}, {pace} front end": partial(products, name, pause)
+                     for name in work for pace, pause in paces.items()},
+                    count=2 * s.rounds, loops=1)
 s.table(times, title="A loop of products that waits once", fold=True)
 
 # %% tags=["slow", "hide-input"]
@@ -225,11 +228,12 @@ s.claim("The front end's speed hardly matters to the whole program",
         observed=f"large {large_ratio} times as long, tiny {tiny_ratio} times",
         source="section 8.2.1",
         if_holds="Here neither loop was slowed down much.",
-        if_not=f"The slow front end made the loop of large products {large_ratio} times "
-               f"as long, and the loop of tiny products {tiny_ratio} times. The book's "
-               "sentence needs its second half: *as long as the back end has enough to do*.",
-        if_open=f"Large products took {large_ratio} times as long, tiny products "
-                f"{tiny_ratio} times; one interval contains the bound.")
+        if_not="The slow front end made the loop of large products "
+        f"{large_ratio} times as long, and the loop of tiny products "
+        f"{tiny_ratio} times. The book's sentence needs its second half: *as "
+        "long as the back end has enough to do*.",
+        if_open=f"Large products took {large_ratio} times as long, tiny "
+        f"products {tiny_ratio} times; one interval contains the bound.")
 
 # %% [markdown]
 # A network of many small operations does not give the back end enough to do. The remedy is
@@ -307,7 +311,9 @@ s.claim("What turns an array into something else makes the front end wait",
 y = jnp.dot(x, x).sum().block_until_ready()
 cells = {
     "block_until_ready()": lambda: jnp.dot(x, x).sum().block_until_ready(),
-    "two products": lambda: jax.block_until_ready((jnp.dot(x, x), jnp.dot(x, x))),
+    "two products": lambda: jax.block_until_ready(
+        (jnp.dot(x, x), jnp.dot(x, x))
+    ),
     "np.asarray": lambda: np.asarray(jnp.dot(x, x)),
     "norm, item()": lambda: jnp.linalg.norm(jnp.dot(x, x)).item(),
     "print after waiting": lambda: str(y),
@@ -321,14 +327,18 @@ s.table(times, title=f"Until each way of waiting returns, {s.side} × {s.side}",
 # %% tags=["slow", "hide-input"]
 waited = times["block_until_ready()"].median
 converted = ratio(times["if y > 0"], times["block_until_ready()"])
-s.claim("A way of waiting that converts takes as long, where the computation is long",
-        holds=converted.at_most(1.15),
+s.claim("A way of waiting that converts takes as long, where the computation "
+        "is long", holds=converted.at_most(1.15),
         observed=f"if y > 0 takes {converted} times as long",
-        expected="if y > 0 takes at most 1.15 times as long as block_until_ready",
-        cannot="" if waited > 1e-3 else f"the computation takes {1e6 * waited:.0f} µs here",
+        expected="if y > 0 takes at most 1.15 times as long as "
+        "block_until_ready",
+        cannot=""
+               if waited > 0.001
+               else f"the computation takes {1000000.0 * waited:.0f} µs here",
         if_holds="The conversion did not show beside the product.",
         if_not="The conversion took a visible part of the time.",
-        if_open="This run cannot tell the conversion from other programs on the machine.")
+        if_open="This run cannot tell the conversion from other programs on "
+        "the machine.")
 
 # %% [markdown]
 # ### There is no `waitall`
@@ -395,14 +405,15 @@ s.grid(("candidate", *queue_work),
 
 # %% tags=["hide-input"]
 all_three = [name for name, done in waited.items() if all(done)]
-s.claim("One call waits for everything that was queued before it, as waitall does",
-        holds=None if all_three else False,
+s.claim("One call waits for everything that was queued before it, as waitall "
+        "does", holds=None if all_three else False,
         expected="a candidate waits in all three columns",
-        observed=f"{len(all_three)} of {len(waited)} do", source="section 8.2.2",
+        observed=f"{len(all_three)} of {len(waited)} do",
+        source="section 8.2.2",
         cannot="" if other != jax.devices()[0] else "there is one device only",
         if_holds="", if_not="None of the three replaces `waitall`.",
-        if_open="A candidate that waited in all three columns may have been lucky: the work "
-                "may have ended while it was called.")
+        if_open="A candidate that waited in all three columns may have been "
+        "lucky: the work may have ended while it was called.")
 
 # %% [markdown]
 # Read the table row by row. `effects_barrier` promises only side effects, such as
@@ -468,11 +479,13 @@ except Exception as error:
 del y, after  # whoever waits for all arrays would get the error again
 
 # %% tags=["hide-input"]
-s.claim("An error appears where Python waits, not where the failing work was queued",
-        holds=line == 3, expected="the call returns, and block_until_ready raises",
+s.claim("An error appears where Python waits, not where the failing work was "
+        "queued", holds=line == 3,
+        expected="the call returns, and block_until_ready raises",
         observed=f"line {line} raises",
         if_holds="The error came in the line that waits.",
-        if_not="Here the work had failed before Python reached the line that waits.")
+        if_not="Here the work had failed before Python reached the line that "
+        "waits.")
 
 # %% [markdown]
 # If an error seems to come from a harmless line, wait with `jax.block_until_ready` after
@@ -552,10 +565,16 @@ for line in sys.stdin:  # a round
 """
 
 # %% tags=["slow"]
-KEEP = {"MALLOC_MMAP_THRESHOLD_": f"{2**25}", "MALLOC_TRIM_THRESHOLD_": f"{2**30}",
-        "MALLOC_TOP_PAD_": f"{2**26}"}
-settings = {"as installed": {}, "kept": KEEP,
-            "given back": {"MALLOC_MMAP_THRESHOLD_": f"{2**17}"}, "in place": {}}
+settings = {
+    "as installed": {},
+    "kept": {
+        "MALLOC_MMAP_THRESHOLD_": f"{2**25}",
+        "MALLOC_TRIM_THRESHOLD_": f"{2**30}",
+        "MALLOC_TOP_PAD_": f"{2**26}",
+    },
+    "given back": {"MALLOC_MMAP_THRESHOLD_": f"{2**17}"},
+    "in place": {},
+}
 
 def start_loops(name):
     arguments = [str(s.size), "20", str(int(name == "in place"))]
@@ -564,6 +583,7 @@ def start_loops(name):
         stdin=subprocess.PIPE, stdout=subprocess.PIPE,
         env=os.environ | settings[name] | {"JAX_PLATFORMS": "cpu"})
 
+# %% tags=["slow"]
 children = {name: start_loops(name) for name in settings}
 rounds = {name: [] for name in settings}
 for _ in range(1 + s.rounds):  # the first round compiles
@@ -581,9 +601,18 @@ for name, figures in rounds.items():
     rows.append((name, f"{1e3 * np.median(waiting):.3g}",
                  f"{1e3 * np.median(once):.3g}", ratio_of(waiting / once),
                  f"{np.mean(faults):,.0f}", f"{np.mean(faults_once):,.0f}"))
-s.grid(("memory", "ms, waiting", "ms, once", "waiting / once",
-        "page faults, waiting", "page faults, once"), rows,
-       title=f"One turn of y = x + 1, {s.size} × {s.size}: time and page faults")
+s.grid(
+    (
+        "memory",
+        "ms, waiting",
+        "ms, once",
+        "waiting / once",
+        "page faults, waiting",
+        "page faults, once",
+    ),
+    rows,
+    title=f"One turn of y = x + 1, {s.size} × {s.size}: time and page faults",
+)
 
 # %% tags=["slow", "hide-input"]
 as_installed, in_place = (turn[name][0] / turn[name][2]
@@ -593,34 +622,48 @@ mapped = ratio_of(turn["given back"][0] / turn["kept"][0])
 memory_s = ratio_of(as_installed / in_place)
 installed_faults = f"{np.mean(turn['as installed'][1]):,.0f}"
 s.claim("Asynchronous computation improves performance", holds=at_book.above(1),
-        expected="at the book's size, the synchronous loop takes longer as installed",
-        observed=f"{at_book} times as long (in the book 2.1)", source="section 8.2.3",
-        needs=["size"], if_holds=f"Waiting in each turn made the loop {at_book} times as "
+        expected="at the book's size, the synchronous loop takes longer as "
+        "installed", observed=f"{at_book} times as long (in the book 2.1)",
+        source="section 8.2.3", needs=["size"],
+        if_holds=f"Waiting in each turn made the loop {at_book} times as "
         "long. The next two sentences say why.",
-        if_not=f"Waiting in each turn did not make the loop longer: {at_book} times.",
-        if_open=f"Waiting in each turn made the loop {at_book} times as long, so at this "
-        "size the run cannot tell the two loops apart.")
-s.claim("An array whose memory comes from the system costs more than the addition",
-        holds=mapped.above(2), observed=f"{mapped} times as long", needs=["size"],
-        expected="given back in each turn, the loop takes over twice as long as kept",
-        cannot="" if sys.platform == "linux" else "the three variables are glibc's",
-        if_holds=f"Memory decides: with every array given back, the same loop takes "
-        f"{mapped} times as long.",
-        if_not="Here, mapping and clearing pages takes less time than the addition.",
+        if_not=f"Waiting in each turn did not make the loop longer: {at_book} "
+        "times.",
+        if_open=f"Waiting in each turn made the loop {at_book} times as long, "
+        "so at this size the run cannot tell the two loops apart.")
+
+# %% tags=["slow", "hide-input"]
+s.claim("An array whose memory comes from the system costs more than the "
+        "addition", holds=mapped.above(2), observed=f"{mapped} times as long",
+        needs=["size"],
+        expected="given back in each turn, the loop takes over twice as long "
+        "as kept",
+        cannot=""
+               if sys.platform == "linux"
+               else "the three variables are glibc's",
+        if_holds="Memory decides: with every array given back, the same loop "
+        f"takes {mapped} times as long.",
+        if_not="Here, mapping and clearing pages takes less time than the "
+        "addition.",
         if_open="This run does not show what mapping and clearing pages costs.")
-s.claim("As installed, memory adds to what waiting costs", holds=memory_s.above(1),
-        expected="the factor waiting / once is larger as installed than in place",
-        observed=f"{at_book} as installed, {without_memory} in place", needs=["size"],
-        if_holds=f"In place, waiting costs a factor of {without_memory} only. The rest of "
-        f"the factor as installed is memory, with {installed_faults} page faults in each "
-        "turn that waits.",
-        if_not=f"As installed, waiting costs no larger factor than in place "
-        f"({without_memory}): in this process the C library kept the memory, with "
-        f"{installed_faults} page faults in each turn that waits. Another process may be "
-        "less lucky.",
-        if_open=f"In place, waiting costs a factor of {without_memory}, and this run cannot "
-        f"tell it from the factor as installed, which had {installed_faults} page faults "
-        "in each turn that waits. The C library decides that anew in each process.")
+
+# %% tags=["slow", "hide-input"]
+s.claim("As installed, memory adds to what waiting costs",
+        holds=memory_s.above(1),
+        expected="the factor waiting / once is larger as installed than in "
+        "place", observed=f"{at_book} as installed, {without_memory} in place",
+        needs=["size"],
+        if_holds=f"In place, waiting costs a factor of {without_memory} only. "
+        "The rest of the factor as installed is memory, with "
+        f"{installed_faults} page faults in each turn that waits.",
+        if_not="As installed, waiting costs no larger factor than in place "
+        f"({without_memory}): in this process the C library kept the memory, "
+        f"with {installed_faults} page faults in each turn that waits. "
+        "Another process may be less lucky.",
+        if_open=f"In place, waiting costs a factor of {without_memory}, and "
+        "this run cannot tell it from the factor as installed, which had "
+        f"{installed_faults} page faults in each turn that waits. The C "
+        "library decides that anew in each process.")
 
 # %% [markdown]
 # The loop that waits frees one array and makes the next, turn by turn. The loop that does
@@ -654,7 +697,7 @@ s.claim("As installed, memory adds to what waiting costs", holds=memory_s.above(
 def add_in_place(z):
     return z + 1
 
-sizes = [int(n) for n in 2 ** np.arange(10, np.log2(s.largest) + 0.5)]
+sizes = [int(n) for n in 2 ** np.arange(10, s.largest + 1)]
 held = {n: jnp.zeros(n) for n in sizes}
 turns = {n: min(200, max(10, 2**27 // n)) for n in sizes}
 
@@ -665,10 +708,14 @@ def loop(n, wait):
             held[n].block_until_ready()
     return held[n]
 
-loops = {(n, wait): partial(loop, n, wait) for n in sizes for wait in (True, False)}
+loops = {
+    (n, wait): partial(loop, n, wait) for n in sizes for wait in (True, False)
+}
 measured = interleaved(loops, count=s.rounds, loops=1)
-waiting, once = ({n: np.array(measured[n, wait].values) / turns[n] for n in sizes}
-                 for wait in (True, False))
+waiting, once = (
+    {n: np.array(measured[n, wait].values) / turns[n] for n in sizes}
+    for wait in (True, False)
+)
 
 # %% [markdown]
 # The model's numbers come from every other size, the *fitted* ones:
@@ -685,27 +732,38 @@ t1 = median_once[fitted[0]]
 back_end = [n for n in fitted if median_once[n] > 2 * t1] or fitted[-1:]
 
 def t2(n):
-    return np.interp(n, [0, *back_end], [0, *(median_once[m] for m in back_end)])
+    return np.interp(
+        n, [0, *back_end], [0, *(median_once[m] for m in back_end)]
+    )
 
-extra = np.median([waiting[n] - once[n] - t1 for n in back_end], axis=0)  # a round
+# a round
+extra = np.median([waiting[n] - once[n] - t1 for n in back_end], axis=0)
 t3 = ratio_of(extra)
-crossover = next((n for n in np.geomspace(1, sizes[-1], 1000) if t2(n) > t1), sizes[-1])
+crossover = next(
+    (n for n in np.geomspace(1, sizes[-1], 1000) if t2(n) > t1), sizes[-1]
+)
 for name, seconds in {"t1": t1, "t2 of the largest": t2(sizes[-1])}.items():
     print(f"{name}: {1e6 * seconds:.1f} µs")
-print(f"t3: {1e6 * t3.median:.1f} µs, {1e6 * t3.low:.1f} to {1e6 * t3.high:.1f}")
+print(
+    f"t3: {1e6 * t3.median:.1f} µs, {1e6 * t3.low:.1f} to {1e6 * t3.high:.1f}"
+)
 print(f"t2 = t1 at {crossover:,.0f} elements")
 
 # %% tags=["slow", "hide-input"]
-s.fact("t1_s", t1, unit="s", meaning="t1, to queue the addition", basis="fitted")
+s.fact("t1_s", t1, unit="s", meaning="t1, to queue the addition",
+       basis="fitted")
 s.fact("t3_s", t3.median, unit="s", meaning="t3, to learn that it is ready",
        basis="fitted")
 s.fact("crossover_elements", crossover, meaning="elements at which t2 = t1",
        basis="fitted")
 s.say(t3.above(0),
-      if_holds=f"In this run, $t_3$ can be measured, and is {t3.median / t1:.1f} times as "
-      "long as $t_1$. Most of it is the time to wake threads that wait.",
-      if_not="$t_3$ is below what this run can measure: its interval includes 0 or less.",
-      if_open="$t_3$ is below what this run can measure: its interval includes 0.")
+      if_holds="In this run, $t_3$ can be measured, and is "
+      f"{t3.median / t1:.1f} times as long as $t_1$. Most of it is the time "
+      "to wake threads that wait.",
+      if_not="$t_3$ is below what this run can measure: its interval includes "
+      "0 or less.",
+      if_open="$t_3$ is below what this run can measure: its interval "
+      "includes 0.")
 
 # %% [markdown]
 # Now the model predicts both loops at the sizes that it has *not* seen. The row that counts
@@ -733,51 +791,78 @@ nearest = min(unseen, key=lambda n: abs(np.log(n / crossover)))
 worst_at = max(off, key=lambda n: max(map(abs, off[n])))
 worst, at_crossover = (max(off[n], key=abs) for n in (worst_at, nearest))
 s.fact("prediction_error_crossover", at_crossover, basis="predicted",
-       meaning=f"error of the predicted times at {nearest:,} elements, by the crossover")
+       meaning=f"error of the predicted times at {nearest:,} elements, by the "
+       "crossover")
 s.fact("prediction_error_worst", worst, basis="predicted",
-       meaning=f"largest error of the predicted times, at {worst_at:,} elements")
-s.claim("n calls take n (t1 + t2 + t3) synchronously, and t1 + n t2 + t3 asynchronously",
-        holds=max(abs(worst), abs(at_crossover)) <= 0.25, basis="predicted",
-        expected="with max(t1, t2) for t2, at most 25% off at every size not fitted",
-        observed=f"{at_crossover:+.0%} at the crossover, {worst:+.0%} at {worst_at:,}",
-        source="section 8.2.3",
-        if_holds=f"Three numbers predict all loops: the largest error is {worst:+.0%}, and "
-        f"next to the crossover it is {at_crossover:+.0%}.",
-        if_not=f"Three numbers were too few in this run. Next to the crossover the model is "
-        f"{at_crossover:+.0%} off, and at {worst_at:,} elements {worst:+.0%}. It takes $t_1$ "
-        "and $t_3$ for the same at every size. But a thread that has slept for longer takes "
-        "longer to wake (exercise 4), a large array needs several threads, and other "
+       meaning=f"largest error of the predicted times, at {worst_at:,} "
+       "elements")
+
+# %% tags=["slow", "hide-input"]
+s.claim("n calls take n (t1 + t2 + t3) synchronously, and t1 + n t2 + t3 "
+        "asynchronously", holds=max(abs(worst), abs(at_crossover)) <= 0.25,
+        basis="predicted",
+        expected="with max(t1, t2) for t2, at most 25% off at every size not "
+        "fitted",
+        observed=f"{at_crossover:+.0%} at the crossover, {worst:+.0%} at "
+        f"{worst_at:,}", source="section 8.2.3",
+        if_holds="Three numbers predict all loops: the largest error is "
+        f"{worst:+.0%}, and next to the crossover it is {at_crossover:+.0%}.",
+        if_not="Three numbers were too few in this run. Next to the crossover "
+        f"the model is {at_crossover:+.0%} off, and at {worst_at:,} elements "
+        f"{worst:+.0%}. It takes $t_1$ and $t_3$ for the same at every size. "
+        "But a thread that has slept for longer takes longer to wake "
+        "(exercise 4), a large array needs several threads, and other "
         "programs may take a core.")
 dearest = max(unseen, key=lambda n: np.median(waiting[n] / once[n]))
 most = ratio_of(waiting[dearest] / once[dearest])
-s.claim("Waiting for each result costs time where t2 is not much larger than t1 + t3",
-        holds=most.above(1), observed=f"{most} times as long, {dearest:,} elements",
+
+# %% tags=["slow", "hide-input"]
+s.claim("Waiting for each result costs time where t2 is not much larger than "
+        "t1 + t3", holds=most.above(1),
+        observed=f"{most} times as long, {dearest:,} elements",
         expected="longer at the size where it costs the most",
-        if_holds=f"Waiting costs most at {dearest:,} elements: the loop takes {most} times "
-        "as long.", if_not="Waiting cost nothing at any size.",
-        if_open=f"Even where it costs most, waiting costs a factor of {most}: this run "
-        "cannot tell.")
+        if_holds=f"Waiting costs most at {dearest:,} elements: the loop takes "
+        f"{most} times as long.", if_not="Waiting cost nothing at any size.",
+        if_open=f"Even where it costs most, waiting costs a factor of {most}: "
+        "this run cannot tell.")
 
 # %% tags=["slow", "hide-input"]
 fig, (left, right) = plt.subplots(1, 2, figsize=(7.6, 3.2))
 line = np.geomspace(sizes[0], sizes[-1], 300)
 for i, (name, values) in enumerate({"waiting": waiting, "once": once}.items()):
-    left.plot(line, [1e6 * predicted(n)[i] for n in line], color=f"C{i}", label=name)
-    left.plot(sizes, [1e6 * np.median(values[n]) for n in sizes], "o", color=f"C{i}", ms=4)
+    left.plot(
+        line, [1e6 * predicted(n)[i] for n in line], color=f"C{i}", label=name
+    )
+    left.plot(
+        sizes,
+        [1e6 * np.median(values[n]) for n in sizes],
+        "o",
+        color=f"C{i}",
+        ms=4,
+    )
 right.plot(line, [predicted(n)[0] / predicted(n)[1] for n in line], color="C2")
+
+# %% tags=["slow", "hide-input"]
 for group, fill in ((fitted, "C2"), (unseen, "none")):
-    right.plot(group, [np.median(waiting[n] / once[n]) for n in group], "o", color="C2",
-               ms=5, mfc=fill)
+    right.plot(
+        group,
+        [np.median(waiting[n] / once[n]) for n in group],
+        "o",
+        color="C2",
+        ms=5,
+        mfc=fill,
+    )
 for ax in (left, right):
     ax.axvline(crossover, color="0.6", lw=1, ls=":")
     ax.set(xscale="log", xlabel="elements")
 left.set(yscale="log", ylabel="µs per turn")
 left.legend()
 right.set(ylabel="waiting / once", ylim=(0.8, None))
-s.figure(fig, "Lines are the model, points are measured, and hollow points were not fitted. "
-         "The dotted line marks the crossover, where $t_2 = t_1$.",
-         alt="Left: time of a turn over the number of elements, for both loops. Right: the "
-         "factor that waiting costs.")
+s.figure(fig,
+         "Lines are the model, points are measured, and hollow points were "
+         "not fitted. The dotted line marks the crossover, where $t_2 = t_1$.",
+         alt="Left: time of a turn over the number of elements, for both "
+         "loops. Right: the factor that waiting costs.")
 
 # %% [markdown]
 # **The rule:** where memory plays no part, waiting costs about $t_1 + t_3$ per turn. Compare
@@ -807,7 +892,8 @@ s.claim("A loop inside one program saves most of t1", holds=saving.above(2),
         observed=f"{saving} times as long",
         if_holds="Most of the loop outside was calls.",
         if_not="Here, calls were less than half of the loop outside.",
-        if_open="The interval contains the bound: calls were about half of the loop.")
+        if_open="The interval contains the bound: calls were about half of "
+        "the loop.")
 
 # %% [markdown]
 # ## 8.2.4 The impact of asynchronous computation on memory
@@ -829,13 +915,14 @@ depth = max(in_flight)
 print(f"of 100 queued products, at most {depth} were in flight")
 
 # %% tags=["hide-input"]
-s.fact("inflight_depth", depth, meaning="most computations in flight, of 100 queued")
-s.claim("Without synchronization, the front end hands over all computations at once",
-        holds=depth >= 100, expected="all of 100 are in flight",
+s.fact("inflight_depth", depth,
+       meaning="most computations in flight, of 100 queued")
+s.claim("Without synchronization, the front end hands over all computations "
+        "at once", holds=depth >= 100, expected="all of 100 are in flight",
         observed=f"{depth} at most", source="section 8.2.4",
         if_holds="The front end can run ahead as far as it likes.",
-        if_not=f"The front end runs ahead, but at most {depth} computations are in flight. "
-        "Then the next call waits until one has ended.")
+        if_not=f"The front end runs ahead, but at most {depth} computations "
+        "are in flight. Then the next call waits until one has ended.")
 
 # %% [markdown]
 # XLA's CPU client allows 32 computations in flight. So at most 32 batches wait in the
@@ -861,8 +948,8 @@ def data_iter(make, batches=s.batches, show=True):
 def drawn(i):
     """Batch number i, drawn by the back end, as in the book."""
     key = jax.random.fold_in(jax.random.key(0), i)
-    X = jax.random.normal(key, (s.batch_size, 512))
-    return X, jnp.ones(s.batch_size)
+    X = jax.random.normal(key, (s.examples, 512))
+    return X, jnp.ones(s.examples)
 
 for X, y in data_iter(drawn):
     pass
@@ -919,8 +1006,8 @@ def step(params, X, y):
 def get_mem():
     return psutil.Process().memory_info().rss / 1e6  # MB
 
-def hold_back(outputs, wait, window=s.window):
-    """Wait for the last output, for the one `window` steps before, or for none."""
+def hold_back(outputs, wait, window=2):
+    """Wait for the last output, the one `window` steps before, or none."""
     lag = {"each": 0, "window": window, "never": len(outputs)}[wait]
     if lag < len(outputs):
         outputs[-1 - lag].item()
@@ -980,11 +1067,11 @@ for wait in ("each", "never"):
 
 # %%
 stored = np.random.default_rng(0).standard_normal(
-    (8, s.batch_size, 512), np.float32)
+    (8, s.examples, 512), np.float32)
 
 def from_host(i):
     X = stored[i % 8].copy()  # takes new memory, as a loader does
-    return jax.device_put((X, np.ones(s.batch_size, np.float32)))
+    return jax.device_put((X, np.ones(s.examples, np.float32)))
 
 @jax.jit
 def mean_output(params, X):
@@ -1020,17 +1107,23 @@ for _ in range(6):  # rounds
     for task, wait in random.sample(list(runs), len(runs)):
         runs[task, wait].append(watch(task, wait))
 
+# %% tags=["slow"]
 def measurements(task, unit, value):
-    return {wait: Measurement(wait, unit, tuple(map(value, done)), rounds="runs")
-            for (which, wait), done in runs.items() if which is task}
+    return {
+        wait: Measurement(wait, unit, tuple(map(value, done)), rounds="runs")
+        for (which, wait), done in runs.items()
+        if which is task
+    }
 
 def peak(run):
     return max(run[1].increase_bytes, 4096)  # no growth counts as a page
 
 times = measurements(train, "s", lambda run: run[0])
 peaks = measurements(train, "bytes", peak)
-batch = f"{s.batches} batches of {s.batch_size} from the host"
-s.table(peaks, title=f"Training, {batch}: peak memory above the start", base="each")
+batch = f"{s.batches} batches of {s.examples} from the host"
+s.table(
+    peaks, title=f"Training, {batch}: peak memory above the start", base="each"
+)
 s.table(times, title=f"Training, {batch}: time", base="each")
 
 # %% tags=["slow", "hide-input"]
@@ -1041,46 +1134,63 @@ for wait in ("never", "window", "each"):
     ax.plot(memory.seconds, above, label=wait)
 ax.set(xlabel="seconds", ylabel="MB above the start", ylim=(0, None))
 ax.legend()
-s.figure(fig, "Memory during one training of each kind. Memory that the C library keeps for "
-         "later counts, too, so a curve need not fall when arrays are freed.",
-         alt="Memory above the start over time, for waiting never, with a window, and in each step.")
+s.figure(fig,
+         "Memory during one training of each kind. Memory that the C library "
+         "keeps for later counts, too, so a curve need not fall when arrays "
+         "are freed.",
+         alt="Memory above the start over time, for waiting never, with a "
+         "window, and in each step.")
 
 # %% tags=["slow", "hide-input"]
 more_memory = ratio(peaks["never"], peaks["each"])
 window_memory = ratio(peaks["window"], peaks["never"])
 outputs = measurements(predict, "bytes", peak)
 more_predicting = ratio(outputs["never"], outputs["each"])
-time_cost, window_cost = (ratio(times[way], times["never"]) for way in ("each", "window"))
-s.claim("Training without synchronization takes more memory", holds=more_memory.above(1),
-        expected="a higher peak", observed=f"{more_memory} times the peak",
-        source="section 8.2.4", if_holds=f"Never waiting took {more_memory} times the "
-        "memory, as the book's text says.",
-        if_not=f"Never waiting took no more memory: {more_memory} times the peak.",
-        if_open=f"Never waiting took {more_memory} times the memory, so this run decides "
-        "nothing. Either few batches waited in the queue, or the memory of the step itself "
-        "varies by more than they take.")
+time_cost, window_cost = (
+    ratio(times[way], times["never"]) for way in ("each", "window")
+)
+s.claim("Training without synchronization takes more memory",
+        holds=more_memory.above(1), expected="a higher peak",
+        observed=f"{more_memory} times the peak", source="section 8.2.4",
+        if_holds=f"Never waiting took {more_memory} times the memory, as the "
+        "book's text says.",
+        if_not=f"Never waiting took no more memory: {more_memory} times the "
+        "peak.",
+        if_open=f"Never waiting took {more_memory} times the memory, so this "
+        "run decides nothing. Either few batches waited in the queue, or the "
+        "memory of the step itself varies by more than they take.")
+
+# %% tags=["slow", "hide-input"]
 s.claim("Predicting without synchronization takes more memory",
         holds=more_predicting.above(1), expected="a higher peak",
         observed=f"{more_predicting} times the peak", source="section 8.2.4",
-        if_holds=f"The same holds for predicting: {more_predicting} times the memory.",
+        if_holds=f"The same holds for predicting: {more_predicting} times the "
+        "memory.",
         if_not=f"Predicting took no more memory: {more_predicting} times.",
-        if_open=f"Predicting took {more_predicting} times the memory: undecided.")
-s.claim("A window of a few steps saves the memory, too", holds=window_memory.below(1),
+        if_open=f"Predicting took {more_predicting} times the memory: "
+        "undecided.")
+s.claim("A window of a few steps saves the memory, too",
+        holds=window_memory.below(1),
         expected="a lower peak than without waiting",
         observed=f"{window_memory} of that peak",
-        if_holds=f"The window took {window_memory} of the memory of never waiting, and "
-        f"{window_cost} of its time.",
-        if_not=f"The window took as much memory as never waiting ({window_memory}).",
-        if_open=f"The window took {window_memory} of the memory of never waiting, and "
-        f"{window_cost} of its time: undecided.")
+        if_holds=f"The window took {window_memory} of the memory of never "
+        f"waiting, and {window_cost} of its time.",
+        if_not="The window took as much memory as never waiting "
+        f"({window_memory}).",
+        if_open=f"The window took {window_memory} of the memory of never "
+        f"waiting, and {window_cost} of its time: undecided.")
+
+# %% tags=["slow", "hide-input"]
 s.claim("Waiting in each step costs at most 5% of this training's time",
-        holds=time_cost.at_most(1.05), expected="at most 1.05 times as long as never",
+        holds=time_cost.at_most(1.05),
+        expected="at most 1.05 times as long as never",
         observed=f"{time_cost} times as long, a window {window_cost} times",
         if_holds="Reading the loss in each step cost next to nothing.",
-        if_not=f"Reading the loss in each step made this training {time_cost} times as "
-        f"long, and a window {window_cost} times.",
-        if_open=f"Reading the loss in each step made this training {time_cost} times as "
-        f"long, a window {window_cost} times. The interval contains the bound.")
+        if_not=f"Reading the loss in each step made this training {time_cost} "
+        f"times as long, and a window {window_cost} times.",
+        if_open="Reading the loss in each step made this training "
+        f"{time_cost} times as long, a window {window_cost} times. The "
+        "interval contains the bound.")
 
 # %% [markdown]
 # ### Do this
@@ -1168,8 +1278,12 @@ called = time.perf_counter(); ready = y.is_ready(); y.block_until_ready()
 waited = time.perf_counter() - called
 print(f"call {{called - start:.4f}} s, wait {{waited:.4f}} s, ready: {{ready}}")
 """
-child = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True,
-                       env=os.environ | {"JAX_PLATFORMS": "cpu"})
+child = subprocess.run(
+    [sys.executable, "-c", program],
+    capture_output=True,
+    text=True,
+    env=os.environ | {"JAX_PLATFORMS": "cpu"},
+)
 print(child.stdout or child.stderr)
 
 # %% [markdown]
@@ -1220,13 +1334,17 @@ with cores_awake() as keep:
         count=s.rounds, loops=1,
         before={"cores kept awake": lambda: keep(True),
                 "cores may sleep": lambda: keep(False)})
-s.table(times, title="200 times y = x + 1, 1024 elements", base="cores kept awake")
+s.table(
+    times, title="200 times y = x + 1, 1024 elements", base="cores kept awake"
+)
 asleep = ratio(times["cores may sleep"], times["cores kept awake"])
 s.say(asleep.above(1.1),
       if_holds=f"Sleeping cores made the loop {asleep} times as long.",
-      if_not=f"Sleeping cores made the loop {asleep} times as long: other programs kept the "
-             "cores awake in this run, or the machine wakes them quickly.",
-      if_open=f"Sleeping cores made the loop {asleep} times as long: this run cannot tell.")
+      if_not=f"Sleeping cores made the loop {asleep} times as long: other "
+      "programs kept the cores awake in this run, or the machine wakes them "
+      "quickly.",
+      if_open=f"Sleeping cores made the loop {asleep} times as long: this run "
+      "cannot tell.")
 
 # %% [markdown]
 # <details><summary>Answer</summary>

@@ -32,15 +32,21 @@ import matplotlib.pyplot as plt
 import numpy as np
 from jax import lax
 
-from jaxperf.measure import Benchmark, count_ops, interleaved, timeline, together
+from jaxperf.measure import (
+    Benchmark,
+    count_ops,
+    interleaved,
+    timeline,
+    together,
+)
 from jaxperf.result import ratio, ratio_of
 from jaxperf.result.intervals import most_at_once
 from jaxperf.section import section
 
-s = section("8.3", programs=45, cpu_devices=2, size=1000, gpu_size=6000, rounds=12,
-            products=10, rows=2000, nodes=200, node_size=64, small=(20, 50, 100, 200, 400),
-            smoke={"size": 300, "gpu_size": 500, "rounds": 6, "rows": 200, "nodes": 40,
-                   "node_size": 16, "small": (20, 50)},
+s = section("8.3", programs=45, cpu_devices=2, size=1000, gpu_size=6000,
+            rounds=12, products=10, rows=2000, nodes=200, node_size=64,
+            smoke={"size": 300, "gpu_size": 500, "rounds": 6, "rows": 200,
+                   "nodes": 40, "node_size": 16},
             full={"size": 2000, "rounds": 20})
 cpu = jax.devices("cpu")[0]
 other = next(d for d in [*jax.devices(), *jax.devices("cpu")] if d != cpu)
@@ -124,20 +130,25 @@ for child in children.values():
     child.communicate()  # no more rounds: it ends
 one_core, all_cores = (np.array(took[name][1:], float).T for name in children)
 product_gain, loop_gain = map(ratio_of, one_core / all_cores)
-print(f"with {s.environment.cores} cores, ten products: {product_gain} times as fast")
+print(f"with all {s.environment.cores} cores, ten products:",
+      f"{product_gain} times as fast")
 print(f"the loop over rows: {loop_gain} times as fast")
 
 # %% tags=["slow", "hide-input"]
 cores = s.environment.cores
-s.claim("One operator uses all cores of a CPU", source="section 8.3", needs=["cores", "size"],
-        holds=product_gain.above(0.75 * cores), observed=f"{product_gain} times as fast; "
-        f"the loop, which is no such operator, {loop_gain} times",
-        expected=f"with {cores} cores over {0.75 * cores:g} times as fast as with one",
-        if_holds=f"The product is {product_gain} times as fast with all {cores} cores.",
-        if_not=f"The product is {product_gain} times as fast with all {cores} cores: either "
-        "it does not use them all, or they share a limit, such as memory.",
-        if_open=f"With all {cores} cores the product is {product_gain} times as fast. If "
-        "other programs use the cores, that proves nothing.")
+s.claim("One operator uses all cores of a CPU", source="section 8.3",
+        needs=["cores", "size"], holds=product_gain.above(0.75 * cores),
+        observed=f"{product_gain} times as fast; the loop, which is no such "
+        f"operator, {loop_gain} times",
+        expected=f"with {cores} cores over {0.75 * cores:g} times as fast as "
+        "with one",
+        if_holds=f"The product is {product_gain} times as fast with all "
+        f"{cores} cores.",
+        if_not=f"The product is {product_gain} times as fast with all {cores} "
+        "cores: either it does not use them all, or they share a limit, such "
+        "as memory.",
+        if_open=f"With all {cores} cores the product is {product_gain} times "
+        "as fast. If other programs use the cores, that proves nothing.")
 
 # %% [markdown]
 # Two kinds of parallelism can still gain something: *different* hardware works at once,
@@ -207,18 +218,23 @@ def run_on_all(xs):
 # %% tags=["slow"]
 lanes = [timeline.lane_of(d) for d in (cpu, other)]
 recorded = [timeline.record(run_on_all, xs) for _ in range(3)]
-both = max(recorded, key=lambda r: timeline.overlap(r, *lanes))  # least disturbed
+# least disturbed
+both = max(recorded, key=lambda r: timeline.overlap(r, *lanes))
 shared = timeline.overlap(both, *lanes)
-s.timeline(both, "Python queues everything at the start and then waits. Where the devices' "
-                 "bars lie under each other, they work at the same time.")
+s.timeline(both,
+           "Python queues everything at the start and then waits. Where the "
+           "devices' bars lie under each other, they work at the same time.")
 
 # %% tags=["slow", "hide-input"]
 s.claim("A loop over devices looks serial, but it runs in parallel",
         source="retelling in PyTorch", holds=shared > 0.5,
-        expected="over half of the less busy device's work overlaps, best of three",
+        expected="over half of the less busy device's work overlaps, best of "
+        "three",
         observed=f"{shared:.0%} overlaps in the best of three recordings",
-        if_holds=f"{shared:.0%} of the less busy device's work overlaps: not serial.",
-        if_not=f"Only {shared:.0%} overlaps. Other programs may have held one device back.")
+        if_holds=f"{shared:.0%} of the less busy device's work overlaps: not "
+        "serial.",
+        if_not=f"Only {shared:.0%} overlaps. Other programs may have held one "
+        "device back.")
 
 # %% [markdown]
 # What does *not* overlap? In the next loop, each product needs the one before, and the
@@ -248,9 +264,9 @@ print(f"{chained:.0%} of the less busy device's work overlaps")
 # %% tags=["slow", "hide-input"]
 s.claim("A chain over two devices does not overlap", holds=chained < 0.1,
         expected="under 10% overlaps", observed=f"{chained:.0%} overlaps",
-        if_holds="The devices take turns. More devices help only where there is independent "
-        "work. A model that is split by layers is such a chain; "
-        "[pipelining](model_parallelism) gives it independent work.",
+        if_holds="The devices take turns. More devices help only where there "
+        "is independent work. A model that is split by layers is such a "
+        "chain; [pipelining](model_parallelism) gives it independent work.",
         if_not=f"{chained:.0%} overlaps: more than the copies explain.")
 
 # %% [markdown]
@@ -269,18 +285,22 @@ s.claim("A CPU and a GPU take less time together than one after the other",
         source="section 8.3.1", holds=apart.ratio.above(), needs=["gpu"],
         expected="the sum takes longer than both together",
         observed=f"the sum takes {apart.ratio} times as long",
-        if_holds=f"One after the other takes {apart.ratio} times as long as together.",
-        if_not=f"Together they save nothing: {apart.ratio}.",
-        if_open="This page cannot judge it; the table of one GPU at the end can.")
-s.claim("Several operators at once on the same cores gain little", source="section 8.3",
-        holds=saved.at_most(0.25), expected="at most 25% of the possible saving",
-        cannot="these are two devices, a CPU and a GPU" * (other.platform != "cpu"),
-        observed=f"{saved} of it",
-        if_holds=f"On the same cores, both together save {saved} of what two real devices "
-        "could.", if_not=f"On the same cores, both together save {saved} of what two real "
-        "devices could: a single product leaves part of the cores idle.",
-        if_open=f"On the same cores, both together save {saved} of what two real devices "
-        "could. Where other programs take the cores, this is no more than noise.")
+        if_holds=f"One after the other takes {apart.ratio} times as long as "
+        "together.", if_not=f"Together they save nothing: {apart.ratio}.",
+        if_open="This page cannot judge it; the table of one GPU at the end "
+        "can.")
+s.claim("Several operators at once on the same cores gain little",
+        source="section 8.3", holds=saved.at_most(0.25),
+        expected="at most 25% of the possible saving",
+        cannot="these are two devices, a CPU and a GPU"
+               * (other.platform != "cpu"), observed=f"{saved} of it",
+        if_holds=f"On the same cores, both together save {saved} of what two "
+        "real devices could.",
+        if_not=f"On the same cores, both together save {saved} of what two "
+        "real devices could: a single product leaves part of the cores idle.",
+        if_open=f"On the same cores, both together save {saved} of what two "
+        "real devices could. Where other programs take the cores, this is no "
+        "more than noise.")
 
 # %% [markdown]
 # Two CPU devices share the cores. Two GPUs have cores and memory of their own (not measured
@@ -362,23 +382,34 @@ copying = together("compute and copy", {
 }, before={"copy": lambda: work(source)}, count=s.rounds)
 s.table(copying.rows(), title="Computing, then copying, and both",
         base=copying.total.name)
-few = timeline.record(lambda: copy_to_host(work(source, 4)), name="compute and copy")
-s.timeline(few, "Computing four results and copying each. A copy can begin when its result "
-                "exists, and the last one has nothing to hide behind.")
+few = timeline.record(
+    lambda: copy_to_host(work(source, 4)), name="compute and copy"
+)
+s.timeline(few,
+           "Computing four results and copying each. A copy can begin when "
+           "its result exists, and the last one has nothing to hide behind.")
 
 # %% tags=["slow", "hide-input"]
 gain = copying.ratio
-observed = f"the sum takes {gain} times as long, {copying.possible.median:.2f} at best"
+observed = (
+    f"the sum takes {gain} times as long, {copying.possible.median:.2f} at best"
+)
 for statement, needs in {
     "Computing on a GPU and copying from it take less time together": "gpu",
     "While one core computes, another can copy": "cores",
 }.items():
-    s.claim(statement, source="section 8.3.2", holds=gain.above(), needs=[needs],
-            expected="both together take less time than the sum", observed=observed,
-            if_holds=f"One after the other takes {gain} times as long as together.",
-            if_not=f"Together they save no time ({gain}): no core was free for the copies.",
-            if_open=f"The sum takes {gain} times as long. Two CPU devices cannot show what a "
-            "GPU's copy engines do, and a busy core cannot copy.")
+    s.claim(
+        statement,
+        source="section 8.3.2",
+        holds=gain.above(),
+        needs=[needs],
+        expected="both together take less time than the sum",
+        observed=observed,
+        if_holds=f"One after the other takes {gain} times as long as together.",
+        if_not=f"Together they save no time ({gain}): no core was free.",
+        if_open=f"The sum takes {gain} times as long. Two CPU devices cannot "
+        "show what a GPU's copy engines do, and a busy core cannot copy.",
+    )
 
 # %% [markdown]
 # You can save at most the shorter of the two times. If a copy takes ten times as long as
@@ -392,7 +423,7 @@ for statement, needs in {
 
 # %%
 def prefetch(load, count):
-    """Load batch i + 1 and copy it to the device, while the caller uses batch i."""
+    """Load batch i + 1, and copy it to the device, while batch i is used."""
     with ThreadPoolExecutor(1) as loader:
         ahead = loader.submit(lambda: jax.device_put(load(0)))
         for i in range(1, count + 1):
@@ -428,7 +459,9 @@ chex.assert_trees_all_close(in_turns(), ahead())  # the same losses, in order
 times = interleaved({"load, then compute": in_turns, "prefetch": ahead,
                      "load only": lambda: [load(i) for i in range(s.products)],
                      "compute only": lambda: train(loaded)}, count=s.rounds)
-s.table(times, title="Ten batches that the host loads", base="load, then compute")
+s.table(
+    times, title="Ten batches that the host loads", base="load, then compute"
+)
 
 # %% tags=["slow", "hide-input"]
 hidden = ratio(times["load, then compute"], times["prefetch"])
@@ -436,11 +469,13 @@ s.claim("A batch that is loaded while the device computes saves time",
         source="a reader, section 8.3", holds=hidden.above(), needs=["cores"],
         expected="in turns takes longer than with a prefetching thread",
         observed=f"in turns takes {hidden} times as long",
-        if_holds=f"Loading in turns takes {hidden} times as long as prefetching.",
-        if_not=f"Prefetching saves nothing here ({hidden}): the device and the loader need "
-        "the same cores.",
-        if_open=f"In turns takes {hidden} times as long: this run cannot tell. Where other "
-        "programs use the second core, there is nothing to hide in.")
+        if_holds=f"Loading in turns takes {hidden} times as long as "
+        "prefetching.",
+        if_not=f"Prefetching saves nothing here ({hidden}): the device and "
+        "the loader need the same cores.",
+        if_open=f"In turns takes {hidden} times as long: this run cannot "
+        "tell. Where other programs use the second core, there is nothing to "
+        "hide in.")
 
 # %% [markdown]
 # ## Inside one program
@@ -467,7 +502,9 @@ def different_products(xs):
 x = jax.random.uniform(jax.random.key(1), (64, 64))
 operands = [x + i for i in range(s.products)]
 equal, different = dots(equal_products, x), dots(different_products, operands)
-print(f"products in the program: {equal} of equal operands, {different} of others")
+print(
+    f"products in the program: {equal} of equal operands, {different} of others"
+)
 
 # %% tags=["hide-input"]
 s.claim("Under jit, the book's run is one product",
@@ -476,13 +513,19 @@ s.claim("Under jit, the book's run is one product",
         observed=f"{equal} and {different}",
         if_holds="The compiler computes equal products once.",
         if_not=f"The compiled program has {equal} products.")
-s.on_one_gpu({"run on the CPU": ("Apart and together", "two devices: run on cpu:0"),
-              "run on the GPU": ("Apart and together", "two devices: run on cuda:0"),
-              "one after the other": ("Apart and together", "two devices: sum"),
-              "both together": ("Apart and together", "two devices: both"),
-              "compute": "compute and copy: compute", "copy": "compute and copy: copy",
-              "compute and copy, together": "compute and copy: both",
-              "load, then compute": "load, then compute", "prefetch": "prefetch"})
+s.on_one_gpu(
+    {
+        "run on the CPU": ("Apart and together", "two devices: run on cpu:0"),
+        "run on the GPU": ("Apart and together", "two devices: run on cuda:0"),
+        "one after the other": ("Apart and together", "two devices: sum"),
+        "both together": ("Apart and together", "two devices: both"),
+        "compute": "compute and copy: compute",
+        "copy": "compute and copy: copy",
+        "compute and copy, together": "compute and copy: both",
+        "load, then compute": "load, then compute",
+        "prefetch": "prefetch",
+    }
+)
 
 # %% [markdown]
 # A benchmark of `jax.jit(run)` therefore measures a tenth of the work. Give each product
@@ -512,7 +555,10 @@ operands = [xs[0] + i for i in range(s.products)]
 program = jax.jit(different_products)
 lane = timeline.lane_of(cpu)
 at_once = {}
-ways = {"one by one": lambda: different_products(operands), "one program": lambda: program(operands)}
+ways = {
+    "one by one": lambda: different_products(operands),
+    "one program": lambda: program(operands),
+}
 for name, fn in ways.items():
     recorded = [timeline.record(fn, name=name) for _ in range(3)]
     at_once[name] = max(most_at_once(r.intervals(lane)) for r in recorded)
@@ -526,13 +572,15 @@ s.claim("The ten products of run are not executed in parallel",
         observed=f"{at_once['one by one']} at once",
         if_holds="Called one by one, the products ran one after the other.",
         if_not=f"Called one by one, {at_once['one by one']} ran at once.")
-s.claim("The system can execute independent tasks in parallel", source="section 8.3",
-        holds=at_once["one program"] > 1 or None, needs=["cores"],
-        expected="in one program, at least two at once",
+s.claim("The system can execute independent tasks in parallel",
+        source="section 8.3", holds=at_once["one program"] > 1 or None,
+        needs=["cores"], expected="in one program, at least two at once",
         observed=f"{at_once['one program']} at once",
-        if_holds=f"In one program, {at_once['one program']} ran at once.", if_not="",
-        if_open="In one program, none ran beside another in these recordings. That they "
-        "*can* is not refuted: XLA may leave small products in order.")
+        if_holds=f"In one program, {at_once['one program']} ran at once.",
+        if_not="",
+        if_open="In one program, none ran beside another in these recordings. "
+        "That they *can* is not refuted: XLA may leave small products in "
+        "order.")
 
 # %% [markdown]
 # <details><summary>Answer</summary>
@@ -550,20 +598,28 @@ s.claim("The system can execute independent tasks in parallel", source="section 
 # everywhere, so the result must equal NumPy's in every bit.
 
 # %% tags=["answer"]
-OPS = {"add": 2, "subtract": 2, "maximum": 2, "dot": 2, "flip": 1}  # number of inputs
+# number of inputs
+OPS = {"add": 2, "subtract": 2, "maximum": 2, "dot": 2, "flip": 1}
 
 def random_graph(seed):
     """Operations, each of earlier values and on a random device."""
     rng, graph = random.Random(seed), []
     for known in range(4, 4 + s.nodes):
         op = rng.choice(list(OPS))
-        recent = max(0, known - 30)  # mostly recent values, so that chains are long
-        graph.append((op, rng.sample(range(recent, known), OPS[op]), rng.randrange(2)))
+        recent = max(
+            0, known - 30
+        )  # mostly recent values, so that chains are long
+        graph.append(
+            (op, rng.sample(range(recent, known), OPS[op]), rng.randrange(2))
+        )
     return graph
 
 def leaves(seed):
     draw = np.random.default_rng(seed).integers
-    return [draw(-(2**31), 2**31, (s.node_size, s.node_size), np.int32) for _ in range(4)]
+    return [
+        draw(-(2**31), 2**31, (s.node_size, s.node_size), np.int32)
+        for _ in range(4)
+    ]
 
 def run_graph(graph, values, devices, wait=False):
     for op, inputs, number in graph:
@@ -593,25 +649,31 @@ s.claim("Complex dependencies are respected", source="section 8.3, exercise 2",
         expected=f"all {s.nodes} values of 5 graphs equal NumPy's in every bit",
         observed=f"{correct} of 5 graphs are equal",
         if_holds="No operation started before its inputs existed.",
-        if_not=f"Only {correct} of 5 graphs are right: a bug, please report it.")
+        if_not=f"Only {correct} of 5 graphs are right: a bug, please report "
+        "it.")
 
 # %% tags=["answer", "slow"]
 alone = [cpu] * 2
 graph, start = random_graph(0), jax.device_put(leaves(0), cpu)
-ways = {"each operation waited for": lambda: run_graph(graph, start, alone, wait=True),
-        "not waited for": lambda: run_graph(graph, start, alone),
-        "on two devices": lambda: run_graph(graph, start, (cpu, other))}
+ways = {
+    "each operation waited for": lambda: run_graph(
+        graph, start, alone, wait=True
+    ),
+    "not waited for": lambda: run_graph(graph, start, alone),
+    "on two devices": lambda: run_graph(graph, start, (cpu, other)),
+}
 times = interleaved(ways, count=s.rounds)
 s.table(times, title=f"A graph of {s.nodes} operations", base="not waited for")
 gain = ratio(times["not waited for"], times["on two devices"])
 
 # %% tags=["answer", "slow", "hide-input"]
-s.claim("Two devices compute such a task faster than one", source="section 8.3, exercise 2",
-        holds=gain.above(), expected="less time on two devices", needs=["gpu"],
+s.claim("Two devices compute such a task faster than one",
+        source="section 8.3, exercise 2", holds=gain.above(),
+        expected="less time on two devices", needs=["gpu"],
         observed=f"{gain} times as fast",
         if_holds=f"Two devices are {gain} times as fast.",
-        if_not=f"Two devices are not faster ({gain}): the copies and calls take longer.",
-        if_open="Two parts of one CPU cannot show it.")
+        if_not=f"Two devices are not faster ({gain}): the copies and calls "
+        "take longer.", if_open="Two parts of one CPU cannot show it.")
 
 # %% [markdown]
 # <details><summary>Answer</summary>
@@ -633,42 +695,67 @@ s.claim("Two devices compute such a task faster than one", source="section 8.3, 
 # %% tags=["answer", "slow"]
 x = jax.device_put(jnp.ones((20, 20)), cpu)
 run(x, 10)  # warm up
-with Benchmark("As the reader did: ten calls, not waited for.", show=None) as bench:
+with Benchmark(
+    "As the reader did: ten calls, not waited for.", show=None
+) as bench:
     outputs = run(x, 10)
-print(f"{bench.label} {1e6 * bench.seconds:.0f} µs; the reader: 600 µs on a CPU")
+print(
+    f"{bench.label} {1e6 * bench.seconds:.0f} µs; the reader: 600 µs on a CPU"
+)
 with Benchmark("Ten calls, waited for.", show=None) as bench:
     bench.wait_for(run(x, 10))
 print(f"{bench.label} {1e6 * bench.seconds:.0f} µs")
 
 # %% tags=["answer", "slow"]
+SMALL = 20, 50, 100, 200, 400
+
 def ways_to_multiply(n, count=10):
     xs = [jax.device_put(jnp.full((n, n), 1.0 + i), cpu) for i in range(count)]
-    program, batch, stacked = jax.jit(different_products), jax.jit(jax.vmap(jnp.dot)), jnp.stack(xs)
-    return {"called one by one": lambda: different_products(xs),
-            "one program": lambda: program(xs),
-            "one batch (vmap)": lambda: batch(stacked, stacked)}
+    program, batch, stacked = (
+        jax.jit(different_products),
+        jax.jit(jax.vmap(jnp.dot)),
+        jnp.stack(xs),
+    )
+    return {
+        "called one by one": lambda: different_products(xs),
+        "one program": lambda: program(xs),
+        "one batch (vmap)": lambda: batch(stacked, stacked),
+    }
 
-small = {n: interleaved(ways_to_multiply(n), count=2 * s.rounds) for n in s.small}
-n = min(s.small)
+small = {n: interleaved(ways_to_multiply(n), count=2 * s.rounds) for n in SMALL}
+n = min(SMALL)
 s.table(small[n], title=f"Ten products of {n} × {n}", base="called one by one")
 
 # %% tags=["answer", "slow", "hide-input"]
 fig, ax = plt.subplots()
 for way in small[n]:
-    ax.plot(s.small, [1e6 * small[m][way].median for m in s.small], "o-", label=way)
-ax.set(xlabel="rows and columns", ylabel="µs for ten products", xscale="log", yscale="log")
+    ax.plot(SMALL, [1e6 * small[m][way].median for m in SMALL], "o-", label=way)
+ax.set(
+    xlabel="rows and columns",
+    ylabel="µs for ten products",
+    xscale="log",
+    yscale="log",
+)
 ax.legend()
 s.figure(fig, "Ten small products in three ways, over their size.",
          alt="Three lines of time over the size of a product.")
-
 fewer = {way: ratio(small[n]["called one by one"], small[n][way])
          for way in ("one program", "one batch (vmap)")}
+
+# %% tags=["answer", "slow", "hide-input"]
 s.claim("Small operators are faster in parallel on one device",
-        source="section 8.3, exercise 3", holds=fewer["one batch (vmap)"].above(),
+        source="section 8.3, exercise 3",
+        holds=fewer["one batch (vmap)"].above(),
         expected=f"as one batch of {n} × {n}, faster than ten calls",
-        observed=", ".join(f"{way} {gain} times as fast" for way, gain in fewer.items()),
-        if_holds="As one batch, small products are faster: one call instead of ten. One "
-        f"program of ten products is {fewer['one program']} times as fast as ten calls.",
+        observed=", ".join(
+                     (
+                         f"{way} {gain} times as fast"
+                         for way, gain in fewer.items()
+                     )
+                 ),
+        if_holds="As one batch, small products are faster: one call instead "
+        f"of ten. One program of ten products is {fewer['one program']} times "
+        "as fast as ten calls.",
         if_not="Here ten calls are no slower than one batch.",
         if_open="This run cannot tell one batch from ten calls.")
 

@@ -37,11 +37,11 @@ from jaxperf.measure.compile_log import watch_compilation
 from jaxperf.result import both, ratio
 from jaxperf.section import section
 
-s = section("8.1", programs=135, calls=100, rounds=10, batches=(1, 32, 1024), images=8,
-            gpu={"batches": (1, 1024, 131_072)},
+s = section("8.1", programs=135, calls=100, rounds=10, images=8,
+            batches=(1, 32, 1024), gpu={"batches": (1, 1024, 131_072)},
             smoke={"calls": 20, "rounds": 6, "batches": (1, 8), "images": 1},
-            full={"calls": 1000, "rounds": 15, "batches": (1, 8, 64, 512, 4096),
-                  "images": 16})
+            full={"calls": 1000, "rounds": 15, "images": 16,
+                  "batches": (1, 8, 64, 512, 4096)})
 x = jax.random.normal(jax.random.key(0), (1, 512))
 x4 = jax.random.normal(jax.random.key(0), (1, 4))
 
@@ -137,7 +137,8 @@ print(optimized[optimized.index("ENTRY"):].strip())
 
 # %% tags=["hide-input"]
 adds = str(ten.trace().jaxpr).count("add "), count_ops(optimized)["add"]
-s.claim("The compiler can rewrite the program to print(10)", source="section 8.1",
+s.claim("The compiler can rewrite the program to print(10)",
+        source="section 8.1",
         holds=adds[1] == 0 and "constant(10)" in optimized,
         expected="no addition left, and the constant 10",
         observed=f"{adds[0]} additions traced, {adds[1]} compiled",
@@ -161,13 +162,16 @@ megabytes = [jnp.full(250_000, i, jnp.float32) for i in (1, 2, 3, 4)]
 eager_bytes = bytes_kept(*megabytes)[0]
 plan = jax.jit(fancy_func).lower(*megabytes).compile().memory_analysis()
 needed = plan.output_size_in_bytes + plan.temp_size_in_bytes
-print(f"operation by operation {eager_bytes:,} bytes, compiled {needed:,} bytes")
+print(
+    f"operation by operation {eager_bytes:,} bytes, compiled {needed:,} bytes"
+)
 
 # %% tags=["hide-input"]
-s.claim("Compiling saves memory: e and f need not be kept", source="section 8.1",
-        holds=needed < eager_bytes,
+s.claim("Compiling saves memory: e and f need not be kept",
+        source="section 8.1", holds=needed < eager_bytes,
         expected="3 MB for e, f, and g; compiled 1 MB for g alone",
-        observed=f"{eager_bytes / 1e6:g} MB one by one, {needed / 1e6:g} MB compiled",
+        observed=f"{eager_bytes / 1000000.0:g} MB one by one, "
+        f"{needed / 1000000.0:g} MB compiled",
         if_holds="The compiled program needs memory for its result only.",
         if_not="The compiled program keeps as much as Python does.")
 
@@ -179,19 +183,30 @@ s.claim("Compiling saves memory: e and f need not be kept", source="section 8.1"
 # %% tags=["slow"]
 numbers = [jnp.float32(i) for i in (1, 2, 3, 4)]
 fused = jax.jit(fancy_func)
-small = interleaved({"operation by operation": lambda: fancy_func(*numbers),
-                     "compiled": lambda: fused(*numbers),
-                     "print(10)": ten}, count=s.rounds, wait="end", loops=s.calls)
-s.table(small, title="fancy_func on four numbers, seconds per call", base="compiled")
+small = interleaved(
+    {
+        "operation by operation": lambda: fancy_func(*numbers),
+        "compiled": lambda: fused(*numbers),
+        "print(10)": ten,
+    },
+    count=s.rounds,
+    wait="end",
+    loops=s.calls,
+)
+s.table(
+    small, title="fancy_func on four numbers, seconds per call", base="compiled"
+)
 
 # %% tags=["slow", "hide-input"]
 fewer = ratio(small["operation by operation"], small["compiled"])
 s.claim("Compiling saves calls", holds=fewer.above(1), source="section 8.1",
-        expected="three additions one by one take longer than one program of three",
-        observed=f"{fewer} times as long",
+        expected="three additions one by one take longer than one program of "
+        "three", observed=f"{fewer} times as long",
         if_holds=f"Three calls take {fewer} times as long as one.",
-        if_not=f"Three calls take {fewer} times as long as one: nothing is saved.",
-        if_open=f"Three calls take {fewer} times as long as one; other programs blur it.")
+        if_not=f"Three calls take {fewer} times as long as one: nothing is "
+        "saved.",
+        if_open=f"Three calls take {fewer} times as long as one; other "
+        "programs blur it.")
 
 # %% [markdown]
 # The book compares the two styles:
@@ -294,14 +309,16 @@ print("traced or compiled at the second call:", list(log))
 
 # %% tags=["hide-input"]
 worst = float(abs(before - after).max())
-tolerance = {"cpu": 1e-6}.get(s.environment.backend, 1e-2)  # a GPU may use TF32
+tolerance = {"cpu": 1e-6}.get(s.environment.backend, 1e-2)
 s.fact("trace_count_second", sum("traced" in line for line in log),
        meaning="traces at the second call")
-s.fact("outputs_max_abs_diff", worst, meaning="largest difference of the outputs")
+s.fact("outputs_max_abs_diff", worst,
+       meaning="largest difference of the outputs")
 s.claim("After hybridize the output stays the same", source="section 8.1.2",
         holds=worst <= tolerance, expected="equal except for rounding",
         observed=f"largest difference {worst:.0e}",
-        if_holds=f"Both outputs are the same, except for rounding ({worst:.0e}).",
+        if_holds="Both outputs are the same, except for rounding "
+        f"({worst:.0e}).",
         if_not=f"The outputs differ by {worst:.0e}, more than rounding.")
 
 # %% [markdown]
@@ -347,7 +364,8 @@ def benchmark(net, x):
     return time.time() - start
 
 net = nn.HybridSequential()
-net.add(nn.Dense(256, activation="relu"), nn.Dense(128, activation="relu"), nn.Dense(2))
+net.add(nn.Dense(256, activation="relu"),
+        nn.Dense(128, activation="relu"), nn.Dense(2))
 net.initialize()
 x = nd.random.normal(shape=(1, 512))
 net(x)
@@ -416,28 +434,39 @@ for way in ways.values():
 
 # %% tags=["slow"]
 times = interleaved(ways, count=s.rounds, wait="end", loops=s.calls)
-s.table(times, title="One call, batch 1, waiting once at the end", base="hybridize",
-        book={"operation by operation": 0.4943e-3, "hybridize": 0.2053e-3})
+s.table(
+    times,
+    title="One call, batch 1, waiting once at the end",
+    base="hybridize",
+    book={"operation by operation": 0.4943e-3, "hybridize": 0.2053e-3},
+)
 
 # %% tags=["slow", "hide-input"]
 gain = ratio(times["operation by operation"], times["hybridize"])
 over = ratio(times["nnx.jit"], times["hybridize"])
-s.fact("eager_over_hybridize", gain.median, meaning="operation by operation over hybridize")
+s.fact("eager_over_hybridize", gain.median,
+       meaning="operation by operation over hybridize")
 s.fact("nnx_jit_over_hybridize", over.median, meaning="nnx.jit over hybridize")
-s.claim("Symbolic execution is faster (the book: 2.4 times)", source="section 8.1.2",
-        holds=gain.above(1), expected="faster than operation by operation",
+s.claim("Symbolic execution is faster (the book: 2.4 times)",
+        source="section 8.1.2", holds=gain.above(1),
+        expected="faster than operation by operation",
         observed=f"{gain} times as fast",
-        if_holds=f"Compiled, this network is {gain} times as fast, in the book 2.4 times.",
+        if_holds=f"Compiled, this network is {gain} times as fast, in the "
+        "book 2.4 times.",
         if_not=f"Compiled, this network is not faster: {gain} times.",
         if_open=f"Compiled, this network is {gain} times as fast: undecided.")
-s.claim("Most of an nnx.jit call of this MLP is Python that walks through the module",
-        holds=over.above(2), expected="hybridize takes less than half the time",
+
+# %% tags=["slow", "hide-input"]
+s.claim("Most of an nnx.jit call of this MLP is Python that walks through the "
+        "module", holds=over.above(2),
+        expected="hybridize takes less than half the time",
         observed=f"nnx.jit takes {over} times as long",
-        if_holds=f"`nnx.jit` takes {over} times as long as `hybridize`. Both run the same "
-        "program, so the difference is Python.",
-        if_not=f"`nnx.jit` takes {over} times as long as `hybridize`: its walk is less than "
-        "half of the call.",
-        if_open=f"`nnx.jit` takes {over} times as long as `hybridize`: undecided.")
+        if_holds=f"`nnx.jit` takes {over} times as long as `hybridize`. Both "
+        "run the same program, so the difference is Python.",
+        if_not=f"`nnx.jit` takes {over} times as long as `hybridize`: its "
+        "walk is less than half of the call.",
+        if_open=f"`nnx.jit` takes {over} times as long as `hybridize`: "
+        "undecided.")
 
 # %% [markdown]
 # The rule: all compiled ways run nearly the same program, but Python's work per call
@@ -487,31 +516,41 @@ for way, mark in (("one by one", "o-"), ("compiled", "s-")):
     ax.loglog(batches, medians, mark, label=way)
 ax.set(xlabel="batch", ylabel="µs per call")
 ax.legend()
-s.figure(fig, "Seconds per call over the batch. Where the lines come closer, compiling gains "
-         "less.", alt="Two lines, one by one and compiled, over the batch size.")
-
-gains = {n: (sweep[f"one by one, {n}"], sweep[f"compiled, {n}"]) for n in batches}
+s.figure(fig,
+         "Seconds per call over the batch. Where the lines come closer, "
+         "compiling gains less.",
+         alt="Two lines, one by one and compiled, over the batch size.")
+gains = {
+    n: (sweep[f"one by one, {n}"], sweep[f"compiled, {n}"]) for n in batches
+}
 least, most = (per_round("gain", lambda a, b: a / b, *gains[n], unit="")
                for n in (batches[-1], batches[0]))
 gains = {n: ratio(*pair) for n, pair in gains.items()}
+
+# %% tags=["slow", "hide-input"]
 s.claim("Compiling gains less where a call computes more",
         holds=ratio(most, least).above(1),
         expected="a larger gain at the smallest batch than at the largest",
-        observed=f"batch {batches[0]}: {most.median:.3g} times as fast, "
-        f"batch {batches[-1]}: {least.median:.3g}",
-        if_holds="Compiling saves Python's work per call. The more a call computes, the "
-        "less this is of it.",
-        if_not="Here the largest batch gains as much as the smallest. Op by op, each "
-        "operation also writes its result to new memory, and compiling saves that, too.",
+        observed=f"batch {batches[0]}: {most.median:.3g} times as fast, batch "
+        f"{batches[-1]}: {least.median:.3g}",
+        if_holds="Compiling saves Python's work per call. The more a call "
+        "computes, the less this is of it.",
+        if_not="Here the largest batch gains as much as the smallest. Op by "
+        "op, each operation also writes its result to new memory, and "
+        "compiling saves that, too.",
         if_open="This run cannot tell the gains of the two batches apart.")
+
+# %% tags=["slow", "hide-input"]
 s.claim("At none of these batches is the compiled MLP more than 5% slower",
         holds=both(*(gain.at_least(0.95) for gain in gains.values())),
         expected="each gain 0.95 or more",
         observed=", ".join(f"batch {n}: {gain}" for n, gain in gains.items()),
         if_holds="Compiling did no harm at any of these batches.",
-        if_not="At one of these batches, compiling made the network slower: a compiler may "
-        "choose worse code for a whole program than for its operations one by one.",
-        if_open="At one of these batches, the run cannot exclude that compiling harms.")
+        if_not="At one of these batches, compiling made the network slower: a "
+        "compiler may choose worse code for a whole program than for its "
+        "operations one by one.",
+        if_open="At one of these batches, the run cannot exclude that "
+        "compiling harms.")
 
 # %% [markdown]
 # ### Getting the symbolic program
@@ -523,7 +562,8 @@ s.claim("At none of these batches is the compiled MLP more than 5% slower",
 
 # %%
 structure = nnx.graphdef(net)
-arrays = nnx.to_pure_dict(nnx.state(net))  # a dictionary of dictionaries of arrays
+# a dictionary of dictionaries of arrays
+arrays = nnx.to_pure_dict(nnx.state(net))
 
 @jax.jit
 def program(arrays, x):
@@ -557,7 +597,7 @@ for _ in range(1000):
     y = run(arrays, x)
 y.block_until_ready()
 print(f"another process: {time.time() - start:.4f} sec for 1000 calls")
-print("imported:", *(name for name in ("jax", "flax", "jaxperf") if name in sys.modules))
+print("imported:", *{"jax", "flax", "jaxperf"} & {*sys.modules})
 """
 
 # %%
@@ -570,8 +610,13 @@ with tempfile.TemporaryDirectory() as folder:
         print(f"{file.name}: {file.stat().st_size:,} bytes")
     share = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false",  # of the GPU's memory
              "JAX_PLATFORMS": {"cpu": "cpu"}.get(s.environment.backend, "cuda")}
-    reader = subprocess.run([sys.executable, "-c", READER], cwd=folder,
-                            env=os.environ | share, capture_output=True, text=True)
+    reader = subprocess.run(
+        [sys.executable, "-c", READER],
+        cwd=folder,
+        text=True,
+        env=os.environ | share,
+        capture_output=True,
+    )
     print(reader.stdout or reader.stderr)
     read_back = np.load(path / "y.npy")
 chex.assert_trees_all_close(read_back, np.asarray(before), atol=1e-2)
@@ -579,10 +624,13 @@ chex.assert_trees_all_close(read_back, np.asarray(before), atol=1e-2)
 # %% tags=["hide-input"]
 far = float(abs(read_back - before).max())
 s.claim("Program and parameters can be used without the code that made them",
-        source="section 8.1.2", holds=far <= tolerance and "flax" not in reader.stdout,
+        source="section 8.1.2",
+        holds=far <= tolerance and "flax" not in reader.stdout,
         expected="the same output in a process that does not import Flax",
-        observed=f"largest difference {far:.0e}, {reader.stdout.splitlines()[-1]}",
-        if_holds="The new process computed the same output without Flax and without `MLP`.",
+        observed=f"largest difference {far:.0e}, "
+        f"{reader.stdout.splitlines()[-1]}",
+        if_holds="The new process computed the same output without Flax and "
+        "without `MLP`.",
         if_not="The new process computed another output, or imported Flax.")
 
 # %% [markdown]
@@ -594,21 +642,33 @@ s.claim("Program and parameters can be used without the code that made them",
 # %% tags=["slow"]
 loaded = export.deserialize(exported.serialize())
 deployed = jax.jit(loaded.call)
-served = interleaved({"operation by operation": lambda: net(x),
-                      "exported, without jit": lambda: loaded.call(arrays, x),
-                      "exported, with jit": lambda: deployed(arrays, x),
-                      "the jitted program it was made from": lambda: program(arrays, x)},
-                     count=s.rounds, wait="end", loops=s.calls)
-s.table(served, title="The exported program, seconds per call", base="exported, with jit")
+served = interleaved(
+    {
+        "operation by operation": lambda: net(x),
+        "exported, without jit": lambda: loaded.call(arrays, x),
+        "exported, with jit": lambda: deployed(arrays, x),
+        "the jitted program it was made from": lambda: program(arrays, x),
+    },
+    count=s.rounds,
+    wait="end",
+    loops=s.calls,
+)
+s.table(
+    served,
+    title="The exported program, seconds per call",
+    base="exported, with jit",
+)
 
 # %% tags=["slow", "hide-input"]
 better = ratio(served["operation by operation"], served["exported, with jit"])
 s.claim("An exported program is often faster than the imperative one",
-        source="section 8.1.2", holds=better.above(1), expected="faster, for this MLP",
-        observed=f"{better} times as fast",
+        source="section 8.1.2", holds=better.above(1),
+        expected="faster, for this MLP", observed=f"{better} times as fast",
         if_holds=f"The exported program of this MLP is {better} times as fast.",
-        if_not=f"The exported program of this MLP is not faster: {better} times.",
-        if_open=f"The exported program of this MLP is {better} times as fast: undecided.")
+        if_not=f"The exported program of this MLP is not faster: {better} "
+        "times.",
+        if_open=f"The exported program of this MLP is {better} times as fast: "
+        "undecided.")
 
 # %% [markdown]
 # How long can you keep the file? JAX
@@ -631,7 +691,9 @@ s.claim("An exported program is often faster than the imperative one",
 # %%
 data = jax.ShapeDtypeStruct((1, 512), jnp.float32)
 print(jax.eval_shape(hybridize(net), data))
-any_batch = jax.ShapeDtypeStruct(export.symbolic_shape("batch, 512"), jnp.float32)
+any_batch = jax.ShapeDtypeStruct(
+    export.symbolic_shape("batch, 512"), jnp.float32
+)
 print(jax.eval_shape(hybridize(net), any_batch))
 
 # %% [markdown]
@@ -694,13 +756,16 @@ first, second = printed(lambda: hybrid(x4)), printed(lambda: hybrid(x4))
 print(f"first call:\n{first}\nsecond call:\n{second}")
 
 # %% tags=["hide-input"]
-silent = [sum(map(text.count, ("type:", "x:", "hidden:"))) for text in (first, second)]
+silent = [
+    sum(map(text.count, ("type:", "x:", "hidden:"))) for text in (first, second)
+]
 s.claim("After hybridize, the prints are silent from the second call on",
         source="section 8.1.3", holds=silent == [3, 0],
         expected="3 prints in the first call, none in the second",
         observed=f"{silent[0]} in the first call, {silent[1]} in the second",
         if_holds="From the second call on, Python's prints are silent.",
-        if_not=f"The second call printed {silent[1]} times: it ran Python again.")
+        if_not=f"The second call printed {silent[1]} times: it ran Python "
+        "again.")
 
 # %% [markdown]
 # The first call prints tracers, because JAX runs your Python code to record its operations.
@@ -742,6 +807,8 @@ mesh = jax.make_mesh((1,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
 on_mesh = jax.device_put(X, jax.NamedSharding(mesh, jax.P()))
 on_device = jax.device_put(X, jax.devices()[-1])
 more, row, half = X + 1, X[:1], X.astype(jnp.bfloat16)
+
+# %%
 calls = {
     "first call": (lambda: jitted(X, one), 1),
     "other values": (lambda: jitted(more, one), 0),
@@ -754,9 +821,11 @@ calls = {
     "a static value": (lambda: jitted(X, one, flip=True), 1),
     "another sharding: on a mesh": (lambda: jitted(on_mesh, one), 1),
     "committed to a device": (lambda: jitted(on_device, one), 0),
-    "jit of the same function": (lambda: jax.jit(scale, static_argnames="flip")(X, one), 0),
+    "jit of the same function":
+        (lambda: jax.jit(scale, static_argnames="flip")(X, one), 0),
     "jit of a lambda": (lambda: jax.jit(lambda x, k: scale(x, k))(X, one), 1),
-    "the same line once more": (lambda: jax.jit(lambda x, k: scale(x, k))(X, one), 1),
+    "the same line once more":
+        (lambda: jax.jit(lambda x, k: scale(x, k))(X, one), 1),
 }
 
 # %%
@@ -771,12 +840,20 @@ s.grid(("call", "traced", "compiled"),
        title="Traces and compilations of each call")
 
 # %% tags=["hide-input"]
-s.claim("jit's key: function object, tree, shapes, dtypes, weak types, shardings, statics",
-        holds=all(counts[name][0] == traces for name, (_, traces) in calls.items()),
-        expected=f"{sum(n for _, n in calls.values())} traces of {len(calls)} calls",
-        observed=f"{sum(n for n, _ in counts.values())} traces",
+s.claim("jit's key: function object, tree, shapes, dtypes, weak types, "
+        "shardings, statics",
+        holds=all(
+                  (
+                      counts[name][0] == traces
+                      for name, (_, traces) in calls.items()
+                  )
+              ),
+        expected=f"{sum((n for _, n in calls.values()))} traces of "
+        f"{len(calls)} calls",
+        observed=f"{sum((n for n, _ in counts.values()))} traces",
         if_holds="Each call traced as often as this key says.",
-        if_not="Some call traced more or less often than this key says: see the table.")
+        if_not="Some call traced more or less often than this key says: see "
+        "the table.")
 
 # %% [markdown]
 # The rule: values never matter, unless they are static. Everything else in a call is part
@@ -848,16 +925,23 @@ rows = jnp.ones((3, 2))
 
 # %%
 trials = {
-    "np.asarray(x)": (attempt(lambda x: np.asarray(x), rows), "not implemented for Symbol"),
+    "np.asarray(x)": (
+        attempt(lambda x: np.asarray(x), rows),
+        "not implemented for Symbol",
+    ),
     "a[:] = a + b": (attempt(set_all, rows, rows), "TypeError"),
     "a += b": (attempt(add_in_place, rows, rows), "not implemented for Symbol"),
     "if x.sum() > 1": (attempt(if_value, rows), "not implemented for Symbol"),
     "if x.ndim == 2": (attempt(if_shape, rows), "AttributeError: no ndim"),
-    "for row in x": (attempt(lambda x: sum(row.sum() for row in x), rows), "works"),
+    "for row in x": (
+        attempt(lambda x: sum(row.sum() for row in x), rows),
+        "works",
+    ),
     "for _ in range(n)": (attempt(for_range, rows, 3), "TypeError"),
 }
 s.grid(("in the network", "JAX under jit", "MXNet 1.9.1, hybridized"),
-       [(what, jax_says.split(":")[0], says) for what, (jax_says, says) in trials.items()],
+       [(what, jax_says.split(":")[0], says)
+        for what, (jax_says, says) in trials.items()],
        title="What a traced function may do")
 print(trials["if x.sum() > 1"][0])
 
@@ -871,13 +955,18 @@ print(trials["if x.sum() > 1"][0])
 s.claim("In-place operations such as a += b and a[:] = a + b cannot be used",
         source="section 8.1.3",
         holds="works" not in (trials["a[:] = a + b"][0], trials["a += b"][0]),
-        expected="a[:] = fails, a += b works, so the sentence does not hold in JAX",
-        observed="; ".join(f"{what}: {trials[what][0].split(':')[0]}"
-                           for what in ("a[:] = a + b", "a += b")),
-        if_holds="Neither works here.",
+        expected="a[:] = fails, a += b works, so the sentence does not hold "
+        "in JAX",
+        observed="; ".join(
+                     (
+                         f"{what}: {trials[what][0].split(':')[0]}"
+                         for what in ("a[:] = a + b", "a += b")
+                     )
+                 ), if_holds="Neither works here.",
         if_not="At least one of the two works: the sentence is about MXNet.")
-s.claim("asnumpy cannot be used in a hybridized network", source="section 8.1.3",
-        holds=trials["np.asarray(x)"][0] != "works", expected="TracerArrayConversionError",
+s.claim("asnumpy cannot be used in a hybridized network",
+        source="section 8.1.3", holds=trials["np.asarray(x)"][0] != "works",
+        expected="TracerArrayConversionError",
         observed=trials["np.asarray(x)"][0].split(":")[0],
         if_holds="NumPy needs a value, and a tracer has none.",
         if_not="NumPy accepted the argument.")
@@ -928,8 +1017,9 @@ s.claim("Every way that compiles a network also updates its running mean",
         holds=not forgetful, expected="True in the last column, or an error",
         observed=f"False without an error: {', '.join(forgetful) or 'none'}",
         if_holds="Each way either writes the mean back or raises an error.",
-        if_not=f"Without an error, the new mean is lost by: {', '.join(forgetful)}. The "
-        "output is right, so you notice only when you evaluate.")
+        if_not="Without an error, the new mean is lost by: "
+        f"{', '.join(forgetful)}. The output is right, so you notice only "
+        "when you evaluate.")
 
 # %% [markdown]
 # The rule: a training program must *return* what it changes. `jax.jit(net)` makes the
@@ -1002,24 +1092,36 @@ except jax.errors.TracerArrayConversionError as error:
 def if_where(x):
     return jnp.where(x.sum() > 1, x / x.sum(), x)  # computes both, and chooses
 
+# runs one
 def if_cond(x):
-    return lax.cond(x.sum() > 1, lambda x: x / x.sum(), lambda x: x, x)  # runs one
+    return lax.cond(x.sum() > 1, lambda x: x / x.sum(), lambda x: x, x)
 
 def for_fori(x, n):
     return lax.fori_loop(0, n, lambda _, x: 2 * x, x)  # a loop in the program
 
-static = jax.jit(for_range, static_argnames="n")  # unrolled, and traced again for each n
-print("if: ", *(fn(rows).sum() for fn in (if_value, jax.jit(if_where), jax.jit(if_cond))))
-print("for:", *(fn(rows, n=3).sum() for fn in (for_range, static, jax.jit(for_fori))))
+# unrolled, and traced again for each n
+static = jax.jit(for_range, static_argnames="n")
+print(
+    "if: ",
+    *(fn(rows).sum() for fn in (if_value, jax.jit(if_where), jax.jit(if_cond))),
+)
+print(
+    "for:",
+    *(fn(rows, n=3).sum() for fn in (for_range, static, jax.jit(for_fori))),
+)
 for name, fn in (("unrolled", for_range), ("fori_loop", for_fori)):
     traced = jax.jit(fn, static_argnames="n").trace(rows, n=500)
-    print(f"n = 500, {name}: {len(traced.lower().as_text()):,} characters of StableHLO")
+    size = len(traced.lower().as_text())
+    print(f"n = 500, {name}: {size:,} characters of StableHLO")
 
 # %% tags=["answer", "hide-input"]
-s.claim("An if fails, a for works", source="section 8.1, exercise 2, a reader's answer",
-        holds=trials["if x.sum() > 1"][0] != "works" and trials["for row in x"][0] == "works",
+s.claim("An if fails, a for works",
+        source="section 8.1, exercise 2, a reader's answer",
+        holds=trials["if x.sum() > 1"][0] != "works"
+              and trials["for row in x"][0] == "works",
         expected="TracerBoolConversionError; works, unrolled",
-        observed=f"{trials['if x.sum() > 1'][0][:25]}; {trials['for row in x'][0]}",
+        observed=f"{trials['if x.sum() > 1'][0][:25]}; "
+        f"{trials['for row in x'][0]}",
         if_holds="The reader's answer is right for JAX, too.",
         if_not="In JAX, the reader's answer does not hold.")
 
@@ -1049,13 +1151,21 @@ nets = {"LeNet": jaxperf.models.LeNet(rngs=nnx.Rngs(0)),
 for name, earlier in nets.items():
     earlier.eval()
     quick = hybridize(earlier)
-    pair = interleaved({"one by one": lambda net=earlier: net(images),
-                        "compiled": lambda net=quick: net(images)},
-                       count=s.rounds, wait="end")
+    pair = interleaved(
+        {
+            "one by one": lambda net=earlier: net(images),
+            "compiled": lambda net=quick: net(images),
+        },
+        count=s.rounds,
+        wait="end",
+    )
     faster = ratio(pair["one by one"], pair["compiled"])
     print(f"{name}, {s.images} images: {faster} times as fast compiled")
-    s.fact(f"eager_over_hybridize_{name.lower().replace('-', '')}", faster.median,
-           meaning=f"operation by operation over compiled, {name}")
+    s.fact(
+        f"eager_over_hybridize_{name.lower().replace('-', '')}",
+        faster.median,
+        meaning=f"operation by operation over compiled, {name}",
+    )
 
 # %% [markdown]
 # <details><summary>Answer</summary>

@@ -34,12 +34,12 @@ from jaxperf.models import LeNet
 from jaxperf.result import both, ratio
 from jaxperf.section import section
 
-s = section("8.0", programs=190, rounds=12, side=2000, largest=2**28, moved=2**28,
-            batch_size=16, steps=16, lr=0.1, tokens_batch=32, tokens_steps=40,
-            gpu={"side": 8192, "moved": 2**33, "rounds": 8},
-            smoke={"rounds": 6, "side": 512, "largest": 2**22, "moved": 2**22, "steps": 4,
-                   "batch_size": 4, "tokens_batch": 4, "tokens_steps": 2},
-            full={"rounds": 30, "largest": 2**30, "tokens_steps": 120})
+s = section("8.0", programs=190, rounds=12, side=2000, largest=28, moved=28,
+            batch_size=16, steps=16, lr=0.1, tokens=32, tokens_steps=40,
+            gpu={"side": 8192, "moved": 33, "rounds": 8},
+            smoke={"side": 512, "largest": 22, "moved": 22, "steps": 4,
+                   "rounds": 6, "batch_size": 4, "tokens": 4, "tokens_steps": 2},
+            full={"rounds": 30, "largest": 30, "tokens_steps": 120})
 x, data = jnp.full((s.side, s.side), 0.01), fashion_mnist(source="mini")
 s.data_source(data.source)
 
@@ -138,7 +138,8 @@ empty, product = jax.jit(lambda: jnp.zeros(())), jax.jit(lambda x: x @ x)
 call_s = measure(empty, budget_s=0.5).median
 queue_s = measure(empty, wait="end", budget_s=0.5).median
 peak = 2 * len(x)**3 / min(measure(product, x, budget_s=1.0).values)
-s.fact("call_s", call_s, unit="s", meaning="an empty program, called and waited for")
+s.fact("call_s", call_s, unit="s",
+       meaning="an empty program, called and waited for")
 s.fact("queue_s", queue_s, unit="s", meaning="the same, only queued")
 s.fact("peak", peak, unit="FLOP/s",
        meaning=f"product of two {s.side} x {s.side} matrices")
@@ -150,13 +151,17 @@ s.fact("peak", peak, unit="FLOP/s",
 # compiled program says: on a CPU, XLA cuts a large loop into *partitions*, one per core.
 
 # %%
-@jax.jit(donate_argnums=0, static_argnums=1)  # the output may overwrite the input
+@jax.jit(
+    donate_argnums=0, static_argnums=1
+)  # the output may overwrite the input
 def sweep(x, times):
     return lax.fori_loop(0, times, lambda _, x: x * 0.5 + 0.5, x)
 
 def cores_of(compiled):
     """How many cores the largest loop of a program for a CPU is cut over."""
-    found = re.findall(r'outer_dimension_partitions":\["(\d+)"', compiled.as_text())
+    found = re.findall(
+        r'outer_dimension_partitions":\["(\d+)"', compiled.as_text()
+    )
     return max(map(int, found), default=1)
 
 for kib in (16, 4096):
@@ -168,10 +173,14 @@ for kib in (16, 4096):
 # one per thread, without running them.
 
 # %% tags=["slow"]
-sizes = [2**n for n in range(14, 31, 2) if 2**n <= s.largest]
-turns = {n: max(1, min(s.moved, 2000 * n) // (2 * n)) for n in sizes}
+sizes = [2**n for n in range(14, s.largest + 1, 2)]
+turns = {n: max(1, min(2**s.moved, 2000 * n) // (2 * n)) for n in sizes}
 programs, compile_s = compile_together(
-    {n: (sweep, jax.ShapeDtypeStruct((n // 4,), jnp.float32), turns[n]) for n in sizes})
+    {
+        n: (sweep, jax.ShapeDtypeStruct((n // 4,), jnp.float32), turns[n])
+        for n in sizes
+    }
+)
 print(f"{len(sizes)} programs compiled in {compile_s:.1f} s")
 
 def bytes_per_second(n):
@@ -191,7 +200,8 @@ def bandwidth(size):
 
 memory = bandwidth(sizes[-1])
 cores = {n: cores_of(program) for n, program in programs.items()}
-s.fact("memory", memory, unit="bytes/s", meaning="reading and writing the largest array")
+s.fact("memory", memory, unit="bytes/s",
+       meaning="reading and writing the largest array")
 print(f"ridge point: {peak / memory:.1f} FLOP per byte from memory,",
       f"{peak / bandwidth(2**18):.1f} for arrays of 256 KiB")
 
@@ -205,9 +215,11 @@ for count in sorted(set(cores.values())):
     ax.plot(ours, [rates[sizes[i]] / 1e9 for i in ours], "o", label=word)
 ax.set(xlabel="array", ylabel="GB/s", ylim=(0, None))
 ax.legend()
-s.figure(fig, "Bandwidth of arrays of each size, and how many cores the program is divided "
-         "over. Only points of one color show what the caches do.",
-         alt="Bandwidth over the size of the array; the color says how many cores work.")
+s.figure(fig,
+         "Bandwidth of arrays of each size, and how many cores the program is "
+         "divided over. Only points of one color show what the caches do.",
+         alt="Bandwidth over the size of the array; the color says how many "
+         "cores work.")
 
 # %% [markdown]
 # Where an array outgrows a cache, points of one color fall. Where XLA begins to divide the
@@ -259,18 +271,21 @@ times = interleaved({
 s.table(times, title="The MLP of section 8.1", base="empty program")
 mlp_s = times["op by op, 1 example"].median
 growth = ratio(times["op by op, 8 examples"], times["op by op, 1 example"])
-compiled_growth = ratio(times["compiled, 8 examples"], times["compiled, 1 example"])
+compiled_growth = ratio(
+    times["compiled, 8 examples"], times["compiled, 1 example"]
+)
 
 # %% tags=["slow", "hide-input"]
 s.claim("Op by op, overhead limits the MLP: eight examples take as long as one",
         holds=growth.below(1.5), expected="less than 1.5 times as long",
         observed=f"{growth}; compiled {compiled_growth}",
-        if_holds=f"Op by op, eight times the work takes {growth} times as long, so the work "
-        f"is not the limit. Compiled, it takes {compiled_growth} times as long.",
-        if_not=f"Op by op, eight times the work takes {growth} times as long: on this "
-        "machine the arithmetic shows beside the launches.",
-        if_open=f"Op by op, eight times the work takes {growth} times as long. The interval "
-        "contains the bound of 1.5.")
+        if_holds=f"Op by op, eight times the work takes {growth} times as "
+        "long, so the work is not the limit. Compiled, it takes "
+        f"{compiled_growth} times as long.",
+        if_not=f"Op by op, eight times the work takes {growth} times as long: "
+        "on this machine the arithmetic shows beside the launches.",
+        if_open=f"Op by op, eight times the work takes {growth} times as "
+        "long. The interval contains the bound of 1.5.")
 
 # %% [markdown]
 # When compiled, the network is a single call. How close its time comes to an empty
@@ -287,9 +302,11 @@ def chain(x, length=10):
     return x
 
 def cost(f, *args):
-    """FLOPs and bytes of the jitted `f`, as XLA's CPU compiler estimates them."""
+    """FLOPs and bytes of the jitted `f`, by XLA's estimate for a CPU."""
+
     def shape(a):
         return jax.ShapeDtypeStruct(a.shape, a.dtype)
+
     with jax.default_device(jax.devices("cpu")[0]):
         lowered = f.lower(*jax.tree.map(shape, args))
         moved = lowered.compile().cost_analysis()["bytes accessed"]
@@ -318,7 +335,9 @@ one_line, ten_lines = jax.jit(partial(chain, length=1)), jax.jit(chain)
 times = interleaved({"one line, compiled": partial(one_line, x),
                      "ten lines, compiled": partial(ten_lines, x),
                      "ten lines, op by op": partial(chain, x)}, count=s.rounds)
-s.table(times, title=f"x * 0.5 + 1, {s.side} x {s.side}", base="one line, compiled")
+s.table(
+    times, title=f"x * 0.5 + 1, {s.side} x {s.side}", base="one line, compiled"
+)
 fused = ratio(times["ten lines, compiled"], times["one line, compiled"])
 unfused = ratio(times["ten lines, op by op"], times["one line, compiled"])
 
@@ -326,11 +345,14 @@ unfused = ratio(times["ten lines, op by op"], times["one line, compiled"])
 s.claim("Ten fused lines take about as long as one", holds=fused.below(2),
         expected="less than 2 times as long",
         observed=f"{fused}; op by op {unfused} times as long",
-        if_holds=f"Ten times the FLOPs take {fused} times as long: the bytes set the time. "
-        f"Op by op, the ten lines take {unfused} times as long as one.",
-        if_not=f"Ten times the FLOPs take {fused} times as long: on this machine one line "
-        "is already near the limit of arithmetic, or its array is in a cache.",
-        if_open=f"Ten times the FLOPs take {fused} times as long. Other programs blur it.")
+        if_holds=f"Ten times the FLOPs take {fused} times as long: the bytes "
+        f"set the time. Op by op, the ten lines take {unfused} times as long "
+        "as one.",
+        if_not=f"Ten times the FLOPs take {fused} times as long: on this "
+        "machine one line is already near the limit of arithmetic, or its "
+        "array is in a cache.",
+        if_open=f"Ten times the FLOPs take {fused} times as long. Other "
+        "programs blur it.")
 
 # %% [markdown]
 # ### Arithmetic: matrix products
@@ -340,12 +362,18 @@ s.claim("Ten fused lines take about as long as one", holds=fused.below(2),
 
 # %% tags=["slow"]
 curve = {}
-squares = {n: np.ones((n, n), np.float32) for n in (16, 64, 256, 1024) if n <= s.side}
+squares = {
+    n: np.ones((n, n), np.float32) for n in (16, 64, 256, 1024) if n <= s.side
+}
 compile_together({n: (product, square) for n, square in squares.items()})
 for n, square in squares.items():
     square = jax.device_put(square)
-    curve[n] = 2 * n**3 / measure(product, square, budget_s=0.1, least_s=0.05).median
-    print(f"n = {n:4}: {n / 4:5.1f} FLOP/byte, {curve[n] / peak:4.0%} of the peak")
+    curve[n] = (
+        2 * n**3 / measure(product, square, budget_s=0.1, least_s=0.05).median
+    )
+    print(
+        f"n = {n:4}: {n / 4:5.1f} FLOP/byte, {curve[n] / peak:4.0%} of the peak"
+    )
 
 # %% [markdown]
 # ## 8.0.4 The programs of this chapter on one roofline
@@ -383,8 +411,12 @@ programs = {
     "MLP, one example (8.1)": (mlp, small_mlp, one),
     f"x + 1, {s.side} x {s.side} (8.2)": (lambda x: x + 1, x),
     f"product, {s.side} x {s.side} (8.2)": (lambda x: x @ x, x),
-    f"LeNet step, batch {batch} (8.4)":
-        (partial(training_step, lenet), lenet_params, images[:batch], labels[:batch]),
+    f"LeNet step, batch {batch} (8.4)": (
+        partial(training_step, lenet),
+        lenet_params,
+        images[:batch],
+        labels[:batch],
+    ),
 }
 programs = {name: (jax.jit(f), *args) for name, (f, *args) in programs.items()}
 _, compile_s = compile_together(programs)
@@ -406,11 +438,12 @@ once, often = flops_of(1), flops_of(100)
 print(f"{once:,.0f} FLOP for one turn, {often:,.0f} for a hundred")
 
 # %% tags=["hide-input"]
-s.claim("The compiler's estimate counts a loop's body once", holds=often < 2 * once,
+s.claim("The compiler's estimate counts a loop's body once",
+        holds=often < 2 * once,
         expected="100 turns count less than twice as much as one",
         observed=f"{once:,.0f} FLOP for one turn, {often:,.0f} for a hundred",
-        if_holds="So multiply the estimate of a loop by its number of turns yourself.",
-        if_not="This version of XLA counts the turns, too.")
+        if_holds="So multiply the estimate of a loop by its number of turns "
+        "yourself.", if_not="This version of XLA counts the turns, too.")
 
 # %% [markdown]
 # <details><summary>Predict: which program is limited by the call, which by memory, which by
@@ -425,57 +458,95 @@ s.claim("The compiler's estimate counts a loop's body once", holds=often < 2 * o
 # A limit explains a program if it accounts for most of its time. We say *none* where the
 # largest of the three bounds is less than half of the time.
 
+# %%
+def bounds(flops, moved):
+    """The least seconds of a program, by each of the three limits."""
+    return {"overhead": call_s, "memory": moved / bandwidth(moved),
+            "arithmetic": flops / peak}
+
+def closest(flops, moved, took):
+    """The largest bound, and its share of the time."""
+    least = bounds(flops, moved)
+    name = max(least, key=least.get)
+    return name, least[name] / took
+
 # %% tags=["slow"]
 explained, rows, points = {}, [], {}
 for name, (f, *args) in programs.items():
     flops, moved = work[name]
     took = measure(f, *args, budget_s=0.5).median
-    least = {"overhead": call_s, "memory": moved / bandwidth(moved),
-             "arithmetic": flops / peak}
-    closest = max(least, key=least.get)
-    share = least[closest] / took
-    explained[name] = closest if share >= 0.5 else "none"
+    limit, share = closest(flops, moved, took)
+    explained[name] = limit if share >= 0.5 else "none"
     points[name] = flops / moved, flops / took
     rows.append((name, f"{flops / 1e6:,.2f}", f"{moved / 1e6:,.2f}",
-                 f"{flops / moved:.3g}", f"{1e6 * took:,.0f}", closest, f"{share:.0%}",
-                 explained[name]))
-s.grid(("program", "MFLOP", "MB", "FLOP/byte", "time (µs)", "largest bound",
-        "of the time", "limit"), rows, title="The chapter's programs and their limits")
+                 f"{flops / moved:.3g}", f"{1e6 * took:,.0f}", limit,
+                 f"{share:.0%}", explained[name]))
+heads = ("program", "MFLOP", "MB", "FLOP/byte", "time (µs)", "largest bound",
+         "of the time", "limit")
+s.grid(heads, rows, title="The chapter's programs and their limits")
 
 # %% tags=["slow", "hide-input"]
-unexplained = [name.split(" (")[0] for name, limit in explained.items() if limit == "none"]
-s.claim("One of three limits explains each program of this chapter", needs=["size"],
-        holds=not unexplained, expected="the largest bound is over half of the time, each",
-        observed=f"true of {len(explained) - len(unexplained)} of {len(explained)}",
-        if_holds="Each program is as fast as one limit allows, within a factor of two.",
-        if_not=f"No limit explains {', '.join(unexplained)}: the largest bound is less than "
-        "half of the time. Such a program has other costs, e.g. several operations in one "
-        "call, new memory, or operations that use the machine badly.")
+unexplained = [
+    name.split(" (")[0] for name, limit in explained.items() if limit == "none"
+]
+s.claim("One of three limits explains each program of this chapter",
+        needs=["size"], holds=not unexplained,
+        expected="the largest bound is over half of the time, each",
+        observed=f"true of {len(explained) - len(unexplained)} of "
+        f"{len(explained)}",
+        if_holds="Each program is as fast as one limit allows, within a "
+        "factor of two.",
+        if_not=f"No limit explains {', '.join(unexplained)}: the largest "
+        "bound is less than half of the time. Such a program has other costs, "
+        "e.g. several operations in one call, new memory, or operations that "
+        "use the machine badly.")
 three = [list(explained.values())[i] for i in (0, 2, 3)]
-s.claim("Overhead limits 20 x 20 products, memory limits x + 1, arithmetic a large product",
-        holds=three == ["overhead", "memory", "arithmetic"], needs=["size"],
-        expected="each explains over half of the time", observed=", ".join(three),
+
+# %% tags=["slow", "hide-input"]
+s.claim("Overhead limits 20 x 20 products, memory limits x + 1, arithmetic a "
+        "large product", holds=three == ["overhead", "memory", "arithmetic"],
+        needs=["size"], expected="each explains over half of the time",
+        observed=", ".join(three),
         if_holds="There is a program of this chapter in each regime.",
-        if_not=f"By this rule the three are limited by: {', '.join(three)}. The bound of a "
-        "call is an *empty* program's. A program with inputs, outputs, and ten operations "
-        "costs more to start, and `x + 1` also pays for new memory in each call.")
+        if_not=f"By this rule the three are limited by: {', '.join(three)}. "
+        "The bound of a call is an *empty* program's. A program with inputs, "
+        "outputs, and ten operations costs more to start, and `x + 1` also "
+        "pays for new memory in each call.")
 
 # %% tags=["slow", "hide-input"]
 fig, ax = plt.subplots(figsize=(7, 4.2))
 at = np.logspace(-1.5, 3, 200)
 ink = "#1f2328"
-ax.plot(at, np.minimum(peak, at * memory) / 1e9, color=ink, label="roof, from memory")
+ax.plot(
+    at,
+    np.minimum(peak, at * memory) / 1e9,
+    color=ink,
+    label="roof, from memory",
+)
 ax.plot(at, np.minimum(peak, at * bandwidth(2**18)) / 1e9, ":", color=ink,
         label="roof, arrays of 256 KiB")
-ax.plot([n / 4 for n in curve], [rate / 1e9 for rate in curve.values()], ".-", color="C5",
-        lw=1, label="products, 16 x 16 and larger")
+ax.plot(
+    [n / 4 for n in curve],
+    [rate / 1e9 for rate in curve.values()],
+    ".-",
+    color="C5",
+    lw=1,
+    label="products, 16 x 16 and larger",
+)
+
+# %% tags=["slow", "hide-input"]
 for i, (name, (intensity, rate)) in enumerate(points.items()):
-    ax.plot(intensity, rate / 1e9, "oDs^vP"[i], ms=8, color=f"C{i % 5}", label=name)
+    ax.plot(
+        intensity, rate / 1e9, "oDs^vP"[i], ms=8, color=f"C{i % 5}", label=name
+    )
 ax.set(xscale="log", yscale="log", xlabel="FLOP per byte", ylabel="GFLOP/s")
 ax.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1, 1))
-s.figure(fig, "Left of the ridge point memory sets the roof, right of it arithmetic. The "
-         "roof does not show the call: a point far below it may be limited by that.",
-         alt="Roofline: GFLOP per second over FLOP per byte, a point for each program.")
+s.figure(fig,
+         "Left of the ridge point memory sets the roof, right of it "
+         "arithmetic. The roof does not show the call: a point far below it "
+         "may be limited by that.",
+         alt="Roofline: GFLOP per second over FLOP per byte, a point for each "
+         "program.")
 
 # %% [markdown]
 # What the last columns mean:
@@ -522,15 +593,22 @@ def op_by_op(params):
 # %%
 params = init_mlp(jax.random.key(0), (784, 256, 128, 10))
 n_images, size = s.steps * s.batch_size, s.batch_size
-images, labels = data.train_images.reshape(-1, 784)[:n_images], labels[:n_images]
+images, labels = (
+    data.train_images.reshape(-1, 784)[:n_images],
+    labels[:n_images],
+)
 batches = [(images[i : i + size], labels[i : i + size])
            for i in range(0, n_images, size)]
 device_images, device_labels = jax.device_put((images, labels))
 copy, rungs = jax.jit(partial(jax.tree.map, jnp.copy)), {"op by op": op_by_op}
 
 def take_turns(*names, count=s.rounds):
-    return interleaved({name: rungs[name] for name in names}, count=count,
-                       items=n_images, before=dict.fromkeys(names, lambda: copy(params)))
+    return interleaved(
+        {name: rungs[name] for name in names},
+        count=count,
+        items=n_images,
+        before=dict.fromkeys(names, lambda: copy(params)),
+    )
 
 # %% [markdown]
 # Before we climb, we classify, and for that we need a *bill*: what does each rung pay for?
@@ -546,15 +624,17 @@ def operations(f, *args):
 print(operations(lambda x: 2 * x + 1, 1.0), "operations in 2 * x + 1")
 
 # %% tags=["slow"]
-tick, z, host = jax.jit(lambda z: z + 1), jnp.ones(2000), np.ones(2000, np.float32)
+tick, z = jax.jit(lambda z: z + 1), jnp.ones(2000)
+host = np.ones(2000, np.float32)
 queued = interleaved({"call": lambda: tick(z), "copied": lambda: tick(host)},
                      count=s.rounds, wait="end")
 waited = interleaved({"call": lambda: tick(z)}, count=s.rounds)["call"].median
 call, copied = queued["call"].median, queued["copied"].median
-prices = {"operations": mlp_s / operations(mlp, small_mlp, one),
-          "calls": call, "waits": max(waited - call, 0), "copies": max(copied - call, 0),
+prices = {"operations": mlp_s / operations(mlp, small_mlp, one), "calls": call,
+          "waits": max(waited - call, 0), "copies": max(copied - call, 0),
           "bytes": 1 / bandwidth(2**20), "FLOPs": 1 / peak}
-s.grid(("item", "price"), [(name, f"{price:.2g} s") for name, price in prices.items()],
+s.grid(("item", "price"),
+       [(name, f"{each:.2g} s") for name, each in prices.items()],
        title="What this machine charges")
 
 # %% [markdown]
@@ -568,13 +648,16 @@ bills, predicted, limit_of = {}, {}, {}
 
 def write_bill(name, **amounts):
     """Keep a rung's bill: seconds of each item, for all steps of a turn."""
-    bills[name] = {item: s.steps * n * prices[item] for item, n in amounts.items()}
+    bills[name] = {
+        item: s.steps * n * prices[item] for item, n in amounts.items()
+    }
 
 def predict(old, took, new):
     """How many times as fast the new rung should be."""
     least = sum(bills[new].values())
     return took / max(took - sum(bills[old].values()) + least, least)
 
+# %%
 def climb(old, new, rung, **amounts):
     """Classify the old rung, predict the new one, and only then measure it."""
     took, bill = take_turns(old, count=6)[old].median, bills[old]
@@ -589,13 +672,20 @@ def climb(old, new, rung, **amounts):
 
 # %% tags=["slow"]
 X0, y0 = jnp.float32(batches[0][0]) / 255, batches[0][1]
-ops = (operations(loss, params, X0, y0) + operations(jax.grad(loss), params, X0, y0)
-       + operations(sgd, params, params))
+ops = (
+    operations(loss, params, X0, y0)
+    + operations(jax.grad(loss), params, X0, y0)
+    + operations(sgd, params, params)
+)
 passes = [cost(jax.jit(f), params, X0, y0) for f in (loss, jax.grad(loss))]
 flops, moved = np.sum(passes, axis=0)
-moved += 3 * sum(p.nbytes for p in jax.tree.leaves(params))  # sgd: 2 read, 1 written
-write_bill("op by op", operations=ops, waits=1, copies=4, bytes=moved, FLOPs=flops)
-print(f"op by op: {ops} operations in a step, {flops / 1e6:.1f} MFLOP, {moved / 1e6:.1f} MB")
+# sgd: 2 read, 1 written
+moved += 3 * sum(p.nbytes for p in jax.tree.leaves(params))
+write_bill(
+    "op by op", operations=ops, waits=1, copies=4, bytes=moved, FLOPs=flops
+)
+print(f"op by op: {ops} operations in a step,",
+      f"{flops / 1e6:.1f} MFLOP, {moved / 1e6:.1f} MB")
 
 # %% [markdown]
 # **2. `jit`.** We compile the three functions. Each is now one call instead of dozens of
@@ -713,10 +803,12 @@ def donate(params):
 needed = sum(p.nbytes for p in jax.tree.leaves(params))
 compiled = donated_step.lower(params, *batches[0]).compile()
 reused = compiled.memory_analysis().alias_size_in_bytes
-s.claim("The donated step needs no second copy of the parameters", holds=reused >= needed,
+s.claim("The donated step needs no second copy of the parameters",
+        holds=reused >= needed,
         expected=f"{needed:,} bytes of outputs in the memory of inputs",
         observed=f"{reused:,} bytes",
-        if_holds=f"The new parameters take the memory of the old ones, {needed:,} bytes.",
+        if_holds="The new parameters take the memory of the old ones, "
+        f"{needed:,} bytes.",
         if_not="The compiler could not reuse the memory of all parameters.")
 
 # %% tags=["slow", "hide-input"]
@@ -744,7 +836,7 @@ def on_device(params):
 
 # %% tags=["slow", "hide-input"]
 climb("donate", "on device", on_device,
-      calls=1, copies=1, bytes=moved, FLOPs=flops)  # the batch number is copied
+      calls=1, copies=1, bytes=moved, FLOPs=flops)
 
 # %% [markdown]
 # **8. `scan`.** With the loop inside the program, one call makes many steps. This pays
@@ -753,7 +845,10 @@ climb("donate", "on device", on_device,
 # %%
 @jax.jit(donate_argnums=0)
 def many_steps(params, images, labels):
-    X, y = images.reshape(-1, s.batch_size, 784), labels.reshape(-1, s.batch_size)
+    X, y = (
+        images.reshape(-1, s.batch_size, 784),
+        labels.reshape(-1, s.batch_size),
+    )
     return lax.scan(lambda params, batch: step(params, *batch), params, (X, y))
 
 def scan(params):
@@ -779,11 +874,15 @@ def difference(a, b):
     return max(float(jnp.abs(p - q).max()) for p, q in pairs)
 
 worst = max(difference(trained[0], other) for other in trained)
-tolerance = {"cpu": 1e-5}.get(s.environment.backend, 1e-2)  # a GPU may use TF32
-s.claim("The first eight rungs compute the same parameters", holds=worst < tolerance,
-        expected=f"within {tolerance:g} after {s.steps} steps", observed=f"{worst:.0e}",
-        if_holds=f"Eight ways, the same parameters: they differ by {worst:.0e} at most.",
-        if_not=f"The parameters differ by {worst:.0e}, more than rounding explains.")
+tolerance = {"cpu": 1e-5}.get(s.environment.backend, 1e-2)
+s.claim("The first eight rungs compute the same parameters",
+        holds=worst < tolerance,
+        expected=f"within {tolerance:g} after {s.steps} steps",
+        observed=f"{worst:.0e}",
+        if_holds="Eight ways, the same parameters: they differ by "
+        f"{worst:.0e} at most.",
+        if_not=f"The parameters differ by {worst:.0e}, more than rounding "
+        "explains.")
 
 # %% [markdown]
 # **9. A larger batch.** This rung uses all images at once. Each weight that the device
@@ -805,10 +904,20 @@ climb("scan", "large batch", large_batch, calls=1 / s.steps,
 # %% tags=["slow"]
 times = take_turns(*rungs)
 gains = {new: ratio(times[old], times[new]) for old, new in pairwise(rungs)}
-s.grid(("rung", "images/s", "limit before", "predicted gain", "measured gain"),
-       [(name, f"{n_images / times[name].median:,.0f}", limit_of.get(name, ""),
-         f"{predicted[name]:.2f}" if name in predicted else "", gains.get(name, ""))
-        for name in rungs], title=f"Training an MLP, {n_images} images per turn")
+s.grid(
+    ("rung", "images/s", "limit before", "predicted gain", "measured gain"),
+    [
+        (
+            name,
+            f"{n_images / times[name].median:,.0f}",
+            limit_of.get(name, ""),
+            f"{predicted[name]:.2f}" if name in predicted else "",
+            gains.get(name, ""),
+        )
+        for name in rungs
+    ],
+    title=f"Training an MLP, {n_images} images per turn",
+)
 s.table(times, title="The same in seconds per turn", base="op by op", fold=True)
 total = ratio(times["op by op"], times["scan"])
 
@@ -816,26 +925,52 @@ total = ratio(times["op by op"], times["scan"])
 fig, ax = plt.subplots(figsize=(7, 3.2))
 totals = {name: ratio(times["op by op"], times[name]) for name in rungs}
 ends = [(r.median - r.low, r.high - r.median) for r in totals.values()]
-ax.barh(list(rungs), [r.median for r in totals.values()], xerr=np.transpose(ends))
+ax.barh(
+    list(rungs), [r.median for r in totals.values()], xerr=np.transpose(ends)
+)
 ax.invert_yaxis()
 ax.set(xscale="log", xlabel="times as fast as op by op")
-s.figure(fig, "Each rung against the first. The scale is logarithmic, so gains that "
-         "multiply add up as lengths.", alt="A bar for each rung: times as fast as op by op.")
-wrong = [name for name, gain in gains.items()
-         if both(gain.at_most(1.5 * predicted[name]), gain.at_least(predicted[name] / 1.5))
-         is False]
-s.claim("The bill predicts what each rung gains", basis="predicted", needs=["size"],
-        holds=not wrong, expected="each measured gain within a factor of 1.5 of the bill's",
-        observed=", ".join(f"{name} {predicted[name]:.2f} and {gains[name].median:.2f}"
-                           for name in gains),
-        if_holds="Every rung gained what the bill had predicted, within a factor of 1.5.",
-        if_not=f"The bill was wrong by more than a factor of 1.5 about: {', '.join(wrong)}. "
-        "It has no item for what else Python does, e.g. for taking a gradient op by op, and "
-        "none for a program's inputs and outputs or for new memory.")
-s.claim("The same training becomes at least ten times as fast", holds=total.above(10),
-        expected="scan more than 10 times as fast as op by op", observed=f"{total}",
+s.figure(fig,
+         "Each rung against the first. The scale is logarithmic, so gains "
+         "that multiply add up as lengths.",
+         alt="A bar for each rung: times as fast as op by op.")
+
+# %% tags=["slow", "hide-input"]
+wrong = [
+    name
+    for name, gain in gains.items()
+    if both(
+        gain.at_most(1.5 * predicted[name]),
+        gain.at_least(predicted[name] / 1.5),
+    )
+    is False
+]
+
+# %% tags=["slow", "hide-input"]
+s.claim("The bill predicts what each rung gains", basis="predicted",
+        needs=["size"], holds=not wrong,
+        expected="each measured gain within a factor of 1.5 of the bill's",
+        observed=", ".join(
+                     (
+                         f"{name} {predicted[name]:.2f}, {gain.median:.2f}"
+                         for name, gain in gains.items()
+                     )
+                 ),
+        if_holds="Every rung gained what the bill had predicted, within a "
+        "factor of 1.5.",
+        if_not="The bill was wrong by more than a factor of 1.5 about: "
+        f"{', '.join(wrong)}. It has no item for what else Python does, e.g. "
+        "for taking a gradient op by op, and none for a program's inputs and "
+        "outputs or for new memory.")
+
+# %% tags=["slow", "hide-input"]
+s.claim("The same training becomes at least ten times as fast",
+        holds=total.above(10),
+        expected="scan more than 10 times as fast as op by op",
+        observed=f"{total}",
         if_holds=f"Eight rungs, the same parameters, {total} times as fast.",
-        if_not=f"From the first rung to `scan`, the training became {total} times as fast.",
+        if_not=f"From the first rung to `scan`, the training became {total} "
+        "times as fast.",
         if_open=f"From the first rung to `scan`, {total} times as fast.")
 
 # %% [markdown]
@@ -870,24 +1005,37 @@ s.claim("The same training becomes at least ten times as fast", holds=total.abov
 # row of an image is a token here, and four blocks read the 28 tokens.
 
 # %%
+# a network: transformer blocks
 def norm(h):
     return h * lax.rsqrt((h * h).mean(-1, keepdims=True) + 1e-6)
 
 def transformer_block(p, h, heads=4):
     """Attention and an MLP, each beside a shortcut."""
     B, T, d = h.shape
-    qkv = jnp.split((norm(h) @ p["qkv"]).reshape(B, T, 3 * heads, -1), 3, axis=2)
+    qkv = jnp.split(
+        (norm(h) @ p["qkv"]).reshape(B, T, 3 * heads, -1), 3, axis=2
+    )
     h = h + jax.nn.dot_product_attention(*qkv).reshape(B, T, d) @ p["out"]
     return h + jax.nn.relu(norm(h) @ p["up"]) @ p["down"]
 
 @jax.jit(static_argnums=(1, 2))
 def init_blocks(key, d=64, depth=4):
     def weights(name, m, n, i=0):
-        draw = jax.random.fold_in(jax.random.fold_in(key, i), sum(map(ord, name)))
+        draw = jax.random.fold_in(
+            jax.random.fold_in(key, i), sum(map(ord, name))
+        )
         return jax.random.normal(draw, (m, n)) * m**-0.5
-    shapes = {"qkv": (d, 3 * d), "out": (d, d), "up": (d, 4 * d), "down": (4 * d, d)}
-    blocks = [{name: weights(name, *shape, i) for name, shape in shapes.items()}
-              for i in range(depth)]
+
+    shapes = {
+        "qkv": (d, 3 * d),
+        "out": (d, d),
+        "up": (d, 4 * d),
+        "down": (4 * d, d),
+    }
+    blocks = [
+        {name: weights(name, *shape, i) for name, shape in shapes.items()}
+        for i in range(depth)
+    ]
     ends = {"embed": (28, d), "place": (28, d), "logits": (d, 10)}
     return {name: weights(name, *shape) for name, shape in ends.items()}, blocks
 
@@ -897,8 +1045,11 @@ def init_blocks(key, d=64, depth=4):
 # keeps only a block's input, and computes the block a second time in the backward pass.
 
 # %%
+# a network: its forward pass and its training step
 def transformer(params, X, block=None, dtype=jnp.float32):
-    (ends, blocks), X = jax.tree.map(lambda a: a.astype(dtype), (params, X / 255))
+    (ends, blocks), X = jax.tree.map(
+        lambda a: a.astype(dtype), (params, X / 255)
+    )
     h = X @ ends["embed"] + ends["place"]
     for p in blocks:
         h = (block or transformer_block)(p, h)
@@ -911,10 +1062,16 @@ def tokens_step(params, X, y, lr=0.02, **how):
     return sgd(params, grads, lr), value
 
 def kinds_of_step():
-    half, kept = {"dtype": jnp.bfloat16}, {"block": jax.checkpoint(transformer_block)}
-    return {"float32": tokens_step, "mixed": partial(tokens_step, **half),
-            "checkpoint": partial(tokens_step, **kept),
-            "both": partial(tokens_step, **half, **kept)}
+    half, kept = (
+        {"dtype": jnp.bfloat16},
+        {"block": jax.checkpoint(transformer_block)},
+    )
+    return {
+        "float32": tokens_step,
+        "mixed": partial(tokens_step, **half),
+        "checkpoint": partial(tokens_step, **kept),
+        "both": partial(tokens_step, **half, **kept),
+    }
 
 # %% [markdown]
 # <details><summary>Predict: for which kind is the memory for temporaries smallest? Which
@@ -927,8 +1084,8 @@ def kinds_of_step():
 # </details>
 
 # %%
-rows = data.train_images.reshape(-1, s.tokens_batch, 28, 28)
-row_labels = data.train_labels.reshape(-1, s.tokens_batch)
+rows = data.train_images.reshape(-1, s.tokens, 28, 28)
+row_labels = data.train_labels.reshape(-1, s.tokens)
 tokens = init_blocks(jax.random.key(0))
 steps = {name: jax.jit(kind) for name, kind in kinds_of_step().items()}
 compiled, _ = compile_together(
@@ -944,13 +1101,18 @@ for name, size in temporaries.items():
 # %% tags=["hide-input"]
 s.claim("Checkpoints need less memory, and mixed precision too", needs=["size"],
         holds=max(temporaries["checkpoint"], temporaries["mixed"])
-        < temporaries["float32"], expected="both need fewer temporaries than float32",
-        observed=", ".join(f"{name} {size / 1e6:.1f} MB"
-                           for name, size in temporaries.items()),
-        if_holds="Each saves memory, and this is certain before anything has run: the "
-        "compiler plans it.",
-        if_not="Here one of them saves none: XLA may convert bfloat16 to float32 for a "
-        "processor without units for it.")
+              < temporaries["float32"],
+        expected="both need fewer temporaries than float32",
+        observed=", ".join(
+                     (
+                         f"{name} {size / 1000000.0:.1f} MB"
+                         for name, size in temporaries.items()
+                     )
+                 ),
+        if_holds="Each saves memory, and this is certain before anything has "
+        "run: the compiler plans it.",
+        if_not="Here one of them saves none: XLA may convert bfloat16 to "
+        "float32 for a processor without units for it.")
 
 # %% [markdown]
 # The ladder of this network is short. Before each rung, the three bounds say which limit is
@@ -965,12 +1127,9 @@ times = interleaved({"op by op": partial(eager, *args)}
                     | {name: partial(f, *args) for name, f in steps.items()},
                     count=s.rounds)
 for name, (flops, moved) in tokens_work.items():
-    bounds = {"overhead": call_s, "memory": moved / bandwidth(moved),
-              "arithmetic": flops / peak}
-    closest = max(bounds, key=bounds.get)
-    print(f"{name}: closest limit {closest},",
-          f"{bounds[closest] / times[name].median:.0%} of the time")
-s.table(times, title=f"A training step of four blocks, batch {s.tokens_batch}",
+    limit, share = closest(flops, moved, times[name].median)
+    print(f"{name}: closest limit {limit}, {share:.0%} of the time")
+s.table(times, title=f"A training step of four blocks, batch {s.tokens}",
         base="float32")
 
 # %% tags=["slow", "hide-input"]
@@ -978,18 +1137,25 @@ costs = ratio(times["checkpoint"], times["float32"])
 more = tokens_work["checkpoint"][0] / tokens_work["float32"][0]
 faster = ratio(times["float32"], times["mixed"])
 s.claim("A checkpoint costs the time of its extra FLOPs", basis="predicted",
-        needs=["size"], holds=both(costs.at_least(more / 1.2), costs.at_most(more * 1.2)),
-        expected=f"{more:.2f} times the FLOPs, so {more / 1.2:.2f} to {more * 1.2:.2f} "
-        "times as long", observed=f"{costs} times as long",
-        if_holds=f"`checkpoint` takes {costs} times as long, for {more:.2f} times the "
-        "FLOPs.", if_not=f"`checkpoint` takes {costs} times as long, although it has "
-        f"{more:.2f} times the FLOPs. FLOPs are not what limits this step here.",
-        if_open=f"`checkpoint` takes {costs} times as long, for {more:.2f} times the FLOPs.")
-s.claim("bfloat16 makes this step faster", holds=faster.above(1), needs=["size"],
-        expected="a gain above 1; not on every machine", observed=f"{faster}",
+        needs=["size"],
+        holds=both(costs.at_least(more / 1.2), costs.at_most(more * 1.2)),
+        expected=f"{more:.2f} times the FLOPs, so {more / 1.2:.2f} to "
+        f"{more * 1.2:.2f} times as long", observed=f"{costs} times as long",
+        if_holds=f"`checkpoint` takes {costs} times as long, for {more:.2f} "
+        "times the FLOPs.",
+        if_not=f"`checkpoint` takes {costs} times as long, although it has "
+        f"{more:.2f} times the FLOPs. FLOPs are not what limits this step "
+        "here.",
+        if_open=f"`checkpoint` takes {costs} times as long, for {more:.2f} "
+        "times the FLOPs.")
+
+# %% tags=["slow", "hide-input"]
+s.claim("bfloat16 makes this step faster", holds=faster.above(1),
+        needs=["size"], expected="a gain above 1; not on every machine",
+        observed=f"{faster}",
         if_holds=f"Mixed precision is {faster} times as fast here.",
-        if_not=f"Mixed precision is slower here, {faster} times as fast: this processor, or "
-        "XLA on it, converts to float32 and back.",
+        if_not=f"Mixed precision is slower here, {faster} times as fast: this "
+        "processor, or XLA on it, converts to float32 and back.",
         if_open=f"Mixed precision is {faster} times as fast: undecided.")
 
 # %% [markdown]
@@ -1012,20 +1178,23 @@ reached = {name: [train_tokens(name, seed) for seed in range(3)]
            for name in ("float32", "mixed")}
 s.grid(("", "seed 0", "seed 1", "seed 2"),
        [(name, *(f"{a:.3f}" for a in each)) for name, each in reached.items()],
-       title=f"Test accuracy after {s.tokens_steps} steps of {s.tokens_batch} images")
+       title=f"Test accuracy after {s.tokens_steps} steps of {s.tokens} images")
 
 # %% tags=["slow", "hide-input"]
 apart = max(abs(a - b) for a, b in zip(*reached.values()))
 between = max(reached["float32"]) - min(reached["float32"])
 learned = min(map(min, reached.values())) > 0.3
 s.claim("Mixed precision trains as well as float32", needs=["size"],
-        holds=apart <= max(between, 0.02), expected="the two differ by no more than seeds "
-        "do, or by at most 0.02", observed=f"{apart:.3f} apart, seeds {between:.3f}",
-        cannot="" if learned else "a network has not learned yet: both only guess",
-        if_holds=f"With equal seeds, the two are at most {apart:.3f} apart. Two seeds of "
-        f"float32 alone are {between:.3f} apart.",
-        if_not=f"With equal seeds, the two are up to {apart:.3f} apart, more than two "
-        f"seeds of float32 ({between:.3f}).",
+        holds=apart <= max(between, 0.02),
+        expected="the two differ by no more than seeds do, or by at most 0.02",
+        observed=f"{apart:.3f} apart, seeds {between:.3f}",
+        cannot=""
+               if learned
+               else "a network has not learned yet: both only guess",
+        if_holds=f"With equal seeds, the two are at most {apart:.3f} apart. "
+        f"Two seeds of float32 alone are {between:.3f} apart.",
+        if_not=f"With equal seeds, the two are up to {apart:.3f} apart, more "
+        f"than two seeds of float32 ({between:.3f}).",
         if_open="The trainings are too short here to compare accuracies.")
 
 # %% [markdown]
@@ -1115,9 +1284,11 @@ for name, total_ns in took.most_common(4):
 
 # %% tags=["slow", "answer"]
 n = 4 * peak / bandwidth(2**18)
-print(f"n / 4 is the ridge point at n = {n:.0f}: {2e6 * n**3 / peak:.2f} µs of arithmetic")
+print(f"n / 4 is the ridge point at n = {n:.0f}:",
+      f"{2e6 * n**3 / peak:.2f} µs of arithmetic")
 print(f"an empty program takes {1e6 * call_s:.1f} µs")
-print(f"the arithmetic takes ten calls at n = {(10 * call_s * peak / 2) ** (1 / 3):.0f}")
+ten = (10 * call_s * peak / 2) ** (1 / 3)
+print(f"the arithmetic takes ten calls at n = {ten:.0f}")
 
 # %% [markdown]
 # <details><summary>Answer</summary>
@@ -1134,7 +1305,9 @@ print(f"the arithmetic takes ten calls at n = {(10 * call_s * peak / 2) ** (1 / 
 X16 = jax.device_put(data.train_images[: 16 * batch].reshape(16, batch, 784))
 y16 = jax.device_put(data.train_labels[: 16 * batch].reshape(16, batch))
 plain_step = jax.jit(step)
-plain_scan = jax.jit(lambda p: lax.scan(lambda p, b: step(p, *b), p, (X16, y16)))
+plain_scan = jax.jit(
+    lambda p: lax.scan(lambda p, b: step(p, *b), p, (X16, y16))
+)
 
 def plain_loop(p):
     for X, y in zip(X16, y16):
@@ -1143,7 +1316,8 @@ def plain_loop(p):
 
 times = interleaved({"loop": partial(plain_loop, params),
                      "scan": partial(plain_scan, params)}, count=s.rounds)
-print(f"at batch {batch}, scan is {ratio(times['loop'], times['scan'])} times as fast")
+gain = ratio(times["loop"], times["scan"])
+print(f"at batch {batch}, scan is {gain} times as fast")
 
 # %% [markdown]
 # <details><summary>Answer</summary>
@@ -1160,7 +1334,9 @@ print(f"at batch {batch}, scan is {ratio(times['loop'], times['scan'])} times as
 lenet_step = jax.jit(partial(training_step, lenet))
 X4 = jax.device_put(data.train_images[:64].reshape(4, 16, 28, 28, 1))
 y4 = jax.device_put(data.train_labels[:64].reshape(4, 16))
-lenet_scan = jax.jit(lambda p: lax.scan(lambda p, b: lenet_step(p, *b), p, (X4, y4)))
+lenet_scan = jax.jit(
+    lambda p: lax.scan(lambda p, b: lenet_step(p, *b), p, (X4, y4))
+)
 
 def lenet_loop(p):
     for X, y in zip(X4, y4):
@@ -1171,11 +1347,13 @@ times = interleaved({"loop": partial(lenet_loop, lenet_params),
                      "scan": partial(lenet_scan, lenet_params)}, count=s.rounds)
 slower = ratio(times["scan"], times["loop"])
 s.say(slower.above(1),
-      if_holds=f"In this run, `scan` takes {slower} times as long as the loop. XLA does not "
-      "use its fast convolutions in the body of a loop on a CPU.",
-      if_not=f"In this run, `scan` takes {slower} times as long as the loop: it saves calls, "
-      "and its convolutions are not slower.",
-      if_open=f"In this run, `scan` takes {slower} times as long as the loop: undecided.")
+      if_holds=f"In this run, `scan` takes {slower} times as long as the "
+      "loop. XLA does not use its fast convolutions in the body of a loop on "
+      "a CPU.",
+      if_not=f"In this run, `scan` takes {slower} times as long as the loop: "
+      "it saves calls, and its convolutions are not slower.",
+      if_open=f"In this run, `scan` takes {slower} times as long as the loop: "
+      "undecided.")
 
 # %% [markdown]
 # <details><summary>Answer</summary>
@@ -1192,20 +1370,26 @@ s.say(slower.above(1),
 # %% tags=["slow", "answer"]
 ways = {"(x - mean)²": lambda x: ((x - x.mean()) ** 2).mean(),
         "x² - mean²": lambda x: (x * x).mean() - x.mean() ** 2}
-passes = {name: cost(jax.jit(way), x)[1] / x.nbytes for name, way in ways.items()}
+passes = {
+    name: cost(jax.jit(way), x)[1] / x.nbytes for name, way in ways.items()
+}
 for name, count in passes.items():
     print(f"{name}: {count:.1f} passes")
-times = interleaved({name: partial(jax.jit(way), x) for name, way in ways.items()},
-                    count=s.rounds)
+times = interleaved(
+    {name: partial(jax.jit(way), x) for name, way in ways.items()},
+    count=s.rounds,
+)
 longer = ratio(*times.values())
 first, second = passes.values()
 s.say(second < 1.5,
-      if_holds=f"The compiler computes both sums of the second formula in one pass. The "
-      f"first takes {longer} times as long, for {first / second:.1f} times the passes.",
-      if_not=f"The compiler reads `x` once for each of the two sums, so the second formula "
-      f"saves no pass. The first takes {longer} times as long: if that is above 1, bytes "
-      "are not the reason. Its second sum cannot start before the mean is known, while the "
-      "two sums of the second formula do not need each other.")
+      if_holds="The compiler computes both sums of the second formula in one "
+      f"pass. The first takes {longer} times as long, for "
+      f"{first / second:.1f} times the passes.",
+      if_not="The compiler reads `x` once for each of the two sums, so the "
+      f"second formula saves no pass. The first takes {longer} times as long: "
+      "if that is above 1, bytes are not the reason. Its second sum cannot "
+      "start before the mean is known, while the two sums of the second "
+      "formula do not need each other.")
 
 # %% [markdown]
 # <details><summary>Answer</summary>

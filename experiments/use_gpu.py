@@ -29,10 +29,10 @@ from jaxperf.result import ratio
 from jaxperf.result.gpus import ask_driver
 from jaxperf.section import section
 
-s = section("8.6", programs=60, cpu_devices=2, megabytes=64, rounds=12, size=512, side=1024,
-            big=64, gpu={"side": 8192, "big": 1000},
-            smoke={"megabytes": 1, "rounds": 6, "size": 64, "side": 128, "big": 1},
-            full={"megabytes": 256, "rounds": 30, "size": 1024, "side": 2048, "big": 256})
+s = section("8.6", programs=60, cpu_devices=2, megabytes=64, rounds=12,
+            size=512, side=1024, gpu={"side": 8192, "megabytes": 256},
+            smoke={"megabytes": 1, "rounds": 6, "size": 64, "side": 128},
+            full={"megabytes": 256, "rounds": 30, "size": 1024, "side": 2048})
 first, second = list(dict.fromkeys([*jax.devices(), *jax.devices("cpu")]))[:2]
 X = jnp.ones((2, 3))
 Z = jax.device_put(X, second)
@@ -73,8 +73,10 @@ driver = ask_driver()
 if driver.missing:
     print("no NVIDIA driver on this machine")
 for i, gpu in enumerate(driver.gpus):
-    print(f"{i}: {gpu.name}, driver {driver.version}, {gpu.busy_percent}% busy, "
-          f"{gpu.used_bytes / 2**20:.0f} of {gpu.total_bytes / 2**20:.0f} MiB in use")
+    print(
+        f"{i}: {gpu.name}, driver {driver.version}, {gpu.busy_percent}% busy, "
+        f"{gpu.used_bytes >> 20} of {gpu.total_bytes >> 20} MiB in use"
+    )
 
 # %% [markdown]
 # This cell asks the driver's library (NVML) directly, without JAX. This is a good first
@@ -187,7 +189,9 @@ print("Z is on", Z.device, "and Z + 1 on", (Z + 1).device)
 
 # %%
 again = jax.device_put(Z, second)
-print("same memory:", again.unsafe_buffer_pointer() == Z.unsafe_buffer_pointer())
+print(
+    "same memory:", again.unsafe_buffer_pointer() == Z.unsafe_buffer_pointer()
+)
 
 # %% [markdown]
 # ## Committed and uncommitted arrays
@@ -318,7 +322,8 @@ chex.assert_trees_all_close(np.asarray(net(X)), before, rtol=1e-2)
 # each. To split *one* network over devices, see [splitting the model](model_parallelism).
 
 # %% tags=["hide-input"]
-s.claim("A network computes where its parameters are", source="retelling in PyTorch",
+s.claim("A network computes where its parameters are",
+        source="retelling in PyTorch",
         holds=where(net) == {second} == {net(X).device},
         expected="parameters and output on one device, the second",
         observed=f"parameters on {where(net)}, output on {net(X).device}",
@@ -337,25 +342,28 @@ on_first = jax.device_put(host, first, may_alias=False)
 total = jax.jit(jnp.sum)
 times = interleaved({
     "host to device": lambda: jax.device_put(host, first, may_alias=False),
-    "device to device": lambda: jax.device_put(on_first, second, may_alias=False),
+    "device to device":
+        lambda: jax.device_put(on_first, second, may_alias=False),
     "device to host": lambda fresh: np.array(fresh),
     "sum, in place": lambda: total(on_first),
 }, before={"device to host": lambda: on_first + 0}, count=s.rounds)
 s.table(times, title=f"{s.megabytes} MB of float32", base="sum, in place")
 for name, measured in times.items():
-    s.fact(f"{name} bytes/s", host.nbytes / measured.median, unit="bytes/s", meaning=name)
-
+    s.fact(f"{name} bytes/s", host.nbytes / measured.median, unit="bytes/s",
+           meaning=name)
 
 # %% tags=["slow", "hide-input"]
 slower = ratio(times["host to device"], times["sum, in place"])
 s.claim("Do not move data between devices more often than you must",
         source="retelling in PyTorch", holds=slower.above(1), needs=["gpu"],
-        expected="a copy to the device takes longer than a sum over the array there",
-        observed=f"{slower} times as long",
-        if_holds=f"A copy to the device takes {slower} times as long as using it there.",
-        if_not=f"A copy to the device takes {slower} times as long as a sum over it.",
-        if_open="Between CPU devices, copies stay within one memory, so the figures above "
-        "say nothing about a GPU.")
+        expected="a copy to the device takes longer than a sum over the array "
+        "there", observed=f"{slower} times as long",
+        if_holds=f"A copy to the device takes {slower} times as long as using "
+        "it there.",
+        if_not=f"A copy to the device takes {slower} times as long as a sum "
+        "over it.",
+        if_open="Between CPU devices, copies stay within one memory, so the "
+        "figures above say nothing about a GPU.")
 
 # %% [markdown]
 # A GPU has separate engines for copies (DMA, direct memory access). It can copy while it
@@ -417,7 +425,10 @@ else:
 # %%
 def rounded_dot(A, B, bits):
     """A product whose inputs are rounded to so many bits after the point."""
-    A, B = (lax.reduce_precision(x, exponent_bits=8, mantissa_bits=bits) for x in (A, B))
+    A, B = (
+        lax.reduce_precision(x, exponent_bits=8, mantissa_bits=bits)
+        for x in (A, B)
+    )
     return jnp.dot(A, B, precision="highest")
 
 A, B = jax.random.normal(jax.random.key(0), (2, s.size, s.size))
@@ -429,8 +440,12 @@ def relative_error(product):
 with jax.default_matmul_precision("float32"):
     float32 = relative_error(jnp.dot(A, B))
 tf32, bf16 = (relative_error(rounded_dot(A, B, bits)) for bits in (10, 7))
-print(f"float32 {float32:.0e}, rounded to TF32 {tf32:.0e}, to bfloat16 {bf16:.0e}")
-print(f"the default on {first.device_kind}: {relative_error(jnp.dot(A, B)):.0e}")
+print(
+    f"float32 {float32:.0e}, rounded to TF32 {tf32:.0e}, to bfloat16 {bf16:.0e}"
+)
+print(
+    f"the default on {first.device_kind}: {relative_error(jnp.dot(A, B)):.0e}"
+)
 
 # %% tags=["hide-input"]
 s.claim("TF32 is accurate to about three digits",
@@ -438,7 +453,8 @@ s.claim("TF32 is accurate to about three digits",
         expected="a relative error of 1e-4 to 1e-3, over 100 times float32's",
         observed=f"{tf32:.0e}, {tf32 / float32:.0f} times float32's",
         if_holds=f"Three digits are right: the error is {tf32:.0e}.",
-        if_not=f"The error of {tf32:.0e} is not between one and three digits from float32's.")
+        if_not=f"The error of {tf32:.0e} is not between one and three digits "
+        "from float32's.")
 
 # %% [markdown]
 # Training usually tolerates this error. A test that compares with NumPy to six digits fails.
@@ -489,7 +505,7 @@ for dtype, rate in products.items():
 def add_in_place(x):
     return x + 1
 
-big = jax.device_put(np.ones((s.big, 250_000), np.float32), first)
+big = jax.device_put(np.ones((s.megabytes, 250_000), np.float32), first)
 new, took = jax.jit(lambda x: x + 1), {"new memory": [], "in place": []}
 jax.block_until_ready(new(big)), add_in_place(new(big))  # compiles
 for _ in range(s.rounds):
@@ -527,36 +543,35 @@ print(f"an empty program: {1e6 * queued_s:.3g} µs queued,",
 # %% tags=["slow", "hide-input"]
 A, B = jax.random.normal(jax.random.key(0), (2, s.size, s.size))
 highest = jnp.dot(A, B, precision="highest")
-default = float(jnp.linalg.norm(jnp.dot(A, B) - highest) / jnp.linalg.norm(highest))
+default = float(
+    jnp.linalg.norm(jnp.dot(A, B) - highest) / jnp.linalg.norm(highest)
+)
 low, high = {"gpu": (1e-4, 2e-3)}.get(s.environment.backend, (-1, 1e-6))
-s.claim("Default precision is full float32 on a CPU, and TF32 on a GPU", source="JAX",
-        holds=low < default < high,
-        expected="on a CPU the highest precision, on a GPU 1e-4 to 2e-3 from it",
+s.claim("Default precision is full float32 on a CPU, and TF32 on a GPU",
+        source="JAX", holds=low < default < high,
+        expected="on a CPU the highest precision, on a GPU 1e-4 to 2e-3 from "
+        "it",
         observed=f"relative difference {default:.0e} on {first.device_kind}",
-        if_holds=f"Here the default is {default:.0e} from the highest precision.",
-        if_not=f"Here the default is {default:.0e} from the highest precision, which is "
-        "neither of the two.")
+        if_holds=f"Here the default is {default:.0e} from the highest "
+        "precision.",
+        if_not=f"Here the default is {default:.0e} from the highest "
+        "precision, which is neither of the two.")
 
 # %% tags=["slow", "hide-input"]
-for name, value, unit, meaning in (
-    ("empty_queued_s", queued_s, "s", "an empty program, queued"),
-    ("empty_waited_s", waited_s, "s", "the same, waited for"),
-    ("float32_product", 1e12 * products["float32"], "FLOP/s", "float32 product"),
-    ("bfloat16_product", 1e12 * products["bfloat16"], "FLOP/s", "bfloat16 product"),
-    ("new_memory", rates["new memory"], "bytes/s", "x + 1 into new memory"),
-    ("in_place", rates["in place"], "bytes/s", "x + 1 in place"),
-    ("default_precision", default, "", "default precision from the highest"),
-    ("compile_product_s", compile_s, "s", "compiling a product with tanh"),
-    ("in_flight", in_flight, "", "programs in flight, of 100 queued")):
-    s.fact(name, value, unit=unit, meaning=meaning, in_table=True)
-s.on_one_gpu({meaning: name for name, meaning in {
-    "host to device": "copy from the host", "device to host": "copy to the host",
-    "sum, in place": "a sum over the same array", "empty_queued_s": "empty program, queued",
-    "empty_waited_s": "empty program, waited for", "float32_product": "float32 product",
-    "bfloat16_product": "bfloat16 product", "new_memory": "x + 1 into new memory",
-    "in_place": "x + 1 in place", "compile_product_s": "compiling a product with tanh",
-    "default_precision": "default precision from the highest",
-    "in_flight": "programs in flight, of 100"}.items()})
+float32_rate, bfloat16_rate = (1e12 * rate for rate in products.values())
+for name, value, unit in (
+        ("empty program, queued", queued_s, "s"),
+        ("empty program, waited for", waited_s, "s"),
+        ("float32 product", float32_rate, "FLOP/s"),
+        ("bfloat16 product", bfloat16_rate, "FLOP/s"),
+        ("x + 1 into new memory", rates["new memory"], "bytes/s"),
+        ("x + 1 in place", rates["in place"], "bytes/s"),
+        ("default precision from the highest", default, ""),
+        ("compiling a product with tanh", compile_s, "s"),
+        ("programs in flight, of 100", in_flight, "")):
+    s.fact(name, value, unit=unit, meaning=name, in_table=True)
+rows = ["host to device", "device to host", "sum, in place", *s.facts]
+s.on_one_gpu({name: name for name in rows if "bytes/s" not in name})
 
 # %% [markdown]
 # ## If the GPU is not faster
@@ -674,9 +689,12 @@ compiled = log.programs
 # %% tags=["answer", "slow"]
 for kilobytes in (1, 10, 100, 1000, 10_000):
     part = np.ones(250 * kilobytes, np.float32)
-    copy = {"copy": lambda part=part: jax.device_put(part, first, may_alias=False)}
+    copy = {
+        "copy": lambda part=part: jax.device_put(part, first, may_alias=False)
+    }
     took = interleaved(copy, count=s.rounds)["copy"].median
-    print(f"{kilobytes} kB: {took * 1e6:.0f} µs, {part.nbytes / took / 1e9:.2f} GB/s")
+    rate = part.nbytes / took / 1e9
+    print(f"{kilobytes} kB: {took * 1e6:.0f} µs, {rate:.2f} GB/s")
 
 # %% [markdown]
 # <details><summary>Answer</summary>
