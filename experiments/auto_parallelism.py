@@ -43,13 +43,15 @@ from jaxperf.result import ratio, ratio_of
 from jaxperf.result.intervals import most_at_once
 from jaxperf.section import section
 
-s = section("8.3", programs=45, cpu_devices=2, size=1000, gpu_size=6000,
-            rounds=12, products=10, rows=2000, nodes=200, node_size=64,
-            smoke={"size": 300, "gpu_size": 500, "rounds": 6, "rows": 200,
+s = section("8.3", programs=45, cpu_devices=2, sizes=(1000, 1000),
+            gpu={"sizes": (2000, 6000)}, rounds=12, products=10,
+            rows=2000, nodes=200, node_size=64,
+            smoke={"sizes": (300, 300), "rounds": 6, "rows": 200,
                    "nodes": 40, "node_size": 16},
-            full={"size": 2000, "rounds": 20})
+            full={"sizes": (2000, 2000), "rounds": 20})
 cpu = jax.devices("cpu")[0]
 other = next(d for d in [*jax.devices(), *jax.devices("cpu")] if d != cpu)
+xs = [jnp.full((n, n), 1e-3, device=d) for n, d in zip(s.sizes, (cpu, other))]
 
 # %% [markdown]
 # ## What depends on what
@@ -116,7 +118,7 @@ for line in sys.stdin:  # a round
 # %% tags=["slow"]
 def start_work(**settings):
     return subprocess.Popen(
-        [sys.executable, "-c", WORK, str(s.size)], text=True,
+        [sys.executable, "-c", WORK, str(s.sizes[0])], text=True,
         stdin=subprocess.PIPE, stdout=subprocess.PIPE,
         env=os.environ | {"JAX_PLATFORMS": "cpu"} | settings)
 
@@ -163,9 +165,6 @@ s.claim("One operator uses all cores of a CPU", source="section 8.3",
 def run(x, products=s.products):
     return [jnp.dot(x, x) for _ in range(products)]
 
-sides = {"cpu": s.size, "gpu": s.gpu_size}
-xs = [jax.device_put(jnp.full((sides[d.platform],) * 2, 1e-3), d)
-      for d in (cpu, other)]
 jax.block_until_ready([run(x) for x in xs])  # warm up
 
 for x in xs:
@@ -208,17 +207,15 @@ with Benchmark("Run on both in parallel.") as bench:
 #
 # </details>
 
-# %%
+# %% tags=["slow"]
 def products(x):
     return [jnp.dot(x, x) for _ in range(s.products)]
 
 def run_on_all(xs):
     return [products(x) for x in xs]
 
-# %% tags=["slow"]
 lanes = [timeline.lane_of(d) for d in (cpu, other)]
 recorded = [timeline.record(run_on_all, xs) for _ in range(3)]
-# least disturbed
 both = max(recorded, key=lambda r: timeline.overlap(r, *lanes))
 shared = timeline.overlap(both, *lanes)
 s.timeline(both,
@@ -249,7 +246,7 @@ s.claim("A loop over devices looks serial, but it runs in parallel",
 
 # %% tags=["slow"]
 def chain(count=s.products):
-    y = jax.device_put(jnp.full((s.size, s.size), 1 / s.size), cpu)
+    y = jax.device_put(xs[0], cpu)
     here = {d: jax.device_put(y, d) for d in (cpu, other)}
     for i in range(count):
         device = (cpu, other)[i % 2]

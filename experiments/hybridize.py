@@ -44,6 +44,7 @@ s = section("8.1", programs=135, calls=100, rounds=10, images=8,
                   "batches": (1, 8, 64, 512, 4096)})
 x = jax.random.normal(jax.random.key(0), (1, 512))
 x4 = jax.random.normal(jax.random.key(0), (1, 4))
+net = jaxperf.models.MLP((512, 256, 128, 2), rngs=nnx.Rngs(0))
 
 # %% [markdown]
 # ## Two ways to run a program
@@ -131,7 +132,8 @@ print(traced.lower().as_text().strip())
 # </details>
 
 # %%
-ten = jax.jit(lambda: fancy_func(*map(jnp.float32, (1, 2, 3, 4))))
+numbers = [jnp.float32(i) for i in (1, 2, 3, 4)]
+ten = jax.jit(lambda: sum(numbers[1:], start=numbers[0]))
 optimized = ten.lower().compile().as_text()
 print(optimized[optimized.index("ENTRY"):].strip())
 
@@ -153,14 +155,19 @@ s.claim("The compiler can rewrite the program to print(10)",
 # %%
 def bytes_kept(a, b, c, d):
     before = sum(array.nbytes for array in jax.live_arrays())
-    e = add(a, b)
-    f = add(c, d)
-    g = add(e, f)
+    e = a + b
+    f = c + d
+    g = e + f
     return sum(array.nbytes for array in jax.live_arrays()) - before, g
 
 megabytes = [jnp.full(250_000, i, jnp.float32) for i in (1, 2, 3, 4)]
 eager_bytes = bytes_kept(*megabytes)[0]
-plan = jax.jit(fancy_func).lower(*megabytes).compile().memory_analysis()
+plan = (
+    jax.jit(lambda a, b, c, d: (a + b) + (c + d))
+    .lower(*megabytes)
+    .compile()
+    .memory_analysis()
+)
 needed = plan.output_size_in_bytes + plan.temp_size_in_bytes
 print(
     f"operation by operation {eager_bytes:,} bytes, compiled {needed:,} bytes"
@@ -182,20 +189,21 @@ s.claim("Compiling saves memory: e and f need not be kept",
 
 # %% tags=["slow"]
 numbers = [jnp.float32(i) for i in (1, 2, 3, 4)]
-fused = jax.jit(fancy_func)
+fused = jax.jit(lambda a, b, c, d: (a + b) + (c + d))
+ten = jax.jit(lambda: jnp.float32(10))
+a, b, c, d = numbers
 small = interleaved(
     {
-        "operation by operation": lambda: fancy_func(*numbers),
-        "compiled": lambda: fused(*numbers),
+        "operation by operation": lambda: (a + b) + (c + d),
+        "compiled": lambda: fused(a, b, c, d),
         "print(10)": ten,
     },
     count=s.rounds,
     wait="end",
     loops=s.calls,
 )
-s.table(
-    small, title="fancy_func on four numbers, seconds per call", base="compiled"
-)
+s.table(small, title="fancy_func on four numbers, seconds per call",
+        base="compiled")
 
 # %% tags=["slow", "hide-input"]
 fewer = ratio(small["operation by operation"], small["compiled"])
@@ -346,7 +354,8 @@ print(f"after hybridizing:  {seconds[1]:.4f} sec (the book, MXNet: 0.2053)")
 # How long does MXNet itself take on this machine? The next cell runs the book's code in an
 # environment that `uv` makes from the first lines, if it has the packages already.
 
-# %%
+# %% tags=["slow"]
+# a network: the book's, and its benchmark
 BOOK = """
 # /// script
 # requires-python = ">=3.8,<3.12"
@@ -376,9 +385,13 @@ print("after hybridizing:  %.4f sec" % benchmark(net, x))
 """
 uv = [sys.executable, "-m", "uv", "run", "--offline", "--quiet", "-"]
 done = subprocess.run(uv, input=BOOK, capture_output=True, text=True)
-print("MXNet 1.9.1 on this machine:\n" + done.stdout if done.returncode == 0 else
-      "MXNet is not here. To fetch it (300 MB), in a clone: "
-      "pip install uv; uv run --script benchmarks/frameworks/with_mxnet.py")
+if done.returncode == 0:
+    print(f"MXNet 1.9.1 on this machine:\n{done.stdout}")
+else:
+    print(
+        "MXNet is not here. To fetch it (300 MB), in a clone: pip install uv;",
+        "uv run --script benchmarks/frameworks/with_mxnet.py",
+    )
 
 # %% [markdown]
 # Flax has its own ways to compile a module. They differ in what Python does at each call.
@@ -690,11 +703,11 @@ s.claim("An exported program is often faster than the imperative one",
 
 # %%
 data = jax.ShapeDtypeStruct((1, 512), jnp.float32)
-print(jax.eval_shape(hybridize(net), data))
+print(jax.eval_shape(lambda x: net(x), data))
 any_batch = jax.ShapeDtypeStruct(
     export.symbolic_shape("batch, 512"), jnp.float32
 )
-print(jax.eval_shape(hybridize(net), any_batch))
+print(jax.eval_shape(lambda x: net(x), any_batch))
 
 # %% [markdown]
 # ## 8.1.3 A network of your own: what tracing changes
@@ -828,7 +841,7 @@ calls = {
         (lambda: jax.jit(lambda x, k: scale(x, k))(X, one), 1),
 }
 
-# %%
+# %% tags=["hide-input"]
 counts = {}
 for name, (call_it, _) in calls.items():
     traces.clear()
@@ -997,7 +1010,7 @@ def outcome(way):
     sees = bool((run(X) != old).any())
     return sees, bool((network.norm.mean[...] != 0).any())
 
-# %%
+# %% tags=["hide-input"]
 kept = {name: outcome(way) for name, way in {
     "imperative": lambda net: net,
     "nnx.jit": lambda net: lambda x: call(net, x),

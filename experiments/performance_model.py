@@ -38,10 +38,10 @@ s = section("8.0", programs=190, rounds=12, side=2000, largest=28, moved=28,
             batch_size=16, steps=16, lr=0.1, tokens=32, tokens_steps=40,
             gpu={"side": 8192, "moved": 33, "rounds": 8},
             smoke={"side": 512, "largest": 22, "moved": 22, "steps": 4,
-                   "rounds": 6, "batch_size": 4, "tokens": 4, "tokens_steps": 2},
+                   "rounds": 6, "batch_size": 4, "tokens": 4,
+                   "tokens_steps": 2},
             full={"rounds": 30, "largest": 30, "tokens_steps": 120})
 x, data = jnp.full((s.side, s.side), 0.01), fashion_mnist(source="mini")
-s.data_source(data.source)
 
 # %% [markdown]
 # ## 8.0.1 Why performance?
@@ -360,7 +360,7 @@ s.claim("Ten fused lines take about as long as one", holds=fused.below(2),
 # matrix and writes one, $8 n^2$ bytes. Its intensity is $n / 4$ FLOP per byte. Small
 # products are limited by the call. Large ones come close to the peak.
 
-# %% tags=["slow"]
+# %% tags=["slow", "hide-input"]
 curve = {}
 squares = {
     n: np.ones((n, n), np.float32) for n in (16, 64, 256, 1024) if n <= s.side
@@ -438,6 +438,7 @@ once, often = flops_of(1), flops_of(100)
 print(f"{once:,.0f} FLOP for one turn, {often:,.0f} for a hundred")
 
 # %% tags=["hide-input"]
+s.data_source(data.source)
 s.claim("The compiler's estimate counts a loop's body once",
         holds=often < 2 * once,
         expected="100 turns count less than twice as much as one",
@@ -470,7 +471,7 @@ def closest(flops, moved, took):
     name = max(least, key=least.get)
     return name, least[name] / took
 
-# %% tags=["slow"]
+# %% tags=["slow", "hide-input"]
 explained, rows, points = {}, [], {}
 for name, (f, *args) in programs.items():
     flops, moved = work[name]
@@ -670,7 +671,7 @@ def climb(old, new, rung, **amounts):
     times = take_turns(old, new)
     print(f"{new}, measured:  {ratio(times[old], times[new])}")
 
-# %% tags=["slow"]
+# %% tags=["slow", "hide-input"]
 X0, y0 = jnp.float32(batches[0][0]) / 255, batches[0][1]
 ops = (
     operations(loss, params, X0, y0)
@@ -901,7 +902,7 @@ climb("scan", "large batch", large_batch, calls=1 / s.steps,
 # %% [markdown]
 # Now all rungs take turns, so the gains differ a little from those above.
 
-# %% tags=["slow"]
+# %% tags=["slow", "hide-input"]
 times = take_turns(*rungs)
 gains = {new: ratio(times[old], times[new]) for old, new in pairwise(rungs)}
 s.grid(
