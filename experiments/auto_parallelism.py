@@ -22,7 +22,6 @@ import os
 import random
 import subprocess
 import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import chex
@@ -43,11 +42,9 @@ from jaxperf.result import ratio, ratio_of
 from jaxperf.result.intervals import most_at_once
 from jaxperf.section import section
 
-s = section("8.3", programs=45, cpu_devices=2, sizes=(1000, 1000),
-            gpu={"sizes": (2000, 6000)}, rounds=12, products=10,
-            rows=2000, nodes=200, node_size=64,
-            smoke={"sizes": (300, 300), "rounds": 6, "rows": 200,
-                   "nodes": 40, "node_size": 16},
+s = section("8.3", programs=45, cpu_devices=2, sizes=(1000, 1000), rounds=12,
+            products=10, rows=2000, nodes=200, gpu={"sizes": (2000, 6000)},
+            smoke={"sizes": (300, 300), "rounds": 6, "rows": 200, "nodes": 40},
             full={"sizes": (2000, 2000), "rounds": 20})
 cpu = jax.devices("cpu")[0]
 other = next(d for d in [*jax.devices(), *jax.devices("cpu")] if d != cpu)
@@ -611,12 +608,9 @@ def random_graph(seed):
         )
     return graph
 
-def leaves(seed):
+def leaves(seed, side=64):
     draw = np.random.default_rng(seed).integers
-    return [
-        draw(-(2**31), 2**31, (s.node_size, s.node_size), np.int32)
-        for _ in range(4)
-    ]
+    return [draw(-(2**31), 2**31, (side, side), np.int32) for _ in range(4)]
 
 def run_graph(graph, values, devices, wait=False):
     for op, inputs, number in graph:
@@ -681,7 +675,7 @@ s.claim("Two devices compute such a task faster than one",
 # Whether it is faster depends on the size. The first two rows differ by the cost of waiting
 # after each operation. The third row adds copies between devices, and a CPU that is divided
 # into two devices cannot show what a second device gains. Two real devices gain only if an
-# operation takes longer than its call and the copies that it needs. Try `--node-size 512`.
+# operation takes longer than its call and the copies that it needs. Try `side=512`.
 #
 # </details>
 #

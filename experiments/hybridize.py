@@ -971,10 +971,10 @@ s.claim("In-place operations such as a += b and a[:] = a + b cannot be used",
         expected="a[:] = fails, a += b works, so the sentence does not hold "
         "in JAX",
         observed="; ".join(
-                     (
+
                          f"{what}: {trials[what][0].split(':')[0]}"
                          for what in ("a[:] = a + b", "a += b")
-                     )
+
                  ), if_holds="Neither works here.",
         if_not="At least one of the two works: the sentence is about MXNet.")
 s.claim("asnumpy cannot be used in a hybridized network",

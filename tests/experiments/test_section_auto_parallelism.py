@@ -26,7 +26,7 @@ def page() -> Any:
 
 def test_run_computes_every_product_on_the_device_of_its_operand(page: Any) -> None:
     x = np.arange(9.0, dtype=np.float32).reshape(3, 3)
-    for device in page.devices:
+    for device in (page.cpu, page.other):
         ys = page.run(jax.device_put(x, device), 4)
         assert len(ys) == 4
         for y in ys:
@@ -35,8 +35,8 @@ def test_run_computes_every_product_on_the_device_of_its_operand(page: Any) -> N
 
 
 def test_there_are_two_different_devices(page: Any) -> None:
-    assert len(set(page.devices)) == len(set(page.cpus)) == 2
-    assert page.real is (jax.default_backend() == "gpu")
+    assert page.cpu.platform == "cpu" and page.other != page.cpu
+    assert [x.device for x in page.xs] == [page.cpu, page.other]
 
 
 def test_averages_need_the_row_before(page: Any) -> None:
@@ -48,18 +48,26 @@ def test_averages_need_the_row_before(page: Any) -> None:
     np.testing.assert_allclose(page.averages(x), rows, rtol=1e-6)
 
 
-def test_what_a_gpu_copies_is_a_power_of_its_input(page: Any) -> None:
-    x = np.random.default_rng(0).uniform(size=(3, 3)).astype(np.float32)
-    expected = np.linalg.matrix_power(x.astype(np.float64), page.s.powers + 1)
-    np.testing.assert_allclose(page.power(x), expected, rtol=1e-5)
+def test_prefetch_yields_every_batch_in_order_and_is_one_ahead(page: Any) -> None:
+    loaded: list[int] = []
+
+    def load(i: int) -> np.ndarray:
+        loaded.append(i)
+        return np.full(3, i, np.float32)
+
+    for i, batch in enumerate(page.prefetch(load, 4)):
+        np.testing.assert_array_equal(batch, np.full(3, i))
+        assert len(loaded) <= i + 2
+    assert loaded == [0, 1, 2, 3]
 
 
-def test_busy_cores_waits_and_finds_some_work(page: Any) -> None:
-    assert page.busy_cores(lambda: page.averages(jnp.ones((100, 1000)))) > 0
+def test_an_error_of_the_loader_reaches_the_caller(page: Any) -> None:
+    with pytest.raises(ZeroDivisionError):
+        list(page.prefetch(lambda i: 1 / (1 - i), 3))
 
 
 def test_copies_to_the_host_are_copies(page: Any) -> None:
-    ys = [jax.device_put(jnp.ones((4, 4)) + i, page.devices[1]) for i in range(3)]
+    ys = [jax.device_put(jnp.ones((4, 4)) + i, page.other) for i in range(3)]
     for i, (y, copy) in enumerate(zip(ys, page.copy_to_host(ys), strict=True)):
         assert isinstance(copy, np.ndarray)
         np.testing.assert_array_equal(copy, np.full((4, 4), 1.0 + i))
@@ -87,7 +95,7 @@ def test_graphs_equal_numpy_in_every_bit_waited_for_or_not(page: Any) -> None:
     graph, start = page.random_graph(7), page.leaves(7)
     expected = page.by_numpy(graph, start)
     for wait in (False, True):
-        values = page.run_graph(graph, start, page.devices, wait=wait)
+        values = page.run_graph(graph, start, (page.cpu, page.other), wait=wait)
         assert len(values) == len(expected) == 4 + page.s.nodes
         for a, b in zip(values, expected):
             np.testing.assert_array_equal(a, b)
@@ -95,8 +103,9 @@ def test_graphs_equal_numpy_in_every_bit_waited_for_or_not(page: Any) -> None:
 
 def test_values_are_computed_on_the_device_that_the_graph_names(page: Any) -> None:
     graph = page.random_graph(1)
-    values = page.run_graph(graph, page.leaves(1), page.devices)[4:]
-    assert [y.device for y in values] == [page.devices[number] for *_, number in graph]
+    devices = page.cpu, page.other
+    values = page.run_graph(graph, page.leaves(1), devices)[4:]
+    assert [y.device for y in values] == [devices[number] for *_, number in graph]
 
 
 def test_claims_that_need_no_clock_hold(page: Any) -> None:
