@@ -228,7 +228,7 @@ s.claim("A loop over devices looks serial, but it runs in parallel",
         if_holds=f"{shared:.0%} of the less busy device's work overlaps: not "
         "serial.",
         if_not=f"Only {shared:.0%} overlaps. Other programs may have held one "
-        "device back.")
+        "device back.", if_open="This run does not decide it.")
 
 # %% [markdown]
 # What does *not* overlap? In the next loop, each product needs the one before, and the
@@ -261,7 +261,8 @@ s.claim("A chain over two devices does not overlap", holds=chained < 0.1,
         if_holds="The devices take turns. More devices help only where there "
         "is independent work. A model that is split by layers is such a "
         "chain; [pipelining](model_parallelism) gives it independent work.",
-        if_not=f"{chained:.0%} overlaps: more than the copies explain.")
+        if_not=f"{chained:.0%} overlaps: more than the copies explain.",
+        if_open="This run does not decide it.")
 
 # %% [markdown]
 # Two devices that work at the same time need not save time. At worst, both together take as
@@ -506,7 +507,8 @@ s.claim("Under jit, the book's run is one product",
         expected=f"1 product with equal operands, {s.products} with their own",
         observed=f"{equal} and {different}",
         if_holds="The compiler computes equal products once.",
-        if_not=f"The compiled program has {equal} products.")
+        if_not=f"The compiled program has {equal} products.",
+        if_open="This run does not decide it.")
 s.on_one_gpu(
     {
         "run on the CPU": ("Apart and together", "two devices: run on cpu:0"),
@@ -565,7 +567,8 @@ s.claim("The ten products of run are not executed in parallel",
         expected="never two at once on one device",
         observed=f"{at_once['one by one']} at once",
         if_holds="Called one by one, the products ran one after the other.",
-        if_not=f"Called one by one, {at_once['one by one']} ran at once.")
+        if_not=f"Called one by one, {at_once['one by one']} ran at once.",
+        if_open="This run does not decide it.")
 s.claim("The system can execute independent tasks in parallel",
         source="section 8.3", holds=at_once["one program"] > 1 or None,
         needs=["cores"], expected="in one program, at least two at once",
@@ -641,7 +644,7 @@ s.claim("Complex dependencies are respected", source="section 8.3, exercise 2",
         observed=f"{correct} of 5 graphs are equal",
         if_holds="No operation started before its inputs existed.",
         if_not=f"Only {correct} of 5 graphs are right: a bug, please report "
-        "it.")
+        "it.", if_open="This run does not decide it.")
 
 # %% tags=["answer", "slow"]
 alone = [cpu] * 2

@@ -106,16 +106,13 @@ exec(y, {})
 # other Python are gone.
 
 # %%
-def add(a, b):
-    return a + b
-
-def fancy_func(a, b, c, d):
-    e = add(a, b)
-    f = add(c, d)
-    return add(e, f)
+def fancy(a, b, c, d):
+    e = a + b
+    f = c + d
+    return e + f
 
 number = jax.ShapeDtypeStruct((), jnp.float32)
-traced = jax.jit(fancy_func).trace(number, number, number, number)
+traced = jax.jit(fancy).trace(number, number, number, number)
 print(traced.jaxpr)
 print(traced.lower().as_text().strip())
 
@@ -145,7 +142,8 @@ s.claim("The compiler can rewrite the program to print(10)",
         expected="no addition left, and the constant 10",
         observed=f"{adds[0]} additions traced, {adds[1]} compiled",
         if_holds=f"XLA made {adds[0]} additions into the constant 10.",
-        if_not=f"XLA left {adds[1]} of {adds[0]} additions.")
+        if_not=f"XLA left {adds[1]} of {adds[0]} additions.",
+        if_open="This run does not decide it.")
 
 # %% [markdown]
 # The book says that compiling saves function calls and memory. First we check the memory,
@@ -180,7 +178,8 @@ s.claim("Compiling saves memory: e and f need not be kept",
         observed=f"{eager_bytes / 1000000.0:g} MB one by one, "
         f"{needed / 1000000.0:g} MB compiled",
         if_holds="The compiled program needs memory for its result only.",
-        if_not="The compiled program keeps as much as Python does.")
+        if_not="The compiled program keeps as much as Python does.",
+        if_open="This run does not decide it.")
 
 # %% [markdown]
 # Next we check the calls. With four single numbers, almost all time goes into calls. The
@@ -327,7 +326,8 @@ s.claim("After hybridize the output stays the same", source="section 8.1.2",
         observed=f"largest difference {worst:.0e}",
         if_holds="Both outputs are the same, except for rounding "
         f"({worst:.0e}).",
-        if_not=f"The outputs differ by {worst:.0e}, more than rounding.")
+        if_not=f"The outputs differ by {worst:.0e}, more than rounding.",
+        if_open="This run does not decide it.")
 
 # %% [markdown]
 # In Gluon, only layers that inherit from `HybridBlock` are optimized, and MXNet refuses to
@@ -644,7 +644,8 @@ s.claim("Program and parameters can be used without the code that made them",
         f"{reader.stdout.splitlines()[-1]}",
         if_holds="The new process computed the same output without Flax and "
         "without `MLP`.",
-        if_not="The new process computed another output, or imported Flax.")
+        if_not="The new process computed another output, or imported Flax.",
+        if_open="This run does not decide it.")
 
 # %% [markdown]
 # The book adds that an exported program is often faster than the imperative one. To compare
@@ -778,7 +779,7 @@ s.claim("After hybridize, the prints are silent from the second call on",
         observed=f"{silent[0]} in the first call, {silent[1]} in the second",
         if_holds="From the second call on, Python's prints are silent.",
         if_not=f"The second call printed {silent[1]} times: it ran Python "
-        "again.")
+        "again.", if_open="This run does not decide it.")
 
 # %% [markdown]
 # The first call prints tracers, because JAX runs your Python code to record its operations.
@@ -866,7 +867,7 @@ s.claim("jit's key: function object, tree, shapes, dtypes, weak types, "
         observed=f"{sum((n for n, _ in counts.values()))} traces",
         if_holds="Each call traced as often as this key says.",
         if_not="Some call traced more or less often than this key says: see "
-        "the table.")
+        "the table.", if_open="This run does not decide it.")
 
 # %% [markdown]
 # The rule: values never matter, unless they are static. Everything else in a call is part
@@ -976,13 +977,15 @@ s.claim("In-place operations such as a += b and a[:] = a + b cannot be used",
                          for what in ("a[:] = a + b", "a += b")
 
                  ), if_holds="Neither works here.",
-        if_not="At least one of the two works: the sentence is about MXNet.")
+        if_not="At least one of the two works: the sentence is about MXNet.",
+        if_open="This run does not decide it.")
 s.claim("asnumpy cannot be used in a hybridized network",
         source="section 8.1.3", holds=trials["np.asarray(x)"][0] != "works",
         expected="TracerArrayConversionError",
         observed=trials["np.asarray(x)"][0].split(":")[0],
         if_holds="NumPy needs a value, and a tracer has none.",
-        if_not="NumPy accepted the argument.")
+        if_not="NumPy accepted the argument.",
+        if_open="This run does not decide it.")
 
 # %% [markdown]
 # ### What a compiled network forgets
@@ -1032,7 +1035,7 @@ s.claim("Every way that compiles a network also updates its running mean",
         if_holds="Each way either writes the mean back or raises an error.",
         if_not="Without an error, the new mean is lost by: "
         f"{', '.join(forgetful)}. The output is right, so you notice only "
-        "when you evaluate.")
+        "when you evaluate.", if_open="This run does not decide it.")
 
 # %% [markdown]
 # The rule: a training program must *return* what it changes. `jax.jit(net)` makes the
@@ -1136,7 +1139,8 @@ s.claim("An if fails, a for works",
         observed=f"{trials['if x.sum() > 1'][0][:25]}; "
         f"{trials['for row in x'][0]}",
         if_holds="The reader's answer is right for JAX, too.",
-        if_not="In JAX, the reader's answer does not hold.")
+        if_not="In JAX, the reader's answer does not hold.",
+        if_open="This run does not decide it.")
 
 # %% [markdown]
 # <details><summary>Answer</summary>
@@ -1195,7 +1199,7 @@ for name, earlier in nets.items():
 
 # %% tags=["answer"]
 def hybridize_training(net):
-    structure, variables = nnx.split(net)
+    structure = nnx.graphdef(net)
 
     @jax.jit
     def program(variables, x):

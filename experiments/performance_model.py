@@ -378,8 +378,8 @@ for n, square in squares.items():
 # %% [markdown]
 # ## 8.0.4 The programs of this chapter on one roofline
 # The next sections use the MLP, `x + 1`, products, and training steps of LeNet and of
-# ResNet-18, which takes too long to compile here. A step computes the gradient of the loss and updates the parameters, in the
-# same way for every network:
+# ResNet-18, which takes too long to compile here. A step computes the gradient of the loss
+# and updates the parameters, in the same way for every network:
 
 # %%
 def cross_entropy(logits, y):
@@ -444,7 +444,8 @@ s.claim("The compiler's estimate counts a loop's body once",
         expected="100 turns count less than twice as much as one",
         observed=f"{once:,.0f} FLOP for one turn, {often:,.0f} for a hundred",
         if_holds="So multiply the estimate of a loop by its number of turns "
-        "yourself.", if_not="This version of XLA counts the turns, too.")
+        "yourself.", if_not="This version of XLA counts the turns, too.",
+        if_open="This run does not decide it.")
 
 # %% [markdown]
 # <details><summary>Predict: which program is limited by the call, which by memory, which by
@@ -500,7 +501,7 @@ s.claim("One of three limits explains each program of this chapter",
         if_not=f"No limit explains {', '.join(unexplained)}: the largest "
         "bound is less than half of the time. Such a program has other costs, "
         "e.g. several operations in one call, new memory, or operations that "
-        "use the machine badly.")
+        "use the machine badly.", if_open="This run does not decide it.")
 three = [list(explained.values())[i] for i in (0, 2, 3)]
 
 # %% tags=["slow", "hide-input"]
@@ -512,7 +513,8 @@ s.claim("Overhead limits 20 x 20 products, memory limits x + 1, arithmetic a "
         if_not=f"By this rule the three are limited by: {', '.join(three)}. "
         "The bound of a call is an *empty* program's. A program with inputs, "
         "outputs, and ten operations costs more to start, and `x + 1` also "
-        "pays for new memory in each call.")
+        "pays for new memory in each call.",
+        if_open="This run does not decide it.")
 
 # %% tags=["slow", "hide-input"]
 fig, ax = plt.subplots(figsize=(7, 4.2))
@@ -810,7 +812,8 @@ s.claim("The donated step needs no second copy of the parameters",
         observed=f"{reused:,} bytes",
         if_holds="The new parameters take the memory of the old ones, "
         f"{needed:,} bytes.",
-        if_not="The compiler could not reuse the memory of all parameters.")
+        if_not="The compiler could not reuse the memory of all parameters.",
+        if_open="This run does not decide it.")
 
 # %% tags=["slow", "hide-input"]
 climb("no wait", "donate", donate, calls=1, copies=2, bytes=moved, FLOPs=flops)
@@ -883,7 +886,7 @@ s.claim("The first eight rungs compute the same parameters",
         if_holds="Eight ways, the same parameters: they differ by "
         f"{worst:.0e} at most.",
         if_not=f"The parameters differ by {worst:.0e}, more than rounding "
-        "explains.")
+        "explains.", if_open="This run does not decide it.")
 
 # %% [markdown]
 # **9. A larger batch.** This rung uses all images at once. Each weight that the device
@@ -962,7 +965,7 @@ s.claim("The bill predicts what each rung gains", basis="predicted",
         if_not="The bill was wrong by more than a factor of 1.5 about: "
         f"{', '.join(wrong)}. It has no item for what else Python does, e.g. "
         "for taking a gradient op by op, and none for a program's inputs and "
-        "outputs or for new memory.")
+        "outputs or for new memory.", if_open="This run does not decide it.")
 
 # %% tags=["slow", "hide-input"]
 s.claim("The same training becomes at least ten times as fast",
@@ -1113,7 +1116,8 @@ s.claim("Checkpoints need less memory, and mixed precision too", needs=["size"],
         if_holds="Each saves memory, and this is certain before anything has "
         "run: the compiler plans it.",
         if_not="Here one of them saves none: XLA may convert bfloat16 to "
-        "float32 for a processor without units for it.")
+        "float32 for a processor without units for it.",
+        if_open="This run does not decide it.")
 
 # %% [markdown]
 # The ladder of this network is short. Before each rung, the three bounds say which limit is

@@ -239,13 +239,15 @@ s.claim("Operands must be on the same device", source="retelling in PyTorch",
         expected="an error whenever the operands are on different devices",
         observed="; ".join(f"{name}: {out}" for name, out in outcomes.items()),
         if_holds="JAX refused every mixture of devices.",
-        if_not="In JAX this is true of two *committed* arrays only.")
+        if_not="In JAX this is true of two *committed* arrays only.",
+        if_open="This run does not decide it.")
 s.claim("An uncommitted array and a NumPy array follow a committed one",
         holds=[*outcomes.values()][1:3] == [here, here],
         expected="both sums run on the second device",
         observed=outcomes["NumPy + committed"],
         if_holds="Both sums ran on the device of the committed operand.",
-        if_not="A sum did not run on the device of the committed operand.")
+        if_not="A sum did not run on the device of the committed operand.",
+        if_open="This run does not decide it.")
 
 # %% [markdown]
 # These are the rules ([JAX's page on
@@ -328,7 +330,8 @@ s.claim("A network computes where its parameters are",
         expected="parameters and output on one device, the second",
         observed=f"parameters on {where(net)}, output on {net(X).device}",
         if_holds="The output is where the parameters are.",
-        if_not="Parameters and output are on different devices.")
+        if_not="Parameters and output are on different devices.",
+        if_open="This run does not decide it.")
 
 # %% [markdown]
 # ## What a copy costs
@@ -454,7 +457,7 @@ s.claim("TF32 is accurate to about three digits",
         observed=f"{tf32:.0e}, {tf32 / float32:.0f} times float32's",
         if_holds=f"Three digits are right: the error is {tf32:.0e}.",
         if_not=f"The error of {tf32:.0e} is not between one and three digits "
-        "from float32's.")
+        "from float32's.", if_open="This run does not decide it.")
 
 # %% [markdown]
 # Training usually tolerates this error. A test that compares with NumPy to six digits fails.
@@ -555,7 +558,8 @@ s.claim("Default precision is full float32 on a CPU, and TF32 on a GPU",
         if_holds=f"Here the default is {default:.0e} from the highest "
         "precision.",
         if_not=f"Here the default is {default:.0e} from the highest "
-        "precision, which is neither of the two.")
+        "precision, which is neither of the two.",
+        if_open="This run does not decide it.")
 
 # %% tags=["slow", "hide-input"]
 float32_rate, bfloat16_rate = (1e12 * rate for rate in products.values())

@@ -36,7 +36,7 @@ class Judge:
 
 
 def judging_cells(path: Path, statement: str) -> list[Cell]:
-    """Return the folded cells up to the one with the statement, from the first that follows a visible cell."""
+    """Return the folded cells up to the one with the statement, from the first of that run on."""
     run: list[Cell] = []
     for cell in cells.read(path):
         if cell.markdown:

@@ -158,7 +158,8 @@ PLANTED: dict[str, dict[str, Any]] = {
         ),
         "Compiling saves memory: e and f need not be kept": pair("needed", 1, 10**9),
         "Compiling saves calls": times(
-            {"operation by operation": 3, "compiled": 1}, {"operation by operation": 1, "compiled": 3}, "small"
+            {"operation by operation": 3, "compiled": 1},
+            {"operation by operation": 1, "compiled": 3}, "small",
         ),
         "After hybridize the output stays the same": (
             lambda m: {},
