@@ -71,7 +71,7 @@ def decide(module: ModuleType, path: Path, statement: str, planted: dict[str, An
         for cell in before:  # may need what only a full run has
             with contextlib.suppress(Exception):
                 cell.run(path, names)
-        names |= planted
+            names |= planted
         last.run(path, names)
     decision: bool | None = judge.decisions[statement]
     return decision

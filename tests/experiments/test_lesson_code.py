@@ -10,7 +10,11 @@ from tools.lesson_code import Cell, Lesson
 
 NAMES = [section.name for section in catalogue.SECTIONS if section.name != "peers"]
 # Sections whose code is still being rewritten.
-NOT_YET = {*NAMES} - {"multiple_gpus", "multiple_gpus_concise", "collectives"}
+NOT_YET = {*NAMES} - {
+    "performance_model", "hybridize", "async_computation", "auto_parallelism", "use_gpu",
+    "multiple_gpus", "multiple_gpus_concise", "collectives",
+}  # fmt: skip
+TEACHES_PLATFORMS = "switches-use_gpu"  # its subject is which platform JAX runs on
 
 WIDTH, LENGTH, SET_UP, ALONE = 80, 20, 8, 2 / 3
 
@@ -18,8 +22,10 @@ WIDTH, LENGTH, SET_UP, ALONE = 80, 20, 8, 2 / 3
 def goals(check: str) -> list[pytest.param]:  # type: ignore[valid-type]
     """The sections as parameters; those that are not there yet may fail."""
     excuse = pytest.mark.xfail(reason="not rewritten yet", strict=False)
+    excused = {f"{check}-{name}" for name in NOT_YET} | {TEACHES_PLATFORMS}
     return [
-        pytest.param(name, marks=excuse if name in NOT_YET else (), id=f"{check}-{name}") for name in NAMES
+        pytest.param(name, marks=excuse if f"{check}-{name}" in excused else (), id=f"{check}-{name}")
+        for name in NAMES
     ]
 
 
