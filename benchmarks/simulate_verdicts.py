@@ -17,6 +17,7 @@ if __name__ == "__main__":
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from jaxperf.compare.results import ALPHA, LEAST
 from jaxperf.measure.rounds import rounds_to_add
@@ -27,6 +28,7 @@ ROUNDS = (6, 12, 20, 40, 100)
 RUNS = (4, 7, 12)
 MOST = 1000  # rounds that fit into the 5 s of `jaxperf measure`, for calls of 2 ms
 IQR_OF_SIGMA = 1.349
+Rule = Callable[[random.Random, float, float], str]  # of a spread and a true ratio
 
 
 @dataclass(frozen=True)
@@ -42,39 +44,38 @@ def values(rng: random.Random, number: int, spread: float, factor: float = 1.0) 
     return [factor * rng.lognormvariate(0, spread / IQR_OF_SIGMA) for _ in range(number)]
 
 
-def by_ratio(base: list[float], other: list[float]) -> str:
-    """Return the verdict of `Ratio`."""
+def by_rounds(rounds: int, rng: random.Random, spread: float, factor: float) -> str:
+    """Return the verdict of `Ratio` after so many rounds."""
+    base, other = values(rng, rounds, spread), values(rng, rounds, spread, factor)
     return ratio_of([b / a for a, b in zip(base, other, strict=True)]).word
 
 
-def by_ranks(base: list[float], other: list[float]) -> str:
-    """Return the verdict of `jaxperf compare` on one row."""
+def by_ranks(runs: int, rng: random.Random, spread: float, factor: float) -> str:
+    """Return the verdict of `jaxperf compare` on one row of so many runs a side."""
+    base, other = values(rng, runs, spread), values(rng, runs, spread, factor)
     if ranks.p_value(base, other, least=LEAST) > ALPHA:
         return "undecided"
     return "slower" if ranks.ratio(base, other) > 1 else "faster"
 
 
-def rounds_that_stop(rng: random.Random, spread: float, factor: float) -> tuple[list[float], list[float]]:
-    """Draw two programs' values in rounds, until these know the ratio."""
-    first: list[float] = []
+def rounds_that_stop(rng: random.Random, spread: float, factor: float) -> str:
+    """Return the verdict of `Ratio` after rounds that stop once they know the ratio."""
+    base: list[float] = []
     other: list[float] = []
     more = 15
-    while more and len(first) < MOST:
-        first += values(rng, more, spread)
+    while more and len(base) < MOST:
+        base += values(rng, more, spread)
         other += values(rng, more, spread, factor)
-        more = rounds_to_add(first, other)
-    return first, other
+        more = rounds_to_add(base, other)
+    return ratio_of([b / a for a, b in zip(base, other, strict=True)]).word
 
 
 def main(config: Config) -> int:
     """Print a row per spread: how often each rule is right, and wrong about equal programs."""
     slower = 1 + config.difference
-    rows: dict[str, Callable[[random.Random, float, float], str]] = {}
-    for n in RUNS:
-        rows[f"{n} runs"] = lambda rng, s, f, n=n: by_ranks(values(rng, n, s), values(rng, n, s, f))
-    rows["measure"] = lambda rng, s, f: by_ratio(*rounds_that_stop(rng, s, f))
-    for n in ROUNDS:
-        rows[f"{n} rounds"] = lambda rng, s, f, n=n: by_ratio(values(rng, n, s), values(rng, n, s, f))
+    rows: dict[str, Rule] = {f"{n} runs": partial(by_ranks, n) for n in RUNS}
+    rows["measure"] = rounds_that_stop
+    rows |= {f"{n} rounds": partial(by_rounds, n) for n in ROUNDS}
     print("finds a true difference (is wrong about equal programs)")
     print(f"{'spread':>6}" + "".join(f"{name:>15}" for name in rows))
     for spread in SPREADS:

@@ -20,8 +20,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-import psutil
-
 from jaxperf import libraries
 from jaxperf.errors import JaxperfError, escape_control
 from jaxperf.known_faults import faults_of
@@ -415,6 +413,10 @@ def machine_results() -> list[CheckResult]:
     if load > BUSY_CORES * count:
         text = f"load average {load:.1f} on {count} cores: other programs run (see `top`), times will scatter"
         results.append(CheckResult("load", "warn", text))
+    try:
+        import psutil
+    except ImportError:  # which the packages' result says
+        return results
     memory = psutil.virtual_memory()
     text = f"{format_quantity(memory.available, 'bytes')} of {format_quantity(memory.total, 'bytes')} free"
     return [*results, CheckResult("memory", "ok", text)]
