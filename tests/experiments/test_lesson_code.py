@@ -10,10 +10,7 @@ from tools.lesson_code import Cell, Lesson
 
 NAMES = [section.name for section in catalogue.SECTIONS if section.name != "peers"]
 # Sections whose code is still being rewritten.
-NOT_YET = {*NAMES} - {
-    "performance_model", "hybridize", "async_computation", "auto_parallelism", "use_gpu",
-    "multiple_gpus", "multiple_gpus_concise", "collectives",
-}  # fmt: skip
+NOT_YET: set[str] = set()
 TEACHES_PLATFORMS = "switches-use_gpu"  # its subject is which platform JAX runs on
 
 WIDTH, LENGTH, SET_UP, ALONE = 80, 20, 8, 2 / 3

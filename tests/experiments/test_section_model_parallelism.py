@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import chex
 import jax
@@ -14,6 +15,8 @@ import numpy as np
 import pytest
 
 from jaxperf.chapter import cells
+from jaxperf.result import Measurement
+from tests.experiments.planted import claim_with
 
 SCRIPT = Path(__file__).parents[2] / "experiments" / "model_parallelism.py"
 
@@ -28,6 +31,37 @@ def test_every_claim_that_needs_no_clock_holds(section: ModuleType) -> None:
     verdicts = {claim.statement: claim.verdict for claim in section.s.result().claims}
     assert len(verdicts) == 4
     assert set(verdicts.values()) == {"holds"}
+
+
+def verdict(section: ModuleType, statement: str, **planted: Any) -> str:
+    return claim_with(section, SCRIPT, statement, **planted).verdict
+
+
+def test_each_claim_fails_where_it_should(section: ModuleType) -> None:
+    """Planted: an even cut, a step of another rate, bytes that grow, weights that stay whole."""
+    assert verdict(section, "LeNet cannot be cut", before=np.array([0.1, 0.5])) == "does not hold"
+    other = section.sgd(section.params, jax.grad(section.loss)(section.params, section.X, section.y), 8)
+    new = {**section.new, "data": other}
+    assert verdict(section, "Every way to split", new=new) == "does not hold"
+    statement = "Data parallelism sends as much"
+    assert verdict(section, statement, data_sends=section.tensor_sends) == "does not hold"
+    held = {**section.held, "FSDP": section.held["data"]}
+    statement = "A split model needs less memory"
+    assert verdict(section, statement, held=held) == "does not hold"
+
+
+def test_times_that_contradict_a_pipeline_make_its_claims_fail(section: ModuleType) -> None:
+    def rounds_of(name: str, seconds: float) -> Measurement:
+        return Measurement(name, "s", tuple(seconds + i / 1e4 for i in range(9)), rounds="one")
+
+    idle = {1: [0.5 + i / 1e4 for i in range(9)], 4: [0.2 + i / 1e4 for i in range(9)]}
+    times = {"m = 1": rounds_of("m = 1", 1.0), "m = 4": rounds_of("m = 4", 2.0)}
+    statement = "A pipeline idles less with more micro-batches"
+    assert verdict(section, statement, idle=idle, times=times) == "holds"
+    swapped = {1: idle[4], 4: idle[1]}
+    assert verdict(section, statement, idle=swapped, times=times) == "does not hold"
+    statement = "A step takes less time with more micro-batches"
+    assert verdict(section, statement, idle=idle, times=times) == "not measurable here"
 
 
 @pytest.mark.parametrize("m", [1, 2, 16])
@@ -45,7 +79,7 @@ def test_each_device_holds_the_part_that_the_plan_says(section: ModuleType) -> N
         "tensor": ((A.shape[0], A.shape[1] // k), (B.shape[0] // k, B.shape[1])),
         "FSDP": ((A.shape[0] // k, A.shape[1]), (B.shape[0] // k, B.shape[1])),
     }.items():
-        params, _, _ = section.place(plan, section.params, section.X, section.y)
+        params, _, _ = section.place(*section.plans[plan], section.params, section.X, section.y)
         assert tuple(w.addressable_shards[0].data.shape for w in params[0]) == shapes, plan
         assert [w.sharding.spec for w in jax.tree.leaves(section.new[plan])] == jax.tree.leaves(
             section.plans[plan][0]
@@ -54,9 +88,10 @@ def test_each_device_holds_the_part_that_the_plan_says(section: ModuleType) -> N
 
 def test_tensor_parallelism_has_one_sum_per_block_each_way_but_for_the_input(section: ModuleType) -> None:
     for step in (section.step, section.tensor_step):
-        kinds, moved = section.sent("tensor", step, 8)
-        assert kinds == f"{2 * section.k - 1} all-reduce"
-        assert moved == (2 * section.k - 1) * 8 * section.s.width * 4
+        kinds, moved = section.sent(section.plans["tensor"], step, 8)
+        k = section.k
+        assert kinds == f"{2 * k - 1} all-reduce"
+        assert moved == (2 * k - 1) * 8 * section.s.width * 4 * 2 * (k - 1) // k
 
 
 def test_lenets_cuts_are_of_the_books_lenet(section: ModuleType) -> None:
