@@ -68,8 +68,8 @@ def _dispatch(arguments: list[str]) -> int:
         own, rest = _split_program(words)
     elif "--" in words:
         own, rest = words[: words.index("--")], tuple(words[words.index("--") + 1 :])
-        if rest and command not in (run, gate):
-            raise JaxperfError(f"only `run`, `gate` and `watch` take arguments after --: {rest[0]!r}")
+        if rest and command not in (run, gate, plan):
+            raise JaxperfError(f"only `run`, `gate`, `plan` and `watch` take arguments after --: {rest[0]!r}")
     else:
         own, rest = words, ()
     return command(own, rest)
@@ -181,15 +181,16 @@ def roofline(words: list[str], _: tuple[str, ...]) -> int:
     return roofline_command.main(began)
 
 
-def plan(words: list[str], _: tuple[str, ...]) -> int:
+def plan(words: list[str], program: tuple[str, ...]) -> int:
     """Plan a step of yours for devices that you don't have: collectives, memory, time, what to change.
 
     The step is compiled for each number of devices and never runs. It needs JAX's CUDA plugin, and no GPU;
     for TPUs, it needs libtpu. Arguments are those of one device; shardings that they have are kept, on a
-    larger mesh.
+    larger mesh. After --, a program runs up to its first training step, which is planned and not run.
     """
     examples = whole(1, 10**12)
-    parser = _new_parser("plan", plan, usage="jaxperf plan [FLAGS] MODULE:FUNCTION")
+    usage = "jaxperf plan [FLAGS] MODULE:FUNCTION\n       jaxperf plan [FLAGS] -- python PROGRAM [ARGUMENTS]"
+    parser = _new_parser("plan", plan, usage=usage)
     parser.add_argument("step", nargs="?", default="", metavar="MODULE:FUNCTION",
         help="what jax.jit returned, e.g. train:step; or a function of `devices` or `mesh` that makes the "
         "step")
@@ -210,6 +211,10 @@ def plan(words: list[str], _: tuple[str, ...]) -> int:
         "axis 1; by default the last of equal first axis")
     parser.add_argument("--kernel", nargs="+", default=(), metavar="NAME=FLOPS,BYTES",
         help="work of one run of a custom kernel on one device, as flash=4e12,2e9")
+    parser.add_argument("--get", action="store_true",
+        help="install JAX's CUDA plugin into a folder that only plans use, and do nothing else")
+    parser.add_argument("--fit", action="store_true",
+        help="also find the largest batch that fits, and what makes the given one fit, by compiling again")
     parser.add_argument("--mesh", default="", metavar="NAME=N,...",
         help="axes for one of --devices, e.g. data=8,model=8 for 64; for others, the first takes what is "
         "left")
@@ -222,7 +227,7 @@ def plan(words: list[str], _: tuple[str, ...]) -> int:
     import_jax()
     from jaxperf.plan import command
 
-    return command.main(command.Plan(**vars(options)))
+    return command.main(command.Plan(**vars(options), program=program))
 
 
 def doctor(words: list[str], _: tuple[str, ...]) -> int:

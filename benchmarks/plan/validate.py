@@ -126,8 +126,9 @@ def measured_steps() -> list[Row]:
     for row in read("kernels.csv"):
         products: tuple[kernels.Product, ...] = ()
         if row["rows"]:
-            sides = (int(row[name]) for name in ("batch", "rows", "columns", "inner"))
-            products = (kernels.Product(*sides, row["dtype"], aligned=row["aligned"] == "1"),)
+            batch, rows, columns, inner = (int(row[name]) for name in ("batch", "rows", "columns", "inner"))
+            aligned = row["aligned"] == "1"
+            products = (kernels.Product(batch, rows, columns, inner, row["dtype"], aligned=aligned),)
         one = kernels.Kernel("", float(row["bytes"]), products)
         work[row["step"]] = work.get(row["step"], 0.0) + float(row["times"]) * one.seconds(card)
     return [
@@ -157,6 +158,26 @@ def lines() -> Iterator[str]:
         f"{factor(between):.2f} between nodes ({len(between)} rows)"
     )
     yield f"accuracy.py: {accuracy()}"
+
+
+def tables_for_page() -> list[str]:
+    """Return the tables of docs/plan.md, as Markdown: published steps, tests, and what sets constants."""
+    steps = ["| step | GPUs | published | predicted | ratio |", "| --- | --- | --- | --- | --- |"]
+    for row in read("published.csv"):
+        cells = (
+            row["step"],
+            f"{row['devices']} {row['card'].upper()}",
+            row["published_s"],
+            row["predicted_s"],
+        )
+        steps.append(f"| {' | '.join(cells)} | {float(row['ratio']):.2f} |")
+    tests = ["| table | rows | median error | within a factor of 1.5 | nine of ten within |",
+             "| --- | --- | --- | --- | --- |"]  # fmt: skip
+    for table in TESTS:
+        rows = counted(collectives([table]))
+        close = sum(2 / 3 <= row.ratio <= 1.5 for row in rows)
+        tests.append(f"| {table} | {len(rows)} | {median_error(rows):.0%} | {close} | {factor(rows):.2f} |")
+    return ["\n".join(steps), "\n".join(tests), ", ".join(f"{name} ({sets})" for name, sets in FITS.items())]
 
 
 def accuracy() -> dict[str, object]:

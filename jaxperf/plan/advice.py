@@ -197,7 +197,7 @@ def _overhead(plan: SizePlan, time: StepTime) -> str:
     grow = "a larger batch per device, or fewer and larger operations" if plan.batch else "larger operations"
     return (
         f"{time.overhead_share:.0%} of the step is the start of {plan.kernels:.0f} small kernels{busiest}; "
-        f"more devices do not shorten that: take {grow} (as lax.scan's unroll=)"
+        f"more devices do not shorten that: take {grow}"
     )
 
 

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jaxperf.errors import JaxperfError, to_one_line
 from jaxperf.measure import argument_specs
 from jaxperf.measure.user_function import Arguments, load_arguments, load_function, reader_code
-from jaxperf.plan import deviceless
+from jaxperf.plan import capture, deviceless
 from jaxperf.plan.custom_calls import parse_costs
 from jaxperf.plan.planning import plan
 from jaxperf.plan.report import StepPlan
@@ -40,6 +40,9 @@ class Plan:
     network: str = "infiniband"
     step_ms: float | None = None
     kernel: Sequence[str] = ()
+    fit: bool = False
+    get: bool = False
+    program: Sequence[str] = ()
     json: Path | None = None
 
 
@@ -49,7 +52,11 @@ def main(asked: Plan) -> int:
     Raises:
       JaxperfError: a step, an argument or a number is not what it should be, or the plugin is missing.
     """
-    if not asked.step:
+    if asked.get:
+        print(f"JAX's CUDA plugin, for plans only: {deviceless.get_plugin()}")
+        return 0
+    deviceless.use_own_plugin()
+    if not asked.step and not asked.program:
         raise JaxperfError("no step to plan; give one, jaxperf plan train:step --setup train:arguments")
     path = asked.json and check_writable(asked.json)
     with native_stderr_to(log_path("plan")):  # XLA logs that there is no GPU
@@ -77,8 +84,14 @@ def _plan(asked: Plan) -> StepPlan:
         deviceless.card_of_this_machine()  # before the reader's program starts JAX, which logs a traceback
     elif not jax.config.jax_platforms:  # type: ignore[attr-defined]
         jax.config.update("jax_platforms", "cpu")  # the plugin would look for a GPU
-    step = load_function(asked.step)
-    call_arguments = _arguments(asked)
+    if asked.program:
+        if asked.step or asked.setup or asked.args or asked.npz:
+            raise JaxperfError("give a step and its arguments, or a program after --, and not both")
+        step, by_position, by_name = capture.first_step(asked.program)
+        call_arguments = Arguments(by_position, by_name)
+    else:
+        step = load_function(asked.step)
+        call_arguments = _arguments(asked)
     return plan(
         step,
         *call_arguments.by_position,
@@ -91,6 +104,7 @@ def _plan(asked: Plan) -> StepPlan:
         network=asked.network,
         measured_s=asked.step_ms and asked.step_ms / 1e3,
         kernels=kernels,
+        fit=asked.fit,
         told=lambda line: say(f"plan: {line}"),
         **call_arguments.by_name,
     )

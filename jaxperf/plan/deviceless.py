@@ -13,7 +13,10 @@ import functools
 import importlib.util
 import logging
 import os
+import shutil
 import string
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -25,8 +28,10 @@ from jaxperf import jax_internals
 from jaxperf.errors import JaxperfError
 from jaxperf.plan import custom_calls
 from jaxperf.plan.cards import CARDS, DATA, Card, Tpu
+from jaxperf.process import cache_folder
 
 INSTALL = 'pip install "{name}=={version}"'
+INSTALL_ASIDE = f"uv run --with jax-cuda12-plugin=={jax.__version__} jaxperf plan ..."
 _MAY_LACK = ("xla_gpu_libnvjitlink_mode",)
 _PLUGINS = ("jax_plugins.xla_cuda12", "jax_plugins.xla_cuda13")
 # Without these, libtpu asks Google's metadata server which TPU this machine has, locks the TPU, and logs.
@@ -54,7 +59,42 @@ def check_plugin(card: Card | Tpu) -> None:
     if isinstance(card, Tpu) and not _there("libtpu"):
         raise JaxperfError(f"planning for a TPU needs libtpu, without a TPU; install it: {_install(card)}")
     if isinstance(card, Card) and not any(_there(module) for module in _PLUGINS):
-        raise JaxperfError(f"planning needs JAX's CUDA plugin, without a GPU; install it: {_install(card)}")
+        raise JaxperfError(
+            "planning needs JAX's CUDA plugin, without a GPU; get it aside: jaxperf plan --get; or "
+            f"install it: {_install(card)}"
+        )
+
+
+def own_folder() -> Path:
+    """Return the folder with a CUDA plugin that only plans use."""
+    return cache_folder() / "plan" / f"jax-{jax.__version__}"
+
+
+def use_own_plugin() -> None:
+    """Let JAX find the plugin of `own_folder` where the environment has none, before it looks for devices."""
+    folder = own_folder()
+    if folder.is_dir() and str(folder) not in sys.path and not any(map(_there, _PLUGINS)):
+        sys.path.append(str(folder))
+        importlib.invalidate_caches()
+
+
+def get_plugin() -> str:
+    """Install JAX's CUDA plugin into a folder that only plans use, and return the folder.
+
+    In the reader's environment, every later start of JAX would look for a GPU and print a traceback.
+
+    Raises:
+      JaxperfError: pip cannot install it.
+    """
+    folder = own_folder()
+    names = [f"{name}=={jax.__version__}" for name in ("jax-cuda12-plugin", "jax-cuda12-pjrt")]
+    pip = [sys.executable, "-m", "pip", "install", "--no-deps", "--quiet", "--target", str(folder), *names]
+    run = subprocess.run(pip, capture_output=True, text=True, check=False)
+    if run.returncode:
+        lines = run.stderr.strip().splitlines() or ["no message"]
+        shutil.rmtree(folder, ignore_errors=True)
+        raise JaxperfError(f"pip cannot install {names[0]}: {lines[-1][:200]}; install it: {INSTALL_ASIDE}")
+    return str(folder)
 
 
 def _install(card: Card | Tpu) -> str:

@@ -157,7 +157,7 @@ def axes_of(groups: Sequence[Group], mesh: Mapping[str, int]) -> frozenset[str]:
         return frozenset()
     axes: set[str] = set()
     stride = 1
-    for name, length in reversed(mesh.items()):
+    for name, length in reversed(list(mesh.items())):
         if len({device // stride % length for device in groups[0]}) > 1:
             axes.add(name)
         stride *= length

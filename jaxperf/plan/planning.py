@@ -49,6 +49,7 @@ def plan(
     measured_s: float | None = None,
     kernels: Mapping[str, tuple[float, float]] | None = None,
     told: Callable[[str], None] = lambda line: None,
+    fit: bool = False,
     **kwargs: Any,
 ) -> StepPlan:
     """Compile a step for numbers of devices that are not there, and predict its time and memory on them.
@@ -74,6 +75,7 @@ def plan(
       measured_s: measured seconds of the step on one such card, which replace the prediction.
       kernels: FLOPs and bytes of one run on one device, of custom kernels by name.
       told: called with a line of progress.
+      fit: also find, by compiling again, the largest batch per device that fits on the most devices.
       **kwargs: further arguments, by name; they are replicated.
 
     Raises:
@@ -100,7 +102,15 @@ def plan(
         for count in sorted(set(devices))
     ]  # fmt: skip
     programs = compiled_programs(card, placed, known, told)
-    return plan_of(card, placed, programs, connected, measured_s, known)
+    made = plan_of(card, placed, programs, connected, measured_s, known)
+    if fit:
+        from jaxperf.plan import fitting  # which imports this module
+
+        options = {"axes": mesh or {}, "per_device": per_device, "batch": batch}
+        last = list(placed[-1].mesh.devices.flat)
+        tried = fitting.fit(card, step, args, kwargs, last, connected, known, told, **options)
+        made = dataclasses.replace(made, fit=tried)
+    return made
 
 
 def plan_of(
@@ -359,7 +369,7 @@ def _passed(module: Module, instruction: Instruction, count: int) -> int:
     found = describe_collective(module, instruction, count)
     if found is None or found.kind != "collective-permute" or not found.asked:
         return 0
-    following = dict(pair[:2] for pair in found.groups)
+    following = {pair[0]: pair[1] for pair in found.groups}
     at, seen = found.groups[0][0], {found.groups[0][0]}
     starts = set(following) - set(following.values())
     if starts:
@@ -395,6 +405,10 @@ def _notes(
         )
         notes.append(
             f"the batch: argument {named}, counted from 0; --batch names others, 1:axis=1 another axis"
+        )
+    elif not last.doubt:
+        notes.append(
+            "no argument was taken for the batch, so all devices do the same work; --batch names one"
         )
     if last.doubt:
         notes.append(last.doubt)

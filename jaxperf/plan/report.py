@@ -212,6 +212,7 @@ class StepPlan:
       versions: versions of JAX and jaxlib.
       sizes: one plan per number of devices.
       notes: notes on the figures.
+      fit: what `--fit` tried, a `jaxperf.plan.fitting.Fit`; None without it.
     """
 
     name: str
@@ -220,6 +221,7 @@ class StepPlan:
     versions: Mapping[str, str]
     sizes: tuple[SizePlan, ...]
     notes: tuple[str, ...] = field(default=())
+    fit: Any = None
 
     def __str__(self) -> str:
         import io
@@ -250,12 +252,19 @@ class StepPlan:
             *others, largest_count = has
             also = f"; also on {format_list([str(n) for n in others])}" if others else ""
             blocks.append(Text(f"Change, on {largest_count} devices{also}: {has[largest_count]}"))
+        if self.fit:
+            blocks += self.fit.blocks()
         blocks += [Note(note) for note in self.notes]
         return blocks
 
     def to_json(self) -> dict[str, Any]:
         """Return the plan as plain values, for `json.dumps`."""
-        body = {"format": FORMAT, "schema_version": 2, **dataclasses.asdict(self)}
+        body = {
+            "format": FORMAT,
+            "schema_version": 2,
+            **dataclasses.asdict(dataclasses.replace(self, fit=None)),
+        }
+        body["fit"] = self.fit.to_json() if self.fit else None
         for size, plain in zip(self.sizes, body["sizes"]):
             plain |= {name: getattr(size, name) for name in ("step_s", "fits", "collectives")}
             for exchange, plain_exchange in zip(size.exchanges, plain["exchanges"]):

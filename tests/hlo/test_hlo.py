@@ -132,7 +132,7 @@ def test_a_text_of_another_kind(text: str) -> None:
 
 def compiled(fn: Any, *args: Any, **options: Any) -> tuple[hlo.Module, Any]:
     program = jax.jit(fn, **options).lower(*args).compile()
-    return hlo.parse(program.as_text()), program
+    return hlo.parse(program.as_text() or ""), program
 
 
 def test_a_program_compiled_here() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -194,3 +195,35 @@ def test_shapes_take_no_memory() -> None:
     call_arguments = command.shapes(["f32[1000000,1000000]", "key", "n=3"])
     assert call_arguments.by_position[0] == jax.ShapeDtypeStruct((1_000_000, 1_000_000), jnp.float32)
     assert call_arguments.by_name == {"n": 3}
+
+
+def test_the_plugin_is_got_aside_on_the_readers_word(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    calls: list[list[str]] = []
+
+    def run(words: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+        calls.append(words)
+        failed = len(calls) > 1
+        return subprocess.CompletedProcess(words, int(failed), "", "ERROR: no network\n" if failed else "")
+
+    monkeypatch.setattr(deviceless, "cache_folder", lambda: tmp_path)
+    monkeypatch.setattr(deviceless.subprocess, "run", run)
+    assert command.main(Plan(get=True)) == 0
+    folder = str(deviceless.own_folder())
+    assert folder in capsys.readouterr().out and folder.startswith(str(tmp_path))
+    assert f"jax-cuda12-plugin=={jax.__version__}" in calls[0] and "--target" in calls[0]
+    with pytest.raises(JaxperfError, match=r"cannot install .* ERROR: no network; install it: uv run --with"):
+        command.main(Plan(get=True))
+
+
+def test_a_plugin_aside_is_found_only_where_the_environment_has_none(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(deviceless, "cache_folder", lambda: tmp_path)
+    monkeypatch.setattr(sys, "path", sys.path[:])
+    deviceless.own_folder().mkdir(parents=True)
+    for there in (True, False):
+        monkeypatch.setattr(deviceless, "_there", lambda module, there=there: there)
+        deviceless.use_own_plugin()
+        assert (str(deviceless.own_folder()) in sys.path) is not there

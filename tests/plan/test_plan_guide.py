@@ -1,50 +1,58 @@
-"""The programs of docs/plan.md, planned as the page shows them; they need JAX's CUDA plugin."""
+"""docs/plan.md: its screens are what its commands print, and its tables are those of the benchmark.
+
+The screens need JAX's CUDA plugin, and the version of JAX that made them. To make them anew:
+`JAXPERF_UPDATE_PAGE=1 pytest tests/plan/test_plan_guide.py`.
+"""
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
+import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
-from typing import Any
 
+import jax
 import pytest
 
-from jaxperf.plan.planning import plan
+from tests.plan.test_validation import validate  # noqa: F401
 
 PAGE = Path(__file__).parents[2] / "docs" / "plan.md"
+PROGRAMS = ("lenet", "resnet", "transformer")
+SECONDS = re.compile(r"(?<=compilations)\sin\s\d+\ss\b")  # of this machine
+SCREEN = re.compile(r"^```\n\$ (jaxperf plan .*)\n((?:.*\n)*?)```$", re.M)
 
 
-pytestmark = [
-    pytest.mark.real,
-    pytest.mark.thorough,
-    pytest.mark.usefixtures("compiles_anew", "cuda_plugin"),
-]
+def test_tables(validate) -> None:  # type: ignore[no-untyped-def]  # noqa: F811
+    page = PAGE.read_text()
+    for table in validate.tables_for_page():
+        assert " ".join(table.split()) in " ".join(page.split()), (
+            "benchmarks/plan/validate.py has other figures"
+        )
 
 
-def program(name: str, number: int, folder: Path) -> Any:
-    """The page's program with this number, as a module that was read from a file."""
-    path = folder / f"{name}.py"
-    path.write_text(re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)[number])
-    module = ModuleType(name)
-    sys.modules[name] = module
-    exec(compile(path.read_text(), str(path), "exec"), module.__dict__)
-    return module
-
-
-def test_lenet(tmp_path: Path) -> None:
-    lenet = program("lenet", 0, tmp_path)
-    one, eight = plan(lenet.step, *lenet.arguments(), devices=(1, 8)).sizes
-    assert (one.collectives, eight.collectives) == ({}, {"all-reduce": 1})
-    assert eight.exchanges[0].collective.source in ("lenet.py:7", "lenet.py:8")  # as the version merges them
-
-
-def test_the_transformer(tmp_path: Path) -> None:
-    transformer = program("transformer", 2, tmp_path)
-    (copied,) = plan(transformer.step, *transformer.arguments(), devices=(8,)).sizes
-    assert set(copied.collectives) == {"all-reduce"}
-    size = sum(each.count * each.collective.bytes for each in copied.exchanges)
-    assert size == pytest.approx(136.3e6, rel=0.01)  # the embedding's gradient twice, in float32 and bfloat16
-    (sharded,) = plan(transformer.step, *transformer.sharded_arguments(), devices=(8,)).sizes
-    assert {"all-gather", "reduce-scatter"} <= set(sharded.collectives)
-    assert "parameters gathered" in {advice.kind for advice in sharded.advice}
+@pytest.mark.real
+@pytest.mark.thorough
+@pytest.mark.usefixtures("cuda_plugin")
+def test_screens(tmp_path: Path) -> None:
+    page = PAGE.read_text()
+    programs = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    for name, program in zip(PROGRAMS, programs):
+        (tmp_path / f"{name}.py").write_text(program)
+    made = page
+    environment = {**os.environ, "COLUMNS": "100", "JAX_PLATFORMS": "cpu"}
+    for command, shown in SCREEN.findall(page):
+        words = [sys.executable, "-m", "jaxperf", *shlex.split(command)[1:]]
+        run = subprocess.run(
+            words, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+        )
+        assert run.returncode == 0, run.stderr
+        lines = "".join(f"{line.rstrip()}\n" for line in run.stdout.splitlines())
+        made = made.replace(f"$ {command}\n{shown}", f"$ {command}\n{lines}")
+    if os.environ.get("JAXPERF_UPDATE_PAGE"):
+        PAGE.write_text(made)
+    version = re.search(r"made by JAX ([\d.]+\d)", page)
+    if version and version[1] != jax.__version__:
+        pytest.skip(f"the page's screens are of JAX {version[1]}")
+    assert SECONDS.sub("", made) == SECONDS.sub("", PAGE.read_text())

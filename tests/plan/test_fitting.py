@@ -1,0 +1,76 @@
+"""What `--fit` finds, on a card whose memory is set so that the answer is known."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from jaxperf.plan import planning
+from jaxperf.plan.cards import CARDS
+from jaxperf.plan.planning import plan
+
+pytestmark = pytest.mark.usefixtures("cpus_as_gpus", "several_devices")
+LAYERS, WIDTH, EXAMPLES = 16, 64, 256
+
+
+def step(*, loop: bool = True) -> Any:
+    def layer(x: jax.Array, w: jax.Array) -> tuple[jax.Array, None]:
+        for _ in range(4):
+            x = jnp.tanh(x @ w)
+        return x, None
+
+    def loss(ws: jax.Array, x: jax.Array) -> jax.Array:
+        if loop:
+            return (jax.lax.scan(layer, x, ws)[0] ** 2).mean()
+        return (layer(layer(x, ws[0])[0], ws[1])[0] ** 2).mean()
+
+    return jax.jit(lambda ws, x: ws - 0.1 * jax.grad(loss)(ws, x))
+
+
+def arguments(examples: int = EXAMPLES) -> Any:
+    return jnp.zeros((LAYERS, WIDTH, WIDTH)), jnp.zeros((examples, WIDTH))
+
+
+def peak(examples: int) -> int:
+    return plan(step(), *arguments(examples), devices=(8,)).sizes[0].peak_bytes
+
+
+def with_memory(monkeypatch: pytest.MonkeyPatch, memory: int) -> None:
+    card = dataclasses.replace(CARDS["h100"], memory_bytes=memory)
+    monkeypatch.setattr(planning, "find_device", lambda name: card)
+
+
+def test_the_largest_batch_that_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    with_memory(monkeypatch, peak(3 * EXAMPLES))
+    told: list[str] = []
+    step_plan = plan(step(), *arguments(), devices=(8,), fit=True, told=told.append)
+    assert step_plan.fit.largest.examples == 3 * EXAMPLES
+    assert all(not each.change for each in step_plan.fit.tries)
+    text = str(step_plan).replace("\n", " ")
+    assert "What fits, on 8 devices" in text and f"{3 * EXAMPLES} examples on each device fit" in text
+    assert f"{len(step_plan.fit.tries)} compilations in" in text and any(
+        "does not fit" in line for line in told
+    )
+    assert step_plan.to_json()["fit"][0]["examples"] == EXAMPLES
+
+
+def test_what_makes_a_batch_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    with_memory(monkeypatch, peak(EXAMPLES) - 1)
+    step_plan = plan(step(), *arguments(), devices=(8,), fit=True)
+    assert not step_plan.sizes[0].fits
+    assert step_plan.fit.largest.examples < EXAMPLES
+    good = [each for each in step_plan.fit.tries if each.change and each.size.fits]
+    assert any(each.change == "jax.checkpoint around the body of each lax.scan" for each in good)
+    assert {each.examples for each in good} == {EXAMPLES}
+    assert any("sharded over all devices" in each.change for each in step_plan.fit.tries)
+
+
+def test_a_step_without_a_loop_has_nothing_to_rematerialize(monkeypatch: pytest.MonkeyPatch) -> None:
+    with_memory(monkeypatch, 1)
+    step_plan = plan(step(loop=False), *arguments(4), devices=(8,), fit=True)
+    assert not any("lax.scan" in each.change for each in step_plan.fit.tries)
+    assert step_plan.fit.largest is None and "no number of examples fits" in str(step_plan)
