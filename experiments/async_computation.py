@@ -58,7 +58,8 @@ x = jnp.full((s.side, s.side), 0.5)
 # ## 8.2.1 Asynchronous computation in JAX
 # ![Python puts x + 1 into a queue, which takes t1. C++ threads take it from the queue and
 # compute it, which takes t2. Python learns that the result is ready, which takes
-# t3.](images/async_queue.svg)
+# t3.](images/async_queue.svg "A call and its three times: t₁ to queue, t₂ to compute, t₃
+# to tell Python.")
 #
 # A framework has two ends. You write your program for the *front end*. MXNet has front ends
 # in Python, R, Scala and C++; JAX's is in Python. The *back end* computes. It is written in
@@ -71,7 +72,7 @@ x = jnp.full((s.side, s.side), 0.5)
 # waits.
 #
 # ![a and b do not depend on each other. c is computed from both. print waits for
-# c.](images/async_graph.svg)
+# c.](images/async_graph.svg "Which statement waits for which.")
 
 # %%
 a = jnp.ones((1, 2))
@@ -682,7 +683,8 @@ s.claim("As installed, memory adds to what waiting costs",
 #
 # ![Two timelines for t2 < t1 and two for t2 > t1. If the loop waits for each result, the
 # phases follow each other. If it waits once, the two ends work at the same time, and the
-# slower one sets the pace.](images/async_timelines.svg)
+# slower one sets the pace.](images/async_timelines.svg "A loop that waits for each
+# result, and one that waits once.")
 #
 # A loop of $n$ turns that waits in each turn takes $n (t_1 + t_2 + t_3)$. If it waits once,
 # the two ends form a pipeline, and the slower end sets the pace:
@@ -931,7 +933,8 @@ s.claim("Without synchronization, the front end hands over all computations "
 # queue, however long the training is.
 #
 # ![Memory over time. Without waiting, it grows until the queue holds 32 batches. With a
-# window, or waiting for each, it stays low.](images/async_memory.svg)
+# window, or waiting for each, it stays low.](images/async_memory.svg "What keeps batches
+# in memory.")
 #
 # Now we repeat the book's experiment: 100 batches of 1024 examples, an MLP with 2048, 512
 # and 1 outputs, SGD with learning rate 0.005, and half the squared error. Your run may be

@@ -304,7 +304,8 @@ s.claim("Several operators at once on the same cores gain little",
 # ## 8.3.2 Parallel computation and communication
 # ![Two timelines of four results. Above, all results are computed and then copied. Below,
 # each result is copied while the next one is computed, and only the last copy is left at
-# the end.](images/compute_and_copy.svg)
+# the end.](images/compute_and_copy.svg "Computing all results before copying them, and
+# copying while computing.")
 #
 # Results often have to leave the device that computed them. Here there *is* a dependency:
 # `ys[i]` must be computed before it can be copied. But while `ys[i]` is computed, `ys[i-1]`

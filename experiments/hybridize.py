@@ -95,9 +95,10 @@ y = compile(prog, "", "exec")
 exec(y, {})
 
 # %% [markdown]
-# ![Imperative: Python makes three calls of add, and the arrays e and f stay in memory until
-# fancy_func returns. Symbolic: the program is defined and compiled, then one call computes
-# g, and e and f never exist.](images/imperative_symbolic.svg)
+# ![Imperative: Python makes three calls of add, and the arrays e and f stay in memory
+# until fancy_func returns. Symbolic: the program is defined and compiled, then one call
+# computes g, and e and f never exist.](images/imperative_symbolic.svg "The same
+# computation, imperative and symbolic.")
 #
 # In JAX you write no such string. `jax.jit` runs your function once with *tracers*, which
 # have a shape and a dtype but no value, and records each operation on them. This is called
@@ -233,7 +234,7 @@ s.claim("Compiling saves calls", holds=fewer.above(1), source="section 8.1",
 # ![The path of a call: the Python function is traced to a jaxpr, lowered to StableHLO,
 # compiled by XLA to machine code. A trace cache holds the jaxpr, an executable cache the
 # machine code, and later calls with the same key go straight from Python to the machine
-# code.](images/tracing.svg)
+# code.](images/tracing.svg "The path of a first call, and the short path of later ones.")
 #
 # Every step's result is cached. A later call with the same key goes straight to the machine
 # code. Section 8.1.3 shows what the key is.

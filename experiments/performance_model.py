@@ -120,7 +120,8 @@ print(f"fourth call, waited for:   {seconds(dot, x):.6f} s")
 #
 # ## 8.0.3 Classify: three limits
 # ![Three programs over time, each with a lane for calls, bytes, and FLOPs. In the first,
-# calls fill the time, in the second bytes, in the third FLOPs.](images/three_regimes.svg)
+# calls fill the time, in the second bytes, in the third FLOPs.](images/three_regimes.svg
+# "Three programs, and what each one waits for.")
 #
 # A program is *called*, it *moves bytes* between memory and cores, and it *computes*. At
 # best the machine does all three at the same time. Then the slowest one sets the time:
@@ -570,7 +571,9 @@ s.figure(fig,
 #
 # ![The path of a training step: a batch is prepared on the host and copied to the device,
 # Python launches a program, the device computes and updates the parameters, and Python
-# reads the loss. Each part is marked with the rungs that shorten it.](images/step_path.svg)
+# reads the loss. Each part is marked with the rungs that shorten
+# it.](images/step_path.svg "The path of a training step, and the rungs that shorten each
+# part.")
 #
 # **1. Op by op.** The first version prepares the batch with NumPy, logs the loss, and
 # updates the parameters.

@@ -42,7 +42,7 @@ print("devices:", jax.devices(), "backend:", jax.default_backend())
 # ## Looking at the GPUs
 # ![A host with a CPU and its memory, and two GPUs with a memory each. Arrows show that
 # device_put copies from the host to a GPU and between GPUs, and np.asarray copies
-# back.](images/devices_and_copies.svg)
+# back.](images/devices_and_copies.svg "Memories, and what copies between them.")
 #
 # A GPU has its own memory. An operation on a GPU reads and writes that memory, so data must
 # be copied there first. Before you train, check the GPU. The command `nvidia-smi` comes
@@ -201,7 +201,7 @@ print(
 #
 # ![Three cases. An uncommitted or NumPy operand is copied to the device of the committed
 # one. Two uncommitted operands run on the default device. Two operands that are committed
-# to different devices are an error.](images/committed.svg)
+# to different devices are an error.](images/committed.svg "Where a computation runs.")
 #
 # (A thick border means committed, a dashed border uncommitted.)
 #

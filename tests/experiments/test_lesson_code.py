@@ -39,7 +39,7 @@ def test_cells_and_lines_are_short(name: str) -> None:
     ]
     long = {
         cell.line: lesson_code.length(cell)
-        for cell in lesson.cells
+        for cell in lesson.teaching
         if lesson_code.length(cell) > LENGTH and not lesson_code.defines_network(cell)
     }
     assert not wide and not long

@@ -241,7 +241,7 @@ def test_a_prediction_has_choices_before_its_explanation(section_page: Any) -> N
     assert "<details" in section_page.prose(box, {})
 
 
-def test_every_prediction_of_the_chapter_has_choices(section_page: Any) -> None:
+def test_every_prediction_of_the_chapter_has_choices_and_no_other_has(section_page: Any) -> None:
     for name in section_page.sections():
         text = "\n".join(cell.source for cell in cells.read(EXPERIMENTS / f"{name}.py") if cell.markdown)
         asked = {
@@ -249,7 +249,7 @@ def test_every_prediction_of_the_chapter_has_choices(section_page: Any) -> None:
             for summary, _, _ in section_page.DETAILS.findall(text)
             if summary.lower().startswith("predict")
         }
-        assert asked <= section_page.choices(name).keys()
+        assert asked == section_page.choices(name).keys()
         for offered in section_page.choices(name).values():
             assert len(offered) >= 2 and sum(answer.startswith("*") for answer in offered) <= 1
 
