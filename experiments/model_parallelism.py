@@ -299,6 +299,8 @@ s.claim("A pipeline idles less with more micro-batches", holds=fewer.below(1),
         if_not="Here the devices idle as much with many micro-batches: look "
                "at the timelines for what they wait for.",
         if_open="This run is too noisy to decide.")
+
+# %% tags=["slow", "hide-input"]
 faster = ratio(times[f"m = {many}"], times[f"m = {few}"])
 s.claim("A step takes less time with more micro-batches", holds=faster.below(1),
         expected=f"a shorter step for m = {many}",

@@ -354,7 +354,8 @@ def train(num_gpus, batch_size, lr, seed=0, epochs=4, images=60_000,
         first_copy = jax.tree.map(lambda a: a.addressable_data(0), net)
         test = accuracy(first_copy, data.test_images, data.test_labels)
         history.append((loss, test))
-        print(f"{num_gpus} devices, seed {seed}, epoch {epoch + 1}, time "
+        print(f"{num_gpus} of {len(devices)} devices, seed {seed}, "
+              f"epoch {epoch + 1}, time "
               f"{seconds:.1f} sec, train loss {loss:.2f}, test acc {test:.2f}")
     return history
 
@@ -582,6 +583,8 @@ s.claim("With BatchNorm over the whole batch, several devices compute what "
                  "left.",
         if_not="Something else than rounding differs, since float64 rounds at "
                "1e-16: compare the gradients layer by layer.")
+
+# %% tags=["hide-input"]
 s.claim("BatchNorm over shares computes something else",
         holds=over_shares > 1e-6,
         expected="in float64, updates more than 1e-6 apart",

@@ -175,7 +175,7 @@ def test_half_precision_keeps_float32_parameters(section: ModuleType) -> None:
 def test_training_prints_the_books_lines(section: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
     history = section.train(num_gpus=2, batch_size=16, lr=0.2, epochs=1, images=32, channels=2)
     (line,) = capsys.readouterr().out.splitlines()
-    assert line.startswith("2 devices, seed 0, epoch 1, time ") and "test acc 0." in line
+    assert line.startswith("2 of 2 devices, seed 0, epoch 1, time ") and "test acc 0." in line
     assert len(history) == 1 and 1 < history[0][0] < 5
 
 
