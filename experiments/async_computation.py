@@ -1210,26 +1210,40 @@ s.claim("Waiting in each step costs at most 5% of this training's time",
 # The same holds for predicting: read or print each batch's prediction, or use a window.
 #
 # ### On one H200
-# A GPU computes faster, and queueing work for it takes longer. No cell of this page can
-# show it on a CPU; these figures are of one H200 (JAX 0.11.2, 27 November 2026).
+# A GPU computes faster, and queueing work for it takes longer. The first table has figures
+# of this section's own cells, the second those of other kept runs on the same card.
 #
 # | | |
 # |:--|--:|
 # | the book's product, 2000 × 2000: the call; ready after the call returned | 142 µs; 36 µs |
-# | `x + 1` of 500 elements, ready when the call returned | 1 of 21 calls |
 # | `if y > 0` and `block_until_ready`, 2000 × 2000 | 0.69 and 0.23 ms |
-# | `np.asarray` of 16 MB and of 400 MB | 3.9 ms and 0.26 s |
-# | `t1`, `t3`, and elements at which `t2 = t1` (new memory in each turn) | 91 µs, 19 µs, 44 million |
 # | the book's loop, waiting over not, in two runs | 1.52 (1.45 to 1.62), 1.09 (1.05 to 1.30) |
-# | an empty program, queued and waited for | 27 and 55 µs |
 # | a step of LeNet, batch 256: a loop of calls, and one `scan` | 0.357 and 0.280 ms |
 # | a step of ResNet-18 in bfloat16, batch 256: the same | 3.64 and 3.58 ms |
-# | computations in flight, of 100 | 32 |
 #
 # All three candidates for `waitall` waited there for the work of both threads on the GPU,
 # but not for the other device, the CPU. Reading a loss in each step costs a GPU more than a
 # CPU, because its steps are shorter and its $t_1 + t_3$ longer.
-#
+
+# %% tags=["slow", "hide-input"]
+product_title, ways_title = "Product and sum", "Until each way of waiting"
+s.on_one_gpu(
+    {
+        "product and sum: the call": (product_title, "queued"),
+        "product and sum: ready": (product_title, "finished"),
+        "block_until_ready()": (ways_title, "block_until_ready()"),
+        "np.asarray": (ways_title, "np.asarray"),
+        "if y > 0": (ways_title, "if y > 0"),
+        "t1": "t1_s",
+        "t3": "t3_s",
+        "elements at which t2 = t1": "crossover_elements",
+        "100 calls of z + 1": "100 calls",
+        "one call": "one call",
+        "in flight, of 100 queued": "inflight_depth",
+    }
+)
+
+# %% [markdown]
 # ## Summary
 # - A JAX call queues work and returns. Only what needs a value waits: `block_until_ready`,
 #   `np.asarray`, `item`, `print`, `if`. JAX has no `waitall`: wait for all results that you

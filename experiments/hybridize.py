@@ -37,7 +37,7 @@ from jaxperf.measure.compile_log import watch_compilation
 from jaxperf.result import both, ratio
 from jaxperf.section import section
 
-s = section("8.1", programs=135, calls=100, rounds=10, images=8,
+s = section("8.1", programs=150, calls=100, rounds=10, images=8,
             batches=(1, 32, 1024), gpu={"batches": (1, 1024, 131_072)},
             smoke={"calls": 20, "rounds": 6, "batches": (1, 8), "images": 1},
             full={"calls": 1000, "rounds": 15, "images": 16,
@@ -972,12 +972,9 @@ s.claim("In-place operations such as a += b and a[:] = a + b cannot be used",
         holds="works" not in (trials["a[:] = a + b"][0], trials["a += b"][0]),
         expected="a[:] = fails, a += b works, so the sentence does not hold "
         "in JAX",
-        observed="; ".join(
-
-                         f"{what}: {trials[what][0].split(':')[0]}"
-                         for what in ("a[:] = a + b", "a += b")
-
-                 ), if_holds="Neither works here.",
+        observed="; ".join(f"{what}: {trials[what][0].split(':')[0]}"
+                           for what in ("a[:] = a + b", "a += b")),
+        if_holds="Neither works here.",
         if_not="At least one of the two works: the sentence is about MXNet.",
         if_open="This run does not decide it.")
 s.claim("asnumpy cannot be used in a hybridized network",
@@ -1044,16 +1041,16 @@ s.claim("Every way that compiles a network also updates its running mean",
 # Without BatchNorm there is no error, and the program never sees a trained parameter.
 #
 # ### On one H200
-# A call costs a GPU more, and its arithmetic less (JAX 0.11.2, 26 and 27 November 2026).
-#
-# | | |
-# |:--|--:|
-# | one call operation by operation; `nnx.jit`; `jaxperf.models.hybridize` | 1.51 ms; 550 µs; 51.6 µs |
-# | an empty program, queued, in that run | 43.5 µs |
-# | batch 1: a compiled call, and how much faster than one by one | 59 µs, 27 times |
-# | batch 1024: the same | 57 µs, 28 times |
-# | batch 131,072: the same | 237 µs, 7.2 times |
-#
+# A call costs a GPU more, and its arithmetic less. So compiling gains more there, until the
+# batch is large.
+
+# %% tags=["slow", "hide-input"]
+title, sizes = "One call, batch 1", "Seconds per call, over batch"
+s.on_one_gpu({f"batch 1, {way}": (title, way) for way in ways}
+             | {f"{way}, {n}": (sizes, f"{way}, {n}") for n in (1024, 131072)
+                for way in ("one by one", "compiled")})
+
+# %% [markdown]
 # ## 8.1.4 Summary
 # - Imperative programs run statement by statement and are easy to debug. Symbolic programs
 #   are complete before they run, so a compiler can make them faster, and they need no
