@@ -432,7 +432,7 @@ print(list(prefetch(lambda i: np.float32(i), 3)))
 
 # %% [markdown]
 # Our loader decodes a batch: it turns bytes into scaled floats. NumPy does this without
-# Python's lock, so both threads really run at the same time.
+# Python's lock, so both threads can run at the same time.
 
 # %% tags=["slow"]
 pixels = np.random.default_rng(0).integers(0, 256, (s.rows, 2000), np.uint8)

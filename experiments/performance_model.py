@@ -223,7 +223,7 @@ s.figure(fig,
          "cores work.")
 
 # %% [markdown]
-# Where an array outgrows a cache, points of one color fall. Where XLA begins to divide the
+# Where an array outgrows a cache, points of one color may fall. Where XLA begins to divide the
 # program, they may rise, since each further core brings a cache of its own.
 #
 # The *ridge point* $\pi / \beta$ is the number of FLOPs that the machine can do while it
