@@ -68,8 +68,10 @@ def _dispatch(arguments: list[str]) -> int:
         own, rest = _split_program(words)
     elif "--" in words:
         own, rest = words[: words.index("--")], tuple(words[words.index("--") + 1 :])
-        if rest and command not in (run, gate, plan):
-            raise JaxperfError(f"only `run`, `gate`, `plan` and `watch` take arguments after --: {rest[0]!r}")
+        takers = {"run": run, "gate": gate, "plan": plan, "upgrade": upgrade}
+        if rest and command not in takers.values():
+            names = ", ".join(f"`{taker}`" for taker in takers)
+            raise JaxperfError(f"only {names} and `watch` take arguments after --: {rest[0]!r}")
     else:
         own, rest = words, ()
     return command(own, rest)
@@ -270,6 +272,30 @@ def compare(words: list[str], _: tuple[str, ...]) -> int:
     color = console.is_terminal and not console.no_color
     print(terminal.render_blocks(comparison_blocks(comparison), color=color, width=console.width), end="")
     return comparison.status
+
+
+def upgrade(words: list[str], script: tuple[str, ...]) -> int:
+    """Run your program in two environments, in turns, and say what became slower, by function.
+
+    The environments may have any two versions of JAX from 0.5.3 on. Exit status 1 where B is slower than A.
+    """
+    usage = (
+        "jaxperf upgrade [FLAGS] --python A --python B -- SCRIPT [ARGUMENTS]\n"
+        "       e.g. jaxperf upgrade --python .venv/bin/python --python new/bin/python -- train.py"
+    )
+    parser = _new_parser("upgrade", upgrade, usage=usage, hint="; the program comes after `--`")
+    parser.add_argument("--python", action="append", default=[], metavar="PYTHON",
+        help="twice: the Python of the environment that you have, and of the one to judge")
+    parser.add_argument("--runs", type=whole(1), default=6, metavar="N",
+        help="processes in each; with fewer than 4 nothing can be decided")
+    parser.add_argument("--least", type=number(0, 1), default=0.05, metavar="X",
+        help="differences up to this fraction do not count; 0.05 is 5 %")
+    parser.add_argument("--alpha", type=number(0, 1), default=0.05, metavar="X",
+        help="chance of one or more wrong verdicts among all rows")
+    options = parser.parse_args(words)
+    from jaxperf.compare import upgrade as upgrading
+
+    return upgrading.main(options.python, script, options.runs, options.alpha, options.least)
 
 
 def gate(words: list[str], command: tuple[str, ...]) -> int:
@@ -480,6 +506,6 @@ def check(words: list[str], _: tuple[str, ...]) -> int:
 
 COMMANDS: dict[str, Callable[[list[str], tuple[str, ...]], int]] = {
     "watch": watch, "measure": measure, "roofline": roofline, "plan": plan, "doctor": doctor,
-    "compare": compare, "gate": gate, "report": report,
+    "compare": compare, "gate": gate, "upgrade": upgrade, "report": report,
     "list": list_sections, "run": run, "check": check,
 }  # fmt: skip

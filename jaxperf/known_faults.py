@@ -212,9 +212,9 @@ def _additions(dtype: str) -> Pattern:
 
 FAULTS = (
     Fault(
-        "a small update of a large array in a loop", "jax-ml/jax#40101", ("cpu",), "0.11.1", "0.12",
-        "each turn rewrites the whole array", 300,
-        "take jaxlib 0.11.0 or 0.12, or gather the updates with lax.scan in chunks of 256 bytes or more",
+        "a small update of a large array in a loop", "jax-ml/jax#40101", ("cpu",), "0.11.1", "0.11.2",
+        "each turn rewrites the whole array", 37_000,
+        "take jaxlib 0.11.0 or 0.11.2, or write chunks of 256 bytes or more",
         small_updates_in_loops, probe="path_written_in_a_loop",
     ),
     Fault(
@@ -256,19 +256,25 @@ FAULTS = (
         probe="contraction_of_high_rank",
     ),
     Fault(
-        "the gradient of a scan over many scalars", "jax-ml/jax#40150", ("cpu",), "", "",
+        "the gradient of a scan over many scalars", "jax-ml/jax#40150", ("cpu",), "", "0.12",
         "each of the thousands of operations of a turn is dispatched by itself", 60,
-        "stack the scalars of the carry into one array", probe="gradient_of_scan_over_scalars",
+        "take jaxlib 0.12, or stack the scalars of the carry into one array",
+        probe="gradient_of_scan_over_scalars",
     ),
     Fault(
-        "many operations on small arrays", "jax-ml/jax#26021, jax-ml/jax#36799, jax-ml/jax#25190", ("cpu",),
+        "many operations on small arrays", "jax-ml/jax#26021, jax-ml/jax#25190", ("cpu",),
         "", "", "each operation is dispatched by itself, since 0.4.32", 3,
         "stack small arrays, and give jax.lax.scan unroll=", probe="many_small_operations",
     ),
     Fault(
-        "exp in float64", "jax-ml/jax#26145", ("cpu",), "", "0.7.0",
+        "exp in float64", "jax-ml/jax#26145", ("cpu",), "", "0.6.0",
         "exp is computed one number at a time", 5,
-        "take jaxlib 0.7 or later, or float32", exponentials_in_float64, probe="exponential_in_float64",
+        "take jaxlib 0.6 or later, or float32", exponentials_in_float64, probe="exponential_in_float64",
+    ),
+    Fault(
+        "a scan over small matrices in float64, or many small solves", "jax-ml/jax#36799", ("cpu",), "",
+        "0.6.0", "each product is dispatched by itself", 10, "take jaxlib 0.6 or later",
+        probe="scan_over_a_small_float64_matrix",
     ),
     Fault(
         "tracing", "vllm-project/tpu-inference#2949", ("cpu", "gpu", "tpu"), "0.10.1", "0.10.2",

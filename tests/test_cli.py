@@ -118,7 +118,7 @@ MISTAKES = {
     "run first --smoke --full": "--smoke and --full exclude each other; give one",
     "run all -- --size=3": "first, second",
     "list all": "list --help`",
-    "list -- --size=3": "only `run`, `gate` and `watch` take arguments after --",
+    "list -- --size=3": "only `run`, `gate`, `plan`, `upgrade` and `watch` take arguments after --",
     "-- run": "no flag '--'",
     "gate baselines jaxperf measure f {}": "the command comes after `--`",
     "report nowhere": "no folder nowhere",

@@ -191,7 +191,7 @@ def test_the_line_of_a_hit_is_that_of_the_program() -> None:
     ("issue", "version", "has"),
     [
         ("jax-ml/jax#40101", "0.11.0", False), ("jax-ml/jax#40101", "0.11.1", True),
-        ("jax-ml/jax#40101", "0.12.0.1", False), ("jax-ml/jax#40101", "0.11.1.dev20260819", True),
+        ("jax-ml/jax#40101", "0.11.2", False), ("jax-ml/jax#40101", "0.11.1.dev1", True),
         ("jax-ml/jax#31284", "0.7.1", True), ("jax-ml/jax#31284", "0.7.2", False),
         ("jax-ml/jax#38806", "0.10.2", True), ("jax-ml/jax#38806", "0.11.1", False),
         ("openxla/xla#26371", "0.5.3", True), ("openxla/xla#26371", "9.9.9", True),

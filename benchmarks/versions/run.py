@@ -255,7 +255,7 @@ def main() -> int:
     folder = options.environments.resolve()
     versions = [prepare_environment(name, folder) for name in dict.fromkeys(options.versions.split(","))]
     versions = list({version.name: version for version in versions}.values())
-    settings = {"rounds": options.rounds, "seconds": options.seconds}
+    settings = {"seconds": options.seconds}
     log = _load(options.out, settings)
     log["versions"].update({version.name: version.installed for version in versions})
     options.out.parent.mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,142 @@
+"""Compare a program in two environments, such as two versions of JAX, in turns, by function."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import jaxperf
+from jaxperf.compare.comparison_blocks import comparison_blocks
+from jaxperf.compare.results import compare
+from jaxperf.compare.rows import RowKey, measurements_by_key
+from jaxperf.errors import JaxperfError, to_one_line
+from jaxperf.known_faults import FAULTS
+from jaxperf.process import how_it_ended, run_child, say
+from jaxperf.result import Block, Note, Result, Text, load_result, terminal
+from jaxperf.result.ratio import turns
+
+SHARE = 0.02  # of the whole run, which a function's stage must take in A or B to have a row
+NEEDED = ("jax", "numpy", "scipy", "psutil", "rich")  # in both environments
+WHOLE = "Whole run"
+# The last line of a traceback, or one of our own
+_ERROR = re.compile(r"^(?:error: .*|[\w.]*(?:Error|Exception|Interrupt)\b.*)", re.M)
+
+
+def main(pythons: Sequence[str], script: Sequence[str], runs: int, alpha: float, least: float) -> int:
+    """Run a program `runs` times in each of two environments, and print what differs.
+
+    Args:
+      pythons: the Python of A and of B; a program that starts one may stand in its place.
+      script: the program, a Python file or -m MODULE, and its arguments.
+      runs: processes per side.
+      alpha, least: as for `compare.results.compare`.
+
+    Returns:
+      The exit status: 1 if the whole run or a part of it is slower in B, else 0.
+
+    Raises:
+      JaxperfError: an environment lacks a package, or the program fails in one.
+    """
+    if len(pythons) != 2:
+        raise JaxperfError("give --python twice: the environment that you have, and the one to judge")
+    if not script:
+        raise JaxperfError("no program to run; it comes after `--`, as in `-- train.py`")
+    sides: tuple[list[Result], list[Result]] = ([], [])
+    with tempfile.TemporaryDirectory() as scratch:
+        # both sides use this very jaxperf, and need not have it
+        tool = Path(scratch) / "tool"
+        ignored = shutil.ignore_patterns("__pycache__", "experiments", "fashion_mnist_mini")
+        shutil.copytree(Path(jaxperf.__file__).parent, tool / "jaxperf", ignore=ignored)
+        for name, python in zip("AB", pythons):
+            _check(name, python)
+        draw = random.Random(0)
+        for i in range(runs):
+            for side in turns((0, 1), draw):
+                say(f"run {i + 1} of {runs} in {'AB'[side]}")
+                sides[side].append(_run(pythons[side], "AB"[side], script, tool, Path(scratch)))
+    a, b = sides
+    comparison = compare(a, b, alpha=alpha, least=least, only=_large_rows([*a, *b]), apart=False)
+    console = terminal.console()
+    color = console.is_terminal and not console.no_color
+    blocks = [*comparison_blocks(comparison), *_faults(a, b)]
+    print(terminal.render_blocks(blocks, color=color, width=console.width), end="")
+    return comparison.status
+
+
+def _check(name: str, python: str) -> None:
+    """Raise an error unless a Python has what jaxperf needs."""
+    code = (
+        "import importlib.util, json, sys; "
+        "print(json.dumps([n for n in sys.argv[1:] if not importlib.util.find_spec(n)]))"
+    )
+    try:
+        done = subprocess.run([python, "-c", code, *NEEDED], capture_output=True, text=True)
+        missing = json.loads(done.stdout)
+    except OSError as e:
+        raise JaxperfError(f"--python {python} cannot be started: {e.strerror}") from None
+    except ValueError:
+        printed = to_one_line(done.stdout)[:80]
+        raise JaxperfError(f"--python {python} is no Python: it printed {printed!r}") from None
+    if missing:
+        raise JaxperfError(f"{name} has no {', '.join(missing)}: {python} -m pip install {' '.join(missing)}")
+
+
+def _run(python: str, name: str, script: Sequence[str], tool: Path, scratch: Path) -> Result:
+    """Run the program once under watch and return its result.
+
+    Raises:
+      JaxperfError: it failed, or used no JAX.
+    """
+    path, log = scratch / "result.json", scratch / "log"
+    path.unlink(missing_ok=True)
+    command = [python, "-m", "jaxperf", "watch", "--json", str(path), *script]
+    others = os.environ.get("PYTHONPATH", "")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [str(tool), others]))}
+    with log.open("w") as stream:
+        status = run_child(command, environment, stdout=subprocess.DEVNULL, stderr=stream)
+    if status or not path.exists():
+        errors = _ERROR.findall(log.read_text(errors="replace"))
+        why = errors[-1] if errors else how_it_ended(status) or "it wrote no result"
+        raise JaxperfError(f"{' '.join(script)} failed in {name} ({python}): {to_one_line(why)[:200]}")
+    result = load_result(path)
+    if not measurements_by_key(result):
+        raise JaxperfError(f"{' '.join(script)} compiled nothing in {name}: there is nothing to compare")
+    return result
+
+
+def _large_rows(results: Sequence[Result]) -> set[RowKey]:
+    """Return the rows that count: those of the whole run, and what is several or takes a share of it."""
+    kept: set[RowKey] = set()
+    for result in results:
+        rows = measurements_by_key(result)
+        whole_s = max(m.median for key, m in rows.items() if key[1:] == (WHOLE, "time"))
+        for key, m in rows.items():
+            per_call = key.name.startswith("t2")
+            several = m.unit != "s" and m.median > 1
+            if key.title == WHOLE or per_call or several or (m.unit == "s" and m.median >= SHARE * whole_s):
+                kept.add(key)
+    return kept
+
+
+def _faults(a: Sequence[Result], b: Sequence[Result]) -> Iterator[Block]:
+    """Yield a line for each known fault that the program meets in A or B, from the reports."""
+    for fault in FAULTS:
+        met = [
+            f"{name} (jaxlib {side[0].environment.versions.get('jaxlib', 'unknown')})"
+            for name, side in zip("AB", (a, b))
+            if any(_says(result, fault.issue) for result in side)
+        ]
+        if met:
+            yield Text(f"known fault in {' and '.join(met)}: {fault.text}")
+    yield Note("Stages and t2 of each function are as `jaxperf watch` sees them; watching itself costs time.")
+
+
+def _says(result: Result, issue: str) -> bool:
+    return any(issue in getattr(block, "text", "") for block in result.blocks)

@@ -1,0 +1,110 @@
+"""`jaxperf upgrade`: one program in two environments."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from jaxperf import cli
+
+PROGRAM = """
+import os
+import jax, jax.numpy as jnp
+
+@jax.jit
+def step(x):
+    for _ in range(2 + int(os.environ.get("MORE", "0"))):
+        x = jnp.tanh(x @ x)
+    return x
+
+x = jnp.ones((64, 64))
+for n in range(1 + int(os.environ.get("SHAPES", "0"))):
+    step(jnp.ones((64 + n, 64 + n))).block_until_ready()
+print(float(step(x).sum()))
+"""
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> str:
+    (tmp_path / "train.py").write_text(PROGRAM)
+    return str(tmp_path / "train.py")
+
+
+def python_with(folder: Path, name: str, **variables: str) -> str:
+    """Return a program that starts this Python with environment variables: another environment."""
+    path = folder / name
+    lines = [f"export {key}={value}" for key, value in variables.items()]
+    path.write_text("\n".join(["#!/bin/sh", *lines, f'exec "{sys.executable}" "$@"', ""]))
+    path.chmod(0o755)
+    return str(path)
+
+
+def upgrade(*words: str) -> int:
+    return cli.main(["upgrade", *words])
+
+
+def test_the_tables_have_the_whole_run_each_function_and_what_differs(
+    program: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    other = python_with(tmp_path, "other", SHAPES="3", JAX_ENABLE_X64="1")
+    assert upgrade("--runs", "1", "--python", sys.executable, "--python", other, "--", program) == 0
+    out, err = capfd.readouterr()
+    rows = [line.split() for line in out.splitlines()]
+    whole = rows.index(["watch:", "Whole", "run"])
+    step = rows.index(["watch:", "step"])
+    assert {row[0] for row in rows[whole:step] if row} >= {"time", "compile", "programs", "peak"}
+    programs = next(row for row in rows[step:] if row[:1] == ["programs"])
+    assert programs[1:3] == ["1", "4"]
+    assert "differs: flags jax_enable_x64: False and True" in out
+    assert "too few runs" in out and "What would decide" in out
+    assert sorted(err.split("\n")[:2]) == ["run 1 of 1 in A", "run 1 of 1 in B"]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(("planted", "status"), [({}, 0), ({"MORE": "150"}, 1)])
+def test_equal_environments_are_not_slower_and_a_planted_difference_is(
+    planted: dict[str, str], status: int, program: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    other = python_with(tmp_path, "other", **planted)
+    words = ("--runs", "7", "--python", sys.executable, "--python", other, "--least", "0.2")
+    assert upgrade(*words, "--", program) == status, capfd.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("pythons", "message"),
+    [
+        ((sys.executable,), "give --python twice"),
+        ((sys.executable, "/nonexistent/python"), "--python /nonexistent/python cannot be started"),
+        ((sys.executable, "/bin/echo"), "--python /bin/echo is no Python"),
+    ],
+)
+def test_a_mistake_is_one_line(
+    pythons: tuple[str, ...], message: str, program: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    flags = [word for python in pythons for word in ("--python", python)]
+    assert upgrade(*flags, "--", program) == 2
+    error = capfd.readouterr().err
+    assert message in error and error.count("\n") == 1
+
+
+def test_a_program_that_fails_in_one_environment_names_it_and_the_reason(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "broken.py").write_text("import jax\nraise ValueError('no such operation')\n")
+    both = ("--python", sys.executable, "--python", sys.executable)
+    assert upgrade(*both, "--", str(tmp_path / "broken.py")) == 2
+    error = capfd.readouterr().err.splitlines()[-1]
+    assert "broken.py failed in" in error and "ValueError: no such operation" in error
+
+
+def test_an_environment_without_a_needed_package_is_named(
+    program: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    bare = tmp_path / "bare"
+    bare.write_text(f'#!/bin/sh\nexec "{sys.executable}" -I -S "$@"\n')
+    bare.chmod(0o755)
+    assert upgrade("--python", sys.executable, "--python", str(bare), "--", program) == 2
+    error = capfd.readouterr().err
+    assert f"B has no jax, numpy, scipy, psutil, rich: {bare} -m pip install jax" in error
