@@ -617,7 +617,7 @@ for way in ("tensor", "other way"):
 # `PartitionSpec` makes a slow program, never a wrong one.
 # </details>
 #
-# **3.** Why does the step become slower with many micro-batches? Time the forward and
+# **3.** A step may become slower with many micro-batches. Why? Time the forward and
 # backward pass of one stage for micro-batches of different sizes, and compare the time per
 # image.
 

@@ -343,7 +343,7 @@ def train(num_gpus, batch_size, lr, seed=0, epochs=4):
 # The book trains on 60,000 images with batches of 256, four epochs of 234 updates. With `--full`,
 # this section does the same. By default it trains on the 6,000 images that come with jaxperf. In
 # batches of 16, these are three epochs of 375 updates, so LeNet makes about as many updates as in
-# the book, and its accuracy follows a similar curve.
+# the book.
 #
 # <details><summary>Predict: LeNet's first weights have a standard deviation of only 0.01. Which
 # test accuracy do you expect after the first epoch?</summary>

@@ -679,7 +679,7 @@ s.claim("For the same batch, ResNet-18 computes more per byte that it sums "
 # with LeNet's short steps (section 8.4.6). Many small networks do not gain from a second GPU.
 #
 # How long do the two ways take? We time them in turns. Parts of a CPU share the same cores, so
-# there the times show no gain.
+# there the times say nothing about a gain.
 
 # %% tags=["slow"]
 def call_of(make_step, mesh, n, channels):
@@ -768,11 +768,11 @@ s.grid(["", "batch", "rate", "updates", "train loss", "test accuracy"], rows,
 #
 # Compare the rows by their number of updates, and by the training loss, which wobbles less than the
 # accuracy. With four times the batch, an epoch has a quarter of the updates. Then compare what the
-# larger rate, the warm-up, and as many updates as before change. In our runs, only the last one
-# reached the loss of the small batch. So the retelling is right about little data, and the reason
-# is the number of updates. A curve that jumps up and down comes from a large rate and from
-# BatchNorm's running statistics, which need some tens of updates to follow. For more devices, use
-# `--devices 8`. Before you conclude something from a small difference, try more seeds.
+# larger rate, the warm-up, and as many updates as before change. If only the last row reaches the
+# loss of the small batch, the number of updates is the reason, and the retelling is right about
+# little data. A curve that jumps up and down comes from a large rate and from BatchNorm's running
+# statistics, which need some tens of updates to follow. For more devices, use `--devices 8`. Before
+# you conclude something from a small difference, try more seeds.
 #
 # </details>
 #

@@ -4,7 +4,7 @@
 # you can
 # - tell strong from weak scaling, and say which one a published figure means;
 # - predict the step time from four numbers: compute, bytes, bandwidth, and delay;
-# - explain why a second GPU makes LeNet slower and ResNet-18 faster;
+# - say what may explain that a second GPU makes LeNet slower and ResNet-18 faster;
 # - find the sums that BatchNorm hides in a program, and say what they cost;
 # - choose a batch, a learning rate, and a kind of parallelism for many devices.
 #
