@@ -320,7 +320,9 @@ s.claim("All ways give every device the same sum",
 # We first measure on the eight parts of this CPU. Their "links" are copies in one memory.
 #
 # <details><summary>Predict: which of star, ring, two levels, and `psum` takes the least time here?
-# Does the ring beat the star for large arrays?</summary> Expect `psum`, which is one operation. The
+# Does the ring beat the star for large arrays?</summary>
+#
+# Expect `psum`, which is one operation. The
 # star makes a Python call for each copy and each sum. At each step of the ring, all devices wait
 # for one another, and they share the cores. Whether the ring beats the star is open: in total, both
 # move the same number of bytes through one memory, and the ring has no separate links.
