@@ -17,7 +17,7 @@ from jaxperf.errors import JaxperfError
 from jaxperf.plan import deviceless
 from jaxperf.plan.cards import CARDS
 from jaxperf.process import child_environment
-from jaxperf.watch.observe import backend
+from jaxperf.watch.observe import hooks
 
 # What each name is for: a call that then raises one line.
 CALLS: dict[internals.Internal, Callable[[], Any]] = {
@@ -64,9 +64,9 @@ def test_without_the_answer_whether_the_backend_runs_the_caller_decides(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     jax.devices()
-    assert backend.is_running()
+    assert hooks.is_running()
     remove(internals.BACKEND_STARTED, monkeypatch)
-    assert backend.is_running(otherwise=True) and not backend.is_running()
+    assert hooks.is_running(otherwise=True) and not hooks.is_running()
 
 
 def test_without_a_devices_topology_the_table_of_cards_is_used(monkeypatch: pytest.MonkeyPatch) -> None:

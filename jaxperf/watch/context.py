@@ -14,7 +14,7 @@ from typing import TextIO
 from jaxperf.errors import JaxperfError
 from jaxperf.process import Stopped, say
 from jaxperf.result import Result, save_result
-from jaxperf.watch.observe import backend
+from jaxperf.watch.observe import hooks
 from jaxperf.watch.report import text
 from jaxperf.watch.report.analysis import Analysis
 from jaxperf.watch.session import Record, Watcher
@@ -110,4 +110,4 @@ def _is_closed(stream: TextIO) -> bool:
 def _process() -> int:
     """Return the JAX process index; 0 if JAX's backend has not started."""
     jax = sys.modules.get("jax")
-    return int(jax.process_index()) if jax and backend.is_running(otherwise=True) else 0
+    return int(jax.process_index()) if jax and hooks.is_running(otherwise=True) else 0

@@ -19,18 +19,15 @@ from types import ModuleType
 
 from jaxperf import jax_internals
 from jaxperf.errors import JaxperfError
-from jaxperf.watch.observe import backend, hooks, source_location
+from jaxperf.watch.observe import hooks, source_location
 from jaxperf.watch.observe.compiles import Compiled, Listener
-from jaxperf.watch.observe.copied_arguments import note_copied_arguments
-from jaxperf.watch.observe.executables import Facts, Programs
+from jaxperf.watch.observe.executables import Facts, Programs, note_copied_arguments
 from jaxperf.watch.observe.hooks import Losses, named_as
-from jaxperf.watch.observe.live_arrays import LiveArrays
-from jaxperf.watch.observe.pauses import Pause, Pauses
 from jaxperf.watch.observe.profiler import Profiler
-from jaxperf.watch.observe.sampler import DISPATCH, EAGER, Sampler, StackSample
+from jaxperf.watch.observe.sampler import DISPATCH, EAGER, LiveArrays, Sampler, StackSample
 from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.observe.transfers import Put, Puts
-from jaxperf.watch.observe.waits import Wait, Waits
+from jaxperf.watch.observe.waits import Pause, Pauses, Wait, Waits
 from jaxperf.watch.observe.windows import DeviceActivity
 from jaxperf.watch.source.call_sites import CallSite
 
@@ -126,7 +123,7 @@ class Watcher:
         with self.losses.guard("what JAX does"):
             if "jax" in sys.modules:
                 self._attach(sys.modules["jax"])
-                if backend.is_running():  # there may be older programs
+                if hooks.is_running():  # there may be older programs
                     self.programs.look()
             else:
                 self._undo.enter_context(hooks.when_imported("jax", self._attach))
@@ -294,7 +291,7 @@ class Watcher:
         return in_window
 
     def _started(self) -> bool:
-        return backend.is_running(otherwise=self.listener.count > 0)
+        return hooks.is_running(otherwise=self.listener.count > 0)
 
     def _overhead_s(self) -> dict[str, float]:
         """Return the processor seconds that each instrument took."""

@@ -15,9 +15,9 @@ import pytest
 import jaxperf
 from jaxperf import cli
 from jaxperf.result import Heading, Note
-from jaxperf.watch.observe import executables, hooks, pauses, profiler, sampler, transfers, waits
+from jaxperf.watch.observe import executables, hooks, profiler, sampler, transfers, waits
 from jaxperf.watch.observe.compiles import Listener
-from jaxperf.watch.report import analysis, hot_lines, text, top_programs
+from jaxperf.watch.report import analysis, text, top_programs
 from jaxperf.watch.rules import table as find
 from jaxperf.watch.session import Watcher
 
@@ -41,7 +41,7 @@ POINTS: list[tuple[object, str]] = [
     (waits.Waits, "open"), (waits.Waits, "_fixed_site"), (waits.Waits, "waits"),
     (transfers.Puts, "open"), (transfers.Puts, "_note"), (transfers.Puts, "_note_small"),
     (transfers.Puts, "small"),
-    (pauses.Pauses, "look"), (pauses.Pauses, "end"),
+    (waits.Pauses, "look"), (waits.Pauses, "end"),
     (hooks.Replacements, "replace"), (hooks.Replacements, "close"),
     (sampler.Sampler, "open"), (sampler.Sampler, "_look"), (sampler.Sampler, "_weigh"),
     (sampler.Sampler, "close"),
@@ -49,7 +49,7 @@ POINTS: list[tuple[object, str]] = [
     (profiler.Profiler, "end"), (profiler.Profiler, "read"),
     (executables.Programs, "look"), (executables.Programs, "_note"),
     (analysis.Analysis, "shares"), (analysis.Analysis, "lines"), (analysis.Analysis, "samples"),
-    (hot_lines, "device_lines"), (top_programs, "hottest_programs"), (text, "_environment"),
+    (top_programs, "device_lines"), (top_programs, "hottest_programs"), (text, "_environment"),
     (text, "_compiled"),
 ]  # fmt: skip
 

@@ -20,7 +20,13 @@ from typing import Any
 
 from jaxperf.result.intervals import Interval, total_length
 from jaxperf.watch.observe import frame_arguments, source_location
-from jaxperf.watch.observe.explanations import MISS, Change, Explanation, argument_changes, parse_explanation
+from jaxperf.watch.observe.frame_arguments import (
+    MISS,
+    Change,
+    Explanation,
+    argument_changes,
+    parse_explanation,
+)
 from jaxperf.watch.observe.hooks import Losses
 from jaxperf.watch.observe.source_location import NOWHERE, Place
 from jaxperf.watch.observe.windows import canonical_name

@@ -1,6 +1,9 @@
 """Hooks into other modules: their log records, their functions, and their import.
 
 An error in a hook never reaches the program; it is kept for the report.
+
+`is_running` tells whether JAX has started its backend, without starting it: a program may choose its
+platform, or call `jax.distributed.initialize`, only before the backend starts.
 """
 
 from __future__ import annotations
@@ -14,6 +17,18 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any, TypeVar
+
+from jaxperf import jax_internals
+
+
+def is_running(*, otherwise: bool = False) -> bool:
+    """Return whether a backend runs in this process; `otherwise` if this JAX version does not say.
+
+    Public functions such as `jax.devices()` would start one.
+    """
+    backends_are_initialized = jax_internals.loaded(jax_internals.BACKEND_STARTED)
+    return bool(backends_are_initialized()) if backends_are_initialized else otherwise
+
 
 _T = TypeVar("_T")
 

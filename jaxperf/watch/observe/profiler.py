@@ -4,27 +4,78 @@ The profiler keeps every event, about ten per operation. So it runs only in shor
 compiles. A window is shorter after one that was costly. The pause after a window keeps the cost at a small
 share of the run, and grows with the time that the program has run.
 
-On a CUDA device, windows begin and end in the main thread, while the device is idle (see `safe_points`).
+On a CUDA device, windows begin and end in the main thread, while the device is idle (`call_in_main_thread`).
 
 Windows use JAX's internal profiler session, because `jax.profiler.stop_trace` also writes a file for the
 browser, which takes five times as long as all else.
+
+XLA ends a profile with `cuptiFinalize`. If another thread launches kernels meanwhile, every later call to
+the GPU in that process can fail with CUDA_ERROR_LAUNCH_FAILED (https://github.com/jax-ml/jax/issues/40260).
 """
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import functools
 import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 from jaxperf import jax_internals
 from jaxperf.errors import JaxperfError
-from jaxperf.watch.observe import safe_points
 from jaxperf.watch.observe.windows import MARK, DeviceActivity, read_window
+
+_functions: deque[Callable[[], object]] = deque()
+
+
+@ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
+def _run_next(_: object) -> int:
+    if _functions:
+        _functions.popleft()()
+    return 0
+
+
+def call_in_main_thread(function: Callable[[], object]) -> bool:
+    """Make the main thread call a function once, as soon as it runs Python code.
+
+    Returns:
+      Whether it will; False if too many calls are pending.
+    """
+    _functions.append(function)
+    if ctypes.pythonapi.Py_AddPendingCall(_run_next, None) == 0:
+        return True
+    _functions.remove(function)
+    return False
+
+
+@functools.cache
+def cuda_driver() -> ctypes.CDLL | None:
+    """Return NVIDIA's driver library; None on a machine that has none."""
+    for name in ("libcuda.so.1", "nvcuda.dll"):
+        with contextlib.suppress(OSError):
+            return ctypes.CDLL(name)  # its calls release the GIL
+    return None
+
+
+def wait_for_cuda_devices(numbers: Iterable[int]) -> None:
+    """Wait until devices, given by the driver's numbers, have executed all work of this process."""
+    if (driver := cuda_driver()) is None:
+        return
+    for number in numbers:
+        context = ctypes.c_void_p()
+        if driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), number):
+            continue  # no such device
+        driver.cuCtxPushCurrent_v2(context)
+        driver.cuCtxSynchronize()
+        driver.cuCtxPopCurrent_v2(ctypes.byref(context))
+        driver.cuDevicePrimaryCtxRelease_v2(number)
+
 
 SHORT_S, LONG_S = 0.1, 0.25  # length of a window
 COST_SHARE = 0.05  # cost of a window over the pause after it, at most
@@ -81,7 +132,7 @@ class Profiler:
         if not _cuda_devices():
             work()
         elif thread_id == threading.main_thread().ident:
-            self._asked = safe_points.call_in_main_thread(functools.partial(self._do_now, work))
+            self._asked = call_in_main_thread(functools.partial(self._do_now, work))
         else:
             self.trouble, self._ended = "on a GPU they need a program that runs in the main thread", True
 
@@ -101,7 +152,7 @@ class Profiler:
         options = jax.profiler.ProfileOptions()
         options.python_tracer_level, options.host_tracer_level = 0, 1
         options.enable_hlo_proto = False
-        safe_points.wait_for_cuda_devices(_cuda_devices())
+        wait_for_cuda_devices(_cuda_devices())
         began, worked = time.perf_counter(), time.thread_time()
         try:
             self._session = jax_internals.get(jax_internals.PROFILER)(options)
@@ -118,7 +169,7 @@ class Profiler:
     def _close(self) -> None:
         if self._session is None:
             return
-        safe_points.wait_for_cuda_devices(_cuda_devices())
+        wait_for_cuda_devices(_cuda_devices())
         ended, worked = time.perf_counter(), time.thread_time()
         session, self._session = self._session, None
         if not self.files:
@@ -156,6 +207,6 @@ def _cuda_devices() -> list[int]:
     """Return the CUDA driver's numbers of this process's devices; empty on other platforms."""
     import jax
 
-    if jax.default_backend() != "gpu" or safe_points.cuda_driver() is None:
+    if jax.default_backend() != "gpu" or cuda_driver() is None:
         return []
     return [device.local_hardware_id or 0 for device in jax.local_devices()]

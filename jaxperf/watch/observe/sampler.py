@@ -7,6 +7,14 @@ sample is at the end of the same instruction, so the time still goes to the righ
 By default, a thread that waits for the GIL requests it after 5 ms. Until then it gets the GIL only where the
 program releases it, as in the call of a jitted function, so 2 ms of Python before each call would be
 attributed to the call. `_SWITCH_S` prevents that, and does not slow down the program.
+
+`Sleep` measures how long a thread has slept, by Linux's scheduler statistics for each thread.
+
+A call into JAX that sleeps waits for a device. A thread that only waits for a core does not sleep: it is
+ready to run. The scheduler adds that wait to its statistics only when the wait is over, so the thread's state
+is read, too.
+
+`list_live_arrays` lists the live arrays, their memory, and the lines that made them.
 """
 
 from __future__ import annotations
@@ -24,16 +32,109 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import CodeType, FrameType, FunctionType, MethodType
 from typing import Any, NamedTuple
 
 import psutil
 
-from jaxperf.watch.observe import backend, live_arrays, source_location
+from jaxperf.watch.grouping import group_by
+from jaxperf.watch.observe import hooks, source_location
 from jaxperf.watch.observe.hooks import Losses
-from jaxperf.watch.observe.sleeping import Sleep
 from jaxperf.watch.observe.source_location import NOWHERE, Place, jitted_program, module_of
 from jaxperf.watch.source.call_sites import CallSites
+
+THREADS = Path("/proc/self/task")
+AWAKE = 0.1  # a thread that ran or was ready for a smaller share of the time between two calls has slept
+
+
+class Sleep:
+    """The sleep of the thread that creates this object; 0 on systems without these statistics."""
+
+    def __init__(self, threads: Path = THREADS) -> None:
+        folder, self._files = threads / str(threading.get_native_id()), list[int]()
+        with contextlib.suppress(OSError):
+            for name in ("schedstat", "stat"):
+                self._files.append(os.open(folder / name, os.O_RDONLY))
+        self._awake = self._last = time.perf_counter()
+        self._occupied_s = self._read_s() if len(self._files) == 2 else 0.0
+
+    def until(self, now: float) -> float:
+        """Return the seconds that the thread has slept until `now`, a time of `time.perf_counter`."""
+        if len(self._files) < 2:
+            return 0.0
+        try:
+            occupied_s, asleep = self._read_s(), self._state() in b"SD"
+        except OSError:  # the thread has ended
+            return 0.0
+        if not asleep or occupied_s - self._occupied_s > AWAKE * (now - self._last):
+            self._awake = now
+        self._last, self._occupied_s = now, occupied_s
+        return now - self._awake
+
+    def close(self) -> None:
+        """Close the files."""
+        while self._files:
+            os.close(self._files.pop())
+
+    def _read_s(self) -> float:
+        """Return the seconds in which the thread has run or waited for a core."""
+        ran, waited, _ = os.pread(self._files[0], 100, 0).split()
+        return (int(ran) + int(waited)) / 1e9
+
+    def _state(self) -> bytes:
+        """Return the thread's state as in `proc_pid_stat(5)`: b"R" if it runs or is ready to run."""
+        return os.pread(self._files[1], 200, 0).rpartition(b")")[2].split()[0]
+
+
+_LISTED, _LOOKED_UP = 5, 20  # types of arrays, and arrays of each type whose line is looked up
+
+
+class LiveArrays(NamedTuple):
+    """The live arrays of one type, and the line that made most of them; NOWHERE if unknown."""
+
+    kind: str
+    number: int
+    nbytes: int
+    at: Place
+
+
+def bytes_in_use(jax: Any) -> int:
+    """Return the bytes allocated on this process's devices; 0 on platforms that do not count them."""
+    return sum((d.memory_stats() or {}).get("bytes_in_use", 0) for d in jax.local_devices())
+
+
+def list_live_arrays(jax: Any) -> list[LiveArrays]:
+    """Return the live arrays by type, the type with the most bytes first."""
+    try:
+        by_type = group_by(jax.live_arrays(), lambda a: (a.dtype, a.shape))
+        most = sorted(by_type.values(), key=lambda arrays: -_bytes_of(arrays))[:_LISTED]
+        return [
+            LiveArrays(_type_of(arrays[0]), len(arrays), _bytes_of(arrays), _made_at(arrays[:_LOOKED_UP]))
+            for arrays in most
+        ]
+    except Exception:  # the program may delete arrays, or start its backend, meanwhile
+        return []
+
+
+def _type_of(array: Any) -> str:
+    return f"{array.dtype}[{','.join(map(str, array.shape))}]"
+
+
+def _bytes_of(arrays: list[Any]) -> int:
+    """Return the bytes of arrays that have the same type."""
+    return len(arrays) * int(arrays[0].nbytes)
+
+
+def _made_at(arrays: list[Any]) -> Place:
+    """Return the reader's line that made most of some arrays; this takes 10 us per array."""
+    lines: Counter[Place] = Counter()
+    for array in arrays:
+        frames = getattr(getattr(array, "traceback", None), "frames", ())
+        reader = (f for f in frames if not source_location.library_of(f.file_name))
+        lines.update(Place(f.file_name, f.line_num, f.function_name) for f in itertools.islice(reader, 1))
+    return max(lines, key=lambda at: lines[at], default=NOWHERE)
+
 
 CLOSE_S = 0.005  # between samples, in a window of the profiler
 WIDE_S = 0.05  # between samples outside of windows, at most
@@ -97,7 +198,7 @@ class Sampler:
         losses: Losses,
         *,
         on_look: Callable[[], bool] = lambda: True,
-        started: Callable[[], bool] = backend.is_running,
+        started: Callable[[], bool] = hooks.is_running,
         sparse: bool = False,
     ) -> None:
         self.losses, self.started, self._slower = losses, started, SPARSE if sparse else 1
@@ -108,7 +209,7 @@ class Sampler:
         self._seen: Counter[CodeType] = Counter()
         self._written = 0
         self.peaks: Counter[str] = Counter()
-        self.live_arrays: list[live_arrays.LiveArrays] = []
+        self.live_arrays: list[LiveArrays] = []
         self.on_look, self.spent_s = on_look, 0.0
         self._known: set[tuple[Place, Place, tuple[Place, ...]]] = set()
         self._codes: dict[int, CodeType] = {}
@@ -235,14 +336,14 @@ class Sampler:
         used = {"resident": self._process.memory_info().rss}
         jax = sys.modules.get("jax")
         lists = hasattr(jax, "live_arrays") and self.started()
-        if lists and (on_devices := live_arrays.bytes_in_use(jax)):
+        if lists and (on_devices := bytes_in_use(jax)):
             used["device"] = on_devices
         self.peaks |= Counter(used)
         last = [*used.values()][-1]  # device memory if it is known
         began = time.perf_counter()
         if lists and last > self._listed_at * _PEAK_STEP and began > self._list_after:
             self._listed_at = last
-            self.live_arrays = live_arrays.live_arrays(jax)
+            self.live_arrays = list_live_arrays(jax)
             ended = time.perf_counter()  # 100,000 small arrays take tens of milliseconds
             self._list_after = ended + _LISTING_PAUSE * (ended - began)
 

@@ -2,17 +2,24 @@
 
 Devices are visible only in the profiler's windows. Seconds in them are scaled to the time since the reader's
 first function was compiled, less the time in which something was traced or compiled.
+
+`reclassified_samples` looks at the loops around lines. A sample has the reader's line and what it called.
+Whether that is data for the next step, bookkeeping or part of the step itself depends on the loop around
+the line, and on which lines of the loop call jitted functions.
+
+`estimate` guesses the waits in pauses of the hooks, as if the program went on as just before each pause.
 """
 
 from __future__ import annotations
 
+import ast
 import bisect
 import functools
 import itertools
 import re
 import statistics
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,14 +27,164 @@ from jaxperf.result.intervals import Interval, clip, difference, intersection, t
 from jaxperf.watch.grouping import group_by
 from jaxperf.watch.observe.compiles import Compiled
 from jaxperf.watch.observe.executables import Facts
-from jaxperf.watch.observe.sampler import DATA, IMPORT, NUMPY, StackSample
-from jaxperf.watch.observe.source_location import Place
-from jaxperf.watch.observe.waits import Wait
+from jaxperf.watch.observe.sampler import (
+    BETWEEN,
+    DATA,
+    DISPATCH,
+    EAGER,
+    IMPORT,
+    NUMPY,
+    PYTHON,
+    WRITE,
+    StackSample,
+)
+from jaxperf.watch.observe.source_location import NOWHERE, Place
+from jaxperf.watch.observe.transfers import Put
+from jaxperf.watch.observe.waits import KINDS, Pause, Wait
 from jaxperf.watch.observe.windows import ExecutedProgram
-from jaxperf.watch.report import attribution, unrecorded
-from jaxperf.watch.report.unrecorded import UnrecordedWaits
 from jaxperf.watch.session import Record
-from jaxperf.watch.source import call_sites, statements
+from jaxperf.watch.source import call_sites, loop_body, statements
+from jaxperf.watch.source.call_sites import CallSite
+
+
+def step_lines(compiled: Iterable[Compiled], sites: Iterable[CallSite] = ()) -> frozenset[Place]:
+    """Return the lines that call the reader's jitted functions, directly or indirectly."""
+    calls: list[Compiled | CallSite] = [*(c for c in compiled if c.explained), *sites]
+    return frozenset(p for call in calls for p in (call.at, *call.callers) if p)
+
+
+def reclassified_samples(
+    samples: Iterable[StackSample],
+    compiled: Collection[Compiled],
+    puts: Collection[Put] = (),
+    sites: Collection[CallSite] = (),
+) -> list[StackSample]:
+    """Return the samples, reclassified by their loops.
+
+    In a loop of steps, a statement that could run ahead of the steps becomes `DATA`, and other Python code
+    becomes `BETWEEN`; both get the line in the loop. Whatever runs at the call of a jitted function is its
+    `DISPATCH`.
+    """
+    lines = step_lines(compiled, sites)
+    dispatching = {c.at for c in compiled if c.explained} | {s.at for s in sites if s.program}
+    batches = {p.at for p in puts} - {p.at for p in puts if p.again or p.numbers}
+    known: dict[tuple[str, Place, tuple[Place, ...]], tuple[str, Place]] = {}
+    results = []
+    for s in samples:
+        key = s.kind, s.at, s.callers
+        if key not in known:
+            known[key] = _reclassify(s, lines, dispatching, batches)
+        kind, at = known[key]
+        results.append(s._replace(kind=kind, at=at, inside=s.inside if at == s.at else s.at))
+    return results
+
+
+def _reclassify(
+    s: StackSample, lines: frozenset[Place], dispatching: Collection[Place], batches: Collection[Place]
+) -> tuple[str, Place]:
+    makes_jit = "jit(" in s.at.source  # `find_eager_operations` reports it
+    if s.kind in (EAGER, PYTHON, WRITE) and s.at in dispatching and not makes_jit:
+        return DISPATCH, s.at
+    preparing = s.kind in (PYTHON, NUMPY, DATA) or (s.kind == EAGER and s.at in batches)
+    if not (preparing or s.kind == WRITE) or s.inside:
+        return s.kind, s.at
+    at, called = _in_loop(s, lines)
+    if not at:  # a file that is written outside of loops does not matter
+        return (PYTHON if s.kind == WRITE else s.kind), s.at
+    file = _file_written(s.at, s.kind) if s.kind in (WRITE, PYTHON) else NOWHERE
+    if s.kind == WRITE or file:
+        return WRITE, file or s.at
+    if loop_body.could_run_ahead(at, lines, called):
+        return DATA, at
+    return (BETWEEN, at) if s.kind == PYTHON else (s.kind, s.at)
+
+
+def _in_loop(s: StackSample, steps: frozenset[Place]) -> tuple[Place, str]:
+    """Return a sample's statement in a loop of steps; if it is a step, also the function in its arguments.
+
+    The body of a function that a loop calls as its step counts as a part of the loop.
+    """
+    chain, repeated = (s.at, *s.callers), False
+    on_the_way = {(p.file, p.function) for p in steps}
+    for i in reversed(range(len(chain))):  # the outermost line first
+        at = chain[i]
+        repeated = repeated or loop_body.stepping_loop(at, steps) is not None
+        if not loop_body.is_step(at, steps):
+            return (at if repeated else NOWHERE), ""
+        inner = chain[i - 1] if i else NOWHERE
+        if i and (inner.file, inner.function) not in on_the_way:  # an argument of the step
+            return (at if repeated else NOWHERE), inner.function
+    return NOWHERE, ""
+
+
+def _file_written(at: Place, kind: str) -> Place:
+    """Return the `with` that opens the file that a line writes or closes; NOWHERE for none."""
+    loop = statements.innermost(at, loop_body.LOOP)
+    for node in statements.enclosing_nodes(at, ast.With):
+        meant = node.lineno == at.line if kind == PYTHON else not loop or loop.lineno < node.lineno
+        if meant and any(_opens_to_write(item.context_expr) for item in node.items):
+            return at._replace(line=node.lineno)
+    return NOWHERE
+
+
+def _opens_to_write(call: ast.expr) -> bool:
+    """Return whether an expression is `open(path, "wb")` or `path.open("wb")`."""
+    match call:
+        case ast.Call(func=ast.Name(id="open"), args=[_, ast.Constant(value=str(mode))]):
+            return bool({*mode} & {*"wax"})
+        case ast.Call(func=ast.Attribute(attr="open"), args=[ast.Constant(value=str(mode)), *_]):
+            return bool({*mode} & {*"wax"})
+    return False
+
+
+@dataclass(frozen=True)
+class UnrecordedWaits:
+    """The waits of one line in one pause, as a single interval of their total length."""
+
+    at: Place
+    kind: str
+    count: float
+    nbytes: float
+    start: float
+    end: float
+
+
+def estimate(
+    pauses: Sequence[Pause],
+    waits: Sequence[Wait],
+    samples: Sequence[StackSample],
+    compiling: Sequence[Interval],
+) -> Iterator[UnrecordedWaits]:
+    """Yield the estimated waits in all pauses.
+
+    Args:
+      pauses: the pauses of the hooks.
+      waits: the recorded waits, in order.
+      samples: all samples, in order; they show when the front end was in the functions that wait.
+      compiling: when something was traced or compiled.
+    """
+    starts, sampled = [w.start for w in waits], [s.end for s in samples]
+    for pause in pauses:
+        before, during, after = (bisect.bisect_left(starts, t) for t in (*pause.recorded, pause.end))
+        recorded = [w for w in waits[before:during] if w.kind in KINDS]
+        others = [(w.start, w.end) for w in waits[during:after] if w.kind not in KINDS]
+        functions = {(w.at.file, w.at.function) for w in recorded}
+        first = bisect.bisect_left(sampled, pause.start)
+        last = bisect.bisect_left(sampled, pause.end) + 1
+        inside = [
+            (s.start, s.end)
+            for s in samples[first:last]
+            if any((at.file, at.function) in functions for at in (s.at, *s.callers))
+        ]
+        stretches = difference(clip(inside, pause.start, pause.end), [*others, *compiling])
+        times = total_length(stretches) / (pause.recorded[1] - pause.recorded[0])
+        moment = pause.start
+        for (at, kind), calls in group_by(recorded, lambda w: (w.at, w.kind)).items():
+            end = moment + times * sum(w.end - w.start for w in calls)
+            nbytes = times * sum(w.nbytes for w in calls)
+            yield UnrecordedWaits(at, kind, times * len(calls), nbytes, moment, end)
+            moment = end
+
 
 FULL_QUEUE = "a full queue"
 BLOCKED, BLOCKED_S = 3, 1.0  # so many intervals at a line, or so many seconds, show a full queue
@@ -38,7 +195,7 @@ LONG_WAIT_S = 0.02  # a wait this long is for a computation; copies to the host 
 _NUMBER = re.compile(r"-?\d+")
 
 
-def _in_loop(at: Place, callers: tuple[Place, ...]) -> bool:
+def _repeats(at: Place, callers: tuple[Place, ...]) -> bool:
     """Return whether a line runs again and again: nothing could run beside what happens once."""
     return any(statements.innermost(place, statements.ROUND) for place in (at, *callers))
 
@@ -101,7 +258,7 @@ class Analysis:
     def samples(self) -> list[StackSample]:
         """Return the samples, reclassified by the program's loops."""
         r = self.record
-        return attribution.reclassified_samples(r.samples, r.compiled, r.puts, r.call_sites)
+        return reclassified_samples(r.samples, r.compiled, r.puts, r.call_sites)
 
     @functools.cached_property
     def compiling(self) -> IntervalSet:
@@ -119,7 +276,7 @@ class Analysis:
     def unrecorded(self) -> list[UnrecordedWaits]:
         """Return the estimated waits in pauses of the hooks."""
         r = self.record
-        return list(unrecorded.estimate(r.pauses, self.waits, self.samples, self.compiling.stretches))
+        return list(estimate(r.pauses, self.waits, self.samples, self.compiling.stretches))
 
     @functools.cached_property
     def blocked(self) -> dict[Place, list[Interval]]:
@@ -371,7 +528,7 @@ class Analysis:
     @functools.cached_property
     def numpy_idle(self) -> dict[Place, float]:
         """Return the seconds, by line, in which devices were idle while NumPy computed and did not wait."""
-        in_loop = functools.cache(_in_loop)
+        in_loop = functools.cache(_repeats)
         return self.idle_at(
             lambda s: s.kind == NUMPY and in_loop(s.at, s.callers) and not self.waiting.containing(s.end)
         )

@@ -21,10 +21,10 @@ from jaxperf.result import (
 from jaxperf.result.formatting import format_quantity
 from jaxperf.result.intervals import total_length
 from jaxperf.watch.grouping import group_by
-from jaxperf.watch.observe import backend, compiles
+from jaxperf.watch.observe import compiles, hooks
 from jaxperf.watch.observe.compiles import Compiled
 from jaxperf.watch.observe.source_location import shorten_path
-from jaxperf.watch.report import figures, hot_lines, top_programs
+from jaxperf.watch.report import figures, top_programs
 from jaxperf.watch.report.analysis import Analysis
 from jaxperf.watch.report.top_programs import ROWS, STORED_ROWS
 from jaxperf.watch.rules import find_causes, program_notes
@@ -57,7 +57,7 @@ def make_result(analysis: Analysis, *, command: str = "", ended: str = "") -> Re
 
 
 def _environment() -> Environment:
-    if "jax" not in sys.modules or not backend.is_running(otherwise=True):
+    if "jax" not in sys.modules or not hooks.is_running(otherwise=True):
         return Environment()
     from jaxperf.measure.environment import current_environment
 
@@ -76,7 +76,7 @@ def _blocks(analysis: Analysis, environment: Environment, ended: str) -> Iterato
         ("what was compiled", lambda: _compiled(record)),
         ("waits for devices", lambda: _waits(analysis)),
         ("programs", lambda: top_programs.program_blocks(analysis, environment)),
-        ("lines on which devices work", lambda: hot_lines.line_blocks(analysis)),
+        ("lines on which devices work", lambda: top_programs.line_blocks(analysis)),
         ("memory", lambda: _memory(analysis)),
         ("findings", lambda: _findings(analysis)),
         ("notes", lambda: program_notes.note_blocks(analysis)),

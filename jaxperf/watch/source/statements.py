@@ -145,6 +145,32 @@ def _wrapper(decorator: ast.expr) -> str:
     return ast.unparse(decorator) if last_name(decorator) in _JITS else ""
 
 
+def donated_parameters(file: str, function: str) -> set[str]:
+    """Return the parameters that the decorator of a function, or the call that jits it, donates."""
+    names: set[str] = set()
+    for node in ast.walk(syntax_tree(file)):
+        calls: list[ast.expr] = []
+        if isinstance(node, FUNCTION) and node.name == function:
+            calls = node.decorator_list
+        elif isinstance(node, ast.Call) and node.args and ast.unparse(node.args[0]) == function:
+            calls = [node]
+        for keyword in (k for call in calls if isinstance(call, ast.Call) for k in call.keywords):
+            with contextlib.suppress(ValueError):
+                if keyword.arg in ("donate_argnums", "donate_argnames"):
+                    value = ast.literal_eval(keyword.value)
+                    values = value if isinstance(value, tuple | list) else (value,)
+                    names |= {
+                        parameter_name(file, function, f"argument {v}" if isinstance(v, int) else v)
+                        for v in values
+                    }
+    return names
+
+
+def is_plain_map(call: ast.Call) -> bool:
+    """Return whether a call is `jax.lax.map` of one element after the other."""
+    return ast.unparse(call.func) in ("jax.lax.map", "lax.map") and not call.keywords
+
+
 def made_at(at: Place, kind: str) -> Place | None:
     """Return the only line in the file that creates an object of class `kind`; None if it is not unique."""
     lines = [call.lineno for call in calls_in(syntax_tree(at.file)) if last_name(call.func) == kind]

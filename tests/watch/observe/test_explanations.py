@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jaxperf.watch.observe.explanations import Change, parse_explanation
+from jaxperf.watch.observe.frame_arguments import Change, parse_explanation
 
 MISS = """TRACING CACHE MISS at a.py:3 (main):
   for step defined at a.py:1

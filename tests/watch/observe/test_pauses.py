@@ -8,12 +8,11 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from jaxperf.watch.observe import pauses
+from jaxperf.watch.observe import waits
 from jaxperf.watch.observe.hooks import Replacements
-from jaxperf.watch.observe.pauses import FIRST_WAITS, RATE, Pause, Pauses
 from jaxperf.watch.observe.sampler import EAGER, NUMPY, StackSample
 from jaxperf.watch.observe.source_location import Place
-from jaxperf.watch.observe.waits import Wait
+from jaxperf.watch.observe.waits import FIRST_WAITS, RATE, Pause, Pauses, Wait
 from jaxperf.watch.report.analysis import Analysis
 from jaxperf.watch.session import Record, Watcher
 
@@ -110,8 +109,8 @@ def test_a_recorded_wait_in_a_pause_is_no_time_of_reads() -> None:
 def test_watch_pauses_its_hooks_in_a_program_of_reads_and_restores_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(pauses, "FIRST_WAITS", 100)
-    monkeypatch.setattr(pauses, "RATE", 0)  # any rate is high
+    monkeypatch.setattr(waits, "FIRST_WAITS", 100)
+    monkeypatch.setattr(waits, "RATE", 0)  # any rate is high
     values = jax.block_until_ready(jnp.ones(100))
     methods = {name: getattr(type(values), name) for name in ("__float__", "item")}
     reads, give_up = 0, time.monotonic() + 60

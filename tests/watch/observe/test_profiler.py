@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import pytest
 
 from jaxperf.watch import watch
-from jaxperf.watch.observe import profiler, safe_points
+from jaxperf.watch.observe import profiler
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def waiting_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
     threads: list[Any] = []
     monkeypatch.setattr(profiler, "_cuda_devices", lambda: [0])
     monkeypatch.setattr(
-        safe_points, "wait_for_cuda_devices", lambda numbers: threads.append(threading.current_thread())
+        profiler, "wait_for_cuda_devices", lambda numbers: threads.append(threading.current_thread())
     )
     yield threads
 
@@ -84,7 +84,7 @@ def test_on_a_cuda_device_a_program_in_another_thread_has_no_windows_and_a_note(
 def test_a_call_asked_for_in_another_thread_runs_once_in_the_main_thread() -> None:
     threads: list[threading.Thread] = []
     asking = threading.Thread(
-        target=lambda: safe_points.call_in_main_thread(lambda: threads.append(threading.current_thread()))
+        target=lambda: profiler.call_in_main_thread(lambda: threads.append(threading.current_thread()))
     )
     asking.start()
     asking.join()
@@ -101,6 +101,6 @@ def test_a_driver_without_that_device_is_not_waited_for(monkeypatch: pytest.Monk
         def __getattr__(self, name: str) -> Any:
             return lambda *arguments: calls.append(name) or int(name == "cuDevicePrimaryCtxRetain")
 
-    monkeypatch.setattr(safe_points, "cuda_driver", Driver)
-    safe_points.wait_for_cuda_devices([0])
+    monkeypatch.setattr(profiler, "cuda_driver", Driver)
+    profiler.wait_for_cuda_devices([0])
     assert calls == ["cuDevicePrimaryCtxRetain"]

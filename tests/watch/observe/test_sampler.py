@@ -108,8 +108,8 @@ def test_while_memory_grows_listing_the_live_arrays_takes_at_most_one_percent_of
 
     weighing = sampler.Sampler(Losses(), started=lambda: True)
     monkeypatch.setattr(sampler.time, "perf_counter", lambda: now)
-    monkeypatch.setattr(sampler.live_arrays, "bytes_in_use", lambda jax: round(1e6 * 2**now))
-    monkeypatch.setattr(sampler.live_arrays, "live_arrays", list_them)
+    monkeypatch.setattr(sampler, "bytes_in_use", lambda jax: round(1e6 * 2**now))
+    monkeypatch.setattr(sampler, "list_live_arrays", list_them)
     while now < 40:
         weighing._weigh()
         now += 0.25

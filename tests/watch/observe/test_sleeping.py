@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from jaxperf.watch.observe.sleeping import Sleep
+from jaxperf.watch.observe.sampler import Sleep
 
 
 @pytest.fixture

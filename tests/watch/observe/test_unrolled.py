@@ -9,8 +9,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from jaxperf.watch.observe.executables import Facts
-from jaxperf.watch.observe.unrolled import EQUAL_COUNT, IN_A_ROW, Loop, unrolled_loops
+from jaxperf.watch.observe.executables import EQUAL_COUNT, IN_A_ROW, Facts, Loop, unrolled_loops
 
 TURNS = EQUAL_COUNT + 6
 W, X = jnp.ones((8, 8)), jnp.ones((4, 8))

@@ -10,7 +10,7 @@ from jaxperf.watch.observe.compiles import Compiled
 from jaxperf.watch.observe.sampler import StackSample
 from jaxperf.watch.observe.source_location import NOWHERE, Place
 from jaxperf.watch.observe.transfers import Put
-from jaxperf.watch.report.attribution import reclassified_samples
+from jaxperf.watch.report.analysis import reclassified_samples
 
 PROGRAM = """\
 def get_batch(i):

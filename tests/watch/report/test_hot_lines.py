@@ -13,7 +13,7 @@ from jaxperf.watch.observe.compiles import Compiled
 from jaxperf.watch.observe.executables import Facts
 from jaxperf.watch.observe.source_location import NOWHERE, Place
 from jaxperf.watch.observe.windows import DeviceActivity, ExecutedProgram
-from jaxperf.watch.report import hot_lines
+from jaxperf.watch.report import top_programs
 from jaxperf.watch.report.analysis import Analysis
 from jaxperf.watch.session import Record
 from jaxperf.watch.source.call_sites import CallSite
@@ -54,7 +54,7 @@ def analysis_of(*texts: str, sort_s: float, dot_s: float, jitted: bool = True) -
 
 
 def test_lines_have_shares_and_a_loop_is_not_counted_beside_its_body(text: str) -> None:
-    table, _ = hot_lines.line_blocks(analysis_of(text, sort_s=0.3, dot_s=0.1))
+    table, _ = top_programs.line_blocks(analysis_of(text, sort_s=0.3, dot_s=0.1))
     assert isinstance(table, Grid)
     assert [(operation, share) for operation, share, _, _ in table.rows] == [
         ("sort", "75%"),
@@ -64,36 +64,36 @@ def test_lines_have_shares_and_a_loop_is_not_counted_beside_its_body(text: str) 
 
 
 def test_lines_of_devices_that_hardly_compute_are_not_shown(text: str) -> None:
-    assert list(hot_lines.line_blocks(analysis_of(text, sort_s=0.02, dot_s=0.01))) == []
+    assert list(top_programs.line_blocks(analysis_of(text, sort_s=0.02, dot_s=0.01))) == []
 
 
 def test_operations_outside_of_jit_have_no_lines_since_their_programs_serve_several(text: str) -> None:
-    assert list(hot_lines.line_blocks(analysis_of(text, sort_s=0.3, dot_s=0.1, jitted=False))) == []
+    assert list(top_programs.line_blocks(analysis_of(text, sort_s=0.3, dot_s=0.1, jitted=False))) == []
 
 
 def test_an_instruction_that_two_programs_of_one_name_have_at_different_lines_has_none(text: str) -> None:
     moved = text.replace("line=", "line=1")
-    lines, total_s = hot_lines.device_lines(analysis_of(text, moved, sort_s=0.3, dot_s=0.1))
+    lines, total_s = top_programs.device_lines(analysis_of(text, moved, sort_s=0.3, dot_s=0.1))
     assert ({*lines}, total_s) == ({NOWHERE}, pytest.approx(0.4))
 
 
 def test_copies_that_xla_adds_have_a_row_without_a_line(text: str) -> None:
     analysis = analysis_of(text, sort_s=0.1, dot_s=0.1)
     analysis.record.activity.programs["step"].ops["cpu 0", "copy.99"] = [0.2]
-    (table,) = hot_lines.line_blocks(analysis)
+    (table,) = top_programs.line_blocks(analysis)
     assert isinstance(table, Grid)
     assert table.rows[0] == ("copy", "50%", "-", "no line of its own")
 
 
 def test_a_sort_that_takes_most_of_the_time_has_a_hint(text: str) -> None:
-    _, note = hot_lines.line_blocks(analysis_of(text, sort_s=0.3, dot_s=0.1))
+    _, note = top_programs.line_blocks(analysis_of(text, sort_s=0.3, dot_s=0.1))
     assert isinstance(note, Note)
     assert note.text.startswith("sort takes 75% of the devices' time at ") and "jax.lax.top_k" in note.text
 
 
 def test_a_product_of_integers_has_a_hint() -> None:
     compiled = jax.jit(lambda x: x @ x).lower(jnp.ones((64, 64), jnp.int32)).compile().as_text()
-    origins = hot_lines._origins([Facts("f", "cpu", 1.0, 1.0, text=compiled or "")])
+    origins = top_programs._origins([Facts("f", "cpu", 1.0, 1.0, text=compiled or "")])
     assert "dot_general of integers" in {operation for _, operation, _ in origins.values()}
 
 
@@ -107,5 +107,5 @@ def test_a_hessian_has_a_hint_and_its_product_with_a_vector_has_none() -> None:
         (lambda w: jax.jvp(jax.grad(loss), (w,), (w,))[1], False),
     ):
         compiled = jax.jit(product).lower(w).compile().as_text()
-        origins = hot_lines._origins([Facts("f", "cpu", 1.0, 1.0, text=compiled or "")])
+        origins = top_programs._origins([Facts("f", "cpu", 1.0, 1.0, text=compiled or "")])
         assert ("jax.hessian" in {operation for _, operation, _ in origins.values()}) is expected

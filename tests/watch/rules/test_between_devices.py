@@ -11,15 +11,14 @@ import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxperf.watch.observe.compiles import Compiled
-from jaxperf.watch.observe.copied_arguments import note_copied_arguments
-from jaxperf.watch.observe.executables import Facts
+from jaxperf.watch.observe.executables import Facts, note_copied_arguments
 from jaxperf.watch.observe.frame_arguments import Placement
 from jaxperf.watch.observe.sampler import DISPATCH, StackSample
 from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.observe.windows import DeviceActivity, ExecutedProgram
 from jaxperf.watch.report.analysis import Analysis
 from jaxperf.watch.rules import program_notes
-from jaxperf.watch.rules.between_devices import device_notes, find_moves, find_replicated_work
+from jaxperf.watch.rules.programs import device_notes, find_moves, find_replicated_work
 from jaxperf.watch.session import Record
 
 AT = Place("a.py", 3)

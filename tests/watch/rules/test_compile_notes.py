@@ -13,7 +13,7 @@ from jaxperf.watch.observe.compiles import Compiled
 from jaxperf.watch.observe.executables import Facts
 from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.report.analysis import Analysis
-from jaxperf.watch.rules import compile_notes
+from jaxperf.watch.rules import program_notes
 from jaxperf.watch.session import Record
 
 
@@ -32,9 +32,9 @@ def test_the_line_with_most_instructions_of_a_long_compile_is_named() -> None:
     text = jax.jit(busy).lower(jnp.ones((8, 8))).compile().as_text()
     assert text is not None
     facts = Facts("step", "cpu", 1, 1, text=text)
-    at, share = compile_notes.line_with_most(facts)
+    at, share = program_notes.line_with_most(facts)
     assert at.source.endswith("# most of it") and share > 0.5
-    (note,) = compile_notes._slowest(record(5.0, facts=facts))
+    (note,) = program_notes._slowest(record(5.0, facts=facts))
     assert "step (a.py:3) took 500 ms to trace, 0 s to lower, 5 s to compile" in note
     assert f"have a line come from {at}" in note
 
@@ -42,13 +42,13 @@ def test_the_line_with_most_instructions_of_a_long_compile_is_named() -> None:
 def test_of_two_programs_with_one_name_none_is_described() -> None:
     analysis = record(5.0, facts=Facts("step", "cpu", 1, 1, text=SCATTER))
     analysis.record.programs.append(Facts("step", "cpu", 1, 1, text=SCATTER.replace("[4]", "[5]")))
-    (note,) = compile_notes._slowest(analysis)
+    (note,) = program_notes._slowest(analysis)
     assert note == "step (a.py:3) took 500 ms to trace, 0 s to lower, 5 s to compile"
 
 
 @pytest.mark.parametrize(("compile_s", "wall_s"), [(0.5, 9.0), (5.0, 90.0)])
 def test_a_short_compile_has_no_line(compile_s: float, wall_s: float) -> None:
-    assert list(compile_notes._slowest(record(compile_s, wall_s=wall_s))) == []
+    assert list(program_notes._slowest(record(compile_s, wall_s=wall_s))) == []
 
 
 @pytest.mark.parametrize(
@@ -61,24 +61,24 @@ def test_a_cache_that_stays_empty_is_explained(
     for number in range(files):
         (tmp_path / f"jit_step-{number}").write_bytes(b"program")
     analysis = record(compile_s, wall_s=compile_s + 1, cache=str(tmp_path))
-    before = jax.config.values[compile_notes.MIN_COMPILE_TIME]
-    jax.config.update(compile_notes.MIN_COMPILE_TIME, 1.0)
+    before = jax.config.values[program_notes.MIN_COMPILE_TIME]
+    jax.config.update(program_notes.MIN_COMPILE_TIME, 1.0)
     try:
-        notes = list(compile_notes.cache_notes(analysis))
+        notes = list(program_notes.cache_notes(analysis))
     finally:
-        jax.config.update(compile_notes.MIN_COMPILE_TIME, before)
+        jax.config.update(program_notes.MIN_COMPILE_TIME, before)
     assert len(notes) == bool(message) and all(message in note for note in notes)
 
 
 @pytest.mark.parametrize(("cache", "count"), [("", 1), ("gs://bucket/cache", 0)])
 def test_a_start_that_compiles_for_long_without_a_cache_has_a_note(cache: str, count: int) -> None:
-    assert len(list(compile_notes.cache_notes(record(5.0, cache=cache)))) == count
+    assert len(list(program_notes.cache_notes(record(5.0, cache=cache)))) == count
 
 
 def test_programs_that_compile_at_the_same_time_take_the_time_of_one() -> None:
     analysis = record(5.0, wall_s=7.0)
     analysis.record.compiled.extend(analysis.record.compiled * 3)
-    (note,) = compile_notes.cache_notes(analysis)
+    (note,) = program_notes.cache_notes(analysis)
     assert note.startswith("each start compiles for 5 s of 7 s ")
 
 
@@ -122,7 +122,7 @@ def test_equal_layers_in_a_python_loop_are_counted_and_scan_is_named(
     text = jax.jit(jax.grad(forward)).lower(weights, jnp.ones((4, 16))).compile().as_text()
     assert text is not None
     facts = Facts("step", "cpu", 1, 1, text=text)
-    at, products = compile_notes.equal_products(facts)
+    at, products = program_notes.equal_products(facts)
     assert at.source.endswith("# product") and products == count
-    (note,) = compile_notes._slowest(record(5.0, facts=facts))
+    (note,) = program_notes._slowest(record(5.0, facts=facts))
     assert (f"12 equal products come from {at}" in note) == (count == 12)

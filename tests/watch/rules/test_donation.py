@@ -10,7 +10,7 @@ import pytest
 from jaxperf.hlo import Shape
 from jaxperf.watch.observe.compiles import Compiled
 from jaxperf.watch.observe.source_location import Place
-from jaxperf.watch.rules.donation import donating_option, passed_arguments, replaced_variables
+from jaxperf.watch.source.loop_body import donating_option, passed_arguments, replaced_variables
 
 
 @pytest.mark.parametrize(

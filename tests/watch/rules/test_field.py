@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import sysconfig
 from collections.abc import Callable
@@ -16,12 +17,13 @@ import pytest
 from jaxperf.watch.observe import frame_arguments, source_location
 from jaxperf.watch.observe.compiles import Compiled
 from jaxperf.watch.observe.executables import Facts, independent_instructions
-from jaxperf.watch.observe.explanations import Change
+from jaxperf.watch.observe.frame_arguments import Change
 from jaxperf.watch.observe.sampler import EAGER, NUMPY, WRITE, StackSample
 from jaxperf.watch.observe.source_location import Place
+from jaxperf.watch.observe.waits import Wait
 from jaxperf.watch.observe.windows import DeviceActivity
 from jaxperf.watch.report.analysis import Analysis, IntervalSet
-from jaxperf.watch.rules import advice_for, eager, programs, steps, traces
+from jaxperf.watch.rules import advice_for, eager, idle, program_notes, programs, traces
 from jaxperf.watch.rules.table import Finding
 from jaxperf.watch.session import Record
 
@@ -38,6 +40,7 @@ def main():
         w = lib.fit(data)
         text = "".join(chr(t) for t in tokens)
         w = update(w, 3)
+        more = [chr(t) for t in keys]
 
 state = model.init(key, x)
 """
@@ -205,6 +208,8 @@ def test_an_array_that_is_iterated_is_named(line: Callable[..., Place]) -> None:
     apart = compiled(at, 1.0, 1.5, "unstack")
     (finding,) = traces.find_iterated_arrays(Analysis(Record("a", 0.0, 9.0, compiled=[apart])))
     assert finding.seconds == pytest.approx(1.5) and "numpy.asarray(tokens)" in advice_for(finding).change
+    keys = compiled(line("chr(t) for t in keys"), 1.0, 1.5, "unstack")  # NumPy holds no key
+    assert list(traces.find_iterated_arrays(Analysis(Record("a", 0.0, 9.0, compiled=[keys])))) == []
 
 
 # what is no cause
@@ -222,7 +227,7 @@ def test_a_method_called_save_that_writes_nothing_is_no_file(
     step = Compiled("step", call, {"compile": (0.0, 0.5)}, explained=True)
     activity = DeviceActivity([(0.5, 3.0)])
     record = Record("a", 0.0, 3.0, compiled=[step], samples=samples, activity=activity)
-    assert len(list(steps.find_writes(Analysis(record)))) == found
+    assert len(list(idle.find_writes(Analysis(record)))) == found
 
 
 @pytest.mark.parametrize(("text", "found"), [("w = lib.fit", 1), ("state = model.init", 0)])
@@ -289,3 +294,55 @@ def test_a_list_of_numbers_costs_the_same_whatever_its_length() -> None:
     assert len(call([[1.0] * 1000] * 1000)) == frame_arguments.SHOWN**2
     layers = [jnp.ones(2)] * 100
     assert len(call(layers)) == 100
+
+
+# notes
+
+
+def observed(function: Callable[..., Any], *arguments: Any, name: str) -> Record:
+    """Return the record of a jitted function that computed for most of a run."""
+    text = function.lower(*arguments).compile().as_text() or ""
+    at = Place(__file__, function.__wrapped__.__code__.co_firstlineno, name)
+    names = [f"argument {i}" for i in range(len(arguments))]
+    call = Compiled(
+        name, at, {"compile": (0.0, 1.0)}, explained=True, defined=f"{__file__}:{at.line}",
+        signature={n: frame_arguments.describe_value(a) for n, a in zip(names, arguments)},
+    )  # fmt: skip
+    wait = Wait("float", at, 1.0, 9.0, 4)
+    facts = [Facts(name, "cpu", 1.0, 1.0, text=text)]
+    return Record("a", 0.0, 10.0, compiled=[call], waits=[wait], programs=facts)
+
+
+@jax.jit
+def one_by_one(xs: jax.Array) -> jax.Array:
+    return jax.lax.map(lambda x: jnp.sin(x) @ x, xs)
+
+
+@jax.jit
+def some_at_a_time(xs: jax.Array) -> jax.Array:
+    return jax.lax.map(lambda x: jnp.sin(x) @ x, xs, batch_size=4)
+
+
+@pytest.mark.parametrize(("function", "count"), [(one_by_one, 1), (some_at_a_time, 0)])
+def test_a_map_that_takes_one_element_after_the_other_is_noted(function: Any, count: int) -> None:
+    record = observed(function, jnp.ones((8, 5)), name=function.__name__)
+    notes = list(program_notes._mapped(Analysis(record)))
+    assert len(notes) == count and all("jax.vmap takes all at once" in note for note in notes)
+
+
+@functools.partial(jax.jit, donate_argnums=0)
+def narrowed(history: jax.Array, row: jax.Array) -> jax.Array:
+    return (history + row).astype(jnp.bfloat16)
+
+
+@functools.partial(jax.jit, donate_argnames="history")
+def kept(history: jax.Array, row: jax.Array) -> jax.Array:
+    return history + row
+
+
+@pytest.mark.parametrize(("function", "count"), [(narrowed, 1), (kept, 0)])
+@pytest.mark.filterwarnings("ignore:Some donated buffers were not usable")
+def test_a_donated_argument_whose_memory_nothing_can_take_is_noted(function: Any, count: int) -> None:
+    record = observed(function, jnp.ones((600, 600)), jnp.ones(600), name=function.__name__)
+    notes = list(program_notes._unusable(Analysis(record)))
+    assert len(notes) == count and all("history is donated to narrowed" in note for note in notes)

@@ -13,7 +13,7 @@ from jaxperf.watch.observe.compiles import Compiled
 from jaxperf.watch.observe.executables import Facts
 from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.observe.windows import ExecutedProgram
-from jaxperf.watch.rules import precision
+from jaxperf.watch.rules import programs
 
 NARROW, WIDE = jnp.ones((256, 256), jnp.bfloat16), jnp.ones((256, 256), jnp.float32)
 
@@ -50,7 +50,7 @@ def test_an_operator_that_widens_bfloat16_is_located(
 ) -> None:
     text = jax.jit(function).lower(NARROW, other).compile().as_text()
     assert text is not None
-    lines = precision.widened_lines(Facts("f", "cpu", 1, 1, text=text))
+    lines = programs.widened_lines(Facts("f", "cpu", 1, 1, text=text))
     assert [at.source.partition("  ")[2] for at in lines] == marks
     assert all(size == NARROW.nbytes for size in lines.values())
 
@@ -88,7 +88,7 @@ def test_products_of_float32_that_take_a_gpus_time_are_named(
     text = PRODUCT.replace("NAME", name).replace("%x = f32", f"%x = {dtype}")
     ops = defaultdict(list, {("gpu 0", "gemm.1"): [share], ("gpu 0", "add.1"): [1 - share]})
     notes = list(
-        precision.precision_notes(
+        programs.precision_notes(
             Facts("step", platform, 1, 1, text=text), Compiled("step", Place("a.py", 3)),
             ExecutedProgram("step", ops=ops),
         )

@@ -18,8 +18,8 @@ from jaxperf.watch.observe.compiles import Compiled
 from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.report.analysis import Analysis
 from jaxperf.watch.rules import find_causes
-from jaxperf.watch.rules.settings import _one_by_one, find_debug_settings, set_at
 from jaxperf.watch.rules.table import Finding, advice_for
+from jaxperf.watch.rules.traces import find_debug_settings, ran_one_by_one, set_at
 from jaxperf.watch.session import Record
 
 
@@ -93,4 +93,4 @@ def test_a_setting_is_found_in_a_module_of_settings(tmp_path: Path) -> None:
     ]
     record = Record("a", 0, 9, compiled=compiled, modules=[str(settings), str(train)])
     assert set_at("jax_disable_jit", Analysis(record), inside) == Place(str(settings), 2)
-    assert [c.name for c in _one_by_one(Analysis(record))] == ["add"]
+    assert [c.name for c in ran_one_by_one(Analysis(record))] == ["add"]

@@ -16,12 +16,12 @@ from flax import nnx
 
 import jaxperf
 from jaxperf.watch.observe.compiles import Compiled
-from jaxperf.watch.observe.copied_arguments import note_copied_arguments
-from jaxperf.watch.observe.executables import Facts
-from jaxperf.watch.observe.explanations import Change
+from jaxperf.watch.observe.executables import Facts, note_copied_arguments
+from jaxperf.watch.observe.frame_arguments import Change
 from jaxperf.watch.observe.source_location import NOWHERE, Place
 from jaxperf.watch.observe.windows import ExecutedProgram
 from jaxperf.watch.report.analysis import Analysis
+from jaxperf.watch.rules import traces
 from jaxperf.watch.rules.table import Finding, advice_for
 from jaxperf.watch.rules.traces import (
     find_cleared_caches,
@@ -293,8 +293,9 @@ def scanned() -> list[jax.Array]:
     ],
 )
 def test_what_an_operation_outside_of_jit_is_compiled_for_is_told(
-    program: Callable[[], object], cause: str, reason: str
+    program: Callable[[], object], cause: str, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(traces, "SMALL_S", -1.0)  # however fast the machine is
     jax.clear_caches()
     analysis = watched(program)
     findings = [f for f in find_eager_recompiles(analysis) if f.cause == cause]
