@@ -280,7 +280,7 @@ class StepPlan:
 
 NUMBERS = {
     "devices", "batch", "collectives", "step", "waits", "arguments", "temporaries", "peak", "arithmetic",
-    "traffic", "kernels", "times", "bytes", "each", "waited for",
+    "traffic", "kernels", "times", "bytes", "each",
 }  # fmt: skip
 
 
@@ -374,7 +374,7 @@ def _exchanges(size: SizePlan) -> Grid:
             "bytes": format_on_page(each.collective.bytes, "bytes"),
             "of": each.carries or "-",
             "groups": each.collective.shown_groups,
-            **({"each": _s(each.each_s), "waited for": _s(each.exposed_s)} if size.time else {}),
+            **({"each": _s(each.each_s), "waits": _s(each.exposed_s)} if size.time else {}),
             "line": each.collective.source or "-",
             "operation": _operation(each.collective.operation),
         }
@@ -387,4 +387,4 @@ def _operation(name: str) -> str:
     """Return the last part of JAX's name of an operation, or the number of merged operations."""
     if name.count(":") > 1:
         return f"{name.count(':') + 1} merged"
-    return name.rstrip(")").rpartition("/")[2].replace("\\'", "'")[:16]
+    return name.rstrip(")").rpartition("/")[2].replace("\\'", "'")[:12]

@@ -69,7 +69,7 @@ def test_the_report_has_no_times() -> None:
     assert {advice.kind for advice in size.advice} == {"does not fit"}
     text = str(step_plan)
     assert "Compiled step" in text and "slices 2x4" in text and "all-gather" in text
-    assert "Predicted" not in text and "efficiency" not in text and "waited for" not in text
+    assert "Predicted" not in text and "efficiency" not in text and "waits" not in text
 
 
 def test_no_libtpu(monkeypatch: pytest.MonkeyPatch) -> None:
