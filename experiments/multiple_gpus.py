@@ -356,8 +356,6 @@ def train(num_gpus, batch_size, lr, seed=0, epochs=4):
 
 # %% tags=["slow"]
 one = [train(1, s.batch_size, s.lr, seed, s.epochs) for seed in s.seeds]
-
-# %% tags=["slow"]
 several = [train(len(devices), s.batch_size, s.lr, seed, s.epochs)
            for seed in s.seeds]
 
