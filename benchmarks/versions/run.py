@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import json
+import math
 import os
 import random
 import select
@@ -21,6 +22,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,10 +34,11 @@ import psutil
 
 from jaxperf.errors import JaxperfError
 from jaxperf.flags import Parser, number, whole
+from jaxperf.known_faults import release
 from jaxperf.measure.other_load import BUSY, other_load
 from jaxperf.process import cache_folder, ended, how_it_ended, program_name, say
 from jaxperf.result.machine import cores, cpu_model
-from jaxperf.result.ratio import turns
+from jaxperf.result.ratio import ratio_of, turns
 from jaxperf.result.store import write_whole
 
 VERSIONS = "0.5.3,0.6.2,0.7.0,0.7.1,0.7.2,0.8.2,0.9.1,0.10.1,0.10.2,0.11.0,0.11.1,newest"
@@ -45,6 +48,7 @@ LIMIT_S = 90.0  # for one answer
 LIMIT_BYTES = 6 << 30  # of a worker's memory
 OTHERS_S = 0.3  # of looking at what other programs use
 START = "start"
+CHANGE = 1.3  # times, from which on a proven difference counts
 
 
 class EndedError(Exception):
@@ -92,6 +96,9 @@ class Version:
     def _how(self) -> str:
         assert self.worker is not None
         status = self.worker.wait()
+        for stream in (self.worker.stdin, self.worker.stdout):
+            with contextlib.suppress(OSError):  # what was not sent to it is lost
+                stream.close()  # type: ignore[union-attr]
         self.worker = None
         last = self.log.read_text(errors="replace").strip().splitlines()[-1:]
         return how_it_ended(status) if status < 0 or not last else last[0][:200]
@@ -141,6 +148,8 @@ def prepare_environment(name: str, folder: Path) -> Version:
     elif name == "newest":
         _uv("pip", "install", "--quiet", "--upgrade", "--python", str(python), "jax", "jaxlib", "flax")
     installed = _installed(python)
+    if not installed:
+        raise JaxperfError(f"{folder / name} has no JAX; remove this folder")
     return Version(installed["jax"], python, installed, folder / f"{name}.log")
 
 
@@ -227,7 +236,12 @@ START_CODE: dict[str, str] = {}
 def main() -> int:
     """Run what the flags ask for; return the exit status."""
     parser = Parser("run.py", __doc__ or "")
-    parser.add_argument("--versions", default=VERSIONS, metavar="V,V,...", help="versions of JAX, or newest")
+    parser.add_argument(
+        "--versions",
+        default=VERSIONS,
+        metavar="V,V,...",
+        help="versions of JAX, newest, or kept: the newest of the kept log",
+    )
     parser.add_argument("--probes", default="", metavar="NAME,...", help="only these; all by default")
     parser.add_argument("--rounds", type=whole(1), default=7, metavar="N",
         help="turns of each version; an interval needs 6")  # fmt: skip
@@ -236,6 +250,9 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path("results/versions.json"), metavar="FILE")
     parser.add_argument("--environments", type=Path, default=environments(), metavar="DIR",
         help="where the environments are kept")  # fmt: skip
+    parser.add_argument("--fail-if-slower", action="store_true",
+        help="print what is 1.3 times slower, or no longer right, in the last version than in the first, and "
+        "end with status 1 if there is any")  # fmt: skip
     parser.add_argument("--list", action="store_true", help="print the probes, and run nothing")
     options = parser.parse_args(sys.argv[1:])
 
@@ -253,7 +270,8 @@ def main() -> int:
         raise JaxperfError(f"no probe {unknown[0]!r}; `{program_name()} --list` prints all")
     START_CODE.update({p.name: p.make() for p in PROBES.values() if p.kind == START})
     folder = options.environments.resolve()
-    versions = [prepare_environment(name, folder) for name in dict.fromkeys(options.versions.split(","))]
+    wanted = [_of_kept_log() if name == "kept" else name for name in options.versions.split(",")]
+    versions = [prepare_environment(name, folder) for name in dict.fromkeys(wanted)]
     versions = list({version.name: version for version in versions}.values())
     settings = {"seconds": options.seconds}
     log = _load(options.out, settings)
@@ -276,7 +294,33 @@ def main() -> int:
             write_whole(options.out, json.dumps(log, indent=1) + "\n")
             minutes = (time.monotonic() - began) / 60
             say(f"{i + 1} of {len(names)}, {minutes:.0f} min: {name}{_remarks(answers)}")
-    return 0
+    if not options.fail_if_slower:
+        return 0
+    lines = list(worse(log, versions[0].name, versions[-1].name))
+    print("\n".join(lines or [f"nothing is slower or wrong with {versions[-1].name}"]))
+    return int(bool(lines))
+
+
+def _of_kept_log() -> str:
+    kept = json.loads((ROOT / "benchmarks" / "results" / "versions.json").read_text())
+    return str(max(kept["versions"], key=release))
+
+
+def worse(log: dict[str, Any], old: str, new: str) -> Iterator[str]:
+    """Yield a line for each row that is proven slower, and each result that is no longer right."""
+    for name, probe in log["probes"].items():
+        before, after = probe["versions"].get(old, {}), probe["versions"].get(new, {})
+        for row, values in after.get("values", {}).items():
+            if row not in before.get("values", {}):
+                continue
+            ratio = ratio_of([b / a for a, b in zip(before["values"][row], values, strict=True)])
+            if ratio.at_least(CHANGE):
+                yield f"{name}{f', {row}' if row else ''}: {ratio} times the time with {old}"
+        if after.get("bytes", 0) > CHANGE * before.get("bytes", math.inf):
+            yield f"{name}: {after['bytes']:,} bytes, {before['bytes']:,} with {old}"
+        said = [after.get(key, "") for key in ("wrong", "ended", "cannot")]
+        if any(said) and not any(before.get(key) for key in ("wrong", "ended", "cannot")):
+            yield f"{name}: {''.join(said)}, as it was not with {old}"
 
 
 def _remarks(answers: dict[str, dict[str, Any]]) -> str:

@@ -1,0 +1,99 @@
+"""benchmarks/versions/run.py: turns, answers, resuming; with this environment in the place of versions."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks" / "versions"))
+    return importlib.import_module("run")
+
+
+@pytest.fixture
+def two(run: ModuleType, tmp_path: Path) -> list[object]:
+    installed = run._installed(Path(sys.executable))
+    return [run.Version(name, Path(sys.executable), installed, tmp_path / name) for name in ("a", "b")]
+
+
+def test_each_kind_of_probe_has_its_answer_from_each_version(run: ModuleType, two: list[object]) -> None:
+    kinds = {
+        "empty_program": "values", "compiling_a_perceptron": "values", "rows_shifted_in_place": "wrong",
+        "memory_of_a_transformer_step": "bytes",
+    }  # fmt: skip
+    try:
+        for name, key in kinds.items():
+            answers, others = run.run_probe(name, "time", two, 2, 0.01)
+            assert [list(answer) for answer in answers.values()] == [[key], [key]] and others >= 0
+            for rows in (answer["values"] for answer in answers.values() if key == "values"):
+                assert all(len(values) == 2 and min(values) > 0 for values in rows.values())
+                assert set(rows) in ({""}, {"trace", "lower", "compile"})
+    finally:
+        for version in two:
+            version.close()
+
+
+def test_a_process_that_dies_is_said_and_the_next_probe_has_a_new_one(
+    run: ModuleType, two: list[object]
+) -> None:
+    version = two[0]
+    try:
+        version.ask({"prepare": "empty_program"})
+        os.kill(version.worker.pid, 11)
+        answers, _ = run.run_probe("empty_program", "time", [version], 1, 0.01)
+        assert "signal 11" in answers["a"]["ended"]
+        answers, _ = run.run_probe("empty_program", "time", [version], 1, 0.01)
+        assert answers["a"]["values"]
+    finally:
+        version.close()
+
+
+def test_what_a_version_cannot_run_says_why(run: ModuleType, two: list[object]) -> None:
+    version = two[0]
+    try:
+        assert "KeyError" in version.ask({"prepare": "no such probe"})["cannot"]
+        assert version.ask({"prepare": "empty_program"}) == {}
+    finally:
+        version.close()
+
+
+def test_a_log_of_another_machine_or_program_is_refused(run: ModuleType, tmp_path: Path) -> None:
+    path = tmp_path / "log.json"
+    fresh = run._load(path, {"seconds": 1.0})
+    path.write_text(json.dumps(fresh))
+    assert run._load(path, {"seconds": 1.0}) == fresh
+    for other in ({**fresh, "machine": {}}, {**fresh, "settings": {"seconds": 2.0}}, {}, [1]):
+        path.write_text(json.dumps(other))
+        with pytest.raises(run.JaxperfError, match="give another --out"):
+            run._load(path, {"seconds": 1.0})
+
+
+def test_there_are_forty_probes_and_twelve_reported_faults_with_their_figures(run: ModuleType) -> None:
+    importlib.import_module("operations"), importlib.import_module("reported")
+    probes = importlib.import_module("registry").PROBES
+    assert len(probes) >= 40 and all(len(p.about) > 10 for p in probes.values())
+    reported = {p.issue for p in probes.values() if p.issue}
+    assert len(reported) >= 12 and all(p.told for p in probes.values() if p.issue)
+
+
+def test_what_a_release_made_worse_is_told(run: ModuleType) -> None:
+    def log(old: dict[str, object], new: dict[str, object]) -> list[str]:
+        return list(run.worse({"probes": {"p": {"versions": {"1": old, "2": new}}}}, "1", "2"))
+
+    once, twice = {"values": {"": [1.0] * 6}}, {"values": {"": [2.0] * 6}}
+    assert log(once, twice) == ["p: 2 (2 to 2) times the time with 1"]
+    assert log(twice, once) == log(once, once) == []
+    assert log(once, {"values": {"": [2.0, 2.0, 2.0, 2.0, 2.0, 1.0]}}) == []  # not proven
+    assert log({"wrong": ""}, {"wrong": "3 of 4"}) and not log({"wrong": "3 of 4"}, {"wrong": "3 of 4"})
+    assert log(once, {"ended": "signal 11"}) and log(once, {"cannot": "TypeError"})
+    assert log({"bytes": 100}, {"bytes": 200}) and not log({"bytes": 100}, {"bytes": 110})
