@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -150,7 +151,8 @@ def fit(
             pass
         if result.largest:
             _between(low, 2 * low, attempt)
-        _changes(step, result, attempt, lambda: arguments.place(step, args, kwargs, devices, **options))
+        place = functools.partial(arguments.place, step, args, kwargs, devices, **options)
+        _changes(step, result, attempt, place, options.get("per_device"))
     result.seconds = time.perf_counter() - began
     return result
 
@@ -164,13 +166,15 @@ def _between(low: int, high: int, attempt: Callable[[int], Try]) -> None:
         step //= 2
 
 
-def _changes(step: Any, result: Fit, attempt: Callable[..., Try], place: Callable[[], Placed]) -> None:
+def _changes(
+    step: Any, result: Fit, attempt: Callable[..., Try], place: Callable[[], Placed], given: int | None
+) -> None:
     """Try jax.checkpoint around the bodies of loops, and the state sharded over all devices."""
     clear = getattr(step, "clear_cache", lambda: None)
     for change, policy in POLICIES.items():
         clear()  # or JAX returns the trace without the change
         with _rematerialized(policy) as met:
-            one = attempt(None, change)
+            one = attempt(given, change)
         if not met:  # no loop
             result.tries.remove(one)
             break

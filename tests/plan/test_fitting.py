@@ -58,9 +58,11 @@ def test_the_largest_batch_that_fits(monkeypatch: pytest.MonkeyPatch) -> None:
     assert step_plan.to_json()["fit"][0]["examples"] == EXAMPLES
 
 
-def test_what_makes_a_batch_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("given", [None, EXAMPLES])
+def test_what_makes_a_batch_fit(given: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     with_memory(monkeypatch, peak(EXAMPLES) - 1)
-    step_plan = plan(step(), *arguments(), devices=(8,), fit=True)
+    of_arguments = 8 if given else EXAMPLES
+    step_plan = plan(step(), *arguments(of_arguments), devices=(8,), fit=True, per_device=given)
     assert not step_plan.sizes[0].fits
     assert step_plan.fit.largest.examples < EXAMPLES
     good = [each for each in step_plan.fit.tries if each.change and each.size.fits]

@@ -19,7 +19,7 @@ import pytest
 from tests.plan.test_validation import validate  # noqa: F401
 
 PAGE = Path(__file__).parents[2] / "docs" / "plan.md"
-PROGRAMS = ("lenet", "resnet", "transformer")
+PROGRAMS = ("lenet", "resnet", "gpt")
 SECONDS = re.compile(r"(?<=compilations)\sin\s\d+\ss\b")  # of this machine
 SCREEN = re.compile(r"^```\n\$ (jaxperf plan .*)\n((?:.*\n)*?)```$", re.M)
 
