@@ -42,6 +42,7 @@ if [ ! -e "$UNPACKED/done" ]; then
   tar xzf "$HERE/sources.tar.gz" -C "$UNPACKED/jaxperf"
   python3 -m pip install -q --no-index --no-deps --no-compile --no-cache-dir \\
     --target "$UNPACKED/site" "$HERE"/wheels/*.whl
+  git -C "$UNPACKED/jaxperf" config core.bare false
   touch "$UNPACKED/done"
 fi
 export PYTHONPATH=$UNPACKED/site:$UNPACKED/jaxperf JAXPERF_DATA=$HERE/data PYTHONUNBUFFERED=1
