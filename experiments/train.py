@@ -150,12 +150,10 @@ def rates_of(recipe):
     The cycle rises from 1/25 of the largest rate to it in a fifth of all updates, and falls to 0.
     """
     i, last = np.arange(recipe.epochs * recipe.updates), recipe.epochs * recipe.updates
-    if not recipe.fast:
-        return np.full(last, recipe.lr, np.float32)
     top = 0.2 * last
     rising = 0.04 + 0.96 * (1 - np.cos(np.pi * i / top)) / 2
     falling = (1 + np.cos(np.pi * (i - top) / (last - top))) / 2
-    return np.float32(recipe.lr * np.where(i < top, rising, falling))
+    return np.float32(recipe.lr * (np.where(i < top, rising, falling) if recipe.fast else np.ones(last)))
 
 
 def programs_of(apply, recipe, mesh):
@@ -208,6 +206,11 @@ class Setup:
         devices, self.model, self.data = devices_of(config), building.result(), reading.result()
         if recipe.batch_size % len(devices):
             raise JaxperfError(f"--batch-size {recipe.batch_size} is not divisible by {len(devices)} devices")
+        if config.compile_cache and devices[0].platform == "gpu":
+            say("note: no --compile-cache on a GPU, where it gave wrong values (docs/performance.md)")
+        elif config.compile_cache:
+            jax.config.update("jax_compilation_cache_dir", str(config.compile_cache))
+            jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
         began = time.perf_counter()
         self.mesh = Mesh(np.array(devices), ("devices",))
         update, evaluate = programs_of(self.model.apply, recipe, self.mesh)
@@ -389,9 +392,6 @@ def main():
     if config.json:  # better now than after the training
         check_writable(config.json)
     jax.config.update("jax_num_cpu_devices", config.devices)
-    if config.compile_cache:
-        jax.config.update("jax_compilation_cache_dir", str(config.compile_cache))
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     return together(lambda: run(config, recipe))
 
 
