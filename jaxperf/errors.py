@@ -22,7 +22,7 @@ def not_on_windows(what: str) -> None:
     """Refuse what needs signals or process groups of POSIX.
 
     Args:
-      what: the beginning of the line, as in "`jaxperf launch`".
+      what: the beginning of the line, as in "`jaxperf watch`".
 
     Raises:
       JaxperfError: this is Windows.
