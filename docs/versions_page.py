@@ -30,6 +30,7 @@ PAGE = ROOT / "docs" / "versions.md"
 PLOTS = ROOT / "docs" / "_static"
 CHANGE = 1.3  # times, from which on a proven difference is marked
 SLOW = 1.5  # times the nearest versions without a fault, from which on its probe shows it
+TICKS = (0.1, 0.2, 0.3, 0.5, 0.7, 1, 1.4, 2, 3, 5, 10, 20, 50, 100, 1000, 10_000)  # of the plots
 REPOSITORY = "https://github.com/"
 
 
@@ -297,6 +298,10 @@ def plots(log: dict[str, Any]) -> None:
             axes.plot(at, list(over.values()), marker=".", lw=1, label=name, ls=dashes)
         axes.axhline(1, color="gray", lw=0.5)
         axes.set(yscale="log", ylabel=f"time / time with {versions[-1]}", title=family)
+        low, high = axes.get_ylim()
+        shown = [tick for tick in TICKS if low <= tick <= high]
+        axes.set_yticks(shown, [f"{tick:,g}" for tick in shown])
+        axes.minorticks_off()
         axes.set_xticks(range(len(versions)), versions, rotation=40, ha="right")
         figure.legend(loc="outside right upper", fontsize=7, frameon=False)
         figure.savefig(PAGE.parent / _plot(family), metadata={"Date": None})

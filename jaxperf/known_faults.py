@@ -256,6 +256,11 @@ FAULTS = (
         probe="contraction_of_high_rank",
     ),
     Fault(
+        "contractions of arrays of rank above 8, again", "openxla/xla#41173", ("cpu",), "0.11.1", "0.12",
+        "compiling hangs, as with 0.9.1; measured by this project, and not reported", 0,
+        "take jaxlib 0.11.0 or 0.12", probe="contraction_of_high_rank",
+    ),
+    Fault(
         "the gradient of a scan over many scalars", "jax-ml/jax#40150", ("cpu",), "", "0.12",
         "each of the thousands of operations of a turn is dispatched by itself", 60,
         "take jaxlib 0.12, or stack the scalars of the carry into one array",
