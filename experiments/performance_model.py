@@ -433,7 +433,9 @@ work = {name: cost(*program) for name, program in programs.items()}
 def flops_of(length):
     def products(x):
         return lax.scan(lambda c, _: (c @ x, None), x, length=length)[0]
-    return jax.jit(products).lower(jnp.ones((20, 20))).cost_analysis()["flops"]
+    with jax.default_device(jax.devices("cpu")[0]):
+        lowered = jax.jit(products).lower(jnp.ones((20, 20)))
+    return lowered.cost_analysis()["flops"]
 
 once, often = flops_of(1), flops_of(100)
 print(f"{once:,.0f} FLOP for one turn, {often:,.0f} for a hundred")
@@ -1091,8 +1093,9 @@ def kinds_of_step():
 # </details>
 
 # %%
-rows = data.train_images.reshape(-1, s.tokens, 28, 28)
-row_labels = data.train_labels.reshape(-1, s.tokens)
+count = len(data.train_labels) // s.tokens * s.tokens
+rows = data.train_images[:count].reshape(-1, s.tokens, 28, 28)
+row_labels = data.train_labels[:count].reshape(-1, s.tokens)
 tokens = init_blocks(jax.random.key(0))
 steps = {name: jax.jit(kind) for name, kind in kinds_of_step().items()}
 compiled, _ = compile_together(
