@@ -247,7 +247,7 @@ FAULTS = (
     ),
     Fault(
         "rows of an array shifted within it, and reshaped", "openxla/xla#49176", ("cpu",), "", "",
-        "the update reads what it has just written, and the values are wrong", 0,
+        "the update may read what it has just written, and the values are wrong", 0,
         "shift with jnp.roll or jnp.concatenate instead", shifted_in_place, probe="rows_shifted_in_place",
     ),
     Fault(

@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TextIO
 
@@ -90,7 +91,9 @@ def deliver_report(
         from jaxperf.result.terminal import render_text
 
         color = stream.isatty() and "NO_COLOR" not in os.environ
-        stream.write(render_text([result], color=color))
+        # its figures for comparisons are in the JSON only
+        shown = tuple(block for block in result.blocks if not getattr(block, "detail", False))
+        stream.write(render_text([replace(result, blocks=shown)], color=color))
         stream.flush()
     if json:
         save_result(result, json.with_stem(f"{json.stem}-{number}") if number else json)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from jaxperf import cli
+from jaxperf.compare.rows import measurements_by_key
+from jaxperf.result import load_result
 
 PROGRAM = """
 import os
@@ -60,6 +63,17 @@ def test_the_tables_have_the_whole_run_each_function_and_what_differs(
     assert "differs: flags jax_enable_x64: False and True" in out
     assert "too few runs" in out and "What would decide" in out
     assert sorted(err.split("\n")[:2]) == ["run 1 of 1 in A", "run 1 of 1 in B"]
+
+
+def test_the_figures_for_comparisons_are_not_in_the_report_on_a_terminal(
+    program: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "watch.json"
+    command = [sys.executable, "-m", "jaxperf", "watch", "--json", str(path), program]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "Traced and compiled" in done.stderr and "Whole run" not in done.stderr
+    rows = {(key.title, key.name) for key in measurements_by_key(load_result(path))}
+    assert rows >= {("Whole run", "time"), ("step", "compile"), ("step", "programs")}
 
 
 @pytest.mark.thorough

@@ -28,17 +28,32 @@ KNOWN_FAULT = Cause(
 )  # fmt: skip
 
 
+LARGE_FACTOR = 10  # from which on the whole program is slow, where no window saw which instructions are
+
+
 @rule(KNOWN_FAULT)
 def find_known_faults(analysis: Analysis) -> Iterator[Finding]:
     """Find programs that a known fault of the installed version makes slow."""
     for fault, facts, call, at in met_faults(analysis):
-        if not fault.factor:
-            continue
-        seen = [program_s for f, _, _, program_s in called_programs(analysis) if f is facts]
-        # the profiler's windows may be shorter than one execution, and then see none
-        program_s = max([*seen, 0.0 if len(analysis.called) > 1 and seen else analysis.computing_s])
-        saved_s = program_s * (1 - 1 / fault.factor)
-        yield Finding("known fault", at, saved_s, _reason(fault, call), call.called, argument=fault.issue)
+        if fault.factor:
+            slow_s = _slow_s(analysis, fault, facts) * (1 - 1 / fault.factor)
+            reason = _reason(fault, call)
+            yield Finding("known fault", at, slow_s, reason, call.called, argument=fault.issue)
+
+
+def _slow_s(analysis: Analysis, fault: Fault, facts: Facts) -> float:
+    """Return the device seconds of the instructions that a fault hits.
+
+    The profiler's windows may be shorter than one execution, and then see neither it nor its instructions.
+    """
+    module, hits = facts.module, fault.hits(facts.module)
+    inside = {i.computation for i in hits}
+    names = {i.name for i in hits} | {i.name for i in module.instructions if i.called in inside}
+    seen = [(program, s) for f, _, program, s in called_programs(analysis) if f is facts]
+    seconds = sum(program.op_s(names.__contains__) for program, _ in seen) * analysis.scale
+    if seconds or fault.factor < LARGE_FACTOR:
+        return min([seconds, *(program_s for _, program_s in seen)])
+    return max((program_s for _, program_s in seen), default=analysis.computing_s)
 
 
 def fault_notes(analysis: Analysis) -> Iterator[str]:
