@@ -22,7 +22,9 @@ from jaxperf.process import how_it_ended, run_child, say
 from jaxperf.result import Block, Note, Result, Text, load_result, terminal
 from jaxperf.result.ratio import turns
 
-SHARE = 0.02  # of the whole run, which a function's stage must take in A or B to have a row
+# To have rows, a function takes so much of the whole run in its stages, or so long on the device in a call
+FUNCTION_SHARE, STAGE_SHARE, LONG_S = 0.05, 0.02, 1e-3
+ON_DEVICE = "t2"
 NEEDED = ("jax", "numpy", "scipy", "psutil", "rich")  # in both environments
 WHOLE = "Whole run"
 # The last line of a traceback, or one of our own
@@ -62,7 +64,7 @@ def main(pythons: Sequence[str], script: Sequence[str], runs: int, alpha: float,
                 say(f"run {i + 1} of {runs} in {'AB'[side]}")
                 sides[side].append(_run(pythons[side], "AB"[side], script, tool, Path(scratch)))
     a, b = sides
-    comparison = compare(a, b, alpha=alpha, least=least, only=_large_rows([*a, *b]), apart=False)
+    comparison = compare(a, b, alpha=alpha, least=least, only=_large_rows(a, b), apart=False)
     console = terminal.console()
     color = console.is_terminal and not console.no_color
     blocks = [*comparison_blocks(comparison), *_faults(a, b)]
@@ -111,18 +113,25 @@ def _run(python: str, name: str, script: Sequence[str], tool: Path, scratch: Pat
     return result
 
 
-def _large_rows(results: Sequence[Result]) -> set[RowKey]:
-    """Return the rows that count: those of the whole run, and what is several or takes a share of it."""
-    kept: set[RowKey] = set()
-    for result in results:
-        rows = measurements_by_key(result)
+def _large_rows(a: Sequence[Result], b: Sequence[Result]) -> set[RowKey]:
+    """Return the rows to judge: those of the whole run, and of functions that matter in A or B.
+
+    Each further row makes all verdicts harder, and a program may compile a hundred small operations.
+    """
+    sides = [[measurements_by_key(result) for result in side] for side in (a, b)]
+    tables = [*sides[0], *sides[1]]
+    kept = {key for rows in tables for key in rows if key.title == WHOLE}
+    for rows in tables:
         whole_s = max(m.median for key, m in rows.items() if key[1:] == (WHOLE, "time"))
-        for key, m in rows.items():
-            per_call = key.name.startswith("t2")
-            several = m.unit != "s" and m.median > 1
-            if key.title == WHOLE or per_call or several or (m.unit == "s" and m.median >= SHARE * whole_s):
-                kept.add(key)
-    return kept
+        seconds = {key: m.median for key, m in rows.items() if m.unit == "s" and key.title != WHOLE}
+        for title in {key.title for key in seconds}:
+            own = {key: s for key, s in seconds.items() if key.title == title}
+            stages_s = sum(s for key, s in own.items() if not key.name.startswith(ON_DEVICE))
+            if stages_s >= FUNCTION_SHARE * whole_s:
+                kept |= {key for key, s in own.items() if s >= STAGE_SHARE * whole_s}
+                kept |= {key for key in rows if key.title == title and key.name == "programs"}
+            kept |= {key for key, s in own.items() if key.name.startswith(ON_DEVICE) and s >= LONG_S}
+    return {key for key in kept if any(all(key in rows for rows in side) for side in sides)}
 
 
 def _faults(a: Sequence[Result], b: Sequence[Result]) -> Iterator[Block]:
@@ -135,6 +144,7 @@ def _faults(a: Sequence[Result], b: Sequence[Result]) -> Iterator[Block]:
         ]
         if met:
             yield Text(f"known fault in {' and '.join(met)}: {fault.text}")
+    yield Note("Functions below 5 % of the run in their stages, and below 1 ms a call, have no rows.")
     yield Note("Stages and t2 of each function are as `jaxperf watch` sees them; watching itself costs time.")
 
 
