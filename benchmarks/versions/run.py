@@ -1,6 +1,6 @@
 """Run the probes on several versions of JAX, in turns, and write one JSON file.
 
-    python benchmarks/versions/run.py        # all probes on all versions: half an hour
+    python benchmarks/versions/run.py        # all probes on all versions: up to an hour
     python benchmarks/versions/run.py --versions 0.11.0,0.11.1,newest --probes path_written_in_a_loop
 
 Each version has an environment of its own, made by uv from the package index and kept. A probe is prepared on
@@ -41,7 +41,7 @@ from jaxperf.result.machine import cores, cpu_model
 from jaxperf.result.ratio import ratio_of, turns
 from jaxperf.result.store import write_whole
 
-VERSIONS = "0.5.3,0.6.2,0.7.0,0.7.1,0.7.2,0.8.2,0.9.1,0.10.1,0.10.2,0.11.0,0.11.1,newest"
+VERSIONS = "0.5.3,0.6.2,0.7.0,0.7.1,0.7.2,0.8.2,0.9.1,0.10.1,0.10.2,0.11.0,0.11.1,0.11.2,newest"
 PYTHON = "3.12"  # of all environments; the newest JAX needs it, and the oldest has wheels for it
 BESIDE = ("flax", "numpy", "scipy", "psutil", "rich")
 LIMIT_S = 90.0  # for one answer
