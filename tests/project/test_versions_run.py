@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import json
 import os
 import sys
@@ -16,8 +16,15 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks" / "versions"))
-    return importlib.import_module("run")
+    folder = ROOT / "benchmarks" / "versions"
+    monkeypatch.syspath_prepend(str(folder))
+    # By its path: the comparison of frameworks has a module of this name, too
+    spec = importlib.util.spec_from_file_location("versions_run", folder / "run.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "versions_run", module)
+    spec.loader.exec_module(module)
+    return module
 
 
 @pytest.fixture
