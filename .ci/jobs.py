@@ -118,7 +118,7 @@ def install_commands(job: Job, folder: Path, scratch: str) -> list[str]:
 
 def find_python(version: str) -> str:
     """Return the path of an interpreter of this version that really runs (a pyenv shim may not)."""
-    versions = Path("~/.pyenv/versions").expanduser()
+    versions = Path(os.environ.get("PYENV_ROOT", "~/.pyenv"), "versions").expanduser()
     places = sorted(versions.glob(f"{version}.*/bin/python{version}"))
     for candidate in [f"python{version}", *map(str, places)]:
         path = output_of([candidate, "-c", "import ensurepip, sys; print(sys.executable)"]).strip()
