@@ -301,6 +301,7 @@ s.claim("A pipeline idles less with more micro-batches", holds=fewer.below(1),
         if_open="This run is too noisy to decide.")
 
 # %% tags=["slow", "hide-input"]
+few, many = min(s.micro_batches), max(s.micro_batches)
 faster = ratio(times[f"m = {many}"], times[f"m = {few}"])
 s.claim("A step takes less time with more micro-batches", holds=faster.below(1),
         expected=f"a shorter step for m = {many}",

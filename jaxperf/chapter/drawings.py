@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jaxperf.result import Timeline
@@ -11,6 +11,7 @@ from jaxperf.result.intervals import Interval, union
 
 QUIET = "#b4b9c1"  # of waiting, which is not work
 LETTER = 0.0115  # the width of a letter, as a share of the figure
+VISIBLE = 1000  # parts of the figure's width that can be told apart
 
 
 def draw_timeline(run: Timeline, words: Mapping[str, str] | None = None) -> Any:
@@ -24,8 +25,10 @@ def draw_timeline(run: Timeline, words: Mapping[str, str] | None = None) -> Any:
 
     readable = {"outputs": "waits for the outputs", **(words or {})}
     figure, ax = pyplot.subplots(figsize=(7, 0.8 + 0.34 * len(run.lanes)))
+    # A GPU's lane can have ten thousand kernels: gaps that nobody can see are not drawn
+    least = max((span.end_s for span in run.spans), default=0.0) / VISIBLE
     for row, lane in enumerate(run.lanes):
-        bars = union(run.intervals(lane))
+        bars = _joined(union(run.intervals(lane)), least)
         spans = [(1e3 * start, 1e3 * (end - start)) for start, end in bars]
         waits = lane.startswith("wait")
         ax.broken_barh(spans, (-row - 0.36, 0.72), color=QUIET if waits else f"C{row % 5}")
@@ -33,6 +36,17 @@ def draw_timeline(run: Timeline, words: Mapping[str, str] | None = None) -> Any:
         _label(ax, run, -row, bars, on_bars, "#1f2328" if waits else "white")
     ax.set(yticks=range(0, -len(run.lanes), -1), yticklabels=run.lanes, xlabel="ms")
     return figure
+
+
+def _joined(bars: Sequence[Interval], least: float) -> list[Interval]:
+    """Join neighboring bars, in order of time, whose gap is shorter than `least` seconds."""
+    joined: list[Interval] = []
+    for start, end in bars:
+        if joined and start - joined[-1][1] < least:
+            joined[-1] = (joined[-1][0], end)
+        else:
+            joined.append((start, end))
+    return joined
 
 
 def _word(run: Timeline, lane: str, bar: Interval, readable: Mapping[str, str]) -> str:

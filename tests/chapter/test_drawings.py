@@ -34,3 +34,12 @@ def test_bars_have_words_and_waiting_is_quiet(words: dict[str, str] | None) -> N
     assert written == [" step", "waits for the outputs", "product" if words else "ynn_fusion", "dot"]
     assert [label.get_text() for label in ax.get_yticklabels()] == ["python", "wait", "cpu 0"]
     plt.close(figure)
+
+
+def test_ten_thousand_kernels_are_a_drawing_of_readable_size() -> None:
+    kernels = tuple(Span("gpu:0", f"kernel.{i}", i * 1e-6, i * 1e-6 + 0.9e-6) for i in range(10_000))
+    figure = draw_timeline(Timeline("step", kernels, 1e-2))
+    (lane,) = figure.axes[0].collections
+    plt.close(figure)
+    # Without joining them, 10,000 bars make an image of several megabytes, and their words take minutes
+    assert 1 <= len(lane.get_paths()) <= 1000

@@ -150,7 +150,7 @@ def test_the_queue_has_a_limit_on_a_cpu(section: ModuleType) -> None:
 def test_the_drawings_exist() -> None:
     text = SCRIPT.read_text(encoding="utf-8")
     for name in ("async_graph", "async_queue", "async_timelines", "async_memory"):
-        assert f"(images/{name}.svg)" in text
+        assert f"(images/{name}.svg" in text
         assert (SCRIPT.parent / "images" / f"{name}.svg").is_file()
 
 
