@@ -3,9 +3,9 @@
     python tools/keep_run.py                 # on an otherwise idle machine, from a clean commit
     python tools/keep_run.py hybridize 8.2   # only these sections
 
-The sections run into build/kept-run, which git ignores: results that change would make the code "dirty" for
+The sections run into build/kept/run, which git ignores: results that change would make the code "dirty" for
 the next section. They are kept in benchmarks/results/book only if every section succeeded, the machine was
-idle and the code that of a commit. `--have` takes what an earlier call left in build/kept-run, `--anyway`
+idle and the code that of a commit. `--have` takes what an earlier call left in build/kept/run, `--anyway`
 keeps it with what was not as it should be.
 """
 
@@ -76,14 +76,15 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("names", nargs="*", help="sections; all but the comparison by default")
-    parser.add_argument("--have", action="store_true", help="run nothing; keep what build/kept-run has")
+    parser.add_argument("--have", action="store_true", help="run nothing; keep what build/kept/run has")
     parser.add_argument(
         "--anyway", action="store_true", help="keep it also if something was not as it should be"
     )
     options = parser.parse_args()
     names = [catalogue.find(word).name for word in options.names]
     names = names or [section.name for section in catalogue.SECTIONS if section.name != "peers"]
-    folder, failed = ROOT / "build" / "kept-run", False
+    # As deep as the folder of kept runs, so that a notebook's links lead somewhere from there, too
+    folder, failed = ROOT / "build" / "kept" / "run", False
     if not options.have:
         if (found := trouble_before()) and not options.anyway:
             print(f"not started: {'; '.join(found)}", file=sys.stderr)
