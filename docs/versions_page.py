@@ -8,6 +8,7 @@ python docs/versions_page.py --check      # say whether the page is that of the 
 from __future__ import annotations
 
 import html
+import itertools
 import json
 import math
 import re
@@ -199,6 +200,8 @@ def _lines(log: dict[str, Any]) -> Iterator[str]:
         if probe["issue"]:
             yield f"- {_escape(probe['about'])}: {_escape(probe['told'])} ({_links(probe['issue'])})."
     yield ""
+    yield from _releases(log)
+    yield ""
     yield "## Operation by version"
     yield ""
     yield (
@@ -215,6 +218,54 @@ def _lines(log: dict[str, Any]) -> Iterator[str]:
             yield f"![Times over those of the newest, a line for each program]({_plot(family)})"
             yield ""
         yield from _family(log, family, versions)
+
+
+def _releases(log: dict[str, Any]) -> Iterator[str]:
+    """Yield the section on what each version changed against the one before it, the newest first."""
+    versions = versions_of(log)
+    yield "## From release to release"
+    yield ""
+    yield (
+        f"What became {CHANGE} times as slow or as fast as with the version before it, where the interval of "
+        "the rounds' ratios proves it. The largest changes come first. A result that became wrong, or right "
+        "again, stands in the last column."
+    )
+    yield ""
+    rows = []
+    for old, new in reversed(list(itertools.pairwise(versions))):
+        slower, faster, other = changes(log, old, new)
+        cells = ("<br>".join(_escape(text) for text in some) or "nothing" for some in (slower, faster, other))
+        rows.append([f"{old} to {new}", *cells])
+    yield from table(["version", "slower", "faster", "wrong, ended, right again"], rows)
+
+
+def changes(log: dict[str, Any], old: str, new: str) -> tuple[list[str], list[str], list[str]]:
+    """Return what is proven slower and faster than in an older version, and which answers changed."""
+    slower: list[tuple[float, str]] = []
+    faster: list[tuple[float, str]] = []
+    other = []
+    for name, probe in log["probes"].items():
+        for row, values in rows_of(probe).items():
+            over = against(values, new, old) if probe["kind"] != "memory" else None
+            said = f"{name.replace('_', ' ')}{f', {row}' if row else ''}"
+            if over is not None and over.at_least(CHANGE):
+                slower.append((over.median, f"{said}: {_times(over.median)}"))
+            if over is not None and over.at_most(1 / CHANGE):
+                faster.append((1 / over.median, f"{said}: {_times(1 / over.median)}"))
+        before, after = (_failure(probe["versions"].get(version, {})) for version in (old, new))
+        if before != after:
+            other.append(f"{name.replace('_', ' ')}: {after or 'right again'}")
+    by_size = [[text for _, text in sorted(some, reverse=True)] for some in (slower, faster)]
+    return by_size[0], by_size[1], other
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:.2f} times" if ratio < 100 else f"{ratio:,.0f} times"
+
+
+def _failure(answer: dict[str, Any]) -> str:
+    """Return "wrong", "ended" or "cannot" for an answer that is not as it should be, else ""."""
+    return next((key for key in ("wrong", "ended", "cannot") if answer.get(key)), "")
 
 
 def _family(log: dict[str, Any], family: str, versions: list[str]) -> Iterator[str]:

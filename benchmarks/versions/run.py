@@ -1,6 +1,6 @@
 """Run the probes on several versions of JAX, in turns, and write one JSON file.
 
-    python benchmarks/versions/run.py        # all probes on all versions: up to an hour
+    python benchmarks/versions/run.py        # all probes on all versions: about 20 minutes
     python benchmarks/versions/run.py --versions 0.11.0,0.11.1,newest --probes path_written_in_a_loop
 
 Each version has an environment of its own, made by uv from the package index and kept. A probe is prepared on
