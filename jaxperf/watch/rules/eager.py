@@ -14,7 +14,7 @@ from jaxperf.watch.observe.sampler import EAGER, StackSample
 from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.report.analysis import Analysis, IntervalSet
 from jaxperf.watch.rules.idle import OFTEN, REPEATS, findings_by_function
-from jaxperf.watch.rules.table import PERFORMANCE, Cause, Finding, Form, rule
+from jaxperf.watch.rules.table import PERFORMANCE, Finding, cause
 from jaxperf.watch.source import loop_body, statements
 
 SHORT_S = 5e-5  # mean seconds of an operation that takes less than its dispatch
@@ -42,25 +42,20 @@ def _eager_form(finding: Finding) -> str:
     return "generator" if statements.yields(finding.at) else ""
 
 
-ONE_BY_ONE = Cause(
-    "eager", "eager",
-    "operations are dispatched one by one", PERFORMANCE,
-    Form(
-        "Put this line and its neighbors into one jitted function; float() and print() stay outside."
-    ),
+@cause(
+    "eager", "eager", PERFORMANCE, "operations are dispatched one by one",
+    "Put this line and its neighbors into one jitted function; float() and print() stay outside.",
     forms={
-        "function": Form(
+        "function": (
             "Jit {name} as a whole: {decorator} above it (@nnx.jit or @eqx.filter_jit if it is given "
             "modules); float() and print() stay outside, an if on an array becomes jnp.where, and a loop "
             "over examples jax.vmap."
         ),
-        "generator": Form(
+        "generator": (
             "Put what this generator computes for each item into one jitted function, and yield its result."
         ),
-        "init": Form(
-            "Make jax.jit({argument}) once, and call that here: one program in place of many small ones."
-        ),
-        "method": Form(
+        "init": "Make jax.jit({argument}) once, and call that here: one program in place of many small ones.",
+        "method": (
             "Move what {name} computes with arrays into a function that takes the arrays and returns what "
             "changes of self, and jit that (in an nnx.Module, @nnx.jit above {name} does). float() and "
             "print() stay outside, an if on an array becomes jnp.where, and a loop over examples jax.vmap."
@@ -68,9 +63,6 @@ ONE_BY_ONE = Cause(
     },
     choose=_eager_form,
 )  # fmt: skip
-
-
-@rule(ONE_BY_ONE)
 def find_eager_operations(analysis: Analysis) -> Iterator[Finding]:
     """Find functions that dispatch operations one by one while devices are idle, or over large arrays."""
     line, elsewhere = outermost(analysis), analysis.record.small_puts  # `find_small_puts` covers those

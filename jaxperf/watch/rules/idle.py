@@ -19,7 +19,7 @@ from jaxperf.watch.observe.source_location import NOWHERE, Place
 from jaxperf.watch.observe.transfers import Put
 from jaxperf.watch.report.analysis import Analysis, IntervalSet, WaitingLine
 from jaxperf.watch.report.top_programs import hottest_programs
-from jaxperf.watch.rules.table import AHEAD, COMMUNICATE, SYNCHRONIZE, Cause, Finding, Form, rule
+from jaxperf.watch.rules.table import AHEAD, COMMUNICATE, SYNCHRONIZE, Finding, cause
 from jaxperf.watch.source import loop_body, statements
 
 SLOWEST = 0.5e9  # bytes/s of the slowest copy, which bounds the seconds of a finding
@@ -30,33 +30,22 @@ WALK = 2  # ratio of `nnx.jit`'s time to JAX's own dispatch that is worth a chan
 SMALL_PUTS = 5  # small puts per step that are worth combining
 
 
-SLOW_DISPATCH = Cause(
-    "dispatch", "python",
-    "dispatching a step takes longer than computing it", AHEAD,
-    Form(
-        "Make many steps one program, with jax.lax.scan if a step needs the one before, and with jax.vmap "
-        "otherwise:",
-        """\
-import jax
-w, _ = jax.lax.scan(lambda w, _: (w - 0.1 * w, None), 1.0, length=100)    # 100 steps""",
-    ),
+@cause(
+    "dispatch", "python", AHEAD, "dispatching a step takes longer than computing it",
+    "Make many steps one program, with jax.lax.scan if a step needs the one before, and with jax.vmap "
+    "otherwise:\n"
+    "import jax\n"
+    "w, _ = jax.lax.scan(lambda w, _: (w - 0.1 * w, None), 1.0, length=100)    # 100 steps",
 )  # fmt: skip
-MODULE_DISPATCH = Cause(
-    "module dispatch", "python",
-    "nnx.jit takes modules apart in each call", AHEAD,
-    Form(
-        "Bind {argument} to {name} once, before the loop, with nnx.cached_partial, and call the result in "
-        "the loop without them. Or call nnx.split once, and jit a function of the state.",
-        """\
-from flax import nnx
-model = nnx.Linear(2, 2, rngs=nnx.Rngs(0))
-forward = nnx.cached_partial(nnx.jit(lambda model, x: model(x)), model)    # once
-forward(model.bias[...])    # in the loop: what the module learns stays in it""",
-    ),
+@cause(
+    "module dispatch", "python", AHEAD, "nnx.jit takes modules apart in each call",
+    "Bind {argument} to {name} once, before the loop, with nnx.cached_partial, and call the result in the "
+    "loop without them. Or call nnx.split once, and jit a function of the state.\n"
+    "from flax import nnx\n"
+    "model = nnx.Linear(2, 2, rngs=nnx.Rngs(0))\n"
+    "forward = nnx.cached_partial(nnx.jit(lambda model, x: model(x)), model)    # once\n"
+    "forward(model.bias[...])    # in the loop: what the module learns stays in it",
 )  # fmt: skip
-
-
-@rule(SLOW_DISPATCH, MODULE_DISPATCH)
 def find_slow_dispatch(analysis: Analysis) -> Iterator[Finding]:
     """Find calls whose dispatch takes longer than their computation."""
     idle = analysis.idle_at(lambda s: s.kind == DISPATCH, itself=True)
@@ -109,17 +98,11 @@ def _modules(c: Compiled, at: Place) -> str:
     return ", ".join(statements.variable_passed(at, c.called, argument) for argument in arguments)
 
 
-LIST = Cause(
-    "list", "transfer",
-    "an array is made of Python's numbers on each turn of a loop", COMMUNICATE,
-    Form(
-        "JAX takes the numbers of a list one by one: before the loop, make one NumPy array of them all with "
-        "np.array(..., np.float32), and give each turn its rows."
-    ),
+@cause(
+    "list", "transfer", COMMUNICATE, "an array is made of Python's numbers on each turn of a loop",
+    "JAX takes the numbers of a list one by one: before the loop, make one NumPy array of them all with "
+    "np.array(..., np.float32), and give each turn its rows.",
 )  # fmt: skip
-
-
-@rule(LIST)
 def find_list_conversions(analysis: Analysis) -> Iterator[Finding]:
     """Find lines that repeatedly make an array from a list of many numbers."""
     for at, made in group_by((p for p in analysis.record.puts if p.numbers), lambda put: put.at).items():
@@ -132,22 +115,14 @@ def find_list_conversions(analysis: Analysis) -> Iterator[Finding]:
             yield Finding("list", at, lost_s, reason)
 
 
-PUT_AGAIN = Cause(
-    "put again", "transfer",
-    "the same array is copied to the device on each turn of a loop", COMMUNICATE,
-    Form(
-        "Copy it once, before the loop."
-    ),
+@cause(
+    "put again", "transfer", COMMUNICATE, "the same array is copied to the device on each turn of a loop",
+    "Copy it once, before the loop.",
     forms={
-        "function": Form(
-            "Call this once for what does not change, before the loop, and keep the array."
-        ),
+        "function": "Call this once for what does not change, before the loop, and keep the array.",
     },
     choose=lambda f: "" if statements.innermost(f.at, loop_body.LOOP) else "function",
 )  # fmt: skip
-
-
-@rule(PUT_AGAIN)
 def find_repeated_puts(analysis: Analysis) -> Iterator[Finding]:
     """Find lines that put the same large array on a device again and again."""
     programs = analysis.record.activity.programs
@@ -181,16 +156,10 @@ def _copied_between_devices_s(analysis: Analysis, at: Place, again: list[Put]) -
     return min(copied_s, sum(put.nbytes for put in again) / SLOWEST)
 
 
-PUTS_ONE_BY_ONE = Cause(
-    "puts one by one", "transfer",
-    "small arrays are put on devices one by one", COMMUNICATE,
-    Form(
-        "Give jax.device_put the whole dictionary or list, and one sharding that is made once."
-    ),
+@cause(
+    "puts one by one", "transfer", COMMUNICATE, "small arrays are put on devices one by one",
+    "Give jax.device_put the whole dictionary or list, and one sharding that is made once.",
 )  # fmt: skip
-
-
-@rule(PUTS_ONE_BY_ONE)
 def find_small_puts(analysis: Analysis) -> Iterator[Finding]:
     """Find lines that put many small arrays on devices for each step, one by one."""
     activity = analysis.record.activity
@@ -214,17 +183,11 @@ def _copying(analysis: Analysis, at: Place) -> list[Interval]:
     return [span for program in programs for span in program.spans]
 
 
-FILE_WRITTEN = Cause(
-    "write", "python",
-    "devices wait while a file is written", SYNCHRONIZE,
-    Form(
-        "Write less often (if step % 100 == 0), or behind the next steps: the CheckpointManager of "
-        "orbax.checkpoint writes in threads of its own."
-    ),
+@cause(
+    "write", "python", SYNCHRONIZE, "devices wait while a file is written",
+    "Write less often (if step % 100 == 0), or behind the next steps: the CheckpointManager of "
+    "orbax.checkpoint writes in threads of its own.",
 )  # fmt: skip
-
-
-@rule(FILE_WRITTEN)
 def find_writes(analysis: Analysis) -> Iterator[Finding]:
     """Find lines that write files, such as checkpoints, while devices are idle."""
     idle = analysis.idle_at(lambda s: s.kind == WRITE)
@@ -239,23 +202,17 @@ def find_writes(analysis: Analysis) -> Iterator[Finding]:
             yield finding
 
 
-PYTHON = Cause(
-    "python", "python",
-    "Python between two steps keeps devices idle", AHEAD,
-    Form(
-        "Do it less often (if step % 100 == 0), or all of it after the loop."
-    ),
+@cause(
+    "python", "python", AHEAD, "Python between two steps keeps devices idle",
+    "Do it less often (if step % 100 == 0), or all of it after the loop.",
     forms={
-        "next step": Form(
+        "next step": (
             "Dispatch what does not need this first, or make it part of the jitted step, so that the device "
             "has something to compute meanwhile."
         ),
     },
     choose=lambda f: "next step" if statements.gives_a_value(f.at) else "",
 )  # fmt: skip
-
-
-@rule(PYTHON)
 def find_python_work(analysis: Analysis) -> Iterator[Finding]:
     """Find the reader's Python code between two steps, which delays the dispatch of the next step."""
     idle = analysis.idle_at(lambda s: s.kind == BETWEEN, itself=True)
@@ -289,63 +246,47 @@ def _wait_form(finding: Finding) -> str:
     return statements.statement_rows(finding.at)[0].partition(" ")[0].removeprefix("el")
 
 
-WAIT = Cause(
-    "wait", "sync",
-    "the front end waits on each turn of a loop", SYNCHRONIZE,
-    Form(
-        "Keep the array in the loop, for which nobody waits, and fetch all of them once after it, with "
-        "jax.device_get."
-    ),
+@cause(
+    "wait", "sync", SYNCHRONIZE, "the front end waits on each turn of a loop",
+    "Keep the array in the loop, for which nobody waits, and fetch all of them once after it, with "
+    "jax.device_get.",
     forms={
-        "while": Form(
+        "while": (
             "Give jax.lax.while_loop the test and a turn as functions of the arrays, or test every tenth "
             "turn, so that the device has the next ones to do meanwhile."
         ),
-        "if": Form(
-            "Choose with jnp.where, or with jax.lax.cond, which computes one side only."
-        ),
-        "next turn": Form(
+        "if": "Choose with jnp.where, or with jax.lax.cond, which computes one side only.",
+        "next turn": (
             "The next turn needs the value: let one wait serve many turns (a batch of them under jax.vmap), "
             "or write what needs it in jax.numpy, so that the whole loop is one program, with jax.lax.scan."
         ),
-        "test": Form(
+        "test": (
             "A test in the loop needs the value: start the next turn before it, and test what the turn "
             "before has given, or test every tenth turn."
         ),
-        "returned": Form(
-            "If nothing needs the value before the loop ends, return the array itself, and fetch all of them"
-            " once after it. If the next turn needs it, write what needs it in jax.numpy, so that many turns"
-            " are one program, or let one wait serve many turns (a batch of them under jax.vmap)."
+        "returned": (
+            "If nothing needs the value before the loop ends, return the array itself, and fetch all of "
+            "them once after it. If the next turn needs it, write what needs it in jax.numpy, so that many "
+            "turns are one program, or let one wait serve many turns (a batch of them under jax.vmap)."
         ),
-        "large": Form(
+        "large": (
             "Let a jitted function compute on the device what the host needs of them, such as an average or "
             "a norm, and fetch that; or fetch them every hundredth turn (if step % 100 == 0)."
         ),
-        "needless": Form(
-            "Leave out {name} here, and wait once, after the loop."
-        ),
+        "needless": "Leave out {name} here, and wait once, after the loop.",
     },
     choose=_wait_form,
 )  # fmt: skip
-ELEMENT_READS = Cause(
-    "element reads", "sync",
-    "elements of an array are read one by one", SYNCHRONIZE,
-    Form(
-        "Before the loop, bring {argument} to the host once, with numpy.asarray({argument}), and read the "
-        "elements of that."
-    ),
+@cause(
+    "element reads", "sync", SYNCHRONIZE, "elements of an array are read one by one",
+    "Before the loop, bring {argument} to the host once, with numpy.asarray({argument}), and read the "
+    "elements of that.",
 )  # fmt: skip
-LOGGING = Cause(
-    "logging", "sync",
-    "logging waits for the device on each step", SYNCHRONIZE,
-    Form(
-        "Log every hundredth step (if step % 100 == 0). An f-string is formatted even if its level is off, "
-        "log.debug('%s', x) is not."
-    ),
+@cause(
+    "logging", "sync", SYNCHRONIZE, "logging waits for the device on each step",
+    "Log every hundredth step (if step % 100 == 0). An f-string is formatted even if its level is off, "
+    "log.debug('%s', x) is not.",
 )  # fmt: skip
-
-
-@rule(WAIT, ELEMENT_READS, LOGGING)
 def find_waits(analysis: Analysis) -> Iterator[Finding]:
     """Find lines whose waits keep the front end from running ahead."""
     for line in analysis.lines:
@@ -390,36 +331,30 @@ def _function(at: Place) -> tuple[str, str]:
     return at.file, at.function
 
 
-DATA_AWAITED = Cause(
-    "data", "data",
-    "devices wait for data", COMMUNICATE,
-    Form(
-        "Read the next batch in a thread during a step.",
-        """\
-import concurrent.futures    # a thread reads the next batch during a step
-thread, batches = concurrent.futures.ThreadPoolExecutor(1), iter(range(100))    # your batches
-coming = thread.submit(next, batches, None)
-while (batch := coming.result()) is not None:
-    coming = thread.submit(next, batches, None)
-    x = batch    # then the step with x""",
-    ),
+@cause(
+    "data", "data", COMMUNICATE, "devices wait for data",
+    "Read the next batch in a thread during a step.\n"
+    "import concurrent.futures    # a thread reads the next batch during a step\n"
+    "thread, batches = concurrent.futures.ThreadPoolExecutor(1), iter(range(100))    # your batches\n"
+    "coming = thread.submit(next, batches, None)\n"
+    "while (batch := coming.result()) is not None:\n"
+    "    coming = thread.submit(next, batches, None)\n"
+    "    x = batch    # then the step with x",
     forms={
-        "slow": Form(
+        "slow": (
             "Reading takes longer than the steps. If it computes, do that once before the loop, or for a "
-            "whole batch with NumPy; what must stay Python goes into processes (grain, or torch's DataLoader"
-            " with workers). If it waits for a disk or a network, let several threads read at once:",
-            """\
-import concurrent.futures    # eight reads at once; abs(i) stands for reading batch i
-with concurrent.futures.ThreadPoolExecutor(8) as threads:
-    for batch in threads.map(abs, range(100)):    # from Python 3.14 on, buffersize bounds them
-        x = batch    # then the step with x""",
+            "whole batch with NumPy; what must stay Python goes into processes (grain, or torch's "
+            "DataLoader with workers). If it waits for a disk or a network, let several threads read at "
+            "once:\n"
+            "import concurrent.futures    # eight reads at once; abs(i) stands for reading batch i\n"
+            "with concurrent.futures.ThreadPoolExecutor(8) as threads:\n"
+            "    for batch in threads.map(abs, range(100)):    # from Python 3.14 on, buffersize bounds "
+            "them\n"
+            "        x = batch    # then the step with x"
         ),
     },
     choose=lambda f: "slow" if f.argument else "",
 )  # fmt: skip
-
-
-@rule(DATA_AWAITED)
 def find_data_waits(analysis: Analysis) -> Iterator[Finding]:
     """Find lines that wait for the next batch while devices are idle.
 
@@ -437,16 +372,10 @@ def find_data_waits(analysis: Analysis) -> Iterator[Finding]:
         yield replace(finding, reason=reason + inside + slow, argument=argument)
 
 
-NUMPY = Cause(
-    "numpy", "data",
-    "NumPy computes between two programs", SYNCHRONIZE,
-    Form(
-        "Do the same with jnp inside the jitted step: the values never leave the device."
-    ),
+@cause(
+    "numpy", "data", SYNCHRONIZE, "NumPy computes between two programs",
+    "Do the same with jnp inside the jitted step: the values never leave the device.",
 )  # fmt: skip
-
-
-@rule(NUMPY)
 def find_numpy_work(analysis: Analysis) -> Iterator[Finding]:
     """Find functions in which NumPy computes while devices are idle, including waits for its inputs."""
     for finding in findings_by_function(
@@ -457,16 +386,10 @@ def find_numpy_work(analysis: Analysis) -> Iterator[Finding]:
         yield replace(finding, seconds=max(finding.seconds, sum(lost)))
 
 
-TRANSFER = Cause(
-    "transfer", "transfer",
-    "large NumPy arrays are copied to the device on each call", COMMUNICATE,
-    Form(
-        "Call jax.device_put({argument}) once, or, where it varies, ahead of time for the next call."
-    ),
+@cause(
+    "transfer", "transfer", COMMUNICATE, "large NumPy arrays are copied to the device on each call",
+    "Call jax.device_put({argument}) once, or, where it varies, ahead of time for the next call.",
 )  # fmt: skip
-
-
-@rule(TRANSFER)
 def find_transfers(analysis: Analysis) -> Iterator[Finding]:
     """Find calls that copy large NumPy arrays to the device while it is idle."""
     idle = analysis.idle_at(lambda s: s.kind in (DISPATCH, EAGER))  # pmap puts its arguments in Python

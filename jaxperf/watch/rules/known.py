@@ -12,26 +12,23 @@ from jaxperf.watch.observe.executables import Facts
 from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.report.analysis import Analysis
 from jaxperf.watch.rules.programs import called_programs
-from jaxperf.watch.rules.table import VERSIONS, Cause, Finding, Form, rule
+from jaxperf.watch.rules.table import VERSIONS, Finding, cause
 
 
 def _way_out(fault: Fault) -> str:
     return f"{fault.way_out[0].upper()}{fault.way_out[1:]}.".replace("{", "{{").replace("}", "}}")
 
 
-KNOWN_FAULT = Cause(
-    "known fault", "version",
-    "the installed version of JAX has a fault that this program meets", VERSIONS,
-    Form("Take another version."),
-    forms={fault.issue: Form(_way_out(fault)) for fault in FAULTS if fault.pattern},
-    choose=lambda f: f.argument,  # the issue
-)  # fmt: skip
-
-
 LARGE_FACTOR = 10  # from which on the whole program is slow, where no window saw which instructions are
 
 
-@rule(KNOWN_FAULT)
+@cause(
+    "known fault", "version", VERSIONS,
+    "the installed version of JAX has a fault that this program meets",
+    "Take another version.",
+    forms={fault.issue: _way_out(fault) for fault in FAULTS if fault.pattern},
+    choose=lambda f: f.argument,  # the issue
+)  # fmt: skip
 def find_known_faults(analysis: Analysis) -> Iterator[Finding]:
     """Find programs that a known fault of the installed version makes slow."""
     for fault, facts, call, at in met_faults(analysis):

@@ -39,11 +39,9 @@ from jaxperf.watch.rules.table import (
     PERFORMANCE,
     PRECISION,
     SYMBOLIC,
-    Cause,
     Finding,
-    Form,
+    cause,
     find_causes,
-    rule,
 )
 from jaxperf.watch.rules.traces import set_at
 from jaxperf.watch.source import statements
@@ -62,29 +60,18 @@ _PRODUCT = re.compile(r"^(?:dot|convolution)$|__cublas|__cudnn\$conv")
 _HIGHEST = re.compile(r"operand_precision\W+\[?\W*highest", re.IGNORECASE)
 
 
-FLOAT64 = Cause(
-    "float64", "float64",
-    "float32 becomes float64", PRECISION,
-    Form(
-        "Give the other operand the type of the data, as with .astype(np.float32)."
-    ),
+@cause(
+    "float64", "float64", PRECISION, "float32 becomes float64",
+    "Give the other operand the type of the data, as with .astype(np.float32).",
 )  # fmt: skip
-ALL_FLOAT64 = Cause(
-    "all float64", "float64",
-    "a program computes in float64", PRECISION,
-    Form(
-        'If float32 is enough, make {argument} and all else that {name} gets .astype("float32").'
-    ),
+@cause(
+    "all float64", "float64", PRECISION, "a program computes in float64",
+    'If float32 is enough, make {argument} and all else that {name} gets .astype("float32").',
     forms={
-        "call": Form(
-            "If float32 is enough, give {name} arrays of that type, or leave jax_enable_x64 off."
-        ),
+        "call": "If float32 is enough, give {name} arrays of that type, or leave jax_enable_x64 off.",
     },
     choose=lambda f: "" if f.argument else "call",
 )  # fmt: skip
-
-
-@rule(FLOAT64, ALL_FLOAT64)
 def find_float64(analysis: Analysis) -> Iterator[Finding]:
     """Find programs that convert large arrays to float64, and those that take only float64 arrays."""
     for facts, c, _, program_s in called_programs(analysis):
@@ -262,17 +249,11 @@ SENT = 0.3  # share of a program's time in collectives
 UNEQUAL_TIMES = 1.5  # the most work on one device over the mean; shared cores explain less
 
 
-MOVED = Cause(
-    "moved", "transfer",
-    "arrays are copied between devices on each call", DATA_PARALLEL,
-    Form(
-        "Before the loop, call jax.device_put once for them with the sharding that {name} needs: "
-        'NamedSharding(mesh, P()) gives each device a copy, P("data") a share.'
-    ),
+@cause(
+    "moved", "transfer", DATA_PARALLEL, "arrays are copied between devices on each call",
+    "Before the loop, call jax.device_put once for them with the sharding that {name} needs: "
+    'NamedSharding(mesh, P()) gives each device a copy, P("data") a share.',
 )  # fmt: skip
-
-
-@rule(MOVED)
 def find_moves(analysis: Analysis) -> Iterator[Finding]:
     """Find calls that each time copy large arrays from other devices to those of their program."""
     dispatching = analysis.idle_at(lambda s: s.kind in (DISPATCH, EAGER))
@@ -291,17 +272,11 @@ def find_moves(analysis: Analysis) -> Iterator[Finding]:
         yield Finding("moved", at, seconds, reason, c.called, argument=largest)
 
 
-REPLICATED = Cause(
-    "replicated", "program",
-    "each device computes the whole batch", DATA_PARALLEL,
-    Form(
-        "Divide the batch, and give each device a copy of the rest: jax.device_put(batch, "
-        "NamedSharding(mesh, P('data'))), with the name of the mesh's axis."
-    ),
+@cause(
+    "replicated", "program", DATA_PARALLEL, "each device computes the whole batch",
+    "Divide the batch, and give each device a copy of the rest: jax.device_put(batch, NamedSharding(mesh, "
+    "P('data'))), with the name of the mesh's axis.",
 )  # fmt: skip
-
-
-@rule(REPLICATED)
 def find_replicated_work(analysis: Analysis) -> Iterator[Finding]:
     """Find programs that compute the same on every device because all arguments are replicated."""
     for facts, c, _, program_s in called_programs(analysis):
@@ -371,23 +346,15 @@ CONSTANT_SHARE = 0.2  # share of a program's time in constant work that is worth
 UNEQUAL = 1.3  # the most work on one device over the mean
 
 
-DONATION = Cause(
-    "donation", "memory",
-    "an argument is copied that the result replaces", MEMORY,
-    Form(
-        "Where {name} is jitted, give jax.jit donate_argnums or donate_argnames of the argument that the "
-        "result replaces."
-    ),
+@cause(
+    "donation", "memory", MEMORY, "an argument is copied that the result replaces",
+    "Where {name} is jitted, give jax.jit donate_argnums or donate_argnames of the argument that the result "
+    "replaces.",
     forms={
-        "arguments": Form(
-            "Jit {name} with {argument}: the result then takes the memory of what it replaces."
-        ),
+        "arguments": "Jit {name} with {argument}: the result then takes the memory of what it replaces.",
     },
     choose=lambda f: "arguments" if f.argument else "",
 )  # fmt: skip
-
-
-@rule(DONATION)
 def find_donations(analysis: Analysis) -> Iterator[Finding]:
     """Find programs that could donate an argument, because the caller replaces it by the result."""
     for facts, c, program, program_s in called_programs(analysis):
@@ -404,16 +371,10 @@ def find_donations(analysis: Analysis) -> Iterator[Finding]:
             yield Finding("donation", c.at, copied_s, reason, facts.name, shared, option)
 
 
-EAGER_COPY = Cause(
-    "eager copy", "eager",
-    "an array is copied to change a part of it", MEMORY,
-    Form(
-        "Do so in a function under jax.jit with donate_argnums of the array, which then changes in place."
-    ),
+@cause(
+    "eager copy", "eager", MEMORY, "an array is copied to change a part of it",
+    "Do so in a function under jax.jit with donate_argnums of the array, which then changes in place.",
 )  # fmt: skip
-
-
-@rule(EAGER_COPY)
 def find_eager_copies(analysis: Analysis) -> Iterator[Finding]:
     """Find updates outside jit such as `x = x.at[i].set(y)`, which copy the whole array."""
     updates = (c for c in analysis.record.compiled if not c.explained and _changes_part(c.at))
@@ -436,16 +397,10 @@ def _changes_part(at: Place) -> bool:
     return False
 
 
-MODULE_STATE = Cause(
-    "module state", "python",
-    "nnx.jit copies the state of a module in each call", MEMORY,
-    Form(
-        "Jit {name} with {argument}: the module needs its old arrays no more, once it has the new ones."
-    ),
+@cause(
+    "module state", "python", MEMORY, "nnx.jit copies the state of a module in each call",
+    "Jit {name} with {argument}: the module needs its old arrays no more, once it has the new ones.",
 )  # fmt: skip
-
-
-@rule(MODULE_STATE)
 def find_module_state(analysis: Analysis) -> Iterator[Finding]:
     """Find programs of `nnx.jit` without donation: they return copies of all arrays of their modules."""
     for facts, c, program, program_s in called_programs(analysis):
@@ -475,16 +430,10 @@ def _copied_s(
     return min(copied_s, program_s, times * analysis.scale * shared / SLOWEST)
 
 
-UNROLLED = Cause(
-    "unrolled", "program",
-    "Python unrolls a loop while tracing", FORBIDDEN,
-    Form(
-        "Write the loop as jax.lax.fori_loop, or as jax.lax.scan over stacked weights or inputs."
-    ),
+@cause(
+    "unrolled", "program", FORBIDDEN, "Python unrolls a loop while tracing",
+    "Write the loop as jax.lax.fori_loop, or as jax.lax.scan over stacked weights or inputs.",
 )  # fmt: skip
-
-
-@rule(UNROLLED)
 def find_unrolled_loops(analysis: Analysis) -> Iterator[Finding]:
     """Find Python loops that tracing has unrolled."""
     explained = {c.program for c in analysis.record.compiled if c.explained}
@@ -500,17 +449,11 @@ def find_unrolled_loops(analysis: Analysis) -> Iterator[Finding]:
             yield Finding("unrolled", loop.at, saved_s, reason, c.called)
 
 
-LARGE_CONSTANT = Cause(
-    "constant", "memory",
-    "a large array is compiled into a program", SYMBOLIC,
-    Form(
-        "Put {argument} on the device once, with jax.device_put, and pass it to {name}, which only refers to"
-        " it, as an argument. What {name} computes from it alone, compute once, and pass that."
-    ),
+@cause(
+    "constant", "memory", SYMBOLIC, "a large array is compiled into a program",
+    "Put {argument} on the device once, with jax.device_put, and pass it to {name}, which only refers to "
+    "it, as an argument. What {name} computes from it alone, compute once, and pass that.",
 )  # fmt: skip
-
-
-@rule(LARGE_CONSTANT)
 def find_constants(analysis: Analysis) -> Iterator[Finding]:
     """Find programs that contain large arrays as constants because their functions capture them."""
     for facts in (f for f in analysis.record.programs if not f.old):
@@ -529,16 +472,10 @@ def find_constants(analysis: Analysis) -> Iterator[Finding]:
             yield Finding("constant", c.at, seconds, reason, c.called, total, argument=(names or [""])[0])
 
 
-CONSTANT_WORK = Cause(
-    "constant work", "program",
-    "a program computes the same in each call", PERFORMANCE,
-    Form(
-        "Compute it once, in a jitted function of its own, and pass the result to {name} as an argument."
-    ),
+@cause(
+    "constant work", "program", PERFORMANCE, "a program computes the same in each call",
+    "Compute it once, in a jitted function of its own, and pass the result to {name} as an argument.",
 )  # fmt: skip
-
-
-@rule(CONSTANT_WORK)
 def find_constant_work(analysis: Analysis) -> Iterator[Finding]:
     """Find programs in which each call computes something that depends on no argument."""
     for facts, c, program, program_s in called_programs(analysis):
@@ -555,17 +492,11 @@ def find_constant_work(analysis: Analysis) -> Iterator[Finding]:
             yield Finding("constant work", at, program_s * fixed_s / total_s, reason, c.called)
 
 
-FORWARD_TWICE = Cause(
-    "forward twice", "program",
-    "a value and its gradient are computed by two programs", PERFORMANCE,
-    Form(
-        "Compute both in one program: jax.value_and_grad of the function, under jax.jit, returns the value "
-        "that {name} computes once more."
-    ),
+@cause(
+    "forward twice", "program", PERFORMANCE, "a value and its gradient are computed by two programs",
+    "Compute both in one program: jax.value_and_grad of the function, under jax.jit, returns the value that "
+    "{name} computes once more.",
 )  # fmt: skip
-
-
-@rule(FORWARD_TWICE)
 def find_forward_twice(analysis: Analysis) -> Iterator[Finding]:
     """Find programs whose matrix products another program of the same loop computes, too, for a gradient."""
     calls = list(called_programs(analysis))
@@ -602,23 +533,17 @@ def _arrays(c: Compiled) -> Iterator[str]:
     return (text for text in c.signature.values() if shape_of(text))
 
 
-CALLBACK = Cause(
-    "callback", "program",
-    "the program stops for Python on the host", ASYNCHRONOUS,
-    Form(
-        "Do the same with jnp or lax."
-    ),
+@cause(
+    "callback", "program", ASYNCHRONOUS, "the program stops for Python on the host",
+    "Do the same with jnp or lax.",
     forms={
-        "debug": Form(
-            "Leave it out where nobody reads it, put jax.lax.cond around it so that it runs in few turns, or "
-            "return the value, and print it after the call."
+        "debug": (
+            "Leave it out where nobody reads it, put jax.lax.cond around it so that it runs in few turns, "
+            "or return the value, and print it after the call."
         ),
     },
     choose=lambda f: "debug" if "debug." in f.at.source else "",
 )  # fmt: skip
-
-
-@rule(CALLBACK)
 def find_callbacks(analysis: Analysis) -> Iterator[Finding]:
     """Find programs that call back into Python."""
     sampled = [s for s in analysis.samples if s.kind == IN_CALLBACK] + analysis.record.called_back
@@ -635,16 +560,10 @@ def find_callbacks(analysis: Analysis) -> Iterator[Finding]:
             yield Finding("callback", line or c.at, seconds, reason, facts.name)
 
 
-ON_THE_CPU = Cause(
-    "on the cpu", "program",
-    "a program runs on the CPU beside an accelerator", COMMITTED,
-    Form(
-        "Leave out device=cpu and jax.default_device, and give {name} arrays on the accelerator."
-    ),
+@cause(
+    "on the cpu", "program", COMMITTED, "a program runs on the CPU beside an accelerator",
+    "Leave out device=cpu and jax.default_device, and give {name} arrays on the accelerator.",
 )  # fmt: skip
-
-
-@rule(ON_THE_CPU)
 def find_cpu_programs(analysis: Analysis) -> Iterator[Finding]:
     """Find programs that run on the CPU although there is an accelerator."""
     r = analysis.record
@@ -656,17 +575,11 @@ def find_cpu_programs(analysis: Analysis) -> Iterator[Finding]:
             yield Finding("on the cpu", c.at, program_s, reason, facts.name)
 
 
-SHARDS = Cause(
-    "shards", "program",
-    "one device gets more work than the others", DATA_PARALLEL,
-    Form(
-        'Give all devices equal shares: jax.device_put(x, NamedSharding(mesh, P("data"))) over a '
-        "jax.make_mesh of all of them."
-    ),
+@cause(
+    "shards", "program", DATA_PARALLEL, "one device gets more work than the others",
+    'Give all devices equal shares: jax.device_put(x, NamedSharding(mesh, P("data"))) over a jax.make_mesh '
+    "of all of them.",
 )  # fmt: skip
-
-
-@rule(SHARDS)
 def find_unequal_shards(analysis: Analysis) -> Iterator[Finding]:
     """Find functions that were compiled with more work for one device than for the others."""
     for name, programs in analysis.programs.items():

@@ -10,6 +10,7 @@ import difflib
 import functools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 from jaxperf.errors import JaxperfError
 from jaxperf.watch.observe.sampler import IMPORT
@@ -68,25 +69,17 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Form:
-    """What to change: a template for {name}, {argument}, {wrapper}, {decorator}, {environment_name}.
-
-    The example is complete code that shows such a change; "" for none.
-    """
-
-    change: str
-    example: str = ""
-
-
-@dataclass(frozen=True)
 class Cause:
     """One entry of the table.
+
+    A change is a template for {name}, {argument}, {wrapper}, {decorator} and {environment_name}. Below
+    its first line comes an example: complete code that shows such a change.
 
     Attributes:
       name: its key: in findings, in the gallery and in the JSON of a report.
       kind: what `--fail-on` calls it, with others of its kind.
-      title: the cause in the reader's words.
       section: the section of the chapter that explains it.
+      title: the cause in the user's words.
       usual: what to change, if `choose` names no other form.
       forms: other changes, by name.
       choose: returns the name of the form that fits a finding's statement and argument; "" for the usual one.
@@ -94,10 +87,10 @@ class Cause:
 
     name: str
     kind: str
-    title: str
     section: str
-    usual: Form
-    forms: Mapping[str, Form] = field(default_factory=dict)
+    title: str
+    usual: str
+    forms: Mapping[str, str] = field(default_factory=dict)
     choose: Callable[[Finding], str] = lambda finding: ""
 
 
@@ -117,12 +110,22 @@ RULES: list[Finder] = []
 EXPLAINS: dict[str, tuple[str, ...]] = {}  # the causes that a debug setting of JAX is to blame for
 
 
-def rule(*causes: Cause) -> Callable[[Finder], Finder]:
-    """Enter causes, and the function that finds them, into the table."""
+def cause(
+    name: str,
+    kind: str,
+    section: str,
+    title: str,
+    usual: str,
+    *,
+    forms: Mapping[str, str] = MappingProxyType({}),
+    choose: Callable[[Finding], str] = lambda finding: "",
+) -> Callable[[Finder], Finder]:
+    """Enter a cause, and the function that finds it, into the table; see `Cause`."""
 
     def enter(finder: Finder) -> Finder:
-        RULES.append(finder)
-        CAUSES.update({cause.name: cause for cause in causes})
+        CAUSES[name] = Cause(name, kind, section, title, usual, forms, choose)
+        if finder not in RULES:
+            RULES.append(finder)
         return finder
 
     return enter
@@ -181,23 +184,23 @@ def _together(findings: list[Finding]) -> list[Finding]:
 
 
 _OTHER = Cause(
-    "other", "retrace", "it was traced again", TRACED_AGAIN,
-    Form("Keep what the reason names the same on every call."),
+    "other", "retrace", TRACED_AGAIN, "it was traced again",
+    "Keep what the reason names the same on every call.",
 )  # fmt: skip
 
 
 def advice_for(finding: Finding) -> Advice:
     """Return the advice for a finding, with its own names filled in."""
     cause, name = CAUSES.get(finding.cause, _OTHER), finding.name.removeprefix("jit_")
-    form = cause.forms.get(cause.choose(finding), cause.usual)
-    change = form.change.format(
+    template, _, example = cause.forms.get(cause.choose(finding), cause.usual).partition("\n")
+    change = template.format(
         name=name,
         environment_name=name.upper(),
         argument=_argument(finding),
         wrapper=statements.jit_wrapper(finding.at.file, name),
         decorator=_decorator(finding.static),
     )
-    return Advice(cause.title, change, cause.section, form.example)
+    return Advice(cause.title, change, cause.section, example)
 
 
 def _decorator(static: tuple[str, ...]) -> str:

@@ -29,10 +29,8 @@ from jaxperf.watch.rules.table import (
     PERFORMANCE,
     SYNCHRONIZE,
     TRACED_AGAIN,
-    Cause,
     Finding,
-    Form,
-    rule,
+    cause,
 )
 from jaxperf.watch.source import statements
 
@@ -55,23 +53,15 @@ EXPLAINS["jax_disable_jit"] = (*_ONE_BY_ONE, *_DONATIONS)
 EXPLAINS |= dict.fromkeys(_READS, ("wait", *_ONE_BY_ONE, *_DONATIONS))
 
 
-DEBUG_SETTING = Cause(
-    "debug setting", "debug",
-    "a debug setting of JAX is on", ASYNCHRONOUS,
-    Form(
-        "{name} is on, perhaps by {environment_name} in the environment; leave it on only while you look for"
-        " a mistake."
-    ),
+@cause(
+    "debug setting", "debug", ASYNCHRONOUS, "a debug setting of JAX is on",
+    "{name} is on, perhaps by {environment_name} in the environment; leave it on only while you look for a "
+    "mistake.",
     forms={
-        "line": Form(
-            "Leave it on only while you look for the mistake that it finds."
-        ),
+        "line": "Leave it on only while you look for the mistake that it finds.",
     },
     choose=lambda f: "line" if f.argument else "",
 )  # fmt: skip
-
-
-@rule(DEBUG_SETTING)
 def find_debug_settings(analysis: Analysis) -> Iterator[Finding]:
     """Find JAX's debug settings that were on while something was traced."""
     from jaxperf.measure.compile_log import DEBUG_FLAGS  # which imports JAX
@@ -149,93 +139,58 @@ SMALL_PROGRAMS = 10  # at a line outside jit that are worth one program
 _WEAK = ("structure", "shape", "dtype")  # reasons that JAX gives, though the types occurred before
 
 
-NEW_FUNCTION = Cause(
-    "new function", "retrace",
-    "a new function is jitted on each call", TRACED_AGAIN,
-    Form(
-        "Apply {wrapper} to {name} once, at the module's level or before the loop; what varies is an "
-        "argument."
-    ),
+@cause(
+    "new function", "retrace", TRACED_AGAIN, "a new function is jitted on each call",
+    "Apply {wrapper} to {name} once, at the module's level or before the loop; what varies is an argument.",
     forms={
-        "values": Form(
+        "values": (
             "Apply {wrapper} to {name} once, at the module's level or before the loop, with {argument} as "
             "arguments."
         ),
     },
     choose=lambda f: "values" if f.argument else "",
 )  # fmt: skip
-SHAPE = Cause(
-    "shape", "retrace",
-    "an argument's shape varies", TRACED_AGAIN,
-    Form(
-        "Pad {argument}, and mask the rest in {name}, unless the size is part of the result:",
-        """\
-import numpy as np
-x = np.ones(300, np.float32)
-x = np.pad(x, (0, (1 << (len(x) - 1).bit_length()) - len(x)))    # 512: few sizes, not many""",
-    ),
+@cause(
+    "shape", "retrace", TRACED_AGAIN, "an argument's shape varies",
+    "Pad {argument}, and mask the rest in {name}, unless the size is part of the result:\n"
+    "import numpy as np\n"
+    "x = np.ones(300, np.float32)\n"
+    "x = np.pad(x, (0, (1 << (len(x) - 1).bit_length()) - len(x)))    # 512: few sizes, not many",
 )  # fmt: skip
-PARTIAL_BATCH = Cause(
-    "partial batch", "retrace",
-    "the last batch is smaller and compiles a second program", TRACED_AGAIN,
-    Form(
-        "Give {name} full batches only: drop the last one, or pad it and mask the loss."
-    ),
+@cause(
+    "partial batch", "retrace", TRACED_AGAIN, "the last batch is smaller and compiles a second program",
+    "Give {name} full batches only: drop the last one, or pad it and mask the loss.",
 )  # fmt: skip
-STATIC_VALUE = Cause(
-    "static value", "retrace",
-    "a static argument varies", TRACED_AGAIN,
-    Form(
-        "Make {argument} an ordinary argument of {name}, unless it is a size or a number of turns, and "
-        "branch on it with jnp.where or lax.cond:",
-        """\
-import jax
-step = jax.jit(lambda w, rate: w - rate * w)    # no argument is static
-step(1.0, 0.1), step(1.0, 0.2)    # traced once""",
-    ),
+@cause(
+    "static value", "retrace", TRACED_AGAIN, "a static argument varies",
+    "Make {argument} an ordinary argument of {name}, unless it is a size or a number of turns, and branch "
+    "on it with jnp.where or lax.cond:\n"
+    "import jax\n"
+    "step = jax.jit(lambda w, rate: w - rate * w)    # no argument is static\n"
+    "step(1.0, 0.1), step(1.0, 0.2)    # traced once",
 )  # fmt: skip
-STATIC_OBJECT = Cause(
-    "static object", "retrace",
-    "a static argument is a new object each time", TRACED_AGAIN,
-    Form(
-        "Make {argument} once, before the loop; or give {name} what it reads of it as ordinary arguments; or"
-        " give its class __eq__ and __hash__, so that equal objects share a program."
-    ),
+@cause(
+    "static object", "retrace", TRACED_AGAIN, "a static argument is a new object each time",
+    "Make {argument} once, before the loop; or give {name} what it reads of it as ordinary arguments; or "
+    "give its class __eq__ and __hash__, so that equal objects share a program.",
 )  # fmt: skip
-STATIC_PART = Cause(
-    "static part", "retrace",
-    "a static part of an argument is a new object each time", TRACED_AGAIN,
-    Form(
-        "Make the {argument} of {name} once, before the loop, and give each new {name} the same object."
-    ),
+@cause(
+    "static part", "retrace", TRACED_AGAIN, "a static part of an argument is a new object each time",
+    "Make the {argument} of {name} once, before the loop, and give each new {name} the same object.",
 )  # fmt: skip
-DTYPE = Cause(
-    "dtype", "retrace",
-    "an argument's dtype varies", TRACED_AGAIN,
-    Form(
-        "Give {name} one dtype on every call: jnp.asarray({argument}, jnp.float32)."
-    ),
+@cause(
+    "dtype", "retrace", TRACED_AGAIN, "an argument's dtype varies",
+    "Give {name} one dtype on every call: jnp.asarray({argument}, jnp.float32).",
 )  # fmt: skip
-WEAK_TYPE = Cause(
-    "weak type", "retrace",
-    "a Python number becomes an array after the first call", TRACED_AGAIN,
-    Form(
-        "Begin with an array of a dtype, before the first call of {name}: jnp.float32(0.1) in place of 0.1, "
-        "jnp.full(n, 0.1, jnp.float32) in place of jnp.full(n, 0.1)."
-    ),
+@cause(
+    "weak type", "retrace", TRACED_AGAIN, "a Python number becomes an array after the first call",
+    "Begin with an array of a dtype, before the first call of {name}: jnp.float32(0.1) in place of 0.1, "
+    "jnp.full(n, 0.1, jnp.float32) in place of jnp.full(n, 0.1).",
 )  # fmt: skip
-STRUCTURE = Cause(
-    "structure", "retrace",
-    "an argument's structure varies", TRACED_AGAIN,
-    Form(
-        "Pass {name} the same keys and lengths on every call; None counts as another structure."
-    ),
+@cause(
+    "structure", "retrace", TRACED_AGAIN, "an argument's structure varies",
+    "Pass {name} the same keys and lengths on every call; None counts as another structure.",
 )  # fmt: skip
-
-
-@rule(
-    NEW_FUNCTION, SHAPE, PARTIAL_BATCH, STATIC_VALUE, STATIC_OBJECT, STATIC_PART, DTYPE, WEAK_TYPE, STRUCTURE
-)
 def find_retraces(analysis: Analysis) -> Iterator[Finding]:
     """Find the reader's functions that were traced and compiled again, one finding per reason.
 
@@ -397,17 +352,12 @@ def _partial_batch(repeats: list[Compiled]) -> bool:
     return whole and len(repeats) == 1 and len(smaller) == 1 and all(now < before for before, now in smaller)
 
 
-PLACEMENT = Cause(
-    "placement", "retrace",
-    "a function is compiled again for arguments that are placed in another way", TRACED_AGAIN,
-    Form(
-        "Place the arguments of {name} in one way before every call: all of them by jax.device_put with one "
-        "device or sharding, which commits them to it, or none of them."
-    ),
+@cause(
+    "placement", "retrace", TRACED_AGAIN,
+    "a function is compiled again for arguments that are placed in another way",
+    "Place the arguments of {name} in one way before every call: all of them by jax.device_put with one "
+    "device or sharding, which commits them to it, or none of them.",
 )  # fmt: skip
-
-
-@rule(PLACEMENT)
 def find_placements(analysis: Analysis) -> Iterator[Finding]:
     """Find functions compiled again because arguments of equal types had another placement."""
 
@@ -427,16 +377,10 @@ def find_placements(analysis: Analysis) -> Iterator[Finding]:
             yield Finding("placement", at, seconds, reason, group[0].called, argument=changes[0].what)
 
 
-CLEARED = Cause(
-    "cleared", "retrace",
-    "jax.clear_caches makes the next calls compile again", TRACED_AGAIN,
-    Form(
-        "Leave it out; if memory grows, make the jitted functions once and give them few shapes."
-    ),
+@cause(
+    "cleared", "retrace", TRACED_AGAIN, "jax.clear_caches makes the next calls compile again",
+    "Leave it out; if memory grows, make the jitted functions once and give them few shapes.",
 )  # fmt: skip
-
-
-@rule(CLEARED)
 def find_cleared_caches(analysis: Analysis) -> Iterator[Finding]:
     """Find calls of `jax.clear_caches` after which the same functions were compiled again."""
     for at, again in group_by(analysis.record.compiled, lambda c: c.cleared).items():
@@ -450,25 +394,19 @@ def find_cleared_caches(analysis: Analysis) -> Iterator[Finding]:
         yield Finding("cleared", at, seconds, reason, "clear_caches")
 
 
-LIBRARY_FUNCTION = Cause(
-    "library function", "retrace",
-    "a library compiles one of its functions again and again", TRACED_AGAIN,
-    Form(
-        "{argument} jits a new function each time. Make one call of it serve all cases (such as jax.vmap "
-        "over what varies), if it allows that; a compile cache on disk keeps its programs from the second "
-        'start on: jax.config.update("jax_compilation_cache_dir", FOLDER).'
-    ),
+@cause(
+    "library function", "retrace", TRACED_AGAIN, "a library compiles one of its functions again and again",
+    "{argument} jits a new function each time. Make one call of it serve all cases (such as jax.vmap over "
+    "what varies), if it allows that; a compile cache on disk keeps its programs from the second start on: "
+    'jax.config.update("jax_compilation_cache_dir", FOLDER).',
     forms={
-        "wrap": Form(
+        "wrap": (
             "Call {argument} inside a function of yours under jax.jit, made once: within one program, the "
             "library's own jit costs nothing."
         ),
     },
     choose=lambda f: "wrap" if f.name else "",
 )  # fmt: skip
-
-
-@rule(LIBRARY_FUNCTION)
 def find_library_functions(analysis: Analysis) -> Iterator[Finding]:
     """Find functions that a library jits anew in each call, or gives new objects as static arguments."""
     owned = (c for c in analysis.record.compiled if c.owner and c.at and not statements.is_import(c.at))
@@ -498,52 +436,33 @@ def _eager_recompiles_form(finding: Finding) -> str:
     return "" if function and finding.name == function.name != "main" else "module"
 
 
-EAGER_RECOMPILES = Cause(
-    "eager recompiles", "retrace",
-    "operations outside of jit compile one by one", PERFORMANCE,
-    Form("Jit {name} as a whole: {decorator} above it; what varies is an argument, unless it is a size."),
+@cause(
+    "eager recompiles", "retrace", PERFORMANCE, "operations outside of jit compile one by one",
+    "Jit {name} as a whole: {decorator} above it; what varies is an argument, unless it is a size.",
     forms={
-        "init": Form(
-            "Make jax.jit({name}) once, and call that here: one program in place of many small ones."
-        ),
-        "library": Form(
+        "init": "Make jax.jit({name}) once, and call that here: one program in place of many small ones.",
+        "library": (
             "Call {name} inside a function of yours under jax.jit, made once, if the library allows it "
             "there (nothing that prints, and no progress bar). Otherwise a compile cache on disk keeps the "
             'programs from the second start on: jax.config.update("jax_compilation_cache_dir", FOLDER).'
         ),
-        "module": Form(
-            "Put what this line computes into a function of arrays, and jit that; sizes are static arguments."
+        "module": (
+            "Put what this line computes into a function of arrays, and jit that; sizes are static "
+            "arguments."
         ),
     },
     choose=_eager_recompiles_form,
 )  # fmt: skip
-EAGER_SHAPES = Cause(
-    "eager shapes", "retrace",
-    "an operation outside of jit compiles for each shape", TRACED_AGAIN,
-    Form(
-        "Jit would compile for each shape just the same. Write into an array of the final size with "
-        ".at[i].set; or pad to a few sizes and mask the rest; or, in place of x[mask], keep all elements "
-        "with jnp.where(mask, x, 0); or use NumPy for what varies on the host."
-    ),
+@cause(
+    "eager shapes", "retrace", TRACED_AGAIN, "an operation outside of jit compiles for each shape",
+    "Jit would compile for each shape just the same. Write into an array of the final size with .at[i].set; "
+    "or pad to a few sizes and mask the rest; or, in place of x[mask], keep all elements with "
+    "jnp.where(mask, x, 0); or use NumPy for what varies on the host.",
 )  # fmt: skip
-NEW_BODY = Cause(
-    "new body", "retrace",
-    "a loop outside of jit gets a new body in each call", TRACED_AGAIN,
-    Form(
-        "Put this call into a function under jax.jit, made once, whose arguments are what the body uses."
-    ),
+@cause(
+    "new body", "retrace", TRACED_AGAIN, "a loop outside of jit gets a new body in each call",
+    "Put this call into a function under jax.jit, made once, whose arguments are what the body uses.",
 )  # fmt: skip
-ITERATED = Cause(
-    "iterated array", "sync",
-    "Python iterates over an array of JAX", SYNCHRONIZE,
-    Form(
-        "Bring it to the host first: iterate over numpy.asarray({argument}), or over {argument}.tolist(). "
-        "JAX compiles a program that takes the array apart, for each length, and each element is an array."
-    ),
-)  # fmt: skip
-
-
-@rule(EAGER_RECOMPILES, EAGER_SHAPES, NEW_BODY)
 def find_eager_recompiles(analysis: Analysis) -> Iterator[Finding]:
     """Find lines at which many small programs are compiled, for operations outside `jit`.
 
@@ -616,7 +535,11 @@ def _takes_apart(c: Compiled) -> bool:
     return c.name.strip("_") == "unstack" and bool(over) and not _KEYS.search(over)
 
 
-@rule(ITERATED)
+@cause(
+    "iterated array", "sync", SYNCHRONIZE, "Python iterates over an array of JAX",
+    "Bring it to the host first: iterate over numpy.asarray({argument}), or over {argument}.tolist(). JAX "
+    "compiles a program that takes the array apart, for each length, and each element is an array.",
+)  # fmt: skip
 def find_iterated_arrays(analysis: Analysis) -> Iterator[Finding]:
     """Find loops and comprehensions over arrays, which compile a program that takes them apart."""
     apart = (c for c in analysis.record.compiled if _is_operation(c) and _takes_apart(c))

@@ -15,7 +15,8 @@ from jaxperf.watch.rules.table import Finding
 WIDEST = 96  # of a terminal's 100 columns, four are the indentation
 
 
-EXAMPLES = [form.example for c in CAUSES.values() for form in (c.usual, *c.forms.values()) if form.example]
+CHANGES = [change.partition("\n") for c in CAUSES.values() for change in (c.usual, *c.forms.values())]
+EXAMPLES = [example for _, _, example in CHANGES if example]
 
 
 @pytest.mark.parametrize("example", EXAMPLES)
