@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 
 from jaxperf.result.intervals import Interval, difference, total_length
@@ -14,6 +14,7 @@ from jaxperf.watch.observe.sampler import EAGER, StackSample
 from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.report.analysis import Analysis, IntervalSet
 from jaxperf.watch.rules.idle import OFTEN, REPEATS, findings_by_function
+from jaxperf.watch.rules.libraries import change_of_call, library_of_file
 from jaxperf.watch.rules.table import PERFORMANCE, Finding, cause
 from jaxperf.watch.source import loop_body, statements
 
@@ -33,35 +34,64 @@ _ELEMENTWISE = frozenset({
 })  # fmt: skip
 
 
-def _eager_form(finding: Finding) -> str:
-    """Return the form of advice that fits the function around operations outside jit."""
-    if finding.argument.endswith(".init") or finding.argument == statements.init_call(finding.at) != "":
-        return "init"
-    if finding.argument:
-        return "method" if statements.is_method(finding.at) else "function"
-    return "generator" if statements.yields(finding.at) else ""
+# how operations outside jit become one program, by what can be jitted
+WAYS = {
+    "function": (
+        "Jit {name} as a whole: {decorator} above it; float() and print() stay outside, an if on an array "
+        "becomes jnp.where, and a loop over examples jax.vmap."
+    ),
+    "generator": (
+        "Put what this generator computes for each item into one jitted function, and yield its result."
+    ),
+    "init": "Make jax.jit({name}) once, and call that here: one program in place of many small ones.",
+    "made": "{made}",
+    "method": (
+        "Move what {name} computes with arrays into a function that takes the arrays and returns what "
+        "changes of self, and jit that (in an nnx.Module, @nnx.jit above {name} does). float() and print() "
+        "stay outside, an if on an array becomes jnp.where, and a loop over examples jax.vmap."
+    ),
+    "library": (
+        "Call {name} inside a function of yours under jax.jit, made once, if the library allows it there "
+        "(nothing that prints, and no progress bar). Otherwise a compile cache on disk keeps the programs "
+        'from the second start on: jax.config.update("jax_compilation_cache_dir", FOLDER).'
+    ),
+}  # fmt: skip
+
+
+def way_to_jit(finding: Finding, analysis: Analysis, through: str = "") -> Finding:
+    """Return a finding with the form of advice that fits its line, and the names that this needs.
+
+    Args:
+      finding: of operations outside jit.
+      analysis: knows the values that parameters had.
+      through: the library that the line calls, if JAX's operations run inside one.
+    """
+    at, called = finding.at, statements.outermost_call(finding.at)
+    if init := statements.init_call(at):
+        return replace(finding, form="init", name=init + statements.static_options(at, init))
+    if made := statements.made_module(at):
+        return replace(finding, form="made" if library_of_file(at.file).makes else "", name=made)
+    function = statements.innermost(at, statements.FUNCTION)
+    if not statements.is_definition(at):
+        if called and through not in ("", "jax", "jaxlib", "numpy"):
+            return replace(
+                finding, form=through if change_of_call(through, called) else "library", name=called
+            )
+        if statements.yields(at):
+            return replace(finding, form="generator")
+        if finding.cause == "eager" or not statements.only_computes(function):
+            return finding
+    if statements.is_method(at):
+        return replace(finding, form="method", name=function.name)
+    known = analysis.static_parameters(at.file, function.name)
+    static = tuple(dict.fromkeys([*known, *statements.literal_parameters(at.file, function.name)]))
+    return replace(finding, form="function", name=function.name, static=static)
 
 
 @cause(
     "eager", "eager", PERFORMANCE, "operations are dispatched one by one",
     "Put this line and its neighbors into one jitted function; float() and print() stay outside.",
-    forms={
-        "function": (
-            "Jit {name} as a whole: {decorator} above it (@nnx.jit or @eqx.filter_jit if it is given "
-            "modules); float() and print() stay outside, an if on an array becomes jnp.where, and a loop "
-            "over examples jax.vmap."
-        ),
-        "generator": (
-            "Put what this generator computes for each item into one jitted function, and yield its result."
-        ),
-        "init": "Make jax.jit({argument}) once, and call that here: one program in place of many small ones.",
-        "method": (
-            "Move what {name} computes with arrays into a function that takes the arrays and returns what "
-            "changes of self, and jit that (in an nnx.Module, @nnx.jit above {name} does). float() and "
-            "print() stay outside, an if on an array becomes jnp.where, and a loop over examples jax.vmap."
-        ),
-    },
-    choose=_eager_form,
+    forms=WAYS,
 )  # fmt: skip
 def find_eager_operations(analysis: Analysis) -> Iterator[Finding]:
     """Find functions that dispatch operations one by one while devices are idle, or over large arrays."""
@@ -88,10 +118,9 @@ def find_eager_operations(analysis: Analysis) -> Iterator[Finding]:
             "them would go through memory once"
         )
     both = {at: idle.get(at, 0.0) + unfused.get(at, 0.0) for at in {**idle, **unfused}}
+    through = {c.at: c.through for c in analysis.record.compiled if not c.explained}
     for finding in findings_by_function("eager", both, reason):
-        whole = finding.name if statements.is_definition(finding.at) else ""
-        static = analysis.static_parameters(finding.at.file, whole) if whole else ()
-        yield replace(finding, argument=whole or statements.init_call(finding.at), static=static)
+        yield way_to_jit(finding, analysis, through.get(finding.at, ""))
 
 
 def _waits(analysis: Analysis) -> set[Place]:
@@ -140,14 +169,20 @@ def outermost(analysis: Analysis) -> Callable[[StackSample | Compiled], Place]:
 
     def line(s: StackSample | Compiled) -> Place:
         chain = (s.at, *s.callers)
-        if init := next(filter(statements.init_call, chain), None):
-            return init
+        if made := next(filter(statements.init_call, chain), None) or _made_at(chain):
+            return made
         least = max(1, CALLER_SHARE * looks[s.at])
         outer = (i for i in range(len(chain) - 1, 0, -1) if caller_counts[chain[i]] >= least)
         chain = chain[next(outer, 0) :]
         return _function_in_loop(chain) or chain[0]
 
     return line
+
+
+def _made_at(chain: Sequence[Place]) -> Place | None:
+    """Return the line that makes the module whose `__init__` runs; None for none."""
+    pairs = [(outer, inner) for inner, outer in itertools.pairwise(chain) if inner.function == "__init__"]
+    return next((outer for outer, inner in reversed(pairs) if statements.is_module(inner)), None)
 
 
 def _function_in_loop(chain: tuple[Place, ...]) -> Place | None:

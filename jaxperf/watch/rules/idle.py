@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 
-from jaxperf.result.formatting import format_quantity
+from jaxperf.result.formatting import format_list, format_quantity
 from jaxperf.result.intervals import Interval, difference, intersection, total_length, union
 from jaxperf.watch.grouping import group_by
 from jaxperf.watch.observe.compiles import Compiled
@@ -24,7 +24,7 @@ from jaxperf.watch.source import loop_body, statements
 
 SLOWEST = 0.5e9  # bytes/s of the slowest copy, which bounds the seconds of a finding
 SHORT_TURN_S = 2e-4  # a turn of a loop in which what a call costs is much
-SHORT_TURNS_S = 0.2  # seconds of such turns that are worth another program
+SHORT_TURN_SHARE = 0.15  # of such turns in which a device must be idle
 WRITTEN = 10_000  # bytes that make a file
 WALK = 2  # ratio of `nnx.jit`'s time to JAX's own dispatch that is worth a change
 SMALL_PUTS = 5  # small puts per step that are worth combining
@@ -32,7 +32,7 @@ SMALL_PUTS = 5  # small puts per step that are worth combining
 
 @cause(
     "dispatch", "python", AHEAD, "dispatching a step takes longer than computing it",
-    "Make many steps one program, with jax.lax.scan if a step needs the one before, and with jax.vmap "
+    "Make many steps one program, with jax.lax.scan if a step needs the one before{steps}, and with jax.vmap "
     "otherwise:\n"
     "import jax\n"
     "w, _ = jax.lax.scan(lambda w, _: (w - 0.1 * w, None), 1.0, length=100)    # 100 steps",
@@ -79,8 +79,10 @@ def find_slow_dispatch(analysis: Analysis) -> Iterator[Finding]:
                 f"a call of {c.called} takes the front end {format_quantity(call_s, 's')} and {device}"
                 f"{turn}, so the device waits for the next call"
             )
+            # a turn has more than the call: the loop's own Python, and what each execution costs by itself
+            turns_s = sum(analysis.front(s) for s in analysis.samples if (s.kind, s.at) == (DISPATCH, at))
             seconds = idle.pop(at)
-            if device_s < call_s or seconds >= SHORT_TURNS_S:
+            if device_s < call_s or seconds >= SHORT_TURN_SHARE * turns_s:
                 yield Finding("dispatch", at, seconds, reason, c.called)
 
 
@@ -213,12 +215,22 @@ def find_writes(analysis: Analysis) -> Iterator[Finding]:
     },
     choose=lambda f: "next step" if statements.gives_a_value(f.at) else "",
 )  # fmt: skip
+@cause(
+    "garbage collector", "python", AHEAD, "Python's garbage collector runs between two steps",
+    "Leave it out: JAX frees an array as soon as nothing refers to it, also without the collector. Objects "
+    "that refer to each other in circles wait for the collector: call it once in a while, as after an epoch.",
+)  # fmt: skip
 def find_python_work(analysis: Analysis) -> Iterator[Finding]:
     """Find the reader's Python code between two steps, which delays the dispatch of the next step."""
     idle = analysis.idle_at(lambda s: s.kind == BETWEEN, itself=True)
     idle = {at: s for at, s in idle.items() if not loop_body.element_read(at)}  # `find_waits` covers these
     reason = "devices have done all steps that were dispatched, and are idle while Python runs here"
-    for finding in findings_by_function("python", idle, reason):
+    collecting = {at: s for at, s in idle.items() if "gc.collect(" in at.source}
+    for at, seconds in collecting.items():
+        collected = "devices are idle while gc.collect() looks at all objects of the program"
+        yield Finding("garbage collector", at, seconds, collected, "gc.collect")
+    others = {at: s for at, s in idle.items() if at not in collecting}
+    for finding in findings_by_function("python", others, reason):
         yield replace(finding, reason=reason + describe_longest_inside(analysis, BETWEEN, finding.at))
 
 
@@ -227,7 +239,6 @@ OFTEN = 20  # calls of one operation in the windows; fewer belong to the program
 SLOW = 1.5  # ratio of waits for data to computing from which on one thread that reads ahead is not enough
 COPIED = 1 << 20  # bytes per call that are large
 _NEEDLESS = ("block_until_ready", "effects_barrier")
-LARGE_ARRAYS = "large arrays"  # `argument` of a wait for large arrays
 _FROM_THREAD = re.compile(r"\.(get|get_nowait|result)\(")  # of a queue or of a future
 
 
@@ -235,8 +246,6 @@ def _wait_form(finding: Finding) -> str:
     """Return the form of advice that fits a wait's call, the arrays that come, and its statement."""
     if finding.name in _NEEDLESS:
         return "needless"
-    if finding.argument:
-        return "large"
     if loop_body.comes_back(finding.at):
         return "next turn"
     if isinstance(statements.innermost(finding.at, ast.stmt), ast.Return):
@@ -302,8 +311,24 @@ def find_waits(analysis: Analysis) -> Iterator[Finding]:
                 f"{line.total_s / line.count * 1e3:.2g} ms each, "
                 "and the device is idle until the next call comes"
             )
-            large = LARGE_ARRAYS if line.nbytes >= COPIED * line.count else ""
-            yield Finding(cause, line.at, line.lost_s, reason, line.kind, argument=large)
+            if others := _beside(analysis, line):
+                reason += f"; {others} in the same loop would wait in its place, so change them together"
+            large = line.nbytes >= COPIED * line.count and line.kind not in _NEEDLESS
+            yield Finding(cause, line.at, line.lost_s, reason, line.kind, form="large" if large else "")
+
+
+def _beside(analysis: Analysis, line: WaitingLine) -> str:
+    """Return a phrase for the other lines that wait as often in the same loop; "" for none."""
+    loop = statements.innermost(line.at, loop_body.LOOP)
+    others = sorted(
+        x.at.line
+        for x in analysis.lines
+        if x.at != line.at and loop is not None and 2 * x.count >= line.count
+        and x.at.file == line.at.file and statements.innermost(x.at, loop_body.LOOP) is loop
+    )  # fmt: skip
+    if not others:
+        return ""
+    return f"line {others[0]}" if len(others) == 1 else f"lines {format_list([str(n) for n in others])}"
 
 
 def _element_reads(analysis: Analysis, line: WaitingLine, array: str) -> Finding:
@@ -353,13 +378,12 @@ def _function(at: Place) -> tuple[str, str]:
             "        x = batch    # then the step with x"
         ),
     },
-    choose=lambda f: "slow" if f.argument else "",
 )  # fmt: skip
 def find_data_waits(analysis: Analysis) -> Iterator[Finding]:
     """Find lines that wait for the next batch while devices are idle.
 
     One thread that reads ahead can save at most the time in which devices compute. If the waits are longer,
-    `argument` says that reading itself must become faster.
+    reading itself must become faster.
     """
     reason = "devices are idle while this line waits for the next batch"
     idle = analysis.idle_at(lambda s: s.kind == DATA)
@@ -368,8 +392,11 @@ def find_data_waits(analysis: Analysis) -> Iterator[Finding]:
         if finding.seconds > SLOW * analysis.computing_s:
             computing = format_quantity(analysis.computing_s, "s")
             slow = f"; they compute for only {computing}, and one thread that reads ahead saves no more"
-        argument = "slower than the steps" if slow or _FROM_THREAD.search(inside) else ""
-        yield replace(finding, reason=reason + inside + slow, argument=argument)
+        if slow or _FROM_THREAD.search(inside):
+            yield replace(finding, reason=reason + inside + slow, form="slow")
+        else:
+            saved_s = min(finding.seconds, analysis.computing_s)
+            yield replace(finding, reason=reason + inside, seconds=saved_s)
 
 
 @cause(

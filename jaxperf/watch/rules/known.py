@@ -26,6 +26,7 @@ LARGE_FACTOR = 10  # from which on the whole program is slow, where no window sa
     "known fault", "version", VERSIONS,
     "the installed version of JAX has a fault that this program meets",
     "Take another version.",
+    confidence="bound",
     forms={fault.issue: _way_out(fault) for fault in FAULTS if fault.pattern},
     choose=lambda f: f.argument,  # the issue
 )  # fmt: skip

@@ -63,10 +63,12 @@ _HIGHEST = re.compile(r"operand_precision\W+\[?\W*highest", re.IGNORECASE)
 @cause(
     "float64", "float64", PRECISION, "float32 becomes float64",
     "Give the other operand the type of the data, as with .astype(np.float32).",
+    confidence="bound",
 )  # fmt: skip
 @cause(
     "all float64", "float64", PRECISION, "a program computes in float64",
     'If float32 is enough, make {argument} and all else that {name} gets .astype("float32").',
+    confidence="bound",
     forms={
         "call": "If float32 is enough, give {name} arrays of that type, or leave jax_enable_x64 off.",
     },
@@ -350,6 +352,7 @@ UNEQUAL = 1.3  # the most work on one device over the mean
     "donation", "memory", MEMORY, "an argument is copied that the result replaces",
     "Where {name} is jitted, give jax.jit donate_argnums or donate_argnames of the argument that the result "
     "replaces.",
+    confidence="bound",
     forms={
         "arguments": "Jit {name} with {argument}: the result then takes the memory of what it replaces.",
     },
@@ -400,6 +403,7 @@ def _changes_part(at: Place) -> bool:
 @cause(
     "module state", "python", MEMORY, "nnx.jit copies the state of a module in each call",
     "Jit {name} with {argument}: the module needs its old arrays no more, once it has the new ones.",
+    confidence="bound",
 )  # fmt: skip
 def find_module_state(analysis: Analysis) -> Iterator[Finding]:
     """Find programs of `nnx.jit` without donation: they return copies of all arrays of their modules."""
@@ -453,6 +457,7 @@ def find_unrolled_loops(analysis: Analysis) -> Iterator[Finding]:
     "constant", "memory", SYMBOLIC, "a large array is compiled into a program",
     "Put {argument} on the device once, with jax.device_put, and pass it to {name}, which only refers to "
     "it, as an argument. What {name} computes from it alone, compute once, and pass that.",
+    confidence="bound",
 )  # fmt: skip
 def find_constants(analysis: Analysis) -> Iterator[Finding]:
     """Find programs that contain large arrays as constants because their functions capture them."""
@@ -563,6 +568,7 @@ def find_callbacks(analysis: Analysis) -> Iterator[Finding]:
 @cause(
     "on the cpu", "program", COMMITTED, "a program runs on the CPU beside an accelerator",
     "Leave out device=cpu and jax.default_device, and give {name} arrays on the accelerator.",
+    confidence="bound",
 )  # fmt: skip
 def find_cpu_programs(analysis: Analysis) -> Iterator[Finding]:
     """Find programs that run on the CPU although there is an accelerator."""
@@ -579,6 +585,7 @@ def find_cpu_programs(analysis: Analysis) -> Iterator[Finding]:
     "shards", "program", DATA_PARALLEL, "one device gets more work than the others",
     'Give all devices equal shares: jax.device_put(x, NamedSharding(mesh, P("data"))) over a jax.make_mesh '
     "of all of them.",
+    confidence="bound",
 )  # fmt: skip
 def find_unequal_shards(analysis: Analysis) -> Iterator[Finding]:
     """Find functions that were compiled with more work for one device than for the others."""

@@ -16,6 +16,7 @@ from jaxperf.errors import JaxperfError
 from jaxperf.watch.observe.sampler import IMPORT
 from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.report.analysis import Analysis
+from jaxperf.watch.rules.libraries import change_of_call, library_of_file
 from jaxperf.watch.source import statements
 
 LEAST_SHARE = 0.05  # share of the run without imports that a finding must save
@@ -56,6 +57,8 @@ class Finding:
       memory_bytes: what a change would free; 0 if it frees no memory.
       argument: the {argument} of the advice, such as "rate", "argument 2" or an option of `jit`.
       static: parameters that `jit` must take as static arguments.
+      form: which of the cause's changes fits, by name, or the library whose words fit; "" if the cause
+        chooses by the line.
     """
 
     cause: str
@@ -66,14 +69,15 @@ class Finding:
     memory_bytes: int = 0
     argument: str = ""
     static: tuple[str, ...] = ()
+    form: str = ""
 
 
 @dataclass(frozen=True)
 class Cause:
     """One entry of the table.
 
-    A change is a template for {name}, {argument}, {wrapper}, {decorator} and {environment_name}. Below
-    its first line comes an example: complete code that shows such a change.
+    A change is a template for what `advice_for` fills in, such as {name} and {argument}. Below its first
+    line comes an example: complete code that shows such a change.
 
     Attributes:
       name: its key: in findings, in the gallery and in the JSON of a report.
@@ -81,6 +85,8 @@ class Cause:
       section: the section of the chapter that explains it.
       title: the cause in the user's words.
       usual: what to change, if `choose` names no other form.
+      confidence: how its seconds are known: "measured" where they were timed, "estimated" where windows of
+        the profiler stand for the whole run, "bound" where a change may save much less.
       forms: other changes, by name.
       choose: returns the name of the form that fits a finding's statement and argument; "" for the usual one.
     """
@@ -90,6 +96,7 @@ class Cause:
     section: str
     title: str
     usual: str
+    confidence: str
     forms: Mapping[str, str] = field(default_factory=dict)
     choose: Callable[[Finding], str] = lambda finding: ""
 
@@ -117,13 +124,15 @@ def cause(
     title: str,
     usual: str,
     *,
+    confidence: str = "",
     forms: Mapping[str, str] = MappingProxyType({}),
     choose: Callable[[Finding], str] = lambda finding: "",
 ) -> Callable[[Finder], Finder]:
     """Enter a cause, and the function that finds it, into the table; see `Cause`."""
 
     def enter(finder: Finder) -> Finder:
-        CAUSES[name] = Cause(name, kind, section, title, usual, forms, choose)
+        known = confidence or ("measured" if kind == "retrace" else "estimated")
+        CAUSES[name] = Cause(name, kind, section, title, usual, known, forms, choose)
         if finder not in RULES:
             RULES.append(finder)
         return finder
@@ -144,7 +153,8 @@ def find_causes(analysis: Analysis) -> list[Finding]:
 
 def _find(analysis: Analysis) -> list[Finding]:
     r = analysis.record
-    least_s = max(LEAST_S, LEAST_SHARE * (r.wall_s - analysis.front_s[IMPORT]))
+    run_s = r.wall_s - analysis.front_s[IMPORT]
+    least_s = max(LEAST_S, LEAST_SHARE * run_s)
     found: list[Finding] = []
     for finder in RULES:
         what = f"findings ({finder.__name__})"
@@ -152,7 +162,7 @@ def _find(analysis: Analysis) -> list[Finding]:
     settled = {cause for setting in r.settings for cause in EXPLAINS.get(setting, ())}
     candidates = _together(_worst(f for f in found if f.cause not in settled))
     findings = [f for f in candidates if f.seconds >= least_s or f.memory_bytes >= LARGE]
-    findings = [replace(f, seconds=min(f.seconds, r.wall_s)) for f in findings]
+    findings = [replace(f, seconds=min(f.seconds, run_s)) for f in findings]
     return sorted(findings, key=lambda f: (-f.seconds, f.at))
 
 
@@ -169,46 +179,59 @@ def _worst(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def _together(findings: list[Finding]) -> list[Finding]:
-    """Return one finding for operations outside jit that one change compiles, and dispatches, as one."""
-    compiling = {f.at: f for f in findings if f.cause == "eager recompiles"}
-    both = {f.at for f in findings if f.cause == "eager"} & {*compiling}
-    return [
-        replace(
-            f, seconds=f.seconds + compiling[f.at].seconds, reason=f"{f.reason}; {compiling[f.at].reason}"
+    """Return one finding for operations outside jit that one change compiles, and dispatches, as one.
+
+    That is those of one line, and those inside a function that is to be jitted as a whole.
+    """
+    compiling = [f for f in findings if f.cause == "eager recompiles"]
+    left: list[Finding] = []
+    for finding in findings:
+        same = [f for f in compiling if finding.cause == "eager" and _contains(finding.at, f.at)]
+        seconds = finding.seconds + sum(f.seconds for f in same)
+        left.append(
+            replace(finding, seconds=seconds, reason="; ".join([finding.reason, *(f.reason for f in same)]))
         )
-        if f.cause == "eager" and f.at in both
-        else f
-        for f in findings
-        if not (f.cause == "eager recompiles" and f.at in both)
-    ]
+        compiling = [f for f in compiling if f not in same]
+    return [f for f in left if f.cause != "eager recompiles" or f in compiling]
+
+
+def _contains(outer: Place, inner: Place) -> bool:
+    """Return whether a line is the other one, or the `def` of the function that contains it."""
+    functions = statements.enclosing_nodes(inner, statements.FUNCTION) if outer.file == inner.file else ()
+    return outer == inner or any(function.lineno == outer.line for function in functions)
 
 
 _OTHER = Cause(
     "other", "retrace", TRACED_AGAIN, "it was traced again",
-    "Keep what the reason names the same on every call.",
+    "Keep what the reason names the same on every call.", "measured",
 )  # fmt: skip
 
 
 def advice_for(finding: Finding) -> Advice:
     """Return the advice for a finding, with its own names filled in."""
     cause, name = CAUSES.get(finding.cause, _OTHER), finding.name.removeprefix("jit_")
-    template, _, example = cause.forms.get(cause.choose(finding), cause.usual).partition("\n")
+    form = finding.form or cause.choose(finding)
+    words = change_of_call(form, name) or cause.forms.get(form, cause.usual)
+    template, _, example = words.partition("\n")
+    library = library_of_file(finding.at.file)
     change = template.format(
         name=name,
         environment_name=name.upper(),
         argument=_argument(finding),
         wrapper=statements.jit_wrapper(finding.at.file, name),
-        decorator=_decorator(finding.static),
+        decorator=_decorator(library.jit, finding.static),
+        made=library.makes.format(name=name),
+        steps=library.steps,
     )
     return Advice(cause.title, change, cause.section, example)
 
 
-def _decorator(static: tuple[str, ...]) -> str:
-    """Return the decorator that jits a function with these static arguments."""
-    if not static:
-        return "@jax.jit"
+def _decorator(jit: str, static: tuple[str, ...]) -> str:
+    """Return the decorator that jits a function with these static arguments, which Equinox finds itself."""
+    if not static or jit == "eqx.filter_jit":
+        return f"@{jit}"
     names = ", ".join(f'"{name}"' for name in static)
-    return f"@functools.partial(jax.jit, static_argnames=({names},))"
+    return f"@functools.partial({jit}, static_argnames=({names},))"
 
 
 def _argument(finding: Finding) -> str:
@@ -238,6 +261,11 @@ def parse_kinds(text: str) -> frozenset[str]:
 def kind_of(finding: Finding) -> str:
     """Return the kind of a finding."""
     return CAUSES.get(finding.cause, _OTHER).kind
+
+
+def confidence_of(finding: Finding) -> str:
+    """Return how the seconds of a finding are known: "measured", "estimated" or "bound"."""
+    return CAUSES.get(finding.cause, _OTHER).confidence
 
 
 def failures(findings: Collection[Finding], wanted: Collection[str]) -> Iterator[str]:

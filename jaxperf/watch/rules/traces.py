@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import itertools
 import re
+import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -22,7 +23,7 @@ from jaxperf.watch.observe.frame_arguments import (
 from jaxperf.watch.observe.sampler import DISPATCH, EAGER
 from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.report.analysis import Analysis
-from jaxperf.watch.rules.eager import outermost
+from jaxperf.watch.rules.eager import WAYS, outermost, way_to_jit
 from jaxperf.watch.rules.table import (
     ASYNCHRONOUS,
     EXPLAINS,
@@ -57,6 +58,7 @@ EXPLAINS |= dict.fromkeys(_READS, ("wait", *_ONE_BY_ONE, *_DONATIONS))
     "debug setting", "debug", ASYNCHRONOUS, "a debug setting of JAX is on",
     "{name} is on, perhaps by {environment_name} in the environment; leave it on only while you look for a "
     "mistake.",
+    confidence="bound",
     forms={
         "line": "Leave it on only while you look for the mistake that it finds.",
     },
@@ -137,6 +139,11 @@ _HABITS = ("new function", "static value", "shape", "structure")
 SMALL_S = 0.2  # seconds that one program in place of many small ones must save
 SMALL_PROGRAMS = 10  # at a line outside jit that are worth one program
 _WEAK = ("structure", "shape", "dtype")  # reasons that JAX gives, though the types occurred before
+_ARRAY = re.compile(r"\w+\[[\d,]*\]")
+_CLASS = re.compile(r"<class '([\w.<>]+)'>")
+_STATIC_FIELDS = re.compile(r"<class '[\w.<>]*?(\w+)'> with pytree metadata (.*)", re.S)
+_OF_EQUINOX = re.compile(r"dynamic_(?:no)?donate\['(\w+)'\]\[(\d+)\]")  # of `eqx.filter_jit`
+_IN_TREE = re.compile(r"jax\.tree\.leaves\((.+)\)\[\d+\]|(\w+|argument \d+)[.\[].*")
 
 
 @cause(
@@ -156,6 +163,7 @@ _WEAK = ("structure", "shape", "dtype")  # reasons that JAX gives, though the ty
     "import numpy as np\n"
     "x = np.ones(300, np.float32)\n"
     "x = np.pad(x, (0, (1 << (len(x) - 1).bit_length()) - len(x)))    # 512: few sizes, not many",
+    confidence="bound",
 )  # fmt: skip
 @cause(
     "partial batch", "retrace", TRACED_AGAIN, "the last batch is smaller and compiles a second program",
@@ -186,6 +194,14 @@ _WEAK = ("structure", "shape", "dtype")  # reasons that JAX gives, though the ty
     "weak type", "retrace", TRACED_AGAIN, "a Python number becomes an array after the first call",
     "Begin with an array of a dtype, before the first call of {name}: jnp.float32(0.1) in place of 0.1, "
     "jnp.full(n, 0.1, jnp.float32) in place of jnp.full(n, 0.1).",
+    forms={
+        "tree": (
+            "Give the numbers in {argument} a dtype where they are made: jnp.float32(0.1) in place of 0.1, "
+            "jnp.full(n, 0.1, jnp.float32) in place of jnp.full(n, 0.1). If a library makes them, convert "
+            "all once, before the first call of {name}: {argument} = jax.tree.map(lambda x: jnp.asarray(x, "
+            "x.dtype) if isinstance(x, jax.Array) else x, {argument})."
+        ),
+    },
 )  # fmt: skip
 @cause(
     "structure", "retrace", TRACED_AGAIN, "an argument's structure varies",
@@ -211,8 +227,11 @@ def find_retraces(analysis: Analysis) -> Iterator[Finding]:
             known.add(way)
             types.add(_call(c))
         again["new function"] = _needless(group, again["new function"])
-        if again["static value"] and _decides_form(analysis, group):
-            del again["static value"]
+        again["structure"] = [c for c in again["structure"] if not all(map(_of_another_class, c.changes))]
+        for kind in ("static value", "new function"):  # a captured number may be a size, too
+            alike = kind == "static value" or len(set(map(_call, group))) == 1
+            if again[kind] and alike and _decides_form(analysis, group):
+                del again[kind]
         for kind, repeats in ((kind, repeats) for kind, repeats in again.items() if repeats):
             if kind not in _HABITS or _habit(repeats) or (kind == "shape" and _partial_batch(repeats)):
                 finding = _retrace(kind, group[0], repeats)
@@ -232,13 +251,25 @@ def _usual_line(compiled: Iterable[Compiled]) -> Place:
 
 
 def _needless(group: list[Compiled], repeats: list[Compiled]) -> list[Compiled]:
-    """Return repeats whose argument types occurred before, so that one function object would be enough."""
-    known, needless = {_call(group[0])}, []
+    """Return repeats for which one function object would be enough.
+
+    Their argument types occurred before, and with the same functions and texts in the closure: an argument
+    can take the place of a captured array or number only.
+    """
+    known, needless = {_program(group[0])}, []
     for c in group[1:]:
-        if c in repeats and (_call(c) in known or not c.signature):
+        if c in repeats and (_program(c) in known or not c.signature):
             needless.append(c)
-        known.add(_call(c))
+        known.add(_program(c))
     return needless
+
+
+def _program(c: Compiled) -> tuple[object, ...]:
+    """Return what decides a function's program besides its code: argument types, and what jit cannot take."""
+    captured = [(name, _plain_value(value)) for name, value in c.closure.items()]
+    return _call(c), tuple(
+        (n, v) for n, v in captured if not _NUMBER.fullmatch(v) and not _ARRAY.fullmatch(v)
+    )
 
 
 def _decides_form(analysis: Analysis, group: list[Compiled]) -> bool:
@@ -283,6 +314,12 @@ def _kind(c: Compiled) -> str:
     return next((kind for kind in order if kind in kinds), "new function")
 
 
+def _of_another_class(change: Change) -> bool:
+    """Return whether another class of the program or of a library makes another structure, as of a model."""
+    classes = (_CLASS.fullmatch(text) for text in (change.before, change.now))
+    return all(c and "." in c[1] and not c[1].startswith("builtins.") for c in classes)
+
+
 def _habit(repeats: list[Compiled]) -> bool:
     """Return whether one line has enough repeats; each of several lines may have one of its own."""
     return Counter(c.at for c in repeats).most_common(1)[0][1] >= REPEATS - 1
@@ -292,6 +329,12 @@ def _retrace(kind: str, first: Compiled, repeats: list[Compiled]) -> Finding:
     at, seconds = _usual_line(repeats), together_s(repeats)
     changes = [change for c in repeats for change in c.changes if change.kind == kind]
     times = f"{first.called} was traced {len(repeats) + 1} times, {seconds:.2g} s for the repeats"
+    if kind == "structure" and (owner := _new_static_fields(changes)):
+        reason = (
+            f"{times}: static fields of {owner} are other objects each time, and are compared by identity"
+        )
+        part = "optimizer (tx)" if "Gradient" in changes[0].now else "objects in static fields"
+        return Finding("static part", at, seconds, reason, owner, argument=part)
     if kind == "static value" and all(map(_another_object, changes)):
         if differs := differing_part(changes[0].before, changes[0].now):
             made = statements.made_at(at, differs.owner)
@@ -309,13 +352,34 @@ def _retrace(kind: str, first: Compiled, repeats: list[Compiled]) -> Finding:
         if names:
             reason += f", and {'; '.join(names.values())}"
         return Finding(kind, at, seconds, reason, first.called, argument=", ".join(names))
+    changes = [replace(change, what=_readable(change.what, at, first.called)) for change in changes]
     descriptions = list(dict.fromkeys(map(str, changes)))
     shown = "; ".join(descriptions[:2]) + (
         f"; and {len(descriptions) - 2} more" if len(descriptions) > 2 else ""
     )
     reason = shown if kind == "other" else f"{kind} of {shown}"
     cause = "partial batch" if kind == "shape" and _partial_batch(repeats) else kind
-    return Finding(cause, at, seconds, f"{times}: {reason}", first.called, argument=changes[0].what)
+    what, form = changes[0].what, ""
+    if kind == "weak type" and (tree := _IN_TREE.fullmatch(what)):
+        what, form = tree[1] or statements.variable_passed(at, first.called, tree[2]), "tree"
+    return Finding(cause, at, seconds, f"{times}: {reason}", first.called, argument=what, form=form)
+
+
+def _new_static_fields(changes: list[Change]) -> str:
+    """Return the class whose static fields are new objects that print the same; "" for anything else."""
+    pairs = [(_STATIC_FIELDS.match(c.before), _STATIC_FIELDS.match(c.now)) for c in changes]
+    same = [b[1] for a, b in pairs if a and b and _plain_value(a[2]) == _plain_value(b[2])]
+    return same[0] if same and len(same) == len(pairs) else ""
+
+
+def _readable(what: str, at: Place, called: str) -> str:
+    """Return the name of an argument's leaf in the user's words, where Equinox gives it its own."""
+    if not (leaf := _OF_EQUINOX.match(what)):
+        return what
+    if leaf[1] == "first":
+        return f"jax.tree.leaves({statements.variable_passed(at, called, 'argument 0')})[{leaf[2]}]"
+    owner = "the arguments behind the first" if leaf[1] == "rest" else "the function itself"
+    return f"leaf {leaf[2]} of {owner}"
 
 
 def _closed_over(traces: list[Compiled]) -> dict[str, str]:
@@ -399,6 +463,7 @@ def find_cleared_caches(analysis: Analysis) -> Iterator[Finding]:
     "{argument} jits a new function each time. Make one call of it serve all cases (such as jax.vmap over "
     "what varies), if it allows that; a compile cache on disk keeps its programs from the second start on: "
     'jax.config.update("jax_compilation_cache_dir", FOLDER).',
+    confidence="bound",
     forms={
         "wrap": (
             "Call {argument} inside a function of yours under jax.jit, made once: within one program, the "
@@ -428,36 +493,17 @@ def find_library_functions(analysis: Analysis) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _eager_recompiles_form(finding: Finding) -> str:
-    """Return the form of advice that fits what the line calls, and the function around it."""
-    if finding.argument:
-        return finding.argument.partition(" ")[0]
-    function = statements.innermost(finding.at, statements.FUNCTION)
-    return "" if function and finding.name == function.name != "main" else "module"
-
-
 @cause(
     "eager recompiles", "retrace", PERFORMANCE, "operations outside of jit compile one by one",
-    "Jit {name} as a whole: {decorator} above it; what varies is an argument, unless it is a size.",
-    forms={
-        "init": "Make jax.jit({name}) once, and call that here: one program in place of many small ones.",
-        "library": (
-            "Call {name} inside a function of yours under jax.jit, made once, if the library allows it "
-            "there (nothing that prints, and no progress bar). Otherwise a compile cache on disk keeps the "
-            'programs from the second start on: jax.config.update("jax_compilation_cache_dir", FOLDER).'
-        ),
-        "module": (
-            "Put what this line computes into a function of arrays, and jit that; sizes are static "
-            "arguments."
-        ),
-    },
-    choose=_eager_recompiles_form,
+    "Put what this line computes into a function of arrays, and jit that; sizes are static arguments.",
+    forms=WAYS,
 )  # fmt: skip
 @cause(
     "eager shapes", "retrace", TRACED_AGAIN, "an operation outside of jit compiles for each shape",
     "Jit would compile for each shape just the same. Write into an array of the final size with .at[i].set; "
     "or pad to a few sizes and mask the rest; or, in place of x[mask], keep all elements with "
     "jnp.where(mask, x, 0); or use NumPy for what varies on the host.",
+    confidence="bound",
 )  # fmt: skip
 @cause(
     "new body", "retrace", TRACED_AGAIN, "a loop outside of jit gets a new body in each call",
@@ -486,7 +532,8 @@ def find_eager_recompiles(analysis: Analysis) -> Iterator[Finding]:
         if cause == "eager recompiles" and (len(compiled) >= SMALL_PROGRAMS or times >= 2 * REPEATS):
             finding = _one_by_one(at, compiled, each_s)
             if finding.seconds >= SMALL_S:
-                yield replace(finding, static=analysis.static_parameters(at.file, finding.name))
+                through = Counter(c.through for c in compiled).most_common(1)[0][0]
+                yield way_to_jit(finding, analysis, through)
         elif cause != "eager recompiles" and times >= 2 * REPEATS:
             seconds = together_s(compiled)
             reason = f"{name}, outside of jit, was compiled {times} times here, for {EAGER_CAUSES[cause]}"
@@ -502,17 +549,8 @@ def _one_by_one(at: Place, compiled: list[Compiled], each_s: float) -> Finding:
         f"each operation outside of jit and each shape; the dearest is {dearest[0].name}, "
         f"{together_s(dearest):.2g} s"
     )
-    called = statements.outermost_call(at)
-    through = Counter(c.through for c in compiled).most_common(1)[0][0]
-    form, name = "", at.function
-    if statements.is_definition(at):
-        called = ""
-    if init := statements.init_call(at):
-        form, name = "init", init + statements.static_options(at, init)
-    elif called and through not in ("", "jax", "numpy", "jaxlib"):
-        form, name = "library", called
     saved_s = min(seconds, together_s(compiled)) - each_s
-    return Finding("eager recompiles", at, max(0.0, saved_s), reason, name, argument=form)
+    return Finding("eager recompiles", at, max(0.0, saved_s), reason, at.function)
 
 
 def _is_operation(c: Compiled) -> bool:
@@ -544,8 +582,9 @@ def find_iterated_arrays(analysis: Analysis) -> Iterator[Finding]:
     """Find loops and comprehensions over arrays, which compile a program that takes them apart."""
     apart = (c for c in analysis.record.compiled if _is_operation(c) and _takes_apart(c))
     for at, compiled in group_by(apart, lambda c: c.at).items():
-        reads = [w for w in analysis.waits if w.at == at]
-        seconds = together_s(compiled) + sum(w.end - w.start for w in reads)
+        # a few reads wait for the array itself, which one copy waits for, too
+        reads = [w.end - w.start for w in analysis.waits if w.at == at]
+        seconds = together_s(compiled) + len(reads) * statistics.median(reads or [0.0])
         name = statements.iterated(at)
         reason = (
             f"{name} is taken apart by a program of its own, compiled {len(compiled)} times in "

@@ -20,17 +20,8 @@ from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.source import statements
 
 _STORING = {
-    "add",
-    "append",
-    "appendleft",
-    "extend",
-    "insert",
-    "put",
-    "put_nowait",
-    "setdefault",
-    "submit",
-    "update",
-}
+    "add", "append", "appendleft", "extend", "insert", "put", "put_nowait", "setdefault", "submit", "update",
+}  # fmt: skip
 _OF_A_TYPE = {"shape", "dtype", "ndim", "size", "sharding"}  # attributes of an array that are not arrays
 
 
@@ -83,33 +74,17 @@ def donating_option(arguments: Collection[str]) -> str:
 def _replaced(at: Place) -> set[str]:
     """Return the variables ("w", "self.w") that a statement passes to a call and then assigns."""
     for node in statements.enclosing_nodes(at, ast.Assign):
-        assigned = {name for target in node.targets for name in _assigned(target)}
-        calls = statements.calls_in(node.value)
-        return assigned & {name for call in calls for a in call.args for name in _names(a, ast.Load)}
+        passed = _reads(*(a for call in statements.calls_in(node.value) for a in call.args))
+        return {
+            name for name in _targets(*node.targets) if any(f"{p}.".startswith(f"{name}.") for p in passed)
+        }
     return set()
 
 
-def _assigned(target: ast.expr) -> Iterator[str]:
-    """Yield the variables that an assignment changes, fully or in part."""
-    match target:
-        case ast.Tuple(elts=parts) | ast.List(elts=parts):
-            for part in parts:
-                yield from _assigned(part)
-        case ast.Starred(value=inner) | ast.Subscript(value=inner):
-            yield from _assigned(inner)
-        case _:
-            yield ast.unparse(target)
-
-
-def _names(node: ast.AST, context: Any) -> Iterator[str]:
-    """Return the variables in an expression, including "self" of "self.w".
-
-    Args:
-      node: the expression.
-      context: `ast.Load` for variables that are read, `ast.Store` for those that are assigned.
-    """
-    variables = (n for n in ast.walk(node) if isinstance(n, ast.Name | ast.Attribute))
-    return (ast.unparse(n) for n in variables if isinstance(n.ctx, context))
+def _uses(nodes: Iterable[ast.AST], name: str, context: type[ast.expr_context]) -> bool:
+    """Return whether any of some nodes is a variable that is read (`ast.Load`) or assigned (`ast.Store`)."""
+    variables = (n for n in nodes if isinstance(n, ast.Name | ast.Attribute))
+    return any(isinstance(n.ctx, context) and _dotted_name(n) == name for n in variables)
 
 
 def _inside(node: ast.AST, *, all_functions: bool) -> Iterator[ast.AST]:
@@ -131,7 +106,7 @@ def _keeps(node: ast.AST, name: str, scope: ast.AST) -> bool:
         ):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             shared = {*_shared(value)}
-            if name in {n for target in targets for n in _assigned(target)}:  # as in `w = start`
+            if name in _targets(*targets):  # as in `w = start`
                 return any(n != name and _is_read_again(n, node, scope) for n in shared)
         case ast.Expr(value=ast.Call(func=ast.Attribute(attr=method), args=args)) if method in _STORING:
             shared = {n for argument in args for n in _shared(argument)}
@@ -163,10 +138,10 @@ def _is_read_again(name: str, statement: ast.stmt, scope: ast.AST) -> bool:
     """Return whether another statement reads a variable, or this one does in the next iteration."""
     inside = {id(n) for n in ast.walk(statement)}
     others = [n for n in ast.walk(scope) if id(n) not in inside]
-    if any(name in _names(n, ast.Load) for n in others if isinstance(n, ast.Name | ast.Attribute)):
+    if _uses(others, name, ast.Load):
         return True
     loops = [n for n in others if isinstance(n, LOOP) and any(m is statement for m in ast.walk(n))]
-    return any(name not in _names(loop, ast.Store) for loop in loops)
+    return any(not _uses(ast.walk(loop), name, ast.Store) for loop in loops)
 
 
 def _caller_reads(callers: tuple[Place, ...], function: Any, name: str) -> bool:
@@ -263,8 +238,8 @@ def stepping_loop(at: Place, steps: Collection[Place]) -> ast.stmt | None:
 
 def comes_back(at: Place) -> bool:
     """Return whether what a statement assigns affects what it reads in the next iteration of its loop."""
-    loop, statement = statements.innermost(at, LOOP), statements.innermost(at, ast.stmt)
-    if loop is None or loop is statement:
+    loop, statement = _in_loop(at)
+    if loop is None:
         return False
     flow = _flow(statement)
     return _share(flow.reads, _reached(flow.writes, _flows(at.file, loop)) - flow.writes)
@@ -272,18 +247,24 @@ def comes_back(at: Place) -> bool:
 
 def decides(at: Place) -> bool:
     """Return whether a condition in the same loop depends on what a statement assigns."""
-    loop, statement = statements.innermost(at, LOOP), statements.innermost(at, ast.stmt)
-    if loop is None or loop is statement:
+    loop, statement = _in_loop(at)
+    if loop is None:
         return False
     made = _reached(_flow(statement).writes, _flows(at.file, loop))
     tests = (node.test for node in ast.walk(loop) if isinstance(node, ast.If | ast.While | ast.IfExp))
     return any(_share(_reads(test), made) for test in tests)
 
 
+def _in_loop(at: Place) -> tuple[Any, Any]:
+    """Return the loop around a statement, and the statement; None for both if it is in none."""
+    loop, statement = statements.innermost(at, LOOP), statements.innermost(at, ast.stmt)
+    return (None, None) if loop is None or loop is statement else (loop, statement)
+
+
 def element_read(at: Place) -> str:
     """Return the array of which each iteration reads one element, as `float(x[i])` does; "" for none."""
-    loop, statement = statements.innermost(at, LOOP), statements.innermost(at, ast.stmt)
-    if loop is None or loop is statement:
+    loop, statement = _in_loop(at)
+    if loop is None:
         return ""
     changed = _writes(f for f in _flows(at.file, loop) if f.node is not loop)
     for call in statements.calls_in(statement):

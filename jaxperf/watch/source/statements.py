@@ -223,6 +223,66 @@ def init_call(at: Place) -> str:
     return match[1] if match and not defines and "jit(" not in at.source else ""
 
 
+@functools.cache
+def imports(file: str) -> frozenset[str]:
+    """Return the modules that a file imports, also with the names that it imports from them: "flax.nnx"."""
+    names: set[str] = set()
+    for node in ast.walk(syntax_tree(file)):
+        if isinstance(node, ast.Import):
+            names.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names.update([node.module, *(f"{node.module}.{alias.name}" for alias in node.names)])
+    return frozenset(names)
+
+
+def is_module(at: Place) -> bool:
+    """Return whether a line is in a class of which objects are modules, as `class Net(nnx.Module)` says."""
+    classes = {n.name: n for n in ast.walk(syntax_tree(at.file)) if isinstance(n, ast.ClassDef)}
+    left, seen = [innermost(at, ast.ClassDef)], list[Any]()
+    while left:
+        node = left.pop()
+        if node is None or node in seen:
+            continue
+        seen.append(node)
+        bases = [last_name(base) for base in node.bases]
+        if "Module" in bases:
+            return True
+        left += [classes.get(base) for base in bases]
+    return False
+
+
+def made_module(at: Place) -> str:
+    """Return the class of the module that a statement makes, such as "Net" or "eqx.nn.MLP"; else ""."""
+    called = outermost_call(at)
+    name = called.rpartition(".")[2]
+    if not name[:1].isupper() or not {"flax.nnx", "equinox"} & imports(at.file):
+        return ""
+    classes = [n for n in ast.walk(syntax_tree(at.file)) if isinstance(n, ast.ClassDef) and n.name == name]
+    layer = called.startswith(("nnx.", "eqx.", "equinox.")) and name not in ("Rngs", "Optimizer")
+    return called if layer or any(is_module(at._replace(line=n.lineno)) for n in classes) else ""
+
+
+_STAYS = {"print", "open", "input", "savefig", "show", "append", "block_until_ready", "item", "tolist"}
+
+
+def only_computes(function: Any) -> bool:
+    """Return whether a function seems only to compute with its arguments, so that jit takes it."""
+    if function is None or function.name == "main" or not (function.args.args or function.args.kwonlyargs):
+        return False
+    inside = list(ast.walk(function))
+    called = {last_name(call.func) for call in inside if isinstance(call, ast.Call)}
+    effects = ast.With | ast.While | ast.Yield | ast.Global | ast.Nonlocal | ast.Import | ast.ImportFrom
+    return not called & _STAYS and not any(isinstance(node, effects) for node in inside)
+
+
+def literal_parameters(file: str, function: str) -> tuple[str, ...]:
+    """Return the parameters for which all calls in a file pass an integer, a text or a tuple of integers."""
+    names = _parameters(file, function)
+    calls = [call for call in calls_in(syntax_tree(file)) if last_name(call.func) == function]
+    passed = {name: [v for c in calls for v in _values_for(c, str(i), name)] for i, name in enumerate(names)}
+    return tuple(name for name, values in passed.items() if values and all(map(_is_size, values)))
+
+
 def static_options(at: Place, function: str) -> str:
     """Return ", static_argnums=(1,)" for the arguments of a call that are sizes in the source; else ""."""
     for call in calls_in(innermost(at, ast.stmt)):

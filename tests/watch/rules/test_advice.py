@@ -72,6 +72,27 @@ def test_every_cause_has_a_change_at_every_line(cause: str, file: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("cause", "line", "form", "change"),
+    [
+        ("wait", 13, "large", "compute on the device what the host needs"),
+        ("eager", 16, "method", "a function that takes the arrays"),  # self is no array
+        ("eager", 1, "function", "Jit step as a whole: @jax.jit above it"),
+        ("eager", 13, "init", "Make jax.jit(step) once"),
+        ("eager", 23, "generator", "this generator computes for each item"),
+        ("eager recompiles", 5, "library", "Call step inside a function of yours"),
+        ("eager recompiles", 5, "optax", "Move step into the jitted step"),
+        ("data", 4, "slow", "Reading takes longer than the steps"),
+        ("weak type", 5, "tree", "w = jax.tree.map(lambda x: jnp.asarray(x, x.dtype)"),
+    ],
+)
+def test_a_change_has_the_form_that_its_rule_chose(
+    cause: str, line: int, form: str, change: str, file: str
+) -> None:
+    finding = Finding(cause, Place(file, line, "<module>"), 1.0, "", "step", argument="w", form=form)
+    assert change in advice_for(finding).change
+
+
+@pytest.mark.parametrize(
     ("cause", "line", "argument", "change"),
     [
         ("transfer", 5, "argument 1", "Call jax.device_put(self.x) once"),
@@ -91,13 +112,8 @@ def test_every_cause_has_a_change_at_every_line(cause: str, file: str) -> None:
         ("wait", 20, "", "test every tenth turn"),  # jnp.where cannot change self
         ("callback", 22, "", "Leave it out where nobody reads it"),
         ("callback", 5, "", "Do the same with jnp or lax"),
-        ("eager", 23, "", "this generator computes for each item"),
         ("dispatch", 5, "", "jax.lax.scan if a step needs the one before"),
         ("constant", 5, "TABLE", "compute once, and pass that"),
-        ("wait", 13, "large arrays", "compute on the device what the host needs"),
-        ("eager", 16, "act", "a function that takes the arrays"),  # self is no array
-        ("eager", 1, "step", "@jax.jit above it"),
-        ("eager", 13, "model.init", "Make jax.jit(model.init) once"),
         ("donation", 5, "donate_argnums=0", "Jit step with donate_argnums=0"),
         ("donation", 5, "", "donate_argnums or donate_argnames"),
     ],

@@ -23,7 +23,7 @@ from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.observe.waits import Wait
 from jaxperf.watch.observe.windows import DeviceActivity
 from jaxperf.watch.report.analysis import Analysis, IntervalSet
-from jaxperf.watch.rules import advice_for, eager, idle, program_notes, programs, traces
+from jaxperf.watch.rules import advice_for, eager, idle, program_notes, programs, table, traces
 from jaxperf.watch.rules.table import Finding
 from jaxperf.watch.session import Record
 
@@ -41,6 +41,9 @@ def main():
         text = "".join(chr(t) for t in tokens)
         w = update(w, 3)
         more = [chr(t) for t in keys]
+
+def show(w):
+    print(w)
 
 state = model.init(key, x)
 """
@@ -181,26 +184,28 @@ def test_parameters_that_must_be_static_are_named(line: Callable[..., Place]) ->
     known = {(at.file, "loss"): {"width": {"8"}, "mode": {"'mean'", "'sum'"}, "rate": {"1", "2", "3"}}}
     static = Analysis(Record("a", 0.0, 1.0, parameters=known)).static_parameters(at.file, "loss")
     assert static == ("width", "mode")
-    change = advice_for(Finding("eager", at, 1.0, "", "loss", argument="loss", static=static)).change
+    change = advice_for(Finding("eager", at, 1.0, "", "loss", static=static, form="function")).change
     assert '@functools.partial(jax.jit, static_argnames=("width", "mode",)) above it' in change
 
 
 @pytest.mark.parametrize(
-    ("text", "form", "change"),
+    ("text", "through", "change"),
     [
-        ("state = model.init", "init", "jax.jit(model.init)"),
-        ("w = lib.fit", "library", "Call lib.fit inside a function of yours"),
-        ("w = update", "", "Put what this line computes into a function"),  # of main
-        ("def loss", "", "Jit loss as a whole"),
+        ("state = model.init", "flax", "jax.jit(model.init)"),
+        ("w = lib.fit", "fitlib", "Call lib.fit inside a function of yours"),
+        ("w = lib.fit", "optax", "Move lib.fit into the jitted step"),
+        ("w = update", "jax", "Put what this line computes into a function"),  # of main
+        ("    return w", "jax", "Jit loss as a whole: @jax.jit above it"),
+        ("print(w)", "jax", "Put what this line computes into a function"),  # jit would print once
     ],
 )
 def test_advice_on_small_programs_names_what_can_be_jitted(
-    text: str, form: str, change: str, line: Callable[..., Place]
+    text: str, through: str, change: str, line: Callable[..., Place]
 ) -> None:
-    at = line(text, "loss" if text.startswith("def") else "main")
-    through = "fitlib" if form == "library" else "jax"
-    finding = traces._one_by_one(at, [compiled(at, i, 0.1, through=through) for i in range(12)], 0.1)
-    assert finding.argument == form and change in advice_for(finding).change
+    at = line(text)
+    small = [compiled(at, i, 0.1, through=through) for i in range(12)]
+    (finding,) = traces.find_eager_recompiles(Analysis(Record("a", 0.0, 60.0, compiled=small)))
+    assert change in advice_for(finding).change
 
 
 def test_an_array_that_is_iterated_is_named(line: Callable[..., Place]) -> None:
@@ -346,3 +351,182 @@ def test_a_donated_argument_whose_memory_nothing_can_take_is_noted(function: Any
     record = observed(function, jnp.ones((600, 600)), jnp.ones(600), name=function.__name__)
     notes = list(program_notes._unusable(Analysis(record)))
     assert len(notes) == count and all("history is donated to narrowed" in note for note in notes)
+
+
+# more than one line, and more than one library
+
+
+MODULES = """\
+import equinox as eqx
+from flax import nnx
+
+class Block(nnx.Module):
+    def __init__(self, width, rngs):
+        self.linear = nnx.Linear(width, width, rngs=rngs)
+
+class Net(Block):
+    def __init__(self, rngs):
+        super().__init__(8, rngs)
+
+class Loader:
+    def __init__(self):
+        self.table = jnp.ones(3) * 2
+
+def forward(net, x, width, rate):
+    return net(x)[:width] * rate
+
+net = Net(nnx.Rngs(0))
+loader = Loader()
+mlp = eqx.nn.MLP(2, 2, 8, 2, key=key)
+for x in loader.table:
+    y = forward(net, x, 8, 0.1)
+    loss, score = float(y.sum()), 0
+    best = max(best, float(y.max()))
+"""
+
+
+@pytest.fixture
+def modules(tmp_path: Path) -> Callable[..., Place]:
+    """Return the place of a line of a program with modules by its text."""
+    path = tmp_path / "modules.py"
+    path.write_text(MODULES)
+
+    def find(text: str, function: str = "<module>") -> Place:
+        numbers = [n for n, row in enumerate(MODULES.splitlines(), start=1) if text in row]
+        return Place(str(path), numbers[0], function)
+
+    return find
+
+
+@pytest.mark.parametrize(
+    ("inner", "outer", "change"),
+    [
+        ("self.linear", "net = Net", "nnx.jit(lambda: Net(...))()"),
+        ("self.table", "loader = Loader", "Put what this line computes"),  # no module: its line stays
+        ("mlp = eqx", "", "nnx.jit(lambda: eqx.nn.MLP(...))()"),
+    ],
+)
+def test_a_module_is_made_by_one_program(
+    inner: str, outer: str, change: str, modules: Callable[..., Place]
+) -> None:
+    at = modules(inner, "__init__" if outer else "<module>")
+    callers = (modules(outer),) if outer else ()
+    small = [compiled(at, i, 0.1, callers=callers, through="jax") for i in range(12)]
+    (finding,) = traces.find_eager_recompiles(Analysis(Record("a", 0.0, 60.0, compiled=small)))
+    made = "jit(" in change
+    assert finding.at == (modules(outer) if outer and made else at) and change in advice_for(finding).change
+
+
+def test_a_function_of_modules_is_jitted_by_their_library_with_its_sizes(
+    modules: Callable[..., Place],
+) -> None:
+    at = modules("def forward", "forward")
+    finding = eager.way_to_jit(Finding("eager", at, 1.0, ""), Analysis(Record("a", 0.0, 1.0)))
+    assert '@functools.partial(nnx.jit, static_argnames=("width",)) above it' in advice_for(finding).change
+
+
+def test_lines_that_would_wait_in_the_place_of_another_are_named(modules: Callable[..., Place]) -> None:
+    first, second = modules("loss, score"), modules("best = max")
+    waits = [
+        Wait("float", at, i + j / 9, i + j / 9 + 0.05, 4)
+        for i in range(4)
+        for j, at in ((1, first), (2, second))
+    ]
+    record = Record("a", 0.0, 5.0, waits=waits, activity=DeviceActivity([(0.0, 5.0)]))
+    found = {f.at: f.reason for f in idle.find_waits(Analysis(record))}
+    assert f"line {second.line} in the same loop would wait in its place" in found[first]
+
+
+def test_what_a_whole_function_compiles_is_part_of_its_finding(line: Callable[..., Place]) -> None:
+    whole, inside, other = line("def loss", "loss"), line("return w", "loss"), line("w = update")
+    findings = [
+        Finding("eager recompiles", inside, 1.0, "programs"),
+        Finding("eager recompiles", other, 2.0, "others"),
+        Finding("eager", whole, 3.0, "operations"),
+    ]
+    assert [(f.cause, f.at, f.seconds) for f in table._together(findings)] == [
+        ("eager recompiles", other, 2.0), ("eager", whole, 4.0)
+    ]  # fmt: skip
+
+
+def test_the_wait_for_an_array_is_no_cost_of_its_iteration(line: Callable[..., Place]) -> None:
+    at = line("tokens")
+    apart = compiled(at, 1.0, 1.5, "unstack")
+    waits = [Wait("int", at, 3.0, 6.0, 4)] + [
+        Wait("int", at, 6 + i / 10, 6 + i / 10 + 0.01, 4) for i in range(9)
+    ]
+    (finding,) = traces.find_iterated_arrays(Analysis(Record("a", 0.0, 9.0, compiled=[apart], waits=waits)))
+    assert finding.seconds == pytest.approx(1.5 + 10 * 0.01)
+
+
+def test_a_call_of_the_collector_is_told_from_other_python(tmp_path: Path) -> None:
+    path = tmp_path / "folds.py"
+    path.write_text("for fold in range(9):\n    x = step(x)\n    gc.collect()\n    report(x)\n")
+    step, collect, report = (Place(str(path), n) for n in (2, 3, 4))
+    call = Compiled("step", step, {"compile": (0.0, 0.5)}, explained=True)
+    samples = [StackSample("python", collect, 1.0, 2.0), StackSample("python", report, 2.0, 2.5)]
+    record = Record("a", 0.0, 3.0, compiled=[call], samples=samples, activity=DeviceActivity([(0.5, 3.0)]))
+    found = {f.cause: f.at for f in idle.find_python_work(Analysis(record))}
+    assert found == {"garbage collector": collect, "python": report}
+
+
+# traces
+
+
+def traced(*changes: Change, closure: dict[str, str] | None = None, **types: str) -> Compiled:
+    return Compiled(
+        "step", Place("a.py", 3), {"compile": (0.0, 0.5)}, True, "a.py:1", changes,
+        signature=types, closure=closure or {},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("captured", "causes"),
+    [
+        (["<function relu line 3 at 0x1>"] * 2 + ["<function relu line 3 at 0x2>"], ["new function"]),
+        (["<function relu line 3 at 0x1>", "<function tanh line 4 at 0x2>", "'mean'"], []),
+        (["1", "2", "3"], ["new function"]),
+        (["float32[3] at 0x1", "float32[3] at 0x2", "float32[3] at 0x3"], ["new function"]),
+    ],
+)
+def test_a_new_function_with_another_function_inside_compiles_anyway(
+    captured: list[str], causes: list[str]
+) -> None:
+    calls = [traced(closure={"f": value}, x="float32[3]") for value in captured]
+    analysis = Analysis(Record("a", 0.0, 9.0, compiled=calls))
+    assert [f.cause for f in traces.find_retraces(analysis)] == causes
+
+
+STATE = "<class 'flax.training.train_state.TrainState'> with pytree metadata ('apply', {tx})"
+TX = "GradientTransformation(init=<function adam.<locals>.init at {}>)"
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "found"),
+    [
+        ("dict with 2 children", "dict with 3 children", ["structure"]),
+        ("<class 'NoneType'>", "<class 'jax.Array'>", ["structure"]),
+        ("<class 'evo.es.State'>", "<class 'evo.cma.State'>", []),  # of another algorithm
+        (STATE.format(tx=TX.format("0x1")), STATE.format(tx=TX.format("0x2")), ["static part"]),
+    ],
+)
+def test_another_structure_may_be_another_model_or_a_new_optimizer(
+    before: str, now: str, found: list[str]
+) -> None:
+    change = Change("structure", "argument 0", before, now)
+    calls = [traced(x="float32[3]"), *(traced(change, x=f"float32[{n}]") for n in (4, 5))]
+    findings = list(traces.find_retraces(Analysis(Record("a", 0.0, 9.0, compiled=calls))))
+    assert [f.cause for f in findings] == found
+    if found == ["static part"]:
+        assert "Make the optimizer (tx) of TrainState once" in advice_for(findings[0]).change
+
+
+def test_a_leaf_of_equinox_has_a_name_that_can_be_evaluated(tmp_path: Path) -> None:
+    path = tmp_path / "gan.py"
+    path.write_text("for x in data:\n    net, state = step(net, state, x)\n")
+    change = Change("weak type", "dynamic_nodonate['first'][1]", "f32[]{weak_type=True}", "f32[]")
+    at = Place(str(path), 2)
+    calls = [compiled(at, i, 0.5, "step", explained=True, changes=(change,) * i) for i in range(2)]
+    (finding,) = traces.find_retraces(Analysis(Record("a", 0.0, 9.0, compiled=calls)))
+    assert "jax.tree.leaves(net)[1]" in finding.reason
+    assert "net = jax.tree.map(lambda x: jnp.asarray(x, x.dtype)" in advice_for(finding).change
