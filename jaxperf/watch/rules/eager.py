@@ -68,7 +68,10 @@ def way_to_jit(finding: Finding, analysis: Analysis, through: str = "") -> Findi
     """
     at, called = finding.at, statements.outermost_call(finding.at)
     if init := statements.init_call(at):
-        return replace(finding, form="init", name=init + statements.static_options(at, init))
+        own = _static(analysis, at.file, init) if statements.defines(at.file, init) else ()
+        quoted = ", ".join(f'"{parameter}"' for parameter in own)
+        named = f", static_argnames=({quoted},)" if own else ""
+        return replace(finding, form="init", name=init + (named or statements.static_options(at, init)))
     if made := statements.made_module(at):
         return replace(finding, form="made" if library_of_file(at.file).makes else "", name=made)
     function = statements.innermost(at, statements.FUNCTION)
@@ -83,9 +86,14 @@ def way_to_jit(finding: Finding, analysis: Analysis, through: str = "") -> Findi
             return finding
     if statements.is_method(at):
         return replace(finding, form="method", name=function.name)
-    known = analysis.static_parameters(at.file, function.name)
-    static = tuple(dict.fromkeys([*known, *statements.literal_parameters(at.file, function.name)]))
+    static = _static(analysis, at.file, function.name)
     return replace(finding, form="function", name=function.name, static=static)
+
+
+def _static(analysis: Analysis, file: str, function: str) -> tuple[str, ...]:
+    """Return the parameters that must be static, as samples saw their values, or as calls pass them."""
+    known = analysis.static_parameters(file, function)
+    return tuple(dict.fromkeys([*known, *statements.literal_parameters(file, function)]))
 
 
 @cause(

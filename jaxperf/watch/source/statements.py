@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import contextlib
 import functools
 import linecache
@@ -14,7 +15,8 @@ from typing import Any
 from jaxperf.watch.observe.source_location import Place
 
 FUNCTION = ast.FunctionDef | ast.AsyncFunctionDef
-_INIT = re.compile(r"(\b\w[\w.]*\.init|\b(?!__)(?:\w+_)?init(?:_\w+)?)\(")
+_INIT = re.compile(r"(\b\w[\w.]*\.init|(?<![\w.])(?!__)(?:\w+_)?init(?:_\w+)?)\(")
+_COMMON = re.compile(r"(np|numpy|jnp|jax|math)\.")
 _JITS = {"jit", "pmap", "filter_jit", "filter_pmap"}
 
 
@@ -187,12 +189,13 @@ def is_import(at: Place) -> bool:
 
 
 def outermost_call(at: Place) -> str:
-    """Return the name that the outermost call of a statement calls, such as "mcmc.run"; "" if it has none."""
+    """Return what a statement's outermost call calls, such as "mcmc.run", but not float or np.asarray."""
     node = innermost(at, ast.stmt)
     if getattr(node, "body", None) or isinstance(node, FUNCTION):
         node = getattr(node, "iter", None) or getattr(node, "test", None)
     names = (ast.unparse(call.func) for call in calls_in(node))
-    return next((name for name in names if name.isidentifier() or "." in name), "")
+    named = (n for n in names if all(part.isidentifier() for part in n.split(".")))
+    return next((n for n in named if not _COMMON.match(n) and not hasattr(builtins, n)), "")
 
 
 def iterated(at: Place) -> str:
@@ -273,6 +276,12 @@ def only_computes(function: Any) -> bool:
     called = {last_name(call.func) for call in inside if isinstance(call, ast.Call)}
     effects = ast.With | ast.While | ast.Yield | ast.Global | ast.Nonlocal | ast.Import | ast.ImportFrom
     return not called & _STAYS and not any(isinstance(node, effects) for node in inside)
+
+
+def defines(file: str, function: str) -> bool:
+    """Return whether a file defines a function of this name outside of classes, once."""
+    named = [n for n in ast.walk(syntax_tree(file)) if isinstance(n, FUNCTION) and n.name == function]
+    return len(named) == 1 and [a.arg for a in named[0].args.args[:1]] != ["self"]
 
 
 def literal_parameters(file: str, function: str) -> tuple[str, ...]:
