@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 
-from jaxperf.result.intervals import Interval, difference, total_length
+from jaxperf.result.intervals import difference, total_length
 from jaxperf.watch.observe.compiles import Compiled
 from jaxperf.watch.observe.executables import Facts
 from jaxperf.watch.observe.sampler import EAGER, StackSample
@@ -22,7 +22,6 @@ SHORT_S = 5e-5  # mean seconds of an operation that takes less than its dispatch
 RATE = 200  # operations per second; fewer do not explain idle devices
 CALLER_SHARE = 0.2  # a caller with this share of the samples at the called line is part of the cause
 IN_A_ROW = 3  # consecutive elementwise operations that are worth fusing
-SAVED = 0.5  # share of their time that one program saves, at least
 # the opcodes of a program that is only elementwise
 _ELEMENTWISE = frozenset({
     "parameter", "constant", "fusion", "call", "bitcast", "broadcast", "convert", "reshape", "tuple",
@@ -232,15 +231,17 @@ def _are_elementwise(programs: list[Facts]) -> bool:
 def _saved_s(analysis: Analysis, device: str, light: Collection[str]) -> float:
     """Return the seconds that a device would save if consecutive elementwise operations were fused."""
     executed = sorted(
-        (start, end, name in light)
+        (start, end, name)
         for name, program in analysis.record.activity.programs.items()
         for start, end in program.devices.get(device, ())
         if start >= analysis.begin
     )
-    rows: list[Interval] = []
-    for together, row in itertools.groupby(executed, key=lambda e: e[2]):
-        spans = [(start, end) for start, end, _ in row]
-        if together and len(spans) >= IN_A_ROW:
-            rows += spans
-    total_s = total_length((start, end) for start, end, _ in executed)
-    return SAVED * total_length(rows) if total_length(rows) >= total_s / 2 and len(rows) >= OFTEN else 0.0
+    rows: list[tuple[float, float, str]] = []
+    for together, spans in itertools.groupby(executed, key=lambda e: e[2] in light):
+        row = list(spans)
+        if together and len(row) >= IN_A_ROW:
+            rows += row
+    rows_s, total_s = (total_length((start, end) for start, end, _ in each) for each in (rows, executed))
+    # each operation goes through memory, and one program of them does so once
+    passes = max(IN_A_ROW, len({name for _, _, name in rows}))
+    return rows_s * (1 - 1 / passes) if rows_s >= total_s / 2 and len(rows) >= OFTEN else 0.0

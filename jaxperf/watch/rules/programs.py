@@ -441,6 +441,7 @@ def _copied_s(
 def find_unrolled_loops(analysis: Analysis) -> Iterator[Finding]:
     """Find Python loops that tracing has unrolled."""
     explained = {c.program for c in analysis.record.compiled if c.explained}
+    least_s = min((c.total_s for c in analysis.record.compiled if COMPILE in c.stages), default=0.0)
     for facts in (f for f in analysis.record.programs if not f.old and f.program in explained):
         c = _call(analysis, facts)
         if c and (loops := unrolled_loops(facts, few=c.total_s >= COMPILE_S, outside=(c.at, *c.callers))):
@@ -449,7 +450,8 @@ def find_unrolled_loops(analysis: Analysis) -> Iterator[Finding]:
                 f"{c.called} holds {loop.copies} copies of {loop.operation} from this loop, which Python "
                 "unrolled"
             )
-            saved_s = c.total_s * share * (1 - 1 / loop.iterations)
+            # the program and the body of its loop cost what every small program costs
+            saved_s = max(0.0, c.total_s - 2 * least_s) * share * (1 - 1 / loop.iterations)
             yield Finding("unrolled", loop.at, saved_s, reason, c.called)
 
 
