@@ -266,10 +266,8 @@ def _needless(group: list[Compiled], repeats: list[Compiled]) -> list[Compiled]:
 
 def _program(c: Compiled) -> tuple[object, ...]:
     """Return what decides a function's program besides its code: argument types, and what jit cannot take."""
-    captured = [(name, _plain_value(value)) for name, value in c.closure.items()]
-    return _call(c), tuple(
-        (n, v) for n, v in captured if not _NUMBER.fullmatch(v) and not _ARRAY.fullmatch(v)
-    )
+    values = [(name, _plain_value(value)) for name, value in (*c.closure.items(), *c.signature.items())]
+    return _call(c), tuple(v for v in values if not _NUMBER.fullmatch(v[1]) and not _ARRAY.fullmatch(v[1]))
 
 
 def _decides_form(analysis: Analysis, group: list[Compiled]) -> bool:
@@ -352,6 +350,9 @@ def _retrace(kind: str, first: Compiled, repeats: list[Compiled]) -> Finding:
         if names:
             reason += f", and {'; '.join(names.values())}"
         return Finding(kind, at, seconds, reason, first.called, argument=", ".join(names))
+    if not changes:  # JAX named another difference, from a call that is nearer
+        reason = f"{times}: calls with equal types came before, and some numbers have a weak type"
+        return Finding(kind, at, seconds, reason, first.called)
     changes = [replace(change, what=_readable(change.what, at, first.called)) for change in changes]
     descriptions = list(dict.fromkeys(map(str, changes)))
     shown = "; ".join(descriptions[:2]) + (
