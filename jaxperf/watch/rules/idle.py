@@ -206,7 +206,7 @@ def find_writes(analysis: Analysis) -> Iterator[Finding]:
 
 @cause(
     "python", "python", AHEAD, "Python between two steps keeps devices idle",
-    "Do it less often (if step % 100 == 0), or all of it after the loop.",
+    "Do less of it (if step % 100 == 0), make it faster, as with NumPy, or give it to another process.",
     forms={
         "next step": (
             "Dispatch what does not need this first, or make it part of the jitted step, so that the device "
@@ -258,7 +258,8 @@ def _wait_form(finding: Finding) -> str:
 @cause(
     "wait", "sync", SYNCHRONIZE, "the front end waits on each turn of a loop",
     "Keep the array in the loop, for which nobody waits, and fetch all of them once after it, with "
-    "jax.device_get.",
+    "jax.device_get, or in a long run every hundredth turn. If each turn shows the value, read that of the "
+    "turn before.",
     forms={
         "while": (
             "Give jax.lax.while_loop the test and a turn as functions of the arrays, or test every tenth "
@@ -369,13 +370,14 @@ def _function(at: Place) -> tuple[str, str]:
         "slow": (
             "Reading takes longer than the steps. If it computes, do that once before the loop, or for a "
             "whole batch with NumPy; what must stay Python goes into processes (grain, or torch's "
-            "DataLoader with workers). If it waits for a disk or a network, let several threads read at "
-            "once:\n"
-            "import concurrent.futures    # eight reads at once; abs(i) stands for reading batch i\n"
-            "with concurrent.futures.ThreadPoolExecutor(8) as threads:\n"
-            "    for batch in threads.map(abs, range(100)):    # from Python 3.14 on, buffersize bounds "
-            "them\n"
-            "        x = batch    # then the step with x"
+            "DataLoader with workers). If it waits for a disk or a network, and may be called from several "
+            "threads, let them read some batches ahead:\n"
+            "import collections, concurrent.futures    # abs(i) stands for reading batch i\n"
+            "threads = concurrent.futures.ThreadPoolExecutor(8)\n"
+            "coming = collections.deque(threads.submit(abs, i) for i in range(16))    # so many ahead\n"
+            "for i in range(16, 116):\n"
+            "    x = coming.popleft().result()    # then the step with x\n"
+            "    if i < 100: coming.append(threads.submit(abs, i))"
         ),
     },
 )  # fmt: skip
@@ -415,7 +417,8 @@ def find_numpy_work(analysis: Analysis) -> Iterator[Finding]:
 
 @cause(
     "transfer", "transfer", COMMUNICATE, "large NumPy arrays are copied to the device on each call",
-    "Call jax.device_put({argument}) once, or, where it varies, ahead of time for the next call.",
+    "Call jax.device_put({argument}) once, or, where it varies, ahead of time for the next call. On a CPU, "
+    "the result may share NumPy's memory: do not change that afterwards, or call jnp.array.",
 )  # fmt: skip
 def find_transfers(analysis: Analysis) -> Iterator[Finding]:
     """Find calls that copy large NumPy arrays to the device while it is idle."""

@@ -351,10 +351,13 @@ UNEQUAL = 1.3  # the most work on one device over the mean
 @cause(
     "donation", "memory", MEMORY, "an argument is copied that the result replaces",
     "Where {name} is jitted, give jax.jit donate_argnums or donate_argnames of the argument that the result "
-    "replaces.",
+    "replaces. The old array is gone then, under every name.",
     confidence="bound",
     forms={
-        "arguments": "Jit {name} with {argument}: the result then takes the memory of what it replaces.",
+        "arguments": (
+            "Jit {name} with {argument}: the result then takes the memory of what it replaces, and the old "
+            "array is gone, under every name."
+        ),
     },
     choose=lambda f: "arguments" if f.argument else "",
 )  # fmt: skip
@@ -376,7 +379,8 @@ def find_donations(analysis: Analysis) -> Iterator[Finding]:
 
 @cause(
     "eager copy", "eager", MEMORY, "an array is copied to change a part of it",
-    "Do so in a function under jax.jit with donate_argnums of the array, which then changes in place.",
+    "Do so in a function under jax.jit with donate_argnums of the array, which then changes in place. The "
+    "old array is gone then, under every name.",
 )  # fmt: skip
 def find_eager_copies(analysis: Analysis) -> Iterator[Finding]:
     """Find updates outside jit such as `x = x.at[i].set(y)`, which copy the whole array."""
@@ -402,7 +406,8 @@ def _changes_part(at: Place) -> bool:
 
 @cause(
     "module state", "python", MEMORY, "nnx.jit copies the state of a module in each call",
-    "Jit {name} with {argument}: the module needs its old arrays no more, once it has the new ones.",
+    "Jit {name} with {argument}: the module's new arrays then take the memory of the old ones, which are "
+    "gone, under every name; nnx.clone(model, arrays=True) makes a copy that stays.",
     confidence="bound",
 )  # fmt: skip
 def find_module_state(analysis: Analysis) -> Iterator[Finding]:
@@ -542,7 +547,8 @@ def _arrays(c: Compiled) -> Iterator[str]:
 
 @cause(
     "callback", "program", ASYNCHRONOUS, "the program stops for Python on the host",
-    "Do the same with jnp or lax.",
+    "Do the same with jnp or lax, if that is faster: time it first. On a CPU, what jnp sorts for, such as "
+    "jnp.median, may take longer than NumPy.",
     forms={
         "debug": (
             "Leave it out where nobody reads it, put jax.lax.cond around it so that it runs in few turns, "

@@ -167,7 +167,7 @@ _IN_TREE = re.compile(r"jax\.tree\.leaves\((.+)\)\[\d+\]|(\w+|argument \d+)[.\[]
 )  # fmt: skip
 @cause(
     "partial batch", "retrace", TRACED_AGAIN, "the last batch is smaller and compiles a second program",
-    "Give {name} full batches only: drop the last one, or pad it and mask the loss.",
+    "Give {name} full batches only: drop the last one in training, or pad it and mask the loss.",
 )  # fmt: skip
 @cause(
     "static value", "retrace", TRACED_AGAIN, "a static argument varies",
@@ -179,8 +179,9 @@ _IN_TREE = re.compile(r"jax\.tree\.leaves\((.+)\)\[\d+\]|(\w+|argument \d+)[.\[]
 )  # fmt: skip
 @cause(
     "static object", "retrace", TRACED_AGAIN, "a static argument is a new object each time",
-    "Make {argument} once, before the loop; or give {name} what it reads of it as ordinary arguments; or "
-    "give its class __eq__ and __hash__, so that equal objects share a program.",
+    "Make {argument} once, before the loop, and change it no more, since {name} would not see that; or give "
+    "{name} what it reads of it as ordinary arguments; or make its class a @dataclass(frozen=True), so that "
+    "equal objects share a program.",
 )  # fmt: skip
 @cause(
     "static part", "retrace", TRACED_AGAIN, "a static part of an argument is a new object each time",
@@ -501,9 +502,10 @@ def find_library_functions(analysis: Analysis) -> Iterator[Finding]:
 )  # fmt: skip
 @cause(
     "eager shapes", "retrace", TRACED_AGAIN, "an operation outside of jit compiles for each shape",
-    "Jit would compile for each shape just the same. Write into an array of the final size with .at[i].set; "
-    "or pad to a few sizes and mask the rest; or, in place of x[mask], keep all elements with "
-    "jnp.where(mask, x, 0); or use NumPy for what varies on the host.",
+    "Jit would compile for each shape just the same. Collect parts in a Python list, and make one "
+    "jnp.concatenate or jnp.stack after the loop (inside jit, jax.lax.scan stacks them); or pad to a few "
+    "sizes and mask the rest; or, in place of x[mask], keep all elements with jnp.where(mask, x, 0); or use "
+    "NumPy for what varies on the host.",
     confidence="bound",
 )  # fmt: skip
 @cause(

@@ -111,7 +111,7 @@ def test_a_change_has_the_form_that_its_rule_chose(
         ("wait", 17, "", "return the array itself"),
         ("wait", 20, "", "test every tenth turn"),  # jnp.where cannot change self
         ("callback", 22, "", "Leave it out where nobody reads it"),
-        ("callback", 5, "", "Do the same with jnp or lax"),
+        ("callback", 5, "", "Do the same with jnp or lax, if that is faster"),
         ("dispatch", 5, "", "jax.lax.scan if a step needs the one before"),
         ("constant", 5, "TABLE", "compute once, and pass that"),
         ("donation", 5, "donate_argnums=0", "Jit step with donate_argnums=0"),
