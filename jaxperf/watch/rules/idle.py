@@ -223,7 +223,10 @@ def find_writes(analysis: Analysis) -> Iterator[Finding]:
 def find_python_work(analysis: Analysis) -> Iterator[Finding]:
     """Find the reader's Python code between two steps, which delays the dispatch of the next step."""
     idle = analysis.idle_at(lambda s: s.kind == BETWEEN, itself=True)
-    idle = {at: s for at, s in idle.items() if not loop_body.element_read(at)}  # `find_waits` covers these
+    # `find_waits` covers the first, `find_numpy_work` the second
+    idle = {
+        at: s for at, s in idle.items() if not loop_body.element_read(at) and at not in analysis.numpy_idle
+    }
     reason = "devices have done all steps that were dispatched, and are idle while Python runs here"
     collecting = {at: s for at, s in idle.items() if "gc.collect(" in at.source}
     for at, seconds in collecting.items():
@@ -407,9 +410,9 @@ def find_data_waits(analysis: Analysis) -> Iterator[Finding]:
 )  # fmt: skip
 def find_numpy_work(analysis: Analysis) -> Iterator[Finding]:
     """Find functions in which NumPy computes while devices are idle, including waits for its inputs."""
-    for finding in findings_by_function(
-        "numpy", analysis.numpy_idle, "devices are idle while NumPy computes here"
-    ):
+    operators = analysis.idle_at(lambda s: s.kind == BETWEEN)  # which samples cannot tell from Python's
+    idle = {at: s + operators.get(at, 0.0) for at, s in analysis.numpy_idle.items()}
+    for finding in findings_by_function("numpy", idle, "devices are idle while NumPy computes here"):
         here = [at for at in analysis.numpy_idle if _function(at) == _function(finding.at)]
         lost = [line.lost_s for line in analysis.lines if any(_for_numpy(line, at) for at in here)]
         yield replace(finding, seconds=max(finding.seconds, sum(lost)))
