@@ -270,7 +270,8 @@ _STAYS = {"print", "open", "input", "savefig", "show", "append", "block_until_re
 
 def only_computes(function: Any) -> bool:
     """Return whether a function seems only to compute with its arguments, so that jit takes it."""
-    if function is None or function.name == "main" or not (function.args.args or function.args.kwonlyargs):
+    arguments = [] if function is None else [*function.args.args, *function.args.kwonlyargs]
+    if function is None or function.name in ("main", "__init__") or {a.arg for a in arguments} <= {"self"}:
         return False
     inside = list(ast.walk(function))
     called = {last_name(call.func) for call in inside if isinstance(call, ast.Call)}

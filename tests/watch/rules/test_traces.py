@@ -159,7 +159,8 @@ def test_a_static_object_that_prints_the_same_is_another_object_and_is_made_once
     assert finding.cause == "static object" and "another " in finding.reason
     assert " 0x" not in finding.reason
     assert re.search(r"another (Config\(rate=0\.1\)|<Config object>) each time", finding.reason)  # JAX 0.12
-    assert advice_for(finding).change.startswith("Make config once, before the loop; or give configured")
+    change = advice_for(finding).change
+    assert change.startswith("Make config once, before the loop, and change it no more, since configured")
 
 
 def made(**outside: object) -> Callable[[jax.Array], jax.Array]:
