@@ -13,10 +13,10 @@ from jaxperf.result.blocks import (
     Text,
     Verdict,
 )
-from jaxperf.result.ratio import Decision, Ratio, both, interval, ratio, ratio_of, turns
+from jaxperf.result.ratio import Decision, Ratio, both, ratio, ratio_of, turns
 from jaxperf.result.record import About, Environment, Result
 from jaxperf.result.store import load_result, save_result
-from jaxperf.result.values import Measurement, Reference, Span, Timeline
+from jaxperf.result.values import Measurement, Reference, Span, Timeline, interval
 
 __all__ = [
     "About",

@@ -52,11 +52,20 @@ def _digits(value: float) -> str:
 
 
 def format_spread(m: Measurement) -> str:
-    """Return the interquartile range in percent of the median, or how few values there are."""
+    """Return the interquartile range in percent of the median, or how few values there are.
+
+    If the median itself is not known to 10 %, it says so, and how far its interval reaches.
+    """
     if len(m.values) < 4:
         return format_count(len(m.values), "value")
-    percent = f"{m.rel_iqr * 100:.1f} %" if m.rel_iqr < 10 else "> 999 %"  # a median near zero
-    return f"{percent} noisy" if m.noise == "noisy" else percent
+    if m.noise != "noisy":
+        return _percent(m.rel_iqr, ".1f")
+    return f"{_percent(m.rel_iqr, '.1f')}, noisy (± {_percent(m.off_by, '.0f')})"
+
+
+def _percent(share: float, digits: str) -> str:
+    """Return a share in percent; a median near zero makes any share."""
+    return f"{share * 100:{digits}} %" if share < 10 else "> 999 %"
 
 
 def format_multiple(m: Measurement, base: Measurement) -> str:

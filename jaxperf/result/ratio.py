@@ -13,9 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from jaxperf.result.values import Measurement
+from jaxperf.result.values import Measurement, interval
 
-LEVEL = 0.95
 LEAST = 0.01  # difference between equal programs by code and memory layout (Mytkowicz et al., 2009)
 Decision = bool | None  # None: undecided
 T = TypeVar("T")
@@ -97,17 +96,6 @@ def ratio(over: Measurement, under: Measurement) -> Ratio:
 def ratio_of(ratios: Sequence[float]) -> Ratio:
     """Return the median of per-round ratios with its interval; rounds must have independent random orders."""
     return Ratio(statistics.median(ratios), *interval(ratios), len(ratios))
-
-
-def interval(values: Sequence[float]) -> tuple[float, float]:
-    """Return the 95 % interval of the true median of independent values; NaN for fewer than six.
-
-    By the sign test, it is between two order statistics, whatever the distribution is.
-    """
-    from scipy.stats import quantile_test  # the import takes a third of a second
-
-    bounds = quantile_test(list(values), q=0, p=0.5).confidence_interval(LEVEL)
-    return float(bounds.low), float(bounds.high)
 
 
 def turns(parts: Sequence[T], draw: random.Random) -> list[T]:

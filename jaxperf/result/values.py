@@ -1,19 +1,20 @@
 """The contents of blocks: measurements, time spans and published figures.
 
-Raw values are kept; medians and intervals are computed when needed. This module uses the standard library
-only.
+Raw values are kept; medians and intervals are computed when needed.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 Basis = Literal["measured", "fitted", "predicted"]  # fitted: it agrees with the data that it was chosen from
 
-NOISY_REL_IQR = 0.10  # as in torch.utils.benchmark
+LEVEL = 0.95  # of the intervals
+NOISY = 0.10  # a median that may be off by more than this share of itself
 RARE = 0.1  # share of values that hardly changes a median; services of an idle machine disturb 3 %
 
 
@@ -87,11 +88,24 @@ class Measurement:
         return self.iqr / abs(self.median) if self.median else 0.0
 
     @property
+    def off_by(self) -> float:
+        """Return how far the median's 95 % interval reaches, as a fraction of the median; NaN under 6 values."""
+        low, high = interval(self.values)
+        reach = max(self.median - low, high - self.median)
+        if self.median == 0:
+            return math.inf if reach > 0 else reach
+        return reach / abs(self.median)
+
+    @property
     def noise(self) -> str:
-        """Return "quiet", "noisy" (interquartile range over 10 % of the median) or "few" (under 4 values)."""
-        if len(self.values) < 4:
+        """Return "few" (under 6 values, which have no interval), "noisy" (`off_by` over 10 %) or "quiet".
+
+        How far single values lie apart does not decide: the median of many values that differ is well known.
+        """
+        off_by = self.off_by
+        if math.isnan(off_by):
             return "few"
-        return "noisy" if self.rel_iqr > NOISY_REL_IQR else "quiet"
+        return "noisy" if off_by > NOISY else "quiet"
 
     @property
     def trusted(self) -> bool:
@@ -165,3 +179,14 @@ class Timeline:
     def intervals(self, lane: str) -> list[tuple[float, float]]:
         """Return start and end, in seconds, of every span of one lane."""
         return [(span.start_s, span.end_s) for span in self.spans if span.lane == lane]
+
+
+def interval(values: Sequence[float]) -> tuple[float, float]:
+    """Return the 95 % interval of the true median of independent values; NaN for fewer than six.
+
+    By the sign test, it is between two order statistics, whatever the distribution is.
+    """
+    from scipy.stats import quantile_test  # the import takes a third of a second
+
+    bounds = quantile_test(list(values), q=0, p=0.5).confidence_interval(LEVEL)
+    return float(bounds.low), float(bounds.high)

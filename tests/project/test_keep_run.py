@@ -13,7 +13,7 @@ import pytest
 from jaxperf.result import Environment, Measurement, Result, Table, save_result
 from tools import keep_run
 
-QUIET, LOUD = (1.0, 1.01, 1.0, 1.02), (1.0, 2.0, 3.0, 1.0)
+QUIET, LOUD = (1.0, 1.01, 1.0, 1.02, 1.0, 1.01), (1.0, 2.0, 3.0, 1.0, 2.0, 3.0)
 
 
 def write(folder: Path, *, values: tuple[float, ...] = QUIET, idle: bool = True, commit: str = "abc") -> None:

@@ -79,8 +79,10 @@ def test_spread_says_how_sure_a_median_is() -> None:
 
     assert (of(1.0), of(1.0, 2.0)) == ("1 value", "2 values")
     assert of(0.96, 0.98, 1.0, 1.02, 1.04) == "4.0 %"
-    assert of(0.8, 0.9, 1.0, 1.1, 1.2) == "20.0 % noisy"
-    assert of(-1.0, -1e-9, 1e-9, 1.0, 5.0) == "> 999 % noisy"
+    assert of(0.8, 0.9, 1.0, 1.1, 1.2) == "20.0 %"  # five values have no interval
+    assert of(0.8, 0.9, 1.0, 1.1, 1.2, 1.0) == "15.0 %, noisy (± 20 %)"
+    assert of(-1.0, -1e-9, 1e-9, 1.0, 5.0, 1e-9) == "> 999 %, noisy (± > 999 %)"
+    assert of(*[0.8, 1.0, 1.2] * 40) == "40.0 %"  # values differ, their median is known
 
 
 def test_a_multiple_has_an_interval_only_for_values_of_the_same_rounds() -> None:
