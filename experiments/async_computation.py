@@ -33,6 +33,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import psutil
 
+from jaxperf.chapter.section import section
 from jaxperf.measure import (
     MemorySampler,
     compile_together,
@@ -43,7 +44,6 @@ from jaxperf.measure import (
 )
 from jaxperf.measure.keep_awake import cores_awake
 from jaxperf.result import Measurement, both, ratio, ratio_of
-from jaxperf.section import section
 
 s = section("8.2", programs=90, cpu_devices=2, rounds=9, calls=1000, size=2000,
             side=2000, large=700, largest=24, queued=500, batches=36,
@@ -51,7 +51,7 @@ s = section("8.2", programs=90, cpu_devices=2, rounds=9, calls=1000, size=2000,
                                "queued": 4096, "examples": 4096},
             smoke={"rounds": 6, "calls": 60, "size": 500, "side": 500,
                    "large": 200, "largest": 18, "batches": 4, "examples": 32},
-            full={"rounds": 15, "batches": 100, "examples": 1024})
+            full={"rounds": 60, "batches": 100, "examples": 1024})
 x = jnp.full((s.side, s.side), 0.5)
 
 # %% [markdown]
@@ -321,7 +321,7 @@ cells = {
     "print after waiting": lambda: str(y),
     "if y > 0": lambda: bool(jnp.dot(x, x).sum() > 0),
 }
-times = interleaved(cells, count=6, loops=1)
+times = interleaved(cells, count=max(6, s.rounds // 3), loops=1)
 book = dict(zip(cells, (0.3558, 0.6061, 0.3111, 0.3302, 0.0011)))
 s.table(times, title=f"Until each way of waiting returns, {s.side} × {s.side}",
         base="block_until_ready()", book=book if s.side == 2000 else None)
@@ -628,7 +628,7 @@ s.claim("Asynchronous computation improves performance", holds=at_book.above(1),
         "installed", observed=f"{at_book} times as long (in the book 2.1)",
         source="section 8.2.3", needs=["size"],
         if_holds=f"Waiting in each turn made the loop {at_book} times as "
-        "long. The next two sentences say why.",
+        "long. The next two claims look for the reason.",
         if_not=f"Waiting in each turn did not make the loop longer: {at_book} "
         "times.",
         if_open=f"Waiting in each turn made the loop {at_book} times as long, "
@@ -672,7 +672,7 @@ s.claim("As installed, memory adds to what waiting costs",
 # not wait has several arrays in flight. So the C library sees other requests, and whether
 # it gives memory back in between also depends on what else is on its heap. The same loop
 # has been seen to take 1.1 and 3 times as long with waiting, in two processes on one
-# machine. Nothing of this is asynchrony. **The rule:** before you explain a factor by
+# machine. That difference is not asynchrony's. **The rule:** before you explain a factor by
 # waiting, count the page faults, or donate. (Arrays of more than 32 MiB get new pages in
 # each turn even with these three variables.)
 #
@@ -761,8 +761,8 @@ s.fact("crossover_elements", crossover, meaning="elements at which t2 = t1",
        basis="fitted")
 s.say(t3.above(0),
       if_holds="In this run, $t_3$ can be measured, and is "
-      f"{t3.median / t1:.1f} times as long as $t_1$. Most of it is the time "
-      "to wake threads that wait.",
+      f"{t3.median / t1:.1f} times as long as $t_1$. Exercise 4 asks what "
+      "it consists of.",
       if_not="$t_3$ is below what this run can measure: its interval includes "
       "0 or less.",
       if_open="$t_3$ is below what this run can measure: its interval "
@@ -868,8 +868,9 @@ s.figure(fig,
          "loops. Right: the factor that waiting costs.")
 
 # %% [markdown]
-# **The rule:** where memory plays no part, waiting costs about $t_1 + t_3$ per turn. Compare
-# this sum with your step. If a step takes tens of milliseconds, there is nothing to gain.
+# **The rule:** where memory plays no part, waiting costs a *time* per turn, not a factor. By
+# the model it is $t_1 + t_3$, and where the model is off, it may be some times as much.
+# Compare it with your step. If a step takes tens of milliseconds, there is little to gain.
 # If it takes microseconds, $t_1$ itself is the limit, so make *fewer calls*. One program
 # with the loop inside pays $t_1$ once:
 
@@ -1201,7 +1202,7 @@ s.claim("Waiting in each step costs at most 5% of this training's time",
 # Compare the two tables above: how much time does waiting cost, and how much memory does it
 # save?
 # - **Steps of tens of milliseconds or more, and batches that are ready:** read the loss in
-#   every step, as the book recommends. Waiting takes $t_1 + t_3$, microseconds.
+#   every step, as the book recommends. Waiting takes microseconds of them.
 # - **Short steps, or batches that take the host time:** use a window. Read the loss of a
 #   step that is a few steps old. The back end always has work, and few batches are in
 #   memory.
@@ -1249,8 +1250,9 @@ s.on_one_gpu(
 #   `np.asarray`, `item`, `print`, `if`. JAX has no `waitall`: wait for all results that you
 #   keep.
 # - A timing that does not wait measures only queueing. An error appears where Python waits.
-# - Waiting costs $t_1 + t_3$ in each turn. A loop that waits may also get its memory from
-#   the operating system, page by page, which can cost far more. Donate, and it does not.
+# - Waiting costs a time in each turn, not a factor: $t_1 + t_3$ by the model. A loop that
+#   waits may also get its memory from the operating system, page by page, which can cost
+#   far more. Donate, and it does not.
 # - At most 32 computations are in flight. Each keeps its inputs in memory.
 # - Read the loss in every step if steps take tens of milliseconds. Otherwise use a window.
 #
@@ -1369,10 +1371,11 @@ s.say(asleep.above(1.1),
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# $t_3$ changes. While one end waits, its core goes to sleep, and every turn includes the
-# time to wake it. On an idle machine this can be most of the turn. Where other programs
-# keep the cores busy, the two rows are alike. The same loop may take several times as long
-# on another machine or at another moment.
+# $t_3$ should change. While one end waits, its core may go to sleep, and then every turn
+# includes the time to wake it. On an idle machine this can be most of the turn. Where
+# something else keeps the cores awake, the two rows are alike; the sentence above says what
+# this run saw. The same loop may take several times as long on another machine or at
+# another moment.
 #
 # </details>
 #

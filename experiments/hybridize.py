@@ -32,15 +32,15 @@ from flax import nnx
 from jax import export, lax
 
 import jaxperf.models
+from jaxperf.chapter.section import section
 from jaxperf.measure import count_ops, interleaved, per_round
 from jaxperf.measure.compile_log import watch_compilation
 from jaxperf.result import both, ratio
-from jaxperf.section import section
 
 s = section("8.1", programs=150, calls=100, rounds=10, images=8,
             batches=(1, 32, 1024), gpu={"batches": (1, 1024, 131_072)},
             smoke={"calls": 20, "rounds": 6, "batches": (1, 8), "images": 1},
-            full={"calls": 1000, "rounds": 15, "images": 16,
+            full={"calls": 1000, "rounds": 25, "images": 16,
                   "batches": (1, 8, 64, 512, 4096)})
 x = jax.random.normal(jax.random.key(0), (1, 512))
 x4 = jax.random.normal(jax.random.key(0), (1, 4))
@@ -520,7 +520,7 @@ calls = {}
 for n in batches:
     calls[f"one by one, {n}"] = lambda x=inputs[n]: net(x)
     calls[f"compiled, {n}"] = lambda x=inputs[n]: compiled(x)
-sweep = interleaved(calls, count=2 * s.rounds, wait="end")
+sweep = interleaved(calls, count=8 * s.rounds, wait="end")
 s.table(sweep, title="Seconds per call, over batch sizes", fold=True)
 
 # %% tags=["slow", "hide-input"]
@@ -961,10 +961,10 @@ s.grid(("in the network", "JAX under jit", "MXNet 1.9.1, hybridized"),
 print(trials["if x.sum() > 1"][0])
 
 # %% [markdown]
-# Two results differ from the book. `a += b` works in JAX: it gives the name `a` to a new
-# array and changes no array. An `if` on a shape works, because a tracer has a shape. A
-# `Symbol` has none. `a[:] = ...` fails in JAX with and without `jit`, since arrays are
-# immutable. Write `a.at[:].set(a + b)` instead.
+# Why do they differ? In JAX, `a += b` gives the name `a` to a new array and changes no
+# array. An `if` on a shape needs no value: a tracer has a shape, and a `Symbol` has none.
+# `a[:] = ...` would change an array, and JAX's arrays are immutable, with and without `jit`.
+# Write `a.at[:].set(a + b)` instead.
 
 # %% tags=["hide-input"]
 s.claim("In-place operations such as a += b and a[:] = a + b cannot be used",
@@ -1041,8 +1041,8 @@ s.claim("Every way that compiles a network also updates its running mean",
 # Without BatchNorm there is no error, and the program never sees a trained parameter.
 #
 # ### On one H200
-# A call costs a GPU more, and its arithmetic less. So compiling gains more there, until the
-# batch is large.
+# A call costs a GPU more, and its arithmetic less. So with a GPU, compiling gains much even
+# at batches at which a CPU mostly computes.
 
 # %% tags=["slow", "hide-input"]
 title, sizes = "One call, batch 1", "Seconds per call, over batch"

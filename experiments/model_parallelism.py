@@ -25,10 +25,10 @@ from jax import NamedSharding, P, lax
 from jax.nn import relu
 from jax.sharding import AxisType
 
+from jaxperf.chapter.section import section
 from jaxperf.measure import count_ops, interleaved, measure, timeline
 from jaxperf.measure.traffic import collective_bytes, device_bytes
 from jaxperf.result import Measurement, ratio
-from jaxperf.section import section
 
 s = section("8.8", programs=100, devices=2, width=784, hidden=1536, rounds=6,
             batch_size=256, lr=0.1, micro_batches=(1, 2, 4, 8), smoke={

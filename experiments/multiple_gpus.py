@@ -26,15 +26,15 @@ import matplotlib.pyplot as plt
 from jax import P, lax
 from jax.sharding import AxisType
 
+from jaxperf.chapter.section import section
 from jaxperf.data import epoch_batches, fashion_mnist
 from jaxperf.measure import interleaved, timeline
 from jaxperf.result import both, ratio
-from jaxperf.section import section
 
 s = section("8.4", devices=2, images=6000, epochs=3, batch_size=16, lr=0.2,
             seeds=(0, 1, 2), rounds=9, data="mini", data_folder=None,
             smoke={"images": 64, "epochs": 1, "rounds": 6}, full={"epochs": 4,
-            "data": "auto", "images": 60_000, "batch_size": 256})
+            "rounds": 40, "data": "auto", "images": 60_000, "batch_size": 256})
 devices = jax.devices()[: s.devices]
 mesh = jax.make_mesh((len(devices),), ("data",), devices=devices)
 data = fashion_mnist(source="folder" if s.data_folder else s.data,

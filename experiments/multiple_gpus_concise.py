@@ -30,9 +30,9 @@ import optax
 from flax import nnx
 from jax import P, lax
 
+from jaxperf.chapter.section import section
 from jaxperf.data import epoch_batches, fashion_mnist
 from jaxperf.measure import interleaved
-from jaxperf.section import section
 
 s = section("8.5", devices=2, channels=8, images=1024, epochs=2, lr=0.1,
             batch_size=32, seeds=(0, 1, 2), data="mini", data_folder=None,
@@ -170,8 +170,9 @@ s.claim("The outputs of the fresh network are of the order of 1e-6",
         if_holds="The outputs are tiny, because the weights are small.",
         if_not="The outputs are larger or smaller than the book's: compare "
                "the initial weights.",
-        if_open=f"With {s.channels} channels the outputs are smaller still: "
-                "each layer adds up fewer small products.")
+        if_open=f"With {s.channels} channels they are at most {largest:.0e}. "
+                "A narrower network adds up fewer small products in each "
+                "layer, so its outputs are smaller.")
 
 # %% [markdown]
 # In prediction, BatchNorm uses its running statistics. In a fresh network these are mean 0 and
@@ -453,9 +454,9 @@ def warm_up(lr, k, updates):
 # %% [markdown]
 # The book has no warm-up, and its first epoch on two GPUs ends at .69 or .75, instead of .89 or
 # .87. There are two possible causes: the missing warm-up, and half as many updates in an epoch.
-# Exercise 1 separates them. For LeNet in section 8.4 the rule helps less: LeNet's weights are so
-# small that it starts on a plateau. LeNet needs many steps in a row to leave it, and then the
-# gradient changes fast. The rule is about the batch, not about the number of devices.
+# Exercise 1 separates them. For LeNet in section 8.4 the rule's assumption fails: LeNet's weights
+# are so small that it starts on a plateau. LeNet needs many steps in a row to leave it, and then
+# the gradient changes fast. The rule is about the batch, not about the number of devices.
 #
 # ### Over which images does BatchNorm average?
 # Gluon's `BatchNorm` and PyTorch's `DataParallel` normalize each device's share separately. In JAX
@@ -531,9 +532,9 @@ def apart(a, b):
 #
 # In the third. Where the input of a relu is almost 0, rounding decides whether its gradient passes,
 # so a difference in the last digit becomes a whole gradient. The next cell shows how much. With
-# softplus, a small difference stays small. Whether it happens depends on the seed, the machine, and
-# the version of the compiler. Without BatchNorm over the whole batch (`pmap` without `axis_name`),
-# the formulas differ, so the devices differ in every step.
+# softplus, a small difference should stay small. Whether it happens depends on the seed, the
+# machine, and the version of the compiler. Without BatchNorm over the whole batch (`pmap` without
+# `axis_name`), the formulas differ, so the devices differ in every step.
 #
 # </details>
 
@@ -690,7 +691,7 @@ def call_of(make_step, mesh, n, channels):
 n = len(devices) * s.batch_size
 times = interleaved({"jit": call_of(make_jit_step, mesh, n, s.channels),
                      "pmap": call_of(make_pmap_step, mesh, n, s.channels)},
-                    count=7)
+                    count=20)
 s.table(times, title=f"One step of {n} images on {len(devices)} devices",
         base="jit")
 

@@ -24,10 +24,10 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 
 import jaxperf
+from jaxperf.chapter.section import section
 from jaxperf.errors import JaxperfError
 from jaxperf.process import mistakes_end
 from jaxperf.result import Measurement, ratio
-from jaxperf.section import section
 
 s = section("peers", frameworks=("mxnet", "torch"), python=(), only=(), seconds=0.0,
             rounds=0, onednn=True, devices=2)

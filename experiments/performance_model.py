@@ -28,11 +28,11 @@ import numpy as np
 from flax import nnx
 from jax import lax
 
+from jaxperf.chapter.section import section
 from jaxperf.data import fashion_mnist
 from jaxperf.measure import compile_together, interleaved, measure
 from jaxperf.models import LeNet
 from jaxperf.result import both, ratio
-from jaxperf.section import section
 
 s = section("8.0", programs=200, rounds=12, side=2000, largest=28, moved=28,
             batch_size=16, steps=16, lr=0.1, tokens=32, tokens_steps=40,
@@ -40,7 +40,7 @@ s = section("8.0", programs=200, rounds=12, side=2000, largest=28, moved=28,
             smoke={"side": 512, "largest": 22, "moved": 22, "steps": 4,
                    "rounds": 6, "batch_size": 4, "tokens": 4,
                    "tokens_steps": 2},
-            full={"rounds": 30, "largest": 30, "tokens_steps": 120})
+            full={"rounds": 100, "largest": 30, "tokens_steps": 120})
 x, data = jnp.full((s.side, s.side), 0.01), fashion_mnist(source="mini")
 
 # %% [markdown]
@@ -568,7 +568,7 @@ s.figure(fig,
 #
 # ## 8.0.5 Change: a ladder
 # We now make one training step faster, one change (a *rung*) at a time. Our example is an
-# MLP on Fashion-MNIST with batches of 16. The first eight rungs compute the same
+# MLP on Fashion-MNIST with batches of 16. The first eight rungs should compute the same
 # parameters. Only the last changes the training.
 #
 # ![The path of a training step: a batch is prepared on the host and copied to the device,
@@ -986,8 +986,8 @@ s.claim("The same training becomes at least ten times as fast",
 # A change helps only if it reduces what limits the program *now*. Another machine has
 # other prices, and so another closest limit.
 #
-# **A trap.** On a CPU, do not put convolutions into `scan`. There XLA computes them in a
-# slower way, as exercise 3 measures. This is why our example is an MLP.
+# **A trap.** On a CPU, beware of convolutions in `scan`. XLA may compute them there in a
+# slower way, which exercise 3 measures. This is why our example is an MLP.
 #
 # ::::{tab-set}
 # :::{tab-item} Gluon
@@ -1361,9 +1361,9 @@ print(f"at batch {batch}, scan is {gain} times as fast")
 # <details><summary>Answer</summary>
 #
 # `scan` saves a fixed time per step. A step of 256 images has 16 times the FLOPs, so the
-# saved part should be smaller than above. (This loop also cuts its batches out of `X16`, which takes a few
-# percent of its time.) The order of the rungs matters: after the larger batch, `scan` gains
-# less.
+# saved part should be smaller than at batch 16, where the ladder measured it. (This loop
+# also cuts its batches out of `X16`, which takes time, too.) So the order of the rungs can
+# matter: what one rung gains depends on the rungs before it.
 # </details>
 #
 # **3.** Is `scan` also faster for LeNet, whose step has convolutions?
@@ -1396,10 +1396,10 @@ s.say(slower.above(1),
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# It depends on the processor: on a CPU, XLA does not use its fast convolutions in the body
-# of a loop. On the H200 of the table above the same change shortened the step. Another
-# program for LeNet gained nothing there ([figures](../docs/peers.md)). Measure on the
-# machine that you will use.
+# It depends on the processor. On a CPU, XLA (JAX 0.10 to 0.12) does not use its fast
+# convolutions in the body of a loop. On the H200 of the table above the same change
+# shortened the step. Another program for LeNet gained nothing there
+# ([figures](../docs/peers.md)). Measure on the machine that you will use.
 # </details>
 #
 # **4.** A variance is the mean of $(x - \bar x)^2$, or the mean of $x^2$ minus $\bar x^2$.

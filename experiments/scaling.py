@@ -23,8 +23,8 @@ import matplotlib.pyplot as plt
 import numpy as np
 from jax import NamedSharding, P, lax
 
+from jaxperf.chapter.section import section
 from jaxperf.data import fashion_mnist
-from jaxperf.section import section
 
 s = section("8.9", devices=8, k=64, batch=1024, parameters=11_171_018,
             fixed_ms=1.9, image_us=6.85, bandwidth=50.0, delay=5.0, channels=64,
@@ -394,7 +394,7 @@ s.claim("The linear rule saves as many steps as the batch grows, but only up "
 # Compare the columns from top to bottom. At the old rate, a larger batch can save little: its
 # gradient is less noisy, but each step is as short as before.
 #
-# Larger networks behave the same way. Goyal et al. train ResNet-50 with batches of 256 to 8,192 at
+# Larger networks have such a border, too. Goyal et al. train ResNet-50 with batches of 256 to 8,192 at
 # equal accuracy, with a rate that grows in the first five epochs; beyond 8,192 the accuracy drops.
 # [Shallue et al. (2019)](https://arxiv.org/abs/1811.03600) found the same three regions in all of
 # their networks: as the batch grows, the number of steps falls in proportion, then less, then not
@@ -526,7 +526,7 @@ s.figure(fig, "Predicted weak scaling. A band is a factor of 2 in the time of "
 # not the problem: with 0.36 ms of computation, the *delay* is. LeNet loses less than in the book,
 # because here one program makes one exchange. The dashed line shows what 34 small sums one after
 # another cost ResNet-18. From 8 GPUs on, the lines are extrapolated, and in
-# [Collectives](collectives) such predictions are off by up to a factor of 3.
+# [Collectives](collectives) such predictions are off by up to a factor of 3.2.
 #
 # For MPT-1b the model predicts no loss at all, because its exchange is shorter than what the
 # computation can hide. Its authors publish 3.6% less throughput per GPU on 64 GPUs than on 16. The

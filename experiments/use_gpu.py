@@ -23,11 +23,11 @@ import numpy as np
 from flax import nnx
 from jax import lax
 
+from jaxperf.chapter.section import section
 from jaxperf.measure import interleaved, measure, pending
 from jaxperf.measure.compile_log import watch_compilation
 from jaxperf.result import ratio
 from jaxperf.result.gpus import ask_driver
-from jaxperf.section import section
 
 s = section("8.6", programs=60, cpu_devices=2, megabytes=64, rounds=12,
             size=512, side=1024, gpu={"side": 8192, "megabytes": 256},
@@ -463,7 +463,7 @@ s.claim("TF32 is accurate to about three digits",
 # Training usually tolerates this error. A test that compares with NumPy to six digits fails.
 # In such a test, write `with jax.default_matmul_precision("float32"):`, or set
 # `JAX_DEFAULT_MATMUL_PRECISION=float32`. What lower precision gains depends on the
-# processor: compare the two rows of products in the table below. A CPU without units for
+# processor: compare the two products that a cell below measures. A CPU without units for
 # bfloat16 converts to float32, and may be slower.
 #
 # ## Compiling and autotuning
@@ -703,8 +703,8 @@ for kilobytes in (1, 10, 100, 1000, 10_000):
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# No. The batch has 200,704 bytes. At 25 GB/s they take 8 µs. The fixed time limits small
-# copies, not the bus: their GB/s rise with their size. In the slow loop, the host fetches a
+# No. The batch has 200,704 bytes. At 25 GB/s they take 8 µs. The fixed time of a copy
+# adds to that: it is what the smallest copy above takes. In the slow loop, the host fetches a
 # batch, copies images and labels, and calls three programs, one after the other. Make fewer
 # and larger calls, or put the data on the GPU before the loop starts.
 #

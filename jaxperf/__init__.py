@@ -8,6 +8,7 @@ from typing import Any
 
 __version__ = "1.0.0"
 __all__ = [
+    "chapter",
     "data",
     "measure",
     "models",
@@ -15,7 +16,6 @@ __all__ = [
     "parallel",
     "plan",
     "result",
-    "section",
     "watch",
 ]
 

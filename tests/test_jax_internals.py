@@ -79,7 +79,7 @@ def test_nothing_is_imported_that_needs_them() -> None:
 from jaxperf import jax_internals
 def refuse(internal): raise AssertionError(internal)
 jax_internals.get = refuse
-import jaxperf, jaxperf.models, jaxperf.parallel, jaxperf.section, jaxperf.plan.planning
+import jaxperf, jaxperf.models, jaxperf.parallel, jaxperf.chapter.section, jaxperf.plan.planning
 import jaxperf.watch.session
 from jaxperf.measure import measure
 import jax, jax.numpy as jnp

@@ -110,6 +110,7 @@ def load(path: Path, *arguments: str, without: Collection[str] = ("slow", ANSWER
     """
     global current
     module, before = ModuleType(path.stem), sys.argv
+    module.__file__ = str(path)
     sys.argv, current = [str(path), *arguments], path
     try:
         for cell in read(path):

@@ -99,8 +99,15 @@ def _history(claim: Claim) -> list[str]:
 
 
 def inline(text: str) -> str:
-    """Return a sentence as HTML; words between backticks are code."""
-    return re.sub("`([^`]+)`", r"<code>\1</code>", html.escape(text, quote=False))
+    """Return a sentence of Markdown as HTML: code, and words that are emphasized or strong."""
+    parts = html.escape(text, quote=False).split("`")
+    for i, part in enumerate(parts):
+        if i % 2:
+            parts[i] = f"<code>{part}</code>"
+        else:
+            strong = re.sub(r"\*\*(\S(?:.*?\S)?)\*\*", r"<strong>\1</strong>", part)
+            parts[i] = re.sub(r"\*(\S(?:.*?\S)?)\*", r"<em>\1</em>", strong)
+    return "".join(parts)
 
 
 def in_notebook() -> Any:

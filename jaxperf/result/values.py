@@ -89,7 +89,7 @@ class Measurement:
 
     @property
     def off_by(self) -> float:
-        """Return how far the median's 95 % interval reaches, as a fraction of the median; NaN under 6 values."""
+        """Return how far the median's 95 % interval reaches from it, as a fraction; NaN under 6 values."""
         low, high = interval(self.values)
         reach = max(self.median - low, high - self.median)
         if self.median == 0:

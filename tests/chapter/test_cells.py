@@ -32,7 +32,7 @@ HEAD = """# %% [markdown]
 # What is three?
 
 # %%
-from jaxperf.section import section
+from jaxperf.chapter.section import section
 
 s = section("8.4", n=3, smoke={"n": 2}, full={"n": 30}, gpu={"n": 300})
 s.claim("Three is three", holds=s.n == 3, expected="3", observed=str(s.n))
@@ -126,7 +126,7 @@ def test_flags_reach_the_section_and_everything_is_kept(tmp_path: Path) -> None:
     assert len(body["environment"]["devices"]) == 2 and body["environment"]["accelerated"] == []
     assert outputs(tmp_path) == ["display_data", "display_data", "stream"]
     about = notebook(tmp_path).metadata["jaxperf"]
-    assert about["config"] == {"devices": "2", "n": "4"} and "jaxperf.section" in about["modules"]
+    assert about["config"] == {"devices": "2", "n": "4"} and "jaxperf.chapter.section" in about["modules"]
 
 
 @pytest.mark.parametrize("flag, n", [("--smoke", 2), ("--full", 30)])

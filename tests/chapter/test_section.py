@@ -13,8 +13,7 @@ import matplotlib.pyplot as plt
 import pytest
 from report_results import HOSTILE, blocks
 
-from jaxperf import section
-from jaxperf.chapter import display
+from jaxperf.chapter import display, section
 from jaxperf.chapter.catalogue import SectionEntry as About
 from jaxperf.result import (
     Claim,

@@ -1,4 +1,4 @@
-"""Judge a section's claim by planted values: each claim must be able to hold, and to fail."""
+"""Judge a section's claim by planted values: a claim that nothing makes fail says nothing."""
 
 from __future__ import annotations
 
@@ -12,22 +12,30 @@ from typing import Any
 from jaxperf.chapter import cells
 from jaxperf.chapter.cells import FOLDED, Cell
 from jaxperf.result import Measurement, Ratio
+from jaxperf.result.recorder import VERDICTS
 
 ROUNDS = 8
 
 
 class Judge:
-    """A section that keeps only what its claims decide, whatever they need."""
+    """A section that keeps only the verdicts on its claims.
 
-    def __init__(self, section: Any) -> None:
-        self._section, self.decisions = section, dict[str, Any]()
+    Args:
+      section: the real one.
+      everywhere: whether to decide also at toy size and on a CPU, whatever the claims need.
+    """
+
+    def __init__(self, section: Any, *, everywhere: bool) -> None:
+        self._section, self._everywhere, self.verdicts = section, everywhere, dict[str, str]()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._section, name)
 
-    def claim(self, statement: str, *, holds: Any, **_: Any) -> None:
-        """Keep the decision, also at toy size and on a CPU."""
-        self.decisions[statement] = None if holds is None else bool(holds)
+    def claim(self, statement: str, *, holds: Any, needs: Any = (), cannot: str = "", **_: Any) -> None:
+        """Keep the verdict."""
+        lacks = not self._everywhere and (cannot or self._section._lacks(needs))
+        decided = VERDICTS[None if holds is None else bool(holds)]
+        self.verdicts[statement] = "not measurable here" if lacks else decided
 
     def _nothing(self, *_: Any, **__: Any) -> None:
         """Show nothing."""
@@ -36,13 +44,13 @@ class Judge:
 
 
 def judging_cells(path: Path, statement: str) -> list[Cell]:
-    """Return the folded cells up to the one with the statement, from the first of that run on."""
+    """Return the folded cells up to the one whose claim begins so, from the first of that run on."""
     run: list[Cell] = []
     for cell in cells.read(path):
         if cell.markdown:
             continue
         run = [*run, cell] if FOLDED in cell.tags else []
-        if run and statement in claims_of(cell):
+        if run and any(claimed.startswith(statement) for claimed in claims_of(cell)):
             return run
     raise AssertionError(f"{path.name} has no folded cell that claims {statement!r}")
 
@@ -62,10 +70,17 @@ def all_claims(path: Path) -> set[str]:
     return set().union(*(claims_of(cell) for cell in cells.read(path) if not cell.markdown))
 
 
-def decide(module: ModuleType, path: Path, statement: str, planted: dict[str, Any]) -> bool | None:
-    """Return what the claim decides where the names of `planted` have other values."""
-    judge = Judge(module.s)
-    names = {**vars(module), **planted, "s": judge}
+def verdict(section: ModuleType, statement: str, /, *, everywhere: bool = False, **planted: Any) -> str:
+    """Return the verdict on a claim where the names of `planted` have other values.
+
+    Args:
+      section: the names of the section, as `cells.load` returns them.
+      statement: the claim, or how it begins.
+      everywhere: whether to decide also where the claim cannot be measured.
+      **planted: the values that replace those of the section.
+    """
+    path, judge = Path(str(section.__file__)), Judge(section.s, everywhere=everywhere)
+    names = {**vars(section), **planted, "s": judge}
     *before, last = judging_cells(path, statement)
     with contextlib.redirect_stdout(io.StringIO()):
         for cell in before:  # may need what only a full run has
@@ -73,8 +88,8 @@ def decide(module: ModuleType, path: Path, statement: str, planted: dict[str, An
                 cell.run(path, names)
             names |= planted
         last.run(path, names)
-    decision: bool | None = judge.decisions[statement]
-    return decision
+    (found,) = (said for claimed, said in judge.verdicts.items() if claimed.startswith(statement))
+    return found
 
 
 def exactly(value: float) -> Ratio:

@@ -10,7 +10,6 @@ import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +19,7 @@ from jax import lax
 
 from jaxperf.chapter import cells
 from jaxperf.measure import count_ops
-from tests.experiments.planted import claim_with
+from tests.experiments.plants import verdict
 
 SCRIPT = Path(__file__).parents[2] / "experiments" / "collectives.py"
 
@@ -48,10 +47,6 @@ def test_every_claim_that_needs_no_clock_has_its_verdict(section: ModuleType) ->
     assert len(verdicts) == 7
     assert {name: verdicts.pop(name) for name in KNOWN} == KNOWN
     assert set(verdicts.values()) == {"holds"}
-
-
-def verdict(section: ModuleType, statement: str, **planted: Any) -> str:
-    return claim_with(section, SCRIPT, statement, **planted).verdict
 
 
 def test_each_claim_fails_where_it_should(section: ModuleType) -> None:

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from mxnet_fixtures import load, mlp_batch, shapes, weights
 
 import jaxperf.models
 from jaxperf.chapter import cells
@@ -61,6 +62,19 @@ def test_hybridize_sees_parameters_that_are_trained_later(section):
     net.output.bias[...] += 1.0
     chex.assert_trees_all_close(compiled(x), before + 1, rtol=1e-5)
     chex.assert_trees_all_close(compiled(x), net(x), rtol=1e-5)
+
+
+def test_the_network_equals_mxnets_before_and_after_hybridize(section):
+    answers = load("mlp")
+    X, _, _ = mlp_batch(int(answers["seed"]))
+    drawn = [*weights(shapes(answers), "sound", int(answers["seed"])).values()]
+    net = section.MLP(nnx.Rngs(0))
+    for layer, W, b in zip((net.hidden1, net.hidden2, net.output), drawn[::2], drawn[1::2], strict=True):
+        layer.kernel[...], layer.bias[...] = W.T, b
+    desired = answers["sound/float32/logits"]
+    with jax.default_matmul_precision("highest"):
+        for call in (net, section.hybridize(net)):
+            np.testing.assert_allclose(call(X), desired, rtol=0, atol=1e-5 * np.abs(desired).max())
 
 
 def test_all_ways_compute_what_the_packages_mlp_does(section):

@@ -7,7 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import chex
 import jax
@@ -16,7 +15,7 @@ import pytest
 
 from jaxperf.chapter import cells
 from jaxperf.result import Measurement
-from tests.experiments.planted import claim_with
+from tests.experiments.plants import verdict
 
 SCRIPT = Path(__file__).parents[2] / "experiments" / "model_parallelism.py"
 
@@ -31,10 +30,6 @@ def test_every_claim_that_needs_no_clock_holds(section: ModuleType) -> None:
     verdicts = {claim.statement: claim.verdict for claim in section.s.result().claims}
     assert len(verdicts) == 4
     assert set(verdicts.values()) == {"holds"}
-
-
-def verdict(section: ModuleType, statement: str, **planted: Any) -> str:
-    return claim_with(section, SCRIPT, statement, **planted).verdict
 
 
 def test_each_claim_fails_where_it_should(section: ModuleType) -> None:

@@ -1,4 +1,4 @@
-"""Section 8.5: its ResNet-18 is the package's, its ways agree, and a whole pass keeps what it promises.
+"""Section 8.5: its ResNet-18 and its steps are MXNet's, its ways agree, a whole pass keeps its promises.
 
 No test asks how long anything takes.
 """
@@ -18,10 +18,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from mxnet_fixtures import RESNET18, batch, digest_error, load, shapes, weights
 
 from jaxperf.chapter import cells
-from jaxperf.models import ResNet, resnet18
-from tests.experiments.planted import claim_with
+from jaxperf.models import ResNet, from_gluon, resnet18, to_gluon
+from tests.experiments.plants import verdict
 
 SCRIPT = Path(__file__).parents[2] / "experiments" / "multiple_gpus_concise.py"
 
@@ -29,10 +30,6 @@ SCRIPT = Path(__file__).parents[2] / "experiments" / "multiple_gpus_concise.py"
 @pytest.fixture(scope="module")
 def section() -> ModuleType:
     return cells.load(SCRIPT, "--smoke")
-
-
-def verdict(section: ModuleType, statement: str, **planted: Any) -> str:
-    return claim_with(section, SCRIPT, statement, **planted).verdict
 
 
 def test_a_gpus_compiled_program_knows_no_flops_and_the_table_says_so(
@@ -45,29 +42,79 @@ def test_a_gpus_compiled_program_knows_no_flops_and_the_table_says_so(
     assert np.isnan(flops) and summed == 4 * 129_068
 
 
-def take_weights(net: Any, package: ResNet) -> None:
-    """Give the section's network the parameters and statistics of the package's."""
-    stages = [block for stage in package.stages for block in stage.layers]
-    layers = [layer for layer in net.layers if isinstance(layer, nnx.Module)]
-    for layer, same in zip(layers, [package.conv, package.bn, *stages, package.dense], strict=True):
-        values = nnx.to_pure_dict(nnx.state(same))
-        assert jax.tree.structure(values) == jax.tree.structure(nnx.to_pure_dict(nnx.state(layer)))
-        state = nnx.state(layer)
-        nnx.replace_by_pure_dict(state, values)
-        nnx.update(layer, state)
+def layers_of(net: Any) -> list[nnx.Module]:
+    """The layers of the section's network or of the package's, in one order."""
+    if isinstance(net, ResNet):
+        return [net.conv, net.bn, *(block for stage in net.stages for block in stage.layers), net.dense]
+    return [layer for layer in net.layers if isinstance(layer, nnx.Module)]
+
+
+def copy_state(source: Any, to: Any) -> None:
+    """Give a network the parameters and statistics of another."""
+    for layer, same in zip(layers_of(source), layers_of(to), strict=True):
+        nnx.update(same, nnx.state(layer))
 
 
 def test_the_same_weights_give_the_packages_logits_and_statistics(section: ModuleType) -> None:
     stages = ((4, 2), (8, 2), (16, 2), (32, 2))
     package = ResNet(10, stages=stages, rngs=nnx.Rngs(1))
     net = section.resnet18(10, 4, rngs=nnx.Rngs(0))
-    take_weights(net, package)
+    copy_state(package, net)
     X = jax.random.uniform(jax.random.key(2), (6, 28, 28, 1))
     call = nnx.jit(lambda model, X: model(X))
     for _ in range(2):  # in training mode, which updates the running statistics
         chex.assert_trees_all_close(call(net, X), call(package, X), rtol=1e-4, atol=1e-4)
     package.eval()
     chex.assert_trees_all_close(section.predict(net, X), package(X), rtol=1e-4, atol=1e-4)
+
+
+def mxnets_resnet(section: ModuleType, dtype: str) -> tuple[dict[str, np.ndarray], Any]:
+    """MXNet's answers, and the section's network with the weights that they begin with."""
+    answers = load("resnet18")
+    package = nnx.eval_shape(lambda: resnet18(10, rngs=nnx.Rngs(0)))
+    from_gluon(package, weights(shapes(answers), "sound", int(answers["seed"])))
+    net = nnx.eval_shape(lambda: section.resnet18(10, rngs=nnx.Rngs(0)))
+    copy_state(package, net)
+    graph, state = nnx.split(net)
+    return answers, nnx.merge(graph, jax.tree.map(lambda a: np.asarray(a, dtype), state))
+
+
+def test_predictions_equal_mxnets(section: ModuleType) -> None:
+    answers, net = mxnets_resnet(section, "float32")
+    X, _ = batch(int(answers["seed"]), 0, RESNET18.batch)
+    with jax.default_matmul_precision("highest"):
+        logits = section.predict(net, X.transpose(0, 2, 3, 1))
+    desired = answers["sound/float32/eval_logits"]
+    np.testing.assert_allclose(logits, desired, rtol=0, atol=2e-5 * np.abs(desired).max())
+
+
+@pytest.mark.thorough
+@pytest.mark.usefixtures("optimized")
+@pytest.mark.parametrize(("way", "contexts"), [("make_jit_step", 1), ("make_pmap_step", 2)])
+def test_training_equals_mxnets_on_as_many_contexts(section: ModuleType, way: str, contexts: int) -> None:
+    """On two contexts, Gluon normalizes each share apart, as `pmap` does."""
+    devices = section.devices[:contexts]
+    mesh = jax.make_mesh((contexts,), ("data",), devices=devices)
+    with jax.enable_x64(True), jax.default_matmul_precision("highest"):
+        answers, net = mxnets_resnet(section, "float64")
+        optimizer = nnx.Optimizer(net, section.sgd(RESNET18.lr), wrt=nnx.Param)
+        with jax.set_mesh(mesh):
+            new, optimizer = jax.device_put((net, optimizer), jax.P())
+        losses = []
+        for step in range(RESNET18.steps):
+            X, y = batch(int(answers["seed"]), step, RESNET18.batch)
+            images = 255 * X.transpose(0, 2, 3, 1).astype("float64")
+            new, optimizer, loss = getattr(section, way)(mesh)(new, optimizer, images, y)
+            losses.append(float(loss))
+        trained = []
+        for each in (net, new):
+            package = nnx.eval_shape(lambda: resnet18(10, rngs=nnx.Rngs(0)))
+            copy_state(jax.tree.map(np.asarray, each), package)
+            trained.append([a for name, a in to_gluon(package).items() if "running" not in name])
+    case = f"sound/float64/{contexts}ctx"
+    np.testing.assert_allclose(losses, answers[f"{case}/loss"].mean(1), rtol=1e-6)
+    update = [np.asarray(b) - np.asarray(a) for a, b in zip(*trained, strict=True)]
+    assert digest_error(answers, f"{case}/update", update).max() < 1e-5  # MXNet keeps the rate in float32
 
 
 def test_at_full_width_it_has_the_books_shapes(section: ModuleType) -> None:

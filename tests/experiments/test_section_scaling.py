@@ -7,7 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +15,7 @@ import pytest
 from jax import P
 
 from jaxperf.chapter import cells
-from tests.experiments.planted import claim_with
+from tests.experiments.plants import verdict
 
 SCRIPT = Path(__file__).parents[2] / "experiments" / "scaling.py"
 
@@ -35,10 +34,6 @@ def test_every_claim_has_its_verdict(section: ModuleType) -> None:
     assert len(claims) == 5 and claims.pop(P100).verdict == "does not hold"
     (toy,) = (c for c in claims.values() if c.verdict != "holds")
     assert toy.verdict == "not measurable here" and toy.observed == "the sizes are those of a toy"
-
-
-def verdict(section: ModuleType, statement: str, **planted: Any) -> str:
-    return claim_with(section, SCRIPT, statement, **planted).verdict
 
 
 def test_each_claim_fails_where_it_should(section: ModuleType) -> None:

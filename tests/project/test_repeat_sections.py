@@ -42,7 +42,7 @@ def test_a_section_is_run_again_in_its_process_and_a_failure_is_reported(
     program = """# %%
 import sys
 from pathlib import Path
-from jaxperf.section import section
+from jaxperf.chapter.section import section
 s = section("hybridize", devices=2, size=9, smoke={"size": 1})
 # %%
 import jax
