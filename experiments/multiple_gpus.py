@@ -599,7 +599,7 @@ def step(params, X, y, lr):
 
 # %%
 with jax.set_mesh(mesh):
-    X4, y4 = jax.device_put((X, y), P("data"))
+    X4 = jax.device_put(data.train_images[:256], P("data"))
 print("the type of the images:", jax.typeof(X4))
 for shard in X4.addressable_shards:
     print(f"{shard.device} holds {shard.data.shape} of {X4.shape}")

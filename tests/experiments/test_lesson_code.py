@@ -9,31 +9,13 @@ from tools import lesson_code
 from tools.lesson_code import Cell, Lesson
 
 NAMES = [section.name for section in catalogue.SECTIONS if section.name != "peers"]
-# Sections whose code is still being rewritten.
-NOT_YET: set[str] = set()
-TEACHES_PLATFORMS = "switches-use_gpu"  # its subject is which platform JAX runs on
-
 WIDTH, LENGTH, SET_UP, ALONE = 80, 20, 8, 2 / 3
 
 
-def goals(check: str) -> list[pytest.param]:  # type: ignore[valid-type]
-    """The sections as parameters; those that are not there yet may fail."""
-    excuse = pytest.mark.xfail(reason="not rewritten yet", strict=False)
-    excused = {f"{check}-{name}" for name in NOT_YET} | {TEACHES_PLATFORMS}
-    return [
-        pytest.param(name, marks=excuse if f"{check}-{name}" in excused else (), id=f"{check}-{name}")
-        for name in NAMES
-    ]
-
-
-@pytest.mark.parametrize("name", goals("set-up"))
-def test_the_set_up_of_a_section_is_short(name: str) -> None:
-    assert lesson_code.set_up_lines(Lesson.read(name)) <= SET_UP
-
-
-@pytest.mark.parametrize("name", goals("lengths"))
-def test_cells_and_lines_are_short(name: str) -> None:
+@pytest.mark.parametrize("name", NAMES)
+def test_set_up_cells_and_lines_are_short(name: str) -> None:
     lesson = Lesson.read(name)
+    assert lesson_code.set_up_lines(lesson) <= SET_UP
     wide = [
         line for cell in (lesson.head, *lesson.cells) for line in cell.source.split("\n") if len(line) > WIDTH
     ]
@@ -45,13 +27,13 @@ def test_cells_and_lines_are_short(name: str) -> None:
     assert not wide and not long
 
 
-@pytest.mark.parametrize("name", goals("switches"))
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "use_gpu"])  # platforms are its subject
 def test_no_cell_that_teaches_asks_for_platform_or_toy_size(name: str) -> None:
     assert lesson_code.lines_of(Lesson.read(name))["switch"] == 0
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", goals("pasted"))
+@pytest.mark.parametrize("name", NAMES)
 def test_two_of_three_cells_run_when_pasted_below_the_set_up(name: str) -> None:
     alone = lesson_code.run_alone_in_a_process(name)
     failed = {line: error for line, error in alone.items() if error}

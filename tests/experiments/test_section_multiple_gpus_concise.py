@@ -5,9 +5,6 @@ No test asks how long anything takes.
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -224,14 +221,3 @@ def test_training_prints_the_books_lines(section: ModuleType, capsys: pytest.Cap
     (line,) = capsys.readouterr().out.splitlines()
     assert line.startswith("2 of 2 devices, seed 0, epoch 1, time ") and "test acc 0." in line
     assert len(history) == 1 and 1 < history[0][0] < 5
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("count", [1, 4])
-def test_it_runs_as_a_script_on_other_numbers_of_devices(tmp_path: Path, count: int) -> None:
-    path = tmp_path / "result.json"
-    command = [sys.executable, SCRIPT, "--smoke", "--answers", "--devices", str(count), "--json", path]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=280)
-    assert done.returncode == 0, done.stdout + done.stderr
-    result = json.loads(path.read_text())
-    assert result["config"]["devices"] == count and not result["failed"]

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -150,18 +147,3 @@ def test_the_model_of_clusters_is_that_of_the_collectives(section: ModuleType) -
     for count in (2, 8, 64, 1024):
         for size in (1e3, 44.7e6, 14e9):
             assert section.all_reduce(size, count) == pytest.approx(collectives.gpu_seconds(size, count))
-
-
-@pytest.mark.thorough
-def test_it_runs_as_a_script_with_other_numbers(tmp_path: Path) -> None:
-    path = tmp_path / "result.json"
-    command = [sys.executable, SCRIPT, "--smoke", "--answers", "--devices", "4", "--json", path]
-    done = subprocess.run(
-        [*command, "--k", "1024", "--batch", "64", "--parameters", "1000000", "--bandwidth", "12.5"],
-        capture_output=True, text=True, timeout=280,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    result = json.loads(path.read_text())
-    assert not result["failed"] and result["config"]["k"] == 1024
-    assert "69 all-reduces" in done.stdout
-    assert "psum after the loop: 1 all-reduces outside of it" in done.stdout
