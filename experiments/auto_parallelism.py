@@ -148,6 +148,11 @@ s.claim("One operator uses all cores of a CPU", source="section 8.3",
         "as memory.",
         if_open=f"With all {cores} cores the product is {product_gain} times "
         "as fast. If other programs use the cores, that proves nothing.")
+s.say(loop_gain.above(1.2),
+      if_holds=f"The loop gains something, too, {loop_gain} times: a process "
+      "does more than its loop, e.g. it makes calls and gets memory.",
+      if_not=f"The loop, whose rows need each other, gains {loop_gain} times.",
+      if_open=f"The loop, whose rows need each other, gains {loop_gain} times.")
 
 # %% [markdown]
 # Two kinds of parallelism can still gain something: *different* hardware works at once,
@@ -217,7 +222,9 @@ both = max(recorded, key=lambda r: timeline.overlap(r, *lanes))
 shared = timeline.overlap(both, *lanes)
 s.timeline(both,
            "Python queues everything at the start and then waits. Where the "
-           "devices' bars lie under each other, they work at the same time.")
+           "devices' bars lie under each other, they work at the same time.",
+           alt="A lane for Python and one for each device, with bars where "
+           "they are busy, over milliseconds.")
 
 # %% tags=["slow", "hide-input"]
 s.claim("A loop over devices looks serial, but it runs in parallel",
@@ -252,7 +259,9 @@ def chain(count=s.products):
 
 turns = timeline.record(chain)
 chained = timeline.overlap(turns, *(timeline.lane_of(d) for d in (cpu, other)))
-s.timeline(turns, "A chain over two devices.")
+s.timeline(turns, "A chain over two devices.",
+           alt="A lane for each device, with a bar for each product, over "
+           "milliseconds.")
 print(f"{chained:.0%} of the less busy device's work overlaps")
 
 # %% tags=["slow", "hide-input"]
@@ -383,7 +392,9 @@ few = timeline.record(
 )
 s.timeline(few,
            "Computing four results and copying each. A copy can begin when "
-           "its result exists, and the last one has nothing to hide behind.")
+           "its result exists, and the last one has nothing to hide behind.",
+           alt="A lane for the device, with a bar for each result, and a lane "
+           "for the copies, over milliseconds.")
 
 # %% tags=["slow", "hide-input"]
 gain = copying.ratio
@@ -565,7 +576,9 @@ ways = {
 for name, fn in ways.items():
     recorded = [timeline.record(fn, name=name) for _ in range(3)]
     at_once[name] = max(most_at_once(r.intervals(lane)) for r in recorded)
-    s.timeline(recorded[-1], f"Ten products, {name}.")
+    s.timeline(recorded[-1], f"Ten products, {name}.",
+               alt="When the device computes each of ten products, over "
+               "milliseconds.")
     print(f"{name}: at most {at_once[name]} at once")
 
 # %% tags=["answer", "slow", "hide-input"]

@@ -126,7 +126,8 @@ ax.set_xticks([t for t in (1/16, 1/8, 1/4, 1/2, 1, 2, 4, 8, 16, 32)
 ax.xaxis.set_major_formatter("{x:.3g}")
 ax.minorticks_off()
 ax.legend(loc="lower right")
-s.figure(fig, "Right of the line, JAX as installed is faster; left of it, the peer.")
+s.figure(fig, "Right of the line, JAX as installed is faster; left of it, the peer.",
+         alt="For each workload and peer a dot with a line: the peer's time over JAX's.")
 s.grid(["workload", "JAX", "peer", "peer over JAX", "verdict"],
        [(work, c["jax"], f"{c['system']} {c['configuration']}", c["text"], c["verdict"])
         for work, c in reversed(compared)], title="All comparisons", fold=True)

@@ -52,6 +52,15 @@ def test_every_claim_has_a_sentence_for_each_outcome(name: str) -> None:
         assert needed <= given, f"{name}.py, line {call.lineno}"
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_figures_have_a_text_apart_from_their_caption_and_sentences_have_no_links(name: str) -> None:
+    for call in calls_of(name, "figure", "timeline"):
+        given = {keyword.arg: ast.unparse(keyword.value) for keyword in call.keywords}
+        assert given.get("alt") not in (None, ast.unparse(call.args[1])), f"{name}.py, line {call.lineno}"
+    for call in calls_of(name, "claim", "say", "sentence"):
+        assert "](" not in ast.unparse(call), f"{name}.py, line {call.lineno}: a link would not be one"
+
+
 @pytest.mark.thorough
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", ["use_gpu", "scaling"])
