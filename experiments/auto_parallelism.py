@@ -270,7 +270,8 @@ s.claim("A chain over two devices does not overlap", holds=chained < 0.1,
         if_holds="The devices take turns. More devices help only where there "
         "is independent work. A model that is split by layers is such a "
         "chain; the pipeline of section 8.8 gives it independent work.",
-        if_not=f"{chained:.0%} overlaps: more than the copies explain.",
+        if_not=f"{chained:.0%} overlaps, although each product needs the one "
+        "before: look at the lanes.",
         if_open="This run does not decide it.")
 
 # %% [markdown]
@@ -301,7 +302,8 @@ s.claim("Several operators at once on the same cores gain little",
         if_holds=f"On the same cores, both together save {saved} of what two "
         "real devices could.",
         if_not=f"On the same cores, both together save {saved} of what two "
-        "real devices could: a single product leaves part of the cores idle.",
+        "real devices could. Perhaps a single product leaves part of the cores "
+        "idle.",
         if_open=f"On the same cores, both together save {saved} of what two "
         "real devices could. Where other programs take the cores, this is no "
         "more than noise.")
@@ -479,8 +481,8 @@ s.claim("A batch that is loaded while the device computes saves time",
         observed=f"in turns takes {hidden} times as long",
         if_holds=f"Loading in turns takes {hidden} times as long as "
         "prefetching.",
-        if_not=f"Prefetching saves nothing here ({hidden}): the device and "
-        "the loader need the same cores.",
+        if_not=f"Prefetching saves nothing here ({hidden}). Perhaps the device "
+        "and the loader need the same cores.",
         if_open=f"In turns takes {hidden} times as long: this run cannot "
         "tell. Where other programs use the second core, there is nothing to "
         "hide in.")
@@ -662,7 +664,8 @@ s.claim("Complex dependencies are respected", source="section 8.3, exercise 2",
         holds=correct == 5,
         expected=f"all {s.nodes} values of 5 graphs equal NumPy's in every bit",
         observed=f"{correct} of 5 graphs are equal",
-        if_holds="No operation started before its inputs existed.",
+        if_holds="All values are as if each operation had waited for its "
+        "inputs.",
         if_not=f"Only {correct} of 5 graphs are right: a bug, please report "
         "it.", if_open="This run does not decide it.")
 

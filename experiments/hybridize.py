@@ -213,8 +213,7 @@ s.claim("Compiling saves calls", holds=fewer.above(1), source="section 8.1",
         if_holds=f"Three calls take {fewer} times as long as one.",
         if_not=f"Three calls take {fewer} times as long as one: nothing is "
         "saved.",
-        if_open=f"Three calls take {fewer} times as long as one; other "
-        "programs blur it.")
+        if_open=f"Three calls take {fewer} times as long as one: undecided.")
 
 # %% [markdown]
 # The book compares the two styles:
@@ -549,9 +548,9 @@ s.claim("Compiling gains less where a call computes more",
         f"{batches[-1]}: {least.median:.3g}",
         if_holds="Compiling saves Python's work per call. The more a call "
         "computes, the less this is of it.",
-        if_not="Here the largest batch gains as much as the smallest. Op by "
-        "op, each operation also writes its result to new memory, and "
-        "compiling saves that, too.",
+        if_not="Here the largest batch gains as much as the smallest. One "
+        "possible reason: op by op, each operation writes its result to new "
+        "memory, and compiling saves that, too.",
         if_open="This run cannot tell the gains of the two batches apart.")
 
 # %% tags=["slow", "hide-input"]

@@ -766,8 +766,8 @@ s.claim("The compiled ways are equally fast",
         expected="within 25% of explicit sharding",
         observed=", ".join(f"{way} {other}" for way, other in others.items()),
         if_holds="The compiler makes nearly the same program of all of them.",
-        if_not="They are not the same program here: compare their compiled "
-               "texts.",
+        if_not="At least one of them is another program, or runs in another "
+        "way: compare their compiled texts.",
         if_open="The intervals are too wide to decide; an idle machine makes "
                 "them narrower.")
 
@@ -779,8 +779,8 @@ s.claim("Sums written by hand make a step slower", holds=hand_ratio.above(1),
         source="the PyTorch retelling",
         if_holds="Each call and each copy of the loop costs time, which one "
                  "compiled program saves.",
-        if_not="Here the step computes for much longer than its calls and "
-               "copies take.",
+        if_not="Here its calls and copies do not show beside what it "
+        "computes.",
         if_open="If there is a difference, it is smaller than the noise of "
                 "this run.")
 
@@ -878,8 +878,8 @@ s.claim("At the old rate, twice the batch learns less in as many epochs",
         cannot="LeNet still guesses" if max(means) < GUESSING else "",
         if_holds="Half as many updates of the same size leave LeNet on its "
                  "plateau for longer. A larger rate makes up for it.",
-        if_not="Here the larger rates do not help. After enough updates, a "
-               "larger rate is no advantage.",
+        if_not="Here the larger rates do not help. Perhaps the old rate had "
+        "enough updates.",
         if_open="Train for longer: an accuracy near 0.10 is that of guessing.")
 
 # %% [markdown]
@@ -998,8 +998,8 @@ s.claim("A device with half of the batch trains fewer images per second",
         expected="a step of 256 takes less than twice as long as one of 128",
         observed=f"{busier} times as long",
         if_holds="Here, too, a device with less work is less busy.",
-        if_not="On this device, 128 images already keep all of its cores "
-               "busy, so half of the batch loses nothing.",
+        if_not="Here half of the batch loses nothing: 128 images are enough "
+        "for this device.",
         if_open="The difference is within the noise of this run.")
 
 # %% [markdown]

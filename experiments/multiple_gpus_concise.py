@@ -384,8 +384,8 @@ s.claim("ResNet-18 learns on one device and on several", holds=worst < 2.2,
                  "log 10 = 2.3",
         observed=f"{worst:.2f} in the worst training", source="section 8.5.2",
         needs=["size"],
-        if_holds="The losses fall with every seed, on one device and on "
-                 "several.",
+        if_holds="With every seed the loss is below that of guessing, on one "
+        "device and on several.",
         if_not="At least one training has not begun to learn: it needs more "
                "updates.",
         if_open="A few images of toy size teach nothing.")
@@ -608,7 +608,8 @@ s.claim("In float32, a smooth network differs by rounding only",
 s.say(many > 0,
       if_holds=f"With relu, the devices are more than ten times as far "
                f"apart for {many} of {len(parts['relu'])} seeds, at worst "
-               f"{flipped:.0e}: rounding changed the sign of a relu's input.",
+               f"{flipped:.0e}. Rounding does that where it changes the sign "
+               "of a relu's input.",
       if_not=f"With relu, the worst of {len(parts['relu'])} seeds differs by "
              f"{flipped:.0e}: in this run, no relu that matters had an input "
              "within rounding of 0. With other seeds and on other machines it "
@@ -672,7 +673,8 @@ s.claim("For the same batch, ResNet-18 computes more per byte that it sums "
                  "images per device, ResNet-18 with 256. Then compare "
                  "ResNet-18 with 64 images to LeNet with 256. **The batch per "
                  "device matters as much as the network**: a large network "
-                 "with few images per device communicates most of the time.",
+                 "with few images per device may communicate for most of its "
+                 "time.",
         if_not="By these counts, the book's explanation fails.",
         if_open="Without FLOPs there is nothing to compare.")
 

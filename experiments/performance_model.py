@@ -349,11 +349,9 @@ s.claim("Ten fused lines take about as long as one", holds=fused.below(2),
         if_holds=f"Ten times the FLOPs take {fused} times as long: the bytes "
         f"set the time. Op by op, the ten lines take {unfused} times as long "
         "as one.",
-        if_not=f"Ten times the FLOPs take {fused} times as long: on this "
-        "machine one line is already near the limit of arithmetic, or its "
-        "array is in a cache.",
-        if_open=f"Ten times the FLOPs take {fused} times as long. Other "
-        "programs blur it.")
+        if_not=f"Ten times the FLOPs take {fused} times as long, so arithmetic "
+        "shows beside the bytes, e.g. because the array is in a cache.",
+        if_open=f"Ten times the FLOPs take {fused} times as long: undecided.")
 
 # %% [markdown]
 # ### Arithmetic: matrix products
@@ -1160,9 +1158,8 @@ s.claim("A checkpoint costs the time of its extra FLOPs", basis="predicted",
         f"{more * 1.2:.2f} times as long", observed=f"{costs} times as long",
         if_holds=f"`checkpoint` takes {costs} times as long, for {more:.2f} "
         "times the FLOPs.",
-        if_not=f"`checkpoint` takes {costs} times as long, although it has "
-        f"{more:.2f} times the FLOPs. FLOPs are not what limits this step "
-        "here.",
+        if_not=f"`checkpoint` takes {costs} times as long, for {more:.2f} "
+        "times the FLOPs: here the FLOPs do not set its time.",
         if_open=f"`checkpoint` takes {costs} times as long, for {more:.2f} "
         "times the FLOPs.")
 
@@ -1171,8 +1168,9 @@ s.claim("bfloat16 makes this step faster", holds=faster.above(1),
         needs=["size"], expected="a gain above 1; not on every machine",
         observed=f"{faster}",
         if_holds=f"Mixed precision is {faster} times as fast here.",
-        if_not=f"Mixed precision is slower here, {faster} times as fast: this "
-        "processor, or XLA on it, converts to float32 and back.",
+        if_not=f"Mixed precision is slower here, {faster} times as fast. Its "
+        "products alone may be faster (section 8.6), but XLA may convert to "
+        "float32 and back around other operations.",
         if_open=f"Mixed precision is {faster} times as fast: undecided.")
 
 # %% [markdown]

@@ -383,9 +383,8 @@ s.claim("The linear rule saves as many steps as the batch grows, but only up "
         if_holds="With the linear rule, four times the batch first needs "
                  "about a quarter of the steps. Then the rate becomes too "
                  "large for the curvature of the loss, and steps overshoot. "
-                 "In the last column the rate stops growing before that: "
-                 "there, more devices soon use more energy, and the training "
-                 "takes as long.",
+                 "In the last column the rate stops growing before that: look "
+                 "how much a larger batch still saves then.",
         if_not="In this run, the rule has no such border between these "
                "batches, or fails from the first on.",
         if_open="Two batches of toy size show no border.")
