@@ -200,7 +200,7 @@ s.grid(("elements", "ready when the call returned", "call, µs",
 # %% tags=["slow"]
 dot = jax.jit(lambda x: x @ x)
 work = {"large": (jnp.ones((s.large, s.large)), 20),
-        "tiny": (jnp.ones((10, 10)), 100)}
+        "tiny": (jnp.ones((10, 10)), 500)}
 
 def products(name, pause):
     """Queue products, with a pause before each: a slower front end."""
@@ -813,9 +813,10 @@ s.claim("n calls take n (t1 + t2 + t3) synchronously, and t1 + n t2 + t3 "
         if_not="Three numbers were too few in this run. Next to the crossover "
         f"the model is {at_crossover:+.0%} off, and at {worst_at:,} elements "
         f"{worst:+.0%}. It takes $t_1$ and $t_3$ for the same at every size. "
-        "But a thread that has slept for longer takes longer to wake "
-        "(exercise 4), a large array needs several threads, and other "
-        "programs may take a core.", if_open="This run does not decide it.")
+        "But a short program may be ready before Python asks, a thread that "
+        "has slept for longer takes longer to wake, a large array needs "
+        "several threads, and other programs may take a core.",
+        if_open="This run does not decide it.")
 dearest = max(unseen, key=lambda n: np.median(waiting[n] / once[n]))
 most = ratio_of(waiting[dearest] / once[dearest])
 
