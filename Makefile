@@ -76,7 +76,7 @@ SITE = $(if $(filter command,$(firstword $(origin OUT))),$(OUT),site)
 # A warning, as of a link that leads nowhere, is an error.
 book: $(STAMP)
 	@$(PY) -c "import myst_nb, sphinx_book_theme, sphinx_copybutton, sphinx_design" 2>/dev/null || $(PIP) --editable ".[book]" || $(NOT_INSTALLED)
-	$(PY) -m sphinx -q -W --keep-going -b html -d build/doctrees -D book_results="$(abspath $(RESULTS))" docs "$(SITE)"
+	$(PY) -m sphinx -q -W --keep-going -j 2 -b html -d build/doctrees -D book_results="$(abspath $(RESULTS))" docs "$(SITE)"
 	@echo "open $(SITE)/index.html"
 
 clean:
