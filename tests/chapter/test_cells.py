@@ -20,8 +20,8 @@ import nbformat
 import pytest
 from cases import cases
 
-from jaxperf import process, section
-from jaxperf.chapter import catalogue, cells, display
+from jaxperf import process
+from jaxperf.chapter import catalogue, cells, display, section
 from jaxperf.errors import JaxperfError
 from jaxperf.measure.other_load import OtherLoad
 from jaxperf.process import child_environment
