@@ -80,6 +80,27 @@ def test_watch_gets_the_program_and_its_kinds_and_its_status_is_the_jobs(
     assert command(tmp_path, monkeypatch) == (Path("my train.py"), ("--lr", "1"), options)
 
 
+INPUTS = {"gate": "", "watch": "train.py", "update": "false", "install": "true", "undecided": "warn"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({"watch": "'my train.py' --lr 1", "gate": "jaxperf measure a:b --json {}"}, ""),
+        ({"watch": ""}, "nothing to do; give the input gate, a command, or watch, a script"),
+        ({"watch": "'train.py"}, "watch is no list of words: 'train.py; close its quotes"),
+        ({"gate": "jaxperf)"}, "gate is no list of words: jaxperf); close its quotes"),
+        ({"update": "yes"}, "update is 'yes'; give true or false"),
+        ({"install": ""}, "install is ''; give true or false"),
+        ({"undecided": "ignore"}, "undecided is 'ignore'; give warn or fail"),
+    ],
+)
+def test_a_mistake_in_an_input_is_one_line(changes: dict[str, str], line: str, tmp_path: Path) -> None:
+    done = run("Check the inputs", tmp_path, 0, **{**INPUTS, **changes})
+    assert (done.stdout, done.stderr) == (f"::error::jaxperf: {line}\n" if line else "", "")
+    assert done.returncode == (2 if line else 0)
+
+
 def test_every_input_is_described_and_used() -> None:
     text = ROOT.joinpath("action.yml").read_text(encoding="utf-8")
     for name, entry in ACTION["inputs"].items():
