@@ -20,16 +20,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 # The images, network namespaces, what torch.compile calls, and a real SLURM
 DEBIAN = [
-    "dataset-fashion-mnist",
-    "make",
-    "git",
-    "g++",
-    "iproute2",
-    "slurmctld",
-    "slurmd",
-    "slurm-client",
-    "munge",
-]
+    "dataset-fashion-mnist", "make", "git", "g++", "iproute2", "slurmctld", "slurmd", "slurm-client", "munge",
+]  # fmt: skip
 
 Job = dict[str, Any]
 
@@ -109,6 +101,8 @@ def install_commands(job: Job, folder: Path, scratch: str) -> list[str]:
         packages += [f'"$(echo {scratch}/dist/jaxperf-*.whl)[chapter]"']
     elif job["install"] == "core":
         packages += ["--editable ."]
+        if job.get("lowest"):
+            packages += ["--requirements pyproject.toml", "--resolution lowest-direct"]
     else:
         packages += [f"--editable .[{job['install']}]"]
     # make takes an environment as it is if this file is newer than pyproject.toml
