@@ -10,8 +10,8 @@ Letters: N examples, 28 x 28 pixels, 1 channel, B batch size.
 
 from __future__ import annotations
 
-import difflib
 import hashlib
+import math
 import os
 import struct
 import subprocess
@@ -21,10 +21,9 @@ import threading
 import time
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 from importlib.resources.abc import Traversable
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from urllib.parse import urljoin, urlsplit
@@ -33,6 +32,8 @@ import numpy as np
 import numpy.typing as npt
 
 from jaxperf.errors import JaxperfError
+from jaxperf.flags import did_you_mean
+from jaxperf.libraries import missing_from
 from jaxperf.process import cache_folder
 from jaxperf.result.store import write_whole
 
@@ -78,32 +79,16 @@ class OriginFile(NamedTuple):
         return f"{self.stem}.gz"
 
 
-ORIGIN_FILES = (
-    OriginFile(
-        "train-images-idx3-ubyte",
-        26_421_880,
-        "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
-        1_504_176_606,
-    ),
-    OriginFile(
-        "train-labels-idx1-ubyte",
-        29_515,
-        "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
-        1_504_176_606,
-    ),
-    OriginFile(
-        "t10k-images-idx3-ubyte",
-        4_422_102,
-        "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
-        1_504_176_627,
-    ),
-    OriginFile(
-        "t10k-labels-idx1-ubyte",
-        5_148,
-        "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
-        1_504_176_627,
-    ),
-)
+ORIGIN_FILES = tuple(OriginFile(*fields) for fields in (
+    ("train-images-idx3-ubyte", 26_421_880,
+     "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84", 1_504_176_606),
+    ("train-labels-idx1-ubyte", 29_515,
+     "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845", 1_504_176_606),
+    ("t10k-images-idx3-ubyte", 4_422_102,
+     "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073", 1_504_176_627),
+    ("t10k-labels-idx1-ubyte", 5_148,
+     "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5", 1_504_176_627),
+))  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -174,10 +159,10 @@ def fashion_mnist(
     skipped: list[str] = []
     for name in ("folder", "tfds", "download"):
         try:
-            return _load(name, None, url, tuple(skipped))
+            return replace(_load(name, None, url), skipped=tuple(skipped))
         except JaxperfError as e:
             skipped.append(f"{name}: {e}")
-    return _load("mini", None, url, tuple(skipped))
+    return replace(_load("mini", None, url), skipped=tuple(skipped))
 
 
 def check_source(source: str, folder: str | os.PathLike[str] | None = None) -> None:
@@ -187,9 +172,8 @@ def check_source(source: str, folder: str | os.PathLike[str] | None = None) -> N
       JaxperfError: no such source or folder, or a source that does not read the folder.
     """
     if source not in SOURCES:
-        nearest = difflib.get_close_matches(source, SOURCES, n=1, cutoff=0.0)[0]
         raise JaxperfError(
-            f"no data source {source!r}; did you mean {nearest!r}? There are {', '.join(SOURCES)}"
+            f"no data source {source!r}{did_you_mean(source, SOURCES)}; there are {', '.join(SOURCES)}"
         )
     if source in ("download", "mini"):
         if folder is not None:
@@ -210,21 +194,14 @@ def _expanded(path: str | os.PathLike[str]) -> Path:
     return Path(os.path.expanduser(path))  # noqa: PTH111  # Path.expanduser raises if the user is unknown
 
 
-def _load(
-    source: str, folder: str | os.PathLike[str] | None, url: str | None, skipped: tuple[str, ...] = ()
-) -> FashionMNIST:
-    used = source
+def _load(source: str, folder: str | os.PathLike[str] | None, url: str | None) -> FashionMNIST:
     if source == "folder":
-        path = named_folder(folder) or DEBIAN_FOLDER
-        splits, used = read_folder(path), f"folder {path}"
-    elif source == "tfds":
-        splits, version = _read_tfds(folder, url)
-        used = f"tfds {version}"
-    elif source == "download":
-        splits = read_folder(fetch(url=url))
-    else:
-        splits = read_folder(mini_folder())
-    return FashionMNIST(*splits, source=used, skipped=skipped)
+        named = named_folder(folder) or DEBIAN_FOLDER
+        return FashionMNIST(*read_folder(named), source=f"folder {named}")
+    if source == "tfds":
+        return _read_tfds(folder, url)
+    path = fetch(url=url) if source == "download" else mini_folder()
+    return FashionMNIST(*read_folder(path), source=source)
 
 
 def mini_folder() -> Traversable:
@@ -306,17 +283,14 @@ def _read(path: Traversable, magic: int) -> npt.NDArray[np.uint8]:
         ) from None
     if len(data) > _LARGEST:
         raise _not_right(path, f"more than {_LARGEST:,} bytes")
+    right_sides = [28, 28] if magic == _IMAGES else []
+    begin = 8 + 4 * len(right_sides)
     try:
-        if magic == _IMAGES:
-            found, count, *sides = struct.unpack(">4I", _unpacked(data, 16)[0])
-        else:
-            found, count, *sides = struct.unpack(">2I", _unpacked(data, 8)[0])
-        right_sides = [28, 28] if magic == _IMAGES else []
+        found, count, *sides = struct.unpack(f">{begin // 4}I", _unpacked(data, begin)[0])
         if (found, sides) != (magic, right_sides) or not 1 <= count <= MOST:
             sizes = " x ".join(map(str, (count, *sides)))
             raise _not_right(path, f"a header of 0x{found:08x} and {sizes}")
-        begin = 4 + 4 * (1 + len(sides))
-        end = begin + count * (28 * 28 if sides else 1)
+        end = begin + count * math.prod(sides)
         contents, complete = _unpacked(data, end + 1)
     except struct.error:
         raise _not_right(path, "shorter than a header") from None
@@ -399,8 +373,11 @@ def _published(path: Path, file: OriginFile) -> bytes | None:
             data = stream.read(file.size_bytes + 1)
     except OSError:
         return None
+    if _is_pinned(data, file):
+        return data
     header = b"\x1f\x8b\x08\x08" + struct.pack("<I", file.packed_at) + data[8:10] + file.stem.encode() + b"\0"
-    return next((each for each in (data, header + data[10:]) if _is_pinned(each, file)), None)
+    restored = header + data[10:]
+    return restored if _is_pinned(restored, file) else None
 
 
 def _is_pinned(data: bytes | bytearray, file: OriginFile) -> bool:
@@ -423,10 +400,10 @@ def _download(url: str, file: OriginFile, deadline: float) -> bytes:
             with urlopen(url, timeout=SILENCE_S) as response:
                 answered.set()
                 # A server may send more than the file, even without end: stop at the first extra byte
-                while len(data) <= file.size_bytes and not given_up.is_set():
-                    if not (piece := response.read1(1 << 16)):
-                        break
+                piece = response.read1(1 << 16)
+                while piece and not given_up.is_set():
                     data.extend(piece)
+                    piece = response.read1(1 << 16) if len(data) <= file.size_bytes else b""
         except Exception as e:  # whatever the network library raises
             problem.append(" ".join(str(getattr(e, "reason", "") or e or type(e).__name__).split()))
         answered.set()
@@ -483,19 +460,15 @@ def tfds_is_prepared() -> bool:
     return any(tfds_folder().joinpath("fashion_mnist").glob("*/dataset_info.json"))
 
 
-def missing_for_tfds() -> str:
-    """Return the first package that the source "tfds" lacks, "" if all are installed."""
-    return next((name for name in ("tensorflow_datasets", "tensorflow") if find_spec(name) is None), "")
-
-
-def _read_tfds(folder: str | os.PathLike[str] | None, url: str | None) -> tuple[Splits, str]:
+def _read_tfds(folder: str | os.PathLike[str] | None, url: str | None) -> FashionMNIST:
     """Read the prepared data set, or prepare it from the origin's files: a folder's, or downloaded ones.
 
     The builder's own download would try a missing network eleven times, with growing pauses. TFDS has an
     order of its own, so batches differ from those of the other sources.
     """
-    if missing := missing_for_tfds():
-        raise JaxperfError(f"package {missing} is not installed; pip install 'jaxperf[tfds]'")
+    missing = missing_from(("tensorflow_datasets", "tensorflow"))
+    if missing:
+        raise JaxperfError(f"package {missing[0]} is not installed; pip install 'jaxperf[tfds]'")
     with tempfile.TemporaryDirectory() as scratch:
         out = Path(scratch, "fashion_mnist.npz")
         if not (tfds_is_prepared() and _run_tfds(out, "")):
@@ -503,16 +476,13 @@ def _read_tfds(folder: str | os.PathLike[str] | None, url: str | None) -> tuple[
             print(f"preparing fashion_mnist in {tfds_folder()} (once, under a minute)", file=sys.stderr)
             _run_tfds(out, str(manual_dir))
         with np.load(out, allow_pickle=False) as stored:
-            arrays = {name: stored[name] for name in Splits._fields}
-            version = str(stored["version"])
-    for part in ("train", "test"):
-        X, y = arrays[f"{part}_images"], arrays[f"{part}_labels"]
-        if X.dtype != np.uint8 or X.shape != (len(y), 28, 28, 1) or not ((y >= 0) & (y < 10)).all():
-            raise JaxperfError(
-                f"tfds {version}: not the arrays of Fashion-MNIST; prepare fashion_mnist again"
-            )
-        arrays[f"{part}_labels"] = y.astype(np.int32)
-    return Splits(**arrays), version
+            X, y, test_X, test_y = (stored[name] for name in Splits._fields)
+            used = f"tfds {stored['version']}"
+    for images, labels in ((X, y), (test_X, test_y)):
+        right = images.dtype == np.uint8 and images.shape == (len(labels), 28, 28, 1)
+        if not right or not ((labels >= 0) & (labels < 10)).all():
+            raise JaxperfError(f"{used}: not the arrays of Fashion-MNIST; prepare fashion_mnist again")
+    return FashionMNIST(X, y.astype(np.int32), test_X, test_y.astype(np.int32), source=used)
 
 
 def _run_tfds(out: Path, manual_dir: str) -> bool:
@@ -524,9 +494,7 @@ def _run_tfds(out: Path, manual_dir: str) -> bool:
     try:
         done = subprocess.run(command, env=os.environ | quiet, **options)
     except subprocess.TimeoutExpired:
-        raise JaxperfError(
-            f"TensorFlow Datasets took more than {TFDS_S:.0f} s; choose another source"
-        ) from None
+        raise JaxperfError(f"TensorFlow Datasets took over {TFDS_S:.0f} s; choose another source") from None
     if done.returncode not in (0, 3):
         last = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1].strip()
         raise JaxperfError(f"TensorFlow Datasets failed: {last}; choose another source")
@@ -534,14 +502,6 @@ def _run_tfds(out: Path, manual_dir: str) -> bool:
 
 
 # --- Batches of one fixed shape: for a compiled step, a new shape means a new compilation
-
-
-def to_float(images: ArrayT) -> ArrayT:
-    """Scale uint8 0..255 to float32 0..1, as the book's `ToTensor` does; channels stay last.
-
-    NumPy in gives NumPy out, JAX in gives JAX out, also inside `jax.jit`.
-    """
-    return images.astype(np.float32) / np.float32(255)
 
 
 def updates_per_epoch(n_train: int, batch_size: int) -> int:
@@ -584,36 +544,23 @@ def epoch_batches(
     """
     _check_lengths(images, labels)
     full = updates_per_epoch(len(images), batch_size)
-    for name, value, least in (
-        ("seed", seed, 0),
-        ("epoch", epoch, 0),
-        ("updates", updates, 1),
-        ("start", start, 0),
-    ):
-        if value is not None and value < least:
+    total = full if updates is None else updates
+    for name, value in {"seed": seed, "epoch": epoch, "updates": total, "start": start}.items():
+        least = 1 if name == "updates" else 0
+        if value < least:
             raise JaxperfError(f"{name} {value} is too small; use {least} or more")
-    rng = np.random.default_rng((seed, epoch))
-    return _shuffled(images, labels, batch_size, rng, start, updates or full, rows)
 
+    def batches() -> Iterator[tuple[Array, Array]]:
+        rng = np.random.default_rng((seed, epoch))
+        for update in range(total):
+            position = update % full
+            if position == 0:
+                order = rng.permutation(len(images))
+            if update >= start:
+                chosen = order[position * batch_size : (position + 1) * batch_size][rows]
+                yield images[chosen], labels[chosen]
 
-def _shuffled(
-    images: Array,
-    labels: Array,
-    batch_size: int,
-    rng: np.random.Generator,
-    start: int,
-    updates: int,
-    rows: slice,
-) -> Iterator[tuple[Array, Array]]:
-    full = len(images) // batch_size
-    for update in range(updates):
-        place = update % full
-        if place == 0:
-            order = rng.permutation(len(images))
-        if update < start:
-            continue
-        chosen = order[place * batch_size : (place + 1) * batch_size][rows]
-        yield images[chosen], labels[chosen]
+    return batches()
 
 
 def padded_batches(
@@ -634,16 +581,15 @@ def padded_batches(
     """
     _check_lengths(images, labels)
     _check_batch_size(batch_size)
-    return _padded(images, labels, batch_size)
 
+    def batches() -> Iterator[tuple[Array, Array, npt.NDArray[np.bool_]]]:
+        for start in range(0, len(images), batch_size):
+            x, y = images[start : start + batch_size], labels[start : start + batch_size]
+            missing, rest = batch_size - len(x), [(0, 0)] * (x.ndim - 1)
+            is_real = np.arange(batch_size) < len(x)
+            yield np.pad(x, [(0, missing), *rest]), np.pad(y, (0, missing)), is_real
 
-def _padded(
-    images: Array, labels: Array, batch_size: int
-) -> Iterator[tuple[Array, Array, npt.NDArray[np.bool_]]]:
-    for start in range(0, len(images), batch_size):
-        x, y = images[start : start + batch_size], labels[start : start + batch_size]
-        missing, rest = batch_size - len(x), [(0, 0)] * (x.ndim - 1)
-        yield np.pad(x, [(0, missing), *rest]), np.pad(y, (0, missing)), np.arange(batch_size) < len(x)
+    return batches()
 
 
 def _check_batch_size(batch_size: int) -> None:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 
-import jax
 import numpy as np
 import pytest
 
-from jaxperf.data import epoch_batches, padded_batches, to_float, updates_per_epoch
+from jaxperf.data import epoch_batches, padded_batches, updates_per_epoch
 from jaxperf.errors import JaxperfError
 
 N, B = 23, 5
@@ -23,21 +22,6 @@ def data(n: int = N) -> tuple[np.ndarray, np.ndarray]:
 
 def order(**options: int) -> list[int]:
     return [int(label) for _, y in epoch_batches(*data(), batch_size=B, **options) for label in y]
-
-
-def test_to_float_is_the_books_scale() -> None:
-    every = np.arange(256, dtype=np.uint8)
-    got = to_float(every)
-    assert got.dtype == np.float32
-    assert got[0] == 0 and got[255] == 1
-    np.testing.assert_allclose(got, np.arange(256) / 255, rtol=1e-7)
-
-
-def test_to_float_gives_the_same_on_the_device_as_on_the_host() -> None:
-    every = np.arange(256, dtype=np.uint8)
-    for on_device in (to_float(jax.numpy.asarray(every)), jax.jit(to_float)(every)):
-        assert isinstance(on_device, jax.Array) and on_device.dtype == np.float32
-        np.testing.assert_allclose(on_device, to_float(every), rtol=1.2e-7)
 
 
 def test_training_batches_have_one_shape_and_drop_the_partial_one() -> None:
