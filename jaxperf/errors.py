@@ -3,32 +3,17 @@
 from __future__ import annotations
 
 import re
-import sys
 
-WINDOWS = sys.platform == "win32"
 _MOST = 1000  # characters of a line: enough for a path and what is wrong with it
 # All control characters but tab and newline, and what no encoding can represent.
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
 
 
 class JaxperfError(Exception):
-    """A mistake that the reader can fix; its text is one line: the fact, the value, the fix.
+    """A mistake that the user can fix; its text is one line: the fact, the value, the fix.
 
     Scripts and the command line print that line and exit with status 2, without a traceback.
     """
-
-
-def not_on_windows(what: str) -> None:
-    """Refuse what needs signals or process groups of POSIX.
-
-    Args:
-      what: the beginning of the line, as in "`jaxperf watch`".
-
-    Raises:
-      JaxperfError: this is Windows.
-    """
-    if WINDOWS:
-        raise JaxperfError(f"{what} does not work on Windows; use WSL2, which is Linux")
 
 
 def escape_control(text: str) -> str:

@@ -36,7 +36,7 @@ from workloads import COMPILED, ONEDNN, SMOKE, Sizes, Workload, workloads
 
 from jaxperf import flags
 from jaxperf.data import fashion_mnist
-from jaxperf.errors import JaxperfError, not_on_windows
+from jaxperf.errors import JaxperfError
 from jaxperf.process import mistakes_end
 from jaxperf.result import turns
 from jaxperf.result.machine import available_cores, cpu_model
@@ -397,7 +397,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
       JaxperfError: a mistake in the arguments; nothing is written.
     """
     began = time.monotonic()
-    not_on_windows("the comparison of frameworks")
+    if sys.platform == "win32":
+        raise JaxperfError("the comparison of frameworks does not work on Windows; use WSL2, which is Linux")
     parser = flags.Parser("run.py", (__doc__ or "").partition("\n")[2])
     add, natural = parser.add_argument, flags.whole(0)
     add("--frameworks", nargs="*", default=["mxnet", "torch"], choices=["mxnet", "torch"], help="beside JAX")

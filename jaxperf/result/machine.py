@@ -6,37 +6,14 @@ import importlib.metadata
 import os
 import platform
 import subprocess
-import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 CUDA_PLUGINS = ("jax-cuda12-plugin", "jax-cuda13-plugin")
 CUDNN = ("nvidia-cudnn-cu12", "nvidia-cudnn-cu13")
 PACKAGES = ("jaxperf", "jax", "jaxlib", "flax", "optax", "numpy", *CUDA_PLUGINS, *CUDNN)
 CPU_INFO = Path("/proc/cpuinfo")
-# names of cores by implementer and part, as in util-linux's lscpu
-ARM = {
-    ("0x41", "0xd03"): "ARM Cortex-A53",
-    ("0x41", "0xd05"): "ARM Cortex-A55",
-    ("0x41", "0xd07"): "ARM Cortex-A57",
-    ("0x41", "0xd08"): "ARM Cortex-A72",
-    ("0x41", "0xd0b"): "ARM Cortex-A76",
-    ("0x41", "0xd42"): "ARM Cortex-A78AE",
-    ("0x41", "0xd0c"): "ARM Neoverse-N1",
-    ("0x41", "0xd49"): "ARM Neoverse-N2",
-    ("0x41", "0xd8e"): "ARM Neoverse-N3",
-    ("0x41", "0xd40"): "ARM Neoverse-V1",
-    ("0x41", "0xd4f"): "ARM Neoverse-V2",
-    ("0x41", "0xd84"): "ARM Neoverse-V3",
-    ("0x46", "0x001"): "Fujitsu A64FX",
-    ("0x48", "0xd01"): "HiSilicon Kunpeng 920",
-    ("0x61", "0x022"): "Apple M1 (Icestorm)",
-    ("0x61", "0x023"): "Apple M1 (Firestorm)",
-    ("0x61", "0x032"): "Apple M2 (Blizzard)",
-    ("0x61", "0x033"): "Apple M2 (Avalanche)",
-    ("0x6d", "0xd49"): "Microsoft Azure Cobalt 100",
-    ("0xc0", "0xac3"): "Ampere-1",
-    ("0xc0", "0xac4"): "Ampere-1A",
-}
 
 
 def versions(packages: tuple[str, ...] = PACKAGES) -> dict[str, str]:
@@ -75,39 +52,35 @@ def cpu_model(info: Path = CPU_INFO) -> str:
       info: Linux's list of processors. On ARM it has numbers instead of names.
     """
     fields = _fields(info)
-    if parts := fields.get("CPU part"):  # before "model name", which only says ARMv8 on old kernels
-        cores_of = zip(fields.get("CPU implementer", []), parts)  # there may be large and small cores
-        return " + ".join(dict.fromkeys(_arm(*core) for core in cores_of))
+    if "CPU part" in fields:  # before "model name", which only says ARMv8 on old kernels
+        numbers = zip(fields.get("CPU implementer", []), fields["CPU part"])  # of large and small cores
+        names = dict.fromkeys(f"ARM implementer {maker}, part {part}" for maker, part in numbers)
+        return _field_of(["lscpu"], "Model name") or " + ".join(names)
     for field in ("model name", "cpu", "uarch"):  # x86, POWER, RISC-V
-        if names := fields.get(field):
-            return names[0]
-    return (_apple() if sys.platform == "darwin" else "") or platform.processor() or platform.machine()
+        if field in fields:
+            return fields[field][0]
+    apple = _field_of(["/usr/sbin/sysctl", "machdep.cpu.brand_string"], "machdep.cpu.brand_string")
+    return apple or platform.processor() or platform.machine()
 
 
 def _fields(info: Path) -> dict[str, list[str]]:
     """Return each field's values, one for each core; empty if the system has no such file."""
+    return _split(info.read_text(errors="replace")) if info.exists() else {}
+
+
+def _field_of(command: list[str], field: str) -> str:
+    """Return the values of a field in what a program of the system prints; "" if it is not there."""
+    printed = _printed(command, {**os.environ, "LC_ALL": "C"}) or ""
+    return " + ".join(_split(printed).get(field, []))
+
+
+def _split(text: str) -> dict[str, list[str]]:
     fields: dict[str, list[str]] = {}
-    if info.exists():
-        for line in info.read_text(errors="replace").splitlines():
-            name, colon, value = line.partition(":")
-            if colon:
-                fields.setdefault(name.strip(), []).append(value.strip())
+    for line in text.splitlines():
+        name, colon, value = line.partition(":")
+        if colon:
+            fields.setdefault(name.strip(), []).append(value.strip())
     return fields
-
-
-def _arm(maker: str, part: str) -> str:
-    """Return the name of an ARM core, or its two numbers if it is not in the table."""
-    return ARM.get((maker.lower(), part.lower()), f"ARM implementer {maker}, part {part}")
-
-
-def _apple() -> str:
-    """Return the processor's name on macOS ("Apple M2 Pro"); "" if the system does not answer."""
-    command = ["/usr/sbin/sysctl", "-n", "machdep.cpu.brand_string"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return ""
-    return done.stdout.strip()
 
 
 def commit(root: Path | None = None) -> str:
@@ -119,22 +92,20 @@ def commit(root: Path | None = None) -> str:
     root = root or Path(__file__).resolve().parents[2]
     if not (root / ".git").exists():
         return ""
-    try:
-        revision = _git(root, "rev-parse", "--short=12", "HEAD")
-        return revision + ("+dirty" if _git(root, "status", "--porcelain", "-uno") else "")
-    except (OSError, subprocess.SubprocessError):
+    # Without locks, and without the variables of a git hook
+    git = ["git", "--no-optional-locks", "-C", str(root)]
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")}
+    revision = _printed([*git, "rev-parse", "--short=12", "HEAD"], environment)
+    changed = _printed([*git, "status", "--porcelain", "-uno"], environment)
+    if revision is None or changed is None:
         return ""
+    return revision + ("+dirty" if changed else "")
 
 
-def _git(root: Path, *args: str) -> str:
-    """Run git on `root` without locks, and without the variables of a git hook; return its output."""
-    clean = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")}
-    done = subprocess.run(
-        ["git", "--no-optional-locks", "-C", str(root), *args],
-        capture_output=True,
-        text=True,
-        timeout=10,
-        check=True,
-        env=clean,
-    )
-    return done.stdout.strip()
+def _printed(command: list[str], environment: Mapping[str, str]) -> str | None:
+    """Return what a program prints; None if it cannot be started, fails or hangs."""
+    options: Any = {"capture_output": True, "text": True, "errors": "replace", "timeout": 10, "check": True}
+    try:
+        return subprocess.run(command, env=environment, **options).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return None
