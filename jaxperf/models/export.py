@@ -7,12 +7,10 @@ The reader must compile the program first.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 from flax import nnx
 from jax import export as jax_export
@@ -32,8 +30,7 @@ def export_net(
 
     The program takes a dictionary of the arrays by name, then arguments like `args`, and gives the module's
     output. What a call would change in the module (BatchNorm statistics) is dropped, so call `net.eval()`
-    first. The program does not depend on the arrays' values. So a hybridized module that is exported again,
-    for example after each epoch, is not traced again, and a file that holds the same program is left.
+    first.
 
     Args:
       net: the module, or its version from `hybridize`.
@@ -47,26 +44,14 @@ def export_net(
     """
     twin = net if isinstance(net, Hybridized) else hybridize(net)
     program, arrays = twin.by_name(), dict(zip(twin.leaf_names(), twin.leaves()))
-    traced = program.trace(arrays, *args)  # JAX caches the trace
-    where = tuple(getattr(a, "sharding", None) for a in jax.tree.leaves((arrays, args)))
-    key = traced.jaxpr, where, tuple(platforms or [jax.default_backend()])
-    if key not in twin.exports:
-        twin.exports[key] = bytes(jax_export.export(program, platforms=platforms)(arrays, *args).serialize())
+    exported = jax_export.export(program, platforms=platforms)(arrays, *args)
     write_whole(_path(stem, ARRAYS), save({k: np.asarray(v) for k, v in arrays.items()}))
-    _write_changed(_path(stem, PROGRAM), twin.exports[key])
+    write_whole(_path(stem, PROGRAM), bytes(exported.serialize()))
     return _path(stem, PROGRAM), _path(stem, ARRAYS)
 
 
 def _path(stem: Path, ending: str) -> Path:
     return stem.with_name(stem.name + ending)
-
-
-def _write_changed(path: Path, content: bytes) -> None:
-    """Leave a file that already holds this, as usual after the first export: reading it takes less time."""
-    with contextlib.suppress(OSError):  # what cannot be read may still be replaced
-        if path.is_file() and path.read_bytes() == content:
-            return
-    write_whole(path, content)
 
 
 def load_net(stem: Path) -> tuple[jax_export.Exported, dict[str, np.ndarray[Any, Any]]]:
@@ -75,21 +60,9 @@ def load_net(stem: Path) -> tuple[jax_export.Exported, dict[str, np.ndarray[Any,
     Raises:
       JaxperfError: a file is missing or damaged.
     """
-    with _reading(stem):
-        program = jax_export.deserialize(bytearray(_path(stem, PROGRAM).read_bytes()))
-    return program, load_arrays(stem)
-
-
-def load_arrays(stem: Path) -> dict[str, np.ndarray[Any, Any]]:
-    """Read the arrays that `export_net` wrote, by name; raises as `load_net` does."""
-    with _reading(stem):
-        return load_file(_path(stem, ARRAYS))
-
-
-@contextlib.contextmanager
-def _reading(stem: Path) -> Iterator[None]:
     try:
-        yield
+        program = jax_export.deserialize(bytearray(_path(stem, PROGRAM).read_bytes()))
+        return program, load_file(_path(stem, ARRAYS))
     except OSError as e:
         raise JaxperfError(
             f"cannot read {e.filename or stem}: {e.strerror or e}; export the net again"

@@ -47,15 +47,12 @@ class Hybridized:
     Attributes:
       net: the module itself, which still runs op by op when called.
       traces: one `Trace` each time Python ran, with the reason.
-      exports: the programs that `export_net` has serialized, which hold for any array values.
     """
 
     def __init__(self, net: nnx.Module, static_argnames: tuple[str, ...]) -> None:
         self.net, self.traces = net, list[Trace]()
         self._static = static_argnames
-        self.exports: dict[Any, bytes] = {}
         self._programs: dict[nnx.GraphDef[Any], Callable[..., Any]] = {}
-        self._by_name: dict[Callable[..., Any], Any] = {}
         self._take_apart()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -86,7 +83,7 @@ class Hybridized:
         def program(arrays: dict[str, jax.Array], *args: Any) -> Any:
             return function([arrays[name] for name in names], *args)[0]
 
-        return self._by_name.setdefault(function, jax.jit(program))
+        return jax.jit(program)
 
     def compile(self, *args: Any, **kwargs: Any) -> Callable[..., Any]:
         """Compile ahead of time for arguments like these (arrays or `jax.ShapeDtypeStruct`).
