@@ -6,7 +6,6 @@ process, and `--help` answers at once.
 
 from __future__ import annotations
 
-import difflib
 import os
 import shlex
 import sys
@@ -18,7 +17,7 @@ from typing import Any
 from jaxperf import __version__
 from jaxperf.chapter import catalogue, run_sections
 from jaxperf.errors import JaxperfError, escape_control, to_one_line
-from jaxperf.flags import Parser, file_path, number, whole
+from jaxperf.flags import Parser, did_you_mean, file_path, number, whole
 from jaxperf.jax_internals import import_jax
 from jaxperf.libraries import require_chapter
 from jaxperf.process import ended, program_name, say
@@ -59,10 +58,9 @@ def _dispatch(arguments: list[str]) -> int:
         print(_overview())
         return 0
     if name not in COMMANDS:
-        nearest = difflib.get_close_matches(name, COMMANDS, n=1)
-        right = f"did you mean {nearest[0]!r}?" if nearest else f"there are {', '.join(COMMANDS)};"
         kind = "flag" if name.startswith("-") else "command"
-        raise JaxperfError(f"no {kind} {name!r}; {right} see `jaxperf --help`")
+        hint = did_you_mean(name, COMMANDS) or f"; there are {', '.join(COMMANDS)}"
+        raise JaxperfError(f"no {kind} {name!r}{hint}; see `jaxperf --help`")
     command = COMMANDS[name]
     if command is watch:
         own, rest = _split_program(words)
@@ -339,19 +337,11 @@ def report(words: list[str], _: tuple[str, ...]) -> int:
     parser = _new_parser("report", report)
     parser.add_argument("results", nargs="?", type=Path, default=RESULTS, metavar="DIR",
         help="folder of the JSON files, or one of them")
-    parser.add_argument("--format", choices=("text", "csv", "pyperf"), default="text",
-        help="csv: every value as a line; pyperf: JSON for `pyperf stats` and `pyperf compare_to`")
     options = parser.parse_args(words)
     by_path = _load(options.results)
     results = list(by_path.values())
     if not results:
         raise JaxperfError(f"no result to show in {options.results}; `{program_name()} run all` makes some")
-    if options.format != "text":
-        from jaxperf.compare import export
-
-        write = export.to_csv if options.format == "csv" else export.to_pyperf
-        print(write(results), end="")
-        return 0
     from jaxperf.result import terminal
     from jaxperf.result.tables import count_verdicts, format_counts
 
