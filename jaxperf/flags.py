@@ -13,6 +13,7 @@ import argparse
 import dataclasses
 import difflib
 import math
+import os
 import re
 import shutil
 import sys
@@ -161,14 +162,18 @@ def _bounded(
 
 
 def file_path(word: str) -> Path:
-    """Return a flag's value as the path of a file to write; standard output, "-", is none.
+    """Return a flag's value as the path of a file to write, whose folder need not exist yet.
 
     Raises:
-      ArgumentTypeError: it is "-".
+      ArgumentTypeError: it is standard output, "-", or several folders are missing, as after a typing error.
     """
     if word == "-":
         raise argparse.ArgumentTypeError("is '-'; give a file, since the report goes to standard output")
-    return Path(word)
+    path = Path(word)
+    above = path.parent.parent
+    if not os.path.exists(path.parent) and not os.path.exists(above):  # noqa: PTH110  # False if forbidden
+        raise argparse.ArgumentTypeError(f"is {word!r}, but there is no folder {above}; make it")
+    return path
 
 
 def add_parameter(parser: Parser, name: str, default: Any, help: str = "") -> None:
@@ -187,8 +192,9 @@ def add_parameter(parser: Parser, name: str, default: Any, help: str = "") -> No
         action = "store_false" if default else "store_true"
         parser.add_argument(f"--no-{flag}" if default else f"--{flag}", dest=name, action=action, help=help)
         return
-    several = isinstance(default, tuple)
-    like = (default[0] if default else "") if several else default
+    like = default
+    if isinstance(default, tuple):
+        like = default[0] if default else ""
     kind: Callable[[str], Any]
     if isinstance(like, int):
         kind, metavar = whole(min(like, 1)), "N"
@@ -199,15 +205,8 @@ def add_parameter(parser: Parser, name: str, default: Any, help: str = "") -> No
     else:
         kind, metavar = str, "WORD"
     help = help or _default_text(default)
-    options: dict[str, Any] = {"action": _Tuple, "nargs": "+"} if several else {}
-    parser.add_argument(
-        f"--{flag}",
-        type=kind,
-        default=default,
-        metavar=metavar,
-        help=help,
-        **options,
-    )
+    options: dict[str, Any] = {"action": _Tuple, "nargs": "+"} if isinstance(default, tuple) else {}
+    parser.add_argument(f"--{flag}", type=kind, default=default, metavar=metavar, help=help, **options)
 
 
 def parse_config(kind: type[Config], about: str | None = None) -> Config:

@@ -14,7 +14,7 @@ from pathlib import Path
 from jaxperf.chapter import catalogue
 from jaxperf.errors import JaxperfError
 from jaxperf.process import PIPE_CLOSED, child_environment, how_it_ended, log_path, run_child, shell_status
-from jaxperf.result.store import make_folder, so_far
+from jaxperf.result.store import check_writable, so_far
 
 PEERS = "peers"  # the section that other frameworks take part in: not one of `all`
 
@@ -78,7 +78,8 @@ def check_options(sections: Sequence[catalogue.SectionEntry], options: RunOption
             raise JaxperfError(
                 f"section {section.name} has no script {section_script(section)}; install jaxperf again"
             )
-    make_folder(options.out, flag="--out")
+    check_writable(options.out / f"{sections[0].name}.json", advice="give another --out")
+    options.out.mkdir(parents=True, exist_ok=True)
 
 
 def run_section(section: catalogue.SectionEntry, options: RunOptions) -> Outcome:

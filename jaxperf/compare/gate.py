@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -63,27 +63,21 @@ def main(options: Gate, command: Sequence[str]) -> int:
       JaxperfError: a mistake in the flags, a command that fails or writes no result, a damaged baseline, or
         one that was measured with other settings.
     """
-    made = not options.baseline.exists()
-    try:
-        return _run(options, command)
-    except BaseException:
-        if made:
-            with suppress(OSError):  # it was not made, or it has something in it
-                options.baseline.rmdir()
-        raise
-
-
-def _run(options: Gate, command: Sequence[str]) -> int:
     update = options.update or not stored_machines(options.baseline)  # before --out adds to the folder
     _check(options, command, update=update)
     with _folder(options.out) as folder:
         paths = [folder / f"run-{i}.json" for i in range(1, options.runs + 1)]
         first = run_once(command, paths[0], f"[1/{options.runs}]")
         baseline_folder = options.baseline / first.environment.fingerprint
-        baseline = _baseline_to_judge_by(baseline_folder, update=options.update)
+        try:
+            baseline = load_baseline(baseline_folder)
+        except JaxperfError as e:
+            if not options.update:
+                raise JaxperfError(f"{e}; store a new baseline with --update") from None
+            baseline = []
         other = _otherwise_measured(baseline[0], first) if baseline else ""
         if not update and not baseline:
-            return _tell_missing(options, first, command)
+            return _report_missing(options, first, command)
         if not update and other:
             raise JaxperfError(
                 f"{baseline_folder} {other}; give the command what it had, give another command a folder "
@@ -133,6 +127,7 @@ def _folder(out: Path | None) -> Iterator[Path]:
     """Yield the folder for the results of this run: the requested one, or a temporary one."""
     if out:
         check_writable(out / "run-1.json")
+        out.mkdir(parents=True, exist_ok=True)
         yield out
     else:
         with tempfile.TemporaryDirectory(prefix="jaxperf-gate-") as name:
@@ -183,18 +178,9 @@ def load_baseline(folder: Path) -> list[Result]:
     return [load_result(path) for path in sorted(folder.glob("*.json"))] if folder.is_dir() else []
 
 
-def _baseline_to_judge_by(folder: Path, *, update: bool) -> list[Result]:
-    """Return the baseline in a folder; empty for a damaged one that an update will replace."""
-    try:
-        return load_baseline(folder)
-    except JaxperfError as e:
-        if update:
-            return []
-        raise JaxperfError(f"{e}; store a new baseline with --update") from None
-
-
 def store_baseline(paths: Sequence[Path], folder: Path) -> None:
     """Copy results to the folder as its baseline, and remove the old one when the new one is complete."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".jaxperf-") as name:
         new, old = Path(name, "new"), Path(name, "old")
         new.mkdir()
@@ -212,14 +198,15 @@ def store_baseline(paths: Sequence[Path], folder: Path) -> None:
 def _otherwise_measured(before: Result, now: Result) -> str:
     """Return why a baseline and a run cannot be compared; "" if they can."""
     settings = {**before.config, **now.config}
-    if changed := [k for k in settings if before.config.get(k) != now.config.get(k)]:
+    changed = [k for k in settings if before.config.get(k) != now.config.get(k)]
+    if changed:
         was = ", ".join(f"{k} {before.config.get(k)!r}, now {now.config.get(k)!r}" for k in changed)
         return f"was measured with other settings: {was}"
     common = measurements_by_key(before).keys() & measurements_by_key(now).keys()
     return "" if common else "has no measurement in common with this run"
 
 
-def _tell_missing(options: Gate, first: Result, command: Sequence[str]) -> int:
+def _report_missing(options: Gate, first: Result, command: Sequence[str]) -> int:
     """Report that this machine has no baseline, and return the exit status for "undecided"."""
     from jaxperf.compare.gate_verdict import UNDECIDED
     from jaxperf.result import Code, Heading, Text
@@ -253,7 +240,8 @@ def _show(options: Gate, shown: Sequence[object]) -> None:
     text = "\n".join(line for item in shown for line in block_lines(item))  # type: ignore[arg-type]
     if options.summary:
         write_whole(options.summary, text)
-    if page := os.environ.get(STEP_SUMMARY):
+    page = os.environ.get(STEP_SUMMARY)
+    if page:
         try:
             with Path(page).open("a", encoding="utf-8") as file:
                 file.write(text + "\n")

@@ -18,7 +18,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from jaxperf.compare.results import ALPHA, LEAST, WIDE, Compared, compare
+from jaxperf.compare.results import ALPHA, LEAST, WIDE, Compared, Comparison, compare
 from jaxperf.compare.rows import measured_often
 from jaxperf.errors import JaxperfError
 from jaxperf.result import Block, Grid, Heading, Note, Result, Text
@@ -46,20 +46,19 @@ class Judgement:
       judged: the measurements that decide.
       other: measurements that do not decide: units other than times and rates, and, if other measurements
         have several values per process, those with one (such as compile times).
-      missing: measurements that only the baseline has.
-      differences: in versions, flags and settings between the two sides, one line for each.
-      least, size, alpha: the thresholds.
-      runs: the number of processes of the baseline, and of the judged runs.
+      comparison: of the measurements that decide, with the thresholds and the numbers of processes.
+      size: the slowdown that must be found.
     """
 
     judged: tuple[Judged, ...]
     other: tuple[Compared, ...]
-    missing: tuple[str, ...]
-    differences: tuple[str, ...]
-    least: float
+    comparison: Comparison
     size: float
-    alpha: float
-    runs: tuple[int, int]
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """Return the measurements that only the baseline has."""
+        return self.comparison.only_a
 
     def of(self, decision: Decision) -> list[Judged]:
         """Return the measurements with this decision, in order."""
@@ -97,21 +96,13 @@ def judge(
         )
     often = measured_often([*baseline, *runs])  # if this is empty, all measurements decide
     deciding = compare(baseline, runs, alpha=alpha, least=least, only=often or None, apart=False)
-    decided = [decision for row in deciding.rows if (decision := _decide(row, size))]
+    decided = list(filter(None, (_decide(row, size) for row in deciding.rows)))
     if not decided:
         raise JaxperfError("nothing measured is a time or a rate, so nothing can be slower")
     deciding_keys = {j.row.key for j in decided}
     both = compare(baseline, runs, alpha=alpha, least=least)
-    return Judgement(
-        judged=tuple(decided),
-        other=tuple(row for row in both.rows if row.key not in deciding_keys),
-        missing=deciding.only_a,
-        differences=both.differences,
-        least=least,
-        size=size,
-        alpha=alpha,
-        runs=(len(baseline), len(runs)),
-    )
+    other = tuple(row for row in both.rows if row.key not in deciding_keys)
+    return Judgement(tuple(decided), other, deciding, size)
 
 
 def _decide(row: Compared, size: float) -> Judged | None:
@@ -135,7 +126,8 @@ def summary_blocks(judgement: Judgement, *, machine: str) -> Iterator[Block]:
     """Yield the blocks of a summary, for a terminal or as Markdown; `machine` names the machine."""
     yield Heading(headline(judgement))
     yield Text(_how(judgement, machine))
-    heads = ("", "baseline", "now", "now / baseline", _level(judgement), "verdict")
+    level = f"{_percent(1 - judgement.comparison.alpha)} interval"
+    heads = ("", "baseline", "now", "now / baseline", level, "verdict")
     right = (1, 2, 3, 4)
     names = Counter(row.key.name for row in (*judgement.other, *(j.row for j in judgement.judged)))
     twice = {name for name, count in names.items() if count > 1}
@@ -145,7 +137,7 @@ def summary_blocks(judgement: Judgement, *, machine: str) -> Iterator[Block]:
         yield Grid("Shown, not judged", heads, rows, right)
     for name in judgement.missing:
         yield Note(f"only the baseline has {name}; store a new baseline with --update if that is meant")
-    for line in dict.fromkeys(judgement.differences):
+    for line in dict.fromkeys(judgement.comparison.differences):
         yield Note(f"differs: {line}")
 
 
@@ -165,22 +157,19 @@ def headline(judgement: Judgement) -> str:
 
 def _how(judgement: Judgement, machine: str) -> str:
     """Return what the verdicts mean, in full sentences."""
+    comparison, size = judgement.comparison, _percent(judgement.size)
     text = (
-        f"{judgement.runs[1]} processes against {judgement.runs[0]} of the baseline, on {machine}. "
-        f'"Slower" means by more than {_percent(judgement.least)}; the chance of any wrong "slower" is at '
-        f'most {_percent(judgement.alpha)}. "Not slower" means that the interval leaves no room for a '
-        f"slowdown of {_percent(judgement.size)} or more."
+        f"{comparison.runs[1]} processes against {comparison.runs[0]} of the baseline, on {machine}. "
+        f'"Slower" means by more than {_percent(comparison.least)}; the chance of any wrong "slower" is at '
+        f'most {_percent(comparison.alpha)}. "Not slower" means that the interval leaves no room for a '
+        f"slowdown of {size} or more."
     )
     if judgement.of("undecided"):
         text += (
-            f" Where it is undecided, the runs cannot tell a slowdown of {_percent(judgement.size)} from "
-            "none: take more of them (--runs), a quieter machine, or a larger --size."
+            f" Where it is undecided, the runs cannot tell a slowdown of {size} from none: take more of them "
+            "(--runs), a quieter machine, or a larger --size."
         )
     return text
-
-
-def _level(judgement: Judgement) -> str:
-    return f"{_percent(1 - judgement.alpha)} interval"
 
 
 def _percent(fraction: float) -> str:

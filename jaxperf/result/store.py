@@ -8,7 +8,6 @@ import errno
 import functools
 import json
 import math
-import os
 import secrets
 import stat
 import tempfile
@@ -92,14 +91,14 @@ def write_whole(path: Path, content: str | bytes) -> None:
 
 
 def check_writable(path: Path, advice: str = "give another path") -> Path:
-    """Check, before a long run, that `path` can be written; create its folder.
+    """Check, before a long run, that `path` can be written; nothing is made.
 
     Args:
-      path: of the file.
+      path: of the file, whose folders may be missing.
       advice: what to do if it cannot be written.
 
     Returns:
-      the absolute path, which stays the same if the reader's code changes the working directory.
+      the absolute path, which stays the same if the user's code changes the working directory.
 
     Raises:
       JaxperfError: as `write_whole`.
@@ -109,25 +108,14 @@ def check_writable(path: Path, advice: str = "give another path") -> Path:
             raise IsADirectoryError(errno.EISDIR, "it is a folder")
         if path.is_file() or not path.exists():
             folder = path.resolve().parent
-            folder.mkdir(parents=True, exist_ok=True)
+            while not folder.exists():
+                folder = folder.parent
+            if not folder.is_dir():
+                raise FileExistsError
             tempfile.TemporaryFile(dir=folder).close()
     except OSError as e:
         raise JaxperfError(f"cannot write {path}: {_reason(e)}; {advice}") from None
     return path.absolute()
-
-
-def make_folder(folder: Path, *, flag: str) -> None:
-    """Make the folder that a flag names, and check that files can be written to it.
-
-    Raises:
-      JaxperfError: they cannot; the message names the flag.
-    """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as e:
-        raise JaxperfError(f"cannot make the folder {folder}: {e.strerror}; give another {flag}") from None
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise JaxperfError(f"cannot write to the folder {folder}; give another {flag}")
 
 
 def _reason(error: OSError) -> str:
@@ -179,12 +167,10 @@ def load_result(path: Path) -> Result:
     if version != SCHEMA_VERSION:
         fix = "upgrade jaxperf" if version > SCHEMA_VERSION else "run it again"
         raise JaxperfError(f"{path} has schema version {version}, this jaxperf reads {SCHEMA_VERSION}; {fix}")
-    if isinstance(blocks := body.get("blocks"), list):  # earlier versions also stored curves
-        body["blocks"] = [b for b in blocks if not (isinstance(b, dict) and b.get("kind") == "lines")]
     try:
         return _as(Result, body, "result")
     except (TypeError, ValueError, OverflowError, RecursionError) as e:
-        raise JaxperfError(f"{path} is damaged: {e}") from None
+        raise JaxperfError(f"{path} is damaged: {str(e)[:200]}") from None
 
 
 def _no_number(word: str) -> None:
@@ -217,7 +203,7 @@ def _as(hint: Any, value: Any, where: str) -> Any:
     if any(_is(value, kind) for kind in plain):
         # JSON may have 8 for 8.0; NumPy would make an array of objects from a large integer
         return float(value) if type(value) is int and float in plain and int not in plain else value
-    raise TypeError(f"{where} is {type(value).__name__}, not {getattr(hint, '__name__', hint)}"[:200])
+    raise TypeError(f"{where} is {type(value).__name__}, not {getattr(hint, '__name__', hint)}")
 
 
 def _build(cls: Any, row: Any, where: str) -> Any:

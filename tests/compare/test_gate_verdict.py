@@ -73,7 +73,7 @@ def test_a_machine_that_could_hide_the_slowdown_is_called_too_noisy() -> None:
     judgement = judge(processes(rng, spread=0.2), processes(rng, spread=0.2))
     assert (decided(judgement), judgement.status) == (["undecided"], 3)
     assert (
-        judgement.judged[0].row.low <= 1 + judgement.least
+        judgement.judged[0].row.low <= 1 + judgement.comparison.least
         and judgement.judged[0].row.high > 1 + judgement.size
     )
     assert "this machine is too noisy to decide on 1 of 1 measurements" in headline(judgement)

@@ -59,6 +59,7 @@ MISTAKES = {
     "--sise 3": "there is no flag --sise (did you mean --size?)",
     "--siz 3": "there is no flag --siz (did you mean --size?)",  # no flag by a part of its name
     "--size x": "--size is 'x'; give a whole number",
+    "--json no/where/x.json": "--json is 'no/where/x.json', but there is no folder no; make it",
     "--size 1.5": "--size is '1.5'; give a whole number",
     "--size 0": "--size is 0; give at least 1",
     "--size -4": "--size is -4; give at least 1",

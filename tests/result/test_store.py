@@ -133,13 +133,6 @@ def test_a_result_from_before_values_were_set_aside_has_none(tmp_path: Path) -> 
     assert (row.set_aside, row.disturbed, row.trusted) == ((), 0, True)
 
 
-def test_a_result_from_before_curves_were_left_out_is_read_without_them(tmp_path: Path) -> None:
-    body = json.loads(to_json(FULL))
-    body["blocks"].insert(5, {"title": "loss", "curves": [], "x": {}, "y": {}, "kind": "lines"})
-    (tmp_path / "r.json").write_text(json.dumps(body))
-    assert load_result(tmp_path / "r.json") == FULL
-
-
 def edited(*path: Any, value: Any = ...) -> str:
     """FULL as JSON with the value at `path` replaced, or removed."""
     body = json.loads(to_json(FULL))

@@ -82,7 +82,7 @@ def test_a_mistake_is_one_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]
         ("-m", "wsgiref"): "no module named wsgiref.__main__;",
         (str(tmp_path / "none.py"),): "cannot read the script",
         (str(tmp_path / "bad.py"),): "is not Python",
-        ("--json", str(tmp_path / "no" / "where" / "x.json"), str(tmp_path / "bad.py")): "is not Python",
+        ("--json", str(tmp_path / "no" / "x.json"), str(tmp_path / "bad.py")): "is not Python",
     }.items():
         assert cli.main(["watch", *arguments]) == 2
         err = capfd.readouterr().err
