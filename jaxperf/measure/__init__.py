@@ -1,4 +1,4 @@
-"""The instruments, for the sections and for a reader's own functions.
+"""The instruments, for the sections and for a user's own functions.
 
 Import a module as a whole if its function names mean little alone: `from jaxperf.measure import timeline`.
 """
@@ -10,7 +10,7 @@ from jaxperf.measure.environment import current_environment
 from jaxperf.measure.memory import MemorySampler, device_memory
 from jaxperf.measure.rounds import Overlap, interleaved, per_round, together
 from jaxperf.measure.stages import Program, Stages, count_ops, stages
-from jaxperf.measure.timing import Benchmark, Timer, block, measure
+from jaxperf.measure.timing import Benchmark, block, measure
 
 __all__ = [
     "Benchmark",
@@ -19,7 +19,6 @@ __all__ = [
     "Program",
     "RetraceError",
     "Stages",
-    "Timer",
     "block",
     "compile_together",
     "count_ops",

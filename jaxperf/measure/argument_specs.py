@@ -7,6 +7,7 @@ same ones: standard normal numbers for floats, 0 and 1 for integers and booleans
 from __future__ import annotations
 
 import ast
+import contextlib
 import math
 import re
 from collections.abc import Sequence
@@ -74,15 +75,15 @@ def parse(word: str) -> Spec:
       JaxperfError: it is neither an array, nor a key, nor a Python value; or a dtype or length is wrong.
     """
     text = word.strip()
-    if match := _ARRAY.fullmatch(text):
-        return Array(_dtype(match[1], word), _shape(match[2], word))
-    if match := _KEY.fullmatch(text):
-        return RandomKey(int(match[1] or 0))
-    try:
-        if _is_plain(value := ast.literal_eval(text)):
+    array, key = _ARRAY.fullmatch(text), _KEY.fullmatch(text)
+    if array:
+        return Array(_dtype(array[1], word), _shape(array[2], word))
+    if key:
+        return RandomKey(int(key[1] or 0))
+    with contextlib.suppress(ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        value = ast.literal_eval(text)
+        if _is_plain(value):
             return Literal(value)
-    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
-        pass
     raise JaxperfError(
         f"argument {word!r} is not understood; give an array like f32[256,28,28,1], key or key(7), "
         "or a Python value like 3, 0.5 or '\"same\"'; --setup takes a function that makes anything else"
@@ -122,14 +123,15 @@ def parse_all(arguments: Sequence[str]) -> tuple[list[Spec], dict[str, Spec]]:
     by_position: list[Spec] = []
     by_name: dict[str, Spec] = {}
     for argument in arguments:
-        if match := _NAMED.fullmatch(argument.strip()):
-            if match[1] in by_name:
-                raise JaxperfError(f"argument {match[1]!r} is given twice; give it once")
-            by_name[match[1]] = parse(match[2])
-        elif by_name:
+        named = _NAMED.fullmatch(argument.strip())
+        if not named and by_name:
             raise JaxperfError(f"argument {argument!r} has no name but follows one that has; give it first")
-        else:
+        if not named:
             by_position.append(parse(argument))
+        elif named[1] in by_name:
+            raise JaxperfError(f"argument {named[1]!r} is given twice; give it once")
+        else:
+            by_name[named[1]] = parse(named[2])
     return by_position, by_name
 
 

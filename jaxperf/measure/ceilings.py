@@ -10,7 +10,6 @@ import dataclasses
 import functools
 import itertools
 import math
-import statistics
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -31,7 +30,7 @@ from jaxperf.result import Measurement
 # the bytes of an array, or the direction of a copy.
 DISPATCH, MATRIX, MEMORY, COPY = "dispatch", "matrix", "memory", "copy"
 TO_DEVICE, TO_HOST = "host to device", "device to host"
-DTYPES = ("float32", "bfloat16", "float16", "float64", "int8")
+DTYPES = ("float32", "bfloat16", "float16", "float64", "int8")  # the most important first
 LONG_S = 0.02  # seconds of a call for which its dispatch does not matter: 20 us are 0.1 % of this
 SMALLEST_SIDE = 512  # of the first matrices on a CPU
 LARGEST_SIDE = 8192  # a GPU's rate grows no further; each larger size takes time to autotune and to copy
@@ -113,8 +112,11 @@ def memory_rate(size: int) -> Measurement:
         x = sweep(x, times)
         return x
 
-    while cpu and (elapsed_s := _seconds(again)) < LONG_S:
-        times *= _growth(elapsed_s, most=64)
+    if cpu:
+        elapsed_s = _seconds(again)
+        while elapsed_s < LONG_S:
+            times *= _growth(elapsed_s, most=64)
+            elapsed_s = _seconds(again)
     seconds = measure(again, name="sweep", budget_s=RATE_S, warmup_s=0, min_values=3, loops=1)
     return _rate(f"array of {_binary(size)}", "bytes/s", seconds, 2 * size * times, MEMORY, size)
 
@@ -203,7 +205,7 @@ def cache_sizes() -> dict[str, int]:
 
 def level_of(size: int, known: dict[str, int]) -> str:
     """Return the first cache that an array of `size` bytes fits, or "memory"; "" without known caches."""
-    fitting = (level for level, holds in known.items() if size <= 0.75 * holds)
+    fitting = (f"{level} cache" for level, holds in known.items() if size <= 0.75 * holds)
     return next(fitting, "memory") if known else ""
 
 
@@ -215,12 +217,7 @@ def free_bytes() -> int:
     return int(psutil.virtual_memory().available)
 
 
-def others_share(*, seconds: float = 0.5) -> float:
-    """Return the share of the cores that other programs use, from 0 to 1; sleeps for `seconds`."""
-    return statistics.fmean(psutil.cpu_percent(interval=seconds, percpu=True)) / 100
-
-
 def _binary(size: int) -> str:
     """Return the bytes as a round number of KiB, MiB or GiB."""
-    power = next(p for p in (30, 20, 10) if size >= 2**p)
-    return f"{size // 2**power} { {10: 'KiB', 20: 'MiB', 30: 'GiB'}[power] }"
+    unit, name = next((u, n) for u, n in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")) if size >= u)
+    return f"{size // unit} {name}"

@@ -60,7 +60,8 @@ def watch_compilation() -> Iterator[CompileLog]:
     log = CompileLog()
 
     def listen(event: str, duration_secs: float, **kwargs: str | int) -> None:
-        if verb := _STAGES.get(event.rsplit("/", 1)[-1]):
+        verb = _STAGES.get(event.rsplit("/", 1)[-1])
+        if verb:
             log.append(f"{kwargs.get('fun_name', 'a program')} was {verb}")
             if verb == "compiled":
                 log.programs += 1

@@ -16,23 +16,13 @@ from jaxperf.result.machine import commit, cores, cpu_model, threads, versions
 from jaxperf.result.record import Environment
 
 FLAG_PREFIXES = (
-    "JAX_",
-    "XLA_",
-    "OMP_",
-    "MALLOC_",
-    "MKL_",
-    "TF_CPU_",
-    "CUDA_VISIBLE",
-    "NVIDIA_TF32",
-    "NCCL_",
-)
+    "JAX_", "XLA_", "OMP_", "MALLOC_", "MKL_", "TF_CPU_", "CUDA_VISIBLE", "NVIDIA_TF32", "NCCL_",
+)  # fmt: skip
 ONEDNN = "--xla_cpu_use_onednn=true"
 JAX_SETTINGS = (
-    "jax_default_matmul_precision",
-    "jax_enable_x64",
-    "jax_cpu_enable_async_dispatch",
+    "jax_default_matmul_precision", "jax_enable_x64", "jax_cpu_enable_async_dispatch",
     "jax_compilation_cache_dir",
-)
+)  # fmt: skip
 
 
 def current_environment(*, data_source: str = "") -> Environment:

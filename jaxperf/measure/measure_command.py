@@ -1,9 +1,10 @@
-"""`jaxperf measure`: a reader's functions, measured with the instruments and reported like a section."""
+"""`jaxperf measure`: the user's functions, measured with the instruments and reported like a section."""
 
 from __future__ import annotations
 
 import functools
 import inspect
+import math
 import shlex
 import sys
 import time
@@ -129,16 +130,14 @@ def tell(
     base = next(iter(timed))
     recorder.table(timed.values(), title="Seconds per call, in turns", base=base if len(timed) > 1 else "")
     roofline = stored_roofline(recorder.environment)
-    places = {n: place(f.program, timed[n], roofline) for n, f in firsts.items()}
+    positions: dict[str, Position | None] = dict.fromkeys(parts)
+    for name, first in firsts.items():
+        if first.program and roofline:
+            positions[name] = roofline.position(first.program, seconds=timed[name].median)
     used = {name: memory_of(parts[name], before.get(name)) for name in parts}
-    programs(recorder, firsts, places, used)
-    verdicts(recorder, timed, places)
-    remarks(recorder, firsts, roofline)
-    if above := [name for name, at in places.items() if at and at.share > ABOVE]:
-        recorder.note(
-            f"{format_list(above)}: faster than the roofline allows; either the machine was busy when that "
-            "was measured (run `jaxperf roofline` again), or the compiler's estimate is too large"
-        )
+    _record_programs(recorder, firsts, positions, used)
+    _record_verdicts(recorder, timed, positions)
+    _record_remarks(recorder, firsts, positions, roofline)
 
 
 def first_call(name: str, fn: Callable[..., Any], call_arguments: Arguments) -> First:
@@ -190,19 +189,14 @@ def memory_of(part: Callable[..., Any], prepare: Callable[[], Any] | None) -> in
     return sampler.increase_bytes
 
 
-def place(program: Program | None, timed: Measurement, roofline: Roofline | None) -> Position | None:
-    """Return where a function is under the roofline; None without program, roofline, or a usable estimate."""
-    return roofline.position(program, seconds=timed.median) if program and roofline else None
-
-
-def programs(
+def _record_programs(
     recorder: Recorder,
     firsts: Mapping[str, First],
-    places: Mapping[str, Position | None],
+    positions: Mapping[str, Position | None],
     used: Mapping[str, int],
 ) -> None:
     """Show each program in numbers, with one column per function, and keep the numbers as facts."""
-    columns = [_numbers(f.program, places[name], used[name]) for name, f in firsts.items()]
+    columns = [_numbers(f.program, positions[name], used[name]) for name, f in firsts.items()]
     for name, column in zip(firsts, columns):
         for what, (value, unit) in column.items():
             recorder.fact(f"{name}: {what}", value, unit=unit, in_table=True)
@@ -249,45 +243,53 @@ def _cell(number: Number | None) -> str:
     return number[0] if isinstance(number[0], str) else format_on_page(number[0], number[1])
 
 
-def verdicts(
-    recorder: Recorder, timed: Mapping[str, Measurement], places: Mapping[str, Position | None]
+def _record_verdicts(
+    recorder: Recorder, timed: Mapping[str, Measurement], positions: Mapping[str, Position | None]
 ) -> None:
     """Say in one line for each: the time with its interval and what limits it, then how it compares."""
     base = next(iter(timed))
     for name, m in timed.items():
+        text = f"{name}: {format_on_page(m.median, 's')} per call"
         low, high = interval(m.values)
-        within = f" ({format_on_page(low, 's')} to {format_on_page(high, 's')})" if low == low else ""
-        at = places[name]
-        limit = f"; limited by {at.limit}, {at.share:.0%} of what this machine can do" if at else ""
-        recorder.text(f"{name}: {format_on_page(m.median, 's')} per call{within}{limit}")
+        if math.isfinite(low):
+            text += f" ({format_on_page(low, 's')} to {format_on_page(high, 's')})"
+        at = positions[name]
+        if at:
+            text += f"; limited by {at.limit}, {at.share:.0%} of what this machine can do"
+        recorder.text(text)
     for name, m in list(timed.items())[1:]:
         compared = ratio(m, timed[base])
-        same = compared.within(ALIKE) and compared.word == "undecided"
-        recorder.text(f"{name} is {_against(compared.word, base, same=bool(same))}: {compared} of its time")
+        verdict = f"{compared.word} than {base}"
+        if compared.word == "undecided":
+            alike = compared.within(ALIKE)
+            verdict = f"as fast as {base} within {ALIKE:.0%}" if alike else f"not decided against {base}"
+        recorder.text(f"{name} is {verdict}: {compared} of its time")
 
 
-def _against(word: str, base: str, *, same: bool) -> str:
-    if same:
-        return f"as fast as {base} within {ALIKE:.0%}"
-    return f"not decided against {base}" if word == "undecided" else f"{word} than {base}"
-
-
-def remarks(recorder: Recorder, firsts: Mapping[str, First], roofline: Roofline | None) -> None:
+def _record_remarks(
+    recorder: Recorder,
+    firsts: Mapping[str, First],
+    positions: Mapping[str, Position | None],
+    roofline: Roofline | None,
+) -> None:
     """Add the remarks that readers of the figures must know."""
-    if plain := [name for name, f in firsts.items() if not f.program]:
-        recorder.note(
-            f"{format_list(plain)}: called as it is; only what jax.jit returned has stages, and --jit jits it"
-        )
-    if donating := [name for name, f in firsts.items() if f.donates]:
-        recorder.note(
-            f"{format_list(donating)}: arguments are donated, so each value is one call, on copies of them"
-        )
-    if loops := [name for name, f in firsts.items() if f.program and f.program.loops]:
-        recorder.note(
-            f"{format_list(loops)}: the compiler counts a loop's body once, so the program does more than "
-            "it says"
-        )
+    remarks = (
+        ([name for name, f in firsts.items() if not f.program],
+         "called as it is; only what jax.jit returned has stages, and --jit jits it"),
+        ([name for name, f in firsts.items() if f.donates],
+         "arguments are donated, so each value is one call, on copies of them"),
+        ([name for name, f in firsts.items() if f.program and f.program.loops],
+         "the compiler counts a loop's body once, so the program does more than it says"),
+        ([name for name, at in positions.items() if at and at.share > ABOVE],
+         "faster than the roofline allows; either the machine was busy when that was measured (run `jaxperf "
+         "roofline` again), or the compiler's estimate is too large"),
+    )  # fmt: skip
+    for names, remark in remarks:
+        if names:
+            recorder.note(f"{format_list(names)}: {remark}")
     if roofline is None:
         recorder.note(MISSING)
-    elif differences := roofline.differences(recorder.environment):
+        return
+    differences = roofline.differences(recorder.environment)
+    if differences:
         recorder.note(f"the roofline was measured under other conditions: {'; '.join(differences)}")

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Any, Literal
 
 from jaxperf.errors import JaxperfError
 from jaxperf.measure import ceilings
@@ -22,21 +22,6 @@ from jaxperf.result import Environment, Measurement, Result, load_result
 
 MISSING = "no roofline of this machine; `jaxperf roofline` measures it once, in 20 s"
 DEFAULT_DTYPE = "float32"  # for programs without matrix products, and for dtypes without a measured rate
-
-
-class Work(Protocol):
-    """The compiler's estimate of one execution's work, such as `stages.Program`."""
-
-    @property
-    def flops(self) -> float: ...  # noqa: D102
-    @property
-    def bytes_accessed(self) -> float: ...  # noqa: D102
-    @property
-    def peak_bytes(self) -> int: ...  # noqa: D102
-    @property
-    def loops(self) -> int: ...  # noqa: D102
-    @property
-    def matrix_dtype(self) -> str: ...  # noqa: D102
 
 
 @dataclass(frozen=True)
@@ -88,10 +73,11 @@ class Roofline:
         """
         return max(self.bytes_per_s[s] for s in self.bytes_per_s if s >= min(size, max(self.bytes_per_s)))
 
-    def position(self, program: Work, *, seconds: float) -> Position | None:
+    def position(self, program: Any, *, seconds: float) -> Position | None:
         """Return the place of a program that takes `seconds` per call, by the compiler's estimate.
 
         None if there is no estimate, or if the program has loops, of which the compiler counts one iteration.
+        `program` has the compiler's estimates as `stages.Program` has them.
         """
         if program.loops or not program.flops + program.bytes_accessed:
             return None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -15,10 +14,12 @@ from jaxperf import process
 from jaxperf.errors import to_one_line
 from jaxperf.measure import ceilings
 from jaxperf.measure.environment import current_environment
-from jaxperf.measure.roofline import DEFAULT_DTYPE, Roofline, from_result, path_for
+from jaxperf.measure.other_load import other_load
+from jaxperf.measure.roofline import Roofline, from_result, path_for
 from jaxperf.process import forced_end
 from jaxperf.result import About, Environment, Measurement, save_result, terminal
 from jaxperf.result.formatting import format_on_page
+from jaxperf.result.machine import cores
 from jaxperf.result.recorder import Recorder
 from jaxperf.result.store import check_writable
 
@@ -32,6 +33,7 @@ TITLES = {
     ceilings.MEMORY: "Reading and writing an array, again and again",
     ceilings.COPY: "Copies between host and device",
 }
+LOOK_S = 0.5  # at how busy the machine is
 BUSY = 0.10  # share of the cores; from here on, a measurement says that the machine was busy
 
 
@@ -40,7 +42,7 @@ class RooflinePart:
     """A part of the roofline.
 
     Attributes:
-      name: of the part, for readers.
+      name: of the part, as it is printed.
       quantity: what it measures; parts of one quantity take about as long.
       measure: measures it.
       needed: whether it is measured however long the others took, since no roofline is whole without it.
@@ -94,28 +96,27 @@ def tell(environment: Environment, *, ends: float) -> Roofline:
 
 def parts() -> list[RooflinePart]:
     """Return all parts, the most important first."""
+
+    def product(dtype: str, *, needed: bool = False) -> RooflinePart:
+        measure = partial(map, ceilings.matrix_rate, [dtype])
+        return RooflinePart(f"matrix product, {dtype}", ceilings.MATRIX, measure, needed)
+
+    def array(size: int, *, needed: bool = False) -> RooflinePart:
+        measure = partial(map, ceilings.memory_rate, [size])
+        return RooflinePart(f"array of {size:,} B", ceilings.MEMORY, measure, needed)
+
     sizes = ceilings.array_sizes()
-    products = {
-        dtype: RooflinePart(
-            f"matrix product, {dtype}", ceilings.MATRIX, partial(map, ceilings.matrix_rate, [dtype])
-        )
-        for dtype in ceilings.DTYPES
-    }
-    arrays = {
-        size: RooflinePart(
-            f"array of {size:,} B", ceilings.MEMORY, partial(map, ceilings.memory_rate, [size])
-        )
-        for size in sizes
-    }
-    first = [
-        RooflinePart("calls", ceilings.DISPATCH, ceilings.call_costs),
-        products.pop(DEFAULT_DTYPE),
-        *(arrays.pop(size) for size in dict.fromkeys((sizes[-1], sizes[0]))),
-        RooflinePart("copies", ceilings.COPY, ceilings.copy_rates),
+    ends = tuple(dict.fromkeys((sizes[-1], sizes[0])))
+    first, second, *others = ceilings.DTYPES
+    return [
+        RooflinePart("calls", ceilings.DISPATCH, ceilings.call_costs, needed=True),
+        product(first, needed=True),
+        *(array(size, needed=True) for size in ends),
+        RooflinePart("copies", ceilings.COPY, ceilings.copy_rates, needed=True),
+        product(second),
+        *(array(size) for size in sizes if size not in ends),
+        *(product(dtype) for dtype in others),
     ]
-    second = [products.pop(dtype) for dtype in ("bfloat16",) if dtype in products]
-    needed = [dataclasses.replace(part, needed=True) for part in first]
-    return [*needed, *second, *arrays.values(), *products.values()]
 
 
 def measure_in_time(
@@ -160,9 +161,12 @@ def measure_in_time(
 
 def conditions(recorder: Recorder) -> None:
     """Record how busy the machine was before anything was measured."""
-    others, load = ceilings.others_share(), psutil.getloadavg()[0]
+    with other_load() as load:
+        time.sleep(LOOK_S)
+    others = load.others / cores()
     recorder.fact("others_share", others, meaning="share of the cores that other programs used before")
-    recorder.fact("load_average", load, meaning="load average of the last minute before")
+    average = psutil.getloadavg()[0]
+    recorder.fact("load_average", average, meaning="load average of the last minute before")
     if others > BUSY:
         recorder.note(
             f"other programs used {others:.0%} of the cores, so this is less than the machine can do; "
@@ -175,21 +179,17 @@ def summary(recorder: Recorder, roofline: Roofline) -> None:
     known = ceilings.cache_sizes()
     levels: dict[str, list[int]] = {}
     for size in roofline.bytes_per_s:
-        name = ceilings.level_of(size, known) or f"arrays of {format_on_page(size, 'bytes')}"
+        level = ceilings.level_of(size, known)
+        name = f"{level}, read and written" if level else f"arrays of {format_on_page(size, 'bytes')}"
         levels.setdefault(name, []).append(size)
-    rows = [("empty program, waited for", format_on_page(roofline.dispatch_s, "s"))]
-    rows.append(("empty program, queued", format_on_page(roofline.queueing_s, "s")))
-    rows += [
-        (f"matrix product, {dtype}", format_on_page(rate, "FLOP/s"))
-        for dtype, rate in roofline.flops_per_s.items()
-    ]
+    best: dict[str, tuple[float, str]] = {
+        "empty program, waited for": (roofline.dispatch_s, "s"),
+        "empty program, queued": (roofline.queueing_s, "s"),
+    }
+    best |= {f"matrix product, {dtype}": (rate, "FLOP/s") for dtype, rate in roofline.flops_per_s.items()}
     for name, sizes in levels.items():
-        best = max(roofline.bytes_per_s[size] for size in sizes)
-        rows.append((name if name.startswith("arrays") else _place(name), format_on_page(best, "bytes/s")))
-    rows.append(("host to device", format_on_page(roofline.to_device_bytes_per_s, "bytes/s")))
-    rows.append(("device to host", format_on_page(roofline.to_host_bytes_per_s, "bytes/s")))
+        best[name] = max(roofline.bytes_per_s[size] for size in sizes), "bytes/s"
+    best["host to device"] = roofline.to_device_bytes_per_s, "bytes/s"
+    best["device to host"] = roofline.to_host_bytes_per_s, "bytes/s"
+    rows = [(name, format_on_page(*value)) for name, value in best.items()]
     recorder.grid(("", "at best"), rows, title="The roofline")
-
-
-def _place(level: str) -> str:
-    return "memory, read and written" if level == "memory" else f"{level} cache, read and written"

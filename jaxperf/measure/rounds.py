@@ -24,7 +24,7 @@ PRECISE = 0.0175  # half of an interval over the median, which finds 96 to 100 %
 # The range of their absolute values is 1 / 1.63 if the values lie around 0. It is 1 if they lie on one side
 # of 0, which only takes more rounds.
 HALF_INTERVAL, OF_SIZES = 1.57, 1.63
-LEAST = 6  # rounds that an interval needs
+NEEDED = 6  # rounds, for an interval
 TRIED_CALLS, TRIED_S = 5, 0.05  # calls timed to choose the calls per value; fewer if they take this long
 _numbers = itertools.count(1)
 
@@ -69,8 +69,9 @@ def interleaved(
         raise JaxperfError(f"{count} rounds are too few; give at least 1")
     if not 0 <= budget_s < math.inf:
         raise JaxperfError(f"a budget of {budget_s} s is none; give seconds, or 0 for `count` rounds")
-    if unknown := prepare.keys() - parts.keys():
-        raise JaxperfError(f"nothing is called {sorted(unknown)[0]!r} among {list(parts)}")
+    for name in prepare:
+        if name not in parts:
+            raise JaxperfError(f"nothing is called {name!r} among {list(parts)}")
     refuse_debug_flags()
     rounds = f"rounds {next(_numbers)}"
     chosen = {name: _warm_up(parts[name], prepare.get(name), wait, loops, clock) for name in parts}
@@ -99,7 +100,7 @@ def rounds_to_add(first: Sequence[float], *others: Sequence[float]) -> int:
     interval's width would do so: it found differences between more than 5 % of equal programs.
     """
     more = max(1, len(first) // 4)
-    if len(first) < LEAST:
+    if len(first) < NEEDED:
         return more
     if others:
         sizes = [tuple(abs(math.log(b / a)) for a, b in zip(first, other)) for other in others]

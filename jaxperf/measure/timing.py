@@ -1,4 +1,4 @@
-"""Clocks for asynchronous programs: `block`, `Timer`, `Benchmark` and `measure`.
+"""Clocks for asynchronous programs: `block`, `Benchmark` and `measure`.
 
 A JAX call returns before its value exists, so everything here waits for all outputs before it reads the
 clock. `measure` also keeps the warm-up apart, and refuses to trace or compile while it times.
@@ -18,7 +18,6 @@ from jax.core import Tracer
 
 from jaxperf.errors import JaxperfError
 from jaxperf.measure.compile_log import (
-    RetraceError,
     host_copies_note,
     nothing_compiles,
     refuse_debug_flags,
@@ -31,8 +30,6 @@ from jaxperf.result import Measurement
 
 T = TypeVar("T")
 Wait = Literal["each", "end"]
-
-__all__ = ["Benchmark", "RetraceError", "Timer", "Wait", "block", "measure", "nothing_compiles"]
 
 MIN_VALUE_S = 2e-3  # shorter values show the jitter of the scheduler and the clock
 CLOCK_SHARE = 1e-3  # cost of reading the clock over a value, at most
@@ -86,36 +83,6 @@ def _refusal(where: str, leaf: Any) -> str:
     if isinstance(leaf, Tracer):
         way_out = "time the function from outside of jit, grad, vmap and scan"
     return f"cannot wait for {where}, a {type(leaf).__name__}: {way_out}"
-
-
-class Timer:
-    """The book's stopwatch: `start`, `stop`, then `sum`, `avg`, `cumsum` over `times` (seconds)."""
-
-    def __init__(self) -> None:
-        self.times: list[float] = []
-        self.start()
-
-    def start(self) -> None:
-        """Start or restart the clock."""
-        self._began = time.perf_counter()
-
-    def stop(self, *wait_for: Any) -> float:
-        """Wait for `wait_for`, record the seconds since `start` and return them."""
-        block(wait_for)
-        self.times.append(time.perf_counter() - self._began)
-        return self.times[-1]
-
-    def sum(self) -> float:
-        """Return the sum of all seconds."""
-        return sum(self.times)
-
-    def avg(self) -> float:
-        """Return the mean of the seconds; 0 before the first `stop`."""
-        return self.sum() / len(self.times) if self.times else 0.0
-
-    def cumsum(self) -> list[float]:
-        """Return the cumulative seconds after each `stop`."""
-        return np.cumsum(self.times).tolist()
 
 
 class Benchmark:

@@ -65,7 +65,8 @@ def read(data: ProfileData) -> tuple[list[Span], float]:
     in_lanes = [*_python(thread), *((e.device, e.name, e.start, e.end) for e in executed)]
     copies_between_cpus = any(e.name.startswith(ASKS_FOR_COPY) for line in every for e in line.events)
     for line in every:
-        if device := _DEVICE_PLANE.fullmatch(line.plane):
+        device = _DEVICE_PLANE.fullmatch(line.plane)
+        if device:
             in_lanes += _on_stream(line, f"{device[1].lower()} {device[2]}")
             continue
         in_lanes += (_marked(e) for e in line.events if e.name.startswith(MARK))

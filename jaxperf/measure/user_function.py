@@ -1,8 +1,7 @@
-"""A reader's function and its arguments: found by name, and run so that its errors are shown as its own."""
+"""A user's function and its arguments: found by name, and run so that its errors are shown as its own."""
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import itertools
 import sys
@@ -17,6 +16,7 @@ import jax
 import numpy as np
 
 from jaxperf.errors import JaxperfError
+from jaxperf.flags import did_you_mean
 from jaxperf.libraries import library_of
 from jaxperf.measure import argument_specs, block
 
@@ -41,7 +41,7 @@ class Arguments(NamedTuple):
 
 @contextmanager
 def reader_code(doing: str) -> Iterator[None]:
-    """Run the reader's code: an error in it is shown with its own part of the traceback, then in one line.
+    """Run the user's code: an error in it is shown with its own part of the traceback, then in one line.
 
     Raises:
       JaxperfError: `doing` raised something, or called `sys.exit`.
@@ -51,13 +51,14 @@ def reader_code(doing: str) -> Iterator[None]:
     except JaxperfError:
         raise
     except (Exception, SystemExit) as e:
-        if reader_trace := _reader_part(e.__traceback__):
-            traceback.print_exception(type(e), e, reader_trace)
+        own_trace = _users_part(e.__traceback__)
+        if own_trace:
+            traceback.print_exception(type(e), e, own_trace)
         lines = str(e).strip().splitlines() or ["no message"]
         raise JaxperfError(f"{doing} raised {type(e).__name__}: {lines[0][:300]}") from None
 
 
-def _reader_part(trace: TracebackType | None) -> TracebackType | None:
+def _users_part(trace: TracebackType | None) -> TracebackType | None:
     """Return a traceback that starts at the first line outside jaxperf and the import system."""
     while trace and library_of(trace.tb_frame.f_code.co_filename) in ("jaxperf", "importlib", "python"):
         trace = trace.tb_next
@@ -80,9 +81,9 @@ def load_function(word: str) -> Callable[..., Any]:
     target: Any = _module(module_name)
     for name in path.split("."):
         if not hasattr(target, name):
-            near = difflib.get_close_matches(name, [n for n in dir(target) if not n.startswith("__")], n=1)
-            hint = f"did you mean {near[0]!r}?" if near else EXAMPLE
-            raise JaxperfError(f"{word}: there is no {name!r} in {module_name}; {hint}")
+            names = [n for n in dir(target) if not n.startswith("__")]
+            hint = did_you_mean(name, names) or f"; {EXAMPLE}"
+            raise JaxperfError(f"{word}: there is no {name!r} in {module_name}{hint}")
         target = getattr(target, name)
     if not callable(target):
         raise JaxperfError(f"{word} is not a function but {type(target).__name__}; {EXAMPLE}")
@@ -111,7 +112,7 @@ def _imported(name: str) -> ModuleType:
     with reader_code(f"importing {name}"):
         try:
             return importlib.import_module(name)
-        except ModuleNotFoundError as e:  # the reader's, if the module exists and imports one that does not
+        except ModuleNotFoundError as e:  # the user's, if the module exists and imports one that does not
             if not e.name or not f"{name}.".startswith(f"{e.name}."):
                 raise
             raise JaxperfError(f"no module {name!r} in {Path.cwd()} or installed; {EXAMPLE}") from None

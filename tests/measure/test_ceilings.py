@@ -113,7 +113,7 @@ def test_a_gpu_gets_a_handful_of_arrays(monkeypatch: pytest.MonkeyPatch) -> None
 def test_an_array_belongs_to_the_first_cache_that_holds_it() -> None:
     known = {"L1": 32_768, "L2": 524_288}
     levels = [ceilings.level_of(size, known) for size in (16_384, 32_768, 262_144, 524_288)]
-    assert levels == ["L1", "L2", "L2", "memory"]
+    assert levels == ["L1 cache", "L2 cache", "L2 cache", "memory"]
     assert ceilings.level_of(16_384, {}) == ""
 
 

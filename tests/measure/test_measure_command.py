@@ -219,7 +219,7 @@ def test_a_stored_roofline_places_the_program_and_a_missing_one_is_asked_for() -
 
 def test_mistakes_are_one_line_and_leave_no_result(capfd: pytest.CaptureFixture[str]) -> None:
     mistakes = [
-        (["own_step:stop", *ARGS], "did you mean 'step'"),
+        (["own_step:stop", *ARGS], "did you mean step?"),
         (["own_step:step", "own_step:step", *ARGS], "own_step:step is named twice"),
         (["own_step:step", "--args", "f32[4"], "'f32[4' is not understood"),
         (["own_step:step", *ARGS, "--setup=own_step:data"], "give one of the three"),

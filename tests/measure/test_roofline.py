@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,8 +19,10 @@ from jaxperf import cli
 from jaxperf.errors import JaxperfError
 from jaxperf.measure import ceilings, roofline, roofline_command
 from jaxperf.measure.environment import current_environment
+from jaxperf.measure.other_load import OtherLoad
 from jaxperf.measure.stages import Program, build_program
 from jaxperf.result import Environment, Grid, Measurement, Result, Table, save_result
+from jaxperf.result.machine import cores
 
 KIB, MIB = 2**10, 2**20
 PROGRAM = Program(
@@ -135,7 +138,7 @@ def test_the_command_measures_every_part_keeps_it_and_shows_a_short_table(
     monkeypatch.setattr(ceilings, "LONG_S", 1e-5)
     monkeypatch.setattr(ceilings, "DTYPES", ("float32", "float64"))
     monkeypatch.setattr(ceilings, "array_sizes", lambda: (16 * KIB, 64 * KIB))
-    monkeypatch.setattr(ceilings, "others_share", lambda: 0.5)
+    monkeypatch.setattr(roofline_command, "other_load", lambda: nullcontext(OtherLoad(0.5 * cores())))
     assert cli.main(["roofline"]) == 0
     limits = roofline.stored_roofline(current_environment())
     assert limits is not None

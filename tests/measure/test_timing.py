@@ -14,7 +14,7 @@ import pytest
 from late import FAR, Late
 
 from jaxperf.measure import timing
-from jaxperf.measure.timing import Benchmark, Timer, block
+from jaxperf.measure.timing import Benchmark, block
 
 
 @pytest.fixture(scope="module")
@@ -44,39 +44,11 @@ TREES: dict[str, Callable[[jax.Array, jax.Array], object]] = {
 }
 
 
-def test_block_waits_for_every_leaf(late: Late, quick: jax.Array) -> None:
-    slow = late.array()
-    assert not slow.is_ready()
-    waiting = [threading.Thread(target=block, args=(tree(slow, quick),)) for tree in TREES.values()]
-    for thread in waiting:
-        thread.start()
-    waiting[0].join(0.1)
-    returned = [name for name, thread in zip(TREES, waiting) if not thread.is_alive()]
-    assert not returned, "block returned while a leaf was still being computed"
-    late.gate.set()
-    for thread in waiting:
-        thread.join(FAR)
-        assert not thread.is_alive()
-    assert slow.is_ready()
-
-
 def test_block_returns_its_tree(quick: jax.Array) -> None:
     tree = {"a": quick, "b": [1, None]}
     assert block(tree) is tree
     assert block(quick) is quick
     assert block(None) is None
-
-
-def test_block_refuses_what_nobody_can_wait_for() -> None:
-    for tree, where in (
-        (object(), "the output, a object"),
-        ({"loss": 1.0, "model": object()}, "['model'], a object"),
-        ([1, (2, {3})], "[1][1], a set"),
-        (lambda: None, "the output, a function"),
-    ):
-        with pytest.raises(TypeError) as caught:
-            block(tree)
-        assert f"cannot wait for {where}" in str(caught.value)
 
 
 @pytest.fixture
@@ -129,26 +101,3 @@ def test_benchmark_starts_anew_each_time(clock: SimpleNamespace) -> None:
         with bench:
             clock.now += seconds
         assert bench.seconds == seconds
-
-
-def test_timer_adds_up_as_the_books_does(clock: SimpleNamespace) -> None:
-    timer = Timer()
-    assert (timer.sum(), timer.avg(), timer.cumsum()) == (0, 0, [])
-    for seconds in (1.0, 2.0, 6.0):
-        clock.now += 50  # between stop and start: not counted
-        timer.start()
-        clock.now += seconds
-        assert timer.stop() == seconds
-    assert timer.times == [1.0, 2.0, 6.0]
-    assert (timer.sum(), timer.avg(), timer.cumsum()) == (9.0, 3.0, [1.0, 3.0, 9.0])
-
-
-def test_timer_waits_for_what_it_is_handed(late: Late, quick: jax.Array) -> None:
-    timer, slow = Timer(), late.array()
-    stopping = threading.Thread(target=timer.stop, args=(slow, quick))
-    stopping.start()
-    stopping.join(0.1)
-    assert not timer.times
-    late.gate.set()
-    stopping.join(FAR)
-    assert len(timer.times) == 1

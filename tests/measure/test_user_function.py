@@ -78,8 +78,8 @@ def test_what_is_not_there_is_one_line_and_shows_no_traceback(capsys: pytest.Cap
         "own_trian:step": "no module 'own_trian' in",
         "own_train.sub:step": "no module 'own_train.sub'",
         "nowhere.py:step": "no file nowhere.py",
-        "own_train:stp": "did you mean 'step'?",
-        "own_train:Net.aply": "did you mean 'apply'?",
+        "own_train:stp": "did you mean step?",
+        "own_train:Net.aply": "did you mean apply?",
         "own_train:size": "is not a function but int",
     }
     for word, says in mistakes.items():
@@ -193,7 +193,7 @@ def test_mistakes_in_arguments_are_one_line(tmp_path: Path, capsys: pytest.Captu
     (tmp_path / "cut.npz").write_bytes(b"PK\x03\x04cut")
     mistakes: list[tuple[list[str], str, str, str]] = [
         (["3"], "own_train:pair", "", "give one of the three"),
-        ([], "own_train:pare", "", "did you mean 'pair'"),
+        ([], "own_train:pare", "", "did you mean pair?"),
         ([], "own_train:fails", "", "raised TypeError: fails\\(\\) missing 1 required"),
         ([], "own_train:strange", "", "own_train:strange\\(\\) returns what a call cannot be .*'a'"),
         ([], "", "none.npz", "cannot read none.npz"),

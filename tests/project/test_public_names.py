@@ -9,7 +9,7 @@ import pytest
 PUBLIC = {
     "jaxperf.models": "MLP LeNet lenet resnet18 ResNet hybridize from_gluon to_gluon export_net load_net",
     "jaxperf.parallel": "make_step model_of model_of_function first_devices split_and_load allreduce",
-    "jaxperf.measure": "measure interleaved stages Benchmark Timer",
+    "jaxperf.measure": "measure interleaved stages Benchmark",
     "jaxperf.result": "ratio",
     "jaxperf.data": "fashion_mnist epoch_batches",
     "jaxperf.chapter.section": "section",
