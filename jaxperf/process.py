@@ -51,7 +51,6 @@ PARENT = "JAXPERF_PARENT"  # names the process that a child must not outlive
 LOOK_S = 1.0  # from one look at the parent to the next
 OWN_END_S = 0.4  # how long a child may take to end by itself, before it gets SIGTERM
 PATIENCE_S = 10.0  # to stop its work and save its results
-SAVING_S = 60.0  # to finish a step of a training, or an evaluation, and to save
 # Ctrl-C, `kill`, and a terminal that closes; Windows lacks the last.
 SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 
@@ -68,8 +67,8 @@ def ended(main: Callable[[], int]) -> int:
     """Run `main` and return the exit status.
 
     It is what `main` returns; 2 after a `JaxperfError`, whose line goes to standard error, or if the machine
-    refuses a file or folder; 1 if our output cannot be written (a full disk); 130 after Ctrl-C, 143 after
-    SIGTERM, 129 after SIGHUP; 141 if the reader of our output has gone, e.g. `| head`.
+    refuses a file, a folder, or our output (a full disk); 130 after Ctrl-C, 143 after SIGTERM, 129 after
+    SIGHUP; 141 if the reader of our output has gone, e.g. `| head`.
     """
     try:
         with _signals_raised():
@@ -92,7 +91,7 @@ def ended(main: Callable[[], int]) -> int:
         if e.errno == errno.ENOSPC and not e.filename:  # our files have names, so it is the output
             _drop_output()
             say(f"error: cannot write the output: {e.strerror}; send it elsewhere")
-            return FAILED
+            return USER_MISTAKE
         if e.errno not in REFUSALS or not e.filename:
             raise
         say(f"error: {os.fsdecode(e.filename)}: {e.strerror}; check the path and its permissions")
@@ -134,7 +133,9 @@ def say(line: str) -> None:
 
     Control characters and newlines are escaped, and the terminal may have been closed.
     """
-    text = line.replace("`jaxperf ", f"`{program_name()} ") if "`jaxperf " in line else line
+    text = line
+    if "`jaxperf " in line:
+        text = line.replace("`jaxperf ", f"`{program_name()} ")
     with contextlib.suppress(OSError, ValueError, AttributeError):
         print(escape_control(text).replace("\n", "\\n"), file=sys.stderr, flush=True)
 
@@ -376,7 +377,7 @@ def follow_parent() -> None:
 
 
 def _follow(parent: int) -> None:
-    is_alive = _on_windows(parent) if sys.platform == "win32" else lambda: os.getppid() == parent
+    is_alive = _is_running(parent) if sys.platform == "win32" else lambda: os.getppid() == parent
     while is_alive():
         time.sleep(LOOK_S)
     os.kill(os.getpid(), signal.SIGTERM)  # on Windows this is the end
@@ -384,16 +385,16 @@ def _follow(parent: int) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _on_windows(parent: int) -> Callable[[], bool]:
-    """Return what says whether a process lives, by its number and start time.
+def _is_running(number: int) -> Callable[[], bool]:
+    """Return what says whether a process lives, by its number and start time, as Windows needs.
 
-    On Windows, `python.exe` of a virtual environment starts the real interpreter, and stands between it and
-    its parent. And a process keeps its parent's number after the parent has ended.
+    There, `python.exe` of a virtual environment stands between the real interpreter and its parent, and a
+    process keeps its parent's number after the parent has ended.
     """
     import psutil
 
     try:
-        return psutil.Process(parent).is_running
+        return psutil.Process(number).is_running
     except psutil.Error:
         return lambda: False
 
@@ -436,34 +437,24 @@ def run_child(command_line: Sequence[str], environment: Mapping[str, str], **opt
             release()
             status = child.wait()
         except BaseException:
-            _end(child, patience_s(command_line))
+            _end(child)
             raise
     # A child that cleaned up first reports with its exit status which signal it was.
     return 128 - status if status - 128 in SIGNALS else status
 
 
-def patience_s(command_line: Sequence[str]) -> float:
-    """Return how long a command's process may take to end after SIGTERM, before it gets SIGKILL."""
-    return SAVING_S if any(word.split("=")[0] == "--checkpoints" for word in command_line) else PATIENCE_S
-
-
-def _end(child: subprocess.Popen[Any], patience: float) -> None:
+def _end(child: subprocess.Popen[Any]) -> None:
     """End the child; it may already have received Ctrl-C, so it first gets a moment to end by itself."""
     try:
-        if not _gone(child, OWN_END_S):
-            child.terminate()
-            _gone(child, patience)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(OWN_END_S)
+        child.terminate()
+        child.wait(PATIENCE_S)
+    except subprocess.TimeoutExpired:
+        pass
     finally:  # also runs after a second Ctrl-C or SIGTERM
         child.kill()
         child.wait()
-
-
-def _gone(child: subprocess.Popen[Any], patience: float) -> bool:
-    try:
-        child.wait(patience)
-    except subprocess.TimeoutExpired:
-        return False
-    return True
 
 
 def how_it_ended(status: int, *, fresh: bool = True) -> str:
