@@ -68,7 +68,7 @@ def join() -> bool:
     arguments = _by_hand() if {*BY_HAND[1:]} & os.environ.keys() else _by_cluster()
     if arguments is None:
         return False
-    package = {"mpi4py": "mpi4py", None: "kubernetes"}.get(arguments["cluster_detection_method"], "jax")
+    package = arguments.pop("package", "jax")
     if find_spec(package) is None:
         raise JaxperfError(f"JAX asks the package {package} about the other processes; pip install {package}")
     import jax
@@ -106,9 +106,9 @@ def _by_cluster() -> dict[str, Any] | None:
     if _number("SLURM_STEP_NUM_TASKS") > 1:
         return {"cluster_detection_method": "slurm"}
     if max(_number("OMPI_COMM_WORLD_SIZE"), _number("PMI_SIZE")) > 1:  # Open MPI; MPICH and Intel MPI
-        return {"cluster_detection_method": "mpi4py"}
+        return {"cluster_detection_method": "mpi4py", "package": "mpi4py"}
     if {"KUBERNETES_SERVICE_HOST", "JOB_COMPLETION_INDEX"} <= os.environ.keys():
-        return {"cluster_detection_method": None}  # JAX's detection of Kubernetes has no name
+        return {"cluster_detection_method": None, "package": "kubernetes"}  # its detection has no name
     return None
 
 

@@ -22,7 +22,7 @@ from typing import Literal
 
 from jaxperf import libraries
 from jaxperf.errors import JaxperfError, escape_control
-from jaxperf.known_faults import faults_of
+from jaxperf.known_faults import faults_of, release
 from jaxperf.process import child_environment, program_name
 from jaxperf.result.formatting import format_count, format_quantity
 from jaxperf.result.gpus import Driver, ask_driver
@@ -131,13 +131,9 @@ def _problem(name: str, least: str) -> str:
     version = versions((name,)).get(name)
     if version is None:
         return f"{name} is not installed; {least} or newer is required"
-    return (
-        "" if _release(version) >= _release(least) else f"{name} is {version}; {least} or newer is required"
-    )
-
-
-def _release(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in re.findall(r"\d+", re.split(r"[a-z+]", version)[0]))
+    if release(version) < release(least):
+        return f"{name} is {version}; {least} or newer is required"
+    return ""
 
 
 def checkout_folder() -> Path | None:
@@ -149,9 +145,9 @@ def checkout_folder() -> Path | None:
 def install_self(extra: str = "") -> str:
     """Return the command that installs what this package requires (again), or what an extra adds."""
     root, suffix = checkout_folder(), f"[{extra}]" if extra else ""
-    return (
-        libraries.pip_install("-e", f"{root}{suffix}") if root else libraries.pip_install(f"jaxperf{suffix}")
-    )
+    if root:
+        return libraries.pip_install("-e", f"{root}{suffix}")
+    return libraries.pip_install(f"jaxperf{suffix}")
 
 
 # --- JAX's devices and the driver's: is there a GPU that JAX does not use, and why?

@@ -112,7 +112,8 @@ def _small_update(module: Module, instruction: Instruction) -> Instruction | Non
 def small_updates_in_loops(module: Module) -> Iterator[Instruction]:
     """Yield updates of less than 256 bytes of a large array in a loop."""
     for instruction in _loop_bodies(module):
-        if update := _small_update(module, instruction):
+        update = _small_update(module, instruction)
+        if update:
             yield update
 
 
@@ -169,21 +170,25 @@ def _is_slice(module: Module, instruction: Instruction) -> bool:
 
 def shifted_in_place(module: Module) -> Iterator[Instruction]:
     """Yield updates in a fusion whose update is a slice of the array that they change."""
-    views = ("bitcast", "reshape", "copy")
-    for fusion in (i for i in module.instructions if i.opcode == "fusion"):
+    for fusion in module.instructions:
+        if fusion.opcode != "fusion":
+            continue
         for i in module.inside(fusion):
-            if i.opcode != "dynamic-update-slice" or len(parts := module.operands(i)) < 2:
+            parts = module.operands(i)
+            if i.opcode != "dynamic-update-slice" or len(parts) < 2:
                 continue
-            changed, update = (_through(module, part, views) for part in parts[:2])
-            if update.opcode != "slice" or _through(module, module.operands(update)[0], views) is not changed:
+            changed, update = (_behind_views(module, part) for part in parts[:2])
+            if update.opcode != "slice":
                 continue
-            if changed is not parts[0]:  # the array is seen in another shape, which is what goes wrong
+            cut = _behind_views(module, module.operands(update)[0])
+            # Only where the array is seen in another shape does it go wrong
+            if cut is changed and changed is not parts[0]:
                 yield i
 
 
-def _through(module: Module, instruction: Instruction, opcodes: tuple[str, ...]) -> Instruction:
-    while instruction.opcode in opcodes and (read := module.operands(instruction)):
-        instruction = read[0]
+def _behind_views(module: Module, instruction: Instruction) -> Instruction:
+    while instruction.opcode in ("bitcast", "reshape", "copy") and module.operands(instruction):
+        instruction = module.operands(instruction)[0]
     return instruction
 
 

@@ -115,8 +115,8 @@ def allreduce(data: Sequence[Tree]) -> list[Tree]:
     return [total] + [_copy_to(total, other) for other in data[1:]]
 
 
-def _copy_to(tree: Tree, there: Tree) -> Tree:
-    return jax.device_put(tree, jax.tree.map(lambda a: a.sharding, there))
+def _copy_to(tree: Tree, like: Tree) -> Tree:
+    return jax.device_put(tree, jax.tree.map(lambda a: a.sharding, like))
 
 
 @jax.jit
@@ -162,7 +162,10 @@ def model_of(net: Any) -> Model:
         params: Tree, stats: Tree, X: jax.Array, *, train: bool, axis_name: str | None = None
     ) -> tuple[jax.Array, Tree]:
         merged = nnx.merge(graphdef, params, stats, rest)
-        merged.train() if train else merged.eval()
+        if train:
+            merged.train()
+        else:
+            merged.eval()
         for _, module in nnx.iter_modules(merged):
             if isinstance(module, nnx.BatchNorm):
                 module.axis_name = axis_name

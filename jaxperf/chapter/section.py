@@ -177,7 +177,8 @@ class Section(Recorder):
         """
         from matplotlib import pyplot
 
-        figure.savefig(svg := io.StringIO(), format="svg", metadata={"Date": None})
+        svg = io.StringIO()
+        figure.savefig(svg, format="svg", metadata={"Date": None})
         pyplot.close(figure)
         show(Figure(svg.getvalue(), caption, alt))
 

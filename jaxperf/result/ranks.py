@@ -66,7 +66,7 @@ def testable(smallest: Mapping[K, float], alpha: float) -> set[K]:
 def holm(p_values: Mapping[K, float]) -> dict[K, float]:
     """Return p-values with Holm's correction, which bounds the chance of any wrong rejection."""
     adjusted, largest = {}, 0.0
-    for place, i in enumerate(sorted(p_values, key=lambda i: p_values[i])):
-        largest = max(largest, min(1.0, p_values[i] * (len(p_values) - place)))
+    for smaller, i in enumerate(sorted(p_values, key=lambda i: p_values[i])):
+        largest = max(largest, min(1.0, p_values[i] * (len(p_values) - smaller)))
         adjusted[i] = largest
     return adjusted

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from jaxperf.result.values import Measurement, interval
 
-LEAST = 0.01  # difference between equal programs by code and memory layout (Mytkowicz et al., 2009)
+LAYOUT = 0.01  # difference between equal programs by code and memory layout (Mytkowicz et al., 2009)
 Decision = bool | None  # None: undecided
 T = TypeVar("T")
 
@@ -59,7 +59,7 @@ class Ratio:
         The interval must exclude 1 by a margin of 1 %, or of an eighth of its own width if that is more. The
         margin reduces wrong decisions about equal programs from up to 5 % to 1 to 2 %.
         """
-        margin = max(1 + LEAST, (self.high / self.low) ** (1 / 8)) if self.low > 0 else math.inf
+        margin = max(1 + LAYOUT, (self.high / self.low) ** (1 / 8)) if self.low > 0 else math.inf
         if self.above(margin):
             return "slower"
         return "faster" if self.below(1 / margin) else "undecided"

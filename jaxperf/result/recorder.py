@@ -9,35 +9,14 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from jaxperf.result import (
-    About,
-    Block,
-    Claim,
-    Decision,
-    Environment,
-    Fact,
-    Grid,
-    Heading,
-    Measurement,
-    Note,
-    Reference,
-    Result,
-    Table,
-    Text,
-    Verdict,
-    terminal,
-)
+from jaxperf.result import About, Environment, Measurement, Reference, Result, terminal
+from jaxperf.result.blocks import Block, Claim, Fact, Grid, Heading, Note, Table, Text, Verdict
 from jaxperf.result.formatting import format_scalar
+from jaxperf.result.ratio import Decision
 from jaxperf.result.values import Basis
 
 VERDICTS: dict[bool | None, Verdict] = {True: "holds", False: "does not hold", None: "undecided"}
-OF_THE_BOOK = (
-    "8.1",
-    "8.2",
-    "8.3",
-    "8.4",
-    "8.5",
-)  # numbers of sections that "Dive into Deep Learning" has, too
+OF_THE_BOOK = ("8.1", "8.2", "8.3", "8.4", "8.5")  # sections that "Dive into Deep Learning" has, too
 turned: Mapping[Verdict, Verdict] = {}  # a test gives each verdict another one, to read the other sentences
 
 
@@ -112,8 +91,9 @@ class Recorder:
         """
         measurements = tuple(rows.values() if isinstance(rows, Mapping) else rows)
         units = {m.name: m.unit for m in measurements}
-        if unknown := {*([base] if base else []), *(book or {})} - units.keys():
-            raise ValueError(f"table {title!r} has no row {unknown.pop()!r}; there are {list(units)}")
+        for name in filter(None, (base, *(book or {}))):
+            if name not in units:
+                raise ValueError(f"table {title!r} has no row {name!r}; there are {list(units)}")
         if len(units) < len(measurements):
             raise ValueError(f"table {title!r} has two rows of one name: {[m.name for m in measurements]}")
         source = f"section {self.about.number}" if self.about.number in OF_THE_BOOK else "the book"
@@ -184,7 +164,8 @@ class Recorder:
         self, holds: Decision, *, if_holds: str, if_not: str, if_open: str = "", cannot: str = ""
     ) -> None:
         """Show and keep the paragraph that belongs to an outcome; one that is "" is left out."""
-        if text := self.sentence(holds, if_holds=if_holds, if_not=if_not, if_open=if_open, cannot=cannot):
+        text = self.sentence(holds, if_holds=if_holds, if_not=if_not, if_open=if_open, cannot=cannot)
+        if text:
             self.text(text)
 
     def _lacks(self, needs: Sequence[str]) -> str:

@@ -4,26 +4,15 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text as Words
 
 from jaxperf.errors import escape_control
-from jaxperf.result import (
-    Block,
-    Claim,
-    Code,
-    Environment,
-    Fact,
-    Failed,
-    Grid,
-    Heading,
-    Note,
-    Result,
-    Table,
-    Text,
-)
+from jaxperf.result import Environment, Result
+from jaxperf.result.blocks import Block, Claim, Code, Fact, Failed, Grid, Heading, Note, Table, Text
 from jaxperf.result.formatting import INCOMPLETE, format_quantity, format_scalar
 from jaxperf.result.tables import Rows, rows_of
 
@@ -37,7 +26,7 @@ def literal_text(text: str, *, style: str = "") -> Words:
 
 class _Console(Console):
     def on_broken_pipe(self) -> None:
-        """Let `exit_status.ended` end the program: rich would exit with 1, as if a section had failed."""
+        """Let `process.ended` end the program: rich would exit with 1, as if a section had failed."""
         raise BrokenPipeError
 
 
@@ -90,7 +79,8 @@ def _table(console: Console, rows: Rows) -> None:
     if rows.cells:
         print_line(console, rows.title, style="bold")
         _print_table(console, shown)
-    if left := len(rows.cells) - len(first):
+    left = len(rows.cells) - len(first)
+    if left:
         print_line(console, f"and {left} more in the result's file", style="dim")
     for remark in rows.remarks:
         print_line(console, remark, style="dim")
@@ -169,15 +159,9 @@ def render_blocks(blocks: Iterable[Block], *, color: bool = False, width: int = 
 
 def _text_console(*, color: bool, width: int) -> tuple[io.StringIO, Console]:
     out = io.StringIO()
+    options: Any = {"force_terminal": color, "no_color": not color, "highlight": False}
     # rich would show HTML in a notebook, and write nothing to `out`
-    return out, Console(
-        file=out,
-        width=width,
-        highlight=False,
-        force_terminal=color,
-        no_color=not color,
-        force_jupyter=False,
-    )
+    return out, Console(file=out, width=width, force_jupyter=False, **options)
 
 
 def _without_trailing_blanks(out: io.StringIO) -> str:
