@@ -7,12 +7,9 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import jsonschema
@@ -20,7 +17,6 @@ import pytest
 import yaml
 
 from experiments import train
-from jaxperf import distributed
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -83,80 +79,6 @@ def test_the_pods_have_the_names_and_rights_that_jax_needs() -> None:
     assert by_kind["RoleBinding"]["roleRef"]["name"] == role["metadata"]["name"]
     command = job["template"]["spec"]["containers"][0]["command"]
     assert (ROOT / command[1]).is_file()
-
-
-class RefusedError(Exception):
-    status, reason = 403, "Forbidden"
-
-
-def client_of(by_kind: dict[str, dict[str, Any]]) -> Any:
-    """A client of Kubernetes that knows what is made of the JobSet, and allows what the role allows."""
-    of, jobset = SimpleNamespace, by_kind["JobSet"]
-    [workers], labels = jobset["spec"]["replicatedJobs"], {JOBSET: jobset["metadata"]["name"]}
-    job = of(
-        metadata=of(name=f"{labels[JOBSET]}-{workers['name']}-0", labels=labels),
-        spec=of(parallelism=workers["template"]["spec"]["parallelism"]),
-    )
-    owners = [of(controller=True, kind="Job")]
-    pod = of(metadata=of(labels={**labels, "job-name": job.metadata.name}, owner_references=owners))
-
-    def asked(resource: str, verb: str, answer: Any) -> Any:
-        rules = by_kind["Role"]["rules"]
-        if not any(resource in rule["resources"] and verb in rule["verbs"] for rule in rules):
-            raise RefusedError
-        return answer
-
-    core = of(list_namespaced_pod=lambda **_: asked("pods", "list", of(items=[pod])))
-    batch = of(read_namespaced_job=lambda **_: asked("jobs", "get", job))
-    client = of(CoreV1Api=lambda: core, BatchV1Api=lambda: batch, exceptions=of(ApiException=RefusedError))
-    return of(config=of(load_incluster_config=lambda: None), client=client)
-
-
-@pytest.fixture
-def in_a_pod(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[dict[str, Any], int], Any]]:
-    """`in_a_pod(objects, i)` is what JAX detects in pod `i`; it keeps what it asked until the test ends."""
-    from jax._src.clusters import ClusterEnv
-    from jax._src.clusters.k8s_cluster import K8sCluster
-
-    cached = [K8sCluster.__dict__[name].__func__ for name in ("_pod", "_job", "_controller")]
-    monkeypatch.delenv("JAX_COORDINATOR_PORT", raising=False)
-    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
-    monkeypatch.setattr(K8sCluster, "_namespace", lambda: "default")  # a file in each pod
-    monkeypatch.setattr("time.sleep", lambda s: None)  # before it looks for the first pod's name
-    for name in ("_core_api", "_batch_api", "_ApiException"):
-        monkeypatch.setattr(K8sCluster, name, None, raising=False)
-
-    def forget() -> None:
-        for function in cached:
-            function.cache_clear()
-
-    def detect(by_kind: dict[str, Any], i: int) -> Any:
-        forget()
-        service, pods = by_kind["Service"]["metadata"]["name"], [f"jaxperf-workers-0-{n}" for n in range(2)]
-        known = {*pods, *(f"{pod}.{service}" for pod in pods)}
-        monkeypatch.setattr(socket, "gethostbyname", dict.fromkeys(known, "10.0.0.2").__getitem__)
-        monkeypatch.setitem(sys.modules, "kubernetes", client_of(by_kind))
-        monkeypatch.setenv("HOSTNAME", pods[i])
-        monkeypatch.setenv("JOB_COMPLETION_INDEX", str(i))
-        [method] = (distributed._by_cluster() or {}).values()
-        return ClusterEnv.auto_detect_unset_distributed_params(None, None, None, None, method, 1)
-
-    yield detect
-    forget()
-
-
-def test_jaxs_own_detection_finds_the_processes_of_the_jobset(in_a_pod: Callable[..., Any]) -> None:
-    """With a client and names of our own: the names that the JobSet's controller and the service give."""
-    for i in range(2):
-        assert in_a_pod(objects(), i) == ("jaxperf-workers-0-0.jaxperf:55527", 2, i, None)
-    for change in (
-        lambda by_kind: by_kind["Role"]["rules"].pop(),  # it may not read the job
-        lambda by_kind: by_kind["Service"]["metadata"].update(name="other"),
-    ):
-        wrong = objects()
-        change(wrong)
-        with pytest.raises((RuntimeError, KeyError), match=r"403 - Forbidden|jaxperf-workers-0-0\.jaxperf"):
-            in_a_pod(wrong, 0)
 
 
 def test_pods_that_are_started_again_go_on_from_checkpoints_that_outlived_them() -> None:
