@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-_MOST = 1000  # characters of a line: enough for a path and what is wrong with it
+_MOST = 900  # characters of a line: enough for a path and what is wrong with it
 # All control characters but tab and newline, and what no encoding can represent.
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
 

@@ -29,7 +29,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
-from jaxperf.errors import JaxperfError, escape_control, to_one_line
+from jaxperf.errors import JaxperfError, to_one_line
 
 FAILED = 1
 USER_MISTAKE = 2
@@ -131,13 +131,14 @@ def leave(status: int) -> NoReturn:
 def say(line: str) -> None:
     """Print a line to standard error, with our commands written as they can be typed here.
 
-    Control characters and newlines are escaped, and the terminal may have been closed.
+    Control characters and newlines are escaped, a very long line is shortened, and the terminal may have been
+    closed.
     """
     text = line
     if "`jaxperf " in line:
         text = line.replace("`jaxperf ", f"`{program_name()} ")
     with contextlib.suppress(OSError, ValueError, AttributeError):
-        print(escape_control(text).replace("\n", "\\n"), file=sys.stderr, flush=True)
+        print(to_one_line(text), file=sys.stderr, flush=True)
 
 
 def program_name() -> str:

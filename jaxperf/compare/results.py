@@ -155,7 +155,7 @@ def _only(rows: Rows, others: Rows) -> tuple[str, ...]:
 
 
 def _few(rows: Rows) -> str:
-    some = ", ".join(repr(str(key)[:100]) for key in list(rows)[:3]) or "none"
+    some = ", ".join(repr(str(key)) for key in list(rows)[:3]) or "none"
     return some + (", ..." if len(rows) > 3 else "")
 
 
