@@ -1,0 +1,333 @@
+"""Make docs/field.md from the kept log of benchmarks/field/run.py and its table of programs.
+
+python docs/field_page.py              # from benchmarks/results/field.json
+python docs/field_page.py LOG          # keep this log first
+python docs/field_page.py --check      # say whether the page is that of the kept log
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import statistics
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks" / "field")]
+
+from field_table import Judged, Program, Slow, read_table  # noqa: E402
+
+from jaxperf.measure.other_load import BUSY  # noqa: E402
+from jaxperf.result.markdown import escape  # noqa: E402
+from jaxperf.result.ratio import Ratio, ratio_of  # noqa: E402
+
+KEPT = ROOT / "benchmarks" / "results" / "field.json"
+PAGE = ROOT / "docs" / "field.md"
+VARIANTS = ROOT / "benchmarks" / "results" / "variants.json"
+GOALS = {"programs": 40, "repositories": 20, "true": 0.9, "found": 0.75, "faster": 20, "typical": 1.4}
+FASTER = 1.2  # times, from which on a program counts as faster
+COSTLY = 0.1  # share of the program's time, from which on a cause counts
+VERDICTS = {
+    "true": "true",
+    "half": "half true",
+    "redundant": "says what another finding says",
+    "false": "false",
+}
+
+
+def main(words: list[str]) -> int:
+    """Write the page, or check it; return the exit status."""
+    if words == ["--check"]:
+        same = PAGE.read_text() == page(json.loads(KEPT.read_text()), read_table()[0])
+        print("field.md is that of the kept log" if same else "run: python docs/field_page.py")
+        return int(not same)
+    if words:
+        shutil.copyfile(words[0], KEPT)
+    PAGE.write_text(page(json.loads(KEPT.read_text()), read_table()[0]))
+    return 0
+
+
+# --- what the log and the table say
+
+
+@dataclass(frozen=True)
+class Gain:
+    """What a change gained: a program, one of its changes, and times before over times after."""
+
+    program: Program
+    change: str
+    printed: bool
+    status: int
+    same_output: bool
+    cpu: Ratio
+    before_s: float
+    after_s: float
+
+
+def judged(finding: dict[str, Any], program: Program) -> Judged | None:
+    """Return what a person said of a finding; None if nobody has."""
+    for each in program.findings:
+        if each.cause == finding["cause"] and each.line == finding["line"]:
+            return each
+    return None
+
+
+def watched(log: dict[str, Any], programs: dict[str, Program]) -> list[tuple[Program, dict[str, Any]]]:
+    """Return the programs that ran with and without watch, with what is kept of them."""
+    kept = log["programs"]
+    return [(p, kept[name]["watch"]) for name, p in programs.items() if "watch" in kept.get(name, {})]
+
+
+def worked(log: dict[str, Any], programs: dict[str, Program]) -> list[tuple[Program, dict[str, Any]]]:
+    """Return those of `watched` that ended as they should without watch."""
+    return [(p, w) for p, w in watched(log, programs) if w["status"][0] == p.status]
+
+
+def gains(log: dict[str, Any], programs: dict[str, Program]) -> list[Gain]:
+    """Return what each measured change gained, the most first."""
+    found = []
+    for name, program in programs.items():
+        rows = log["programs"].get(name, {}).get("repairs", {})
+        for repair in program.repairs:
+            if repair.name not in rows:
+                continue
+            before, after = rows[""], rows[repair.name]
+            found.append(
+                Gain(
+                    program, repair.what, repair.printed, after["status"], after["same_output"],
+                    ratio_of([b / a for b, a in zip(before["cpu_s"], after["cpu_s"], strict=True)]),
+                    statistics.median(before["cpu_s"]), statistics.median(after["cpu_s"]),
+                )
+            )  # fmt: skip
+    return sorted(found, key=lambda gain: -gain.cpu.median)
+
+
+def best_printed(found: Sequence[Gain]) -> dict[str, Gain]:
+    """Return for each program the change with the largest gain among those that watch printed."""
+    best: dict[str, Gain] = {}
+    for gain in found:  # the largest first
+        if gain.printed and gain.status == gain.program.status:
+            best.setdefault(gain.program.name, gain)
+    return best
+
+
+def costly(log: dict[str, Any], programs: dict[str, Program]) -> list[tuple[Program, Slow]]:
+    """Return the causes that an expert names and that cost a tenth of the program's time or more."""
+    return [(p, slow) for p, _ in worked(log, programs) for slow in p.slow if slow.share >= COSTLY]
+
+
+# --- the page
+
+
+def page(log: dict[str, Any], programs: dict[str, Program]) -> str:
+    """Return the page as Markdown."""
+    return "\n".join(_lines(log, programs)) + "\n"
+
+
+def _lines(log: dict[str, Any], programs: dict[str, Program]) -> Iterator[str]:
+    runs = worked(log, programs)
+    yield "# Watch on programs of other people"
+    yield ""
+    yield (
+        "Programs that nobody here wrote, unchanged but for their data and their length, with and without "
+        "`jaxperf watch`. A person judged each finding, and applied the advice."
+    )
+    yield ""
+    yield (
+        f"{log['machine']['cpu']}, {log['machine']['cores']} cores, {log['made']}, CPU devices. Made by "
+        "[benchmarks/field](../benchmarks/field/README.md), which has no code of "
+        "these programs: it takes them from clones of their repositories."
+    )
+    yield ""
+    if any(w["others"] >= BUSY for _, w in runs):
+        yield "```{warning}"
+        yield (
+            "Other programs ran on this machine. So times are seconds of its processors, not of a clock, "
+            "and the seconds that watch names, which are of the clock, are too long."
+        )
+        yield "```"
+        yield ""
+    yield from _goals(log, programs)
+    yield from _findings(runs)
+    yield from _gained(gains(log, programs))
+    yield from _missed(log, programs)
+    yield from _failed(log, programs)
+    yield from _variants()
+
+
+def _goals(log: dict[str, Any], programs: dict[str, Program]) -> Iterator[str]:
+    runs = worked(log, programs)
+    verdicts = [judged(f, p) for p, w in runs for f in w["findings"]]
+    known = [v for v in verdicts if v is not None]
+    true = [v for v in known if v.verdict == "true"]
+    slow = costly(log, programs)
+    seen = [s for _, s in slow if s.found == "finding"]
+    noted = [s for _, s in slow if s.found == "note"]
+    best = best_printed(gains(log, programs))
+    fast = [g for g in best.values() if g.cpu.median >= FASTER]
+    proven = [g for g in fast if g.cpu.at_least(FASTER)]
+    other = [p.name for p, w in runs if w["status"][0] != w["status"][1] or not w["same_output"]]
+    notes = f"{len(noted)} more are notes" if noted else ""
+    unknown = f"{len(verdicts) - len(known)} not judged" if len(known) < len(verdicts) else ""
+    typical = f"{statistics.median(g.cpu.median for g in fast):.2f}" if fast else "-"
+    rows = [
+        ["programs", str(GOALS["programs"]), str(len(runs))],
+        ["repositories", str(GOALS["repositories"]), str(len({p.repository for p, _ in runs}))],
+        ["findings that are true", f"{GOALS['true']:.0%}", _of(len(true), len(known), unknown)],
+        [
+            "causes that an expert names, that cost 10 % or more, and that are findings",
+            f"{GOALS['found']:.0%}", _of(len(seen), len(slow), notes),
+        ],
+        [
+            f"programs that are {FASTER} times as fast, or more, by the advice as it is printed",
+            str(GOALS["faster"]), f"{len(fast)} of {len(best)} tried; an interval proves {len(proven)}",
+        ],
+        ["the median of these", str(GOALS["typical"]), typical],
+        [
+            "programs that end otherwise, or print otherwise, under watch", "0",
+            ", ".join([str(len(other)), *other]),
+        ],
+    ]  # fmt: skip
+    yield from table(["", "goal", "now"], rows)
+    yield ""
+
+
+def _of(some: int, all_: int, note: str) -> str:
+    if not all_:
+        return "-"
+    return f"{some} of {all_}, {some / all_:.0%}" + (f"; {note}" if note else "")
+
+
+def _findings(runs: Sequence[tuple[Program, dict[str, Any]]]) -> Iterator[str]:
+    yield "## What watch says of them"
+    yield ""
+    yield (
+        "Seconds of processors without and under watch; what watch found, what it promised, and whether this "
+        "is true."
+    )
+    yield ""
+    rows = []
+    for program, w in runs:
+        rows.append(
+            [
+                _program(program),
+                f"{w['cpu_s'][0]:.1f}, {w['cpu_s'][1]:.1f}",
+                "<br>".join(_said(program, w)) or "nothing",
+            ]
+        )
+    yield from table(["program", "CPU s", "findings"], rows)
+    yield ""
+
+
+def _program(program: Program) -> str:
+    link = f"https://github.com/{program.repository}/blob/{program.commit}/{program.path}"
+    name = f"{program.repository.split('/')[1]}: {Path(program.path).name}"
+    shorter = f"<br>{escape(program.shorter)}" if program.shorter else ""
+    return f"[{escape(name)}]({link}), {program.commit[:7]}{shorter}"
+
+
+def _said(program: Program, w: dict[str, Any]) -> Iterator[str]:
+    for finding in w["findings"]:
+        verdict = judged(finding, program)
+        said = "not judged" if verdict is None else VERDICTS[verdict.verdict]
+        why = f": {escape(verdict.why)}" if verdict is not None and verdict.why else ""
+        what = ", ".join(escape(finding[key]) for key in ("title", "place", "saves"))
+        yield f"{what}. **{said}**{why}"
+
+
+def _gained(found: Sequence[Gain]) -> Iterator[str]:
+    yield "## What the changes gained"
+    yield ""
+    yield (
+        "Whole programs with imports, before and after the change, in turns. The ratio is the median of the "
+        'rounds\' ratios of processor seconds, with its 95 % interval, which needs six rounds. "As printed" '
+        "says whether watch's advice names this change."
+    )
+    yield ""
+    rows = [
+        [
+            escape(f"{g.program.repository.split('/')[1]}: {Path(g.program.path).name}"), escape(g.change),
+            "yes" if g.printed else "no",
+            f"{g.before_s:.1f} to {g.after_s:.1f}" if g.status == g.program.status else "ends with an error",
+            _ratio(g.cpu) if g.status == g.program.status else "-", "same" if g.same_output else "differs",
+        ]
+        for g in found
+    ]  # fmt: skip
+    yield from table(["program", "change", "as printed", "CPU s", "times as fast", "output"], rows)
+    yield ""
+
+
+def _ratio(ratio: Ratio) -> str:
+    text = f"{ratio.median:.2f}"
+    if ratio.rounds < 6:
+        return f"{text} ({ratio.rounds} rounds)"
+    return f"{text} ({ratio.low:.2f} to {ratio.high:.2f})"
+
+
+def _missed(log: dict[str, Any], programs: dict[str, Program]) -> Iterator[str]:
+    yield "## What an expert finds that watch does not report"
+    yield ""
+    rows = [
+        [
+            escape(p.name),
+            escape(s.what),
+            f"{s.share:.0%}",
+            {"note": "a note without seconds", "no": "nothing"}[s.found],
+        ]
+        for p, _ in worked(log, programs)
+        for s in p.slow
+        if s.found != "finding"
+    ]
+    if not rows:
+        yield "Nothing so far."
+    else:
+        yield from table(["program", "cause", "share of its time", "watch"], rows)
+    yield ""
+
+
+def _failed(log: dict[str, Any], programs: dict[str, Program]) -> Iterator[str]:
+    rows = [
+        [
+            _program(p),
+            str(w["status"][0]),
+            str(w["status"][1]),
+            f"`{w.get('error', '')[:120].replace('|', ' ').replace('`', '')}`",
+        ]
+        for p, w in watched(log, programs)
+        if w["status"][0] != p.status
+    ]
+    if not rows:
+        return
+    yield "## Programs that fail by themselves"
+    yield ""
+    yield "They do not fit the installed versions of their packages, and do not count above."
+    yield ""
+    yield from table(["program", "status", "under watch", "error"], rows)
+    yield ""
+
+
+def _variants() -> Iterator[str]:
+    if not VARIANTS.exists():
+        return
+    score = json.loads(VARIANTS.read_text())
+    sys.path.insert(0, str(ROOT / "benchmarks" / "variants"))
+    from score_variants import score_lines
+
+    yield "## Variants that a generator writes"
+    yield ""
+    yield from score_lines(score)
+    yield ""
+
+
+def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Yield the lines of a Markdown table, whose cells are Markdown."""
+    for row in (heads, ["---"] * len(heads), *rows):
+        yield f"| {' | '.join(row)} |"
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))
