@@ -1,4 +1,4 @@
-"""Make docs/field.md from the kept log of benchmarks/field/run.py and its table of programs.
+"""Make docs/field.md and docs/field-reports.md from the kept log of benchmarks/field/run.py and its table.
 
 python docs/field_page.py              # from benchmarks/results/field.json
 python docs/field_page.py LOG          # keep this log first
@@ -11,6 +11,7 @@ import json
 import shutil
 import statistics
 import sys
+import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,8 @@ from jaxperf.result.ratio import Ratio, ratio_of  # noqa: E402
 
 KEPT = ROOT / "benchmarks" / "results" / "field.json"
 PAGE = ROOT / "docs" / "field.md"
+REPORTS = ROOT / "docs" / "field-reports.md"
+TEXTS = ROOT / "docs" / "field_reports.toml"
 VARIANTS = ROOT / "benchmarks" / "results" / "variants.json"
 GOALS = {"programs": 40, "repositories": 20, "true": 0.9, "found": 0.75, "faster": 20, "typical": 1.4}
 FASTER = 1.2  # times, from which on a program counts as faster
@@ -42,12 +45,15 @@ VERDICTS = {
 def main(words: list[str]) -> int:
     """Write the page, or check it; return the exit status."""
     if words == ["--check"]:
-        same = PAGE.read_text() == page(json.loads(KEPT.read_text()), read_table()[0])
+        log, programs = json.loads(KEPT.read_text()), read_table()[0]
+        same = (PAGE.read_text(), REPORTS.read_text()) == (page(log, programs), reports(log, programs))
         print("field.md is that of the kept log" if same else "run: python docs/field_page.py")
         return int(not same)
     if words:
         shutil.copyfile(words[0], KEPT)
-    PAGE.write_text(page(json.loads(KEPT.read_text()), read_table()[0]))
+    log, programs = json.loads(KEPT.read_text()), read_table()[0]
+    PAGE.write_text(page(log, programs))
+    REPORTS.write_text(reports(log, programs))
     return 0
 
 
@@ -321,6 +327,55 @@ def _variants() -> Iterator[str]:
     yield ""
     yield from score_lines(score)
     yield ""
+
+
+# --- reports for authors
+
+
+def reports(log: dict[str, Any], programs: dict[str, Program]) -> str:
+    """Return the reports for authors as Markdown."""
+    return "\n".join(_report_lines(log, programs)) + "\n"
+
+
+def _report_lines(log: dict[str, Any], programs: dict[str, Program]) -> Iterator[str]:
+    yield "# Two faults in official examples"
+    yield ""
+    yield (
+        "Written for the authors of these examples, with what they need to repeat the measurement. The other "
+        "findings are in [Watch on programs of other people](field.md). Nothing was sent."
+    )
+    for text in tomllib.loads(TEXTS.read_text(encoding="utf-8"))["report"]:
+        program = programs[text["program"]]
+        name = next(r.what for r in program.repairs if r.name == text["repair"])
+        measured = [g for g in gains(log, programs) if (g.program, g.change) == (program, name)]
+        yield ""
+        yield f"## {text['title']}"
+        yield ""
+        yield f"At {program.commit}: {_program(program).replace('<br>', '; ')}."
+        for part in ("seen", "change"):
+            yield ""
+            yield text[part].strip()
+        yield ""
+        yield from (_measured(gain, log) for gain in measured)
+        if not measured:
+            yield "Not measured yet."
+
+
+def _measured(gain: Gain, log: dict[str, Any]) -> str:
+    """Return what a change gained, in a sentence."""
+    versions = log["programs"][gain.program.name]["versions"]
+    before, after = f"{gain.before_s:.1f}", f"{gain.after_s:.1f}"
+    rounds = f"{gain.cpu.rounds} rounds in turns"
+    times = (
+        f"{_ratio(gain.cpu)} times as fast"
+        if gain.cpu.rounds >= 6
+        else f"{gain.cpu.median:.2f} times as fast"
+    )
+    where = f"{log['machine']['cpu']}, Python {versions['python']}, JAX {versions['jax']}"
+    return (
+        f"The whole program takes {before} seconds of processors before the change and {after} after it, "
+        f"and so is {times} ({rounds}; {where})."
+    )
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
