@@ -67,7 +67,7 @@ def notes(report: Path) -> list[str]:
     """Return the notes of a report, which stand after its findings."""
     blocks: list[dict[str, Any]] = json.loads(report.read_text())["blocks"]
     headings = [
-        i for i, b in enumerate(blocks) if b["kind"] == "heading" and b["text"].startswith("Findings")
+        i for i, b in enumerate(blocks) if b["kind"] == "heading" and b["title"].startswith("Findings")
     ]
     return [block["text"] for block in blocks[headings[-1] if headings else 0 :] if block["kind"] == "note"]
 

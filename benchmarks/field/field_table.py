@@ -115,11 +115,12 @@ class Program:
 
 @dataclass(frozen=True)
 class Environment:
-    """The packages of an environment, as `uv pip install` takes them."""
+    """The packages of an environment, as `uv pip install` takes them; some are replaced by another one."""
 
     name: str
     python: str
     packages: tuple[str, ...]
+    replaced: Mapping[str, str] = field(default_factory=dict)
 
 
 def read_table(path: Path = TABLE) -> tuple[dict[str, Program], dict[str, Environment]]:
@@ -131,7 +132,8 @@ def read_table(path: Path = TABLE) -> tuple[dict[str, Program], dict[str, Enviro
     entries = tomllib.loads(path.read_text(encoding="utf-8"))
     made = entries.pop("environment", {})
     environments = {
-        name: Environment(name, values["python"], tuple(values["packages"])) for name, values in made.items()
+        name: Environment(name, each["python"], tuple(each["packages"]), each.get("replaced", {}))
+        for name, each in made.items()
     }
     programs = {name: _program(name, values) for name, values in entries.items()}
     for program in programs.values():

@@ -147,10 +147,15 @@ def python_of(environment: Environment, folder: Path) -> Path:
     if not python.exists():
         say(f"making the environment {environment.name} in {python.parents[1]}")
         needs = [*environment.packages, "psutil", "rich", "scipy", "numpy"]
-        for words in (
+        pip = ["--quiet", "--python", str(python)]
+        steps = [
             ["venv", "--quiet", "--python", environment.python, str(python.parents[1])],
-            ["pip", "install", "--quiet", "--python", str(python), *needs],
-        ):
+            ["pip", "install", *pip, *needs],
+        ]
+        for old, new in environment.replaced.items():
+            steps.append(["pip", "uninstall", *pip, old])
+            steps.append(["pip", "install", "--reinstall", "--no-deps", *pip, new])
+        for words in steps:
             done = subprocess.run([sys.executable, "-m", "uv", *words], capture_output=True, text=True)
             if done.returncode:
                 last = (done.stderr.strip().splitlines() or ["uv said nothing"])[-1]
