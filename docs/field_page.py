@@ -246,6 +246,8 @@ def _said(program: Program, w: dict[str, Any]) -> Iterator[str]:
 
 
 def _gained(found: Sequence[Gain]) -> Iterator[str]:
+    if not found:
+        return
     yield "## What the changes gained"
     yield ""
     yield (

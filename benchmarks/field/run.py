@@ -50,6 +50,8 @@ from jaxperf.result.store import write_whole
 
 LIMIT_S = 900.0  # of one run
 NUMBER = re.compile(r"[-+]?\d[\d,]*\.?\d*(?:[eE][-+]?\d+)?|0x[0-9a-f]+|\bnan\b|\binf\b")
+BAR = re.compile(r"\x08|[█━]{2}|\d%")
+TIME = re.compile(r"\d[\d.,]*\s?(?:s|ms|us|sec|seconds)\b")
 STATED = ("jax", "jaxlib", "flax", "numpy")
 
 
@@ -103,23 +105,29 @@ def _variables(program: Program, script: Path) -> dict[str, str]:
 
 
 def same_output(plain: str, watched: str, again: str | None = None) -> bool:
-    """Return whether two runs printed the same, but for numbers that differ between equal runs, too.
+    """Return whether two runs printed the same, but for times, and what differs between equal runs, too.
 
     Args:
       plain: what the program printed.
       watched: what it printed under watch.
       again: what it printed a second time without watch; where the two differ, it is not compared.
     """
+    plain, watched = _settled(plain), _settled(watched)
+    again = again if again is None else _settled(again)
     if plain == watched:
         return True
     if again is None:
         return False
     words, second, under = plain.split(), again.split(), watched.split()
     if len(words) == len(second):
-        if len(words) != len(under):
-            return False
-        return all(a == w or a != b for a, b, w in zip(words, second, under))
+        return len(words) == len(under) and all(a == w or a != b for a, b, w in zip(words, second, under))
     return _skeleton(plain) == _skeleton(watched)
+
+
+def _settled(text: str) -> str:
+    """Return a text without times, and without the lines of a progress bar."""
+    lines = (line.rpartition("\r")[2] for line in text.split("\n") if not BAR.search(line))
+    return TIME.sub("0 s", "\n".join(lines))
 
 
 def _skeleton(text: str) -> list[str]:
@@ -205,7 +213,7 @@ def watch_it(program: Program, python: Path, clones: Path) -> dict[str, Any]:
         if again:
             kept["again_cpu_s"] = round(again.cpu_s, 2)
         if plain.status:
-            kept["error"] = (plain.errors.strip().splitlines() or [""])[-1][:300]
+            kept["error"] = _last_error(plain.errors)
         if not same:
             kept["outputs"] = [plain.output[-600:], watched.output[-600:]]
         if report.exists():
@@ -213,6 +221,13 @@ def watch_it(program: Program, python: Path, clones: Path) -> dict[str, Any]:
             kept["notes"] = notes(report)
         kept["report"] = _report_part(watched.errors)
         return kept
+
+
+def _last_error(errors: str) -> str:
+    """Return the line that names the exception with which a program ended."""
+    lines = errors.strip().splitlines()
+    named = [line for line in lines if re.match(r"[\w.]+(Error|Exception)\b", line)]
+    return (named or lines or [""])[-1][:300]
 
 
 def _report_part(errors: str) -> str:
@@ -240,7 +255,7 @@ def repair_it(program: Program, python: Path, clones: Path, rounds: int) -> dict
                 "wall_s": [round(run.wall_s, 2) for run in runs],
                 "others": round(load.others, 2),
             }
-            | ({"error": (runs[0].errors.strip().splitlines() or [""])[-1][:300]} if runs[0].status else {})
+            | ({"error": _last_error(runs[0].errors)} if runs[0].status else {})
             for key, runs in rows.items()
         }
 
