@@ -25,6 +25,7 @@ import json
 import runpy
 import statistics
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -39,9 +40,13 @@ from jaxperf.process import ended
 from jaxperf.result.store import check_writable, write_whole
 from jaxperf.watch import session, watch
 
-PROGRAMS = Path(__file__).resolve().parents[1] / "tests" / "slow_programs"
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
+
+from twins import PROGRAMS, write_repaired
+
+REPAIRED = "steps without waiting"
 WORK = {
-    "steps without waiting": "fixed/item_in_loop",
+    REPAIRED: "item_in_loop",
     "a wait per step": "item_in_loop",
     "a callback in a program": "callback_to_host",
     "op by op": "eager_loop",
@@ -210,7 +215,9 @@ def main(config: Config) -> int:
     for title, name in WORK.items():
         if config.only and title not in config.only:
             continue
-        program = runpy.run_path(str(PROGRAMS / f"{name}.py"), run_name="program")["main"]
+        with tempfile.TemporaryDirectory() as folder:
+            path = write_repaired(name, Path(folder)) if title == REPAIRED else PROGRAMS / f"{name}.py"
+            program = runpy.run_path(str(path), run_name="program")["main"]
 
         def call(steps: int = 20) -> None:
             with contextlib.redirect_stdout(io.StringIO()):

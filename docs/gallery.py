@@ -1,4 +1,4 @@
-"""The gallery "Why is my JAX program slow?", made from the tested pairs in tests/slow_programs.
+"""The gallery "Why is my JAX program slow?", made from the tested programs in tests/slow_programs.
 
     python docs/gallery.py record [NAMES]     # run watch on the slow programs and store what it says
     python docs/gallery.py measure [NAMES]    # run slow and repaired programs in turns, up to 12 minutes
@@ -16,11 +16,12 @@ if __name__ == "__main__":
     end_at_once()  # while all else is imported, Ctrl-C is no traceback
 
 import ast
-import difflib
 import html
+import itertools
 import json
 import re
 import sys
+import tempfile
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,12 +33,14 @@ from jaxperf.result import Measurement, Ratio, ratio
 from jaxperf.result.store import write_whole
 
 ROOT = Path(__file__).resolve().parents[1]
-PROGRAMS = ROOT / "tests" / "slow_programs"
+sys.path.append(str(ROOT / "tests"))
+
+from twins import PROGRAMS, cause, marked, write_repaired  # noqa: E402
+
 PUZZLES = ROOT / "docs" / "puzzles"
 WAYS = ROOT / "tests" / "measure" / "test_wrong_timing.py"
 STORE = ROOT / "docs" / "gallery.json"
 BUDGET_S = 720  # for all programs of a call
-MARK = re.compile(r"  # (?:noqa: \w+  # )?cause: (.*)")
 
 
 def entries() -> dict[str, dict[str, Any]]:
@@ -53,14 +56,6 @@ def names() -> list[str]:
 def stored() -> dict[str, dict[str, Any]]:
     """Return what was recorded and measured, by program."""
     return json.loads(STORE.read_text(encoding="utf-8")) if STORE.exists() else {}  # type: ignore[no-any-return]
-
-
-def cause(path: Path) -> tuple[str, int]:
-    """Return the cause that a slow program has, and the number of its line."""
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
-        if mark := MARK.search(line):
-            return mark[1], number
-    raise JaxperfError(f"{path} names no cause")
 
 
 def gain(name: str, values: dict[str, Any]) -> tuple[Ratio, Measurement, Measurement]:
@@ -116,8 +111,9 @@ def run(action: str, name: str, budget_s: float) -> dict[str, Any]:
     devices = entry.get("devices", 1)
     if action == "record":
         return gallery_runs.record(path, *cause(path), devices)
-    pair = [path, path.parent / "fixed" / path.name]
-    return gallery_runs.measure(pair, entry.get("steps"), devices, max(budget_s - 2, 0))  # 2 s: its start
+    with tempfile.TemporaryDirectory() as folder:
+        pair = [path, write_repaired(name, Path(folder))]
+        return gallery_runs.measure(pair, entry.get("steps"), devices, max(budget_s - 2, 0))  # 2 s: its start
 
 
 # The page
@@ -166,8 +162,7 @@ def section(name: str, about: dict[str, Any], results: dict[str, Any]) -> Iterat
         links = (f"{about['threads'][t]} ([{t}](https://github.com/{t.replace('#', '/issues/')}))"
             for t in entry["threads"])  # fmt: skip
         yield f"**Who met it**: {'; '.join(links)}.\n"
-    folder = "../tests/slow_programs"
-    yield f"The whole programs: [slow]({folder}/{path.name}), [repaired]({folder}/fixed/{path.name})."
+    yield f"[Both programs, in one file](../tests/slow_programs/{path.name})."
 
 
 def look(entry: dict[str, Any], looks: dict[str, str], path: Path) -> str:
@@ -193,32 +188,39 @@ def describe_gain(name: str, values: dict[str, Any] | None) -> str:
     )
 
 
-def body(path: Path) -> list[str]:
-    """Return the lines of a program without its docstring, its last `if` and its marks."""
+def body(path: Path) -> dict[int, tuple[str, str]]:
+    """Return sign and code of the lines between a program's docstring and its last `if`, by number."""
     lines = path.read_text(encoding="utf-8").splitlines()
-    first, *others = ast.parse("\n".join(lines)).body
-    assert first.end_lineno and isinstance(others[-1], ast.If)
-    return [
-        *[""] * first.end_lineno,
-        *(MARK.sub("", x) for x in lines[first.end_lineno : others[-1].lineno - 1]),
-    ]
+    first, *_, last = ast.parse("\n".join(lines)).body
+    assert first.end_lineno and isinstance(last, ast.If)
+    shown = enumerate(lines[: last.lineno - 1], start=1)
+    rows = {number: marked(line) for number, line in shown if number > first.end_lineno}
+    return {number: (sign, code.partition("  # noqa")[0]) for number, (sign, code) in rows.items()}
 
 
 def excerpt(path: Path) -> tuple[str, int]:
     """Return what a slow program computes, without its imports, and the number of the line with the cause."""
-    lines, at = body(path), cause(path)[1] - 1
-    shown = [i for i, x in enumerate(lines) if not re.match(r"import |from \w[\w.]* import ", x)]
-    shown = [i for n, i in enumerate(shown) if lines[i] or (n and lines[shown[n - 1]])]  # no two empty lines
-    text = [lines[i] for i in shown]
-    skipped = next(n for n, x in enumerate(text) if x)
-    return "\n".join(text).strip(), shown.index(at) - skipped + 1
+    shown: list[tuple[int, str]] = []
+    for number, (sign, code) in body(path).items():
+        after_empty = not shown or not shown[-1][1]
+        left_out = re.match(r"import |from \w[\w.]* import ", code) or (not code and after_empty)
+        if sign != "+" and not left_out:
+            shown.append((number, code))
+    numbers, text = zip(*shown, strict=True)
+    return "\n".join(text).rstrip(), numbers.index(cause(path)[1]) + 1
 
 
 def changes(path: Path) -> str:
     """Return the lines that differ in the repaired program, with one line around them."""
-    old, new = ([x for x in body(p) if x] for p in (path, path.parent / "fixed" / path.name))
-    lines = list(difflib.unified_diff(old, new, n=1, lineterm=""))[3:]
-    return "\n".join(" ..." if x.startswith("@@") else x for x in lines)
+    rows = [(sign, code) for sign, code in body(path).values() if code]
+    changed = [sign != " " for sign, _ in rows]
+    near = [any(changed[max(0, i - 1) : i + 2]) for i in range(len(rows))]
+    parts = [
+        "\n".join(sign + code for (sign, code), _ in part)
+        for shown, part in itertools.groupby(zip(rows, near, strict=True), key=lambda row: row[1])
+        if shown
+    ]
+    return "\n ...\n".join(parts)
 
 
 # Puzzles, and ways to time JAX wrongly
@@ -230,7 +232,7 @@ def puzzles() -> str:
     for path in sorted(PUZZLES.glob("*.py")):
         symptom = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
         if path.name != "check.py":
-            code = "\n".join(body(path)).strip()
+            code = "\n".join(code for _, code in body(path).values()).strip()
             lines += ["", f"## {path.stem}", "", f"> {symptom}", "", f"```python\n{code}\n```"]
     return "\n".join(lines)
 

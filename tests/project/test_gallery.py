@@ -16,12 +16,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from cases import cases
+from twins import NAMES, PROGRAMS, write_repaired
 
 from jaxperf.errors import JaxperfError
 
 ROOT = Path(__file__).resolve().parents[2]
-PROGRAMS = ROOT / "tests" / "slow_programs"
-NAMES = sorted(path.stem for path in PROGRAMS.glob("*.py"))
 AT = "2026-11-26, AMD EPYC, 2 cores, cpu, Python 3.11.7, JAX 0.10.2"
 
 
@@ -70,9 +69,9 @@ def test_the_marked_line_is_the_cause_and_a_change_is_shown(gallery: ModuleType,
     path = PROGRAMS / f"{name}.py"
     code, line = gallery.excerpt(path)
     source = path.read_text().splitlines()[gallery.cause(path)[1] - 1]
-    assert source.startswith(code.splitlines()[line - 1]) and "# cause: " in source
+    assert source.startswith(code.splitlines()[line - 1]) and "cause: " in source
     assert len([x for x in code.splitlines() if x]) <= 22
-    assert re.search(r"^[-+]", gallery.changes(path), re.M) and "# cause" not in gallery.changes(path)
+    assert re.search(r"^[-+]", gallery.changes(path), re.M) and "cause: " not in gallery.changes(path)
 
 
 @pytest.mark.parametrize(
@@ -129,12 +128,12 @@ def test_a_mistake_is_one_line(gallery: ModuleType, arguments: list[str], messag
 
 
 @pytest.mark.thorough
-def test_a_program_is_really_watched_and_measured(gallery: ModuleType) -> None:
+def test_a_program_is_really_watched_and_measured(gallery: ModuleType, tmp_path: Path) -> None:
     text = gallery.run("record", "new_jit", 0.0)["text"]
     assert text.startswith("a new function is jitted on each call, new_jit.py:10: ")
     runs = importlib.import_module("gallery_runs")
-    paths = PROGRAMS / "new_jit.py", PROGRAMS / "fixed" / "new_jit.py"
-    measured = runs.measure(list(paths), None, 1, 0.0)
+    paths = [PROGRAMS / "new_jit.py", write_repaired("new_jit", tmp_path)]
+    measured = runs.measure(paths, None, 1, 0.0)
     assert len(measured["slow"]) == len(measured["repaired"]) == runs.LEAST
 
 
@@ -147,45 +146,45 @@ COMPILED = [name for name, entry in ENTRIES.items() if "compiled" in entry]
 
 @pytest.mark.parametrize("name", cases([(n,) for n in COMPILED], quick=lambda n: n == "weak_types"))
 def test_jax_logs_as_many_compilations_and_retraces_as_the_page_says(
-    name: str, compiles_anew: None, caplog: pytest.LogCaptureFixture
+    name: str, compiles_anew: None, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
     entry, counts = ENTRIES[name], []
     with jax.log_compiles():
-        for file in (f"{name}.py", f"fixed/{name}.py"):
+        for path in (PROGRAMS / f"{name}.py", write_repaired(name, tmp_path)):
             caplog.clear()
-            runpy.run_path(str(PROGRAMS / file), run_name="__main__")
+            runpy.run_path(str(path), run_name="__main__")
             counts.append(caplog.text.count(f"Finished XLA compilation of jit({entry['name']})"))
     assert counts == entry["compiled"]
 
 
-def program(name: str) -> dict[str, Any]:
-    return runpy.run_path(str(PROGRAMS / name), run_name="program")
+def program(path: Path) -> dict[str, Any]:
+    return runpy.run_path(str(path), run_name="program")
 
 
-def test_the_compiled_program_says_whether_memory_is_shared() -> None:
+def test_the_compiled_program_says_whether_memory_is_shared(tmp_path: Path) -> None:
     shared = []
-    for name in ("no_donation.py", "fixed/no_donation.py"):
-        lowered = program(name)["write"].lower(jnp.zeros((4096, 1024)), 0, jnp.ones(1024))
+    for path in (PROGRAMS / "no_donation.py", write_repaired("no_donation", tmp_path)):
+        lowered = program(path)["write"].lower(jnp.zeros((4096, 1024)), 0, jnp.ones(1024))
         analysis = lowered.compile().memory_analysis()
         shared.append(analysis.alias_size_in_bytes)
     assert shared == [0, 16_777_216]
 
 
-def test_the_programs_text_shows_unrolled_loops_and_captured_arrays() -> None:
+def test_the_programs_text_shows_unrolled_loops_and_captured_arrays(tmp_path: Path) -> None:
     x, w = jnp.ones((8, 8)), jnp.eye(8)
-    names = ("unrolled_loop.py", "fixed/unrolled_loop.py")
-    slow, fixed = (len(program(name)["iterate"].lower(x, w).as_text()) for name in names)
+    paths = PROGRAMS / "unrolled_loop.py", write_repaired("unrolled_loop", tmp_path)
+    slow, fixed = (len(program(path)["iterate"].lower(x, w).as_text()) for path in paths)
     assert slow > 10 * fixed
-    step = program("captured_constant.py")["step"]
+    step = program(PROGRAMS / "captured_constant.py")["step"]
     assert len(step.lower(jnp.ones(2048)).as_text()) > 67e6
     assert [c.shape for c in jax.make_jaxpr(step.__wrapped__)(jnp.ones(2048)).consts] == [(4096, 2048)]
 
 
 def test_a_jaxpr_shows_callbacks_and_wide_floats() -> None:
-    step = program("callback_to_host.py")["step"]
+    step = program(PROGRAMS / "callback_to_host.py")["step"]
     assert "pure_callback" in str(jax.make_jaxpr(step)(jnp.ones((256, 1024))))
     try:
-        spread = program("accidental_float64.py")["spread"]
+        spread = program(PROGRAMS / "accidental_float64.py")["spread"]
         assert "f64[512,512]" in str(jax.make_jaxpr(spread)(jnp.ones((512, 512), jnp.float32)))
         strict = pytest.raises(Exception, match="no available implicit dtype promotion")
         with jax.numpy_dtype_promotion("strict"), strict:

@@ -2,9 +2,13 @@
 
 import time
 
+# + from collections import deque
+# + from concurrent.futures import ThreadPoolExecutor
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+# + AHEAD = 16
 
 
 @jax.jit
@@ -21,9 +25,15 @@ def get_batch(i: int) -> np.ndarray:
 
 def main(steps: int = 40) -> jax.Array:
     w = jnp.ones((256, 256))
-    for i in range(steps):
-        x = get_batch(i)  # cause: data
-        w = step(w, x)
+    for i in range(steps):  # -
+        x = get_batch(i)  # - cause: data
+        w = step(w, x)  # -
+    # + with ThreadPoolExecutor(AHEAD) as pool:
+    # +     coming = deque(pool.submit(get_batch, i) for i in range(AHEAD))
+    # +     for i in range(steps):
+    # +         x = coming.popleft().result()
+    # +         coming.append(pool.submit(get_batch, i + AHEAD))
+    # +         w = step(w, x)
     return w.sum()
 
 

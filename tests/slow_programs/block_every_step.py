@@ -18,7 +18,7 @@ def main(steps: int = 150) -> jax.Array:
     w, x = jnp.ones((256, 256)), jnp.ones((1024, 256))
     for i in range(steps):
         w = step(w, x)
-        w.block_until_ready()  # cause: wait
+        w.block_until_ready()  # - cause: wait
         bookkeeping(i)
     return w.sum()
 

@@ -5,14 +5,15 @@ import jax.numpy as jnp
 import numpy as np
 
 
-def median_on_host(x: np.ndarray) -> np.ndarray:
-    return np.median(x, axis=1).astype(np.float32)
+def median_on_host(x: np.ndarray) -> np.ndarray:  # -
+    return np.median(x, axis=1).astype(np.float32)  # -
 
 
 @jax.jit
 def step(x):
-    shape = jax.ShapeDtypeStruct(x.shape[:1], x.dtype)
-    middle = jax.pure_callback(median_on_host, shape, x)  # cause: callback
+    shape = jax.ShapeDtypeStruct(x.shape[:1], x.dtype)  # -
+    middle = jax.pure_callback(median_on_host, shape, x)  # - cause: callback
+    # + middle = jnp.mean(x, axis=1)
     return x - 0.1 * middle[:, None]
 
 

@@ -18,8 +18,10 @@ def main(steps: int = 60) -> jax.Array:
     with tempfile.TemporaryDirectory() as folder:
         for _ in range(steps):
             w = step(w, x)
-            with Path(folder, "w.pkl").open("wb") as file:  # cause: write
-                pickle.dump({"w": w}, file)
+            with Path(folder, "w.pkl").open("wb") as file:  # - cause: write
+                pickle.dump({"w": w}, file)  # -
+        # + with Path(folder, "w.pkl").open("wb") as file:
+        # +     pickle.dump({"w": w}, file)
     return w.sum()
 
 

@@ -14,7 +14,7 @@ def main(epochs: int = 8) -> jax.Array:
     for _ in range(epochs):
         for _ in range(10):
             w = step(w, x)
-        jax.clear_caches()  # cause: cleared
+        jax.clear_caches()  # - cause: cleared
     return w.sum()
 
 

@@ -2,9 +2,13 @@
 
 import time
 
+# + from collections import deque
+# + from concurrent.futures import ThreadPoolExecutor
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+# + AHEAD = 16
 
 
 def step(w, x):
@@ -21,9 +25,15 @@ def get_batch(i: int) -> np.ndarray:
 def main(steps: int = 40) -> jax.Array:
     w = jnp.ones((256, 256))
     compiled = jax.jit(step).lower(w, get_batch(0)).compile()
-    for i in range(steps):
-        x = get_batch(i)  # cause: data
-        w = compiled(w, x)
+    for i in range(steps):  # -
+        x = get_batch(i)  # - cause: data
+        w = compiled(w, x)  # -
+    # + with ThreadPoolExecutor(AHEAD) as pool:
+    # +     coming = deque(pool.submit(get_batch, i) for i in range(AHEAD))
+    # +     for i in range(steps):
+    # +         x = coming.popleft().result()
+    # +         coming.append(pool.submit(get_batch, i + AHEAD))
+    # +         w = compiled(w, x)
     return w.sum()
 
 

@@ -11,9 +11,11 @@ def step(w, x):
 
 def main(steps: int = 100) -> jax.Array:
     w, x = jnp.full((1024, 1024), 1e-3), jnp.full((64, 1024), 1e-2)
-    with jax.debug_nans(True):  # cause: debug setting
-        for _ in range(steps):
-            w = step(w, x)
+    with jax.debug_nans(True):  # - cause: debug setting
+        for _ in range(steps):  # -
+            w = step(w, x)  # -
+    # + for _ in range(steps):
+    # +     w = step(w, x)
     return w.sum()
 
 

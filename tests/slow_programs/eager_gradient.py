@@ -8,10 +8,16 @@ def loss(w, x, y):
     return jnp.mean((jnp.tanh(x @ w) - y) ** 2)
 
 
+# + @jax.jit
+# + def update(w, x, y):
+# +     return w - 0.1 * jax.grad(loss)(w, x, y)
+
+
 def main(steps: int = 60) -> jax.Array:
     w, x, y = jnp.zeros((16, 4)), jnp.ones((32, 16)), jnp.ones((32, 4))
     for _ in range(steps):
-        w = w - 0.1 * jax.grad(loss)(w, x, y)  # cause: eager
+        w = w - 0.1 * jax.grad(loss)(w, x, y)  # - cause: eager
+        # + w = update(w, x, y)
     return w.sum()
 
 

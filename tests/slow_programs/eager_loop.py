@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 
 
+# + @jax.jit
 def step(w, v):  # cause: eager
     for _ in range(4):
         w, v = w - 0.01 * v, 0.9 * v + 0.1 * jnp.tanh(w)

@@ -14,6 +14,7 @@ class Net(nnx.Module):
         return self.b(nnx.relu(self.a(x)))
 
 
+# + @nnx.jit
 def train_step(model, optimizer, x, y):  # cause: eager
     loss, gradient = nnx.value_and_grad(lambda m: jnp.mean((m(x) - y) ** 2))(model)
     optimizer.update(model, gradient)

@@ -3,6 +3,8 @@
 import jax
 import jax.numpy as jnp
 
+# + import numpy as np
+
 
 @jax.jit
 def scores(x):
@@ -12,7 +14,8 @@ def scores(x):
 def main(rounds: int = 10) -> float:
     best, x = 0.0, jnp.ones((500, 64))
     for _ in range(rounds):
-        values = scores(x)
+        values = scores(x)  # -
+        # + values = np.asarray(scores(x))
         for i in range(500):
             best = max(best, float(values[i]))  # cause: element reads
     return best

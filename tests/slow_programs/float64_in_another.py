@@ -5,7 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 
 jax.config.update("jax_enable_x64", True)
-WINDOW = np.hanning(512)
+WINDOW = np.hanning(512)  # -
+# + WINDOW = np.hanning(512).astype(np.float32)
 
 
 def jitted(function):

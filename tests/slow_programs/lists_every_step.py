@@ -3,6 +3,8 @@
 import jax
 import jax.numpy as jnp
 
+# + import numpy as np
+
 
 @jax.jit
 def step(w, x):
@@ -13,9 +15,11 @@ def step(w, x):
 
 def main(steps: int = 40) -> jax.Array:
     rows = [[1e-3 * (i * j % 7) for j in range(256)] for i in range(16)]
-    w = jnp.ones((256, 256))
+    w = jnp.ones((256, 256))  # -
+    # + w, x = jnp.ones((256, 256)), jnp.asarray(np.array(rows, np.float32))
     for _ in range(steps):
-        w = step(w, jnp.array(rows))  # cause: list
+        w = step(w, jnp.array(rows))  # - cause: list
+        # + w = step(w, x)
     return w.sum()
 
 

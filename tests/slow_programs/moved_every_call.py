@@ -20,6 +20,7 @@ def predict(weights, x):
 
 def main(steps: int = 60) -> float:
     weights = [jnp.full((1024, 1024), 1e-3 * i) for i in range(1, 5)]
+    # + weights = jax.device_put(weights, NamedSharding(MESH, PartitionSpec()))
     x = jax.device_put(jnp.ones((2, 1024)), NamedSharding(MESH, PartitionSpec("data")))
     total = 0.0
     for _ in range(steps):

@@ -3,11 +3,16 @@
 import jax
 import jax.numpy as jnp
 
+# + @jax.jit
+# + def update(w):
+# +     return w - 0.1 * jnp.tanh(w)
+
 
 def main() -> jax.Array:
     w = jnp.ones((64, 64))
     for _ in range(10):
-        w = jax.jit(lambda w: w - 0.1 * jnp.tanh(w))(w)  # cause: new function
+        w = jax.jit(lambda w: w - 0.1 * jnp.tanh(w))(w)  # - cause: new function
+        # + w = update(w)
     return w.sum()
 
 

@@ -10,7 +10,8 @@ class Cache(nnx.Module):
         self.rows = nnx.Variable(jnp.zeros((4096, 1024)))
 
 
-@nnx.jit
+@nnx.jit  # -
+# + @nnx.jit(donate_argnums=0)
 def write(cache, i, row):
     cache.rows[...] = jax.lax.dynamic_update_slice(cache.rows[...], row[None], (i, 0))
     return row.sum()

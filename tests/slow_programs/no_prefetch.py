@@ -1,11 +1,16 @@
 """Each batch is read from a slow disk (a pause of 20 ms) when the device asks for it."""
 
 import time
+
+# + from collections import deque
 from collections.abc import Iterator
 
+# + from concurrent.futures import ThreadPoolExecutor
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+# + AHEAD = 16
 
 
 @jax.jit
@@ -21,8 +26,14 @@ def read(i: int) -> np.ndarray:
 
 
 def batches(count: int) -> Iterator[np.ndarray]:
-    for i in range(count):
-        yield read(i)
+    for i in range(count):  # -
+        yield read(i)  # -
+    # + with ThreadPoolExecutor(AHEAD) as pool:
+    # +     coming = deque(pool.submit(read, i) for i in range(min(AHEAD, count)))
+    # +     for i in range(count):
+    # +         if i + AHEAD < count:
+    # +             coming.append(pool.submit(read, i + AHEAD))
+    # +         yield coming.popleft().result()
 
 
 def main(steps: int = 40) -> jax.Array:

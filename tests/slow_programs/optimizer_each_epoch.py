@@ -15,8 +15,10 @@ def train_step(optimizer, model, x):
 
 def main(epochs: int = 5, steps: int = 12) -> jax.Array:
     model, x = nnx.Linear(256, 256, rngs=nnx.Rngs(0)), jnp.ones((4096, 256))
+    # + adam = optax.adam(1e-3)
     for _ in range(epochs):
-        optimizer = nnx.Optimizer(model, optax.adam(1e-3), wrt=nnx.Param)
+        optimizer = nnx.Optimizer(model, optax.adam(1e-3), wrt=nnx.Param)  # -
+        # + optimizer = nnx.Optimizer(model, adam, wrt=nnx.Param)
         for _ in range(steps):
             loss = train_step(optimizer, model, x)  # cause: static part
     return loss

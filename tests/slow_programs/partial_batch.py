@@ -13,7 +13,8 @@ def step(w, x):
 
 def main(batch: int = 64) -> jax.Array:
     w, images = jnp.ones((32, 32)), np.ones((1000, 32), np.float32)
-    for start in range(0, len(images), batch):
+    # + for start in range(0, len(images) - batch + 1, batch):
+    for start in range(0, len(images), batch):  # -
         w, _ = step(w, images[start : start + batch])  # cause: partial batch
     return w.sum()
 

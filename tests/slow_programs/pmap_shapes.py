@@ -6,6 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+# + LARGEST = 28
+
 
 @partial(jax.pmap, axis_name="devices")
 def step(w, x):
@@ -15,7 +17,8 @@ def step(w, x):
 def main() -> jax.Array:
     w = jnp.ones((1, 16, 4))
     for n in range(20, 28):
-        w = step(w, np.ones((1, n, 16), np.float32))  # cause: shape
+        w = step(w, np.ones((1, n, 16), np.float32))  # - cause: shape
+        # + w = step(w, np.pad(np.ones((1, n, 16), np.float32), [(0, 0), (0, LARGEST - n), (0, 0)]))
     return w.sum()
 
 

@@ -11,7 +11,8 @@ def step(w, x):
 
 
 def main(steps: int = 100) -> jax.Array:
-    w, x = jnp.ones((1, 3072)), np.ones((1, 3072, 3073), np.float32)[:, :, 1:]
+    w, x = jnp.ones((1, 3072)), np.ones((1, 3072, 3073), np.float32)[:, :, 1:]  # -
+    # + w, x = jnp.ones((1, 3072)), jax.device_put(np.ones((1, 3072, 3073), np.float32)[:, :, 1:])
     for _ in range(steps):
         w = step(w, x)  # cause: transfer
     return w.sum()

@@ -17,8 +17,10 @@ def step(w, table, mask):
 def main(steps: int = 100) -> jax.Array:
     w, table = jnp.ones(2048), np.ones((2048, 2048), np.float32)
     mask = np.ones((1024, 2048), np.float32)
+    # + table, mask = to_device(table), to_device(mask)
     for _ in range(steps):
-        w = step(w, to_device(table), to_device(mask))
+        w = step(w, to_device(table), to_device(mask))  # -
+        # + w = step(w, table, mask)
     return w.sum()
 
 

@@ -12,8 +12,9 @@ def step(w, table):
 
 def main(steps: int = 100) -> jax.Array:
     w, table = jnp.ones(2048), np.ones((2048, 2048), np.float32)
+    # + t = jnp.array(table)
     for _ in range(steps):
-        t = jnp.array(table)  # cause: put again
+        t = jnp.array(table)  # - cause: put again
         w = step(w, t)
     return w.sum()
 

@@ -15,9 +15,11 @@ def describe(step: int) -> int:
 
 def main(steps: int = 250) -> jax.Array:
     w, x = jnp.ones((128, 128)), jnp.ones((128, 128))
-    for i in range(steps):
+    # + for _ in range(steps):
+    for i in range(steps):  # -
         w = step(w, x)
-        describe(i)  # cause: python
+        describe(i)  # - cause: python
+    # + describe(steps)
     return w.sum()
 
 

@@ -5,7 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz "
-NUMBERS = {letter: i for i, letter in enumerate(LETTERS)}
+NUMBERS = {letter: i for i, letter in enumerate(LETTERS)}  # -
+# + NUMBERS = np.zeros(128, np.uint8)
+# + NUMBERS[np.frombuffer(LETTERS.encode(), np.uint8)] = np.arange(len(LETTERS))
 
 
 @jax.jit
@@ -15,7 +17,8 @@ def step(w: jax.Array, codes: jax.Array) -> jax.Array:
 
 
 def encoded(text: str) -> np.ndarray:
-    return np.frombuffer(bytes(NUMBERS[letter] for letter in text), np.uint8)
+    return np.frombuffer(bytes(NUMBERS[letter] for letter in text), np.uint8)  # -
+    # + return NUMBERS[np.frombuffer(text.encode(), np.uint8)]
 
 
 def train_step(w: jax.Array, text: str) -> jax.Array:

@@ -20,7 +20,8 @@ def settle(w, x):
 
 def main(steps: int = 40) -> float:
     w = jax.device_put(jnp.eye(512), NamedSharding(MESH, PartitionSpec()))
-    x = jax.device_put(jnp.ones((1024, 512)), NamedSharding(MESH, PartitionSpec()))
+    x = jax.device_put(jnp.ones((1024, 512)), NamedSharding(MESH, PartitionSpec()))  # -
+    # + x = jax.device_put(jnp.ones((1024, 512)), NamedSharding(MESH, PartitionSpec("data")))
     for _ in range(steps):
         x = settle(w, x)  # cause: replicated
     return float(x.sum())

@@ -19,8 +19,10 @@ def update(w, config):
 
 def main() -> jax.Array:
     w = jnp.ones((64, 64))
+    # + config = Config()
     for _ in range(10):
-        w = update(w, config=Config())  # cause: static object
+        w = update(w, config=Config())  # - cause: static object
+        # + w = update(w, config=config)
     return w.sum()
 
 

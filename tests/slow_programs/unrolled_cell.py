@@ -6,9 +6,10 @@ import jax.numpy as jnp
 
 @jax.jit
 def run(h, xs, w):
-    for t in range(60):  # cause: unrolled
-        h = jnp.sort(jnp.tanh(h @ w + xs[t]), axis=1)
-    return h
+    for t in range(60):  # - cause: unrolled
+        h = jnp.sort(jnp.tanh(h @ w + xs[t]), axis=1)  # -
+    return h  # -
+    # + return jax.lax.scan(lambda h, x: (jnp.sort(jnp.tanh(h @ w + x), axis=1), None), h, xs)[0]
 
 
 def main() -> jax.Array:

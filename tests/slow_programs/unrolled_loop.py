@@ -6,9 +6,10 @@ import jax.numpy as jnp
 
 @jax.jit
 def iterate(x, w):
-    for _ in range(100):  # cause: unrolled
-        x = jnp.tanh(x @ w)
-    return x
+    for _ in range(100):  # - cause: unrolled
+        x = jnp.tanh(x @ w)  # -
+    return x  # -
+    # + return jax.lax.fori_loop(0, 100, lambda _, x: jnp.tanh(x @ w), x)
 
 
 def main() -> jax.Array:

@@ -1,12 +1,13 @@
 """The step number is a static argument, so each step compiles."""
 
-import functools
+import functools  # -
 
 import jax
 import jax.numpy as jnp
 
 
-@functools.partial(jax.jit, static_argnames="step")
+@functools.partial(jax.jit, static_argnames="step")  # -
+# + @jax.jit
 def update(w, step):
     return w - 0.1 / (1 + step) * jnp.tanh(w)
 
@@ -14,7 +15,8 @@ def update(w, step):
 def main() -> jax.Array:
     w = jnp.ones((64, 64))
     for step in range(10):
-        w = update(w, step=step)  # cause: static value
+        w = update(w, step=step)  # - cause: static value
+        # + w = update(w, step)
     return w.sum()
 
 

@@ -10,11 +10,19 @@ def step(x, v):
     return x + 0.001 * v, v + 0.001 * a
 
 
+# + @jax.jit
+# + def several(x, v):
+# +     return jax.lax.fori_loop(0, 1000, lambda _, carry: step(*carry), (x, v))
+
+
 def main(steps: int = 20_000) -> jax.Array:
     x, v = jnp.ones(8), jnp.zeros(8)
-    jax.block_until_ready(step(x, v))  # compiles
-    for _ in range(steps):
-        x, v = step(x, v)  # cause: dispatch
+    jax.block_until_ready(step(x, v))  # compiles  # -
+    for _ in range(steps):  # -
+        x, v = step(x, v)  # - cause: dispatch
+    # + jax.block_until_ready(several(x, v))  # compiles
+    # + for _ in range(steps // 1000):
+    # +     x, v = several(x, v)
     return x.sum()
 
 

@@ -17,9 +17,11 @@ class Trainer:
 
     def fit(self, x, steps):
         self.step(self.w, x).block_until_ready()  # compiles
-        for i in range(steps):
+        # + for _ in range(steps):
+        for i in range(steps):  # -
             self.update(x)
-            self.describe(i)  # cause: python
+            self.describe(i)  # - cause: python
+        # + self.describe(steps)
         return self.w
 
 

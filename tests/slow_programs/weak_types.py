@@ -12,7 +12,8 @@ def step(w, scale):
 
 
 def main(steps: int = 20) -> jax.Array:
-    w, scale = jnp.ones((64, 64)), 0.1
+    w, scale = jnp.ones((64, 64)), 0.1  # -
+    # + w, scale = jnp.ones((64, 64)), jnp.float32(0.1)
     for _ in range(steps):
         w, scale = step(w, scale)  # cause: weak type
     return w.sum()

@@ -12,6 +12,7 @@ from pathlib import Path
 import jax
 import pytest
 from cases import cases
+from twins import NAMES, PROGRAMS, cause, write_repaired
 
 import jaxperf
 from jaxperf.chapter import catalogue
@@ -22,12 +23,10 @@ from jaxperf.watch.report.analysis import Analysis
 from jaxperf.watch.rules import table as find
 from jaxperf.watch.rules.table import _OTHER, CAUSES, VERSIONS, Finding, advice_for
 
-PROGRAMS = Path(__file__).parents[1] / "slow_programs"
 FAST = [
     *sorted((Path(__file__).parents[1] / "fast_programs").glob("*.py")),
     Path(__file__).parents[2] / "docs" / "watch" / "train_changed.py",
 ]
-NAMES = sorted(p.stem for p in PROGRAMS.glob("*.py"))
 RUNS = 3  # at most: what a device does within a tenth of a second is hard to see on a busy machine
 QUICK = ("item_in_loop", "new_jit", "no_prefetch")
 
@@ -60,24 +59,12 @@ def first_right_run(path: Path, right: Callable[[list[Finding]], bool]) -> tuple
     pytest.fail(f"no run is as it should be: {runs}")
 
 
-def cause(path: Path) -> tuple[str, int]:
-    """Return the cause that a program has, and the line that says so."""
-    lines = enumerate(path.read_text().splitlines(), start=1)
-    ((name, number),) = ((line.partition("# cause: ")[2], n) for n, line in lines if "# cause: " in line)
-    return name, number
-
-
 def test_every_section_that_advice_names_is_a_heading_of_the_chapter() -> None:
     scripts = [path.read_text() for path in catalogue.folder().glob("*.py")]
     lines = [line for text in scripts for line in re.findall(r"^# #+ (?:[\d.]+ )?(.*)", text, re.M)]
     headings = {line.replace("`", "") for line in lines}
     sections = {re.sub(r"^[\d.]+ ", "", text.section) for text in (*CAUSES.values(), _OTHER)}
     assert sections - {VERSIONS} <= headings
-
-
-def test_every_slow_program_names_its_cause_and_has_a_repaired_twin() -> None:
-    assert all(cause(PROGRAMS / f"{name}.py") for name in NAMES)
-    assert {p.stem for p in (PROGRAMS / "fixed").glob("*.py")} == {*NAMES}
 
 
 @pytest.mark.parametrize("name", cases([(n,) for n in NAMES], quick=lambda n: n in QUICK))
@@ -99,8 +86,8 @@ def test_each_cause_is_found_at_its_line(name: str, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("name", cases([(n,) for n in NAMES], quick=lambda n: n == "new_jit"))
-def test_nothing_is_found_once_it_is_repaired(name: str) -> None:
-    first_right_run(PROGRAMS / "fixed" / f"{name}.py", lambda findings: not findings)
+def test_nothing_is_found_once_it_is_repaired(name: str, tmp_path: Path) -> None:
+    first_right_run(write_repaired(name, tmp_path), lambda findings: not findings)
 
 
 @pytest.mark.parametrize("path", cases([(p,) for p in FAST], quick=lambda p: False))
