@@ -232,10 +232,11 @@ def test_a_pipe_closed_early_leaves_no_traceback() -> None:
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
 def test_a_full_disk_is_one_line() -> None:
-    with Path("/dev/full").open("w") as full:
-        done = process("list", stdout=full.fileno())
-    assert done.returncode == USER_MISTAKE  # 1 would be a verdict: something became slower
-    assert done.stderr == "error: cannot write the output: No space left on device; send it elsewhere\n"
+    for command in ("list", "doctor --help"):
+        with Path("/dev/full").open("w") as full:
+            done = process(command, stdout=full.fileno())
+        assert done.returncode == USER_MISTAKE  # 1 would be a verdict: something became slower
+        assert done.stderr == "error: cannot write the output: No space left on device; send it elsewhere\n"
 
 
 def test_a_terminal_without_utf_8_shows_what_it_can(tmp_path: Path) -> None:
