@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -179,20 +179,29 @@ def load_baseline(folder: Path) -> list[Result]:
 
 
 def store_baseline(paths: Sequence[Path], folder: Path) -> None:
-    """Copy results to the folder as its baseline, and remove the old one when the new one is complete."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".jaxperf-") as name:
-        new, old = Path(name, "new"), Path(name, "old")
-        new.mkdir()
-        for path in paths:
-            shutil.copyfile(path, new / path.name)
-        if folder.exists():
-            folder.rename(old)
-        try:
-            new.rename(folder)
-        except BaseException:
-            old.rename(folder)
-            raise
+    """Copy results to the folder as its baseline, and remove the old one when the new one is complete.
+
+    Raises:
+      JaxperfError: it cannot be written; the old one stays.
+    """
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".jaxperf-") as name:
+            new, old = Path(name, "new"), Path(name, "old")
+            new.mkdir()
+            for path in paths:
+                shutil.copyfile(path, new / path.name)
+            if folder.exists():
+                folder.rename(old)
+            try:
+                new.rename(folder)
+            except BaseException:
+                old.rename(folder)
+                raise
+    except OSError as e:
+        with suppress(OSError):  # it has other machines' baselines
+            folder.parent.rmdir()
+        raise JaxperfError(f"cannot store {folder}: {e.strerror or e}; give another baseline") from None
 
 
 def _otherwise_measured(before: Result, now: Result) -> str:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from disks import fill
 
 from jaxperf import cli
 from jaxperf.compare.gate import Gate, load_baseline, run_once, store_baseline
@@ -143,10 +144,18 @@ def test_a_baseline_that_cannot_be_replaced_stays_as_it_was(
         return rename(self, target)
 
     monkeypatch.setattr(Path, "rename", fails)
-    with pytest.raises(OSError, match="no more"):
+    with pytest.raises(JaxperfError, match=r"^cannot store .*machine: no more; give another baseline$"):
         store_baseline(new, folder)
     assert [load_result(p) for p in sorted(folder.iterdir())] == [load_result(p) for p in old]
     assert [p.name for p in folder.parent.iterdir()] == ["machine"]
+
+
+def test_a_full_disk_is_one_line_and_leaves_nothing(small_disk: Path, tmp_path: Path) -> None:
+    paths = sorted(recorded(tmp_path / "a", 1.0).glob("*.json"))
+    fill(small_disk)
+    with pytest.raises(JaxperfError, match=r"^cannot store \S+kept/machine: No space left"):
+        store_baseline(paths, small_disk / "kept" / "machine")
+    assert [p.name for p in small_disk.iterdir()] == ["ballast"]
 
 
 def test_mistakes_are_one_line_and_status_2(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
