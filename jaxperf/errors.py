@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+import warnings
+from collections.abc import Iterator
+from typing import Any
 
 _MOST = 900  # characters of a line: enough for a path and what is wrong with it
 # All control characters but tab and newline, and what no encoding can represent.
@@ -25,3 +29,20 @@ def to_one_line(text: str) -> str:
     """Return the text as one line of limited length: as `escape_control`, and "\\n", "\\t" too."""
     text = escape_control(text).replace("\n", "\\n").replace("\t", "\\t")
     return text if len(text) <= _MOST else f"{text[: _MOST // 2]} ... {text[-_MOST // 2 :]}"
+
+
+@contextlib.contextmanager
+def warnings_hidden(category: type[Warning], message: str = "") -> Iterator[None]:
+    """Ignore warnings of a category whose message begins with a regular expression, and leave no trace.
+
+    `warnings.catch_warnings` tells every module that the filters have changed, so that Python shows the
+    warnings of a watched program once more. This puts one filter in front of the others without saying so.
+    """
+    ignored = ("ignore", re.compile(message, re.I) if message else None, category, None, 0)
+    filters: Any = warnings.filters
+    filters.insert(0, ignored)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ValueError):  # the filters were reset meanwhile
+            filters.remove(ignored)

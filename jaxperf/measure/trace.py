@@ -13,12 +13,12 @@
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from jax.profiler import ProfileData
 
+from jaxperf.errors import warnings_hidden
 from jaxperf.result.values import Span
 
 PYTHON, WAIT, COPIES = "python", "wait", "copies"
@@ -79,15 +79,21 @@ def read(data: ProfileData) -> tuple[list[Span], float]:
 LaneEvent = tuple[str, str, float, float]  # lane, name, start, end
 
 
-def lines(data: ProfileData) -> Iterator[TraceLine]:
-    """Yield every thread and stream of a profile."""
-    with warnings.catch_warnings():
-        # types of ProfileData lack a __module__, for which Python 3.12 warns
-        warnings.filterwarnings("ignore", message="builtin type .* has no __module__")
-        for plane in data.planes:
-            for line in plane.lines:
-                events = [Event(e.name, e.start_ns, e.end_ns, dict(e.stats)) for e in line.events]
-                yield TraceLine(plane.name, line.name, sorted(events, key=lambda e: (e.start, -e.end)))
+def lines(data: ProfileData) -> list[TraceLine]:
+    """Return every thread and stream of a profile."""
+    # types of ProfileData lack a __module__, for which Python 3.12 warns
+    with warnings_hidden(DeprecationWarning, "builtin type .* has no __module__"):
+        return [
+            TraceLine(
+                plane.name, line.name, sorted(map(_event, line.events), key=lambda e: (e.start, -e.end))
+            )
+            for plane in data.planes
+            for line in plane.lines
+        ]
+
+
+def _event(e: Any) -> Event:
+    return Event(e.name, e.start_ns, e.end_ns, dict(e.stats))
 
 
 def _python(thread: TraceLine) -> Iterator[LaneEvent]:
