@@ -245,6 +245,13 @@ def _send_again(report: Callable[[Any], object], arrivals: dict[int, float], unr
     _thread.start_new_thread(_send, (number,))
 
 
+def drop_unraisable_hook() -> None:
+    """Undo in a forked child, which is not ours, what `ended` has made of `sys.unraisablehook`."""
+    hook = sys.unraisablehook
+    if isinstance(hook, functools.partial) and hook.func is _send_again:
+        sys.unraisablehook = hook.args[0]
+
+
 def _send(number: int) -> None:
     time.sleep(_AGAIN_S)  # until the code that drops exceptions has returned
     os.kill(os.getpid(), number)
@@ -286,7 +293,7 @@ def signals_heard(receive: Callable[[int], object]) -> Iterator[None]:
         return
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
-    before = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    process, before = os.getpid(), signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
     if before == -1:
         _thread.start_new_thread(_hear, (reading, receive))  # hidden from `threading.enumerate`
     else:
@@ -299,8 +306,9 @@ def signals_heard(receive: Callable[[int], object]) -> Iterator[None]:
             now = signal.set_wakeup_fd(-1)
             if now not in (-1, writing):  # the program has set one meanwhile
                 signal.set_wakeup_fd(now)
-            with contextlib.suppress(OSError):
-                os.write(writing, b"\0")  # ends the thread; a forked process may keep the pipe open
+            if os.getpid() == process:  # not in a forked child, which shares the pipe
+                with contextlib.suppress(OSError):
+                    os.write(writing, b"\0")  # ends the thread; a forked process may keep the pipe open
         os.close(writing)
 
 

@@ -161,6 +161,7 @@ def test_a_forked_child_has_no_handler_and_no_hook_of_the_watch(tmp_path: Path) 
         "if not (child := os.fork()):\n"
         "    handlers = [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)]\n"
         "    print(handlers, sys.getswitchinterval(), signal.set_wakeup_fd(-1))\n"
+        "    print(sys.unraisablehook is sys.__unraisablehook__)\n"
         "    print([hasattr(f, '__wrapped__') for f in (np.asarray, jnp.array, jax.device_get)])\n"
         "    print(jax.config.jax_explain_cache_misses, flush=True)\n"
         "    os.kill(os.getpid(), signal.SIGTERM)\n"

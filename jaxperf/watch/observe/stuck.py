@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
-from jaxperf.process import SIGNALS, leave, say, signals_heard
+from jaxperf.process import SIGNALS, drop_unraisable_hook, leave, say, signals_heard
 from jaxperf.watch.observe import source_location
 
 ANSWER_S = 2.0  # time limit for the main thread to leave the instruction at which a signal arrived
@@ -48,7 +48,6 @@ class Guard:
 
     @contextlib.contextmanager
     def open(self) -> Iterator[None]:
-        """Listen for signals, as far as `process.signals_heard` can."""
         if hasattr(os, "register_at_fork"):
             _forget_in_children()
             _handled.update(self._handlers)
@@ -108,6 +107,7 @@ def _forget_in_children() -> None:
 
 def _no_wakeup() -> None:
     """Give a forked child Python's own handlers in place of those of `jaxperf`."""
+    drop_unraisable_hook()
     with contextlib.suppress(ValueError):  # not the main thread
         signal.set_wakeup_fd(-1)
         for number, handler in _handled.items():
