@@ -1,15 +1,18 @@
-"""What watching costs: the same program, watched and not watched, in turns of half a second.
+"""What watching costs: the same program, watched and not watched, in turns.
 
-    python benchmarks/watch_overhead.py
+    python benchmarks/watch_overhead.py                  # loops, in turns of half a second
+    python benchmarks/watch_overhead.py --whole          # whole processes, from their start to their report
+    python benchmarks/watch_overhead.py --programs train.py --runs 3
 
-It runs where JAX runs by default: on a GPU if there is one.
+It runs where JAX runs by default: on a GPU if there is one. `--whole` counts the processor time of a process
+and of its threads, which other programs of the machine change little. By default it runs programs as people
+publish them, with Flax, Optax and plain JAX, and the conversion of a list of a million numbers.
 
-The speed of a shared machine changes from one half minute to the next by more than watch costs. So a watch
-alternates between two phases. In one it works. In the other its thread and its clock stand still, its hooks
-of reads are removed, and threads switch as without it; its hooks of rarer calls stay. The ratio of a run is
-the seconds of all phases in which watch worked, over the seconds that their neighbors took for the same
-work. So it includes the start of a program and all windows of the profiler, but not the report after its
-end.
+For loops, the speed of a shared machine changes from one half minute to the next by more than watch costs.
+So a watch alternates between two phases. In one it works. In the other its thread and its clock stand still,
+its hooks of functions are removed, and threads switch as without it. The ratio of a run is the seconds of all
+phases in which watch worked, over the seconds that their neighbors took for the same work. So it includes the
+start of a program and all windows of the profiler, but not the report after its end.
 """
 
 from __future__ import annotations
@@ -22,8 +25,12 @@ if __name__ == "__main__":
 import contextlib
 import io
 import json
+import math
+import os
 import runpy
+import shlex
 import statistics
+import subprocess
 import sys
 import tempfile
 import threading
@@ -31,11 +38,12 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 
 from jaxperf import flags
+from jaxperf.errors import JaxperfError
 from jaxperf.process import ended
 from jaxperf.result.store import check_writable, write_whole
 from jaxperf.watch import session, watch
@@ -52,6 +60,13 @@ WORK = {
     "op by op": "eager_loop",
     "element reads": "element_reads",
 }
+PUBLISHED = ("nnx_digits", "nnx_training", "optax_network", "scan_training", "sizes_and_snapshots")
+LIST = """
+import jax, jax.numpy as jnp
+numbers = [i % 65 for i in range(1_000_000)]
+for _ in range(5):
+    jax.block_until_ready(jnp.array(numbers))
+"""
 PHASE_S = 0.5
 CALL_S = 0.05  # of the program, after which a phase may end
 
@@ -65,6 +80,8 @@ class Config:
     only: tuple[str, ...] = ()  # programs, by their titles; all of them if none are given
     profiler: Literal["both", "with", "without"] = "both"  # one of the two, or each in its runs
     json: Path | None = None  # the file that keeps the ratios
+    whole: bool = False  # measure whole processes
+    programs: tuple[str, ...] = ()  # files to measure as whole processes, in place of its own
 
 
 class StoppableClock:
@@ -136,16 +153,16 @@ class Turns:
     @contextlib.contextmanager
     def _undone(self) -> Iterator[None]:
         """Undo, for now, what the watch has changed in the program."""
-        pauses, sampler = self.watcher.pauses, self.watcher.sampler
-        hooked = pauses._paused is None
+        sampler, replaced = self.watcher.sampler, self.watcher.replacements.replaced
+        hooks = [(owner, name, vars(owner)[name]) for owner, name, _ in replaced]
         sys.setswitchinterval(sampler._before)
-        if hooked:
-            pauses._set(hooked=False)
+        for owner, name, function in reversed(replaced):
+            setattr(owner, name, function)
         try:
             yield
         finally:
-            if hooked:
-                pauses._set(hooked=True)
+            for owner, name, hook in hooks:
+                setattr(owner, name, hook)
             sys.setswitchinterval(sampler._switch_interval_s)
 
     def _run_phase(self, call: Callable[[], None], *, watched: bool) -> None:
@@ -195,9 +212,47 @@ def run_once(
     return turns.ratio, sum(record.overhead_s.values()) / record.wall_s, windows_s
 
 
+def processor_s(command: list[str]) -> float:
+    """Return the seconds of processor time of a command, which must succeed."""
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        _, status, used = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        raise JaxperfError(f"{shlex.join(command)} ended with status {process.returncode}; run it by itself")
+    return used.ru_utime + used.ru_stime
+
+
+def measure_whole(path: Path, config: Config) -> dict[str, Any]:
+    """Return the ratios of processor time of a program with and without watch, in turns."""
+    watching = [sys.executable, "-m", "jaxperf", "watch"]
+    if config.profiler == "without":
+        watching.append("--no-profile")
+    ratios = []
+    for i in range(config.runs):
+        commands = [[sys.executable, str(path)], [*watching, str(path)]]
+        order = (0, 1) if i % 2 else (1, 0)
+        seconds = dict(zip(order, [processor_s(commands[which]) for which in order]))
+        ratios.append(seconds[1] / seconds[0])
+    mean, low, high = interval(ratios)
+    print(f"{path.stem}, whole process: {mean:.3f} ({low:.3f} to {high:.3f})", flush=True)
+    return {"program": path.stem, "ratios": ratios, "mean": mean, "low": low, "high": high}
+
+
+def whole(config: Config) -> list[dict[str, Any]]:
+    """Measure whole processes: the given programs, or those as people publish them and a long list."""
+    if config.programs:
+        return [measure_whole(Path(program), config) for program in config.programs]
+    with tempfile.TemporaryDirectory() as folder:
+        long_list = Path(folder) / "list_of_a_million.py"
+        long_list.write_text(LIST)
+        fast = PROGRAMS.parent / "fast_programs"
+        return [measure_whole(path, config) for path in [*(fast / f"{n}.py" for n in PUBLISHED), long_list]]
+
+
 def interval(ratios: Sequence[float]) -> tuple[float, float, float]:
     """Return the mean of the runs' ratios, and the ends two standard errors below and above it."""
-    mean, error = statistics.mean(ratios), statistics.stdev(ratios) / len(ratios) ** 0.5
+    mean = statistics.mean(ratios)
+    error = statistics.stdev(ratios) / len(ratios) ** 0.5 if len(ratios) > 1 else math.inf
     return mean, mean - 2 * error, mean + 2 * error
 
 
@@ -209,6 +264,11 @@ def main(config: Config) -> int:
     """
     if config.json:
         check_writable(config.json)
+    if config.whole or config.programs:
+        rows = whole(config)
+        if config.json:
+            write_whole(config.json, json.dumps({"rows": rows}, indent=1) + "\n")
+        return 0
     clock, rows = StoppableClock(), []
     time.perf_counter = clock  # type: ignore[assignment]
     ways = {"both": (False, True), "with": (True,), "without": (False,)}[config.profiler]

@@ -39,6 +39,7 @@ DEVICE_TOPOLOGY = Internal("jax._src.lib", "xla_client.get_topology_for_devices"
 BACKEND_STARTED = Internal("jax._src.xla_bridge", "backends_are_initialized", "the state of JAX's backend")
 PROFILER = Internal("jax._src.lib", "_profiler.ProfilerSession", "what `jaxperf watch` says about devices")
 ARRAY = Internal("jax._src.array", "ArrayImpl", "what `jaxperf watch` says about waits, before JAX 0.6")
+XLA_CLIENT = Internal("jax._src.lib", "xla_client", "the trial of an accelerator's program on the CPU")
 STOP_LISTENING = {  # public from JAX 0.8.2 on
     "event_duration": Internal(
         "jax._src.monitoring", "_unregister_event_duration_listener_by_callback", "the end of a measurement"

@@ -15,17 +15,18 @@ from typing import TextIO
 from jaxperf.errors import JaxperfError
 from jaxperf.process import Stopped, say
 from jaxperf.result import Result, save_result
+from jaxperf.watch.log import Log
 from jaxperf.watch.observe import hooks
 from jaxperf.watch.report import text
 from jaxperf.watch.report.analysis import Analysis
-from jaxperf.watch.session import Record, Watcher
+from jaxperf.watch.session import Watcher
 
 
 class Watched:
     """What a watch found: the `record` of all events, and the report as a `result`; None in the block."""
 
     def __init__(self) -> None:
-        self.record: Record | None = None
+        self.record: Log | None = None
         self.result: Result | None = None
 
 

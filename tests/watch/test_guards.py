@@ -15,8 +15,8 @@ import pytest
 import jaxperf
 from jaxperf import cli
 from jaxperf.result import Heading, Note
-from jaxperf.watch.observe import executables, hooks, profiler, sampler, transfers, waits
-from jaxperf.watch.observe.compiles import Listener
+from jaxperf.watch.observe import executables, hooks, memory, profiler, sampler, transfers, waits
+from jaxperf.watch.observe.compiles import Compiles
 from jaxperf.watch.report import analysis, text, top_programs
 from jaxperf.watch.rules import table as find
 from jaxperf.watch.session import Watcher
@@ -33,21 +33,23 @@ jax.clear_caches()
 """
 # each instrument: where it opens, while it runs, where it closes
 POINTS: list[tuple[object, str]] = [
-    (Watcher, "_listen_to_compiling"), (Watcher, "_explain_traces"), (Watcher, "_note_calls"),
-    (Watcher, "_listen"), (Watcher, "_stop_listening"), (Watcher, "_look"), (Watcher, "_started"),
-    (Watcher, "_overhead_s"), (Watcher, "_remarks"), (Watcher, "_unreported"),
-    (Listener, "_take"), (Listener, "on_start"), (Listener, "on_duration"), (Listener, "_describe"),
-    (Listener, "look_at_settings"), (Listener, "note_cleared_caches"),
-    (waits.Waits, "open"), (waits.Waits, "_fixed_site"), (waits.Waits, "waits"),
+    (Watcher, "_attach"), (Watcher, "_look"), (Watcher, "_started"), (Watcher, "_describe_program"),
+    (Watcher, "_remarks"),
+    (Compiles, "open"), (Compiles, "listen"), (Compiles, "explain"), (Compiles, "_register"),
+    (Compiles, "_take"), (Compiles, "on_start"), (Compiles, "on_duration"), (Compiles, "_describe"),
+    (Compiles, "look_at_settings"), (Compiles, "note_cleared_caches"), (Compiles, "_stop_listening"),
+    (Compiles, "close"),
+    (waits.Waits, "open"), (waits.Waits, "_fixed_site"), (waits.Waits, "close"),
+    (waits.Waits, "look"),
     (transfers.Puts, "open"), (transfers.Puts, "_note"), (transfers.Puts, "_note_small"),
-    (transfers.Puts, "small"),
-    (waits.Pauses, "look"), (waits.Pauses, "end"),
+    (transfers.Puts, "close"),
     (hooks.Replacements, "replace"), (hooks.Replacements, "close"),
-    (sampler.Sampler, "open"), (sampler.Sampler, "_look"), (sampler.Sampler, "_weigh"),
-    (sampler.Sampler, "close"),
-    (profiler.Profiler, "look"), (profiler.Profiler, "_open"), (profiler.Profiler, "_close"),
-    (profiler.Profiler, "end"), (profiler.Profiler, "read"),
-    (executables.Programs, "look"), (executables.Programs, "_note"),
+    (sampler.Sampler, "open"), (sampler.Sampler, "_look"), (sampler.Sampler, "close"),
+    (memory.MemoryReadings, "look"), (memory.MemoryReadings, "read"), (memory.MemoryReadings, "close"),
+    (profiler.Profiler, "open"), (profiler.Profiler, "look"), (profiler.Profiler, "_open_window"),
+    (profiler.Profiler, "_close_window"), (profiler.Profiler, "end"), (profiler.Profiler, "read"),
+    (profiler.Profiler, "close"),
+    (executables.Programs, "look"), (executables.Programs, "_note"), (executables.Programs, "close"),
     (analysis.Analysis, "shares"), (analysis.Analysis, "lines"), (analysis.Analysis, "samples"),
     (top_programs, "device_lines"), (top_programs, "hottest_programs"), (text, "_environment"),
     (text, "_compiled"),
@@ -65,7 +67,7 @@ def test_the_program_and_the_report_outlive_an_error(
     owner, name = point
 
     def broken(*args: object, **kwargs: object) -> None:
-        if name in ("close", "_close", "end"):  # threads and windows must end
+        if name in ("close", "_close_window", "end"):  # threads and windows must end
             close(*args, **kwargs)
         raise RuntimeError("a new JAX")
 
@@ -86,7 +88,15 @@ def test_the_program_and_the_report_outlive_an_error(
 
 def _never_called(point: tuple[object, str]) -> bool:
     """Return whether such a short program may end before a thread of the watch calls this."""
-    return point[1] in ("device_lines", "_look", "look", "_note", "_open", "_close", "_weigh", "_fixed_site")
+    return point[1] in (
+        "device_lines",
+        "_look",
+        "look",
+        "_note",
+        "_open_window",
+        "_close_window",
+        "_fixed_site",
+    )
 
 
 @pytest.mark.parametrize("rule", find.RULES, ids=lambda rule: rule.__name__)

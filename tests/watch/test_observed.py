@@ -25,10 +25,10 @@ from jax.experimental import checkify
 
 import jaxperf
 from jaxperf import libraries
-from jaxperf.errors import JaxperfError
+from jaxperf.errors import JaxperfError, warnings_hidden
 from jaxperf.result import Note
 from jaxperf.watch import session
-from jaxperf.watch.observe import compiles, sampler, source_location, windows
+from jaxperf.watch.observe import compiles, frame_arguments, sampler, source_location, windows
 from jaxperf.watch.report.analysis import FULL_QUEUE, Analysis
 from jaxperf.watch.rules import program_notes
 
@@ -334,7 +334,7 @@ def test_numpy_and_what_waits_for_a_disk_are_known_by_what_the_line_calls() -> N
     read, write = os.pipe()
     rows = [[float(i + j) for j in range(300)] for i in range(300)]
     with jaxperf.watch(show=False, profile=False) as outcome:
-        samples = session._open_watch.sampler.samples  # type: ignore[union-attr]
+        samples = session._open_watch.log.samples  # type: ignore[union-attr]
         while len(samples) < 20:  # by count, since a busy machine takes few in a given time
             np.array(rows)
         while len(samples) < 40:
@@ -363,9 +363,91 @@ def test_a_window_begins_with_the_first_execution_that_it_saw() -> None:
 def test_the_line_that_made_the_largest_arrays_is_named() -> None:
     with jaxperf.watch(show=False, profile=False) as outcome:
         table = jnp.ones((1021, 1023)) * 2
-        watching = session._open_watch.sampler  # type: ignore[union-attr]
-        watching._listed_at = watching._list_after = 0.0
-        watching._weigh()
+        readings = session._open_watch.memory  # type: ignore[union-attr]
+        readings._listed_at = readings._list_after = 0.0
+        readings.read()
     assert outcome.record is not None and table.size
     (live,) = (live for live in outcome.record.live_arrays if live.kind == "float32[1021,1023]")
     assert live.at.source == "table = jnp.ones((1021, 1023)) * 2"
+
+
+# nothing of the program runs for a look at it
+
+
+class Strict:
+    """An object of the program whose attributes have side effects, as those of lazy modules have."""
+
+    asked: list[str] = []  # noqa: RUF012
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__jax"):  # JAX asks for its own
+            raise AttributeError(name)
+        self.asked.append(name)
+        raise KeyError(name)
+
+    def lower(self) -> str:
+        return "no jitted function"
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return x * 67
+
+
+def test_attributes_of_the_programs_objects_are_not_asked_for(watched: Any) -> None:
+    strict = Strict()
+
+    def make() -> Any:
+        return jax.jit(lambda x, static: strict(x), static_argnums=1)
+
+    def program(static: Strict) -> None:
+        for _ in range(3):
+            make()(jnp.ones(3), static)
+            strict(jnp.ones(3))
+        time.sleep(0.1)  # for samples of this function
+
+    Strict.asked.clear()
+    program(strict)
+    alone = list(Strict.asked)
+    Strict.asked.clear()
+    record = watched(lambda: program(strict)).record
+    assert Strict.asked == alone and record.losses.remarks == []
+
+
+class Named(str):
+    """A text of the program that shows itself in another way."""
+
+    shown = 0
+
+    def __repr__(self) -> str:
+        Named.shown += 1
+        return "shown"
+
+
+def test_values_are_described_by_pythons_own_methods_and_only_their_beginning() -> None:
+    assert frame_arguments.describe_value(Named("x" * 1000)) == "'" + "x" * 59 and Named.shown == 0
+    assert sampler._static_value((1,) * 100_000) == "" and sampler._static_value((3, 4)) == "(3, 4)"
+    assert "function two line" in frame_arguments.describe_value(two)
+
+
+def two() -> int:
+    return 2
+
+
+def test_of_a_long_list_few_elements_are_looked_at() -> None:
+    def call(values: object) -> dict[str, object]:
+        return frame_arguments.call_arguments(sys._getframe())
+
+    for long in ([1.0] * 100_000, [np.float32(1)] * 100_000, [[1] * 1000] * 1000, [jnp.ones(1)] * 5000):
+        assert 1 <= len(call(long)) <= frame_arguments.SHOWN**2
+
+
+def test_hidden_warnings_do_not_make_python_repeat_others() -> None:
+    def warn() -> None:
+        warnings.warn("once for each line", UserWarning, stacklevel=1)
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("default")
+        warn()
+        with warnings_hidden(DeprecationWarning, "old"):
+            warnings.warn("old name", DeprecationWarning, stacklevel=1)
+        warn()
+    assert [str(w.message) for w in caught] == ["once for each line"]

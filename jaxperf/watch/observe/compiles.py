@@ -7,19 +7,22 @@ explain. They are kept out of the program's own log.
 
 from __future__ import annotations
 
-import inspect
+import contextlib
+import importlib
 import logging
 import sys
 import threading
 import time
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from types import FrameType, FunctionType
+from dataclasses import replace
+from types import FrameType, FunctionType, ModuleType
 from typing import Any
 
-from jaxperf.result.intervals import Interval, total_length
-from jaxperf.watch.observe import frame_arguments, source_location
+from jaxperf import jax_internals
+from jaxperf.result.intervals import Interval
+from jaxperf.watch.log import COMPILE, LOWER, TRACE, Compiled, Log
+from jaxperf.watch.observe import frame_arguments, hooks, source_location
 from jaxperf.watch.observe.frame_arguments import (
     MISS,
     Change,
@@ -27,296 +30,311 @@ from jaxperf.watch.observe.frame_arguments import (
     argument_changes,
     parse_explanation,
 )
-from jaxperf.watch.observe.hooks import Losses
+from jaxperf.watch.observe.hooks import Replacements, named_as
 from jaxperf.watch.observe.source_location import NOWHERE, Place
-from jaxperf.watch.observe.windows import canonical_name
 
-TRACE, LOWER, COMPILE = "trace", "lower", "compile"
+__all__ = ["COMPILE", "LOWER", "TRACE", "WRAPPED", "Compiled", "Compiles"]
+
+FLAG = "jax_explain_cache_misses"
 _STAGES = {
     "jaxpr_trace_duration": TRACE,
     "jaxpr_to_mlir_module_duration": LOWER,
     "backend_compile_duration": COMPILE,
 }
+_CACHE_HIT = "cache_retrieval_time_sec"  # ends inside the stage that takes a program from the cache
 _WITH_BODY = ("scan", "while", "cond")  # operations that take functions
 WRAPPED = ("checked_fun",)  # JAX's name for a function under `checkify`
 _PLACED = Change("placement", "", "", "other devices or sharding, or compiled by hand")
 _DERIVED = Change("derived", "", "", "made of it by jax.grad, vmap or the like")
 _CLEARED = Change("cleared", "", "", "jax.clear_caches made JAX forget it")
 # JAX logs these as warnings only because `jax_explain_cache_misses` is on
-_EXPLANATIONS = (
-    MISS, "PERSISTENT COMPILATION CACHE MISS", "Not writing persistent cache entry", "Writing "
-)  # fmt: skip
+_CACHE_MISS, _NOT_KEPT = "PERSISTENT COMPILATION CACHE MISS", "Not writing persistent cache entry"
+_EXPLANATIONS = (MISS, _CACHE_MISS, _NOT_KEPT, "Writing ")
+_REMEMBERED = 64  # latest functions among which a later stage looks for its trace
+_FRAMES = 8  # places outside JAX that a compilation keeps
 
 
-@dataclass
-class Compiled:
-    """One function that JAX traced, lowered or compiled.
+class Compiles:
+    """Writes what JAX traces and compiles into the log; `open_stages` is the number of stages that run now.
 
-    Attributes:
-      name: the program's name, which usually is the function's.
-      at: the line of the reader's code whose call triggered it.
-      callers: the reader's lines on the stack above `at`, the innermost first.
-      through: the library that the reader called, such as "flax" for `nnx.jit`.
-      stages: start and end of each stage, by `time.perf_counter`.
-      explained: whether JAX explained the trace, which it does for the reader's functions only.
-      defined: file and line of the function; "" if JAX did not say.
-      changes: why JAX traced a function again; empty for a new function object.
-      host: bytes of the NumPy arrays among the call's arguments, by name.
-      elsewhere: bytes of the arrays whose devices are not those of the program, by name.
-      signature: the call's arguments, by name: an array's type, or another value's description.
-      closure: descriptions of the function's closure variables and default values, by name.
-      refers_to: types of the arrays among its closure, defaults and module variables, by name.
-      owner: the library whose own function it is, such as "optax"; "" for the reader's and for operations.
-      label: the function's name if the program has another one, as under `pmap`.
-      placements: devices and sharding of the arrays among the arguments, by name.
-      cleared: the line whose `jax.clear_caches` caused this trace; None for any other reason.
+    A function traced inside another one is part of that one.
     """
 
-    name: str
-    at: Place
-    stages: dict[str, Interval] = field(default_factory=dict)
-    explained: bool = False
-    defined: str = ""
-    changes: tuple[Change, ...] = ()
-    host: dict[str, int] = field(default_factory=dict)
-    elsewhere: dict[str, int] = field(default_factory=dict)
-    signature: dict[str, str] = field(default_factory=dict)
-    closure: dict[str, str] = field(default_factory=dict)
-    refers_to: dict[str, str] = field(default_factory=dict)
-    label: str = ""
-    owner: str = ""
-    callers: tuple[Place, ...] = ()
-    through: str = ""
-    cleared: Place | None = None
-    placements: dict[str, frame_arguments.Placement] = field(default_factory=dict)
-
-    @property
-    def called(self) -> str:
-        """Return the function's name in the reader's code."""
-        return self.label or self.name
-
-    @property
-    def program(self) -> str:
-        """Return the program's name in the profiler's windows."""
-        return canonical_name(self.name)
-
-    @property
-    def host_bytes(self) -> int:
-        """Return the bytes of all NumPy arrays among the arguments."""
-        return sum(self.host.values())
-
-    @property
-    def host_argument(self) -> str:
-        """Return the name of the largest NumPy array among the arguments; "" for none."""
-        return max(self.host, key=lambda where: self.host[where], default="")
-
-    @property
-    def total_s(self) -> float:
-        """Return the seconds of all stages."""
-        return total_length(self.stages.values())
-
-    def seconds(self, stage: str) -> float:
-        """Return the seconds of one stage; 0 if it did not take place."""
-        start, end = self.stages.get(stage, (0.0, 0.0))
-        return end - start
-
-
-class Listener:
-    """Records what JAX traces and compiles; `open` is the number of stages that run now.
-
-    `compiled` holds functions ordered by their end. A function traced inside another one is part of that one.
-    """
-
-    def __init__(self, losses: Losses) -> None:
-        self.losses = losses
-        self.started: Callable[..., None] = self.on_start  # what JAX calls
-        self.ended: Callable[..., None] = self.on_duration
-        self.pass_on = False  # whether the program itself asked for explanations
-        self.compiled: list[Compiled] = []
-        self.open = 0
+    def __init__(self, log: Log, replacements: Replacements) -> None:
+        self.log, self._replacements = log, replacements
+        self.on_compiled: Callable[[str, FrameType], None] | None = None  # gets the name, and JAX's frame
+        self.open_stages = 0
         self.count = 0  # ended stages
-        self.spent_s = 0.0  # overhead of this listener
-        self.elsewhere = 0  # programs compiled in threads other than `thread_id`
-        self.thread_id = threading.get_ident()
+        self._began = log.losses.guarded("a compiled function", self.on_start)
+        self._ended = log.losses.guarded("a compiled function", self.on_duration)
+        self._pass_on = False  # whether the program itself asked for explanations
+        self._undo = contextlib.ExitStack()
         self._local = threading.local()
         self._lock = threading.Lock()
-        self.settings: dict[str, Place] = {}  # JAX settings that were on, and where each was first seen
         self._known: set[tuple[Any, ...]] = set()  # traced calls
         self._forgotten: set[tuple[Any, ...]] = set()  # those before the last `jax.clear_caches`
         self._functions: weakref.WeakValueDictionary[str, FunctionType] = weakref.WeakValueDictionary()
         self._cleared_at = NOWHERE
 
+    def open(self, jax: ModuleType) -> None:
+        """Listen to JAX's events, and to its explanations, each as far as this version has them."""
+        guard = self.log.losses.guard
+        with guard("what JAX compiles"):
+            self.listen(jax)
+        with guard("why JAX traces again"):
+            self.explain(jax)
+        with guard("calls that change JAX's caches and settings"):
+            before, guarded = self._replacements.call_before, self.log.losses.guarded
+            before(jax, "clear_caches", guarded("a call of clear_caches", self.note_cleared_caches))
+            before(jax, "disable_jit", guarded("a call of disable_jit", self.note_disabled_jit))
+
+    def listen(self, jax: ModuleType) -> None:
+        """Receive JAX's events until the end."""
+        if not hasattr(jax, "monitoring"):
+            importlib.import_module("jax.monitoring")
+        self._undo.callback(self._stop_listening, jax.monitoring)
+        self._register(jax.monitoring)
+        self._replacements.replace(jax.monitoring, "clear_event_listeners", self._clearing_listeners)
+
+    def explain(self, jax: ModuleType) -> None:
+        """Have JAX explain cache misses until the end, without showing that to the program."""
+        self._pass_on = bool(getattr(jax.config, FLAG))
+        self._undo.callback(jax.config.update, FLAG, self._pass_on)
+        jax.config.update(FLAG, True)
+        self._undo.enter_context(hooks.filtered_logs(self.on_log))
+
+    def _register(self, monitoring: ModuleType) -> None:
+        monitoring.register_event_duration_secs_listener(self._ended)
+        if hasattr(monitoring, "register_scalar_listener"):  # from JAX 0.6 on
+            monitoring.register_scalar_listener(self._began)
+
+    def _stop_listening(self, monitoring: ModuleType) -> None:
+        for kind, listener in (("event_duration", self._ended), ("scalar", self._began)):
+            if kind == "scalar" and not hasattr(monitoring, "register_scalar_listener"):
+                continue
+            with self.log.losses.guard("what was compiled after the program removed JAX's listeners"):
+                jax_internals.stop_listening(kind, listener)
+
+    def _clearing_listeners(self, clear: Callable[[], None]) -> Callable[[], None]:
+        """Wrap `jax.monitoring.clear_event_listeners` to remove the program's own listeners only."""
+
+        def cleared() -> None:
+            clear()
+            with self.log.losses.guard("what was compiled after the program removed JAX's listeners"):
+                self._register(sys.modules["jax"].monitoring)
+
+        return named_as(clear, cleared)  # type: ignore[no-any-return]
+
+    def close(self) -> None:
+        """Stop listening, and note the settings that are on at the end."""
+        self._undo.close()
+        if hooks.is_running(otherwise=self.count > 0):
+            self.look_at_settings()
+
+    def leave(self) -> None:
+        self._undo.close()
+
+    # --- what JAX calls
+
     def on_start(self, event: str, value: float | int, **kwargs: Any) -> None:
         """Count a stage that begins, as a listener for `jax.monitoring.register_scalar_listener`."""
         if event.rsplit("/", 1)[-1] in _STAGES:
-            self.open += 1
+            self.open_stages += 1
 
     def on_duration(self, event: str, duration_secs: float, **kwargs: Any) -> None:
         """Record a stage that has ended, as a listener for `register_event_duration_secs_listener`."""
-        stage = _STAGES.get(event.rsplit("/", 1)[-1])
+        event = event.rsplit("/", 1)[-1]
+        if event == _CACHE_HIT:
+            self._local.cache = "hit", ""
+        stage = _STAGES.get(event)
         if stage is None:
             return
         end = time.perf_counter()
         name = str(kwargs.get("fun_name", "a program"))
         name = name.removeprefix("jit(").removesuffix(")") if name.startswith("jit(") else name
-        with self._lock, self.losses.guard("a compiled function"):
+        with self._lock, self.log.losses.guard("a compiled function"):
             self._take(stage, name, (end - duration_secs, end))
-        self.open = max(0, self.open - 1)
+        self.open_stages = max(0, self.open_stages - 1)
         self.count += 1
-        self.elsewhere += stage == COMPILE and threading.get_ident() != self.thread_id
-        self.spent_s += time.perf_counter() - end
+        if stage == COMPILE and threading.get_ident() != self.log.thread_id:
+            self.log.elsewhere["compiled"] += 1
+        self.log.overhead_s["hooks"] += time.perf_counter() - end
 
-    def _take(self, stage: str, name: str, span: Interval) -> None:
-        if stage != TRACE:
-            for known in reversed(self.compiled[-64:]):
-                if known.name == name and stage not in known.stages:
-                    known.stages[stage] = span
-                    return
-        while stage == TRACE and self.compiled and _inside(self.compiled[-1], span):
-            self.compiled.pop()  # it was traced inside this one
-        reader, library = source_location.reader_and_library_frames(sys._getframe(2))
-        compiled = Compiled(
-            name,
-            source_location.place_of(reader),
-            {stage: span},
-            callers=source_location.caller_places(reader),
-        )
-        if stage == TRACE:
-            self._describe(compiled, reader, library)
-        else:
-            self._derive(compiled, reader)
-        before = next((c for c in reversed(self.compiled) if c.explained and c.name == name), None)
-        if compiled.explained and stage != TRACE:
-            before = None
-        if stage != TRACE and before:  # one of the reader's functions, which was traced earlier
-            placements = frame_arguments.array_placements(frame_arguments.call_arguments(library))
-            moved = frame_arguments.placement_changes(before.placements, placements)
-            compiled = replace(
-                before, at=compiled.at, stages=compiled.stages, callers=compiled.callers, cleared=None,
-                placements=placements, changes=moved or (_PLACED,),
-            )  # fmt: skip
-        self.compiled.append(compiled)
-
-    def _derive(self, compiled: Compiled, reader: FrameType | None) -> None:
-        """Recognize a program that `jax.grad` or `jax.vmap` makes of a jitted function of the reader's.
-
-        JAX reports no trace of it, and explains none.
-        """
-        known = [c for c in self.compiled if c.name == compiled.name and c.explained]
-        if reader is None or any(c.changes != (_DERIVED,) for c in known):
-            return
-        function = source_location.variable_value(reader, compiled.name)
-        code = getattr(inspect.unwrap(function), "__code__", None) if callable(function) else None
-        if code and source_location.jitted_program(function) == compiled.name:
-            compiled.explained, compiled.changes = True, (_DERIVED,)
-            compiled.defined = f"{code.co_filename}:{code.co_firstlineno}"
-
-    def _describe(self, compiled: Compiled, reader: FrameType | None, library: FrameType | None) -> None:
-        """Record a trace's arguments, its cause, and what its function captures."""
-        compiled.through = source_location.library_of(library.f_code.co_filename) if library else ""
-        arguments = frame_arguments.call_arguments(library)
-        arrays = {
-            where: a
-            for where, a in arguments.items()
-            if type(a).__module__ == "numpy" and frame_arguments.is_array(a)
-        }
-        compiled.host = {where: a.nbytes for where, a in arrays.items()}
-        compiled.signature = {where: frame_arguments.describe_value(a) for where, a in arguments.items()}
-        compiled.placements = frame_arguments.array_placements(arguments)
-        self._explain(compiled)
-        if compiled.explained and source_location.by_a_library(compiled.defined, library):
-            compiled.owner = source_location.library_of(compiled.defined.rpartition(":")[0])
-            compiled.explained = False
-        if reader is not None and not compiled.explained and _by_pmap(compiled.name, library):
-            self._explain_pmap(compiled, source_location.callee(reader))
-        function = None
-        if compiled.explained and not compiled.changes:  # a new function object, as far as JAX can tell
-            function = frame_arguments.traced_function(sys._getframe(3), reader, compiled.defined)
-            if function:
-                compiled.closure = {
-                    n: frame_arguments.identify_value(v)
-                    for n, v in frame_arguments.captured_values(function).items()
-                }
-                compiled.refers_to = frame_arguments.referenced_arrays(function)
-        self._remember(compiled, getattr(function, "__func__", function))
-        self.look_at_settings(compiled.at)
-
-    def look_at_settings(self, at: Place = NOWHERE) -> None:
-        """Note the settings that are on now, for the calling thread."""
-        for setting, value in getattr(sys.modules["jax"].config, "values", {}).items():
-            if value is True:
-                self.settings.setdefault(setting, at)
-
-    def _remember(self, compiled: Compiled, function: FunctionType | None) -> None:
-        """Recognize traces that only repeat what `jax.clear_caches` made JAX forget."""
-        call = compiled.name, compiled.defined, tuple(compiled.signature.items())
-        new = function is not None and self._functions.get(compiled.defined) is not function
-        if self._forgotten and not compiled.changes and not new:
-            last = next(
-                (c for c in reversed(self.compiled) if c.explained and c.defined == compiled.defined), None
-            )
-            if call in self._forgotten:
-                compiled.cleared, compiled.changes = self._cleared_at, (_CLEARED,)
-            elif compiled.explained and last:
-                compiled.changes = argument_changes(last.signature, compiled.signature)
-        if function is not None:
-            self._functions[compiled.defined] = function
-        self._known.add(call)
+    def on_log(self, record: logging.LogRecord) -> bool:
+        """Keep explanations of cache misses and pass on other records, as a filter for JAX's loggers."""
+        message = str(record.msg)  # without arguments: JAX has formatted explanations already
+        with self.log.losses.guard("an explanation of a cache miss"):
+            if message.startswith(MISS):
+                if not hasattr(self._local, "explanations"):
+                    self._local.explanations = []
+                self._local.explanations.append(parse_explanation(message))
+            elif message.startswith(_CACHE_MISS):
+                self._local.cache = "miss", ""
+            elif message.startswith(_NOT_KEPT):
+                self._local.cache = "miss", record.getMessage()
+        return self._pass_on or not message.startswith(_EXPLANATIONS)
 
     def note_cleared_caches(self) -> None:
         """Note that the program calls `jax.clear_caches`, so that JAX forgets all earlier traces."""
-        with self._lock, self.losses.guard("a call of clear_caches"):
+        with self._lock:
             self._cleared_at = source_location.reader_place(sys._getframe())
             self._forgotten |= self._known
 
     def note_disabled_jit(self) -> None:
         """Note the line that calls `jax.disable_jit`, which JAX turns off while it traces an operation."""
-        with self.losses.guard("a call of disable_jit"):
-            self.settings.setdefault("jax_disable_jit", source_location.reader_place(sys._getframe()))
+        self.log.settings.setdefault("jax_disable_jit", source_location.reader_place(sys._getframe()))
 
-    def _explain(self, compiled: Compiled) -> None:
+    def look_at_settings(self, at: Place = NOWHERE) -> None:
+        """Note the settings that are on now, for the calling thread."""
+        for setting, value in getattr(sys.modules["jax"].config, "values", {}).items():
+            if value is True:
+                self.log.settings.setdefault(setting, at)
+
+    # --- from a stage to an event
+
+    def _take(self, stage: str, name: str, span: Interval) -> None:
+        compiled = self.log.compiled
+        cache, note = "", ""
+        if stage == COMPILE:
+            cache, note = getattr(self._local, "cache", ("", ""))
+            self._local.cache = "", ""
+            if self.on_compiled:
+                with self.log.losses.guard("a trial on the CPU"):
+                    self.on_compiled(name, sys._getframe(2))
+        if stage != TRACE:
+            for known in reversed(compiled[-_REMEMBERED:]):
+                if known.name == name and stage not in known.stages:
+                    known.stages[stage] = span
+                    known.cache, known.cache_note = cache, note
+                    return
+        while stage == TRACE and compiled and _inside(compiled[-1], span):
+            nested = compiled.pop()  # it was traced inside this one
+            if COMPILE in nested.stages:
+                self.log.nested.append(nested)
+        frame = sys._getframe(2)
+        reader, library = source_location.reader_and_library_frames(frame)
+        event = Compiled(
+            name,
+            source_location.place_of(reader),
+            {stage: span},
+            callers=source_location.caller_places(reader),
+            inner=source_location.outside_of_jax(frame, _FRAMES),
+            cache=cache,
+            cache_note=note,
+            thread=threading.get_ident(),
+        )
+        if stage == TRACE:
+            self._describe(event, reader, library)
+        else:
+            self._derive(event, reader)
+            event = self._compiled_again(event, library)
+        compiled.append(event)
+
+    def _compiled_again(self, event: Compiled, library: FrameType | None) -> Compiled:
+        """Return a stage without a trace as one of the reader's functions, if that was traced earlier."""
+        if event.explained:
+            return event
+        before = self._last(lambda c: c.explained and c.name == event.name)
+        if before is None:
+            return event
+        placements = frame_arguments.array_placements(frame_arguments.call_arguments(library))
+        moved = frame_arguments.placement_changes(before.placements, placements)
+        return replace(
+            before, at=event.at, stages=event.stages, callers=event.callers, cleared=None, inner=event.inner,
+            cache=event.cache, cache_note=event.cache_note, thread=event.thread,
+            placements=placements, changes=moved or (_PLACED,),
+        )  # fmt: skip
+
+    def _derive(self, event: Compiled, reader: FrameType | None) -> None:
+        """Recognize a program that `jax.grad` or `jax.vmap` makes of a jitted function of the reader's.
+
+        JAX reports no trace of it, and explains none.
+        """
+        known = [c for c in self.log.compiled if c.name == event.name and c.explained]
+        if reader is None or any(c.changes != (_DERIVED,) for c in known):
+            return
+        function = source_location.variable_value(reader, event.name)
+        code = source_location.code_of(function)
+        if code and source_location.jitted_program(function) == event.name:
+            event.explained, event.changes = True, (_DERIVED,)
+            event.defined = f"{code.co_filename}:{code.co_firstlineno}"
+
+    def _describe(self, event: Compiled, reader: FrameType | None, library: FrameType | None) -> None:
+        """Record a trace's arguments, its cause, and what its function captures."""
+        event.through = source_location.library_of(library.f_code.co_filename) if library else ""
+        arguments = frame_arguments.call_arguments(library)
+        event.host = {
+            where: a.nbytes
+            for where, a in arguments.items()
+            if type(a).__module__ == "numpy" and frame_arguments.is_array(a)
+        }
+        event.signature = {where: frame_arguments.describe_value(a) for where, a in arguments.items()}
+        event.placements = frame_arguments.array_placements(arguments)
+        self._explain(event)
+        if event.explained and source_location.by_a_library(event.defined, library):
+            event.owner = source_location.library_of(event.defined.rpartition(":")[0])
+            event.explained = False
+        if reader is not None and not event.explained and _by_pmap(event.name, library):
+            self._explain_pmap(event, source_location.callee(reader))
+        function = None
+        if event.explained and not event.changes:  # a new function object, as far as JAX can tell
+            function = frame_arguments.traced_function(sys._getframe(3), reader, event.defined)
+            if function:
+                captured = frame_arguments.captured_values(function)
+                event.closure = {n: frame_arguments.identify_value(v) for n, v in captured.items()}
+                event.refers_to = frame_arguments.referenced_arrays(function)
+        self._remember(event, getattr(function, "__func__", function))
+        self.look_at_settings(event.at)
+
+    def _remember(self, event: Compiled, function: FunctionType | None) -> None:
+        """Recognize traces that only repeat what `jax.clear_caches` made JAX forget."""
+        call = event.name, event.defined, tuple(event.signature.items())
+        new = function is not None and self._functions.get(event.defined) is not function
+        if self._forgotten and not event.changes and not new:
+            last = self._last(lambda c: c.explained and c.defined == event.defined)
+            if call in self._forgotten:
+                event.cleared, event.changes = self._cleared_at, (_CLEARED,)
+            elif event.explained and last:
+                event.changes = argument_changes(last.signature, event.signature)
+        if function is not None:
+            self._functions[event.defined] = function
+        self._known.add(call)
+
+    def _explain(self, event: Compiled) -> None:
         """Take the explanation of this function, and drop those of functions traced inside it."""
         explanations: list[Explanation] = getattr(self._local, "explanations", [])
         for i in reversed(range(len(explanations))):
-            if explanations[i].name == compiled.name:
-                compiled.explained = True
-                compiled.defined, compiled.changes = explanations[i].defined, explanations[i].changes
+            if explanations[i].name == event.name:
+                event.explained = True
+                event.defined, event.changes = explanations[i].defined, explanations[i].changes
                 del explanations[i:]
                 break
-        if not compiled.explained and compiled.name in WRAPPED and explanations:
+        if not event.explained and event.name in WRAPPED and explanations:
             outermost = explanations[0]
-            compiled.explained, compiled.label = True, outermost.name
-            compiled.defined, compiled.changes = outermost.defined, outermost.changes
+            event.explained, event.label = True, outermost.name
+            event.defined, event.changes = outermost.defined, outermost.changes
             explanations.clear()
         # the remaining explanations belong to an operation that takes functions
-        if not compiled.explained and compiled.name in _WITH_BODY and explanations:
+        if not event.explained and event.name in _WITH_BODY and explanations:
             new = [e.name for e in explanations if not e.changes]
             body = Change("new body", "", "", f"{new[-1]} is a new function each time") if new else None
-            compiled.changes = (body,) if body else explanations[-1].changes
+            event.changes = (body,) if body else explanations[-1].changes
             explanations.clear()
-        elif [c.kind for c in compiled.changes] == ["other"]:  # JAX 0.12 says nothing about static arguments
-            before = (c for c in reversed(self.compiled) if c.defined == compiled.defined)
-            compiled.changes = (
-                argument_changes(next(before, compiled).signature, compiled.signature) or compiled.changes
-            )
+        elif [c.kind for c in event.changes] == ["other"]:  # JAX 0.12 says nothing about static arguments
+            before = self._last(lambda c: c.defined == event.defined)
+            changes = argument_changes(before.signature, event.signature) if before else ()
+            event.changes = changes or event.changes
 
-    def _explain_pmap(self, compiled: Compiled, function: Any) -> None:
+    def _explain_pmap(self, event: Compiled, function: Any) -> None:
         """Explain a trace under `pmap`, which JAX does not; the program's name is not the function's."""
         code = getattr(getattr(function, "__wrapped__", None), "__code__", None)
-        compiled.explained, compiled.label = True, code.co_name if code else ""
-        compiled.defined = f"{code.co_filename}:{code.co_firstlineno}" if code else str(compiled.at)
-        before = next((c for c in reversed(self.compiled) if c.defined == compiled.defined), None)
-        compiled.changes = argument_changes(before.signature, compiled.signature) if before else ()
+        event.explained, event.label = True, code.co_name if code else ""
+        event.defined = f"{code.co_filename}:{code.co_firstlineno}" if code else str(event.at)
+        before = self._last(lambda c: c.defined == event.defined)
+        event.changes = argument_changes(before.signature, event.signature) if before else ()
 
-    def on_log(self, record: logging.LogRecord) -> bool:
-        """Keep explanations of cache misses and pass on other records, as a filter for JAX's loggers."""
-        message = str(record.msg)  # without arguments: JAX has formatted explanations already
-        if message.startswith(MISS):
-            with self.losses.guard("an explanation of a cache miss"):
-                if not hasattr(self._local, "explanations"):
-                    self._local.explanations = []
-                self._local.explanations.append(parse_explanation(message))
-        return self.pass_on or not message.startswith(_EXPLANATIONS)
+    def _last(self, wanted: Callable[[Compiled], bool]) -> Compiled | None:
+        return next(filter(wanted, reversed(self.log.compiled)), None)
 
 
 def _inside(known: Compiled, span: Interval) -> bool:

@@ -22,17 +22,16 @@ import operator
 import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from jaxperf import hlo
 from jaxperf.errors import JaxperfError
 from jaxperf.hlo import Frame, Instruction, Module, Shape, shape_of
 from jaxperf.watch.grouping import group_by
+from jaxperf.watch.log import Compiled, ExecutedProgram, Log, canonical_name
 from jaxperf.watch.observe import source_location
-from jaxperf.watch.observe.compiles import Compiled
 from jaxperf.watch.observe.source_location import NOWHERE, Place
-from jaxperf.watch.observe.windows import ExecutedProgram, canonical_name
 from jaxperf.watch.source import statements
 
 
@@ -60,7 +59,6 @@ def note_copied_arguments(
 
 
 def _elsewhere(c: Compiled, facts: Facts) -> dict[str, int]:
-    """Return the bytes of the arguments that are not on the program's devices, by name."""
     arrays = {where: shape_of(c.signature.get(where, "")) for where in c.placements}
     return {
         where: array.bytes
@@ -90,8 +88,6 @@ class Loop(NamedTuple):
 
 
 class _Kind(NamedTuple):
-    """What equal operations have in common."""
-
     opcode: str  # one JAX operation may be many: erf_inv is 36, of which 9 in a chain are additions
     op_name: str
     origin: tuple[Frame, ...]
@@ -265,12 +261,10 @@ class Facts:
 
     @property
     def program(self) -> str:
-        """Return the program's name in the profiler's windows."""
         return canonical_name(self.name)
 
     @functools.cached_property
     def instructions(self) -> list[Instruction]:
-        """Return all instructions, including those inside fusions and loops; none if `text` is empty."""
         return list(self.module.instructions)
 
     @property
@@ -290,17 +284,14 @@ class Facts:
 
     @property
     def layout(self) -> tuple[tuple[Shape, ...], tuple[Shape, ...]]:
-        """Return the arguments and the results of the program; empty if the text lacks them."""
         return self.module.layout
 
     @property
     def argument_bytes(self) -> int:
-        """Return the bytes of all arguments."""
         return sum(shape.bytes for shape in self.layout[0])
 
     @functools.cached_property
     def places(self) -> frozenset[Place]:
-        """Return all lines that instructions come from."""
         return frozenset(
             Place(*f) for frames in {*map(self.module.frames, self.instructions)} for f in frames
         )
@@ -310,7 +301,6 @@ class Facts:
         return own_line(self.module.frames(instruction))
 
     def around(self, instruction: Instruction) -> list[Place]:
-        """Return all lines that an instruction comes from, the innermost first."""
         return [Place(*frame) for frame in self.module.frames(instruction)]
 
     def callbacks(self) -> Iterator[tuple[str, Place]]:
@@ -320,7 +310,6 @@ class Facts:
                 yield i.name, self.at(i)
 
     def constants(self) -> Iterator[Shape]:
-        """Yield the shape of each array that is a constant of the program."""
         for i in self.instructions:
             if i.opcode == "constant" and i.shapes:
                 yield i.shapes[0]
@@ -368,15 +357,20 @@ def independent_instructions(instructions: Sequence[Instruction], entry: frozens
 
 
 class Programs:
-    """The compiled programs seen so far; `look` adds the new ones."""
+    """The compiled programs seen so far; `look` adds the new ones, and `close` writes them into the log.
 
-    def __init__(self) -> None:
-        self.watching = False
-        self.facts: list[Facts] = []
-        self.trouble = ""
-        self.too_long: list[str] = []
+    Args:
+      log: the log of the watch.
+      texts: how many texts are kept per program name, before the watch and again during it.
+    """
+
+    def __init__(self, log: Log, texts: int = PER_NAME) -> None:
+        self.log, self.watching = log, False
+        self._numbers: Counter[tuple[str, bool]] = Counter()
+        self._texts = texts
+        self._seen: list[tuple[Facts, Any]] = []  # the second is the program, whose text takes long to print
         self._known: set[Any] = set()
-        self._texts: Counter[tuple[str, bool]] = Counter()
+        self._trouble = ""
 
     def look(self) -> None:
         """Add every live program that is not known yet."""
@@ -387,7 +381,24 @@ class Programs:
                 for executable in client.live_executables():
                     self._note(executable)
         except Exception as e:  # such as a method that this JAX version lacks
-            self.trouble = f"{type(e).__name__}: {e}".splitlines()[0]
+            self._trouble = f"{type(e).__name__}: {e}".splitlines()[0]
+
+    def close(self) -> None:
+        """Print the programs' texts, and say what is missing."""
+        too_long: dict[str, None] = {}
+        for facts, module in self._seen:
+            text = module.to_string() if module is not None else ""
+            if len(text) > LONGEST:
+                too_long[facts.name] = None
+                text = ""
+            self.log.programs.append(replace(facts, text=text))
+        self._seen.clear()
+        if self._trouble:
+            self.log.remarks.append(f"no FLOPs and bytes: {self._trouble}")
+        self.log.remarks += [
+            f"the text of {name} is too long to be read, so findings about its instructions lack it"
+            for name in too_long
+        ]
 
     def _note(self, executable: Any) -> None:
         key = executable.fingerprint or id(executable)
@@ -397,25 +408,19 @@ class Programs:
         module = executable.hlo_modules()[0]
         cost = executable.cost_analysis() or {}
         cost = cost[0] if isinstance(cost, list) else cost
-        text = ""
-        if self._texts[module.name, self.watching] < PER_NAME:
-            self._texts[module.name, self.watching] += 1
-            text = module.to_string()
-            if len(text) > LONGEST:
-                self.too_long.append(module.name.removeprefix("jit_"))
-        self.facts.append(
-            Facts(
-                module.name.removeprefix("jit_"),
-                executable.local_devices()[0].platform,
-                max(0.0, float(cost.get("flops", 0.0))),
-                max(0.0, float(cost.get("bytes accessed", 0.0))),
-                _peak_bytes(executable),
-                tuple(d.id for d in executable.local_devices()),
-                text if len(text) <= LONGEST else "",
-                old=not self.watching,
-                temporary_bytes=int(executable.get_compiled_memory_stats().temp_size_in_bytes),
-            )
+        facts = Facts(
+            module.name.removeprefix("jit_"),
+            executable.local_devices()[0].platform,
+            max(0.0, float(cost.get("flops", 0.0))),
+            max(0.0, float(cost.get("bytes accessed", 0.0))),
+            _peak_bytes(executable),
+            tuple(d.id for d in executable.local_devices()),
+            old=not self.watching,
+            temporary_bytes=int(executable.get_compiled_memory_stats().temp_size_in_bytes),
         )
+        self._numbers[facts.name, facts.old] += 1
+        kept = self._numbers[facts.name, facts.old] <= self._texts
+        self._seen.append((facts, module if kept else None))
 
 
 def _peak_bytes(executable: Any) -> int:

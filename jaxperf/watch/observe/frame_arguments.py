@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import enum
 import inspect
 import itertools
 import re
@@ -16,6 +17,7 @@ from types import FrameType, FunctionType, MethodType
 from typing import Any, NamedTuple
 
 from jaxperf.watch.observe import source_location
+from jaxperf.watch.observe.source_location import stored_attributes
 
 MISS = "TRACING CACHE MISS"
 _NEW = re.compile(r"never seen function:\s+(?P<name>.+?) id=\d+(?: defined at (?P<at>.+))?")
@@ -46,7 +48,6 @@ class Change:
 
 
 def _around_difference(before: str, now: str) -> tuple[str, str]:
-    """Return two values, shortened around the first character at which they differ."""
     pairs = enumerate(zip(before, now))
     common = next((i for i, (then, later) in pairs if then != later), min(len(before), len(now)))
     start = max(0, common - _SHOWN // 3) if max(len(before), len(now)) > _SHOWN else 0
@@ -70,7 +71,6 @@ def differing_part(before: str, now: str) -> Part | None:
 
 
 def shorten_value(value: str, start: int = 0) -> str:
-    """Return at most `_SHOWN` characters of a value, from `start` on."""
     end = start + _SHOWN
     return "..." * (start > 0) + value[start:end] + "..." * (end < len(value))
 
@@ -142,13 +142,11 @@ def _aval(text: str) -> tuple[str, str, str]:
 
 
 def shape_of(text: str) -> tuple[int, ...]:
-    """Return the shape in "f32[3,4]"; empty if it holds no numbers."""
     numbers = _aval(text)[1].split(",")
     return tuple(int(n) for n in numbers) if all(n.isdigit() for n in numbers) else ()
 
 
 def argument_changes(old: Mapping[str, str], new: Mapping[str, str]) -> tuple[Change, ...]:
-    """Return the differences between the arguments of two calls."""
     pairs = [(name, old.get(name, "nothing"), new[name]) for name in new]
     return tuple(_difference(name, before, now) for name, before, now in pairs if before != now)
 
@@ -159,6 +157,8 @@ def _difference(what: str, before: str, now: str) -> Change:
 
 
 LONG, SHOWN = 64, 8  # numbers in a list that are all looked at, and those of a longer list
+LONGEST = 1000  # elements of any kind, above which a list is shortened, too
+_PLAIN = (int, float, bool, complex, str, list, tuple)
 
 
 def call_arguments(frame: FrameType | None) -> dict[str, Any]:
@@ -186,9 +186,13 @@ def _shortened(value: Any) -> Any:
     """Return a value in which a long list of numbers, or of lists, has its first elements only."""
     if type(value) not in (list, tuple):
         return value
-    if len(value) > LONG and type(value[0]) in (int, float, bool, list, tuple):
+    numbers = len(value) > LONG and (type(value[0]) in _PLAIN or type(value[0]).__module__ == "numpy")
+    if numbers or len(value) > LONGEST:
         value = value[:SHOWN]
     return [_shortened(each) for each in value] if type(value) is list else tuple(map(_shortened, value))
+
+
+_PRINTED: tuple[Any, ...] = (bool, int, float, complex, str, slice, type(None))
 
 
 def is_array(value: Any) -> bool:
@@ -205,10 +209,17 @@ def describe_value(value: Any, *, fields: bool = True) -> str:
     """
     if is_array(value):
         return f"{value.dtype}[{','.join(map(str, value.shape))}]"
-    if isinstance(value, bool | int | float | str | slice):
-        return repr(value)[:60]
-    name = type(value).__name__
-    if type(value).__eq__ is object.__eq__:
+    kind = type(value)
+    name = kind.__name__
+    if issubclass(kind, enum.Enum):
+        return f"{name}.{stored_attributes(value).get('_name_', '')}"
+    for printed in _PRINTED:
+        if issubclass(kind, printed):  # by the methods of Python's own class, not of the program's
+            part = str.__getitem__(value, slice(_SHOWN)) if printed is str else value
+            return str(printed.__repr__(part))[:_SHOWN]
+    if kind is FunctionType:
+        return f"<function {value.__name__} line {value.__code__.co_firstlineno} at {id(value):#x}>"
+    if kind.__eq__ is object.__eq__:
         return f"<{name} object at {id(value):#x}>"
     if fields and dataclasses.is_dataclass(value):  # such as a Linen module
         stored = stored_attributes(value)
@@ -234,7 +245,9 @@ def array_placements(arguments: Mapping[str, Any]) -> dict[str, Placement]:
     """Return the placement of each concrete JAX array among a call's arguments, by name."""
     placements = {}
     for name, value in arguments.items():
-        with contextlib.suppress(Exception):  # NumPy arrays have no such attributes, and tracers raise
+        if source_location.module_of(type(value)) not in ("jax", "jaxlib"):
+            continue
+        with contextlib.suppress(Exception):  # tracers raise
             sharding = value.sharding
             devices = tuple(sorted(d.id for d in sharding.device_set))
             split = str(getattr(sharding, "spec", "")) if len(devices) > 1 else ""
@@ -289,14 +302,6 @@ def referenced_arrays(function: Any) -> dict[str, str]:
         attributes = stored_attributes(value)
         referenced |= {f"{name}.{n}": attributes[n] for n in code.co_names if n in attributes}
     return {name: describe_value(value) for name, value in referenced.items() if _is_array(value)}
-
-
-def stored_attributes(value: Any) -> dict[str, Any]:
-    """Return an object's own dictionary, without running code of its class; empty if it has none."""
-    try:
-        return object.__getattribute__(value, "__dict__")  # type: ignore[no-any-return]
-    except AttributeError:
-        return {}
 
 
 def _is_array(value: Any) -> bool:

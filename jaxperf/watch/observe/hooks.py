@@ -1,7 +1,5 @@
 """Hooks into other modules: their log records, their functions, and their import.
 
-An error in a hook never reaches the program; it is kept for the report.
-
 `is_running` tells whether JAX has started its backend, without starting it: a program may choose its
 platform, or call `jax.distributed.initialize`, only before the backend starts.
 """
@@ -13,12 +11,14 @@ import importlib.abc
 import importlib.util
 import logging
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterator
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import Any
 
 from jaxperf import jax_internals
+from jaxperf.watch.guard import Losses
+
+__all__ = ["Losses", "Replacements", "filtered_logs", "is_running", "named_as", "when_imported"]
 
 
 def is_running(*, otherwise: bool = False) -> bool:
@@ -28,48 +28,6 @@ def is_running(*, otherwise: bool = False) -> bool:
     """
     backends_are_initialized = jax_internals.loaded(jax_internals.BACKEND_STARTED)
     return bool(backends_are_initialized()) if backends_are_initialized else otherwise
-
-
-_T = TypeVar("_T")
-
-
-class Losses:
-    """Counts errors inside the watch by what they cost: rows of the report, never the program."""
-
-    def __init__(self) -> None:
-        self._lost: Counter[str] = Counter()
-
-    @contextlib.contextmanager
-    def guard(self, what: str) -> Iterator[None]:
-        """Catch any error inside and record it as the loss of `what`."""
-        try:
-            yield
-        except Exception as e:
-            self.note(what, e)
-
-    def ask(self, what: str, read: Callable[[], _T], otherwise: _T) -> _T:
-        """Return what `read` returns; after an error, `otherwise`, and record the loss of `what`."""
-        with self.guard(what):
-            return read()
-        return otherwise
-
-    def guarded(self, what: str, function: Callable[..., object]) -> Callable[..., None]:
-        """Return a function that calls another one, and records its errors as the loss of `what`."""
-
-        def call(*args: Any, **kwargs: Any) -> None:
-            with self.guard(what):
-                function(*args, **kwargs)
-
-        return call
-
-    def note(self, what: str, error: Exception) -> None:
-        """Record the loss of `what`."""
-        self._lost[f"{what} ({type(error).__name__}: {error})".splitlines()[0]] += 1
-
-    @property
-    def remarks(self) -> list[str]:
-        """Return one line for each kind of loss."""
-        return [f"lost {what}, {times} times; please report it" for what, times in self._lost.items()]
 
 
 @contextlib.contextmanager
@@ -92,7 +50,7 @@ class Replacements:
 
     def __init__(self) -> None:
         self.missing: list[str] = []
-        self._undo = contextlib.ExitStack()
+        self.replaced: list[tuple[Any, str, Any]] = []  # owner, name, and the original function
 
     def replace(self, owner: Any, name: str, new: Callable[[Any], Any]) -> None:
         """Replace a function of a module or a class by `new(function)`, unless it is no function there."""
@@ -108,7 +66,7 @@ class Replacements:
         except (AttributeError, TypeError):
             self.missing.append(f"{owner.__name__}.{name}")
         else:
-            self._undo.callback(setattr, owner, name, old)
+            self.replaced.append((owner, name, old))
 
     def call_before(self, owner: Any, name: str, act: Callable[[], None]) -> None:
         """Call `act`, which raises nothing, before each call of a function."""
@@ -123,8 +81,8 @@ class Replacements:
         self.replace(owner, name, calling)
 
     def close(self) -> None:
-        """Restore the original functions."""
-        self._undo.close()
+        while self.replaced:
+            setattr(*self.replaced.pop())
 
 
 def named_as(old: Any, new: Any) -> Any:
@@ -169,7 +127,6 @@ def when_imported(name: str, then: Callable[[ModuleType], None]) -> Iterator[Non
     try:
         yield
     finally:
-        with contextlib.suppress(
-            ValueError, AttributeError
-        ):  # the finder is gone, or Python is shutting down
+        # the finder is gone, or Python is shutting down
+        with contextlib.suppress(ValueError, AttributeError):
             sys.meta_path.remove(finder)

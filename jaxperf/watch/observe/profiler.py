@@ -29,7 +29,9 @@ from typing import Any
 
 from jaxperf import jax_internals
 from jaxperf.errors import JaxperfError
-from jaxperf.watch.observe.windows import MARK, DeviceActivity, read_window
+from jaxperf.watch.log import Log
+from jaxperf.watch.observe.hooks import Replacements
+from jaxperf.watch.observe.windows import MARK, read_window
 
 _functions: deque[Callable[[], object]] = deque()
 
@@ -89,13 +91,15 @@ class Profiler:
     """Opens and closes windows: call `look` every few milliseconds from one thread.
 
     Args:
+      log: the log of the watch; the cost that it gets is processor time, or the main thread's time on a GPU.
+      replacements: of functions of JAX.
       compiling: returns whether something is being compiled now.
     """
 
-    def __init__(self, compiling: Callable[[], bool]) -> None:
+    def __init__(self, log: Log, replacements: Replacements, compiling: Callable[[], bool]) -> None:
+        self.log, self._replacements = log, replacements
         self.files: list[tuple[Path, float, float]] = []
         self.trouble = ""
-        self.cost_s = 0.0  # processor time; where the main thread works, its time
         self.windows_s: list[float] = []  # to open and close each window
         self._compiling = compiling
         self._folder = Path()
@@ -105,33 +109,34 @@ class Profiler:
         self._ended = self._asked = False  # asked: the main thread has yet to open or close a window
         self._lock = threading.RLock()  # `end` runs in the program's thread
 
-    def look(self, thread_id: int) -> bool:
-        """Open or close a window if it is time to; return whether one is open.
+    def open(self, jax: Any) -> None:
+        """Leave the profiler to the program as soon as it starts one itself."""
+        for name in ("start_trace", "trace"):
+            end = self.log.losses.guarded("a window of the profiler", self.end)
+            self._replacements.call_before(jax.profiler, name, end)
 
-        Args:
-          thread_id: the thread that runs the program.
-        """
+    def look(self) -> bool:
+        """Open or close a window if it is time to; return whether one is open."""
         with self._lock:
             if self._asked:
                 return self._session is not None
             now = time.perf_counter()
             if self._session is None:
                 if not self._compiling() and not self._ended and now >= self._next:
-                    self._do(self._open, thread_id)
+                    self._do(self._open_window)
             elif self._compiling() or now - self._opened >= self._length_s:
-                self._do(self._close, thread_id)
+                self._do(self._close_window)
             return self._session is not None
 
     def end(self) -> None:
-        """Close the open window, and open no more."""
         self._ended = True
         with self._lock:
-            self._close()
+            self._close_window()
 
-    def _do(self, work: Callable[[], None], thread_id: int) -> None:
+    def _do(self, work: Callable[[], None]) -> None:
         if not _cuda_devices():
             work()
-        elif thread_id == threading.main_thread().ident:
+        elif self.log.thread_id == threading.main_thread().ident:
             self._asked = call_in_main_thread(functools.partial(self._do_now, work))
         else:
             self.trouble, self._ended = "on a GPU they need a program that runs in the main thread", True
@@ -144,7 +149,7 @@ class Profiler:
             except Exception as e:  # the program goes on
                 self.trouble = str(e).partition("\n")[0]
 
-    def _open(self) -> None:
+    def _open_window(self) -> None:
         if self._ended or self._compiling():  # it has changed since `look` asked the main thread
             return
         import jax
@@ -164,9 +169,9 @@ class Profiler:
         self._first = self._first or self._opened
         with jax.profiler.TraceAnnotation(MARK):  # relates the profiler's clock to `time.perf_counter`
             self._tied = time.perf_counter()
-        self.cost_s += self._opening_s if _cuda_devices() else time.thread_time() - worked
+        self.log.overhead_s["profiler"] += self._opening_s if _cuda_devices() else time.thread_time() - worked
 
-    def _close(self) -> None:
+    def _close_window(self) -> None:
         if self._session is None:
             return
         wait_for_cuda_devices(_cuda_devices())
@@ -181,7 +186,7 @@ class Profiler:
         except Exception as e:  # such as another profiler session, or a full disk
             self.trouble = str(e).partition("\n")[0]
         now = time.perf_counter()
-        self.cost_s += now - ended if _cuda_devices() else time.thread_time() - worked
+        self.log.overhead_s["profiler"] += now - ended if _cuda_devices() else time.thread_time() - worked
         cost_s = self._opening_s + now - ended
         self.windows_s.append(cost_s)
         self._length_s = LONG_S if cost_s < SHORT_S else SHORT_S
@@ -189,18 +194,23 @@ class Profiler:
         pause_s = (cost_s + SLOWDOWN * (ended - self._opened)) / share
         self._next = now + max(pause_s, PAUSE * (now - self._first))
 
-    def read(self, activity: DeviceActivity) -> None:
-        """Add to `activity` what the windows saw, and delete their files.
-
-        Of too many bytes, some are left unread.
-        """
-        every = -(-sum(file.stat().st_size for file, _, _ in self.files) // READ_BYTES)
+    def close(self) -> None:
+        """Close the open window, write what all windows saw into the log, and delete their files."""
+        with self.log.losses.guard("a window of the profiler"):
+            self.end()
+        if self.trouble:
+            self.log.remarks.append(f"windows of the profiler are missing: {self.trouble}")
         try:
-            for file, tied, ended in self.files[:: every or 1]:
-                read_window(file, tied, ended, activity)
+            self.read()
         finally:
             if self.files:
                 shutil.rmtree(self._folder, ignore_errors=True)
+
+    def read(self) -> None:
+        """Read the windows; of too many bytes, some are left unread."""
+        every = -(-sum(file.stat().st_size for file, _, _ in self.files) // READ_BYTES)
+        for file, tied, ended in self.files[:: every or 1]:
+            read_window(file, tied, ended, self.log.activity)
 
 
 def _cuda_devices() -> list[int]:

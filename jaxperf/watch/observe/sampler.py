@@ -1,4 +1,4 @@
-"""A thread that samples the program's line and its memory every few milliseconds.
+"""A thread that samples the program's line every few milliseconds, and reads its memory less often.
 
 Sampling costs the same whatever the program does, while a hook would slow down every call. A sample
 represents the time since the one before. While C code holds the GIL, the thread cannot sample. Its next
@@ -13,8 +13,6 @@ attributed to the call. `_SWITCH_S` prevents that, and does not slow down the pr
 A call into JAX that sleeps waits for a device. A thread that only waits for a core does not sleep: it is
 ready to run. The scheduler adds that wait to its statistics only when the wait is over, so the thread's state
 is read, too.
-
-`list_live_arrays` lists the live arrays, their memory, and the lines that made them.
 """
 
 from __future__ import annotations
@@ -34,15 +32,29 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import CodeType, FrameType, FunctionType, MethodType
-from typing import Any, NamedTuple
+from typing import Any
 
-import psutil
-
-from jaxperf.watch.grouping import group_by
-from jaxperf.watch.observe import hooks, source_location
-from jaxperf.watch.observe.hooks import Losses
+from jaxperf.watch.log import (
+    BETWEEN,
+    CALLBACK,
+    DATA,
+    DISPATCH,
+    EAGER,
+    IMPORT,
+    NUMPY,
+    PYTHON,
+    WRITE,
+    Log,
+    StackSample,
+)
+from jaxperf.watch.observe import source_location
 from jaxperf.watch.observe.source_location import NOWHERE, Place, jitted_program, module_of
 from jaxperf.watch.source.call_sites import CallSites
+
+__all__ = [
+    "BETWEEN", "CALLBACK", "DATA", "DISPATCH", "EAGER", "IMPORT", "NUMPY", "PYTHON", "WRITE", "Sampler",
+    "Sleep", "StackSample", "undisturbed",
+]  # fmt: skip
 
 THREADS = Path("/proc/self/task")
 AWAKE = 0.1  # a thread that ran or was ready for a smaller share of the time between two calls has slept
@@ -73,7 +85,6 @@ class Sleep:
         return now - self._awake
 
     def close(self) -> None:
-        """Close the files."""
         while self._files:
             os.close(self._files.pop())
 
@@ -87,64 +98,10 @@ class Sleep:
         return os.pread(self._files[1], 200, 0).rpartition(b")")[2].split()[0]
 
 
-_LISTED, _LOOKED_UP = 5, 20  # types of arrays, and arrays of each type whose line is looked up
-
-
-class LiveArrays(NamedTuple):
-    """The live arrays of one type, and the line that made most of them; NOWHERE if unknown."""
-
-    kind: str
-    number: int
-    nbytes: int
-    at: Place
-
-
-def bytes_in_use(jax: Any) -> int:
-    """Return the bytes allocated on this process's devices; 0 on platforms that do not count them."""
-    return sum((d.memory_stats() or {}).get("bytes_in_use", 0) for d in jax.local_devices())
-
-
-def list_live_arrays(jax: Any) -> list[LiveArrays]:
-    """Return the live arrays by type, the type with the most bytes first."""
-    try:
-        by_type = group_by(jax.live_arrays(), lambda a: (a.dtype, a.shape))
-        most = sorted(by_type.values(), key=lambda arrays: -_bytes_of(arrays))[:_LISTED]
-        return [
-            LiveArrays(_type_of(arrays[0]), len(arrays), _bytes_of(arrays), _made_at(arrays[:_LOOKED_UP]))
-            for arrays in most
-        ]
-    except Exception:  # the program may delete arrays, or start its backend, meanwhile
-        return []
-
-
-def _type_of(array: Any) -> str:
-    return f"{array.dtype}[{','.join(map(str, array.shape))}]"
-
-
-def _bytes_of(arrays: list[Any]) -> int:
-    """Return the bytes of arrays that have the same type."""
-    return len(arrays) * int(arrays[0].nbytes)
-
-
-def _made_at(arrays: list[Any]) -> Place:
-    """Return the reader's line that made most of some arrays; this takes 10 us per array."""
-    lines: Counter[Place] = Counter()
-    for array in arrays:
-        frames = getattr(getattr(array, "traceback", None), "frames", ())
-        reader = (f for f in frames if not source_location.library_of(f.file_name))
-        lines.update(Place(f.file_name, f.line_num, f.function_name) for f in itertools.islice(reader, 1))
-    return max(lines, key=lambda at: lines[at], default=NOWHERE)
-
-
 CLOSE_S = 0.005  # between samples, in a window of the profiler
 WIDE_S = 0.05  # between samples outside of windows, at most
 WIDER = 0.02  # interval over the time since the first sample, until it reaches `WIDE_S`
 SPARSE = 2  # factor on that interval without the profiler; a sample costs an eager program 0.3 to 0.5 ms
-DATA, EAGER, DISPATCH, NUMPY, PYTHON = "data", "eager", "dispatch", "numpy", "python"
-CALLBACK = "callback"  # the reader's function, called by JAX
-WRITE = "write"  # a checkpoint, most likely
-BETWEEN = "between"  # Python in a loop of steps; set by `report.attribution`
-IMPORT = "import"
 _LOADERS = {"tensorflow", "tensorflow_datasets", "torch", "grain", "datasets", "PIL", "cv2", "h5py"}
 _EAGER = {"jax", "flax", "optax", "equinox", "haiku"}  # unless a jitted function is called
 _WRITERS = {
@@ -155,74 +112,36 @@ _COLLECTED = "_xla_gc_callback"  # JAX's callback on garbage collection
 _SWITCH_S = 0.001  # after which a waiting thread requests the GIL
 _LONG_S = 0.1  # the same during a sample, which takes 0.1 ms
 _TURN_S = 0.0003  # well below `_SWITCH_S`
-_MEMORY_CLOSE_S, _MEMORY_WIDE_S = 0.05, 0.25  # between readings of memory; one costs as much as a sample
-_MEMORY_WIDER = 0.05  # this interval over the time since the first sample
 ASLEEP_S = 0.02  # a call of a jitted function or an operation takes less, unless the queue is full
+_SHORT = 60  # elements of a tuple, or characters of a text, that may be a static argument
 LOOKS_AT_VALUES = 20  # samples of a function in which its parameters' values are looked at
-_PEAK_STEP = 1.05  # growth of memory after which live arrays are listed again
-_LISTING_PAUSE = 100.0  # times the seconds of the last listing, before the next one
-
-
-class StackSample(NamedTuple):
-    """What the reader's line `at` was doing from `start` to `end`."""
-
-    kind: str
-    at: Place
-    start: float
-    end: float
-    inside: Place = NOWHERE  # the line that makes the next item for the `for` at `at`
-    callers: tuple[Place, ...] = ()  # the reader's lines on the stack above `at`, the innermost first
-    blocked: bool = False  # whether a call waits because a device's queue is full
-    written: int = 0  # bytes that the process wrote to files and pipes meanwhile
 
 
 class Sampler:
-    """Samples the thread that opened it, until it is closed.
+    """Samples the watched thread, until it is closed.
 
     Attributes:
-      samples: all samples.
       call_sites: the lines that call jitted functions.
-      called_back: the reader's lines in callbacks of JAX that ran in other threads.
-      parameters: for each of the reader's functions (file, name), the values that its parameters had which no
-        array can replace: numbers used as sizes, texts, functions.
-      peaks: peak bytes of resident memory, and of devices on platforms that count them.
-      live_arrays: the live arrays near the peak, the type with the most bytes first.
       on_look: called after each sample, in the sampler's thread; returns whether to sample often.
-      started: whether JAX's backend runs, so that listing arrays does not start it.
+      on_sample: called for each sample with the watched thread's innermost frame, and the sample's times.
       sparse: sample half as often at first, because `on_look` always returns False.
-      spent_s: processor time of the sampler's own work.
     """
 
-    def __init__(
-        self,
-        losses: Losses,
-        *,
-        on_look: Callable[[], bool] = lambda: True,
-        started: Callable[[], bool] = hooks.is_running,
-        sparse: bool = False,
-    ) -> None:
-        self.losses, self.started, self._slower = losses, started, SPARSE if sparse else 1
-        self.samples: list[StackSample] = []
+    def __init__(self, log: Log, on_look: Callable[[], bool] = lambda: True, *, sparse: bool = False) -> None:
+        self.log, self.on_look = log, on_look
+        self.on_sample: Callable[[FrameType | None, float, float], None] | None = None
+        self._slower = SPARSE if sparse else 1
         self.call_sites = CallSites()
-        self.called_back: list[StackSample] = []
-        self.parameters: dict[tuple[str, str], dict[str, set[str]]] = {}
         self._seen: Counter[CodeType] = Counter()
         self._written = 0
-        self.peaks: Counter[str] = Counter()
-        self.live_arrays: list[LiveArrays] = []
-        self.on_look, self.spent_s = on_look, 0.0
         self._known: set[tuple[Place, Place, tuple[Place, ...]]] = set()
         self._codes: dict[int, CodeType] = {}
-        self._list_after = 0.0
-        self._listed_at = 0.0
         self._stop, self._stopped = threading.Event(), threading.Event()
-        self._process = psutil.Process()
 
     def open(self) -> None:
-        """Start sampling the calling thread."""
-        self.thread_id, self._last = threading.get_ident(), time.perf_counter()
-        self._first = self._last
-        self._opener, self._sleep = self.thread_id, Sleep()
+        """Start sampling the watched thread, which is the one that calls this."""
+        self._opener, self._last = threading.get_ident(), time.perf_counter()
+        self._first, self._sleep = self._last, Sleep()
         self._before = sys.getswitchinterval()
         sys.setswitchinterval(min(_SWITCH_S, self._before))
         self._switch_interval_s = sys.getswitchinterval()
@@ -230,16 +149,14 @@ class Sampler:
         _thread.start_new_thread(self._run, ())  # hidden from `threading.enumerate`: a program may join those
 
     def close(self) -> None:
-        """Stop sampling."""
-        self._stop.set()
-        if os.getpid() == self._pid:  # a forked child has no such thread
+        if os.getpid() == self._pid:  # a forked child has no such thread, and its locks may stay taken
+            self._stop.set()
             self._stopped.wait()
         with contextlib.suppress(OSError):
             self._sleep.close()
         if sys.getswitchinterval() == self._switch_interval_s:  # the program has not changed it
             sys.setswitchinterval(self._before)
-        if os.getpid() == self._pid:
-            self._weigh()
+        self.log.call_sites = sorted(self.call_sites.sites)
 
     def _run(self) -> None:
         try:
@@ -248,26 +165,22 @@ class Sampler:
             self._stopped.set()
 
     def _sample_until_stopped(self) -> None:
-        interval_s, weighed = self._slower * CLOSE_S, 0.0
+        interval_s = self._slower * CLOSE_S
         while not self._stop.wait(interval_s):
             began = time.thread_time()
-            with self.losses.guard("a sample"):
+            with self.log.losses.guard("a sample"):
                 self._look()
-                wider_s = _MEMORY_WIDER * (self._last - self._first)
-                if self._last - weighed >= min(_MEMORY_WIDE_S, max(_MEMORY_CLOSE_S, wider_s)):
-                    weighed = self._last
-                    self._weigh()
-            self.spent_s += time.thread_time() - began
+            self.log.overhead_s["samples"] += time.thread_time() - began
             interval_s = min(WIDE_S, self._slower * max(CLOSE_S, WIDER * (self._last - self._first)))
-            with self.losses.guard("a window of the profiler"):
+            with self.log.losses.guard("a look at the program"):
                 if self.on_look():
                     interval_s = CLOSE_S
 
     def _look(self) -> None:
         now = time.perf_counter()
-        with _undisturbed():
+        with undisturbed():
             frames = sys._current_frames()
-            frame = frames.get(self.thread_id)
+            frame = frames.get(self.log.thread_id)
             unread = self._unread(frame)
             if not unread:
                 self._sample(frame, now)
@@ -275,34 +188,37 @@ class Sampler:
             del frame, frames
         if unread:
             self._read(unread)
-            with _undisturbed():
-                self._sample(sys._current_frames().get(self.thread_id), now)
+            with undisturbed():
+                self._sample(sys._current_frames().get(self.log.thread_id), now)
         self._last = now
 
     def _sample(self, frame: FrameType | None, now: float) -> None:
         sample = _sample_of(frame, self._last, now)
+        if self.on_sample:
+            with self.log.losses.guard("stacks of the program"):
+                self.on_sample(frame, self._last, now)
         before, self._written = self._written, _bytes_written()
         if before and self._written > before:
             sample = sample._replace(written=self._written - before)
         if sample.kind in (EAGER, DISPATCH):
             self._note_parameters(frame)
-        asleep = self._sleep.until(now) >= ASLEEP_S and self.thread_id == self._opener
-        self.samples.append(sample._replace(blocked=asleep and sample.kind in (DISPATCH, EAGER)))
+        asleep = self._sleep.until(now) >= ASLEEP_S and self.log.thread_id == self._opener
+        self.log.samples.append(sample._replace(blocked=asleep and sample.kind in (DISPATCH, EAGER)))
         where = sample.at, sample.inside, sample.callers
         if where not in self._known and "jax" in sys.modules:
             self._known.add(where)
-            with self.losses.guard("lines that call jitted functions"):
+            with self.log.losses.guard("lines that call jitted functions"):
                 self.call_sites.look(frame)
 
     def _sample_callbacks(self, frames: dict[int, FrameType], now: float) -> None:
         """Record the reader's line in each thread in which JAX calls Python back."""
         for ident, frame in frames.items():
-            if ident == self.thread_id:
+            if ident == self.log.thread_id:
                 continue
             *_, first = source_location.frames_outwards(frame)
             if source_location.library_of(first.f_code.co_filename) == "jax":
                 at = source_location.reader_place(frame)
-                self.called_back.append(StackSample(CALLBACK, at, self._last, now))
+                self.log.called_back.append(StackSample(CALLBACK, at, self._last, now))
 
     def _note_parameters(self, frame: FrameType | None) -> None:
         for f in source_location.frames_outwards(frame):
@@ -312,13 +228,12 @@ class Sampler:
             )
             if function and self._seen[code] < LOOKS_AT_VALUES:
                 self._seen[code] += 1
-                known = self.parameters.setdefault((code.co_filename, code.co_name), {})
+                known = self.log.parameters.setdefault((code.co_filename, code.co_name), {})
                 for name in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]:
                     if described := _static_value(source_location.variable_value(f, name)):
                         known.setdefault(name, set()).add(described)
 
     def _unread(self, frame: FrameType | None) -> list[CodeType]:
-        """Return the functions on the stack whose bytecode and file have not been read yet."""
         codes = (f.f_code for f in source_location.frames_outwards(frame))
         return [code for code in codes if id(code) not in self._codes]
 
@@ -332,24 +247,9 @@ class Sampler:
         if time.perf_counter() - began > _TURN_S:  # a waiting thread would request the GIL during the sample
             time.sleep(_TURN_S)
 
-    def _weigh(self) -> None:
-        used = {"resident": self._process.memory_info().rss}
-        jax = sys.modules.get("jax")
-        lists = hasattr(jax, "live_arrays") and self.started()
-        if lists and (on_devices := bytes_in_use(jax)):
-            used["device"] = on_devices
-        self.peaks |= Counter(used)
-        last = [*used.values()][-1]  # device memory if it is known
-        began = time.perf_counter()
-        if lists and last > self._listed_at * _PEAK_STEP and began > self._list_after:
-            self._listed_at = last
-            self.live_arrays = list_live_arrays(jax)
-            ended = time.perf_counter()  # 100,000 small arrays take tens of milliseconds
-            self._list_after = ended + _LISTING_PAUSE * (ended - began)
-
 
 @contextlib.contextmanager
-def _undisturbed() -> Iterator[None]:
+def undisturbed() -> Iterator[None]:
     """Keep other threads from taking the GIL, so that no frame ends while it is inspected.
 
     A sample takes less than `_SWITCH_S`, but a busy host may interrupt it. So a thread that begins to wait
@@ -384,13 +284,18 @@ def _bytes_written() -> int:
 
 def _static_value(value: Any) -> str:
     """Return a value's description if a jitted function needs it as a static argument; "" if it does not."""
-    if isinstance(value, bool | int | str):
-        return repr(value)[:60]
-    if isinstance(value, tuple) and value and all(isinstance(v, int) for v in value):
-        return repr(value)[:60]
-    if isinstance(value, tuple) and any(isinstance(v, FunctionType) for v in value):  # optax.adam(0.1)
-        return type(value).__name__
-    return "function" if isinstance(value, FunctionType | MethodType) else ""
+    kind = type(value)
+    if kind in (bool, int, str):
+        return repr(value[:_SHORT] if kind is str else value)[:_SHORT]
+    if issubclass(kind, tuple) and 0 < len(value) < _SHORT:
+        kinds = set(map(type, value))
+        if kinds == {int}:
+            return repr(tuple(value))[:_SHORT]
+        if FunctionType in kinds:  # optax.adam(0.1)
+            return kind.__name__
+    if any(c.__module__.startswith("flax.linen") for c in kind.__mro__):
+        return "module"
+    return "function" if kind in (FunctionType, MethodType) else ""
 
 
 def _sample_of(frame: FrameType | None, start: float, end: float) -> StackSample:
@@ -432,7 +337,6 @@ def _kind(frame: FrameType | None, reader: FrameType, library: FrameType | None)
 
 
 def _imports(frame: FrameType | None, reader: FrameType) -> bool:
-    """Return whether the reader's line, or what it calls, is importing a module."""
     inside = itertools.takewhile(lambda f: f is not reader, source_location.frames_outwards(frame))
     return any(f.f_code.co_filename.startswith("<frozen importlib") for f in inside)
 

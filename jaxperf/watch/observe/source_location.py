@@ -12,6 +12,7 @@ import contextlib
 import dis
 import functools
 import inspect
+import itertools
 import linecache
 import re
 import sys
@@ -45,11 +46,17 @@ class Place(NamedTuple):
 
 
 NOWHERE = Place("", 0)
+_INSTALLED = "site-packages"
 
 
 def shorten_path(file: str) -> str:
-    """Return a path relative to the working directory, or the last two parts of a path outside of it."""
+    """Return a path relative to the working directory, or the last two parts of a path outside of it.
+
+    A file of a library is named from the folder of installed code on.
+    """
     path = Path(file)
+    if _INSTALLED in path.parts:
+        return str(Path(*path.parts[path.parts.index(_INSTALLED) + 1 :]))
     try:
         return str(path.relative_to(Path.cwd()))
     except (ValueError, OSError):
@@ -96,7 +103,6 @@ def reader_and_library_frames(frame: FrameType | None) -> tuple[FrameType | None
 
 
 def place_of(frame: FrameType | None) -> Place:
-    """Return the current line of a frame."""
     if frame is None:
         return NOWHERE
     return Place(frame.f_code.co_filename, frame.f_lineno or 0, frame.f_code.co_name)
@@ -111,6 +117,13 @@ def caller_places(frame: FrameType | None) -> tuple[Place, ...]:
     """Return the reader's own lines on the stack above a frame, the innermost first."""
     around = frames_outwards(frame.f_back if frame else None)
     return tuple(place_of(f) for f in around if not library_of(f.f_code.co_filename))
+
+
+def outside_of_jax(frame: FrameType | None, most: int) -> tuple[Place, ...]:
+    """Return the innermost lines on a frame's stack that are not JAX's, those of libraries included."""
+    hidden = ("jax", "jaxlib", "jaxperf")
+    outer = (f for f in frames_outwards(frame) if library_of(f.f_code.co_filename) not in hidden)
+    return tuple(place_of(f) for f in itertools.islice(outer, most))
 
 
 def _once_per_function(compute: Callable[[CodeType], _T]) -> Callable[[CodeType], _T]:
@@ -143,7 +156,6 @@ def _instructions(code: CodeType) -> Iterator[tuple[range, dis.Instruction]]:
 
 
 def callee(frame: FrameType) -> Any:
-    """Return the object that the frame's current instruction calls; None if unknown."""
     return resolve_name(called_name(frame), functools.partial(variable_value, frame))[0]
 
 
@@ -227,7 +239,6 @@ def called_name(frame: FrameType) -> str:
 
 
 def called_names(code: CodeType) -> frozenset[tuple[str, int]]:
-    """Return the dotted names that a function calls, each with its line."""
     return frozenset(_calls_by_offset(code).values())
 
 
@@ -250,22 +261,44 @@ def _calls_by_offset(code: CodeType) -> dict[int, tuple[str, int]]:
 def jitted_program(called: Any, name: str = "") -> str:
     """Return the program's name of the reader's jitted or compiled function; "" for any other object.
 
-    Whatever jit, pmap, nnx.jit and eqx.filter_jit return has a method `lower`.
+    Whatever jit, pmap, nnx.jit and eqx.filter_jit return has a method `lower`, and a class of a library.
 
     Args:
       called: any object.
       name: the name in the reader's code, for an object without a name.
     """
-    name = name.rpartition(".")[2]
-    if issubclass(type(called), getattr(sys.modules.get("jax.stages"), "Compiled", ())):
+    name, kind = name.rpartition(".")[2], type(called)
+    if issubclass(kind, getattr(sys.modules.get("jax.stages"), "Compiled", ())):
         run = getattr(getattr(called, "_executable", None), "unsafe_call", None)  # no public way is cheap
         return str(getattr(run, "name", "")).removeprefix("jit(").removesuffix(")") or name
-    if not callable(called) or issubclass(type(called), type) or module_of(called) in ("jax", "jaxlib"):
+    if not callable(called) or issubclass(kind, type) or not is_a_librarys(kind):
         return ""
-    if inspect.getattr_static(called, "lower", None) is None:
+    if module_of(called) in ("jax", "jaxlib") or inspect.getattr_static(called, "lower", None) is None:
         return ""
     function_name = getattr(called, "__name__", "")
     return function_name if isinstance(function_name, str) and function_name else name or "a program"
+
+
+def code_of(function: Any) -> CodeType | None:
+    """Return the code of a function, or of the one that a library has wrapped; None for other objects."""
+    if not callable(function) or not is_a_librarys(type(function)):
+        return None
+    return getattr(inspect.unwrap(function), "__code__", None)
+
+
+def is_a_librarys(kind: type) -> bool:
+    """Return whether a class comes with Python or a library: code of the program must not run for a look."""
+    module = sys.modules.get(kind.__module__)
+    file = stored_attributes(module).get("__file__")
+    return bool(library_of(file)) if isinstance(file, str) else kind.__module__ != "__main__"
+
+
+def stored_attributes(value: Any) -> dict[str, Any]:
+    """Return an object's own dictionary, without running code of its class; empty if it has none."""
+    try:
+        return object.__getattribute__(value, "__dict__")  # type: ignore[no-any-return]
+    except AttributeError:
+        return {}
 
 
 def module_of(value: object) -> str:

@@ -16,12 +16,15 @@ import weakref
 from collections import defaultdict, deque
 from collections.abc import Callable
 from types import CodeType, FrameType
-from typing import Any, NamedTuple
+from typing import Any
 
+from jaxperf.watch.log import Log, Put
 from jaxperf.watch.observe import source_location
-from jaxperf.watch.observe.hooks import Losses, Replacements, named_as
+from jaxperf.watch.observe.hooks import Replacements, named_as
 from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.observe.waits import array_classes
+
+__all__ = ["LARGE", "LONG_LIST", "Put", "Puts"]
 
 LARGE = 1 << 20  # bytes
 LONG_LIST = 100  # numbers in a list
@@ -29,51 +32,29 @@ _ELEMENTS = 1000  # compared elements of a NumPy array
 _REMEMBERED = 4  # puts per line; a data set of so few batches should also stay on the device
 
 
-class Put(NamedTuple):
-    """A transfer to a device; `again` tells whether this line has put the same arrays there before.
-
-    For an array made from a list, `numbers` counts its numbers, which JAX converts one by one, and `nbytes`
-    is 0. `elsewhere` tells whether all arrays were JAX arrays on other devices or with another sharding.
-    """
-
-    at: Place
-    start: float
-    end: float
-    nbytes: int
-    again: bool
-    numbers: int = 0
-    elsewhere: bool = False
-
-
 class Puts:
-    """Records the large arrays that one thread puts on a device, in `puts`."""
+    """Records the large arrays that the watched thread puts on a device, and when it puts small ones."""
 
-    def __init__(self, losses: Losses) -> None:
-        self.losses = losses
-        self.puts: list[Put] = []
+    def __init__(self, log: Log, replacements: Replacements) -> None:
+        self.log, self._replacements = log, replacements
         self._small: dict[tuple[int, int], tuple[CodeType, list[float]]] = {}
         self._last: dict[Place, deque[list[Mark]]] = defaultdict(lambda: deque(maxlen=_REMEMBERED))
-        self.thread_id = threading.get_ident()
 
-    def open(self, jax: Any, replacements: Replacements) -> None:
-        """Wrap the functions until the replacements are closed."""
-        self.thread_id = threading.get_ident()
-        numpy = sys.modules["numpy"].ndarray
-        for owner, name in ((jax.numpy, "array"), (jax.numpy, "asarray")):
-            replacements.replace(owner, name, functools.partial(self._noted, kinds=(numpy,)))
+    def open(self, jax: Any) -> None:
+        numpy, replace = sys.modules["numpy"].ndarray, self._replacements.replace
+        for name in ("array", "asarray"):
+            replace(jax.numpy, name, functools.partial(self._noted, kinds=(numpy,)))
         arrays = (numpy, *(c for c in array_classes(jax) if "__array__" in vars(c)))
         leaves = jax.tree_util.tree_leaves
-        replacements.replace(jax, "device_put", functools.partial(self._noted, kinds=arrays, leaves=leaves))
+        replace(jax, "device_put", functools.partial(self._noted, kinds=arrays, leaves=leaves))
 
-    @property
-    def small(self) -> dict[Place, list[float]]:
-        """Return the times at which each of the reader's lines called `jax.device_put` for small arrays."""
-        by_line: dict[Place, list[float]] = defaultdict(list)
+    def close(self) -> None:
+        """Write into the log when each of the reader's lines called `jax.device_put` for small arrays."""
         for (_, at), (code, times) in self._small.items():
             if not source_location.library_of(code.co_filename):
                 line = next((n for a, b, n in code.co_lines() if a <= at < b), None)
-                by_line[Place(code.co_filename, line or 0, code.co_name)] += times
-        return dict(by_line)
+                place = Place(code.co_filename, line or 0, code.co_name)
+                self.log.small_puts.setdefault(place, []).extend(times)
 
     def _noted(
         self,
@@ -82,22 +63,22 @@ class Puts:
         leaves: Callable[[Any], list[Any]] | None = None,
     ) -> Callable[..., Any]:
         def putting(*args: Any, **kwargs: Any) -> Any:
-            if threading.get_ident() != self.thread_id:
+            if threading.get_ident() != self.log.thread_id:
                 return function(*args, **kwargs)
             value, large, numbers = args[0] if args else None, False, 0
             arrays: list[Any] = []
             start = time.perf_counter()
-            with self.losses.guard("an array put on a device"):
+            with self.log.losses.guard("an array put on a device"):
                 numbers = _numbers(value)
-                tree = leaves and not numbers and not isinstance(value, kinds)
+                tree = leaves and not numbers and not issubclass(type(value), kinds)
                 several = leaves(value) if leaves and tree else [value]
-                arrays = [a for a in several if isinstance(a, kinds)]
+                arrays = [a for a in several if issubclass(type(a), kinds)]
                 large = numbers >= LONG_LIST or sum(a.nbytes for a in arrays) >= LARGE
                 if leaves and not large:
                     self._note_small(sys._getframe(1), start)
             result = function(*args, **kwargs)
             if large:
-                with self.losses.guard("an array put on a device"):
+                with self.log.losses.guard("an array put on a device"):
                     put = leaves(result) if leaves else []
                     self._note(arrays, put if len(put) == len(arrays) else [], numbers, start)
             return result
@@ -114,7 +95,7 @@ class Puts:
         end = time.perf_counter()
         at = source_location.reader_place(sys._getframe(1))
         if numbers >= LONG_LIST:
-            self.puts.append(Put(at, start, end, 0, again=False, numbers=numbers))
+            self.log.puts.append(Put(at, start, end, 0, again=False, numbers=numbers))
             return
         pairs = zip(arrays, put)
         there = {id(a) for a, b in pairs if getattr(a, "sharding", None) == b.sharding}
@@ -124,7 +105,7 @@ class Puts:
         marks, last = list(map(_mark, moved)), self._last[at]
         again = next((known for known in last if _same(known, marks)), None)
         elsewhere = all(isinstance(mark, weakref.ref) for mark in marks)
-        self.puts.append(Put(at, start, end, nbytes, again is not None, elsewhere=elsewhere))
+        self.log.puts.append(Put(at, start, end, nbytes, again is not None, elsewhere=elsewhere))
         if again is not None:
             last.remove(again)
         last.append(marks)
@@ -141,7 +122,6 @@ def _mark(array: Any) -> Mark:
 
 
 def _same(before: list[Mark], now: list[Mark]) -> bool:
-    """Return whether marks identify the same arrays."""
     if len(before) != len(now) or [*map(type, before)] != [*map(type, now)]:
         return False
     return all(b == n if isinstance(b, tuple) else b() is n() for b, n in zip(before, now))  # type: ignore[operator]
@@ -152,4 +132,4 @@ def _numbers(value: Any) -> int:
     count = 1
     while type(value) in (list, tuple) and value:
         count, value = count * len(value), value[0]
-    return count if isinstance(value, int | float) else 0
+    return count if issubclass(type(value), (int, float)) else 0

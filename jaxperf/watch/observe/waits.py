@@ -8,99 +8,37 @@ other NumPy functions appear in the samples only.
 The profiler's Python tracer and `sys.setprofile` would slow down every Python call of the program, and
 `sys.monitoring` exists only from Python 3.12 on.
 
-`Pauses` removes hooks for most of the time while a program reads thousands of scalars per second.
-
-Such a read takes about 80 us, and recording it 8 us more. So after `FIRST_WAITS` waits, and while they come
-at `RATE`, the hooks are removed for a multiple of the time for which they last recorded. For a pause, the
-report assumes the same waits as before it, while the samples are in the same functions.
-
-Hooks of other calls, such as `block_until_ready`, stay: these calls are few, and each may wait for long.
+A program may read thousands of scalars per second. Such a read takes about 80 us, and recording it 8 us more.
+So while they come at `RATE`, about every tenth brief one is recorded, and stands for those before it.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
 import re
 import sys
 import threading
 import time
+import timeit
 from array import array
 from collections.abc import Callable
 from types import CodeType, FrameType
-from typing import Any, NamedTuple
+from typing import Any
 
 from jaxperf import jax_internals
-from jaxperf.result.intervals import Interval
+from jaxperf.watch.log import Log, Wait
 from jaxperf.watch.observe import source_location
-from jaxperf.watch.observe.hooks import Losses, Replacements, named_as
+from jaxperf.watch.observe.hooks import Replacements, named_as
 from jaxperf.watch.observe.source_location import Place
 
-KINDS = frozenset({"item", "float", "int", "complex", "if", "np.asarray"})  # of waits whose hooks pause
-FIRST_WAITS = 5000  # waits before the first pause, so that a short program has all of them
-RATE = 4000  # waits per second
-LONGER = 9  # ratio of a pause to the recorded time before it
-# shortest pause over the time since the first one, which limits the number of pauses: Python 3.13 no longer
-# caches the attributes of a class that has been changed a thousand times
-GROWTH = 0.01
+__all__ = ["Wait", "Waits", "array_classes"]
 
-
-class Pause(NamedTuple):
-    """An interval without hooks, and the interval just before it, in which waits were recorded."""
-
-    recorded: Interval
-    start: float
-    end: float
-
-
-class Pauses:
-    """Removes and restores hooks: call `look` every few milliseconds from one thread."""
-
-    def __init__(self, replacements: Replacements) -> None:
-        self.pauses: list[Pause] = []
-        self._replacements = replacements
-        self._hooks: list[tuple[Any, str, Any, Any]] = []
-        self._paused: Pause | None = None
-        self._count, self._moment, self._first = 0, 0.0, 0.0
-
-    def replace(self, owner: Any, name: str, new: Callable[[Any], Any]) -> None:
-        """Replace a function by a hook, as `Replacements` does, but not in pauses."""
-        function = vars(owner).get(name)
-        self._replacements.replace(owner, name, new)
-        if (hook := vars(owner).get(name)) is not function:
-            self._hooks.append((owner, name, hook, function))
-
-    def look(self, now: float, count: int, needed: bool) -> None:
-        """Begin or end a pause if it is time to.
-
-        Args:
-          now: the time, by `time.perf_counter`.
-          count: how many waits have been recorded so far.
-          needed: whether every wait must be recorded now, as in a window of the profiler.
-        """
-        if self._paused:
-            if needed or now >= self._paused.end:
-                self.end(now)
-        elif not needed and count >= FIRST_WAITS and count - self._count >= RATE * (now - self._moment):
-            self._first = self._first or now
-            pause_s = max(LONGER * (now - self._moment), GROWTH * (now - self._first))
-            self._paused = Pause((self._moment, now), now, now + pause_s)
-            self._set(hooked=False)
-        self._count, self._moment = count, now
-
-    def end(self, now: float) -> None:
-        """End the current pause, if there is one."""
-        if self._paused:
-            self._set(hooked=True)
-            self.pauses.append(self._paused._replace(end=now))
-            self._paused = None
-
-    def _set(self, *, hooked: bool) -> None:
-        """Install or remove the hooks, except where the program has replaced the function itself."""
-        for owner, name, hook, function in self._hooks:
-            before, after = (function, hook) if hooked else (hook, function)
-            if vars(owner).get(name) is before:
-                setattr(owner, name, after)
-
+RATE = 4000  # waits per second from which on not all are recorded
+FIRST_WAITS = 5000  # that are recorded in any case, so that a short program has all of them
+BRIEF_S = 1e-3  # longer waits are always recorded
+# recorded waits stand for so many, ten in the mean; the numbers vary, so that no loop keeps step with them
+STANDS_FOR = (3, 17, 7, 13, 9, 11, 5, 15)
 
 # not `__iter__`, for which JAX slices the array on its device, nor `__deepcopy__`, which copies it there
 METHODS = {
@@ -116,58 +54,59 @@ _SEQUENCES = (list, tuple)
 _NOTHING_COMES = ("block_until_ready", "effects_barrier")
 
 
-class Wait(NamedTuple):
-    """One call that waited from `start` to `end`, by `time.perf_counter`, and copied `nbytes` to the host."""
-
-    kind: str
-    at: Place
-    start: float
-    end: float
-    nbytes: int
-
-
 class Waits:
-    """Records the outermost waiting calls of one thread; `elsewhere` counts calls in other threads."""
+    """Records the outermost waiting calls of the watched thread."""
 
-    def __init__(self, losses: Losses) -> None:
-        self.losses = losses
-        self.elsewhere = 0
-        self.thread_id, self._inside = threading.get_ident(), False
-        # start, end, bytes and index in `_sites` of each call: numbers that the garbage collector skips
+    def __init__(self, log: Log, replacements: Replacements) -> None:
+        self.log, self._replacements = log, replacements
+        self._inside = False
+        self._often = False  # whether to skip brief calls
+        self._skip, self._times = 0, 1  # calls to skip now, and how many the next recorded one stands for
+        self._numbers = itertools.cycle(STANDS_FOR)
+        self._count, self._looked, self._moment = 0, 0, 0.0
+        # of each call: start, end, bytes, index in `_sites`, and how many calls it stands for; as numbers,
+        # which the garbage collector skips
         self._calls = array("d")
         self._sites: list[tuple[str, Place]] = []
         self._indices: dict[tuple[str, Place], float] = {}
         # by the code's id, instruction and kind; the code is kept alive, so that its id stays unique
         self._fixed: dict[tuple[int, int, str], tuple[CodeType, float | None]] = {}
 
-    @property
-    def waits(self) -> list[Wait]:
-        """Return the calls, ordered by their end."""
-        numbers = iter(self._calls)
-        return [
-            Wait(*self._sites[int(site)], start, end, int(nbytes))
-            for start, end, nbytes, site in zip(numbers, numbers, numbers, numbers)
-        ]
-
-    def __len__(self) -> int:
-        return len(self._calls) // 4
-
-    def open(self, jax: Any, replacements: Replacements, pauses: Pauses) -> None:
-        """Wrap the methods and functions until the replacements are closed; record calls of this thread."""
-        self.thread_id = threading.get_ident()
-        for kind in array_classes(jax):
+    def open(self, jax: Any) -> None:
+        """Wrap the methods and functions until the replacements are closed."""
+        classes, replace = array_classes(jax), self._replacements.replace
+        for kind in classes:
             for method, name in METHODS.items():
                 if callable(vars(kind).get(method)):
-                    replace = (pauses if name in KINDS else replacements).replace
                     replace(kind, method, functools.partial(self._method, kind=name))
-        if "__float__" not in {m for c in array_classes(jax) for m in vars(c)}:
-            replacements.missing.append("float, item and the like")
-        numpy = sys.modules["numpy"]
-        arrays = frozenset(c for c in array_classes(jax) if "__array__" in vars(c))
+        if "__float__" not in {m for c in classes for m in vars(c)}:
+            self._replacements.missing.append("float, item and the like")
+        arrays = frozenset(c for c in classes if "__array__" in vars(c))
         for function in ("asarray", "array"):
-            pauses.replace(numpy, function, functools.partial(self._conversion, arrays=arrays))
+            converting = functools.partial(self._conversion, arrays=arrays)
+            replace(sys.modules["numpy"], function, converting)
         for function in _FUNCTIONS:
-            replacements.replace(jax, function, functools.partial(self._method, kind=function))
+            replace(jax, function, functools.partial(self._method, kind=function))
+
+    def look(self, now: float) -> None:
+        """Decide whether to skip brief waits; called every few milliseconds, at a time of `perf_counter`."""
+        often = self._count - self._looked >= RATE * (now - self._moment)
+        self._often = often and self._count >= FIRST_WAITS
+        self._looked, self._moment = self._count, now
+
+    def close(self) -> None:
+        """Write the calls into the log."""
+        numbers = iter(self._calls)
+        self.log.waits += [
+            Wait(*self._sites[int(site)], start, end, int(nbytes), int(times))
+            for start, end, nbytes, site, times in zip(numbers, numbers, numbers, numbers, numbers)
+        ]
+        self.log.overhead_s["hooks"] += len(self.log.waits) * wrapper_costs_s()
+        if any(wait.times > 1 for wait in self.log.waits):
+            self.log.remarks.append(
+                "the program reads so many numbers that about every tenth read was recorded, and stands for "
+                "the others: their count and seconds are estimates"
+            )
 
     def _conversion(self, function: Callable[..., Any], arrays: frozenset[type]) -> Callable[..., Any]:
         """Wrap a NumPy function, which waits only if its argument's type is one of `arrays`."""
@@ -188,13 +127,15 @@ class Waits:
         with cold processor caches. So one function does all that most calls need, and a call from the same
         instruction as the last one is not looked up.
         """
-        clock, ident, frame, calls = time.perf_counter, threading.get_ident, sys._getframe, self._calls
+        clock, ident, frame, calls, log = (
+            time.perf_counter, threading.get_ident, sys._getframe, self._calls, self.log
+        )  # fmt: skip
         number, code, instruction, site = kind in _NUMBERS, None, -1, None
 
         def waiting(*args: Any, **kwargs: Any) -> Any:
             nonlocal code, instruction, site
-            if self._inside or ident() != self.thread_id:  # `print` formats through `__array__`
-                self.elsewhere += ident() != self.thread_id
+            if self._inside or ident() != log.thread_id:  # `print` formats through `__array__`
+                log.elsewhere["waits"] += ident() != log.thread_id
                 return method(*args, **kwargs)
             self._inside = True
             start = clock()
@@ -203,17 +144,25 @@ class Waits:
             finally:
                 end = clock()
                 self._inside = False
-                try:  # `catch_errors` would take 30 us more
-                    caller = frame(depth)
-                    if site is None or caller.f_lasti != instruction or caller.f_code is not code:
-                        code, instruction = caller.f_code, caller.f_lasti
-                        site = self._fixed_site(kind, caller)
-                    at = self._varying_site(kind, caller) if site is None else site
-                    if at != _NOT_AWAITED:
-                        nbytes = args[0].dtype.itemsize if number else _nbytes(kind, args, kwargs)
-                        calls.extend((start, end, nbytes, at))
-                except Exception as e:
-                    self.losses.note("a wait", e)
+                self._count += 1
+                brief = end - start < BRIEF_S
+                if brief and self._skip:
+                    self._skip -= 1
+                else:
+                    try:  # a guard would take 30 us more
+                        caller = frame(depth)
+                        if site is None or caller.f_lasti != instruction or caller.f_code is not code:
+                            code, instruction = caller.f_code, caller.f_lasti
+                            site = self._fixed_site(kind, caller)
+                        at = self._varying_site(kind, caller) if site is None else site
+                        if at != _NOT_AWAITED:
+                            nbytes = args[0].dtype.itemsize if number else _nbytes(kind, args, kwargs)
+                            calls.extend((start, end, nbytes, at, self._times if brief else 1))
+                        if brief:
+                            self._times = next(self._numbers) if self._often else 1
+                            self._skip = self._times - 1
+                    except Exception as e:
+                        log.losses.note("a wait", e)
 
         return named_as(method, waiting)
 
@@ -230,7 +179,6 @@ class Waits:
         return self._fixed[key][1]
 
     def _varying_site(self, kind: str, frame: FrameType) -> float:
-        """Return the site of the reader's line that called a library."""
         reader, library = source_location.reader_and_library_frames(frame)
         # `jax.debug.print` formats while its program runs; `find_callbacks` covers it
         if kind == "print" and library and source_location.library_of(library.f_code.co_filename) == "jax":
@@ -238,7 +186,6 @@ class Waits:
         return self._site(kind, source_location.place_of(reader))
 
     def _site(self, kind: str, at: Place) -> float:
-        """Return the index of a kind of call at a line in `_sites`, where it is added if it is new."""
         if (kind, at) not in self._indices:
             self._indices[kind, at] = float(len(self._sites))
             self._sites.append((kind, at))
@@ -246,17 +193,28 @@ class Waits:
 
 
 def array_classes(jax: Any) -> list[type]:
-    """Return the classes of arrays and tracers."""
     classes = jax.Array.__subclasses__()
     array = jax_internals.loaded(jax_internals.ARRAY)  # before JAX 0.6, not a subclass
     return classes if array is None or array in classes else [array, *classes]
 
 
+def wrapper_costs_s() -> float:
+    """Return the seconds that a wrapper adds to a waiting call, measured now on a trivial call."""
+    wrapped, count = Waits(Log(""), Replacements())._method(abs, "block_until_ready"), 100
+    # the minimum of five, since other programs may use the core
+    wrapped_s = min(timeit.repeat(lambda: wrapped(0), number=count, repeat=5))
+    alone_s = min(timeit.repeat(lambda: abs(0), number=count, repeat=5))
+    return max(0.0, wrapped_s - alone_s) / count
+
+
 def _nbytes(kind: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
-    """Return the bytes of all arrays among the arguments; 0 for a call that copies nothing to the host."""
     if kind in _NOTHING_COMES:
         return 0
     if len(args) == 1 and not kwargs and hasattr(type(args[0]), "nbytes"):  # saves 30 us
-        return int(args[0].nbytes)
-    leaves = sys.modules["jax"].tree_util.tree_leaves((args, kwargs))
-    return sum(int(leaf.nbytes) for leaf in leaves if hasattr(type(leaf), "nbytes"))
+        return _size(args[0])
+    return sum(map(_size, sys.modules["jax"].tree_util.tree_leaves((args, kwargs))))
+
+
+def _size(leaf: Any) -> int:
+    size = leaf.nbytes if hasattr(type(leaf), "nbytes") else 0
+    return size if isinstance(size, int) else 0

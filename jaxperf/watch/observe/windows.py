@@ -3,96 +3,22 @@
 from __future__ import annotations
 
 import bisect
+import itertools
 import re
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from jaxperf.result.intervals import Interval, clip, total_length, union
+from jaxperf.result.intervals import Interval, clip
+from jaxperf.watch.log import DeviceActivity, ExecutedProgram, canonical_name
+
+__all__ = ["MARK", "DeviceActivity", "ExecutedProgram", "canonical_name", "queued_intervals", "read_window"]
 
 MARK = "jaxperf watch"
 _COPIES = ("DevicePut", "cpp_pjit_shard_arg_fallback")  # to one device, to several
 _DISPATCH = re.compile(r"PjitFunction\((.*)\)")
-
-
-@dataclass
-class ExecutedProgram:
-    """What windows saw of one program.
-
-    Attributes:
-      name: the program's canonical name.
-      calls, dispatch_s: calls from Python, and the seconds that each took to return.
-      copies: arrays that these calls had to copy first, from the host or from other devices.
-      devices: the intervals in which each device computed it.
-      ops: seconds of each run of an instruction, by device and instruction name.
-      run_s: seconds of each execution, as far as a window saw it; empty if the trace has no run ids.
-      whole: the number of executions that lie inside a window.
-      last_ops: the last instructions of executions that no window cut off at its end.
-    """
-
-    name: str
-    calls: int = 0
-    dispatch_s: list[float] = field(default_factory=list)
-    copies: int = 0
-    devices: dict[str, list[Interval]] = field(default_factory=lambda: defaultdict(list))
-    ops: dict[tuple[str, str], list[float]] = field(default_factory=lambda: defaultdict(list))
-    run_s: list[float] = field(default_factory=list)
-    whole: int = 0
-    last_ops: set[str] = field(default_factory=set)
-
-    @property
-    def cut_off(self) -> bool:
-        """Return whether no execution is known to lie inside a window."""
-        return bool(self.run_s) and not self.whole
-
-    @property
-    def spans(self) -> list[Interval]:
-        """Return the intervals of all devices."""
-        return [span for spans in self.devices.values() for span in spans]
-
-    @property
-    def busiest_s(self) -> float:
-        """Return the seconds of the busiest device."""
-        return max(map(total_length, self.devices.values()), default=0.0)
-
-    def op_s(self, wanted: Callable[[str], bool]) -> float:
-        """Return the seconds, on all devices, of instructions for whose names `wanted` is true."""
-        return sum(sum(times) for (_, op), times in self.ops.items() if wanted(op))
-
-
-@dataclass
-class DeviceActivity:
-    """What all windows saw; times are of `time.perf_counter`."""
-
-    windows: list[Interval] = field(default_factory=list)
-    programs: dict[str, ExecutedProgram] = field(default_factory=dict)
-    queued: list[Interval] = field(default_factory=list)  # between a call's end and its execution's start
-    empty: list[Interval] = field(default_factory=list)  # windows in which no instruction began
-
-    def program(self, name: str) -> ExecutedProgram:
-        """Return the program of a name; add it if it is new."""
-        return self.programs.setdefault(name, ExecutedProgram(name))
-
-    @property
-    def busy(self) -> dict[str, list[Interval]]:
-        """Return the intervals in which each device computed anything."""
-        spans_by_device: dict[str, list[Interval]] = defaultdict(list)
-        for program in self.programs.values():
-            for device, spans in program.devices.items():
-                spans_by_device[device] += spans
-        return {device: union(spans) for device, spans in sorted(spans_by_device.items())}
-
-    def drop_unseen(self, waits: Iterable[Interval]) -> None:
-        """Drop the empty windows in which the front end waited for a device.
-
-        The device was busy then: an instruction that began before a window has no event in it.
-        """
-        waited = list(waits)
-        unseen = [w for w in self.empty if any(a < w[1] and w[0] < b for a, b in waited)]
-        self.windows = [w for w in self.windows if w not in unseen]
 
 
 def read_window(file: Path, tied: float, ended: float, activity: DeviceActivity) -> None:
@@ -144,7 +70,10 @@ def read_window(file: Path, tied: float, ended: float, activity: DeviceActivity)
             record.calls += 1
             record.copies += copies
             record.dispatch_s.append((end - start) / 1e9)
-            calls[canonical_name(name)].append((clock(start), clock(end)))
+            calls[record.name].append((clock(start), clock(end)))
+    for name, spans in calls.items():
+        starts = sorted(start for start, _ in spans)
+        activity.program(name).turns_s += [later - start for start, later in itertools.pairwise(starts)]
     _add_executions(activity, runs, calls, window)
     _add_tails(activity, last, ended)
 
@@ -220,8 +149,3 @@ def _dispatches(line: Any) -> Iterator[tuple[str, float, float, int]]:
             copies += 1
     if name:
         yield name, start, over, copies
-
-
-def canonical_name(name: str) -> str:
-    """Return one name for "jit__lambda", "jit__lambda_", "jit(<lambda>)", "<lambda>" and "lambda"."""
-    return re.sub(r"\W+", "_", name).removeprefix("jit_").strip("_")

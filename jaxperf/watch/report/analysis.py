@@ -6,8 +6,6 @@ first function was compiled, less the time in which something was traced or comp
 `reclassified_samples` looks at the loops around lines. A sample has the reader's line and what it called.
 Whether that is data for the next step, bookkeeping or part of the step itself depends on the loop around
 the line, and on which lines of the loop call jitted functions.
-
-`estimate` guesses the waits in pauses of the hooks, as if the program went on as just before each pause.
 """
 
 from __future__ import annotations
@@ -19,15 +17,15 @@ import itertools
 import re
 import statistics
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+import psutil
+
 from jaxperf.result.intervals import Interval, clip, difference, intersection, total_length, union
 from jaxperf.watch.grouping import group_by
-from jaxperf.watch.observe.compiles import Compiled
-from jaxperf.watch.observe.executables import Facts
-from jaxperf.watch.observe.sampler import (
+from jaxperf.watch.log import (
     BETWEEN,
     DATA,
     DISPATCH,
@@ -36,19 +34,20 @@ from jaxperf.watch.observe.sampler import (
     NUMPY,
     PYTHON,
     WRITE,
+    Compiled,
+    ExecutedProgram,
+    Log,
+    Put,
     StackSample,
+    Wait,
 )
+from jaxperf.watch.observe.executables import Facts
 from jaxperf.watch.observe.source_location import NOWHERE, Place
-from jaxperf.watch.observe.transfers import Put
-from jaxperf.watch.observe.waits import KINDS, Pause, Wait
-from jaxperf.watch.observe.windows import ExecutedProgram
-from jaxperf.watch.session import Record
 from jaxperf.watch.source import call_sites, loop_body, statements
 from jaxperf.watch.source.call_sites import CallSite
 
 
 def step_lines(compiled: Iterable[Compiled], sites: Iterable[CallSite] = ()) -> frozenset[Place]:
-    """Return the lines that call the reader's jitted functions, directly or indirectly."""
     calls: list[Compiled | CallSite] = [*(c for c in compiled if c.explained), *sites]
     return frozenset(p for call in calls for p in (call.at, *call.callers) if p)
 
@@ -118,7 +117,6 @@ def _in_loop(s: StackSample, steps: frozenset[Place]) -> tuple[Place, str]:
 
 
 def _file_written(at: Place, kind: str) -> Place:
-    """Return the `with` that opens the file that a line writes or closes; NOWHERE for none."""
     loop = statements.innermost(at, loop_body.LOOP)
     for node in statements.enclosing_nodes(at, ast.With):
         meant = node.lineno == at.line if kind == PYTHON else not loop or loop.lineno < node.lineno
@@ -135,55 +133,6 @@ def _opens_to_write(call: ast.expr) -> bool:
         case ast.Call(func=ast.Attribute(attr="open"), args=[ast.Constant(value=str(mode)), *_]):
             return bool({*mode} & {*"wax"})
     return False
-
-
-@dataclass(frozen=True)
-class UnrecordedWaits:
-    """The waits of one line in one pause, as a single interval of their total length."""
-
-    at: Place
-    kind: str
-    count: float
-    nbytes: float
-    start: float
-    end: float
-
-
-def estimate(
-    pauses: Sequence[Pause],
-    waits: Sequence[Wait],
-    samples: Sequence[StackSample],
-    compiling: Sequence[Interval],
-) -> Iterator[UnrecordedWaits]:
-    """Yield the estimated waits in all pauses.
-
-    Args:
-      pauses: the pauses of the hooks.
-      waits: the recorded waits, in order.
-      samples: all samples, in order; they show when the front end was in the functions that wait.
-      compiling: when something was traced or compiled.
-    """
-    starts, sampled = [w.start for w in waits], [s.end for s in samples]
-    for pause in pauses:
-        before, during, after = (bisect.bisect_left(starts, t) for t in (*pause.recorded, pause.end))
-        recorded = [w for w in waits[before:during] if w.kind in KINDS]
-        others = [(w.start, w.end) for w in waits[during:after] if w.kind not in KINDS]
-        functions = {(w.at.file, w.at.function) for w in recorded}
-        first = bisect.bisect_left(sampled, pause.start)
-        last = bisect.bisect_left(sampled, pause.end) + 1
-        inside = [
-            (s.start, s.end)
-            for s in samples[first:last]
-            if any((at.file, at.function) in functions for at in (s.at, *s.callers))
-        ]
-        stretches = difference(clip(inside, pause.start, pause.end), [*others, *compiling])
-        times = total_length(stretches) / (pause.recorded[1] - pause.recorded[0])
-        moment = pause.start
-        for (at, kind), calls in group_by(recorded, lambda w: (w.at, w.kind)).items():
-            end = moment + times * sum(w.end - w.start for w in calls)
-            nbytes = times * sum(w.nbytes for w in calls)
-            yield UnrecordedWaits(at, kind, times * len(calls), nbytes, moment, end)
-            moment = end
 
 
 FULL_QUEUE = "a full queue"
@@ -209,7 +158,6 @@ class IntervalSet:
         self._sums = [0.0, *itertools.accumulate(b - a for a, b in self.stretches)]
 
     def until(self, moment: float) -> float:
-        """Return the seconds of the intervals before `moment`."""
         i = bisect.bisect_right(self._starts, moment)
         if not i:
             return 0.0
@@ -217,11 +165,9 @@ class IntervalSet:
         return self._sums[i - 1] + min(moment, b) - a
 
     def within(self, start: float, end: float) -> float:
-        """Return the seconds of the intervals between two times."""
         return self.until(end) - self.until(start)
 
     def containing(self, moment: float) -> Interval | None:
-        """Return the interval that contains `moment`; None if there is none."""
         i = bisect.bisect_right(self._starts, moment) - 1
         return self.stretches[i] if i >= 0 and moment <= self.stretches[i][1] else None
 
@@ -248,35 +194,26 @@ class WaitingLine:
 
 
 class Analysis:
-    """Derives everything from a record; each figure is computed on first use."""
+    """Derives everything from a log; each figure is computed on first use."""
 
-    def __init__(self, record: Record) -> None:
-        self.record = record
+    def __init__(self, log: Log) -> None:
+        self.log = self.record = log
         self.findings: list[Any] | None = None  # of the rules, once they have run
 
     @functools.cached_property
     def samples(self) -> list[StackSample]:
-        """Return the samples, reclassified by the program's loops."""
         r = self.record
         return reclassified_samples(r.samples, r.compiled, r.puts, r.call_sites)
 
     @functools.cached_property
     def compiling(self) -> IntervalSet:
-        """Return the intervals in which something was traced or compiled."""
         r = self.record
         spans = (span for c in r.compiled for span in c.stages.values())
         return IntervalSet(clip(spans, r.start, r.end))
 
     @functools.cached_property
     def waits(self) -> list[Wait]:
-        """Return the program's own waits, without JAX's waits while it compiles."""
         return [w for w in self.record.waits if not self.compiling.within(w.start, w.end)]
-
-    @functools.cached_property
-    def unrecorded(self) -> list[UnrecordedWaits]:
-        """Return the estimated waits in pauses of the hooks."""
-        r = self.record
-        return list(estimate(r.pauses, self.waits, self.samples, self.compiling.stretches))
 
     @functools.cached_property
     def blocked(self) -> dict[Place, list[Interval]]:
@@ -287,7 +224,7 @@ class Analysis:
         spans: dict[Place, list[Interval]] = defaultdict(list)
         for s in (s for s in self.samples if s.blocked):
             spans[s.at].append((s.start, s.end))
-        others = [*self.compiling.stretches, *((w.start, w.end) for w in self.waits)]
+        others = [*self.compiling.stretches, *(w.span for w in self.waits)]
         left = {at: difference(calls, others) for at, calls in spans.items()}
         return {
             at: calls
@@ -297,10 +234,7 @@ class Analysis:
 
     @functools.cached_property
     def waiting(self) -> IntervalSet:
-        """Return the intervals in which the front end waited for a device."""
-        recorded = ((w.start, w.end) for w in self.waits)
-        estimated = ((u.start, u.end) for u in self.unrecorded)
-        return IntervalSet([*recorded, *estimated, *itertools.chain(*self.blocked.values())])
+        return IntervalSet([*(w.span for w in self.waits), *itertools.chain(*self.blocked.values())])
 
     def front(self, sample: StackSample) -> float:
         """Return the seconds of a sample in which the front end neither compiled nor waited."""
@@ -309,7 +243,6 @@ class Analysis:
 
     @functools.cached_property
     def front_s(self) -> dict[str, float]:
-        """Return the seconds of the front end by kind of sample: "data", "eager", "numpy" and so on."""
         seconds: dict[str, float] = defaultdict(float)
         for sample in self.samples:
             seconds[sample.kind] += self.front(sample)
@@ -328,11 +261,9 @@ class Analysis:
 
     @functools.cached_property
     def programs(self) -> dict[str, list[Facts]]:
-        """Return the compiled programs by name; several may have the same name."""
         return group_by(self.record.programs, lambda facts: facts.program)
 
     def ran(self, program: Compiled | Facts) -> ExecutedProgram | None:
-        """Return what windows saw of a program; None if it did not run in any."""
         return self.record.activity.programs.get(program.program)
 
     @functools.cached_property
@@ -362,7 +293,6 @@ class Analysis:
 
     @functools.cached_property
     def busy(self) -> list[Interval]:
-        """Return the intervals in windows in which any device computed."""
         return union(span for spans in self.record.activity.busy.values() for span in spans)
 
     @functools.cached_property
@@ -481,14 +411,13 @@ class Analysis:
 
         Idle time while a list becomes an array is included, because another rule reports it.
         """
-        longer = [(w.start, 2 * w.end - w.start) for w in self.waits]
+        longer = [(w.start, w.start + 2 * w.total_s) for w in self.waits]
         longer += [(p.start, p.end) for p in self.record.puts if p.numbers]
         longer += itertools.chain(*self.blocked.values())
         return IntervalSet(intersection(self.idle.stretches, longer))
 
     @functools.cached_property
     def lines(self) -> list[WaitingLine]:
-        """Return every line that waits, the most seconds first."""
         groups = group_by(self.waits, lambda wait: (wait.at, wait.kind))
         lines = [self._line(at, kind, waits) for (at, kind), waits in groups.items()]
         return sorted(lines, key=lambda line: -line.total_s)
@@ -512,18 +441,27 @@ class Analysis:
                 lost.append(0.0)
                 continue
             followed = bisect.bisect_left(starts, gap[1] - 1e-9) < len(starts)
-            cost = gap[1] - max(gap[0], wait.start)
+            cost = self.beside * (gap[1] - max(gap[0], wait.start))
             lost.append(min(wait.end - wait.start, cost) if followed else 0.0)
             after.append(wait.end - max(gap[0], wait.start))
-        estimated = [u for u in self.unrecorded if (u.at, u.kind) == (at, kind)]
-        count = len(waits) + round(sum(u.count for u in estimated))
-        total_s = sum(w.end - w.start for w in waits) + sum(u.end - u.start for u in estimated)
-        nbytes = sum(w.nbytes for w in waits) + round(sum(u.nbytes for u in estimated))
+        count = sum(w.times for w in waits)
         return WaitingLine(
-            at, kind, count, total_s, nbytes,
+            at, kind, count, sum(w.total_s for w in waits), sum(w.times * w.nbytes for w in waits),
             statistics.median(after) if after else None,
             statistics.fmean(lost) * count if lost else 0.0,
         )  # fmt: skip
+
+    @functools.cached_property
+    def beside(self) -> float:
+        """Return the share of idle time that is won if the front end works while devices compute.
+
+        Threads of a CPU that computes lose a core to the front end.
+        """
+        if not all(device.startswith("cpu") for device in self.record.activity.busy):
+            return 1.0
+        return (
+            1 - 1 / len(psutil.Process().cpu_affinity()) if hasattr(psutil.Process, "cpu_affinity") else 1.0
+        )
 
     @functools.cached_property
     def numpy_idle(self) -> dict[Place, float]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from jaxperf.result import Block, Measurement, Table
 from jaxperf.result.intervals import total_length
 from jaxperf.watch.grouping import group_by
-from jaxperf.watch.observe.compiles import COMPILE, LOWER, TRACE, Compiled
+from jaxperf.watch.log import COMPILE, LOWER, TRACE, Compiled
 from jaxperf.watch.report.analysis import Analysis
 from jaxperf.watch.report.top_programs import hottest_programs
 

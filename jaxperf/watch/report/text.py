@@ -21,8 +21,8 @@ from jaxperf.result import (
 from jaxperf.result.formatting import format_quantity
 from jaxperf.result.intervals import total_length
 from jaxperf.watch.grouping import group_by
-from jaxperf.watch.observe import compiles, hooks
-from jaxperf.watch.observe.compiles import Compiled
+from jaxperf.watch.log import COMPILE, LOWER, TRACE, Compiled, Log
+from jaxperf.watch.observe import hooks
 from jaxperf.watch.observe.source_location import shorten_path
 from jaxperf.watch.report import figures, top_programs
 from jaxperf.watch.report.analysis import Analysis
@@ -30,7 +30,6 @@ from jaxperf.watch.report.top_programs import ROWS, STORED_ROWS
 from jaxperf.watch.rules import find_causes, program_notes
 from jaxperf.watch.rules.table import VERSIONS, advice_for
 from jaxperf.watch.rules.traces import EAGER_CAUSES, eager_cause, together_s
-from jaxperf.watch.session import Record
 from jaxperf.watch.source import statements
 
 FINDINGS = 5  # findings that are shown with their statements and advice
@@ -91,15 +90,22 @@ def _blocks(analysis: Analysis, environment: Environment, ended: str) -> Iterato
         yield Note(remark)
 
 
-def _overhead(record: Record) -> str:
-    """Return what watching cost; the report itself is made when this is called."""
-    parts = ", ".join(f"{name} {seconds / record.wall_s:.1%}" for name, seconds in record.overhead_s.items())
-    windows_s = sum(b - a for a, b in record.activity.windows)
-    used = f"{sum(record.overhead_s.values()) / record.wall_s:.1%}"
-    around_s = record.before_s + time.process_time() - record.closed_s
+def _overhead(log: Log) -> str:
+    """Return what watching cost, until now: the report itself is made when this is called."""
+    from jaxperf.result import terminal  # noqa: F401  its import is a part of the report's cost
+
+    ended_s = time.process_time()
+    parts = {"start": log.before_s}
+    parts |= {
+        name: log.overhead_s[name] for name in ("samples", "hooks", "profiler") if name in log.overhead_s
+    }
+    parts["report"] = ended_s - log.closed_s
+    watched_s, process_s = sum(parts.values()), ended_s - (0.0 if log.before_s else log.opened_s)
+    each = ", ".join(f"{name} {format_quantity(s, 's')}" for name, s in parts.items() if s)
+    windows_s = sum(b - a for a, b in log.activity.windows)
     return (
-        f"Watching used {used} of that in processor time ({parts}), and {format_quantity(around_s, 's')} "
-        f"before and after it, for the start and this report; devices were seen for "
+        f"Watching took {format_quantity(watched_s, 's')} of the {format_quantity(process_s, 's')} of "
+        f"processor time that this process used ({each}); devices were seen for "
         f"{format_quantity(windows_s, 's')}."
     )
 
@@ -110,14 +116,14 @@ def _shares(analysis: Analysis) -> Grid:
     return Grid("Shares of the time", ("", "share", "seconds"), tuple(rows), (1, 2))
 
 
-def _compiled(record: Record) -> Iterator[Block]:
+def _compiled(record: Log) -> Iterator[Block]:
     groups = group_by(record.compiled, lambda c: (c.name, c.defined if c.explained else str(c.at)))
     longest = sorted(groups.values(), key=lambda group: -together_s(group))
     rows = []
     for group in longest[:STORED_ROWS]:
         seconds = [
             total_length(c.stages[stage] for c in group if stage in c.stages)
-            for stage in (compiles.TRACE, compiles.LOWER, compiles.COMPILE)
+            for stage in (TRACE, LOWER, COMPILE)
         ]
         rows.append(
             (

@@ -11,27 +11,26 @@ A fusion has the line of its last operation.
 
 from __future__ import annotations
 
+import re
 import statistics
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from jaxperf.errors import JaxperfError
+from jaxperf.hlo import Instruction
 from jaxperf.result import Block, Environment, Grid, Note, Text
 from jaxperf.result.formatting import format_list, format_quantity
 from jaxperf.result.intervals import total_length
 from jaxperf.watch.grouping import group_by
-from jaxperf.watch.observe.executables import Facts
-from jaxperf.watch.observe.windows import ExecutedProgram
+from jaxperf.watch.log import ExecutedProgram
+from jaxperf.watch.observe.executables import CONTAINERS, Facts
+from jaxperf.watch.observe.source_location import NOWHERE, Place, library_of
 from jaxperf.watch.report.analysis import Analysis
 
 if TYPE_CHECKING:
     from jaxperf.measure.roofline import Position, Roofline
-import re
-from collections import defaultdict
-
-from jaxperf.watch.observe.executables import CONTAINERS
-from jaxperf.watch.observe.source_location import NOWHERE, Place
 
 LINES, STORED_LINES = 5, 20  # on a terminal, and in the result
 ROW_SHARE = 0.03  # smallest share of the devices' time that a row needs
@@ -39,6 +38,10 @@ WORTH = 0.05  # smallest share of the run in which devices compute, for the tabl
 HINT_SHARE = 0.3  # share of the devices' time from which on an operation gets a hint
 _INTEGERS = re.compile(r"[su]\d+\[")
 _HESSIAN = "vmap(jvp(vmap(transpose("  # part of the `op_name` of what `jax.hessian` computes
+_HEAVY = ("convolution", "dot", "custom-call", "sort", "scatter", "reduce-window", "gather", "reduce")
+_GROUPS = re.compile(r"feature_group_count=(\d+)")
+_KERNEL = re.compile(r'"kind":"_*(\w+)"')  # of a fusion that calls a library, such as XLA's ynn_fusion
+NO_LINE = "no line of its own"
 _PRODUCTS = {"dot": "dot_general", "convolution": "conv_general_dilated"}  # `op_name` may be an operand's
 _HINTS = {
     "sort": "if only the largest are needed, jax.lax.top_k finds them; a random subset needs no sort if "
@@ -63,7 +66,7 @@ def line_blocks(analysis: Analysis) -> Iterator[Block]:
             max(lines[at], key=lines[at].__getitem__),
             f"{seconds[at] / total_s:.0%}",
             str(at or "-"),
-            at.source[:40] if at else "no line of its own",
+            at.source[:40] if at else NO_LINE,
         )
         for at in sorted(lines, key=seconds.__getitem__, reverse=True)
         if seconds[at] >= ROW_SHARE * total_s
@@ -82,10 +85,12 @@ def line_blocks(analysis: Analysis) -> Iterator[Block]:
 def device_lines(analysis: Analysis) -> tuple[dict[Place, dict[str, float]], float]:
     """Return seconds by line (NOWHERE if unknown) and by operation, and the seconds of all lines."""
     lines: dict[Place, dict[str, float]] = defaultdict(lambda: defaultdict(float))
-    total_s = 0.0
-    for name in analysis.jitted.keys() & analysis.record.activity.programs.keys():
+    total_s, programs = 0.0, analysis.log.activity.programs
+    # what a library jits for itself counts, too: of Keras, it is all that runs
+    jitted = {*analysis.jitted, *(c.program for c in analysis.log.compiled if c.owner)}
+    for name in sorted(jitted & programs.keys()):
         instructions = _origins(analysis.programs.get(name, []))
-        for (_, op), times in analysis.record.activity.programs[name].ops.items():
+        for (_, op), times in programs[name].ops.items():
             opcode, operation, at = instructions.get(op, ("", op.rstrip(".0123456789"), NOWHERE))
             if opcode in CONTAINERS:
                 continue
@@ -99,13 +104,37 @@ def _origins(programs: list[Facts]) -> dict[str, tuple[str, str, Place]]:
     origins: dict[str, tuple[str, str, Place]] = {}
     for facts in programs:
         for i in facts.instructions:
-            name, at = _PRODUCTS.get(i.opcode) or i.operation or i.opcode, facts.at(i)
-            name += " of integers" * (name == "dot_general" and bool(_INTEGERS.match(i.type)))
-            name = "jax.hessian" if _HESSIAN in i.op_name else name
+            name, at = _operation(facts, i), _line(facts, i)
             known = origins.setdefault(i.name, (i.opcode, name, at))
             if known[2] != at:
                 origins[i.name] = (*known[:2], NOWHERE)
     return origins
+
+
+def _operation(facts: Facts, i: Instruction) -> str:
+    """Return what an instruction computes; what XLA fuses without naming an operation, by what is inside."""
+    if _HESSIAN in i.op_name:
+        return "jax.hessian"
+    inside = facts.module.computations.get(i.called, ())
+    heaviest = next((j for opcode in _HEAVY for j in (i, *inside) if j.opcode == opcode), i)
+    groups = _GROUPS.search(heaviest.text) if heaviest.opcode == "convolution" else None
+    if groups and int(groups[1]) > 1:
+        return f"convolution in {groups[1]} groups"
+    name = _PRODUCTS.get(heaviest.opcode) or i.operation or heaviest.operation or heaviest.opcode
+    if name == "dot_general" and _INTEGERS.match(heaviest.type):
+        return "dot_general of integers"
+    kernel = _KERNEL.search(i.attributes)
+    return f"{name} ({kernel[1]})" if kernel and not i.op_name else name
+
+
+def _line(facts: Facts, i: Instruction) -> Place:
+    """Return the reader's line of an instruction or of what it fuses, else the line of a library but JAX."""
+    inside = facts.module.computations.get(i.called, ()) if i.opcode == "fusion" else ()
+    heavy = [j for opcode in _HEAVY for j in inside if j.opcode == opcode]
+    for around in filter(None, map(facts.around, (i, *heavy, *inside))):
+        own = next((p for p in around if not library_of(p.file)), None)
+        return own or next((p for p in around if library_of(p.file) not in ("jax", "jaxlib")), NOWHERE)
+    return NOWHERE
 
 
 ROWS, STORED_ROWS = 6, 100  # in a table on a terminal, and in the result
@@ -159,7 +188,6 @@ def program_blocks(analysis: Analysis, environment: Environment) -> Iterator[Blo
 
 
 def _work(facts: Facts | None) -> tuple[str, str]:
-    """Return FLOPs and bytes; lower bounds if there are loops: the compiler counts one iteration."""
     least = "> " if facts and facts.loops else ""
     return (
         least + format_quantity(facts.flops if facts else None, "FLOP"),

@@ -10,7 +10,9 @@ import jax.numpy as jnp
 import pytest
 
 from jaxperf.watch import watch
+from jaxperf.watch.log import Log
 from jaxperf.watch.observe import profiler
+from jaxperf.watch.observe.hooks import Replacements
 
 
 @pytest.fixture
@@ -55,12 +57,15 @@ def test_a_window_that_is_slow_to_open_or_close_is_followed_by_a_long_pause(
             return b""
 
     monkeypatch.setattr(profiler.jax_internals, "get", lambda internal: Session)
-    windows = profiler.Profiler(compiling=lambda: False)
-    windows._open()
+    log = Log("a")
+    windows = profiler.Profiler(log, Replacements(), compiling=lambda: False)
+    windows._open_window()
     before = time.perf_counter()
-    windows._close()
+    windows._close_window()
     assert windows.windows_s[0] >= 0.2
-    assert windows.cost_s == pytest.approx(windows.windows_s[0])  # the main thread's time on a GPU
+    assert log.overhead_s["profiler"] == pytest.approx(
+        windows.windows_s[0]
+    )  # the main thread's time on a GPU
     assert windows._next - before >= windows.windows_s[0] / profiler.COST_SHARE
 
 

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from jaxperf import libraries
-from jaxperf.watch.observe import sampler, source_location
-from jaxperf.watch.observe.hooks import Losses
+from jaxperf.watch.log import Log
+from jaxperf.watch.observe import memory, sampler, source_location
 
 LIBRARY = """\
 import jax.numpy as jnp
@@ -85,12 +85,12 @@ def test_a_program_that_keeps_pythons_lock_is_seen_again_soon_after_a_sample_los
         return sample_of(*args)
 
     monkeypatch.setattr(sampler, "_sample_of", slow)
-    looking = sampler.Sampler(Losses())
+    looking = sampler.Sampler(Log("a"))
     looking.open()
     end = time.perf_counter() + 9  # it asked for the lock after 10 s: then a single sample comes
-    while len(looking.samples) < 5 and time.perf_counter() < end:
+    while len(looking.log.samples) < 5 and time.perf_counter() < end:
         pass
-    count = len(looking.samples)
+    count = len(looking.log.samples)
     looking.close()
     assert count >= 5
 
@@ -101,16 +101,16 @@ def test_while_memory_grows_listing_the_live_arrays_takes_at_most_one_percent_of
     """A program that keeps every loss has 100,000 arrays, and each listing looks at all of them."""
     now, listed = 0.0, 0
 
-    def list_them(jax: object) -> list[object]:
+    def list_them(jax: object, held_by: object) -> list[object]:
         nonlocal now, listed
         now, listed = now + 0.04, listed + 1
         return []
 
-    weighing = sampler.Sampler(Losses(), started=lambda: True)
-    monkeypatch.setattr(sampler.time, "perf_counter", lambda: now)
-    monkeypatch.setattr(sampler, "bytes_in_use", lambda jax: round(1e6 * 2**now))
-    monkeypatch.setattr(sampler, "list_live_arrays", list_them)
+    readings = memory.MemoryReadings(Log("a"), started=lambda: True)
+    monkeypatch.setattr(memory.time, "perf_counter", lambda: now)
+    monkeypatch.setattr(memory, "bytes_in_use", lambda jax: round(1e6 * 2**now))
+    monkeypatch.setattr(memory, "list_live_arrays", list_them)
     while now < 40:
-        weighing._weigh()
+        readings.read()
         now += 0.25
     assert 8 <= listed <= 10

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sysconfig
 from collections import defaultdict
 
 import jax
@@ -109,3 +110,39 @@ def test_a_hessian_has_a_hint_and_its_product_with_a_vector_has_none() -> None:
         compiled = jax.jit(product).lower(w).compile().as_text()
         origins = top_programs._origins([Facts("f", "cpu", 1.0, 1.0, text=compiled or "")])
         assert ("jax.hessian" in {operation for _, operation, _ in origins.values()}) is expected
+
+
+UNNAMED = """HloModule jit_step, entry_computation_layout={(f32[1,8,8,128]{3,2,1,0}, f32[3,3,1,128]{3,2,1,0})->f32[]}
+
+%fused_computation (p.0: f32[1,8,8,128], p.1: f32[3,3,1,128]) -> f32[1,6,6,128] {
+  %p.0 = f32[1,8,8,128]{3,2,1,0} parameter(0)
+  %p.1 = f32[3,3,1,128]{3,2,1,0} parameter(1)
+  ROOT %convolution.1 = f32[1,6,6,128]{3,2,1,0} convolution(%p.0, %p.1), window={size=3x3}, dim_labels=b01f_01io->b01f, feature_group_count=128
+}
+
+ENTRY %main (x: f32[1,8,8,128], k: f32[3,3,1,128]) -> f32[1,6,6,128] {
+  %x = f32[1,8,8,128]{3,2,1,0} parameter(0)
+  %k = f32[3,3,1,128]{3,2,1,0} parameter(1)
+  ROOT %fusion.7 = f32[1,6,6,128]{3,2,1,0} fusion(%x, %k), kind=kCustom, calls=%fused_computation, backend_config={"fusion_config":{"kind":"__ynn_fusion"}}
+}
+"""  # noqa: E501
+
+
+def test_a_fusion_without_a_line_says_what_it_computes() -> None:
+    (facts,) = [Facts("step", "cpu", 1.0, 1.0, text=UNNAMED)]
+    assert top_programs._origins([facts])["fusion.7"] == ("fusion", "convolution in 128 groups", NOWHERE)
+    product = UNNAMED.replace(", feature_group_count=128", "")
+    names = top_programs._origins([Facts("step", "cpu", 1.0, 1.0, text=product)])
+    assert names["fusion.7"][1] == "conv_general_dilated (ynn_fusion)"
+
+
+def test_programs_that_a_library_jits_have_rows_at_the_librarys_lines(text: str) -> None:
+    analysis = analysis_of(text, sort_s=0.3, dot_s=0.1, jitted=False)
+    installed = f"{sysconfig.get_paths()['purelib']}/keras/src/layer.py"
+    analysis.log.programs[0] = Facts("step", "cpu", 1.0, 1.0, text=text.replace(__file__, installed))
+    made = Compiled("step", Place("a.py", 3), {"compile": (-1.0, 0.0)}, owner="keras", through="keras")
+    analysis.log.compiled.append(made)
+    table, _ = top_programs.line_blocks(analysis)
+    assert isinstance(table, Grid)
+    assert [row[0] for row in table.rows] == ["sort", "dot_general"]
+    assert all(row[2].startswith("keras/src/layer.py:") for row in table.rows)

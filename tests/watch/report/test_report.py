@@ -164,7 +164,7 @@ def test_the_report_is_a_result_that_every_renderer_takes(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("error", "end"),
     [
-        (None, "s. Watching used"),
+        (None, "s. Watching took"),
         (ZeroDivisionError, "until it failed with ZeroDivisionError"),
         (KeyboardInterrupt, "until it was interrupted"),
     ],

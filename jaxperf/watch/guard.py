@@ -1,0 +1,53 @@
+"""Guards: an error inside the watch costs rows of the report, and never reaches the program."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+from jaxperf.errors import warnings_hidden
+
+_T = TypeVar("_T")
+
+
+class Losses:
+    """Counts errors inside the watch by what they cost: rows of the report, never the program."""
+
+    def __init__(self) -> None:
+        self._lost: Counter[str] = Counter()
+
+    @contextlib.contextmanager
+    def guard(self, what: str) -> Iterator[None]:
+        """Catch any error inside and record it as the loss of `what`."""
+        try:
+            yield
+        except Exception as e:
+            self.note(what, e)
+
+    def ask(self, what: str, read: Callable[[], _T], otherwise: _T) -> _T:
+        """Return what `read` returns; after an error, `otherwise`, and record the loss of `what`."""
+        with self.guard(what):
+            return read()
+        return otherwise
+
+    def guarded(self, what: str, function: Callable[..., object]) -> Callable[..., None]:
+        """Return a function that calls another one, and records its errors as the loss of `what`."""
+
+        def call(*args: Any, **kwargs: Any) -> None:
+            with self.guard(what):
+                function(*args, **kwargs)
+
+        return call
+
+    def note(self, what: str, error: Exception) -> None:
+        self._lost[f"{what} ({type(error).__name__}: {error})".splitlines()[0]] += 1
+
+    @property
+    def remarks(self) -> list[str]:
+        return [f"lost {what}, {times} times; please report it" for what, times in self._lost.items()]
+
+
+without_syntax_warnings = functools.partial(warnings_hidden, SyntaxWarning)  # while files are parsed again

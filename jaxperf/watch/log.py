@@ -1,0 +1,335 @@
+"""The log of a watch: events with times on one clock, `time.perf_counter`.
+
+Instruments (`observe/`) write it while the program runs, each behind a guard of its own. The rules and the
+report read it, and nothing else, so an event goes from its hook through this file to its finding.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from statistics import median
+from typing import TYPE_CHECKING, NamedTuple
+
+from jaxperf.result.intervals import Interval, total_length, union
+from jaxperf.watch.guard import Losses
+from jaxperf.watch.observe.frame_arguments import Change, Placement
+from jaxperf.watch.observe.source_location import NOWHERE, Place
+
+if TYPE_CHECKING:
+    from jaxperf.watch.observe.executables import Facts
+    from jaxperf.watch.source.call_sites import CallSite
+
+NAMES_CAUSES = (0, 8, 2)  # the first JAX version that says enough for findings
+TRACE, LOWER, COMPILE = "trace", "lower", "compile"  # stages of `Compiled`
+# kinds of `StackSample`
+DATA, EAGER, DISPATCH, NUMPY, PYTHON = "data", "eager", "dispatch", "numpy", "python"
+CALLBACK = "callback"  # the reader's function, called by JAX
+WRITE = "write"  # a checkpoint, most likely
+BETWEEN = "between"  # Python in a loop of steps; only the analysis knows it
+IMPORT = "import"
+
+
+@dataclass
+class Compiled:
+    """One function that JAX traced, lowered or compiled.
+
+    Attributes:
+      name: the program's name, which usually is the function's.
+      at: the line of the reader's code whose call triggered it.
+      stages: start and end of each stage.
+      explained: whether JAX explained the trace, which it does for the reader's functions only.
+      defined: file and line of the function; "" if JAX did not say.
+      changes: why JAX traced a function again; empty for a new function object.
+      host: bytes of the NumPy arrays among the call's arguments, by name.
+      elsewhere: bytes of the arrays whose devices are not those of the program, by name.
+      signature: the call's arguments, by name: an array's type, or another value's description.
+      closure: descriptions of the function's closure variables and default values, by name.
+      refers_to: types of the arrays among its closure, defaults and module variables, by name.
+      label: the function's name if the program has another one, as under `pmap`.
+      owner: the library whose own function it is, such as "optax"; "" for the reader's and for operations.
+      callers: the reader's lines on the stack above `at`, the innermost first.
+      through: the library that the reader called, such as "flax" for `nnx.jit`.
+      cleared: the line whose `jax.clear_caches` caused this trace; None for any other reason.
+      placements: devices and sharding of the arrays among the arguments, by name.
+      inner: the innermost lines outside JAX at that moment, of libraries too.
+      cache: what JAX's compile cache on disk did: "hit", "miss", or "" without one.
+      cache_note: why JAX does not keep the program there, in its own words.
+      thread: the thread that compiled it.
+    """
+
+    name: str
+    at: Place
+    stages: dict[str, Interval] = field(default_factory=dict)
+    explained: bool = False
+    defined: str = ""
+    changes: tuple[Change, ...] = ()
+    host: dict[str, int] = field(default_factory=dict)
+    elsewhere: dict[str, int] = field(default_factory=dict)
+    signature: dict[str, str] = field(default_factory=dict)
+    closure: dict[str, str] = field(default_factory=dict)
+    refers_to: dict[str, str] = field(default_factory=dict)
+    label: str = ""
+    owner: str = ""
+    callers: tuple[Place, ...] = ()
+    through: str = ""
+    cleared: Place | None = None
+    placements: dict[str, Placement] = field(default_factory=dict)
+    inner: tuple[Place, ...] = ()
+    cache: str = ""
+    cache_note: str = ""
+    thread: int = 0
+
+    @property
+    def called(self) -> str:
+        return self.label or self.name
+
+    @property
+    def program(self) -> str:
+        return canonical_name(self.name)
+
+    @property
+    def host_bytes(self) -> int:
+        return sum(self.host.values())
+
+    @property
+    def host_argument(self) -> str:
+        """Return the name of the largest NumPy array among the arguments; "" for none."""
+        return max(self.host, key=lambda where: self.host[where], default="")
+
+    @property
+    def total_s(self) -> float:
+        """Return the seconds of all stages."""
+        return total_length(self.stages.values())
+
+    def seconds(self, stage: str) -> float:
+        """Return the seconds of one stage; 0 if it did not take place."""
+        start, end = self.stages.get(stage, (0.0, 0.0))
+        return end - start
+
+
+class Wait(NamedTuple):
+    """One call that waited for a device, and copied `nbytes` to the host."""
+
+    kind: str
+    at: Place
+    start: float
+    end: float
+    nbytes: int
+    times: int = 1  # brief waits in a row that this one stands for
+
+    @property
+    def total_s(self) -> float:
+        """Return the seconds of all waits that it stands for."""
+        return self.times * (self.end - self.start)
+
+    @property
+    def span(self) -> Interval:
+        """Return an interval of as many seconds, from its start on."""
+        return self.start, self.start + self.total_s
+
+
+class Put(NamedTuple):
+    """A transfer to a device; `again` tells whether this line has put the same arrays there before.
+
+    For an array made from a list, `numbers` counts its numbers, which JAX converts one by one, and `nbytes`
+    is 0. `elsewhere` tells whether all arrays were JAX arrays on other devices or with another sharding.
+    """
+
+    at: Place
+    start: float
+    end: float
+    nbytes: int
+    again: bool
+    numbers: int = 0
+    elsewhere: bool = False
+
+
+class StackSample(NamedTuple):
+    """What the reader's line `at` was doing from `start` to `end`."""
+
+    kind: str
+    at: Place
+    start: float
+    end: float
+    inside: Place = NOWHERE  # the line that makes the next item for the `for` at `at`
+    callers: tuple[Place, ...] = ()  # the reader's lines on the stack above `at`, the innermost first
+    blocked: bool = False  # whether a call waits because a device's queue is full
+    written: int = 0  # bytes that the process wrote to files and pipes meanwhile
+
+
+class LiveArrays(NamedTuple):
+    """The live arrays of one type, and the line that made most of them; NOWHERE if unknown."""
+
+    kind: str
+    number: int
+    nbytes: int
+    at: Place
+    held: str = ""  # the variable whose list or dictionary holds them
+    held_at: Place = NOWHERE  # a line of the function that has this variable
+
+
+class Memory(NamedTuple):
+    """The bytes that the process and its devices used at a time; 0 on devices that do not count them."""
+
+    when: float
+    resident: int
+    device: int = 0
+    arrays: tuple[LiveArrays, ...] = ()  # where they were listed, the type with the most bytes first
+
+
+class Fork(NamedTuple):
+    """A child process that was forked after JAX had started."""
+
+    when: float
+    at: Place
+
+
+@dataclass
+class ExecutedProgram:
+    """What windows saw of one program.
+
+    Attributes:
+      name: the program's canonical name.
+      calls, dispatch_s: calls from Python, and the seconds that each took to return.
+      copies: arrays that these calls had to copy first, from the host or from other devices.
+      devices: the intervals in which each device computed it.
+      ops: seconds of each run of an instruction, by device and instruction name.
+      run_s: seconds of each execution, as far as a window saw it; empty if the trace has no run ids.
+      whole: the number of executions that lie inside a window.
+      last_ops: the last instructions of executions that no window cut off at its end.
+      turns_s: seconds from the start of each call to the start of the next one in the same window.
+    """
+
+    name: str
+    calls: int = 0
+    dispatch_s: list[float] = field(default_factory=list)
+    copies: int = 0
+    devices: dict[str, list[Interval]] = field(default_factory=lambda: defaultdict(list))
+    ops: dict[tuple[str, str], list[float]] = field(default_factory=lambda: defaultdict(list))
+    run_s: list[float] = field(default_factory=list)
+    whole: int = 0
+    last_ops: set[str] = field(default_factory=set)
+    turns_s: list[float] = field(default_factory=list)
+
+    @property
+    def cut_off(self) -> bool:
+        """Return whether no execution is known to lie inside a window."""
+        return bool(self.run_s) and not self.whole
+
+    @property
+    def turn_s(self) -> float | None:
+        """Return the median seconds of a turn: from one call to the next; None if no window saw two."""
+        return median(self.turns_s) if self.turns_s else None
+
+    @property
+    def spans(self) -> list[Interval]:
+        return [span for spans in self.devices.values() for span in spans]
+
+    @property
+    def busiest_s(self) -> float:
+        return max(map(total_length, self.devices.values()), default=0.0)
+
+    def op_s(self, wanted: Callable[[str], bool]) -> float:
+        return sum(sum(times) for (_, op), times in self.ops.items() if wanted(op))
+
+
+@dataclass
+class DeviceActivity:
+    """What all windows of the profiler saw."""
+
+    windows: list[Interval] = field(default_factory=list)
+    programs: dict[str, ExecutedProgram] = field(default_factory=dict)
+    queued: list[Interval] = field(default_factory=list)  # between a call's end and its execution's start
+    empty: list[Interval] = field(default_factory=list)  # windows in which no instruction began
+
+    def program(self, name: str) -> ExecutedProgram:
+        return self.programs.setdefault(name, ExecutedProgram(name))
+
+    @property
+    def busy(self) -> dict[str, list[Interval]]:
+        """Return the intervals in which each device computed anything."""
+        spans_by_device: dict[str, list[Interval]] = defaultdict(list)
+        for program in self.programs.values():
+            for device, spans in program.devices.items():
+                spans_by_device[device] += spans
+        return {device: union(spans) for device, spans in sorted(spans_by_device.items())}
+
+    def drop_unseen(self, waits: Iterable[Interval]) -> None:
+        """Drop the empty windows in which the front end waited for a device.
+
+        The device was busy then: an instruction that began before a window has no event in it.
+        """
+        waited = list(waits)
+        unseen = [w for w in self.empty if any(a < w[1] and w[0] < b for a, b in waited)]
+        self.windows = [w for w in self.windows if w not in unseen]
+
+
+def canonical_name(name: str) -> str:
+    """Return one name for "jit__lambda", "jit__lambda_", "jit(<lambda>)", "<lambda>" and "lambda"."""
+    return re.sub(r"\W+", "_", name).removeprefix("jit_").strip("_")
+
+
+@dataclass
+class Log:
+    """All events of a watch, in the order of their ends, and what is known of the program."""
+
+    name: str
+    start: float = 0.0
+    end: float = 0.0
+    # events
+    compiled: list[Compiled] = field(default_factory=list)
+    nested: list[Compiled] = field(default_factory=list)  # compiled while another function was traced
+    waits: list[Wait] = field(default_factory=list)
+    puts: list[Put] = field(default_factory=list)
+    small_puts: dict[Place, list[float]] = field(default_factory=dict)  # times, by line
+    samples: list[StackSample] = field(default_factory=list)
+    called_back: list[StackSample] = field(default_factory=list)  # in threads of JAX
+    memory: list[Memory] = field(default_factory=list)
+    forks: list[Fork] = field(default_factory=list)
+    activity: DeviceActivity = field(default_factory=DeviceActivity)
+    # the program
+    programs: list[Facts] = field(default_factory=list)
+    call_sites: list[CallSite] = field(default_factory=list)
+    # for each of the reader's functions (file, name): the values of parameters that no array can replace
+    parameters: dict[tuple[str, str], dict[str, set[str]]] = field(default_factory=dict)
+    modules: list[str] = field(default_factory=list)  # its own files
+    peaks: dict[str, int] = field(default_factory=dict)  # bytes of "resident" and "device" memory
+    live_arrays: list[LiveArrays] = field(default_factory=list)  # near the peak of memory
+    on_cpu: dict[str, float] = field(default_factory=dict)  # seconds there of an accelerator's programs
+    # JAX
+    jax_version: tuple[int, ...] = ()
+    backend: str = ""  # the platform of the devices that JAX uses by default
+    settings: dict[str, Place] = field(default_factory=dict)  # those that were on
+    compile_cache: str = ""  # the folder of JAX's compile cache
+    # the watch itself
+    thread_id: int = field(default_factory=threading.get_ident)  # the thread that is watched
+    elsewhere: Counter[str] = field(default_factory=Counter)  # waits and compilations in other threads
+    overhead_s: dict[str, float] = field(default_factory=lambda: defaultdict(float))  # processor time
+    before_s: float = 0.0  # processor time that the start took; 0 for a block of a program
+    opened_s: float = 0.0  # processor time of the process when the program began
+    closed_s: float = 0.0  # and when it ended
+    remarks: list[str] = field(default_factory=list)
+    losses: Losses = field(default_factory=Losses)  # what errors inside the watch cost
+
+    @property
+    def names_causes(self) -> bool:
+        """Return whether this JAX says enough for findings; an unknown version counts as new."""
+        return not self.jax_version or self.jax_version >= NAMES_CAUSES
+
+    @property
+    def wall_s(self) -> float:
+        return self.end - self.start
+
+    @property
+    def used_jax(self) -> bool:
+        """Return whether the program used JAX in any way that was seen."""
+        new = any(not facts.old for facts in self.programs)
+        return bool(self.compiled or self.waits or new or self.activity.busy)
+
+    def texts_of(self, compiled: Compiled) -> list[Facts]:
+        """Return the programs with the name of a compiled function, in the order of compiling."""
+        return [facts for facts in self.programs if facts.program == compiled.program and not facts.old]

@@ -1,0 +1,180 @@
+"""Record how much memory the process and its devices use, and which arrays fill it.
+
+The arrays are listed where memory has grown: their types, the lines that made them, and the variable of the
+program whose list or dictionary holds them. Nothing of the program runs for that.
+"""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import sys
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator
+from types import FrameType
+from typing import Any
+
+import psutil
+
+from jaxperf.watch.grouping import group_by
+from jaxperf.watch.log import LiveArrays, Log, Memory
+from jaxperf.watch.observe import source_location
+from jaxperf.watch.observe.sampler import undisturbed
+from jaxperf.watch.observe.source_location import NOWHERE, Place, stored_attributes
+
+CLOSE_S, WIDE_S = 0.05, 0.25  # between readings; one costs as much as a sample
+WIDER = 0.05  # this interval over the time since the first reading
+READINGS = 2000  # that are kept: of more, every second one
+STEP = 1.05  # growth of memory after which live arrays are listed again
+LISTING_PAUSE = 100.0  # times the seconds of the last listing, before the next one
+_LISTED, _LOOKED_UP = 5, 20  # types of arrays, and arrays of each type whose line is looked up
+MANY = 8  # elements of a container that may grow
+_ENDS = 4  # elements at each end of a container that are looked at
+_DEPTH = 3  # containers inside containers
+
+
+class MemoryReadings:
+    """Reads the memory in the sampler's thread: call `look` after each sample.
+
+    Args:
+      log: the log of the watch.
+      started: whether JAX's backend runs, so that listing arrays does not start it.
+    """
+
+    def __init__(self, log: Log, started: Callable[[], bool]) -> None:
+        self.log, self._started = log, started
+        self._process = psutil.Process()
+        self._first = self._last = time.perf_counter()
+        self._listed_at = self._list_after = 0.0
+        self._holders: dict[str, tuple[str, Place]] = {}
+
+    def look(self) -> None:
+        now = time.perf_counter()
+        if now - self._last >= min(WIDE_S, max(CLOSE_S, WIDER * (now - self._first))):
+            self._last = now
+            self.read()
+
+    def close(self) -> None:
+        self._list_after = 0.0
+        self.read()
+
+    def read(self) -> None:
+        """Read the memory, and list the live arrays if it has grown."""
+        resident, device = self._process.memory_info().rss, 0
+        jax = sys.modules.get("jax")
+        lists = hasattr(jax, "live_arrays") and self._started()
+        if lists:
+            device = bytes_in_use(jax)
+        self.log.peaks["resident"] = max(resident, self.log.peaks.get("resident", 0))
+        if device:
+            self.log.peaks["device"] = max(device, self.log.peaks.get("device", 0))
+        used, began = device or resident, time.perf_counter()
+        reading = Memory(began, resident, device)
+        if lists and used > self._listed_at * STEP and began > self._list_after:
+            self._listed_at = used
+            self.log.live_arrays = list_live_arrays(jax, self._holder)
+            reading = reading._replace(arrays=tuple(self.log.live_arrays))
+            ended = time.perf_counter()  # 100,000 small arrays take tens of milliseconds
+            self._list_after = ended + LISTING_PAUSE * (ended - began)
+        self.log.memory.append(reading)
+        if len(self.log.memory) > READINGS:
+            self.log.memory[:] = [m for i, m in enumerate(self.log.memory) if i % 2 == 0 or m.arrays]
+
+    def _holder(self, kind: str, ids: set[int]) -> tuple[str, Place]:
+        """Return the variable that holds arrays of a type; the last one known, if no frame has it now."""
+        with undisturbed():
+            frames = source_location.frames_outwards(sys._current_frames().get(self.log.thread_id))
+            found = holder(frames, ids)
+            del frames
+        if found[0]:
+            self._holders[kind] = found
+        return self._holders.get(kind, found)
+
+
+def bytes_in_use(jax: Any) -> int:
+    """Return the bytes allocated on this process's devices; 0 on platforms that do not count them."""
+    return sum((d.memory_stats() or {}).get("bytes_in_use", 0) for d in jax.local_devices())
+
+
+def list_live_arrays(jax: Any, held_by: Callable[[str, set[int]], tuple[str, Place]]) -> list[LiveArrays]:
+    """Return the live arrays by type, the type with the most bytes first.
+
+    Args:
+      jax: the module.
+      held_by: returns the variable that holds arrays, given their type and their ids.
+    """
+    try:
+        by_type = group_by(jax.live_arrays(), lambda a: (a.dtype, a.shape))
+        most = sorted(by_type.values(), key=lambda arrays: -_bytes_of(arrays))[:_LISTED]
+        return [_described(arrays, held_by) for arrays in most]
+    except Exception:  # the program may delete arrays, or start its backend, meanwhile
+        return []
+
+
+def _described(arrays: list[Any], held_by: Callable[[str, set[int]], tuple[str, Place]]) -> LiveArrays:
+    dtype, shape = arrays[0].dtype, ",".join(map(str, arrays[0].shape))
+    live = LiveArrays(f"{dtype}[{shape}]", len(arrays), _bytes_of(arrays), _made_at(arrays[-_LOOKED_UP:]))
+    if len(arrays) < MANY:
+        return live
+    held, at = held_by(live.kind, {id(a) for a in arrays})
+    return live._replace(held=held, held_at=at)
+
+
+def _bytes_of(arrays: list[Any]) -> int:
+    return len(arrays) * int(arrays[0].nbytes)
+
+
+def _made_at(arrays: list[Any]) -> Place:
+    """Return the reader's line that made most of some arrays; this takes 10 us per array."""
+    lines: Counter[Place] = Counter()
+    for array in arrays:
+        frames = getattr(getattr(array, "traceback", None), "frames", ())
+        reader = (f for f in frames if not source_location.library_of(f.file_name))
+        lines.update(Place(f.file_name, f.line_num, f.function_name) for f in itertools.islice(reader, 1))
+    return max(lines, key=lambda at: lines[at], default=NOWHERE)
+
+
+def holder(frames: Iterable[FrameType], ids: set[int]) -> tuple[str, Place]:
+    """Return the variable whose container holds most arrays of some ids, and a line of its function."""
+    found = [
+        (held, name, source_location.place_of(frame))
+        for frame in frames
+        if not source_location.library_of(frame.f_code.co_filename)
+        for name, value in _variables(frame)
+        if (held := _holds(value, ids, _DEPTH)) >= MANY
+    ]
+    _, name, at = max(found, key=lambda f: f[0], default=(0, "", NOWHERE))
+    return name, at
+
+
+def _variables(frame: FrameType) -> Iterator[tuple[str, Any]]:
+    """Yield the variables of a frame, and the attributes of the program's own objects among them."""
+    code = frame.f_code
+    optimized = code.co_flags & inspect.CO_OPTIMIZED
+    names = (*code.co_varnames, *code.co_cellvars, *code.co_freevars) if optimized else tuple(frame.f_globals)
+    for name in names:
+        if name.startswith("_"):  # a notebook's own names
+            continue
+        value = source_location.variable_value(frame, name)
+        yield name, value
+        if not source_location.is_a_librarys(type(value)):
+            for attribute, part in list(stored_attributes(value).items()):
+                yield f"{name}.{attribute}", part
+
+
+def _holds(value: Any, ids: set[int], depth: int) -> int:
+    """Return the size of the largest container in a value that holds one of some arrays; 0 for none."""
+    kind = type(value)
+    if kind is dict:
+        parts: Iterable[Any] = itertools.chain(
+            itertools.islice(value.values(), _ENDS), itertools.islice(reversed(value.values()), _ENDS)
+        )
+    elif kind in (list, tuple, deque):
+        last = [value[i] for i in range(max(0, len(value) - _ENDS), len(value))]
+        parts = [*itertools.islice(value, _ENDS), *last]
+    else:
+        return 0
+    inside = [len(value) if id(part) in ids else depth and _holds(part, ids, depth - 1) for part in parts]
+    most = max(inside, default=0)
+    return max(most, len(value)) if most else 0
