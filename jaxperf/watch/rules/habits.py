@@ -1,0 +1,260 @@
+"""What programs do around JAX: what they keep, how they time, fork, where they run, and how Keras trains."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from jaxperf.result.formatting import format_quantity
+from jaxperf.watch.grouping import group_by
+from jaxperf.watch.log import LiveArrays, Memory
+from jaxperf.watch.observe.source_location import NOWHERE, Place
+from jaxperf.watch.report.analysis import Analysis
+from jaxperf.watch.report.top_programs import hottest_programs
+from jaxperf.watch.rules.table import COMMITTED, Cause, Finding, Form, rule
+from jaxperf.watch.source import statements
+
+GROWN = 32 << 20  # bytes of growth that are worth a note
+GROWN_SHARE = 0.1  # of the peak
+STEADY = 3.0  # the most ratio of what two thirds of the time grew by, for memory that grows steadily
+LONG_ENOUGH_S = 1.0  # seconds of a run in which growth is judged
+MANY = 8  # arrays more than before
+COMPILED = 20  # programs compiled meanwhile that may be what memory holds
+LATER = 2.0  # ratio of t2 to t1 from which on the time of a call says little about the work
+OFTEN = 20  # calls in windows
+AROUND = 1.5  # ratio of a turn of Keras to its step that is worth a note
+FASTER = 1.5  # ratio of a turn to its program on the CPU that is worth a change
+_CLOCKS = {"time", "perf_counter", "monotonic", "time_ns", "perf_counter_ns", "monotonic_ns"}
+
+
+def habit_notes(analysis: Analysis) -> Iterator[str]:
+    """Yield all notes of this module."""
+    yield from growth_notes(analysis)
+    yield from timing_notes(analysis)
+    yield from fork_notes(analysis)
+    yield from keras_notes(analysis)
+
+
+# --- memory that grows from step to step
+
+
+def growth_notes(analysis: Analysis) -> Iterator[str]:
+    """Yield a note if memory grows steadily, with the arrays that fill it and what holds them."""
+    log = analysis.log
+    readings = [m for m in log.memory if m.when >= analysis.begin]
+    if len(readings) < MANY:
+        return
+    peak = max(readings, key=_used)  # what a function keeps may be dropped when it returns
+    length_s = peak.when - analysis.begin
+    if length_s < max(LONG_ENOUGH_S, (log.end - analysis.begin) / 2):
+        return
+    first, second = (_bytes_at(readings, analysis.begin + part * length_s) for part in (1 / 3, 2 / 3))
+    grown, parts = _used(peak) - first, (second - first, _used(peak) - second)
+    if grown < max(GROWN, GROWN_SHARE * _used(peak)) or min(parts) <= 0 or max(parts) > STEADY * min(parts):
+        return
+    kind = "device" if peak.device else "resident"
+    message = (
+        f"{kind} memory grows all the time: by {format_quantity(grown, 'bytes')} in "
+        f"{format_quantity(length_s * 2 / 3, 's')}"
+    )
+    live, more = _grown_arrays(log.memory, analysis.begin + length_s / 3, peak.when)
+    if live is None or more * (live.nbytes // live.number) < grown / 2:
+        starts = (min(a for a, _ in c.stages.values()) for c in log.compiled if c.stages)
+        compiled = sum(start >= analysis.begin for start in starts)
+        if compiled >= COMPILED:
+            yield f"{message}; {compiled} programs were compiled meanwhile, which JAX keeps"
+        else:
+            yield f"{message}; arrays of JAX do not explain it, so look for what else the loop keeps"
+        return
+    made = f", made at {live.at}" if live.at else ""
+    yield (
+        f"{message}, since {more} more arrays {live.kind}{made}, stay alive{_held(live)}: keep what is read "
+        "later (a number of each, or every hundredth), or bring them to the host in blocks, with "
+        "jax.device_get, and drop them"
+    )
+
+
+def _used(reading: Memory) -> int:
+    return reading.device or reading.resident
+
+
+def _bytes_at(readings: list[Memory], moment: float) -> int:
+    return _used(min(readings, key=lambda m: abs(m.when - moment)))
+
+
+def _grown_arrays(readings: list[Memory], since: float, until: float) -> tuple[LiveArrays | None, int]:
+    """Return the arrays of the type that grew most between two times, and how many more there are."""
+    listed = [m for m in readings if m.arrays and m.when <= until]
+    before = next((m for m in reversed(listed) if m.when <= since), listed[0] if listed else None)
+    if before is None:
+        return None, 0
+    known = {live.kind: live.number for live in before.arrays}
+    more = [(live.number - known.get(live.kind, 0), live) for live in listed[-1].arrays]
+    grown = [(n, live) for n, live in more if n >= MANY]
+    count, most = max(grown, key=lambda pair: pair[0] * pair[1].nbytes / pair[1].number, default=(0, None))
+    return most, count
+
+
+def _held(live: LiveArrays) -> str:
+    """Return a phrase with the variable that holds arrays, and the line that adds to it."""
+    if not live.held:
+        return ""
+    function = statements.innermost(live.held_at, statements.FUNCTION)
+    within = function or statements.syntax_tree(live.held_at.file)
+    nodes = (n for n in ast.walk(within) if isinstance(n, ast.Call | ast.AugAssign | ast.Assign))
+    added = next((n.lineno for n in nodes if _adds(n, live.held)), 0)
+    at = live.held_at._replace(line=added) if added else live.held_at
+    return f" in {live.held}" + (f", to which {at} adds" if added else f" ({at})")
+
+
+def _adds(node: ast.AST, name: str) -> bool:
+    """Return whether a node adds to a container of this name: by a method, an operator or a key."""
+    match node:
+        case ast.Call(func=ast.Attribute(value=owner, attr="append" | "appendleft" | "extend" | "add")):
+            return ast.unparse(owner).partition("[")[0] == name
+        case ast.AugAssign(target=target):
+            return ast.unparse(target) == name
+        case ast.Assign(targets=[ast.Subscript(value=owner)]):
+            return ast.unparse(owner) == name
+    return False
+
+
+# --- the program's own timing
+
+
+class Timing(NamedTuple):
+    """The lines between which a program takes the time, both in one function."""
+
+    start: int
+    end: int
+
+
+def timing_notes(analysis: Analysis) -> Iterator[str]:
+    """Yield a note where a program times a call without waiting for its result."""
+    hot = {row.name: row for row in hottest_programs(analysis)}
+    waits = [line.at for line in analysis.lines]
+    told: set[tuple[str, Timing]] = set()
+    for c, at in analysis.called:
+        row = hot.get(c.program)
+        if row is None or row.dispatch_s is None or row.device_s < LATER * row.dispatch_s:
+            continue
+        for timing in timings_around(at):
+            inside = [w for w in waits if w.file == at.file and timing.start <= w.line <= timing.end]
+            if inside or (at.file, timing) in told or _waits_inside(at, timing, waits):
+                continue
+            told.add((at.file, timing))
+            yield (
+                f"the time that {at._replace(line=timing.end)} takes, from line {timing.start} on, is that "
+                f"of dispatching {c.called} (line {at.line}), not of computing it: a call returns after "
+                f"{format_quantity(row.dispatch_s, 's')}, and the device takes "
+                f"{format_quantity(row.device_s, 's')}. Call jax.block_until_ready on the result first"
+            )
+
+
+def timings_around(at: Place) -> list[Timing]:
+    """Return the innermost stretches around a line whose time its function takes with Python's clocks."""
+    function = statements.innermost(at, statements.FUNCTION)
+    nodes = list(ast.walk(function or statements.syntax_tree(at.file)))
+    read: dict[str, list[int]] = {}
+    for node in nodes:
+        match node:
+            case ast.Assign(targets=[ast.Name(id=name)], value=value) if _reads_clock(value):
+                read.setdefault(name, []).append(node.lineno)
+    found: list[Timing] = []
+    for node in nodes:
+        match node:
+            case ast.BinOp(op=ast.Sub(), left=left, right=ast.Name(id=started)) if started in read:
+                if _reads_clock(left):
+                    end = node.lineno
+                elif isinstance(left, ast.Name) and left.id in read:
+                    end = max((n for n in read[left.id] if n <= node.lineno), default=0)
+                else:
+                    continue
+                start = max((n for n in read[started] if n < end), default=0)
+                if start < at.line <= end and start:
+                    found.append(Timing(start, end))
+    return found
+
+
+def _reads_clock(value: ast.expr) -> bool:
+    """Return whether an expression is `time.perf_counter()` or the like."""
+    if not isinstance(value, ast.Call) or value.args or value.keywords:
+        return False
+    owner, _, name = ast.unparse(value.func).rpartition(".")
+    return name in _CLOCKS and owner in ("", "time")
+
+
+def _waits_inside(at: Place, timing: Timing, waits: list[Place]) -> bool:
+    """Return whether a function that the timed lines call waits for a device."""
+    names = {w.function for w in waits}
+    tree = statements.syntax_tree(at.file)
+    return any(
+        isinstance(n, ast.Call)
+        and timing.start <= n.lineno <= timing.end
+        and statements.last_name(n.func) in names
+        for n in ast.walk(tree)
+    )
+
+
+# --- processes that are forked after JAX has started
+
+
+def fork_notes(analysis: Analysis) -> Iterator[str]:
+    """Yield a note for each line that forks processes while JAX's threads run."""
+    for at, forks in group_by(analysis.log.forks, lambda fork: fork.at).items():
+        times = "a process was" if len(forks) == 1 else f"{len(forks)} processes were"
+        yield (
+            f"{times} forked at {at or NOWHERE} after JAX had started: a child has none of JAX's threads, so "
+            "a call of JAX there may never return. Start workers before JAX is used, or with "
+            'multiprocessing.get_context("spawn") (of a DataLoader: multiprocessing_context="spawn")'
+        )
+
+
+FASTER_ON_CPU = Cause(
+    "faster on the cpu", "program",
+    "this runs faster on the CPU", COMMITTED,
+    Form(
+        "Give the accelerator many of them at once, with jax.vmap over {name}, or many steps in one program "
+        "with jax.lax.scan. Otherwise run {name} on the CPU: give it arrays that jax.device_put has put on "
+        'jax.devices("cpu")[0], or start the program with JAX_PLATFORMS=cpu.'
+    ),
+)  # fmt: skip
+
+
+@rule(FASTER_ON_CPU)
+def find_faster_on_cpu(analysis: Analysis) -> Iterator[Finding]:
+    """Find an accelerator's programs that the CPU was seen to execute in less time than a turn takes."""
+    log = analysis.log
+    for c, at in analysis.called:
+        program, cpu_s = analysis.ran(c), log.on_cpu.get(c.program)
+        if program is None or cpu_s is None or program.turn_s is None:
+            continue
+        if FASTER * cpu_s <= program.turn_s:
+            reason = (
+                f"a turn with {c.called} takes {format_quantity(program.turn_s, 's')} with the "
+                f"{log.backend}, and this machine's CPU executes its program in "
+                f"{format_quantity(cpu_s, 's')}, as a trial after the run has shown"
+            )
+            seconds = (program.turn_s - cpu_s) * program.calls * analysis.scale
+            yield Finding("faster on the cpu", at, seconds, reason, c.called)
+
+
+# --- Keras
+
+
+def keras_notes(analysis: Analysis) -> Iterator[str]:
+    """Yield a note if Keras takes long between two steps of `fit`, which `steps_per_execution` shortens."""
+    hot = {row.name: row for row in hottest_programs(analysis)}
+    for c in {c.program: c for c in analysis.log.compiled if c.owner == "keras"}.values():
+        program, row = analysis.ran(c), hot.get(c.program)
+        if program is None or row is None or program.calls < OFTEN or "train_step" not in c.name:
+            continue
+        turn_s, step_s = program.turn_s or 0.0, max(row.device_s, row.dispatch_s or 0.0)
+        if turn_s >= AROUND * step_s:
+            yield (
+                f"Keras takes {format_quantity(turn_s, 's')} from one step to the next at {c.at}, of which "
+                f"the step is {format_quantity(step_s, 's')}; the rest is its own Python, for data, "
+                "callbacks and metrics: model.compile(..., steps_per_execution=10) goes through callbacks "
+                "and metrics once for ten steps"
+            )

@@ -1,0 +1,230 @@
+"""Notes on what a program keeps, how it takes the time, where it forks, and how it trains with Keras."""
+
+from __future__ import annotations
+
+import os
+import runpy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import jaxperf
+from jaxperf.watch.log import Compiled, DeviceActivity, ExecutedProgram, Fork, LiveArrays, Log, Memory, Wait
+from jaxperf.watch.observe import on_cpu
+from jaxperf.watch.observe.compiles import Compiles
+from jaxperf.watch.observe.hooks import Replacements
+from jaxperf.watch.observe.source_location import NOWHERE, Place
+from jaxperf.watch.report.analysis import Analysis
+from jaxperf.watch.rules import habits
+
+MB = 1 << 20
+
+
+def readings(
+    *resident_mb: float, arrays: Callable[[int], tuple[LiveArrays, ...]] = lambda i: ()
+) -> list[Memory]:
+    """Return readings of a run of ten seconds, at equal distances."""
+    step = 10.0 / (len(resident_mb) - 1)
+    return [Memory(i * step, int(mb * MB), arrays=arrays(i)) for i, mb in enumerate(resident_mb)]
+
+
+def growth(memory: list[Memory], compiled: list[Compiled] | None = None) -> list[str]:
+    busy = ExecutedProgram("step")
+    busy.devices["cpu 0"].append((0.0, 1.0))
+    activity = DeviceActivity([(0.0, 1.0)], {"step": busy})
+    log = Log("a", 0.0, 10.0, memory=memory, activity=activity, compiled=compiled or [])
+    return list(habits.growth_notes(Analysis(log)))
+
+
+def kept(i: int) -> tuple[LiveArrays, ...]:
+    return (LiveArrays("float32[1000,250]", 10 + 20 * i, (10 + 20 * i) * MB, Place("a.py", 7)),)
+
+
+@pytest.mark.parametrize(
+    ("resident_mb", "noted"),
+    [
+        (range(500, 800, 20), True),
+        ([500] * 15, False),
+        ([500, 800, *[800] * 13], False),  # what is loaded once
+        ([500 + i / 10 for i in range(15)], False),  # too little
+        ([*range(500, 740, 40), *[740] * 9], False),  # it has ended
+        ([*range(500, 800, 30), 500, 500, 500], True),  # and what it kept was dropped
+    ],
+)
+def test_memory_is_noted_if_it_grows_steadily_to_the_end(resident_mb: Any, noted: bool) -> None:
+    notes = growth(readings(*resident_mb, arrays=kept))
+    assert bool(notes) == noted
+    if noted:
+        assert "more arrays float32[1000,250], made at a.py:7, stay alive" in notes[0]
+
+
+def test_growth_without_arrays_of_jax_says_so_or_names_the_compilations() -> None:
+    (note,) = growth(readings(*range(500, 800, 20)))
+    assert "arrays of JAX do not explain it" in note
+    many = [Compiled("f", Place("a.py", 3), {"trace": (1.0 + i / 10, 1.05 + i / 10)}) for i in range(60)]
+    (note,) = growth([m._replace(when=m.when + 1e-3) for m in readings(*range(500, 800, 20))], many)
+    assert "programs were compiled meanwhile" in note
+
+
+KEEPS = """
+import time
+import jax, jax.numpy as jnp
+step = jax.jit(lambda x, i: x * 0.5 + i)
+class Trainer:
+    def __init__(self):
+        self.history = []
+    def run(self):
+        x, i, end = jnp.ones((256, 1024)), 0, time.monotonic() + SECONDS
+        while time.monotonic() < end:
+            x = step(x, i)
+            self.history.append((i, x))  # keeps
+            i += 1
+            time.sleep(0.01)
+Trainer().run()
+"""
+
+
+def test_the_line_that_keeps_appending_arrays_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(KEEPS.replace("SECONDS", "2.5"))
+    with jaxperf.watch("train.py", show=False, profile=False) as watched:
+        runpy.run_path(str(path), run_name="__main__")
+    assert watched.record is not None
+    (note,) = habits.growth_notes(Analysis(watched.record))
+    assert "more arrays float32[256,1024], made at " in note
+    assert "in self.history, to which " in note and "train.py:12 adds" in note
+
+
+TIMED = """
+import time
+
+def run(step, x, n):
+    start = time.perf_counter()
+    for _ in range(n):
+        x = step(x)
+    {wait}
+    seconds = time.perf_counter() - start
+    begun = time.time()
+    y = step(x)
+    done = time.time()
+    return done - begun, y
+"""
+
+
+@pytest.fixture
+def timed(tmp_path: Path) -> Callable[..., list[str]]:
+    """Return the notes on a program that times a loop at line 7, and a call at line 11."""
+
+    def notes(
+        wait: str = "pass", *, at: int = 7, waited_at: int = 0, function: str = "run", device_s: float = 1e-2
+    ) -> list[str]:
+        path = tmp_path / str(len(list(tmp_path.iterdir()))) / "train.py"
+        path.parent.mkdir()
+        path.write_text(TIMED.replace("{wait}", wait))
+        place = Place(str(path), at, "run")
+        ran = ExecutedProgram("step", calls=9, dispatch_s=[1e-4] * 9, run_s=[device_s] * 9, whole=9)
+        ran.devices["cpu 0"].append((0.0, 9 * device_s))
+        waits = (
+            [Wait("float", place._replace(line=waited_at, function=function), 1.0, 1.1, 4)]
+            if waited_at
+            else []
+        )
+        log = Log("a", 0.0, 2.0, waits=waits, compiled=[Compiled("step", place, explained=True)],
+                  activity=DeviceActivity([(0.0, 1.0)], {"step": ran}))  # fmt: skip
+        return list(habits.timing_notes(Analysis(log)))
+
+    return notes
+
+
+def test_a_time_around_calls_that_nobody_waits_for_is_noted_with_its_lines(timed: Any) -> None:
+    (note,) = timed()
+    assert "train.py:9 takes, from line 5 on" in note and "dispatching step (line 7)" in note
+    assert "100 us" in note and "10 ms" in note
+    (note,) = timed(at=11)
+    assert "train.py:12 takes, from line 10 on" in note
+
+
+def test_a_time_that_includes_a_wait_or_only_the_dispatch_matters_is_none(timed: Any) -> None:
+    assert timed("x.block_until_ready()", waited_at=8) == []
+    assert timed("check(x)", waited_at=40, function="check") == []  # waits inside a function
+    assert timed(device_s=1.5e-4) == []
+    assert len(timed("check(x)", waited_at=40, function="another")) == 1
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+@pytest.mark.filterwarnings("ignore:os.fork")
+@pytest.mark.filterwarnings("ignore:This process")
+def test_a_fork_after_jax_has_started_is_noted_at_its_line(watched: Any) -> None:
+    jnp.ones(3)
+
+    def program() -> None:
+        child = os.fork()  # here
+        if not child:
+            os._exit(0)
+        os.waitpid(child, 0)
+
+    (note,) = habits.fork_notes(watched(program))
+    line = next(
+        n for n, row in enumerate(Path(__file__).read_text().splitlines(), 1) if row.endswith("# here")
+    )
+    assert note.startswith(f"a process was forked at {jaxperf_path()}:{line} after JAX had started")
+
+
+def jaxperf_path() -> str:
+    return str(Place(__file__, 1)).rpartition(":")[0]
+
+
+def test_forks_are_counted_by_line() -> None:
+    log = Log("a", forks=[Fork(1.0, Place("a.py", 4)), Fork(2.0, Place("a.py", 4)), Fork(3.0, NOWHERE)])
+    first, _ = habits.fork_notes(Analysis(log))
+    assert first.startswith("2 processes were forked at a.py:4 ")
+
+
+@pytest.mark.parametrize(("turn_s", "noted"), [(5e-3, True), (1.2e-3, False)])
+def test_pythons_share_of_a_step_of_keras_is_noted(turn_s: float, noted: bool) -> None:
+    ran = ExecutedProgram("train_step", calls=30, dispatch_s=[2e-4] * 30, turns_s=[turn_s] * 29,
+                          run_s=[1e-3] * 30, whole=30)  # fmt: skip
+    ran.devices["cpu 0"].append((0.0, 0.03))
+    fit = Compiled("train_step", Place("a.py", 9), owner="keras", through="keras")
+    log = Log("a", 0.0, 2.0, compiled=[fit], activity=DeviceActivity([(0.0, 1.0)], {"train_step": ran}))
+    notes = list(habits.keras_notes(Analysis(log)))
+    assert bool(notes) == noted
+    if noted:
+        assert "5 ms from one step to the next at a.py:9, of which the step is 1 ms" in notes[0]
+        assert "steps_per_execution" in notes[0]
+
+
+@pytest.mark.parametrize(("turn_s", "found"), [(3e-4, True), (1e-4, False)])
+def test_a_turn_with_an_accelerator_that_takes_longer_than_the_cpu_is_found(
+    turn_s: float, found: bool
+) -> None:
+    ran = ExecutedProgram("step", calls=100, dispatch_s=[5e-5] * 100, turns_s=[turn_s] * 99)
+    ran.devices["gpu 0"].append((0.5, 0.53))
+    step = Compiled("step", Place("a.py", 9), {"compile": (0.0, 0.5)}, explained=True)
+    log = Log("a", 0.0, 10.5, compiled=[step], backend="gpu", on_cpu={"step": 1e-4},
+              activity=DeviceActivity([(0.5, 1.5)], {"step": ran}))  # fmt: skip
+    findings = list(habits.find_faster_on_cpu(Analysis(log)))
+    assert bool(findings) == found
+    if found:
+        assert findings[0].seconds == pytest.approx(2e-4 * 100 * 10)
+        assert "300 us with the gpu" in findings[0].reason and "in 100 us" in findings[0].reason
+
+
+def test_a_program_kept_from_jaxs_compiler_runs_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = Log("a")
+    trials, replacements = on_cpu.CpuTrials(log), Replacements()
+    compiles = Compiles(log, replacements)
+    compiles.on_compiled = trials.keep
+    monkeypatch.setattr(on_cpu, "_platform", lambda: "gpu")
+    compiles.listen(jax)
+    try:
+        jax.jit(lambda x, n: jnp.tanh(x @ x)[n])(jnp.ones((71, 71)), 2)
+    finally:
+        compiles.close()
+        replacements.close()
+    assert {"lambda"} <= trials._modules.keys()
+    assert 0 < on_cpu.seconds_on_cpu(str(trials._modules["lambda"])) < 1
