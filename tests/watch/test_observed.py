@@ -31,6 +31,7 @@ from jaxperf.watch import session
 from jaxperf.watch.observe import compiles, frame_arguments, sampler, source_location, windows
 from jaxperf.watch.report.analysis import FULL_QUEUE, Analysis
 from jaxperf.watch.rules import program_notes
+from jaxperf.watch.source import statements
 
 HERE = Path(__file__).name
 
@@ -438,6 +439,17 @@ def test_of_a_long_list_few_elements_are_looked_at() -> None:
 
     for long in ([1.0] * 100_000, [np.float32(1)] * 100_000, [[1] * 1000] * 1000, [jnp.ones(1)] * 5000):
         assert 1 <= len(call(long)) <= frame_arguments.SHOWN**2
+
+
+def test_a_file_that_is_parsed_again_warns_only_once(tmp_path: Path) -> None:
+    path = tmp_path / "escapes.py"
+    path.write_text("import warnings\npattern = '\\d'\nx = 1\n")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        kept = list(warnings.filters)
+        assert statements.syntax_tree(str(path)).body
+        assert warnings.filters == kept
+    assert caught == []
 
 
 def test_hidden_warnings_do_not_make_python_repeat_others() -> None:

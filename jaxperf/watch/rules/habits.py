@@ -12,7 +12,7 @@ from jaxperf.watch.log import LiveArrays, Memory
 from jaxperf.watch.observe.source_location import NOWHERE, Place
 from jaxperf.watch.report.analysis import Analysis
 from jaxperf.watch.report.top_programs import hottest_programs
-from jaxperf.watch.rules.table import COMMITTED, Cause, Finding, Form, rule
+from jaxperf.watch.rules.table import COMMITTED, Finding, cause
 from jaxperf.watch.source import statements
 
 GROWN = 32 << 20  # bytes of growth that are worth a note
@@ -211,18 +211,12 @@ def fork_notes(analysis: Analysis) -> Iterator[str]:
         )
 
 
-FASTER_ON_CPU = Cause(
-    "faster on the cpu", "program",
-    "this runs faster on the CPU", COMMITTED,
-    Form(
-        "Give the accelerator many of them at once, with jax.vmap over {name}, or many steps in one program "
-        "with jax.lax.scan. Otherwise run {name} on the CPU: give it arrays that jax.device_put has put on "
-        'jax.devices("cpu")[0], or start the program with JAX_PLATFORMS=cpu.'
-    ),
+@cause(
+    "faster on the cpu", "program", COMMITTED, "this runs faster on the CPU",
+    "Give the accelerator many of them at once, with jax.vmap over {name}, or many steps in one program with "
+    "jax.lax.scan. Otherwise run {name} on the CPU: give it arrays that jax.device_put has put on "
+    'jax.devices("cpu")[0], or start the program with JAX_PLATFORMS=cpu.',
 )  # fmt: skip
-
-
-@rule(FASTER_ON_CPU)
 def find_faster_on_cpu(analysis: Analysis) -> Iterator[Finding]:
     """Find an accelerator's programs that the CPU was seen to execute in less time than a turn takes."""
     log = analysis.log

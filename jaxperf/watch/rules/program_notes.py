@@ -21,6 +21,7 @@ from jaxperf.watch.observe.executables import MULTIPLYING, PRODUCTS, Facts
 from jaxperf.watch.observe.source_location import NOWHERE, Place
 from jaxperf.watch.observe.windows import ExecutedProgram
 from jaxperf.watch.report.analysis import Analysis
+from jaxperf.watch.rules.habits import habit_notes
 from jaxperf.watch.rules.known import fault_notes
 from jaxperf.watch.rules.programs import called_programs, device_notes, precision_notes, wide_notes
 from jaxperf.watch.source import statements
@@ -154,6 +155,7 @@ def note_blocks(analysis: Analysis) -> Iterator[Block]:
     yield from map(Note, wide_notes(analysis))
     yield from map(Note, compile_notes(analysis))
     yield from map(Note, _checked(analysis))
+    yield from map(Note, habit_notes(analysis))
 
 
 def _checked(analysis: Analysis) -> Iterator[str]:

@@ -12,6 +12,7 @@ import re
 import textwrap
 from typing import Any
 
+from jaxperf.watch.guard import without_syntax_warnings
 from jaxperf.watch.observe.source_location import Place
 
 FUNCTION = ast.FunctionDef | ast.AsyncFunctionDef
@@ -24,7 +25,8 @@ _JITS = {"jit", "pmap", "filter_jit", "filter_pmap"}
 def syntax_tree(file: str) -> ast.Module:
     """Return the syntax tree of a file; an empty one if the file cannot be read or parsed."""
     try:
-        return ast.parse("".join(linecache.getlines(file)))
+        with without_syntax_warnings():
+            return ast.parse("".join(linecache.getlines(file)))
     except SyntaxError:
         return ast.Module([], [])
 
