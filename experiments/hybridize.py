@@ -124,8 +124,8 @@ print(traced.lower().as_text().strip())
 # <details><summary>Predict: if all four inputs are known while tracing, how many additions
 # are in the jaxpr, and how many in XLA's program?</summary>
 #
-# Three in the jaxpr, because tracing only records. None in XLA's program: it returns the
-# constant 10. The cell below prints it.
+# Three in the jaxpr, because tracing only records. XLA should leave none, and return the
+# constant 10: the cell below prints its program.
 #
 # </details>
 
@@ -1143,9 +1143,9 @@ s.claim("An if fails, a for works",
 # <details><summary>Answer</summary>
 #
 # A reader of the book found that `if` fails, with `Function __bool__ (namely operator
-# "bool") is not implemented for Symbol`, and that `for` works. The same holds in JAX. What
-# matters is whether the code needs a value. An `if` on a shape does not, so it works. A
-# `for` over `range(n)` fails when `n` is an argument, because `range` needs a value.
+# "bool") is not implemented for Symbol`, and that `for` works. In JAX, what matters is whether
+# the code needs a value. An `if` on a shape does not, so it works. A `for` over `range(n)`
+# fails when `n` is an argument, because `range` needs a value.
 #
 # `jnp.where` computes both sides. `lax.cond` runs one of them (under `vmap` it becomes a
 # `where`). `lax.fori_loop` puts the loop into the program. A static argument makes `n` part

@@ -232,8 +232,8 @@ s.figure(fig,
 # arithmetic. A GPU needs more arithmetic per byte, and more work per call, than a CPU.
 #
 # ### Overhead: a small network, op by op
-# The MLP of section 8.1 does 0.33 MFLOP for one example. Without `jit`, Python launches
-# each operation on its own.
+# The MLP of section 8.1, here as a function of plain arrays, does 0.33 MFLOP for one
+# example. Without `jit`, Python launches each operation on its own.
 #
 # <details><summary>Predict: op by op, how much longer do 8 examples take than one?</summary>
 #
@@ -424,8 +424,8 @@ work = {name: cost(*program) for name, program in programs.items()}
 
 # %% [markdown]
 # `cost_analysis` is the compiler's own estimate. It adds up the bytes that each fused
-# operation reads and writes. It does not know which of them are in a cache, and it counts
-# the body of a loop once, however often the loop runs:
+# operation reads and writes. It does not know which of them are in a cache. Does it know
+# how often a loop runs?
 
 # %%
 def flops_of(length):
@@ -790,7 +790,7 @@ climb("bytes", "no wait", no_wait, calls=1, copies=2, bytes=moved, FLOPs=flops)
 # %% [markdown]
 # **6. Donate.** The step does not need the old parameters afterwards, so the new ones may
 # take their place ([buffer donation](https://docs.jax.dev/en/latest/buffer_donation.html)).
-# This saves memory. It saves time only where memory allocation takes a visible part of the
+# This can save memory. It saves time only where memory allocation takes a visible part of the
 # step, for which the bill has no item.
 
 # %%
@@ -1287,8 +1287,8 @@ s.on_one_gpu(
         "an empty program, queued": "queue_s",
         "the peak, by a product": "peak",
         "bandwidth": "memory",
-        "the MLP of 8.1, op by op": (mlp_title, "op by op, 1 example"),
-        "the MLP of 8.1, compiled": (mlp_title, "compiled, 1 example"),
+        "the MLP, op by op": (mlp_title, "op by op, 1 example"),
+        "the MLP, compiled": (mlp_title, "compiled, 1 example"),
         "one line of x * 0.5 + 1": (chain_title, "one line, compiled"),
         "ten lines": (chain_title, "ten lines, compiled"),
         "ten lines, op by op": (chain_title, "ten lines, op by op"),
