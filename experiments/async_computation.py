@@ -459,9 +459,9 @@ print("a good batch:", checked(x @ x))
 # %% [markdown]
 # <details><summary>Predict: which of the three lines raises the error?</summary>
 #
-# The third line. `checked(...)` returns, although its computation will fail, and `y + 1` is
-# queued, although `y` will never exist. The error appears where Python waits, not in the
-# line that caused it.
+# The third line, unless the work has failed before Python gets there. `checked(...)`
+# returns, although its computation will fail, and `y + 1` is queued, although `y` will never
+# exist. The error appears where Python waits, not in the line that caused it.
 #
 # </details>
 
@@ -931,8 +931,8 @@ s.claim("Without synchronization, the front end hands over all computations "
         if_open="This run does not decide it.")
 
 # %% [markdown]
-# XLA's CPU client allows 32 computations in flight. So at most 32 batches wait in the
-# queue, however long the training is.
+# XLA's CPU client allows 32 computations in flight (JAX 0.10 to 0.12). So at most 32 batches
+# wait in the queue, however long the training is.
 #
 # ![Memory over time. Without waiting, it grows until the queue holds 32 batches. With a
 # window, or waiting for each, it stays low.](images/async_memory.svg "What keeps batches
@@ -1170,7 +1170,7 @@ s.claim("Training without synchronization takes more memory",
 s.claim("Predicting without synchronization takes more memory",
         holds=more_predicting.above(1), expected="a higher peak",
         observed=f"{more_predicting} times the peak", source="section 8.2.4",
-        if_holds=f"The same holds for predicting: {more_predicting} times the "
+        if_holds=f"Predicting without waiting took {more_predicting} times the "
         "memory.",
         if_not=f"Predicting took no more memory: {more_predicting} times.",
         if_open=f"Predicting took {more_predicting} times the memory: "
@@ -1254,7 +1254,7 @@ s.on_one_gpu(
 # - Waiting costs a time in each turn, not a factor: $t_1 + t_3$ by the model. A loop that
 #   waits may also get its memory from the operating system, page by page, which can cost
 #   far more. Donate, and it does not.
-# - At most 32 computations are in flight. Each keeps its inputs in memory.
+# - The queue is limited, on a CPU to 32 computations. Each keeps its inputs in memory.
 # - Read the loss in every step if steps take tens of milliseconds. Otherwise use a window.
 #
 # ## Exercises
@@ -1333,7 +1333,7 @@ for wait in (False, True):
 # <details><summary>Answer</summary>
 #
 # The first timing stops when the product is queued, not when it is computed. The speed is
-# then many times what the processor can do. Compare a measured speed with the machine's
+# then often many times what the processor can do. Compare a measured speed with the machine's
 # limit, as [section 8.0](performance_model) does: a result above the limit means that the
 # timing is wrong.
 #
