@@ -456,8 +456,9 @@ s.claim("TF32 is accurate to about three digits",
         expected="a relative error of 1e-4 to 1e-3, over 100 times float32's",
         observed=f"{tf32:.0e}, {tf32 / float32:.0f} times float32's",
         if_holds=f"Three digits are right: the error is {tf32:.0e}.",
-        if_not=f"The error of {tf32:.0e} is not between one and three digits "
-        "from float32's.", if_open="This run does not decide it.")
+        if_not=f"The error is {tf32:.0e}, {tf32 / float32:.0f} times "
+        "float32's: this is another rounding than TF32's.",
+        if_open="This run does not decide it.")
 
 # %% [markdown]
 # Training usually tolerates this error. A test that compares with NumPy to six digits fails.
