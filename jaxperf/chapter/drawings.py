@@ -50,7 +50,7 @@ def _joined(bars: Sequence[Interval], least: float) -> list[Interval]:
 
 
 def _word(run: Timeline, lane: str, bar: Interval, readable: Mapping[str, str]) -> str:
-    """Return what took most of a bar's time, without what XLA and JAX add to its name."""
+    """Return what took most of a bar's time, without what XLA and JAX add; "" for a function of C++."""
     seconds: dict[str, float] = {}
     for span in run.spans:
         if span.lane == lane and bar[0] <= span.start_s and span.end_s <= bar[1]:
@@ -58,15 +58,20 @@ def _word(run: Timeline, lane: str, bar: Interval, readable: Mapping[str, str]) 
             name = re.sub(r"[.\d]+$", "", called) or called
             seconds[name] = seconds.get(name, 0.0) + span.end_s - span.start_s
     longest = max(seconds, key=lambda name: seconds[name])
-    return readable.get(longest, longest)
+    return "" if "::" in longest else readable.get(longest, longest)
 
 
 def _label(ax: Any, run: Timeline, y: float, bars: list[Interval], words: list[str], color: str) -> None:
-    """Write on each bar of a lane that is wide enough; if none is, write beside the last."""
+    """Write on each bar of a lane that is wide enough; if none is, write where there is room beside them."""
     width = max(span.end_s for span in run.spans) or 1.0
-    fits = [LETTER * len(word) * width < end - start for word, (start, end) in zip(words, bars)]
+    lengths = [LETTER * len(word) * width for word in words]
+    fits = [length < end - start for length, (start, end) in zip(lengths, bars)]
     for word, (start, end), fit in zip(words, bars, fits):
         if fit:
             ax.text(500 * (start + end), y, word, ha="center", va="center", fontsize=8, color=color)
-    if bars and not any(fits):
+    if not bars or any(fits):
+        return
+    if bars[-1][1] + lengths[-1] < width:
         ax.text(1e3 * bars[-1][1], y, f" {words[-1]}", va="center", fontsize=8)
+    elif lengths[0] < bars[0][0]:
+        ax.text(1e3 * bars[0][0], y, f"{words[0]} ", ha="right", va="center", fontsize=8)

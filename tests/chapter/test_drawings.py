@@ -36,6 +36,15 @@ def test_bars_have_words_and_waiting_is_quiet(words: dict[str, str] | None) -> N
     plt.close(figure)
 
 
+def test_a_word_without_room_stands_before_the_bars_and_a_name_of_c_nowhere() -> None:
+    copies = Span("copies", "between devices", 9.9e-3, 1e-2)
+    inside = Span("python", "Client::Linearize", 0.0, 9e-3)
+    figure = draw_timeline(Timeline("step", (copies, inside), 1e-2))
+    (word,) = [text for text in figure.axes[0].texts if text.get_text().strip()]
+    assert word.get_text() == "between devices " and word.get_ha() == "right"
+    plt.close(figure)
+
+
 def test_ten_thousand_kernels_are_a_drawing_of_readable_size() -> None:
     kernels = tuple(Span("gpu:0", f"kernel.{i}", i * 1e-6, i * 1e-6 + 0.9e-6) for i in range(10_000))
     figure = draw_timeline(Timeline("step", kernels, 1e-2))

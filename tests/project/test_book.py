@@ -377,15 +377,21 @@ def site(section_page: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     keep(run_of(EXPERIMENTS / f"{names[0]}.py", *shown), folder / f"{names[0]}.ipynb")
     toy = run_of(EXPERIMENTS / f"{names[1]}.py", about={"options": ["smoke"]})
     keep(toy, folder / f"{names[1]}.ipynb")
-    command = [
-        sys.executable,
-        *("-m", "sphinx", "-q", "-W", "--keep-going", "-b", "html"),
-        "-d",
-        str(folder / "doctrees"),
-    ]
-    command += ["-D", f"html_theme_options.repository_url={ADDRESS}"]
-    command += ["-D", f"book_results={folder}", str(DOCS), str(folder / "site")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+    return build(folder, f"book_results={folder}", f"html_theme_options.repository_url={ADDRESS}")
+
+
+@pytest.fixture(scope="module")
+def kept_site(book: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The book with the kept runs: real plots and tables."""
+    return build(tmp_path_factory.mktemp("kept"))
+
+
+def build(folder: Path, *settings: str) -> Path:
+    command = [sys.executable, *("-m", "sphinx", "-q", "-W", "--keep-going", "-b", "html")]
+    command += ["-d", str(folder / "doctrees"), *(word for setting in settings for word in ("-D", setting))]
+    done = subprocess.run(
+        [*command, str(DOCS), str(folder / "site")], capture_output=True, text=True, check=False, cwd=ROOT
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     return folder / "site"
 
@@ -495,7 +501,7 @@ MEASURE = """<script>addEventListener('load', () => setTimeout(() => {
 @pytest.mark.thorough
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("width", [390, 1280])
-def test_nothing_is_cut_on_a_screen_or_a_phone(site: Path, width: int, tmp_path: Path) -> None:
+def test_nothing_is_cut_on_a_screen_or_a_phone(kept_site: Path, width: int, tmp_path: Path) -> None:
     chromium = shutil.which("chromium")
     if not chromium:
         pytest.skip("needs chromium")
@@ -507,7 +513,7 @@ def test_nothing_is_cut_on_a_screen_or_a_phone(site: Path, width: int, tmp_path:
         "--disable-background-networking",
     ]
     faults = {}
-    for path in [*site.glob("*.html"), *site.glob("experiments/*.html")]:
+    for path in [*kept_site.glob("*.html"), *kept_site.glob("experiments/*.html")]:
         copy, frame = path.with_name(f"_measured-{path.name}"), tmp_path / "frame.html"
         copy.write_text(path.read_text().replace("</head>", MEASURE + "</head>", 1))
         frame.write_text(
