@@ -44,6 +44,14 @@ WAYS = {
     ),
     "init": "Make jax.jit({name}) once, and call that here: one program in place of many small ones.",
     "made": "{made}",
+    "transform": (
+        "Put jax.jit around {name}(...) once, and call the result here: one program in place of many small "
+        "ones."
+    ),
+    "values": (
+        "The size of the result depends on values, so jit cannot take it as it is: compute it with NumPy, as "
+        "in np.where(np.asarray(x)), or give the call size=, the most elements that there can be."
+    ),
     "method": (
         "Move what {name} computes with arrays into a function that takes the arrays and returns what "
         "changes of self, and jit that (in an nnx.Module, @nnx.jit above {name} does). float() and print() "
@@ -66,11 +74,15 @@ def way_to_jit(finding: Finding, analysis: Analysis, through: str = "") -> Findi
       through: the library that the line calls, if JAX's operations run inside one.
     """
     at, called = finding.at, statements.outermost_call(finding.at)
+    if statements.size_by_values(at):
+        return replace(finding, form="values")
     if init := statements.init_call(at):
         own = _static(analysis, at.file, init) if statements.defines(at.file, init) else ()
         quoted = ", ".join(f'"{parameter}"' for parameter in own)
         named = f", static_argnames=({quoted},)" if own else ""
         return replace(finding, form="init", name=init + (named or statements.static_options(at, init)))
+    if transform := statements.transforms(at):
+        return replace(finding, form="transform", name=transform)
     if made := statements.made_module(at):
         return replace(finding, form="made" if library_of_file(at.file).makes else "", name=made)
     function = statements.innermost(at, statements.FUNCTION)

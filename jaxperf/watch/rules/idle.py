@@ -7,14 +7,14 @@ import itertools
 import re
 import statistics
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from jaxperf.result.formatting import format_list, format_quantity
 from jaxperf.result.intervals import Interval, difference, intersection, total_length, union
 from jaxperf.watch.grouping import group_by
 from jaxperf.watch.observe.compiles import Compiled
-from jaxperf.watch.observe.sampler import BETWEEN, DATA, DISPATCH, EAGER, WRITE
+from jaxperf.watch.observe.sampler import BETWEEN, DATA, DISPATCH, EAGER, WRITE, StackSample
 from jaxperf.watch.observe.source_location import NOWHERE, Place
 from jaxperf.watch.observe.transfers import Put
 from jaxperf.watch.report.analysis import Analysis, IntervalSet, WaitingLine
@@ -27,6 +27,7 @@ SHORT_TURN_S = 2e-4  # a turn of a loop in which what a call costs is much
 SHORT_TURN_SHARE = 0.15  # of such turns in which a device must be idle
 WRITTEN = 10_000  # bytes that make a file
 WALK = 2  # ratio of `nnx.jit`'s time to JAX's own dispatch that is worth a change
+_MAKES_ARRAYS = re.compile(r"\b(?:jnp|jax\.numpy)\.(?:array|asarray|stack)\b")
 SMALL_PUTS = 5  # small puts per step that are worth combining
 
 
@@ -48,7 +49,8 @@ SMALL_PUTS = 5  # small puts per step that are worth combining
 )  # fmt: skip
 def find_slow_dispatch(analysis: Analysis) -> Iterator[Finding]:
     """Find calls whose dispatch takes longer than their computation."""
-    idle = analysis.idle_at(lambda s: s.kind == DISPATCH, itself=True)
+    converts = _converts(analysis)
+    idle = analysis.idle_at(lambda s: s.kind == DISPATCH and not converts(s), itself=True)
     hot = {row.name: row for row in hottest_programs(analysis)}
     for c, at in analysis.called:
         program = analysis.ran(c)
@@ -79,10 +81,11 @@ def find_slow_dispatch(analysis: Analysis) -> Iterator[Finding]:
                 f"a call of {c.called} takes the front end {format_quantity(call_s, 's')} and {device}"
                 f"{turn}, so the device waits for the next call"
             )
-            # a turn has more than the call: the loop's own Python, and what each execution costs by itself
-            turns_s = sum(analysis.front(s) for s in analysis.samples if (s.kind, s.at) == (DISPATCH, at))
-            seconds = idle.pop(at)
-            if device_s < call_s or seconds >= SHORT_TURN_SHARE * turns_s:
+            # one program of many turns saves the calls, or what short turns take beyond the device
+            calls = program.calls * analysis.scale
+            each_s = max(call_s, module_s) if device_s < call_s else turn_s - device_s
+            seconds = min(idle.pop(at), calls * each_s)
+            if device_s < call_s or seconds >= SHORT_TURN_SHARE * calls * turn_s:
                 yield Finding("dispatch", at, seconds, reason, c.called)
 
 
@@ -104,6 +107,13 @@ def _modules(c: Compiled, at: Place) -> str:
     "list", "transfer", COMMUNICATE, "an array is made of Python's numbers on each turn of a loop",
     "JAX takes the numbers of a list one by one: before the loop, make one NumPy array of them all with "
     "np.array(..., np.float32), and give each turn its rows.",
+    forms={
+        "call": (
+            "JAX takes the elements of a list or tuple one by one: make one NumPy array of each first, with "
+            "np.stack or np.array(..., np.float32), or keep them in NumPy arrays from the beginning and take "
+            "rows of these."
+        ),
+    },
 )  # fmt: skip
 def find_list_conversions(analysis: Analysis) -> Iterator[Finding]:
     """Find lines that repeatedly make an array from a list of many numbers."""
@@ -115,6 +125,16 @@ def find_list_conversions(analysis: Analysis) -> Iterator[Finding]:
         reason = f"{made[0].numbers} numbers of Python's become an array here, {len(made)} times"
         if len(made) >= REPEATS:
             yield Finding("list", at, lost_s, reason)
+    for at, seconds in analysis.idle_at(_converts(analysis)).items():
+        if _MAKES_ARRAYS.search(at.source):
+            reason = f"arguments of {statements.outermost_call(at) or 'the call'} become arrays of JAX here"
+            yield Finding("list", at, seconds, reason, form="call")
+
+
+def _converts(analysis: Analysis) -> Callable[[StackSample], bool]:
+    """Return a test for samples at the call of a jitted function in which its arguments are converted."""
+    converting = {(s.at, s.start) for s in analysis.record.samples if s.kind == EAGER}
+    return lambda s: s.kind == DISPATCH and (s.at, s.start) in converting
 
 
 @cause(

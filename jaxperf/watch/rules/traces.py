@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import itertools
 import re
 import statistics
@@ -20,13 +21,14 @@ from jaxperf.watch.observe.frame_arguments import (
     shape_of,
     shorten_value,
 )
-from jaxperf.watch.observe.sampler import DISPATCH, EAGER
-from jaxperf.watch.observe.source_location import Place
+from jaxperf.watch.observe.sampler import DISPATCH, EAGER, IMPORT
+from jaxperf.watch.observe.source_location import NOWHERE, Place
 from jaxperf.watch.report.analysis import Analysis
 from jaxperf.watch.rules.eager import WAYS, outermost, way_to_jit
 from jaxperf.watch.rules.table import (
     ASYNCHRONOUS,
     EXPLAINS,
+    LEAST_SHARE,
     PERFORMANCE,
     SYNCHRONIZE,
     TRACED_AGAIN,
@@ -138,6 +140,8 @@ _ANYWHERE = ("new function", "weak type")  # never intended, even if another lin
 _HABITS = ("new function", "static value", "shape", "structure")
 SMALL_S = 0.2  # seconds that one program in place of many small ones must save
 SMALL_PROGRAMS = 10  # at a line outside jit that are worth one program
+SETTLED_S = 0.02  # seconds at a line behind its last program, after which its shapes have all come
+CALLERS = 5  # calls outwards in which lines with few programs count together
 _WEAK = ("structure", "shape", "dtype")  # reasons that JAX gives, though the types occurred before
 _ARRAY = re.compile(r"\w+\[[\d,]*\]")
 _CLASS = re.compile(r"<class '([\w.<>]+)'>")
@@ -471,28 +475,37 @@ def find_cleared_caches(analysis: Analysis) -> Iterator[Finding]:
             "Call {argument} inside a function of yours under jax.jit, made once: within one program, the "
             "library's own jit costs nothing."
         ),
+        "variable": (
+            "Make jax.jit({argument}) once, before the loop, and call that here: within one program, the "
+            "library's own jit costs nothing."
+        ),
     },
-    choose=lambda f: "wrap" if f.name else "",
 )  # fmt: skip
 def find_library_functions(analysis: Analysis) -> Iterator[Finding]:
     """Find functions that a library jits anew in each call, or gives new objects as static arguments."""
     owned = (c for c in analysis.record.compiled if c.owner and c.at and not statements.is_import(c.at))
     for group in group_by(owned, lambda c: (c.owner, c.defined)).values():
-        new = [c for c in group[1:] if not c.changes]
-        changed = [c for c in group[1:] if c.changes and all(map(_another_object, c.changes))]
-        repeats = [*_needless(group, new), *changed]
+        known, repeats = {_call(group[0])}, list[Compiled]()
+        for c in group[1:]:
+            # JAX names what differs from the nearest call; one program of the caller compiles it once
+            other = any(x.kind == "static value" and not _another_object(x) for x in c.changes)
+            if (_call(c) in known or not c.signature) and not other:
+                repeats.append(c)
+            known.add(_call(c))
         if not repeats or not _habit(repeats):
             continue
+        changed = any(c.changes for c in repeats)
         how = "static arguments that are new objects" if changed else "a new function object"
         reason = (
             f"{group[0].name} of {group[0].owner} was traced {len(repeats) + 1} times, "
             f"{together_s(repeats):.2g} s for the repeats: each call brings {how}"
         )
         at = _usual_line(repeats)
+        called = statements.outermost_call(at)
+        form = ("variable" if called.isidentifier() else "wrap") if changed else ""
         yield Finding(
-            "library function", at, together_s(repeats), reason, group[0].name if changed else "",
-            argument=statements.outermost_call(at),
-        )  # fmt: skip
+            "library function", at, together_s(repeats), reason, group[0].name, argument=called, form=form
+        )
 
 
 @cause(
@@ -522,15 +535,17 @@ def find_eager_recompiles(analysis: Analysis) -> Iterator[Finding]:
     # an import is no function that a reader could jit; `cache_notes` says what keeps its programs
     small = [c for c in small if not statements.is_import(c.at)]
     each_s = _least_s(small)
-    libraries = {c.at for c in analysis.record.compiled if c.owner and not c.changes}  # which jit themselves
-    for at, compiled in group_by(small, outermost(analysis)).items():
-        if at in libraries:
+    # lines at which a library jits anew: the same change serves
+    libraries = {c.at for c in analysis.record.compiled if c.owner and not c.changes}
+    libraries |= {finding.at for finding in find_library_functions(analysis)}
+    for at, compiled in _by_change(analysis, small).items():
+        if at in libraries or any(c.at in libraries for c in compiled):
             continue
         name, times = Counter(c.name for c in compiled).most_common(1)[0]
         cause = eager_cause([c for c in compiled if c.name == name])
         if cause == "eager recompiles" and times >= 2 * REPEATS and _takes_by_mask(analysis, at):
             cause = "eager shapes"
-        if cause == "eager shapes" and not _in_loop(compiled):
+        if cause == "eager shapes" and not (_in_loop(compiled) and _keeps_compiling(analysis, at, compiled)):
             cause = "eager recompiles"  # as the layers of a network, whose sizes differ on purpose
         if cause == "eager recompiles" and (len(compiled) >= SMALL_PROGRAMS or times >= 2 * REPEATS):
             finding = _one_by_one(at, compiled, each_s)
@@ -541,6 +556,34 @@ def find_eager_recompiles(analysis: Analysis) -> Iterator[Finding]:
             seconds = together_s(compiled)
             reason = f"{name}, outside of jit, was compiled {times} times here, for {EAGER_CAUSES[cause]}"
             yield Finding(cause, at, seconds * (1 - 1 / times), reason, name)
+
+
+def _by_change(analysis: Analysis, small: list[Compiled]) -> dict[Place, list[Compiled]]:
+    """Return small programs by the line that one change would make one program of.
+
+    Lines with few programs count together at the line that called their functions, or at its caller.
+    """
+    least_s = max(SMALL_S, LEAST_SHARE * (analysis.record.wall_s - analysis.front_s[IMPORT]))
+    found, left = dict[Place, list[Compiled]](), small
+    for outwards in range(CALLERS):
+        line = functools.partial(_caller, outwards=outwards) if outwards else outermost(analysis)
+        groups = group_by(left, line)
+        many = {at: group for at, group in groups.items() if at and _matters(group, least_s)}
+        left = [c for at, group in groups.items() if at not in many for c in group]
+        for at, group in many.items():
+            found.setdefault(at, []).extend(group)
+    return {**group_by(left, outermost(analysis)), **found}
+
+
+def _caller(c: Compiled, outwards: int) -> Place:
+    """Return a calling line that a change can be made at; NOWHERE for that of a whole program."""
+    at = c.callers[outwards - 1] if len(c.callers) >= outwards else NOWHERE
+    return NOWHERE if at and statements.outermost_call(at) == "main" else at
+
+
+def _matters(group: list[Compiled], least_s: float) -> bool:
+    most = max(Counter(c.name for c in group).values())
+    return (len(group) >= SMALL_PROGRAMS or most >= 2 * REPEATS) and together_s(group) >= least_s
 
 
 def _one_by_one(at: Place, compiled: list[Compiled], each_s: float) -> Finding:
@@ -570,16 +613,34 @@ def _in_loop(compiled: list[Compiled]) -> bool:
     return any(statements.innermost(p, statements.ROUND) for c in compiled for p in (c.at, *c.callers))
 
 
+def _keeps_compiling(analysis: Analysis, at: Place, compiled: list[Compiled]) -> bool:
+    """Return whether new shapes keep coming at a line: most of its calls came before the last program."""
+    last = max(end for c in compiled for _, end in c.stages.values())
+    before_s, after_s = 0.0, 0.0
+    for s in analysis.samples:
+        if at in (s.at, *s.callers) or compiled[0].at == s.at:
+            before_s += analysis.front(s) if s.end <= last else 0.0
+            after_s += analysis.front(s) if s.start >= last else 0.0
+    return after_s <= max(before_s, SETTLED_S)
+
+
 def _takes_apart(c: Compiled) -> bool:
-    """Return whether a program takes an array apart over which a statement iterates."""
-    over = statements.iterated(c.at)
-    return c.name.strip("_") == "unstack" and bool(over) and not _KEYS.search(over)
+    """Return whether a program takes an array apart over which Python iterates, but not one of keys."""
+    iterates = c.name.strip("_") == "unstack" and "unstack(" not in c.at.source
+    keys = any("key<" in text for text in c.signature.values()) or _KEYS.search(statements.iterated(c.at))
+    return iterates and not keys
 
 
 @cause(
     "iterated array", "sync", SYNCHRONIZE, "Python iterates over an array of JAX",
     "Bring it to the host first: iterate over numpy.asarray({argument}), or over {argument}.tolist(). JAX "
     "compiles a program that takes the array apart, for each length, and each element is an array.",
+    forms={
+        "library": (
+            "Give {name} NumPy's arrays, such as numpy.asarray(x): an array of JAX over which it iterates is "
+            "taken apart by a program, which JAX compiles for each length."
+        ),
+    },
 )  # fmt: skip
 def find_iterated_arrays(analysis: Analysis) -> Iterator[Finding]:
     """Find loops and comprehensions over arrays, which compile a program that takes them apart."""
@@ -588,12 +649,15 @@ def find_iterated_arrays(analysis: Analysis) -> Iterator[Finding]:
         # a few reads wait for the array itself, which one copy waits for, too
         reads = [w.end - w.start for w in analysis.waits if w.at == at]
         seconds = together_s(compiled) + len(reads) * statistics.median(reads or [0.0])
-        name = statements.iterated(at)
+        name, library = statements.iterated(at) or "the array", compiled[0].through
+        form = "library" if library not in ("", "jax", "jaxlib", "numpy") else ""
+        name = statements.outermost_call(at) if form else name
+        what = f"an array that {library} iterates over" if form else name
         reason = (
-            f"{name} is taken apart by a program of its own, compiled {len(compiled)} times in "
+            f"{what} is taken apart by a program of its own, compiled {len(compiled)} times in "
             f"{together_s(compiled):.2g} s, and its elements are read one by one"
         )
-        yield Finding("iterated array", at, seconds, reason, name, argument=name)
+        yield Finding("iterated array", at, seconds, reason, name, argument=name, form=form)
 
 
 def _takes_by_mask(analysis: Analysis, at: Place) -> bool:

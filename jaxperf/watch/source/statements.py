@@ -200,15 +200,20 @@ def outermost_call(at: Place) -> str:
     return next((n for n in named if not _COMMON.match(n) and not hasattr(builtins, n)), "")
 
 
+_TAKES_ALL = {"list", "tuple", "set", "sorted", "map", "min", "max", "sum", "any", "all", "dict"}
+
+
 def iterated(at: Place) -> str:
-    """Return the variable over which a line's loop, comprehension or `list` iterates; "" for none."""
+    """Return the variable over which a line's loop, comprehension, `min` or unpacking goes; "" for none."""
     over = [n.iter for n in enclosing_nodes(at, ast.For)[-1:] if n.lineno == at.line]
     statement = innermost(at, ast.stmt)
     for node in ast.walk(statement) if statement else ():
         if isinstance(node, ast.comprehension):
             over.append(node.iter)
-        elif isinstance(node, ast.Call) and last_name(node.func) in ("list", "tuple", "sorted", "map"):
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) in _TAKES_ALL:
             over += node.args[-1:]
+        elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Tuple | ast.List):
+            over.append(node.value)
     for expression in over:
         inner = expression.args if isinstance(expression, ast.Call) and last_name(expression.func) in (
             "enumerate", "zip", "reversed"
@@ -219,6 +224,28 @@ def iterated(at: Place) -> str:
             if isinstance(each, ast.Call) and last_name(each.func) not in ("range", "items", "leaves"):
                 return ast.unparse(each)
     return ""
+
+
+def transforms(at: Place) -> str:
+    """Return the transformation whose result a statement calls, such as "jax.vmap"; "" for none."""
+    for call in calls_in(innermost(at, ast.stmt)):
+        if isinstance(call.func, ast.Call) and last_name(call.func.func) in _TRANSFORMS:
+            return ast.unparse(call.func.func)
+    return ""
+
+
+_TRANSFORMS = {"vmap", "grad", "value_and_grad", "jacfwd", "jacrev", "jacobian", "hessian"}
+
+
+def size_by_values(at: Place) -> bool:
+    """Return whether the size of what a statement computes depends on values, as that of `jnp.where(x)`."""
+    for call in calls_in(innermost(at, ast.stmt)):
+        one = last_name(call.func) == "where" and len(call.args) == 1
+        if (one or last_name(call.func) in ("nonzero", "argwhere", "flatnonzero", "unique")) and not any(
+            keyword.arg == "size" for keyword in call.keywords
+        ):
+            return True
+    return False
 
 
 def init_call(at: Place) -> str:

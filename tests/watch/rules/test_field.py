@@ -6,6 +6,7 @@ import functools
 import sys
 import sysconfig
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from jaxperf.watch.observe.frame_arguments import Change
 from jaxperf.watch.observe.sampler import EAGER, NUMPY, WRITE, StackSample
 from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.observe.waits import Wait
-from jaxperf.watch.observe.windows import DeviceActivity
+from jaxperf.watch.observe.windows import DeviceActivity, ExecutedProgram
 from jaxperf.watch.report.analysis import Analysis, IntervalSet
 from jaxperf.watch.rules import advice_for, eager, idle, program_notes, programs, table, traces
 from jaxperf.watch.rules.table import Finding
@@ -44,6 +45,13 @@ def main():
 
 def show(w):
     print(w)
+    first = min(ends[0])
+    low, high = bounds
+    total = sum(abs(p) for p in pair)
+    left, right = jnp.unstack(pair)
+    places = jnp.where(w > 0)
+    places = jax.vmap(lambda k: predict(k))(keys)
+    energies += [energy_fn(places)]
 
 state = model.init(key, x)
 """
@@ -196,7 +204,7 @@ def test_parameters_that_must_be_static_are_named(line: Callable[..., Place]) ->
         ("w = lib.fit", "optax", "Move lib.fit into the jitted step"),
         ("w = update", "jax", "Put what this line computes into a function"),  # of main
         ("    return w", "jax", "Jit loss as a whole: @jax.jit above it"),
-        ("print(w)", "jax", "Put what this line computes into a function"),  # jit would print once
+        ("    print(w)", "jax", "Put what this line computes into a function"),  # jit would print once
     ],
 )
 def test_advice_on_small_programs_names_what_can_be_jitted(
@@ -214,7 +222,107 @@ def test_an_array_that_is_iterated_is_named(line: Callable[..., Place]) -> None:
     (finding,) = traces.find_iterated_arrays(Analysis(Record("a", 0.0, 9.0, compiled=[apart])))
     assert finding.seconds == pytest.approx(1.5) and "numpy.asarray(tokens)" in advice_for(finding).change
     keys = compiled(line("chr(t) for t in keys"), 1.0, 1.5, "unstack")  # NumPy holds no key
-    assert list(traces.find_iterated_arrays(Analysis(Record("a", 0.0, 9.0, compiled=[keys])))) == []
+    typed = compiled(line("w = lib.fit"), 1.0, 1.5, "unstack", signature={"x": "key<fry>[9]"})
+    asked = compiled(line("unstack(pair)"), 1.0, 1.5, "unstack")
+    for other in (keys, typed, asked):
+        assert list(traces.find_iterated_arrays(Analysis(Record("a", 0.0, 9.0, compiled=[other])))) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [("min(ends[0])", "ends[0]"), ("low, high", "bounds"), ("sum(abs", "pair"), ("energy_fn", "the array")],
+)
+def test_whatever_takes_an_array_apart_is_an_iteration(
+    text: str, name: str, line: Callable[..., Place]
+) -> None:
+    apart = compiled(line(text), 1.0, 1.5, "unstack", through="jax")
+    (finding,) = traces.find_iterated_arrays(Analysis(Record("a", 0.0, 9.0, compiled=[apart])))
+    assert finding.argument == name
+
+
+def test_a_library_that_iterates_gets_arrays_of_numpy(line: Callable[..., Place]) -> None:
+    apart = compiled(line("w = lib.fit"), 1.0, 1.5, "unstack", through="matplotlib")
+    (finding,) = traces.find_iterated_arrays(Analysis(Record("a", 0.0, 9.0, compiled=[apart])))
+    assert "that matplotlib iterates over" in finding.reason
+    assert advice_for(finding).change.startswith("Give lib.fit NumPy's arrays")
+
+
+def test_lines_with_few_programs_count_together_at_their_call(line: Callable[..., Place]) -> None:
+    """Eight programs at each of four lines of two functions, 2.4 of 40 s: one jit of the call serves all."""
+    call, helper = line("places = jax.vmap"), line("show(w)", "predict")
+    at = [line(text, "kernel") for text in ("first = min", "low, high", "total = sum", "left, right")]
+    small = [
+        compiled(place, 8 * i + j, 0.075, f"op{j % 5}", callers=(helper, call))
+        for i, place in enumerate(at) for j in range(8)
+    ]  # fmt: skip
+    (finding,) = traces.find_eager_recompiles(Analysis(Record("a", 0.0, 40.0, compiled=small)))
+    assert finding.at == helper and "32 small programs" in finding.reason
+    spread = [
+        replace(c, callers=(line(text, "predict"), call))
+        for c, text in zip(small, ["show(w)", "print(w)"] * 16)
+    ]
+    record = Record("a", 0.0, 45.0, compiled=spread)  # each caller has too few, their caller has enough
+    (finding,) = traces.find_eager_recompiles(Analysis(record))
+    assert finding.at == call and "Put jax.jit around jax.vmap(...) once" in advice_for(finding).change
+
+
+@pytest.mark.parametrize(("after_s", "causes"), [(0.0, ["eager shapes"]), (1.0, ["eager recompiles"])])
+def test_shapes_that_all_came_in_the_first_turn_do_not_vary(
+    after_s: float, causes: list[str], line: Callable[..., Place]
+) -> None:
+    """Twelve shapes of one operation in a loop, and after them many turns without a program, or none."""
+    at = line("w = update")
+    shapes = [compiled(at, i, 0.05, signature={"x": f"float32[{i + 1}]"}, through="jax") for i in range(12)]
+    other = [compiled(at, 20.0 + i, 0.05, f"op{i}", through="jax") for i in range(4)]
+    samples = [StackSample(EAGER, at, 0.0, 0.1), StackSample(EAGER, at, 25.0, 25.0 + after_s)]
+    record = Record("a", 0.0, 10.0, compiled=shapes + other, samples=samples)
+    assert [f.cause for f in traces.find_eager_recompiles(Analysis(record))] == causes
+
+
+@pytest.mark.parametrize("kind", ["structure", "static value", ""])
+def test_a_library_that_compiles_again_is_found_whatever_jax_names(
+    kind: str, line: Callable[..., Place]
+) -> None:
+    change = (Change(kind, "input path [0]", "<Fn object at 0x1>", "<Fn object at 0x2>"),) if kind else ()
+    same = fits(line("energy_fn"), ["float32[20]"] * 4, *change)
+    (finding,) = traces.find_library_functions(Analysis(Record("a", 0.0, 9.0, compiled=same)))
+    assert finding.seconds == pytest.approx(1.5)
+    made = "Make jax.jit(energy_fn) once" in advice_for(finding).change
+    assert made == bool(kind)
+
+
+def test_arguments_that_are_converted_are_no_dispatch(tmp_path: Path) -> None:
+    path = tmp_path / "replay.py"
+    path.write_text("for batch in batches:\n    w = update(w, *map(jnp.array, zip(*batch)))\n")
+    at = Place(str(path), 2)
+    step = Compiled("update", at, {"compile": (0.0, 0.5)}, explained=True)
+    samples = [StackSample(EAGER, at, 1.0, 3.0), StackSample("dispatch", at, 3.0, 3.1)]
+    program = ExecutedProgram("update", calls=100, dispatch_s=[2e-4] * 100)
+    program.devices["cpu"] = [(3.0, 3.001)]
+    activity = DeviceActivity([(0.5, 4.0)], {"update": program})
+    analysis = Analysis(Record("a", 0.0, 4.0, compiled=[step], samples=samples, activity=activity))
+    (finding,) = idle.find_list_conversions(analysis)
+    assert (finding.cause, finding.at, finding.seconds) == ("list", at, pytest.approx(2.0, abs=0.01))
+    assert "np.stack" in advice_for(finding).change
+    assert sum(f.seconds for f in idle.find_slow_dispatch(analysis)) <= 100 * 2e-4
+
+
+def test_a_size_that_depends_on_values_is_for_numpy(line: Callable[..., Place]) -> None:
+    small = [compiled(line("jnp.where(w > 0)"), i, 0.1) for i in range(12)]
+    (finding,) = traces.find_eager_recompiles(Analysis(Record("a", 0.0, 60.0, compiled=small)))
+    assert "np.where(np.asarray(x))" in advice_for(finding).change
+
+
+def test_a_library_that_jits_and_the_loop_in_it_are_one_finding(line: Callable[..., Place]) -> None:
+    change = Change("static value", "argument 1", "<function f at 0x1>", "<function f at 0x2>")
+    at, caller = line("w = lib.fit"), line("show(w)")
+    body = Change("new body", "", "", "f is a new function each time")
+    loops = [
+        compiled(at, 20.0 + i, 0.3, "while", callers=(caller,), changes=(body,) * bool(i)) for i in range(7)
+    ]
+    analysis = Analysis(Record("a", 0.0, 60.0, compiled=[*fits(at, ["float32[20]"] * 4, change), *loops]))
+    assert list(traces.find_eager_recompiles(analysis)) == []
+    assert [f.cause for f in traces.find_library_functions(analysis)] == ["library function"]
 
 
 # what is no cause
