@@ -61,7 +61,7 @@ SKELETONS = {
             '    hidden = jnp.tanh(x @ state["a"])',
             '    return ((hidden @ state["b"] - x[:, :1]) ** 2).mean()',
         ),
-        ('state = {"a": jnp.full((256, 64), 0.01), "b": jnp.full((64, 1), 0.1)}',),
+        ('state = {"a": jnp.full((256, 64), 0.01, jnp.float32), "b": jnp.full((64, 1), 0.1, jnp.float32)}',),
         "state",
         "state",
         (
@@ -146,7 +146,7 @@ SKELETONS = {
             "def height(points):",
             "    return (points**2 - 3 * jnp.cos(6 * points)).sum(1)",
         ),
-        ("state = jnp.full(256, 2.0)",),
+        ("state = jnp.full(256, 2.0, jnp.float32)",),
         "state",
         "state",
         (
