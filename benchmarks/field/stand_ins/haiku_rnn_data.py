@@ -20,4 +20,4 @@ def load(split: Any, *, batch_size: Any, sequence_length: Any) -> Any:
 
 def decode(x: Any) -> Any:
     """Return the text of code points."""
-    return "".join([chr(x) for x in x])
+    return "".join(chr(code) for code in x)
