@@ -188,6 +188,8 @@ def plan(words: list[str], program: tuple[str, ...]) -> int:
     for TPUs, it needs libtpu. Arguments are those of one device; shardings that they have are kept, on a
     larger mesh. After --, a program runs up to its first training step, which is planned and not run.
     """
+    from jaxperf.plan import words as values
+
     examples = whole(1, 10**12)
     usage = "jaxperf plan [FLAGS] MODULE:FUNCTION\n       jaxperf plan [FLAGS] -- python PROGRAM [ARGUMENTS]"
     parser = _new_parser("plan", plan, usage=usage)
@@ -196,26 +198,25 @@ def plan(words: list[str], program: tuple[str, ...]) -> int:
         "step")
     parser.add_argument("--for", dest="for_", default="h100", metavar="CARD",
         help='a card: a100, h100, h200, b200; a TPU: v5e, v5p, v6e; "this" is the GPU that is here')
-    parser.add_argument("--devices", default="1,8,64", metavar="N,N,...",
+    parser.add_argument("--devices", type=values.counts, default="1,8,64", metavar="N,N,...",
         help="how many devices; one plan for each number")
     parser.add_argument("--args", nargs="+", default=(), metavar="SPEC", help=SPECS)
     parser.add_argument("--setup", default="", metavar="MODULE:FUNCTION", help=SETUP)
-    parser.add_argument("--npz", type=Path, metavar="FILE", help=NPZ)
     batch = parser.add_mutually_exclusive_group()
     batch.add_argument("--per-device", type=examples, metavar="N",
         help="examples on each device; by default as many as the arguments have")
     batch.add_argument("--total", type=examples, metavar="N",
         help="examples of the whole batch, whatever the number of devices")
-    parser.add_argument("--batch", default="", metavar="I,I,...",
+    parser.add_argument("--batch", type=values.batch_axes, metavar="I,I,...",
         help="positions of the arguments that are the batch, from 0 on; 1:axis=1 if the examples are on "
-        "axis 1; by default the last of equal first axis")
-    parser.add_argument("--kernel", nargs="+", default=(), metavar="NAME=FLOPS,BYTES",
+        "axis 1; by default those of equal first axis that do not come back from the step")
+    parser.add_argument("--kernel", type=values.kernel, nargs="+", default=(), metavar="NAME=FLOPS,BYTES",
         help="work of one run of a custom kernel on one device, as flash=4e12,2e9")
     parser.add_argument("--get", action="store_true",
         help="install JAX's CUDA plugin into a folder that only plans use, and do nothing else")
     parser.add_argument("--fit", action="store_true",
         help="also find the largest batch that fits, and what makes the given one fit, by compiling again")
-    parser.add_argument("--mesh", default="", metavar="NAME=N,...",
+    parser.add_argument("--mesh", type=values.mesh_axes, default={}, metavar="NAME=N,...",
         help="axes for one of --devices, e.g. data=8,model=8 for 64; for others, the first takes what is "
         "left")
     parser.add_argument("--network", default="infiniband", metavar="NAME",
@@ -227,7 +228,7 @@ def plan(words: list[str], program: tuple[str, ...]) -> int:
     import_jax()
     from jaxperf.plan import command
 
-    return command.main(command.Plan(**vars(options), program=program))
+    return command.main(options, program)
 
 
 def doctor(words: list[str], _: tuple[str, ...]) -> int:

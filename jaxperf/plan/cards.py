@@ -1,16 +1,15 @@
-"""The GPUs and TPUs that a step can be planned for; `data/` has the figures and their sources."""
+"""The GPUs and TPUs that a step can be planned for; `data/cards.toml` has the figures and their sources."""
 
 from __future__ import annotations
 
-import difflib
 import math
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from jaxperf.errors import JaxperfError
+from jaxperf.flags import did_you_mean
 
 DATA = Path(__file__).parent / "data"
 # dtypes that have the peak of another one in the tables
@@ -19,92 +18,62 @@ PEAKS = {"float16": "bfloat16", "float8_e4m3fn": "int8", "float8_e5m2": "int8"}
 
 @dataclass(frozen=True)
 class Card:
-    """A GPU with its node.
+    """A GPU with its node; or a TPU, which has slices, and no rates: its plans have no times.
 
-    Attributes:
-      name: the value of `--for`.
-      title: the driver's name.
-      capability: CUDA compute capability, major and minor.
-      cores: streaming multiprocessors.
-      memory_bytes: memory of the card.
-      peak_flops: FLOP/s of dense matrix products by dtype, from the data sheet.
-      matrix_share: share of that which a large matrix product reaches.
-      memory_bandwidth: bytes/s from the data sheet.
-      memory_share: share of that which a program with large arrays reaches.
-      l2_bytes: L2 cache.
-      clock_ghz: boost clock.
-      shared_bytes: shared memory per core.
-      fp32_per_core: float32 units per core.
-      links: NVLinks of the card.
-      link_bandwidth: bytes/s in one direction over all NVLinks.
-      all_reduce_bandwidth: bus bandwidth of a large all-reduce over a full node; it exceeds that of a ring if
-        NVSwitch reduces inside the switch (NVLink SHARP).
-      link_latency_s: seconds of the smallest collective inside a node.
-      link_pipeline: cost of filling the links' pipeline, in sqrt(seconds).
-      nic_bandwidth: bytes/s of the card's share of its node's network cards.
-      pcie_bandwidth: bytes/s in one direction to the host.
-      source: the data sheets.
-      per_node: cards per node.
-      target: XLA's own description of a card that is here; "" for one made from these figures.
+    Bandwidths are bytes/s in one direction; a `share` is what a program reaches of a data sheet's figure.
     """
 
-    name: str
-    title: str
-    capability: tuple[int, int]
-    cores: int
+    name: str  # the value of --for
+    title: str  # the driver's or the vendor's name
     memory_bytes: int
-    peak_flops: Mapping[str, float]
-    matrix_share: float
-    memory_bandwidth: float
-    memory_share: float
-    l2_bytes: int
-    clock_ghz: float
-    shared_bytes: int
-    fp32_per_core: int
-    links: int
-    link_bandwidth: float
-    all_reduce_bandwidth: float
-    link_latency_s: float
-    link_pipeline: float
-    nic_bandwidth: float
-    pcie_bandwidth: float
-    source: str
+    slices: tuple[str, ...] = ()  # of a TPU, such as "4x8"
+    source: str = ""
+    capability: tuple[int, int] = (0, 0)  # CUDA compute capability, major and minor
+    cores: int = 0  # streaming multiprocessors
+    fp32_per_core: int = 0
+    shared_bytes: int = 0  # shared memory per core
+    l2_bytes: int = 0
+    clock_ghz: float = 0.0
+    memory_bandwidth: float = 0.0
+    memory_share: float = 0.0
+    matrix_share: float = 0.0
+    peak_flops: Mapping[str, float] = field(default_factory=dict)  # of dense matrix products by dtype
+    links: int = 0
+    link_bandwidth: float = 0.0  # over all NVLinks of the card
+    all_reduce_bandwidth: float = 0.0  # bus bandwidth over a full node, above a ring's where NVSwitch reduces
+    link_latency_s: float = 0.0  # of the smallest collective inside a node
+    link_pipeline: float = 0.0  # cost of filling the links' pipeline, in sqrt(seconds)
+    nic_bandwidth: float = 0.0  # the card's share of its node's network cards
+    pcie_bandwidth: float = 0.0
     per_node: int = 8
-    target: str = ""
+    target: str = ""  # XLA's own description of a card that is here; "" for one made from these figures
 
-    def matrix_flops(self, dtype: str) -> float:
-        """Return the FLOP/s that a large matrix product of this dtype reaches."""
-        peak = self.peak_flops.get(PEAKS.get(dtype, dtype), self.peak_flops["float32"])
-        return peak * self.matrix_share
+    @property
+    def is_tpu(self) -> bool:
+        return bool(self.slices)
 
     @property
     def bandwidth(self) -> float:
         """Return the bytes/s that a program with large arrays reaches."""
         return self.memory_bandwidth * self.memory_share
 
+    def matrix_flops(self, dtype: str) -> float:
+        """Return the FLOP/s that a large matrix product of this dtype reaches."""
+        return self.matrix_share * self.peak_flops.get(PEAKS.get(dtype, dtype), self.peak_flops["float32"])
 
-@dataclass(frozen=True)
-class Tpu:
-    """A TPU, for which a plan has collectives and memory, and no times.
-
-    Attributes:
-      name: the value of `--for`.
-      title: the vendor's name.
-      memory_bytes: memory of a chip.
-      slices: shapes of the available slices, such as "4x8".
-    """
-
-    name: str
-    title: str
-    memory_bytes: int
-    slices: tuple[str, ...]
+    def nodes_of(self, count: int) -> tuple[int, int]:
+        """Return the number of nodes for `count` cards, and the number of cards in each."""
+        if count < 1:
+            raise JaxperfError(f"{count} devices are none; give numbers from 1 on, --devices 1,8,64")
+        if count > self.per_node and count % self.per_node:
+            low = count // self.per_node * self.per_node
+            raise JaxperfError(
+                f"{count} devices do not fill nodes of {self.per_node}; take {low} or {low + self.per_node}"
+            )
+        return max(1, count // self.per_node), min(count, self.per_node)
 
     def slice_of(self, count: int) -> str:
-        """Return the shape of the slice with `count` chips.
-
-        Raises:
-          JaxperfError: there is none; the message names the nearest ones.
-        """
+        """Return the shape of a TPU's slice with `count` chips."""
         shapes = {math.prod(map(int, shape.split("x"))): shape for shape in self.slices}
         if count not in shapes:
             near = [n for n in shapes if n < count][-1:] + [n for n in shapes if n > count][:1]
@@ -114,38 +83,21 @@ class Tpu:
         return shapes[count]
 
 
-def _tables(name: str) -> dict[str, dict[str, Any]]:
-    """Return the tables of a file, with tuples for lists."""
-    with (DATA / name).open("rb") as file:
-        tables = tomllib.load(file)
-    return {
-        card: {key: tuple(value) if isinstance(value, list) else value for key, value in table.items()}
-        for card, table in tables.items()
-    }
+def _read() -> dict[str, Card]:
+    tables = tomllib.loads((DATA / "cards.toml").read_text(encoding="utf-8"))
+    for table in tables.values():
+        table.update({name: tuple(value) for name, value in table.items() if isinstance(value, list)})
+    return {name: Card(name=name, **table) for name, table in tables.items()}
 
 
-CARDS = {name: Card(name=name, **table) for name, table in _tables("cards.toml").items()}
-TPUS = {name: Tpu(name=name, **table) for name, table in _tables("tpus.toml").items()}
-
-
-def find_device(name: str) -> Card | Tpu:
-    """Return the card or TPU with this name; "tpu v5e" is also "v5e".
-
-    Raises:
-      JaxperfError: there is none; the message names the nearest.
-    """
-    return TPUS.get(name.strip().lower().removeprefix("tpu").strip()) or find_card(name)
+CARDS = _read()
 
 
 def find_card(name: str) -> Card:
-    """Return the GPU with this name.
-
-    Raises:
-      JaxperfError: there is none; the message names the nearest.
-    """
-    wanted = name.strip().lower()
+    """Return the GPU or TPU with this name; "tpu v5e" is also "v5e"."""
+    wanted = name.strip().lower().removeprefix("tpu").strip()
     if wanted in CARDS:
         return CARDS[wanted]
-    names = [*CARDS, *TPUS]
-    near = difflib.get_close_matches(wanted, names, n=1, cutoff=0.0)[0]
-    raise JaxperfError(f"no card {name!r}; did you mean {near!r}? there are {', '.join(names)}, and this")
+    raise JaxperfError(
+        f"no card {name!r}{did_you_mean(wanted, CARDS)}; there are {', '.join(CARDS)}, and this"
+    )

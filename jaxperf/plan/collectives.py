@@ -2,62 +2,46 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import re
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from jaxperf.hlo import Instruction, Module
+import numpy as np
 
-GROUPS = re.compile(
-    r"replica_groups=(\{\{[\d,{}]*\}\}|\{\}|\[[\d,]+\]<=\[[\d,]+\](?:T\([\d,]+\))?|mesh\[[^\]]*\][^{]*\{[^}]*\})"
-)
-_PAIRS = re.compile(r"source_target_pairs=(\{\{[\d,{}]*\}\})")
+from jaxperf.hlo import Instruction, Module
+from jaxperf.libraries import library_of
+
+_LISTED = re.compile(r"(?:replica_groups|source_target_pairs)=\{(\{[\d,{}]*\})\}")
+_IOTA = re.compile(r"replica_groups=\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?")
+_MESH = re.compile(r"replica_groups=mesh\[([^\]]*)\][^{]*\{([^}]*)\}")
 # on a TPU, kernels between the start and the end of a collective each run a part of it
 IN_PIECES, START = '"async_collective_fusion_config"', '"AsyncCollectiveStart"'
-_LIBRARIES = ("site-packages", "dist-packages", "<frozen", "<string>")
 # JAX's names of collectives that a program asks for; XLA inserts the others
 ASKED = {
     "psum", "psum2", "psum_invariant", "pmax", "pmin", "pmean", "all_gather", "all_gather_invariant",
     "reduce_scatter", "psum_scatter", "all_to_all", "ragged_all_to_all", "ppermute", "pbroadcast",
 }  # fmt: skip
 _HERE = str(Path(__file__).resolve().parent)
-_PACKAGE = str(Path(__file__).resolve().parents[1])
 
 Group = tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Collective:
-    """One collective of a program.
-
-    Attributes:
-      name: the instruction's name in the program's text.
-      kind: "all-reduce", "all-gather", ...
-      bytes: bytes of the whole array: the input of an all-reduce or a reduce-scatter, or the result of an
-        all-gather, on each device.
-      dtype: HLO's name of the dtype of its largest array.
-      arrays: number of arrays that were merged into it.
-      groups: the numbers of the devices that exchange, one tuple per group.
-      times: number of runs in a step.
-      asynchronous: whether other work may run between its start and its end.
-      source: "file:line" of the reader's code that caused it; "" if unknown.
-      operation: JAX's name of the operation, such as "jit(step)/transpose(jvp())/dot_general".
-      inside: the computation that contains it.
-    """
-
-    name: str
-    kind: str
-    bytes: int
-    dtype: str
-    arrays: int
-    groups: tuple[Group, ...]
-    times: float
-    asynchronous: bool
-    source: str
-    operation: str
-    inside: str = ""
+    name: str  # of the instruction
+    kind: str  # "all-reduce", "all-gather", ...
+    bytes: int  # of the whole array: an all-reduce's or reduce-scatter's input, an all-gather's result
+    dtype: str  # HLO's name of the dtype of its largest array
+    arrays: int  # that were merged into it
+    groups: tuple[Group, ...]  # numbers of the devices that exchange; of a permutation, (from, to)
+    times: float  # runs in a step
+    asynchronous: bool  # whether other work may run between its start and its end
+    source: str  # "file:line" of the user's code that caused it; "" if unknown
+    operation: str  # JAX's name, such as "jit(step)/transpose(jvp())/dot_general"
 
     @property
     def asked(self) -> bool:
@@ -66,24 +50,11 @@ class Collective:
 
     @property
     def group_size(self) -> int:
-        """Return the number of devices in the largest group."""
-        return max((len(group) for group in self.groups), default=1)
+        return max(map(len, self.groups))
 
     def nodes(self, per_node: int) -> int:
         """Return the largest number of nodes that a group spans."""
-        return max((len({device // per_node for device in group}) for group in self.groups), default=1)
-
-    @property
-    def shown_groups(self) -> str:
-        """Return the groups in short, such as "8 x 4 (0,1,2,3)"."""
-        if not self.groups:
-            return "none"
-        if self.kind == "collective-permute":
-            return f"{len(self.groups)} pairs"
-        if len(self.groups) == 1:
-            return f"all {self.group_size}"
-        first = ",".join(map(str, self.groups[0][:4])) + (",..." if self.group_size > 4 else "")
-        return f"{len(self.groups)} x {self.group_size} ({first})"
+        return max(len({device // per_node for device in group}) for group in self.groups)
 
 
 def collectives(module: Module, devices: int) -> list[Collective]:
@@ -133,11 +104,10 @@ def describe_collective(
         and '"is_sync":true' not in outer.attributes,
         source=source_of(module, origin),
         operation=origin.op_name,
-        inside=outer.computation,
     )
 
 
-def _wrapped(body: tuple[Instruction, ...]) -> Instruction | None:
+def _wrapped(body: Sequence[Instruction]) -> Instruction | None:
     """Return the collective that a computation runs or starts; None if it has none, or only a part of one."""
     collective = next((i for i in body if i.collective), None)
     if collective and IN_PIECES in collective.attributes and not any(START in i.attributes for i in body):
@@ -164,60 +134,36 @@ def _concatenated(module: Module, instruction: Instruction) -> int:
 
 
 def source_of(module: Module, instruction: Instruction) -> str:
-    """Return "file:line" of the reader's code that an instruction comes from, or of jaxperf's; "" if unknown.
+    """Return "file:line" of the user's code that an instruction comes from, or of jaxperf's; "" if unknown.
 
-    It is the innermost frame that is in no installed package. Frames from `plan` outwards are left out.
+    It is the innermost frame that is in no library. Frames from `plan` outwards are left out.
     """
     inside = itertools.takewhile(lambda frame: _HERE not in frame.file, module.frames(instruction))
-    frames = [frame for frame in inside if frame.file and not any(x in frame.file for x in _LIBRARIES)]
-    reader_frames = [frame for frame in frames if not frame.file.startswith(_PACKAGE)]
-    chosen = (reader_frames or frames)[:1]
-    return f"{Path(chosen[0].file).name}:{chosen[0].line}" if chosen else ""
+    owned = [(library_of(frame.file), frame) for frame in inside if frame.file]
+    frames = [frame for owner, frame in owned if not owner] or [f for owner, f in owned if owner == "jaxperf"]
+    return f"{Path(frames[0].file).name}:{frames[0].line}" if frames else ""
 
 
+@functools.lru_cache(maxsize=256)
 def groups_of(text: str, devices: int) -> tuple[Group, ...]:
     """Return the groups of devices in a collective's attributes; one of all devices if they name none."""
-    if pairs := _PAIRS.search(text):
-        return _listed(pairs[1])
-    match = GROUPS.search(text)
-    if not match or match[1] == "{}":
+    if match := _LISTED.search(text):
+        return tuple(tuple(map(int, group.split(","))) for group in re.findall(r"\{([\d,]+)\}", match[1]))
+    if match := _IOTA.search(text):  # "[2,4]<=[4,2]T(1,0)": 0 to 7 as 4 x 2, transposed, as 2 rows of 4
+        shape, lengths, order = ([int(n) for n in part.split(",") if n] for part in match.groups(""))
+        size = shape[-1]
+    elif match := _MESH.search(text):  # "mesh['data'=4,'model'=2] {'data'}": those that differ in these only
+        axes = re.findall(r"'([^']+)'=(\d+)", match[1])
+        lengths = [int(length) for _, length in axes]
+        order = sorted(range(len(axes)), key=lambda i: f"'{axes[i][0]}'" in match[2])
+        size = math.prod(lengths[i] for i in order if f"'{axes[i][0]}'" in match[2])
+    else:
         return (tuple(range(devices)),)
-    notation = match[1]
-    if notation.startswith("{{"):
-        return _listed(notation)
-    return _of_mesh(notation) if notation.startswith("mesh") else _of_iota(notation)
+    table = np.arange(math.prod(lengths)).reshape(lengths).transpose(order or None).reshape(-1, size)
+    return tuple(map(tuple, table.tolist()))
 
 
-def _listed(notation: str) -> tuple[Group, ...]:
-    return tuple(tuple(map(int, group.split(","))) for group in re.findall(r"\{([\d,]+)\}", notation))
-
-
-def _of_iota(notation: str) -> tuple[Group, ...]:
-    """Return the groups of "[2,4]<=[4,2]T(1,0)": 0 to 7 as 4 x 2, transposed, and split into 2 rows of 4."""
-    shape, dims, order = re.match(r"\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?", notation).groups()  # type: ignore[union-attr]
-    lengths = _ints(dims)
-    flat = _transposed(lengths, _ints(order) if order else tuple(range(len(lengths))))
-    size = _ints(shape)[-1]
-    return tuple(tuple(flat[i : i + size]) for i in range(0, len(flat), size))
-
-
-def _ints(text: str) -> tuple[int, ...]:
-    return tuple(map(int, text.split(",")))
-
-
-def _transposed(dims: tuple[int, ...], order: tuple[int, ...]) -> list[int]:
-    strides = [math.prod(dims[i + 1 :]) for i in range(len(dims))]
-    ranges = [range(dims[axis]) for axis in order]
-    return [sum(i * strides[axis] for i, axis in zip(place, order)) for place in itertools.product(*ranges)]
-
-
-def _of_mesh(notation: str) -> tuple[Group, ...]:
-    """Return the groups of "mesh['data'=4,'model'=2] {'data'}": devices that differ in these axes only."""
-    axes = [(name, int(size)) for name, size in re.findall(r"'([^']+)'=(\d+)", notation)]
-    named = re.findall(r"'([^']+)'", notation[notation.rindex("{") :])
-    dims = tuple(size for _, size in axes)
-    inside = [i for i, (name, _) in enumerate(axes) if name in named]
-    outside = [i for i in range(len(axes)) if i not in inside]
-    flat = _transposed(dims, (*outside, *inside))
-    size = math.prod(dims[i] for i in inside)
-    return tuple(tuple(flat[i : i + size]) for i in range(0, len(flat), size))
+def axes_of(groups: Collection[Group], mesh: Mapping[str, int]) -> frozenset[str]:
+    """Return the mesh's axes along which the devices of a group differ, by their places in the mesh."""
+    places = np.unravel_index(next(iter(groups), (0,)), tuple(mesh.values()))
+    return frozenset(name for name, place in zip(mesh, places) if len(set(place.tolist())) > 1)

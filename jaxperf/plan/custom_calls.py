@@ -12,14 +12,13 @@ import ctypes
 import functools
 import importlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import jax
 
-from jaxperf.errors import JaxperfError
 from jaxperf.plan.kernels import KERNEL, Cost
 
 CUDNN = 91000  # the version of cuDNN for which attention is lowered
@@ -80,8 +79,7 @@ def missing_target(message: str) -> tuple[str, int] | None:
 def as_calls(costs: Mapping[str, Cost]) -> Iterator[None]:
     """While the block runs, lower cuDNN's attention and Pallas kernels for a GPU that is not there.
 
-    Args:
-      costs: FLOPs and bytes of kernels by name, which replace what a kernel says of itself.
+    `costs` replaces what a kernel of that name says of itself.
     """
     with contextlib.ExitStack() as stack:
         if attention := _module("jax._src.cudnn.fused_attention_stablehlo"):
@@ -115,25 +113,3 @@ def _pallas(costs: Mapping[str, Cost], *args: Any, **params: Any) -> Any:
     results = [jax.ShapeDtypeStruct(each.shape, each.dtype) for each in params["out_avals"]]
     attributes = {"flops": cost.flops, "bytes": cost.bytes} if cost else {}
     return jax.ffi.ffi_call(KERNEL, results)(*args, name=name, **attributes)
-
-
-def parse_costs(texts: Sequence[str]) -> dict[str, Cost]:
-    """Return the costs of kernels by name, from texts such as "flash=4e12,2e9".
-
-    Raises:
-      JaxperfError: a text is not NAME=FLOPS,BYTES.
-    """
-    costs: dict[str, Cost] = {}
-    for text in texts:
-        name, _, figures = text.partition("=")
-        try:
-            flops, size = map(float, figures.split(","))
-        except ValueError:
-            flops = size = -1.0
-        if not name or not 0 <= flops < 1e30 or not 0 <= size < 1e30:
-            raise JaxperfError(
-                f"--kernel: {text!r} is not NAME=FLOPS,BYTES; give the work of one run on one device, "
-                "as in --kernel flash=4e12,2e9"
-            )
-        costs[name] = Cost(flops, size)
-    return costs

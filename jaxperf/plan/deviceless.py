@@ -10,8 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import importlib.util
-import logging
+import importlib
 import os
 import shutil
 import string
@@ -26,13 +25,13 @@ import jax
 
 from jaxperf import jax_internals
 from jaxperf.errors import JaxperfError
+from jaxperf.libraries import missing_from, pip_install
 from jaxperf.plan import custom_calls
-from jaxperf.plan.cards import CARDS, DATA, Card, Tpu
+from jaxperf.plan.cards import CARDS, DATA, Card
 from jaxperf.process import cache_folder
 
-INSTALL = 'pip install "{name}=={version}"'
 INSTALL_ASIDE = f"uv run --with jax-cuda12-plugin=={jax.__version__} jaxperf plan ..."
-_MAY_LACK = ("xla_gpu_libnvjitlink_mode",)
+_MAY_LACK = ("xla_gpu_libnvjitlink_mode", "xla_llvm_disable_expensive_passes")
 _PLUGINS = ("jax_plugins.xla_cuda12", "jax_plugins.xla_cuda13")
 # Without these, libtpu asks Google's metadata server which TPU this machine has, locks the TPU, and logs.
 LIBTPU_ENVIRONMENT = {
@@ -50,19 +49,23 @@ while [ $# -gt 1 ]; do [ "$1" = -o ] && echo >"$2"; shift; done
 """
 
 
-def check_plugin(card: Card | Tpu) -> None:
-    """Check that JAX's CUDA plugin, or libtpu for a TPU, is installed.
-
-    Raises:
-      JaxperfError: it is not; the message gives the command that installs it.
-    """
-    if isinstance(card, Tpu) and not _there("libtpu"):
+def check_plugin(card: Card) -> None:
+    """Check that JAX's CUDA plugin, or libtpu for a TPU, is installed."""
+    if card.is_tpu and missing_from(["libtpu"]):
         raise JaxperfError(f"planning for a TPU needs libtpu, without a TPU; install it: {_install(card)}")
-    if isinstance(card, Card) and not any(_there(module) for module in _PLUGINS):
+    if not card.is_tpu and _no_plugin():
         raise JaxperfError(
             "planning needs JAX's CUDA plugin, without a GPU; get it aside: jaxperf plan --get; or "
             f"install it: {_install(card)}"
         )
+
+
+def _no_plugin() -> bool:
+    return len(missing_from(_PLUGINS)) == len(_PLUGINS)
+
+
+def _install(card: Card) -> str:
+    return pip_install(f"{'jax[tpu]' if card.is_tpu else 'jax-cuda12-plugin'}=={jax.__version__}")
 
 
 def own_folder() -> Path:
@@ -73,7 +76,7 @@ def own_folder() -> Path:
 def use_own_plugin() -> None:
     """Let JAX find the plugin of `own_folder` where the environment has none, before it looks for devices."""
     folder = own_folder()
-    if folder.is_dir() and str(folder) not in sys.path and not any(map(_there, _PLUGINS)):
+    if folder.is_dir() and str(folder) not in sys.path and _no_plugin():
         sys.path.append(str(folder))
         importlib.invalidate_caches()
 
@@ -81,10 +84,7 @@ def use_own_plugin() -> None:
 def get_plugin() -> str:
     """Install JAX's CUDA plugin into a folder that only plans use, and return the folder.
 
-    In the reader's environment, every later start of JAX would look for a GPU and print a traceback.
-
-    Raises:
-      JaxperfError: pip cannot install it.
+    In the user's environment, every later start of JAX would look for a GPU and print a traceback.
     """
     folder = own_folder()
     names = [f"{name}=={jax.__version__}" for name in ("jax-cuda12-plugin", "jax-cuda12-pjrt")]
@@ -97,90 +97,48 @@ def get_plugin() -> str:
     return str(folder)
 
 
-def _install(card: Card | Tpu) -> str:
-    """Return the command that installs the plugin for a card."""
-    name = "jax[tpu]" if isinstance(card, Tpu) else "jax-cuda12-plugin"
-    return INSTALL.format(name=name, version=jax.__version__)
-
-
-def _there(module: str) -> bool:
-    try:
-        return importlib.util.find_spec(module) is not None
-    except ModuleNotFoundError:
-        return False
-
-
-def devices_of(card: Card | Tpu, count: int) -> list[Any]:
-    """Return descriptions of `count` GPUs in full nodes, with one process per GPU, or of a slice of TPUs.
-
-    Raises:
-      JaxperfError: the plugin is missing, or there are no full nodes or no slice with this count.
-    """
+def devices_of(card: Card, count: int) -> list[Any]:
+    """Return descriptions of `count` GPUs in full nodes, with one process per GPU, or of a slice of TPUs."""
     check_plugin(card)
-    get_topology = jax_internals.get(jax_internals.TOPOLOGY)
+    if card.is_tpu:
+        for name, value in LIBTPU_ENVIRONMENT.items():
+            os.environ.setdefault(name, value)
+        topology: dict[str, Any] = {"platform": "tpu", "topology_name": f"{card.name}:{card.slice_of(count)}"}
+        if count == 1:
+            topology["chips_per_host_bounds"] = (1, 1, 1)
+    else:
+        nodes, in_node = card.nodes_of(count)
+        target = card.target or target_config(card)
+        topology = {"platform": "cuda", "target_config": target, "topology": f"{nodes}x{in_node}x1"}
     try:
-        return list(get_topology(**_topology(card, count)).devices)
+        return list(jax_internals.get(jax_internals.TOPOLOGY)(**topology).devices)
     except JaxperfError:
         raise
     except Exception as e:
-        lines = str(e).strip().splitlines() or ["no message"]
+        line = (str(e).strip().splitlines() or ["no message"])[0]
+        way = f"install the plugin of the same version: {_install(card)}"
+        if "not implemented" in line:  # the plugin has looked for a GPU, and is out of use
+            way = "JAX has looked for a GPU and found none; set JAX_PLATFORMS=cpu before JAX is imported"
         raise JaxperfError(
-            f"JAX {jax.__version__} cannot describe {count} x {card.name}: {lines[0][:200]}; "
-            f"install the plugin of the same version: {_install(card)}"
+            f"JAX {jax.__version__} cannot describe {count} x {card.name}: {line[:200]}; {way}"
         ) from None
 
 
-def _topology(card: Card | Tpu, count: int) -> dict[str, Any]:
-    """Return the arguments that describe `count` cards to `get_topology_desc`."""
-    if isinstance(card, Card):
-        nodes, in_node = nodes_of(card, count)
-        target = card.target or target_config(card)
-        return {"platform": "cuda", "target_config": target, "topology": f"{nodes}x{in_node}x1"}
-    for name, value in LIBTPU_ENVIRONMENT.items():
-        os.environ.setdefault(name, value)
-    host = {} if count > 1 else {"chips_per_host_bounds": (1, 1, 1)}
-    return {"platform": "tpu", "topology_name": f"{card.name}:{card.slice_of(count)}", **host}
-
-
 def card_of_this_machine() -> Card:
-    """Return this machine's GPU as a card, with the target that XLA reports for it.
-
-    Raises:
-      JaxperfError: there is no GPU, or it is not in the tables.
-    """
-    log = logging.getLogger("jax._src.xla_bridge")
-    log.disabled = True  # without a GPU, the plugin logs a traceback
+    """Return this machine's GPU as a card, with the target that XLA reports for it."""
+    jax_internals.quiet_without_driver()
     try:
-        kind = jax.devices("cuda")[0].device_kind
+        devices = jax.devices("cuda")
     except RuntimeError:
         raise JaxperfError("no GPU is here for --for this; name a card, --for h100") from None
-    finally:
-        log.disabled = False
-    if not (card := next((card for card in CARDS.values() if card.name.upper() in kind.upper()), None)):
-        raise JaxperfError(f"{kind} is in no table; name the nearest card, --for {' or '.join(CARDS)}")
-    return dataclasses.replace(card, target=_target(jax.devices("cuda")))
-
-
-def _target(devices: list[Any]) -> str:
-    """Return XLA's description of this machine's GPUs; "" if this JAX version does not give it."""
+    kind = devices[0].device_kind
+    gpus = [card for card in CARDS.values() if not card.is_tpu]
+    if not (card := next((card for card in gpus if card.name.upper() in kind.upper()), None)):
+        names = " or ".join(card.name for card in gpus)
+        raise JaxperfError(f"{kind} is in no table; name the nearest card, --for {names}")
     topology_for = jax_internals.loaded(jax_internals.DEVICE_TOPOLOGY)
-    return str(getattr(topology_for and topology_for(devices), "target_config", ""))
-
-
-def nodes_of(card: Card, count: int) -> tuple[int, int]:
-    """Return the number of nodes for `count` cards, and the number of cards in each.
-
-    Raises:
-      JaxperfError: the count is not positive, or the nodes are not full.
-    """
-    if count < 1:
-        raise JaxperfError(f"{count} devices are none; give numbers from 1 on, --devices 1,8,64")
-    if count > card.per_node and count % card.per_node:
-        low = count // card.per_node * card.per_node
-        raise JaxperfError(
-            f"{count} devices do not fill nodes of {card.per_node}; take {low} or {low + card.per_node}"
-        )
-    return max(1, count // card.per_node), min(count, card.per_node)
+    target = getattr(topology_for and topology_for(devices), "target_config", "")
+    return dataclasses.replace(card, target=str(target))
 
 
 @functools.cache
@@ -198,45 +156,39 @@ def toolkit() -> tempfile.TemporaryDirectory[str]:
     return folder
 
 
-def compile_for(
-    card: Card | Tpu, lowered: Any, options: Mapping[str, Any] | None = None, *, count: int = 1
-) -> Any:
+def compile_for(card: Card, lowered: Any, options: Mapping[str, Any] | None = None, *, count: int = 1) -> Any:
     """Compile a program that was lowered for `count` cards.
 
     For a GPU, LLVM's optimization and autotuning are off; the kernels and their order stay the same.
-
-    Raises:
-      JaxperfError: XLA's own error, in one line.
     """
-    fixed: dict[str, Any] = {}
-    registered: set[tuple[str, int]] = set()
-    if isinstance(card, Card):
-        fixed = {
+    fixed: dict[str, Any] = dict(options or {})
+    if not card.is_tpu:
+        fixed |= {
             "xla_backend_optimization_level": 0,
+            "xla_llvm_disable_expensive_passes": True,
             "xla_gpu_autotune_level": 0,
             "xla_gpu_cuda_data_dir": toolkit().name,
             # where NVIDIA's packages are installed, XLA would link with them, against the empty library
             "xla_gpu_libnvjitlink_mode": "LIB_NV_JIT_LINK_MODE_DISABLED",
         }
+    registered: set[tuple[str, int]] = set()
     while True:
         try:
-            return lowered.compile(compiler_options={**fixed, **(options or {})})
+            return lowered.compile(compiler_options=fixed)
         except Exception as e:
-            lines = str(e).strip().splitlines() or ["no message"]
-            missing = custom_calls.missing_target(lines[0])
+            line = (str(e).strip().splitlines() or ["no message"])[0]
+            missing = custom_calls.missing_target(line)
             if missing and missing not in registered:
                 registered.add(missing)
                 custom_calls.register(*missing)
                 continue
-            unknown = next((name for name in _MAY_LACK if name in fixed and name in lines[0]), None)
-            if unknown:  # an option that this version of XLA does not know
+            # an option that this version of XLA does not know
+            if unknown := next((name for name in _MAY_LACK if name in fixed and name in line), None):
                 del fixed[unknown]
                 continue
-            way = (
-                "; shard the parameters, or take a smaller batch" if "RESOURCE_EXHAUSTED" in lines[0] else ""
-            )
+            way = "; shard the parameters, or take a smaller batch" if "RESOURCE_EXHAUSTED" in line else ""
             raise JaxperfError(
-                f"XLA cannot compile this step for {count} x {card.name}: {lines[0][:300]}{way}"
+                f"XLA cannot compile this step for {count} x {card.name}: {line[:300]}{way}"
             ) from None
 
 

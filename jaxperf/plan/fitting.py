@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import Any
 from unittest import mock
 
@@ -16,23 +15,17 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from jaxperf.errors import JaxperfError
-from jaxperf.plan import arguments, planning
 from jaxperf.plan.arguments import Placed
-from jaxperf.plan.cards import Card, Tpu
-from jaxperf.plan.kernels import Cost
-from jaxperf.plan.links import Network
-from jaxperf.plan.programs import compiled_programs
-from jaxperf.plan.report import SizePlan
+from jaxperf.plan.report import SizePlan, nbytes, seconds
 from jaxperf.result import Block, Grid, Text
-from jaxperf.result.formatting import format_on_page
 
 MOST = 2**20  # examples on each device that are tried at most
-POLICIES: Mapping[str, Callable[..., Any] | None] = {
-    "jax.checkpoint around the body of each lax.scan, saving matrix products": (
-        jax.checkpoint_policies.dots_with_no_batch_dims_saveable
-    ),
-    "jax.checkpoint around the body of each lax.scan": None,
+REMAT = "jax.checkpoint around the body of each lax.scan"
+POLICIES = {
+    f"{REMAT}, saving matrix products": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+    REMAT: None,
 }
+SHARDED = "the state sharded over all devices (FSDP)"
 
 
 @dataclass(frozen=True)
@@ -48,7 +41,7 @@ class Try:
 class Fit:
     """What was tried on one number of devices, in order, and the seconds that it took."""
 
-    tries: list[Try] = dataclasses.field(default_factory=list)
+    tries: list[Try] = field(default_factory=list)
     seconds: float = 0.0
 
     @property
@@ -58,130 +51,98 @@ class Fit:
         return max(good, key=lambda each: each.examples, default=None)
 
     def to_json(self) -> list[dict[str, Any]]:
-        """Return what was tried as plain values, for `json.dumps`."""
         return [
-            {
-                "change": each.change,
-                "examples": each.examples,
-                "peak_bytes": each.size.peak_bytes,
-                "fits": each.size.fits,
-                "step_s": each.size.step_s,
-            }
+            {"change": each.change, "examples": each.examples}
+            | {name: getattr(each.size, name) for name in ("peak_bytes", "fits", "step_s")}
             for each in self.tries
         ]
 
     def blocks(self) -> list[Block]:
-        """Return what was tried as blocks of a report."""
         rows = tuple(
             (
                 each.change or "as it is",
                 str(each.examples),
-                format_on_page(each.size.peak_bytes, "bytes"),
+                nbytes(each.size.peak_bytes),
                 "yes" if each.size.fits else "no",
-                format_on_page(each.size.time.step_s, "s") if each.size.time else "-",
+                seconds(each.size.step_s) if each.size.step_s else "-",
             )
             for each in self.tries
         )
-        devices = self.tries[0].size.devices
-        tried = Grid(
-            f"What fits, on {devices} devices",
-            ("change", "examples each", "peak", "fits", "step"),
-            rows,
-            (1, 2, 4),
-        )
-        say = [f"{len(self.tries)} compilations in {self.seconds:.0f} s"]
-        if found := self.largest:
-            say.append(f"as it is, {found.examples} examples on each device fit")
-        else:
-            say.append("as it is, no number of examples fits")
-        say += [
-            f"with {each.change}, {each.examples} fit"
-            for each in self.tries
-            if each.change and each.size.fits
+        title = f"What fits, on {self.tries[0].size.devices} devices"
+        heads = ("change", "examples each", "peak", "fits", "step")
+        found = self.largest
+        say = [
+            f"{len(self.tries)} compilations in {self.seconds:.0f} s",
+            f"as it is, {found.examples} examples on each device fit"
+            if found
+            else "as it is, no number of examples fits",
         ]
-        return [tried, Text("; ".join(say) + ".")]
+        changed = [each for each in self.tries if each.change and each.size.fits]
+        say += [f"with {each.change}, {each.examples} fit" for each in changed]
+        return [Grid(title, heads, rows, (1, 2, 4)), Text("; ".join(say) + ".")]
 
 
 def fit(
-    card: Card | Tpu,
     step: Any,
-    args: tuple[Any, ...],
-    kwargs: Mapping[str, Any],
-    devices: list[Any],
-    network: Network,
-    kernels: Mapping[str, Cost],
+    first: SizePlan,
+    place: Callable[[int | None], Placed],
+    planned: Callable[[Placed], SizePlan],
+    per_device: int | None,
     told: Callable[[str], None],
-    **options: Any,
 ) -> Fit:
     """Find the largest batch per device that fits; if the given one does not, also what makes it fit.
 
-    Args:
-      card, step, args, kwargs, devices, network, kernels, told: as for a plan of one size.
-      **options: the other options of `arguments.place`.
-
-    Raises:
-      JaxperfError: the step has no batch, or its arguments are for these devices already.
+    `first` is the plan of the given batch. `place` places the step with a number of examples on each device;
+    None are those of the arguments.
     """
     began, result = time.perf_counter(), Fit()
 
-    def attempt(examples: int | None, change: str = "", placed: Placed | None = None) -> Try:
-        if placed is None:
-            placed = arguments.place(step, args, kwargs, devices, **{**options, "per_device": examples})
-        (program,) = compiled_programs(card, [placed], kernels)
-        (size,) = planning.plan_of(card, [placed], [program], network, kernels=kernels).sizes
-        one = Try(change, size.batch // size.split if size.batch else 0, size)
-        result.tries.append(one)
+    def attempt(examples: int | None, change: str = "", size: SizePlan | None = None) -> bool:
+        size = size or planned(place(examples))
+        each = Try(change, size.batch // size.split if size.batch else 0, size)
+        result.tries.append(each)
         fits = "fits" if size.fits else "does not fit"
-        told(f"{change or 'as it is'}, {one.examples} examples each: {fits}")
-        return one
+        told(f"{change or 'as it is'}, {each.examples} examples each: {fits}, {nbytes(size.peak_bytes)}")
+        return size.fits
 
-    first = attempt(options.get("per_device"))
-    if not first.examples:
+    fits = attempt(per_device, size=first)
+    low = result.tries[0].examples
+    if not low:
         raise JaxperfError(
             "--fit changes the examples of the batch, and the step has none; name it by --batch"
         )
-    low = first.examples
-    if first.size.fits:
-        high = low
-        while high < MOST and attempt(high := 2 * high).size.fits:
+    high = low
+    if fits:
+        while high < MOST and attempt(high := 2 * high):
             low = high
-        _between(low, high, attempt)
     else:
-        while low > 1 and not attempt(low := low // 2).size.fits:
-            pass
-        if result.largest:
-            _between(low, 2 * low, attempt)
-        place = functools.partial(arguments.place, step, args, kwargs, devices, **options)
-        _changes(step, result, attempt, place, options.get("per_device"))
+        while low > 1 and not attempt(low := low // 2):
+            high = low
+    distance = (high - low) // 2
+    while result.largest and distance and 8 * distance >= low:  # halve it, down to an eighth
+        if attempt(low + distance):
+            low += distance
+        distance //= 2
+    if not fits:
+        _try_changes(step, result, attempt, per_device)
+        sharded = _sharded(place(per_device))
+        if sharded:
+            attempt(per_device, SHARDED, planned(sharded))
     result.seconds = time.perf_counter() - began
     return result
 
 
-def _between(low: int, high: int, attempt: Callable[[int], Try]) -> None:
-    """Halve the distance between a number of examples that fits and one that does not, down to an eighth."""
-    step = (high - low) // 2
-    while step and 8 * step >= low:
-        if attempt(low + step).size.fits:
-            low += step
-        step //= 2
-
-
-def _changes(
-    step: Any, result: Fit, attempt: Callable[..., Try], place: Callable[[], Placed], given: int | None
-) -> None:
-    """Try jax.checkpoint around the bodies of loops, and the state sharded over all devices."""
+def _try_changes(step: Any, result: Fit, attempt: Callable[..., bool], per_device: int | None) -> None:
+    """Try jax.checkpoint around the bodies of loops."""
     clear = getattr(step, "clear_cache", lambda: None)
     for change, policy in POLICIES.items():
         clear()  # or JAX returns the trace without the change
         with _rematerialized(policy) as met:
-            one = attempt(given, change)
+            attempt(per_device, change)
         if not met:  # no loop
-            result.tries.remove(one)
+            result.tries.pop()
             break
     clear()
-    placed = place()
-    if not placed.made and placed.mesh.size > 1:
-        attempt(None, "the state sharded over all devices (FSDP)", _sharded(placed))
 
 
 @contextlib.contextmanager
@@ -198,21 +159,21 @@ def _rematerialized(policy: Callable[..., Any] | None) -> Iterator[list[str]]:
         yield met
 
 
-def _sharded(placed: Placed) -> Placed:
-    """Return a step whose replicated arguments are split along their last axis that divides."""
+def _sharded(placed: Placed) -> Placed | None:
+    """Return a step whose replicated arguments are split along their last axis that divides; else None."""
+    count = placed.mesh.size
+    if placed.made or count == 1:
+        return None
 
     def split(leaf: Any) -> Any:
         sharding = getattr(leaf, "sharding", None)
         if not isinstance(sharding, NamedSharding) or any(sharding.spec):
             return leaf
-        count = placed.mesh.size
         axis = next((i for i in reversed(range(len(leaf.shape))) if leaf.shape[i] % count == 0), None)
         if axis is None:
             return leaf
         spec = P(*[None] * axis, tuple(placed.mesh.axis_names))
         return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=NamedSharding(placed.mesh, spec))
 
-    args = tuple(
-        arg if i in placed.batch_arguments else jax.tree.map(split, arg) for i, arg in enumerate(placed.args)
-    )
+    args = tuple(arg if i in placed.axis else jax.tree.map(split, arg) for i, arg in enumerate(placed.args))
     return dataclasses.replace(placed, args=args)

@@ -12,8 +12,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 
 from jaxperf.hlo import Instruction, Module, operation
-from jaxperf.plan.collectives import Group, source_of
-from jaxperf.plan.kernels import KERNEL
+from jaxperf.plan.collectives import source_of
+from jaxperf.plan.kernels import FUSED_CALLS
 
 _INDEX = re.compile(r"index=(\d+)")
 _PASSES = ("optimization-barrier", "opt-barrier")
@@ -131,12 +131,7 @@ class Flow:
         return ""
 
     def carried(self, name: str, batch: Collection[tuple[int, ...]]) -> str:
-        """Return what a collective carries: gradients, activations, parameters or other state.
-
-        Args:
-          name: the name of its instruction.
-          batch: dimensions of the arrays of the batch, on each device.
-        """
+        """Return what a collective carries; `batch` are the shapes of the batch's arrays on each device."""
         if name not in self.instructions:
             return ""
         computed, read = self._reach(name, self.sources)
@@ -148,17 +143,4 @@ class Flow:
 
 
 def _kernel(instruction: Instruction) -> bool:
-    return instruction.opcode == "custom-call" and instruction.target.startswith(("__cudnn$fmha", KERNEL))
-
-
-def axes_of(groups: Sequence[Group], mesh: Mapping[str, int]) -> frozenset[str]:
-    """Return the mesh's axes along which the devices of a group differ, by their places in the mesh."""
-    if not groups:
-        return frozenset()
-    axes: set[str] = set()
-    stride = 1
-    for name, length in reversed(list(mesh.items())):
-        if len({device // stride % length for device in groups[0]}) > 1:
-            axes.add(name)
-        stride *= length
-    return frozenset(axes)
+    return instruction.opcode == "custom-call" and instruction.target.startswith(FUSED_CALLS)

@@ -14,9 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-import numpy as np
-
-from jaxperf.hlo import Instruction, Module, Shape, dtype_name
+from jaxperf.hlo import Instruction, Module, Shape, dtype_name, operation
 from jaxperf.plan.cards import Card
 
 # Two constants are fitted, on two of the seven steps measured on one H200 (data/steps.csv): the first on
@@ -27,6 +25,7 @@ CALL_S = 27e-6  # overhead of a call, in seconds: an empty program, queued, on o
 TILE = (64, 64, 32)  # tensor cores round rows, columns and inner length up to multiples of these
 ATTENTION_SHARE = 0.7  # a guess: share of a large product's rate that fused attention reaches
 KERNEL = "jaxperf_kernel"  # the custom call that stands for a kernel that is not compiled
+FUSED_CALLS = ("__cudnn$fmha", KERNEL)  # custom calls that multiply matrices, and store no scores
 _FREE = {
     "parameter", "tuple", "get-tuple-element", "bitcast", "constant", "after-all", "iota", "partition-id",
     "replica-id", "while", "call", "conditional", "opt-barrier", "optimization-barrier", "add-dependency",
@@ -42,26 +41,18 @@ _ATTENTION = re.compile(r'"intermediate_tensor_shape":.*?"dimensions":\s*\[([^\]
 
 @dataclass(frozen=True)
 class Product:
-    """A matrix product or convolution as rows x inner times inner x columns, `batch` times.
-
-    Attributes:
-      batch, rows, columns, inner: its dimensions.
-      dtype: dtype of its operands.
-      exact: whether it has the highest precision, for which float32 uses no tensor cores.
-      aligned: whether tensor cores can compute it: a convolution's channels must be multiples of 16 bytes.
-    """
+    """A matrix product or convolution as rows x inner times inner x columns, `batch` times."""
 
     batch: int
     rows: int
     columns: int
     inner: int
-    dtype: str
-    exact: bool = False
-    aligned: bool = True
+    dtype: str  # of its operands
+    exact: bool = False  # whether it has the highest precision, for which float32 uses no tensor cores
+    aligned: bool = True  # whether tensor cores can take it: channels must be multiples of 16 bytes
 
     @property
     def flops(self) -> float:
-        """Return the floating-point operations of the product itself."""
         return 2.0 * self.batch * self.rows * self.columns * self.inner
 
     @property
@@ -73,48 +64,31 @@ class Product:
 
 @dataclass(frozen=True)
 class Cost:
-    """FLOPs and bytes of one run of a kernel on one device."""
-
     flops: float
     bytes: float
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """The work of one instruction on a device.
-
-    Attributes:
-      name: the instruction's name.
-      bytes: bytes that it reads and writes.
-      products: its matrix products and convolutions.
-      fused_flops: further FLOPs, of a kernel such as fused attention.
-      dtype: the dtype of those.
-      unknown: the name of a custom call whose FLOPs nobody has said; "" for others.
-    """
-
-    name: str
-    bytes: float
+    name: str  # of the instruction
+    bytes: float  # that it reads and writes
     products: tuple[Product, ...] = ()
-    fused_flops: float = 0.0
-    dtype: str = "bfloat16"
-    unknown: str = ""
+    fused_flops: float = 0.0  # further FLOPs, of a kernel such as fused attention
+    dtype: str = "bfloat16"  # of those
+    unknown: str = ""  # the name of a custom call whose FLOPs nobody has said
 
     @property
     def flops(self) -> float:
-        """Return its floating-point operations."""
         return self.fused_flops + sum(product.flops for product in self.products)
 
     def arithmetic_s(self, card: Card) -> float:
-        """Return the seconds of its arithmetic on a card."""
         fused = self.fused_flops / (ATTENTION_SHARE * card.matrix_flops(self.dtype))
         return fused + sum((p.padded_flops if p.aligned else p.flops) / rate(card, p) for p in self.products)
 
     def memory_s(self, card: Card) -> float:
-        """Return the seconds of its memory traffic on a card."""
         return self.bytes / card.bandwidth
 
     def seconds(self, card: Card) -> float:
-        """Return its seconds on a card."""
         return max(self.arithmetic_s(card), self.memory_s(card)) + KERNEL_S
 
 
@@ -133,10 +107,7 @@ def kernel_of(
 ) -> Kernel | None:
     """Return the kernel of an instruction; None if it has none or is a collective.
 
-    Args:
-      module: the program.
-      instruction: one of its instructions.
-      costs: FLOPs and bytes of custom calls, by name.
+    `costs` has what users say of custom calls, by name.
     """
     opcode = instruction.opcode
     if opcode in _FREE or opcode.endswith("-done") or instruction.collective:
@@ -245,20 +216,19 @@ def _origin(name: str, same: Mapping[str, str]) -> str:
 
 def product_of(instruction: Instruction, read: list[Shape]) -> Product | None:
     """Return the matrix product of an instruction; None for other instructions."""
-    if len(read) < 2 or not instruction.shapes:
+    kind = operation(instruction)
+    if len(read) < 2 or not instruction.shapes or kind not in ("dot", "convolution"):
         return None
-    target = instruction.target.lower()
-    exact = "highest" in instruction.attributes.lower()
-    if instruction.opcode == "convolution" or "conv" in target:
-        return _convolution(instruction, read, target, exact)
+    attributes = instruction.attributes
+    exact = "highest" in attributes.lower()
+    if kind == "convolution":
+        return _convolution(instruction, read, instruction.target.lower(), exact)
     if instruction.opcode == "dot":
-        contracted = re.search(r"lhs_contracting_dims=\{([\d,]*)\}", instruction.attributes)
-        batch = re.search(r"lhs_batch_dims=\{([\d,]*)\}", instruction.attributes)
-    elif "gemm" in target or "matmul" in target:
-        contracted = re.search(r'"lhs_contracting_dimensions":\[([^\]]*)\]', instruction.attributes)
-        batch = re.search(r'"lhs_batch_dimensions":\[([^\]]*)\]', instruction.attributes)
+        contracted = re.search(r"lhs_contracting_dims=\{([\d,]*)\}", attributes)
+        batch = re.search(r"lhs_batch_dims=\{([\d,]*)\}", attributes)
     else:
-        return None
+        contracted = re.search(r'"lhs_contracting_dimensions":\[([^\]]*)\]', attributes)
+        batch = re.search(r'"lhs_batch_dimensions":\[([^\]]*)\]', attributes)
     left, result = read[0], instruction.shapes[0]
     inner = math.prod(left.dims[i] for i in _axes(contracted) if i < len(left.dims))
     many = math.prod(left.dims[i] for i in _axes(batch) if i < len(left.dims))
@@ -291,31 +261,7 @@ def _convolution(instruction: Instruction, read: list[Shape], target: str, exact
         sides = features, weights.size // features, positions
     elif "backwardinput" in target:
         sides = positions, inputs, weights.size // inputs
-    elif target:
-        sides = positions, features, weights.size // features
     else:
-        taps = _taps(instruction.text, labels.groups(), (read[0], weights, outputs))
-        sides = taps // features, features, inputs
+        sides = positions, features, weights.size // features
     aligned = not any(channels * read[0].itemsize % 16 for channels in (features, inputs))
     return Product(1, *sides, dtype_name(read[0].dtype), exact, aligned)
-
-
-def _taps(text: str, labels: tuple[str, ...], shapes: tuple[Shape, Shape, Shape]) -> int:
-    """Return the number of window positions over which a convolution sums, in total over its result.
-
-    Padding does not count, nor do the zeros between elements with which TPUs express gradients and batched
-    products as convolutions.
-    """
-    window = re.search(r"window=\{([^}]*)\}", text)
-    options = dict(re.findall(r"(\w+)=(\S+)", window[1])) if window else {}
-    taps = shapes[2].size
-    for axis in (c for c in sorted(labels[1]) if c.isdigit()):
-        inputs, size, outputs = (s.dims[label.index(axis)] for s, label in zip(shapes, labels))
-        stride, dilated, spread, pad = (
-            int(options[name].split("x")[int(axis)].split("_")[0]) if name in options else default
-            for name, default in (("stride", 1), ("lhs_dilate", 1), ("rhs_dilate", 1), ("pad", 0))
-        )
-        at = np.arange(outputs)[:, None] * stride + np.arange(size) * spread - pad
-        inside = (at >= 0) & (at <= (inputs - 1) * dilated) & (at % dilated == 0)
-        taps = taps // outputs * int(inside.sum())
-    return taps

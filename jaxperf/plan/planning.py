@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib.metadata
 import math
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -13,27 +14,22 @@ import jax
 
 from jaxperf.errors import JaxperfError
 from jaxperf.hlo import Instruction, Module
-from jaxperf.plan import arguments, deviceless, links, timeline
+from jaxperf.known_faults import faults_of
+from jaxperf.plan import deviceless, fitting, links, timeline
 from jaxperf.plan.accuracy import COMPUTE, MEASURED, collective_factor, summary
 from jaxperf.plan.advice import advise
-from jaxperf.plan.cards import Card, Tpu, find_device
-from jaxperf.plan.collectives import collectives, describe_collective, source_of
-from jaxperf.plan.flow import Flow, axes_of
+from jaxperf.plan.arguments import Placed, place
+from jaxperf.plan.batch import is_array
+from jaxperf.plan.cards import Card, find_card
+from jaxperf.plan.collectives import axes_of, collectives, describe_collective, source_of
+from jaxperf.plan.flow import Flow
 from jaxperf.plan.kernels import CALL_S, Cost, kernel_of
+from jaxperf.plan.memory import largest_arrays
 from jaxperf.plan.programs import Program, compiled_programs
-from jaxperf.plan.report import Exchange, Live, SizePlan, StepPlan, StepTime
+from jaxperf.plan.report import Exchange, SizePlan, StepPlan, StepTime
 from jaxperf.result.formatting import format_list
 
-_STACKS = (
-    "",
-    "while",
-    "dynamic_update_slice",
-    "transpose",
-    "squeeze",
-    "reshape",
-)  # move arrays, and make none
-LARGEST = 5  # arrays at the peak that are shown
-SHOWN = 0.02  # share of the temporaries that a shown array has at least
+INFINIBAND = links.NETWORKS["infiniband"]
 
 
 def plan(
@@ -60,7 +56,7 @@ def plan(
 
     Args:
       step: the result of `jax.jit`; or a function whose only parameter is `devices` or `mesh`, and which
-        returns the step for them, or (step, arguments).
+        returns the step for them, or (step, arguments). A plain function is planned as one program.
       *args: arguments for one device, arrays or shapes. Shardings over a mesh are kept, on a larger mesh.
         Without shardings, the batch is split, and everything else is replicated.
       device: "a100", "h100", "h200", "b200", "v5e", "v5p" or "v6e"; "this" is this machine's GPU. For a TPU,
@@ -70,13 +66,13 @@ def plan(
       per_device: examples on each device; by default those of the arguments.
       total: examples of the whole batch, for any number of devices.
       batch: positions of the arguments that are the batch, or the axis of the examples by position; by
-        default the last arguments with the same first axis.
+        default those with the same first axis, which do not come back from the step.
       network: the network between nodes: "infiniband", "efa" or "tcpxo".
       measured_s: measured seconds of the step on one such card, which replace the prediction.
       kernels: FLOPs and bytes of one run on one device, of custom kernels by name.
       told: called with a line of progress.
       fit: also find, by compiling again, the largest batch per device that fits on the most devices.
-      **kwargs: further arguments, by name; they are replicated.
+      **kwargs: further arguments, by name.
 
     Raises:
       JaxperfError: the plugin is missing, or the step, a number, the mesh or the batch cannot be planned.
@@ -87,44 +83,43 @@ def plan(
         raise JaxperfError("no number of devices given; give some, devices=(1, 8, 64)")
     if not (connected := links.NETWORKS.get(network.strip().lower())):
         raise JaxperfError(f"no network {network!r}; there are {', '.join(links.NETWORKS)}")
-    card = deviceless.card_of_this_machine() if device == "this" else find_device(device)
-    if measured_s is not None and isinstance(card, Tpu):
+    card = deviceless.card_of_this_machine() if device == "this" else find_card(device)
+    if measured_s is not None and card.is_tpu:
         raise JaxperfError(f"{card.name} has no model of kernels, so a measured step has nothing to scale")
     if measured_s is not None and min(devices) > 1:
         raise JaxperfError("a measured step counts for one device; give 1 among the numbers of devices")
     deviceless.check_plugin(card)
     known = {name: Cost(*cost) for name, cost in (kernels or {}).items()}
-    placed = [
-        arguments.place(
-            step, args, kwargs, deviceless.devices_of(card, count),
-            axes=mesh or {}, per_device=per_device, total=total, batch=batch,
-        )
-        for count in sorted(set(devices))
-    ]  # fmt: skip
-    programs = compiled_programs(card, placed, known, told)
-    made = plan_of(card, placed, programs, connected, measured_s, known)
-    if fit:
-        from jaxperf.plan import fitting  # which imports this module
+    sizes = sorted(set(devices))
+    described = [deviceless.devices_of(card, count) for count in sizes]
+    at = functools.partial(place, step, args, kwargs, axes=mesh or {}, batch=batch)
+    placed = [at(each, per_device=per_device, total=total) for each in described]
+    made = plan_of(card, placed, compiled_programs(card, placed, known, told), connected, measured_s, known)
+    if not fit:
+        return made
 
-        options = {"axes": mesh or {}, "per_device": per_device, "batch": batch}
-        last = list(placed[-1].mesh.devices.flat)
-        tried = fitting.fit(card, step, args, kwargs, last, connected, known, told, **options)
-        made = dataclasses.replace(made, fit=tried)
-    return made
+    def planned(one: Placed) -> SizePlan:
+        return plan_of(card, [one], compiled_programs(card, [one], known), connected, kernels=known).sizes[0]
+
+    def with_examples(count: int | None) -> Placed:
+        return at(described[-1], per_device=count)
+
+    tried = fitting.fit(step, made.sizes[-1], with_examples, planned, per_device, told)
+    return dataclasses.replace(made, fit=tried)
 
 
 def plan_of(
-    card: Card | Tpu,
-    placed: Sequence[arguments.Placed],
+    card: Card,
+    placed: Sequence[Placed],
     programs: Sequence[Program],
-    network: links.Network = links.NETWORKS["infiniband"],
+    network: links.Network = INFINIBAND,
     measured_s: float | None = None,
     kernels: Mapping[str, Cost] | None = None,
 ) -> StepPlan:
     """Return the plan of compiled programs, one for each item of `placed`."""
     kernels = kernels or {}
     scale = 1.0
-    if measured_s is not None and isinstance(card, Card):
+    if measured_s is not None:
         elapsed = timeline.run(programs[0].module, card, 1, network, kernels=kernels)
         scale = measured_s / (elapsed.total_s + CALL_S)
     error = COMPUTE if measured_s is None else MEASURED
@@ -133,19 +128,20 @@ def plan_of(
         size = _size(card, each, program, network, kernels, scale, error)
         sizes.append(_with_efficiency(size, sizes[0], error) if sizes else size)
     versions = {name: importlib.metadata.version(name) for name in ("jax", "jaxlib")}
+    notes = _notes(card, network.name, measured_s, sizes, placed[-1])
     return StepPlan(
         name=placed[0].name or programs[0].module.name.removeprefix("jit_").removeprefix("pmap_") or "step",
         card=card.name,
-        network="links between chips" if isinstance(card, Tpu) else network.name,
+        network="links between chips" if card.is_tpu else network.name,
         versions=versions,
         sizes=tuple(dataclasses.replace(size, advice=advise(size)) for size in sizes),
-        notes=tuple(_notes(card, network.name, measured_s, sizes, placed)),
+        notes=(*notes, *_known_faults(card, programs, versions["jaxlib"])),
     )
 
 
 def _size(
-    card: Card | Tpu,
-    placed: arguments.Placed,
+    card: Card,
+    placed: Placed,
     program: Program,
     network: links.Network,
     kernels: Mapping[str, Cost],
@@ -155,36 +151,33 @@ def _size(
     """Return the plan of one size, without efficiency and advice."""
     count, module, cost = placed.mesh.size, program.module, program.costs
     time, elapsed = None, timeline.Elapsed()
-    if isinstance(card, Card):
+    if not card.is_tpu:
         elapsed = timeline.run(module, card, count, network, scale=scale, kernels=kernels)
-        exposed, call = sum(elapsed.exposed_s.values()), scale * CALL_S
+        waits, call = sum(elapsed.waits.values()), scale * CALL_S
         factor = collective_factor(network.name, count > card.per_node)
         kernels_s = elapsed.kernels_s + call
         time = StepTime(
             step_s=elapsed.total_s + call,
-            low_s=kernels_s * error[0] + exposed / factor,
-            high_s=kernels_s * error[1] + exposed * factor,
+            low_s=kernels_s * error[0] + waits / factor,
+            high_s=kernels_s * error[1] + waits * factor,
             kernels_s=kernels_s,
-            exposed_s=exposed,
-            parts={**elapsed.parts(), "call": call, "links": exposed},
+            exposed_s=waits,
+            parts={**elapsed.parts, "call": call, "links": waits},
             factor=factor,
         )
-    local = _local_shapes(placed)
-    state = [leaf for i, arg in enumerate(placed.args) if i not in placed.batch_arguments
-             for leaf in jax.tree.leaves(arg) if hasattr(leaf, "shape")]  # fmt: skip
     return SizePlan(
         devices=count,
-        nodes=deviceless.nodes_of(card, count)[0] if isinstance(card, Card) else 1,
-        per_node=card.per_node if isinstance(card, Card) else count,
+        nodes=1 if card.is_tpu else max(1, count // card.per_node),
+        per_node=count if card.is_tpu else card.per_node,
         mesh=dict(placed.mesh.shape),
         batch=placed.batch,
-        batch_arguments=placed.batch_arguments,
+        batch_arguments=tuple(placed.axis),
         padded=placed.padded,
         split=placed.split,
-        exchanges=_exchanges(card, placed, program, network, elapsed.exposed_s, local),
-        flops=elapsed.flops,
-        bytes=elapsed.bytes,
-        kernels=elapsed.kernels,
+        exchanges=_exchanges(card, placed, program, network, elapsed.waits),
+        flops=elapsed.work.get("flops", 0.0),
+        bytes=elapsed.work.get("bytes", 0.0),
+        kernels=elapsed.work.get("kernels", 0.0),
         unknown_loops=elapsed.unknown_loops,
         unknown_kernels=tuple(elapsed.unknown_kernels),
         argument_bytes=cost.argument_bytes,
@@ -192,9 +185,9 @@ def _size(
         temp_bytes=cost.temp_bytes,
         peak_bytes=cost.peak_bytes,
         memory_bytes=card.memory_bytes,
-        state_bytes=sum(_bytes(leaf, leaf.shape) for leaf in state),
-        state_share_bytes=sum(_bytes(leaf, _on_device(leaf)) for leaf in state),
-        live=_live(program),
+        state_bytes=sum(_bytes(leaf, leaf.shape) for leaf in placed.state),
+        state_share_bytes=sum(_bytes(leaf, _on_device(leaf)) for leaf in placed.state),
+        live=largest_arrays(program, placed),
         remat=program.remat,
         busiest=_busiest(module, kernels) if time and time.overhead_share >= 0.5 else "",
         pipeline=_pipeline(module, count),
@@ -214,17 +207,6 @@ def _on_device(leaf: Any) -> tuple[int, ...]:
     return tuple(sharding.shard_shape(leaf.shape)) if sharding is not None else tuple(leaf.shape)
 
 
-def _local_shapes(placed: arguments.Placed) -> set[tuple[int, ...]]:
-    """Return the dimensions of the arrays of the batch on each device."""
-    return {
-        _on_device(leaf)
-        for i in placed.batch_arguments
-        if i < len(placed.args)
-        for leaf in jax.tree.leaves(placed.args[i])
-        if hasattr(leaf, "shape")
-    }
-
-
 def _with_efficiency(size: SizePlan, base: SizePlan, error: tuple[float, float]) -> SizePlan:
     """Return a plan with its efficiency relative to the first size, and the range of the efficiency.
 
@@ -232,7 +214,8 @@ def _with_efficiency(size: SizePlan, base: SizePlan, error: tuple[float, float])
     arithmetic without the idle turns of a pipeline. Devices that all do the same work have none. Most of the
     kernels' error is common to both sizes and cancels. What remains is that of waits over kernels.
     """
-    if not size.time or not base.time:
+    before, after = base.time, size.time
+    if not before or not after:
         return size
     if size.batch and size.split > 1:
         work = (size.batch / size.devices) / (base.batch / base.devices)
@@ -240,103 +223,52 @@ def _with_efficiency(size: SizePlan, base: SizePlan, error: tuple[float, float])
         work = size.flops * size.useful / (base.flops * base.useful)
     else:
         return size
-
-    def at(stretch: float, factor: float) -> float:
-        before, after = (
-            stretch * s.time.kernels_s + factor * s.time.exposed_s for s in (base, size) if s.time
-        )
-        return work * before / after
-
-    value = work * base.time.step_s / size.time.step_s
-    ends = sorted((at(error[0], size.time.factor), at(error[1], 1 / size.time.factor), value))
-    return dataclasses.replace(size, efficiency=value, efficiency_low=ends[0], efficiency_high=ends[-1])
+    value = work * before.step_s / after.step_s
+    ends = [value]
+    for stretch, factor in ((error[0], after.factor), (error[1], 1 / after.factor)):
+        first, second = (stretch * time.kernels_s + factor * time.exposed_s for time in (before, after))
+        ends.append(work * first / second)
+    return dataclasses.replace(size, efficiency=value, efficiency_low=min(ends), efficiency_high=max(ends))
 
 
 def _exchanges(
-    card: Card | Tpu,
-    placed: arguments.Placed,
-    program: Program,
-    network: links.Network,
-    exposed_s: Mapping[str, float],
-    local: set[tuple[int, ...]],
+    card: Card, placed: Placed, program: Program, network: links.Network, waits: Mapping[str, float]
 ) -> tuple[Exchange, ...]:
     """Return the collectives of a program, with equal ones combined, and their seconds."""
-    alike: dict[tuple[Any, ...], list[Any]] = {}
     found = collectives(program.module, placed.mesh.size)
-    carried: dict[str, str] = {}
-    if found:
-        flow = Flow(program.module)
-        carried = {each.name: flow.carried(each.name, local) for each in found}
-        found = [
-            each if each.source else dataclasses.replace(each, source=flow.used_at(each.name))
-            for each in found
-        ]
+    if not found:
+        return ()
+    flow = Flow(program.module)
+    batch = [leaf for i in placed.axis for leaf in jax.tree.leaves(placed.args[i : i + 1]) if is_array(leaf)]
+    local = {_on_device(leaf) for leaf in batch}
+    alike: dict[tuple[Any, ...], list[Any]] = {}
     for each in found:
-        key = (each.kind, each.bytes, each.groups[:1], len(each.groups), each.source, each.asynchronous,
-               carried[each.name])  # fmt: skip
+        source, carries = each.source or flow.used_at(each.name), flow.carried(each.name, local)
+        key = (each.kind, each.bytes, each.groups[:1], len(each.groups), source, each.asynchronous, carries)
         alike.setdefault(key, []).append(each)
-    return tuple(
-        Exchange(
-            collective=group[0],
-            count=sum(each.times for each in group),
-            each_s=links.collective_seconds(card, group[0], network) if isinstance(card, Card) else 0.0,
-            exposed_s=sum(exposed_s.get(name, 0.0) for name in {each.name for each in group}),
-            carries=carried[group[0].name],
-            axes=tuple(sorted(axes_of(group[0].groups, placed.mesh.shape))),
-            over_batch=_over_batch(placed, group[0].groups),
+    exchanges = []
+    for (*_, source, _, carries), group in alike.items():
+        first = group[0]
+        nodes, axes = first.nodes(card.per_node), axes_of(first.groups, placed.mesh.shape)
+        each_s = 0.0
+        if not card.is_tpu:
+            each_s = links.exchange_s(card, first.kind, first.bytes, first.group_size, nodes, network)
+        exchanges.append(
+            Exchange(
+                collective=dataclasses.replace(first, source=source),
+                count=sum(each.times for each in group),
+                each_s=each_s,
+                exposed_s=sum(waits.get(name, 0.0) for name in {each.name for each in group}),
+                carries=carries,
+                axes=tuple(sorted(axes)),
+                over_batch=not placed.batch_axes or bool(axes & set(placed.batch_axes)),
+            )
         )
-        for group in alike.values()
-    )
-
-
-def _over_batch(placed: arguments.Placed, groups: Sequence[tuple[int, ...]]) -> bool:
-    """Return whether a collective is among devices with different examples."""
-    return not placed.batch_axes or bool(axes_of(groups, placed.mesh.shape) & set(placed.batch_axes))
-
-
-def _live(program: Program) -> tuple[Live, ...]:
-    """Return the largest arrays at the peak that are no arguments, with the lines that made them."""
-    by_name = {i.name: i for i in program.module.instructions}
-    # XLA reports before it makes some fusions asynchronous, under new names: those are found by their bytes
-    renamed = defaultdict(list)
-    for i in by_name.values():
-        if i.opcode == "fusion-start":
-            renamed[i.shapes[-2].bytes].append(i)
-    live: list[Live] = []
-    for name, size in program.live:
-        instruction = by_name.get(name) or (renamed[size].pop() if renamed[size] else None)
-        if instruction is None or instruction.opcode == "parameter" or not instruction.shapes:
-            continue
-        if size < SHOWN * program.costs.temp_bytes:
-            continue
-        shape = next((s for s in instruction.shapes if s.bytes == size), instruction.shapes[0])
-        origin = _made_by(program.module, instruction)
-        live.append(Live(size, shape, source_of(program.module, origin), origin.op_name))
-    live.sort(key=lambda each: -each.bytes)
-    return tuple(live[:LARGEST])
-
-
-def _made_by(module: Module, instruction: Instruction) -> Instruction:
-    """Return the instruction that made an array; of an update of a stack, that of what is put there."""
-    at: Instruction | None = instruction
-    for _ in range(8):  # back through reinterpretations, and out of fusions
-        if at is None:
-            break
-        inside = module.inside(at) if "fusion" in at.opcode else ()
-        for each in (at, *reversed(inside)):
-            if each.operation not in _STACKS and each.opcode != "parameter" and source_of(module, each):
-                return each
-        update = next((i for i in inside if i.opcode == "dynamic-update-slice" and len(i.operands) > 1), None)
-        put = module.operand(update, update.operands[1]) if update else None
-        if put is not None and put.number is not None:
-            at = module.operand(at, at.operands[put.number])
-        else:
-            at = next(iter(module.operands(at)), None)
-    return instruction
+    return tuple(exchanges)
 
 
 def _busiest(module: Module, kernels: Mapping[str, Cost]) -> str:
-    """Return "N kernels of 4.5 us at file:line" for the line with most kernels."""
+    """Return "N of them at file:line" for the line with most kernels."""
     counts: Counter[str] = Counter()
     for instruction, times in module.executed():
         if kernel_of(module, instruction, kernels):
@@ -357,8 +289,7 @@ def _pipeline(module: Module, count: int) -> float:
     for instruction in module.instructions:
         if instruction.opcode != "while" or not instruction.trips:
             continue
-        passed = [c for each in module.inside(instruction) if (c := _passed(module, each, count))]
-        stages = max(passed, default=0)
+        stages = max((_passed(module, each, count) for each in module.inside(instruction)), default=0)
         if 1 < stages <= instruction.trips:
             most = max(most, instruction.trips / (instruction.trips - stages + 1))
     return most
@@ -369,27 +300,20 @@ def _passed(module: Module, instruction: Instruction, count: int) -> int:
     found = describe_collective(module, instruction, count)
     if found is None or found.kind != "collective-permute" or not found.asked:
         return 0
-    following = {pair[0]: pair[1] for pair in found.groups}
-    at, seen = found.groups[0][0], {found.groups[0][0]}
-    starts = set(following) - set(following.values())
-    if starts:
-        at = min(starts)
-        seen = {at}
-    while (at := following.get(at, -1)) not in seen and at >= 0:
+    following = {pair[0]: pair[-1] for pair in found.groups}
+    starts = set(following) - set(following.values()) or set(following)
+    at, seen = min(starts), set[int]()
+    while at in following and at not in seen:
         seen.add(at)
-    return len(seen)
+        at = following[at]
+    return len(seen | {at})
 
 
 def _notes(
-    card: Card | Tpu,
-    network: str,
-    measured_s: float | None,
-    sizes: Sequence[SizePlan],
-    placed: Sequence[arguments.Placed],
+    card: Card, network: str, measured_s: float | None, sizes: Sequence[SizePlan], last: Placed
 ) -> list[str]:
-    """Return notes on the figures."""
     about = f"{card.title}: {card.memory_bytes / 1e9:.0f} GB"
-    if isinstance(card, Tpu):
+    if card.is_tpu:
         shapes = format_list([card.slice_of(size.devices) for size in sizes])
         notes = [f"{about}, slices {shapes}; collectives and memory only: there is no model of a TPU's time"]
     else:
@@ -398,28 +322,36 @@ def _notes(
             notes.append(
                 "the time of kernels is from the card's table; a measured step makes it exact (--step-ms)"
             )
-    last = placed[-1]
-    if last.batch_arguments:
-        named = format_list(
-            [f"{i}" + (f" (axis {last.axis[i]})" if last.axis.get(i) else "") for i in last.batch_arguments]
-        )
+    if last.axis:
+        named = format_list([f"{i} (axis {axis})" if axis else f"{i}" for i, axis in last.axis.items()])
         notes.append(
             f"the batch: argument {named}, counted from 0; --batch names others, 1:axis=1 another axis"
         )
-    elif not last.doubt:
+    elif not last.notes:
         notes.append(
             "no argument was taken for the batch, so all devices do the same work; --batch names one"
         )
-    if last.doubt:
-        notes.append(last.doubt)
-    if last.batch_arguments and last.split == 1 and sizes[-1].devices > 1 and sizes[-1].pipeline == 1:
+    notes += last.notes
+    if last.axis and last.split == 1 and sizes[-1].devices > 1 and sizes[-1].pipeline == 1:
         notes.append("the batch is on every device whole, so all devices do the same work")
-    unknown = sorted({name for size in sizes for name in size.unknown_kernels})
     notes += [
         f"{name} is a kernel whose arithmetic is not known, counted by its arrays only; give it as "
         f"--kernel {name}=FLOPS,BYTES of one run"
-        for name in unknown
+        for name in sorted({name for size in sizes for name in size.unknown_kernels})
     ]
     if any(size.unknown_loops for size in sizes):
         notes.append("a loop whose number of turns XLA does not know counts once, so the step takes longer")
+    return notes
+
+
+def _known_faults(card: Card, programs: Sequence[Program], jaxlib: str) -> list[str]:
+    """Return a line for each known fault of this jaxlib whose pattern a program has; no time counts it."""
+    notes = []
+    for fault in [] if card.is_tpu else faults_of(jaxlib, "gpu", card.title):
+        for module in (program.module for program in reversed(programs)):
+            if hits := fault.hits(module):
+                lines = dict.fromkeys(filter(None, (source_of(module, each) for each in hits)))
+                at = f" at {', '.join(list(lines)[:3])}" if lines else ""
+                notes.append(f"known fault of jaxlib {jaxlib}, not in the times{at}: {fault.text}")
+                break
     return notes

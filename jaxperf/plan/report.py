@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import io
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-from jaxperf.hlo import Shape
+from rich.console import Console
+
 from jaxperf.plan.collectives import Collective
-from jaxperf.result import Block, Grid, Heading, Note, Text
+from jaxperf.plan.memory import USABLE, Live
+from jaxperf.result import Block, Grid, Heading, Note, Text, terminal
 from jaxperf.result.formatting import format_list, format_on_page
 
 FORMAT = "jaxperf-plan"
@@ -17,89 +21,51 @@ FORMAT = "jaxperf-plan"
 
 @dataclass(frozen=True)
 class PlanAdvice:
-    """Advice: the kind of finding, and one sentence with its figures."""
-
     kind: str
     text: str
 
 
 @dataclass(frozen=True)
 class Exchange:
-    """Equal collectives of a step: the same kind, bytes, groups and line.
+    """Equal collectives of a step: the same kind, bytes, groups and line."""
 
-    Attributes:
-      collective: one of them.
-      count: number of their runs in a step.
-      each_s: predicted seconds of one run; 0 for a TPU.
-      exposed_s: seconds for which the step waits for all of them.
-      carries: "gradients", "activations", "parameters", or "state" (what a step updates); "" if unknown.
-      axes: the mesh's axes along which the devices exchange.
-      over_batch: whether these devices have different examples.
-    """
+    collective: Collective  # one of them
+    count: float  # their runs in a step
+    each_s: float  # predicted seconds of one run; 0 for a TPU
+    exposed_s: float  # for which the step waits for all of them
+    carries: str = ""  # "gradients", "activations", "parameters" or "state" (what a step updates)
+    axes: tuple[str, ...] = ()  # the mesh's axes along which the devices exchange
+    over_batch: bool = True  # whether these devices have different examples
 
-    collective: Collective
-    count: float
-    each_s: float
-    exposed_s: float
-    carries: str = ""
-    axes: tuple[str, ...] = ()
-    over_batch: bool = True
+    @property
+    def groups(self) -> str:
+        """Return the groups in short: "all 8", "64 pairs", or "16 x 4 (model)", with their axes."""
+        number, size = len(self.collective.groups), self.collective.group_size
+        if self.collective.kind == "collective-permute":
+            return f"{number} pairs"
+        return f"all {size}" if number == 1 else f"{number} x {size} ({', '.join(self.axes)})"
 
     @property
     def bytes(self) -> float:
-        """Return the bytes of all runs in a step."""
         return self.count * self.collective.bytes
 
     @property
     def seconds(self) -> float:
-        """Return the seconds of all runs in a step."""
         return self.count * self.each_s
 
 
 @dataclass(frozen=True)
-class Live:
-    """An array that is alive when a step needs most memory.
-
-    Attributes:
-      bytes: its bytes on one device.
-      shape: its HLO dtype and dimensions.
-      source: "file:line" of the reader's code that made it; "" if unknown.
-      operation: JAX's name of the operation.
-    """
-
-    bytes: int
-    shape: Shape
-    source: str
-    operation: str
-
-    @property
-    def described(self) -> str:
-        """Return its dtype, dimensions and line."""
-        at = f" of {self.source}" if self.source else ""
-        return f"{self.shape.dtype}[{','.join(map(str, self.shape.dims))}]{at}"
-
-
-@dataclass(frozen=True)
 class StepTime:
-    """Predicted seconds of a step on GPUs.
-
-    Attributes:
-      step_s: of a step.
-      low_s, high_s: its range, by the errors of the tables that test the model.
-      kernels_s: of the kernels.
-      exposed_s: for which kernels wait for collectives.
-      parts: by their bound: "arithmetic", "memory", "overhead" (of kernels), "call" (of the program) and
-        "links" (waits for collectives).
-      factor: the factor within which nine of ten collectives of the test tables are predicted.
-    """
+    """Predicted seconds of a step on GPUs; the range is that of the errors on tables that test the model."""
 
     step_s: float
     low_s: float
     high_s: float
     kernels_s: float
-    exposed_s: float
+    exposed_s: float  # for which kernels wait for collectives
+    # by bound: "arithmetic", "memory" and "overhead" of kernels, "call" of the program, "links" (waits)
     parts: Mapping[str, float]
-    factor: float
+    factor: float  # within which nine of ten collectives of the test tables are predicted
 
     @property
     def bound(self) -> str:
@@ -109,68 +75,42 @@ class StepTime:
     @property
     def overhead_share(self) -> float:
         """Return the share of the step that is overhead of kernels and of the call."""
-        return (self.parts["overhead"] + self.parts["call"]) / self.step_s
+        return (self.parts.get("overhead", 0.0) + self.parts["call"]) / self.step_s
 
 
 @dataclass(frozen=True)
 class SizePlan:
-    """A step on one number of devices.
-
-    Attributes:
-      devices, nodes, per_node: their numbers.
-      mesh: lengths of the mesh's axes.
-      batch: examples of the whole batch; 0 if there is none.
-      batch_arguments: positions of the arguments that are the batch.
-      padded: examples that were added so that the batch divides evenly.
-      split: into how many parts the mesh divides the batch.
-      exchanges: the collectives.
-      flops, bytes: FLOPs of one device's matrix products, convolutions and custom kernels, and bytes that its
-        kernels read and write.
-      kernels: number of kernels on one device.
-      unknown_loops: loops whose number of iterations XLA does not know, counted once.
-      unknown_kernels: names of custom kernels whose arithmetic is not known.
-      argument_bytes, output_bytes, temp_bytes, peak_bytes: memory of one device.
-      memory_bytes: memory of the card.
-      state_bytes, state_share_bytes: of the arguments that are not the batch, in total and on one device.
-      live: the largest temporary arrays when most memory is needed.
-      remat: whether the step uses jax.checkpoint.
-      busiest: the line with most kernels, if their overhead is most of the step.
-      pipeline: turns of a pipeline's loop over those in which a device has work; 1 for no pipeline.
-      compile_s: seconds to compile the program here.
-      time: predicted seconds; None for a TPU.
-      efficiency: useful work per second and device, relative to the first size; None for the first, and if
-        the devices all do the same work.
-      efficiency_low, efficiency_high: its range.
-      advice: the advice on this size.
-    """
+    """A step on one number of devices. Bytes, FLOPs and kernels are those of one device in one step."""
 
     devices: int
     nodes: int
     per_node: int
     mesh: Mapping[str, int]
-    batch: int
-    batch_arguments: tuple[int, ...]
-    padded: int
-    split: int
+    batch: int  # examples of the whole batch; 0 if there is none
+    batch_arguments: tuple[int, ...]  # positions
+    padded: int  # examples that were added so that the batch divides evenly
+    split: int  # into how many parts the mesh divides the batch
     exchanges: tuple[Exchange, ...]
-    flops: float
-    bytes: float
+    flops: float  # of matrix products, convolutions and custom kernels
+    bytes: float  # that kernels read and write
     kernels: float
-    unknown_loops: int
-    unknown_kernels: tuple[str, ...]
+    unknown_loops: int  # whose number of iterations XLA does not know, counted once
+    unknown_kernels: tuple[str, ...]  # whose arithmetic is not known
     argument_bytes: int
     output_bytes: int
     temp_bytes: int
     peak_bytes: int
-    memory_bytes: int
-    state_bytes: int
-    state_share_bytes: int
+    memory_bytes: int  # of the card
+    state_bytes: int  # of the arguments that are not the batch, in total
+    state_share_bytes: int  # and on one device
     live: tuple[Live, ...]
-    remat: bool
-    busiest: str
-    pipeline: float
+    remat: bool  # whether the step uses jax.checkpoint
+    busiest: str  # the line with most kernels, if their overhead is most of the step
+    pipeline: float  # turns of a pipeline's loop over those in which a device has work; 1 for no pipeline
     compile_s: float
-    time: StepTime | None
+    time: StepTime | None  # None for a TPU
+    # useful work per second and device, relative to the first size, and its range; None for the first, and if
+    # the devices all do the same work
     efficiency: float | None = None
     efficiency_low: float | None = None
     efficiency_high: float | None = None
@@ -178,7 +118,6 @@ class SizePlan:
 
     @property
     def step_s(self) -> float | None:
-        """Return the predicted seconds of a step; None for a TPU."""
         return self.time.step_s if self.time else None
 
     @property
@@ -188,48 +127,33 @@ class SizePlan:
 
     @property
     def collectives(self) -> dict[str, int]:
-        """Return the number of collectives that a step runs, by kind."""
-        counts: dict[str, int] = {}
+        counts: Counter[str] = Counter()
         for each in self.exchanges:
-            kind = each.collective.kind
-            counts[kind] = counts.get(kind, 0) + round(each.count)
-        return counts
+            counts[each.collective.kind] += round(each.count)
+        return dict(counts)
+
+    @property
+    def usable_bytes(self) -> float:
+        return USABLE * self.memory_bytes
 
     @property
     def fits(self) -> bool:
-        """Return whether the step fits into the card's memory."""
-        return self.peak_bytes <= self.memory_bytes
+        return self.peak_bytes <= self.usable_bytes
 
 
 @dataclass(frozen=True)
 class StepPlan:
-    """A step on several numbers of devices; `print` shows it as text.
+    """A step on several numbers of devices; `print` shows it as text."""
 
-    Attributes:
-      name: the step's name.
-      card: the card's name, such as "h100".
-      network: the network between nodes.
-      versions: versions of JAX and jaxlib.
-      sizes: one plan per number of devices.
-      notes: notes on the figures.
-      fit: what `--fit` tried, a `jaxperf.plan.fitting.Fit`; None without it.
-    """
-
-    name: str
-    card: str
-    network: str
-    versions: Mapping[str, str]
+    name: str  # the step's
+    card: str  # such as "h100"
+    network: str  # between nodes
+    versions: Mapping[str, str]  # of JAX and jaxlib
     sizes: tuple[SizePlan, ...]
-    notes: tuple[str, ...] = field(default=())
-    fit: Any = None
+    notes: tuple[str, ...] = ()
+    fit: Any = None  # what `--fit` tried, a `jaxperf.plan.fitting.Fit`
 
     def __str__(self) -> str:
-        import io
-
-        from rich.console import Console
-
-        from jaxperf.result import terminal
-
         out = io.StringIO()
         console = Console(file=out, width=110, highlight=False, force_terminal=False, force_jupyter=False)
         for block in self.blocks():
@@ -237,33 +161,35 @@ class StepPlan:
         return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
 
     def blocks(self) -> list[Block]:
-        """Return the plan as blocks of a report."""
-        predicted = " and predicted" if self.sizes[0].time else ""
-        blocks: list[Block] = [Heading(f"{self.name} on {self.card}, not run: compiled{predicted}")]
-        blocks.append(_overview(self.sizes))
-        blocks.append(_memory(self.sizes))
-        if self.sizes[-1].live:
-            blocks.append(_at_peak(self.sizes[-1]))
-        if largest := next((s for s in reversed(self.sizes) if s.exchanges), None):
-            blocks.append(_exchanges(largest))
-        kinds = dict.fromkeys(advice.kind for size in self.sizes for advice in size.advice)
-        for kind in kinds:
-            has = {s.devices: a.text for s in self.sizes for a in s.advice if a.kind == kind}
-            *others, largest_count = has
-            also = f"; also on {format_list([str(n) for n in others])}" if others else ""
-            blocks.append(Text(f"Change, on {largest_count} devices{also}: {has[largest_count]}"))
+        last = self.sizes[-1]
+        predicted = " and predicted" if last.time else ""
+        blocks: list[Block] = [
+            Heading(f"{self.name} on {self.card}, not run: compiled{predicted}"),
+            _overview(self.sizes),
+            _memory(self.sizes),
+        ]
+        if last.live:
+            blocks.append(_at_peak(last))
+        if last.exchanges:
+            blocks.append(_exchanges(last))
+        blocks += [Text(line) for line in self._advice()]
         if self.fit:
             blocks += self.fit.blocks()
-        blocks += [Note(note) for note in self.notes]
-        return blocks
+        return blocks + [Note(note) for note in self.notes]
+
+    def _advice(self) -> list[str]:
+        """Return one line for each kind of advice, with the figures of the most devices that have it."""
+        lines = []
+        for kind in dict.fromkeys(advice.kind for size in self.sizes for advice in size.advice):
+            having = {s.devices: a.text for s in self.sizes for a in s.advice if a.kind == kind}
+            *others, most = having
+            also = f"; also on {format_list([str(n) for n in others])}" if others else ""
+            lines.append(f"Change, on {most} devices{also}: {having[most]}")
+        return lines
 
     def to_json(self) -> dict[str, Any]:
-        """Return the plan as plain values, for `json.dumps`."""
-        body = {
-            "format": FORMAT,
-            "schema_version": 2,
-            **dataclasses.asdict(dataclasses.replace(self, fit=None)),
-        }
+        plain_plan = dataclasses.asdict(dataclasses.replace(self, fit=None))
+        body = {"format": FORMAT, "schema_version": 2, **plain_plan}
         body["fit"] = self.fit.to_json() if self.fit else None
         for size, plain in zip(self.sizes, body["sizes"]):
             plain |= {name: getattr(size, name) for name in ("step_s", "fits", "collectives")}
@@ -280,7 +206,7 @@ class StepPlan:
 
 NUMBERS = {
     "devices", "batch", "collectives", "step", "waits", "arguments", "temporaries", "peak", "arithmetic",
-    "traffic", "kernels", "times", "bytes", "each",
+    "traffic", "kernels", "times", "bytes", "each", "compiled in",
 }  # fmt: skip
 
 
@@ -292,74 +218,72 @@ def _grid(title: str, rows: list[dict[str, str]], *, first: int = 0) -> Grid:
 
 
 def _overview(sizes: tuple[SizePlan, ...]) -> Grid:
-    axes = any(len(s.mesh) > 1 for s in sizes)
-    rows = [
-        {
-            "devices": str(s.devices),
-            **({"mesh": " ".join(f"{name}={length}" for name, length in s.mesh.items())} if axes else {}),
-            "batch": str(s.batch or "-"),
-            "collectives": str(sum(s.collectives.values())),
-            **(_prediction(s, s.time) if s.time else {}),
-        }
-        for s in sizes
-    ]
+    rows = []
+    for size in sizes:
+        row = {"devices": str(size.devices)}
+        if len(size.mesh) > 1:
+            row[" x ".join(size.mesh)] = " x ".join(map(str, size.mesh.values()))
+        row["batch"] = str(size.batch or "-")
+        rows.append(row | (_prediction(size, size.time) if size.time else {}))
     return _grid("Predicted step" if sizes[0].time else "Compiled step", rows)
 
 
 def _prediction(size: SizePlan, time: StepTime) -> dict[str, str]:
     efficiency = "-"
     if size.efficiency is not None:
-        efficiency = f"{size.efficiency:.0%} ({size.efficiency_low:.0%} to {size.efficiency_high:.0%})"
+        low, high = 100 * (size.efficiency_low or 0), 100 * (size.efficiency_high or 0)
+        efficiency = f"{size.efficiency:.0%} ({low:.0f} to {high:.0f}%)"
     return {
-        "step": _s(time.step_s),
+        "step": seconds(time.step_s),
         "between": _spread(time.low_s, time.high_s),
-        "waits": _s(time.exposed_s),
+        "waits": seconds(time.exposed_s),
         "efficiency": efficiency,
         "most of it": f"{time.parts[time.bound] / time.step_s:.0%} {time.bound}",
     }
 
 
-def _s(seconds: float) -> str:
-    return format_on_page(seconds, "s")
+def seconds(value: float) -> str:
+    return format_on_page(value, "s")
+
+
+def nbytes(value: float) -> str:
+    return format_on_page(value, "bytes")
 
 
 def _spread(low_s: float, high_s: float) -> str:
-    low, high = _s(low_s), _s(high_s)
+    low, high = seconds(low_s), seconds(high_s)
     if low.split()[1:] == high.split()[1:]:
         low = low.split()[0]
     return f"{low} to {high}".replace(" ", "\u00a0")
 
 
 def _memory(sizes: tuple[SizePlan, ...]) -> Grid:
-    rows = [
-        {
-            "devices": str(s.devices),
-            "arguments": format_on_page(s.argument_bytes, "bytes"),
-            "temporaries": format_on_page(s.temp_bytes, "bytes"),
-            "peak": format_on_page(s.peak_bytes, "bytes"),
-            "of the card": f"{s.peak_bytes / s.memory_bytes:.0%}" + ("" if s.fits else " (does not fit)"),
-            **(
-                {
-                    "arithmetic": format_on_page(s.flops, "FLOP"),
-                    "traffic": format_on_page(s.bytes, "bytes"),
-                    "kernels": f"{s.kernels:.0f}",
-                }
-                if s.time
-                else {}
-            ),
+    rows = []
+    for size in sizes:
+        share = f"{size.peak_bytes / size.memory_bytes:.0%}"
+        row = {
+            "devices": str(size.devices),
+            "arguments": nbytes(size.argument_bytes),
+            "temporaries": nbytes(size.temp_bytes),
+            "peak": nbytes(size.peak_bytes),
+            "of the card": share if size.fits else f"{share} (does not fit)",
         }
-        for s in sizes
-    ]
+        if size.time:
+            row["arithmetic"] = format_on_page(size.flops, "FLOP")
+            row |= {"traffic": nbytes(size.bytes), "kernels": f"{size.kernels:.0f}"}
+        row["collectives"] = str(sum(size.collectives.values()))
+        rows.append(row)
     return _grid("Each device", rows)
 
 
 def _at_peak(size: SizePlan) -> Grid:
     rows = [
         {
-            "bytes": format_on_page(each.bytes, "bytes"),
-            "array": f"{each.shape.dtype}[{','.join(map(str, each.shape.dims))}]",
+            "bytes": nbytes(each.bytes),
+            "array": each.shown,
             "line": each.source or "-",
             "operation": _operation(each.operation),
+            "goes with": each.remedy or "-",
         }
         for each in size.live
     ]
@@ -371,12 +295,11 @@ def _exchanges(size: SizePlan) -> Grid:
         {
             "collective": each.collective.kind,
             "times": f"{each.count:g}",
-            "bytes": format_on_page(each.collective.bytes, "bytes"),
+            "bytes": nbytes(each.collective.bytes),
             "of": each.carries or "-",
-            "groups": each.collective.shown_groups,
-            **({"each": _s(each.each_s), "waits": _s(each.exposed_s)} if size.time else {}),
+            "groups": each.groups,
+            **({"each": seconds(each.each_s), "waits": seconds(each.exposed_s)} if size.time else {}),
             "line": each.collective.source or "-",
-            "operation": _operation(each.collective.operation),
         }
         for each in sorted(size.exchanges, key=lambda e: (-e.seconds, -e.bytes))
     ]

@@ -7,7 +7,7 @@ import pytest
 
 from jaxperf.errors import JaxperfError
 from jaxperf.plan import deviceless
-from jaxperf.plan.cards import find_device
+from jaxperf.plan.cards import find_card
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def cpus_as_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _needs(card: str) -> None:
     try:
-        deviceless.check_plugin(find_device(card))
+        deviceless.check_plugin(find_card(card))
     except JaxperfError as e:
         pytest.skip(str(e))
 

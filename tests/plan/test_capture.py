@@ -61,11 +61,11 @@ x = jnp.ones((16, 5))
 state = TrainState.create(apply_fn=net.apply, params=net.init(jax.random.key(0), x), tx=optax.sgd(0.1))
 
 @jax.jit
-def train_step(state, x):
-    grads = jax.grad(lambda p: (state.apply_fn(p, x) ** 2).mean())(state.params)
+def train_step(state, batch):
+    grads = jax.grad(lambda p: (state.apply_fn(p, batch) ** 2).mean())(state.params)
     return state.apply_gradients(grads=grads)
 
-state = train_step(state, x)
+state = train_step(state, batch=x)
 open("ran", "w").close()
 """
 EQUINOX = """

@@ -11,6 +11,7 @@ import pytest
 
 from jaxperf.plan import planning
 from jaxperf.plan.cards import CARDS
+from jaxperf.plan.memory import USABLE
 from jaxperf.plan.planning import plan
 
 pytestmark = pytest.mark.usefixtures("cpus_as_gpus", "several_devices")
@@ -40,8 +41,9 @@ def peak(examples: int) -> int:
 
 
 def with_memory(monkeypatch: pytest.MonkeyPatch, memory: int) -> None:
-    card = dataclasses.replace(CARDS["h100"], memory_bytes=memory)
-    monkeypatch.setattr(planning, "find_device", lambda name: card)
+    """Let programs use this memory."""
+    card = dataclasses.replace(CARDS["h100"], memory_bytes=memory / USABLE)
+    monkeypatch.setattr(planning, "find_card", lambda name: card)
 
 
 def test_the_largest_batch_that_fits(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,9 +13,10 @@ from jax.sharding import Mesh
 
 from jaxperf import hlo
 from jaxperf.errors import JaxperfError
-from jaxperf.plan import flow, planning
 from jaxperf.plan.advice import advise
+from jaxperf.plan.collectives import axes_of
 from jaxperf.plan.kernels import kernel_of
+from jaxperf.plan.memory import CHECKPOINT, FUSED, POLICY, USABLE, Live
 from jaxperf.plan.planning import plan
 from jaxperf.plan.report import SizePlan
 from tests.plan import other_styles
@@ -81,7 +82,7 @@ def test_a_placement_is_proposed_only_if_it_fits(memory: int, placement: str | N
 def test_a_copy_in_each_node_is_proposed_if_only_that_fits() -> None:
     size = dataclasses.replace(on_eight(lambda mesh: other_styles.sharded(mesh)), nodes=4, per_node=2)
     whole = size.peak_bytes + size.state_bytes - size.state_share_bytes
-    advice = {a.kind: a.text for a in advise(dataclasses.replace(size, memory_bytes=whole - 1))}
+    advice = {a.kind: a.text for a in advise(dataclasses.replace(size, memory_bytes=(whole - 1) / USABLE))}
     assert "sharded over the 2 devices of a node only" in advice["parameters gathered"]
 
 
@@ -97,19 +98,20 @@ def test_gathered_activations_are_told_from_parameters() -> None:
 def test_remat_is_not_proposed_where_it_is(remat: bool) -> None:
     size = on_eight(lambda mesh: other_styles.sharded(mesh, remat=remat))
     assert size.remat is remat
-    live = (planning.Live(2**30, hlo.Shape("f32", (2**18, 2**10)), "train.py:5", "tanh"),)
+    remedy = POLICY if remat else CHECKPOINT
+    live = (Live(2**30, hlo.Shape("f32", (2**18, 2**10)), "train.py:5", "tanh", remedy),)
     text = {
         a.kind: a.text
         for a in advise(dataclasses.replace(size, memory_bytes=2**20, temp_bytes=2**30, live=live))
     }["does not fit"]
     assert "f32[262144,1024] of train.py:5" in text
     assert ("uses jax.checkpoint already" in text) is remat
-    assert ("or jax.checkpoint around each layer" in text) is not remat
+    assert ("jax.checkpoint around each layer" in text) is not remat
 
 
 def test_scores_of_attention_are_named() -> None:
     size = on_eight(lambda mesh: other_styles.sharded(mesh, remat=True))
-    live = (planning.Live(2**30, hlo.Shape("bf16", (2, 64, 2048, 2048)), "model.py:9", "softmax"),)
+    live = (Live(2**30, hlo.Shape("bf16", (2, 64, 2048, 2048)), "model.py:9", "softmax", FUSED),)
     full = dataclasses.replace(size, memory_bytes=2**20, temp_bytes=2**30, live=live)
     (text,) = (a.text for a in advise(full) if a.kind == "does not fit")
     assert "the scores of attention" in text and 'implementation="cudnn"' in text
@@ -211,7 +213,7 @@ def test_an_asynchronous_fusion_moves_slices_and_not_stacks() -> None:
 
 def test_axes_of_groups() -> None:
     mesh = {"data": 2, "model": 4}
-    assert flow.axes_of(((0, 1, 2, 3), (4, 5, 6, 7)), mesh) == {"model"}
-    assert flow.axes_of(((0, 4),), mesh) == {"data"}
-    assert flow.axes_of((tuple(range(8)),), mesh) == {"data", "model"}
-    assert flow.axes_of((), mesh) == frozenset() and np.prod(list(mesh.values())) == 8
+    assert axes_of(((0, 1, 2, 3), (4, 5, 6, 7)), mesh) == {"model"}
+    assert axes_of(((0, 4),), mesh) == {"data"}
+    assert axes_of((tuple(range(8)),), mesh) == {"data", "model"}
+    assert axes_of((), mesh) == frozenset() and np.prod(list(mesh.values())) == 8

@@ -7,8 +7,11 @@ from pathlib import Path
 import pytest
 
 from jaxperf import hlo
+from jaxperf.plan.cards import CARDS
 from jaxperf.plan.collectives import collectives, groups_of
 from jaxperf.plan.kernels import Product, kernel_of
+from jaxperf.plan.planning import _known_faults
+from jaxperf.plan.programs import Program
 
 PROGRAMS = Path(__file__).parent / "programs"
 VERSIONS = ("jax_0_10", "jax_0_12")
@@ -172,3 +175,12 @@ def test_a_scatter_in_a_fusion_moves_the_rows_that_it_changes_and_not_the_table(
     (work,) = [work for i, _ in module.executed() if (work := kernel_of(module, i))]
     row_bytes, index_bytes = 8 * 64 * 4, 8 * 4
     assert work.bytes == 3 * row_bytes + index_bytes  # the updates are read; the rows are read and written
+
+
+@pytest.mark.parametrize(("version", "lines"), [("0.11.0", 1), ("0.12.0", 0)])
+def test_a_known_fault_of_jaxlib_is_named(version: str, lines: int) -> None:
+    compiled = Program(hlo.parse(SCATTER), hlo.Costs(0, 0, 0, 0, 0, 0))
+    notes = _known_faults(CARDS["h100"], [compiled], version)
+    assert len(notes) == lines
+    assert all("x.at[i].add(y) in float32" in note and "not in the times" in note for note in notes)
+    assert not _known_faults(CARDS["v5e"], [compiled], version)

@@ -17,11 +17,13 @@ from flax import nnx
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from jaxperf import jax_internals
 from jaxperf.errors import JaxperfError
 from jaxperf.models import LeNet, resnet18
 from jaxperf.parallel import Model, TrainState, make_step, model_of
 from jaxperf.plan import deviceless
 from jaxperf.plan.cards import CARDS
+from jaxperf.plan.memory import CHECKPOINT, FUSED
 from jaxperf.plan.planning import plan
 from jaxperf.plan.report import SizePlan
 from tests.plan import other_styles
@@ -128,7 +130,8 @@ def test_a_machine_with_one_gpu_sees_the_program_of_several(
     here = [SimpleNamespace(device_kind="NVIDIA H200")]
     monkeypatch.setattr(jax, "devices", lambda platform=None: here)
     target = deviceless.target_config(CARDS["h200"])
-    monkeypatch.setattr(deviceless, "_target", lambda devices: target)
+    described = SimpleNamespace(target_config=target)
+    monkeypatch.setattr(jax_internals, "loaded", lambda _: lambda devices: described)
     ws = [jnp.zeros((256, 256))] * 3
     step = jax.jit(
         lambda ws, x: [
@@ -236,6 +239,8 @@ def test_flash_attention_is_planned() -> None:
     assert fused.bytes < plain.bytes / 3 and fused.temp_bytes < plain.temp_bytes / 3
     assert not any(each.shape.dims[-2:] == (T, T) for each in fused.live)
     assert plain.live[0].shape.dims[-2:] == (T, T) and plain.live[0].source.startswith("test_plan_real.py:")
+    assert plain.live[0].remedy == FUSED
+    assert {each.remedy for each in fused.live} == {CHECKPOINT, ""}
 
 
 def test_a_scan_moves_its_slices_and_not_its_stacks() -> None:

@@ -1,0 +1,105 @@
+"""What is in memory when a step needs most: the largest arrays, their lines, and what would remove them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+from jaxperf.hlo import Instruction, Module, Shape
+from jaxperf.plan.arguments import Placed
+from jaxperf.plan.collectives import source_of
+from jaxperf.plan.kernels import FUSED_CALLS
+from jaxperf.plan.programs import Program
+
+LARGEST = 5  # arrays at the peak that are shown
+SHOWN = 0.02  # share of the temporaries that a shown array has at least
+JAX_SHARE = 0.75  # of the card's memory, which JAX takes by default
+USABLE = 0.95  # share of the card's memory that CUDA and NCCL leave to a program
+# operations that move arrays, and make none
+_STACKS = ("", "while", "dynamic_update_slice", "transpose", "squeeze", "reshape")
+# what removes an array
+CHECKPOINT, POLICY, FUSED, FSDP = "jax.checkpoint", "another policy", "fused attention", "FSDP"
+
+
+@dataclass(frozen=True)
+class Live:
+    """A temporary array that is alive when a step needs most memory."""
+
+    bytes: int  # on one device
+    shape: Shape
+    source: str  # "file:line" of the user's code that made it; "" if unknown
+    operation: str  # JAX's name
+    remedy: str = ""  # what would remove it: CHECKPOINT, POLICY, FUSED or FSDP; "" for none of these
+
+    @property
+    def shown(self) -> str:
+        return f"{self.shape.dtype}[{','.join(map(str, self.shape.dims))}]"
+
+
+def largest_arrays(program: Program, placed: Placed) -> tuple[Live, ...]:
+    """Return the largest arrays at the peak that are no arguments."""
+    by_name = {i.name: i for i in program.module.instructions}
+    # XLA reports before it makes some fusions asynchronous, under new names: those are found by their bytes
+    renamed = defaultdict(list)
+    for i in by_name.values():
+        if i.opcode == "fusion-start":
+            renamed[i.shapes[-2].bytes].append(i)
+    whole = {leaf.shape for leaf in placed.state if _is_whole(leaf)}
+    found = []
+    for name, size in program.live:
+        instruction = by_name.get(name) or (renamed[size].pop() if renamed[size] else None)
+        if instruction and instruction.opcode != "parameter" and instruction.shapes:
+            found.append((size, instruction, _made_by(program.module, instruction)))
+    calls = {i.target for i in by_name.values() if i.opcode == "custom-call"}
+    fused = any(target.startswith(FUSED_CALLS) for target in calls)
+    in_backward = any("transpose(" in origin.op_name for _, _, origin in found)
+    live = []
+    for size, instruction, origin in found:
+        if size < SHOWN * program.costs.temp_bytes:
+            continue
+        shape = next((s for s in instruction.shapes if s.bytes == size), instruction.shapes[0])
+        names = f"{instruction.op_name} {origin.op_name}"
+        saved = "jvp(" in names and "transpose(" not in names
+        saved = saved and (in_backward or "dynamic_update_slice" in names)
+        remedy = ""
+        if not fused and _is_scores(shape, origin):
+            remedy = FUSED
+        elif saved:
+            remedy = POLICY if program.remat else CHECKPOINT
+        elif shape.dims in whole and placed.mesh.size > 1:
+            remedy = FSDP
+        live.append(Live(size, shape, source_of(program.module, origin), origin.op_name, remedy))
+    live.sort(key=lambda each: -each.bytes)
+    return tuple(live[:LARGEST])
+
+
+def _is_scores(shape: Shape, origin: Instruction) -> bool:
+    """Return whether an array may be the scores of attention: (..., length, length), as softmax has them."""
+    square = len(shape.dims) >= 4 and shape.dims[-1] == shape.dims[-2] >= 512
+    named = any(word in origin.op_name for word in ("attention", "softmax"))
+    return square and (named or origin.operation in ("exp", "sub", "div", "select_n", "max"))
+
+
+def _is_whole(leaf: object) -> bool:
+    """Return whether every device has all of an array."""
+    sharding = getattr(leaf, "sharding", None)
+    return sharding is not None and sharding.is_fully_replicated
+
+
+def _made_by(module: Module, instruction: Instruction) -> Instruction:
+    """Return the instruction that made an array; of an update of a stack, that of what is put there."""
+    at: Instruction | None = instruction
+    for _ in range(8):  # back through reinterpretations, and out of fusions
+        if at is None:
+            break
+        inside = module.inside(at) if "fusion" in at.opcode else ()
+        for each in (at, *reversed(inside)):
+            if each.operation not in _STACKS and each.opcode != "parameter" and source_of(module, each):
+                return each
+        update = next((i for i in inside if i.opcode == "dynamic-update-slice" and len(i.operands) > 1), None)
+        put = module.operand(update, update.operands[1]) if update else None
+        if put is not None and put.number is not None:
+            at = module.operand(at, at.operands[put.number])
+        else:
+            at = next(iter(module.operands(at)), None)
+    return instruction
