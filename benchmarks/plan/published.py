@@ -45,6 +45,8 @@ class Step:
     remat: str = ""
     scanned: bool = True
     sharded: bool = True  # FSDP; else data parallel
+    untied: bool = False  # whether the last product has a matrix of its own
+    lora: int = 0  # rank of what is trained beside frozen bfloat16 queries and values; 0: all is trained
     source: str = ""
     framework: str = "JAX"
     assumed: str = ""
@@ -105,10 +107,17 @@ def make(step: Step) -> Any:
         "qkv": jax.checkpoint_policies.save_only_these_names("query", "key", "value"),
     }
     bf16 = jnp.bfloat16
+    # PyTorch's operations keep their inputs for the backward pass, and nothing between
+    as_one = jax.checkpoint if step.framework == "PyTorch" else lambda f: f
 
+    @as_one
     def norm(x: Any, scale: Any) -> Any:
         x = x.astype(jnp.float32)
         return (x * jax.lax.rsqrt((x * x).mean(-1, keepdims=True) + 1e-5) * scale).astype(bf16)
+
+    @as_one
+    def bend(gate: Any, up: Any) -> Any:
+        return jax.nn.silu(gate) * up if step.gated else jax.nn.gelu(up)
 
     def inside(mesh: Any) -> tuple[Any, tuple[Any, ...]]:
         of_batch = NamedSharding(mesh, P("data"))
@@ -118,6 +127,8 @@ def make(step: Step) -> Any:
             w = jax.tree.map(lambda a: a.astype(bf16) if a.ndim > 1 else a, w)
             h = norm(x, w["norm_1"])
             named = {name: h @ w[name] for name in ("query", "key", "value")}
+            for name in ("query", "value") if step.lora else ():
+                named[name] += (h @ w[f"{name}_a"]) @ w[f"{name}_b"]
             q, k, v = (checkpoint_name(a, name).reshape(*a.shape[:2], -1, head) for name, a in named.items())
             if not step.fused and kv == step.heads:
                 out = jax.nn.dot_product_attention(q, k, v, is_causal=True)
@@ -125,10 +136,16 @@ def make(step: Step) -> Any:
                 out = jax.nn.dot_product_attention(q, k, v, is_causal=True, implementation="cudnn")
             x = keep(x + out.reshape(*x.shape[:2], -1) @ w["out"])
             h = norm(x, w["norm_2"])
-            up = jax.nn.silu(h @ w["gate"]) * (h @ w["up"]) if step.gated else jax.nn.gelu(h @ w["up"])
-            return keep(x + up @ w["down"]), None
+            return keep(x + bend(h @ w["gate"] if step.gated else None, h @ w["up"]) @ w["down"]), None
 
-        def loss(p: Any, tokens: Any) -> Any:
+        @as_one
+        def entropy(logits: Any, tokens: Any) -> Any:
+            logits = logits.astype(jnp.float32)
+            wanted = jnp.take_along_axis(logits, tokens[..., None], -1)[..., 0]
+            return (jax.nn.logsumexp(logits, -1) - wanted).mean()
+
+        def loss(trained: Any, frozen: Any, tokens: Any) -> Any:
+            p = {**frozen, **trained, "layers": {**frozen.get("layers", {}), **trained["layers"]}}
             x = keep(p["embed"].astype(bf16)[tokens])
             body = jax.checkpoint(layer, policy=policies[step.remat]) if step.remat else layer
             if step.scanned:
@@ -136,14 +153,12 @@ def make(step: Step) -> Any:
             else:
                 for i in range(step.layers):
                     x, _ = body(x, jax.tree.map(lambda a, i=i: a[i], p["layers"]))
-            logits = (norm(x, p["norm"]) @ p["embed"].astype(bf16).T).astype(jnp.float32)
-            wanted = jnp.take_along_axis(logits, tokens[..., None], -1)[..., 0]
-            return (jax.nn.logsumexp(logits, -1) - wanted).mean()
+            return entropy(norm(x, p["norm"]) @ p.get("head", p["embed"]).astype(bf16).T, tokens)
 
-        def update(p: Any, m: Any, v: Any, tokens: Any) -> Any:
-            value, g = jax.value_and_grad(loss)(p, tokens)
+        def update(p: Any, m: Any, v: Any, frozen: Any, tokens: Any) -> Any:
+            value, g = jax.value_and_grad(loss)(p, frozen, tokens)
             length = jnp.sqrt(sum((a.astype(jnp.float32) ** 2).sum() for a in jax.tree.leaves(g)))
-            g = jax.tree.map(lambda a: a * jnp.minimum(1.0, 1.0 / length), g)
+            g = jax.tree.map(lambda a: a * jnp.minimum(1.0, 1.0 / length).astype(a.dtype), g)
             m = jax.tree.map(lambda m, a: 0.9 * m + 0.1 * a, m, g)
             v = jax.tree.map(lambda v, a: 0.95 * v + 0.05 * a * a, v, g)
             p = jax.tree.map(lambda p, m, v: p - 1e-4 * (m / (jnp.sqrt(v) + 1e-8) + 0.1 * p), p, m, v)
@@ -154,7 +169,8 @@ def make(step: Step) -> Any:
             if step.sharded and len(dims) > 1:
                 axis = len(dims) - (2 if dims[-2] % mesh.size == 0 else 1)
                 where = P(*[None] * axis, "data")
-            return jax.ShapeDtypeStruct(dims, jnp.float32, sharding=NamedSharding(mesh, where))
+            dtype = bf16 if step.lora else jnp.float32
+            return jax.ShapeDtypeStruct(dims, dtype, sharding=NamedSharding(mesh, where))
 
         n, d = step.layers, step.width
         layers = {
@@ -167,10 +183,17 @@ def make(step: Step) -> Any:
         for name in ("norm_1", "norm_2"):
             layers[name] = jax.ShapeDtypeStruct((n, d), jnp.float32, sharding=NamedSharding(mesh, P()))
         p = {"embed": shape(step.vocabulary, d), "norm": shape(d), "layers": layers}
+        if step.untied:
+            p["head"] = shape(step.vocabulary, d)
+        frozen: dict[str, Any] = {}
+        if step.lora:
+            ranks = {"a": (n, d, step.lora), "b": (n, step.lora, d)}
+            added = {f"{q}_{i}": shape(*dims) for q in ("query", "value") for i, dims in ranks.items()}
+            frozen, p = p, {"layers": added}
         tokens = jax.ShapeDtypeStruct(
             (step.examples * mesh.size, step.length), jnp.int32, sharding=NamedSharding(mesh, P("data"))
         )
-        return jax.jit(update, donate_argnums=(0, 1, 2)), (p, p, p, tokens)
+        return jax.jit(update, donate_argnums=(0, 1, 2)), (p, p, p, frozen, tokens)
 
     return inside
 
@@ -188,7 +211,7 @@ def main(names: list[str]) -> None:
         if names and not any(name in f"{step.name} {step.devices}" for name in names):
             continue
         began = time.perf_counter()
-        (size,) = plan(make(step), device=step.card, devices=(step.devices,), batch=(3,)).sizes
+        (size,) = plan(make(step), device=step.card, devices=(step.devices,), batch=(4,)).sizes
         assert size.time is not None
         rows.append(
             [step.name, step.card, step.devices, f"{step.seconds:.4g}", f"{size.time.step_s:.4g}",
