@@ -1,0 +1,64 @@
+"""benchmarks/versions/causes.py: what a version makes of a program, in a word, and the page."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+FOLDER = Path(__file__).resolve().parents[2] / "benchmarks" / "versions"
+
+
+@pytest.fixture
+def causes(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(FOLDER))
+    before = sys.modules.pop("run", None)  # of the comparison of frameworks
+    spec = importlib.util.spec_from_file_location("causes", FOLDER / "causes.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    del sys.modules["run"]
+    if before:
+        sys.modules["run"] = before
+    return module
+
+
+@pytest.mark.parametrize(
+    ("version", "answer", "word"),
+    [
+        ("0.8.2", {"status": 0, "findings": [["sync", 7], ["new jit", 5]]}, "yes"),
+        ("0.8.2", {"status": 0, "findings": [["new jit", 6]]}, "other"),
+        ("0.10.2", {"status": 0, "findings": []}, "-"),
+        ("0.7.2", {"status": 0, "findings": []}, "-"),
+        ("0.7.2", {"status": 0, "findings": [["new jit", 5]]}, "FAILED"),  # it cannot know that
+        ("0.5.3", {"status": 1, "alone": 1, "error": "no jax.P"}, "no such API"),
+        ("0.9.2", {"status": 1, "alone": 0, "error": "ValueError"}, "FAILED"),
+        ("0.9.2", {"status": 0, "error": "Traceback"}, "FAILED"),
+    ],
+)
+def test_a_version_has_a_word_for_each_program(
+    causes: ModuleType, version: str, answer: dict[str, Any], word: str
+) -> None:
+    entry = {"cause": "new jit", "line": 5, "versions": {version: answer}}
+    assert causes.verdict(entry, version) == word
+
+
+def test_the_page_counts_what_each_version_names(causes: ModuleType) -> None:
+    found, no_api = {"status": 0, "findings": [["x", 1]]}, {"status": 1, "alone": 1}
+    log = {
+        "versions": {"0.10.2": {"python": "3.12.1", "flax": "0.12.8"}, "0.8.2": {"python": "3.12.1"}},
+        "programs": {
+            "a": {"cause": "x", "line": 1, "versions": {"0.8.2": no_api, "0.10.2": found}},
+            "b": {"cause": "y", "line": 9, "versions": {"0.8.2": found, "0.10.2": found}},
+        },
+    }
+    rows = [line.split(" | ") for line in causes.page(log).splitlines() if line.startswith("| ")]
+    assert rows[0] == ["| program and its cause", "0.8.2", "0.10.2 |"]
+    assert rows[2:] == [
+        ["| a: x", "no such API", "yes |"], ["| b: y", "other", "other |"],
+        ["| named", "0", "1 |"], ["| of those that run", "1", "2 |"],
+    ]  # fmt: skip
