@@ -45,7 +45,7 @@ from jaxperf.result.intervals import most_at_once
 s = section("8.3", programs=45, cpu_devices=2, sizes=(1000, 1000), rounds=12,
             products=10, rows=2000, nodes=200, gpu={"sizes": (2000, 6000)},
             smoke={"sizes": (300, 300), "rounds": 6, "rows": 200, "nodes": 40},
-            full={"sizes": (2000, 2000), "rounds": 100})
+            full={"sizes": (2000, 2000), "rounds": 150})
 cpu = jax.devices("cpu")[0]
 other = next(d for d in [*jax.devices(), *jax.devices("cpu")] if d != cpu)
 xs = [jnp.full((n, n), 1e-3, device=d) for n, d in zip(s.sizes, (cpu, other))]

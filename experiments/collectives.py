@@ -33,7 +33,7 @@ from jaxperf.measure.stages import all_equations
 
 s = section("8.7", devices=8, nodes=2, rounds=9,
             sizes=(4_096, 16_384, 65_536, 262_144, 1_048_576, 4_194_304),
-            full={"rounds": 150},
+            full={"rounds": 300},
             smoke={"sizes": (4_096, 16_384, 65_536), "rounds": 6})
 devices = jax.devices()[: s.devices]
 k = len(devices)
