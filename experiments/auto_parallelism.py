@@ -223,6 +223,7 @@ shared = timeline.overlap(both, *lanes)
 s.timeline(both,
            "Python queues everything at the start and then waits. Where the "
            "devices' bars lie under each other, they work at the same time.",
+           words={"ynn_fusion": "product", "dot": "product"},  # XLA's names
            alt="A lane for Python and one for each device, with bars where "
            "they are busy, over milliseconds.")
 
@@ -260,6 +261,7 @@ def chain(count=s.products):
 turns = timeline.record(chain)
 chained = timeline.overlap(turns, *(timeline.lane_of(d) for d in (cpu, other)))
 s.timeline(turns, "A chain over two devices.",
+           words={"ynn_fusion": "product", "dot": "product"},
            alt="A lane for each device, with a bar for each product, over "
            "milliseconds.")
 print(f"{chained:.0%} of the less busy device's work overlaps")
@@ -579,6 +581,7 @@ for name, fn in ways.items():
     recorded = [timeline.record(fn, name=name) for _ in range(3)]
     at_once[name] = max(most_at_once(r.intervals(lane)) for r in recorded)
     s.timeline(recorded[-1], f"Ten products, {name}.",
+               words={"ynn_fusion": "product", "dot": "product"},
                alt="When the device computes each of ten products, over "
                "milliseconds.")
     print(f"{name}: at most {at_once[name]} at once")

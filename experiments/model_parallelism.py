@@ -267,6 +267,7 @@ times = interleaved(steps, count=s.rounds)
 # %% tags=["slow", "hide-input"]
 for m in s.micro_batches[:1] + s.micro_batches[-1:]:
     s.timeline(runs[m], f"m = {m}: when each device works.",
+               words=dict.fromkeys(("ynn_fusion", "dot"), "products"),
                alt="A lane for Python and one per device, with bars where "
                    "they are busy, over milliseconds.")
 rows = [(m, f"{np.median(idle[m]):.0%}", f"{(k - 1) / (m + k - 1):.0%}",
