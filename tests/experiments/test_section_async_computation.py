@@ -34,16 +34,6 @@ def batches(section: ModuleType) -> list[Any]:
     return list(section.data_iter(section.from_host, show=False))
 
 
-def test_the_stopwatch_prints_the_books_line(section: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
-    with section.Benchmark("Workloads are queued."):
-        pass
-    with section.Benchmark():
-        pass
-    first, second = capsys.readouterr().out.splitlines()
-    assert first.startswith("Workloads are queued. time: ") and first.endswith(" sec")
-    assert second.startswith("time: ")
-
-
 def test_after_every_way_that_asks_for_a_value_the_value_is_there(section: ModuleType) -> None:
     x = jnp.ones((700, 700))
     for way in list(section.ways)[:6]:
@@ -74,12 +64,6 @@ def test_batches_are_the_books_random_and_each_their_own(section: ModuleType, ma
     assert all((y == 1).all() for _, y in minibatches)
     assert abs(float(minibatches[0][0].std()) - 1) < 0.1
     assert not np.array_equal(minibatches[0][0], minibatches[1][0])
-
-
-def test_half_and_all_batches_are_told(section: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
-    list(section.data_iter(section.drawn))
-    half, all_ = capsys.readouterr().out.splitlines()
-    assert half.startswith("batch 3, time ") and all_.startswith("batch 6, time ")
 
 
 def test_the_step_is_gluons_sgd_on_half_the_squared_error(section: ModuleType) -> None:
@@ -132,8 +116,3 @@ def test_a_watched_run_keeps_its_memory_and_its_outputs(section: ModuleType) -> 
     seconds, memory, outputs = section.watch(section.train, "window")
     assert seconds > 0 and memory.increase_bytes >= 0
     assert len(outputs) == 6
-
-
-def test_the_queue_has_a_limit_on_a_cpu(section: ModuleType) -> None:
-    if jax.default_backend() == "cpu":
-        assert 0 < section.s.facts["inflight_depth"] <= 32

@@ -148,13 +148,3 @@ def test_the_star_loads_the_first_device(section: ModuleType) -> None:
     assert [origin for origin, _, _ in section.copies[k - 1 :]] == [first] * (k - 1)
     assert sum(size for *_, size in section.copies) == 2 * (k - 1) * 20
     assert [a.device for a in sums] == section.devices and float(sums[-1][0]) == k * (k - 1) / 2
-
-
-def test_a_prediction_is_a_delay_and_bytes(section: ModuleType) -> None:
-    size = 64 * 2**20  # 1.75 x 64 MiB over 468 GB/s
-    assert section.gpu_seconds(size, 8) == pytest.approx(40e-6 + 1.75 * size / 468e9)
-    expected = 46e-6 + 20e-6 + 1.75 * size / 468e9 + 1.75 / 8 * size / 50e9
-    assert section.gpu_seconds(size, 64) == pytest.approx(expected)
-    assert section.gpu_seconds(size, 2) == pytest.approx(40e-6 + size / 468e9)
-    assert section.delay == pytest.approx(40e-6, rel=0.01)
-    assert section.bandwidth == pytest.approx(468e9, rel=0.01)

@@ -73,13 +73,6 @@ def test_all_ways_compute_what_the_packages_mlp_does(section):
         chex.assert_trees_all_close(way(), package_mlp(section.x), rtol=1e-5, atol=1e-6)
 
 
-def test_each_call_traces_and_compiles_as_expected(section):
-    assert {name: counts[0] for name, counts in section.counts.items()} == {
-        name: traces for name, (_, traces) in section.calls.items()
-    }
-    assert section.counts["committed to a device"] == (0, 1)  # the trace is kept, the program is not
-
-
 def test_jax_says_no_where_a_value_is_needed_and_only_there(section):
     errors = {what: jax_says.split(":")[0] for what, (jax_says, _) in section.trials.items()}
     assert errors == {
