@@ -28,7 +28,6 @@ from jaxperf.result import Result, load_result
 RESULTS = Path("results")
 SPECS = 'arrays ("f32[256,28,28,1]"), random keys ("key"), Python values ("3"); with a name as "n=3"'
 SETUP = "called once, without arguments; returns the arguments as a tuple, or the only one"
-NPZ = "arrays arr_0, arr_1, ... become arguments by position, others by name"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -148,7 +147,7 @@ def watch(words: list[str], arguments: tuple[str, ...]) -> int:
 def measure(words: list[str], _: tuple[str, ...]) -> int:
     """Measure functions of your own, in turns: stages, time per call, program, roofline, memory.
 
-    All functions get the same arguments, from `--args`, `--setup` or `--npz`. They are called as they are:
+    All functions get the same arguments, from `--args` or `--setup`. They are called as they are:
     what is not jitted is timed without jit, unless `--jit` is given.
     """
     parser = _new_parser("measure", measure, usage="jaxperf measure [FLAGS] MODULE:FUNCTION...")
@@ -156,7 +155,6 @@ def measure(words: list[str], _: tuple[str, ...]) -> int:
         help="what to call, e.g. train:step or train.py:step; the others are compared with the first")
     parser.add_argument("--args", nargs="+", default=(), metavar="SPEC", help=SPECS)
     parser.add_argument("--setup", default="", metavar="MODULE:FUNCTION", help=SETUP)
-    parser.add_argument("--npz", type=Path, metavar="FILE", help=NPZ)
     parser.add_argument("--jit", action="store_true", help="jit what is not jitted yet")
     parser.add_argument("--rounds", type=whole(1), default=15, metavar="N",
         help="values per function, at least; every function has its turn in each round; an interval needs 6")

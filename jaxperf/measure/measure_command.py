@@ -21,7 +21,7 @@ from jaxperf.measure.compile_log import refuse_debug_flags
 from jaxperf.measure.environment import current_environment
 from jaxperf.measure.roofline import MISSING, Position, Roofline, stored_roofline
 from jaxperf.measure.stages import build_program
-from jaxperf.measure.user_function import EXAMPLE, Arguments, load_arguments, load_function, reader_code
+from jaxperf.measure.user_function import EXAMPLE, Arguments, load_arguments, load_function, user_errors_shown
 from jaxperf.process import forced_end
 from jaxperf.result import About, Measurement, interval, ratio, save_result, terminal
 from jaxperf.result.formatting import format_list, format_on_page
@@ -54,7 +54,6 @@ def main(
     *,
     args: Sequence[str],
     setup: str,
-    npz: Path | None,
     jit: bool,
     rounds: int,
     budget_s: float,
@@ -69,9 +68,9 @@ def main(
     refuse_debug_flags()
     environment = current_environment()
     by_name = _named(functions, jit=jit)
-    call_arguments = load_arguments(args, setup, npz)
+    call_arguments = load_arguments(args, setup)
     config = {
-        "functions": tuple(functions), "args": tuple(args), "setup": setup, "npz": str(npz or ""), "jit": jit,
+        "functions": tuple(functions), "args": tuple(args), "setup": setup, "jit": jit,
         "rounds": rounds, "budget_s": budget_s,
     }  # fmt: skip
     title = format_list(list(by_name)) if len(by_name) <= 3 else f"{len(by_name)} functions"
@@ -125,7 +124,7 @@ def tell(
     rows = [Measurement(f"{n}: {stage}", "s", (s,)) for n, f in firsts.items() for stage, s in f.paid.items()]
     recorder.table(rows, title="Once, before the program is warm")
     parts, before = _parts(functions, firsts, call_arguments)
-    with reader_code("a later call"):
+    with user_errors_shown("a later call"):
         timed = interleaved(parts, count=rounds, budget_s=budget_s, before=before)
     base = next(iter(timed))
     recorder.table(timed.values(), title="Seconds per call, in turns", base=base if len(timed) > 1 else "")
@@ -145,7 +144,7 @@ def first_call(name: str, fn: Callable[..., Any], call_arguments: Arguments) -> 
     paid: dict[str, float] = {}
     program = None
     arguments = block(call_arguments.fresh())
-    with reader_code(name):
+    with user_errors_shown(name):
         if is_jitted(fn):
             built = build_program(fn, *arguments.by_position, **arguments.by_name)
             paid |= {"trace": built.trace_s, "lower": built.lower_s, "compile": built.compile_s}
@@ -184,7 +183,7 @@ def memory_of(part: Callable[..., Any], prepare: Callable[[], Any] | None) -> in
     prepared = (block(prepare()),) if prepare else ()
     statistics = device_memory()
     read = (lambda: device_memory()["bytes_in_use"]) if "bytes_in_use" in statistics else None
-    with reader_code("a later call"), MemorySampler(LOOK_S, read) as sampler:
+    with user_errors_shown("a later call"), MemorySampler(LOOK_S, read) as sampler:
         block(part(*prepared))
     return sampler.increase_bytes
 

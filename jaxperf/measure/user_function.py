@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import itertools
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -40,7 +39,7 @@ class Arguments(NamedTuple):
 
 
 @contextmanager
-def reader_code(doing: str) -> Iterator[None]:
+def user_errors_shown(doing: str) -> Iterator[None]:
     """Run the user's code: an error in it is shown with its own part of the traceback, then in one line.
 
     Raises:
@@ -109,7 +108,7 @@ def _module(name: str) -> ModuleType:
 
 
 def _imported(name: str) -> ModuleType:
-    with reader_code(f"importing {name}"):
+    with user_errors_shown(f"importing {name}"):
         try:
             return importlib.import_module(name)
         except ModuleNotFoundError as e:  # the user's, if the module exists and imports one that does not
@@ -123,55 +122,31 @@ def _search(folder: Path) -> None:
         sys.path.insert(0, str(folder))
 
 
-def load_arguments(specs: Sequence[str], setup: str, npz: Path | None) -> Arguments:
-    """Return the arguments of a function, from one of three sources, or none.
+def load_arguments(specs: Sequence[str], setup: str) -> Arguments:
+    """Return the arguments of a function, from words or from another function, or none.
 
     Args:
       specs: as `argument_specs.parse` takes them.
       setup: MODULE:FUNCTION of a function without parameters. A tuple that it returns is the arguments by
         position; anything else is the only argument. It is waited for.
-      npz: a file of arrays: `arr_0`, `arr_1`, ... (as `np.savez(file, x, y)` names them) by position, others
-        by name.
 
     Raises:
-      JaxperfError: more than one source, a wrong spec, a setup that raises, or a file that is not .npz.
+      JaxperfError: both sources, a wrong spec, or a setup that raises.
     """
-    if sum(map(bool, (specs, setup, npz))) > 1:
-        raise JaxperfError("arguments come from --args, --setup or --npz; give one of the three")
+    if specs and setup:
+        raise JaxperfError("arguments come from --args or from --setup; give one of the two")
     if setup:
         make = load_function(setup)
-        with reader_code(f"{setup}()"):
+        with user_errors_shown(f"{setup}()"):
             made = make()
         try:
             block(made)
         except TypeError as e:
             raise JaxperfError(f"{setup}() returns what a call cannot be timed with: {e}") from None
         return Arguments(made if isinstance(made, tuple) else (made,), {})
-    if npz:
-        return _read(npz)
     by_position, by_name = argument_specs.parse_all(specs)
     positions = (argument_specs.make(spec, seed=i) for i, spec in enumerate(by_position))
     named = {
         n: argument_specs.make(spec, seed=len(by_position) + i) for i, (n, spec) in enumerate(by_name.items())
     }
     return Arguments(tuple(positions), named)
-
-
-def _read(npz: Path) -> Arguments:
-    damaged = f"{npz} is not an .npz file of plain arrays; write it with np.savez"
-    try:
-        with npz.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
-            read = {name: file[name] for name in file.files}
-    except OSError as e:
-        raise JaxperfError(f"cannot read {npz}: {e.strerror or e}") from None
-    except MemoryError:
-        raise JaxperfError(f"{npz} does not fit in memory; write fewer or smaller arrays") from None
-    except Exception:  # for a damaged file, zipfile, zlib and NumPy raise errors of many types
-        raise JaxperfError(damaged) from None
-    try:
-        arrays = {name: jax.numpy.asarray(read.pop(name)) for name in list(read)}
-    except TypeError:
-        raise JaxperfError(damaged) from None
-    positions = list(itertools.takewhile(arrays.__contains__, (f"arr_{i}" for i in itertools.count())))
-    named = {name: array for name, array in arrays.items() if name not in positions}
-    return Arguments(tuple(arrays[name] for name in positions), named)

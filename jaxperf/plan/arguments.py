@@ -21,7 +21,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from jaxperf.errors import JaxperfError
-from jaxperf.measure.user_function import reader_code
+from jaxperf.measure.user_function import user_errors_shown
 from jaxperf.plan.batch import find_batch, is_array, length_of, positions_by_shape
 
 DATA = "data"
@@ -185,7 +185,7 @@ def _made(
     make: Callable[..., Any], args: tuple[Any, ...], mesh: Mesh
 ) -> tuple[Any, tuple[Any, ...], bool, str]:
     """Return the step that the user's function makes, arguments, whether it returned these, and no note."""
-    with reader_code(name_of(make)):
+    with user_errors_shown(name_of(make)):
         made = make(mesh if _parameters(make) == ["mesh"] else list(mesh.devices.flat))
     both = isinstance(made, tuple) and len(made) == 2
     step = bound(made[0] if both else made)

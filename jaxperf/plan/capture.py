@@ -17,7 +17,7 @@ import jax
 
 from jaxperf.errors import JaxperfError
 from jaxperf.measure.stages import all_equations
-from jaxperf.measure.user_function import reader_code
+from jaxperf.measure.user_function import user_errors_shown
 from jaxperf.plan.arguments import bound
 
 # what nnx.jit and eqx.filter_jit return: they call jax.jit with other arguments than they get
@@ -128,7 +128,7 @@ def first_step(command: Sequence[str]) -> Call:
         _watching.append(True)
         stack.callback(_watching.clear)
         try:
-            with reader_code(name), contextlib.suppress(SystemExit):
+            with user_errors_shown(name), contextlib.suppress(SystemExit):
                 if is_module:
                     runpy.run_module(name, run_name="__main__", alter_sys=True)
                 else:

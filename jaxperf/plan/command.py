@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from jaxperf.errors import JaxperfError, to_one_line
 from jaxperf.measure import argument_specs
-from jaxperf.measure.user_function import Arguments, load_function, reader_code
+from jaxperf.measure.user_function import Arguments, load_function, user_errors_shown
 from jaxperf.plan import capture, deviceless
 from jaxperf.plan.arguments import by_position
 from jaxperf.plan.planning import plan
@@ -95,7 +95,7 @@ def _arguments(asked: Any) -> Arguments:
         specs, named = argument_specs.parse_all(asked.args)
         return Arguments(tuple(map(_shape, specs)), {name: _shape(spec) for name, spec in named.items()})
     make = load_function(asked.setup)
-    with reader_code(f"{asked.setup}()"):
+    with user_errors_shown(f"{asked.setup}()"):
         made = make()
     return Arguments(made if isinstance(made, tuple) else (made,), {})
 

@@ -17,7 +17,7 @@ import jax
 from jaxperf.errors import JaxperfError
 from jaxperf.hlo import Costs, Module, costs, parse
 from jaxperf.measure.stages import all_equations
-from jaxperf.measure.user_function import reader_code
+from jaxperf.measure.user_function import user_errors_shown
 from jaxperf.plan import custom_calls, deviceless
 from jaxperf.plan.arguments import Placed, name_of
 from jaxperf.plan.cards import Card
@@ -66,7 +66,7 @@ def _lower(placed: Placed) -> tuple[Any, bool]:
     """Lower a step under its mesh, unless the user's function has made it for it; whether it has remat."""
     step, args, kwargs, name = placed.step, placed.args, placed.kwargs, name_of(placed.step)
     mesh = contextlib.nullcontext() if placed.made else jax.set_mesh(placed.mesh)
-    with reader_code(name), mesh, _about_the_arguments(name, placed):
+    with user_errors_shown(name), mesh, _about_the_arguments(name, placed):
         if not hasattr(step, "trace"):
             return step.lower(*args, **kwargs), False
         traced = step.trace(*args, **kwargs)

@@ -239,7 +239,7 @@ def test_mistakes_are_one_line_and_leave_no_result(capfd: pytest.CaptureFixture[
     assert not Path("never.json").exists()
 
 
-def test_what_the_readers_function_raises_is_shown_from_its_own_lines(
+def test_what_the_users_function_raises_is_shown_from_its_own_lines(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     assert cli.main(["measure", "own_step:fails", *ARGS]) == 2

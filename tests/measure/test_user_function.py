@@ -1,10 +1,8 @@
-"""A reader's function is found as Python would find it, and its errors are told as its own."""
+"""A user's function is found as Python would find it, and its errors are told as its own."""
 
 from __future__ import annotations
 
-import struct
 import sys
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +12,7 @@ import numpy as np
 import pytest
 
 from jaxperf.errors import JaxperfError
-from jaxperf.measure.user_function import Arguments, load_arguments, load_function, reader_code
+from jaxperf.measure.user_function import Arguments, load_arguments, load_function, user_errors_shown
 
 MODULE = """
 import jax, jax.numpy as jnp
@@ -110,99 +108,41 @@ def test_what_a_function_raises_is_shown_from_its_own_first_line_on(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     fails = load_function("own_train:fails")
-    with pytest.raises(JaxperfError, match=r"^fails raised ValueError: wrong$"), reader_code("fails"):
+    with pytest.raises(JaxperfError, match=r"^fails raised ValueError: wrong$"), user_errors_shown("fails"):
         fails(1)
     shown = capsys.readouterr().err
     assert shown.index("return inner(x)") < shown.index('raise ValueError("wrong')
-    with pytest.raises(JaxperfError, match=r"^ours$"), reader_code("fails"):
+    with pytest.raises(JaxperfError, match=r"^ours$"), user_errors_shown("fails"):
         raise JaxperfError("ours")
-    with pytest.raises(KeyboardInterrupt), reader_code("fails"):
+    with pytest.raises(KeyboardInterrupt), user_errors_shown("fails"):
         raise KeyboardInterrupt
 
 
 def test_arguments_come_from_words_a_setup_or_a_file() -> None:
-    from_text = load_arguments(["f32[2,3]", "4", "n=i32[2]"], "", None)
+    from_text = load_arguments(["f32[2,3]", "4", "n=i32[2]"], "")
     assert (from_text.by_position[0].shape, from_text.by_position[1], from_text.by_name["n"].dtype) == (
         (2, 3),
         4,
         jnp.int32,
     )
     assert not np.array_equal(
-        *load_arguments(["f32[8]", "f32[8]"], "", None).by_position
+        *load_arguments(["f32[8]", "f32[8]"], "").by_position
     )  # each has its own values
-    made = load_arguments([], "own_train:pair", None)
+    made = load_arguments([], "own_train:pair")
     assert (len(made.by_position), made.by_position[1], made.by_name) == (2, 4, {})
-    assert len(load_arguments([], "own_train:single", None).by_position) == 1
-    assert load_arguments([], "", None) == ((), {})
+    assert len(load_arguments([], "own_train:single").by_position) == 1
+    assert load_arguments([], "") == ((), {})
 
 
-def test_a_file_of_arrays_gives_positions_and_names(tmp_path: Path) -> None:
-    x, y = np.arange(6.0, dtype="f").reshape(2, 3), np.arange(3)
-    np.savez(tmp_path / "a.npz", x, y, scale=y)
-    from_file = load_arguments([], "", tmp_path / "a.npz")
-    np.testing.assert_array_equal(from_file.by_position[0], x)
-    np.testing.assert_array_equal(from_file.by_position[1], y)
-    np.testing.assert_array_equal(from_file.by_name["scale"], y)
-
-
-def npz_of_header(path: Path, shape: str) -> None:
-    """Write an .npz file with the header of an array of this shape, without its values."""
-    header = f"{{'descr': '<f8', 'fortran_order': False, 'shape': {shape}}}\n".encode()
-    with zipfile.ZipFile(path, "w") as file:
-        file.writestr("arr_0.npy", b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header)
-
-
-def with_zip_field(content: bytes, offset: int, value: int) -> bytes:
-    """Return a zip file of one member with another two-byte field in both of its headers.
-
-    Args:
-      content: of the file.
-      offset: of the field in the member's own header; in the directory's, it is two bytes further on.
-      value: of the field.
-    """
-    changed = bytearray(content)
-    for at in (offset, content.index(b"PK\x01\x02") + offset + 2):
-        changed[at : at + 2] = struct.pack("<H", value)
-    return bytes(changed)
-
-
-def test_damaged_files_of_arrays_are_one_line(tmp_path: Path) -> None:
-    np.savez_compressed(tmp_path / "whole.npz", np.arange(1000))
-    whole = (tmp_path / "whole.npz").read_bytes()
-    at = 30 + sum(struct.unpack("<HH", whole[26:30]))  # where the compressed values begin
-    (tmp_path / "flipped.npz").write_bytes(whole[:at] + b"\xff" * 8 + whole[at + 8 :])
-    (tmp_path / "encrypted.npz").write_bytes(with_zip_field(whole, 6, 1))
-    (tmp_path / "unknown_compression.npz").write_bytes(with_zip_field(whole, 8, 77))
-    np.savez(tmp_path / "text.npz", np.array(["text"]))
-    npz_of_header(tmp_path / "no_number.npz", f"({10**30},)")
-    npz_of_header(tmp_path / "large.npz", f"({10**15},)")
-    damaged = ("flipped", "encrypted", "unknown_compression", "text", "no_number")
-    for name, says in {
-        **dict.fromkeys(damaged, "is not an .npz file of plain arrays; write it with np.savez"),
-        "large": "does not fit in memory; write fewer or smaller arrays",
-    }.items():
-        with pytest.raises(JaxperfError) as caught:
-            load_arguments([], "", Path(f"{name}.npz"))
-        assert str(caught.value) == f"{name}.npz {says}"
-
-
-def test_mistakes_in_arguments_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    np.save(tmp_path / "one.npy", np.ones(3))
-    np.savez(tmp_path / "object.npz", np.array([{}], dtype=object))
-    (tmp_path / "text.npz").write_text("text")
-    (tmp_path / "cut.npz").write_bytes(b"PK\x03\x04cut")
-    mistakes: list[tuple[list[str], str, str, str]] = [
-        (["3"], "own_train:pair", "", "give one of the three"),
-        ([], "own_train:pare", "", "did you mean pair?"),
-        ([], "own_train:fails", "", "raised TypeError: fails\\(\\) missing 1 required"),
-        ([], "own_train:strange", "", "own_train:strange\\(\\) returns what a call cannot be .*'a'"),
-        ([], "", "none.npz", "cannot read none.npz"),
-        ([], "", "sub", "cannot read sub"),
-        *(([], "", f, f"{f} is not an .npz file") for f in ("one.npy", "object.npz", "text.npz", "cut.npz")),
-    ]
-    for specs, setup, npz, says in mistakes:
+def test_mistakes_in_arguments_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    for specs, setup, says in (
+        (["3"], "own_train:pair", "give one of the two"),
+        ([], "own_train:pare", "did you mean pair?"),
+        ([], "own_train:fails", "raised TypeError: fails\\(\\) missing 1 required"),
+        ([], "own_train:strange", "own_train:strange\\(\\) returns what a call cannot be .*'a'"),
+    ):
         with pytest.raises(JaxperfError, match=says) as caught:
-            load_arguments(specs, setup, Path(npz) if npz else None)
+            load_arguments(specs, setup)
         assert "\n" not in str(caught.value)
 
 
