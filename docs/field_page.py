@@ -34,6 +34,7 @@ VARIANTS = ROOT / "benchmarks" / "results" / "variants.json"
 GOALS = {"programs": 40, "repositories": 20, "true": 0.9, "found": 0.75, "faster": 20, "typical": 1.4}
 FASTER = 1.2  # times, from which on a program counts as faster
 COSTLY = 0.1  # share of the program's time, from which on a cause counts
+OUTPUT = {"same": "same", "close": "same within 0.1 %", "other": "differs"}
 VERDICTS = {
     "true": "true",
     "half": "half true",
@@ -68,7 +69,7 @@ class Gain:
     change: str
     printed: bool
     status: int
-    same_output: bool
+    output: str
     cpu: Ratio
     before_s: float
     after_s: float
@@ -104,7 +105,7 @@ def gains(log: dict[str, Any], programs: dict[str, Program]) -> list[Gain]:
             before, after = rows[""], rows[repair.name]
             found.append(
                 Gain(
-                    program, repair.what, repair.printed, after["status"], after["same_output"],
+                    program, repair.what, repair.printed, after["status"], after["output"],
                     ratio_of([b / a for b, a in zip(before["cpu_s"], after["cpu_s"], strict=True)]),
                     statistics.median(before["cpu_s"]), statistics.median(after["cpu_s"]),
                 )
@@ -261,7 +262,7 @@ def _gained(found: Sequence[Gain]) -> Iterator[str]:
             escape(f"{g.program.repository.split('/')[1]}: {Path(g.program.path).name}"), escape(g.change),
             "yes" if g.printed else "no",
             f"{g.before_s:.1f} to {g.after_s:.1f}" if g.status == g.program.status else "ends with an error",
-            _ratio(g.cpu) if g.status == g.program.status else "-", "same" if g.same_output else "differs",
+            _ratio(g.cpu) if g.status == g.program.status else "-", OUTPUT[g.output],
         ]
         for g in found
     ]  # fmt: skip

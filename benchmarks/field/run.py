@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import math
 import os
 import random
 import re
@@ -49,6 +50,7 @@ from jaxperf.result.ratio import turns
 from jaxperf.result.store import write_whole
 
 LIMIT_S = 900.0  # of one run
+CLOSE = 1e-3  # relative, of numbers that another order of operations changes
 NUMBER = re.compile(r"[-+]?\d[\d,]*\.?\d*(?:[eE][-+]?\d+)?|0x[0-9a-f]+|\bnan\b|\binf\b")
 BAR = re.compile(r"\x08|[█━]{2}|\d%")
 TIME = re.compile(r"\d[\d.,]*\s?(?:s|ms|us|sec|seconds)\b")
@@ -122,6 +124,25 @@ def same_output(plain: str, watched: str, again: str | None = None) -> bool:
     if len(words) == len(second):
         return len(words) == len(under) and all(a == w or a != b for a, b, w in zip(words, second, under))
     return _skeleton(plain) == _skeleton(watched)
+
+
+def likeness(before: str, after: str, again: str) -> str:
+    """Return "same" or "other" for what a changed program printed, or "close": numbers within 0.1 %."""
+    if same_output(before, after, again):
+        return "same"
+    words, others = _settled(before).split(), _settled(after).split()
+    return "close" if len(words) == len(others) and all(map(_close, words, others)) else "other"
+
+
+def _close(word: str, other: str) -> bool:
+    if NUMBER.sub("0", word) != NUMBER.sub("0", other):
+        return False
+    pairs = zip(NUMBER.findall(word), NUMBER.findall(other), strict=True)
+    return all(a == b or math.isclose(_number(a), _number(b), rel_tol=CLOSE) for a, b in pairs)
+
+
+def _number(text: str) -> float:
+    return float(int(text, 16)) if text.startswith("0x") else float(text.replace(",", "").rstrip("."))
 
 
 def _settled(text: str) -> str:
@@ -250,7 +271,7 @@ def repair_it(program: Program, python: Path, clones: Path, rounds: int) -> dict
         return {
             key: {
                 "status": runs[0].status,
-                "same_output": same_output(first.output, runs[0].output, rows[""][-1].output),
+                "output": likeness(first.output, runs[0].output, rows[""][-1].output),
                 "cpu_s": [round(run.cpu_s, 2) for run in runs],
                 "wall_s": [round(run.wall_s, 2) for run in runs],
                 "others": round(load.others, 2),

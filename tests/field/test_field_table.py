@@ -144,6 +144,17 @@ def test_output_is_the_same_but_for_what_varies_by_itself(
     assert run.same_output(plain, watched, again) == same
 
 
+@pytest.mark.parametrize(
+    ("after", "likeness"),
+    [("loss 1.5", "same"), ("loss 1.5001", "close"), ("loss 1.6", "other"), ("loss 1.5 nan", "other")],
+)
+def test_a_change_may_alter_last_digits(
+    after: str, likeness: str, field: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = load("field_run", ROOT / "benchmarks" / "field" / "run.py", monkeypatch)
+    assert run.likeness("loss 1.5", after, "loss 1.5") == likeness
+
+
 def watched(**values: Any) -> dict[str, Any]:
     return {
         "status": [0, 0],
@@ -165,7 +176,7 @@ def test_the_page_counts_verdicts_causes_and_gains(field: ModuleType) -> None:
         slow=[{"what": "a", "share": 0.3, "found": "finding"}, {"what": "b", "share": 0.2, "found": "no"}],
         repairs=[{"name": "wait", "what": "wait once", "printed": True, "edits": []}],
     )  # fmt: skip
-    times = {"": {"cpu_s": [3.0] * 6}, "wait": {"cpu_s": [2.0] * 6, "status": 0, "same_output": True}}
+    times = {"": {"cpu_s": [3.0] * 6}, "wait": {"cpu_s": [2.0] * 6, "status": 0, "output": "same"}}
     log = {
         "made": "2026-11-28", "machine": {"cpu": "CPU", "cores": 2},
         "programs": {"one": {"watch": watched(findings=[FINDING, FINDING | {"line": 8}]), "repairs": times}},
