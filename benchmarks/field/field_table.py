@@ -91,6 +91,7 @@ class Program:
       stand_ins: modules of ours beside the script, NAME or NAME:PATH, in place of a data set or a package.
       before: code of ours before the program; `after`: after it.
       status: with which it ends.
+      times: a pattern of times in its output that have no unit.
       variables: of the environment.
     """
 
@@ -104,6 +105,7 @@ class Program:
     stand_ins: tuple[str, ...] = ()
     arguments: tuple[str, ...] = ()
     status: int = 0
+    times: str = ""
     edits: tuple[Edit, ...] = ()
     before: str = ""
     after: str = ""

@@ -91,7 +91,8 @@ def run_program(
         process.returncode = os.waitstatus_to_exitcode(status)
         out.seek(0)
         err.seek(0)
-        return Run(process.returncode, usage.ru_utime + usage.ru_stime, wall_s, out.read(), err.read())
+        output = re.sub(program.times, "", out.read(), flags=re.MULTILINE) if program.times else out.read()
+        return Run(process.returncode, usage.ru_utime + usage.ru_stime, wall_s, output, err.read())
 
 
 def _variables(program: Program, script: Path) -> dict[str, str]:
