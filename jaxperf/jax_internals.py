@@ -10,6 +10,8 @@ import importlib
 import logging
 import shutil
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
@@ -48,6 +50,9 @@ STOP_LISTENING = {  # public from JAX 0.8.2 on
         "jax._src.monitoring", "_unregister_scalar_listener_by_callback", "the end of `jaxperf watch`"
     ),
 }
+UNFINISHED = "the refusal of functions that do not return what they compute"
+CALLED = Internal("jax._src.api", "_post_hook_state", UNFINISHED)
+CALLED_BEFORE = Internal("jax._src.lib", "jax_jit.global_state", UNFINISHED)  # before JAX 0.8
 # public from JAX 0.8 on
 ENABLE_X64 = Internal("jax.experimental", "enable_x64", "float64 beside float32")
 ALL = tuple(value for value in list(vars().values()) if isinstance(value, Internal))
@@ -100,6 +105,43 @@ def stop_listening(kind: str, listener: Any) -> None:
     public = getattr(monitoring, f"unregister_{kind}_listener", None)
     unregister = public or get(STOP_LISTENING[kind])
     unregister(listener)
+
+
+@contextmanager
+def after_each_call(hook: Callable[[Any, Any, Any, Any], None]) -> Iterator[None]:
+    """Have JAX call `hook(function, args, kwargs, output)` after each call of a jitted function inside.
+
+    `jax_debug_nans` uses the same place, so it must be off. Where this JAX lacks it, nothing is called.
+    """
+    try:
+        state = get(CALLED)
+    except JaxperfError:
+        with _after_each_call_before_08(hook):
+            yield
+        return
+    here = state.swap_local(
+        hook
+    )  # `jax.debug_nans` leaves a value of its own in the thread, which counts first
+    state.set_global(hook)
+    try:
+        yield
+    finally:
+        state.set_local(here)
+        state.set_global(None)
+
+
+@contextmanager
+def _after_each_call_before_08(hook: Callable[[Any, Any, Any, Any], None]) -> Iterator[None]:
+    try:
+        state = get(CALLED_BEFORE)()
+    except JaxperfError:
+        yield
+        return
+    state.post_hook = hook
+    try:
+        yield
+    finally:
+        state.post_hook = None
 
 
 def enable_x64(on: bool) -> Any:

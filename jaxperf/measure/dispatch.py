@@ -10,6 +10,7 @@ from typing import Any
 import jax
 
 from jaxperf.measure.timing import block
+from jaxperf.measure.unfinished import Checked
 from jaxperf.result import Ratio, ratio_of
 
 
@@ -45,8 +46,11 @@ def probe(fn: Callable[..., Any], *args: Any, calls: int = 5) -> DispatchTimes:
       fn: returns a pytree of arrays; may be a NumPy function.
       *args: its arguments.
       calls: number of calls.
+
+    Raises:
+      JaxperfError: `fn` returns before what it calls has finished.
     """
-    block(fn(*block(args)))
+    block(Checked(str(getattr(fn, "__name__", "the function")), fn)(*block(args)))
     rows: list[tuple[float, float, bool]] = []
     for _ in range(calls):
         began = time.perf_counter()

@@ -16,6 +16,7 @@ from typing import Any
 from jaxperf.errors import JaxperfError
 from jaxperf.measure.compile_log import nothing_compiles, refuse_debug_flags
 from jaxperf.measure.timing import MIN_VALUE_S, Wait, block, calls_per_value, time_value
+from jaxperf.measure.unfinished import Checked
 from jaxperf.result import Measurement, Ratio, ratio, turns
 
 Part = Callable[..., Any]
@@ -62,7 +63,7 @@ def interleaved(
     Raises:
       RetraceError: something was traced or compiled while the clock ran.
       JaxperfError: `count` is not positive, `budget_s` is negative or not finite, `before` names an unknown
-        part, or a JAX debug flag is on.
+        part, a JAX debug flag is on, or a part returns before what it calls has finished.
     """
     prepare = before or {}
     if count < 1:
@@ -74,7 +75,10 @@ def interleaved(
             raise JaxperfError(f"nothing is called {name!r} among {list(parts)}")
     refuse_debug_flags()
     rounds = f"rounds {next(_numbers)}"
-    chosen = {name: _warm_up(parts[name], prepare.get(name), wait, loops, clock) for name in parts}
+    chosen = {
+        name: _warm_up(Checked(name, part), prepare.get(name), wait, loops, clock)
+        for name, part in parts.items()
+    }
     values: dict[str, list[float]] = {name: [] for name in parts}
     draw, ends, more = random.Random(seed), clock() + budget_s, count
     while more:

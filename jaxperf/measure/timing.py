@@ -26,6 +26,7 @@ from jaxperf.measure.compile_log import (
     watch_compilation,
 )
 from jaxperf.measure.scheduler import LOST, Scheduler, lost_s, set_aside
+from jaxperf.measure.unfinished import Checked
 from jaxperf.result import Measurement
 
 T = TypeVar("T")
@@ -161,8 +162,9 @@ def measure(
 
     Raises:
       RetraceError: something was traced or compiled in the timed part.
-      JaxperfError: a JAX debug flag is on, an option is out of range, `fn` donates an argument, or it returns
-        the same arrays again instead of computing them.
+      JaxperfError: a JAX debug flag is on, an option is out of range, `fn` donates an argument, it returns
+        the same arrays again instead of computing them, or it returns before what it calls has finished
+        (because it returns nothing, only a shape, or a part of what it computes).
       TypeError: an output cannot be waited for (see `block`).
     """
     label = name or str(getattr(fn, "__name__", type(fn).__name__))
@@ -233,12 +235,13 @@ def _warm_up(
     """
     times: list[float] = []
     before: list[weakref.ref[jax.Array]] = []
+    checked = Checked(name, fn)
     ends = time.perf_counter() + seconds
     with watch_compilation() as log:
         while True:
             log.clear()
             began = time.perf_counter()
-            out = block(fn(*args))
+            out = block(checked(*args))
             jax.effects_barrier()
             now = time.perf_counter()
             times.append(now - began)

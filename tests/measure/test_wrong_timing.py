@@ -157,6 +157,44 @@ def test_work_left_over_from_before(late: Events) -> None:
     assert late.events.index("done") <= len(m.warmup)  # in the warm-up
 
 
+def test_a_function_that_returns_nothing(late: Events) -> None:
+    kept: list[jax.Array] = []
+    refuses_to_leave_work(late, lambda: kept.append(late.array()), "returns no array to wait for")
+
+
+def test_a_function_that_returns_only_a_shape(late: Events) -> None:
+    refuses_to_leave_work(late, lambda: late.array().shape, "returns no array to wait for")
+
+
+def test_a_function_that_returns_a_part_of_what_it_computes(late: Events) -> None:
+    y = jnp.ones(3)
+    refuses_to_leave_work(
+        late, lambda: (jnp.sin(y), late.array())[0], "before .*, which it calls, has finished"
+    )
+
+
+def refuses_to_leave_work(late: Events, fn: Callable[[], Any], why: str) -> None:
+    timers: list[Callable[[], Any]] = [
+        lambda: measure(fn, **QUICK),
+        lambda: interleaved({"quick": lambda: jnp.ones(3) + 1, "late": fn}, count=6),
+        lambda: probe(fn),
+    ]
+    for timed in timers:
+        late.gate.clear()
+        with pytest.raises(JaxperfError, match=why):
+            timed()
+        late.gate.set()
+        late.array().block_until_ready()  # and so is all that came before
+
+
+def test_a_function_that_waits_by_itself_and_returns_nothing(late: Events) -> None:
+    def waits() -> None:
+        late.array().block_until_ready()
+
+    assert late.timed(waits) == ALL_DONE
+    assert measure(waits, **QUICK).median > 0
+
+
 def test_an_error_that_surfaces_late(late: Events) -> None:
     late.fails = True
     with pytest.raises(jax.errors.JaxRuntimeError, match="the late program failed"):

@@ -217,7 +217,7 @@ def test_the_guard_between_devices_raises_at_a_copy(several_devices: None) -> No
 def test_each_way_leads_to_its_test(gallery: ModuleType) -> None:
     page = gallery.with_tests((ROOT / "docs" / "trust.md").read_text())
     ways = re.findall(r"^\| <a href=\"#(way-[\w-]+)\">", page, re.M)
-    assert len(ways) == 46
+    assert len(ways) == 50
     assert set(ways) == set(re.findall(r'<details id="([\w-]+)">', page))
     assert "<!-- tests of the ways -->" not in page
-    assert page.count("```python\ndef test_") >= 46
+    assert page.count("```python\ndef test_") >= 50
