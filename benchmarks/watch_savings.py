@@ -1,119 +1,110 @@
-"""Apply what `jaxperf watch` advises, and compare the gain with the saving that it named.
+"""Compare the savings that `jaxperf watch` promised with what the changes gained.
 
-    python benchmarks/watch_savings.py                     # all pairs of tests/slow_programs, some minutes
-    python benchmarks/watch_savings.py new_jit_object      # these
-    python benchmarks/watch_savings.py SLOW.py FIXED.py    # two programs of yours
+    python docs/gallery.py record && python docs/gallery.py measure    # on an idle machine, 40 minutes
+    python benchmarks/watch_savings.py                     # the table of all programs
+    python benchmarks/watch_savings.py new_jit weak_types  # of these
 
-Each program runs in processes of its own, slow and repaired in turns. The gain is the difference of the
-medians of seconds, and of processor seconds: choose the latter on a machine with other work. A saving is
-right within a factor of 1.5.
+`record` keeps what watch found in five runs of each program of tests/slow_programs, `measure` the seconds of
+the program and of its repaired twin in turns. A promise is the median of the runs that named the cause, over
+the sum of a run's findings. A gain is the difference of the medians, and its interval is that of the rounds:
+the program and its twin are paired. A promise is right within a factor of 1.5; a finding whose change gains
+less than 5 % is a false one.
+
+With --processors, a gain is seconds of processors, which other programs of the machine hardly change. What
+waits (for data, for a device) gains none of these.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
-import subprocess
 import sys
-import tempfile
-import time
-import tomllib
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
-PROGRAMS = ROOT / "tests" / "slow_programs"
+STORE = ROOT / "docs" / "gallery.json"
 FACTOR = 1.5
-_WATCH = """
-import contextlib, io, json, runpy, sys
-import jaxperf
-from jaxperf.watch.report.analysis import Analysis
-from jaxperf.watch.rules import find_causes
-with contextlib.redirect_stdout(io.StringIO()), jaxperf.watch(show=False) as outcome:
-    runpy.run_path(sys.argv[1], run_name="__main__")
-found = find_causes(Analysis(outcome.record))
-json.dump([(f.cause, f.at.line, f.seconds) for f in found], open(sys.argv[2], "w"))
-"""
+LEAST = 0.05  # share of the program's seconds below which a gain makes its finding a false one
 
 
-class Cost(NamedTuple):
-    """What one run of a program took, in seconds."""
+class Row(NamedTuple):
+    """A program: what watch promised, and what its repair gained, in seconds."""
 
-    wall: float
-    processor: float
+    name: str
+    cause: str
+    promised_s: float
+    gained_s: float
+    slow_s: float
+    others: tuple[str, ...]  # causes that watch named besides
 
-
-def environment(devices: int) -> dict[str, str]:
-    """Return the environment of a program: no compile cache, so many CPU devices."""
-    variables = {k: v for k, v in os.environ.items() if k != "JAX_COMPILATION_CACHE_DIR"}
-    return variables | {"JAX_NUM_CPU_DEVICES": str(devices)}
-
-
-def savings(path: Path, devices: int) -> list[tuple[str, int, float]]:
-    """Return cause, line and seconds of each finding."""
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder, "found.json")
-        command = [sys.executable, "-c", _WATCH, str(path), str(file)]
-        subprocess.run(command, env=environment(devices), check=True, stdout=subprocess.DEVNULL)
-        return [tuple(each) for each in json.loads(file.read_text())]
-
-
-def cost(path: Path, devices: int) -> Cost:
-    """Return what one run of a program took."""
-    began = time.perf_counter()
-    process = subprocess.Popen(
-        [sys.executable, str(path)], env=environment(devices), stdout=subprocess.DEVNULL
-    )
-    _, status, usage = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode:
-        raise SystemExit(f"error: {path} ended with status {process.returncode}")
-    return Cost(time.perf_counter() - began, usage.ru_utime + usage.ru_stime)
+    @property
+    def verdict(self) -> str:
+        """Say whether the promise was kept."""
+        if self.gained_s < LEAST * self.slow_s:
+            return "false finding"
+        ratio = self.promised_s / self.gained_s
+        if 1 / FACTOR <= ratio <= FACTOR:
+            return "right"
+        return "too much" if ratio > 1 else "too little"
 
 
-def compare(slow: Path, fixed: Path, rounds: int, devices: int, processor: bool) -> bool:
-    """Print what watch says of a pair and what the change gains; return whether the saving is right."""
-    found = savings(slow, devices)
-    pairs = [(cost(slow, devices), cost(fixed, devices)) for _ in range(rounds)]
-    wall_s = statistics.median(b.wall for b, _ in pairs) - statistics.median(a.wall for _, a in pairs)
-    processor_s = statistics.median(b.processor for b, _ in pairs)
-    processor_s -= statistics.median(a.processor for _, a in pairs)
-    gain_s, saved_s = processor_s if processor else wall_s, sum(seconds for _, _, seconds in found)
-    right = gain_s > 0 and gain_s / FACTOR <= saved_s <= gain_s * FACTOR
-    what = ", ".join(f"{name} at {line}" for name, line, _ in found) or "nothing"
-    print(
-        f"{slow.stem:<24} {'right' if right else 'WRONG':<6} said {saved_s:6.2f} s, gained {wall_s:6.2f} s, "
-        f"{processor_s:6.2f} s of processors ({what})",
-        flush=True,
-    )
-    return right
+def row(name: str, values: dict[str, Any], processors: bool) -> Row:
+    """Return the row of a program that was recorded and measured."""
+    record, measured = values["record"], values["measure"]
+    slow, repaired = measured["processors"] if processors else (measured["slow"], measured["repaired"])
+    named = [
+        found
+        for found in record["found"]
+        if [record["cause"], record["line"]] in [each[:2] for each in found]
+    ]
+    promised_s = statistics.median(sum(seconds for _, _, seconds in found) for found in named)
+    gained_s = statistics.median(before - after for before, after in zip(slow, repaired, strict=True))
+    others = {cause for found in named for cause, _, _ in found} - {record["cause"]}
+    return Row(name, record["cause"], promised_s, gained_s, statistics.median(slow), tuple(sorted(others)))
+
+
+def table(rows: list[Row]) -> str:
+    """Return the rows as Markdown."""
+    lines = [
+        "| program | cause | before, s | promised, s | gained, s | ratio | |",
+        "| --- | --- | ---: | ---: | ---: | ---: | --- |",
+    ]
+    for each in rows:
+        ratio = f"{each.promised_s / each.gained_s:.2f}" if each.gained_s > 0 else ""
+        more = f" and {', '.join(each.others)}" if each.others else ""
+        lines.append(
+            f"| {each.name} | {each.cause}{more} | {each.slow_s:.2f} | {each.promised_s:.3f} | "
+            f"{each.gained_s:.3f} | {ratio} | {each.verdict} |"
+        )
+    right = sum(each.verdict == "right" for each in rows)
+    false = sum(each.verdict == "false finding" for each in rows)
+    lines += [
+        "",
+        f"{right} of {len(rows)} promises are within a factor of {FACTOR} of the gain, "
+        f"{false} findings are false ones (their change gains less than {LEAST:.0%}).",
+    ]
+    return "\n".join(lines)
 
 
 def main() -> int:
-    """Compare pairs; return 1 if fewer than four of five savings are right."""
+    """Print the table; return 1 if fewer than four of five promises are right."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("programs", nargs="*", help="names of pairs, or two files")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--processor", action="store_true", help="judge processor seconds")
+    parser.add_argument("programs", nargs="*", help="names of programs; all that are recorded and measured")
+    parser.add_argument("--processors", action="store_true", help="compare with seconds of processors")
     options = parser.parse_args()
-    gallery = tomllib.loads((PROGRAMS / "gallery.toml").read_text(encoding="utf-8"))
-    files = [Path(name) for name in options.programs if name.endswith(".py")]
-    if files and len(files) != 2:
-        parser.error("give two files, the slow and the repaired program")
-    if files:
-        return 0 if compare(files[0], files[1], options.rounds, 1, options.processor) else 1
-    names = options.programs or sorted(path.stem for path in PROGRAMS.glob("*.py"))
-    right = [
-        compare(
-            PROGRAMS / f"{name}.py", PROGRAMS / "fixed" / f"{name}.py", options.rounds,
-            gallery.get(name, {}).get("devices", 1), options.processor,
-        )
-        for name in names
-    ]  # fmt: skip
-    print(f"{sum(right)} of {len(right)} savings are within a factor of {FACTOR} of the gain")
-    return 0 if sum(right) >= 0.8 * len(right) else 1
+    stored = json.loads(STORE.read_text(encoding="utf-8"))
+    chosen = options.programs or list(stored)
+    rows = [
+        row(name, stored[name], options.processors)
+        for name in chosen
+        if {"record", "measure"} <= {*stored.get(name, {})} and "processors" in stored[name]["measure"]
+    ]
+    if not rows:
+        parser.error("none of them is recorded and measured: see the commands above")
+    print(table(rows))
+    return 0 if sum(each.verdict == "right" for each in rows) >= 0.8 * len(rows) else 1
 
 
 if __name__ == "__main__":

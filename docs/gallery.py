@@ -1,6 +1,6 @@
 """The gallery "Why is my JAX program slow?", made from the tested programs in tests/slow_programs.
 
-    python docs/gallery.py record [NAMES]     # run watch on the slow programs and store what it says
+    python docs/gallery.py record [NAMES]     # run watch five times on each slow program, about 25 minutes
     python docs/gallery.py measure [NAMES]    # run slow and repaired programs in turns, up to 12 minutes
     python docs/gallery.py measure SLOW.py REPAIRED.py    # two programs of yours that have a function main()
 
@@ -31,6 +31,7 @@ from jaxperf.errors import JaxperfError
 from jaxperf.process import ended
 from jaxperf.result import Measurement, Ratio, ratio
 from jaxperf.result.store import write_whole
+from jaxperf.watch.rules import CAUSES
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.append(str(ROOT / "tests"))
@@ -66,6 +67,13 @@ def gain(name: str, values: dict[str, Any]) -> tuple[Ratio, Measurement, Measure
     return ratio(slow, repaired), slow, repaired
 
 
+def causes_without_a_program() -> list[str]:
+    """Return a line for each cause that watch reports and no program here has."""
+    shown = {cause(PROGRAMS / f"{name}.py")[0] for name in names()}
+    others = (c for name, c in CAUSES.items() if name not in shown)
+    return [f"- {c.title[0].upper()}{c.title[1:]}: section *{c.section}*." for c in others]
+
+
 def main(arguments: list[str]) -> int:
     """Record or measure programs; return 1 if watch misses a cause."""
     if not arguments or arguments[0] not in ("record", "measure"):
@@ -85,9 +93,12 @@ def main(arguments: list[str]) -> int:
             continue
         everything = stored()
         everything[name] = {**everything.get(name, {}), arguments[0]: values}
-        order = {n: everything[n] for n in names() if n in everything}
-        write_whole(STORE, json.dumps(order, indent=1) + "\n")
-        shown = values["text"].split(". ")[0] if "text" in values else gain(name, values)[0]
+        rows = [f"{json.dumps(n)}: {json.dumps(everything[n])}" for n in names() if n in everything]
+        write_whole(STORE, "{\n" + ",\n".join(rows) + "\n}\n")
+        if arguments[0] == "record":
+            shown = f"{values['text'].split('. ')[0]}{share(values)}"
+        else:
+            shown = str(gain(name, values)[0])
         print(f"{name:<24} {shown}", flush=True)
     return min(misses, 1)
 
@@ -110,7 +121,7 @@ def run(action: str, name: str, budget_s: float) -> dict[str, Any]:
     path, entry = PROGRAMS / f"{name}.py", entries()[name]
     devices = entry.get("devices", 1)
     if action == "record":
-        return gallery_runs.record(path, *cause(path), devices)
+        return gallery_runs.record(path, *cause(path), entry.get("steps"), devices)
     with tempfile.TemporaryDirectory() as folder:
         pair = [path, write_repaired(name, Path(folder))]
         return gallery_runs.measure(pair, entry.get("steps"), devices, max(budget_s - 2, 0))  # 2 s: its start
@@ -130,13 +141,15 @@ def page() -> str:
             values = results.get(name, {}).get("measure")
             over = gain(name, values)[0] if values else None
             times = "" if over is None else f"{over.median:.2g}×" if over.word == "slower" else "undecided"
-            lines.append(
-                f"| {about[name]['symptom']} | [{about[name]['title']}](#{anchor(name)}) | {times} |"
-            )
+            entry, place = about[name], anchor(about[name].get("like", name))
+            lines.append(f"| {entry['symptom']} | [{entry['title']}](#{place}) | {times} |")
     for group, title in about["groups"].items():
         lines += ["", f"## {title}"]
         for name in groups[group]:
-            lines += section(name, about, results.get(name, {}))
+            if "like" not in about[name]:
+                variants = [n for n in groups[group] if about[n].get("like") == name]
+                lines += section(name, variants, about, results)
+    lines += ["", "## What watch reports, too", "", *causes_without_a_program()]
     return "\n".join(lines) + "\n"
 
 
@@ -145,24 +158,59 @@ def anchor(name: str) -> str:
     return name.replace("_", "-")
 
 
-def section(name: str, about: dict[str, Any], results: dict[str, Any]) -> Iterator[str]:
-    """Yield the lines of a program's section."""
-    entry, path = about[name], PROGRAMS / f"{name}.py"
+def section(
+    name: str, variants: list[str], about: dict[str, Any], results: dict[str, dict[str, Any]]
+) -> Iterator[str]:
+    """Yield the lines of a program's section, with a line for each variant of it."""
+    entry, path, values = about[name], PROGRAMS / f"{name}.py", results.get(name, {})
     code, line = excerpt(path)
     yield from ("", f"({anchor(name)})=", f"### {entry['title']}", "", f"> {entry['symptom']}", "")
     yield from ("```{code-block} python", f":emphasize-lines: {line}", "", code, "```", "")
-    if "record" in results:
-        text = html.escape(results["record"]["text"])
+    if "record" in values:
+        text = html.escape(values["record"]["text"])
         style = "white-space: pre-wrap; font-size: 0.8rem"  # so that phones show all of it
-        yield f'**jaxperf watch says**\n\n<pre style="{style}">{text}</pre>\n'
+        yield f'**jaxperf watch says**{share(values["record"])}\n\n<pre style="{style}">{text}</pre>\n'
     yield f"**The change**\n\n```diff\n{changes(path)}\n```\n"
-    yield f"**The gain**: {describe_gain(name, results.get('measure'))}\n"
+    yield f"**The gain**: {describe_gain(name, values.get('measure'))} {result_of(entry)}\n"
+    if "care" in entry:
+        yield f"**Take care**: {entry['care']}\n"
     yield f"**Without jaxperf**: {look(entry, about['looks'], path)}\n"
-    if "threads" in entry:
-        links = (f"{about['threads'][t]} ([{t}](https://github.com/{t.replace('#', '/issues/')}))"
-            for t in entry["threads"])  # fmt: skip
+    for variant in variants:
+        yield variant_line(variant, about[variant], results.get(variant, {}))
+    threads = dict.fromkeys(t for n in (name, *variants) for t in about[n].get("threads", ()))
+    if threads:
+        links = (
+            f"{about['threads'][t]} ([{t}](https://github.com/{t.replace('#', '/issues/')}))" for t in threads
+        )
         yield f"**Who met it**: {'; '.join(links)}.\n"
     yield f"[Both programs, in one file](../tests/slow_programs/{path.name})."
+
+
+def variant_line(name: str, entry: dict[str, Any], values: dict[str, Any]) -> str:
+    """Return the paragraph of a variant: its title, its gain, and how often watch names it."""
+    parts = [f"**The same**: [{entry['title']}](../tests/slow_programs/{name}.py)."]
+    if "measure" in values:
+        over = gain(name, values["measure"])[0]
+        parts.append(f"Slow over repaired is {over}. {result_of(entry)}")
+    if "record" in values:
+        parts.append(f"Watch names it{share(values['record'])}.")
+    return " ".join(parts) + "\n"
+
+
+def share(record: dict[str, Any]) -> str:
+    """Say in how many runs watch named a cause."""
+    return f", in {record['named']} of {record['runs']} runs" if "runs" in record else ""
+
+
+def result_of(entry: dict[str, Any]) -> str:
+    """Say how the result of a repaired program differs, and what the program leaves out."""
+    if "leaves_out" in entry:
+        return (
+            f"The repaired program leaves work out: {entry['leaves_out']}, and the gain is the price of that."
+        )
+    if "differs" in entry:
+        return f"The result is not the same: {entry['differs']}."
+    return "The result is the same."
 
 
 def look(entry: dict[str, Any], looks: dict[str, str], path: Path) -> str:

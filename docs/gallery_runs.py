@@ -19,29 +19,36 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from twins import marked
+
 from jaxperf.errors import JaxperfError
 from jaxperf.result import Code, Text, turns
 
 ROOT = Path(__file__).resolve().parents[1]
-TRIES = 3  # runs of a program until watch names its cause, as in the tests
+RUNS = 5  # of a slow program under watch
 LEAST, MOST = 6, 15  # rounds of a pair
 
 
-def record(path: Path, cause: str, line: int, devices: int) -> dict[str, Any]:
-    """Return what watch says about the cause at a line of a program, from the first run in which it names it.
+def record(path: Path, cause: str, line: int, steps: int | None, devices: int) -> dict[str, Any]:
+    """Return what watch says about the cause at a line, in how many runs, and all findings of each run.
 
     Raises:
-      JaxperfError: no run does.
+      JaxperfError: no run names it.
     """
-    for _ in range(TRIES):
-        text, at = in_child(watch_program, path, cause, line, devices)
-        if text:
-            return {"cause": cause, "line": line, "text": text, "at": at}
-    raise JaxperfError(f"watch does not name {cause!r} at {path.name}:{line} in {TRIES} runs")
+    runs = [in_child(watch_program, path, cause, line, steps, devices) for _ in range(RUNS)]
+    said = [text for text, _, _ in runs if text]
+    if not said:
+        raise JaxperfError(f"watch does not name {cause!r} at {path.name}:{line} in {RUNS} runs")
+    return {
+        "cause": cause, "line": line, "text": said[0], "named": len(said), "runs": RUNS,
+        "found": [found for _, found, _ in runs], "at": runs[0][2],
+    }  # fmt: skip
 
 
 def measure(pair: list[Path], steps: int | None, devices: int, budget_s: float) -> dict[str, Any]:
     """Return the seconds of a slow and a repaired program in rounds, at least six, for `budget_s` seconds.
+
+    The seconds of processors come along, which other programs of the machine hardly change.
 
     Args:
       pair: the two programs.
@@ -49,8 +56,8 @@ def measure(pair: list[Path], steps: int | None, devices: int, budget_s: float) 
       devices: how many CPU devices.
       budget_s: seconds after which no round begins.
     """
-    (slow, repaired), at = in_child(take_turns, pair, steps, devices, budget_s)
-    return {"slow": slow, "repaired": repaired, "at": at, "steps": steps}
+    (slow, repaired), processors, at = in_child(take_turns, pair, steps, devices, budget_s)
+    return {"slow": slow, "repaired": repaired, "processors": processors, "at": at, "steps": steps}
 
 
 def in_child(function: Callable[..., Any], *arguments: Any) -> Any:
@@ -74,20 +81,29 @@ def place() -> str:
     return f"{datetime.date.today()}, {e.machine}, Python {e.python}, JAX {e.versions['jax']}"
 
 
-def watch_program(path: Path, cause: str, line: int, devices: int) -> tuple[str, str]:
-    """Watch a program; return what watch says about the cause at a line ("" if nothing), and where it ran."""
+def watch_program(
+    path: Path, cause: str, line: int, steps: int | None, devices: int
+) -> tuple[str, list[tuple[str, int, float]], str]:
+    """Watch a program; return what watch says about the cause at a line, its findings, and where it ran.
+
+    A finding is a cause, a line and the seconds that a change saves.
+    """
     set_up_jax(devices)
+    import jax
+
     import jaxperf
     from jaxperf.watch.report.analysis import Analysis
     from jaxperf.watch.rules import find_causes
 
     with contextlib.redirect_stdout(io.StringIO()), jaxperf.watch(path.name, show=False) as outcome:
-        runpy.run_path(str(path), run_name="__main__")
+        main = runpy.run_path(str(path), run_name="program")["main"]
+        jax.block_until_ready(main(*([steps] if steps else [])))
     assert outcome.record and outcome.result
-    findings = [(f.cause, f.at.line) for f in find_causes(Analysis(outcome.record))]
-    if (cause, line) not in findings:
-        return "", place()
-    number, parts = findings.index((cause, line)) + 1, []
+    findings = [(f.cause, f.at.line, round(f.seconds, 4)) for f in find_causes(Analysis(outcome.record))]
+    numbers = [n for n, found in enumerate(findings, start=1) if found[:2] == (cause, line)]
+    if not numbers:
+        return "", findings, place()
+    number, parts = numbers[0], []
     for block in outcome.result.blocks:
         if isinstance(block, Text) and (parts or block.text.startswith(f"{number}. ")):
             if parts and re.match(r"\d+\. ", block.text):
@@ -97,21 +113,23 @@ def watch_program(path: Path, cause: str, line: int, devices: int) -> tuple[str,
             parts.append(textwrap.indent(block.source, "    "))
         elif parts:
             break
-    text = re.sub("  # cause: .*", "", "\n".join(parts))  # the program's own mark
-    return text.replace(f"{path.parent.relative_to(ROOT)}/", ""), place()
+    text = "\n".join(marked(line)[1] for line in "\n".join(parts).splitlines())  # without the program's marks
+    return text.replace(f"{path.parent.relative_to(ROOT)}/", ""), findings, place()
 
 
 def take_turns(
     paths: list[Path], steps: int | None, devices: int, budget_s: float
-) -> tuple[list[list[float]], str]:
+) -> tuple[list[list[float]], list[list[float]], str]:
     """Run programs in turns; return the seconds of `main()` in each round, by program, and where they ran.
 
-    Every run compiles anew. The first round does not count, since it imports what the programs import.
+    The second result has the seconds of processors. Every run compiles anew. The first round does not count,
+    since it imports what the programs import.
     """
     set_up_jax(devices)
     import jax
 
     values: list[list[float]] = [[] for _ in paths]
+    processors: list[list[float]] = [[] for _ in paths]
     draw, until = random.Random(), time.perf_counter() + budget_s
     while len(values[0]) <= LEAST or (len(values[0]) <= MOST and time.perf_counter() < until):
         for number in turns(range(len(paths)), draw):
@@ -120,7 +138,8 @@ def take_turns(
             jax.config.update("jax_enable_x64", False)  # the other program may have set it
             with contextlib.redirect_stdout(io.StringIO()):
                 main = runpy.run_path(str(paths[number]), run_name="program")["main"]
-                began = time.perf_counter()
+                began, worked = time.perf_counter(), time.process_time()
                 jax.block_until_ready(main(*([steps] if steps else [])))
             values[number].append(round(time.perf_counter() - began, 5))
-    return [rounds[1:] for rounds in values], place()
+            processors[number].append(round(time.process_time() - worked, 5))
+    return [rounds[1:] for rounds in values], [rounds[1:] for rounds in processors], place()

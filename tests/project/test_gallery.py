@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import json
 import re
 import runpy
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -19,6 +21,7 @@ from cases import cases
 from twins import NAMES, PROGRAMS, write_repaired
 
 from jaxperf.errors import JaxperfError
+from jaxperf.watch.rules import CAUSES
 
 ROOT = Path(__file__).resolve().parents[2]
 AT = "2026-11-26, AMD EPYC, 2 cores, cpu, Python 3.11.7, JAX 0.10.2"
@@ -43,6 +46,9 @@ def test_entries_are_complete_and_every_text_and_thread_is_used(gallery: ModuleT
     assert all(re.fullmatch(r"[\w.-]+/[\w.-]+#\d+", thread) for thread in about["threads"])
     assert all(e["title"] and e["symptom"].endswith(".") for e in entries)
     assert len({e["title"] for e in entries}) == len(entries)
+    for entry in entries:
+        like = about[entry.get("like", gallery.names()[0])]
+        assert "like" not in like and ("like" not in entry or like["group"] == entry["group"])
 
 
 def test_what_watch_said_names_the_line_and_the_cause_that_its_test_expects(gallery: ModuleType) -> None:
@@ -56,12 +62,42 @@ def test_what_watch_said_names_the_line_and_the_cause_that_its_test_expects(gall
         assert f"{name}.py:{expected[name][1]}" in stored[name]["record"]["text"]
 
 
-def test_the_page_has_a_row_and_a_section_for_every_cause(gallery: ModuleType) -> None:
+def test_the_page_has_a_row_for_every_program_and_a_section_for_every_cause(gallery: ModuleType) -> None:
     page, entries = gallery.page(), gallery.entries()
     for name in NAMES:
-        anchor, title = gallery.anchor(name), entries[name]["title"]
-        assert page.count(f"({anchor})=\n### {title}\n") == page.count(f"[{title}](#{anchor})") == 1
+        place, title = gallery.anchor(entries[name].get("like", name)), entries[name]["title"]
+        assert page.count(f"[{title}](#{place})") == 1
+        if "like" in entries[name]:
+            assert page.count(f"**The same**: [{title}](../tests/slow_programs/{name}.py).") == 1
+        else:
+            assert page.count(f"({place})=\n### {title}\n") == 1
+        assert entries[name].get("care", "") in page and entries[name].get("leaves_out", "") in page
+    assert {*re.findall(r"\]\(#([\w-]+)\)", page)} <= {*re.findall(r"^\(([\w-]+)\)=$", page, re.M)}
     assert not re.search(r"\{(file|name|slow|fixed)\}|# cause", page)
+
+
+def test_every_cause_that_watch_reports_is_on_the_page(gallery: ModuleType) -> None:
+    shown = {gallery.cause(PROGRAMS / f"{name}.py")[0] for name in NAMES}
+    others = [title for name, title in ((n, c.title) for n, c in CAUSES.items()) if name not in shown]
+    assert 0 < len(others) <= 5
+    lines = gallery.causes_without_a_program()
+    assert all(any(title[1:] in line for line in lines) for title in others)
+
+
+def test_a_saving_is_right_within_a_factor_and_false_if_its_change_gains_nothing() -> None:
+    def row(promised_s: float, repaired_s: float) -> Any:
+        found = [["dtype", 3, promised_s]]
+        record = {"cause": "dtype", "line": 3, "found": [found, [], found], "named": 2, "runs": 3}
+        processors = [[9.0] * 6, [1.0] * 6]
+        measure = {"slow": [2.0] * 6, "repaired": [repaired_s] * 6, "processors": processors}
+        return savings["row"]("program", {"record": record, "measure": measure}, False)
+
+    savings = runpy.run_path(str(ROOT / "benchmarks" / "watch_savings.py"))
+    rows = [row(1.4, 1.0), row(1.6, 1.0), row(0.6, 1.0), row(0.1, 1.95)]
+    assert [each.verdict for each in rows] == ["right", "too much", "too little", "false finding"]
+    assert "\n1 of 4 promises are within a factor of 1.5 of the gain, 1 findings are false" in savings[
+        "table"
+    ](rows)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -96,7 +132,7 @@ def test_results_are_stored_program_by_program_in_the_pages_order(
     gallery: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     first, second = gallery.names()[:2]
-    text = {"cause": "unrolled", "line": 9, "text": "a loop. And more", "at": AT}
+    text = {"cause": "unrolled", "line": 9, "text": "a loop. And more", "named": 4, "runs": 5, "at": AT}
 
     def run(action: str, name: str, budget_s: float) -> dict[str, Any]:
         if name == first and action == "measure":
@@ -130,18 +166,76 @@ def test_a_mistake_is_one_line(gallery: ModuleType, arguments: list[str], messag
 @pytest.mark.thorough
 def test_a_program_is_really_watched_and_measured(gallery: ModuleType, tmp_path: Path) -> None:
     text = gallery.run("record", "new_jit", 0.0)["text"]
-    assert text.startswith("a new function is jitted on each call, new_jit.py:10: ")
+    line = gallery.cause(PROGRAMS / "new_jit.py")[1]
+    assert text.startswith(f"a new function is jitted on each call, new_jit.py:{line}: ")
     runs = importlib.import_module("gallery_runs")
     paths = [PROGRAMS / "new_jit.py", write_repaired("new_jit", tmp_path)]
     measured = runs.measure(paths, None, 1, 0.0)
     assert len(measured["slow"]) == len(measured["repaired"]) == runs.LEAST
 
 
-# What the page says about looking without jaxperf
+# What the page says about results, and about looking without jaxperf
 
 
 ENTRIES = tomllib.loads((PROGRAMS / "gallery.toml").read_text())
 COMPILED = [name for name, entry in ENTRIES.items() if "compiled" in entry]
+
+
+@pytest.fixture
+def as_users_do() -> Iterator[None]:
+    """Forget what a program has set."""
+    yield
+    jax.config.update("jax_enable_x64", False)
+
+
+@pytest.mark.parametrize(
+    "name", cases([(n,) for n in NAMES], quick=lambda n: n in ("weak_types", "partial_batch"))
+)
+def test_a_repaired_program_has_the_result_of_the_slow_one(
+    name: str, tmp_path: Path, as_users_do: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if ENTRIES[name].get("devices", 1) > len(jax.devices()):
+        pytest.skip("there is one device")
+    slow, repaired = (
+        np.asarray(program(path)["main"](), np.float64)
+        for path in (PROGRAMS / f"{name}.py", write_repaired(name, tmp_path))
+    )
+    assert np.isfinite(slow) and slow != 0
+    np.testing.assert_allclose(repaired, slow, rtol=1e-3 if "differs" in ENTRIES[name] else 1e-4)
+
+
+def test_a_donated_array_is_gone_under_all_its_names(tmp_path: Path) -> None:
+    write = program(write_repaired("no_donation", tmp_path))["write"]
+    cache = other = jnp.zeros((4096, 1024))
+    write(cache, 0, jnp.ones(1024))
+    with pytest.raises(RuntimeError, match="Array has been deleted"):
+        other.sum()
+
+
+def test_a_clone_of_a_donated_module_is_gone_too_unless_it_has_arrays_of_its_own(tmp_path: Path) -> None:
+    from flax import nnx
+
+    names = program(write_repaired("nnx_state", tmp_path))
+    cache = names["Cache"]()
+    shared, graph_and_state = nnx.clone(cache), nnx.split(cache)
+    own = nnx.merge(graph_and_state[0], jax.tree.map(jnp.copy, graph_and_state[1]))
+    names["write"](cache, 0, jnp.ones(1024))
+    with pytest.raises(RuntimeError, match="Array has been deleted"):
+        shared.rows[...].sum()
+    assert own.rows[...].sum() == 0
+
+
+def test_a_static_object_that_changes_later_is_not_seen_again_unless_that_is_forbidden(
+    tmp_path: Path,
+) -> None:
+    paths = PROGRAMS / "static_config.py", write_repaired("static_config", tmp_path)
+    slow, repaired = (program(path) for path in paths)
+    w, config = jnp.ones((64, 64)), slow["Config"]()
+    before = slow["update"](w, config=config)
+    config.rate = 0.5
+    assert (slow["update"](w, config=config) == before).all()
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        repaired["Config"]().rate = 0.5
 
 
 @pytest.mark.parametrize("name", cases([(n,) for n in COMPILED], quick=lambda n: n == "weak_types"))

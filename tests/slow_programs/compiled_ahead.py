@@ -29,11 +29,11 @@ def main(steps: int = 40) -> jax.Array:
         x = get_batch(i)  # - cause: data
         w = compiled(w, x)  # -
     # + with ThreadPoolExecutor(AHEAD) as pool:
-    # +     coming = deque(pool.submit(get_batch, i) for i in range(AHEAD))
+    # +     coming = deque(pool.submit(get_batch, i) for i in range(min(AHEAD, steps)))
     # +     for i in range(steps):
-    # +         x = coming.popleft().result()
-    # +         coming.append(pool.submit(get_batch, i + AHEAD))
-    # +         w = compiled(w, x)
+    # +         if i + AHEAD < steps:
+    # +             coming.append(pool.submit(get_batch, i + AHEAD))
+    # +         w = compiled(w, coming.popleft().result())
     return w.sum()
 
 

@@ -16,7 +16,7 @@ def main(steps: int = 60) -> jax.Array:
     rng = np.random.default_rng(0)
     x = jnp.asarray(rng.standard_normal((1024, 512)))  # - cause: all float64
     w = jnp.linspace(0, 1, 512 * 128).reshape(512, 128)  # -
-    # + x = jnp.asarray(rng.standard_normal((1024, 512), np.float32))
+    # + x = jnp.asarray(rng.standard_normal((1024, 512)), jnp.float32)
     # + w = jnp.linspace(0, 1, 512 * 128, dtype=jnp.float32).reshape(512, 128)
     for _ in range(steps):
         w = step(w, x)

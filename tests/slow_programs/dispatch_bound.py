@@ -11,16 +11,15 @@ def step(x, v):
 
 
 # + @jax.jit
-# + def several(x, v):
-# +     return jax.lax.fori_loop(0, 1000, lambda _, carry: step(*carry), (x, v))
+# + def several(x, v, count):
+# +     return jax.lax.fori_loop(0, count, lambda _, carry: step(*carry), (x, v))
 
 
 def main(steps: int = 20_000) -> jax.Array:
     x, v = jnp.ones(8), jnp.zeros(8)
     for _ in range(steps):  # -
         x, v = step(x, v)  # - cause: dispatch
-    # + for _ in range(steps // 1000):
-    # +     x, v = several(x, v)
+    # + x, v = several(x, v, steps)
     return x.sum()
 
 

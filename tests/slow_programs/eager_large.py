@@ -1,11 +1,9 @@
 """Outside of jit, six operations go through arrays of 16 MB one after the other: devices are busy."""
 
-# + import functools
-
 import jax
 import jax.numpy as jnp
 
-# + @functools.partial(jax.jit, donate_argnums=1)
+# + @jax.jit
 # + def step(w, v):
 # +     return 0.9 * v + 0.1 * jnp.minimum(w, 1.0) - 0.01 * w
 

@@ -7,7 +7,8 @@ import jax
 import jax.numpy as jnp
 
 
-@dataclasses.dataclass(eq=False)
+@dataclasses.dataclass(eq=False)  # -
+# + @dataclasses.dataclass(frozen=True)
 class Config:
     rate: float = 0.1
 
@@ -19,10 +20,8 @@ def update(w, config):
 
 def main() -> jax.Array:
     w = jnp.ones((64, 64))
-    # + config = Config()
     for _ in range(10):
-        w = update(w, config=Config())  # - cause: static object
-        # + w = update(w, config=config)
+        w = update(w, config=Config())  # cause: static object
     return w.sum()
 
 

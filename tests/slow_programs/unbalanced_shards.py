@@ -5,19 +5,20 @@ import jax.numpy as jnp
 
 
 @jax.jit
-def share(x):
+def share(w, x):
     for _ in range(4):
-        x = jnp.tanh(x @ x.T @ x)
+        x = jnp.tanh(x @ w)
     return x.sum()
 
 
 def main(steps: int = 25) -> float:
     devices = jax.devices()[:2]
-    x = jnp.full((512, 256), 1e-3)
-    parts = [jax.device_put(x[:448], devices[0]), jax.device_put(x[448:], devices[1])]  # -
-    # + parts = [jax.device_put(x[:256], devices[0]), jax.device_put(x[256:], devices[1])]
+    x, w = jnp.full((1024, 512), 1e-2), jnp.eye(512)
+    parts = [(w, x[:896]), (w, x[896:])]  # -
+    # + parts = [(w, x[:512]), (w, x[512:])]
+    parts = [jax.device_put(part, device) for part, device in zip(parts, devices, strict=True)]
     for _ in range(steps):
-        sums = [share(part) for part in parts]  # cause: shards
+        sums = [share(*part) for part in parts]  # cause: shards
     return sum(float(s) for s in sums)
 
 

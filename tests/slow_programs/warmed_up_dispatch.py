@@ -11,8 +11,8 @@ def step(x, v):
 
 
 # + @jax.jit
-# + def several(x, v):
-# +     return jax.lax.fori_loop(0, 1000, lambda _, carry: step(*carry), (x, v))
+# + def several(x, v, count):
+# +     return jax.lax.fori_loop(0, count, lambda _, carry: step(*carry), (x, v))
 
 
 def main(steps: int = 20_000) -> jax.Array:
@@ -20,9 +20,8 @@ def main(steps: int = 20_000) -> jax.Array:
     jax.block_until_ready(step(x, v))  # compiles  # -
     for _ in range(steps):  # -
         x, v = step(x, v)  # - cause: dispatch
-    # + jax.block_until_ready(several(x, v))  # compiles
-    # + for _ in range(steps // 1000):
-    # +     x, v = several(x, v)
+    # + jax.block_until_ready(several(x, v, 1))  # compiles
+    # + x, v = several(x, v, steps)
     return x.sum()
 
 
