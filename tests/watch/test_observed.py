@@ -170,6 +170,32 @@ def test_a_function_under_checkify_keeps_its_name_and_is_noted(watched: Any) -> 
     assert any(n.startswith("checkify adds tests to the operations of quotient") for n in notes)
 
 
+def test_a_trace_has_its_own_explanation_and_not_that_of_one_inside_of_the_same_name(watched: Any) -> None:
+    @jax.jit
+    def loss(x: jax.Array, d: jax.Array) -> jax.Array:
+        return jnp.sum((x - d) ** 2)
+
+    @jax.jit
+    def step(x: jax.Array) -> jax.Array:
+        @jax.jit
+        def step(y: jax.Array) -> jax.Array:
+            return jnp.cos(y)
+
+        return step(x) + 1
+
+    remat = jax.jit(jax.grad(lambda z: jnp.sum(jax.remat(jnp.sin)(z))))
+    ways = {
+        "grad of jit": jax.jit(jax.value_and_grad(loss)),
+        "vmap of jit": jax.jit(jax.vmap(loss, in_axes=(None, 0))),
+        "jit in jit": lambda x, d: step(d),
+        "remat": lambda x, d: remat(d),
+    }
+    for way, call in ways.items():
+        record = watched(lambda call=call: [call(jnp.float32(1), jnp.ones((n, 2))) for n in (3, 4, 5)]).record
+        explained = [c for c in record.compiled if c.explained]
+        assert [[change.kind for change in c.changes] for c in explained] == [[], ["shape"], ["shape"]], way
+
+
 def test_new_programs_without_an_event_are_a_remark(monkeypatch: pytest.MonkeyPatch) -> None:
     step, x = jax.jit(lambda x: x * 43), jnp.ones(43)
     monkeypatch.setattr(compiles, "_STAGES", {})
@@ -431,6 +457,34 @@ def test_values_are_described_by_pythons_own_methods_and_only_their_beginning() 
 
 def two() -> int:
     return 2
+
+
+class Unready:
+    """A node of a pytree whose parts are set later, as of an object that is being made."""
+
+
+jax.tree_util.register_pytree_node(Unready, lambda node: ((node.part,), None), lambda _, parts: Unready())
+
+
+class Typed:
+    """An object of the program that has an array's attributes, which fail before it is ready."""
+
+    @property
+    def dtype(self) -> str:
+        raise AttributeError("not yet")
+
+    shape = dtype
+
+
+def test_an_object_that_cannot_be_looked_at_is_named_by_its_class(watched: Any) -> None:
+    def call(node: object, other: object) -> dict[str, object]:
+        return frame_arguments.call_arguments(sys._getframe())
+
+    leaves = call(Unready(), {"a": 1})
+    assert type(leaves["node"]) is Unready and leaves["other['a']"] == 1
+    assert frame_arguments.describe_value(Typed()).startswith("<Typed object")
+    function = jax.jit(lambda x, typed: x + 79, static_argnums=1)
+    assert watched(lambda: function(jnp.ones(3), Typed())).record.losses.remarks == []
 
 
 def test_of_a_long_list_few_elements_are_looked_at() -> None:

@@ -51,6 +51,7 @@ _CLEARED = Change("cleared", "", "", "jax.clear_caches made JAX forget it")
 _CACHE_MISS, _NOT_KEPT = "PERSISTENT COMPILATION CACHE MISS", "Not writing persistent cache entry"
 _EXPLANATIONS = (MISS, _CACHE_MISS, _NOT_KEPT, "Writing ")
 _REMEMBERED = 64  # latest functions among which a later stage looks for its trace
+_CLOCKS_S = 1e-3  # by which the explanation of a trace may be earlier than its start
 _FRAMES = 8  # places outside JAX that a compilation keeps
 
 
@@ -167,7 +168,7 @@ class Compiles:
             if message.startswith(MISS):
                 if not hasattr(self._local, "explanations"):
                     self._local.explanations = []
-                self._local.explanations.append(parse_explanation(message))
+                self._local.explanations.append((time.perf_counter(), parse_explanation(message)))
             elif message.startswith(_CACHE_MISS):
                 self._local.cache = "miss", ""
             elif message.startswith(_NOT_KEPT):
@@ -301,24 +302,29 @@ class Compiles:
         self._known.add(call)
 
     def _explain(self, event: Compiled) -> None:
-        """Take the explanation of this function, and drop those of functions traced inside it."""
-        explanations: list[Explanation] = getattr(self._local, "explanations", [])
-        for i in reversed(range(len(explanations))):
-            if explanations[i].name == event.name:
-                event.explained = True
-                event.defined, event.changes = explanations[i].defined, explanations[i].changes
-                del explanations[i:]
-                break
+        """Take the explanation of this function, and drop those of functions traced inside it.
+
+        JAX explains a trace when it begins. Later, it may explain others of the same name that are inside,
+        such as a transpose, for which there is no event, and some are left from earlier traces without one.
+        """
+        explanations: list[tuple[float, Explanation]] = getattr(self._local, "explanations", [])
+        named = [i for i, (_, explanation) in enumerate(explanations) if explanation.name == event.name]
+        if named:
+            begun = event.stages[TRACE][0] - _CLOCKS_S
+            i = next((i for i in named if explanations[i][0] >= begun), named[-1])
+            event.explained = True
+            event.defined, event.changes = explanations[i][1].defined, explanations[i][1].changes
+            del explanations[i:]
         if not event.explained and event.name in WRAPPED and explanations:
-            outermost = explanations[0]
+            outermost = explanations[0][1]
             event.explained, event.label = True, outermost.name
             event.defined, event.changes = outermost.defined, outermost.changes
             explanations.clear()
         # the remaining explanations belong to an operation that takes functions
         if not event.explained and event.name in _WITH_BODY and explanations:
-            new = [e.name for e in explanations if not e.changes]
+            new = [e.name for _, e in explanations if not e.changes]
             body = Change("new body", "", "", f"{new[-1]} is a new function each time") if new else None
-            event.changes = (body,) if body else explanations[-1].changes
+            event.changes = (body,) if body else explanations[-1][1].changes
             explanations.clear()
         elif [c.kind for c in event.changes] == ["other"]:  # JAX 0.12 says nothing about static arguments
             before = self._last(lambda c: c.defined == event.defined)

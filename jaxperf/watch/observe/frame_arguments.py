@@ -11,6 +11,7 @@ import enum
 import inspect
 import itertools
 import re
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import FrameType, FunctionType, MethodType
@@ -168,18 +169,26 @@ def call_arguments(frame: FrameType | None) -> dict[str, Any]:
     import jax  # the program has imported it already
 
     names, varargs, keywords, values = inspect.getargvalues(frame)
-    passed = {n: _shortened(values.get(n)) for n in (*names, varargs, keywords) if n}
     leaves = {}
-    for path, leaf in jax.tree_util.tree_leaves_with_path(passed):
-        first, where = str(getattr(path[0], "key", "")), jax.tree_util.keystr(path[1:])
-        if first == varargs:
-            where = f"argument {where[1:].replace(']', '', 1)}"
-        elif first == keywords:
-            where = where.removeprefix("['").replace("']", "", 1)
-        else:
-            where = first + where
-        leaves[where] = leaf
+    for name in filter(None, (*names, varargs, keywords)):
+        for path, leaf in _flattened(jax.tree_util, _shortened(values.get(name))):
+            where = jax.tree_util.keystr(path)
+            if name == varargs:
+                where = f"argument {where[1:].replace(']', '', 1)}"
+            elif name == keywords:
+                where = where.removeprefix("['").replace("']", "", 1)
+            else:
+                where = name + where
+            leaves[where] = leaf
     return leaves
+
+
+def _flattened(tree_util: Any, value: Any) -> list[tuple[Any, Any]]:
+    """Return the leaves of a value with their paths; an object that cannot be flattened now is a leaf."""
+    try:
+        return list(tree_util.tree_leaves_with_path(value))
+    except Exception:  # of the program's own class, as while its object is being made
+        return [((), value)]
 
 
 def _shortened(value: Any) -> Any:
@@ -192,12 +201,16 @@ def _shortened(value: Any) -> Any:
     return [_shortened(each) for each in value] if type(value) is list else tuple(map(_shortened, value))
 
 
+_OF_ARRAYS = ("numpy", "jax", "jaxlib")
 _PRINTED: tuple[Any, ...] = (bool, int, float, complex, str, slice, type(None))
 
 
 def is_array(value: Any) -> bool:
-    """Return whether a value has the attributes of an array, without asking the program's own object."""
-    return all(hasattr(type(value), name) for name in ("dtype", "shape"))
+    """Return whether a value is an array of NumPy or JAX, or a tracer; other objects are not asked."""
+    known = source_location.module_of(type(value)) in _OF_ARRAYS or issubclass(
+        type(value), sys.modules["numpy"].ndarray
+    )
+    return known and all(hasattr(type(value), name) for name in ("dtype", "shape"))
 
 
 def describe_value(value: Any, *, fields: bool = True) -> str:
