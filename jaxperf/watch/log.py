@@ -6,6 +6,7 @@ report read it, and nothing else, so an event goes from its hook through this fi
 
 from __future__ import annotations
 
+import functools
 import re
 import threading
 from collections import Counter, defaultdict
@@ -268,6 +269,7 @@ class DeviceActivity:
         self.windows = [w for w in self.windows if w not in unseen]
 
 
+@functools.cache
 def canonical_name(name: str) -> str:
     """Return one name for "jit__lambda", "jit__lambda_", "jit(<lambda>)", "<lambda>" and "lambda"."""
     return re.sub(r"\W+", "_", name).removeprefix("jit_").strip("_")

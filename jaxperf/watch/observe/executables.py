@@ -408,23 +408,23 @@ class Programs:
         module = executable.hlo_modules()[0]
         cost = executable.cost_analysis() or {}
         cost = cost[0] if isinstance(cost, list) else cost
+        sizes = executable.get_compiled_memory_stats()  # takes milliseconds
         facts = Facts(
             module.name.removeprefix("jit_"),
             executable.local_devices()[0].platform,
             max(0.0, float(cost.get("flops", 0.0))),
             max(0.0, float(cost.get("bytes accessed", 0.0))),
-            _peak_bytes(executable),
+            _peak_bytes(sizes),
             tuple(d.id for d in executable.local_devices()),
             old=not self.watching,
-            temporary_bytes=int(executable.get_compiled_memory_stats().temp_size_in_bytes),
+            temporary_bytes=int(sizes.temp_size_in_bytes),
         )
         self._numbers[facts.name, facts.old] += 1
         kept = self._numbers[facts.name, facts.old] <= self._texts
         self._seen.append((facts, module if kept else None))
 
 
-def _peak_bytes(executable: Any) -> int:
+def _peak_bytes(sizes: Any) -> int:
     """Return the bytes of arguments, outputs and temporaries, without counting aliased ones twice."""
-    sizes = executable.get_compiled_memory_stats()
     named = (getattr(sizes, f"{part}_size_in_bytes") for part in ("argument", "output", "temp"))
     return int(sum(named) - sizes.alias_size_in_bytes)

@@ -42,6 +42,7 @@ from jaxperf.watch.rules.table import (
     Finding,
     cause,
     find_causes,
+    least_saving_s,
 )
 from jaxperf.watch.rules.traces import set_at
 from jaxperf.watch.source import statements
@@ -449,7 +450,9 @@ def find_unrolled_loops(analysis: Analysis) -> Iterator[Finding]:
     least_s = min((c.total_s for c in analysis.record.compiled if COMPILE in c.stages), default=0.0)
     for facts in (f for f in analysis.record.programs if not f.old and f.program in explained):
         c = _call(analysis, facts)
-        if c and (loops := unrolled_loops(facts, few=c.total_s >= COMPILE_S, outside=(c.at, *c.callers))):
+        if c is None or c.total_s < least_saving_s(analysis):  # reading a program takes long
+            continue
+        if loops := unrolled_loops(facts, few=c.total_s >= COMPILE_S, outside=(c.at, *c.callers)):
             loop, share = loops[0], sum(x.share for x in loops)  # all lines of a loop have one cause
             reason = (
                 f"{c.called} holds {loop.copies} copies of {loop.operation} from this loop, which Python "

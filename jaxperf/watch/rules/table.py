@@ -152,9 +152,8 @@ def find_causes(analysis: Analysis) -> list[Finding]:
 
 
 def _find(analysis: Analysis) -> list[Finding]:
-    r = analysis.record
+    r, least_s = analysis.record, least_saving_s(analysis)
     run_s = r.wall_s - analysis.front_s[IMPORT]
-    least_s = max(LEAST_S, LEAST_SHARE * run_s)
     found: list[Finding] = []
     for finder in RULES:
         what = f"findings ({finder.__name__})"
@@ -164,6 +163,11 @@ def _find(analysis: Analysis) -> list[Finding]:
     findings = [f for f in candidates if f.seconds >= least_s or f.memory_bytes >= LARGE]
     findings = [replace(f, seconds=min(f.seconds, run_s)) for f in findings]
     return sorted(findings, key=lambda f: (-f.seconds, f.at))
+
+
+def least_saving_s(analysis: Analysis) -> float:
+    """Return the seconds that a finding must save, unless it frees memory."""
+    return max(LEAST_S, LEAST_SHARE * (analysis.record.wall_s - analysis.front_s[IMPORT]))
 
 
 def _list(finder: Finder, analysis: Analysis) -> list[Finding]:

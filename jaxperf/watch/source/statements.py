@@ -40,10 +40,15 @@ def statement_rows(at: Place) -> list[str]:
     return textwrap.dedent("".join(linecache.getlines(at.file)[_begin(node) - 1 : last])).splitlines()
 
 
-@functools.cache  # rules ask for each sample, and each call walks through the whole file
+@functools.cache
+def _all_nodes(file: str, kind: Any) -> tuple[Any, ...]:
+    return tuple(n for n in ast.walk(syntax_tree(file)) if isinstance(n, kind))
+
+
+@functools.cache  # rules ask for each sample
 def enclosing_nodes(at: Place, kind: Any) -> tuple[Any, ...]:
     """Return the nodes of one type around a line, the innermost last."""
-    nodes = [n for n in ast.walk(syntax_tree(at.file)) if isinstance(n, kind)]
+    nodes = _all_nodes(at.file, kind)
     return tuple(sorted((n for n in nodes if _begin(n) <= at.line <= n.end_lineno), key=_begin))
 
 
@@ -370,7 +375,7 @@ def parameter_name(file: str, function: str, argument: str) -> str:
 
 def _parameters(file: str, function: str) -> list[str]:
     """Return a function's positional parameters; none unless there is exactly one such function."""
-    functions = [n for n in ast.walk(syntax_tree(file)) if isinstance(n, FUNCTION) and n.name == function]
+    functions = [n for n in _all_nodes(file, FUNCTION) if n.name == function]
     return (
         [a.arg for a in [*functions[0].args.posonlyargs, *functions[0].args.args]]
         if len(functions) == 1
