@@ -222,7 +222,7 @@ def test_mistakes_are_one_line_and_leave_no_result(capfd: pytest.CaptureFixture[
         (["own_step:stop", *ARGS], "did you mean step?"),
         (["own_step:step", "own_step:step", *ARGS], "own_step:step is named twice"),
         (["own_step:step", "--args", "f32[4"], "'f32[4' is not understood"),
-        (["own_step:step", *ARGS, "--setup=own_step:data"], "give one of the three"),
+        (["own_step:step", *ARGS, "--setup=own_step:data"], "give one of the two"),
         (["own_step:step", *ARGS, "--rounds=0"], "--rounds is 0; give at least 1"),
         (["own_step:step", "--args", "f32[4,4]"], "step raised TypeError"),
         (["own_step:word", *ARGS], "word raised TypeError: cannot wait for the output, a object"),
