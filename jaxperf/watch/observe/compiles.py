@@ -69,6 +69,7 @@ class Compiles:
         self._began = log.losses.guarded("a compiled function", self.on_start)
         self._ended = log.losses.guarded("a compiled function", self.on_duration)
         self._pass_on = False  # whether the program itself asked for explanations
+        self._explained_late = False
         self._undo = contextlib.ExitStack()
         self._local = threading.local()
         self._lock = threading.Lock()
@@ -100,6 +101,7 @@ class Compiles:
     def explain(self, jax: ModuleType) -> None:
         """Have JAX explain cache misses until the end, without showing that to the program."""
         self._pass_on = bool(getattr(jax.config, FLAG))
+        self._explained_late = getattr(jax, "__version_info__", (0, 9)) < (0, 9)
         self._undo.callback(jax.config.update, FLAG, self._pass_on)
         jax.config.update(FLAG, True)
         self._undo.enter_context(hooks.filtered_logs(self.on_log))
@@ -168,12 +170,23 @@ class Compiles:
             if message.startswith(MISS):
                 if not hasattr(self._local, "explanations"):
                     self._local.explanations = []
-                self._local.explanations.append((time.perf_counter(), parse_explanation(message)))
+                explanation = parse_explanation(message)
+                self._local.explanations.append((time.perf_counter(), explanation))
+                if self._explained_late:
+                    self._describe_again(explanation.name)
             elif message.startswith(_CACHE_MISS):
                 self._local.cache = "miss", ""
             elif message.startswith(_NOT_KEPT):
                 self._local.cache = "miss", record.getMessage()
         return self._pass_on or not message.startswith(_EXPLANATIONS)
+
+    def _describe_again(self, name: str) -> None:
+        """Describe a trace whose explanation JAX logs after its event, as it does before 0.9."""
+        with self._lock:
+            event = self._last(lambda c: c.name == name and not c.explained and set(c.stages) == {TRACE})
+            if event:
+                reader, library = source_location.reader_and_library_frames(sys._getframe(2))
+                self._describe(event, reader, library)
 
     def note_cleared_caches(self) -> None:
         """Note that the program calls `jax.clear_caches`, so that JAX forgets all earlier traces."""

@@ -24,7 +24,8 @@ MISS = "TRACING CACHE MISS"
 _NEW = re.compile(r"never seen function:\s+(?P<name>.+?) id=\d+(?: defined at (?P<at>.+))?")
 _AGAIN = re.compile(r"for (?P<name>.+?) defined at (?P<at>\S+)")
 _CHANGE = re.compile(
-    r"\* at (?P<what>.+?), now (?P<now>.+?) and before (?P<before>.+?)(?=https?://|,? so |\n\s*\* at |\s*\Z)",
+    r"\* at (?P<what>.+?), now (?P<now>.+?) and before (?P<before>.+?)"
+    r"(?=https?://|,? so |\n\s*(?:\* at |where weak_type)|\s*\Z)",
     re.S,  # a printed value may take several lines
 )
 _STATIC = re.compile(r"Static\(val=(.*)\)\Z", re.S)
@@ -213,6 +214,11 @@ def is_array(value: Any) -> bool:
     return known and all(hasattr(type(value), name) for name in ("dtype", "shape"))
 
 
+def is_tracer(value: Any) -> bool:
+    tracer = getattr(sys.modules["jax"].core, "Tracer", ())
+    return issubclass(type(value), tracer)
+
+
 def describe_value(value: Any, *, fields: bool = True) -> str:
     """Return an array's type, the `repr` of a number or text, or else the class with an address or fields.
 
@@ -260,7 +266,10 @@ def array_placements(arguments: Mapping[str, Any]) -> dict[str, Placement]:
     for name, value in arguments.items():
         if source_location.module_of(type(value)) not in ("jax", "jaxlib"):
             continue
-        with contextlib.suppress(Exception):  # tracers raise
+        # Asked for its sharding, a tracer looks for its origin among all equations, to say so in an error
+        if is_tracer(value):
+            continue
+        with contextlib.suppress(Exception):
             sharding = value.sharding
             devices = tuple(sorted(d.id for d in sharding.device_set))
             split = str(getattr(sharding, "spec", "")) if len(devices) > 1 else ""

@@ -20,6 +20,7 @@ from typing import Any
 
 from jaxperf.watch.log import Log, Put
 from jaxperf.watch.observe import source_location
+from jaxperf.watch.observe.frame_arguments import is_tracer
 from jaxperf.watch.observe.hooks import Replacements, named_as
 from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.observe.waits import array_classes
@@ -79,7 +80,7 @@ class Puts:
             result = function(*args, **kwargs)
             if large:
                 with self.log.losses.guard("an array put on a device"):
-                    put = leaves(result) if leaves else []
+                    put = [x for x in leaves(result) if not is_tracer(x)] if leaves else []
                     self._note(arrays, put if len(put) == len(arrays) else [], numbers, start)
             return result
 

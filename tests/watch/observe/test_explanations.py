@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 
+from jaxperf.watch.log import Log
+from jaxperf.watch.observe.compiles import Compiles
 from jaxperf.watch.observe.frame_arguments import Change, parse_explanation
+from jaxperf.watch.observe.hooks import Replacements
 
 MISS = """TRACING CACHE MISS at a.py:3 (main):
   for step defined at a.py:1
@@ -38,6 +43,33 @@ def test_an_explanation_is_read_and_an_unknown_one_is_kept(text: str, change: tu
     explanation = parse_explanation(MISS + text)
     assert (explanation.name, explanation.defined) == ("step", "a.py:1")
     assert [(c.kind, c.what, c.before, c.now) for c in explanation.changes] == [change]
+
+
+NEW = "TRACING CACHE MISS at a.py:3 (main) costing 6.2 ms because:\n  never seen function:\n    step id=1"
+WEAK = """TRACING CACHE MISS at a.py:3 (main) costing 1.2 ms because:
+  for step defined at a.py:1
+  all previously seen cache keys are different. Closest previous key:
+  * key with different input types:
+      types now: w: f32[4], scale: f32[]
+        * at scale, now f32[]{weak_type=False} and before f32[]{weak_type=True}
+    where weak_type=True often means a Python builtin numeric value, and
+    weak_type=False means a jax.Array.
+    See https://docs.jax.dev/en/latest/type_promotion.html#weak-types."""
+
+
+def test_before_jax_0_9_an_explanation_belongs_to_the_trace_before_it() -> None:
+    log = Log("a", 0.0, 1.0)
+    compiles = Compiles(log, Replacements())
+    compiles._explained_late = True
+    for message in (NEW, WEAK):
+        compiles.on_duration("/jax/core/compile/jaxpr_trace_duration", 1e-4, fun_name="step")
+        compiles.on_log(logging.LogRecord("jax", logging.WARNING, "", 0, message, (), None))
+        compiles.on_duration("/jax/core/compile/backend_compile_duration", 1e-4, fun_name="jit(step)")
+    first, again = log.compiled
+    assert first.explained and not first.changes
+    assert [str(change) for change in again.changes] == [
+        "scale: f32[]{weak_type=True} -> f32[]{weak_type=False}"
+    ]
 
 
 def test_a_new_function_is_distinguished_from_a_changed_call() -> None:
