@@ -14,7 +14,7 @@ def bookkeeping(step: int) -> int:
     return sum(i * i for i in range(10_000)) + step
 
 
-def main(steps: int = 150) -> jax.Array:
+def main(steps: int = 500) -> jax.Array:
     w, x = jnp.ones((256, 256)), jnp.ones((1024, 256))
     for i in range(steps):
         w = step(w, x)

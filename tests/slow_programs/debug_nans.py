@@ -9,7 +9,7 @@ def step(w, x):
     return w - 1e-3 * x.T @ jnp.tanh(x @ w)
 
 
-def main(steps: int = 100) -> jax.Array:
+def main(steps: int = 300) -> jax.Array:
     w, x = jnp.full((1024, 1024), 1e-3), jnp.full((64, 1024), 1e-2)
     with jax.debug_nans(True):  # - cause: debug setting
         for _ in range(steps):  # -

@@ -15,7 +15,7 @@ def bookkeeping(history: list) -> int:
     return sum(i * i for i in range(10_000)) + len(history)
 
 
-def main(steps: int = 150) -> float:
+def main(steps: int = 500) -> float:
     w, x = jnp.ones((256, 256)), jnp.ones((512, 256))
     losses = []
     for _ in range(steps):

@@ -15,7 +15,7 @@ def prepare(i: int) -> float:
     return 1e-9 * sum(j % 7 for j in range(15_000)) + i
 
 
-def main(steps: int = 150) -> jax.Array:
+def main(steps: int = 500) -> jax.Array:
     w, x = jnp.ones((256, 256)), jnp.ones((512, 256))
     for i in range(steps):
         w, loss = step(w, x)

@@ -16,7 +16,7 @@ def bookkeeping(history: list) -> int:
     return sum(i * i for i in range(5_000)) + len(history)
 
 
-def main(steps: int = 150) -> float:
+def main(steps: int = 500) -> float:
     rng, order = np.random.default_rng(0), np.arange(10_000)
     w, x = jnp.ones((256, 256)), jnp.ones((512, 256))
     losses = []
