@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 
@@ -19,6 +19,8 @@ from jaxperf.watch.rules.table import PERFORMANCE, Finding, cause
 from jaxperf.watch.source import loop_body, statements
 
 SHORT_S = 5e-5  # mean seconds of an operation that takes less than its dispatch
+SEEN_S = 0.05  # of windows, below which samples alone say what the front end did
+SMALL = 1e6  # bytes and FLOPs of an operation that takes less than its dispatch
 RATE = 200  # operations per second; fewer do not explain idle devices
 CALLER_SHARE = 0.2  # a caller with this share of the samples at the called line is part of the cause
 IN_A_ROW = 3  # consecutive elementwise operations that are worth fusing
@@ -126,11 +128,16 @@ def find_eager_operations(analysis: Analysis) -> Iterator[Finding]:
     small = sum(p.calls for p in outside.values() if p.calls >= OFTEN)
     windows_s = sum(b - a for a, b in analysis.record.activity.windows)
     rate = small / windows_s if windows_s else 0.0
-    if rate < RATE:
+    seen = total_length(analysis.steady) >= SEEN_S
+    if not seen:
+        idle = _by_samples(analysis, line, {*elsewhere, *_waits(analysis)})
+    elif rate < RATE:
         idle = {}
     unfused = {at: s for at, s in _unfused(analysis, line).items() if "jit(" not in at.source}
     often = f"{rate:,.0f} operations per second"
     reason = f"{often} are dispatched outside of jit, and devices are idle meanwhile"
+    if not seen:
+        reason = "small operations are dispatched outside of jit; devices were not seen meanwhile"
     if sum(unfused.values()) > sum(idle.values()):
         reason = (
             "operations outside of jit follow each other, and each goes through whole arrays; one program of "
@@ -166,6 +173,20 @@ def _front_bound(
     others_s = [*busy, *analysis.waiting.stretches, *analysis.record.activity.queued]
     free = IntervalSet(difference(analysis.steady, others_s))
     return analysis.of_the_run(free, lambda s: s.kind == EAGER and s.at not in others, line)
+
+
+def _by_samples(
+    analysis: Analysis, line: Callable[[StackSample], Place], others: Collection[Place]
+) -> dict[Place, float]:
+    """Return the seconds, by line, that the front end spent in small operations of loops, without windows."""
+    heavy = {f.program for f in analysis.record.programs if f.bytes_accessed > SMALL or f.flops > SMALL}
+    large = {c.at for c in analysis.record.compiled if c.program in heavy - analysis.jitted.keys()}
+    seconds: dict[Place, float] = defaultdict(float)
+    for s in analysis.samples:
+        looped = any(statements.innermost(at, statements.ROUND) for at in (s.at, *s.callers))
+        if s.kind == EAGER and s.start >= analysis.begin and looped and s.at not in {*others, *large}:
+            seconds[line(s)] += analysis.front(s)
+    return seconds
 
 
 def outermost(analysis: Analysis) -> Callable[[StackSample | Compiled], Place]:

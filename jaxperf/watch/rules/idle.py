@@ -25,6 +25,7 @@ from jaxperf.watch.source import loop_body, statements
 SLOWEST = 0.5e9  # bytes/s of the slowest copy, which bounds the seconds of a finding
 SHORT_TURN_S = 2e-4  # a turn of a loop in which what a call costs is much
 SHORT_TURN_SHARE = 0.15  # of such turns in which a device must be idle
+SHORT_TURNS_S = 0.05  # seconds that another program must save: it takes as long to compile
 WRITTEN = 10_000  # bytes that make a file
 WALK = 2  # ratio of `nnx.jit`'s time to JAX's own dispatch that is worth a change
 _MAKES_ARRAYS = re.compile(r"\b(?:jnp|jax\.numpy)\.(?:array|asarray|stack)\b")
@@ -65,7 +66,7 @@ def find_slow_dispatch(analysis: Analysis) -> Iterator[Finding]:
         # as in the table of programs, so that report and finding agree
         call_s, device_s = statistics.median(program.dispatch_s), hot[program.name].device_s
         module_s = _front_s(analysis, at) / program.calls if c.through == "flax" else 0.0
-        turn_s = total_length(analysis.steady) / program.calls
+        turn_s = program.turn_s or total_length(analysis.steady) / program.calls
         device = f"the device {format_quantity(device_s, 's')}"
         if max(device_s, WALK * call_s) < module_s and (modules := _modules(c, at)):
             reason = (
@@ -85,7 +86,8 @@ def find_slow_dispatch(analysis: Analysis) -> Iterator[Finding]:
             calls = program.calls * analysis.scale
             each_s = max(call_s, module_s) if device_s < call_s else turn_s - device_s
             seconds = min(idle.pop(at), calls * each_s)
-            if device_s < call_s or seconds >= SHORT_TURN_SHARE * calls * turn_s:
+            often = device_s < call_s or seconds >= SHORT_TURN_SHARE * calls * turn_s
+            if often and seconds >= SHORT_TURNS_S:
                 yield Finding("dispatch", at, seconds, reason, c.called)
 
 

@@ -147,7 +147,7 @@ _ARRAY = re.compile(r"\w+\[[\d,]*\]")
 _CLASS = re.compile(r"<class '([\w.<>]+)'>")
 _STATIC_FIELDS = re.compile(r"<class '[\w.<>]*?(\w+)'> with pytree metadata (.*)", re.S)
 _OF_EQUINOX = re.compile(r"dynamic_(?:no)?donate\['(\w+)'\]\[(\d+)\]")  # of `eqx.filter_jit`
-_IN_TREE = re.compile(r"jax\.tree\.leaves\((.+)\)\[\d+\]|(\w+|argument \d+)[.\[].*")
+_IN_TREE = re.compile(r"(\w+|argument \d+)[.\[].*")
 
 
 @cause(
@@ -358,7 +358,7 @@ def _retrace(kind: str, first: Compiled, repeats: list[Compiled]) -> Finding:
     if not changes:  # JAX named another difference, from a call that is nearer
         reason = f"{times}: calls with equal types came before, and some numbers have a weak type"
         return Finding(kind, at, seconds, reason, first.called)
-    changes = [replace(change, what=_readable(change.what, at, first.called)) for change in changes]
+    changes = [replace(change, what=_readable(change.what, at, repeats[0])) for change in changes]
     descriptions = list(dict.fromkeys(map(str, changes)))
     shown = "; ".join(descriptions[:2]) + (
         f"; and {len(descriptions) - 2} more" if len(descriptions) > 2 else ""
@@ -367,7 +367,7 @@ def _retrace(kind: str, first: Compiled, repeats: list[Compiled]) -> Finding:
     cause = "partial batch" if kind == "shape" and _partial_batch(repeats) else kind
     what, form = changes[0].what, ""
     if kind == "weak type" and (tree := _IN_TREE.fullmatch(what)):
-        what, form = tree[1] or statements.variable_passed(at, first.called, tree[2]), "tree"
+        what, form = statements.variable_passed(at, first.called, tree[1]), "tree"
     return Finding(cause, at, seconds, f"{times}: {reason}", first.called, argument=what, form=form)
 
 
@@ -378,14 +378,18 @@ def _new_static_fields(changes: list[Change]) -> str:
     return same[0] if same and len(same) == len(pairs) else ""
 
 
-def _readable(what: str, at: Place, called: str) -> str:
-    """Return the name of an argument's leaf in the user's words, where Equinox gives it its own."""
+def _readable(what: str, at: Place, c: Compiled) -> str:
+    """Return the name of an argument's leaf in the user's words, where Equinox numbers leaves."""
     if not (leaf := _OF_EQUINOX.match(what)):
         return what
-    if leaf[1] == "first":
-        return f"jax.tree.leaves({statements.variable_passed(at, called, 'argument 0')})[{leaf[2]}]"
-    owner = "the arguments behind the first" if leaf[1] == "rest" else "the function itself"
-    return f"leaf {leaf[2]} of {owner}"
+    first = [where for where in c.signature if re.match(r"argument 0\b", where)]
+    rest = [where for where in c.signature if where not in first and not where.startswith("self")]
+    leaves, number = {"first": first, "rest": rest}.get(leaf[1], []), int(leaf[2])
+    if number >= len(leaves):
+        return f"leaf {number} of {'its first argument' if leaf[1] == 'first' else 'its other arguments'}"
+    argument = re.match(r"argument \d+|\w+", leaves[number])
+    variable = statements.variable_passed(at, c.called, argument[0]) if argument else ""
+    return variable + leaves[number].removeprefix(argument[0] if argument else "")
 
 
 def _closed_over(traces: list[Compiled]) -> dict[str, str]:

@@ -307,6 +307,19 @@ def test_arguments_that_are_converted_are_no_dispatch(tmp_path: Path) -> None:
     assert sum(f.seconds for f in idle.find_slow_dispatch(analysis)) <= 100 * 2e-4
 
 
+@pytest.mark.parametrize(("flops", "found"), [(10.0, 1), (1e9, 0)])
+def test_operations_one_by_one_need_no_window_of_the_profiler(
+    flops: float, found: int, line: Callable[..., Place]
+) -> None:
+    at = line("w = update")
+    add = compiled(at, 0.0, 0.1, "add")
+    facts = Facts("add", "cpu", flops, 100.0)
+    samples = [StackSample(EAGER, at, 1.0, 4.0)]
+    record = Record("a", 0.0, 5.0, compiled=[add], programs=[facts], samples=samples)
+    findings = list(eager.find_eager_operations(Analysis(record)))
+    assert [round(f.seconds) for f in findings] == [3] * found
+
+
 def test_a_size_that_depends_on_values_is_for_numpy(line: Callable[..., Place]) -> None:
     small = [compiled(line("jnp.where(w > 0)"), i, 0.1) for i in range(12)]
     (finding,) = traces.find_eager_recompiles(Analysis(Record("a", 0.0, 60.0, compiled=small)))
@@ -634,7 +647,14 @@ def test_a_leaf_of_equinox_has_a_name_that_can_be_evaluated(tmp_path: Path) -> N
     path.write_text("for x in data:\n    net, state = step(net, state, x)\n")
     change = Change("weak type", "dynamic_nodonate['first'][1]", "f32[]{weak_type=True}", "f32[]")
     at = Place(str(path), 2)
-    calls = [compiled(at, i, 0.5, "step", explained=True, changes=(change,) * i) for i in range(2)]
+    signature = dict.fromkeys(
+        ["argument 0.a", "argument 0.slope", "argument 1", "argument 2[0]"], "float32[]"
+    )
+    calls = [
+        compiled(at, i, 0.5, "step", explained=True, changes=(change,) * i, signature=signature)
+        for i in range(2)
+    ]
     (finding,) = traces.find_retraces(Analysis(Record("a", 0.0, 9.0, compiled=calls)))
-    assert "jax.tree.leaves(net)[1]" in finding.reason
+    assert "weak type of net.slope: " in finding.reason
+    assert traces._readable("dynamic_nodonate['rest'][1]", at, calls[0]) == "x[0]"
     assert "net = jax.tree.map(lambda x: jnp.asarray(x, x.dtype)" in advice_for(finding).change
