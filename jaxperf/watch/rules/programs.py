@@ -279,6 +279,7 @@ def find_moves(analysis: Analysis) -> Iterator[Finding]:
     "replicated", "program", DATA_PARALLEL, "each device computes the whole batch",
     "Divide the batch, and give each device a copy of the rest: jax.device_put(batch, NamedSharding(mesh, "
     "P('data'))), with the name of the mesh's axis.",
+    confidence="bound",
 )  # fmt: skip
 def find_replicated_work(analysis: Analysis) -> Iterator[Finding]:
     """Find programs that compute the same on every device because all arguments are replicated."""
@@ -288,7 +289,9 @@ def find_replicated_work(analysis: Analysis) -> Iterator[Finding]:
             reason = (
                 f"each of the {count} devices computes all of {c.called}: none of its arguments is divided"
             )
-            yield Finding("replicated", c.at, program_s * (1 - 1 / count), reason, c.called)
+            # devices of a CPU share its cores, for which each waits, too
+            saved_s = program_s * (1 - 1 / count) * analysis.beside
+            yield Finding("replicated", c.at, saved_s, reason, c.called)
 
 
 def _replicated(c: Compiled, count: int) -> bool:
@@ -382,6 +385,7 @@ def find_donations(analysis: Analysis) -> Iterator[Finding]:
     "eager copy", "eager", MEMORY, "an array is copied to change a part of it",
     "Do so in a function under jax.jit with donate_argnums of the array, which then changes in place. The "
     "old array is gone then, under every name.",
+    confidence="bound",
 )  # fmt: skip
 def find_eager_copies(analysis: Analysis) -> Iterator[Finding]:
     """Find updates outside jit such as `x = x.at[i].set(y)`, which copy the whole array."""
@@ -618,7 +622,7 @@ def find_unequal_shards(analysis: Analysis) -> Iterator[Finding]:
                 f"{name} computes {format_quantity(most, 'FLOP')} per call on one device and "
                 f"{format_quantity(mean, 'FLOP')} in the mean of {len(flops)}, and the others wait for it"
             )
-            yield Finding("shards", at, busy_s * (1 - mean / most), reason, name)
+            yield Finding("shards", at, busy_s * (1 - mean / most) * analysis.beside, reason, name)
 
 
 def called_programs(
