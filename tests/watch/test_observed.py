@@ -196,6 +196,32 @@ def test_a_trace_has_its_own_explanation_and_not_that_of_one_inside_of_the_same_
         assert [[change.kind for change in c.changes] for c in explained] == [[], ["shape"], ["shape"]], way
 
 
+def test_traces_inside_another_one_are_neither_described_nor_kept(
+    watched: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A simulator traces thousands of functions inside one step, far from the line that calls it."""
+    inner = [jax.jit(lambda x, i=i: jnp.sin(x) + i) for i in range(20)]
+    described = []
+    call_arguments = frame_arguments.call_arguments
+    monkeypatch.setattr(
+        frame_arguments, "call_arguments", lambda frame: described.append(frame) or call_arguments(frame)
+    )
+
+    @jax.jit
+    def step(x: jax.Array) -> jax.Array:
+        for function in inner:
+            x = function(x)
+        with jax.ensure_compile_time_eval():
+            table = jnp.cumsum(jnp.arange(83.0))
+        return x + table[2]
+
+    x = jnp.ones(83)
+    log = watched(lambda: step(x)).log
+    assert [c.name for c in log.compiled] == ["step"] and len(described) <= 1 + len(log.nested)
+    assert "cumsum" in {c.name for c in log.nested}
+    assert {c.at.file for c in log.nested} == {__file__}
+
+
 def test_new_programs_without_an_event_are_a_remark(monkeypatch: pytest.MonkeyPatch) -> None:
     step, x = jax.jit(lambda x: x * 43), jnp.ones(43)
     monkeypatch.setattr(compiles, "_STAGES", {})

@@ -141,8 +141,12 @@ class Compiles:
 
     def on_start(self, event: str, value: float | int, **kwargs: Any) -> None:
         """Count a stage that begins, as a listener for `jax.monitoring.register_scalar_listener`."""
-        if event.rsplit("/", 1)[-1] in _STAGES:
-            self.open_stages += 1
+        stage = _STAGES.get(event.rsplit("/", 1)[-1])
+        if stage is None:
+            return
+        self.open_stages += 1
+        if stage == TRACE:
+            self._local.traces = getattr(self._local, "traces", 0) + 1
 
     def on_duration(self, event: str, duration_secs: float, **kwargs: Any) -> None:
         """Record a stage that has ended, as a listener for `register_event_duration_secs_listener`."""
@@ -155,6 +159,8 @@ class Compiles:
         end = time.perf_counter()
         name = str(kwargs.get("fun_name", "a program"))
         name = name.removeprefix("jit(").removesuffix(")") if name.startswith("jit(") else name
+        if stage == TRACE:
+            self._local.traces = max(0, getattr(self._local, "traces", 0) - 1)
         with self._lock, self.log.losses.guard("a compiled function"):
             self._take(stage, name, (end - duration_secs, end))
         self.open_stages = max(0, self.open_stages - 1)
@@ -215,34 +221,50 @@ class Compiles:
             if self.on_compiled:
                 with self.log.losses.guard("a trial on the CPU"):
                     self.on_compiled(name, sys._getframe(2))
-        if stage != TRACE:
+        if stage == TRACE:
+            self._drop_inside(span)
+        else:
             for known in reversed(compiled[-_REMEMBERED:]):
                 if known.name == name and stage not in known.stages:
                     known.stages[stage] = span
                     known.cache, known.cache_note = cache, note
+                    if not known.at:
+                        self._locate(known, sys._getframe(2))
                     return
-        while stage == TRACE and compiled and _inside(compiled[-1], span):
-            nested = compiled.pop()  # it was traced inside this one
-            if COMPILE in nested.stages:
-                self.log.nested.append(nested)
-        frame = sys._getframe(2)
-        reader, library = source_location.reader_and_library_frames(frame)
         event = Compiled(
-            name,
-            source_location.place_of(reader),
-            {stage: span},
-            callers=source_location.caller_places(reader),
-            inner=source_location.outside_of_jax(frame, _FRAMES),
-            cache=cache,
-            cache_note=note,
-            thread=threading.get_ident(),
+            name, NOWHERE, {stage: span}, cache=cache, cache_note=note, thread=threading.get_ident()
         )
+        if stage == TRACE and self._local.traces:
+            # inside another trace, which will replace it; there may be thousands, far from the reader's line
+            self._explain(event)
+            compiled.append(event)
+            return
+        reader, library = self._locate(event, sys._getframe(2))
         if stage == TRACE:
             self._describe(event, reader, library)
         else:
             self._derive(event, reader)
             event = self._compiled_again(event, library)
         compiled.append(event)
+
+    def _drop_inside(self, span: Interval) -> None:
+        """Drop what this thread traced inside another trace; what it also compiled is kept apart."""
+        compiled, others = self.log.compiled, []
+        while compiled and _inside(compiled[-1], span):
+            event = compiled.pop()
+            if event.thread != threading.get_ident():
+                others.append(event)
+            elif COMPILE in event.stages:
+                self.log.nested.append(event)
+        compiled.extend(reversed(others))
+
+    @staticmethod
+    def _locate(event: Compiled, frame: FrameType) -> tuple[FrameType | None, FrameType | None]:
+        """Set the lines of an event; return the frames of the reader and of the library that it called."""
+        reader, library = source_location.reader_and_library_frames(frame)
+        event.at, event.callers = source_location.place_of(reader), source_location.caller_places(reader)
+        event.inner = source_location.outside_of_jax(frame, _FRAMES)
+        return reader, library
 
     def _compiled_again(self, event: Compiled, library: FrameType | None) -> Compiled:
         """Return a stage without a trace as one of the reader's functions, if that was traced earlier."""
