@@ -88,7 +88,7 @@ SKELETONS = {
             "    return ((model(x) - x[:, :1]) ** 2).mean()",
         ),
         (
-            "model = Net(nnx.Rngs(0))",
+            "model = nnx.jit(lambda: Net(nnx.Rngs(0)))()",
             "optimizer = nnx.Optimizer(model, optax.adam(1e-3), wrt=nnx.Param)",
         ),
         "model, optimizer",
@@ -383,7 +383,7 @@ class _Writer:
     def _data(self, out: _Lines) -> None:
         """Write the batches, on the devices or from a slow disk."""
         out.add("data = rng.standard_normal((8, 1024, 256)).astype(np.float32)")
-        put = "jax.device_put({}, ROWS)" if self.several else "jnp.asarray({})"
+        put = "jax.device_put({}, ROWS)" if self.several else "jax.device_put({})"
         if self.planted("data"):
             with out.inside("def read(k):"):
                 out.add(f"time.sleep({2.5 * self.skeleton.turn_s:.3f})")
