@@ -8,9 +8,8 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 
 from jaxperf.result.intervals import difference, total_length
-from jaxperf.watch.observe.compiles import Compiled
+from jaxperf.watch.log import EAGER, Compiled, StackSample
 from jaxperf.watch.observe.executables import Facts
-from jaxperf.watch.observe.sampler import EAGER, StackSample
 from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.report.analysis import Analysis, IntervalSet
 from jaxperf.watch.rules.idle import OFTEN, REPEATS, findings_by_function

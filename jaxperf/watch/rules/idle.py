@@ -13,10 +13,8 @@ from dataclasses import replace
 from jaxperf.result.formatting import format_list, format_quantity
 from jaxperf.result.intervals import Interval, difference, intersection, total_length, union
 from jaxperf.watch.grouping import group_by
-from jaxperf.watch.observe.compiles import Compiled
-from jaxperf.watch.observe.sampler import BETWEEN, DATA, DISPATCH, EAGER, WRITE, StackSample
+from jaxperf.watch.log import BETWEEN, DATA, DISPATCH, EAGER, WRITE, Compiled, Put, StackSample
 from jaxperf.watch.observe.source_location import NOWHERE, Place
-from jaxperf.watch.observe.transfers import Put
 from jaxperf.watch.report.analysis import Analysis, IntervalSet, WaitingLine
 from jaxperf.watch.report.top_programs import hottest_programs
 from jaxperf.watch.rules.table import AHEAD, COMMUNICATE, SYNCHRONIZE, Finding, cause

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 
 from jaxperf.known_faults import FAULTS, Fault, faults_of
-from jaxperf.watch.observe.compiles import Compiled
+from jaxperf.watch.log import Compiled
 from jaxperf.watch.observe.executables import Facts
 from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.report.analysis import Analysis

@@ -16,10 +16,10 @@ from jaxperf.hlo import COLLECTIVES, Instruction, dtype_name, shape_of
 from jaxperf.result import Block, Note
 from jaxperf.result.formatting import format_quantity
 from jaxperf.result.intervals import total_length
-from jaxperf.watch.observe.compiles import COMPILE, LOWER, TRACE, WRAPPED, Compiled
+from jaxperf.watch.log import COMPILE, LOWER, TRACE, Compiled, ExecutedProgram
+from jaxperf.watch.observe.compiles import WRAPPED
 from jaxperf.watch.observe.executables import MULTIPLYING, PRODUCTS, Facts
 from jaxperf.watch.observe.source_location import NOWHERE, Place
-from jaxperf.watch.observe.windows import ExecutedProgram
 from jaxperf.watch.report.analysis import Analysis
 from jaxperf.watch.rules.habits import habit_notes
 from jaxperf.watch.rules.known import fault_notes

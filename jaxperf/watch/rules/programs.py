@@ -13,8 +13,9 @@ from jaxperf.hlo import COLLECTIVES, Instruction, Shape, shape_of
 from jaxperf.result.formatting import format_quantity
 from jaxperf.result.intervals import difference, intersection, total_length, union
 from jaxperf.watch.grouping import group_by
+from jaxperf.watch.log import CALLBACK as IN_CALLBACK
+from jaxperf.watch.log import COMPILE, DISPATCH, EAGER, Compiled, ExecutedProgram
 from jaxperf.watch.observe import source_location
-from jaxperf.watch.observe.compiles import COMPILE, Compiled
 from jaxperf.watch.observe.executables import (
     CONTAINERS,
     MULTIPLYING,
@@ -23,10 +24,7 @@ from jaxperf.watch.observe.executables import (
     independent_instructions,
     unrolled_loops,
 )
-from jaxperf.watch.observe.sampler import CALLBACK as IN_CALLBACK
-from jaxperf.watch.observe.sampler import DISPATCH, EAGER
 from jaxperf.watch.observe.source_location import NOWHERE, Place
-from jaxperf.watch.observe.windows import ExecutedProgram
 from jaxperf.watch.report.analysis import Analysis
 from jaxperf.watch.report.top_programs import execution_count
 from jaxperf.watch.rules.idle import COPIED

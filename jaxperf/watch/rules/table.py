@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from jaxperf.errors import JaxperfError
-from jaxperf.watch.observe.sampler import IMPORT
+from jaxperf.watch.log import IMPORT
 from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.report.analysis import Analysis
 from jaxperf.watch.rules.libraries import change_of_call, library_of_file

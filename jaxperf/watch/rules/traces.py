@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from jaxperf.result.intervals import total_length, union
 from jaxperf.watch.grouping import group_by
-from jaxperf.watch.observe.compiles import COMPILE, TRACE, Compiled
+from jaxperf.watch.log import COMPILE, DISPATCH, EAGER, IMPORT, TRACE, Compiled
 from jaxperf.watch.observe.frame_arguments import (
     Change,
     argument_changes,
@@ -21,7 +21,6 @@ from jaxperf.watch.observe.frame_arguments import (
     shape_of,
     shorten_value,
 )
-from jaxperf.watch.observe.sampler import DISPATCH, EAGER, IMPORT
 from jaxperf.watch.observe.source_location import NOWHERE, Place
 from jaxperf.watch.report.analysis import Analysis
 from jaxperf.watch.rules.eager import WAYS, outermost, way_to_jit

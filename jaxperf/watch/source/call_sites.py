@@ -13,10 +13,9 @@ from collections.abc import Callable, Collection, Iterable
 from types import CodeType, FrameType, FunctionType, MethodType
 from typing import Any, NamedTuple
 
+from jaxperf.watch.log import Compiled, canonical_name
 from jaxperf.watch.observe import frame_arguments, source_location
-from jaxperf.watch.observe.compiles import Compiled
 from jaxperf.watch.observe.source_location import Place, jitted_program
-from jaxperf.watch.observe.windows import canonical_name
 from jaxperf.watch.source import loop_body, statements
 
 DEPTH = 3  # nested calls that are followed from a function that a sample sees

@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from jaxperf.hlo import Shape, shape_of
-from jaxperf.watch.observe.compiles import Compiled
+from jaxperf.watch.log import Compiled
 from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.source import statements
 
