@@ -46,7 +46,7 @@ def run(name: str, folder: Path, *flags: str) -> tuple[dict, str]:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(("name", "flags"), RUNS, ids=lambda word: "-".join(word) if word else "as-it-is")
+@pytest.mark.parametrize(("name", "flags"), RUNS, ids=["".join((name, *flags)) for name, flags in RUNS])
 def test_a_section_runs_with_its_answers(name: str, flags: list[str], tmp_path: Path) -> None:
     result, _ = run(name, tmp_path, "--answers", *flags)
     assert result["failed"] == []
