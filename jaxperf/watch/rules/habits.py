@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import ast
+from collections import defaultdict
 from collections.abc import Iterator
 from typing import NamedTuple
 
 from jaxperf.result.formatting import format_quantity
 from jaxperf.watch.grouping import group_by
-from jaxperf.watch.log import LiveArrays, Memory
+from jaxperf.watch.log import BETWEEN, NUMPY, PYTHON, LiveArrays, Memory
 from jaxperf.watch.observe.source_location import NOWHERE, Place
 from jaxperf.watch.report.analysis import Analysis
 from jaxperf.watch.report.top_programs import hottest_programs
-from jaxperf.watch.rules.table import COMMITTED, Finding, cause
+from jaxperf.watch.rules.table import COMMITTED, Finding, cause, find_causes
 from jaxperf.watch.source import statements
 
 GROWN = 32 << 20  # bytes of growth that are worth a note
@@ -25,6 +26,8 @@ LATER = 2.0  # ratio of t2 to t1 from which on the time of a call says little ab
 OFTEN = 20  # calls in windows
 AROUND = 1.5  # ratio of a turn of Keras to its step that is worth a note
 FASTER = 1.5  # ratio of a turn to its program on the CPU that is worth a change
+PYTHON_SHARE, LINE_SHARE = 0.2, 0.05  # of the run, in Python outside of JAX, and at one of its lines
+MOST_LINES = 3
 _CLOCKS = {"time", "perf_counter", "monotonic", "time_ns", "perf_counter_ns", "monotonic_ns"}
 
 
@@ -34,6 +37,7 @@ def habit_notes(analysis: Analysis) -> Iterator[str]:
     yield from timing_notes(analysis)
     yield from fork_notes(analysis)
     yield from keras_notes(analysis)
+    yield from python_notes(analysis)
 
 
 # --- memory that grows from step to step
@@ -232,6 +236,24 @@ def find_faster_on_cpu(analysis: Analysis) -> Iterator[Finding]:
             )
             seconds = (program.turn_s - cpu_s) * program.calls * analysis.scale
             yield Finding("faster on the cpu", at, seconds, reason, c.called)
+
+
+# --- Python outside of JAX
+
+
+def python_notes(analysis: Analysis) -> Iterator[str]:
+    """Yield a note with the lines at which Python runs for much of the run, if no finding names them."""
+    named = {f.at for f in find_causes(analysis)}
+    seconds: dict[Place, float] = defaultdict(float)
+    for sample in analysis.samples:
+        if sample.kind in (PYTHON, NUMPY, BETWEEN) and sample.at:
+            seconds[sample.at] += analysis.front(sample)
+    run_s, total_s = analysis.log.wall_s, sum(seconds.values())
+    most = sorted(seconds, key=lambda at: -seconds[at])[:MOST_LINES]
+    lines = [at for at in most if seconds[at] >= LINE_SHARE * run_s and at not in named]
+    if total_s >= PYTHON_SHARE * run_s and lines:
+        where = "; ".join(f"{format_quantity(seconds[at], 's')} at {at}: {at.source[:60]}" for at in lines)
+        yield f"Python runs outside of JAX for {format_quantity(total_s, 's')}, most of it here: {where}"
 
 
 # --- Keras

@@ -13,7 +13,20 @@ import jax.numpy as jnp
 import pytest
 
 import jaxperf
-from jaxperf.watch.log import Compiled, DeviceActivity, ExecutedProgram, Fork, LiveArrays, Log, Memory, Wait
+from jaxperf.watch.log import (
+    DISPATCH,
+    NUMPY,
+    PYTHON,
+    Compiled,
+    DeviceActivity,
+    ExecutedProgram,
+    Fork,
+    LiveArrays,
+    Log,
+    Memory,
+    StackSample,
+    Wait,
+)
 from jaxperf.watch.observe import on_cpu
 from jaxperf.watch.observe.compiles import Compiles
 from jaxperf.watch.observe.hooks import Replacements
@@ -228,3 +241,18 @@ def test_a_program_kept_from_jaxs_compiler_runs_on_the_cpu(monkeypatch: pytest.M
         replacements.close()
     assert {"lambda"} <= trials._modules.keys()
     assert 0 < on_cpu.seconds_on_cpu(str(trials._modules["lambda"])) < 1
+
+
+@pytest.mark.parametrize(("seconds", "noted"), [(4.0, True), (1.0, False)])
+def test_lines_where_python_runs_for_much_of_the_run_are_named(seconds: float, noted: bool) -> None:
+    at, other = Place("a.py", 3), Place("a.py", 8)
+    samples = [
+        StackSample(PYTHON, at, 0.0, seconds * 0.8),
+        StackSample(NUMPY, other, seconds * 0.8, seconds),
+        StackSample(DISPATCH, Place("a.py", 9), seconds, 10.0),
+    ]
+    notes = list(habits.python_notes(Analysis(Log("a", 0.0, 10.0, samples=samples))))
+    assert bool(notes) == noted
+    if noted:
+        assert notes[0].startswith("Python runs outside of JAX for 4 s, most of it here: 3.20 s at a.py:3")
+        assert "800 ms at a.py:8" in notes[0] and "a.py:9" not in notes[0]
