@@ -6,6 +6,7 @@ and back. This module uses the standard library only.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -149,4 +150,12 @@ class Failed:
     kind: str = _kind("failed")
 
 
-Block = Heading | Text | Code | Table | Grid | Claim | Fact | Note | Failed
+@dataclass(frozen=True)
+class Found:
+    """A finding of `jaxperf watch` for other programs (docs/watch-json.md); no renderer shows it."""
+
+    fields: Mapping[str, Any]
+    kind: str = _kind("found")
+
+
+Block = Heading | Text | Code | Table | Grid | Claim | Fact | Note | Failed | Found

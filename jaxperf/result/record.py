@@ -16,6 +16,7 @@ from jaxperf.result.blocks import Block, Claim, Fact, Scalar, Table
 from jaxperf.result.values import Measurement
 
 SCHEMA_VERSION = 4
+FINDINGS_VERSION = 1  # of the entries of "findings"; see docs/watch-json.md
 
 B = TypeVar("B")
 

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from jaxperf.errors import JaxperfError
-from jaxperf.result.blocks import Block, Failed
-from jaxperf.result.record import SCHEMA_VERSION, Result
+from jaxperf.result.blocks import Block, Failed, Found
+from jaxperf.result.record import FINDINGS_VERSION, SCHEMA_VERSION, Result
 
 FORMAT = "jaxperf-result"
 LARGEST = 16 * 2**20  # bytes of a file that is read
@@ -37,6 +37,8 @@ def to_json(result: Result) -> str:
         "claims": [dataclasses.asdict(claim) for claim in result.claims],
         "facts": result.facts,
         "failed": [f"{failed.part}: {failed.error}" for failed in result.of(Failed)],
+        "findings_version": FINDINGS_VERSION,
+        "findings": [found.fields for found in result.of(Found)],
     }
     shown = json.dumps(body, indent=1, ensure_ascii=False, allow_nan=False, default=_plain)
     return shown.encode("utf-8", "backslashreplace").decode()  # bytes of argv that are not UTF-8

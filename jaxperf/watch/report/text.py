@@ -12,6 +12,7 @@ from jaxperf.result import (
     Code,
     Environment,
     Fact,
+    Found,
     Grid,
     Heading,
     Note,
@@ -20,6 +21,7 @@ from jaxperf.result import (
 )
 from jaxperf.result.formatting import format_quantity
 from jaxperf.result.intervals import total_length
+from jaxperf.watch import findings_json
 from jaxperf.watch.grouping import group_by
 from jaxperf.watch.log import COMPILE, LOWER, TRACE, Compiled, Log
 from jaxperf.watch.observe import hooks
@@ -40,7 +42,7 @@ WIDEST, NAME = 44, 14  # characters of a reason and of a program's name in a tab
 def make_result(analysis: Analysis, *, command: str = "", ended: str = "") -> Result:
     """Return the report as a result; `ended` says how the program ended if not normally."""
     record = analysis.record
-    environment = record.losses.ask("rows of the report: the environment", _environment, Environment())
+    environment = record.losses.ask("rows of the report: the environment", environment_of_jax, Environment())
     return Result(
         experiment="watch",
         section="",
@@ -55,7 +57,8 @@ def make_result(analysis: Analysis, *, command: str = "", ended: str = "") -> Re
     )
 
 
-def _environment() -> Environment:
+def environment_of_jax() -> Environment:
+    """Return the environment; an empty one if the program has not started JAX."""
     if "jax" not in sys.modules or not hooks.is_running(otherwise=True):
         return Environment()
     from jaxperf.measure.environment import current_environment
@@ -198,6 +201,7 @@ def _findings(analysis: Analysis) -> Iterator[Block]:
     if not analysis.steady:
         yield Note("devices were not seen, so what may keep them idle was not judged: waits, data, dispatch")
     for i, finding in enumerate(findings, start=1):
+        yield Found(findings_json.fields(finding, analysis.record.wall_s))
         what = advice_for(finding)
         amounts = [format_quantity(finding.seconds, "s")] if finding.seconds else []
         if finding.memory_bytes:
