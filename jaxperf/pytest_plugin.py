@@ -8,13 +8,19 @@ takes more than 1.5 times as long: if three quarters of its values lie above thr
 by that factor (`--jaxperf-slower`). Where another program had the core meanwhile, the factor is 4. Two
 processes of one program differ, so a single one cannot find less; `jaxperf gate` starts several, and can.
 `--jaxperf-update` keeps this run's values as the new baseline.
+
+`--jaxperf-compiles` says how long JAX traces and compiles in each test, whether the test uses the fixture or
+not, and which programs it compiles most often.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
+import sys
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +32,8 @@ if TYPE_CHECKING:
 SLOWER = 1.5
 DISTURBED = 4.0  # where other programs had the core in many values
 PROPERTY = "jaxperf"  # of a test's report, which pytest-xdist's workers send
+COMPILES = "jaxperf_compiles"  # another one: [seconds of the test, {program: [times, seconds]}]
+SLOWEST = 12  # tests, and programs, that are listed
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -40,6 +48,93 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--jaxperf-slower", metavar="X", type=float, default=SLOWER,
         help=f"fail where a call takes more than X times as long as in the baseline; {SLOWER} by default",
     )  # fmt: skip
+    group.addoption(
+        "--jaxperf-compiles", action="store_true",
+        help="say how long JAX traces and compiles in each test, and which programs it compiles most often",
+    )  # fmt: skip
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Count what a test traces and compiles, with its fixtures, if JAX is imported before or in it."""
+    if not item.config.getoption("--jaxperf-compiles"):
+        return (yield)
+    compiles = Compiles()
+    compiles.listen()
+    try:
+        return (yield)
+    finally:
+        compiles.stop()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[Any]:
+    """Add to the last report of a test what was compiled in it."""
+    if Compiles.current:
+        Compiles.current.listen()  # the test, or its fixture, may have imported JAX
+        if call.when == "teardown":
+            item.user_properties.append((COMPILES, Compiles.current.figures()))
+    return (yield)
+
+
+class Compiles:
+    """The programs that one test compiles, and the seconds for them."""
+
+    current: Compiles | None = None
+
+    def __init__(self) -> None:
+        Compiles.current = self
+        self._times: Counter[str] = Counter()
+        self._seconds: defaultdict[str, float] = defaultdict(float)
+        self._listens, self._began = False, time.perf_counter()
+
+    def listen(self) -> None:
+        """Have JAX tell what it compiles, once the tests have imported it; they may set its flags first."""
+        if not self._listens and "jax.monitoring" in sys.modules:
+            self._listens = True
+            sys.modules["jax.monitoring"].register_event_duration_secs_listener(self._note)
+
+    def _note(self, event: str, duration_secs: float, **about: str | int) -> None:
+        if event.startswith("/jax/core/compile/"):
+            name = str(about.get("fun_name", "a program")).removeprefix("jit(").removesuffix(")")
+            self._seconds[name] += duration_secs
+            self._times[name] += event.endswith("backend_compile_duration")
+
+    def figures(self) -> list[Any]:
+        """Return the seconds of the test so far, and times and seconds of each program."""
+        programs = {name: [self._times[name], seconds] for name, seconds in self._seconds.items()}
+        return [time.perf_counter() - self._began, programs]
+
+    def stop(self) -> None:
+        """Have JAX tell no more."""
+        Compiles.current = None
+        if self._listens:
+            from jaxperf import jax_internals
+
+            jax_internals.stop_listening("event_duration", self._note)
+
+
+def compile_lines(tests: list[tuple[str, list[Any]]]) -> Iterator[str]:
+    """Yield the lines about compiling: of all tests, of the slowest, and of the most frequent programs."""
+    compiled = [
+        (name, whole_s, programs, sum(s for _, s in programs.values())) for name, (whole_s, programs) in tests
+    ]
+    times: Counter[str] = Counter()
+    seconds: defaultdict[str, float] = defaultdict(float)
+    for _, _, programs, _ in compiled:
+        for name, (number, program_s) in programs.items():
+            times[name] += number
+            seconds[name] += program_s
+    total_s, whole_s = sum(each[3] for each in compiled), sum(each[1] for each in compiled)
+    yield f"compiling: {total_s:.2f} s of {whole_s:.2f} s in {len(tests):,} tests, {times.total():,} programs"
+    for name, test_s, programs, compile_s in sorted(compiled, key=lambda each: -each[3])[:SLOWEST]:
+        if compile_s > 0:
+            number = sum(number for number, _ in programs.values())
+            yield f"  {compile_s:8.2f} s of {test_s:.2f} s, {number:,} programs: {name}"
+    if times:
+        yield "compiled most often:"
+        for name, number in times.most_common(SLOWEST):
+            yield f"  {number:5,} times, {seconds[name]:.2f} s: {name}"
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
@@ -47,6 +142,11 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
     reports = [report for some in terminalreporter.stats.values() for report in some]
     ends = [report for report in reports if getattr(report, "when", "") == "teardown"]
     lines = [value for report in ends for name, value in report.user_properties if name == PROPERTY]
+    compiles = [
+        (report.nodeid, v) for report in ends for name, v in report.user_properties if name == COMPILES
+    ]
+    if compiles:
+        lines += compile_lines(compiles)
     if lines:
         terminalreporter.section("jaxperf")
         for line in lines:

@@ -115,3 +115,44 @@ def test_only_a_difference_that_noise_cannot_make_fails(
 
     assert became_slower(measured(1e-3), measured(factor * 1e-3), by=1.5) is fails
     assert not became_slower(measured(factor * 1e-3), measured(1e-3), by=1.5)
+
+
+COMPILING = """
+import pytest
+@pytest.fixture
+def values():
+    import jax
+    return jax.numpy.arange(7.0)
+@pytest.mark.parametrize("n", [3, 4])
+def test_sizes(n, values):
+    import jax
+    step = jax.jit(lambda x: x * 2)
+    for size in range(1, n):
+        step(values[:size])
+def test_nothing():
+    pass
+"""
+
+
+@pytest.mark.parametrize("workers", ["-n0", "-n2"])
+def test_seconds_of_compiling_are_told_for_each_test(pytester: pytest.Pytester, workers: str) -> None:
+    pytest.importorskip("xdist")
+    pytester.makeini("[pytest]")
+    pytester.makepyfile(test_mine=COMPILING)
+    done = pytester.runpytest_subprocess("-q", "-p", "no:cacheprovider", workers, "--jaxperf-compiles")
+    assert done.ret == 0
+    lines = done.stdout.str().splitlines()
+    [head] = [line for line in lines if line.startswith("compiling: ")]
+    assert " in 3 tests, " in head and head.endswith(" programs")
+    # two and three programs of the function, and operations outside jit that the fixture and slices compile
+    listed = {line.rpartition(" ")[2]: line for line in lines if " programs: test_mine.py" in line}
+    assert {*listed} == {"test_mine.py::test_sizes[3]", "test_mine.py::test_sizes[4]"}
+    most = lines[lines.index("compiled most often:") + 1 :]
+    [function] = [line for line in most if line.endswith(": <lambda>")]
+    assert function.split()[:2] == ["5", "times,"]
+
+
+def test_compiling_is_not_told_unasked(pytester: pytest.Pytester) -> None:
+    pytester.makeini("[pytest]")
+    pytester.makepyfile(test_mine=COMPILING)
+    assert "compiling" not in pytester.runpytest_inprocess("-q", "-p", "no:cacheprovider").stdout.str()
