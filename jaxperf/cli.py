@@ -93,11 +93,11 @@ def _overview() -> str:
 
 def _split_program(words: list[str]) -> tuple[list[str], tuple[str, ...]]:
     """Return the flags of `watch`, and the program's arguments, which begin after SCRIPT or `-m MODULE`."""
-    takes_value = {"--json", "--fail-on", "-m"}
+    values = {"--json": 1, "--fail-on": 1, "-m": 1, "--compiles": 1, "--compiles-compare": 2}
     i = 0
     while i < len(words):
         word = words[i]
-        i += 2 if word in takes_value else 1
+        i += 1 + values.get(word, 0)
         if word == "-m" or not word.startswith("-"):
             break
     return words[:i], tuple(words[i:])
@@ -130,12 +130,27 @@ def watch(words: list[str], arguments: tuple[str, ...]) -> int:
         help="end with status 1 and a line for each finding of these kinds: retrace, sync, transfer, "
         "eager, data, python, memory, program, float64, debug, version, or "
         "any; several with commas between them")
+    default = os.environ.get("JAXPERF_COMPILES") or None
+    parser.add_argument("--compiles", type=Path, metavar="DIR", default=default,
+        help="report only what is compiled, from which lines, why, and where the seconds go, on a page and "
+        "in a JSON file in DIR; the variable JAXPERF_COMPILES does the same")
+    parser.add_argument("--compiles-compare", nargs=2, type=Path, metavar=("A", "B"),
+        help="run nothing; compare two such reports, and with --compiles DIR write a page about it, too")
     flags = parser.parse_args(words)
+    if flags.compiles_compare:
+        from jaxperf.watch.compiling import output
+
+        first, second = flags.compiles_compare
+        output.compare(first, second, flags.compiles)
+        return 0
+    if flags.compiles and (flags.json or flags.fail_on):
+        raise JaxperfError("--compiles has its own JSON and no findings; leave out --json and --fail-on")
     from jaxperf.watch import run_module, run_script
     from jaxperf.watch.rules.table import parse_kinds
 
     options: dict[str, Any] = {
-        "profile": flags.profile, "json": flags.json, "fail_on": parse_kinds(flags.fail_on)
+        "profile": flags.profile, "json": flags.json, "fail_on": parse_kinds(flags.fail_on),
+        "compiles": flags.compiles,
     }  # fmt: skip
     if flags.m:
         return run_module(flags.m, arguments, **options)

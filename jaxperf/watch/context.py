@@ -86,7 +86,7 @@ def deliver_report(
     Of several JAX processes, the first one prints, and each writes its own file: "watch.json",
     "watch-1.json".
     """
-    number = _process()
+    number = process_number()
     stream = stream or sys.stderr
     if show and number == 0 and not _is_closed(stream):
         from jaxperf.result.terminal import render_text
@@ -111,7 +111,7 @@ def _is_closed(stream: TextIO) -> bool:
     return False
 
 
-def _process() -> int:
+def process_number() -> int:
     """Return the JAX process index; 0 if JAX's backend has not started."""
     jax = sys.modules.get("jax")
     return int(jax.process_index()) if jax and hooks.is_running(otherwise=True) else 0

@@ -17,13 +17,16 @@ import traceback
 import types
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from jaxperf import libraries
 from jaxperf.errors import JaxperfError
 from jaxperf.process import FAILED, INTERRUPTED, Stopped, say
 from jaxperf.result.store import check_writable
+from jaxperf.watch.compiling import output
+from jaxperf.watch.compiling.stacks import Stacks
 from jaxperf.watch.context import deliver_report, how_it_ended
+from jaxperf.watch.observe import hooks
 from jaxperf.watch.observe.stuck import Guard
 from jaxperf.watch.report import text
 from jaxperf.watch.report.analysis import Analysis
@@ -39,13 +42,15 @@ def run_script(
     profile: bool = True,
     json: Path | None = None,
     fail_on: Collection[str] = (),
+    compiles: Path | None = None,
 ) -> int:
     """Run a script with its own flags `arguments`, report, and return its exit status.
 
-    The status of a successful program is 1 if there are findings of the kinds `fail_on` (see `fail_on.py`).
+    The status of a successful program is 1 if there are findings of the kinds `fail_on`. With a folder
+    `compiles`, it takes the compile report, and nothing else is watched.
 
     Raises:
-      JaxperfError: there is no such script, it is not Python, or `json` cannot be written.
+      JaxperfError: there is no such script, it is not Python, or `json` or `compiles` cannot be written.
     """
     try:
         with io.open_code(str(path.resolve())) as file:
@@ -69,7 +74,7 @@ def run_script(
         exec(code, main.__dict__)
 
     with libraries.user_code([str(path.resolve())]):
-        return _watched(run, path.name, [str(path), *arguments], profile, json, fail_on)
+        return _watched(run, path.name, [str(path), *arguments], profile, json, fail_on, compiles)
 
 
 def run_module(
@@ -79,11 +84,13 @@ def run_module(
     profile: bool = True,
     json: Path | None = None,
     fail_on: Collection[str] = (),
+    compiles: Path | None = None,
 ) -> int:
     """Run a module as `python -m` does, and otherwise do the same as `run_script`.
 
     Raises:
-      JaxperfError: there is no such module, it is a package without `__main__`, or `json` cannot be written.
+      JaxperfError: there is no such module, it is a package without `__main__`, or `json` or `compiles`
+        cannot be written.
     """
 
     def run() -> None:
@@ -95,7 +102,7 @@ def run_module(
     sys.path.insert(0, os.getcwd())  # noqa: PTH109  as Python does
     _check_module(name)
     with libraries.user_code(_roots(name)):
-        return _watched(run, name, [name, *arguments], profile, json, fail_on)
+        return _watched(run, name, [name, *arguments], profile, json, fail_on, compiles)
 
 
 def _check_module(name: str) -> None:
@@ -134,11 +141,16 @@ def _watched(
     profile: bool,
     json: Path | None,
     fail_on: Collection[str],
+    compiles: Path | None,
 ) -> int:
     if json:
         json = check_writable(json)
+    page = output.reserve(compiles, name) if compiles else None
     sys.argv, stderr = argv, sys.stderr  # the program may replace its streams
-    watcher, process = Watcher(name, profile=profile, starts=True), os.getpid()
+    watcher, process = Watcher(name, profile=profile, starts=True, compiles_only=bool(page)), os.getpid()
+    stacks = Stacks(lambda: watcher.compiles.open_stages > 0)
+    if page:
+        watcher.sampler.on_sample = stacks.note
     refused: list[str] = []
 
     def finish(ended: str) -> None:
@@ -150,18 +162,22 @@ def _watched(
             say(f"error: the report of jaxperf watch is lost ({type(e).__name__}: {e}); please report it")
 
     def report(ended: str) -> None:
-        analysis = Analysis(watcher.close())
+        log, command = watcher.close(), shlex.join(["jaxperf", "watch", *argv])
+        if ended != EXITED:  # which does not write what is left in the streams
+            with contextlib.suppress(OSError, ValueError, AttributeError):  # it is closed, or replaced
+                sys.stdout.flush()
+        if page:
+            output.write(log, stacks, page, command=command, ended=ended, stream=stderr)
+            return
+        analysis = Analysis(log)
         if fail_on:
             refused.extend(failures(find_causes(analysis), fail_on))
-        with contextlib.suppress(OSError, ValueError, AttributeError):  # the program closed or replaced it
-            sys.stdout.flush()
-        command = shlex.join(["jaxperf", "watch", *argv])
         result = text.make_result(analysis, command=command, ended=ended)
         deliver_report(result, json=json, stream=stderr)
 
     guard = Guard(finish)
     watcher.open()
-    with guard.open():
+    with guard.open(), _reported_at_exit(guard, finish):
         status, ended = _run_to_its_end(run, watcher)
         if os.getpid() != process:  # a forked child does not report
             return status
@@ -170,6 +186,26 @@ def _watched(
     for line in refused:
         say(line)
     return FAILED if refused and not status else status
+
+
+EXITED = "until it called os._exit"
+
+
+@contextlib.contextmanager
+def _reported_at_exit(guard: Guard, finish: Callable[[str], None]) -> Iterator[None]:
+    """Report before this process, and no forked child, ends by `os._exit`, after which nothing else runs."""
+    leave, process = os._exit, os.getpid()
+
+    def exit_reported(status: int) -> NoReturn:
+        if os.getpid() == process and guard.claims():
+            finish(EXITED)
+        leave(status)
+
+    os._exit = hooks.named_as(leave, exit_reported)
+    try:
+        yield
+    finally:
+        os._exit = leave
 
 
 def _run_to_its_end(run: Callable[[], Any], watcher: Watcher) -> tuple[int, str]:

@@ -42,9 +42,13 @@ class Guard:
 
     def claim(self) -> None:
         """Take the right to close the watch, or wait for the end of the process if another thread has it."""
-        if not self._turn.acquire(blocking=False):
+        if not self.claims():
             while True:
                 time.sleep(REPORT_S)
+
+    def claims(self) -> bool:
+        """Take the right to close the watch; return whether no other thread has it."""
+        return self._turn.acquire(blocking=False)
 
     @contextlib.contextmanager
     def open(self) -> Iterator[None]:

@@ -1,0 +1,368 @@
+"""What a program compiled, from which lines, why, and where the seconds went: the report as JSON.
+
+    report = describe(log, stacks)
+
+A program is what XLA compiles: a jitted function for one set of arguments' types, or a single operation
+outside of jit. Programs are grouped by function and by line. The texts of the slowest ones are parsed here,
+after the watched program has ended. docs/compiles.md describes the fields. Later versions may add some; one
+that goes, or changes its meaning, raises `VERSION`.
+"""
+
+from __future__ import annotations
+
+import bisect
+import datetime
+import json
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from jaxperf.errors import JaxperfError
+from jaxperf.hlo import shape_of
+from jaxperf.result import Environment
+from jaxperf.result.formatting import format_on_page
+from jaxperf.result.intervals import Interval, difference, total_length, union
+from jaxperf.watch.compiling.stacks import Stacks, outside_jax
+from jaxperf.watch.grouping import group_by
+from jaxperf.watch.log import COMPILE, IMPORT, LOWER, TRACE, Compiled, Log
+from jaxperf.watch.observe.executables import Facts, unrolled_loops
+from jaxperf.watch.observe.frame_arguments import argument_changes
+from jaxperf.watch.observe.source_location import NOWHERE, Place
+
+FORMAT, VERSION = "jaxperf-compiles", 1
+STAGES = (TRACE, LOWER, COMPILE)
+FUNCTION, LIBRARY, OPERATION = "function", "library", "operation"
+LISTED, ROWS = 2000, 100  # programs that are listed one by one, and groups; the slowest
+NEAR_S = 0.5  # from the last sample to the end of a program that ended in it
+READ, LINES = 8, 15  # programs that are looked into, and lines of each
+# why a program exists, by the kind of change that JAX, or the watch, names
+REASONS = {
+    "shape": "new shape", "dtype": "new dtype", "weak type": "weak type", "static value": "static value",
+    "structure": "other structure of arguments", "setting": "other JAX setting",
+    "placement": "other sharding or device", "derived": "made by grad or vmap", "cleared": "caches cleared",
+    "new body": "new body function",
+}  # fmt: skip
+FIRST, NEW_FUNCTION, OUTSIDE = "first call", "new function object", "operation outside jit"
+_SECONDS = ("trace_s", "lower_s", "compile_s", "seconds")
+_NO_PARTS = ("parameter", "constant", "tuple", "get-tuple-element", "bitcast")
+
+
+@dataclass
+class Program:
+    """One compiled program; `line` is the innermost one outside JAX for an operation, else the call."""
+
+    name: str
+    kind: str
+    line: str
+    source: str
+    function: str  # that contains the line
+    called_at: str  # the program's own line, if `line` is a library's
+    defined: str
+    reason: str
+    change: str  # what differs from the program before
+    trace_s: float
+    lower_s: float
+    compile_s: float
+    seconds: float
+    start_s: float
+    cache: str
+    cache_note: str
+    arguments: str
+
+    @property
+    def group(self) -> tuple[str, ...]:
+        """Return what the programs of a function have in common."""
+        file = (self.line if self.kind == OPERATION else self.defined).rpartition(":")[0]
+        return self.kind, file, self.function if self.kind == OPERATION else self.name
+
+
+def describe(
+    log: Log, stacks: Stacks, *, command: str = "", ended: str = "", environment: Environment | None = None
+) -> dict[str, Any]:
+    """Return the report as JSON; times are seconds since the watch began."""
+    compiled = sorted((c for c in _events(log) if COMPILE in c.stages), key=lambda c: c.stages[COMPILE])
+    programs = _programs(log, compiled)
+    functions = _rows(group_by(programs, lambda p: p.group).values())
+    lines = _rows(group_by(programs, lambda p: (p.line, p.kind == OPERATION)).values())
+    nothing: list[dict[str, Any]] = []
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "program": log.name,
+        "command": command,
+        "ended": ended,
+        "written_at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "environment": asdict(environment or Environment()),
+        "wall_s": log.wall_s,
+        "overhead_s": sum(log.overhead_s.values()),
+        "stages": _stages(log),
+        "timeline": _timeline(log),
+        "programs": len(programs),
+        "operations": sum(p.kind == OPERATION for p in programs),
+        "lines": len(lines),
+        "functions": len(functions),
+        "cache": {
+            "folder": log.compile_cache,
+            "hits": sum(p.cache == "hit" for p in programs),
+            "misses": sum(p.cache == "miss" for p in programs),
+            "miss_s": sum(p.compile_s for p in programs if p.cache == "miss"),
+            "notes": dict(Counter(p.cache_note for p in programs if p.cache_note).most_common(5)),
+        },
+        "by_function": functions[:ROWS],
+        "by_line": lines[:ROWS],
+        "contents": log.losses.ask(
+            "the texts of programs", lambda: list(_contents(log, compiled, programs)), nothing
+        ),
+        "tracing": _tracing(log, stacks, compiled, programs),
+        "list": [asdict(p) for p in sorted(programs, key=lambda p: -p.seconds)[:LISTED]],
+        "remarks": [*_unfinished(log, stacks), *log.remarks, *log.losses.remarks],
+    }
+
+
+def _events(log: Log) -> list[Compiled]:
+    """Return everything that was traced or compiled, also while another function was traced."""
+    return [*log.compiled, *log.nested]
+
+
+def _programs(log: Log, compiled: Sequence[Compiled]) -> list[Program]:
+    before: dict[tuple[str, str], Compiled] = {}
+    programs = []
+    for c, own in zip(compiled, own_seconds(compiled)):
+        outside = not c.explained and not c.owner
+        kind = OPERATION if outside else LIBRARY if c.owner else FUNCTION
+        inner = next((place for place in c.inner if outside_jax(place.file)), c.at)
+        line = inner if outside else c.at or inner
+        key = (c.name, str(line)) if outside else (c.called, c.defined)
+        reason, change = reason_of(c, before.get(key))
+        before[key] = c
+        file, _, number = c.defined.rpartition(":")
+        programs.append(
+            Program(
+                c.called, kind, str(line), line.source, line.function,
+                str(c.at) if c.at and c.at != line else "",
+                str(Place(file, int(number))) if number.isdigit() else c.defined,
+                reason, change, own[TRACE], own[LOWER], own[COMPILE], sum(own.values()),
+                min(a for a, _ in c.stages.values()) - log.start, c.cache, c.cache_note,
+                ", ".join(f"{n}: {text}" for n, text in list(c.signature.items())[:12]),
+            )
+        )  # fmt: skip
+    return programs
+
+
+def own_seconds(compiled: Sequence[Compiled]) -> list[dict[str, float]]:
+    """Return the seconds of each program's stages, without those of programs compiled inside of them.
+
+    So the seconds of all programs add up to the time in which anything was traced or compiled.
+    """
+    own: list[dict[str, float]] = [dict.fromkeys(STAGES, 0.0) for _ in compiled]
+    spans = [(a, b, i, stage) for i, c in enumerate(compiled) for stage, (a, b) in c.stages.items()]
+    around: list[tuple[float, float, int, str]] = []
+    for start, end, i, stage in sorted(spans, key=lambda span: (span[0], -span[1])):
+        while around and around[-1][1] <= start:
+            around.pop()
+        own[i][stage] += end - start
+        if around:
+            _, outer_end, outer, outer_stage = around[-1]
+            own[outer][outer_stage] -= min(end, outer_end) - start
+        around.append((start, end, i, stage))
+    return own
+
+
+def reason_of(c: Compiled, before: Compiled | None) -> tuple[str, str]:
+    """Return why a program exists, and what differs from the one before it, of the same function or line."""
+    changes = c.changes
+    if before is None and not changes:
+        return FIRST if c.explained or c.owner else OUTSIDE, ""
+    if before is not None and not changes and c.explained:
+        captured = argument_changes(before.closure, c.closure)
+        return NEW_FUNCTION, "; ".join(f"it captures {change}" for change in captured[:3])
+    if before is not None and not changes:
+        changes = argument_changes(before.signature, c.signature)
+    kind = changes[0].kind if changes else ""
+    if not c.explained and kind == "static value":  # an operation's own parameters
+        kind = ""
+    return REASONS.get(kind, "other constants"), "; ".join(map(str, changes[:3]))
+
+
+def _rows(groups: Any) -> list[dict[str, Any]]:
+    """Return a row for each group of programs, the most seconds first."""
+    rows = []
+    for group in groups:
+        dearest = max(group, key=lambda p: p.seconds)
+        lines = group_by(group, lambda p: (p.line, p.source))
+        same = group_by(group, lambda p: (p.name, p.line if p.kind == OPERATION else ""))
+        row = {
+            "name": dearest.function if dearest.kind == OPERATION else dearest.name,
+            "kind": dearest.kind, "line": dearest.line, "source": dearest.source,
+            "called_at": dearest.called_at, "defined": dearest.defined, "programs": len(group),
+            **{name: sum(getattr(p, name) for p in group) for name in _SECONDS},
+            "again_s": sum(p.seconds for programs in same.values() for p in programs[1:]),
+            "reasons": dict(Counter(p.reason for p in group).most_common()),
+            "changes": list(dict.fromkeys(p.change for p in group if p.change))[:5],
+            "names": dict(Counter(p.name for p in group).most_common(8)),
+            "lines": [
+                {"line": line, "source": source, "programs": len(inside),
+                 "seconds": sum(p.seconds for p in inside)}
+                for (line, source), inside in lines.items()
+            ],
+        }  # fmt: skip
+        row["lines"] = sorted(row["lines"], key=lambda each: -each["seconds"])[:LINES]
+        rows.append(row)
+    return sorted(rows, key=lambda row: -row["seconds"])
+
+
+def _spans(log: Log, stage: str) -> list[Interval]:
+    return [c.stages[stage] for c in _events(log) if stage in c.stages]
+
+
+def _stages(log: Log) -> dict[str, float]:
+    """Return the seconds of each stage, which add up to the wall time: an instant counts once.
+
+    A program that is compiled while another one is traced counts as compiling.
+    """
+    left: list[Interval] = [(log.start, log.end)]
+    imports = [(s.start, s.end) for s in log.samples if s.kind == IMPORT]
+    seconds = {}
+    for stage, spans in (*((s, _spans(log, s)) for s in reversed(STAGES)), (IMPORT, imports)):
+        after = difference(left, spans)
+        seconds[stage] = total_length(left) - total_length(after)
+        left = after
+    return {**{stage: seconds[stage] for stage in (IMPORT, *STAGES)}, "other": total_length(left)}
+
+
+def _timeline(log: Log) -> list[tuple[str, float, float]]:
+    """Return when each stage ran, as (stage, start, end); what is too close to be seen apart is joined."""
+    rows: list[tuple[str, float, float]] = []
+    for stage in STAGES:
+        for start, end in union(_spans(log, stage)):
+            near = rows and rows[-1][0] == stage and start - log.start - rows[-1][2] < log.wall_s / 400
+            begin = rows.pop()[1] if near else start - log.start
+            rows.append((stage, begin, end - log.start))
+    return rows
+
+
+def _unfinished(log: Log, stacks: Stacks) -> Iterator[str]:
+    """Yield a remark if the program ended while JAX was tracing or compiling, which no event tells."""
+    last = max((end for stage in STAGES for _, end in _spans(log, stage)), default=log.start)
+    running = [sample for sample in stacks.samples if sample.start >= last]
+    if running and log.end - running[-1].end < NEAR_S:
+        at = next(iter(running[-1].places), NOWHERE)
+        spent = format_on_page(log.end - running[0].start, "s")
+        what = f"the program ended while JAX was tracing or compiling at {at}, for {spent}"
+        yield f"{what}, which count as everything else"
+
+
+def _slowest(programs: Sequence[Program]) -> list[int]:
+    """Return the indices of the slowest programs, one of each function."""
+    of_functions = (i for i, p in enumerate(programs) if p.kind != OPERATION)
+    functions = group_by(of_functions, lambda i: programs[i].group)
+    slowest = [max(group, key=lambda i: programs[i].seconds) for group in functions.values()]
+    return sorted(slowest, key=lambda i: -programs[i].seconds)[:READ]
+
+
+def _tracing(
+    log: Log, stacks: Stacks, compiled: Sequence[Compiled], programs: Sequence[Program]
+) -> list[dict[str, Any]]:
+    """Return, for each of the slowest programs, the lines at which Python spends its tracing and lowering."""
+    ends, rows = [sample.end for sample in stacks.samples], []
+    for i in _slowest(programs):
+        at: defaultdict[Place, float] = defaultdict(float)
+        below: defaultdict[Place, float] = defaultdict(float)
+        spans = [compiled[i].stages[stage] for stage in (TRACE, LOWER) if stage in compiled[i].stages]
+        for start, end in spans:
+            for sample in stacks.samples[bisect.bisect(ends, start) : bisect.bisect(ends, end)]:
+                # the sample that came first in a stage stands for time before it, too
+                seconds = sample.end - max(sample.start, start)
+                for place in sample.places[:1]:
+                    at[place] += seconds
+                for place in {*sample.places}:
+                    below[place] += seconds
+        most = sorted(below, key=lambda place: (-at[place], -below[place]))[:LINES]
+        if most:
+            rows.append({
+                "name": programs[i].name, "line": programs[i].line, "seconds": total_length(spans),
+                "lines": [
+                    {"line": str(p), "function": p.function, "source": p.source, "seconds": at[p],
+                     "with_calls_s": below[p]}
+                    for p in most
+                ],
+            })  # fmt: skip
+    return rows
+
+
+def _contents(
+    log: Log, compiled: Sequence[Compiled], programs: Sequence[Program]
+) -> Iterator[dict[str, Any]]:
+    """Yield what the slowest programs consist of, as far as their texts are there."""
+    used: list[Facts] = []
+    for i in _slowest(programs):
+        c = compiled[i]
+        wanted = Counter(shape for text in c.signature.values() if (shape := shape_of(text)))
+        same = [facts for facts in log.texts_of(c) if facts.text and facts not in used]
+        # of several with its name, the one that takes arguments of its types
+        facts = max(same, key=lambda f: (wanted & Counter(f.layout[0])).total(), default=None)
+        if facts is not None:
+            used.append(facts)
+            p = programs[i]
+            yield {
+                "name": p.name,
+                "line": p.line,
+                "arguments": p.arguments,
+                "seconds": p.seconds,
+                **contents(facts, c),
+            }
+
+
+def contents(facts: Facts, c: Compiled) -> dict[str, Any]:
+    """Return a program's instructions by line, its equal parts, unrolled loops, and bytes of constants."""
+    lines: Counter[Place] = Counter()
+    equal: Counter[tuple[Place, str, str, str]] = Counter()
+    for i in facts.instructions:
+        place = next((p for p in facts.around(i) if outside_jax(p.file)), NOWHERE)
+        lines[place] += 1
+        if i.op_name and i.opcode not in _NO_PARTS:
+            equal[place, i.opcode, i.op_name, i.type.partition("{")[0]] += 1
+    total = lines.total()
+    del lines[NOWHERE]
+    return {
+        "instructions": total,
+        "constant_bytes": sum(shape.bytes for shape in facts.constants()),
+        "by_line": [
+            {
+                "line": str(p), "function": p.function, "source": p.source, "instructions": n,
+                "share": n / total,
+                "equal": max((k for (place, *_), k in equal.items() if place == p), default=0),
+            }
+            for p, n in lines.most_common(LINES)
+        ],
+        "loops": [
+            {"line": str(loop.at), "source": loop.at.source, "turns": loop.iterations, "share": loop.share}
+            for loop in unrolled_loops(facts, few=True, outside=(c.at, *c.callers))[:3]
+        ],
+    }  # fmt: skip
+
+
+def load(path: Path) -> dict[str, Any]:
+    """Read a report: its JSON or its page, or the only one in a folder.
+
+    Raises:
+      JaxperfError: it cannot be read, is not a report, or is of another version.
+    """
+    inside = sorted(path.glob("*.json")) if path.is_dir() else [path.with_suffix(".json")]
+    if len(inside) != 1:
+        names = ", ".join(p.name for p in inside[:5]) or "none"
+        raise JaxperfError(f"{path} has {len(inside)} compile reports ({names}); name the JSON file")
+    try:
+        report = json.loads(inside[0].read_text(encoding="utf-8"))
+    except OSError as e:
+        raise JaxperfError(
+            f"cannot read {inside[0]}: {e.strerror}; give the JSON of a compile report"
+        ) from None
+    except (ValueError, RecursionError):
+        raise JaxperfError(f"{inside[0]} is not JSON; give the JSON of a compile report") from None
+    if not isinstance(report, dict) or (report.get("format"), report.get("version")) != (FORMAT, VERSION):
+        what = f"{inside[0]} is not a compile report of version {VERSION}"
+        raise JaxperfError(f"{what}; `jaxperf watch --compiles DIR` writes one")
+    return report

@@ -1,0 +1,195 @@
+"""The sentences of a compile report, and of two reports compared. Each is chosen by what was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from jaxperf.result.formatting import format_count, format_on_page, format_quantity
+
+WORTH = 0.05  # of the wall time, from which on a fact is worth a sentence
+BRIEF_S = 0.1  # seconds below which none is
+LITTLE = 0.1  # share of the wall time below which a program does not wait for compiling
+SEVERAL = 8  # equal parts, or operations outside jit, that are worth a sentence
+MAIN = 0.2  # share of a program's instructions that makes a line, or a loop, worth naming
+KEPT_S = 1.0  # JAX's compile cache keeps programs that take as long, unless it is told to keep all
+LARGE = 1 << 20  # bytes of constants that are
+_DOING = {"trace_s": "tracing", "lower_s": "lowering", "compile_s": "compiling (XLA)"}
+_CHANGES = {
+    "new function object": "jit it once, before the loop; what varies is an argument",
+    "static value": "make it an ordinary argument, unless it is a size",
+    "new shape": "pad to few sizes, or drop what is left over",
+    "weak type": "pass arrays of one dtype, such as jnp.float32(x), in place of Python's numbers",
+    "new dtype": "convert once, before the first call",
+    "other structure of arguments": "pass the same keys and types each time",
+    "other sharding or device": "place the arguments once, as the results come back",
+    "caches cleared": "leave out jax.clear_caches",
+}  # fmt: skip
+Fact = tuple[float, str, str]  # seconds, what was seen, and what to change
+
+
+def seconds(value: float) -> str:
+    """Return seconds as a page writes them."""
+    return format_on_page(value, "s")
+
+
+def compiling_s(report: Mapping[str, Any]) -> float:
+    """Return the seconds in which anything was traced, lowered or compiled."""
+    return float(sum(report["stages"][stage] for stage in ("trace", "lower", "compile")))
+
+
+def sentences(report: Mapping[str, Any]) -> tuple[str, list[str]]:
+    """Return the summary of a report, and what to look at, the most seconds first."""
+    wall_s, total_s = report["wall_s"], compiling_s(report)
+    found = [*_repeats(report), *_operations(report), *_slow(report)]
+    found = sorted(found, key=lambda fact: -fact[0])
+    least_s = max(BRIEF_S, WORTH * wall_s)
+    shown = [f"{what}.{change and f' To change: {change}.'}" for s, what, change in found if s >= least_s]
+    shown += [f"{what}. To change: {change}." for s, what, change in _disk(report) if s >= least_s]
+    if not report["programs"]:
+        return f"Nothing was compiled in {seconds(wall_s)}.", shown
+    programs = format_count(report["programs"], "program")
+    if total_s < LITTLE * wall_s:
+        took = f"{programs} took {seconds(total_s)} of {seconds(wall_s)}"
+        return f"Compiling is not what this program waits for: {took}.", shown
+    what = found[0][1] if found else "no single part stands out"
+    return f"{seconds(total_s)} of {seconds(wall_s)} are tracing and compiling, of {programs}: {what}.", shown
+
+
+def _named(row: Mapping[str, Any]) -> str:
+    return f"{row['name']} ({row['line']})"
+
+
+def _repeats(report: Mapping[str, Any]) -> Iterator[Fact]:
+    for row in report["by_function"]:
+        reasons = {reason: n for reason, n in row["reasons"].items() if reason != "first call"}
+        if row["kind"] != "operation" and row["programs"] > 1 and reasons:
+            reason = max(reasons, key=lambda name: reasons[name])
+            change = f", {row['changes'][0].partition('; ')[0]}" if row["changes"] else ""
+            what = f"{_named(row)} is compiled {row['programs']} times"
+            why = f"{seconds(row['again_s'])} for the repeats: {reason}{change}"
+            yield row["again_s"], f"{what}, {why}", _CHANGES.get(reason, "")
+
+
+def _operations(report: Mapping[str, Any]) -> Iterator[Fact]:
+    rows = [row for row in report["by_function"] if row["kind"] == "operation"]
+    if report["operations"] >= SEVERAL and rows:
+        total_s = sum(row["seconds"] for row in rows)
+        most = ", ".join(
+            f"{row['programs']} in {row['name']} ({row['line'].rpartition(':')[0]})" for row in rows[:3]
+        )
+        what = f"{report['operations']:,} single operations outside jit take {seconds(total_s)}"
+        own = (row["name"] for row in rows if not row["called_at"])  # a library's lines cannot be changed
+        named = next((name for name in own if name not in ("main", "<module>")), "")
+        change = "put what they compute into a jitted function, which is one program"
+        if named:
+            change = f"jit {named}, or the part of it that works on arrays, so that it is one program"
+        yield total_s, f"{what}, each a program of its own; {most}", change
+
+
+def _slow(report: Mapping[str, Any]) -> Iterator[Fact]:
+    """Yield the stage that takes longest of each function's first program, and where its time goes."""
+    for row in report["by_function"]:
+        if row["kind"] == "operation":
+            continue
+        stage = max(_DOING, key=lambda name: row[name])
+        once_s = row[stage] * (1 - row["again_s"] / row["seconds"]) if row["seconds"] else 0.0
+        what, change = f"{_DOING[stage]} {_named(row)} takes {seconds(once_s)}", ""
+        same = (row["name"], row["line"])
+        parts = next((c for c in report["contents"] if (c["name"], c["line"]) == same), None)
+        traced = next((t for t in report["tracing"] if (t["name"], t["line"]) == same), None)
+        if stage == "trace_s" and traced:
+            line = max(traced["lines"], key=lambda each: each["seconds"])
+            what += f", {seconds(line['seconds'])} of it at {line['line']}, `{line['source'][:60]}`"
+            change = "do what needs no array before the call, and let jax.lax.scan trace a loop once"
+        elif parts:
+            more, change = _parts(parts)
+            what += more
+        yield once_s, what, change
+
+
+def _parts(parts: Mapping[str, Any]) -> tuple[str, str]:
+    """Return what makes a program large, and what to change about it."""
+    what, change = f"; it has {parts['instructions']:,} instructions", ""
+    loop = next((loop for loop in parts["loops"] if loop["share"] >= MAIN), None)
+    lines = [line for line in parts["by_line"][:3] if line["share"] >= MAIN]
+    if loop:
+        what += f", {loop['share']:.0%} of them by the loop at {loop['line']}"
+        what += f", which Python unrolls {loop['turns']} times or more"
+        change = "jax.lax.scan or fori_loop compiles the body of the loop once"
+    elif lines:
+        shares = (f"{line['share']:.0%} from {line['line']}, `{line['source'][:60]}`" for line in lines)
+        what += f": {', '.join(shares)}"
+        if lines[0]["equal"] >= SEVERAL:
+            what += f", in {lines[0]['equal']} equal parts"
+            change = "if these are layers or turns of a Python loop, jax.lax.scan compiles one of them"
+    if parts["constant_bytes"] >= LARGE:
+        what += f", and {format_quantity(parts['constant_bytes'], 'bytes')} of constants"
+        change = change or "make the arrays that it captures arguments"
+    return what, change
+
+
+def _disk(report: Mapping[str, Any]) -> Iterator[Fact]:
+    cache, compile_s = report["cache"], report["stages"]["compile"]
+    if not cache["folder"]:
+        change = 'jax.config.update("jax_compilation_cache_dir", FOLDER) before the first call'
+        kept_s = sum(p["compile_s"] for p in report["list"] if p["compile_s"] >= KEPT_S)
+        if kept_s < compile_s / 2:
+            change += ', and ("jax_persistent_cache_min_compile_time_secs", 0), since most programs are small'
+        yield (
+            compile_s,
+            f"There is no compile cache on disk, so each start spends {seconds(compile_s)} in XLA",
+            change,
+        )
+    elif cache["misses"]:
+        notes = "; ".join(f"{n} times: {note}" for note, n in cache["notes"].items())
+        what = f"{cache['folder']} has {cache['hits']} of {cache['hits'] + cache['misses']} programs"
+        what += f"; the others take {seconds(cache['miss_s'])}"
+        yield (
+            cache["miss_s"],
+            what,
+            notes or "start once more: the programs, the flags or the versions were new",
+        )
+
+
+def differences(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the functions of two reports, the largest difference first.
+
+    A function is the same if its kind, its name and its file's name are: lines move from version to version.
+    """
+    sides = []
+    for report in (first, second):
+        rows = report["by_function"]
+        sides.append(
+            {(r["kind"], r["name"], Path(r["line"].rpartition(":")[0]).name): r for r in reversed(rows)}
+        )
+    none = {"programs": 0, "seconds": 0.0}
+    pairs = [(sides[0].get(key, none), sides[1].get(key, none)) for key in {**sides[1], **sides[0]}]
+    found = [
+        {
+            **{name: (after if "name" in after else before)[name] for name in ("name", "kind", "line")},
+            "programs": [before["programs"], after["programs"]],
+            "seconds": [before["seconds"], after["seconds"]],
+        }
+        for before, after in pairs
+    ]
+    return sorted(found, key=lambda pair: -abs(pair["seconds"][1] - pair["seconds"][0]))
+
+
+def difference(first: Mapping[str, Any], second: Mapping[str, Any]) -> str:
+    """Return the sentence that says what the second report has more, or less."""
+    more = second["programs"] - first["programs"]
+    count = f"{abs(more):,} programs {'more' if more > 0 else 'less'}" if more else "as many programs"
+    what = (
+        f"The second compiles {count}, {second['programs']:,} after {first['programs']:,}, and spends "
+        f"{seconds(compiling_s(second))} on it after {seconds(compiling_s(first))}"
+    )
+    largest = next(iter(differences(first, second)), None)
+    if largest is None or abs(largest["seconds"][1] - largest["seconds"][0]) < BRIEF_S:
+        return f"{what}; no function differs by {seconds(BRIEF_S)} or more."
+    before, after = largest["programs"]
+    kind = "operations of " if largest["kind"] == "operation" else ""
+    counts = f"{format_count(after, 'program')} after {before}"
+    times = f"{seconds(largest['seconds'][1])} after {seconds(largest['seconds'][0])}"
+    return f"{what}. The largest difference: {kind}{_named(largest)}, {counts}, {times}."

@@ -1,0 +1,112 @@
+"""The page of a compile report in a real browser: what it shows, how it sorts, and that it fits."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_compile_report import SETUP, STEP, described, function, operation
+
+from jaxperf.watch.compiling import output, words
+from jaxperf.watch.compiling.stacks import Sample
+from jaxperf.watch.observe.source_location import Place
+
+pytestmark = pytest.mark.real
+MEASURE = """<script>
+addEventListener("load", () => {
+  const table = document.querySelector("table");
+  const read = () => [...table.tBodies[0].rows].map(row => row.cells[3].textContent);
+  const before = read();
+  [...table.querySelectorAll("th button")].find(button => button.textContent === "programs").click();
+  const sorted = read(), main = document.querySelector("main");
+  parent.postMessage(JSON.stringify({
+    width: innerWidth, page: document.documentElement.scrollWidth - innerWidth, before, sorted,
+    text: document.body.innerText, hidden: [...table.tBodies[0].rows].filter(row => row.hidden).length,
+    heads: [...main.querySelectorAll("h2")].map(head => head.textContent),
+    ink: getComputedStyle(document.body).color,
+  }), "*");
+});
+</script>"""
+
+
+def opened(page: str, folder: Path, width: int, *flags: str) -> dict[str, Any]:
+    """Return what a page of that width says about itself."""
+    chromium = shutil.which("chromium")
+    if not chromium:
+        pytest.skip("needs chromium")
+    inner, frame = folder / "page.html", folder / "frame.html"
+    inner.write_text(page.replace("</body>", MEASURE + "</body>"))
+    frame.write_text(
+        "<script>addEventListener('message', e => { const p = document.createElement('p');"
+        "p.id = 'measured'; p.textContent = e.data; document.body.append(p) })</script>"
+        f'<body><iframe src="{inner.as_uri()}" style="width:{width}px;height:900px;border:0"></iframe>'
+    )
+    command = [chromium, "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", *flags]
+    command += [
+        f"--user-data-dir={folder / 'profile'}",
+        "--virtual-time-budget=8000",
+        "--dump-dom",
+        frame.as_uri(),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    return json.loads(html.unescape(re.findall(r'<p id="measured">(.*?)</p>', done.stdout, re.S)[0]))
+
+
+@pytest.fixture(scope="module")
+def report() -> dict[str, Any]:
+    long = Place("/p/" + "a_rather_long_name_of_a_module_" * 3 + ".py", 12345, "build_everything")
+    programs = [function(0, 30, 1, 4), *(operation(40 + i / 10, 0.1, f"op{i}") for i in range(80))]
+    programs += [operation(60 + i, 0.5, f"op{i}", Place(f"/p/part{i}.py", i, f"part_{i}")) for i in range(60)]
+    programs += [operation(99, 0.3, "mul", long)]
+    samples = tuple(Sample(i, i + 1, (SETUP, STEP)) for i in range(30))
+    return described(*programs, wall_s=130.0, samples=samples)
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_a_page_fits_and_sorts(report: dict[str, Any], width: int, tmp_path: Path) -> None:
+    page = output.render("compile report: train.py", report["summary"], [report])
+    seen = opened(page, tmp_path, width)
+    assert seen["width"] == width and seen["page"] <= 0
+    assert report["summary"] in " ".join(seen["text"].split())
+    assert seen["heads"] == [
+        "What to look at", "By function", "By line", "Where Python spends the time of tracing",
+        "Programs one by one",
+    ]  # fmt: skip
+    counts = [int(n) for n in seen["sorted"]]
+    assert counts == sorted(counts, reverse=True) and [int(n) for n in seen["before"]] != counts
+    assert counts[0] == 80 and seen["hidden"] == 0
+    # cells with words, of functions, lines and reasons
+    for words_ in (
+        "setup",
+        "p/train.py:7",
+        "operation outside jit (80)",
+        "first call",
+        "train.py:40",
+    ):
+        assert words_ in seen["text"], words_
+
+
+def test_two_reports_have_a_page(report: dict[str, Any], tmp_path: Path) -> None:
+    sides = [report, described(function(0, 1, 1, 1))]
+    page = output.render("two compile reports compared", words.difference(*sides), sides)
+    chromium = shutil.which("chromium")
+    if not chromium:
+        pytest.skip("needs chromium")
+    (tmp_path / "page.html").write_text(page)
+    command = [
+        chromium,
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        f"--user-data-dir={tmp_path / 'profile'}",
+    ]
+    command += ["--dump-dom", (tmp_path / "page.html").as_uri()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    shown = done.stdout.partition("<main>")[2].partition("</main>")[0]
+    assert "By function, the largest difference first" in shown and "step" in shown and "−" in shown

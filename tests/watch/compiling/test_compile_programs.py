@@ -1,0 +1,112 @@
+"""What public threads found out about slow compiling can be read off the report of a program like theirs."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import compile_programs as texts
+import pytest
+
+from jaxperf.process import child_environment
+
+
+def watched(folder: Path, text: str, *flags: str, **variables: str) -> tuple[dict[str, Any], str]:
+    """Run a program under `jaxperf watch --compiles`; return the report and what was printed."""
+    (folder / "train.py").write_text(text)
+    environment = child_environment() | {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "1"} | variables
+    done = subprocess.run(
+        [sys.executable, "-m", "jaxperf", "watch", "--compiles", "out", *flags, "train.py"], cwd=folder,
+        env=environment, capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "Page: " in done.stderr and (folder / "out" / "train.html").is_file()
+    return json.loads((folder / "out" / "train.json").read_text()), done.stderr
+
+
+def row(report: dict[str, Any], name: str) -> dict[str, Any]:
+    [found] = [each for each in report["by_function"] if each["name"] == name]
+    return found
+
+
+def test_a_setup_outside_jit_is_counted_by_its_function_and_jitting_it_shows_in_the_comparison(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    from jaxperf import cli
+
+    for name, jit in (("eager", ""), ("jitted", "baselines = jax.jit(baselines, static_argnums=0)")):
+        (tmp_path / name).mkdir()
+        report, printed = watched(tmp_path / name, texts.SETUP.replace("JIT", jit))
+        if not jit:
+            assert row(report, "baselines")["kind"] == "operation"
+            assert row(report, "baselines")["programs"] >= 20
+            lines = {line["source"] for line in row(report, "baselines")["lines"]}
+            assert "a = jnp.sin(r) + 2.0" in lines and "b = jnp.sqrt(a * r + 0.5)" in lines
+            assert (
+                "single operations outside jit" in report["summary"]
+                and "baselines (train.py)" in report["summary"]
+            )
+            assert "jit baselines" in printed
+        else:
+            assert (row(report, "baselines")["kind"], row(report, "baselines")["programs"]) == ("function", 3)
+        assert row(report, "step")["programs"] == 3
+        assert row(report, "step")["reasons"] == {"first call": 1, "new shape": 2}
+        assert sum(report["stages"].values()) == pytest.approx(report["wall_s"], rel=0.01)
+    sides = [str(tmp_path / name / "out") for name in ("eager", "jitted")]
+    flags = ["--compiles-compare", *sides, "--compiles", str(tmp_path / "both")]
+    assert cli.main(["watch", *flags]) == 0
+    out, _ = capfd.readouterr()
+    assert "programs less" in out and "The largest difference: operations of baselines" in " ".join(
+        out.split()
+    )
+    assert (tmp_path / "both" / "compare.html").is_file()
+
+
+def test_a_static_value_that_varies_is_the_reason_of_the_repeats(tmp_path: Path) -> None:
+    report, _ = watched(tmp_path, texts.REPEATS)
+    step = row(report, "step")
+    assert step["programs"] == 12 and step["reasons"] == {"static value": 11, "first call": 1}
+    assert "rate: 0.1 -> 0.05" in step["changes"][0]
+    assert step["source"] == "w = step(w, rate=0.1 / (1 + turn))"
+    assert "step (train.py:11) is compiled 12 times" in report["summary"]
+    assert any("make it an ordinary argument" in hint for hint in report["hints"])
+
+
+def test_the_line_that_splits_keys_in_each_module_has_most_instructions(tmp_path: Path) -> None:
+    report, _ = watched(tmp_path, texts.KEYS)
+    [inside] = [each for each in report["contents"] if each["name"] == "forward"]
+    split = sum(line["share"] for line in inside["by_line"] if "jax.random.split" in line["source"])
+    assert split > 0.3 and inside["by_line"][0]["equal"] >= 8
+    [hint] = [hint for hint in report["hints"] if "forward" in hint]
+    assert "jax.random.split" in hint and "equal parts" in hint
+
+
+def test_python_that_is_slow_while_a_function_is_traced_has_a_line(tmp_path: Path) -> None:
+    report, printed = watched(tmp_path, texts.SLOW)
+    [traced] = [each for each in report["tracing"] if each["name"] == "step"]
+    most = traced["lines"][0]
+    assert most["function"] == "read_table" and most["seconds"] > 0.7
+    [call] = [line for line in traced["lines"] if "x = x + read_table(i)" in line["source"]]
+    assert call["with_calls_s"] >= most["seconds"] > call["seconds"]
+    assert report["stages"]["trace"] > 0.9
+    assert "tracing step" in printed and "train.py:" in printed
+
+
+def test_programs_from_the_compile_cache_are_counted(tmp_path: Path) -> None:
+    text = (
+        "import jax, jax.numpy as jnp, numpy as np\n"
+        "table = np.arange(5, dtype=np.float32)\n"
+        "step = jax.jit(lambda x: x + table)\n"
+        "step(jnp.float32(1.0))\n"
+    )
+    cache = {
+        "JAX_COMPILATION_CACHE_DIR": str(tmp_path / "cache"),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+    }
+    first, _ = watched(tmp_path, text, **cache)
+    second, _ = watched(tmp_path, text, **cache)
+    assert first["cache"]["hits"] == 0 and first["cache"]["misses"] == first["programs"]
+    assert second["cache"]["hits"] == second["programs"] and second["cache"]["misses"] == 0

@@ -1,0 +1,209 @@
+"""The compile report says what was compiled and why; its sentences follow the figures."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jaxperf.errors import JaxperfError
+from jaxperf.watch.compiling import output, report, words
+from jaxperf.watch.compiling.stacks import Sample, Stacks
+from jaxperf.watch.log import Compiled, Log
+from jaxperf.watch.observe.frame_arguments import Change
+from jaxperf.watch.observe.source_location import Place
+
+STEP, SETUP = Place("/p/train.py", 40, "main"), Place("/p/train.py", 7, "setup")
+SHAPE = Change("shape", "x", "f32[1]", "f32[2]")
+LAYER = Place("/p/train.py", 22, "layer")
+
+
+def stages(start: float, *seconds: float) -> dict[str, tuple[float, float]]:
+    """Intervals of tracing, lowering and compiling, one after the other."""
+    spans = {}
+    for name, length in zip(report.STAGES, seconds):
+        spans[name] = (start, start + length)
+        start += length
+    return spans
+
+
+def function(start: float, *seconds: float, **known: Any) -> Compiled:
+    known = {"explained": True, "defined": "/p/train.py:30", **known}
+    return Compiled("step", STEP, stages(start, *seconds), **known)
+
+
+def operation(start: float, seconds: float, name: str = "add", at: Place = SETUP, **known: Any) -> Compiled:
+    return Compiled(name, at, stages(start, 0.0, 0.0, seconds), **known)
+
+
+def described(*compiled: Compiled, wall_s: float = 100.0, samples: tuple[Sample, ...] = ()) -> dict[str, Any]:
+    stacks = Stacks(lambda: True)
+    stacks.samples = list(samples)
+    found = report.describe(Log("train.py", 0.0, wall_s, compiled=list(compiled)), stacks)
+    found["summary"], found["hints"] = words.sentences(found)
+    return found
+
+
+def test_stages_add_up_to_the_wall_time_though_programs_compile_while_another_is_traced() -> None:
+    found = described(function(10, 60, 5, 20), operation(20, 4), operation(30, 6))
+    assert found["stages"] == {"import": 0, "trace": 50, "lower": 5, "compile": 30, "other": 15}
+    assert sum(found["stages"].values()) == pytest.approx(found["wall_s"])
+    # the operations' seconds are theirs, not the function's too
+    [step, add] = found["by_function"]
+    assert (step["trace_s"], step["seconds"], add["seconds"]) == (50, 75, 10)
+    assert sum(row["seconds"] for row in found["by_line"]) == pytest.approx(85)
+
+
+def test_each_program_has_its_reason() -> None:
+    change = Change("static value", "rate", "0.1", "0.2")
+    programs = [
+        function(0, 1, 1, 1),
+        function(5, 1, 1, 1, changes=(change,)),
+        function(10, 1, 1, 1, closure={"rate": "0.1"}),
+        function(15, 1, 1, 1, closure={"rate": "0.2"}),
+        Compiled("update", STEP, stages(20, 1, 1, 1), owner="optax", defined="/lib/optax/u.py:3"),
+        operation(25, 1, signature={"x": "float32[2]"}),
+        operation(27, 1, signature={"x": "float32[3]"}),
+        operation(29, 1, signature={"x": "float32[3]", "axis": "1"}),
+    ]
+    rows = sorted(described(*programs)["list"], key=lambda row: row["start_s"])
+    assert [row["reason"] for row in rows] == [
+        "first call", "static value", "new function object", "new function object", "first call",
+        "operation outside jit", "new shape", "other constants",
+    ]  # fmt: skip
+    assert rows[1]["change"] == "rate: 0.1 -> 0.2"
+    assert rows[3]["change"] == "it captures rate: 0.1 -> 0.2"
+    assert rows[6]["change"] == "x: float32[2] -> float32[3]"
+    assert [row["kind"] for row in rows] == ["function"] * 4 + ["library"] + ["operation"] * 3
+
+
+def test_an_operation_in_a_library_counts_for_the_librarys_line_and_names_the_call() -> None:
+    inside = Place("/lib/site-packages/vmex/geometry.py", 120, "baselines")
+    found = described(*(operation(i, 1, inner=(inside,)) for i in range(5)))
+    [row] = found["by_function"]
+    assert (row["name"], row["line"], row["programs"]) == ("baselines", str(inside), 5)
+    assert row["called_at"] == str(SETUP)
+
+
+def test_samples_of_the_stack_count_for_the_program_that_is_traced() -> None:
+    at = (LAYER, STEP)
+    samples = [Sample(i / 10, (i + 1) / 10, at) for i in range(100)]
+    samples += [Sample(50, 51, (SETUP,))]  # nothing is traced then
+    found = described(function(0, 10, 0, 5), samples=tuple(samples))
+    [traced] = found["tracing"]
+    assert [line["line"] for line in traced["lines"]] == [str(LAYER), str(STEP)]
+    assert traced["lines"][0]["seconds"] == pytest.approx(10)
+    assert traced["lines"][1]["seconds"] == 0
+    assert traced["lines"][1]["with_calls_s"] == pytest.approx(10)
+
+
+def test_a_program_that_ends_while_it_compiles_has_a_remark() -> None:
+    running = [Sample(20 + i, 21 + i, (LAYER, STEP)) for i in range(10)]
+    [remark] = described(function(0, 2, 2, 2), wall_s=30.0, samples=tuple(running))["remarks"]
+    assert "ended while JAX was tracing or compiling at p/train.py:22, for 10 s" in remark
+    assert not described(function(0, 2, 2, 2), wall_s=60.0, samples=tuple(running))["remarks"]
+
+
+@pytest.mark.parametrize(
+    ("programs", "says", "does_not_say"),
+    [
+        ([], "Nothing was compiled in 100 s.", "program"),
+        ([function(0, 1, 1, 1)], "Compiling is not what this program waits for", "tracing step"),
+        ([function(0, 60, 5, 20)], "85 s of 100 s are tracing and compiling, of 1 program: tr", "XLA"),
+        ([function(0, 5, 5, 60)], "compiling (XLA) step", "tracing step"),
+        (
+            [function(i * 10, 1, 1, 7, changes=(SHAPE,)) for i in range(9)],
+            "step (p/train.py:40) is compiled 9 times, 72 s for the repeats: new shape, x: f32[1] ->",
+            "outside jit",
+        ),
+        (
+            [operation(i, 0.5, f"op{i % 20}") for i in range(90)],
+            "90 single operations outside jit take 45 s, each a program of its own; 90 in setup",
+            "step",
+        ),
+    ],
+)  # fmt: skip
+def test_the_summary_names_what_takes_most(programs: list[Compiled], says: str, does_not_say: str) -> None:
+    summary = described(*programs)["summary"]
+    assert says in summary and does_not_say not in summary
+
+
+def test_the_cache_says_how_much_it_had_and_why_not() -> None:
+    note = "because it took < 1.00 seconds to compile (0.10s)"
+    log = Log("train.py", 0.0, 20.0, compile_cache="/cache")
+    log.compiled = [
+        function(0, 0, 0, 4, cache="miss"),
+        operation(5, 3, cache="miss", cache_note=note),
+        operation(9, 1, "mul", cache="hit"),
+    ]
+    found = report.describe(log, Stacks(lambda: True))
+    assert found["cache"] == {
+        "folder": "/cache", "hits": 1, "misses": 2, "miss_s": 7, "notes": {note: 1},
+    }  # fmt: skip
+    _, hints = words.sentences(found)
+    assert any("/cache has 1 of 3 programs; the others take 7 s" in hint and note in hint for hint in hints)
+    _, hints = words.sentences(described(function(0, 0, 0, 40)))
+    assert any("no compile cache on disk" in hint for hint in hints)
+
+
+def test_thousands_of_operations_make_a_small_page() -> None:
+    places = [Place("/p/train.py", 10 + i % 700, f"f{i % 300}") for i in range(5000)]
+    found = described(*(operation(i / 100, 0.01, f"op{i}", places[i]) for i in range(5000)))
+    assert (found["programs"], found["operations"], found["lines"], found["functions"]) == (
+        5000,
+        5000,
+        700,
+        300,
+    )
+    assert len(found["by_line"]) == len(found["by_function"]) == report.ROWS
+    assert len(found["list"]) == report.LISTED
+    page = output.render("a title", "a sentence", [found])
+    assert len(page) < 300_000
+    assert sum(len(found[part]) for part in ("by_line", "by_function")) == 2 * report.ROWS
+
+
+def test_a_line_of_the_program_cannot_become_part_of_the_page(tmp_path: Path) -> None:
+    source = tmp_path / "train.py"
+    source.write_text("x = '</script><script>alert(1)</script> @data@'\n")
+    at = Place(str(source), 1, "<module>")
+    found = described(operation(0, 50, at=at))
+    assert "</script><script>" in found["list"][0]["source"]
+    page = output.render("<b>@summary@</b>", found["summary"], [found])
+    assert "alert(1)</script>" not in page and "<b>" not in page
+    figures = page.partition('id="data">')[2].partition("</script>")[0]
+    assert json.loads(figures)["reports"][0]["list"] == found["list"]
+
+
+def test_two_reports_are_compared_by_function_though_lines_moved() -> None:
+    before = described(function(0, 1, 1, 5), *(operation(10 + i, 0.5, f"op{i}") for i in range(20)))
+    moved = Place("/p/train.py", 90, "setup")
+    after = described(function(0, 1, 1, 5), *(operation(10 + i, 0.5, f"op{i}", moved) for i in range(70)))
+    [setup, step] = words.differences(before, after)
+    assert (setup["name"], setup["kind"], setup["programs"]) == ("setup", "operation", [20, 70])
+    assert setup["seconds"] == pytest.approx([10, 35])
+    assert step["programs"] == [1, 1] and step["seconds"][0] == step["seconds"][1]
+    says = words.difference(before, after)
+    assert "compiles 50 programs more, 71 after 21" in says
+    assert "operations of setup (p/train.py:90), 70 programs after 20" in says
+    assert "compiles 50 programs less, 21 after 71" in words.difference(after, before)
+    assert "as many programs" in words.difference(before, before)
+    assert "no function differs" in words.difference(before, before)
+
+
+def test_what_is_no_report_is_one_line(tmp_path: Path) -> None:
+    good = described(function(0, 1, 1, 1))
+    (tmp_path / "train.json").write_text(json.dumps(good))
+    for path in (tmp_path, tmp_path / "train.json", tmp_path / "train.html"):
+        assert report.load(path)["programs"] == 1
+    (tmp_path / "other.json").write_text("{}")
+    (tmp_path / "text.json").write_text("no JSON")
+    for name, message in {
+        ".": "has 3 compile reports (other.json, text.json, train.json)",
+        "none.json": "cannot read", "other.json": "is not a compile report of version 1",
+        "text.json": "is not JSON",
+    }.items():  # fmt: skip
+        with pytest.raises(JaxperfError) as caught:
+            report.load(tmp_path / name)
+        assert message in str(caught.value) and "\n" not in str(caught.value)
