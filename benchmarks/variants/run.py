@@ -37,7 +37,7 @@ from jaxperf.errors import JaxperfError
 from jaxperf.flags import Parser, number, whole
 from jaxperf.measure.other_load import other_load
 from jaxperf.process import ended, say
-from jaxperf.result.machine import cores, cpu_model, versions
+from jaxperf.result.machine import commit, cores, cpu_model, versions
 from jaxperf.result.ratio import turns
 from jaxperf.result.store import write_whole
 
@@ -188,7 +188,7 @@ def main() -> int:
     kept: dict[str, Any] = {
         "schema": 1, "made": datetime.date.today().isoformat(),
         "machine": {"cpu": cpu_model(), "cores": cores()},
-        "versions": versions(), "rounds": options.rounds, "variants": [],
+        "versions": versions(), "commit": commit(ROOT), "rounds": options.rounds, "variants": [],
     }  # fmt: skip
     for variant in variants:
         try:

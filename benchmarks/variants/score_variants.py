@@ -106,7 +106,8 @@ def score_lines(kept: dict[str, Any]) -> Iterator[str]:
     failed = [row for row in kept["variants"] if "failed" in row]
     all_ = result.total
     yield (
-        f"{len(kept['variants'])} programs of a seed, {kept['made']}, {kept['machine']['cpu']}, "
+        f"{len(kept['variants'])} programs of a seed, {kept['made']}, commit {kept['commit'][:7]}, "
+        f"{kept['machine']['cpu']}, "
         f"{kept['machine']['cores']} cores, JAX {kept['versions'].get('jax', '?')}. The generator knows the "
         "line of each cause that it plants. The gain was measured by running the repaired program. A cause "
         f"counts if its repair gains {LEAST:.0%} of the program or more."
@@ -120,11 +121,18 @@ def score_lines(kept: dict[str, Any]) -> Iterator[str]:
     pairs = result.pairs
     yield f"| causes in pairs | {pairs.planted} | {pairs.found} | {pairs.located} | {pairs.right} |"
     yield ""
+    slow = [row for row in kept["variants"] if row["causes"] and "failed" not in row]
     yield (
         f"Of {result.clean} programs without a cause, or repaired, {result.false} have a finding. "
-        f"{result.small} causes gain less than {LEAST:.0%} and need not be found. In {result.beside} slow "
-        "programs, watch also named another line."
+        f"Causes that gain less than {LEAST:.0%} and need not be found: {result.small}. "
+        f"Watch also named another line in {result.beside} of {len(slow)} slow programs."
     )
+    if any(row["others"] >= BUSY for row in slow):
+        yield ""
+        yield (
+            f"Rounds: {kept.get('rounds', 1)}. Other programs ran, so the gain is in seconds of processors, "
+            "and the seconds that watch names are too long."
+        )
     if failed:
         yield ""
         yield f"{len(failed)} programs failed: {'; '.join(row['failed'] for row in failed)}."
