@@ -344,9 +344,12 @@ class Compiles:
         """
         explanations: list[tuple[float, Explanation]] = getattr(self._local, "explanations", [])
         named = [i for i, (_, explanation) in enumerate(explanations) if explanation.name == event.name]
-        if named:
-            begun = event.stages[TRACE][0] - _CLOCKS_S
-            i = next((i for i in named if explanations[i][0] >= begun), named[-1])
+        begun = event.stages[TRACE][0] - _CLOCKS_S
+        own = [i for i in named if explanations[i][0] >= begun]
+        if not self._explained_late:  # it is the latest one, if the clocks disagree
+            own += named[-1:]
+        if own:
+            i = own[0]
             event.explained = True
             event.defined, event.changes = explanations[i][1].defined, explanations[i][1].changes
             del explanations[i:]
