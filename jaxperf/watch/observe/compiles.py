@@ -188,6 +188,8 @@ class Compiles:
 
     def _describe_again(self, name: str) -> None:
         """Describe a trace whose explanation JAX logs after its event, as it does before 0.9."""
+        if getattr(self._local, "traces", 0):  # it is inside another one
+            return
         with self._lock:
             event = self._last(lambda c: c.name == name and not c.explained and set(c.stages) == {TRACE})
             if event:
@@ -365,7 +367,7 @@ class Compiles:
             event.changes = (body,) if body else explanations[-1][1].changes
             explanations.clear()
         elif [c.kind for c in event.changes] == ["other"]:  # JAX 0.12 says nothing about static arguments
-            before = self._last(lambda c: c.defined == event.defined)
+            before = self._last(lambda c: c is not event and c.defined == event.defined)
             changes = argument_changes(before.signature, event.signature) if before else ()
             event.changes = changes or event.changes
 

@@ -45,7 +45,9 @@ def test_an_explanation_is_read_and_an_unknown_one_is_kept(text: str, change: tu
     assert [(c.kind, c.what, c.before, c.now) for c in explanation.changes] == [change]
 
 
-NEW = "TRACING CACHE MISS at a.py:3 (main) costing 6.2 ms because:\n  never seen function:\n    step id=1"
+NEW = """TRACING CACHE MISS at a.py:3 (main) costing 6.2 ms because:
+  never seen function:
+    step id=1 defined at a.py:1"""
 WEAK = """TRACING CACHE MISS at a.py:3 (main) costing 1.2 ms because:
   for step defined at a.py:1
   all previously seen cache keys are different. Closest previous key:
