@@ -7,6 +7,7 @@ import logging
 import pytest
 
 from jaxperf.watch.log import Log
+from jaxperf.watch.observe import source_location
 from jaxperf.watch.observe.compiles import Compiles
 from jaxperf.watch.observe.frame_arguments import Change, parse_explanation
 from jaxperf.watch.observe.hooks import Replacements
@@ -59,7 +60,10 @@ WEAK = """TRACING CACHE MISS at a.py:3 (main) costing 1.2 ms because:
     See https://docs.jax.dev/en/latest/type_promotion.html#weak-types."""
 
 
-def test_before_jax_0_9_an_explanation_belongs_to_the_trace_before_it() -> None:
+def test_before_jax_0_9_an_explanation_belongs_to_the_trace_before_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(source_location, "reader_and_library_frames", lambda frame: (frame, None))
     log = Log("a", 0.0, 1.0)
     compiles = Compiles(log, Replacements())
     compiles._explained_late = True
