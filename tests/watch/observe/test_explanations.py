@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 
+import jax
 import pytest
 
 from jaxperf.watch.log import Log
@@ -69,7 +70,7 @@ def test_before_jax_0_9_an_explanation_belongs_to_the_trace_before_it(
     compiles._explained_late = True
     for message in (NEW, WEAK):
         compiles.on_duration("/jax/core/compile/jaxpr_trace_duration", 1e-4, fun_name="step")
-        compiles.on_log(logging.LogRecord("jax", logging.WARNING, "", 0, message, (), None))
+        compiles.on_log(logging.LogRecord(jax.__name__, logging.WARNING, "", 0, message, (), None))
         compiles.on_duration("/jax/core/compile/backend_compile_duration", 1e-4, fun_name="jit(step)")
     first, again = log.compiled
     assert first.explained and not first.changes
