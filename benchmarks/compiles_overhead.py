@@ -71,6 +71,7 @@ class Config:
     """How often, and where the ratios are kept."""
 
     rounds: int = 11  # of each program, with and without
+    only: tuple[str, ...] = ()  # programs, by their titles; all of them if none are given
     json: Path | None = None  # the file that keeps the ratios
 
 
@@ -80,6 +81,8 @@ def main(config: Config) -> int:
     kept, draw = {}, random.Random(0)
     with tempfile.TemporaryDirectory() as folder:
         for title, text in PROGRAMS.items():
+            if config.only and title not in config.only:
+                continue
             script = Path(folder) / "train.py"
             script.write_text(CLOCK + text + END)
             values: dict[str, list[dict[str, float]]] = {"with": [], "without": []}
