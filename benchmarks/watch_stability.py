@@ -10,6 +10,11 @@ the windows of the profiler happened to see.
 
 from __future__ import annotations
 
+if __name__ == "__main__":
+    from jaxperf.process import end_at_once
+
+    end_at_once()  # while all else is imported, Ctrl-C is no traceback
+
 import json
 import subprocess
 import sys

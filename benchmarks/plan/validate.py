@@ -182,7 +182,7 @@ def in_range(row: dict[str, str]) -> bool:
 def tables_for_page() -> list[str]:
     """Return the tables of docs/plan.md, as Markdown: steps, collectives, memory, and what sets constants."""
 
-    def table(heads: str, rows: list[Sequence[object]]) -> str:
+    def table(heads: str, rows: Sequence[Sequence[object]]) -> str:
         lines = [heads.split(", "), ["---"] * (heads.count(", ") + 1), *rows]
         return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
 

@@ -24,6 +24,7 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"SLURM_STEP_NUM_TASKS": "2"}, "slurm"),
         ({"OMPI_COMM_WORLD_SIZE": "2"}, "mpi4py"),
         ({"PMI_SIZE": "2"}, "mpi4py"),
+        # JAX's detection of Kubernetes has no name
         ({"KUBERNETES_SERVICE_HOST": "10.0.0.1", "JOB_COMPLETION_INDEX": "0"}, None),
     ],
 )
@@ -32,7 +33,7 @@ def test_a_cluster_is_recognized_by_what_it_sets_for_tasks(
 ) -> None:
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    assert distributed._by_cluster() == {"cluster_detection_method": method}
+    assert (distributed._by_cluster() or {})["cluster_detection_method"] == method
 
 
 @pytest.mark.parametrize(
