@@ -9,6 +9,11 @@ jaxperf's start and the report at the end, which are printed apart.
 
 from __future__ import annotations
 
+if __name__ == "__main__":
+    from jaxperf.process import end_at_once
+
+    end_at_once()  # while all else is imported, Ctrl-C is no traceback
+
 import json
 import os
 import random
