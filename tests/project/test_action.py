@@ -76,7 +76,7 @@ def test_watch_gets_the_program_and_its_kinds_and_its_status_is_the_jobs(
 ) -> None:
     done = run("Watch", tmp_path, status, PROGRAM="--no-profile 'my train.py' --lr 1", FAIL_ON="retrace,sync")
     assert done.returncode == status
-    options = {"profile": False, "json": None, "fail_on": parse_kinds("retrace,sync")}
+    options = {"profile": False, "json": None, "fail_on": parse_kinds("retrace,sync"), "compiles": None}
     assert command(tmp_path, monkeypatch) == (Path("my train.py"), ("--lr", "1"), options)
 
 

@@ -51,7 +51,7 @@ POINTS: list[tuple[object, str]] = [
     (profiler.Profiler, "close"),
     (executables.Programs, "look"), (executables.Programs, "_note"), (executables.Programs, "close"),
     (analysis.Analysis, "shares"), (analysis.Analysis, "lines"), (analysis.Analysis, "samples"),
-    (top_programs, "device_lines"), (top_programs, "hottest_programs"), (text, "_environment"),
+    (top_programs, "device_lines"), (top_programs, "hottest_programs"), (text, "environment_of_jax"),
     (text, "_compiled"),
 ]  # fmt: skip
 

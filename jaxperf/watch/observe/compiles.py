@@ -51,7 +51,7 @@ _CLEARED = Change("cleared", "", "", "jax.clear_caches made JAX forget it")
 _CACHE_MISS, _NOT_KEPT = "PERSISTENT COMPILATION CACHE MISS", "Not writing persistent cache entry"
 _EXPLANATIONS = (MISS, _CACHE_MISS, _NOT_KEPT, "Writing ")
 _REMEMBERED = 64  # latest functions among which a later stage looks for its trace
-_CLOCKS_S = 1e-3  # by which the explanation of a trace may be earlier than its start
+_CLOCKS_S = 1e-3  # by which an explanation may precede its trace where JAX does not report starts
 _FRAMES = 8  # places outside JAX that a compilation keeps
 
 
@@ -146,7 +146,13 @@ class Compiles:
             return
         self.open_stages += 1
         if stage == TRACE:
-            self._local.traces = getattr(self._local, "traces", 0) + 1
+            self._open_traces().append(time.perf_counter())
+
+    def _open_traces(self) -> list[float]:
+        """Return when each trace began that runs now in this thread, the outermost first."""
+        if not hasattr(self._local, "traces"):
+            self._local.traces = []
+        return self._local.traces  # type: ignore[no-any-return]
 
     def on_duration(self, event: str, duration_secs: float, **kwargs: Any) -> None:
         """Record a stage that has ended, as a listener for `register_event_duration_secs_listener`."""
@@ -160,7 +166,8 @@ class Compiles:
         name = str(kwargs.get("fun_name", "a program"))
         name = name.removeprefix("jit(").removesuffix(")") if name.startswith("jit(") else name
         if stage == TRACE:
-            self._local.traces = max(0, getattr(self._local, "traces", 0) - 1)
+            began = self._open_traces()
+            self._local.began = began.pop() if began else end - duration_secs - _CLOCKS_S
         with self._lock, self.log.losses.guard("a compiled function"):
             self._take(stage, name, (end - duration_secs, end))
         self.open_stages = max(0, self.open_stages - 1)
@@ -188,7 +195,7 @@ class Compiles:
 
     def _describe_again(self, name: str) -> None:
         """Describe a trace whose explanation JAX logs after its event, as it does before 0.9."""
-        if getattr(self._local, "traces", 0):  # it is inside another one
+        if self._open_traces():  # it is inside another one
             return
         with self._lock:
             event = self._last(lambda c: c.name == name and not c.explained and set(c.stages) == {TRACE})
@@ -236,7 +243,7 @@ class Compiles:
         event = Compiled(
             name, NOWHERE, {stage: span}, cache=cache, cache_note=note, thread=threading.get_ident()
         )
-        if stage == TRACE and self._local.traces:
+        if stage == TRACE and self._open_traces():
             # inside another trace, which will replace it; there may be thousands, far from the reader's line
             self._explain(event)
             compiled.append(event)
@@ -346,8 +353,10 @@ class Compiles:
         """
         explanations: list[tuple[float, Explanation]] = getattr(self._local, "explanations", [])
         named = [i for i, (_, explanation) in enumerate(explanations) if explanation.name == event.name]
-        begun = event.stages[TRACE][0] - _CLOCKS_S
-        own = [i for i in named if explanations[i][0] >= begun]
+        began = event.stages[TRACE][0] - _CLOCKS_S
+        if not self._explained_late:
+            began = getattr(self._local, "began", began)
+        own = [i for i in named if explanations[i][0] >= began]
         if not self._explained_late:  # it is the latest one, if the clocks disagree
             own += named[-1:]
         if own:

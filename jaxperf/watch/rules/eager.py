@@ -129,7 +129,9 @@ def find_eager_operations(analysis: Analysis) -> Iterator[Finding]:
     rate = small / windows_s if windows_s else 0.0
     seen = total_length(analysis.steady) >= SEEN_S
     if not seen:
-        idle = _by_samples(analysis, line, {*elsewhere, *_waits(analysis)})
+        by_samples = _by_samples(analysis, line, {*elsewhere, *_waits(analysis)})
+        # a line that makes a jit object is above, or a retrace
+        idle = {at: seconds for at, seconds in by_samples.items() if "jit(" not in at.source}
     elif rate < RATE:
         idle = {}
     unfused = {at: s for at, s in _unfused(analysis, line).items() if "jit(" not in at.source}
