@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
@@ -50,4 +49,12 @@ class Losses:
         return [f"lost {what}, {times} times; please report it" for what, times in self._lost.items()]
 
 
-without_syntax_warnings = functools.partial(warnings_hidden, SyntaxWarning)  # while files are parsed again
+@contextlib.contextmanager
+def without_syntax_warnings() -> Iterator[None]:
+    """Hide what Python warns about when it parses a file, which it has already said of the program."""
+    with (
+        warnings_hidden(SyntaxWarning),
+        # before Python 3.12
+        warnings_hidden(DeprecationWarning, "invalid (escape sequence|octal escape|decimal literal)"),
+    ):
+        yield
