@@ -23,7 +23,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks" / "field")]
 from field_table import Judged, Program, Slow, read_table  # noqa: E402
 
 from jaxperf.measure.other_load import BUSY  # noqa: E402
-from jaxperf.result.markdown import escape  # noqa: E402
+from jaxperf.result.markdown import escape, table_of_markdown  # noqa: E402
 from jaxperf.result.ratio import Ratio, ratio_of  # noqa: E402
 
 KEPT = ROOT / "benchmarks" / "results" / "field.json"
@@ -199,7 +199,7 @@ def _goals(log: dict[str, Any], programs: dict[str, Program]) -> Iterator[str]:
             ", ".join([str(len(other)), *other]),
         ],
     ]  # fmt: skip
-    yield from table(["", "goal", "now"], rows)
+    yield from table_of_markdown(["", "goal", "now"], rows)
     yield ""
 
 
@@ -226,7 +226,7 @@ def _findings(runs: Sequence[tuple[Program, dict[str, Any]]]) -> Iterator[str]:
                 "<br>".join(_said(program, w)) or "nothing",
             ]
         )
-    yield from table(["program", "CPU s", "findings"], rows)
+    yield from table_of_markdown(["program", "CPU s", "findings"], rows)
     yield ""
 
 
@@ -266,7 +266,9 @@ def _gained(found: Sequence[Gain]) -> Iterator[str]:
         ]
         for g in found
     ]  # fmt: skip
-    yield from table(["program", "change", "as printed", "CPU s", "times as fast", "output"], rows)
+    yield from table_of_markdown(
+        ["program", "change", "as printed", "CPU s", "times as fast", "output"], rows
+    )
     yield ""
 
 
@@ -294,7 +296,7 @@ def _missed(log: dict[str, Any], programs: dict[str, Program]) -> Iterator[str]:
     if not rows:
         yield "Nothing so far."
     else:
-        yield from table(["program", "cause", "share of its time", "watch"], rows)
+        yield from table_of_markdown(["program", "cause", "share of its time", "watch"], rows)
     yield ""
 
 
@@ -315,7 +317,7 @@ def _failed(log: dict[str, Any], programs: dict[str, Program]) -> Iterator[str]:
     yield ""
     yield "They do not fit the installed versions of their packages, and do not count above."
     yield ""
-    yield from table(["program", "status", "under watch", "error"], rows)
+    yield from table_of_markdown(["program", "status", "under watch", "error"], rows)
     yield ""
 
 
@@ -379,12 +381,6 @@ def _measured(gain: Gain, log: dict[str, Any]) -> str:
         f"The whole program takes {before} seconds of processors before the change and {after} after it, "
         f"and so is {times} ({rounds}; {where})."
     )
-
-
-def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Yield the lines of a Markdown table, whose cells are Markdown."""
-    for row in (heads, ["---"] * len(heads), *rows):
-        yield f"| {' | '.join(row)} |"
 
 
 if __name__ == "__main__":

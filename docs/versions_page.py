@@ -24,6 +24,7 @@ sys.path[:0] = [str(ROOT)]
 
 from jaxperf.known_faults import FAULTS, Fault, release  # noqa: E402
 from jaxperf.result.formatting import format_quantity  # noqa: E402
+from jaxperf.result.markdown import table_of_markdown  # noqa: E402
 from jaxperf.result.ratio import Ratio, ratio_of  # noqa: E402
 
 KEPT = ROOT / "benchmarks" / "results" / "versions.json"
@@ -183,7 +184,7 @@ def _lines(log: dict[str, Any]) -> Iterator[str]:
         "shows the fault was tried here."
     )
     yield ""
-    yield from table(
+    yield from table_of_markdown(
         ["program", "jaxlib", "where", "what happens", "what to do", "shown here"],
         [
             [
@@ -236,7 +237,7 @@ def _releases(log: dict[str, Any]) -> Iterator[str]:
         slower, faster, other = changes(log, old, new)
         cells = ("<br>".join(_escape(text) for text in some) or "nothing" for some in (slower, faster, other))
         rows.append([f"{old} to {new}", *cells])
-    yield from table(["version", "slower", "faster", "wrong, ended, right again"], rows)
+    yield from table_of_markdown(["version", "slower", "faster", "wrong, ended, right again"], rows)
 
 
 def changes(log: dict[str, Any], old: str, new: str) -> tuple[list[str], list[str], list[str]]:
@@ -280,13 +281,7 @@ def _family(log: dict[str, Any], family: str, versions: list[str]) -> Iterator[s
         for row, values in (rows_of(probe) or {"": {}}).items():
             name = _escape(probe["about"]) + (f": {row}" if row else "")
             cells.append([name, *(cell(answers[v], values, v, newest, unit) for v in versions)])
-    yield from table(["", *versions], cells, numbers=True)
-
-
-def table(heads: list[str], rows: list[list[str]], numbers: bool = False) -> list[str]:
-    """Return the lines of a Markdown table, whose cells are Markdown; the first column is text."""
-    under = ["---", *["---:" if numbers else "---"] * (len(heads) - 1)]
-    return [f"| {' | '.join(row)} |" for row in (heads, under, *rows)]
+    yield from table_of_markdown(["", *versions], cells, right=range(1, len(versions) + 1))
 
 
 def _right(answer: dict[str, Any]) -> str:

@@ -20,9 +20,16 @@ def escape(text: str) -> str:
 
 def table(heads: Sequence[str], cells: Sequence[Sequence[str]], *, right: Sequence[int] = ()) -> list[str]:
     """Return the lines of a table, columns `right` aligned to the right, and an empty line after it."""
-    rule = ["---:" if i in right else "---" for i in range(len(heads))]
     body = [[escape(cell) for cell in row] for row in cells]
-    return [f"| {' | '.join(row)} |" for row in ([escape(h) for h in heads], rule, *body)] + [""]
+    return [*table_of_markdown([escape(head) for head in heads], body, right=right), ""]
+
+
+def table_of_markdown(
+    heads: Sequence[str], cells: Sequence[Sequence[str]], *, right: Sequence[int] = ()
+) -> list[str]:
+    """Return the lines of a table whose cells are Markdown, columns `right` aligned to the right."""
+    rule = ["---:" if i in right else "---" for i in range(len(heads))]
+    return [f"| {' | '.join(row)} |" for row in (heads, rule, *cells)]
 
 
 def block_lines(block: Block) -> list[str]:

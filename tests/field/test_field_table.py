@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import json
 import subprocess
 import sys
@@ -12,6 +11,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from scripts import load
 
 from jaxperf.errors import JaxperfError
 
@@ -55,16 +55,6 @@ def clones(tmp_path: Path) -> Path:
         settings = ["-c", "user.name=a", "-c", "user.email=a@b.c"]
         subprocess.run(["git", "-C", str(repository), *settings, *words], check=True, capture_output=True)
     return repository.parent
-
-
-def load(name: str, path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """Return a script as a module."""
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, name, module)  # dataclasses look there
-    spec.loader.exec_module(module)
-    return module
 
 
 def entry(field: ModuleType, **values: Any) -> Any:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import ast
 import importlib
-import importlib.util
-import sys
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
+from scripts import load
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -107,13 +106,3 @@ def test_a_planted_cause_is_found_at_its_line(
     wanted = {("new function", Path(file).name, line) for file, line in row["places"]["new function"]}
     assert wanted & {(cause, file, line) for cause, file, line, _ in row["found_slow"]}, row
     assert not [found for found in row["found_repaired"] if found[0] == "new function"], row
-
-
-def load(name: str, path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """Return a script as a module."""
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, name, module)  # dataclasses look there
-    spec.loader.exec_module(module)
-    return module

@@ -1,0 +1,20 @@
+"""Scripts of the repository, which are no package, as modules."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+
+def load(name: str, path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """Return a script as a module."""
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, name, module)  # dataclasses look there
+    spec.loader.exec_module(module)
+    return module
