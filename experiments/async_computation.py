@@ -213,7 +213,8 @@ def products(name, pause):
         y = dot(z)
     return y
 
-call_s = interleaved({"": lambda: dot(work["tiny"][0])}, count=9)[""].median
+call_s = interleaved({"call": lambda: dot(work["tiny"][0])}, count=9,
+                     wait="end", loops=100)["call"].median
 paces = {"fast": 0, "slow": 9 * call_s}
 times = interleaved({f"{name}, {pace} front end": partial(products, name, pause)
                      for name in work for pace, pause in paces.items()},
@@ -927,13 +928,14 @@ s.claim("Without synchronization, the front end hands over all computations "
         "at once", holds=depth >= 100, expected="all of 100 are in flight",
         observed=f"{depth} at most", source="section 8.2.4",
         if_holds="The front end can run ahead as far as it likes.",
-        if_not=f"The front end runs ahead, but at most {depth} computations "
-        "are in flight. Then the next call waits until one has ended.",
+        if_not=f"The front end ran ahead, but by at most {depth} of 100 "
+        "computations.",
         if_open="This run does not decide it.")
 
 # %% [markdown]
-# XLA's CPU client allows 32 computations in flight (JAX 0.10 to 0.12). So at most 32 batches
-# wait in the queue, however long the training is.
+# XLA's CPU client allows 32 computations in flight (JAX 0.10 to 0.12). The next call then
+# waits until one has ended, unless the back end is so fast that there never are as many. So
+# at most 32 batches wait in the queue, however long the training is.
 #
 # ![Memory over time. Without waiting, it grows until the queue holds 32 batches. With a
 # window, or waiting for each, it stays low.](images/async_memory.svg "What keeps batches
@@ -1214,7 +1216,7 @@ s.claim("Waiting in each step costs at most 5% of this training's time",
 #
 # ### On one H200
 # A GPU computes faster, and queueing work for it takes longer. The first table has figures
-# of this section's own cells, the second those of other kept runs on the same card.
+# of earlier runs on one card, the second those of this section's own cells in one run there.
 #
 # | | |
 # |:--|--:|

@@ -559,9 +559,9 @@ s.claim("The same constants predict other GPUs, if only the published "
         observed=f"within a factor of {other:.2f}",
         if_holds="The links' bandwidth is all that differs between these "
                  "machines.",
-        if_not="A data sheet is not enough: these machines reach a smaller "
-               "share of their links' bandwidth. Measure two sizes on your "
-               "own machine instead.")
+        if_not="A data sheet is not enough: other machines have another delay, "
+               "and reach another share of their links' bandwidth. Measure "
+               "two sizes on your own machine instead.")
 
 # %% [markdown]
 # Between nodes, each device sends $1/c$ of the array, as on two levels above: add

@@ -443,7 +443,13 @@ for way in ways.values():
     chex.assert_trees_all_close(way(), before, atol=1e-2)
 
 # %% [markdown]
-# **Predict**, before you look: which compiled way is the slowest, and by how much?
+# <details><summary>Predict: which compiled way is the slowest?</summary>
+#
+# `nnx.jit` does the most in Python: it walks through all objects of the module, at each
+# call. The program itself is nearly the same in all compiled ways, and for one example it
+# is short. How many times as long a call takes, the next table says.
+#
+# </details>
 
 # %% tags=["slow"]
 times = interleaved(ways, count=s.rounds, wait="end", loops=s.calls)
@@ -757,7 +763,14 @@ print(hybrid_net(x4))
 print(hybrid_net(x4))  # the same again
 
 # %% [markdown]
-# **Predict**: what do the first and the second call print after `hybridize`?
+# <details><summary>Predict: what do the first and the second call print after
+# <code>hybridize</code>?</summary>
+#
+# The first call prints a tracer's type and no values, because JAX runs the Python code to
+# record its operations. The second call runs only the compiled program, so it should print
+# the output alone.
+#
+# </details>
 
 # %%
 def printed(call):
@@ -777,18 +790,16 @@ s.claim("After hybridize, the prints are silent from the second call on",
         source="section 8.1.3", holds=silent == [3, 0],
         expected="3 prints in the first call, none in the second",
         observed=f"{silent[0]} in the first call, {silent[1]} in the second",
-        if_holds="From the second call on, Python's prints are silent.",
+        if_holds="From the second call on, only the compiled program runs. This "
+        "is one reason for the speed, but the prints no longer help you to "
+        "debug.",
         if_not=f"The second call printed {silent[1]} times: it ran Python "
         "again.", if_open="This run does not decide it.")
 
 # %% [markdown]
-# The first call prints tracers, because JAX runs your Python code to record its operations.
-# The second call runs only the compiled program. This is one reason for the speed, but
-# these prints no longer help you to debug.
-#
-# JAX has two remedies. `jax.debug.print` becomes an operation of the program and prints
-# values at every call. `jax.disable_jit` makes everything imperative again, so that
-# debuggers and prints work.
+# If you want to see values, JAX has two remedies. `jax.debug.print` becomes an operation of
+# the program and prints values at every call. `jax.disable_jit` makes everything imperative
+# again, so that debuggers and prints work.
 
 # %%
 @jax.jit
@@ -804,8 +815,15 @@ with jax.disable_jit():
 # %% [markdown]
 # ### When is a function traced again?
 # A compiled program works for only one kind of arguments. We call one jitted function in
-# many ways and count the traces and compilations. **Predict** first: which of these calls
-# trace, and which only compile?
+# many ways and count the traces and compilations.
+#
+# <details><summary>Predict: does a call with a Python number, <code>jitted(X, 1.0)</code>,
+# trace again? And the next one, <code>jitted(X, 2.0)</code>?</summary>
+#
+# The first one does: a Python number has a *weak type*, which is another kind of argument
+# than a `float32` array. The second one does not, because only the value differs.
+#
+# </details>
 
 # %%
 traces = []
@@ -870,11 +888,12 @@ s.claim("jit's key: function object, tree, shapes, dtypes, weak types, "
         "the table.", if_open="This run does not decide it.")
 
 # %% [markdown]
-# The rule: values never matter, unless they are static. Everything else in a call is part
-# of the key: the function object, the tree (which includes keywords), shapes, dtypes, weak
-# types, and shardings. If you commit an array to a device, JAX keeps the trace and compiles
-# again. A trace costs many calls, and a compilation far more, as the cell above that prints
-# *trace*, *lower* and *compile* shows. So define and jit functions once, outside of loops.
+# The rule of JAX 0.10 to 0.12: values never matter, unless they are static. Everything else
+# in a call is part of the key: the function object, the tree (which includes keywords),
+# shapes, dtypes, weak types, and shardings. If you commit an array to a device, JAX keeps
+# the trace and compiles again. A trace costs many calls, and a compilation far more, as the
+# cell above that prints *trace*, *lower* and *compile* shows. So define and jit functions
+# once, outside of loops.
 #
 # A program that traces again and again still computes the right values, so nobody notices.
 # Put a guard around the function. `chex.assert_max_traces` counts the runs of its Python
@@ -1083,7 +1102,8 @@ print("hybridize: no error")
 try:
     with_numpy(x4)
 except jax.errors.TracerArrayConversionError as error:
-    print("\n".join(str(error).split(". ")[:3]))
+    lines = str(error).replace(". ", "\n").splitlines()
+    print(*(line for line in lines if "occurred" not in line), sep="\n")
 
 # %% [markdown]
 # <details><summary>Answer</summary>

@@ -472,7 +472,7 @@ print("two steps in one program; the old parameters are gone:",
 # | the step's 3.5 GFLOP at the GPU's 371 TFLOP/s | 0.01 ms | |
 #
 # Even in one program, LeNet cannot keep such a GPU busy: it reaches 3% of the arithmetic. A step is
-# a chain of small kernels (`jaxperf plan` counts 35 for an H100). Each kernel must start, read its
+# a chain of small kernels, which `jaxperf plan` counts. Each kernel must start, read its
 # input, and end before the next one. A larger batch or network makes the kernels larger. A second
 # GPU makes them smaller, because it takes half of the batch.
 
@@ -890,11 +890,12 @@ s.claim("At the old rate, twice the batch learns less in as many epochs",
 # that a batch of 256 does not keep busy makes the epoch shorter: on one H200, ResNet-18 trains
 # 42,900 images per second in batches of 256 and 55,600 in batches of 1,024.
 #
-# Rate: compare the means over the seeds. Twice the rate follows the *linear scaling rule* (section
-# 8.5), which assumes that the gradient changes little from one step to the next. This is not true
-# where LeNet leaves its plateau, so the best rate may be smaller; in a retelling, twice the batch
-# with 1.5 times the rate is slightly better. If the accuracies differ more between seeds than
-# between rates, you cannot tell which rate is better.
+# Rate: compare the means over the seeds, and see in the first row what a larger rate has to make
+# up for. Twice the rate follows the *linear scaling rule* (section 8.5), which assumes that the
+# gradient changes little from one step to the next. This is not true where LeNet leaves its
+# plateau, so the best rate may be smaller; in a retelling, twice the batch with 1.5 times the rate
+# is slightly better. If the accuracies differ more between seeds than between rates, you cannot
+# tell which rate is better.
 #
 # That also explains what puzzled a reader of the book, who found a best rate of 0.17 on a GPU and
 # 0.2 on the GPU together with the CPU. By the formula of 8.4.1, the number of devices does not

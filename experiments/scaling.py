@@ -398,7 +398,7 @@ s.claim("The linear rule saves as many steps as the batch grows, but only up "
 # Compare the columns from top to bottom. At the old rate, a larger batch can save little: its
 # gradient is less noisy, but each step is as short as before.
 #
-# Larger networks have such a border, too. Goyal et al. train ResNet-50 with batches of 256 to 8,192 at
+# Larger networks have such a border. Goyal et al. train ResNet-50 with batches of 256 to 8,192 at
 # equal accuracy, with a rate that grows in the first five epochs; beyond 8,192 the accuracy drops.
 # [Shallue et al. (2019)](https://arxiv.org/abs/1811.03600) found the same three regions in all of
 # their networks: as the batch grows, the number of steps falls in proportion, then less, then not
@@ -674,7 +674,7 @@ for batch, alone, published in ((64, 154, 1081), (32, 144, 820)):
 # The model predicts 1,189 and 1,079, too optimistic by 10% and by 32%. Bytes explain a loss of 15
 # ms per step, but the measured losses are 58 and 90 ms. The smaller batch loses more time per step,
 # which no bandwidth can explain. A model of four numbers tells you where to look; it does not
-# replace a measurement. Over the 13 published steps that test `jaxperf plan`, the median error is
-# 20%.
+# replace a measurement. `jaxperf plan` is tested on published steps in the same way: its page says
+# [how wrong it is](../docs/plan.md).
 #
 # </details>

@@ -505,7 +505,7 @@ def check(words: list[str], _: tuple[str, ...]) -> int:
     options = parser.parse_args(words)
     from jaxperf.chapter import checks
 
-    return checks.main(options.exercise, options.file)
+    return checks.main(options.exercise, options.file, checks.LIMIT_S)
 
 
 COMMANDS: dict[str, Callable[[list[str], tuple[str, ...]], int]] = {

@@ -10,9 +10,11 @@ from __future__ import annotations
 import difflib
 import io
 import itertools
+import numbers
 import os
 import re
 import runpy
+import threading
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
@@ -25,6 +27,7 @@ from jaxperf.errors import JaxperfError
 
 RIGHT, WRONG = 0, 1
 DEVICES = 4
+LIMIT_S = 300.0  # after which the command gives up; a check takes seconds
 Program = dict[str, Any]
 
 
@@ -63,12 +66,13 @@ def check(number: str, *defines: str) -> Callable[[Callable[..., None]], Callabl
     return register
 
 
-def main(number: str, path: Path | None) -> int:
+def main(number: str, path: Path | None, limit_s: float = 0.0) -> int:
     """Check a solution, and print the verdict; return 0 if it is right, 1 if it is wrong.
 
     Args:
       number: of the exercise; "" lists those that have a check.
       path: of the solution.
+      limit_s: seconds after which a solution that has not ended is wrong, and this process ends; 0 for none.
 
     Raises:
       JaxperfError: no such exercise or file, or the file does not run.
@@ -89,6 +93,8 @@ def main(number: str, path: Path | None) -> int:
     if not path.is_file():
         raise JaxperfError(f"there is no file {path}; write one that defines {wanted}")
     _prepare_devices()
+    if limit_s:
+        _give_up_after(limit_s, number)
     program = load(path)
     for name in wanted.names:
         if not callable(program.get(name)):
@@ -104,8 +110,11 @@ def judge(wanted: Check, program: Program, path: Path) -> str:
         wanted.judge(*(program[name] for name in wanted.names))
     except WrongError as e:
         return " ".join(str(e).split())
-    except Exception as e:  # of the reader's function, with whatever JAX raises
-        return f"{_place(e, path)} raises {type(e).__name__}: {str(e).strip().partition(chr(10))[0]}"
+    except (Exception, SystemExit) as e:  # of the reader's function, with whatever JAX raises
+        reason = f"{type(e).__name__}: {str(e).strip().partition(chr(10))[0]}"
+        if _lines(e, path):
+            return f"{_place(e, path)} raises {reason}"
+        return f"what it returns cannot be used ({reason})"
     return ""
 
 
@@ -124,13 +133,30 @@ def load(path: Path) -> Program:
         ) from None
 
 
-def _place(error: BaseException, path: Path) -> str:
-    lines = [
-        frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)
-    ]
+def _lines(error: BaseException, path: Path) -> list[int]:
+    """Return the lines of a file that an error came through, the innermost last."""
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [frame.lineno for frame in frames if frame.filename == str(path) and frame.lineno]
     if isinstance(error, SyntaxError) and error.lineno:
         lines.append(error.lineno)
+    return lines
+
+
+def _place(error: BaseException, path: Path) -> str:
+    lines = _lines(error, path)
     return f"{path}:{lines[-1]}" if lines else str(path)
+
+
+def _give_up_after(seconds: float, number: str) -> None:
+    """End this process after so long; an endless loop may run in XLA, where no signal stops it."""
+
+    def give_up() -> None:
+        os.write(1, f"{number}: wrong: it has not ended after {seconds:g} s\n".encode())
+        os._exit(WRONG)
+
+    timer = threading.Timer(seconds, give_up)
+    timer.daemon = True
+    timer.start()
 
 
 def _prepare_devices() -> None:
@@ -456,7 +482,8 @@ def micro_batches(function: Any) -> None:
     for stages, idle in ((2, 0.1), (4, 0.25), (16, 0.1), (8, 0.5), (1, 0.1), (3, 0.4)):
         wanted = next(m for m in itertools.count(1) if (stages - 1) / (m + stages - 1) < idle - 1e-12)
         answer = function(stages, idle)
-        ask(answer == int(answer), f"for {stages} stages it returns {answer}, not a whole number")
+        whole = isinstance(answer, numbers.Real) or hasattr(answer, "__index__")
+        ask(whole and answer % 1 == 0, f"for {stages} stages it returns {answer}, not a whole number")
         share = (stages - 1) / (answer + stages - 1) if answer > 0 else 1.0
         ask(
             answer >= wanted,

@@ -110,6 +110,50 @@ def test_wrong_solutions_are_told_what_is_wrong(
         assert said.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ("return None", r"for 2 stages it returns None, not a whole number"),
+        ("return [1, 2]", r"for 2 stages it returns \[1, 2\], not a whole number"),
+        ("return float('nan')", r"for 2 stages it returns nan, not a whole number"),
+        ("raise SystemExit(0)", r".*mine.py:2 raises SystemExit: 0"),
+        ("return micro_batches(stages, idle)", r".*mine.py:2 raises RecursionError"),
+    ],
+)
+def test_whatever_a_solution_returns_or_raises_is_one_line(
+    body: str, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (path := tmp_path / "mine.py").write_text(f"def micro_batches(stages, idle):\n    {body}\n")
+    assert checks.main("8.8.1", path) == 1
+    said = capsys.readouterr().out
+    assert re.match(rf"8.8.1: wrong: {says}", said) and said.count("\n") == 1, said
+
+
+@pytest.mark.parametrize("number", ["8.1.2", "8.2.5", "8.3.4", "8.4.3", "8.5.2", "8.9.2"])
+def test_functions_that_return_nothing_are_wrong(
+    number: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if len(jax.devices("cpu")) < checks.DEVICES:
+        pytest.skip("needs four CPU devices")
+    functions = (f"def {name}(*arguments):\n    pass\n" for name in CHECKS[number].names)
+    (path := tmp_path / "mine.py").write_text("".join(functions))
+    assert checks.main(number, path) == 1
+    said = capsys.readouterr().out
+    assert said.startswith(f"{number}: wrong: ") and "raises" not in said and said.count("\n") == 1
+
+
+@pytest.mark.parametrize("where", ["in the function", "in the file"])
+def test_an_endless_loop_ends(where: str, tmp_path: Path) -> None:
+    loop = "import jax\njax.lax.while_loop(lambda x: x < 1, lambda x: x * 0, 0).block_until_ready()"
+    body = loop.replace("\n", "\n    ") if where == "in the function" else "return 1"
+    text = f"def micro_batches(stages, idle):\n    {body}\n"
+    (path := tmp_path / "mine.py").write_text(text + ("while True: pass\n" if where == "in the file" else ""))
+    code = "from pathlib import Path\nfrom jaxperf.chapter import checks\n"
+    code += f"print(checks.main('8.8.1', Path({str(path)!r}), limit_s=0.5))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "8.8.1: wrong: it has not ended after 0.5 s\n")
+
+
 def test_mistakes_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (empty := tmp_path / "empty.py").write_text("a = 1\n")
     (fails := tmp_path / "fails.py").write_text("a = 1\n1 / 0\n")
