@@ -1184,8 +1184,8 @@ s.claim("A window of a few steps saves the memory, too",
         observed=f"{window_memory} of that peak",
         if_holds=f"The window took {window_memory} of the memory of never "
         f"waiting, and {window_cost} of its time.",
-        if_not="The window took as much memory as never waiting "
-        f"({window_memory}).",
+        if_not="The window took no less memory than never waiting: "
+        f"{window_memory} of it.",
         if_open=f"The window took {window_memory} of the memory of never "
         f"waiting, and {window_cost} of its time: undecided.")
 

@@ -443,14 +443,14 @@ s.claim("A delay and a bandwidth, fitted at both ends, predict the sizes "
                "have to wait until the other process gets a core, and an "
                "array may outgrow a cache or a buffer.",
         if_open="Toy sizes are too few.")
-s.say(None if alpha <= 0 else own[0] < alpha,
-      if_holds=f"The delay is {alpha / own[0]:.0f} times what a call without "
+s.say(None if alpha <= 0 else 2 * own[0] < alpha,
+      if_holds=f"The delay is {alpha / own[0]:.2g} times what a call without "
                f"communication takes ({1e6 * own[0]:.0f} µs). So most of it is "
                "not JAX's call, but the message: it goes through sockets and "
                "threads of two processes, which share the cores.",
-      if_not=f"A call without communication takes {1e6 * own[0]:.0f} µs, at "
-             "least as long as the fitted delay. So the delay is mostly that "
-             "of the calls.",
+      if_not=f"A call without communication takes {1e6 * own[0]:.0f} µs, half "
+             "of the fitted delay or more. So much of the delay may be that of "
+             "the calls.",
       if_open="The two ends give no delay above zero, so there is nothing to "
               "compare with a call.")
 

@@ -554,8 +554,8 @@ s.claim("Compiling gains less where a call computes more",
         f"{batches[-1]}: {least.median:.3g}",
         if_holds="Compiling saves Python's work per call. The more a call "
         "computes, the less this is of it.",
-        if_not="Here the largest batch gains as much as the smallest. One "
-        "possible reason: op by op, each operation writes its result to new "
+        if_not="Here the largest batch gains at least as much as the smallest. "
+        "One possible reason: op by op, each operation writes its result to new "
         "memory, and compiling saves that, too.",
         if_open="This run cannot tell the gains of the two batches apart.")
 
@@ -790,8 +790,8 @@ s.claim("After hybridize, the prints are silent from the second call on",
         source="section 8.1.3", holds=silent == [3, 0],
         expected="3 prints in the first call, none in the second",
         observed=f"{silent[0]} in the first call, {silent[1]} in the second",
-        if_holds="From the second call on, only the compiled program runs. This "
-        "is one reason for the speed, but the prints no longer help you to "
+        if_holds="From the second call on, only the compiled program runs. "
+        "This is one reason for the speed, but the prints no longer help you to "
         "debug.",
         if_not=f"The second call printed {silent[1]} times: it ran Python "
         "again.", if_open="This run does not decide it.")
