@@ -555,8 +555,8 @@ s.claim("Compiling gains less where a call computes more",
         if_holds="Compiling saves Python's work per call. The more a call "
         "computes, the less this is of it.",
         if_not="Here the largest batch gains at least as much as the smallest. "
-        "One possible reason: op by op, each operation writes its result to new "
-        "memory, and compiling saves that, too.",
+        "One possible reason: op by op, each operation writes its result to "
+        "new memory, and compiling saves that, too.",
         if_open="This run cannot tell the gains of the two batches apart.")
 
 # %% tags=["slow", "hide-input"]
@@ -791,8 +791,8 @@ s.claim("After hybridize, the prints are silent from the second call on",
         expected="3 prints in the first call, none in the second",
         observed=f"{silent[0]} in the first call, {silent[1]} in the second",
         if_holds="From the second call on, only the compiled program runs. "
-        "This is one reason for the speed, but the prints no longer help you to "
-        "debug.",
+        "This is one reason for the speed, but the prints no longer help you "
+        "to debug.",
         if_not=f"The second call printed {silent[1]} times: it ran Python "
         "again.", if_open="This run does not decide it.")
 
