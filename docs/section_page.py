@@ -366,9 +366,8 @@ def settings(about: dict[str, Any]) -> list[tuple[str, str]]:
     flags = [f"{name}={value}" for name, value in e.flags.items() if not name.startswith("jax_")]
     others = e.accelerated or tuple({"oneDNN convolutions" for flag in flags if "onednn" in flag.lower()})
     took = f", in {about['wall_s']:,.0f} s" if about.get("wall_s") else ""
-    where_to = r" --(json|notebook)[ =]\S+"  # which changes nothing in the run
     rows = {
-        "Command": code(re.sub(where_to, "", about.get("command", ""))),
+        "Command": code(about.get("command", "")),
         "Parameters": code(*(f"{name}={value}" for name, value in about.get("config", {}).items())),
         "Date": about.get("started_at", "")[:10] + took,
         "Machine": html.escape(", ".join(filter(None, (e.cpu, cores, size)))),

@@ -80,7 +80,7 @@ with mistakes_end():
 #
 # ## The run
 
-# %% tags=["slow"]
+# %% tags=["slow", "hide-input"]
 with tempfile.TemporaryDirectory() as folder:
     file = Path(folder, "run.json")
     lists = {"--frameworks": s.frameworks, "--python": s.python, "--only": s.only}
@@ -107,7 +107,7 @@ for system, versions in run["versions"].items():
 # dot is the median of these ratios, and its line the 95% confidence interval. Right of 1,
 # JAX is faster. If a line crosses 1, the rounds do not decide.
 
-# %% tags=["slow"]
+# %% tags=["slow", "hide-input"]
 compared = [(", ".join(filter(None, (study["name"], c["quantity"]))), c)
             for study in run["workloads"] for c in study["comparisons"]]
 compared.sort(key=lambda pair: pair[1]["ratio"])
@@ -136,7 +136,7 @@ s.grid(["workload", "JAX", "peer", "peer over JAX", "verdict"],
 # ## All measurements
 # There is one table per workload, with the book's figures where it prints some.
 
-# %% tags=["slow"]
+# %% tags=["slow", "hide-input"]
 BOOK = {
     "8.1 MLP: mxnet imperative": 0.4943e-3,
     "8.1 MLP: mxnet hybridized": 0.2053e-3,
@@ -156,7 +156,7 @@ for study in run["workloads"]:
 # We compare each configuration's outputs, or its losses of several training steps, with
 # those of JAX. "Cores" is the CPU time per second, beside the number of cores given.
 
-# %% tags=["slow"]
+# %% tags=["slow", "hide-input"]
 rows = [(study["name"], row) for study in run["workloads"] for row in study["rows"]]
 agree = {"jax": [], "mxnet": [], "torch": []}
 for study in run["workloads"]:
@@ -183,7 +183,7 @@ s.grid(["workload", "configuration", "first call", "difference from JAX", "cores
 # ## The book's claims, on every system
 # The bounds are those of the sections on JAX.
 
-# %% tags=["slow"]
+# %% tags=["slow", "hide-input"]
 def fastest(study, system, quantity):
     """Return the fastest judged measurement of a system, or None."""
     fair = {row["configuration"] for row in study["rows"]

@@ -55,13 +55,16 @@ def trouble_of(folder: Path, names: list[str]) -> tuple[list[str], list[str]]:
         if not path.is_file():
             found.append(f"{name} wrote no notebook")
             continue
-        about: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))["metadata"]["jaxperf"]
+        text = path.read_text(encoding="utf-8")
+        about: dict[str, Any] = json.loads(text)["metadata"]["jaxperf"]
         result = load_result(folder / f"{name}.json")
         loud = sum(m.noise == "noisy" for m in result.measurements)
         rows, noisy = rows + len(result.measurements), noisy + loud
         lines.append(f"{name:24} {about['wall_s']:7.1f} s, {loud} of {len(result.measurements)} rows noisy")
         if not about["idle"]:
             found.append(f"{name}: {about['busy']} meanwhile")
+        if str(ROOT) in text:
+            found.append(f"{name}: the notebook names a folder of this machine, {ROOT}")
         if about["environment"]["commit"].endswith("+dirty"):
             found.append(f"{name}: files had been changed")
     if noisy > NOISY * max(rows, 1):

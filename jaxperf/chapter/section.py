@@ -125,6 +125,18 @@ def _parse(about: catalogue.SectionEntry, values: Mapping[str, Any], arguments: 
     return parser.parse_args(arguments)
 
 
+def _without_files(arguments: Sequence[str]) -> list[str]:
+    """Leave out where results go: it changes nothing in the run, and names folders of one machine."""
+    kept, words = [], iter(arguments)
+    for word in words:
+        flag, equals, _ = word.partition("=")
+        if flag not in ("--json", "--notebook"):
+            kept.append(word)
+        elif not equals:
+            next(words, None)
+    return kept
+
+
 def _is_given(name: str, arguments: Sequence[str]) -> bool:
     """Return whether the command line sets a parameter."""
     flag = "--" + name.replace("_", "-")
@@ -149,7 +161,7 @@ class Section(Recorder):
     def __init__(
         self, about: catalogue.SectionEntry, values: Mapping[str, Any], options: Any, programs: int = 0
     ) -> None:
-        command = shlex.join(["python", f"experiments/{about.name}.py", *sys.argv[1:]])
+        command = shlex.join(["python", f"experiments/{about.name}.py", *_without_files(sys.argv[1:])])
         super().__init__(about, current_environment(), dict(values), command=command, smoke=options.smoke)
         self.options, self.programs = options, programs
 

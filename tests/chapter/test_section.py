@@ -166,6 +166,12 @@ def test_code_is_for_the_terminal_and_the_file_only() -> None:
         display.bundle(next(block for block in blocks() if isinstance(block, Code)))
 
 
+def test_the_command_that_repeats_a_run_names_no_file_of_results() -> None:
+    words = "--full --json=/tmp/a.json --notebook /tmp/a.ipynb --data-folder /data --devices 2".split()
+    assert section._without_files(words) == ["--full", "--data-folder", "/data", "--devices", "2"]
+    assert section._without_files(["--json"]) == []
+
+
 def test_figures_are_drawn_alike_every_time_and_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     plt.style.use(section.STYLE)
     drawn: list[display.Figure] = []

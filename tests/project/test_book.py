@@ -197,7 +197,7 @@ def test_the_end_of_a_page_has_what_it_takes_to_repeat_the_run(section_page: Any
     }  # fmt: skip
     rows = dict(section_page.settings({
         "environment": environment, "config": {"devices": "2", "lr": "0.2"}, "wall_s": 61.2,
-        "command": "python experiments/x.py --full --json /tmp/a.json --notebook=/tmp/a.ipynb --devices 2",
+        "command": "python experiments/x.py --full --devices 2",
         "started_at": "2026-11-26T14:00:00+00:00",
     }))  # fmt: skip
     assert rows["Command"] == "<code>python experiments/x.py --full --devices 2</code>"
