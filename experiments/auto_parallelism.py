@@ -328,21 +328,21 @@ s.claim("Several operators at once on the same cores gain little",
 #
 # Results often have to leave the device that computed them. Here there *is* a dependency:
 # `ys[i]` must be computed before it can be copied. But while `ys[i]` is computed, `ys[i-1]`
-# can be copied. JAX does that by itself if you request the copies right after the
+# can be copied. JAX can do that by itself if you request the copies right after the
 # computation, with
 # [`copy_to_host_async`](https://docs.jax.dev/en/latest/_autosummary/jax.Array.copy_to_host_async.html),
-# and do not wait in between:
+# and do not wait in between. `into` is memory that the host has already: new memory would
+# take its own time ([section 8.2](async_computation)).
 
 # %%
-def copy_to_host(ys):
+def copy_to_host(ys, into):
     for y in ys:
         y.copy_to_host_async()  # a request; returns at once
-    copies = []
-    for y in ys:
+    for y, place in zip(ys, into):
         y.block_until_ready()
         with timeline.mark("copy", lane="copies"):  # for the figure below
-            copies.append(np.array(y))
-    return copies
+            np.copyto(place, y)
+    return list(into[: len(ys)])
 
 @jax.jit
 def averages(x):
@@ -384,21 +384,22 @@ def work(x, count=s.products):
 # (`asyncEngineCount` says how many). A CPU has no such engines: a copy needs a core, and a
 # large product leaves none free. An array on a CPU device is also in the host's memory
 # already, so `np.asarray` would not copy at all. We therefore compute something that uses
-# one core, the moving averages, and let Python copy with `np.array` on another. On a GPU, a
+# one core, the moving averages, and let Python copy with `np.copyto` on another. On a GPU, a
 # copy takes far longer than a product of the same size, so there, too, the averages are the
 # better partner.
 
 # %% tags=["slow"]
 source = jax.device_put(jnp.ones((s.rows, 2000)), other)
+host = np.ones((s.products, s.rows, 2000), np.float32)
 copying = together("compute and copy", {
     "compute": lambda: work(source),
-    "copy": copy_to_host,
-    "both": lambda: copy_to_host(work(source)),
+    "copy": lambda ys: copy_to_host(ys, host),
+    "both": lambda: copy_to_host(work(source), host),
 }, before={"copy": lambda: work(source)}, count=s.rounds)
 s.table(copying.rows(), title="Computing, then copying, and both",
         base=copying.total.name)
 few = timeline.record(
-    lambda: copy_to_host(work(source, 4)), name="compute and copy"
+    lambda: copy_to_host(work(source, 4), host), name="compute and copy"
 )
 s.timeline(few,
            "Computing four results and copying each. A copy can begin when "
@@ -425,7 +426,8 @@ for statement, needs, undecided in (
         expected="both together take less time than the sum",
         observed=observed,
         if_holds=f"One after the other takes {gain} times as long as together.",
-        if_not=f"Together they save no time ({gain}).",
+        if_not=f"Together they save no time ({gain}). Perhaps both wait for "
+        "the same, e.g. for memory.",
         if_open=f"The sum takes {gain} times as long. {undecided}",
     )
 
@@ -538,7 +540,9 @@ s.claim("Under jit, the book's run is one product",
 # operand, and check the number of operations in the compiled program, as `dots` does.
 #
 # ### On one H200
-# With a GPU, the two devices are the CPU and the GPU.
+# With a GPU, the two devices are the CPU and the GPU. Compare each row of two things
+# together with the sum of the rows above it. In that run, copies hardly hid behind the
+# averages; we did not find out why.
 
 # %% tags=["slow", "hide-input"]
 s.on_one_gpu(
@@ -562,9 +566,9 @@ s.on_one_gpu(
 # - One device runs separate calls in the order in which you made them. Different devices
 #   work at once, even if you call them from a plain loop.
 # - A large operator can use the whole device. A second one beside it then gains little.
-# - Request copies right after computing, without waiting. Then a result is copied while the
-#   next is computed. Load the next batch in a thread. Both save at most the shorter of the
-#   two times.
+# - Request copies right after computing, without waiting. Then a result can be copied while
+#   the next is computed. Load the next batch in a thread. Both save at most the shorter of
+#   the two times.
 # - Inside one program the compiler sees all operations. It may run them in parallel, and
 #   compute equal ones only once.
 #
@@ -802,35 +806,51 @@ s.claim("Small operators are faster in parallel on one device",
 #
 # </details>
 #
-# **4.** Three programs need ten results on the host. The first calls and fetches in turns:
-# `[np.array(averages(x)) for _ in range(10)]`. The second computes all, waits for all, and
-# then fetches. The third is `copy_to_host(work(x))`. Which is fastest, and which two are
-# alike?
+# **4.** Three programs need ten results on the host. The first computes and copies in
+# turns. The second computes all, waits for all, and then copies. The third is
+# `copy_to_host(work(x), host)`. Which is fastest, and in which two does nothing overlap?
 #
 # Check it with `jaxperf check 8.3.4 mine.py`: `mine.py` defines `fetch_all(f, xs)`, which
 # returns the results `f(x)` as NumPy arrays and lets copies and computations overlap.
 
 # %% tags=["answer", "slow"]
 def in_turns():
-    return [np.array(work(source, 1)[0]) for _ in range(s.products)]
+    for place in host:
+        np.copyto(place, averages(source))
+    return list(host)
 
 def all_then_copy():
-    return [np.array(y) for y in jax.block_until_ready(work(source))]
+    return copy_to_host(jax.block_until_ready(work(source)), host)
 
 ways = {"in turns": in_turns, "all, then copy": all_then_copy,
-        "copy when ready": lambda: copy_to_host(work(source))}
+        "copy when ready": lambda: copy_to_host(work(source), host)}
 orders = interleaved(ways, count=s.rounds)
 s.table(orders, title="Ten results on the host", base="copy when ready")
+hides = ratio(orders["all, then copy"], orders["copy when ready"])
+reuses = ratio(orders["copy when ready"], orders["in turns"])
+s.say(hides.above(),
+      if_holds=f"Copying at the end takes {hides} times as long as copying "
+      "each result when it is ready.",
+      if_not="Copying each result when it is ready saves nothing over copying "
+      f"at the end: {hides}.",
+      if_open=f"Copying at the end takes {hides} times as long as copying each "
+      "result when it is ready: undecided.")
+s.say(reuses.above(),
+      if_holds=f"But in turns is faster still: the third takes {reuses} times "
+      "as long. In turns, each result is dropped before the next is computed, "
+      "which can take its memory; the others need memory for ten results.",
+      if_not=f"In turns is not faster: the third takes {reuses} times as long.")
 
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# The first two should be alike: nothing overlaps, because the device has nothing to do
-# while Python copies. In the first program the next computation is not queued yet, and in
-# the second none is left. The first may still be the faster of the two, because it drops
-# each result and can reuse its memory. The third can overlap computing and copying, if a
-# core is free for the copies. A training loop that calls
-# `float(loss)` in each step works like the first program.
+# Nothing overlaps in the first two, because the device has nothing to do while Python
+# copies. In the first program the next computation is not queued yet, and in the second
+# none is left. The first may still be faster than both others, because it drops each result
+# and can reuse its memory. The third can overlap computing and copying, if a core is free
+# for the copies. To have both, keep two results: queue the next one, copy the last one, and
+# drop it. A training loop that calls `float(loss)` in each step works like the first
+# program.
 #
 # </details>
 #

@@ -255,8 +255,8 @@ PLANTED: dict[str, dict[str, Any]] = {
     },
     "auto_parallelism": {
         "One operator uses all cores of a CPU": (
-            lambda m: {"product_gain": exactly(m.s.environment.cores), "loop_gain": exactly(1)},
-            lambda m: {"product_gain": exactly(0.5), "loop_gain": exactly(1)},
+            lambda m: {"product_gain": exactly(m.s.environment.cores), "loop_gain": exactly(0.1)},
+            lambda m: {"product_gain": exactly(0.5), "loop_gain": exactly(0.1)},
         ),
         "A loop over devices looks serial, but it runs in parallel": pair("shared", 0.9, 0.1),
         "A chain over two devices does not overlap": pair("chained", 0.01, 0.5),

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from jaxperf.chapter import catalogue, cells
+from tests.experiments.plants import exactly, verdict
 
 SCRIPT = catalogue.folder() / "auto_parallelism.py"
 
@@ -64,7 +65,8 @@ def test_an_error_of_the_loader_reaches_the_caller(page: Any) -> None:
 
 def test_copies_to_the_host_are_copies(page: Any) -> None:
     ys = [jax.device_put(jnp.ones((4, 4)) + i, page.other) for i in range(3)]
-    for i, (y, copy) in enumerate(zip(ys, page.copy_to_host(ys), strict=True)):
+    copies = page.copy_to_host(ys, np.empty((5, 4, 4), np.float32))
+    for i, (y, copy) in enumerate(zip(ys, copies, strict=True)):
         assert isinstance(copy, np.ndarray)
         np.testing.assert_array_equal(copy, np.full((4, 4), 1.0 + i))
         assert not np.shares_memory(copy, np.asarray(y))
@@ -102,6 +104,12 @@ def test_values_are_computed_on_the_device_that_the_graph_names(page: Any) -> No
     devices = page.cpu, page.other
     values = page.run_graph(graph, page.leaves(1), devices)[4:]
     assert [y.device for y in values] == [devices[number] for *_, number in graph]
+
+
+def test_a_control_that_gains_as_much_leaves_the_claim_about_cores_open(page: Any) -> None:
+    statement, cores = "One operator uses all cores of a CPU", page.s.environment.cores
+    gains = {"product_gain": exactly(cores), "loop_gain": exactly(cores)}
+    assert verdict(page, statement, everywhere=True, **gains) == "undecided"
 
 
 def test_claims_that_need_no_clock_hold(page: Any) -> None:
