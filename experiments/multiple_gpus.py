@@ -469,7 +469,7 @@ print("two steps in one program; the old parameters are gone:",
 # | one program per step, images on the GPU | 0.36 ms | 0.084 s |
 # | one program per epoch, with `scan` | 0.34 ms | 0.080 s |
 # | to queue an *empty* program | 0.027 ms | |
-# | the step's 3.5 GFLOP at the GPU's 371 TFLOP/s | 0.01 ms | |
+# | the step's 3.4 GFLOP at the GPU's 371 TFLOP/s | 0.01 ms | |
 #
 # Even in one program, LeNet cannot keep such a GPU busy: it reaches 3% of the arithmetic. A step is
 # a chain of small kernels, which `jaxperf plan` counts. Each kernel must start, read its

@@ -1449,15 +1449,15 @@ s.say(second < 1.5,
 # subtracts two nearly equal numbers.
 # </details>
 #
-# **5.** On one H200, LeNet's step at batch 256 takes 0.357 ms and reaches 9.7 TFLOP/s.
-# ResNet-18's step in bfloat16 at batch 1024 takes 8.9 ms and reaches 316 TFLOP/s. What
+# **5.** On one H200, LeNet's step at batch 256 takes 0.357 ms and reaches 9.6 TFLOP/s.
+# ResNet-18's step in bfloat16 at batch 1024 takes 8.9 ms and reaches 266 TFLOP/s. What
 # would you change first?
 #
 # <details><summary>Answer</summary>
 #
-# LeNet reaches 2.6% of the TF32 peak. Its 3.5 GFLOP would take 9 µs at the peak, less than
+# LeNet reaches 2.6% of the TF32 peak. Its 3.4 GFLOP would take 9 µs at the peak, less than
 # an empty program (27 µs queued, 55 µs waited for). So reduce the calls: `scan`, or larger
-# batches. ResNet-18 reaches 43% of the bfloat16 peak, and its step is far longer than a
+# batches. ResNet-18 reaches 36% of the bfloat16 peak, and its step is far longer than a
 # call. Use a profile to find the operations that move bytes, or use more devices.
 # </details>
 #
