@@ -467,8 +467,8 @@ print("two steps in one program; the old parameters are gone:",
 # |:--|--:|--:|
 # | by hand, batches from the host | 2.1 ms | 0.5 s |
 # | one program per step, images on the GPU | 0.36 ms | 0.084 s |
-# | one program per epoch, with `scan` | 0.34 ms | 0.080 s |
-# | to queue an *empty* program | 0.027 ms | |
+# | one program per epoch, with `scan` and the shuffling | 0.34 ms | 0.080 s |
+# | to queue an *empty* program, in two runs | 0.027, 0.041 ms | |
 # | the step's 3.4 GFLOP at the GPU's 371 TFLOP/s | 0.01 ms | |
 #
 # Even in one program, LeNet cannot keep such a GPU busy: it reaches 3% of the arithmetic. A step is

@@ -1456,9 +1456,10 @@ s.say(second < 1.5,
 # <details><summary>Answer</summary>
 #
 # LeNet reaches 2.6% of the TF32 peak. Its 3.4 GFLOP would take 9 µs at the peak, less than
-# an empty program (27 µs queued, 55 µs waited for). So reduce the calls: `scan`, or larger
-# batches. ResNet-18 reaches 36% of the bfloat16 peak, and its step is far longer than a
-# call. Use a profile to find the operations that move bytes, or use more devices.
+# an empty program, which takes tens of microseconds there ([section 8.6](use_gpu)). So
+# reduce the calls: `scan`, or larger batches. ResNet-18 reaches 36% of the bfloat16 peak,
+# and its step is far longer than a call. Use a profile to find the operations that move
+# bytes, or use more devices.
 # </details>
 #
 # **6.** Write the rule of this section as a function: `closest_limit(flops, moved, peak,
