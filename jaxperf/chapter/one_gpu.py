@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from jaxperf.result.recorder import Recorder
 
 FILE = Path(__file__).with_name("one_gpu.json")
 Key = str | tuple[str, str]  # a row's or fact's name; or a part of the table's title, and the row's name
+SIZE = re.compile(r"\d+(?:[.,]\d+)*(?: [x×] \d+)?(?: MB)?")  # in the title of a table
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,7 @@ def rows(
             continue
         used.add(figure.run)
         mine = find(own, key)
-        shown.append([label, words(figure), words(mine) if mine else "", figure.run])
+        shown.append([label, words(figure, mine), words(mine, figure) if mine else "", figure.run])
     dated = {name: f"JAX {runs[name].jax}, {runs[name].date}" for name in used}
     cards = ", ".join(sorted({runs[name].card for name in used}))
     if len(used) < 2:
@@ -96,9 +98,12 @@ def rows(
     return f"On one {cards}", ["", "GPU", "here", "run"], [[*row[:3], dated[row[3]]] for row in shown]
 
 
-def words(figure: Figure) -> str:
-    """Return a figure with its unit."""
-    return figure.value if isinstance(figure.value, str) else format_on_page(figure.value, figure.unit)
+def words(figure: Figure, beside: Figure | None = None) -> str:
+    """Return a figure with its unit, and with the sizes in its title that the figure beside it lacks."""
+    shown = figure.value if isinstance(figure.value, str) else format_on_page(figure.value, figure.unit)
+    sizes, others = (SIZE.findall(each.title) if each else [] for each in (figure, beside))
+    own = [size for size in sizes if size not in others]
+    return f"{shown} ({', '.join(own)})" if beside and own else shown
 
 
 def show(recorder: Recorder, chosen: Mapping[str, Key]) -> None:
