@@ -821,9 +821,9 @@ s.say(cpu_ms[128] < 0.9 * cpu_ms[256],
                "than an image of a batch of 256. So two parts of this CPU may "
                "finish a batch sooner than one, without more cores. It says "
                "nothing about GPUs.",
-      if_not="An image costs about as much processor time in a share of 128 "
-             "as in a batch of 256. So dividing the batch among parts of this "
-             "CPU saves no work.")
+      if_not="An image of a share of 128 costs no less processor time here, "
+             "or little less, than an image of a batch of 256. So dividing the "
+             "batch among parts of this CPU saves hardly any work.")
 
 # %% [markdown]
 # ## 8.4.8 Summary
@@ -877,7 +877,8 @@ s.claim("At the old rate, twice the batch learns less in as many epochs",
         observed=", ".join(f"rate {row[1]} {row[-1]:.3f}" for row in rows[1:]),
         cannot="LeNet still guesses" if max(means) < GUESSING else "",
         if_holds="Half as many updates of the same size leave LeNet on its "
-                 "plateau for longer. A larger rate makes up for it.",
+                 "plateau for longer. A larger rate makes up for a part of it, "
+                 "or for all: compare with the first row.",
         if_not="Here the larger rates do not help. Perhaps the old rate had "
         "enough updates.",
         if_open="Train for longer: an accuracy near 0.10 is that of guessing.")
