@@ -764,7 +764,8 @@ for label, size, lr, passes in (
     ends = [train(1, size, lr, seed, passes, images, s.channels, rule=rule)[-1]
             for seed in s.seeds]
     rows.append((label, size, f"{lr:g}", images // size * passes,
-                 *(", ".join(f"{end:.2f}" for end in way) for way in zip(*ends))))
+                 *(", ".join(f"{end:.2f}" for end in way)
+                   for way in zip(*ends))))
 s.grid(["", "batch", "rate", "updates", "train loss by seed", "test accuracy"],
        rows, title="Exercise 1")
 
@@ -772,11 +773,12 @@ s.grid(["", "batch", "rate", "updates", "train loss by seed", "test accuracy"],
 # <details><summary>Answer</summary>
 #
 # Compare the rows by their number of updates, and by the training loss, which wobbles less than the
-# accuracy. Where the seeds of two rows overlap, you cannot tell the rows apart. With four times the batch, an epoch has a quarter of the updates. Then compare what the
-# larger rate, the warm-up, and as many updates as before change. If only the last row reaches the
-# loss of the small batch, the number of updates is the reason, and the retelling is right about
-# little data. A curve that jumps up and down comes from a large rate and from BatchNorm's running
-# statistics, which need some tens of updates to follow. For more devices, use `--devices 8`.
+# accuracy. Where the seeds of two rows overlap, you cannot tell the rows apart. With four times the
+# batch, an epoch has a quarter of the updates. Then compare what the larger rate, the warm-up, and
+# as many updates as before change. If only the last row reaches the loss of the small batch, the
+# number of updates is the reason, and the retelling is right about little data. A curve that jumps
+# up and down comes from a large rate and from BatchNorm's running statistics, which need some tens
+# of updates to follow. For more devices, use `--devices 8`.
 #
 # </details>
 #

@@ -29,12 +29,12 @@ from jaxperf.errors import JaxperfError
 from jaxperf.process import mistakes_end
 from jaxperf.result import Measurement, ratio
 
-s = section("peers", frameworks=("mxnet", "torch"), python=(), only=(), seconds=0.0,
-            rounds=0, onednn=True, devices=2)
-runner = Path(jaxperf.__file__).parents[1] / "benchmarks" / "frameworks" / "run.py"
+s = section("peers", frameworks=("mxnet", "torch"), python=(), only=(),
+            seconds=0.0, rounds=0, onednn=True, devices=2)
+runner = Path(jaxperf.__file__).parents[1] / "benchmarks/frameworks/run.py"
 with mistakes_end():
     if not runner.is_file():
-        raise JaxperfError("the comparison runs in a clone of jaxperf's repository only")
+        raise JaxperfError("the comparison runs in a clone of jaxperf only")
 
 # %% [markdown]
 # ## What is alike
@@ -83,12 +83,28 @@ with mistakes_end():
 # %% tags=["slow", "hide-input"]
 with tempfile.TemporaryDirectory() as folder:
     file = Path(folder, "run.json")
-    lists = {"--frameworks": s.frameworks, "--python": s.python, "--only": s.only}
-    flags = [word for flag, words in lists.items() if words for word in (flag, *words)]
+    lists = {
+        "--frameworks": s.frameworks,
+        "--python": s.python,
+        "--only": s.only,
+    }
+    flags = [
+        word
+        for flag, words in lists.items()
+        if words
+        for word in (flag, *words)
+    ]
     flags += ["--onednn"] * s.onednn + ["--smoke"] * s.options.smoke
-    command = [sys.executable, str(runner), *flags, f"--seconds={s.seconds}",
-               f"--rounds={s.rounds}", f"--devices={s.devices}", f"--json={file}",
-               f"--platform={'gpu' if s.options.platform == 'gpu' else 'cpu'}"]
+    command = [
+        sys.executable,
+        str(runner),
+        *flags,
+        f"--seconds={s.seconds}",
+        f"--rounds={s.rounds}",
+        f"--devices={s.devices}",
+        f"--json={file}",
+        f"--platform={'gpu' if s.options.platform == 'gpu' else 'cpu'}",
+    ]
     done = subprocess.run(command, stderr=subprocess.PIPE, text=True)
     with mistakes_end():
         if done.returncode:
@@ -98,8 +114,11 @@ with tempfile.TemporaryDirectory() as folder:
 for note in run["notes"]:
     s.note(note)
 for system, versions in run["versions"].items():
-    s.fact(f"versions_{system}", ", ".join(f"{k} {v}" for k, v in versions.items()),
-           meaning=f"versions in {system}'s process")
+    s.fact(
+        f"versions_{system}",
+        ", ".join(f"{k} {v}" for k, v in versions.items()),
+        meaning=f"versions in {system}'s process",
+    )
 
 # %% [markdown]
 # ## In one picture
@@ -108,29 +127,68 @@ for system, versions in run["versions"].items():
 # JAX is faster. If a line crosses 1, the rounds do not decide.
 
 # %% tags=["slow", "hide-input"]
-compared = [(", ".join(filter(None, (study["name"], c["quantity"]))), c)
-            for study in run["workloads"] for c in study["comparisons"]]
+compared = [
+    (", ".join(filter(None, (study["name"], c["quantity"]))), c)
+    for study in run["workloads"]
+    for c in study["comparisons"]
+]
 compared.sort(key=lambda pair: pair[1]["ratio"])
 fig, ax = plt.subplots(figsize=(7, 1 + 0.22 * len(compared)))
 ax.axvline(1, color="C5", lw=1)
-for system, label, color in (("mxnet", "MXNet", "C1"), ("torch", "PyTorch", "C0")):
-    rows = [(i, c) for i, (_, c) in enumerate(compared) if c["system"] == system]
+for system, label, color in (
+    ("mxnet", "MXNet", "C1"),
+    ("torch", "PyTorch", "C0"),
+):
+    rows = [
+        (i, c) for i, (_, c) in enumerate(compared) if c["system"] == system
+    ]
     for i, c in rows:
         ax.plot(c["interval"] or [c["ratio"]] * 2, (i, i), "-", color=color)
-    ax.plot([c["ratio"] for _, c in rows], [i for i, _ in rows], "o", color=color, ms=4,
-            label=label)
-ax.set(xscale="log", xlabel="the peer's time over JAX's",
-       yticks=range(len(compared)), yticklabels=[work for work, _ in compared])
-ax.set_xticks([t for t in (1/16, 1/8, 1/4, 1/2, 1, 2, 4, 8, 16, 32)
-               if ax.get_xlim()[0] <= t <= ax.get_xlim()[1]])
+    ax.plot(
+        [c["ratio"] for _, c in rows],
+        [i for i, _ in rows],
+        "o",
+        color=color,
+        ms=4,
+        label=label,
+    )
+ax.set(
+    xscale="log",
+    xlabel="the peer's time over JAX's",
+    yticks=range(len(compared)),
+    yticklabels=[work for work, _ in compared],
+)
+ax.set_xticks(
+    [
+        t
+        for t in (1 / 16, 1 / 8, 1 / 4, 1 / 2, 1, 2, 4, 8, 16, 32)
+        if ax.get_xlim()[0] <= t <= ax.get_xlim()[1]
+    ]
+)
 ax.xaxis.set_major_formatter("{x:.3g}")
 ax.minorticks_off()
 ax.legend(loc="lower right")
-s.figure(fig, "Right of the line, JAX as installed is faster; left of it, the peer.",
-         alt="For each workload and peer a dot with a line: the peer's time over JAX's.")
-s.grid(["workload", "JAX", "peer", "peer over JAX", "verdict"],
-       [(work, c["jax"], f"{c['system']} {c['configuration']}", c["text"], c["verdict"])
-        for work, c in reversed(compared)], title="All comparisons", fold=True)
+s.figure(
+    fig,
+    "Right of the line, JAX as installed is faster; left of it, the peer.",
+    alt="For each workload and peer a dot with a line: the peer's time over "
+    "JAX's.",
+)
+s.grid(
+    ["workload", "JAX", "peer", "peer over JAX", "verdict"],
+    [
+        (
+            work,
+            c["jax"],
+            f"{c['system']} {c['configuration']}",
+            c["text"],
+            c["verdict"],
+        )
+        for work, c in reversed(compared)
+    ],
+    title="All comparisons",
+    fold=True,
+)
 
 # %% [markdown]
 # ## All measurements
@@ -148,7 +206,11 @@ BOOK = {
 for study in run["workloads"]:
     rows = [Measurement(**m) for m in study["measurements"]]
     if rows:
-        book = {m.name: BOOK[m.name] for m in rows if m.name in BOOK and not run["smoke"]}
+        book = {
+            m.name: BOOK[m.name]
+            for m in rows
+            if m.name in BOOK and not run["smoke"]
+        }
         s.table(rows, title=study["name"], book=book, fold=True)
 
 # %% [markdown]
@@ -157,7 +219,9 @@ for study in run["workloads"]:
 # those of JAX. "Cores" is the CPU time per second, beside the number of cores given.
 
 # %% tags=["slow", "hide-input"]
-rows = [(study["name"], row) for study in run["workloads"] for row in study["rows"]]
+rows = [
+    (study["name"], row) for study in run["workloads"] for row in study["rows"]
+]
 agree = {"jax": [], "mxnet": [], "torch": []}
 for study in run["workloads"]:
     for row in study["rows"]:
@@ -165,64 +229,135 @@ for study in run["workloads"]:
             agree[row["system"]].append(row["difference"] <= study["rtol"])
 for system, outcomes in agree.items():
     if outcomes:
-        s.claim(f"Every configuration of {system} computes what JAX computes",
-                holds=all(outcomes), expected="all within the tolerance of their workload",
-                observed=f"{sum(outcomes)} of {len(outcomes)} configurations agree",
-                if_holds=f"All rows of {system} did the same work, so their times compare.",
-                if_not=f"A row of {system} computed something else. It was not timed.",
-                if_open=f"No row of {system} gave an answer.")
-s.grid(["workload", "configuration", "first call", "difference from JAX", "cores used"],
-       [(name, f"{row['system']} {row['configuration']}", f"{row['first_s']:.2g} s",
-         "no answer" if row["difference"] is None else f"{row['difference']:.1g}",
-         row["lost"] or "; ".join(f"{what} {used:.2f} of {given}".strip()
-                                  for what, (used, given) in row["cores"].items()))
-        for name, row in rows],
-       title="First calls, agreement, and cores used by CPU time", fold=True)
+        s.claim(
+            f"Every configuration of {system} computes what JAX computes",
+            holds=all(outcomes),
+            expected="all within the tolerance of their workload",
+            observed=f"{sum(outcomes)} of {len(outcomes)} configurations agree",
+            if_holds=f"All rows of {system} did the same work, so their times "
+            "compare.",
+            if_not=f"A row of {system} computed something else. It was not "
+            "timed.",
+            if_open=f"No row of {system} gave an answer.",
+        )
+s.grid(
+    [
+        "workload",
+        "configuration",
+        "first call",
+        "difference from JAX",
+        "cores used",
+    ],
+    [
+        (
+            name,
+            f"{row['system']} {row['configuration']}",
+            f"{row['first_s']:.2g} s",
+            "no answer"
+            if row["difference"] is None
+            else f"{row['difference']:.1g}",
+            row["lost"]
+            or "; ".join(
+                f"{what} {used:.2f} of {given}".strip()
+                for what, (used, given) in row["cores"].items()
+            ),
+        )
+        for name, row in rows
+    ],
+    title="First calls, agreement, and cores used by CPU time",
+    fold=True,
+)
 
 # %% [markdown]
 # ## The book's claims, on every system
 # The bounds are those of the sections on JAX.
 
+
 # %% tags=["slow", "hide-input"]
 def fastest(study, system, quantity):
     """Return the fastest judged measurement of a system, or None."""
-    fair = {row["configuration"] for row in study["rows"]
-            if row["system"] == system and row["fair"].get(quantity)}
-    rows = [Measurement(**m) for m in study["measurements"]
-            if (m["system"], m["quantity"]) == (system, quantity)
-            and m["configuration"] in fair]
+    fair = {
+        row["configuration"]
+        for row in study["rows"]
+        if row["system"] == system and row["fair"].get(quantity)
+    }
+    rows = [
+        Measurement(**m)
+        for m in study["measurements"]
+        if (m["system"], m["quantity"]) == (system, quantity)
+        and m["configuration"] in fair
+    ]
     return min(rows, key=lambda m: m.median, default=None)
 
+
 CLAIMS = (
-    ("8.2 dot", "queued", "finished", 0.1, "section 8.2.1",
-     "the call returns long before the product is ready"),
-    ("8.2 loop", "asynchronous", "synchronous", 1, "section 8.2.3",
-     "waiting once is faster than waiting each time"),
-    ("8.3 products", "together", "apart", 1, "section 8.3.1",
-     "independent products on several devices run together"),
+    (
+        "8.2 dot",
+        "queued",
+        "finished",
+        0.1,
+        "section 8.2.1",
+        "the call returns long before the product is ready",
+    ),
+    (
+        "8.2 loop",
+        "asynchronous",
+        "synchronous",
+        1,
+        "section 8.2.3",
+        "waiting once is faster than waiting each time",
+    ),
+    (
+        "8.3 products",
+        "together",
+        "apart",
+        1,
+        "section 8.3.1",
+        "independent products on several devices run together",
+    ),
 )
 studies = {study["name"]: study for study in run["workloads"]}
 for name, over, under, bound, source, statement in CLAIMS:
     for system in agree:
-        pair = [fastest(studies[name], system, quantity) if name in studies else None
-                for quantity in (over, under)]
+        pair = [
+            fastest(studies[name], system, quantity)
+            if name in studies
+            else None
+            for quantity in (over, under)
+        ]
         if all(pair):
             times = ratio(*pair)
-            s.claim(f"{system}: {statement}", holds=times.below(bound), observed=str(times),
-                    expected=f"{over} over {under} below {bound}", source=source,
-                    if_holds=f"The book's statement is true of {system} on this machine.",
-                    if_not=f"The book's statement is not true of {system} on this machine.",
-                    if_open=f"These rounds do not decide the statement for {system}.")
-mlp = {m["name"]: Measurement(**m) for m in studies.get("8.1 MLP", {"measurements": ()})
-       ["measurements"]}
+            s.claim(
+                f"{system}: {statement}",
+                holds=times.below(bound),
+                observed=str(times),
+                expected=f"{over} over {under} below {bound}",
+                source=source,
+                if_holds=f"The book's statement is true of {system} on this "
+                "machine.",
+                if_not=f"The book's statement is not true of {system} on this "
+                "machine.",
+                if_open="These rounds do not decide the statement for "
+                f"{system}.",
+            )
+mlp = {
+    m["name"]: Measurement(**m)
+    for m in studies.get("8.1 MLP", {"measurements": ()})["measurements"]
+}
 if {"8.1 MLP: mxnet imperative", "8.1 MLP: mxnet hybridized"} <= mlp.keys():
-    gain = ratio(mlp["8.1 MLP: mxnet imperative"], mlp["8.1 MLP: mxnet hybridized"])
-    s.claim("MXNet: hybridizing makes the network faster (the book: 2.4 times)",
-            holds=gain.above(1), expected="above 1", observed=f"{gain} times as fast",
-            source="section 8.1.2",
-            if_holds="As in the book, MXNet's `hybridize` pays for this network.",
-            if_not="Here, MXNet's `hybridize` does not pay for this network.",
-            if_open="These rounds do not decide whether `hybridize` pays in MXNet.")
+    gain = ratio(
+        mlp["8.1 MLP: mxnet imperative"], mlp["8.1 MLP: mxnet hybridized"]
+    )
+    s.claim(
+        "MXNet: hybridizing makes the network faster (the book: 2.4 times)",
+        holds=gain.above(1),
+        expected="above 1",
+        observed=f"{gain} times as fast",
+        source="section 8.1.2",
+        if_holds="As in the book, MXNet's `hybridize` pays for this network.",
+        if_not="Here, MXNet's `hybridize` does not pay for this network.",
+        if_open="These rounds do not decide whether `hybridize` pays in MXNet.",
+    )
 
 # %% [markdown]
 # ## How to read this

@@ -12,7 +12,7 @@ NAMES = [section.name for section in catalogue.SECTIONS if section.name != "peer
 WIDTH, LENGTH, SET_UP, ALONE = 80, 20, 8, 2 / 3
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*NAMES, "peers"])
 def test_set_up_cells_and_lines_are_short(name: str) -> None:
     lesson = Lesson.read(name)
     assert lesson_code.set_up_lines(lesson) <= SET_UP
