@@ -234,8 +234,6 @@ def plan(words: list[str], program: tuple[str, ...]) -> int:
         "left")
     parser.add_argument("--network", default="infiniband", metavar="NAME",
         help="what connects the nodes: infiniband, efa, tcpxo")
-    parser.add_argument("--step-ms", type=number(0, above=True), metavar="MS",
-        help="the step's time on one such card, if it was measured; replaces the predicted one")
     parser.add_argument("--json", type=file_path, metavar="PATH", help="write the plan here")
     options = parser.parse_args(words)
     import_jax()

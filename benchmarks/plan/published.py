@@ -45,6 +45,7 @@ class Step:
     remat: str = ""
     scanned: bool = True
     sharded: bool = True  # FSDP; else data parallel
+    moments_sharded: bool = False  # without FSDP, only the optimizer's state is sharded (ZeRO-1)
     untied: bool = False  # whether the last product has a matrix of its own
     lora: int = 0  # rank of what is trained beside frozen bfloat16 queries and values; 0: all is trained
     source: str = ""
@@ -105,6 +106,7 @@ def make(step: Step) -> Any:
     policies = {
         "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
         "qkv": jax.checkpoint_policies.save_only_these_names("query", "key", "value"),
+        "nothing": None,
     }
     bf16 = jnp.bfloat16
     # PyTorch's operations keep their inputs for the backward pass, and nothing between
@@ -193,7 +195,13 @@ def make(step: Step) -> Any:
         tokens = jax.ShapeDtypeStruct(
             (step.examples * mesh.size, step.length), jnp.int32, sharding=NamedSharding(mesh, P("data"))
         )
-        return jax.jit(update, donate_argnums=(0, 1, 2)), (p, p, p, frozen, tokens)
+        moments = p
+        if step.moments_sharded:
+            over = NamedSharding(mesh, P(None, "data"))
+            moments = jax.tree.map(
+                lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=over) if a.ndim > 1 else a, p
+            )
+        return jax.jit(update, donate_argnums=(0, 1, 2)), (p, moments, moments, frozen, tokens)
 
     return inside
 
@@ -215,7 +223,7 @@ def main(names: list[str]) -> None:
         assert size.time is not None
         rows.append(
             [step.name, step.card, step.devices, f"{step.seconds:.4g}", f"{size.time.step_s:.4g}",
-             f"{size.time.step_s / step.seconds:.3f}", f"{size.time.exposed_s:.3g}", f"{size.flops:.4g}",
+             f"{size.time.step_s / step.seconds:.3f}", f"{size.time.waits_s:.3g}", f"{size.time.flops:.4g}",
              f"{size.peak_bytes / 1e9:.1f}", jax.__version__, step.framework, step.source, step.assumed]
         )  # fmt: skip
         print(*rows[-1][:9], f"{time.perf_counter() - began:.0f} s", flush=True)

@@ -138,7 +138,7 @@ def measured_steps() -> list[Row]:
             batch, rows, columns, inner = (int(row[name]) for name in ("batch", "rows", "columns", "inner"))
             aligned = row["aligned"] == "1"
             products = (kernels.Product(batch, rows, columns, inner, row["dtype"], aligned=aligned),)
-        one = kernels.Kernel("", float(row["bytes"]), products)
+        one = kernels.Kernel(float(row["bytes"]), products)
         work[row["step"]] = work.get(row["step"], 0.0) + float(row["times"]) * one.seconds(card)
     return [
         Row(

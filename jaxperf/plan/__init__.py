@@ -15,15 +15,11 @@ __all__ = ["Exchange", "SizePlan", "StepPlan", "plan"]
 
 
 def __getattr__(name: str) -> Any:
-    if name == "plan":
-        from jaxperf.plan.planning import plan
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from jaxperf.plan import planning
 
-        return plan
-    if name in __all__:
-        from jaxperf.plan import report
-
-        return getattr(report, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(planning, name)
 
 
 class _Callable(ModuleType):

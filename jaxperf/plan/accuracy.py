@@ -8,7 +8,6 @@ from __future__ import annotations
 # published or measured over predicted seconds of steps, without the largest and the smallest
 COMPUTE = (0.96, 1.54)
 STEPS = (17, 0.2, 14)  # number of steps, median error, how many are within 25 %
-MEASURED = (0.97, 1.03)  # the same for a step that was measured on one card
 COLLECTIVES = (135, 0.17)  # number of published collectives, median error
 IN_NODE = 1.54  # the factor within which nine of ten collectives inside a node are right
 BETWEEN = {"efa": 2.45, "infiniband": 1.44}  # and over several nodes, by network
@@ -21,11 +20,10 @@ def collective_factor(network: str, between_nodes: bool) -> float:
 
 
 def summary(network: str) -> str:
-    between = (
-        f"{BETWEEN[network]:.1f}" if network in BETWEEN else f"{UNTESTED:.1f} (a guess: no table tests it)"
-    )
+    guess = "" if network in BETWEEN else " (a guess: no table tests it)"
     return (
         f"tested on {STEPS[0]} steps ({STEPS[2]} within 25%, median error {STEPS[1]:.0%}) and on "
         f"{COLLECTIVES[0]} published collectives (median {COLLECTIVES[1]:.0%}; nine of ten within a factor "
-        f"of {IN_NODE:.1f} in a node, of {between} over {network}); none of them set a constant"
+        f"of {IN_NODE:.1f} in a node, of {collective_factor(network, True):.1f}{guess} over {network}); none "
+        "of them set a constant"
     )

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from jaxperf.plan.flow import ACTIVATIONS, GRADIENTS, PARAMETERS
+from jaxperf.plan.collectives import ACTIVATIONS, GRADIENTS, PARAMETERS
 from jaxperf.plan.memory import CHECKPOINT, FSDP, FUSED, JAX_SHARE, POLICY, USABLE
-from jaxperf.plan.report import Exchange, PlanAdvice, SizePlan, StepTime, nbytes, seconds
+from jaxperf.plan.report import Exchange, SizePlan, nbytes, seconds
+from jaxperf.plan.timeline import Elapsed
 
 SMALL = 256 * 2**10  # bytes below which latency dominates a collective's time
 MANY = 8  # small collectives that are worth merging
@@ -38,21 +39,21 @@ REMEDIES = {
 }
 
 
-def advise(plan: SizePlan) -> tuple[PlanAdvice, ...]:
-    texts = {"does not fit": _does_not_fit(plan), "batch does not divide": _does_not_divide(plan)}
+def advise(plan: SizePlan) -> dict[str, str]:
+    """Return the sentences by kind."""
+    texts = {"does not fit": _does_not_fit(plan)}
     if time := plan.time:
         texts |= {
             "above JAX's share": _above_share(plan),
             "statistics summed over devices": _statistics(plan, time),
             "a sum for each array": _per_array(plan, time),
             "parameters gathered": _gathered(plan, time),
-            "activations gathered": _activations(plan, time),
             "resharded": _resharded(plan, time),
             "pipeline idle": _idle(plan),
             "mostly overhead": _overhead(plan, time),
             "not overlapped": _not_overlapped(plan, time),
         }
-    return tuple(PlanAdvice(kind, text) for kind, text in texts.items() if text)
+    return {kind: text for kind, text in texts.items() if text}
 
 
 def _does_not_fit(plan: SizePlan) -> str:
@@ -83,16 +84,6 @@ def _above_share(plan: SizePlan) -> str:
     )
 
 
-def _does_not_divide(plan: SizePlan) -> str:
-    if not plan.padded:
-        return ""
-    less = f" or {plan.batch - plan.split}" if plan.batch > plan.split else ""
-    return (
-        f"the batch of {plan.batch - plan.padded} does not divide by {plan.split}, which JAX refuses; "
-        f"planned with {plan.batch}: take {plan.batch}{less}"
-    )
-
-
 def _seconds(group: Sequence[Exchange]) -> float:
     return sum(each.seconds for each in group)
 
@@ -101,7 +92,11 @@ def _count(group: Sequence[Exchange]) -> float:
     return sum(each.count for each in group)
 
 
-def _worth(time: StepTime, group: Sequence[Exchange]) -> bool:
+def _bytes(group: Sequence[Exchange]) -> str:
+    return nbytes(sum(each.bytes for each in group))
+
+
+def _worth(time: Elapsed, group: Sequence[Exchange]) -> bool:
     return bool(group) and _seconds(group) >= WORTH * time.step_s
 
 
@@ -110,19 +105,13 @@ def _lines(group: Sequence[Exchange]) -> str:
     return f" (at {', '.join(sources[:3])})" if sources else ""
 
 
-def _of(plan: SizePlan, *kinds: str, carrying: str = "", asked: bool | None = None) -> list[Exchange]:
-    """Return the exchanges of some kinds, that carry something, and that the program asked for or not."""
-    return [
+def _statistics(plan: SizePlan, time: Elapsed) -> str:
+    group = [
         each for each in plan.exchanges
-        if each.collective.kind in kinds
-        and carrying in ("", each.carries)
-        and asked in (None, each.collective.asked)
+        if each.collective.kind == "all-reduce" and not each.collective.asked
+        and each.carries == ACTIVATIONS and each.over_batch
+        and each.collective.bytes <= SMALL and each.collective.arrays <= 4
     ]  # fmt: skip
-
-
-def _statistics(plan: SizePlan, time: StepTime) -> str:
-    sums = _of(plan, "all-reduce", carrying=ACTIVATIONS, asked=False)
-    group = [e for e in sums if e.over_batch and e.collective.bytes <= SMALL and e.collective.arrays <= 4]
     if _count(group) < MANY or not _worth(time, group):
         return ""
     return (
@@ -133,25 +122,28 @@ def _statistics(plan: SizePlan, time: StepTime) -> str:
     )
 
 
-def _per_array(plan: SizePlan, time: StepTime) -> str:
-    sums = _of(plan, "all-reduce", carrying=GRADIENTS)
-    alone = [e for e in sums if e.over_batch and e.collective.arrays == 1 and e.collective.times == 1]
-    saved = (_count(alone) - 1) * LATENCY_S
-    if _count(alone) < MANY or saved < WORTH * time.step_s:
+def _per_array(plan: SizePlan, time: Elapsed) -> str:
+    group = [
+        each for each in plan.exchanges
+        if each.collective.kind == "all-reduce" and each.carries == GRADIENTS and each.over_batch
+        and each.collective.arrays == 1 and each.collective.times == 1
+    ]  # fmt: skip
+    saved = (_count(group) - 1) * LATENCY_S
+    if _count(group) < MANY or saved < WORTH * time.step_s:
         return ""
     return (
-        f"{_count(alone):.0f} all-reduces of one gradient each{_lines(alone)}, where one of all of them "
+        f"{_count(group):.0f} all-reduces of one gradient each{_lines(group)}, where one of all of them "
         f"would save about {seconds(saved)} a step: sum the whole tree of gradients in one jax.lax.psum at "
         "the end"
     )
 
 
-def _gathered(plan: SizePlan, time: StepTime) -> str:
-    group = _of(plan, "all-gather", carrying=PARAMETERS)
+def _gathered(plan: SizePlan, time: Elapsed) -> str:
+    group = [e for e in plan.exchanges if e.collective.kind == "all-gather" and e.carries == PARAMETERS]
     if not _worth(time, group) or sum(e.exposed_s for e in group) < WORTH * time.step_s:
         return ""
     found = (
-        f"{nbytes(sum(e.bytes for e in group))} of parameters are gathered each step in {_count(group):.0f} "
+        f"{_bytes(group)} of parameters are gathered each step in {_count(group):.0f} "
         f"all-gathers{_lines(group)}, {seconds(_seconds(group))}"
     )
     whole = plan.peak_bytes + plan.state_bytes - plan.state_share_bytes
@@ -161,7 +153,7 @@ def _gathered(plan: SizePlan, time: StepTime) -> str:
             f"{found}: a copy of the whole state on every device would fit ({nbytes(whole)} of "
             f"{nbytes(plan.memory_bytes)}), and only gradients would be summed"
         )
-    if plan.nodes > 1 and in_node <= plan.usable_bytes:
+    if plan.devices > plan.per_node and in_node <= plan.usable_bytes:
         return (
             f"{found}: sharded over the {plan.per_node} devices of a node only, with a copy in each node, "
             f"the state would fit ({nbytes(in_node)} of {nbytes(plan.memory_bytes)}), and parameters would "
@@ -170,25 +162,22 @@ def _gathered(plan: SizePlan, time: StepTime) -> str:
     return ""
 
 
-def _activations(plan: SizePlan, time: StepTime) -> str:
-    group = _of(plan, "all-gather", carrying=ACTIVATIONS, asked=False)
+def _resharded(plan: SizePlan, time: Elapsed) -> str:
+    """Of what XLA inserts between two operations: an array is gathered, or split along another axis."""
+    inserted = [each for each in plan.exchanges if not each.collective.asked]
+    group = [
+        each for each in inserted
+        if each.collective.kind in ("all-to-all", "collective-permute")
+        or (each.collective.kind == "all-gather" and each.carries == ACTIVATIONS)
+    ]  # fmt: skip
     if not _worth(time, group):
         return ""
+    of = sorted({each.carries for each in group if each.carries})
+    what = f"{_bytes(group)} of {' and '.join(of)}" if of else _bytes(group)
     return (
-        f"{nbytes(sum(e.bytes for e in group))} of activations are gathered each step{_lines(group)}, "
-        f"{seconds(_seconds(group))}: XLA chose a sharding for them that an operation does not keep; name "
-        "theirs with jax.lax.with_sharding_constraint, in the loop over the layers"
-    )
-
-
-def _resharded(plan: SizePlan, time: StepTime) -> str:
-    group = _of(plan, "all-to-all", "collective-permute", asked=False)
-    if not _worth(time, group):
-        return ""
-    return (
-        f"{nbytes(sum(e.bytes for e in group))} change their sharding between two operations{_lines(group)}, "
-        f"{seconds(_seconds(group))} a step: give both operations the same sharding with "
-        "jax.lax.with_sharding_constraint"
+        f"{what} change their sharding between two operations{_lines(group)}, {seconds(_seconds(group))} a "
+        "step, which the program does not ask for: give both operations the same sharding with "
+        "jax.lax.with_sharding_constraint, in a loop over layers inside its body"
     )
 
 
@@ -201,19 +190,19 @@ def _idle(plan: SizePlan) -> str:
     )
 
 
-def _overhead(plan: SizePlan, time: StepTime) -> str:
-    if time.overhead_share < OVERHEAD or plan.kernels < FEW:
+def _overhead(plan: SizePlan, time: Elapsed) -> str:
+    if time.overhead_share < OVERHEAD or time.kernels < FEW:
         return ""
     busiest = f", {plan.busiest}" if plan.busiest else ""
     grow = "a larger batch per device, or fewer and larger operations" if plan.batch else "larger operations"
     return (
-        f"{time.overhead_share:.0%} of the step is the start of {plan.kernels:.0f} small kernels{busiest}; "
+        f"{time.overhead_share:.0%} of the step is the start of {time.kernels:.0f} small kernels{busiest}; "
         f"more devices do not shorten that: take {grow}"
     )
 
 
-def _not_overlapped(plan: SizePlan, time: StepTime) -> str:
-    waits = [e for e in plan.exchanges if not e.collective.asynchronous and e.exposed_s > 0]
+def _not_overlapped(plan: SizePlan, time: Elapsed) -> str:
+    waits = [each for each in plan.exchanges if not each.collective.asynchronous]
     waited = sum(each.exposed_s for each in waits)
     if waited < WAITS * time.step_s:
         return ""

@@ -12,7 +12,7 @@ import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import FunctionType, MethodType
+from types import FunctionType
 from typing import Any
 
 import jax
@@ -25,6 +25,7 @@ from jaxperf.measure.user_function import user_errors_shown
 from jaxperf.plan.batch import find_batch, is_array, length_of, positions_by_shape
 
 DATA = "data"
+Call = tuple[Any, tuple[Any, ...]]  # a step and its arguments by position
 
 
 @dataclass(frozen=True)
@@ -33,26 +34,26 @@ class Placed:
 
     step: Any  # what jax.jit or jax.pmap returned
     args: tuple[Any, ...]  # arrays as shapes with shardings
-    kwargs: Mapping[str, Any]
     mesh: Mesh  # of all devices
     batch: int = 0  # examples of the whole batch; 0 if there is none
     axis: Mapping[int, int] = field(default_factory=dict)  # of the examples, by position of the batch
     split: int = 1  # into how many parts the mesh divides the batch
     batch_axes: tuple[str, ...] = ()  # the mesh's axes that divide it
-    padded: int = 0  # examples that were added so that the batch divides evenly
     made: bool = False  # whether the user's function made the step for these devices
-    name: str = ""  # the step's name, if the program's text lacks it
     notes: tuple[str, ...] = ()  # what was assumed
 
     @property
     def state(self) -> list[Any]:
         rest = [arg for i, arg in enumerate(self.args) if i not in self.axis]
-        return [leaf for leaf in jax.tree.leaves((rest, dict(self.kwargs))) if is_array(leaf)]
+        return [leaf for leaf in jax.tree.leaves(rest) if is_array(leaf)]
 
 
-def makes_step(step: Any) -> bool:
-    """Return whether a function makes a step: its only parameter is named `devices` or `mesh`."""
-    return not _is_jitted(step) and _parameters(step) in (["devices"], ["mesh"])
+def name_of(step: Any) -> str:
+    return str(getattr(step, "__name__", type(step).__name__))
+
+
+def _is_jitted(step: Any) -> bool:
+    return callable(step) and hasattr(step, "lower")  # what Equinox jits has no `trace`
 
 
 def _parameters(step: Any, *, required: bool = False) -> list[str]:
@@ -65,35 +66,33 @@ def _parameters(step: Any, *, required: bool = False) -> list[str]:
     return [p.name for p in found if not required or (p.default is p.empty and p.kind not in many)]
 
 
-def _is_jitted(step: Any) -> bool:
-    return callable(step) and hasattr(step, "lower")  # what Equinox jits has no `trace`
+def by_position(step: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call:
+    """Return a step and its arguments by position; those that it takes by name only come last."""
+    try:
+        call = inspect.signature(step).bind(*args, **kwargs)
+        args, kwargs = call.args, call.kwargs
+    except (TypeError, ValueError):  # calling it says what is wrong
+        pass
+    return _of_arrays(step, args, kwargs) if kwargs else (step, args)
 
 
-def name_of(step: Any) -> str:
-    return str(getattr(step, "__name__", type(step).__name__))
+def _of_arrays(step: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call:
+    """Return a step as a jitted function of its arguments' arrays, with None for all else; none is donated.
 
+    `eqx.filter_jit` would treat everything but arrays, even shapes, as static.
+    """
+    whole = (*args, *kwargs.values())
 
-class Bound:
-    """A jitted method of an object, with the parts of a jitted function that a plan needs."""
+    @functools.wraps(getattr(step, "__wrapped__", step))
+    def of_arrays(*arrays: Any) -> list[Any]:
+        both = jax.tree.map(
+            lambda array, rest: rest if array is None else array, arrays, whole, is_leaf=lambda x: x is None
+        )
+        result = step(*both[: len(args)], **dict(zip(kwargs, both[len(args) :])))
+        return [leaf for leaf in jax.tree.leaves(result) if isinstance(leaf, jax.Array)]
 
-    def __init__(self, method: MethodType) -> None:
-        self.method = method
-        self.__name__ = name_of(method)
-        self.__signature__ = inspect.signature(method)
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.method(*args, **kwargs)
-
-    def trace(self, *args: Any, **kwargs: Any) -> Any:
-        return self.method.__func__.trace(self.method.__self__, *args, **kwargs)  # type: ignore[attr-defined]
-
-    def lower(self, *args: Any, **kwargs: Any) -> Any:
-        return self.trace(*args, **kwargs).lower()
-
-
-def bound(step: Any) -> Any:
-    """Return a jitted method of an object as a function of its other arguments; other steps as they are."""
-    return Bound(step) if isinstance(step, MethodType) and hasattr(step, "trace") else step
+    del of_arrays.__wrapped__  # its parameters are not those of the step
+    return jax.jit(of_arrays), jax.tree.map(lambda x: x if is_array(x) else None, whole)
 
 
 def mesh_of(devices: Sequence[Any], axes: Mapping[str, int], like: Mesh | None) -> Mesh:
@@ -114,10 +113,15 @@ def mesh_of(devices: Sequence[Any], axes: Mapping[str, int], like: Mesh | None) 
     return Mesh(np.array(devices).reshape(lengths), tuple(named), axis_types=types)
 
 
+def mesh_of_arguments(args: Any) -> Mesh | None:
+    """Return the first mesh over which an argument is sharded; None if there is none."""
+    meshes = (getattr(getattr(leaf, "sharding", None), "mesh", None) for leaf in jax.tree.leaves(args))
+    return next((mesh for mesh in meshes if isinstance(mesh, Mesh)), None)
+
+
 def place(
     step: Any,
     args: tuple[Any, ...],
-    kwargs: Mapping[str, Any],
     devices: Sequence[Any],
     *,
     axes: Mapping[str, int],
@@ -126,69 +130,54 @@ def place(
     batch: Sequence[int] | Mapping[int, int] | None = None,
 ) -> Placed:
     """Return a step with arguments for these devices; the parameters are those of `jaxperf.plan`."""
-    mesh = mesh_of(devices, axes, mesh_of_arguments((args, kwargs)))
-    made = makes_step(step)
-    step, args, placed, note = _made(step, args, mesh) if made else _jitted(step, args, kwargs)
-    args, kwargs = by_position(step, args, kwargs)
-    if not args and not kwargs and (missing := _parameters(step, required=True)):
+    mesh = mesh_of(devices, axes, mesh_of_arguments(args))
+    made = not _is_jitted(step) and _parameters(step) in (["devices"], ["mesh"])
+    given, notes = False, list[str]()
+    if made:
+        step, args, given = _made(step, args, mesh)
+    elif not _is_jitted(step):
+        step, note = _as_jitted(step, args)
+        notes.append(note)
+    if not args and (missing := _parameters(step, required=True)):
         raise JaxperfError(
             f"{name_of(step)} needs arguments ({', '.join(missing)}), but none are given; give them by "
             "--setup or --args"
         )
     if type(step).__module__.startswith("equinox"):
-        step, args, kwargs = _of_arrays(step, args, kwargs)
+        step, args = _of_arrays(step, args, {})
     mapped = type(step) is FunctionType  # of jax.pmap, whose arguments begin with the devices
     if batch is not None:
-        axis, doubt = _asked(args, batch), ""
-    elif mapped or placed:
+        axis = _asked(args, batch)
+    elif mapped or given:
         inner = jax.tree.map(lambda x: np.empty(np.shape(x)[1:], "V0"), args) if mapped else args
-        axis, doubt = dict.fromkeys(positions_by_shape(inner), 0), ""
+        axis = dict.fromkeys(positions_by_shape(inner), 0)
     else:
-        axis, doubt = find_batch(step, args, kwargs)
-    notes = tuple(filter(None, (note, doubt)))
+        axis, doubt = find_batch(step, args)
+        notes += filter(None, [doubt])
     examples = max((length_of(args[i], at) for i, at in axis.items()), default=0)
-    names, shares = _sharded_over(args, axis)
-    if mapped or placed:
-        leaves = [x for i in axis for x in jax.tree.leaves(args[i])]
-        rows = max((np.shape(x)[1] for x in leaves if np.ndim(x) > 1), default=1)
-        return Placed(
-            step,
-            jax.tree.map(_shape, args),
-            kwargs,
-            mesh,
-            batch=examples * rows if mapped else examples,
-            axis=axis,
-            split=examples if mapped else shares,
-            batch_axes=(mesh.axis_names[0],) if mapped else names,
-            made=made,
-            name=name_of(step) if mapped else "",
-            notes=notes,
-        )
-    if not set(names) <= set(mesh.axis_names) or not names:
-        names = (mesh.axis_names[0],)
-    split = math.prod(mesh.shape[name] for name in names)
-    whole, padded = _whole(examples, shares, split, per_device, total)
-    args = tuple(
-        jax.tree.map(lambda leaf, i=i: _leaf(leaf, mesh, whole if i in axis else 0, axis.get(i, 0)), arg)
-        for i, arg in enumerate(args)
-    )
-    kwargs = {name: jax.tree.map(lambda leaf: _leaf(leaf, mesh, 0), value) for name, value in kwargs.items()}
+    names, split = _sharded_over(args, axis)
+    if mapped:
+        shapes = [np.shape(leaf) for i in axis for leaf in jax.tree.leaves(args[i])]
+        names, split = mesh.axis_names[:1], examples
+        examples *= max((shape[1] for shape in shapes if len(shape) > 1), default=1)
+    if mapped or given:
+        args = jax.tree.map(_shape, args)
+    else:
+        shares, names = split, names if names and set(names) <= set(mesh.axis_names) else mesh.axis_names[:1]
+        split = math.prod(mesh.shape[name] for name in names)
+        examples = _whole(examples, shares, split, per_device, total)
+        args = tuple(_on_mesh(arg, mesh, examples, axis.get(i)) for i, arg in enumerate(args))
     if not examples:
-        return Placed(step, args, kwargs, mesh, made=made, notes=notes)
-    return Placed(
-        step, args, kwargs, mesh, batch=whole, axis=axis, split=split, batch_axes=names, padded=padded,
-        made=made, notes=notes,
-    )  # fmt: skip
+        return Placed(step, args, mesh, made=made, notes=tuple(notes))
+    return Placed(step, args, mesh, examples, axis, split, names, made, tuple(notes))
 
 
-def _made(
-    make: Callable[..., Any], args: tuple[Any, ...], mesh: Mesh
-) -> tuple[Any, tuple[Any, ...], bool, str]:
-    """Return the step that the user's function makes, arguments, whether it returned these, and no note."""
+def _made(make: Callable[..., Any], args: tuple[Any, ...], mesh: Mesh) -> tuple[Any, tuple[Any, ...], bool]:
+    """Return the step that the user's function makes, its arguments, and whether it returned these."""
     with user_errors_shown(name_of(make)):
         made = make(mesh if _parameters(make) == ["mesh"] else list(mesh.devices.flat))
     both = isinstance(made, tuple) and len(made) == 2
-    step = bound(made[0] if both else made)
+    step = made[0] if both else made
     if not _is_jitted(step):
         raise JaxperfError(
             f"{name_of(make)} returned {name_of(step)}, not a jitted step; return what jax.jit returned, or "
@@ -196,41 +185,23 @@ def _made(
         )
     if both:
         args = made[1] if isinstance(made[1], tuple) else (made[1],)
-    return step, args, both, ""
+    return step, args, both
 
 
-def _jitted(
-    step: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> tuple[Any, tuple[Any, ...], bool, str]:
-    """Return a step, its arguments, and a note if it is a plain function, which is planned as one program."""
-    step = bound(step)
-    if _is_jitted(step):
-        return step, args, False, ""
-    if not args and not kwargs:
+def _as_jitted(step: Any, args: tuple[Any, ...]) -> tuple[Any, str]:
+    name = name_of(step)
+    if not args:
         raise JaxperfError(
-            f"{name_of(step)} is not jitted, so nothing can be compiled; give what jax.jit returned, or a "
-            "function of `devices` that makes the step"
+            f"{name} is not jitted, so nothing can be compiled; give what jax.jit returned, or a function of "
+            "`devices` that makes the step"
         )
-    note = (
-        f"{name_of(step)} is not jitted: it is planned as one program, as jax.jit({name_of(step)}) would be; "
-        "its parts one by one take longer, and keep more between them"
+    return jax.jit(step), (
+        f"{name} is not jitted: it is planned as one program, as jax.jit({name}) would be; its parts one by "
+        "one take longer, and keep more between them"
     )
-    return jax.jit(step), args, False, note
-
-
-def by_position(
-    step: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return arguments that are given by name by position, where the step's parameters allow it."""
-    try:
-        call = inspect.signature(step).bind(*args, **kwargs)
-    except (TypeError, ValueError):
-        return args, dict(kwargs)
-    return call.args, call.kwargs
 
 
 def _asked(args: tuple[Any, ...], batch: Sequence[int] | Mapping[int, int]) -> dict[int, int]:
-    """Return the axis of the examples by position, as the user says it."""
     axis = {i: batch[i] if isinstance(batch, Mapping) else 0 for i in sorted(set(batch))}
     for i in axis:
         if not 0 <= i < len(args):
@@ -245,22 +216,6 @@ def _asked(args: tuple[Any, ...], batch: Sequence[int] | Mapping[int, int]) -> d
     return axis
 
 
-def mesh_of_arguments(tree: Any) -> Mesh | None:
-    """Return the first mesh over which an argument is sharded; None if there is none."""
-    for leaf in jax.tree.leaves(tree):
-        sharding = getattr(leaf, "sharding", None)
-        if isinstance(sharding, NamedSharding) and isinstance(sharding.mesh, Mesh):
-            return sharding.mesh
-    return None
-
-
-def _shape(leaf: Any) -> Any:
-    """Return an array as its shape without sharding; other leaves, including shapes, stay as they are."""
-    if isinstance(leaf, jax.ShapeDtypeStruct) or not is_array(leaf):
-        return leaf
-    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
-
-
 def _sharded_over(args: tuple[Any, ...], axis: Mapping[int, int]) -> tuple[tuple[str, ...], int]:
     """Return the axes over which the arguments' sharding splits the batch, and into how many parts."""
     for i, at in axis.items():
@@ -273,53 +228,42 @@ def _sharded_over(args: tuple[Any, ...], axis: Mapping[int, int]) -> tuple[tuple
     return (), 1
 
 
-def _whole(
-    examples: int, shares: int, split: int, per_device: int | None, total: int | None
-) -> tuple[int, int]:
-    """Return the examples of the whole batch, and how many of them were added so that it divides evenly."""
-    if not examples:
-        if per_device or total:
-            raise JaxperfError("no argument is a batch, so --per-device and --total have nothing to change")
-        return 0, 0
-    if total:
-        padded = -total % split
-        return total + padded, padded
-    return (per_device or -(-examples // shares)) * split, 0
-
-
-def _of_arrays(
-    step: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
-    """Return a step of Equinox as a jitted function, and its arguments with None for what is no array.
-
-    `eqx.filter_jit` would treat everything but arrays, even shapes, as static. Nothing is donated.
-    """
-    whole = (args, dict(kwargs))
-
-    @functools.wraps(step.__wrapped__)
-    def of_arrays(*args: Any, **kwargs: Any) -> list[Any]:
-        args, kwargs = jax.tree.map(
-            lambda array, rest: rest if array is None else array,
-            (args, kwargs),
-            whole,
-            is_leaf=lambda x: x is None,
+def _whole(examples: int, shares: int, split: int, per_device: int | None, total: int | None) -> int:
+    if not examples and (per_device or total):
+        raise JaxperfError("no argument is a batch, so --per-device and --total have nothing to change")
+    if total and total % split:
+        near = [n for n in (total // split * split, total // split * split + split) if n]
+        raise JaxperfError(
+            f"a batch of {total} does not divide by {split} devices, which JAX refuses; take "
+            f"{' or '.join(map(str, near))}"
         )
-        return [leaf for leaf in jax.tree.leaves(step(*args, **kwargs)) if isinstance(leaf, jax.Array)]
-
-    return jax.jit(of_arrays), *jax.tree.map(lambda x: x if is_array(x) else None, whole)
+    return total or (per_device or -(-examples // shares)) * split
 
 
-def _leaf(leaf: Any, mesh: Mesh, whole: int, axis: int = 0) -> Any:
-    """Return an array as its shape on the mesh, with `whole` examples unless 0; others stay as they are."""
-    if not is_array(leaf):
+def _shape(leaf: Any) -> Any:
+    """Return an array as its shape without sharding; other leaves, including shapes, stay as they are."""
+    if isinstance(leaf, jax.ShapeDtypeStruct) or not is_array(leaf):
         return leaf
-    shape = list(leaf.shape)
-    of_batch = whole and len(shape) > axis and not jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-    if of_batch:
-        shape[axis] = whole
-    sharding = getattr(leaf, "sharding", None)
-    if isinstance(sharding, NamedSharding) and set(sharding.mesh.axis_names) <= set(mesh.axis_names):
-        spec = sharding.spec
-    else:
-        spec = P(*[None] * axis, mesh.axis_names[0]) if of_batch else P()
-    return jax.ShapeDtypeStruct(tuple(shape), leaf.dtype, sharding=NamedSharding(mesh, spec))
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
+
+
+def _on_mesh(tree: Any, mesh: Mesh, whole: int, axis: int | None) -> Any:
+    """Return arrays as shapes on the mesh; those of the batch have `whole` examples on `axis`."""
+    at = axis or 0
+    examples = 0 if axis is None else length_of(tree, at)
+
+    def placed(leaf: Any) -> Any:
+        if not is_array(leaf):
+            return leaf
+        shape = list(leaf.shape)
+        of_batch = axis is not None and len(shape) > at and shape[at] == examples
+        if of_batch:
+            shape[at] = whole
+        sharding = getattr(leaf, "sharding", None)
+        if isinstance(sharding, NamedSharding) and set(sharding.mesh.axis_names) <= set(mesh.axis_names):
+            spec = sharding.spec
+        else:
+            spec = P(*[None] * at, mesh.axis_names[0]) if of_batch else P()
+        return jax.ShapeDtypeStruct(tuple(shape), leaf.dtype, sharding=NamedSharding(mesh, spec))
+
+    return jax.tree.map(placed, tree)

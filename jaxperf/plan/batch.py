@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType, MethodType
 from typing import Any
 
 import jax
@@ -17,14 +18,18 @@ from jaxperf.errors import JaxperfError
 from jaxperf.measure.stages import all_equations
 
 _RANDOM = ("random_bits", "threefry2x32", "random_wrap", "rng_bit_generator")
-# operations that keep an array's axes
-_KEEPS = {
-    "convert_element_type", "copy", "copy_p", "device_put", "sharding_constraint", "neg", "mul", "add", "sub",
-}  # fmt: skip
 
 
 def is_array(leaf: Any) -> bool:
     return hasattr(leaf, "shape") and hasattr(leaf, "dtype")
+
+
+def traced(step: Any, args: Sequence[Any], kwargs: Mapping[str, Any] = MappingProxyType({})) -> Any:
+    """Return what JAX traces of a jitted step, with its `jaxpr` and `lower`."""
+    if isinstance(step, MethodType):  # of an object, which is the function's first argument
+        step, args = step.__func__, (step.__self__, *args)
+    found = step.trace(*args, **kwargs)
+    return getattr(found, "traced", found)  # nnx.jit wraps JAX's
 
 
 def length_of(arg: Any, axis: int = 0) -> int:
@@ -51,26 +56,23 @@ def positions_by_shape(args: Sequence[Any], without: Sequence[int] = ()) -> tupl
     return tuple(i for i, length in lengths.items() if length == counts.most_common(1)[0][0])
 
 
-def find_batch(step: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[dict[int, int], str]:
+def find_batch(step: Any, args: Sequence[Any]) -> tuple[dict[int, int], str]:
     """Return the axis of the examples by the positions of the batch, and a note if there is doubt."""
     try:
-        traced = step.trace(*args, **kwargs)
-        jaxpr = getattr(traced, "traced", traced).jaxpr.jaxpr  # nnx.jit wraps JAX's
+        jaxpr = traced(step, args).jaxpr
     except Exception:  # it needs its mesh, or cannot be traced at all: then the lowering says what is wrong
         return dict.fromkeys(positions_by_shape(args), 0), ""
-    leaves = [(i, leaf) for i, arg in enumerate(args) for leaf in jax.tree.leaves(arg)]
-    if len(leaves) + len(jax.tree.leaves(dict(kwargs))) != len(jaxpr.invars):
-        return dict.fromkeys(positions_by_shape(args), 0), ""
-    back = _come_back(args, Counter(_kind(var.aval) for var in jaxpr.outvars))
+    back = _come_back(args, jaxpr.out_avals)
     found = positions_by_shape(args, without=back)
-    _refuse_time(args, found, back, _scanned(jaxpr, dict(zip(jaxpr.invars, (i for i, _ in leaves)))))
+    equations = list(all_equations(jaxpr.jaxpr))
+    _refuse_time(args, found, back, equations)
     doubt = ""
     if not found and (alike := [i for i in positions_by_shape(args) if i in back]):
         doubt = (
             f"argument {alike[0]} comes back from the step with the same shape, so it was taken for "
             f"parameters, not for the batch; --batch {alike[0]} if it is the batch"
         )
-    elif not found and any(each.primitive.name in _RANDOM for each in all_equations(jaxpr)):
+    elif not found and any(each.primitive.name in _RANDOM for each in equations):
         doubt = (
             "no argument is a batch and the step draws random numbers: if it draws its batch, every device "
             "draws all of it; pass the batch as an argument, or give it a sharding with "
@@ -79,65 +81,45 @@ def find_batch(step: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> t
     return dict.fromkeys(found, 0), doubt
 
 
-def _refuse_time(args: Sequence[Any], found: Sequence[int], back: Sequence[int], scanned: set[int]) -> None:
-    """Ask where the examples are, if the step scans over the first axis of what may be the batch."""
-    examples = length_of(args[found[-1]]) if found else 0
-    beside = [
-        i for i, arg in enumerate(args)
-        if i in scanned and i not in found and i not in back and examples and length_of(arg, 1) == examples
-    ]  # fmt: skip
-    over = [i for i in found if i in scanned]
-    if not over and not beside:
-        return
-    moved = {*beside, *(found if over else ())}
-    named = ",".join(f"{i}:axis=1" if i in moved else f"{i}" for i in sorted({*found, *beside}))
-    raise JaxperfError(
-        f"the step scans over the first axis of argument {(over or beside)[0]}, as over time or "
-        "micro-batches, so its examples are probably on another axis; name it: "
-        f"--batch {named} (or --batch {','.join(map(str, found))})"
-    )
-
-
-def _kind(leaf: Any) -> tuple[tuple[int, ...], str]:
-    return tuple(leaf.shape), str(leaf.dtype)
-
-
-def _come_back(args: Sequence[Any], results: Counter[Any]) -> list[int]:
+def _come_back(args: Sequence[Any], results: Sequence[Any]) -> list[int]:
     """Return the arguments all of whose arrays are among a step's results, as parameters are.
 
     A result is one argument's, and of those with most arrays first: a batch may have the shape of a weight.
     """
+    left = Counter((tuple(result.shape), str(result.dtype)) for result in results)
     arrays = [[leaf for leaf in jax.tree.leaves(arg) if is_array(leaf) and np.shape(leaf)] for arg in args]
     back = []
     for i in sorted(range(len(args)), key=lambda i: -len(arrays[i])):
-        kinds = Counter(map(_kind, arrays[i]))
-        if kinds and kinds <= results:
+        kinds = Counter((tuple(leaf.shape), str(leaf.dtype)) for leaf in arrays[i])
+        if kinds and kinds <= left:
             back.append(i)
-            results = results - kinds
+            left = left - kinds
     return back
 
 
-def _scanned(jaxpr: Any, origin: Mapping[Any, int]) -> set[int]:
-    """Return the positions of the arguments whose first axis a step scans over.
+def _refuse_time(
+    args: Sequence[Any], found: Sequence[int], back: Sequence[int], equations: Sequence[Any]
+) -> None:
+    """Ask where the examples are, if the step scans over the first axis of what may be the batch.
 
-    `origin` has the positions of what variables are, or are made of without a change of axes.
+    What is scanned is told by its first two axes: also the embeddings of an argument have these.
     """
-    known, found = dict(origin), set[int]()
-    for equation in jaxpr.eqns:
-        name = equation.primitive.name
-        read = [known.get(var) if type(var).__name__ != "Literal" else None for var in equation.invars]
-        inner = equation.params.get("jaxpr", equation.params.get("call_jaxpr"))
-        inner = getattr(inner, "jaxpr", inner)
-        if name == "scan":  # the body has one axis less of what is scanned
-            pairs = zip(equation.invars, inner.invars, read)
-            found |= {
-                i for outer, one, i in pairs if i is not None and len(outer.aval.shape) > len(one.aval.shape)
-            }
-        elif hasattr(inner, "eqns") and len(inner.invars) == len(read):
-            found |= _scanned(inner, {var: i for var, i in zip(inner.invars, read) if i is not None})
-        if name in _KEEPS and len(equation.outvars) == 1:
-            (result,) = equation.outvars
-            for var, i in zip(equation.invars, read):
-                if i is not None and var.aval.shape == result.aval.shape:
-                    known[result] = i
-    return found
+    examples, scanned = length_of(args[found[-1]]) if found else 0, set()
+    for each in equations:
+        if each.primitive.name == "scan":  # whose body has one axis less of what is scanned
+            pairs = zip(each.invars, each.params["jaxpr"].jaxpr.invars)
+            scanned |= {stack.aval.shape[:2] for stack, one in pairs if stack.aval.ndim > one.aval.ndim > 0}
+    over = [
+        i for i, arg in enumerate(args)
+        if i not in back and any(np.shape(leaf)[:2] in scanned for leaf in jax.tree.leaves(arg))
+        and (i in found or (examples and length_of(arg, 1) == examples))
+    ]  # fmt: skip
+    if not over:
+        return
+    moved = {*over, *(found if set(over) & set(found) else ())}
+    named = ",".join(f"{i}:axis=1" if i in moved else f"{i}" for i in sorted({*found, *over}))
+    raise JaxperfError(
+        f"the step scans over the first axis of argument {over[0]}, as over time or micro-batches, so its "
+        f"examples are probably on another axis; name it: --batch {named} (or --batch "
+        f"{','.join(map(str, found))})"
+    )

@@ -1,12 +1,14 @@
-"""The collectives of a compiled program: bytes, devices, number of runs, and source line of each."""
+"""The collectives of a compiled program: bytes, devices, runs and line of each, and what it carries."""
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 import math
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +16,7 @@ import numpy as np
 
 from jaxperf.hlo import Instruction, Module
 from jaxperf.libraries import library_of
+from jaxperf.plan.kernels import Kernel
 
 _LISTED = re.compile(r"(?:replica_groups|source_target_pairs)=\{(\{[\d,{}]*\})\}")
 _IOTA = re.compile(r"replica_groups=\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?")
@@ -26,8 +29,13 @@ ASKED = {
     "reduce_scatter", "psum_scatter", "all_to_all", "ragged_all_to_all", "ppermute", "pbroadcast",
 }  # fmt: skip
 _HERE = str(Path(__file__).resolve().parent)
+_INDEX = re.compile(r"index=(\d+)")
+_PASSES = ("optimization-barrier", "opt-barrier")
+ALL = -1  # the index of a value that is no tuple, or of which all parts count
+GRADIENTS, ACTIVATIONS, PARAMETERS, STATE = "gradients", "activations", "parameters", "state"
 
 Group = tuple[int, ...]
+Value = tuple[str, int]  # name of an instruction, and index of a part of its result
 
 
 @dataclass(frozen=True)
@@ -57,45 +65,38 @@ class Collective:
         return max(len({device // per_node for device in group}) for group in self.groups)
 
 
-def collectives(module: Module, devices: int) -> list[Collective]:
-    """Return the collectives of a program for `devices` devices, in the order in which they run."""
-    return [
-        each
-        for instruction, times in module.executed()
-        if (each := describe_collective(module, instruction, devices, times))
-    ]
+def collectives(module: Module, devices: int) -> dict[str, Collective]:
+    """Return the collectives of a program for `devices` devices by instruction, as they first run."""
+    found: dict[str, Collective] = {}
+    for instruction, times in module.executed():
+        if known := found.get(instruction.name):
+            found[instruction.name] = dataclasses.replace(known, times=known.times + times)
+        elif each := _described(module, instruction, devices, times):
+            found[instruction.name] = each
+    return found
 
 
-def describe_collective(
-    module: Module, instruction: Instruction, devices: int, times: float = 1.0
-) -> Collective | None:
+def _described(module: Module, outer: Instruction, devices: int, times: float) -> Collective | None:
     """Return the collective that an instruction runs; None for others, and among single devices."""
-    outer, inner = instruction, instruction
+    inner: Instruction | None = outer
     if outer.opcode in ("async-start", "fusion-start", "fusion"):  # the computation inside may have it
-        found = _wrapped(module.inside(outer))
-        if found is None:
-            return None
-        inner = found
-    if not (kind := inner.collective):
+        inner = _wrapped(module.inside(outer))
+    if inner is None or not (kind := inner.collective):
         return None
     if kind == "all-reduce" and inner.computation.startswith("all-reduce-scatter"):  # one kernel on a TPU
         kind = "reduce-scatter"
     groups = groups_of(inner.attributes, devices)
     if kind == "collective-permute":
         groups = tuple(pair for pair in groups if pair[0] != pair[-1])
-    if max(map(len, groups), default=0) < 2:
+    members = max(map(len, groups), default=0)
+    if members < 2:
         return None
     read = module.operand_shapes(inner)
-    size = sum(shape.bytes for shape in read)
-    if kind == "all-gather":
-        size *= max(map(len, groups))
-    origin = inner
-    if not inner.op_name:
-        origin = outer if outer.op_name else _origin(module, inner)
+    origin = next((each for each in (inner, outer) if each.op_name), None) or _origin(module, inner)
     return Collective(
         name=outer.name,
         kind=kind,
-        bytes=size,
+        bytes=sum(shape.bytes for shape in read) * (members if kind == "all-gather" else 1),
         dtype=max(read, key=lambda shape: shape.bytes).dtype if read else "",
         arrays=len(read) if len(read) != 1 else _concatenated(module, inner),
         groups=groups,
@@ -115,15 +116,13 @@ def _wrapped(body: Sequence[Instruction]) -> Instruction | None:
     return collective
 
 
-def _origin(module: Module, instruction: Instruction, depth: int = 5) -> Instruction:
+def _origin(module: Module, instruction: Instruction) -> Instruction:
     """Return the nearest instruction with an `op_name` among an instruction's inputs, or itself."""
-    read = module.operands(instruction)
-    for each in read:
-        if each.op_name:
-            return each
-    for each in read if depth else ():
-        if (origin := _origin(module, each, depth - 1)).op_name:
-            return origin
+    level = [instruction]
+    for _ in range(6):
+        level = [each for reader in level for each in module.operands(reader)][:100]
+        if named := next((each for each in level if each.op_name), None):
+            return named
     return instruction
 
 
@@ -167,3 +166,107 @@ def axes_of(groups: Collection[Group], mesh: Mapping[str, int]) -> frozenset[str
     """Return the mesh's axes along which the devices of a group differ, by their places in the mesh."""
     places = np.unravel_index(next(iter(groups), (0,)), tuple(mesh.values()))
     return frozenset(name for name, place in zip(mesh, places) if len(set(place.tolist())) > 1)
+
+
+class Flow:
+    """The values of a program: from where a collective's come, and where they go.
+
+    Values are followed through loops, calls and branches by their place in a tuple. A fusion is one step:
+    each of its results depends on all that it reads.
+    """
+
+    def __init__(self, module: Module, kernels: Mapping[str, Kernel]) -> None:
+        self.module, self.kernels = module, kernels
+        self.users: dict[Value, list[Value]] = defaultdict(list)
+        self.sources: dict[Value, list[Value]] = defaultdict(list)
+        self.instructions: dict[str, Instruction] = {}
+        self._enter(module.entry)
+
+    def _enter(self, computation: str) -> None:
+        for i in self.module.computations.get(computation, ()):
+            if i.name in self.instructions:
+                continue
+            self.instructions[i.name] = i
+            for source, user in self._edges(i):
+                self.users[source].append(user)
+                self.sources[user].append(source)
+
+    def _parts(self, i: Instruction | None) -> range:
+        """Return the indices of a value: those of a tuple, or the only one."""
+        return range(len(i.shapes)) if i and i.type.startswith("(") else range(ALL, 0)
+
+    def _edges(self, i: Instruction) -> Iterator[tuple[Value, Value]]:
+        """Yield the dependencies of an instruction, and enter what it calls."""
+        if i.opcode == "tuple":
+            yield from (((name, ALL), (i.name, k)) for k, name in enumerate(i.operands))
+        elif i.opcode == "get-tuple-element" and (index := _INDEX.search(i.attributes)):
+            yield from (((i.operands[0], k), (i.name, ALL)) for k in (int(index[1]), ALL))
+        elif i.opcode in _PASSES:
+            yield from (((i.operands[0], k), (i.name, k)) for k in self._parts(i))
+        elif i.opcode in ("while", "call"):
+            yield from self._called(i, i.called, i.operands)
+        elif i.opcode == "conditional":
+            for branch, name in zip(i.branches, i.operands[1:]):
+                yield from self._called(i, branch, (name,))
+        else:
+            for name in i.operands:
+                for k in {ALL, *self._parts(self.module.operand(i, name))}:
+                    yield (name, k), (i.name, ALL)
+
+    def _called(self, i: Instruction, called: str, operands: Sequence[str]) -> Iterator[tuple[Value, Value]]:
+        """Yield how operands become parameters, and a result that of the call, or of a loop's next turn."""
+        self._enter(called)
+        body = self.module.computations.get(called, ())
+        root = next((each for each in body if each.root), None)
+        for each in body:
+            if each.number is None or each.number >= len(operands):
+                continue
+            for k in self._parts(each):
+                yield (operands[each.number], k), (each.name, k)
+                if i.opcode == "while" and root:
+                    yield (root.name, k), (each.name, k)
+        if root:
+            yield from (((root.name, k), (i.name, k)) for k in self._parts(root))
+
+    def _reach(self, start: str, edges: Mapping[Value, list[Value]]) -> tuple[bool, set[str]]:
+        """Return whether a product is reached from an instruction, and the parameters reached without one."""
+        todo = [(start, k) for k in {ALL, *self._parts(self.instructions[start])}]
+        seen, product, parameters = set(todo), False, set()
+        while todo:
+            for value in edges.get(todo.pop(), ()):
+                name = value[0]
+                if value in seen:
+                    continue
+                seen.add(value)
+                kernel = self.kernels.get(name)
+                if kernel and (kernel.flops or kernel.unknown):
+                    product = True
+                    continue
+                instruction = self.instructions[name]
+                if instruction.opcode == "parameter" and instruction.computation == self.module.entry:
+                    parameters.add(name)
+                todo.append(value)
+        return product, parameters
+
+    def used_at(self, name: str) -> str:
+        """Return the reader's line of the first instruction with one that uses a result; "" for none."""
+        todo, seen = [(name, ALL)], {(name, ALL)}
+        while todo and len(seen) < 100:
+            for value in self.users.get(todo.pop(0), ()):
+                if line := source_of(self.module, self.instructions[value[0]]):
+                    return line
+                if value not in seen:
+                    seen.add(value)
+                    todo.append(value)
+        return ""
+
+    def carried(self, name: str, batch: Collection[tuple[int, ...]]) -> str:
+        """Return what a collective carries; `batch` are the shapes of the batch's arrays on each device."""
+        if name not in self.instructions:
+            return ""
+        computed, read = self._reach(name, self.sources)
+        multiplied, _ = self._reach(name, self.users)
+        of_batch = any(shape.dims in batch for each in read for shape in self.instructions[each].shapes)
+        if computed or of_batch:
+            return ACTIVATIONS if multiplied else GRADIENTS
+        return PARAMETERS if multiplied else STATE

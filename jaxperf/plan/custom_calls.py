@@ -8,65 +8,30 @@ multiplies; a Pallas kernel may give a `cost_estimate`; for others, the reader g
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import functools
 import importlib
 import re
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 from unittest import mock
 
 import jax
+from jaxlib import lapack
 
-from jaxperf.plan.kernels import KERNEL, Cost
+from jaxperf.plan.kernels import KERNEL
 
 CUDNN = 91000  # the version of cuDNN for which attention is lowered
 _MISSING = re.compile(r"(?:FFI handler registered for|implementation for custom call to) (\S+)")
 
 
-class _Metadata(ctypes.Structure):
-    _fields_ = (
-        ("size", ctypes.c_size_t), ("version_size", ctypes.c_size_t), ("extension", ctypes.c_void_p),
-        ("major", ctypes.c_int), ("minor", ctypes.c_int),
-    )  # fmt: skip
-
-
-class _Extension(ctypes.Structure):
-    _fields_ = (
-        ("size", ctypes.c_size_t), ("type", ctypes.c_int), ("next", ctypes.c_void_p),
-        ("metadata", ctypes.POINTER(_Metadata)),
-    )  # fmt: skip
-
-
-class _Frame(ctypes.Structure):
-    _fields_ = (("size", ctypes.c_size_t), ("extension", ctypes.POINTER(_Extension)))
-
-
-@ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.POINTER(_Frame))
-def _handler(frame: Any) -> None:
-    """Answer XLA's question for the version of its interface; nothing ever runs."""
-    extension = frame.contents.extension
-    if extension and extension.contents.metadata:
-        metadata = extension.contents.metadata.contents
-        metadata.major, metadata.minor = _interface()
-
-
-@functools.cache
-def _interface() -> tuple[int, int]:
-    """Return the version of XLA's interface for custom calls, from jaxlib's header."""
-    import jaxlib
-
-    header = Path(jaxlib.__file__).parent / "include/xla/ffi/api/c_api.h"
-    found = dict(re.findall(r"define XLA_FFI_API_(MAJOR|MINOR) (\d+)", header.read_text(encoding="utf-8")))
-    return int(found.get("MAJOR", 0)), int(found.get("MINOR", 1))
-
-
 @functools.cache
 def register(target: str, api_version: int = 1) -> None:
-    """Let XLA compile calls of a function that is not there; a program with such a call cannot run."""
-    capsule = jax.ffi.pycapsule(ctypes.cast(_handler, ctypes.c_void_p).value)
-    jax.ffi.register_ffi_target(target, capsule, platform="CUDA", api_version=api_version)
+    """Let XLA compile calls of a function that is not there; a program with such a call cannot run.
+
+    In its place is a function of jaxlib for CPUs. XLA asks it for the version of its interface only.
+    """
+    there = next(function for _, function, version in lapack.registrations()["cpu"] if version == 1)
+    jax.ffi.register_ffi_target(target, there, platform="CUDA", api_version=api_version)
 
 
 def missing_target(message: str) -> tuple[str, int] | None:
@@ -76,11 +41,8 @@ def missing_target(message: str) -> tuple[str, int] | None:
 
 
 @contextlib.contextmanager
-def as_calls(costs: Mapping[str, Cost]) -> Iterator[None]:
-    """While the block runs, lower cuDNN's attention and Pallas kernels for a GPU that is not there.
-
-    `costs` replaces what a kernel of that name says of itself.
-    """
+def as_calls() -> Iterator[None]:
+    """While the block runs, lower cuDNN's attention and Pallas kernels for a GPU that is not there."""
     with contextlib.ExitStack() as stack:
         if attention := _module("jax._src.cudnn.fused_attention_stablehlo"):
             for name, value in (("check_cudnn_version", CUDNN), ("check_compute_capability", True)):
@@ -89,11 +51,9 @@ def as_calls(costs: Mapping[str, Cost]) -> Iterator[None]:
         pallas, mlir = _module("jax._src.pallas.pallas_call"), _module("jax._src.interpreters.mlir")
         if pallas and mlir and hasattr(pallas, "pallas_call_p"):
             register(KERNEL)
-            rule = mlir.lower_fun(functools.partial(_pallas, costs), multiple_results=True)
+            rule = mlir.LoweringRuleEntry(mlir.lower_fun(_pallas, multiple_results=True), True)
             rules = mlir._platform_specific_lowerings["cuda"]
-            stack.enter_context(
-                mock.patch.dict(rules, {pallas.pallas_call_p: mlir.LoweringRuleEntry(rule, True)})
-            )
+            stack.enter_context(mock.patch.dict(rules, {pallas.pallas_call_p: rule}))
         yield
 
 
@@ -104,12 +64,11 @@ def _module(name: str) -> Any:
         return None
 
 
-def _pallas(costs: Mapping[str, Cost], *args: Any, **params: Any) -> Any:
+def _pallas(*args: Any, **params: Any) -> Any:
     """A Pallas kernel as one call of a function that is not there, with its cost as attributes."""
     described = params.get("name_and_src_info", params.get("name"))
     name = str(getattr(described, "name", described) or "pallas_call")
-    said = params.get("cost_estimate")
-    cost = costs.get(name) or (said and Cost(float(said.flops), float(said.bytes_accessed)))
+    cost = params.get("cost_estimate")
+    attributes = {"flops": float(cost.flops), "bytes": float(cost.bytes_accessed)} if cost else {}
     results = [jax.ShapeDtypeStruct(each.shape, each.dtype) for each in params["out_avals"]]
-    attributes = {"flops": cost.flops, "bytes": cost.bytes} if cost else {}
     return jax.ffi.ffi_call(KERNEL, results)(*args, name=name, **attributes)

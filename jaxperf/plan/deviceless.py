@@ -11,13 +11,18 @@ import contextlib
 import dataclasses
 import functools
 import importlib
+import itertools
 import os
+import re
 import shutil
 import string
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +30,23 @@ import jax
 
 from jaxperf import jax_internals
 from jaxperf.errors import JaxperfError
+from jaxperf.hlo import Costs, Module, costs, parse
 from jaxperf.libraries import missing_from, pip_install
+from jaxperf.measure.stages import all_equations
+from jaxperf.measure.user_function import user_errors_shown
 from jaxperf.plan import custom_calls
+from jaxperf.plan.arguments import Placed, name_of
+from jaxperf.plan.batch import traced
 from jaxperf.plan.cards import CARDS, DATA, Card
 from jaxperf.process import cache_folder
 
+AT_ONCE = 2  # programs compiled at the same time
+CALLBACKS = {"pure_callback", "io_callback", "debug_callback", "debug_print", "infeed", "outfeed"}
+_REMAT = "rematted_computation"  # in JAX's names of operations
+# what JAX says of a step that has shardings over devices that are here
+_BOUND = ("incompatible devices", "different devices", "context mesh", "Memory kinds passed")
+_LIVE = re.compile(r"\s+([\w.-]+)(?:\{[\d,]*\})?: (\d+) bytes")
 INSTALL_ASIDE = f"uv run --with jax-cuda12-plugin=={jax.__version__} jaxperf plan ..."
-_MAY_LACK = ("xla_gpu_libnvjitlink_mode", "xla_llvm_disable_expensive_passes")
 _PLUGINS = ("jax_plugins.xla_cuda12", "jax_plugins.xla_cuda13")
 # Without these, libtpu asks Google's metadata server which TPU this machine has, locks the TPU, and logs.
 LIBTPU_ENVIRONMENT = {
@@ -68,8 +83,11 @@ def _install(card: Card) -> str:
     return pip_install(f"{'jax[tpu]' if card.is_tpu else 'jax-cuda12-plugin'}=={jax.__version__}")
 
 
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or ["no message"])[0][:300]
+
+
 def own_folder() -> Path:
-    """Return the folder with a CUDA plugin that only plans use."""
     return cache_folder() / "plan" / f"jax-{jax.__version__}"
 
 
@@ -91,9 +109,9 @@ def get_plugin() -> str:
     pip = [sys.executable, "-m", "pip", "install", "--no-deps", "--quiet", "--target", str(folder), *names]
     run = subprocess.run(pip, capture_output=True, text=True, check=False)
     if run.returncode:
-        lines = run.stderr.strip().splitlines() or ["no message"]
+        said = run.stderr.strip().rpartition("\n")[2][:200] or "no message"
         shutil.rmtree(folder, ignore_errors=True)
-        raise JaxperfError(f"pip cannot install {names[0]}: {lines[-1][:200]}; install it: {INSTALL_ASIDE}")
+        raise JaxperfError(f"pip cannot install {names[0]}: {said}; install it: {INSTALL_ASIDE}")
     return str(folder)
 
 
@@ -115,12 +133,11 @@ def devices_of(card: Card, count: int) -> list[Any]:
     except JaxperfError:
         raise
     except Exception as e:
-        line = (str(e).strip().splitlines() or ["no message"])[0]
-        way = f"install the plugin of the same version: {_install(card)}"
+        line, way = _first_line(e), f"install the plugin of the same version: {_install(card)}"
         if "not implemented" in line:  # the plugin has looked for a GPU, and is out of use
             way = "JAX has looked for a GPU and found none; set JAX_PLATFORMS=cpu before JAX is imported"
         raise JaxperfError(
-            f"JAX {jax.__version__} cannot describe {count} x {card.name}: {line[:200]}; {way}"
+            f"JAX {jax.__version__} cannot describe {count} x {card.name}: {line}; {way}"
         ) from None
 
 
@@ -176,20 +193,19 @@ def compile_for(card: Card, lowered: Any, options: Mapping[str, Any] | None = No
         try:
             return lowered.compile(compiler_options=fixed)
         except Exception as e:
-            line = (str(e).strip().splitlines() or ["no message"])[0]
+            line = _first_line(e)
             missing = custom_calls.missing_target(line)
+            unknown = next((name for name in fixed if name in line), "")  # to this version of XLA
             if missing and missing not in registered:
                 registered.add(missing)
                 custom_calls.register(*missing)
-                continue
-            # an option that this version of XLA does not know
-            if unknown := next((name for name in _MAY_LACK if name in fixed and name in line), None):
+            elif unknown:
                 del fixed[unknown]
-                continue
-            way = "; shard the parameters, or take a smaller batch" if "RESOURCE_EXHAUSTED" in line else ""
-            raise JaxperfError(
-                f"XLA cannot compile this step for {count} x {card.name}: {line[:300]}{way}"
-            ) from None
+            else:
+                way = "; shard the parameters, or take a smaller batch" if "EXHAUSTED" in line else ""
+                raise JaxperfError(
+                    f"XLA cannot compile this step for {count} x {card.name}: {line}{way}"
+                ) from None
 
 
 @contextlib.contextmanager
@@ -220,3 +236,86 @@ def target_config(card: Card) -> str:
         "shared_bytes_per_block": card.shared_bytes - 1024,
     }
     return string.Template((DATA / "gpu.txtpb").read_text(encoding="utf-8")).substitute(figures)
+
+
+@dataclass(frozen=True)
+class Program:
+    module: Module
+    costs: Costs  # the compiler's memory figures
+    compile_s: float = 0.0  # seconds to compile it here
+    live: tuple[tuple[str, int], ...] = ()  # instructions and bytes of the arrays at the peak
+    remat: bool = False  # whether it computes again what jax.checkpoint has not saved
+
+
+@lines_in_cache_keys()
+def compiled_programs(
+    card: Card, placed: Sequence[Placed], told: Callable[[str], None] = lambda line: None
+) -> list[Program]:
+    """Lower and compile the step for each size; XLA compiles without the GIL, while the next is lowered."""
+    with custom_calls.as_calls(), ThreadPoolExecutor(AT_ONCE) as pool:
+        started = {}
+        sizes = ", ".join(str(each.mesh.size) for each in placed)
+        told(f"lowering and compiling for {sizes} devices, {AT_ONCE} at a time")
+        for each in placed:
+            began = time.perf_counter()
+            lowered = _lower(each)
+            told(f"lowered for {each.mesh.size} devices in {time.perf_counter() - began:.1f} s")
+            started[pool.submit(_program, card, lowered, each.mesh.size)] = each.mesh.size
+        for future in as_completed(started):
+            told(f"compiled for {started[future]} devices in {future.result().compile_s:.1f} s")
+        return [future.result() for future in started]
+
+
+def _lower(placed: Placed) -> Any:
+    """Lower a step under its mesh, unless the user's function has made it for it."""
+    name = name_of(placed.step)
+    mesh = contextlib.nullcontext() if placed.made else jax.set_mesh(placed.mesh)
+    with user_errors_shown(name), mesh, _about_the_arguments(name, placed):
+        if not hasattr(placed.step, "trace"):
+            return placed.step.lower(*placed.args)
+        program = traced(placed.step, placed.args)
+        check_plannable(program.jaxpr.jaxpr)
+        return program.lower()
+
+
+@contextlib.contextmanager
+def _about_the_arguments(name: str, placed: Placed) -> Iterator[None]:
+    """Say in one line, without a traceback, what is about the devices or the batch and not about the step."""
+    try:
+        yield
+    except (TypeError, ValueError) as e:
+        line = (str(e).strip().splitlines() or ["no message"])[0]
+        if any(words in line for words in _BOUND):
+            raise JaxperfError(
+                f"{name} is bound to devices that are here; give a function of `devices` that makes it: "
+                "def make(devices): mesh = jax.sharding.Mesh(devices, ('data',)); ...; return step"
+            ) from None
+        if placed.batch and not placed.made and any(word in line for word in ("shape", "sharding")):
+            raise JaxperfError(
+                f"{name} raised {type(e).__name__}: {line[:300]}; that is with {placed.batch} examples, of "
+                f"argument {','.join(map(str, placed.axis))}, counted from 0; --batch names the batch"
+            ) from None
+        raise
+
+
+def check_plannable(jaxpr: Any) -> None:
+    used = {equation.primitive.name for equation in all_equations(jaxpr)}
+    if found := sorted(used & CALLBACKS):
+        raise JaxperfError(
+            f"the step calls Python while it runs ({found[0]}), which cannot be compiled without a GPU; "
+            "take jax.debug.print and callbacks out for planning"
+        )
+
+
+def _program(card: Card, lowered: Any, count: int) -> Program:
+    began = time.perf_counter()
+    with tempfile.TemporaryDirectory(prefix="jaxperf-plan-") as folder:
+        options = {} if card.is_tpu else {"xla_dump_to": folder}
+        compiled = compile_for(card, lowered, options, count=count)
+        reports = [path.read_text("utf-8", "replace") for path in Path(folder).glob("*live-range.txt")]
+    peak = "".join(reports[:1]).partition("(peak):\n")[2]
+    # the arrays that are alive at the peak come first, one a line
+    matches = itertools.takewhile(bool, map(_LIVE.match, peak.splitlines()))
+    live = tuple((match[1], int(match[2])) for match in matches if match)
+    text, compile_s = compiled.as_text(), time.perf_counter() - began
+    return Program(parse(text), costs(compiled), compile_s, live, _REMAT in text)

@@ -16,8 +16,8 @@ from jax.sharding import PartitionSpec as P
 
 from jaxperf.errors import JaxperfError
 from jaxperf.plan.arguments import Placed
-from jaxperf.plan.report import SizePlan, nbytes, seconds
-from jaxperf.result import Block, Grid, Text
+from jaxperf.plan.report import SizePlan, grid, nbytes, seconds
+from jaxperf.result import Block, Text
 
 MOST = 2**20  # examples on each device that are tried at most
 REMAT = "jax.checkpoint around the body of each lax.scan"
@@ -28,90 +28,73 @@ POLICIES = {
 SHARDED = "the state sharded over all devices (FSDP)"
 
 
-@dataclass(frozen=True)
-class Try:
-    """One compilation: what was changed, the examples on each device, and the plan."""
-
-    change: str
-    examples: int
-    size: SizePlan
-
-
 @dataclass
 class Fit:
-    """What was tried on one number of devices, in order, and the seconds that it took."""
+    """What was tried on one number of devices, in order, and the seconds that it took.
 
-    tries: list[Try] = field(default_factory=list)
+    A try has its "change", the "examples" on each device, "peak_bytes", whether it "fits", and "step_s".
+    """
+
+    devices: int
+    tries: list[dict[str, Any]] = field(default_factory=list)
     seconds: float = 0.0
 
     @property
-    def largest(self) -> Try | None:
-        """Return the try of the unchanged step with most examples that fits; None if none does."""
-        good = [each for each in self.tries if each.size.fits and not each.change]
-        return max(good, key=lambda each: each.examples, default=None)
-
-    def to_json(self) -> list[dict[str, Any]]:
-        return [
-            {"change": each.change, "examples": each.examples}
-            | {name: getattr(each.size, name) for name in ("peak_bytes", "fits", "step_s")}
-            for each in self.tries
-        ]
+    def largest(self) -> int:
+        """Return the most examples with which the unchanged step fits; 0 if it never does."""
+        good = (each["examples"] for each in self.tries if each["fits"] and not each["change"])
+        return max(good, default=0)
 
     def blocks(self) -> list[Block]:
-        rows = tuple(
-            (
-                each.change or "as it is",
-                str(each.examples),
-                nbytes(each.size.peak_bytes),
-                "yes" if each.size.fits else "no",
-                seconds(each.size.step_s) if each.size.step_s else "-",
-            )
+        rows = (
+            {
+                "change": each["change"] or "as it is",
+                "examples each": str(each["examples"]),
+                "peak": nbytes(each["peak_bytes"]),
+                "fits": "yes" if each["fits"] else "no",
+                "step": seconds(each["step_s"]) if each["step_s"] else "-",
+            }
             for each in self.tries
         )
-        title = f"What fits, on {self.tries[0].size.devices} devices"
-        heads = ("change", "examples each", "peak", "fits", "step")
-        found = self.largest
-        say = [
+        most = f"{self.largest} examples on each device fit" if self.largest else "no number of examples fits"
+        changed = [each for each in self.tries if each["change"] and each["fits"]]
+        said = [
             f"{len(self.tries)} compilations in {self.seconds:.0f} s",
-            f"as it is, {found.examples} examples on each device fit"
-            if found
-            else "as it is, no number of examples fits",
+            f"as it is, {most}",
+            *(f"with {each['change']}, {each['examples']} fit" for each in changed),
         ]
-        changed = [each for each in self.tries if each.change and each.size.fits]
-        say += [f"with {each.change}, {each.examples} fit" for each in changed]
-        return [Grid(title, heads, rows, (1, 2, 4)), Text("; ".join(say) + ".")]
+        return [grid(f"What fits, on {self.devices} devices", rows), Text("; ".join(said) + ".")]
 
 
 def fit(
     step: Any,
     first: SizePlan,
-    place: Callable[[int | None], Placed],
+    place: Callable[..., Placed],
     planned: Callable[[Placed], SizePlan],
     per_device: int | None,
     told: Callable[[str], None],
 ) -> Fit:
     """Find the largest batch per device that fits; if the given one does not, also what makes it fit.
 
-    `first` is the plan of the given batch. `place` places the step with a number of examples on each device;
+    `first` is the plan of the given batch. `place` places the step with `per_device` examples on each device;
     None are those of the arguments.
     """
-    began, result = time.perf_counter(), Fit()
+    began, result = time.perf_counter(), Fit(first.devices)
 
     def attempt(examples: int | None, change: str = "", size: SizePlan | None = None) -> bool:
-        size = size or planned(place(examples))
-        each = Try(change, size.batch // size.split if size.batch else 0, size)
-        result.tries.append(each)
+        size = size or planned(place(per_device=examples))
+        each = {"change": change, "examples": size.batch // size.split}
+        result.tries.append(each | {name: getattr(size, name) for name in ("peak_bytes", "fits", "step_s")})
         fits = "fits" if size.fits else "does not fit"
-        told(f"{change or 'as it is'}, {each.examples} examples each: {fits}, {nbytes(size.peak_bytes)}")
+        told(f"{change or 'as it is'}, {each['examples']} examples each: {fits}, {nbytes(size.peak_bytes)}")
         return size.fits
 
     fits = attempt(per_device, size=first)
-    low = result.tries[0].examples
+    low = high = first.batch // first.split
     if not low:
         raise JaxperfError(
             "--fit changes the examples of the batch, and the step has none; name it by --batch"
         )
-    high = low
     if fits:
         while high < MOST and attempt(high := 2 * high):
             low = high
@@ -124,25 +107,19 @@ def fit(
             low += distance
         distance //= 2
     if not fits:
-        _try_changes(step, result, attempt, per_device)
-        sharded = _sharded(place(per_device))
-        if sharded:
+        clear = getattr(step, "clear_cache", lambda: None)
+        for change, policy in POLICIES.items():
+            clear()  # or JAX returns the trace without the change
+            with _rematerialized(policy) as met:
+                size = planned(place(per_device=per_device))
+            if not met:  # no loop
+                break
+            attempt(per_device, change, size)
+        clear()
+        if sharded := _sharded(place(per_device=per_device)):
             attempt(per_device, SHARDED, planned(sharded))
     result.seconds = time.perf_counter() - began
     return result
-
-
-def _try_changes(step: Any, result: Fit, attempt: Callable[..., bool], per_device: int | None) -> None:
-    """Try jax.checkpoint around the bodies of loops."""
-    clear = getattr(step, "clear_cache", lambda: None)
-    for change, policy in POLICIES.items():
-        clear()  # or JAX returns the trace without the change
-        with _rematerialized(policy) as met:
-            attempt(per_device, change)
-        if not met:  # no loop
-            result.tries.pop()
-            break
-    clear()
 
 
 @contextlib.contextmanager

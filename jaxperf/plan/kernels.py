@@ -70,7 +70,6 @@ class Cost:
 
 @dataclass(frozen=True)
 class Kernel:
-    name: str  # of the instruction
     bytes: float  # that it reads and writes
     products: tuple[Product, ...] = ()
     fused_flops: float = 0.0  # further FLOPs, of a kernel such as fused attention
@@ -102,22 +101,25 @@ def rate(card: Card, product: Product) -> float:
     return card.matrix_flops(product.dtype)
 
 
-def kernel_of(
-    module: Module, instruction: Instruction, costs: Mapping[str, Cost] = MappingProxyType({})
-) -> Kernel | None:
-    """Return the kernel of an instruction; None if it has none or is a collective.
+def kernels_of(module: Module, costs: Mapping[str, Cost] = MappingProxyType({})) -> dict[str, Kernel]:
+    """Return the kernels of everything that runs, by instruction.
 
     `costs` has what users say of custom calls, by name.
     """
+    found = {i.name: _kernel(module, i, costs) for i, _ in module.executed()}
+    return {name: kernel for name, kernel in found.items() if kernel}
+
+
+def _kernel(module: Module, instruction: Instruction, costs: Mapping[str, Cost]) -> Kernel | None:
     opcode = instruction.opcode
     if opcode in _FREE or opcode.endswith("-done") or instruction.collective:
         return None
     if opcode in ("fusion", "fusion-start"):
-        return _fusion(module, instruction)
+        return Kernel(_traffic(module, instruction), _products(module, instruction))
     if opcode == "async-start":
-        works = [work for each in module.inside(instruction) if (work := kernel_of(module, each, costs))]
+        works = [work for each in module.inside(instruction) if (work := _kernel(module, each, costs))]
         products = tuple(product for work in works for product in work.products)
-        return Kernel(instruction.name, sum(w.bytes for w in works), products) if works else None
+        return Kernel(sum(work.bytes for work in works), products) if works else None
     read = module.operand_shapes(instruction)
     moved = instruction.bytes + sum(shape.bytes for shape in read)
     if opcode == "custom-call" and (call := _custom_call(instruction, read, moved, costs)):
@@ -128,15 +130,14 @@ def kernel_of(
         moved = 2 * sum(shape.bytes for shape in read[1:])
     elif opcode.endswith("-start"):  # of a copy or slice, whose result names both sides
         moved = 2 * min((shape.bytes for shape in instruction.shapes[:2]), default=0)
-    product = product_of(instruction, read)
-    return Kernel(instruction.name, moved, (product,) if product else ())
+    return Kernel(moved, _products(module, instruction))
 
 
 def _custom_call(
     instruction: Instruction, read: list[Shape], moved: float, costs: Mapping[str, Cost]
 ) -> Kernel | None:
     """Return the kernel of a custom call that is no matrix product or convolution of a library; else None."""
-    target = instruction.target
+    target, dtype = instruction.target, dtype_name(read[0].dtype) if read else "float32"
     if target.startswith("__cudnn$fmha") and (found := _ATTENTION.search(instruction.attributes)):
         batch, heads, rows, columns = (int(n) for n in re.findall(r"\d+", found[1]))
         flops = 4.0 * batch * heads * rows * columns * read[0].dims[-1]
@@ -144,27 +145,21 @@ def _custom_call(
             flops /= 2
         if "Backward" in target:  # five products in place of two
             flops *= 2.5
-        return Kernel(instruction.name, moved, (), flops, dtype_name(read[0].dtype))
+        return Kernel(moved, (), flops, dtype)
     named = _GIVEN_NAME.search(instruction.attributes)
     name = named[1] if target == KERNEL and named else target
     given = {key: float(value) for key, value in _GIVEN.findall(instruction.attributes)}
     cost = costs.get(name) or (Cost(**given) if target == KERNEL and len(given) == 2 else None)
     if cost:
-        dtype = dtype_name(read[0].dtype) if read else "float32"
-        return Kernel(instruction.name, cost.bytes, (), cost.flops, dtype)
-    if target.startswith(_KNOWN):
-        return None
-    return Kernel(instruction.name, moved, unknown=name)
+        return Kernel(cost.bytes, (), cost.flops, dtype)
+    return None if target.startswith(_KNOWN) else Kernel(moved, unknown=name)
 
 
-def _fusion(module: Module, instruction: Instruction) -> Kernel:
-    products: list[Product] = []
-    for each in module.inside(instruction):
-        if product := product_of(each, module.operand_shapes(each)):
-            products.append(product)
-        if each.opcode == "fusion":
-            products += _fusion(module, each).products
-    return Kernel(instruction.name, _traffic(module, instruction), tuple(products))
+def _products(module: Module, instruction: Instruction) -> tuple[Product, ...]:
+    """Return the matrix products of an instruction, and of those that it fuses."""
+    own = product_of(instruction, module.operand_shapes(instruction))
+    fused = module.inside(instruction) if "fusion" in instruction.opcode else ()
+    return (*filter(None, [own]), *(product for each in fused for product in _products(module, each)))
 
 
 def _traffic(module: Module, fusion: Instruction) -> float:
@@ -223,45 +218,37 @@ def product_of(instruction: Instruction, read: list[Shape]) -> Product | None:
     exact = "highest" in attributes.lower()
     if kind == "convolution":
         return _convolution(instruction, read, instruction.target.lower(), exact)
-    if instruction.opcode == "dot":
-        contracted = re.search(r"lhs_contracting_dims=\{([\d,]*)\}", attributes)
-        batch = re.search(r"lhs_batch_dims=\{([\d,]*)\}", attributes)
-    else:
-        contracted = re.search(r'"lhs_contracting_dimensions":\[([^\]]*)\]', attributes)
-        batch = re.search(r'"lhs_batch_dimensions":\[([^\]]*)\]', attributes)
     left, result = read[0], instruction.shapes[0]
-    inner = math.prod(left.dims[i] for i in _axes(contracted) if i < len(left.dims))
-    many = math.prod(left.dims[i] for i in _axes(batch) if i < len(left.dims))
+    inner, many = (math.prod(_lengths(left, attributes, name)) for name in ("contracting", "batch"))
     rows = left.size // max(1, inner * many)
     columns = result.size // max(1, rows * many)
     return Product(many, rows, columns, inner, dtype_name(left.dtype), exact)
 
 
-def _axes(match: re.Match[str] | None) -> list[int]:
-    return [int(i) for i in re.findall(r"\d+", match[1])] if match else []
+def _lengths(left: Shape, attributes: str, name: str) -> list[int]:
+    """Return the lengths of the left side's axes of a kind, as XLA or cuBLAS's configuration lists them."""
+    match = re.search(rf'lhs_{name}_dim\w*"?[=:][{{\[]([^\]}}]*)', attributes)
+    axes = map(int, re.findall(r"\d+", match[1] if match else ""))
+    return [left.dims[i] for i in axes if i < len(left.dims)]
 
 
 def _convolution(instruction: Instruction, read: list[Shape], target: str, exact: bool) -> Product | None:
     """Return a convolution as the matrix product that libraries compute; None if it cannot be parsed."""
     labels = re.search(r"dim_labels=(\w+)_(\w+)->(\w+)", instruction.attributes)
-    if not labels:
-        return None
+    weights, outputs = read[1], instruction.shapes[0]
     if "backwardfilter" in target:
-        weights, outputs = instruction.shapes[0], read[1]
+        weights, outputs = outputs, weights
     elif "backwardinput" in target:
-        weights, outputs = read[1], read[0]
-    else:
-        weights, outputs = read[1], instruction.shapes[0]
-    kernel = labels[2]
+        outputs = read[0]
+    kernel = labels[2] if labels else ""
     if "o" not in kernel or len(kernel) != len(weights.dims):
         return None
     features, inputs = weights.dims[kernel.index("o")], weights.dims[kernel.index("i")]
     positions = outputs.size // features
+    sides = positions, features, weights.size // features
     if "backwardfilter" in target:
         sides = features, weights.size // features, positions
     elif "backwardinput" in target:
         sides = positions, inputs, weights.size // inputs
-    else:
-        sides = positions, features, weights.size // features
     aligned = not any(channels * read[0].itemsize % 16 for channels in (features, inputs))
     return Product(1, *sides, dtype_name(read[0].dtype), exact, aligned)

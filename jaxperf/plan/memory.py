@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from jaxperf.hlo import Instruction, Module, Shape
 from jaxperf.plan.arguments import Placed
 from jaxperf.plan.collectives import source_of
+from jaxperf.plan.deviceless import Program
 from jaxperf.plan.kernels import FUSED_CALLS
-from jaxperf.plan.programs import Program
 
 LARGEST = 5  # arrays at the peak that are shown
 SHOWN = 0.02  # share of the temporaries that a shown array has at least
@@ -44,33 +44,30 @@ def largest_arrays(program: Program, placed: Placed) -> tuple[Live, ...]:
     for i in by_name.values():
         if i.opcode == "fusion-start":
             renamed[i.shapes[-2].bytes].append(i)
-    whole = {leaf.shape for leaf in placed.state if _is_whole(leaf)}
+    shardings = [(leaf.shape, getattr(leaf, "sharding", None)) for leaf in placed.state]
+    whole = {shape for shape, sharding in shardings if sharding and sharding.is_fully_replicated}
     found = []
     for name, size in program.live:
         instruction = by_name.get(name) or (renamed[size].pop() if renamed[size] else None)
         if instruction and instruction.opcode != "parameter" and instruction.shapes:
             found.append((size, instruction, _made_by(program.module, instruction)))
-    calls = {i.target for i in by_name.values() if i.opcode == "custom-call"}
-    fused = any(target.startswith(FUSED_CALLS) for target in calls)
+    calls = (i for i in by_name.values() if i.opcode == "custom-call")
+    fused = any(call.target.startswith(FUSED_CALLS) for call in calls)
     in_backward = any("transpose(" in origin.op_name for _, _, origin in found)
     live = []
-    for size, instruction, origin in found:
-        if size < SHOWN * program.costs.temp_bytes:
-            continue
+    for size, instruction, origin in sorted(found, key=lambda each: -each[0])[:LARGEST]:
         shape = next((s for s in instruction.shapes if s.bytes == size), instruction.shapes[0])
         names = f"{instruction.op_name} {origin.op_name}"
         saved = "jvp(" in names and "transpose(" not in names
-        saved = saved and (in_backward or "dynamic_update_slice" in names)
         remedy = ""
         if not fused and _is_scores(shape, origin):
             remedy = FUSED
-        elif saved:
+        elif saved and (in_backward or "dynamic_update_slice" in names):
             remedy = POLICY if program.remat else CHECKPOINT
         elif shape.dims in whole and placed.mesh.size > 1:
             remedy = FSDP
         live.append(Live(size, shape, source_of(program.module, origin), origin.op_name, remedy))
-    live.sort(key=lambda each: -each.bytes)
-    return tuple(live[:LARGEST])
+    return tuple(each for each in live if each.bytes >= SHOWN * program.costs.temp_bytes)
 
 
 def _is_scores(shape: Shape, origin: Instruction) -> bool:
@@ -78,12 +75,6 @@ def _is_scores(shape: Shape, origin: Instruction) -> bool:
     square = len(shape.dims) >= 4 and shape.dims[-1] == shape.dims[-2] >= 512
     named = any(word in origin.op_name for word in ("attention", "softmax"))
     return square and (named or origin.operation in ("exp", "sub", "div", "select_n", "max"))
-
-
-def _is_whole(leaf: object) -> bool:
-    """Return whether every device has all of an array."""
-    sharding = getattr(leaf, "sharding", None)
-    return sharding is not None and sharding.is_fully_replicated
 
 
 def _made_by(module: Module, instruction: Instruction) -> Instruction:

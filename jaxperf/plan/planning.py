@@ -13,20 +13,18 @@ from typing import Any
 import jax
 
 from jaxperf.errors import JaxperfError
-from jaxperf.hlo import Instruction, Module
+from jaxperf.hlo import Module
 from jaxperf.known_faults import faults_of
 from jaxperf.plan import deviceless, fitting, links, timeline
-from jaxperf.plan.accuracy import COMPUTE, MEASURED, collective_factor, summary
+from jaxperf.plan.accuracy import COMPUTE, collective_factor, summary
 from jaxperf.plan.advice import advise
-from jaxperf.plan.arguments import Placed, place
+from jaxperf.plan.arguments import Placed, by_position, name_of, place
 from jaxperf.plan.batch import is_array
 from jaxperf.plan.cards import Card, find_card
-from jaxperf.plan.collectives import axes_of, collectives, describe_collective, source_of
-from jaxperf.plan.flow import Flow
-from jaxperf.plan.kernels import CALL_S, Cost, kernel_of
+from jaxperf.plan.collectives import Collective, Flow, axes_of, collectives, source_of
+from jaxperf.plan.kernels import CALL_S, Cost, Kernel, kernels_of
 from jaxperf.plan.memory import largest_arrays
-from jaxperf.plan.programs import Program, compiled_programs
-from jaxperf.plan.report import Exchange, SizePlan, StepPlan, StepTime
+from jaxperf.plan.report import Exchange, SizePlan, StepPlan
 from jaxperf.result.formatting import format_list
 
 INFINIBAND = links.NETWORKS["infiniband"]
@@ -42,7 +40,6 @@ def plan(
     total: int | None = None,
     batch: Sequence[int] | Mapping[int, int] | None = None,
     network: str = "infiniband",
-    measured_s: float | None = None,
     kernels: Mapping[str, tuple[float, float]] | None = None,
     told: Callable[[str], None] = lambda line: None,
     fit: bool = False,
@@ -68,7 +65,6 @@ def plan(
       batch: positions of the arguments that are the batch, or the axis of the examples by position; by
         default those with the same first axis, which do not come back from the step.
       network: the network between nodes: "infiniband", "efa" or "tcpxo".
-      measured_s: measured seconds of the step on one such card, which replace the prediction.
       kernels: FLOPs and bytes of one run on one device, of custom kernels by name.
       told: called with a line of progress.
       fit: also find, by compiling again, the largest batch per device that fits on the most devices.
@@ -84,26 +80,20 @@ def plan(
     if not (connected := links.NETWORKS.get(network.strip().lower())):
         raise JaxperfError(f"no network {network!r}; there are {', '.join(links.NETWORKS)}")
     card = deviceless.card_of_this_machine() if device == "this" else find_card(device)
-    if measured_s is not None and card.is_tpu:
-        raise JaxperfError(f"{card.name} has no model of kernels, so a measured step has nothing to scale")
-    if measured_s is not None and min(devices) > 1:
-        raise JaxperfError("a measured step counts for one device; give 1 among the numbers of devices")
-    deviceless.check_plugin(card)
     known = {name: Cost(*cost) for name, cost in (kernels or {}).items()}
-    sizes = sorted(set(devices))
-    described = [deviceless.devices_of(card, count) for count in sizes]
-    at = functools.partial(place, step, args, kwargs, axes=mesh or {}, batch=batch)
+    described = [deviceless.devices_of(card, count) for count in sorted(set(devices))]
+    step, args = by_position(step, args, kwargs)
+    at = functools.partial(place, step, args, axes=mesh or {}, batch=batch)
+
     placed = [at(each, per_device=per_device, total=total) for each in described]
-    made = plan_of(card, placed, compiled_programs(card, placed, known, told), connected, measured_s, known)
+    made = plan_of(card, placed, deviceless.compiled_programs(card, placed, told), connected, known)
     if not fit:
         return made
 
     def planned(one: Placed) -> SizePlan:
-        return plan_of(card, [one], compiled_programs(card, [one], known), connected, kernels=known).sizes[0]
+        return plan_of(card, [one], deviceless.compiled_programs(card, [one]), connected, known).sizes[0]
 
-    def with_examples(count: int | None) -> Placed:
-        return at(described[-1], per_device=count)
-
+    with_examples = functools.partial(at, described[-1])
     tried = fitting.fit(step, made.sizes[-1], with_examples, planned, per_device, told)
     return dataclasses.replace(made, fit=tried)
 
@@ -111,30 +101,24 @@ def plan(
 def plan_of(
     card: Card,
     placed: Sequence[Placed],
-    programs: Sequence[Program],
+    programs: Sequence[deviceless.Program],
     network: links.Network = INFINIBAND,
-    measured_s: float | None = None,
     kernels: Mapping[str, Cost] | None = None,
 ) -> StepPlan:
     """Return the plan of compiled programs, one for each item of `placed`."""
-    kernels = kernels or {}
-    scale = 1.0
-    if measured_s is not None:
-        elapsed = timeline.run(programs[0].module, card, 1, network, kernels=kernels)
-        scale = measured_s / (elapsed.total_s + CALL_S)
-    error = COMPUTE if measured_s is None else MEASURED
     sizes: list[SizePlan] = []
     for each, program in zip(placed, programs):
-        size = _size(card, each, program, network, kernels, scale, error)
-        sizes.append(_with_efficiency(size, sizes[0], error) if sizes else size)
+        size = _size(card, each, program, network, kernels or {})
+        size = _with_range(size, sizes[0] if sizes else size, card, network)
+        sizes.append(dataclasses.replace(size, advice=advise(size)))
     versions = {name: importlib.metadata.version(name) for name in ("jax", "jaxlib")}
-    notes = _notes(card, network.name, measured_s, sizes, placed[-1])
+    notes = _notes(card, network.name, sizes, placed[-1])
     return StepPlan(
-        name=placed[0].name or programs[0].module.name.removeprefix("jit_").removeprefix("pmap_") or "step",
+        name=name_of(placed[0].step),
         card=card.name,
         network="links between chips" if card.is_tpu else network.name,
         versions=versions,
-        sizes=tuple(dataclasses.replace(size, advice=advise(size)) for size in sizes),
+        sizes=tuple(sizes),
         notes=(*notes, *_known_faults(card, programs, versions["jaxlib"])),
     )
 
@@ -142,57 +126,35 @@ def plan_of(
 def _size(
     card: Card,
     placed: Placed,
-    program: Program,
+    program: deviceless.Program,
     network: links.Network,
     kernels: Mapping[str, Cost],
-    scale: float,
-    error: tuple[float, float],
 ) -> SizePlan:
-    """Return the plan of one size, without efficiency and advice."""
     count, module, cost = placed.mesh.size, program.module, program.costs
-    time, elapsed = None, timeline.Elapsed()
+    works, found, elapsed = kernels_of(module, kernels), collectives(module, count), None
     if not card.is_tpu:
-        elapsed = timeline.run(module, card, count, network, scale=scale, kernels=kernels)
-        waits, call = sum(elapsed.waits.values()), scale * CALL_S
-        factor = collective_factor(network.name, count > card.per_node)
-        kernels_s = elapsed.kernels_s + call
-        time = StepTime(
-            step_s=elapsed.total_s + call,
-            low_s=kernels_s * error[0] + waits / factor,
-            high_s=kernels_s * error[1] + waits * factor,
-            kernels_s=kernels_s,
-            exposed_s=waits,
-            parts={**elapsed.parts, "call": call, "links": waits},
-            factor=factor,
-        )
+        elapsed = timeline.run(module, works, found, card, network)
+        elapsed.add(timeline.Elapsed(CALL_S, {"call": CALL_S}))
+    exchanges = _exchanges(card, placed, Flow(module, works), found, network, elapsed) if found else ()
     return SizePlan(
         devices=count,
-        nodes=1 if card.is_tpu else max(1, count // card.per_node),
         per_node=count if card.is_tpu else card.per_node,
         mesh=dict(placed.mesh.shape),
         batch=placed.batch,
         batch_arguments=tuple(placed.axis),
-        padded=placed.padded,
         split=placed.split,
-        exchanges=_exchanges(card, placed, program, network, elapsed.waits),
-        flops=elapsed.work.get("flops", 0.0),
-        bytes=elapsed.work.get("bytes", 0.0),
-        kernels=elapsed.work.get("kernels", 0.0),
-        unknown_loops=elapsed.unknown_loops,
-        unknown_kernels=tuple(elapsed.unknown_kernels),
+        exchanges=exchanges,
         argument_bytes=cost.argument_bytes,
-        output_bytes=cost.output_bytes,
         temp_bytes=cost.temp_bytes,
         peak_bytes=cost.peak_bytes,
         memory_bytes=card.memory_bytes,
         state_bytes=sum(_bytes(leaf, leaf.shape) for leaf in placed.state),
         state_share_bytes=sum(_bytes(leaf, _on_device(leaf)) for leaf in placed.state),
         live=largest_arrays(program, placed),
-        remat=program.remat,
-        busiest=_busiest(module, kernels) if time and time.overhead_share >= 0.5 else "",
-        pipeline=_pipeline(module, count),
+        busiest=_busiest(module, works),
+        pipeline=_pipeline(module, found),
         compile_s=program.compile_s,
-        time=time,
+        time=elapsed,
     )
 
 
@@ -207,58 +169,64 @@ def _on_device(leaf: Any) -> tuple[int, ...]:
     return tuple(sharding.shard_shape(leaf.shape)) if sharding is not None else tuple(leaf.shape)
 
 
-def _with_efficiency(size: SizePlan, base: SizePlan, error: tuple[float, float]) -> SizePlan:
-    """Return a plan with its efficiency relative to the first size, and the range of the efficiency.
+def _with_range(size: SizePlan, base: SizePlan, card: Card, network: links.Network) -> SizePlan:
+    """Return a plan with the range of its step, and with its efficiency relative to the first size.
 
-    It compares useful work per second and device: examples if the devices split them, and otherwise
+    Efficiency compares useful work per second and device: examples if the devices split them, and otherwise
     arithmetic without the idle turns of a pipeline. Devices that all do the same work have none. Most of the
     kernels' error is common to both sizes and cancels. What remains is that of waits over kernels.
     """
     before, after = base.time, size.time
     if not before or not after:
         return size
+    factor = collective_factor(network.name, size.devices > card.per_node)
+    between = after.stretched(COMPUTE[0], 1 / factor), after.stretched(COMPUTE[1], factor)
+    size = dataclasses.replace(size, between_s=between)
+    if size.devices == base.devices:
+        return size
     if size.batch and size.split > 1:
         work = (size.batch / size.devices) / (base.batch / base.devices)
-    elif size.pipeline > 1 and base.flops:
-        work = size.flops * size.useful / (base.flops * base.useful)
+    elif size.pipeline > 1 and before.flops:
+        work = after.flops * size.useful / (before.flops * base.useful)
     else:
         return size
     value = work * before.step_s / after.step_s
     ends = [value]
-    for stretch, factor in ((error[0], after.factor), (error[1], 1 / after.factor)):
-        first, second = (stretch * time.kernels_s + factor * time.exposed_s for time in (before, after))
-        ends.append(work * first / second)
-    return dataclasses.replace(size, efficiency=value, efficiency_low=min(ends), efficiency_high=max(ends))
+    for ends_of in ((COMPUTE[0], factor), (COMPUTE[1], 1 / factor)):
+        ends.append(work * before.stretched(*ends_of) / after.stretched(*ends_of))
+    return dataclasses.replace(size, efficiency=value, efficiency_range=(min(ends), max(ends)))
 
 
 def _exchanges(
-    card: Card, placed: Placed, program: Program, network: links.Network, waits: Mapping[str, float]
+    card: Card,
+    placed: Placed,
+    flow: Flow,
+    found: Mapping[str, Collective],
+    network: links.Network,
+    elapsed: timeline.Elapsed | None,
 ) -> tuple[Exchange, ...]:
     """Return the collectives of a program, with equal ones combined, and their seconds."""
-    found = collectives(program.module, placed.mesh.size)
-    if not found:
-        return ()
-    flow = Flow(program.module)
     batch = [leaf for i in placed.axis for leaf in jax.tree.leaves(placed.args[i : i + 1]) if is_array(leaf)]
     local = {_on_device(leaf) for leaf in batch}
-    alike: dict[tuple[Any, ...], list[Any]] = {}
-    for each in found:
+    alike: dict[tuple[Any, ...], list[Collective]] = {}
+    for each in found.values():
         source, carries = each.source or flow.used_at(each.name), flow.carried(each.name, local)
         key = (each.kind, each.bytes, each.groups[:1], len(each.groups), source, each.asynchronous, carries)
         alike.setdefault(key, []).append(each)
     exchanges = []
     for (*_, source, _, carries), group in alike.items():
-        first = group[0]
-        nodes, axes = first.nodes(card.per_node), axes_of(first.groups, placed.mesh.shape)
-        each_s = 0.0
-        if not card.is_tpu:
+        first, each_s, exposed_s = group[0], 0.0, 0.0
+        if elapsed:
+            nodes = first.nodes(card.per_node)
             each_s = links.exchange_s(card, first.kind, first.bytes, first.group_size, nodes, network)
+            exposed_s = sum(elapsed.waits.get(each.name, 0.0) for each in group)
+        axes = axes_of(first.groups, placed.mesh.shape)
         exchanges.append(
             Exchange(
                 collective=dataclasses.replace(first, source=source),
                 count=sum(each.times for each in group),
                 each_s=each_s,
-                exposed_s=sum(waits.get(name, 0.0) for name in {each.name for each in group}),
+                exposed_s=exposed_s,
                 carries=carries,
                 axes=tuple(sorted(axes)),
                 over_batch=not placed.batch_axes or bool(axes & set(placed.batch_axes)),
@@ -267,40 +235,34 @@ def _exchanges(
     return tuple(exchanges)
 
 
-def _busiest(module: Module, kernels: Mapping[str, Cost]) -> str:
-    """Return "N of them at file:line" for the line with most kernels."""
+def _busiest(module: Module, kernels: Mapping[str, Kernel]) -> str:
+    """Return "N of them at file:line" for the line with most kernels; "" if no kernel has a line."""
     counts: Counter[str] = Counter()
     for instruction, times in module.executed():
-        if kernel_of(module, instruction, kernels):
-            counts[source_of(module, instruction)] += round(times)
-    counts.pop("", None)
-    if not counts:
-        return ""
-    line, count = counts.most_common(1)[0]
-    return f"{count} of them at {line}"
+        if instruction.name in kernels and (line := source_of(module, instruction)):
+            counts[line] += round(times)
+    return next((f"{count} of them at {line}" for line, count in counts.most_common(1)), "")
 
 
-def _pipeline(module: Module, count: int) -> float:
+def _pipeline(module: Module, found: Mapping[str, Collective]) -> float:
     """Return the turns of a pipeline's loop over those in which a device has work; 1 for no pipeline.
 
     It is a loop whose body passes a value to the next device, as often as there are micro-batches and stages.
     """
     most = 1.0
-    for instruction in module.instructions:
-        if instruction.opcode != "while" or not instruction.trips:
-            continue
-        stages = max((_passed(module, each, count) for each in module.inside(instruction)), default=0)
-        if 1 < stages <= instruction.trips:
-            most = max(most, instruction.trips / (instruction.trips - stages + 1))
+    for loop in (i for i in module.instructions if i.opcode == "while"):
+        inside = (found[each.name] for each in module.inside(loop) if each.name in found)
+        turns, stages = loop.trips or 0, max(map(_stages, inside), default=0)
+        if 1 < stages <= turns:
+            most = max(most, turns / (turns - stages + 1))
     return most
 
 
-def _passed(module: Module, instruction: Instruction, count: int) -> int:
-    """Return the number of devices along which the program asks to pass a value; 0 for other instructions."""
-    found = describe_collective(module, instruction, count)
-    if found is None or found.kind != "collective-permute" or not found.asked:
+def _stages(each: Collective) -> int:
+    """Return the number of devices along which the program asks to pass a value; 0 for other collectives."""
+    if each.kind != "collective-permute" or not each.asked:
         return 0
-    following = {pair[0]: pair[-1] for pair in found.groups}
+    following = {pair[0]: pair[-1] for pair in each.groups}
     starts = set(following) - set(following.values()) or set(following)
     at, seen = min(starts), set[int]()
     while at in following and at not in seen:
@@ -309,19 +271,13 @@ def _passed(module: Module, instruction: Instruction, count: int) -> int:
     return len(seen | {at})
 
 
-def _notes(
-    card: Card, network: str, measured_s: float | None, sizes: Sequence[SizePlan], last: Placed
-) -> list[str]:
+def _notes(card: Card, network: str, sizes: Sequence[SizePlan], last: Placed) -> list[str]:
     about = f"{card.title}: {card.memory_bytes / 1e9:.0f} GB"
     if card.is_tpu:
         shapes = format_list([card.slice_of(size.devices) for size in sizes])
         notes = [f"{about}, slices {shapes}; collectives and memory only: there is no model of a TPU's time"]
     else:
         notes = [f"{about}, nodes of {card.per_node}; {summary(network)}"]
-        if measured_s is None:
-            notes.append(
-                "the time of kernels is from the card's table; a measured step makes it exact (--step-ms)"
-            )
     if last.axis:
         named = format_list([f"{i} (axis {axis})" if axis else f"{i}" for i, axis in last.axis.items()])
         notes.append(
@@ -334,17 +290,18 @@ def _notes(
     notes += last.notes
     if last.axis and last.split == 1 and sizes[-1].devices > 1 and sizes[-1].pipeline == 1:
         notes.append("the batch is on every device whole, so all devices do the same work")
+    times = [size.time for size in sizes if size.time]
     notes += [
         f"{name} is a kernel whose arithmetic is not known, counted by its arrays only; give it as "
         f"--kernel {name}=FLOPS,BYTES of one run"
-        for name in sorted({name for size in sizes for name in size.unknown_kernels})
+        for name in sorted({name for time in times for name in time.unknown_kernels})
     ]
-    if any(size.unknown_loops for size in sizes):
+    if any(time.unknown_loops for time in times):
         notes.append("a loop whose number of turns XLA does not know counts once, so the step takes longer")
     return notes
 
 
-def _known_faults(card: Card, programs: Sequence[Program], jaxlib: str) -> list[str]:
+def _known_faults(card: Card, programs: Sequence[deviceless.Program], jaxlib: str) -> list[str]:
     """Return a line for each known fault of this jaxlib whose pattern a program has; no time counts it."""
     notes = []
     for fault in [] if card.is_tpu else faults_of(jaxlib, "gpu", card.title):

@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-import io
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
-
-from rich.console import Console
 
 from jaxperf.plan.collectives import Collective
 from jaxperf.plan.memory import USABLE, Live
+from jaxperf.plan.timeline import Elapsed
 from jaxperf.result import Block, Grid, Heading, Note, Text, terminal
 from jaxperf.result.formatting import format_list, format_on_page
 
-FORMAT = "jaxperf-plan"
-
-
-@dataclass(frozen=True)
-class PlanAdvice:
-    kind: str
-    text: str
+NUMBERS = {
+    "devices", "batch", "collectives", "step", "waits", "arguments", "temporaries", "peak", "arithmetic",
+    "traffic", "kernels", "times", "bytes", "each", "examples each",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -55,66 +50,33 @@ class Exchange:
 
 
 @dataclass(frozen=True)
-class StepTime:
-    """Predicted seconds of a step on GPUs; the range is that of the errors on tables that test the model."""
-
-    step_s: float
-    low_s: float
-    high_s: float
-    kernels_s: float
-    exposed_s: float  # for which kernels wait for collectives
-    # by bound: "arithmetic", "memory" and "overhead" of kernels, "call" of the program, "links" (waits)
-    parts: Mapping[str, float]
-    factor: float  # within which nine of ten collectives of the test tables are predicted
-
-    @property
-    def bound(self) -> str:
-        """Return the part that takes most of the step's time."""
-        return max(self.parts, key=lambda name: self.parts[name])
-
-    @property
-    def overhead_share(self) -> float:
-        """Return the share of the step that is overhead of kernels and of the call."""
-        return (self.parts.get("overhead", 0.0) + self.parts["call"]) / self.step_s
-
-
-@dataclass(frozen=True)
 class SizePlan:
     """A step on one number of devices. Bytes, FLOPs and kernels are those of one device in one step."""
 
     devices: int
-    nodes: int
     per_node: int
     mesh: Mapping[str, int]
     batch: int  # examples of the whole batch; 0 if there is none
     batch_arguments: tuple[int, ...]  # positions
-    padded: int  # examples that were added so that the batch divides evenly
     split: int  # into how many parts the mesh divides the batch
     exchanges: tuple[Exchange, ...]
-    flops: float  # of matrix products, convolutions and custom kernels
-    bytes: float  # that kernels read and write
-    kernels: float
-    unknown_loops: int  # whose number of iterations XLA does not know, counted once
-    unknown_kernels: tuple[str, ...]  # whose arithmetic is not known
     argument_bytes: int
-    output_bytes: int
     temp_bytes: int
     peak_bytes: int
     memory_bytes: int  # of the card
     state_bytes: int  # of the arguments that are not the batch, in total
     state_share_bytes: int  # and on one device
     live: tuple[Live, ...]
-    remat: bool  # whether the step uses jax.checkpoint
-    busiest: str  # the line with most kernels, if their overhead is most of the step
+    busiest: str  # the line with most kernels
     pipeline: float  # turns of a pipeline's loop over those in which a device has work; 1 for no pipeline
     compile_s: float
-    time: StepTime | None  # None for a TPU
+    time: Elapsed | None  # None for a TPU
+    between_s: tuple[float, float] = (0.0, 0.0)  # the step's range, from the errors on the test tables
     # useful work per second and device, relative to the first size, and its range; None for the first, and if
     # the devices all do the same work
     efficiency: float | None = None
-    efficiency_low: float | None = None
-    efficiency_high: float | None = None
-    advice: tuple[PlanAdvice, ...] = ()
+    efficiency_range: tuple[float, float] = (0.0, 0.0)
+    advice: Mapping[str, str] = field(default_factory=dict)  # sentences by kind
 
     @property
     def step_s(self) -> float | None:
@@ -140,6 +102,10 @@ class SizePlan:
     def fits(self) -> bool:
         return self.peak_bytes <= self.usable_bytes
 
+    def to_json(self) -> dict[str, Any]:
+        derived = {name: getattr(self, name) for name in ("step_s", "fits", "collectives")}
+        return dataclasses.asdict(self) | derived
+
 
 @dataclass(frozen=True)
 class StepPlan:
@@ -154,25 +120,24 @@ class StepPlan:
     fit: Any = None  # what `--fit` tried, a `jaxperf.plan.fitting.Fit`
 
     def __str__(self) -> str:
-        out = io.StringIO()
-        console = Console(file=out, width=110, highlight=False, force_terminal=False, force_jupyter=False)
-        for block in self.blocks():
-            terminal.show(console, block)
-        return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
+        return terminal.render_blocks(self.blocks(), width=110).rstrip("\n")
 
     def blocks(self) -> list[Block]:
         last = self.sizes[-1]
         predicted = " and predicted" if last.time else ""
         blocks: list[Block] = [
             Heading(f"{self.name} on {self.card}, not run: compiled{predicted}"),
-            _overview(self.sizes),
-            _memory(self.sizes),
+            grid("Predicted step" if last.time else "Compiled step", map(_overview, self.sizes)),
+            grid("Each device", map(_memory, self.sizes)),
         ]
         if last.live:
-            blocks.append(_at_peak(last))
+            title = f"Largest temporary arrays at the peak, on {last.devices} devices"
+            blocks.append(grid(title, map(_live, last.live)))
         if last.exchanges:
-            blocks.append(_exchanges(last))
-        blocks += [Text(line) for line in self._advice()]
+            found = sorted(last.exchanges, key=lambda e: (-e.seconds, -e.bytes))
+            rows = (_exchange(each, predicted=last.time is not None) for each in found)
+            blocks.append(grid(f"Collectives on {last.devices} devices", rows, first=12))
+        blocks += map(Text, self._advice())
         if self.fit:
             blocks += self.fit.blocks()
         return blocks + [Note(note) for note in self.notes]
@@ -180,66 +145,25 @@ class StepPlan:
     def _advice(self) -> list[str]:
         """Return one line for each kind of advice, with the figures of the most devices that have it."""
         lines = []
-        for kind in dict.fromkeys(advice.kind for size in self.sizes for advice in size.advice):
-            having = {s.devices: a.text for s in self.sizes for a in s.advice if a.kind == kind}
+        for kind in dict.fromkeys(kind for size in self.sizes for kind in size.advice):
+            having = {size.devices: size.advice[kind] for size in self.sizes if kind in size.advice}
             *others, most = having
             also = f"; also on {format_list([str(n) for n in others])}" if others else ""
             lines.append(f"Change, on {most} devices{also}: {having[most]}")
         return lines
 
     def to_json(self) -> dict[str, Any]:
-        plain_plan = dataclasses.asdict(dataclasses.replace(self, fit=None))
-        body = {"format": FORMAT, "schema_version": 2, **plain_plan}
-        body["fit"] = self.fit.to_json() if self.fit else None
-        for size, plain in zip(self.sizes, body["sizes"]):
-            plain |= {name: getattr(size, name) for name in ("step_s", "fits", "collectives")}
-            for exchange, plain_exchange in zip(size.exchanges, plain["exchanges"]):
-                collective = exchange.collective
-                plain_exchange["collective"] |= {  # only the first group, and the number of groups
-                    "groups": [list(group) for group in collective.groups[:1]],
-                    "group_count": len(collective.groups),
-                    "group_size": collective.group_size,
-                    "asked": collective.asked,
-                }
-        return body
+        body = {"format": "jaxperf-plan", "schema_version": 3, **vars(self)}
+        sizes = [size.to_json() for size in self.sizes]
+        return body | {"sizes": sizes, "fit": self.fit and self.fit.tries}
 
 
-NUMBERS = {
-    "devices", "batch", "collectives", "step", "waits", "arguments", "temporaries", "peak", "arithmetic",
-    "traffic", "kernels", "times", "bytes", "each", "compiled in",
-}  # fmt: skip
-
-
-def _grid(title: str, rows: list[dict[str, str]], *, first: int = 0) -> Grid:
+def grid(title: str, rows: Iterable[dict[str, str]], *, first: int = 0) -> Grid:
     """Return a table of rows, whose cells are given by head; columns in `NUMBERS` are right-aligned."""
-    heads = tuple(rows[0])
+    cells = list(rows)
+    heads = tuple(cells[0])
     right = tuple(i for i, head in enumerate(heads) if head in NUMBERS)
-    return Grid(title, heads, tuple(tuple(row.values()) for row in rows), right, first=first)
-
-
-def _overview(sizes: tuple[SizePlan, ...]) -> Grid:
-    rows = []
-    for size in sizes:
-        row = {"devices": str(size.devices)}
-        if len(size.mesh) > 1:
-            row[" x ".join(size.mesh)] = " x ".join(map(str, size.mesh.values()))
-        row["batch"] = str(size.batch or "-")
-        rows.append(row | (_prediction(size, size.time) if size.time else {}))
-    return _grid("Predicted step" if sizes[0].time else "Compiled step", rows)
-
-
-def _prediction(size: SizePlan, time: StepTime) -> dict[str, str]:
-    efficiency = "-"
-    if size.efficiency is not None:
-        low, high = 100 * (size.efficiency_low or 0), 100 * (size.efficiency_high or 0)
-        efficiency = f"{size.efficiency:.0%} ({low:.0f} to {high:.0f}%)"
-    return {
-        "step": seconds(time.step_s),
-        "between": _spread(time.low_s, time.high_s),
-        "waits": seconds(time.exposed_s),
-        "efficiency": efficiency,
-        "most of it": f"{time.parts[time.bound] / time.step_s:.0%} {time.bound}",
-    }
+    return Grid(title, heads, tuple(tuple(row.values()) for row in cells), right, first=first)
 
 
 def seconds(value: float) -> str:
@@ -250,64 +174,66 @@ def nbytes(value: float) -> str:
     return format_on_page(value, "bytes")
 
 
-def _spread(low_s: float, high_s: float) -> str:
-    low, high = seconds(low_s), seconds(high_s)
+def _overview(size: SizePlan) -> dict[str, str]:
+    row = {"devices": str(size.devices)}
+    if len(size.mesh) > 1:
+        row[" x ".join(size.mesh)] = " x ".join(map(str, size.mesh.values()))
+    row["batch"] = str(size.batch or "-")
+    if not size.time:
+        return row
+    low, high = map(seconds, size.between_s)
     if low.split()[1:] == high.split()[1:]:
         low = low.split()[0]
-    return f"{low} to {high}".replace(" ", "\u00a0")
+    efficiency = "-"
+    if size.efficiency is not None:
+        least, most = (100 * end for end in size.efficiency_range)
+        efficiency = f"{size.efficiency:.0%} ({least:.0f} to {most:.0f}%)"
+    parts = size.time.parts | {"links": size.time.waits_s}
+    bound = max(parts, key=lambda name: parts[name])
+    return row | {
+        "step": seconds(size.time.step_s),
+        "between": f"{low} to {high}".replace(" ", "\u00a0"),
+        "waits": seconds(size.time.waits_s),
+        "efficiency": efficiency,
+        "most of it": f"{parts[bound] / size.time.step_s:.0%} {bound}",
+    }
 
 
-def _memory(sizes: tuple[SizePlan, ...]) -> Grid:
-    rows = []
-    for size in sizes:
-        share = f"{size.peak_bytes / size.memory_bytes:.0%}"
-        row = {
-            "devices": str(size.devices),
-            "arguments": nbytes(size.argument_bytes),
-            "temporaries": nbytes(size.temp_bytes),
-            "peak": nbytes(size.peak_bytes),
-            "of the card": share if size.fits else f"{share} (does not fit)",
-        }
-        if size.time:
-            row["arithmetic"] = format_on_page(size.flops, "FLOP")
-            row |= {"traffic": nbytes(size.bytes), "kernels": f"{size.kernels:.0f}"}
-        row["collectives"] = str(sum(size.collectives.values()))
-        rows.append(row)
-    return _grid("Each device", rows)
+def _memory(size: SizePlan) -> dict[str, str]:
+    share = f"{size.peak_bytes / size.memory_bytes:.0%}"
+    row = {
+        "devices": str(size.devices),
+        "arguments": nbytes(size.argument_bytes),
+        "temporaries": nbytes(size.temp_bytes),
+        "peak": nbytes(size.peak_bytes),
+        "of the card": share if size.fits else f"{share} (does not fit)",
+    }
+    if size.time:
+        row["arithmetic"] = format_on_page(size.time.flops, "FLOP")
+        row |= {"traffic": nbytes(size.time.bytes), "kernels": f"{size.time.kernels:.0f}"}
+    return row | {"collectives": str(sum(size.collectives.values()))}
 
 
-def _at_peak(size: SizePlan) -> Grid:
-    rows = [
-        {
-            "bytes": nbytes(each.bytes),
-            "array": each.shown,
-            "line": each.source or "-",
-            "operation": _operation(each.operation),
-            "goes with": each.remedy or "-",
-        }
-        for each in size.live
-    ]
-    return _grid(f"Largest temporary arrays at the peak, on {size.devices} devices", rows)
+def _live(array: Live) -> dict[str, str]:
+    merged = array.operation.count(":")
+    name = array.operation.rstrip(")").rpartition("/")[2].replace("\\'", "'")[:12]
+    return {
+        "bytes": nbytes(array.bytes),
+        "array": array.shown,
+        "line": array.source or "-",
+        "operation": f"{merged + 1} merged" if merged > 1 else name,
+        "goes with": array.remedy or "-",
+    }
 
 
-def _exchanges(size: SizePlan) -> Grid:
-    rows = [
-        {
-            "collective": each.collective.kind,
-            "times": f"{each.count:g}",
-            "bytes": nbytes(each.collective.bytes),
-            "of": each.carries or "-",
-            "groups": each.groups,
-            **({"each": seconds(each.each_s), "waits": seconds(each.exposed_s)} if size.time else {}),
-            "line": each.collective.source or "-",
-        }
-        for each in sorted(size.exchanges, key=lambda e: (-e.seconds, -e.bytes))
-    ]
-    return _grid(f"Collectives on {size.devices} devices", rows, first=12)
-
-
-def _operation(name: str) -> str:
-    """Return the last part of JAX's name of an operation, or the number of merged operations."""
-    if name.count(":") > 1:
-        return f"{name.count(':') + 1} merged"
-    return name.rstrip(")").rpartition("/")[2].replace("\\'", "'")[:12]
+def _exchange(each: Exchange, *, predicted: bool) -> dict[str, str]:
+    row = {
+        "collective": each.collective.kind,
+        "times": f"{each.count:g}",
+        "bytes": nbytes(each.collective.bytes),
+        "of": each.carries or "-",
+        "groups": each.groups,
+    }
+    if predicted:
+        row |= {"each": seconds(each.each_s), "waits": seconds(each.exposed_s)}
+    return row | {"line": each.collective.source or "-"}

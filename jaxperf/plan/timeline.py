@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 
 from jaxperf.hlo import Module
 from jaxperf.plan.cards import Card
-from jaxperf.plan.collectives import Collective, describe_collective
-from jaxperf.plan.kernels import KERNEL_S, Cost, Kernel, kernel_of
+from jaxperf.plan.collectives import Collective
+from jaxperf.plan.kernels import KERNEL_S, Kernel
 from jaxperf.plan.links import Network, exchange_s
 
 Sums = dict[str, float]
@@ -21,89 +20,90 @@ Sums = dict[str, float]
 
 @dataclass
 class Elapsed:
-    """Seconds and work of a program or a part of it."""
+    """Seconds and work of a program, or of a part of it, on one device."""
 
-    total_s: float = 0.0  # from its start to its end
-    parts: Sums = field(default_factory=dict)  # kernels' seconds: "arithmetic", "memory" and "overhead"
+    step_s: float = 0.0  # from its start to its end
+    # kernels' seconds: "arithmetic", "memory" and "overhead"; and the "call" of the program
+    parts: Sums = field(default_factory=dict)
     waits: Sums = field(default_factory=dict)  # seconds for which kernels wait, by collective's name
-    work: Sums = field(default_factory=dict)  # of the kernels: "flops", "bytes", and their number "kernels"
-    unknown_loops: int = 0  # whose number of iterations XLA does not know, counted once
-    unknown_kernels: set[str] = field(default_factory=set)  # whose arithmetic is not known
+    flops: float = 0.0  # of matrix products, convolutions and custom kernels
+    bytes: float = 0.0  # that kernels read and write
+    kernels: float = 0.0
+    unknown_loops: float = 0.0  # whose number of iterations XLA does not know, counted once
+    unknown_kernels: Sums = field(default_factory=dict)  # runs of those whose arithmetic is not known
 
     @property
-    def kernels_s(self) -> float:
-        return sum(self.parts.values())
+    def waits_s(self) -> float:
+        return sum(self.waits.values())
+
+    @property
+    def overhead_share(self) -> float:
+        """Return the share of the step that is overhead of kernels and of the call."""
+        return (self.parts.get("overhead", 0.0) + self.parts.get("call", 0.0)) / self.step_s
+
+    def stretched(self, kernels: float, waits: float) -> float:
+        """Return the seconds of the step if its kernels and its waits take so many times as long."""
+        return kernels * sum(self.parts.values()) + waits * self.waits_s
 
     def add(self, other: Elapsed, times: float = 1.0) -> None:
         """Add a part that runs `times` times after this one."""
-        self.total_s += times * other.total_s
-        for mine, theirs in zip((self.parts, self.waits, self.work), (other.parts, other.waits, other.work)):
-            _add(mine, theirs, times)
-        self.unknown_loops += other.unknown_loops
-        self.unknown_kernels |= other.unknown_kernels
+        for name, value in vars(other).items():
+            mine = getattr(self, name)
+            if isinstance(value, dict):
+                for key, part in value.items():
+                    mine[key] = mine.get(key, 0.0) + times * part
+            else:
+                setattr(self, name, mine + times * value)
 
-    def add_kernel(self, kernel: Kernel, card: Card, scale: float) -> None:
-        """Add a kernel, whose time is multiplied by `scale`."""
-        seconds, overhead = scale * kernel.seconds(card), scale * KERNEL_S
+    def add_kernel(self, kernel: Kernel, card: Card) -> None:
+        seconds = kernel.seconds(card)
         bound = "arithmetic" if kernel.arithmetic_s(card) >= kernel.memory_s(card) else "memory"
-        self.total_s += seconds
-        _add(self.parts, {bound: seconds - overhead, "overhead": overhead})
-        _add(self.work, {"flops": kernel.flops, "bytes": kernel.bytes, "kernels": 1})
-        self.unknown_kernels |= {kernel.unknown} - {""}
+        parts = {bound: seconds - KERNEL_S, "overhead": KERNEL_S}
+        unknown = {kernel.unknown: 1.0} if kernel.unknown else {}
+        self.add(Elapsed(seconds, parts, {}, kernel.flops, kernel.bytes, 1.0, 0.0, unknown))
 
-    def wait(self, end: float, collective: Collective) -> None:
-        """Wait for a collective that ends at `end`."""
-        waited = max(0.0, end - self.total_s)
-        _add(self.waits, {collective.name: waited})
-        self.total_s += waited
-
-
-def _add(sums: Sums, more: Mapping[str, float], times: float = 1.0) -> None:
-    for name, value in more.items():
-        sums[name] = sums.get(name, 0.0) + times * value
+    def wait(self, end: float, collective: str) -> None:
+        waited = max(0.0, end - self.step_s)
+        self.add(Elapsed(waited, waits={collective: waited}))
 
 
 def run(
     module: Module,
+    kernels: Mapping[str, Kernel],
+    collectives: Mapping[str, Collective],
     card: Card,
-    devices: int,
     network: Network,
     computation: str = "",
-    *,
-    scale: float = 1.0,
-    kernels: Mapping[str, Cost] = MappingProxyType({}),
 ) -> Elapsed:
-    """Return the seconds and the work of a computation, by default the entry, on one of `devices` cards.
+    """Return the seconds and the work of a computation, by default the entry, on one card.
 
-    `scale` multiplies every kernel's time, as a measured step asks for; `kernels` has custom kernels' costs.
+    `kernels` and `collectives` are those of the program, by the names of their instructions.
     """
     elapsed, free_at = Elapsed(), 0.0  # the links are free from `free_at` on
-    ends: dict[str, tuple[float, Collective]] = {}
+    ends: dict[str, float] = {}  # of asynchronous collectives
 
     def part(called: str) -> Elapsed:
-        return run(module, card, devices, network, called, scale=scale, kernels=kernels)
+        return run(module, kernels, collectives, card, network, called)
 
     for instruction in module.computations.get(computation or module.entry, ()):
+        name, started = instruction.name, next(iter(instruction.operands), "")
         if instruction.opcode == "while":
             elapsed.add(part(instruction.called), instruction.trips or 1)
             elapsed.unknown_loops += instruction.trips is None
         elif instruction.opcode == "call":
             elapsed.add(part(instruction.called))
         elif instruction.opcode == "conditional":
-            elapsed.add(max(map(part, instruction.branches), key=lambda p: p.total_s, default=Elapsed()))
-        elif collective := describe_collective(module, instruction, devices):
-            nodes = collective.nodes(card.per_node)
-            seconds = exchange_s(
-                card, collective.kind, collective.bytes, collective.group_size, nodes, network
+            elapsed.add(max(map(part, instruction.branches), key=lambda p: p.step_s, default=Elapsed()))
+        elif each := collectives.get(name):
+            nodes = each.nodes(card.per_node)
+            free_at = max(elapsed.step_s, free_at) + exchange_s(
+                card, each.kind, each.bytes, each.group_size, nodes, network
             )
-            free_at = max(elapsed.total_s, free_at) + seconds
-            if collective.asynchronous:
-                ends[instruction.name] = free_at, collective
-            else:
-                elapsed.wait(free_at, collective)
-        elif instruction.opcode.endswith("-done"):
-            if pending := ends.get(next(iter(instruction.operands), "")):
-                elapsed.wait(*pending)
-        elif work := kernel_of(module, instruction, kernels):
-            elapsed.add_kernel(work, card, scale)
+            ends[name] = free_at
+            if not each.asynchronous:
+                elapsed.wait(free_at, name)
+        elif instruction.opcode.endswith("-done") and started in ends:
+            elapsed.wait(ends[started], started)
+        elif name in kernels:
+            elapsed.add_kernel(kernels[name], card)
     return elapsed

@@ -9,7 +9,6 @@ from argparse import ArgumentTypeError
 
 
 def counts(text: str) -> tuple[int, ...]:
-    """Return the numbers of devices."""
     for part in text.split(","):
         if not part.strip().isdecimal() or len(part) > 9 or int(part) < 1:
             raise ArgumentTypeError(f"has {part!r}; give numbers from 1 on, as in 1,8,64")
@@ -30,7 +29,6 @@ def batch_axes(text: str) -> dict[int, int]:
 
 
 def mesh_axes(text: str) -> dict[str, int]:
-    """Return the lengths of the mesh's axes."""
     axes: dict[str, int] = {}
     for part in text.split(","):
         name, _, length = part.strip().partition("=")

@@ -28,7 +28,7 @@ class Trainer:
 
 
 def found(step: Any, *args: Any) -> dict[int, int]:
-    return find_batch(jax.jit(step), args, {})[0]
+    return find_batch(jax.jit(step), args)[0]
 
 
 def test_the_batch_may_come_first_and_the_state_last() -> None:
@@ -72,7 +72,7 @@ def test_an_example_for_each_sequence_beside_arrays_that_begin_with_the_time() -
         return w * ((last - y) ** 2).mean()
 
     with pytest.raises(JaxperfError, match=r"first axis of argument 1, .* --batch 1:axis=1,2 \(or"):
-        find_batch(jax.jit(step), (W, jnp.zeros((7, 16, 5)), Y), {})
+        find_batch(jax.jit(step), (W, jnp.zeros((7, 16, 5)), Y))
 
 
 @pytest.mark.usefixtures("cpus_as_gpus", "several_devices")

@@ -8,7 +8,7 @@ import pytest
 
 from jaxperf import cli
 from jaxperf.errors import JaxperfError
-from jaxperf.plan import capture
+from jaxperf.plan.command import first_step
 
 PLAIN = """
 import sys
@@ -120,4 +120,4 @@ def test_programs_without_a_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         (["python", "nowhere.py"], "there is no program nowhere.py"),
     ):
         with pytest.raises(JaxperfError, match=message):
-            capture.first_step(words)
+            first_step(words)

@@ -29,10 +29,6 @@ def step(w, x, y):
 def plain(w, x, y):
     return w - 0.1 * jax.grad(lambda w: ((x @ w - y) ** 2).mean())(w)
 
-@jax.jit
-def by_name(w, *, batch):
-    return w * batch
-
 def moves():
     import os
     os.mkdir("elsewhere")
@@ -140,13 +136,11 @@ def test_threads_that_compile_leave_the_cache_setting_as_it_was(monkeypatch: pyt
         (f"{STEP} {ARGS} --batch 7", "--batch names argument 7, but the step has 3, counted from 0"),
         (f"{STEP} {ARGS} --kernel flash=fast", "--kernel is 'flash=fast'; give the work of one run"),
         (f"{STEP} {ARGS} --for k80", "no card 'k80'"),
-        (f"{STEP} {ARGS} --for v5e --step-ms 1", "v5e has no model of kernels"),
         (f"{STEP} {ARGS} --network ring", "no network 'ring'"),
         (f"{STEP} {ARGS} --setup train_to_plan:shapes", "arguments come from --args or --setup"),
         (f"{STEP} --args f32[5,3", "not understood"),
         (f"{STEP} --args f64[5,3] f32[16,5] f32[16,3]", "no 64 bits"),
         (f"{STEP} --args f32[5,3] f32[16,5] f32[17,3]", "step raised TypeError"),
-        ("train_to_plan:by_name --args f32[3] batch=f32[3]", "the step takes batch by name only"),
         (STEP, "step needs arguments (w, x, y), but none are given"),
         (f"train_to_plan:other {ARGS}", "there is no 'other'"),
         ("train_to_plan:plain", "plain is not jitted, so nothing can be compiled"),

@@ -9,9 +9,9 @@ import pytest
 from jaxperf import hlo
 from jaxperf.plan.cards import CARDS
 from jaxperf.plan.collectives import collectives, groups_of
-from jaxperf.plan.kernels import Product, kernel_of
+from jaxperf.plan.deviceless import Program
+from jaxperf.plan.kernels import Product, kernels_of
 from jaxperf.plan.planning import _known_faults
-from jaxperf.plan.programs import Program
 
 PROGRAMS = Path(__file__).parent / "programs"
 VERSIONS = ("jax_0_10", "jax_0_12")
@@ -41,14 +41,14 @@ COLLECTIVES = {
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("name", COLLECTIVES)
 def test_collectives(name: str, version: str) -> None:
-    in_order = collectives(program(name, version), 8)
+    in_order = collectives(program(name, version), 8).values()
     seen = [(c.kind, c.bytes, c.arrays, len(c.groups), c.group_size, c.times) for c in in_order]
     assert seen == COLLECTIVES[name]
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_the_line_of_a_collective(version: str) -> None:
-    (collective,) = collectives(program("data_parallel", version), 8)
+    (collective,) = collectives(program("data_parallel", version), 8).values()
     assert collective.source == "train.py:11"
     assert "dot_general" in collective.operation or "transpose" in collective.operation
 
@@ -56,9 +56,8 @@ def test_the_line_of_a_collective(version: str) -> None:
 @pytest.mark.parametrize("version", VERSIONS)
 def test_matrix_products(version: str) -> None:
     module = program("data_parallel", version)
-    works = [work for i, _ in module.executed() if (work := kernel_of(module, i))]
     # forward twice, gradients of the weights twice, of the first layer's output once
-    assert sum(work.flops for work in works) == 5 * 2 * 256 * 512 * 512
+    assert sum(work.flops for work in kernels_of(module).values()) == 5 * 2 * 256 * 512 * 512
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -66,7 +65,8 @@ def test_a_loop_runs_its_body_as_often_as_it_says(version: str) -> None:
     once, loop = (program(name, version) for name in ("data_parallel", "loop"))
 
     def flops(module: hlo.Module) -> float:
-        return sum(t * work.flops for i, t in module.executed() if (work := kernel_of(module, i)))
+        works = kernels_of(module)
+        return sum(times * works[i.name].flops for i, times in module.executed() if i.name in works)
 
     assert flops(loop) == 5 * flops(once)
 
@@ -90,7 +90,7 @@ def test_groups(attribute: str, groups: tuple[tuple[int, ...], ...]) -> None:
 
 
 def test_groups_of_nodes() -> None:
-    (collective,) = collectives(program("data_parallel", "jax_0_12"), 8)
+    (collective,) = collectives(program("data_parallel", "jax_0_12"), 8).values()
     assert collective.nodes(per_node=8) == 1
     assert collective.nodes(per_node=4) == 2
 
@@ -111,18 +111,18 @@ ENTRY %main (x: f32[8,10,10,4], w: f32[16,3,3,4]) -> f32[8,8,8,16] {
 
 def test_convolutions() -> None:
     module = hlo.parse(CONVOLUTION)
-    works = {i.name: kernel_of(module, i) for i, _ in module.executed()}
+    works = kernels_of(module)
     flops = 2 * 8 * 8 * 8 * 16 * 9 * 4
-    assert works["y"] and works["y"].products == (Product(1, 8 * 8 * 8, 16, 36, "float32"),)
-    assert [works[name].flops for name in ("y", "d")] == [flops, flops]  # type: ignore[union-attr]
-    assert works["b"] and works["b"].products[0].columns == 4
-    assert works["x"] is None
+    assert works["y"].products == (Product(1, 8 * 8 * 8, 16, 36, "float32"),)
+    assert [works[name].flops for name in ("y", "d")] == [flops, flops]
+    assert works["b"].products[0].columns == 4
+    assert "x" not in works
 
 
 def test_channels_that_tensor_cores_cannot_take() -> None:
     odd = CONVOLUTION.replace("10,4]", "10,3]").replace("3,4]", "3,3]")
     module = hlo.parse(odd)
-    (first, *_) = [work for i, _ in module.executed() if (work := kernel_of(module, i)) and work.products]
+    (first, *_) = [work for work in kernels_of(module).values() if work.products]
     assert not first.products[0].aligned
 
 
@@ -142,7 +142,7 @@ ENTRY %main (x: f32[1000,4], j: s32[]) -> f32[1,4] {
 }
 """
     module = hlo.parse(text)
-    (work,) = [work for i, _ in module.executed() if (work := kernel_of(module, i))]
+    (work,) = kernels_of(module).values()
     assert work.bytes == 16 + 4 + 16
 
 
@@ -172,7 +172,7 @@ ENTRY %main (x: f32[1000,64], i: s32[8,1], v: f32[8,1,64]) -> f32[1000,64] {
 
 def test_a_scatter_in_a_fusion_moves_the_rows_that_it_changes_and_not_the_table() -> None:
     module = hlo.parse(SCATTER)
-    (work,) = [work for i, _ in module.executed() if (work := kernel_of(module, i))]
+    (work,) = kernels_of(module).values()
     row_bytes, index_bytes = 8 * 64 * 4, 8 * 4
     assert work.bytes == 3 * row_bytes + index_bytes  # the updates are read; the rows are read and written
 

@@ -12,11 +12,16 @@ from jaxperf import hlo, jax_internals
 from jaxperf.errors import JaxperfError
 from jaxperf.plan import deviceless, links, timeline
 from jaxperf.plan.cards import CARDS, find_card
-from jaxperf.plan.kernels import KERNEL_S, Kernel, Product
+from jaxperf.plan.collectives import collectives
+from jaxperf.plan.kernels import KERNEL_S, Kernel, Product, kernels_of
 
 PROGRAMS = Path(__file__).parent / "programs"
 H100 = CARDS["h100"]
 NETWORK = links.NETWORKS["infiniband"]
+
+
+def run(module: hlo.Module) -> timeline.Elapsed:
+    return timeline.run(module, kernels_of(module), collectives(module, 8), H100, NETWORK)
 
 
 def test_cards() -> None:
@@ -36,11 +41,9 @@ def test_a_card_of_another_name() -> None:
 
 def test_a_kernel_takes_the_larger_of_both() -> None:
     product = Product(1, 8192, 8192, 8192, "bfloat16")
-    assert (
-        Kernel("", 1e6, (product,)).seconds(H100) == product.flops / H100.matrix_flops("bfloat16") + KERNEL_S
-    )
-    assert Kernel("", 1e9, (product,)).memory_s(H100) < Kernel("", 1e9, (product,)).arithmetic_s(H100)
-    assert Kernel("", 1e9).seconds(H100) == 1e9 / H100.bandwidth + KERNEL_S
+    assert Kernel(1e6, (product,)).seconds(H100) == product.flops / H100.matrix_flops("bfloat16") + KERNEL_S
+    assert Kernel(1e9, (product,)).memory_s(H100) < Kernel(1e9, (product,)).arithmetic_s(H100)
+    assert Kernel(1e9).seconds(H100) == 1e9 / H100.bandwidth + KERNEL_S
 
 
 def test_a_narrow_product_is_padded() -> None:
@@ -63,9 +66,9 @@ def test_every_kind_has_a_time(kind: str) -> None:
 
 def test_a_synchronous_collective_is_waited_for() -> None:
     module = hlo.parse((PROGRAMS / "data_parallel_jax_0_12.hlo").read_text())
-    elapsed = timeline.run(module, H100, 8, NETWORK)
-    assert sum(elapsed.waits.values()) == pytest.approx(links.exchange_s(H100, "all-reduce", 2**21, 8, 1))
-    assert elapsed.total_s == pytest.approx(elapsed.kernels_s + sum(elapsed.waits.values()))
+    elapsed = run(module)
+    assert elapsed.waits_s == pytest.approx(links.exchange_s(H100, "all-reduce", 2**21, 8, 1))
+    assert elapsed.step_s == pytest.approx(elapsed.stretched(1, 1))
 
 
 OVERLAP = """HloModule jit_f, is_scheduled=true
@@ -88,16 +91,10 @@ ENTRY %main (x: f32[262144], y: f32[KERNEL]) -> f32[262144] {
 
 @pytest.mark.parametrize(("length", "hidden"), [(10**9, True), (10, False)])
 def test_an_asynchronous_collective_is_overlapped(length: int, hidden: bool) -> None:
-    elapsed = timeline.run(hlo.parse(OVERLAP.replace("KERNEL", str(length))), H100, 8, NETWORK)
+    elapsed = run(hlo.parse(OVERLAP.replace("KERNEL", str(length))))
     alone = links.exchange_s(H100, "all-reduce", 2**20, 8, 1)
-    waited = sum(elapsed.waits.values())
-    assert waited == 0 if hidden else waited == pytest.approx(alone - elapsed.kernels_s)
-
-
-def test_a_measured_step_scales_the_kernels() -> None:
-    module = hlo.parse(OVERLAP.replace("KERNEL", "1000"))
-    once, twice = (timeline.run(module, H100, 8, NETWORK, scale=scale) for scale in (1, 2))
-    assert twice.kernels_s == pytest.approx(2 * once.kernels_s)
+    waited = elapsed.waits_s
+    assert waited == 0 if hidden else waited == pytest.approx(alone - elapsed.stretched(1, 0))
 
 
 def test_this_takes_the_target_of_the_gpu_that_is_here(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -106,7 +106,7 @@ def test_resnet_18_for_eight_gpus_has_at_most_two_gradient_all_reduces() -> None
     size = sum(each.count * each.collective.bytes for each in size_plan.exchanges)
     summed = sum(leaf.nbytes for leaf in jax.tree.leaves((model.params, model.stats)))
     assert size == pytest.approx(summed, rel=1e-3)
-    assert not any(advice.kind.startswith("statistics") for advice in size_plan.advice)
+    assert "statistics summed over devices" not in size_plan.advice
 
 
 @pytest.mark.thorough
@@ -119,7 +119,7 @@ def test_resnet_18_with_global_statistics_has_34_sums_more() -> None:
     )
     assert small == 34  # 17 normalizations, forward and backward
     assert size_plan.collectives["all-reduce"] - small <= 2
-    assert any(advice.kind == "statistics summed over devices" for advice in size_plan.advice)
+    assert "statistics summed over devices" in size_plan.advice
 
 
 @pytest.mark.parametrize("count", [2, 8])
@@ -155,7 +155,6 @@ def test_sixty_four_devices_cross_nodes() -> None:
         {"all-reduce": 1},
         {"all-reduce": 1},
     )
-    assert nodes.nodes == 8
     assert nodes.exchanges[0].each_s > node.exchanges[0].each_s
 
 
@@ -230,13 +229,13 @@ def attention_plan(implementation: str | None) -> SizePlan:
 
 def test_flash_attention_is_planned() -> None:
     plain, fused = attention_plan("xla"), attention_plan("cudnn")
-    assert fused.collectives == plain.collectives and not fused.unknown_kernels
+    assert fused.collectives == plain.collectives and not fused.time.unknown_kernels
     # two products forward and five backward, over half of the scores, in each of three layers
     scores = B * N * T * T
-    assert fused.flops - 3 * 3 * 2 * B * T * N * H * 3 * N * H == pytest.approx(
+    assert fused.time.flops - 3 * 3 * 2 * B * T * N * H * 3 * N * H == pytest.approx(
         3 * 7 * 2 * scores * H / 2, rel=0.01
     )
-    assert fused.bytes < plain.bytes / 3 and fused.temp_bytes < plain.temp_bytes / 3
+    assert fused.time.bytes < plain.time.bytes / 3 and fused.temp_bytes < plain.temp_bytes / 3
     assert not any(each.shape.dims[-2:] == (T, T) for each in fused.live)
     assert plain.live[0].shape.dims[-2:] == (T, T) and plain.live[0].source.startswith("test_plan_real.py:")
     assert plain.live[0].remedy == FUSED
@@ -248,7 +247,7 @@ def test_a_scan_moves_its_slices_and_not_its_stacks() -> None:
     step = attention_step("cudnn")
     x = jnp.zeros((B, T, N * H))
     few, many = (
-        plan(step, jnp.zeros((n, N * H, 3 * N * H)), x, devices=(1,)).sizes[0].bytes for n in (4, 16)
+        plan(step, jnp.zeros((n, N * H, 3 * N * H)), x, devices=(1,)).sizes[0].time.bytes for n in (4, 16)
     )
     assert many / few == pytest.approx(16 / 4, rel=0.15)
 
@@ -281,10 +280,10 @@ def test_a_pallas_kernel_is_a_call_of_known_work() -> None:
         (pallas_step(said), {"twice": (5e12, 1e9)}, 5e12),  # the reader's word counts
     ):
         step_plan = plan(step, *arguments, devices=(1,), batch=(1,), kernels=kernels)
-        assert step_plan.sizes[0].flops == product + extra
-        assert not step_plan.sizes[0].unknown_kernels and "arithmetic is not known" not in str(step_plan)
+        assert step_plan.sizes[0].time.flops == product + extra
+        assert not step_plan.sizes[0].time.unknown_kernels and "arithmetic is not known" not in str(step_plan)
     unknown = plan(pallas_step(), *arguments, devices=(1,), batch=(1,))
-    assert unknown.sizes[0].flops == product and unknown.sizes[0].bytes > nbytes
+    assert unknown.sizes[0].time.flops == product and unknown.sizes[0].time.bytes > nbytes
     assert "--kernel twice=FLOPS,BYTES of one run" in str(unknown)
 
 
@@ -294,12 +293,12 @@ def test_a_custom_call_that_is_not_here_is_compiled() -> None:
         return jnp.sin(call(jnp.cos(x)))
 
     step_plan = plan(jax.jit(step), jnp.zeros((64, 64)), devices=(1,), batch=(0,))
-    assert step_plan.sizes[0].unknown_kernels == ("my_library_kernel",)
+    assert set(step_plan.sizes[0].time.unknown_kernels) == {"my_library_kernel"}
 
 
 def test_a_pipelines_useful_work_is_that_of_its_micro_batches() -> None:
     """Three products for each of sixteen micro-batches; one device alone needs no gradient of its input."""
     one, eight = plan(other_styles.pipeline, devices=(1, 8)).sizes
     product = 2 * 4 * 256 * 256
-    assert one.exchanges == () and one.flops == 2 * 16 * product
-    assert eight.flops * eight.useful == pytest.approx(3 * 16 * product)
+    assert one.exchanges == () and one.time.flops == 2 * 16 * product
+    assert eight.time.flops * eight.useful == pytest.approx(3 * 16 * product)
