@@ -2,6 +2,7 @@
 
     python tools/keep_run.py                 # on an otherwise idle machine, from a clean commit
     python tools/keep_run.py hybridize 8.2   # only these sections
+    python tools/keep_run.py peers           # the comparison, by itself: with more rounds than by default
 
 The sections run into build/kept/run, which git ignores: results that change would make the code "dirty" for
 the next section. They are kept in benchmarks/results/book only if every section succeeded, the machine was
@@ -29,6 +30,7 @@ ROOT = Path(__file__).resolve().parents[1]
 KEPT = ROOT / "benchmarks" / "results" / "book"
 BUSY = 0.1  # share of a core that others may use before the run
 NOISY = 0.1  # share of rows
+PEERS_ROUNDS = 30  # of the comparison, whose default of 12 leaves every third interval wider than 10 %
 
 
 def trouble_before() -> list[str]:
@@ -103,6 +105,8 @@ def main() -> int:
             "--out",
             str(folder),
         ]
+        if names == ["peers"]:
+            command += ["--", f"--rounds={PEERS_ROUNDS}"]
         failed = subprocess.run(command, cwd=ROOT, check=False).returncode != 0
     found, lines = trouble_of(folder, names)
     print("\n".join(lines))

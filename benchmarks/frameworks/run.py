@@ -44,7 +44,7 @@ from jaxperf.result.store import write_whole
 
 IMAGES = 2048  # to train on, on a CPU
 PREPARE_S, TURN_S = 180.0, 60.0  # that one may take
-ROUNDS_S = 30.0  # after so many seconds of a workload, no round begins after the sixth
+ROUNDS_S = 30.0  # for the rounds of a workload
 GPU_ROUNDS_S, GPU_SECONDS = 10.0, 200.0
 STARTS = 0.7  # part of the seconds that are left in which the first workloads of a GPU start
 LEAST_START_S = 10.0  # that a start which has begun may take: one that is late costs its process's rows
@@ -69,6 +69,7 @@ class Comparison:
       environment: environment variables of all.
       cores: processors that every system may use.
       gpu: whether JAX and PyTorch compute on one.
+      rounds_s: after so many seconds of a workload, no round begins after the sixth.
       deadline: when the comparison must end, by `time.monotonic`; math.inf for never.
       say: gets a line for each row that is lost.
     """
@@ -81,12 +82,13 @@ class Comparison:
         environment: dict[str, str],
         cores: Sequence[int],
         gpu: bool = False,
+        rounds_s: float = ROUNDS_S,
         deadline: float = math.inf,
         say: Say = print,
     ) -> None:
         self.systems = {system.name: system for system in systems}
         self.scratch, self.environment, self.cores = scratch, environment, list(cores)
-        self.gpu, self.deadline, self.say = gpu, deadline, say
+        self.gpu, self.rounds_s, self.deadline, self.say = gpu, rounds_s, deadline, say
         self.versions: dict[str, dict[str, str]] = {}
         self._live: dict[tuple[str, str], Process] = {}
         self._missing: dict[str, str] = {}
@@ -206,13 +208,12 @@ class Comparison:
         """Let rows take turns, round by round in random order; round 0 is warm-up.
 
         After the sixth round, with which an interval is possible, none begins if the workload has had its
-        time, and none at all after the deadline.
+        time, and none at all after the deadline. Rounds that the caller counted have all the time.
         """
         began, draw = time.monotonic(), random.Random()
-        enough_s = GPU_ROUNDS_S if self.gpu else ROUNDS_S
         for number in range(workload.rounds + 1):
             now = time.monotonic()
-            if number > 6 and (now - began > enough_s or now > until):
+            if number > 6 and (now - began > self.rounds_s or now > until):
                 break
             if now > self.deadline:
                 break
@@ -415,7 +416,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     add("--cores", type=natural, default=0, metavar="N", help="that every system may use; 0: all")
     add("--devices", type=flags.whole(1), default=2, metavar="N", help="of the parallel workloads on a CPU")
-    add("--rounds", type=natural, default=0, metavar="N", help="of each workload; 0: 12")
+    add(
+        "--rounds",
+        type=natural,
+        default=0,
+        metavar="N",
+        help="of each workload, however long they take; 0: 12, and fewer of a workload whose rounds are long",
+    )
     add("--onednn", action="store_true", help="JAX with XLA's flags for oneDNN as a further row")
     add("--smoke", action="store_true", help="toy size: the times mean nothing")
     add("--seed", type=natural, default=0, metavar="N", help="of weights and inputs")
@@ -434,6 +441,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     gpu, on_device = options.platform == "gpu", options.on_device or options.platform == "gpu"
     seconds = options.seconds or (GPU_SECONDS if gpu else math.inf)
+    rounds_s = GPU_ROUNDS_S if gpu else ROUNDS_S
+    # Rounds that the user counted are all taken
+    if options.rounds:
+        rounds_s = math.inf
     images = fashion_mnist(source="mini")
     X, y = images.train_images, images.train_labels
     if not on_device:
@@ -457,6 +468,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             environment=shared,
             cores=cores,
             gpu=gpu,
+            rounds_s=rounds_s,
             deadline=began + seconds,
             say=say,
         )
