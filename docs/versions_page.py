@@ -29,6 +29,12 @@ from jaxperf.result.ratio import Ratio, ratio_of  # noqa: E402
 
 KEPT = ROOT / "benchmarks" / "results" / "versions.json"
 PAGE = ROOT / "docs" / "versions.md"
+UPGRADES = ROOT / "benchmarks" / "results" / "2026-11-28-upgrade"
+UPGRADED = {
+    "numpyro_model": "NUTS samples a hierarchical model of NumPyro.",
+    "train_resnet": "the network and the training of [section 8.5](../experiments/multiple_gpus_concise.py) "
+    "as a script. Flax 0.12.12 needs JAX 0.11.1 or newer, so the older environment has Flax 0.12.6.",
+}
 PLOTS = ROOT / "docs" / "_static"
 CHANGE = 1.3  # times, from which on a proven difference is marked
 SLOW = 1.5  # times the nearest versions without a fault, from which on its probe shows it
@@ -177,6 +183,15 @@ def _lines(log: dict[str, Any]) -> Iterator[str]:
         "NumPy, SciPy, psutil and rich, and not jaxperf."
     )
     yield ""
+    yield "Two programs, with what it says of each (A is the older environment):"
+    yield ""
+    for name, what in UPGRADED.items():
+        yield f"`{name}.py` ([program](../benchmarks/results/{UPGRADES.name}/{name}.py)): {what}"
+        yield ""
+        yield "```text"
+        yield (UPGRADES / f"{name}.txt").read_text().strip()
+        yield "```"
+        yield ""
     yield "## Known faults"
     yield ""
     yield (
