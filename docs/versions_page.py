@@ -39,6 +39,7 @@ PLOTS = ROOT / "docs" / "_static"
 CHANGE = 1.3  # times, from which on a proven difference is marked
 SLOW = 1.5  # times the nearest versions without a fault, from which on its probe shows it
 TICKS = (0.1, 0.2, 0.3, 0.5, 0.7, 1, 1.4, 2, 3, 5, 10, 20, 50, 100, 1000, 10_000)  # of the plots
+FLAGS = re.compile(r'XLA_FLAGS="[^"]*"')  # outside code, the book would print "--" as a dash
 REPOSITORY = "https://github.com/"
 
 
@@ -183,15 +184,6 @@ def _lines(log: dict[str, Any]) -> Iterator[str]:
         "NumPy, SciPy, psutil and rich, and not jaxperf."
     )
     yield ""
-    yield "Two programs, with what it says of each (A is the older environment):"
-    yield ""
-    for name, what in UPGRADED.items():
-        yield f"`{name}.py` ([program](../benchmarks/results/{UPGRADES.name}/{name}.py)): {what}"
-        yield ""
-        yield "```text"
-        yield (UPGRADES / f"{name}.txt").read_text().strip()
-        yield "```"
-        yield ""
     yield "## Known faults"
     yield ""
     yield (
@@ -204,7 +196,7 @@ def _lines(log: dict[str, Any]) -> Iterator[str]:
         [
             [
                 f"{_escape(fault.name)} ({_links(fault.issue)})", fault.versions, ", ".join(fault.platforms),
-                _escape(fault.symptom), _escape(fault.way_out), shown_by(fault, log),
+                _escape(fault.symptom), _escape(FLAGS.sub(r"`\g<0>`", fault.way_out)), shown_by(fault, log),
             ]
             for fault in FAULTS
         ],
@@ -218,6 +210,17 @@ def _lines(log: dict[str, Any]) -> Iterator[str]:
     yield ""
     yield from _releases(log)
     yield ""
+    yield "## Two programs before and after"
+    yield ""
+    yield "What `jaxperf upgrade` says of two programs from JAX 0.8.2 (A) to 0.12.0.1 (B):"
+    yield ""
+    for name, what in UPGRADED.items():
+        yield f"`{name}.py` ([program](../benchmarks/results/{UPGRADES.name}/{name}.py)): {what}"
+        yield ""
+        yield "```text"
+        yield (UPGRADES / f"{name}.txt").read_text().strip()
+        yield "```"
+        yield ""
     yield "## Operation by version"
     yield ""
     yield (

@@ -440,6 +440,16 @@ def test_no_link_leads_nowhere(site: Path, pages: dict[Path, Page]) -> None:
     assert not missing
 
 
+def test_no_flag_in_prose_has_become_a_dash(pages: dict[Path, Page]) -> None:
+    """Outside code, Markdown's "--flag" is printed as a dash, and a reader who copies it gets no flag."""
+    found = [
+        (path.name, dash)
+        for path, page in pages.items()
+        for dash in re.findall(r"\W[–—][a-z]{2}.{20}", page.text)
+    ]
+    assert not found
+
+
 def test_figures_and_tables_have_numbers_and_cells_have_links(
     site: Path, section_page: Any, pages: dict[Path, Page]
 ) -> None:
