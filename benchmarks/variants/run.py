@@ -7,6 +7,9 @@
 Each variant runs slow and repaired, in turns, then both under watch. The gain is the difference of the
 medians: of seconds, or of processor seconds if other programs used the machine. A seed is never changed by
 others, so a score can be repeated. README.md says how the score is made.
+
+A seed that is in the output already is left out, so a run that was ended goes on where it was, and one file
+can be filled in batches; --again runs it once more.
 """
 
 from __future__ import annotations
@@ -168,6 +171,7 @@ def main() -> int:
         help="length of each, about, in place of 2 to 30")  # fmt: skip
     parser.add_argument("--rounds", type=whole(1), default=3, metavar="N", help="turns of slow and repaired")
     parser.add_argument("--idle", action="store_true", help="keep no core busy")
+    parser.add_argument("--again", action="store_true", help="run seeds that are in the output, too")
     parser.add_argument("--strict", action="store_true", help="end with status 1 below the goals")
     parser.add_argument("--write", type=Path, metavar="DIR", help="write the programs there, and run nothing")
     parser.add_argument("--out", type=Path, default=Path("results/variants.json"), metavar="FILE")
@@ -190,17 +194,41 @@ def main() -> int:
         "machine": {"cpu": cpu_model(), "cores": cores()},
         "versions": versions(), "commit": commit(ROOT), "rounds": options.rounds, "variants": [],
     }  # fmt: skip
+    rows = {row["seed"]: row for row in _kept_before(options.out, kept)}
     for variant in variants:
+        if variant.seed in rows and not options.again:
+            continue
         try:
             row = run_variant(variant, options.rounds)
         except JaxperfError as e:
             row = {"seed": variant.seed, "causes": list(variant.planted), "failed": str(e)}
-        kept["variants"].append(row)
+        rows[variant.seed] = row
+        kept["variants"] = [rows[seed] for seed in sorted(rows)]
         write_whole(options.out, json.dumps(kept, indent=1) + "\n")
         say(f"seed {variant.seed}, {', '.join(row['causes']) or 'no cause'}: {_summary(row)}")
+    kept["variants"] = [rows[seed] for seed in sorted(rows)]
     print("\n".join(score_lines(kept)))
     failed = any("failed" in row for row in kept["variants"])
     return int(failed or (options.strict and not score(kept).good))
+
+
+def _kept_before(path: Path, now: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the variants in the output of an earlier run.
+
+    Raises:
+      JaxperfError: the file is no such output, or another machine, version or commit made it.
+    """
+    if not path.exists():
+        return []
+    try:
+        before = json.loads(path.read_text(encoding="utf-8"))
+        differs = [key for key in ("machine", "versions", "commit", "rounds") if before[key] != now[key]]
+        variants = list(before["variants"])
+    except (ValueError, KeyError, TypeError):
+        raise JaxperfError(f"{path} is no output of this program; give another --out") from None
+    if differs:
+        raise JaxperfError(f"{path} was made with another {differs[0]}; give another --out")
+    return variants
 
 
 def _summary(row: dict[str, Any]) -> str:
