@@ -48,6 +48,7 @@ class Compiled:
       host: bytes of the NumPy arrays among the call's arguments, by name.
       elsewhere: bytes of the arrays whose devices are not those of the program, by name.
       signature: the call's arguments, by name: an array's type, or another value's description.
+      weak: the names of the arrays among its arguments whose type is weak, as that of a Python number is.
       closure: descriptions of the function's closure variables and default values, by name.
       refers_to: types of the arrays among its closure, defaults and module variables, by name.
       label: the function's name if the program has another one, as under `pmap`.
@@ -71,6 +72,7 @@ class Compiled:
     host: dict[str, int] = field(default_factory=dict)
     elsewhere: dict[str, int] = field(default_factory=dict)
     signature: dict[str, str] = field(default_factory=dict)
+    weak: frozenset[str] = frozenset()
     closure: dict[str, str] = field(default_factory=dict)
     refers_to: dict[str, str] = field(default_factory=dict)
     label: str = ""

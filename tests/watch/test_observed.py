@@ -164,7 +164,7 @@ def test_a_function_under_checkify_keeps_its_name_and_is_noted(watched: Any) -> 
 
     checked = jax.jit(checkify.checkify(quotient, errors=checkify.float_checks))
     analysis = watched(lambda: checked(jnp.ones(41)))
-    (call,) = [c for c in analysis.record.compiled if c.name == "checked_fun"]
+    (call,) = [c for c in analysis.log.compiled if c.name == "checked_fun"]
     assert (call.called, call.explained) == ("quotient", True)
     notes = [block.text for block in program_notes.note_blocks(analysis) if isinstance(block, Note)]
     assert any(n.startswith("checkify adds tests to the operations of quotient") for n in notes)
@@ -379,7 +379,7 @@ def test_importing_is_distinguished_from_computing_in_python(
         import slow_to_import_31  # type: ignore[import-not-found]  # noqa: F401
 
     analysis = watched(program)
-    assert Counter(s.kind for s in analysis.record.samples)["import"] > 0
+    assert Counter(s.kind for s in analysis.log.samples)["import"] > 0
     assert sum(list(analysis.shares().values())[:5]) == pytest.approx(1.0)
 
 

@@ -314,6 +314,11 @@ class Compiles:
             if type(a).__module__ == "numpy" and frame_arguments.is_array(a)
         }
         event.signature = {where: frame_arguments.describe_value(a) for where, a in arguments.items()}
+        event.weak = frozenset(
+            where
+            for where, a in arguments.items()
+            if frame_arguments.is_array(a) and getattr(a, "weak_type", False)
+        )
         event.placements = frame_arguments.array_placements(arguments)
         self._explain(event)
         if event.explained and source_location.by_a_library(event.defined, library):

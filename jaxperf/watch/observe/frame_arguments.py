@@ -31,6 +31,7 @@ _CHANGE = re.compile(
 _STATIC = re.compile(r"Static\(val=(.*)\)\Z", re.S)
 _STATIC_PART = re.compile(r"\('(\w+)', Static\(value=<?(?:function )?([\w.]+)")
 _SHOWN = 60  # characters of a value in a reason
+PARTS = 8  # elements of a tuple that are described
 
 
 @dataclass(frozen=True)
@@ -240,6 +241,9 @@ def describe_value(value: Any, *, fields: bool = True) -> str:
         return f"<function {value.__name__} line {value.__code__.co_firstlineno} at {id(value):#x}>"
     if kind.__eq__ is object.__eq__:
         return f"<{name} object at {id(value):#x}>"
+    if fields and isinstance(value, tuple) and type(value).__eq__ is tuple.__eq__:  # such as an optimizer
+        parts = (describe_value(part, fields=False) for part in tuple.__getitem__(value, slice(PARTS)))
+        return f"{name}({', '.join(parts)})"
     if fields and dataclasses.is_dataclass(value):  # such as a Linen module
         stored = stored_attributes(value)
         parts = ((f.name, stored.get(f.name)) for f in dataclasses.fields(value) if f.compare)

@@ -197,23 +197,23 @@ class Analysis:
     """Derives everything from a log; each figure is computed on first use."""
 
     def __init__(self, log: Log) -> None:
-        self.log = self.record = log
+        self.log = log
         self.findings: list[Any] | None = None  # of the rules, once they have run
 
     @functools.cached_property
     def samples(self) -> list[StackSample]:
-        r = self.record
+        r = self.log
         return reclassified_samples(r.samples, r.compiled, r.puts, r.call_sites)
 
     @functools.cached_property
     def compiling(self) -> IntervalSet:
-        r = self.record
+        r = self.log
         spans = (span for c in r.compiled for span in c.stages.values())
         return IntervalSet(clip(spans, r.start, r.end))
 
     @functools.cached_property
     def waits(self) -> list[Wait]:
-        return [w for w in self.record.waits if not self.compiling.within(w.start, w.end)]
+        return [w for w in self.log.waits if not self.compiling.within(w.start, w.end)]
 
     @functools.cached_property
     def blocked(self) -> dict[Place, list[Interval]]:
@@ -251,7 +251,7 @@ class Analysis:
     @functools.cached_property
     def called(self) -> list[tuple[Compiled, Place]]:
         """Return the reader's jitted functions, each with the line that calls it again and again."""
-        r = self.record
+        r = self.log
         return call_sites.called_at(r.compiled, r.call_sites, r.activity.programs)
 
     @functools.cached_property
@@ -261,10 +261,10 @@ class Analysis:
 
     @functools.cached_property
     def programs(self) -> dict[str, list[Facts]]:
-        return group_by(self.record.programs, lambda facts: facts.program)
+        return group_by(self.log.programs, lambda facts: facts.program)
 
     def ran(self, program: Compiled | Facts) -> ExecutedProgram | None:
-        return self.record.activity.programs.get(program.program)
+        return self.log.activity.programs.get(program.program)
 
     @functools.cached_property
     def begin(self) -> float:
@@ -273,27 +273,27 @@ class Analysis:
         A function that was compiled before the watch counts from its first run. If JAX does not report what
         it compiles, this is the start of the watch.
         """
-        older = [self.record.activity.programs[c.program] for c, _ in self.called if not c.stages]
+        older = [self.log.activity.programs[c.program] for c, _ in self.called if not c.stages]
         ran = [start for program in older for start, _ in program.spans]
-        compiled = [c for c, _ in self.called if c.stages] or ([] if ran else self.record.compiled)
-        none = self.record.start if self.record.activity.busy else self.record.end
+        compiled = [c for c, _ in self.called if c.stages] or ([] if ran else self.log.compiled)
+        none = self.log.start if self.log.activity.busy else self.log.end
         return min([*ran, *(max(b for _, b in c.stages.values()) for c in compiled)], default=none)
 
     @functools.cached_property
     def steady(self) -> list[Interval]:
         """Return the profiler's windows from `begin` on, without tracing and compiling."""
-        windows = clip(self.record.activity.windows, self.begin, self.record.end)
+        windows = clip(self.log.activity.windows, self.begin, self.log.end)
         return difference(windows, self.compiling.stretches)
 
     @property
     def scale(self) -> float:
         """Return the seconds of the run per second of `steady`, from `begin` on, without compiling."""
-        windows_s, end = total_length(self.steady), self.record.end
+        windows_s, end = total_length(self.steady), self.log.end
         return (end - self.begin - self.compiling.within(self.begin, end)) / windows_s if windows_s else 0.0
 
     @functools.cached_property
     def busy(self) -> list[Interval]:
-        return union(span for spans in self.record.activity.busy.values() for span in spans)
+        return union(span for spans in self.log.activity.busy.values() for span in spans)
 
     @functools.cached_property
     def idle(self) -> IntervalSet:
@@ -301,14 +301,14 @@ class Analysis:
 
         A device that has work queued but does not compute lacks a processor, which other programs use.
         """
-        return IntervalSet(difference(self.steady, [*self.busy, *self.record.activity.queued]))
+        return IntervalSet(difference(self.steady, [*self.busy, *self.log.activity.queued]))
 
     def static_parameters(self, file: str, function: str) -> tuple[str, ...]:
         """Return the parameters of a function that `jit` needs as static arguments, as far as samples saw it.
 
         A number that stays the same may be a size; one that varies is data.
         """
-        known = self.record.parameters.get((file, function), {})
+        known = self.log.parameters.get((file, function), {})
         return tuple(
             name
             for name, values in known.items()
@@ -317,7 +317,7 @@ class Analysis:
 
     def shares(self) -> dict[str, float]:
         """Return fractions of the wall time: the first five add up to 1, the last two are from windows."""
-        wall_s, r = self.record.wall_s, self.record
+        wall_s, r = self.log.wall_s, self.log
         compiled = self.compiling.within(r.start, r.end)
         waited, data = self.waiting.within(r.start, r.end), self.front_s[DATA]
         imports = self.front_s[IMPORT]
@@ -347,7 +347,7 @@ class Analysis:
         waited = self.long_waits
         rest = IntervalSet(difference(self.steady, waited.stretches))
         seen_s, busy_s = total_length(rest.stretches), sum(rest.within(a, b) for a, b in self.busy)
-        end, waited_s = self.record.end, waited.within(self.begin, self.record.end)
+        end, waited_s = self.log.end, waited.within(self.begin, self.log.end)
         rest_s = end - self.begin - self.compiling.within(self.begin, end) - waited_s
         return waited_s + (busy_s / seen_s * max(0.0, rest_s) if seen_s else 0.0)
 
@@ -412,7 +412,7 @@ class Analysis:
         Idle time while a list becomes an array is included, because another rule reports it.
         """
         longer = [(w.start, w.start + 2 * w.total_s) for w in self.waits]
-        longer += [(p.start, p.end) for p in self.record.puts if p.numbers]
+        longer += [(p.start, p.end) for p in self.log.puts if p.numbers]
         longer += itertools.chain(*self.blocked.values())
         return IntervalSet(intersection(self.idle.stretches, longer))
 
@@ -434,7 +434,7 @@ class Analysis:
         lost, after = [], []
         starts = [a for a, _ in self.busy]
         for wait in waits:
-            if not any(a <= wait.start and wait.end <= b for a, b in self.record.activity.windows):
+            if not any(a <= wait.start and wait.end <= b for a, b in self.log.activity.windows):
                 continue
             gap = self.idle.containing(wait.end)
             if gap is None:
@@ -457,7 +457,7 @@ class Analysis:
 
         Threads of a CPU that computes lose a core to the front end.
         """
-        if not all(device.startswith("cpu") for device in self.record.activity.busy):
+        if not all(device.startswith("cpu") for device in self.log.activity.busy):
             return 1.0
         return (
             1 - 1 / len(psutil.Process().cpu_affinity()) if hasattr(psutil.Process, "cpu_affinity") else 1.0

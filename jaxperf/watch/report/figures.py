@@ -16,17 +16,17 @@ WHOLE, STAGES = "Whole run", ((TRACE, "trace"), (LOWER, "lower"), (COMPILE, "com
 
 def figure_blocks(analysis: Analysis) -> Iterator[Block]:
     """Yield tables that a terminal does not show: values in seconds, bytes, and counts without a unit."""
-    record = analysis.record
-    if not record.used_jax or not record.compiled:
+    log = analysis.log
+    if not log.used_jax or not log.compiled:
         return
-    peaks = [(f"peak of {kind} memory", "bytes", float(peak)) for kind, peak in record.peaks.items()]
+    peaks = [(f"peak of {kind} memory", "bytes", float(peak)) for kind, peak in log.peaks.items()]
     yield _table(
         WHOLE,
-        [("time", "s", record.wall_s), *_stages(record.compiled),
-         ("programs", "", float(len(record.compiled))), *peaks],
+        [("time", "s", log.wall_s), *_stages(log.compiled),
+         ("programs", "", float(len(log.compiled))), *peaks],
     )  # fmt: skip
     device_s = {hot.name: hot.device_s for hot in hottest_programs(analysis) if not hot.longer}
-    for name, calls in group_by(record.compiled, lambda c: c.called).items():
+    for name, calls in group_by(log.compiled, lambda c: c.called).items():
         program_s = [device_s[c.program] for c in calls if c.program in device_s][:1]
         values = [*_stages(calls), ("programs", "", float(len(calls)))]
         yield _table(name, values + [("t2, the program on the device", "s", s) for s in program_s])

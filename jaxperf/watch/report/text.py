@@ -41,19 +41,19 @@ WIDEST, NAME = 44, 14  # characters of a reason and of a program's name in a tab
 
 def make_result(analysis: Analysis, *, command: str = "", ended: str = "") -> Result:
     """Return the report as a result; `ended` says how the program ended if not normally."""
-    record = analysis.record
-    environment = record.losses.ask("rows of the report: the environment", environment_of_jax, Environment())
+    log = analysis.log
+    environment = log.losses.ask("rows of the report: the environment", environment_of_jax, Environment())
     return Result(
         experiment="watch",
         section="",
-        title=f"watch: {record.name}",
+        title=f"watch: {log.name}",
         question="Where does its time go, why, and what would save it?",
         config={},
         environment=environment,
         blocks=tuple(_blocks(analysis, environment, ended)),
         command=command,
         started_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        wall_s=record.wall_s,
+        wall_s=log.wall_s,
     )
 
 
@@ -67,15 +67,15 @@ def environment_of_jax() -> Environment:
 
 
 def _blocks(analysis: Analysis, environment: Environment, ended: str) -> Iterator[Block]:
-    record = analysis.record
-    summary = f"It ran for {format_quantity(record.wall_s, 's')}{ended and ', ' + ended}. "
-    if not record.used_jax:
+    log = analysis.log
+    summary = f"It ran for {format_quantity(log.wall_s, 's')}{ended and ', ' + ended}. "
+    if not log.used_jax:
         yield Note(summary + "Nothing in it used JAX.")
         return
     blocks: list[Block] = []
     parts: tuple[tuple[str, Callable[[], Iterable[Block]]], ...] = (
         ("shares of the time", lambda: [_shares(analysis)]),
-        ("what was compiled", lambda: _compiled(record)),
+        ("what was compiled", lambda: _compiled(log)),
         ("waits for devices", lambda: _waits(analysis)),
         ("programs", lambda: top_programs.program_blocks(analysis, environment)),
         ("lines on which devices work", lambda: top_programs.line_blocks(analysis)),
@@ -85,11 +85,11 @@ def _blocks(analysis: Analysis, environment: Environment, ended: str) -> Iterato
         ("figures for comparisons", lambda: figures.figure_blocks(analysis)),
     )
     for what, part in parts:
-        with record.losses.guard(f"rows of the report: {what}"):
+        with log.losses.guard(f"rows of the report: {what}"):
             blocks += part()
-    yield Text(summary + record.losses.ask("the cost of watching", lambda: _overhead(record), ""))
+    yield Text(summary + log.losses.ask("the cost of watching", lambda: _overhead(log), ""))
     yield from blocks
-    for remark in (*record.remarks, *record.losses.remarks):
+    for remark in (*log.remarks, *log.losses.remarks):
         yield Note(remark)
 
 
@@ -114,13 +114,13 @@ def _overhead(log: Log) -> str:
 
 
 def _shares(analysis: Analysis) -> Grid:
-    wall_s, shares = analysis.record.wall_s, analysis.shares()
+    wall_s, shares = analysis.log.wall_s, analysis.shares()
     rows = [(name, f"{share:.0%}", format_quantity(share * wall_s, "s")) for name, share in shares.items()]
     return Grid("Shares of the time", ("", "share", "seconds"), tuple(rows), (1, 2))
 
 
-def _compiled(record: Log) -> Iterator[Block]:
-    groups = group_by(record.compiled, lambda c: (c.name, c.defined if c.explained else str(c.at)))
+def _compiled(log: Log) -> Iterator[Block]:
+    groups = group_by(log.compiled, lambda c: (c.name, c.defined if c.explained else str(c.at)))
     longest = sorted(groups.values(), key=lambda group: -together_s(group))
     rows = []
     for group in longest[:STORED_ROWS]:
@@ -134,12 +134,12 @@ def _compiled(record: Log) -> Iterator[Block]:
                 str(len(group)),
                 *(format_quantity(s, "s") for s in seconds),
                 str(group[-1].at or "-"),
-                _why(group) if record.names_causes else "",
+                _why(group) if log.names_causes else "",
             )
         )
     if rows:
-        total_s = together_s(record.compiled)
-        title = f"Traced and compiled: {len(record.compiled)} times, {format_quantity(total_s, 's')}"
+        total_s = together_s(log.compiled)
+        title = f"Traced and compiled: {len(log.compiled)} times, {format_quantity(total_s, 's')}"
         heads = ("", "times", "trace", "lower", "compile", "called at", "why again")
         yield Grid(title, heads, tuple(rows), (1, 2, 3, 4), first=ROWS)
 
@@ -152,7 +152,8 @@ def _why(group: list[Compiled]) -> str:
         description = "; ".join(f"{c.kind}, {c}" if c.what else str(c) for c in last.changes)
         return description if len(description) <= WIDEST else f"{description[: WIDEST - 3]}..."
     if last.explained:
-        return "a new function object" + " or placement" * bool(last.label)  # JAX does not explain pmap
+        # JAX does not explain pmap
+        return "a new function object or placement" if last.label else "a new function object"
     return f"{EAGER_CAUSES[eager_cause(group)]}, not in jit"
 
 
@@ -172,8 +173,8 @@ def _waits(analysis: Analysis) -> Iterator[Block]:
 
 
 def _memory(analysis: Analysis) -> Iterator[Block]:
-    record = analysis.record
-    for kind, peak in record.peaks.items():
+    log = analysis.log
+    for kind, peak in log.peaks.items():
         yield Fact(
             "peak_bytes" if kind == "resident" else f"{kind}_peak_bytes",
             peak,
@@ -183,7 +184,7 @@ def _memory(analysis: Analysis) -> Iterator[Block]:
     largest = "; ".join(
         f"{live.number} x {live.kind}, {format_quantity(live.nbytes, 'bytes')}"
         + (f", made at {live.at}" if live.at else "")
-        for live in record.live_arrays[:3]
+        for live in log.live_arrays[:3]
     )
     if largest:
         yield Fact("held", largest, meaning="Largest arrays alive near the peak")
@@ -192,7 +193,7 @@ def _memory(analysis: Analysis) -> Iterator[Block]:
 
 
 def _findings(analysis: Analysis) -> Iterator[Block]:
-    if not analysis.record.names_causes:
+    if not analysis.log.names_causes:
         yield Note(OLD_JAX)
         return
     findings = find_causes(analysis)
@@ -201,7 +202,7 @@ def _findings(analysis: Analysis) -> Iterator[Block]:
     if not analysis.steady:
         yield Note("devices were not seen, so what may keep them idle was not judged: waits, data, dispatch")
     for i, finding in enumerate(findings, start=1):
-        yield Found(findings_json.fields(finding, analysis.record.wall_s))
+        yield Found(findings_json.fields(finding, analysis.log.wall_s))
         what = advice_for(finding)
         amounts = [format_quantity(finding.seconds, "s")] if finding.seconds else []
         if finding.memory_bytes:

@@ -57,7 +57,7 @@ _HINTS = {
 
 def line_blocks(analysis: Analysis) -> Iterator[Block]:
     """Yield the table of lines, if devices compute for a share of the run that matters."""
-    if analysis.computing_s < WORTH * analysis.record.wall_s:
+    if analysis.computing_s < WORTH * analysis.log.wall_s:
         return
     lines, total_s = device_lines(analysis)
     seconds = {at: sum(operations.values()) for at, operations in lines.items()}
@@ -176,15 +176,18 @@ def program_blocks(analysis: Analysis, environment: Environment) -> Iterator[Blo
     rows = [
         (
             h.name[:NAME], str(h.calls), format_quantity(h.dispatch_s, "s"),
-            "> " * h.longer + format_quantity(h.device_s, "s"),
-            *_work(h.facts),
-            "<= " * h.host_bytes[1] + format_quantity(h.host_bytes[0], "bytes") if h.host_bytes[0] else "-",
+            ("> " if h.longer else "") + format_quantity(h.device_s, "s"), *_work(h.facts), _from_host(h),
         )
         for h in programs
     ]  # fmt: skip
     heads = ("", "seen", "t1", "t2", "FLOPs", "bytes", "from the host")
     yield Grid("Hottest programs, per call", heads, tuple(rows), tuple(range(1, 7)), first=ROWS)
     yield from _places(programs[:PLACED], environment)
+
+
+def _from_host(h: Hot) -> str:
+    size, fewer = h.host_bytes
+    return ("<= " if fewer else "") + format_quantity(size, "bytes") if size else "-"
 
 
 def _work(facts: Facts | None) -> tuple[str, str]:
@@ -197,8 +200,8 @@ def _work(facts: Facts | None) -> tuple[str, str]:
 
 def hottest_programs(analysis: Analysis) -> list[Hot]:
     """Return the programs that devices computed in the windows, the most seconds first."""
-    host = group_by(analysis.record.compiled, lambda c: c.program)
-    programs = analysis.record.activity.programs
+    host = group_by(analysis.log.compiled, lambda c: c.program)
+    programs = analysis.log.activity.programs
     busy = {name: sum(map(total_length, p.devices.values())) for name, p in programs.items()}
     names = sorted((n for n in busy if busy[n]), key=lambda n: -busy[n])
     return [

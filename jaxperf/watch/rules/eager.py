@@ -115,7 +115,7 @@ def _static(analysis: Analysis, file: str, function: str) -> tuple[str, ...]:
 )  # fmt: skip
 def find_eager_operations(analysis: Analysis) -> Iterator[Finding]:
     """Find functions that dispatch operations one by one while devices are idle, or over large arrays."""
-    line, elsewhere = outermost(analysis), analysis.record.small_puts  # `find_small_puts` covers those
+    line, elsewhere = outermost(analysis), analysis.log.small_puts  # `find_small_puts` covers those
     idle = _front_bound(analysis, line, {*elsewhere, *_waits(analysis)})
     traced = Counter(c.at for c, _ in analysis.called)
     for at in [at for at in idle if "jit(" in at.source]:
@@ -123,9 +123,9 @@ def find_eager_operations(analysis: Analysis) -> Iterator[Finding]:
         seconds = idle.pop(at)
         if traced[at] <= REPEATS:  # else `find_retraces` covers it
             yield Finding("new function", at, seconds, reason, "function")
-    outside = {n: p for n, p in analysis.record.activity.programs.items() if n not in analysis.jitted}
+    outside = {n: p for n, p in analysis.log.activity.programs.items() if n not in analysis.jitted}
     small = sum(p.calls for p in outside.values() if p.calls >= OFTEN)
-    windows_s = sum(b - a for a, b in analysis.record.activity.windows)
+    windows_s = sum(b - a for a, b in analysis.log.activity.windows)
     rate = small / windows_s if windows_s else 0.0
     seen = total_length(analysis.steady) >= SEEN_S
     if not seen:
@@ -145,7 +145,7 @@ def find_eager_operations(analysis: Analysis) -> Iterator[Finding]:
             "them would go through memory once"
         )
     both = {at: idle.get(at, 0.0) + unfused.get(at, 0.0) for at in {**idle, **unfused}}
-    through = {c.at: c.through for c in analysis.record.compiled if not c.explained}
+    through = {c.at: c.through for c in analysis.log.compiled if not c.explained}
     for finding in findings_by_function("eager", both, reason):
         yield way_to_jit(finding, analysis, through.get(finding.at, ""))
 
@@ -166,12 +166,12 @@ def _front_bound(
     """
     busy = [
         span
-        for name, program in analysis.record.activity.programs.items()
+        for name, program in analysis.log.activity.programs.items()
         for spans in program.devices.values()
         if name in analysis.jitted or total_length(spans) > SHORT_S * len(spans)
         for span in spans
     ]
-    others_s = [*busy, *analysis.waiting.stretches, *analysis.record.activity.queued]
+    others_s = [*busy, *analysis.waiting.stretches, *analysis.log.activity.queued]
     free = IntervalSet(difference(analysis.steady, others_s))
     return analysis.of_the_run(free, lambda s: s.kind == EAGER and s.at not in others, line)
 
@@ -180,8 +180,8 @@ def _by_samples(
     analysis: Analysis, line: Callable[[StackSample], Place], others: Collection[Place]
 ) -> dict[Place, float]:
     """Return the seconds, by line, that the front end spent in small operations of loops, without windows."""
-    heavy = {f.program for f in analysis.record.programs if f.bytes_accessed > SMALL or f.flops > SMALL}
-    large = {c.at for c in analysis.record.compiled if c.program in heavy - analysis.jitted.keys()}
+    heavy = {f.program for f in analysis.log.programs if f.bytes_accessed > SMALL or f.flops > SMALL}
+    large = {c.at for c in analysis.log.compiled if c.program in heavy - analysis.jitted.keys()}
     seconds: dict[Place, float] = defaultdict(float)
     for s in analysis.samples:
         looped = any(statements.innermost(at, statements.ROUND) for at in (s.at, *s.callers))
@@ -248,9 +248,7 @@ def _unfused(analysis: Analysis, line: Callable[[StackSample], Place]) -> dict[P
         for name, programs in analysis.programs.items()
         if name not in analysis.jitted and _are_elementwise([f for f in programs if f.instructions])
     }
-    saved_s = max(
-        (_saved_s(analysis, device, light) for device in analysis.record.activity.busy), default=0.0
-    )
+    saved_s = max((_saved_s(analysis, device, light) for device in analysis.log.activity.busy), default=0.0)
     looks: Counter[Place] = Counter()
     for s in analysis.samples if saved_s else ():
         if s.kind == EAGER and s.start >= analysis.begin:
@@ -266,7 +264,7 @@ def _saved_s(analysis: Analysis, device: str, light: Collection[str]) -> float:
     """Return the seconds that a device would save if consecutive elementwise operations were fused."""
     executed = sorted(
         (start, end, name)
-        for name, program in analysis.record.activity.programs.items()
+        for name, program in analysis.log.activity.programs.items()
         for start, end in program.devices.get(device, ())
         if start >= analysis.begin
     )

@@ -117,7 +117,7 @@ def _modules(c: Compiled, at: Place) -> str:
 )  # fmt: skip
 def find_list_conversions(analysis: Analysis) -> Iterator[Finding]:
     """Find lines that repeatedly make an array from a list of many numbers."""
-    for at, made in group_by((p for p in analysis.record.puts if p.numbers), lambda put: put.at).items():
+    for at, made in group_by((p for p in analysis.log.puts if p.numbers), lambda put: put.at).items():
         steady = IntervalSet(analysis.steady)
         seen_s = sum(steady.within(put.start, put.end) for put in made)
         idle_s = sum(analysis.idle.within(put.start, put.end) for put in made)
@@ -133,7 +133,7 @@ def find_list_conversions(analysis: Analysis) -> Iterator[Finding]:
 
 def _converts(analysis: Analysis) -> Callable[[StackSample], bool]:
     """Return a test for samples at the call of a jitted function in which its arguments are converted."""
-    converting = {(s.at, s.start) for s in analysis.record.samples if s.kind == EAGER}
+    converting = {(s.at, s.start) for s in analysis.log.samples if s.kind == EAGER}
     return lambda s: s.kind == DISPATCH and (s.at, s.start) in converting
 
 
@@ -147,15 +147,15 @@ def _converts(analysis: Analysis) -> Callable[[StackSample], bool]:
 )  # fmt: skip
 def find_repeated_puts(analysis: Analysis) -> Iterator[Finding]:
     """Find lines that put the same large array on a device again and again."""
-    programs = analysis.record.activity.programs
+    programs = analysis.log.activity.programs
     busy = [span for name in analysis.jitted.keys() & programs.keys() for span in programs[name].spans]
     idle = difference(analysis.steady, busy)  # the copy itself may run then
-    for at, made in group_by((p for p in analysis.record.puts if p.nbytes), lambda put: put.at).items():
+    for at, made in group_by((p for p in analysis.log.puts if p.nbytes), lambda put: put.at).items():
         again = [put for put in made if put.again]
         copying = _copying(analysis, at) if len(again) > len(made) / 2 else []
         lost = [(put.start, put.end) for put in again] + copying
         if again and again[0].elsewhere:  # a called program waits for the copy
-            lost += analysis.record.activity.queued
+            lost += analysis.log.activity.queued
         if again:
             copied = format_quantity(again[0].nbytes, "bytes")
             reason = f"the same {copied} are copied to the device {len(again) + 1} times here"
@@ -184,10 +184,10 @@ def _copied_between_devices_s(analysis: Analysis, at: Place, again: list[Put]) -
 )  # fmt: skip
 def find_small_puts(analysis: Analysis) -> Iterator[Finding]:
     """Find lines that put many small arrays on devices for each step, one by one."""
-    activity = analysis.record.activity
+    activity = analysis.log.activity
     steps = max((p.calls for name, p in activity.programs.items() if name in analysis.jitted), default=0)
     idle = analysis.idle_at(lambda s: s.kind == EAGER)
-    for at, times in analysis.record.small_puts.items():
+    for at, times in analysis.log.small_puts.items():
         count = sum(any(a <= t <= b for a, b in activity.windows) for t in times)
         if at in idle and count >= max(OFTEN, SMALL_PUTS * steps):
             each = count / max(1, steps)
@@ -200,8 +200,8 @@ def find_small_puts(analysis: Analysis) -> Iterator[Finding]:
 
 def _copying(analysis: Analysis, at: Place) -> list[Interval]:
     """Return the intervals in which devices ran JAX's own programs that copy this line's arrays."""
-    names = {c.program for c in analysis.record.compiled if c.at == at} - analysis.jitted.keys()
-    programs = (p for n, p in analysis.record.activity.programs.items() if n in names and p.copies)
+    names = {c.program for c in analysis.log.compiled if c.at == at} - analysis.jitted.keys()
+    programs = (p for n, p in analysis.log.activity.programs.items() if n in names and p.copies)
     return [span for program in programs for span in program.spans]
 
 
@@ -362,7 +362,7 @@ def _element_reads(analysis: Analysis, line: WaitingLine, array: str) -> Finding
     """
     waits = [w.end - w.start for w in analysis.waits if (w.at, w.kind) == (line.at, line.kind)]
     sliced_s = sum(analysis.front(s) for s in analysis.samples if (s.kind, s.at) == (EAGER, line.at))
-    compiled_s = sum(c.total_s for c in analysis.record.compiled if not c.explained and c.at == line.at)
+    compiled_s = sum(c.total_s for c in analysis.log.compiled if not c.explained and c.at == line.at)
     seconds = statistics.median(waits) * line.count + sliced_s + compiled_s
     reason = (
         f"{line.count} elements of {array} come to the host one by one, and each is sliced by a program of "

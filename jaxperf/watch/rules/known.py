@@ -70,7 +70,7 @@ def _reason(fault: Fault, call: Compiled) -> str:
 def met_faults(analysis: Analysis) -> Iterator[tuple[Fault, Facts, Compiled, Place]]:
     """Yield the faults that the reader's programs meet, each once a line: with the call and the line."""
     done: set[tuple[str, Place]] = set()
-    for facts in analysis.record.programs:
+    for facts in analysis.log.programs:
         call = analysis.jitted.get(facts.program)
         faults = faults_of(importlib.metadata.version("jaxlib"), facts.platform, _device_kind(facts.platform))
         if not call or not facts.text:

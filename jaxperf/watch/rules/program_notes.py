@@ -44,8 +44,8 @@ def compile_notes(analysis: Analysis) -> Iterator[str]:
 
 def _slowest(analysis: Analysis) -> Iterator[str]:
     """Yield a note on the program that took longest to trace and compile."""
-    c = max(analysis.record.compiled, key=lambda c: c.total_s, default=None)
-    if c is None or c.total_s < max(LONG_COMPILE_S, NOTE_SHARE * analysis.record.wall_s):
+    c = max(analysis.log.compiled, key=lambda c: c.total_s, default=None)
+    if c is None or c.total_s < max(LONG_COMPILE_S, NOTE_SHARE * analysis.log.wall_s):
         return
     stages = ", ".join(
         f"{format_quantity(c.seconds(stage), 's')} to {verb}"
@@ -97,7 +97,7 @@ def line_with_most(facts: Facts) -> tuple[Place, float]:
 
 def cache_notes(analysis: Analysis) -> Iterator[str]:
     """Yield what a compile cache on disk would save, or why the one that is set is empty."""
-    r = analysis.record
+    r = analysis.log
     spans = [c.stages[COMPILE] for c in r.compiled if COMPILE in c.stages]
     long_s = total_length((a, b) for a, b in spans if b - a >= CACHED_S)
     if not r.compile_cache and long_s >= NOTE_SHARE * r.wall_s:
@@ -144,7 +144,7 @@ _GROUPS = re.compile(r"feature_group_count=(\d+)")
 
 def note_blocks(analysis: Analysis) -> Iterator[Block]:
     """Yield all notes; none if this JAX says too little."""
-    if not analysis.record.names_causes:
+    if not analysis.log.names_causes:
         return
     for facts, c, program, program_s in called_programs(analysis):
         if program_s >= BUSY_SHARE * analysis.computing_s:
@@ -261,9 +261,9 @@ def _grouped(facts: Facts, c: Compiled, program: ExecutedProgram) -> Iterator[st
 
 def _mapped(analysis: Analysis) -> Iterator[str]:
     """Yield a note for each `jax.lax.map` where devices compute much: its turns run one after the other."""
-    if analysis.computing_s < BUSY_SHARE * (analysis.record.end - analysis.begin):
+    if analysis.computing_s < BUSY_SHARE * (analysis.log.end - analysis.begin):
         return
-    for facts in analysis.record.programs:
+    for facts in analysis.log.programs:
         c = analysis.jitted.get(facts.program)
         loops = (i for i in facts.instructions if c and not facts.old and i.opcode == "while")
         for at in dict.fromkeys(map(facts.at, loops)):
@@ -277,7 +277,7 @@ def _mapped(analysis: Analysis) -> Iterator[str]:
 
 def _unusable(analysis: Analysis) -> Iterator[str]:
     """Yield a note for each large donated argument whose memory no result can take."""
-    for facts in analysis.record.programs:
+    for facts in analysis.log.programs:
         c = analysis.jitted.get(facts.program)
         if c is None or facts.old or facts.module.aliases or not facts.text:
             continue
@@ -305,7 +305,7 @@ def _keeps_residuals(loop: Instruction) -> bool:
 
 def temporaries_note(analysis: Analysis) -> Iterator[str]:
     """Yield a note on the program with the largest temporaries, and on the scan whose gradient needs them."""
-    new = [f for f in analysis.record.programs if not f.old and f.program in analysis.jitted]
+    new = [f for f in analysis.log.programs if not f.old and f.program in analysis.jitted]
     facts = max(new, key=lambda f: f.temporary_bytes, default=None)
     if facts is None or facts.temporary_bytes < TEMPORARY:
         return

@@ -123,7 +123,7 @@ def _asks_for_float64(file: str) -> bool:
 
 def wide_notes(analysis: Analysis) -> Iterator[str]:
     """Yield a note if programs compute in float64 because another module than theirs turned that on."""
-    at = set_at("jax_enable_x64", analysis, NOWHERE) if "jax_enable_x64" in analysis.record.settings else None
+    at = set_at("jax_enable_x64", analysis, NOWHERE) if "jax_enable_x64" in analysis.log.settings else None
     if at is None:
         return
     wide = [
@@ -268,7 +268,7 @@ def find_moves(analysis: Analysis) -> Iterator[Finding]:
             f"each call of {c.called} copies {format_quantity(size, 'bytes')}, {largest}{more}, to its "
             f"{count} devices: they lie on {_where(c.placements[largest].devices)} only"
         )
-        waits = intersection(difference(analysis.steady, analysis.busy), analysis.record.activity.queued)
+        waits = intersection(difference(analysis.steady, analysis.busy), analysis.log.activity.queued)
         seconds = dispatching.get(at, 0.0) + total_length(waits) * analysis.scale
         yield Finding("moved", at, seconds, reason, c.called, argument=largest)
 
@@ -387,7 +387,7 @@ def find_donations(analysis: Analysis) -> Iterator[Finding]:
 )  # fmt: skip
 def find_eager_copies(analysis: Analysis) -> Iterator[Finding]:
     """Find updates outside jit such as `x = x.at[i].set(y)`, which copy the whole array."""
-    updates = (c for c in analysis.record.compiled if not c.explained and _changes_part(c.at))
+    updates = (c for c in analysis.log.compiled if not c.explained and _changes_part(c.at))
     calls = {c.program: c for c in updates}
     looks = Counter(s.at for s in analysis.samples if calls and s.kind == EAGER)
     most = next((at for at, _ in looks.most_common() if _changes_part(at)), None)
@@ -448,9 +448,9 @@ def _copied_s(
 )  # fmt: skip
 def find_unrolled_loops(analysis: Analysis) -> Iterator[Finding]:
     """Find Python loops that tracing has unrolled."""
-    explained = {c.program for c in analysis.record.compiled if c.explained}
-    least_s = min((c.total_s for c in analysis.record.compiled if COMPILE in c.stages), default=0.0)
-    for facts in (f for f in analysis.record.programs if not f.old and f.program in explained):
+    explained = {c.program for c in analysis.log.compiled if c.explained}
+    least_s = min((c.total_s for c in analysis.log.compiled if COMPILE in c.stages), default=0.0)
+    for facts in (f for f in analysis.log.programs if not f.old and f.program in explained):
         c = _call(analysis, facts)
         if c is None or c.total_s < least_saving_s(analysis):  # reading a program takes long
             continue
@@ -473,7 +473,7 @@ def find_unrolled_loops(analysis: Analysis) -> Iterator[Finding]:
 )  # fmt: skip
 def find_constants(analysis: Analysis) -> Iterator[Finding]:
     """Find programs that contain large arrays as constants because their functions capture them."""
-    for facts in (f for f in analysis.record.programs if not f.old):
+    for facts in (f for f in analysis.log.programs if not f.old):
         c = _call(analysis, facts)
         if c is None or not c.at or source_location.library_of(c.defined.rpartition(":")[0]):
             continue
@@ -564,9 +564,9 @@ def _arrays(c: Compiled) -> Iterator[str]:
 )  # fmt: skip
 def find_callbacks(analysis: Analysis) -> Iterator[Finding]:
     """Find programs that call back into Python."""
-    sampled = [s for s in analysis.samples if s.kind == IN_CALLBACK] + analysis.record.called_back
+    sampled = [s for s in analysis.samples if s.kind == IN_CALLBACK] + analysis.log.called_back
     sampled_s = total_length(union((s.start, s.end) for s in sampled))
-    for facts in analysis.record.programs:
+    for facts in analysis.log.programs:
         c, program = _call(analysis, facts), analysis.ran(facts)
         if c is None or facts.old:
             continue
@@ -585,7 +585,7 @@ def find_callbacks(analysis: Analysis) -> Iterator[Finding]:
 )  # fmt: skip
 def find_cpu_programs(analysis: Analysis) -> Iterator[Finding]:
     """Find programs that run on the CPU although there is an accelerator."""
-    r = analysis.record
+    r = analysis.log
     others = dict.fromkeys([r.backend, *(f.platform for f in r.programs)])
     beside = [name for name in others if name not in ("", "cpu")]
     for facts, c, _, program_s in called_programs(analysis):
@@ -605,10 +605,10 @@ def find_unequal_shards(analysis: Analysis) -> Iterator[Finding]:
     for name, programs in analysis.programs.items():
         by_devices = group_by(programs, lambda facts: facts.devices)
         flops = {devices: max(f.flops for f in same) for devices, same in by_devices.items()}
-        program = analysis.record.activity.programs.get(name)
+        program = analysis.log.activity.programs.get(name)
         at = next((at for c, at in analysis.called if c.program == name), NOWHERE)
         apart = len({d for devices in flops for d in devices}) == sum(map(len, flops))
-        defined = {c.defined for c in analysis.record.compiled if c.explained and c.program == name}
+        defined = {c.defined for c in analysis.log.compiled if c.explained and c.program == name}
         if program is None or not at or len(flops) < 2 or not apart:
             continue
         if len(defined) > 1 or not min(flops.values()):  # several functions with one name, like lambdas
@@ -632,7 +632,7 @@ def called_programs(
     count. Windows have only a program's name. If several programs share it, each gets the time of its own
     instructions' names.
     """
-    for facts in analysis.record.programs:
+    for facts in analysis.log.programs:
         program, c = analysis.ran(facts), call(facts) if call else _call(analysis, facts)
         if program and c and c.at and program.devices:
             busy_s = program.busiest_s

@@ -147,12 +147,12 @@ def find_causes(analysis: Analysis) -> list[Finding]:
     which devices were idle for that reason. An error in a rule costs its findings only.
     """
     if analysis.findings is None:
-        analysis.findings = _find(analysis) if analysis.record.names_causes else []
+        analysis.findings = _find(analysis) if analysis.log.names_causes else []
     return list(analysis.findings)
 
 
 def _find(analysis: Analysis) -> list[Finding]:
-    r, least_s = analysis.record, least_saving_s(analysis)
+    r, least_s = analysis.log, least_saving_s(analysis)
     run_s = r.wall_s - analysis.front_s[IMPORT]
     found: list[Finding] = []
     for finder in RULES:
@@ -167,7 +167,7 @@ def _find(analysis: Analysis) -> list[Finding]:
 
 def least_saving_s(analysis: Analysis) -> float:
     """Return the seconds that a finding must save, unless it frees memory."""
-    return max(LEAST_S, LEAST_SHARE * (analysis.record.wall_s - analysis.front_s[IMPORT]))
+    return max(LEAST_S, LEAST_SHARE * (analysis.log.wall_s - analysis.front_s[IMPORT]))
 
 
 def _list(finder: Finder, analysis: Analysis) -> list[Finding]:
@@ -183,20 +183,21 @@ def _worst(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def _together(findings: list[Finding]) -> list[Finding]:
-    """Return one finding for operations outside jit that one change compiles, and dispatches, as one.
+    """Return one finding for all that one change makes one program.
 
-    That is those of one line, and those inside a function that is to be jitted as a whole.
+    An operation outside jit may be compiled, too, and a function that is to be jitted as a whole may compile
+    others and call functions that are jitted already.
     """
-    compiling = [f for f in findings if f.cause == "eager recompiles"]
+    inside = [f for f in findings if f.cause in ("eager recompiles", "dispatch")]
     left: list[Finding] = []
     for finding in findings:
-        same = [f for f in compiling if finding.cause == "eager" and _contains(finding.at, f.at)]
+        same = [f for f in inside if finding.cause == "eager" and _contains(finding.at, f.at)]
         seconds = finding.seconds + sum(f.seconds for f in same)
         left.append(
             replace(finding, seconds=seconds, reason="; ".join([finding.reason, *(f.reason for f in same)]))
         )
-        compiling = [f for f in compiling if f not in same]
-    return [f for f in left if f.cause != "eager recompiles" or f in compiling]
+        inside = [f for f in inside if f not in same]
+    return [f for f in left if f.cause not in ("eager recompiles", "dispatch") or f in inside]
 
 
 def _contains(outer: Place, inner: Place) -> bool:

@@ -70,9 +70,9 @@ def find_debug_settings(analysis: Analysis) -> Iterator[Finding]:
     from jaxperf.measure.compile_log import DEBUG_FLAGS  # which imports JAX
 
     for flag in DEBUG_FLAGS:
-        first = analysis.record.settings.get(flag)
+        first = analysis.log.settings.get(flag)
         if first is not None and flag not in _FOR_NOTHING:
-            first = first or next((c.at for c in analysis.record.compiled), first)
+            first = first or next((c.at for c in analysis.log.compiled), first)
             what, line = _EFFECTS.get(flag, "is for looking for mistakes"), set_at(flag, analysis, first)
             yield Finding(
                 "debug setting", line or first, _cost_s(flag, analysis), f"{flag} is on, which {what}", flag,
@@ -83,21 +83,21 @@ def find_debug_settings(analysis: Analysis) -> Iterator[Finding]:
 def _cost_s(flag: str, analysis: Analysis) -> float:
     """Return the seconds that a setting may cost: tracing, or devices' idle time during dispatch."""
     if flag in _WHILE_TRACING:
-        return sum(c.seconds(TRACE) for c in analysis.record.compiled)
+        return sum(c.seconds(TRACE) for c in analysis.log.compiled)
     compiled_s = sum(c.total_s for c in ran_one_by_one(analysis)) if flag == "jax_disable_jit" else 0.0
     return compiled_s + _dispatching_s(flag, analysis)
 
 
 def ran_one_by_one(analysis: Analysis) -> Iterator[Compiled]:
     """Yield operations that were compiled one by one inside functions that a decorator jits."""
-    for c in analysis.record.compiled:
+    for c in analysis.log.compiled:
         if not c.explained and any(statements.in_jitted(at) for at in (c.at, *c.callers) if at):
             yield c
 
 
 def _dispatching_s(flag: str, analysis: Analysis) -> float:
     calls = (DISPATCH, EAGER)
-    if not analysis.record.activity.windows:
+    if not analysis.log.activity.windows:
         return sum(analysis.front_s[kind] for kind in calls)
     reads_s = sum(line.lost_s for line in analysis.lines if line.kind == "np.asarray" and flag in _READS)
     return sum(analysis.idle_at(lambda s: s.kind in calls).values()) + reads_s
@@ -106,8 +106,8 @@ def _dispatching_s(flag: str, analysis: Analysis) -> float:
 def set_at(flag: str, analysis: Analysis, first: Place) -> Place | None:
     """Return the line that turns a setting on, from the reader's files; None if it is not found."""
     names = flag.removeprefix("jax_"), _OTHER_NAMES.get(flag, flag)
-    places = (p for c in analysis.record.compiled for p in (c.at, *c.callers))
-    files = [p.file for p in (first, *places)] + analysis.record.modules
+    places = (p for c in analysis.log.compiled for p in (c.at, *c.callers))
+    files = [p.file for p in (first, *places)] + analysis.log.modules
     for file in dict.fromkeys(files):
         calls = (n for n in ast.walk(statements.syntax_tree(file)) if isinstance(n, ast.Call | ast.Assign))
         if lines := [node.lineno for node in calls if _turns_on(node, names)]:
@@ -156,6 +156,15 @@ _IN_TREE = re.compile(r"(\w+|argument \d+)[.\[].*")
         "values": (
             "Apply {wrapper} to {name} once, at the module's level or before the loop, with {argument} as "
             "arguments."
+        ),
+        "objects": (
+            "Apply {wrapper} to {name} once, at the module's level or before the loop, and make {argument} "
+            "once, before that; numbers and arrays that vary are arguments."
+        ),
+        "optimizer": (
+            "Apply {wrapper} to {name} once, at the module's level or before the loop, and make {argument} "
+            "once, before that. If its rate varies, optax.inject_hyperparams makes the rate a part of its "
+            "state."
         ),
     },
     choose=lambda f: "values" if f.argument else "",
@@ -216,20 +225,17 @@ def find_retraces(analysis: Analysis) -> Iterator[Finding]:
 
     The first trace from a line and its callers does not count, since training and testing may differ.
     """
-    traced = (c for c in analysis.record.compiled if c.explained and _kind(c) not in _ELSEWHERE)
+    traced = (c for c in analysis.log.compiled if c.explained and _kind(c) not in _ELSEWHERE)
     for group in group_by(traced, lambda c: c.defined or c.name).values():
         again: dict[str, list[Compiled]] = defaultdict(list)
         known = {(group[0].at, group[0].callers)}
-        types = {_call(group[0])}
-        for c in group[1:]:
+        for i, c in enumerate(group[1:], start=1):
             kind, way = _kind(c), (c.at, c.callers)
-            # JAX compares with the nearest earlier call, which may differ in more than the first of its kind
-            if kind in _WEAK and c.signature and _call(c) in types:
+            if kind in _WEAK and _weakly_other(c, group[:i]):
                 kind = "weak type"
             if way in known or kind in _ANYWHERE:
                 again[kind].append(c)
             known.add(way)
-            types.add(_call(c))
         again["new function"] = _needless(group, again["new function"])
         again["structure"] = [c for c in again["structure"] if not all(map(_of_another_class, c.changes))]
         for kind in ("static value", "new function"):  # a captured number may be a size, too
@@ -238,11 +244,20 @@ def find_retraces(analysis: Analysis) -> Iterator[Finding]:
                 del again[kind]
         for kind, repeats in ((kind, repeats) for kind, repeats in again.items() if repeats):
             if kind not in _HABITS or _habit(repeats) or (kind == "shape" and _partial_batch(repeats)):
-                finding = _retrace(kind, group[0], repeats)
+                finding = _retrace(kind, group, repeats)
                 if finding.cause == "shape":
                     finding = replace(finding, seconds=finding.seconds * _saved_by_padding(group))
                 if finding.seconds:
                     yield finding
+
+
+def _weakly_other(c: Compiled, before: Iterable[Compiled]) -> list[str]:
+    """Return the arguments that are weakly typed in a call or in an equal one before it, but not in both.
+
+    JAX names what differs from the nearest earlier call, which may be of another kind.
+    """
+    other = (sorted(c.weak ^ earlier.weak) for earlier in before if earlier.signature == c.signature)
+    return next(filter(None, other), [])
 
 
 def together_s(compiled: Iterable[Compiled]) -> float:
@@ -327,8 +342,8 @@ def _habit(repeats: list[Compiled]) -> bool:
     return Counter(c.at for c in repeats).most_common(1)[0][1] >= REPEATS - 1
 
 
-def _retrace(kind: str, first: Compiled, repeats: list[Compiled]) -> Finding:
-    at, seconds = _usual_line(repeats), together_s(repeats)
+def _retrace(kind: str, group: list[Compiled], repeats: list[Compiled]) -> Finding:
+    first, at, seconds = group[0], _usual_line(repeats), together_s(repeats)
     changes = [change for c in repeats for change in c.changes if change.kind == kind]
     times = f"{first.called} was traced {len(repeats) + 1} times, {seconds:.2g} s for the repeats"
     if kind == "structure" and (owner := _new_static_fields(changes)):
@@ -350,13 +365,22 @@ def _retrace(kind: str, first: Compiled, repeats: list[Compiled]) -> Finding:
         reason = f"{times}: static {other}"
         return Finding("static object", at, seconds, reason, first.called, argument=changes[0].what)
     if kind == "new function":
-        reason, names = f"{times}: each call makes a new function object", _closed_over([first, *repeats])
-        if names:
-            reason += f", and {'; '.join(names.values())}"
-        return Finding(kind, at, seconds, reason, first.called, argument=", ".join(names))
+        captured = _closed_over([first, *repeats])
+        shown = [f"{change.what} in its closure {_how(change)}" for change in captured]
+        reason = ", and ".join(
+            filter(None, (f"{times}: each call makes a new function object", "; ".join(shown)))
+        )
+        # an object that is made anew, such as an optimizer, would be another static part of each call
+        objects = [c for c in captured if _another_object(c) and not _ARRAY.match(c.now)]
+        names = ", ".join(change.what for change in objects or captured)
+        form = "objects" if objects else ""
+        if any(change.now.startswith("GradientTransformation") for change in objects):
+            form = "optimizer"
+        return Finding(kind, at, seconds, reason, first.called, argument=names, form=form)
     if not changes:  # JAX named another difference, from a call that is nearer
-        reason = f"{times}: calls with equal types came before, and some numbers have a weak type"
-        return Finding(kind, at, seconds, reason, first.called)
+        leaves = _weakly_other(repeats[0], group[: group.index(repeats[0])])
+        strong, weak = ("weak", "strong"), ("strong", "weak")
+        changes = [Change(kind, leaf, *(weak if leaf in repeats[0].weak else strong)) for leaf in leaves]
     changes = [replace(change, what=_readable(change.what, at, repeats[0])) for change in changes]
     descriptions = list(dict.fromkeys(map(str, changes)))
     shown = "; ".join(descriptions[:2]) + (
@@ -391,19 +415,19 @@ def _readable(what: str, at: Place, c: Compiled) -> str:
     return variable + leaves[number].removeprefix(argument[0] if argument else "")
 
 
-def _closed_over(traces: list[Compiled]) -> dict[str, str]:
-    """Return the first difference of each closure variable or default of new functions, by name."""
-    reasons: dict[str, str] = {}
+def _closed_over(traces: list[Compiled]) -> list[Change]:
+    """Return the first difference of each closure variable or default of new functions."""
+    first: dict[str, Change] = {}
     for old, new in itertools.pairwise(traces):
         for change in argument_changes(old.closure, new.closure) if old.closure else ():
-            before, now = _plain_value(change.before), shorten_value(_plain_value(change.now))
-            how = (
-                f"is another {now}"
-                if _another_object(change)
-                else f"goes from {shorten_value(before)} to {now}"
-            )
-            reasons.setdefault(change.what, f"{change.what} in its closure {how}")
-    return reasons
+            first.setdefault(change.what, change)
+    return list(first.values())
+
+
+def _how(change: Change) -> str:
+    """Return how a captured value differs: another object, or from one value to another."""
+    before, now = (shorten_value(_plain_value(value)) for value in (change.before, change.now))
+    return f"is another {now}" if _another_object(change) else f"goes from {before} to {now}"
 
 
 def _plain_value(value: str) -> str:
@@ -437,7 +461,7 @@ def find_placements(analysis: Analysis) -> Iterator[Finding]:
     def placed(c: Compiled) -> bool:
         return any(change.kind == "placement" and change.what for change in c.changes)
 
-    again = filter(placed, analysis.record.compiled)
+    again = filter(placed, analysis.log.compiled)
     for group in group_by(again, lambda c: c.defined or c.name).values():
         at = _usual_line(group)
         seconds, changes = together_s(group), group[0].changes
@@ -456,7 +480,7 @@ def find_placements(analysis: Analysis) -> Iterator[Finding]:
 )  # fmt: skip
 def find_cleared_caches(analysis: Analysis) -> Iterator[Finding]:
     """Find calls of `jax.clear_caches` after which the same functions were compiled again."""
-    for at, again in group_by(analysis.record.compiled, lambda c: c.cleared).items():
+    for at, again in group_by(analysis.log.compiled, lambda c: c.cleared).items():
         if at is None:
             continue
         seconds, names = together_s(again), ", ".join({c.called: None for c in again})
@@ -486,7 +510,7 @@ def find_cleared_caches(analysis: Analysis) -> Iterator[Finding]:
 )  # fmt: skip
 def find_library_functions(analysis: Analysis) -> Iterator[Finding]:
     """Find functions that a library jits anew in each call, or gives new objects as static arguments."""
-    owned = (c for c in analysis.record.compiled if c.owner and c.at and not statements.is_import(c.at))
+    owned = (c for c in analysis.log.compiled if c.owner and c.at and not statements.is_import(c.at))
     for group in group_by(owned, lambda c: (c.owner, c.defined)).values():
         known, repeats = {_call(group[0])}, list[Compiled]()
         for c in group[1:]:
@@ -518,11 +542,21 @@ def find_library_functions(analysis: Analysis) -> Iterator[Finding]:
 )  # fmt: skip
 @cause(
     "eager shapes", "retrace", TRACED_AGAIN, "an operation outside of jit compiles for each shape",
-    "Jit would compile for each shape just the same. Collect parts in a Python list, and make one "
-    "jnp.concatenate or jnp.stack after the loop (inside jit, jax.lax.scan stacks them); or pad to a few "
-    "sizes and mask the rest; or, in place of x[mask], keep all elements with jnp.where(mask, x, 0); or use "
-    "NumPy for what varies on the host.",
+    "Jit would compile for each shape just the same. Pad to a few sizes, and mask the rest; or use NumPy for "
+    "what varies on the host.",
     confidence="bound",
+    forms={
+        "values": (
+            "The size of the result depends on values, so jit would not take it. Use NumPy here and for what "
+            "comes from it: np.asarray(x)[np.asarray(mask)]. Or keep all elements, so that the size stays: "
+            "jnp.where(mask, x, 0), with the count jnp.sum(mask)."
+        ),
+        "growing": (
+            "Collect the parts in a Python list, and make one jnp.concatenate or jnp.stack of them after the "
+            "loop (inside jit, jax.lax.scan stacks them). If each turn needs all parts so far, make an array "
+            "of the final size once, and set its rows."
+        ),
+    },
 )  # fmt: skip
 @cause(
     "new body", "retrace", TRACED_AGAIN, "a loop outside of jit gets a new body in each call",
@@ -534,12 +568,12 @@ def find_eager_recompiles(analysis: Analysis) -> Iterator[Finding]:
     What one program would compile just the same does not count: of a program for new shapes, jit saves what
     every program costs, however small, but not what its operation costs.
     """
-    small = [c for c in analysis.record.compiled if _is_operation(c) and not _takes_apart(c)]
+    small = [c for c in analysis.log.compiled if _is_operation(c) and not _takes_apart(c)]
     # an import is no function that a reader could jit; `cache_notes` says what keeps its programs
     small = [c for c in small if not statements.is_import(c.at)]
     each_s = _least_s(small)
     # lines at which a library jits anew: the same change serves
-    libraries = {c.at for c in analysis.record.compiled if c.owner and not c.changes}
+    libraries = {c.at for c in analysis.log.compiled if c.owner and not c.changes}
     libraries |= {finding.at for finding in find_library_functions(analysis)}
     for at, compiled in _by_change(analysis, small).items():
         if at in libraries or any(c.at in libraries for c in compiled):
@@ -558,7 +592,15 @@ def find_eager_recompiles(analysis: Analysis) -> Iterator[Finding]:
         elif cause != "eager recompiles" and times >= 2 * REPEATS:
             seconds = together_s(compiled)
             reason = f"{name}, outside of jit, was compiled {times} times here, for {EAGER_CAUSES[cause]}"
-            yield Finding(cause, at, seconds * (1 - 1 / times), reason, name)
+            form = _shapes_form(analysis, at) if cause == "eager shapes" else ""
+            yield Finding(cause, at, seconds * (1 - 1 / times), reason, name, form=form)
+
+
+def _shapes_form(analysis: Analysis, at: Place) -> str:
+    """Return the form of advice for a line whose operations get a new shape each time."""
+    if statements.size_by_values(at) or _takes_by_mask(analysis, at):
+        return "values"
+    return "growing" if statements.joins(at) else ""
 
 
 def _by_change(analysis: Analysis, small: list[Compiled]) -> dict[Place, list[Compiled]]:
@@ -566,7 +608,7 @@ def _by_change(analysis: Analysis, small: list[Compiled]) -> dict[Place, list[Co
 
     Lines with few programs count together at the line that called their functions, or at its caller.
     """
-    least_s = max(SMALL_S, LEAST_SHARE * (analysis.record.wall_s - analysis.front_s[IMPORT]))
+    least_s = max(SMALL_S, LEAST_SHARE * (analysis.log.wall_s - analysis.front_s[IMPORT]))
     found, left = dict[Place, list[Compiled]](), small
     for outwards in range(CALLERS):
         line = functools.partial(_caller, outwards=outwards) if outwards else outermost(analysis)
@@ -647,7 +689,7 @@ def _takes_apart(c: Compiled) -> bool:
 )  # fmt: skip
 def find_iterated_arrays(analysis: Analysis) -> Iterator[Finding]:
     """Find loops and comprehensions over arrays, which compile a program that takes them apart."""
-    apart = (c for c in analysis.record.compiled if _is_operation(c) and _takes_apart(c))
+    apart = (c for c in analysis.log.compiled if _is_operation(c) and _takes_apart(c))
     for at, compiled in group_by(apart, lambda c: c.at).items():
         # a few reads wait for the array itself, which one copy waits for, too
         reads = [w.end - w.start for w in analysis.waits if w.at == at]

@@ -219,6 +219,8 @@ def iterated(at: Place) -> str:
             over += node.args[-1:]
         elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Tuple | ast.List):
             over.append(node.value)
+        elif isinstance(node, ast.Starred) and isinstance(node.ctx, ast.Load):  # plot(*points)
+            over.append(node.value)
     for expression in over:
         inner = expression.args if isinstance(expression, ast.Call) and last_name(expression.func) in (
             "enumerate", "zip", "reversed"
@@ -251,6 +253,15 @@ def size_by_values(at: Place) -> bool:
         ):
             return True
     return False
+
+
+_JOINING = {"append", "concatenate", "concat", "stack", "hstack", "vstack", "column_stack", "c_", "r_"}
+
+
+def joins(at: Place) -> bool:
+    """Return whether a statement joins arrays to a longer one, as `x = jnp.append(x, y)` does."""
+    calls = (ast.unparse(call.func) for call in calls_in(innermost(at, ast.stmt)))
+    return any(name.rpartition(".")[2] in _JOINING and _COMMON.match(name) for name in calls)
 
 
 def init_call(at: Place) -> str:

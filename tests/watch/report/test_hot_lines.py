@@ -80,7 +80,7 @@ def test_an_instruction_that_two_programs_of_one_name_have_at_different_lines_ha
 
 def test_copies_that_xla_adds_have_a_row_without_a_line(text: str) -> None:
     analysis = analysis_of(text, sort_s=0.1, dot_s=0.1)
-    analysis.record.activity.programs["step"].ops["cpu 0", "copy.99"] = [0.2]
+    analysis.log.activity.programs["step"].ops["cpu 0", "copy.99"] = [0.2]
     (table,) = top_programs.line_blocks(analysis)
     assert isinstance(table, Grid)
     assert table.rows[0] == ("copy", "50%", "-", "no line of its own")

@@ -41,7 +41,7 @@ def test_the_line_with_most_instructions_of_a_long_compile_is_named() -> None:
 
 def test_of_two_programs_with_one_name_none_is_described() -> None:
     analysis = record(5.0, facts=Facts("step", "cpu", 1, 1, text=SCATTER))
-    analysis.record.programs.append(Facts("step", "cpu", 1, 1, text=SCATTER.replace("[4]", "[5]")))
+    analysis.log.programs.append(Facts("step", "cpu", 1, 1, text=SCATTER.replace("[4]", "[5]")))
     (note,) = program_notes._slowest(analysis)
     assert note == "step (a.py:3) took 500 ms to trace, 0 s to lower, 5 s to compile"
 
@@ -77,7 +77,7 @@ def test_a_start_that_compiles_for_long_without_a_cache_has_a_note(cache: str, c
 
 def test_programs_that_compile_at_the_same_time_take_the_time_of_one() -> None:
     analysis = record(5.0, wall_s=7.0)
-    analysis.record.compiled.extend(analysis.record.compiled * 3)
+    analysis.log.compiled.extend(analysis.log.compiled * 3)
     (note,) = program_notes.cache_notes(analysis)
     assert note.startswith("each start compiles for 5 s of 7 s ")
 

@@ -52,6 +52,7 @@ def show(w):
     places = jnp.where(w > 0)
     places = jax.vmap(lambda k: predict(k))(keys)
     energies += [energy_fn(places)]
+    plot(*history.T, label=w)
 
 state = model.init(key, x)
 """
@@ -230,7 +231,13 @@ def test_an_array_that_is_iterated_is_named(line: Callable[..., Place]) -> None:
 
 @pytest.mark.parametrize(
     ("text", "name"),
-    [("min(ends[0])", "ends[0]"), ("low, high", "bounds"), ("sum(abs", "pair"), ("energy_fn", "the array")],
+    [
+        ("min(ends[0])", "ends[0]"),
+        ("low, high", "bounds"),
+        ("sum(abs", "pair"),
+        ("energy_fn", "the array"),
+        ("plot(", "history.T"),
+    ],
 )
 def test_whatever_takes_an_array_apart_is_an_iteration(
     text: str, name: str, line: Callable[..., Place]
@@ -640,6 +647,24 @@ def test_another_structure_may_be_another_model_or_a_new_optimizer(
     assert [f.cause for f in findings] == found
     if found == ["static part"]:
         assert "Make the optimizer (tx) of TrainState once" in advice_for(findings[0]).change
+
+
+@pytest.mark.parametrize(
+    ("weak", "cause", "reason"),
+    [
+        (["best"], "weak type", "weak type of best: weak -> strong"),
+        ([], "structure", "structure of input path [0]"),  # static parts of modules, which JAX does not print
+    ],
+)
+def test_equal_types_are_a_weak_type_only_where_one_was_weak(
+    weak: list[str], cause: str, reason: str
+) -> None:
+    types = {"best": "float32[]", "mean": "float32[3]"}
+    change = Change("structure", "input path [0]", "<class 'es.State'>", "dict with 2 children")
+    first = replace(traced(**types), weak=frozenset(weak))
+    calls = [first, *(traced(change, **types) for _ in range(2))]
+    (finding,) = traces.find_retraces(Analysis(Record("a", 0.0, 9.0, compiled=calls)))
+    assert finding.cause == cause and reason in finding.reason
 
 
 def test_a_leaf_of_equinox_has_a_name_that_can_be_evaluated(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from jaxperf.watch.observe.sampler import IMPORT, StackSample
@@ -38,3 +40,24 @@ def test_a_finding_is_worth_a_twentieth_of_the_run_without_imports(
     finding = Finding("wait", AT, seconds, "", memory_bytes=memory_bytes)
     monkeypatch.setattr(find, "RULES", (lambda _: iter([finding]),))
     assert [f.seconds for f in find.find_causes(analysis)] == ([] if reported is None else [reported])
+
+
+def test_what_a_function_that_is_to_be_jitted_calls_and_compiles_is_no_finding_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "solve.py"
+    file.write_text("def turn(y):\n    k = f(y)\n    return y + 0.1 * k\n\ny = turn(y)\nz = f(y)\n")
+    at = {line: Place(str(file), line, "turn" if line < 4 else "<module>") for line in (1, 2, 3, 6)}
+    found = [
+        Finding("eager", at[1], 3.0, "one by one", "turn", form="function"),
+        Finding("dispatch", at[2], 1.0, "calls of f", "f"),
+        Finding("eager recompiles", at[3], 0.5, "compiles", "turn"),
+        Finding("dispatch", at[6], 1.0, "other calls", "f"),
+        Finding("wait", at[2], 1.0, "waits"),
+    ]
+    monkeypatch.setattr(find, "RULES", (lambda _: iter(found),))
+    findings = find.find_causes(Analysis(Record("a", 0.0, 10.0)))
+    assert [(f.cause, f.at.line, f.seconds) for f in findings] == [
+        ("eager", 1, 4.5), ("wait", 2, 1.0), ("dispatch", 6, 1.0),
+    ]  # fmt: skip
+    assert findings[0].reason == "one by one; calls of f; compiles"

@@ -211,6 +211,22 @@ def test_what_a_new_function_has_from_outside_is_told_where_it_changes(
     assert change in advice_for(finding).change
 
 
+def test_an_optimizer_in_the_closure_is_made_once_like_the_function() -> None:
+    def fit() -> None:
+        tx = optax.sgd(0.1)
+
+        @jax.jit
+        def descend(w: jax.Array) -> jax.Array:
+            return w + jnp.asarray(tx.update(w, tx.init(w))[0])
+
+        descend(ONES)
+
+    (finding,) = (f for f in findings_of(lambda: [fit() for _ in range(3)]) if f.name == "descend")
+    assert finding.argument == "tx" and "tx in its closure is another GradientTransf" in finding.reason
+    change = advice_for(finding).change
+    assert "make tx once, before that" in change and "optax.inject_hyperparams" in change
+
+
 def test_what_clear_caches_makes_jax_forget_is_told_from_a_new_function() -> None:
     step = stepped()
 
@@ -226,7 +242,7 @@ def test_what_clear_caches_makes_jax_forget_is_told_from_a_new_function() -> Non
     assert finding.at.source.endswith("# here") and "step" in finding.reason
     assert list(find_retraces(analysis)) == [] and list(find_eager_recompiles(analysis)) == []
     assert advice_for(finding).change.startswith("Leave it out")
-    again = [c for c in analysis.record.compiled if c.called == "step"]
+    again = [c for c in analysis.log.compiled if c.called == "step"]
     assert [bool(c.cleared) for c in again] == [False, True, True]
 
 
@@ -282,25 +298,26 @@ def scanned() -> list[jax.Array]:
 
 
 @pytest.mark.parametrize(
-    ("program", "cause", "reason"),
+    ("program", "cause", "reason", "change"),
     [
-        (lengthened, "eager shapes", "for new shapes"),
-        (cut, "eager shapes", "for new shapes"),
-        (masked, "eager shapes", "for new shapes"),
-        (rolled, "eager recompiles", "small programs are compiled here"),
-        (diagonals, "eager recompiles", "small programs are compiled here"),
-        (with_bodies, "new body", "a new body function"),
-        (scanned, "new body", "a new body function"),
+        (lengthened, "eager shapes", "for new shapes", "Collect the parts in a Python list"),
+        (cut, "eager shapes", "for new shapes", "Pad to a few sizes"),
+        (masked, "eager shapes", "for new shapes", "np.asarray(x)[np.asarray(mask)]"),
+        (rolled, "eager recompiles", "small programs are compiled here", ""),
+        (diagonals, "eager recompiles", "small programs are compiled here", ""),
+        (with_bodies, "new body", "a new body function", ""),
+        (scanned, "new body", "a new body function", ""),
     ],
 )
 def test_what_an_operation_outside_of_jit_is_compiled_for_is_told(
-    program: Callable[[], object], cause: str, reason: str, monkeypatch: pytest.MonkeyPatch
+    program: Callable[[], object], cause: str, reason: str, change: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(traces, "SMALL_S", -1.0)  # however fast the machine is
     jax.clear_caches()
     analysis = watched(program)
     findings = [f for f in find_eager_recompiles(analysis) if f.cause == cause]
     assert findings and reason in findings[0].reason
+    assert change in advice_for(findings[0]).change
     assert list(find_retraces(analysis)) == []
 
 
@@ -313,7 +330,7 @@ def test_a_program_for_another_device_is_the_readers_and_no_finding() -> None:
             step(x)
 
     analysis = watched(program)
-    calls = [c for c in analysis.record.compiled if c.called == "step"]
+    calls = [c for c in analysis.log.compiled if c.called == "step"]
     assert len(calls) == len(arrays) and all(c.explained for c in calls)
     assert {str(c.changes[0]) for c in calls[1:]} == {"other devices or sharding, or compiled by hand"}
     assert [*find_retraces(analysis), *find_placements(analysis)] == []
