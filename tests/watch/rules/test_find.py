@@ -60,4 +60,4 @@ def test_what_a_function_that_is_to_be_jitted_calls_and_compiles_is_no_finding_o
     assert [(f.cause, f.at.line, f.seconds) for f in findings] == [
         ("eager", 1, 4.5), ("wait", 2, 1.0), ("dispatch", 6, 1.0),
     ]  # fmt: skip
-    assert findings[0].reason == "one by one; calls of f; compiles"
+    assert findings[0].reason == "one by one; compiles; calls of f"
