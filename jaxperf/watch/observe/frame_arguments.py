@@ -242,8 +242,8 @@ def describe_value(value: Any, *, fields: bool = True) -> str:
     if kind.__eq__ is object.__eq__:
         return f"<{name} object at {id(value):#x}>"
     if fields and isinstance(value, tuple) and type(value).__eq__ is tuple.__eq__:  # such as an optimizer
-        parts = (describe_value(part, fields=False) for part in tuple.__getitem__(value, slice(PARTS)))
-        return f"{name}({', '.join(parts)})"
+        elements = tuple.__getitem__(value, slice(PARTS))
+        return f"{name}({', '.join(describe_value(each, fields=False) for each in elements)})"
     if fields and dataclasses.is_dataclass(value):  # such as a Linen module
         stored = stored_attributes(value)
         parts = ((f.name, stored.get(f.name)) for f in dataclasses.fields(value) if f.compare)

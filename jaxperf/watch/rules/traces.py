@@ -366,10 +366,9 @@ def _retrace(kind: str, group: list[Compiled], repeats: list[Compiled]) -> Findi
         return Finding("static object", at, seconds, reason, first.called, argument=changes[0].what)
     if kind == "new function":
         captured = _closed_over([first, *repeats])
-        shown = [f"{change.what} in its closure {_how(change)}" for change in captured]
-        reason = ", and ".join(
-            filter(None, (f"{times}: each call makes a new function object", "; ".join(shown)))
-        )
+        reason = f"{times}: each call makes a new function object"
+        if captured:
+            reason += ", and " + "; ".join(f"{c.what} in its closure {_how(c)}" for c in captured)
         # an object that is made anew, such as an optimizer, would be another static part of each call
         objects = [c for c in captured if _another_object(c) and not _ARRAY.match(c.now)]
         names = ", ".join(change.what for change in objects or captured)
