@@ -219,7 +219,7 @@ def iterated(at: Place) -> str:
             over += node.args[-1:]
         elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Tuple | ast.List):
             over.append(node.value)
-        elif isinstance(node, ast.Starred) and isinstance(node.ctx, ast.Load):  # plot(*points)
+        if isinstance(node, ast.Starred) and isinstance(node.ctx, ast.Load):  # plot(*points)
             over.append(node.value)
     for expression in over:
         inner = expression.args if isinstance(expression, ast.Call) and last_name(expression.func) in (
