@@ -278,9 +278,7 @@ def compare(words: list[str], _: tuple[str, ...]) -> int:
             f"{', '.join(toys)}: smoke runs, whose toy sizes decide nothing; compare runs without --smoke"
         )
     comparison = compare_results(a, b, alpha=options.alpha, least=options.least)
-    console = terminal.console()
-    color = console.is_terminal and not console.no_color
-    print(terminal.render_blocks(comparison_blocks(comparison), color=color, width=console.width), end="")
+    terminal.print_all(comparison_blocks(comparison))
     return comparison.status
 
 
@@ -357,9 +355,7 @@ def report(words: list[str], _: tuple[str, ...]) -> int:
     from jaxperf.result import terminal
     from jaxperf.result.tables import count_verdicts, format_counts
 
-    console = terminal.console()
-    color = console.is_terminal and not console.no_color
-    print(terminal.render_text(results, color=color, width=max(console.width, 80)), end="")
+    terminal.print_all(results)
     claims = count_verdicts(results)
     if claims:
         print(f"claims: {format_counts(claims)}")

@@ -51,6 +51,7 @@ _ROW = re.compile(r"(\d+) (.*)")
 # HLO's names of dtypes, where they are not NumPy's shortened
 _DTYPES = {"pred": "bool", "bf16": "bfloat16", "f8e4m3fn": "float8_e4m3fn", "f8e5m2": "float8_e5m2"}
 _LETTERS = {"f": "float", "s": "int", "u": "uint", "c": "complex"}
+_SHORT, _LETTER_OF = ({long: short for short, long in table.items()} for table in (_DTYPES, _LETTERS))
 
 
 def dtype_name(hlo: str) -> str:
@@ -61,9 +62,10 @@ def dtype_name(hlo: str) -> str:
 
 def hlo_dtype(name: str) -> str:
     """Return HLO's name of NumPy's dtype: "f32" for "float32", "pred" for "bool"; others stay as they are."""
-    if match := re.fullmatch(r"(float|int|uint|complex)(\d+)", name):
-        return next(letter for letter, long in _LETTERS.items() if long == match[1]) + match[2]
-    return next((short for short, long in _DTYPES.items() if long == name), name)
+    match = re.fullmatch(r"(float|int|uint|complex)(\d+)", name)
+    if match:
+        return _LETTER_OF[match[1]] + match[2]
+    return _SHORT.get(name, name)
 
 
 class Shape(NamedTuple):
@@ -74,7 +76,6 @@ class Shape(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Return the number of elements."""
         return math.prod(self.dims)
 
     @property
@@ -87,7 +88,6 @@ class Shape(NamedTuple):
 
     @property
     def bytes(self) -> int:
-        """Return the bytes of the array."""
         return math.ceil(self.size * self.itemsize)
 
 
@@ -139,7 +139,6 @@ class Instruction:
 
     @cached_property
     def shapes(self) -> tuple[Shape, ...]:
-        """Return the shapes of its results."""
         return shapes_in(self.type)
 
     @property
@@ -168,7 +167,6 @@ class Instruction:
 
     @cached_property
     def operands(self) -> tuple[str, ...]:
-        """Return the names of its operands."""
         return tuple(_NAME.findall(self.inside))
 
     @property
@@ -259,12 +257,10 @@ class Module:
         return self._by_name[instruction.computation].get(name)
 
     def operands(self, instruction: Instruction) -> list[Instruction]:
-        """Return the instructions that an instruction reads."""
         read = (self.operand(instruction, name) for name in instruction.operands)
         return [each for each in read if each]
 
     def operand_shapes(self, instruction: Instruction) -> list[Shape]:
-        """Return the shapes of an instruction's operands."""
         return [shape for each in self.operands(instruction) for shape in each.shapes]
 
     def executed(self, computation: str = "", times: float = 1.0) -> Iterator[tuple[Instruction, float]]:
@@ -297,16 +293,16 @@ class Module:
 
     @cached_property
     def _frames(self) -> dict[int, tuple[Frame, ...]]:
-        places = {i: _numbers(row) for i, row in self.tables.get("FileLocations", {}).items()}
+        locations = {i: _numbers(row) for i, row in self.tables.get("FileLocations", {}).items()}
         files, functions = self.tables.get("FileNames", {}), self.tables.get("FunctionNames", {})
         frames: dict[int, tuple[Frame, ...]] = {}
         for i, row in sorted(self.tables.get("StackFrames", {}).items()):
             numbers = _numbers(row)
-            place = places.get(numbers.get("file_location_id", 0), {})
+            location = locations.get(numbers.get("file_location_id", 0), {})
             frame = Frame(
-                files.get(place.get("file_name_id", 0), ""),
-                place.get("line", 0),
-                functions.get(place.get("function_name_id", 0), ""),
+                files.get(location.get("file_name_id", 0), ""),
+                location.get("line", 0),
+                functions.get(location.get("function_name_id", 0), ""),
             )
             # a parent is counted from 1, and 0 or itself means that there is none
             frames[i] = (frame, *frames.get(numbers.get("parent_frame_id", 1) - 1, ()))
@@ -317,10 +313,11 @@ class Module:
 
         JAX before 0.8 records the innermost frame only, without its function.
         """
-        if match := _FRAME.search(instruction.text):
-            return self._frames.get(int(match[1]), ())
-        match = _SOURCE.search(instruction.text)
-        return (Frame(match[1], int(match[2] or 0), ""),) if match else ()
+        recorded = _FRAME.search(instruction.text)
+        if recorded:
+            return self._frames.get(int(recorded[1]), ())
+        source = _SOURCE.search(instruction.text)
+        return (Frame(source[1], int(source[2] or 0), ""),) if source else ()
 
     @cached_property
     def matrix_dtype(self) -> str:

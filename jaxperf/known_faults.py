@@ -51,7 +51,6 @@ class Fault:
 
     @property
     def versions(self) -> str:
-        """Return the affected versions in words."""
         if not self.first and not self.fixed:
             return "all"
         if not self.fixed:
@@ -59,7 +58,6 @@ class Fault:
         return f"{self.first} to before {self.fixed}" if self.first else f"before {self.fixed}"
 
     def in_version(self, version: str) -> bool:
-        """Return whether a version of jaxlib has the fault."""
         at = release(version)
         return release(self.first) <= at and (not self.fixed or at < release(self.fixed))
 
@@ -69,12 +67,10 @@ class Fault:
         return named in self.platforms and self.card in device_kind.lower().replace(" ", "")
 
     def hits(self, module: Module) -> list[Instruction]:
-        """Return the instructions of a compiled program that the fault hits."""
         return list(self.pattern(module)) if self.pattern else []
 
     @property
     def text(self) -> str:
-        """Return the fault in one sentence, with its issue and the way out."""
         return f"{self.name}: {self.symptom} ({self.issue}); {self.way_out}"
 
 
@@ -193,7 +189,6 @@ def _behind_views(module: Module, instruction: Instruction) -> Instruction:
 
 
 def exponentials_in_float64(module: Module) -> Iterator[Instruction]:
-    """Yield exponentials in float64."""
     for i in module.instructions:
         if i.opcode == "exponential" and i.shapes and i.shapes[0].dtype == "f64":
             yield i
@@ -218,13 +213,13 @@ def _additions(dtype: str) -> Pattern:
 FAULTS = (
     Fault(
         "a small update of a large array in a loop", "jax-ml/jax#40101", ("cpu",), "0.11.1", "0.11.2",
-        "each turn rewrites the whole array", 37_000,
+        "each iteration rewrites the whole array", 37_000,
         "take jaxlib 0.11.0 or 0.11.2, or write chunks of 256 bytes or more",
         small_updates_in_loops, probe="path_written_in_a_loop",
     ),
     Fault(
         "an update of an array in a loop with an inner loop", "jax-ml/jax#31284", ("cpu",), "0.7.1", "0.7.2",
-        "each turn copies the whole array", 35, "take jaxlib 0.7.0 or 0.7.2", small_updates_beside_calls,
+        "each iteration copies the whole array", 35, "take jaxlib 0.7.0 or 0.7.2", small_updates_beside_calls,
         probe="random_reads_in_a_loop",
     ),
     Fault(
@@ -267,7 +262,7 @@ FAULTS = (
     ),
     Fault(
         "the gradient of a scan over many scalars", "jax-ml/jax#40150", ("cpu",), "", "0.12",
-        "each of the thousands of operations of a turn is dispatched by itself", 60,
+        "each of the thousands of operations of an iteration is dispatched by itself", 60,
         "take jaxlib 0.12, or stack the scalars of the carry into one array",
         probe="gradient_of_scan_over_scalars",
     ),

@@ -41,9 +41,8 @@ def _grid(comparison: Comparison) -> Grid:
         if title != last_title:
             rows.append((title, *[""] * (len(heads) - 1)))
             last_title = title
-        verdict = f"{row.verdict} ({row.remark})" if row.remark else row.verdict
         medians = (format_quantity(median, row.unit) for median in (row.a, row.b))
-        rows.append((row.key.name, *medians, *row.ratio_cells, verdict))
+        rows.append((row.key.name, *medians, *row.verdict_cells))
     return Grid("", heads, tuple(rows), (1, 2, 3, 4))
 
 

@@ -23,6 +23,7 @@ from jaxperf import process
 from jaxperf.compare.rows import measurements_by_key
 from jaxperf.errors import JaxperfError, to_one_line
 from jaxperf.process import release_signals
+from jaxperf.result.blocks import Block
 from jaxperf.result.record import Result
 from jaxperf.result.store import check_writable, load_result, write_whole
 
@@ -238,15 +239,13 @@ def _judge(options: Gate, baseline: Sequence[Result], results: Sequence[Result])
     return judgement.status
 
 
-def _show(options: Gate, shown: Sequence[object]) -> None:
+def _show(options: Gate, shown: Sequence[Block]) -> None:
     """Print a summary, and write it as Markdown if that was requested."""
     from jaxperf.result.markdown import block_lines
-    from jaxperf.result.terminal import console, show
+    from jaxperf.result.terminal import print_all
 
-    screen = console()
-    for item in shown:
-        show(screen, item)  # type: ignore[arg-type]
-    text = "\n".join(line for item in shown for line in block_lines(item))  # type: ignore[arg-type]
+    print_all(shown)
+    text = "\n".join(line for block in shown for line in block_lines(block))
     if options.summary:
         write_whole(options.summary, text)
     page = os.environ.get(STEP_SUMMARY)

@@ -14,11 +14,10 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
-from jaxperf.compare.results import ALPHA, LEAST, WIDE, Compared, Comparison, compare
+from jaxperf.compare.results import ALPHA, FEW, LEAST, NOISY, WIDE, Compared, Comparison, Verdict, compare
 from jaxperf.compare.rows import measured_often
 from jaxperf.errors import JaxperfError
 from jaxperf.result import Block, Grid, Heading, Note, Result, Text
@@ -26,16 +25,6 @@ from jaxperf.result.formatting import format_count, format_list, format_on_page
 
 SIZE = WIDE  # the slowdown that must be found
 SLOWER, UNDECIDED = 1, 3  # exit statuses
-Decision = Literal["slower", "not slower", "undecided"]
-
-
-@dataclass(frozen=True)
-class Judged:
-    """A measurement of both sides, its decision, and a remark on the reason."""
-
-    row: Compared
-    decision: Decision
-    remark: str = ""
 
 
 @dataclass(frozen=True)
@@ -43,14 +32,14 @@ class Judgement:
     """The outcome of a gate.
 
     Attributes:
-      judged: the measurements that decide.
+      judged: the measurements that decide; each is "slower", "not slower" or "undecided".
       other: measurements that do not decide: units other than times and rates, and, if other measurements
         have several values per process, those with one (such as compile times).
       comparison: of the measurements that decide, with the thresholds and the numbers of processes.
       size: the slowdown that must be found.
     """
 
-    judged: tuple[Judged, ...]
+    judged: tuple[Compared, ...]
     other: tuple[Compared, ...]
     comparison: Comparison
     size: float
@@ -60,9 +49,9 @@ class Judgement:
         """Return the measurements that only the baseline has."""
         return self.comparison.only_a
 
-    def of(self, decision: Decision) -> list[Judged]:
-        """Return the measurements with this decision, in order."""
-        return [j for j in self.judged if j.decision == decision]
+    def of(self, verdict: Verdict) -> list[Compared]:
+        """Return the measurements with this verdict, in order."""
+        return [row for row in self.judged if row.verdict == verdict]
 
     @property
     def status(self) -> int:
@@ -96,30 +85,27 @@ def judge(
         )
     often = measured_often([*baseline, *runs])  # if this is empty, all measurements decide
     deciding = compare(baseline, runs, alpha=alpha, least=least, only=often or None, apart=False)
-    decided = list(filter(None, (_decide(row, size) for row in deciding.rows)))
-    if not decided:
+    judged = tuple(_judged(row, size) for row in deciding.rows if row.is_speed)
+    if not judged:
         raise JaxperfError("nothing measured is a time or a rate, so nothing can be slower")
-    deciding_keys = {j.row.key for j in decided}
+    deciding_keys = {row.key for row in judged}
     both = compare(baseline, runs, alpha=alpha, least=least)
     other = tuple(row for row in both.rows if row.key not in deciding_keys)
-    return Judgement(tuple(decided), other, deciding, size)
+    return Judgement(judged, other, deciding, size)
 
 
-def _decide(row: Compared, size: float) -> Judged | None:
-    """Return the decision on one measurement; None if its unit has no slower direction."""
-    if row.unit != "s" and not row.unit.endswith("/s"):
-        return None
+def _judged(row: Compared, size: float) -> Compared:
     if row.verdict == "slower":
-        return Judged(row, "slower")
-    if row.unit == "s":
-        slowest = row.high
-    else:
+        return replace(row, remark="")
+    slowest = row.high
+    if row.unit != "s":
         slowest = 1 / row.low if row.low else math.nan
     if slowest <= 1 + size:
-        return Judged(row, "not slower", "faster" if row.verdict == "faster" else "")
+        return replace(row, verdict="not slower", remark="faster" if row.verdict == "faster" else "")
     if math.isnan(slowest):
-        return Judged(row, "undecided", row.remark or "too few runs")
-    return Judged(row, "undecided", f"too noisy: it may take up to {slowest:.3f} times as long")
+        return replace(row, verdict="undecided", remark=row.remark or FEW)
+    remark = f"{NOISY}: it may take up to {slowest:.3f} times as long"
+    return replace(row, verdict="undecided", remark=remark)
 
 
 def summary_blocks(judgement: Judgement, *, machine: str) -> Iterator[Block]:
@@ -129,11 +115,16 @@ def summary_blocks(judgement: Judgement, *, machine: str) -> Iterator[Block]:
     level = f"{_percent(1 - judgement.comparison.alpha)} interval"
     heads = ("", "baseline", "now", "now / baseline", level, "verdict")
     right = (1, 2, 3, 4)
-    names = Counter(row.key.name for row in (*judgement.other, *(j.row for j in judgement.judged)))
-    twice = {name for name, count in names.items() if count > 1}
-    yield Grid("", heads, tuple(_cells(j.row, _verdict(j), twice) for j in judgement.judged), right)
+    names = Counter(row.key.name for row in (*judgement.other, *judgement.judged))
+
+    def cells(row: Compared) -> tuple[str, ...]:
+        # With its table, where two rows have the same name
+        name = str(row.key) if names[row.key.name] > 1 else row.key.name
+        return name, *(format_on_page(median, row.unit) for median in (row.a, row.b)), *row.verdict_cells
+
+    yield Grid("", heads, tuple(cells(row) for row in judgement.judged), right)
     if judgement.other:
-        rows = tuple(_cells(row, "", twice) for row in judgement.other)
+        rows = tuple((*cells(row)[:-1], "") for row in judgement.other)
         yield Grid("Shown, not judged", heads, rows, right)
     for name in judgement.missing:
         yield Note(f"only the baseline has {name}; store a new baseline with --update if that is meant")
@@ -145,8 +136,8 @@ def headline(judgement: Judgement) -> str:
     """Return the outcome in one line."""
     slower, undecided, total = judgement.of("slower"), judgement.of("undecided"), len(judgement.judged)
     if slower:
-        return f"Slower: {format_list([j.row.key.name for j in slower])}"
-    if undecided and all(j.remark.startswith("too noisy") for j in undecided):
+        return f"Slower: {format_list([row.key.name for row in slower])}"
+    if undecided and all(row.remark.startswith(NOISY) for row in undecided):
         return f"Undecided: this machine is too noisy to decide on {len(undecided)} of {total} measurements"
     if undecided:
         return f"Undecided: too little is known of {len(undecided)} of {total} measurements"
@@ -174,13 +165,3 @@ def _how(judgement: Judgement, machine: str) -> str:
 
 def _percent(fraction: float) -> str:
     return f"{fraction * 100:.3g} %"
-
-
-def _verdict(judged: Judged) -> str:
-    return f"{judged.decision} ({judged.remark})" if judged.remark else judged.decision
-
-
-def _cells(row: Compared, verdict: str, twice: Collection[str]) -> tuple[str, ...]:
-    """Return the cells of a row; its name includes its table's if two rows have the same name."""
-    name = str(row.key) if row.key.name in twice else row.key.name
-    return name, *(format_on_page(median, row.unit) for median in (row.a, row.b)), *row.ratio_cells, verdict

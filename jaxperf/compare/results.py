@@ -27,7 +27,7 @@ from jaxperf.compare.rows import RowKey, Rows, differences, measured_often, pool
 from jaxperf.errors import JaxperfError
 from jaxperf.result import Measurement, Result, ranks
 
-Verdict = Literal["same", "faster", "slower", "changed", "undecided"]
+Verdict = Literal["same", "faster", "slower", "not slower", "changed", "undecided"]
 ALPHA = 0.05
 LEAST = 0.02
 LARGEST = 1e75  # values between its inverse and this have finite products of ratios
@@ -47,7 +47,7 @@ class Compared:
       low, high: the ratio's interval at level 1 - alpha, for this row alone; NaN for too few runs.
       p: p-value of the hypothesis of no difference beyond `least`, with Holm's correction.
       verdict: "same" if no difference beyond `least` is found and the interval excludes one beyond 10 %;
-        "changed" for units that are neither times nor rates.
+        "changed" for units that are neither times nor rates. A gate says "not slower" instead of "same".
       remark: why there is no verdict.
     """
 
@@ -63,10 +63,16 @@ class Compared:
     remark: str = ""
 
     @property
-    def ratio_cells(self) -> tuple[str, str]:
-        """Return the ratio and its interval as a table shows them; "-" for none."""
+    def is_speed(self) -> bool:
+        """Return whether it is a time or a rate, which may be slower."""
+        return self.unit == "s" or self.unit.endswith("/s")
+
+    @property
+    def verdict_cells(self) -> tuple[str, str, str]:
+        """Return the ratio, its interval and the verdict as a table shows them; "-" for none."""
         times = f"{self.ratio:.3f}" if math.isfinite(self.ratio) else "-"
-        return times, f"{self.low:.3f} to {self.high:.3f}" if math.isfinite(self.low) else "-"
+        interval = f"{self.low:.3f} to {self.high:.3f}" if math.isfinite(self.low) else "-"
+        return times, interval, f"{self.verdict} ({self.remark})" if self.remark else self.verdict
 
 
 @dataclass(frozen=True)

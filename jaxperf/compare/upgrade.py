@@ -65,10 +65,7 @@ def main(pythons: Sequence[str], script: Sequence[str], runs: int, alpha: float,
                 sides[side].append(_run(pythons[side], "AB"[side], script, tool, Path(scratch)))
     a, b = sides
     comparison = compare(a, b, alpha=alpha, least=least, only=_large_rows(a, b), apart=False)
-    console = terminal.console()
-    color = console.is_terminal and not console.no_color
-    blocks = [*comparison_blocks(comparison), *_faults(a, b)]
-    print(terminal.render_blocks(blocks, color=color, width=console.width), end="")
+    terminal.print_all([*comparison_blocks(comparison), *_faults(a, b)])
     return comparison.status
 
 

@@ -36,8 +36,10 @@ def format_on_page(value: float | None, unit: str) -> str:
 
 def format_scalar(value: float | int | str | bool | None, unit: str = "") -> str:
     """Return a fact in readable form: counts in full, other numbers to three digits with their unit."""
-    if value is None or isinstance(value, bool):
-        return {None: "none", True: "yes", False: "no"}[value]
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     if isinstance(value, int) and unit not in SCALED:
         return f"{value:,} {unit}".strip()
     return format_on_page(value, unit) if isinstance(value, int | float) else value

@@ -9,7 +9,7 @@ import hashlib
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from jaxperf.result.blocks import Block, Claim, Fact, Scalar, Table
@@ -84,7 +84,7 @@ class Environment:
         return f"{slug}-{hashlib.sha256(self.machine.encode()).hexdigest()[:8]}"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Result:
     """The blocks of one section, in the book's order, and what is needed to repeat the run.
 
@@ -106,6 +106,16 @@ class Result:
     started_at: str = ""
     wall_s: float = 0.0
     schema_version: int = SCHEMA_VERSION
+
+    def __repr__(self) -> str:
+        return f"<Result of {self.experiment}: {len(self.blocks)} blocks>"
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: the report, without the evidence behind it."""
+        from jaxperf.result.terminal import render_html
+
+        shown = (block for block in self.blocks if not getattr(block, "detail", False))
+        return render_html([replace(self, blocks=tuple(shown))])
 
     def of(self, kind: type[B]) -> Iterator[B]:
         """Return the blocks of one class, in order."""

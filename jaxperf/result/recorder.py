@@ -182,7 +182,9 @@ class Recorder:
         return next((lacking[need] for need in needs if lacking[need]), "")
 
     def _verdict(self, holds: Decision, cannot: str) -> Verdict:
-        verdict = "not measurable here" if cannot else VERDICTS[None if holds is None else bool(holds)]
+        verdict: Verdict = "not measurable here"
+        if not cannot:
+            verdict = VERDICTS[None if holds is None else bool(holds)]
         return turned.get(verdict, verdict)
 
     def fact(

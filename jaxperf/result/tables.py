@@ -32,28 +32,22 @@ def rows_of(table: Table | Grid) -> Rows:
     """Return a table or grid as rows of text."""
     if isinstance(table, Grid):
         return Rows(table.title, table.heads, table.rows, table.right, (), table.detail, table.first)
-    chosen = table.rows
-    beside = {r.beside for r in table.references}
     base = next((m for m in table.rows if m.name == table.base), None)
-    columns = [("", [_label(m) for m in chosen])]
-    columns.append(("median", [format_on_page(m.median, m.unit) for m in chosen]))
-    columns.append(("spread", [format_spread(m) for m in chosen]))
-    if any(m.items_per_s for m in chosen):
-        columns.append(("per second", [format_on_page(m.items_per_s, "") if m.items else "" for m in chosen]))
+    columns = [
+        ("", [_label(m) for m in table.rows]),
+        ("median", [format_on_page(m.median, m.unit) for m in table.rows]),
+        ("spread", [format_spread(m) for m in table.rows]),
+    ]
+    if any(m.items_per_s for m in table.rows):
+        rates = [format_on_page(m.items_per_s, "") if m.items else "" for m in table.rows]
+        columns.append(("per second", rates))
     if base:
-        columns.append((f"over {base.name}", [format_multiple(m, base) for m in chosen]))
-    if beside & {m.name for m in chosen}:
-        near = [[r for r in table.references if r.beside == m.name] for m in chosen]
-        columns.append(
-            (
-                "published",
-                ["; ".join(f"{format_on_page(r.value, r.unit)} ({r.system})" for r in n) for n in near],
-            )
-        )
+        columns.append((f"over {base.name}", [format_multiple(m, base) for m in table.rows]))
+    if any(r.beside == m.name for r in table.references for m in table.rows):
+        columns.append(("published", [_published(m, table.references) for m in table.rows]))
     heads, cells = zip(*columns)
     right = tuple(range(1, len(heads)))
-    remarks = _remarks(table, {m.name for m in table.rows})
-    return Rows(table.title, heads, tuple(zip(*cells)), right, remarks, table.detail)
+    return Rows(table.title, heads, tuple(zip(*cells)), right, _remarks(table), table.detail)
 
 
 def _label(m: Measurement) -> str:
@@ -62,12 +56,23 @@ def _label(m: Measurement) -> str:
     return f"{m.name} ({remarks})" if remarks else m.name
 
 
-def _remarks(table: Table, names: set[str]) -> tuple[str, ...]:
-    """Published figures that belong to no row, then the sources of those shown next to rows."""
-    alone = [f"Published: {r.name}, {format_on_page(r.value, r.unit)} ({_source(r)})."
-             for r in table.references if r.beside not in names]  # fmt: skip
-    sources = dict.fromkeys(_source(r) for r in table.references if r.beside in names)
-    return (*alone, *([f"Published by {'; '.join(sources)}."] if sources else []))
+def _published(m: Measurement, references: Iterable[Reference]) -> str:
+    figures = (r for r in references if r.beside == m.name)
+    return "; ".join(f"{format_on_page(r.value, r.unit)} ({r.system})" for r in figures)
+
+
+def _remarks(table: Table) -> tuple[str, ...]:
+    """Return the published figures that belong to no row, then the sources of those next to rows."""
+    names = {m.name for m in table.rows}
+    remarks, sources = list[str](), list[str]()
+    for r in table.references:
+        if r.beside in names:
+            sources.append(_source(r))
+        else:
+            remarks.append(f"Published: {r.name}, {format_on_page(r.value, r.unit)} ({_source(r)}).")
+    if sources:
+        remarks.append(f"Published by {'; '.join(dict.fromkeys(sources))}.")
+    return tuple(remarks)
 
 
 def _source(r: Reference) -> str:

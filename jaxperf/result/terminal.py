@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 from rich.console import Console
@@ -36,13 +36,15 @@ def console() -> Console:
     return sized if sized.is_terminal else _Console(highlight=False, width=100, force_jupyter=False)
 
 
-def show(console: Console, block: Block) -> None:
-    """Print a block."""
+def show(console: Console, block: Block | Result) -> None:
+    """Print a block, or a complete result."""
     match block:
+        case Result():
+            _result(console, block)
         case Heading():
             console.rule(literal_text(block.title, style="bold"), align="left")
         case Text():
-            console.print(literal_text(block.text), soft_wrap=False)
+            _print_wrapped(console, literal_text(block.text))
         case Code():
             print_line(console, _indented(block.source), style="cyan")
         case Table() | Grid():
@@ -78,7 +80,7 @@ def _table(console: Console, rows: Rows) -> None:
         shown.add_row(*map(literal_text, cells))
     if rows.cells:
         print_line(console, rows.title, style="bold")
-        _print_table(console, shown)
+        _print_wrapped(console, shown)
     left = len(rows.cells) - len(first)
     if left:
         print_line(console, f"and {left} more in the result's file", style="dim")
@@ -86,8 +88,8 @@ def _table(console: Console, rows: Rows) -> None:
         print_line(console, remark, style="dim")
 
 
-def _print_table(console: Console, shown: RichTable) -> None:
-    """Print a table; in a file, no line ends in blanks."""
+def _print_wrapped(console: Console, shown: RichTable | Words) -> None:
+    """Print a table or a paragraph; in a file, no line ends in blanks."""
     if console.is_terminal:
         console.print(shown)
         return
@@ -102,7 +104,8 @@ def _claim(console: Console, claim: Claim) -> None:
     first.append(f"[{claim.verdict}] ", style=f"bold {STYLES[claim.verdict]}")
     first.append(literal_text(claim.statement))
     console.print(first, soft_wrap=True)
-    print_line(console, f"    {claim.conclusion}" if claim.conclusion else "")
+    if claim.conclusion:
+        print_line(console, f"    {claim.conclusion}")
     print_line(console, f"    expected: {claim.expected}; observed: {claim.observed}", style="dim")
 
 
@@ -111,17 +114,20 @@ def environment_lines(result: Result) -> list[str]:
     e = result.environment
     if e == Environment():  # a program that never started JAX
         return []
+    memory = format_quantity(e.memory_bytes, "bytes")
+    versions = ", ".join(f"{name} {v}" for name, v in e.versions.items() if name in ("jax", "flax"))
     lines = [
-        f"{e.cpu}, {e.cores} cores, {format_quantity(e.memory_bytes, 'bytes')}; Python {e.python}, "
-        + ", ".join(f"{k} {v}" for k, v in e.versions.items() if k in ("jax", "flax"))
-        + f"; {e.backend}: {', '.join(e.devices)}"
+        f"{e.cpu}, {e.cores} cores, {memory}; Python {e.python}, {versions}; "
+        f"{e.backend}: {', '.join(e.devices)}"
     ]
     if e.devices_are_fake:
         lines.append(
             f"devices are fake: {len(e.devices)} CPU devices share the {e.cores} cores of one host, "
             "so times say nothing about real devices"
         )
-    return lines + ([f"data: {e.data_source}"] if e.data_source else [])
+    if e.data_source:
+        lines.append(f"data: {e.data_source}")
+    return lines
 
 
 def head(console: Console, result: Result) -> None:
@@ -136,33 +142,36 @@ def head(console: Console, result: Result) -> None:
         print_line(console, "smoke run: toy sizes, the times mean nothing", style="yellow")
 
 
-def render_text(results: Sequence[Result], *, color: bool = False, width: int = 100) -> str:
-    """Return complete results as text."""
-    out, screen = _text_console(color=color, width=width)
-    for result in results:
-        head(screen, result)
-        for block in result.blocks:
-            try:
-                show(screen, block)
-            except (ArithmeticError, ValueError) as e:  # a file may hold numbers that break every statistic
-                print_line(screen, f"{block.kind} left out, its values cannot be shown: {e}")
-    return _without_trailing_blanks(out)
+def _result(console: Console, result: Result) -> None:
+    head(console, result)
+    for block in result.blocks:
+        try:
+            show(console, block)
+        except (ArithmeticError, ValueError) as e:  # a file may hold numbers that break every statistic
+            print_line(console, f"{block.kind} left out, its values cannot be shown: {e}")
 
 
-def render_blocks(blocks: Iterable[Block], *, color: bool = False, width: int = 100) -> str:
-    """Return blocks as text."""
-    out, screen = _text_console(color=color, width=width)
-    for block in blocks:
-        show(screen, block)
-    return _without_trailing_blanks(out)
+def print_all(items: Iterable[Block | Result]) -> None:
+    """Print blocks or complete results to standard output."""
+    screen = console()
+    for item in items:
+        show(screen, item)
 
 
-def _text_console(*, color: bool, width: int) -> tuple[io.StringIO, Console]:
+def render_text(items: Iterable[Block | Result], *, color: bool = False, width: int = 100) -> str:
+    """Return blocks or complete results as text."""
     out = io.StringIO()
-    options: Any = {"force_terminal": color, "no_color": not color, "highlight": False}
     # rich would show HTML in a notebook, and write nothing to `out`
-    return out, Console(file=out, width=width, force_jupyter=False, **options)
+    options: Any = {"force_terminal": color, "no_color": not color, "force_jupyter": False}
+    screen = Console(file=out, width=width, highlight=False, **options)
+    for item in items:
+        show(screen, item)
+    return out.getvalue()
 
 
-def _without_trailing_blanks(out: io.StringIO) -> str:
-    return "\n".join(row.rstrip() for row in out.getvalue().splitlines()) + "\n"
+def render_html(items: Iterable[Block | Result]) -> str:
+    """Return blocks or complete results as HTML for a notebook: the text of a terminal, with its colors."""
+    screen = Console(file=io.StringIO(), width=100, highlight=False, record=True, force_jupyter=False)
+    for item in items:
+        show(screen, item)
+    return screen.export_html(inline_styles=True, code_format='<pre style="white-space: pre">{code}</pre>')

@@ -162,14 +162,12 @@ class Timeline:
       spans: spans of all lanes; those of one lane may overlap.
       wall_s: seconds of the run by the process's clock.
       traced_s: seconds of the run by the profiler's clock; 0 if the profiler saw nothing.
-      trace: file with the raw trace; "" if it was not kept.
     """
 
     name: str
     spans: tuple[Span, ...]
     wall_s: float
     traced_s: float = 0.0
-    trace: str = ""
 
     @property
     def lanes(self) -> tuple[str, ...]:

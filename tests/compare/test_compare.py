@@ -15,7 +15,7 @@ from jaxperf.compare.results import IDENTICAL, ONCE, Comparison
 from jaxperf.compare.results import compare as compare_runs
 from jaxperf.errors import JaxperfError
 from jaxperf.result import Environment, Heading, Measurement, Result, Table, ranks
-from jaxperf.result.terminal import render_blocks
+from jaxperf.result.terminal import render_text
 
 RESULT = Result("hybridize", "8.1", "Title", "Why?", {"size": 3}, Environment(cpu="one", cores=2))
 
@@ -48,7 +48,7 @@ def compare(a: Result, b: Result, **options: float) -> Comparison:
 
 
 def render_comparison(comparison: Comparison, *, width: int = 100) -> str:
-    return render_blocks(comparison_blocks(comparison), width=width)
+    return render_text(comparison_blocks(comparison), width=width)
 
 
 def noisy(

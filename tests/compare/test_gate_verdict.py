@@ -34,7 +34,7 @@ def processes(
 
 
 def decided(judgement: Judgement) -> list[str]:
-    return [j.decision for j in judgement.judged]
+    return [row.verdict for row in judgement.judged]
 
 
 def shown(judgement: Judgement) -> str:
@@ -65,7 +65,7 @@ def test_equal_programs_on_a_quiet_machine_are_not_slower() -> None:
     rng = random.Random(1)
     judgement = judge(processes(rng), processes(rng))
     assert (decided(judgement), judgement.status) == (["not slower"], 0)
-    assert judgement.judged[0].row.high <= 1 + judgement.size
+    assert judgement.judged[0].high <= 1 + judgement.size
 
 
 def test_a_machine_that_could_hide_the_slowdown_is_called_too_noisy() -> None:
@@ -73,8 +73,8 @@ def test_a_machine_that_could_hide_the_slowdown_is_called_too_noisy() -> None:
     judgement = judge(processes(rng, spread=0.2), processes(rng, spread=0.2))
     assert (decided(judgement), judgement.status) == (["undecided"], 3)
     assert (
-        judgement.judged[0].row.low <= 1 + judgement.comparison.least
-        and judgement.judged[0].row.high > 1 + judgement.size
+        judgement.judged[0].low <= 1 + judgement.comparison.least
+        and judgement.judged[0].high > 1 + judgement.size
     )
     assert "this machine is too noisy to decide on 1 of 1 measurements" in headline(judgement)
     assert "too noisy: it may take up to" in shown(judgement)
