@@ -28,6 +28,7 @@ from jaxperf.result.formatting import format_count, format_quantity
 from jaxperf.result.gpus import Driver, ask_driver
 from jaxperf.result.machine import CUDA_PLUGINS, CUDNN, available_cores, cores, cpu_model, versions
 
+# A note needs nothing; a warning works, but not as well as it could; what is broken is essential
 State = Literal["ok", "note", "warn", "broken"]
 SHOWN = ("jax", "jaxlib", "flax", "optax", "numpy", *CUDA_PLUGINS, *CUDNN)
 OLDEST_DRIVER, OLDEST_DRIVER_CUDA13 = 525, 580
@@ -49,20 +50,12 @@ ALLOCATOR = {
 
 @dataclass(frozen=True)
 class CheckResult:
-    """One line of the report.
+    """One line of the report."""
 
-    Attributes:
-      topic: what was checked, one word.
-      state: "ok"; "note" (nothing to do, good to know); "warn" (works, but not as well as it could); "broken"
-        (an essential part is missing).
-      text: one line.
-      fix: the command that fixes it, ready to paste; "" if there is none.
-    """
-
-    topic: str
+    topic: str  # one word
     state: State
     text: str
-    fix: str = ""
+    fix: str = ""  # the command that fixes it, ready to paste
 
 
 def main() -> int:
@@ -155,23 +148,14 @@ def install_self(extra: str = "") -> str:
 
 @dataclass(frozen=True)
 class JaxReport:
-    """What JAX reported, or why it did not start.
-
-    Attributes:
-      backend: "cpu" or "gpu".
-      devices: one line per device.
-      debug_flags: JAX's debug settings that are on.
-      error: why it did not start; "" if it did.
-      warnings: what else it printed.
-      culprit: the environment variable that keeps it from starting; "" if there is none.
-    """
+    """What JAX reported, or why it did not start."""
 
     backend: str = ""
     devices: tuple[str, ...] = ()
-    debug_flags: tuple[str, ...] = ()
+    debug_flags: tuple[str, ...] = ()  # debug settings that are on
     error: str = ""
-    warnings: tuple[str, ...] = ()
-    culprit: str = ""
+    warnings: tuple[str, ...] = ()  # what else it printed
+    culprit: str = ""  # the environment variable that keeps it from starting
 
 
 def ask_jax(environment: Mapping[str, str] | None = None) -> JaxReport:

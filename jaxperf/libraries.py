@@ -32,11 +32,7 @@ def library_of(file: str, module: str = "") -> str:
     """Return the library that a source file belongs to ("jax", "numpy", "queue"); "" for the user's own code.
 
     A library is whatever is installed (site-packages, the standard library, jaxperf), and well-known packages
-    that lie elsewhere.
-
-    Args:
-      file: as in a code object.
-      module: its name, for code without a file.
+    in other folders. `file` is as in a code object, and `module` the name of code without a file.
     """
     if file.startswith("<frozen") or file == "<string>":
         return module.split(".")[0] or "python"
@@ -93,10 +89,7 @@ def pip_install(*what: str) -> str:
 
 
 def require_chapter(what: str) -> None:
-    """Refuse what needs the extra "chapter" where that is not installed.
-
-    Args:
-      what: the beginning of the line, as in "`jaxperf run`".
+    """Refuse what needs the extra "chapter" where that is not installed; the line begins with `what`.
 
     Raises:
       JaxperfError: a package of the extra is missing.

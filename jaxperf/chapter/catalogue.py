@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass
 from pathlib import Path
 
 from jaxperf.errors import JaxperfError
+from jaxperf.flags import did_you_mean
 from jaxperf.result import About
 
 
@@ -73,6 +73,4 @@ def find(word: str) -> SectionEntry:
         if wanted in (section.name, section.number) and wanted:
             return section
     names = ["all", *(w for s in SECTIONS for w in (s.name, s.number) if w)]
-    near = difflib.get_close_matches(wanted, names, n=1)
-    suggestion = f"did you mean {near[0]!r}? " if near else ""
-    raise JaxperfError(f"no section {word!r}; {suggestion}`jaxperf list` shows all")
+    raise JaxperfError(f"no section {word!r}{did_you_mean(wanted, names)}; `jaxperf list` shows all")

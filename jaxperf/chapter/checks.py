@@ -7,7 +7,6 @@ messages.
 
 from __future__ import annotations
 
-import difflib
 import io
 import itertools
 import numbers
@@ -24,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxperf.errors import JaxperfError
+from jaxperf.flags import did_you_mean
 
 RIGHT, WRONG = 0, 1
 DEVICES = 4
@@ -82,10 +82,9 @@ def main(number: str, path: Path | None, limit_s: float = 0.0) -> int:
         print("\n".join(f"  {known.number}  {known}" for known in CHECKS.values()))
         return RIGHT
     if number not in CHECKS:
-        near = difflib.get_close_matches(number, CHECKS, n=1)
-        suggestion = f"did you mean {near[0]}? " if near else ""
+        nearest = did_you_mean(number, CHECKS)
         raise JaxperfError(
-            f"exercise {number!r} has no check; {suggestion}`jaxperf check` lists those that have one"
+            f"exercise {number!r} has no check{nearest}; `jaxperf check` lists those that have one"
         )
     wanted = CHECKS[number]
     if path is None:

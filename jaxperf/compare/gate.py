@@ -27,25 +27,14 @@ from jaxperf.result.blocks import Block
 from jaxperf.result.record import Result
 from jaxperf.result.store import check_writable, load_result, write_whole
 
-PLACE = "{}"  # as in `find -exec`
+PLACEHOLDER = "{}"  # as in `find -exec`
 TAIL = 4000  # characters of a failed command's output
 STEP_SUMMARY = "GITHUB_STEP_SUMMARY"  # GitHub Actions shows the Markdown that is appended to this file
 
 
 @dataclass(frozen=True)
 class Gate:
-    """What to judge, and how; the flags of `jaxperf gate` say more.
-
-    Attributes:
-      baseline: folder of the command's baselines, one per machine.
-      update: whether to store this run as the machine's baseline, whatever the verdict.
-      runs: processes to run, 4 at least.
-      least: differences up to this fraction do not count.
-      size: the slowdown that must be found.
-      alpha: chance of one or more wrong "slower" among all measurements.
-      out: folder that keeps the results of this run.
-      summary: file that takes the outcome as Markdown.
-    """
+    """What to judge, and how: the flags of `jaxperf gate`, whose help explains them."""
 
     baseline: Path
     update: bool = False
@@ -76,18 +65,18 @@ def main(options: Gate, command: Sequence[str]) -> int:
             if not options.update:
                 raise JaxperfError(f"{e}; store a new baseline with --update") from None
             baseline = []
-        other = _otherwise_measured(baseline[0], first) if baseline else ""
+        unlike = _why_unlike(baseline[0], first) if baseline else ""
         if not update and not baseline:
             return _report_missing(options, first, command)
-        if not update and other:
+        if not update and unlike:
             raise JaxperfError(
-                f"{baseline_folder} {other}; give the command what it had, give another command a folder "
+                f"{baseline_folder} {unlike}; give the command what it had, give another command a folder "
                 "of its own, or store a new baseline with --update"
             )
         results = [first]
         for i, path in enumerate(paths[1:], start=2):
             results.append(run_once(command, path, f"[{i}/{options.runs}]"))
-        status = _judge(options, baseline, results) if baseline and not other else 0
+        status = _judge(options, baseline, results) if baseline and not unlike else 0
         if not update:
             return status
         store_baseline(paths, baseline_folder)
@@ -102,7 +91,7 @@ def _check(options: Gate, command: Sequence[str], *, update: bool) -> None:
     """Raise JaxperfError for options that cannot work, before the command runs."""
     if not command:
         raise JaxperfError("no command given; it comes after --, as in: gate baselines -- python bench.py {}")
-    if not any(PLACE in word for word in command):
+    if not any(PLACEHOLDER in word for word in command):
         raise JaxperfError(
             f"no {{}} among the command's arguments, so it cannot know where to write its result: "
             f"{shlex.join(command)}; give e.g. --json {{}}"
@@ -143,7 +132,7 @@ def run_once(command: Sequence[str], path: Path, progress: str) -> Result:
     Raises:
       JaxperfError: the command cannot be started, fails, or writes no result.
     """
-    arguments = process.startable_command([word.replace(PLACE, str(path)) for word in command])
+    arguments = process.startable_command([word.replace(PLACEHOLDER, str(path)) for word in command])
     path.unlink(missing_ok=True)
     began = time.perf_counter()
     with tempfile.TemporaryFile() as log:
@@ -205,7 +194,7 @@ def store_baseline(paths: Sequence[Path], folder: Path) -> None:
         raise JaxperfError(f"cannot store {folder}: {e.strerror or e}; give another baseline") from None
 
 
-def _otherwise_measured(before: Result, now: Result) -> str:
+def _why_unlike(before: Result, now: Result) -> str:
     """Return why a baseline and a run cannot be compared; "" if they can."""
     settings = {**before.config, **now.config}
     changed = [k for k in settings if before.config.get(k) != now.config.get(k)]

@@ -171,12 +171,9 @@ def _judge(
     least: float,
     once: Set[RowKey],
 ) -> list[Compared]:
-    """Return the verdict on each row.
+    """Return the verdict on each row, from one value per process.
 
-    Args:
-      pairs: the measurements of both sides, one value per process.
-      alpha, least: as for `compare`.
-      once: rows that each process measured once, whose processes did not take turns.
+    A difference does not count in the rows `once`: each process measured them once, and not in turns.
     """
     samples = {key: (x.values, y.values) for key, (x, y) in pairs.items() if not _excuse(x, y)}
     smallest = {key: ranks.smallest_p(len(x), len(y)) for key, (x, y) in samples.items()}

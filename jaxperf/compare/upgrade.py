@@ -27,21 +27,15 @@ FUNCTION_SHARE, STAGE_SHARE, LONG_S = 0.05, 0.02, 1e-3
 ON_DEVICE = "t2"
 NEEDED = ("jax", "numpy", "scipy", "psutil", "rich")  # in both environments
 WHOLE = "Whole run"
+NAMES = ("A", "B")
 # The last line of a traceback, or one of our own
 _ERROR = re.compile(r"^(?:error: .*|[\w.]*(?:Error|Exception|Interrupt)\b.*)", re.M)
 
 
 def main(pythons: Sequence[str], script: Sequence[str], runs: int, alpha: float, least: float) -> int:
-    """Run a program `runs` times in each of two environments, and print what differs.
+    """Run a program `runs` times in each of two environments, print what differs, and return the exit status.
 
-    Args:
-      pythons: the Python of A and of B; a program that starts one may stand in its place.
-      script: the program, a Python file or -m MODULE, and its arguments.
-      runs: processes per side.
-      alpha, least: as for `compare.results.compare`.
-
-    Returns:
-      The exit status: 1 if the whole run or a part of it is slower in B, else 0.
+    The status is 1 if the whole run or a part of it is slower in B, else 0.
 
     Raises:
       JaxperfError: an environment lacks a package, or the program fails in one.
@@ -56,13 +50,13 @@ def main(pythons: Sequence[str], script: Sequence[str], runs: int, alpha: float,
         tool = Path(scratch) / "tool"
         ignored = shutil.ignore_patterns("__pycache__", "experiments", "fashion_mnist_mini")
         shutil.copytree(Path(jaxperf.__file__).parent, tool / "jaxperf", ignore=ignored)
-        for name, python in zip("AB", pythons):
+        for name, python in zip(NAMES, pythons):
             _check(name, python)
         draw = random.Random(0)
         for i in range(runs):
             for side in turns((0, 1), draw):
-                say(f"run {i + 1} of {runs} in {'AB'[side]}")
-                sides[side].append(_run(pythons[side], "AB"[side], script, tool, Path(scratch)))
+                say(f"run {i + 1} of {runs} in {NAMES[side]}")
+                sides[side].append(_run(pythons[side], NAMES[side], script, tool, Path(scratch)))
     a, b = sides
     comparison = compare(a, b, alpha=alpha, least=least, only=_large_rows(a, b), apart=False)
     terminal.print_all([*comparison_blocks(comparison), *_faults(a, b)])
@@ -136,7 +130,7 @@ def _faults(a: Sequence[Result], b: Sequence[Result]) -> Iterator[Block]:
     for fault in FAULTS:
         met = [
             f"{name} (jaxlib {side[0].environment.versions.get('jaxlib', 'unknown')})"
-            for name, side in zip("AB", (a, b))
+            for name, side in zip(NAMES, (a, b))
             if any(_says(result, fault.issue) for result in side)
         ]
         if met:

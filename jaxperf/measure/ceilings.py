@@ -56,10 +56,8 @@ def call_costs() -> Iterator[Measurement]:
 def matrix_rate(dtype: str) -> Measurement:
     """Return FLOP/s of the product of two square matrices, under the current `jax_default_matmul_precision`.
 
-    Of products shorter than `LONG_S`, so many are queued that they last as long together.
-
-    Args:
-      dtype: of both matrices; the product of integers is int32.
+    Of products shorter than `LONG_S`, so many are queued that they last as long together. The product of
+    integers is int32.
     """
     with jax_internals.enable_x64(dtype == "float64"):
         result = jnp.int32 if dtype == "int8" else None
@@ -94,12 +92,9 @@ def _first_side(dtype: str) -> int:
 
 
 def memory_rate(size: int) -> Measurement:
-    """Return bytes/s of a program that reads and writes an array again and again, in place.
+    """Return bytes/s of a program that reads and writes an array of `size` bytes again and again, in place.
 
     The array is donated, so that no call allocates memory, whose pages would have to be mapped first.
-
-    Args:
-      size: bytes of the array.
     """
     cpu = jax.default_backend() == "cpu"
     # If XLA does not know the number of iterations, a GPU asks the host before each of them.

@@ -35,17 +35,11 @@ ALIKE = 0.05  # two functions whose ratio is known to be within this of 1 count 
 
 @dataclass(frozen=True)
 class First:
-    """What the first call of a function showed.
+    """What the first call of a function showed."""
 
-    Attributes:
-      paid: seconds by stage; a function that is not jitted has only one stage, its first call.
-      program: what it was compiled to; None for a function that is not jitted.
-      donates: whether it donates its arguments, so that every call must get copies.
-    """
-
-    paid: Mapping[str, float]
-    program: Program | None
-    donates: bool
+    paid: Mapping[str, float]  # seconds by stage; what is not jitted has only one, its first call
+    program: Program | None  # what it was compiled to, if it is jitted
+    donates: bool  # whether it donates its arguments, so that every call must get copies
 
 
 @forced_end()
@@ -111,13 +105,9 @@ def tell(
     rounds: int,
     budget_s: float = 0.0,
 ) -> None:
-    """Measure the functions with the same arguments, and record everything about them.
+    """Measure the functions with the same arguments, compare them with the first, and record all about them.
 
-    Args:
-      recorder: takes the results.
-      functions: by name; the others are compared with the first.
-      call_arguments: of every call, which stay as they are.
-      rounds, budget_s: as `count` and `budget_s` of `interleaved`.
+    `rounds` and `budget_s` are `count` and `budget_s` of `interleaved`.
     """
     terminal.head(terminal.console(), recorder.result())
     firsts = {name: first_call(name, fn, call_arguments) for name, fn in functions.items()}

@@ -39,27 +39,19 @@ BUSY = 0.10  # share of the cores; from here on, a measurement says that the mac
 
 @dataclass(frozen=True)
 class RooflinePart:
-    """A part of the roofline.
+    """A part of the roofline."""
 
-    Attributes:
-      name: of the part, as it is printed.
-      quantity: what it measures; parts of one quantity take about as long.
-      measure: measures it.
-      needed: whether it is measured however long the others took, since no roofline is whole without it.
-    """
-
-    name: str
-    quantity: str
+    name: str  # as it is printed
+    quantity: str  # parts of one quantity take about as long
     measure: Callable[[], Iterable[Measurement]]
-    needed: bool = False
+    needed: bool = False  # measured however long the others took: no roofline is whole without it
 
 
 @forced_end()
 def main(began: float) -> int:
     """Measure and store the roofline; an existing file is replaced once the new one is complete.
 
-    Args:
-      began: `time.monotonic` before JAX was imported; parts that do not fit into `BUDGET_S` are left out.
+    `began` is `time.monotonic` before JAX was imported; parts that end `BUDGET_S` later are left out.
 
     Raises:
       JaxperfError: the cache folder cannot be written, or JAX cannot start.
@@ -76,12 +68,7 @@ def main(began: float) -> int:
 
 
 def tell(environment: Environment, *, ends: float) -> Roofline:
-    """Measure the parts, print each, and return all.
-
-    Args:
-      environment: of this machine.
-      ends: `time.monotonic` at which no part should run any more.
-    """
+    """Measure the parts until `ends` on `time.monotonic`, print each, and return all."""
     recorder = Recorder(SECTION, environment, {"devices": 1}, command="jaxperf roofline")
     terminal.head(terminal.console(), recorder.result())
     conditions(recorder)
@@ -122,15 +109,10 @@ def parts() -> list[RooflinePart]:
 def measure_in_time(
     wanted: Iterable[RooflinePart], *, ends: float, clock: Callable[[], float] = time.monotonic
 ) -> tuple[list[Measurement], list[str]]:
-    """Measure part after part, and print the best value of each at once.
+    """Measure part after part until `ends` on `clock`, and print the best value of each at once.
 
     A part that is not needed is left out if the longest one of its quantity took longer than there is time,
     or if the backend cannot compute it.
-
-    Args:
-      wanted: the parts, the most important first.
-      ends: time on `clock` at which no part should run any more.
-      clock: reads seconds.
 
     Returns:
       The measurements, and notes on the parts that were left out.

@@ -31,15 +31,10 @@ LOST = 0.01  # lost share of a value's time that makes it disturbed, so that val
 
 @dataclass(frozen=True)
 class Account:
-    """Scheduler statistics of this process so far, in seconds.
+    """Scheduler statistics of this process so far, in seconds."""
 
-    Attributes:
-      used: the time that all threads ran, including those that have ended.
-      threads: by thread id, the time that the thread ran, and the time that it waited for a core.
-    """
-
-    used: float
-    threads: dict[str, tuple[float, float]]
+    used: float  # by all threads, including those that have ended
+    threads: dict[str, tuple[float, float]]  # by thread: how long it ran, and waited for a core
 
 
 class Scheduler:
@@ -88,11 +83,6 @@ def set_aside(m: Measurement, disturbed: Sequence[bool], least: int) -> Measurem
     """Return `m` with its disturbed values set aside, or kept if fewer than `least` others are left.
 
     A note tells which. If at most a tenth of the values are disturbed, all are kept, without a note.
-
-    Args:
-      m: the measurement.
-      disturbed: for each value, whether another program had the core.
-      least: the number of values that a measurement must keep.
     """
     left = tuple(v for v, lost in zip(m.values, disturbed, strict=True) if not lost)
     aside = tuple(v for v, lost in zip(m.values, disturbed) if lost)

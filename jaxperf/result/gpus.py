@@ -18,23 +18,15 @@ MIB = 2**20
 
 @dataclass(frozen=True)
 class Gpu:
-    """A GPU as the driver describes it; 0 for what it does not report.
-
-    Attributes:
-      name: its model.
-      total_bytes, used_bytes: its memory.
-      busy_percent: share of the most recent time in which it computed anything.
-      power_w, power_limit_w: the power that it draws, and may draw.
-      clock_mhz, most_clock_mhz: of its multiprocessors, now (low while idle) and at most.
-    """
+    """A GPU as the driver describes it; 0 for what it does not report."""
 
     name: str
     total_bytes: int = 0
     used_bytes: int = 0
-    busy_percent: int = 0
+    busy_percent: int = 0  # share of the most recent time in which it computed anything
     power_w: float = 0.0
     power_limit_w: float = 0.0
-    clock_mhz: int = 0
+    clock_mhz: int = 0  # of its multiprocessors, now; low while idle
     most_clock_mhz: int = 0
 
     def pace(self) -> tuple[str, ...]:

@@ -49,7 +49,7 @@ def test_a_wrong_word_gets_the_nearest_right_one() -> None:
         "8.11": "8.1",
         "8,1": "8.1",
     }.items():
-        with pytest.raises(JaxperfError, match=f"^no section {word!r}; did you mean {nearest!r}"):
+        with pytest.raises(JaxperfError, match=rf"^no section {word!r} \(did you mean {nearest}\?\)"):
             find(word)
 
 

@@ -162,7 +162,7 @@ def test_mistakes_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
         (
             "8.4.9",
             Path("x.py"),
-        ): r"^exercise '8.4.9' has no check; did you mean 8.4.3\? `jaxperf check` lists",
+        ): r"^exercise '8.4.9' has no check \(did you mean 8.4.3\?\); `jaxperf check` lists",
         ("8.4.3", None): r"^give a file that defines allreduce\(trees\)",
         ("8.4.3", Path("nowhere.py")): r"^there is no file nowhere.py; write one that defines allreduce",
         ("8.4.3", empty): "defines no function allreduce; 8.4.3 asks for allreduce",

@@ -23,7 +23,7 @@ def test_every_cause_of_the_table_has_a_kind_that_the_flag_takes() -> None:
 def test_kinds_are_named_with_commas_and_an_unknown_one_is_one_line() -> None:
     assert parse_kinds("retrace,sync") == {"retrace", "sync"} and parse_kinds("") == set()
     for text, line in (
-        ("retrace,syncs", "--fail-on has no kind 'syncs'; did you mean 'sync'? it takes retrace, sync, "),
+        ("retrace,syncs", "--fail-on has no kind 'syncs' (did you mean sync?); it takes retrace, sync, "),
         ("zz", "--fail-on has no kind 'zz'; it takes retrace, sync, "),
         (",", "--fail-on ',' names no kind; it takes retrace, sync, "),
     ):

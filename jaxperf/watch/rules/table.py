@@ -6,13 +6,13 @@ A cause is one entry in one place: a `Cause` beside the function that finds it, 
 
 from __future__ import annotations
 
-import difflib
 import functools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from jaxperf.errors import JaxperfError
+from jaxperf.flags import did_you_mean
 from jaxperf.watch.log import IMPORT
 from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.report.analysis import Analysis
@@ -256,10 +256,10 @@ def parse_kinds(text: str) -> frozenset[str]:
     named, known = frozenset(filter(None, text.split(","))), (*KINDS, ANY)
     if text and not named:
         raise JaxperfError(f"--fail-on {text!r} names no kind; it takes {', '.join(known)}")
-    if unknown := sorted(named.difference(known)):
-        near = difflib.get_close_matches(unknown[0], known, n=1)
-        suggestion = f"did you mean {near[0]!r}? " if near else ""
-        raise JaxperfError(f"--fail-on has no kind {unknown[0]!r}; {suggestion}it takes {', '.join(known)}")
+    unknown = sorted(named.difference(known))
+    if unknown:
+        nearest = did_you_mean(unknown[0], known)
+        raise JaxperfError(f"--fail-on has no kind {unknown[0]!r}{nearest}; it takes {', '.join(known)}")
     return named
 
 
