@@ -8,7 +8,8 @@ where each array is, and at each call only checks that the module still has the 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -17,7 +18,17 @@ from flax import nnx
 
 from jaxperf.errors import JaxperfError
 from jaxperf.models.module_leaves import Parts
-from jaxperf.models.trace_reasons import Signature, Trace, read_signature, retrace_reason
+from jaxperf.retraces import argument_changes
+
+ABSENT = "absent"
+
+
+@dataclass(frozen=True)
+class Trace:
+    """One trace: what it was made for, by name ({"x": "float32[1,512]"}), and why no earlier one fitted."""
+
+    signature: Mapping[str, str]
+    reason: str
 
 
 def hybridize(net: nnx.Module, *, static_argnames: tuple[str, ...] = ()) -> Hybridized:
@@ -112,7 +123,7 @@ class Hybridized:
         called = inspect.signature(self.net.__call__)
 
         def program(leaves: list[Any], *args: Any, **kwargs: Any) -> tuple[Any, dict[int, Any]]:
-            self._note(read_signature(called, args, kwargs, dict(zip(parts.names, leaves)), parts.settings))
+            self._note(_arguments(called, args, kwargs) | dict(zip(parts.names, leaves)), parts.settings)
             net = parts.put_together(leaves)
             output = net(*args, **kwargs)
             after, state = nnx.split(net)
@@ -129,8 +140,38 @@ class Hybridized:
         program.__signature__ = called.replace(parameters=[leaves, *called.parameters.values()])  # type: ignore[attr-defined]
         return jax.jit(program, static_argnames=self._static)
 
-    def _note(self, signature: Signature) -> None:
-        self.traces.append(Trace(signature, retrace_reason(signature, [t.signature for t in self.traces])))
+    def _note(self, arrays: Mapping[str, Any], settings: Mapping[str, str]) -> None:
+        """Keep what a trace depends on: arguments and arrays by name, and the module's other attributes."""
+        signature = {name: _describe(value) for name, value in arrays.items()} | dict(settings)
+        reason = "first call"
+        if self.traces:
+            changes = (_changes(trace.signature, signature) for trace in self.traces)
+            fewest = "; ".join(min(changes, key=len))
+            reason = fewest or "same arguments: a JAX setting or context changed"
+        self.traces.append(Trace(signature, reason))
+
+
+def _changes(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
+    names = dict.fromkeys([*new, *old], ABSENT)
+    return [str(change) for change in argument_changes({**names, **old}, {**names, **new})]
+
+
+def _arguments(called: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a call's arguments by name: tracers, or the values of static ones."""
+    try:
+        named = dict(called.bind(*args, **kwargs).arguments)
+    except TypeError:  # the call itself is about to fail with a better message
+        named = {str(i): a for i, a in enumerate(args)} | dict(kwargs)
+    leaves = jax.tree_util.tree_leaves_with_path(named)
+    return {top.key + jax.tree_util.keystr(tuple(rest)): leaf for (top, *rest), leaf in leaves}
+
+
+def _describe(value: Any) -> str:
+    """Return an array as "float32[2,512]" (after "weak" if the dtype is weak), a static value as itself."""
+    if not isinstance(value, jax.Array):
+        return repr(value)
+    text = f"{value.dtype}[{','.join(map(str, value.shape))}]"
+    return f"weak {text}" if getattr(value, "weak_type", False) else text
 
 
 def _run(

@@ -16,8 +16,9 @@ from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
 from jaxperf.result.intervals import Interval, total_length, union
+from jaxperf.retraces import Change
 from jaxperf.watch.guard import Losses
-from jaxperf.watch.observe.frame_arguments import Change, Placement
+from jaxperf.watch.observe.frame_arguments import Placement
 from jaxperf.watch.observe.source_location import NOWHERE, Place
 
 if TYPE_CHECKING:

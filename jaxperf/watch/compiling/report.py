@@ -24,11 +24,11 @@ from jaxperf.hlo import shape_of
 from jaxperf.result import Environment
 from jaxperf.result.formatting import format_on_page
 from jaxperf.result.intervals import Interval, difference, total_length, union
+from jaxperf.retraces import argument_changes
 from jaxperf.watch.compiling.stacks import Stacks, outside_jax
 from jaxperf.watch.grouping import group_by
 from jaxperf.watch.log import COMPILE, IMPORT, LOWER, TRACE, Compiled, Log
 from jaxperf.watch.observe.executables import Facts, unrolled_loops
-from jaxperf.watch.observe.frame_arguments import argument_changes
 from jaxperf.watch.observe.source_location import NOWHERE, Place
 
 FORMAT, VERSION = "jaxperf-compiles", 1

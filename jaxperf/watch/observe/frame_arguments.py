@@ -1,7 +1,4 @@
-"""Read from stack frames what a call passes to a traced function, and what the function captures.
-
-`parse_explanation` reads JAX's explanations of tracing-cache misses: why it traced a function again.
-"""
+"""Read from stack frames what a call passes to a traced function, and what the function captures."""
 
 from __future__ import annotations
 
@@ -10,155 +7,16 @@ import dataclasses
 import enum
 import inspect
 import itertools
-import re
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import FrameType, FunctionType, MethodType
 from typing import Any, NamedTuple
 
+from jaxperf.retraces import LONGEST_VALUE, Change
 from jaxperf.watch.observe import source_location
 from jaxperf.watch.observe.source_location import stored_attributes
 
-MISS = "TRACING CACHE MISS"
-_NEW = re.compile(r"never seen function:\s+(?P<name>.+?) id=\d+(?: defined at (?P<at>.+))?")
-_AGAIN = re.compile(r"for (?P<name>.+?) defined at (?P<at>\S+)")
-_CHANGE = re.compile(
-    r"\* at (?P<what>.+?), now (?P<now>.+?) and before (?P<before>.+?)"
-    r"(?=https?://|,? so |\n\s*(?:\* at |where weak_type)|\s*\Z)",
-    re.S,  # a printed value may take several lines
-)
-_STATIC = re.compile(r"Static\(val=(.*)\)\Z", re.S)
-_STATIC_PART = re.compile(r"\('(\w+)', Static\(value=<?(?:function )?([\w.]+)")
-_SHOWN = 60  # characters of a value in a reason
 PARTS = 8  # elements of a tuple that are described
-
-
-@dataclass(frozen=True)
-class Change:
-    """A difference from the nearest earlier call: an argument, and its type or value before and now."""
-
-    kind: str  # "shape", "dtype", "weak type", "static value", "structure", "setting"
-    what: str
-    before: str
-    now: str
-
-    def __str__(self) -> str:
-        if not self.what:
-            return self.now
-        before, now = _around_difference(self.before, self.now)
-        return f"{self.what}: {before} -> {now}"
-
-
-def _around_difference(before: str, now: str) -> tuple[str, str]:
-    pairs = enumerate(zip(before, now))
-    common = next((i for i, (then, later) in pairs if then != later), min(len(before), len(now)))
-    start = max(0, common - _SHOWN // 3) if max(len(before), len(now)) > _SHOWN else 0
-    return shorten_value(before, start), shorten_value(now, start)
-
-
-class Part(NamedTuple):
-    """The attribute `name` of an object of class `owner`; its value has class `kind`."""
-
-    name: str
-    kind: str
-    owner: str
-
-
-def differing_part(before: str, now: str) -> Part | None:
-    """Return the static part that differs between two printed Flax graphs; None if that is not clear."""
-    first = next((i for i, (then, later) in enumerate(zip(before, now)) if then != later), None)
-    owner = re.search(r"NodeDef\(type='(\w+)'", now)
-    parts = [m for m in _STATIC_PART.finditer(now) if first is not None and m.end() <= first]
-    return Part(parts[-1][1], parts[-1][2], owner[1]) if parts and owner else None
-
-
-def shorten_value(value: str, start: int = 0) -> str:
-    end = start + _SHOWN
-    return "..." * (start > 0) + value[start:end] + "..." * (end < len(value))
-
-
-class Explanation(NamedTuple):
-    """Why a function was traced: its name, file, line and changes (none for a new function object)."""
-
-    name: str
-    defined: str
-    changes: tuple[Change, ...]
-
-
-def parse_explanation(message: str) -> Explanation:
-    """Parse an explanation of a cache miss.
-
-    JAX may change its wording, so what is not recognized becomes one change of kind "other".
-    """
-    if new := _NEW.search(message):
-        return Explanation(new["name"], (new["at"] or "").strip(), ())
-    again = _AGAIN.search(message)
-    name, defined = (again["name"], again["at"]) if again else ("", "")
-    changes = tuple(
-        _change(m["what"], m["before"].strip(), m["now"].strip()) for m in _CHANGE.finditer(message)
-    )
-    if not changes and "context" in message:
-        detail = re.findall(r"\* (.+? differs: .+)", message)
-        changes = (Change("setting", "", "", "; ".join(detail) or "a JAX setting or context changed"),)
-    return Explanation(
-        name, defined, changes or (Change("other", "", "", message.strip().splitlines()[-1].strip()),)
-    )
-
-
-def _change(what: str, before: str, now: str) -> Change:
-    if "Static(" in now or "Static(" in before:
-        then, later = (m[1] if m else text for text in (before, now) for m in [_STATIC.search(text)])
-        return Change("static value", _argument(what), _on_one_line(then), _on_one_line(later))
-    if what.startswith("input path"):
-        return Change("structure", _argument(what), before, now)
-    kind = "other"
-    (dtype, shape, weak), (dtype2, shape2, weak2) = map(_aval, (before, now))
-    if shape != shape2:
-        kind = "shape"
-    elif dtype != dtype2:
-        kind = "dtype"
-    elif weak != weak2:
-        kind = "weak type"
-    return Change(kind, what, before, now)
-
-
-def _on_one_line(value: str) -> str:
-    """Return a printed value on one line, without comments; a Linen module prints several lines."""
-    rows = [row.strip() for row in value.splitlines() if not row.strip().startswith("#")]
-    return " ".join(rows).replace("( ", "(").replace(" )", ")")
-
-
-def _argument(path: str) -> str:
-    """Return "rate" for "input path [1]['rate']", and "argument 2" for "input path [0][2]"."""
-    match = re.match(r"input path \[[01]\]\[(.+?)\](.*)", path)
-    if not match:
-        return path
-    return (f"argument {match[1]}" if match[1].isdigit() else match[1].strip("'")) + match[2]
-
-
-def _aval(text: str) -> tuple[str, str, str]:
-    """Return dtype, shape and weak type of "f32[3,4]{weak_type=True}"."""
-    dtype, _, rest = text.partition("[")
-    shape, _, tail = rest.partition("]")
-    return dtype, shape, tail if "weak_type" in tail else ""
-
-
-def shape_of(text: str) -> tuple[int, ...]:
-    numbers = _aval(text)[1].split(",")
-    return tuple(int(n) for n in numbers) if all(n.isdigit() for n in numbers) else ()
-
-
-def argument_changes(old: Mapping[str, str], new: Mapping[str, str]) -> tuple[Change, ...]:
-    pairs = [(name, old.get(name, "nothing"), new[name]) for name in new]
-    return tuple(_difference(name, before, now) for name, before, now in pairs if before != now)
-
-
-def _difference(what: str, before: str, now: str) -> Change:
-    arrays = "[" in before and "[" in now
-    return _change(what, before, now) if arrays else Change("static value", what, before, now)
-
-
 LONG, SHOWN = 64, 8  # numbers in a list that are all looked at, and those of a longer list
 LONGEST = 1000  # elements of any kind, above which a list is shortened, too
 _PLAIN = (int, float, bool, complex, str, list, tuple)
@@ -235,8 +93,8 @@ def describe_value(value: Any, *, fields: bool = True) -> str:
         return f"{name}.{stored_attributes(value).get('_name_', '')}"
     for printed in _PRINTED:
         if issubclass(kind, printed):  # by the methods of Python's own class, not of the program's
-            part = str.__getitem__(value, slice(_SHOWN)) if printed is str else value
-            return str(printed.__repr__(part))[:_SHOWN]
+            part = str.__getitem__(value, slice(LONGEST_VALUE)) if printed is str else value
+            return str(printed.__repr__(part))[:LONGEST_VALUE]
     if kind is FunctionType:
         return f"<function {value.__name__} line {value.__code__.co_firstlineno} at {id(value):#x}>"
     if kind.__eq__ is object.__eq__:

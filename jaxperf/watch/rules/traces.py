@@ -12,15 +12,15 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from jaxperf.result.intervals import total_length, union
-from jaxperf.watch.grouping import group_by
-from jaxperf.watch.log import COMPILE, DISPATCH, EAGER, IMPORT, TRACE, Compiled
-from jaxperf.watch.observe.frame_arguments import (
+from jaxperf.retraces import (
     Change,
     argument_changes,
     differing_part,
     shape_of,
     shorten_value,
 )
+from jaxperf.watch.grouping import group_by
+from jaxperf.watch.log import COMPILE, DISPATCH, EAGER, IMPORT, TRACE, Compiled
 from jaxperf.watch.observe.source_location import NOWHERE, Place
 from jaxperf.watch.report.analysis import Analysis
 from jaxperf.watch.rules.eager import WAYS, outermost, way_to_jit

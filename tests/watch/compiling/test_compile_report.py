@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from jaxperf.errors import JaxperfError
+from jaxperf.retraces import Change
 from jaxperf.watch.compiling import output, report, words
 from jaxperf.watch.compiling.stacks import Sample, Stacks
 from jaxperf.watch.log import Compiled, Log
-from jaxperf.watch.observe.frame_arguments import Change
 from jaxperf.watch.observe.source_location import Place
 
 STEP, SETUP = Place("/p/train.py", 40, "main"), Place("/p/train.py", 7, "setup")

@@ -7,10 +7,10 @@ import logging
 import jax
 import pytest
 
+from jaxperf.retraces import Change, parse_explanation
 from jaxperf.watch.log import Log
 from jaxperf.watch.observe import source_location
 from jaxperf.watch.observe.compiles import Compiles
-from jaxperf.watch.observe.frame_arguments import Change, parse_explanation
 from jaxperf.watch.observe.hooks import Replacements
 
 MISS = """TRACING CACHE MISS at a.py:3 (main):

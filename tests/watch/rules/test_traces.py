@@ -15,9 +15,9 @@ import pytest
 from flax import nnx
 
 import jaxperf
+from jaxperf.retraces import Change
 from jaxperf.watch.observe.compiles import Compiled
 from jaxperf.watch.observe.executables import Facts, note_copied_arguments
-from jaxperf.watch.observe.frame_arguments import Change
 from jaxperf.watch.observe.source_location import NOWHERE, Place
 from jaxperf.watch.observe.windows import ExecutedProgram
 from jaxperf.watch.report.analysis import Analysis

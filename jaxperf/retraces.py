@@ -1,0 +1,164 @@
+"""Why JAX traced a function again: what differs between two calls, compared here or explained by JAX's log.
+
+A call is described by the texts of its arguments by name: an array's is "float32[2,512]", a static value's is
+its `repr`. Nothing here imports JAX.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+MISS = "TRACING CACHE MISS"
+_NEW = re.compile(r"never seen function:\s+(?P<name>.+?) id=\d+(?: defined at (?P<at>.+))?")
+_AGAIN = re.compile(r"for (?P<name>.+?) defined at (?P<at>\S+)")
+_CHANGE = re.compile(
+    r"\* at (?P<what>.+?), now (?P<now>.+?) and before (?P<before>.+?)"
+    r"(?=https?://|,? so |\n\s*(?:\* at |where weak_type)|\s*\Z)",
+    re.S,  # a printed value may take several lines
+)
+_STATIC = re.compile(r"Static\(val=(.*)\)\Z", re.S)
+_STATIC_PART = re.compile(r"\('(\w+)', Static\(value=<?(?:function )?([\w.]+)")
+LONGEST_VALUE = 60  # characters of a value in a reason
+
+
+@dataclass(frozen=True)
+class Change:
+    """A difference from the nearest earlier call: an argument, and its type or value before and now."""
+
+    kind: str  # "shape", "dtype", "weak type", "static value", "structure", "setting"
+    what: str
+    before: str
+    now: str
+
+    def __str__(self) -> str:
+        if not self.what:
+            return self.now
+        before, now = _around_difference(self.before, self.now)
+        return f"{self.what}: {before} -> {now}"
+
+
+def _around_difference(before: str, now: str) -> tuple[str, str]:
+    start = 0
+    if max(len(before), len(now)) > LONGEST_VALUE:
+        start = max(0, _common_length(before, now) - LONGEST_VALUE // 3)
+    return shorten_value(before, start), shorten_value(now, start)
+
+
+def _common_length(a: str, b: str) -> int:
+    """Return how many characters two texts begin with in common."""
+    pairs = enumerate(zip(a, b))
+    return next((i for i, (x, y) in pairs if x != y), min(len(a), len(b)))
+
+
+class Part(NamedTuple):
+    """The attribute `name` of an object of class `owner`; its value has class `kind`."""
+
+    name: str
+    kind: str
+    owner: str
+
+
+def differing_part(before: str, now: str) -> Part | None:
+    """Return the static part that differs between two printed Flax graphs; None if that is not clear."""
+    equal = _common_length(before, now)
+    if equal == min(len(before), len(now)):
+        return None
+    owner = re.search(r"NodeDef\(type='(\w+)'", now)
+    parts = [m for m in _STATIC_PART.finditer(now) if m.end() <= equal]
+    return Part(parts[-1][1], parts[-1][2], owner[1]) if parts and owner else None
+
+
+def shorten_value(value: str, start: int = 0) -> str:
+    end = start + LONGEST_VALUE
+    before = "..." if start > 0 else ""
+    after = "..." if end < len(value) else ""
+    return f"{before}{value[start:end]}{after}"
+
+
+class Explanation(NamedTuple):
+    """Why a function was traced: its name, file, line and changes (none for a new function object)."""
+
+    name: str
+    defined: str
+    changes: tuple[Change, ...]
+
+
+def parse_explanation(message: str) -> Explanation:
+    """Parse an explanation of a cache miss.
+
+    JAX may change its wording, so what is not recognized becomes one change of kind "other".
+    """
+    new = _NEW.search(message)
+    if new:
+        return Explanation(new["name"], (new["at"] or "").strip(), ())
+    again = _AGAIN.search(message)
+    name, defined = (again["name"], again["at"]) if again else ("", "")
+    changes = tuple(
+        _change(m["what"], m["before"].strip(), m["now"].strip()) for m in _CHANGE.finditer(message)
+    )
+    if not changes and "context" in message:
+        detail = re.findall(r"\* (.+? differs: .+)", message)
+        changes = (Change("setting", "", "", "; ".join(detail) or "a JAX setting or context changed"),)
+    return Explanation(
+        name, defined, changes or (Change("other", "", "", message.strip().splitlines()[-1].strip()),)
+    )
+
+
+def _change(what: str, before: str, now: str) -> Change:
+    if "Static(" in now or "Static(" in before:
+        return Change("static value", _argument(what), _static(before), _static(now))
+    if what.startswith("input path"):
+        return Change("structure", _argument(what), before, now)
+    kind = "other"
+    (dtype, shape, weak), (dtype2, shape2, weak2) = map(_aval, (before, now))
+    if shape != shape2:
+        kind = "shape"
+    elif dtype != dtype2:
+        kind = "dtype"
+    elif weak != weak2:
+        kind = "weak type"
+    return Change(kind, what, before, now)
+
+
+def _static(value: str) -> str:
+    """Return a printed static value on one line, without comments; a Linen module prints several lines."""
+    match = _STATIC.search(value)
+    if match:
+        value = match[1]
+    rows = [row.strip() for row in value.splitlines() if not row.strip().startswith("#")]
+    return " ".join(rows).replace("( ", "(").replace(" )", ")")
+
+
+def _argument(path: str) -> str:
+    """Return "rate" for "input path [1]['rate']", and "argument 2" for "input path [0][2]"."""
+    match = re.match(r"input path \[[01]\]\[(.+?)\](.*)", path)
+    if not match:
+        return path
+    name = f"argument {match[1]}" if match[1].isdigit() else match[1].strip("'")
+    return f"{name}{match[2]}"
+
+
+def _aval(text: str) -> tuple[str, str, str]:
+    """Return dtype, shape and weak type of "f32[3,4]{weak_type=True}"."""
+    dtype, _, rest = text.partition("[")
+    shape, _, tail = rest.partition("]")
+    return dtype, shape, tail if "weak_type" in tail else ""
+
+
+def shape_of(text: str) -> tuple[int, ...]:
+    numbers = _aval(text)[1].split(",")
+    return tuple(int(n) for n in numbers) if all(n.isdigit() for n in numbers) else ()
+
+
+def argument_changes(old: Mapping[str, str], new: Mapping[str, str]) -> tuple[Change, ...]:
+    """Return what differs between two calls, among the arguments of the new one."""
+    pairs = [(name, old.get(name, "nothing"), new[name]) for name in new]
+    return tuple(_difference(name, before, now) for name, before, now in pairs if before != now)
+
+
+def _difference(what: str, before: str, now: str) -> Change:
+    arrays = "[" in before and "[" in now
+    return _change(what, before, now) if arrays else Change("static value", what, before, now)
