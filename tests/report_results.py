@@ -55,7 +55,7 @@ def blocks(text: str = "text") -> tuple[Block, ...]:
         Measurement(f"eager {text}", "s", (2.0, 2.2, 2.4, 2.1, 2.3, 2.2), rounds="r", items=10, note=text),
         Measurement("jit", "s", (1.0, 1.1, 1.2, 1.05, 1.15, 1.1), rounds="r", items=10),
     )
-    reference = Reference(text, 0.5, "s", text, text, beside="jit")
+    reference = Reference("jit", 0.5, "s", text, text)
     return (
         Heading(text),
         Text(text),
@@ -63,7 +63,7 @@ def blocks(text: str = "text") -> tuple[Block, ...]:
         Table(text, rows, "jit", (reference,)),
         Table(text, rows, detail=True),
         Grid(text, ("", text), ((text, text), ("a", "1")), (1,), first=1),
-        Claim(text, "holds", text, text, text, "2026-11-26", text),
+        Claim(text, "holds", text, text, text, text),
         Claim(text, "not measurable here", text, text),
         Fact(text or "name", 1.5, "s", text),
         Note(text),

@@ -86,16 +86,10 @@ def _claim_html(claim: Claim) -> str:
     if claim.conclusion:
         parts.append(f'<p class="conclusion">{inline(claim.conclusion)}</p>')
     parts.append(f'<p class="evidence">Expected: {expected}. Observed: {observed}.</p>')
-    if history := ". ".join(_history(claim)):
-        parts.append(f"<details><summary>Earlier expectation</summary>{html.escape(history)}.</details>")
+    if claim.first:
+        history = html.escape(f"At first it was: {claim.first}.")
+        parts.append(f"<details><summary>Earlier expectation</summary>{history}</details>")
     return f'<div class="claim {kind}" id="{anchor}">{"".join(parts)}</div>'
-
-
-def _history(claim: Claim) -> list[str]:
-    """Return when and why the expectation was changed, in phrases."""
-    since = f"The expectation stands since {claim.since}" if claim.since else ""
-    first = f"At first it was: {claim.first}" if claim.first else ""
-    return [phrase for phrase in (since, first) if phrase]
 
 
 def inline(text: str) -> str:

@@ -55,7 +55,7 @@ class Table:
       title: the title above the table.
       rows: the measurements; names are unique within the table.
       base: name of the row of which the others are shown as a multiple; "" for none.
-      references: published figures, each shown next to the row that it names, or below the table.
+      references: published figures, each shown next to the row that it names.
       detail: whether the table is shown only on request, as evidence behind a number in the text.
     """
 
@@ -98,7 +98,6 @@ class Claim:
       expected: the observation for which the sentence holds.
       observed: what was seen, or why nothing could be measured.
       source: origin of the sentence: "section 8.2.1" of the book, or "jaxperf".
-      since: date of the expectation.
       first: the first expectation and its result, if the expectation was changed after a measurement.
       conclusion: what follows from this verdict, in a sentence; other verdicts have other ones.
       basis: whether what was judged is measured, predicted, or only fitted.
@@ -109,7 +108,6 @@ class Claim:
     expected: str
     observed: str
     source: str = ""
-    since: str = ""
     first: str = ""
     conclusion: str = ""
     basis: Basis = "measured"

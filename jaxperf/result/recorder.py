@@ -98,8 +98,7 @@ class Recorder:
             raise ValueError(f"table {title!r} has two rows of one name: {[m.name for m in measurements]}")
         source = f"section {self.about.number}" if self.about.number in OF_THE_BOOK else "the book"
         published = tuple(
-            Reference(name, value, units[name], "the book", source, beside=name)
-            for name, value in (book or {}).items()
+            Reference(name, value, units[name], "the book", source) for name, value in (book or {}).items()
         )
         self.add(Table(title, measurements, base, published, fold))
 
@@ -119,7 +118,6 @@ class Recorder:
         expected: str,
         observed: str,
         source: str = "",
-        since: str = "",
         first: str = "",
         cannot: str = "",
         needs: Sequence[str] = (),
@@ -142,7 +140,6 @@ class Recorder:
           if_open: the sentence where the run decides nothing, or where the claim cannot be measured.
           basis: "predicted" if `holds` judges a model by data that it has not seen, "fitted" if by the data
             that it was fitted to.
-          since: since when the expectation stands, e.g. "2026-11-26".
           first: what was expected first and what was seen then, if the expectation was changed afterwards.
           cannot: why it cannot be measured here, which replaces the verdict; "" if it can.
           needs: what it takes to measure it, which is looked up: "size" (no toy size), "gpu", "devices"
@@ -151,8 +148,8 @@ class Recorder:
         cannot = cannot or self._lacks(needs)
         verdict = self._verdict(holds, cannot)
         conclusion = _sentence(verdict, if_holds, if_not, if_open)
-        self.add(Claim(statement, verdict, expected, cannot or observed, source or "jaxperf", since, first,
-                       conclusion, basis))  # fmt: skip
+        observed, source = cannot or observed, source or "jaxperf"
+        self.add(Claim(statement, verdict, expected, observed, source, first, conclusion, basis))
 
     def sentence(
         self, holds: Decision, *, if_holds: str, if_not: str, if_open: str = "", cannot: str = ""

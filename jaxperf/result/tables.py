@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import get_args
 
-from jaxperf.result import Grid, Measurement, Reference, Result, Table
+from jaxperf.result import Grid, Measurement, Result, Table
 from jaxperf.result.blocks import Verdict
 from jaxperf.result.formatting import format_multiple, format_on_page, format_spread
 
@@ -43,40 +43,21 @@ def rows_of(table: Table | Grid) -> Rows:
         columns.append(("per second", rates))
     if base:
         columns.append((f"over {base.name}", [format_multiple(m, base) for m in table.rows]))
-    if any(r.beside == m.name for r in table.references for m in table.rows):
-        columns.append(("published", [_published(m, table.references) for m in table.rows]))
+    remarks: tuple[str, ...] = ()
+    if table.references:
+        published = {r.name: f"{format_on_page(r.value, r.unit)} ({r.system})" for r in table.references}
+        columns.append(("published", [published.get(m.name, "") for m in table.rows]))
+        sources = dict.fromkeys(f"{r.system}, {r.source}" for r in table.references)
+        remarks = (f"Published by {'; '.join(sources)}, hardware unstated.",)
     heads, cells = zip(*columns)
     right = tuple(range(1, len(heads)))
-    return Rows(table.title, heads, tuple(zip(*cells)), right, _remarks(table), table.detail)
+    return Rows(table.title, heads, tuple(zip(*cells)), right, remarks, table.detail)
 
 
 def _label(m: Measurement) -> str:
     basis = "" if m.basis == "measured" else m.basis
     remarks = ", ".join(filter(None, (basis, m.note)))
     return f"{m.name} ({remarks})" if remarks else m.name
-
-
-def _published(m: Measurement, references: Iterable[Reference]) -> str:
-    figures = (r for r in references if r.beside == m.name)
-    return "; ".join(f"{format_on_page(r.value, r.unit)} ({r.system})" for r in figures)
-
-
-def _remarks(table: Table) -> tuple[str, ...]:
-    """Return the published figures that belong to no row, then the sources of those next to rows."""
-    names = {m.name for m in table.rows}
-    remarks, sources = list[str](), list[str]()
-    for r in table.references:
-        if r.beside in names:
-            sources.append(_source(r))
-        else:
-            remarks.append(f"Published: {r.name}, {format_on_page(r.value, r.unit)} ({_source(r)}).")
-    if sources:
-        remarks.append(f"Published by {'; '.join(dict.fromkeys(sources))}.")
-    return tuple(remarks)
-
-
-def _source(r: Reference) -> str:
-    return ", ".join(dict.fromkeys((r.system, r.source, f"hardware {r.hardware}")))
 
 
 def count_verdicts(results: Iterable[Result]) -> dict[str, int]:

@@ -128,15 +128,13 @@ class Measurement:
 
 @dataclass(frozen=True)
 class Reference:
-    """A published figure, shown next to the measurement called `beside`."""
+    """A published figure for the measurement called `name`, of a system such as "MXNet"."""
 
     name: str
     value: float
     unit: str
     system: str
     source: str
-    hardware: str = "unstated"
-    beside: str = ""
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ from jaxperf.result.store import to_json
 
 EAGER = Measurement("eager", "s", (1e-9, 2.5), (3.0,), 7, 2.0, "ü", "r", "jax", "8.1 MLP", "eager", "queued",
                     (9.0, 8.0), 1)  # fmt: skip
-BOOK = Reference("r", 0.4943, "s", "MXNet (book)", "section 8.1.2", beside="eager")
+BOOK = Reference("eager", 0.4943, "s", "MXNet (book)", "section 8.1.2")
 BLOCKS = (
     Heading("8.1 Zwei Wege"),
     Text("Was kostet es? — `編譯`"),
@@ -45,7 +45,7 @@ BLOCKS = (
     Table("calls", (EAGER,), "eager", (BOOK,), True),
     Grid("words", ("a", "b"), (("1", "2"),), (1,)),
     *(Fact(f"n{i}", v, "s", "words") for i, v in enumerate((3, 0.25, "é", True, None))),
-    Claim("a", "holds", "b", "c", "section 8.1", "2026-01-01", "less"),
+    Claim("a", "holds", "b", "c", "section 8.1", "less"),
     Claim("a", "not measurable here", "b", "c"),
     Note("two\nlines"),
     Failed("two_ways", "ValueError: x"),
