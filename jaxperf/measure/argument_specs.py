@@ -51,25 +51,9 @@ class RandomKey:
 
     seed: int = 0
 
-    def __str__(self) -> str:
-        return f"key({self.seed})"
 
-
-@dataclass(frozen=True)
-class Literal:
-    """A Python value, passed as it is."""
-
-    value: Any
-
-    def __str__(self) -> str:
-        return repr(self.value)
-
-
-Spec = Array | RandomKey | Literal
-
-
-def parse(word: str) -> Spec:
-    """Return what a word means; `parse(str(spec)) == spec` for every spec.
+def parse(word: str) -> Any:
+    """Return what a word means: an `Array`, a `RandomKey`, or a Python value itself.
 
     Raises:
       JaxperfError: it is neither an array, nor a key, nor a Python value; or a dtype or length is wrong.
@@ -83,7 +67,7 @@ def parse(word: str) -> Spec:
     with contextlib.suppress(ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         value = ast.literal_eval(text)
         if _is_plain(value):
-            return Literal(value)
+            return value
     raise JaxperfError(
         f"argument {word!r} is not understood; give an array like f32[256,28,28,1], key or key(7), "
         "or a Python value like 3, 0.5 or '\"same\"'; --setup takes a function that makes anything else"
@@ -114,14 +98,14 @@ def _shape(text: str, word: str) -> tuple[int, ...]:
     return tuple(map(int, lengths))
 
 
-def parse_all(arguments: Sequence[str]) -> tuple[list[Spec], dict[str, Spec]]:
-    """Return the specs given by position, and those given by name (`n=3`).
+def parse_all(arguments: Sequence[str]) -> tuple[list[Any], dict[str, Any]]:
+    """Return what words by position mean, and words by name (`n=3`).
 
     Raises:
       JaxperfError: as `parse`; a name comes twice, or a position after a name.
     """
-    by_position: list[Spec] = []
-    by_name: dict[str, Spec] = {}
+    by_position: list[Any] = []
+    by_name: dict[str, Any] = {}
     for argument in arguments:
         named = _NAMED.fullmatch(argument.strip())
         if not named and by_name:
@@ -135,36 +119,41 @@ def parse_all(arguments: Sequence[str]) -> tuple[list[Spec], dict[str, Spec]]:
     return by_position, by_name
 
 
-def make(spec: Spec, *, seed: int = 0) -> Any:
-    """Return what a spec describes: an array or a key on JAX's default device, or a Python value.
-
-    Args:
-      spec: from `parse`.
-      seed: of an array's values.
+def make(spec: Any, *, seed: int = 0) -> Any:
+    """Return what `parse` returned as an argument: an array or a key on JAX's default device, or the value.
 
     Raises:
       JaxperfError: an array is larger than the free memory, or has a dtype that JAX would narrow.
     """
-    match spec:
-        case Literal():
-            return spec.value
-        case RandomKey():
-            return jax.random.key(spec.seed)
+    if isinstance(spec, RandomKey):
+        return jax.random.key(spec.seed)
+    return _draw(spec, np.random.default_rng(seed)) if isinstance(spec, Array) else spec
+
+
+def shape_of(spec: Array) -> jax.ShapeDtypeStruct:
+    """Return the shape and dtype of an array that need not be drawn.
+
+    Raises:
+      JaxperfError: JAX would narrow the dtype.
+    """
     dtype = jnp.dtype(spec.dtype)
     if jax.dtypes.canonicalize_dtype(dtype) != dtype:
         raise JaxperfError(f"argument {spec}: JAX has no 64 bits unless JAX_ENABLE_X64=1 is set; set it")
+    return jax.ShapeDtypeStruct(spec.shape, dtype)
+
+
+def _draw(spec: Array, rng: np.random.Generator) -> jax.Array:
+    dtype = shape_of(spec).dtype
     size, free = math.prod(spec.shape) * dtype.itemsize, psutil.virtual_memory().available
     if size > free:
         raise JaxperfError(
             f"argument {spec} has {size:,} bytes, but only {free:,} are free; give a smaller one"
         )
-    return jnp.asarray(_drawn(spec, np.random.default_rng(seed)), dtype)
-
-
-def _drawn(spec: Array, rng: np.random.Generator) -> np.ndarray:
-    kind = jnp.dtype(spec.dtype)
-    if jnp.issubdtype(kind, jnp.complexfloating):
-        return rng.standard_normal(spec.shape) + 1j * rng.standard_normal(spec.shape)
-    if jnp.issubdtype(kind, jnp.floating):
-        return rng.standard_normal(spec.shape, dtype=np.float64 if kind.itemsize > 4 else np.float32)
-    return rng.integers(0, 2, spec.shape, dtype=np.int8)
+    values: np.ndarray
+    if jnp.issubdtype(dtype, jnp.complexfloating):
+        values = rng.standard_normal(spec.shape) + 1j * rng.standard_normal(spec.shape)
+    elif jnp.issubdtype(dtype, jnp.floating):
+        values = rng.standard_normal(spec.shape, dtype=np.float64 if dtype.itemsize > 4 else np.float32)
+    else:
+        values = rng.integers(0, 2, spec.shape, dtype=np.int8)
+    return jnp.asarray(values, dtype)

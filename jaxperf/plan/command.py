@@ -18,7 +18,6 @@ from typing import Any
 from unittest import mock
 
 import jax
-import jax.numpy as jnp
 
 from jaxperf.errors import JaxperfError, to_one_line
 from jaxperf.measure import argument_specs
@@ -108,13 +107,10 @@ def _arguments(asked: Any) -> Arguments:
     return Arguments(made if isinstance(made, tuple) else (made,), {})
 
 
-def _shape(spec: argument_specs.Spec) -> object:
-    if not isinstance(spec, argument_specs.Array):
-        return argument_specs.make(spec)
-    dtype = jnp.dtype(spec.dtype)
-    if jax.dtypes.canonicalize_dtype(dtype) != dtype:
-        raise JaxperfError(f"argument {spec}: JAX has no 64 bits unless JAX_ENABLE_X64=1 is set; set it")
-    return jax.ShapeDtypeStruct(spec.shape, dtype)
+def _shape(spec: Any) -> object:
+    if isinstance(spec, argument_specs.Array):
+        return argument_specs.shape_of(spec)
+    return argument_specs.make(spec)
 
 
 class _Found(BaseException):
