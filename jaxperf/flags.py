@@ -69,7 +69,6 @@ class Parser(argparse.ArgumentParser):
         print(self.format_help(), end="", file=file)
 
     def error(self, message: str) -> NoReturn:
-        """Raise JaxperfError for argparse's message about a mistake."""
         raise JaxperfError(f"{to_one_line(_sentence(message))}; see `{self.prog} --help`")
 
     def _refuse(self, unknown: Sequence[str]) -> NoReturn:
@@ -230,7 +229,6 @@ def parse_config(kind: type[Config], about: str | None = None) -> Config:
 
 
 class _Tuple(argparse.Action):
-    """Stores several values as a tuple."""
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: Any = None) -> None:
         setattr(namespace, self.dest, tuple(values))

@@ -37,7 +37,6 @@ SLOWEST = 12  # tests, and programs, that are listed
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the flags of the fixture."""
     group = parser.getgroup("jaxperf")
     group.addoption(
         "--jaxperf-baselines", metavar="DIR", default=".jaxperf/tests",
@@ -106,7 +105,6 @@ class Compiles:
         return [time.perf_counter() - self._began, programs]
 
     def stop(self) -> None:
-        """Have JAX tell no more."""
         Compiles.current = None
         if self._listens:
             from jaxperf import jax_internals

@@ -46,11 +46,9 @@ class Judgement:
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """Return the measurements that only the baseline has."""
         return self.comparison.only_a
 
     def of(self, verdict: Verdict) -> list[Compared]:
-        """Return the measurements with this verdict, in order."""
         return [row for row in self.judged if row.verdict == verdict]
 
     @property

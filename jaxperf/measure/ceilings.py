@@ -213,6 +213,5 @@ def free_bytes() -> int:
 
 
 def _binary(size: int) -> str:
-    """Return the bytes as a round number of KiB, MiB or GiB."""
     unit, name = next((u, n) for u, n in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")) if size >= u)
     return f"{size // unit} {name}"

@@ -198,7 +198,6 @@ Number = tuple[float | int | str, str]
 
 
 def _numbers(program: Program | None, position: Position | None, used: int) -> dict[str, Number]:
-    """Value and unit of every figure about a program, in order."""
     numbers: dict[str, Number] = {}
     if program:
         numbers |= {
@@ -261,7 +260,6 @@ def _record_remarks(
     positions: Mapping[str, Position | None],
     roofline: Roofline | None,
 ) -> None:
-    """Add the remarks that readers of the figures must know."""
     remarks = (
         ([name for name, f in firsts.items() if not f.program],
          "called as it is; only what jax.jit returned has stages, and --jit jits it"),

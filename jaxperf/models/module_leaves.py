@@ -50,7 +50,6 @@ class Parts:
         return False
 
     def leaves(self) -> list[Any]:
-        """Return the variables' current arrays."""
         return [v.get_raw_value() for v in self.variables]
 
     def put_together(self, leaves: Sequence[Any]) -> nnx.Module:

@@ -50,12 +50,10 @@ def difference(a: Iterable[Interval], b: Iterable[Interval]) -> list[Interval]:
 
 
 def total_length(intervals: Iterable[Interval]) -> float:
-    """Return the length of the union."""
     return sum(end - start for start, end in union(intervals))
 
 
 def clip(intervals: Iterable[Interval], start: float, end: float) -> list[Interval]:
-    """Return the parts of the intervals between `start` and `end`."""
     cut = ((max(a, start), min(b, end)) for a, b in intervals)
     return [(a, b) for a, b in cut if a < b]
 

@@ -35,7 +35,6 @@ def available_cores() -> list[int]:
 
 
 def cores() -> int:
-    """Return the number of cores that this process may use."""
     return len(available_cores())
 
 

@@ -55,7 +55,6 @@ def block_lines(block: Block) -> list[str]:
 
 
 def strong(text: str) -> str:
-    """Return text in bold; nothing if there is none."""
     return f"**{escape(text)}**" if text.strip() else ""
 
 

@@ -29,7 +29,6 @@ class Rows:
 
 
 def rows_of(table: Table | Grid) -> Rows:
-    """Return a table or grid as rows of text."""
     if isinstance(table, Grid):
         return Rows(table.title, table.heads, table.rows, table.right, (), table.detail, table.first)
     base = next((m for m in table.rows if m.name == table.base), None)
@@ -61,7 +60,6 @@ def _label(m: Measurement) -> str:
 
 
 def count_verdicts(results: Iterable[Result]) -> dict[str, int]:
-    """Count the verdicts on the claims of some results."""
     counts = Counter(claim.verdict for result in results for claim in result.claims)
     return {verdict: counts[verdict] for verdict in get_args(Verdict) if counts[verdict]}
 

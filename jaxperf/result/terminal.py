@@ -60,7 +60,6 @@ def show(console: Console, block: Block | Result) -> None:
 
 
 def print_line(console: Console, text: str, *, style: str = "") -> None:
-    """Print a line, if there is one."""
     if text:
         console.print(literal_text(text, style=style), soft_wrap=True)
 
