@@ -229,7 +229,6 @@ def parse_config(kind: type[Config], about: str | None = None) -> Config:
 
 
 class _Tuple(argparse.Action):
-
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: Any = None) -> None:
         setattr(namespace, self.dest, tuple(values))
 

@@ -51,19 +51,14 @@ class Roofline:
 
     Attributes:
       dispatch_s: seconds of an empty program, including the wait for it.
-      queueing_s: seconds of one of many empty programs that are queued.
       flops_per_s: of matrix products, by dtype.
       bytes_per_s: read and written, by the bytes of the array.
-      to_device_bytes_per_s, to_host_bytes_per_s: of copies between the host's memory and the device's.
-      result: the measurement itself, with its conditions: environment, time, load.
+      result: all measurements, with their conditions: environment, time, load.
     """
 
     dispatch_s: float
-    queueing_s: float
     flops_per_s: Mapping[str, float]
     bytes_per_s: Mapping[int, float]
-    to_device_bytes_per_s: float
-    to_host_bytes_per_s: float
     result: Result
 
     def bandwidth(self, size: int) -> float:
@@ -122,26 +117,24 @@ def stored_roofline(environment: Environment | None = None) -> Roofline | None:
     return from_result(load_result(path), where=str(path)) if path.exists() else None
 
 
+def best_value(m: Measurement) -> float:
+    """Return the shortest time, or the highest rate."""
+    return min(m.values) if m.unit == "s" else max(m.values)
+
+
 def from_result(result: Result, *, where: str = "the result") -> Roofline:
     """Return the roofline in a result of `jaxperf roofline`; `where` names the result in errors.
 
     Raises:
       JaxperfError: a part of it is missing.
     """
-    measurements: dict[tuple[str, str], Measurement] = {
-        (m.quantity, m.configuration): m for m in result.measurements
-    }
+    best = {(m.quantity, m.configuration): best_value(m) for m in result.measurements}
     try:
-        measurements[ceilings.MATRIX, DEFAULT_DTYPE], measurements[ceilings.MEMORY, str(ceilings.SMALLEST)]
+        best[ceilings.MATRIX, DEFAULT_DTYPE], best[ceilings.MEMORY, str(ceilings.SMALLEST)]
         return Roofline(
-            dispatch_s=min(measurements[ceilings.DISPATCH, "each"].values),
-            queueing_s=min(measurements[ceilings.DISPATCH, "end"].values),
-            flops_per_s={at: max(m.values) for (of, at), m in measurements.items() if of == ceilings.MATRIX},
-            bytes_per_s={
-                int(at): max(m.values) for (of, at), m in measurements.items() if of == ceilings.MEMORY
-            },
-            to_device_bytes_per_s=max(measurements[ceilings.COPY, ceilings.TO_DEVICE].values),
-            to_host_bytes_per_s=max(measurements[ceilings.COPY, ceilings.TO_HOST].values),
+            dispatch_s=best[ceilings.DISPATCH, "each"],
+            flops_per_s={at: value for (of, at), value in best.items() if of == ceilings.MATRIX},
+            bytes_per_s={int(at): value for (of, at), value in best.items() if of == ceilings.MEMORY},
             result=result,
         )
     except (KeyError, ValueError) as e:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -15,7 +15,7 @@ from jaxperf.errors import to_one_line
 from jaxperf.measure import ceilings
 from jaxperf.measure.environment import current_environment
 from jaxperf.measure.other_load import other_load
-from jaxperf.measure.roofline import Roofline, from_result, path_for
+from jaxperf.measure.roofline import Roofline, best_value, from_result, path_for
 from jaxperf.process import forced_end
 from jaxperf.result import About, Environment, Measurement, save_result, terminal
 from jaxperf.result.formatting import format_on_page
@@ -73,11 +73,12 @@ def tell(environment: Environment, *, ends: float) -> Roofline:
     terminal.head(terminal.console(), recorder.result())
     conditions(recorder)
     rows, notes = measure_in_time(parts(), ends=ends)
-    for quantity, title in TITLES.items():
-        recorder.table([m for m in rows if m.quantity == quantity], title=title, fold=True)
+    by_quantity = {quantity: [m for m in rows if m.quantity == quantity] for quantity in TITLES}
+    for quantity, measurements in by_quantity.items():
+        recorder.table(measurements, title=TITLES[quantity], fold=True)
     for note in notes:
         recorder.note(note)
-    summary(recorder, from_result(recorder.result()))
+    summary(recorder, [m for measurements in by_quantity.values() for m in measurements])
     return from_result(recorder.result())
 
 
@@ -128,8 +129,7 @@ def measure_in_time(
             continue
         try:
             for m in part.measure():
-                best = min(m.values) if m.unit == "s" else max(m.values)
-                print(to_one_line(f"{m.name}: {format_on_page(best, m.unit)}"), flush=True)
+                print(to_one_line(f"{m.name}: {format_on_page(best_value(m), m.unit)}"), flush=True)
                 rows.append(m)
         except jax.errors.JaxRuntimeError as e:  # XLA has no product of this dtype here
             if part.needed:
@@ -156,22 +156,17 @@ def conditions(recorder: Recorder) -> None:
         )
 
 
-def summary(recorder: Recorder, roofline: Roofline) -> None:
+def summary(recorder: Recorder, rows: Sequence[Measurement]) -> None:
     """Show the roofline itself on half a screen: the best value of every part."""
     known = ceilings.cache_sizes()
-    levels: dict[str, list[int]] = {}
-    for size in roofline.bytes_per_s:
-        level = ceilings.level_of(size, known)
-        name = f"{level}, read and written" if level else f"arrays of {format_on_page(size, 'bytes')}"
-        levels.setdefault(name, []).append(size)
-    best: dict[str, tuple[float, str]] = {
-        "empty program, waited for": (roofline.dispatch_s, "s"),
-        "empty program, queued": (roofline.queueing_s, "s"),
-    }
-    best |= {f"matrix product, {dtype}": (rate, "FLOP/s") for dtype, rate in roofline.flops_per_s.items()}
-    for name, sizes in levels.items():
-        best[name] = max(roofline.bytes_per_s[size] for size in sizes), "bytes/s"
-    best["host to device"] = roofline.to_device_bytes_per_s, "bytes/s"
-    best["device to host"] = roofline.to_host_bytes_per_s, "bytes/s"
-    rows = [(name, format_on_page(*value)) for name, value in best.items()]
-    recorder.grid(("", "at best"), rows, title="The roofline")
+    best: dict[str, tuple[float, str]] = {}
+    for m in rows:
+        name, value = m.name, best_value(m)
+        if m.quantity == ceilings.MEMORY:
+            size = int(m.configuration)
+            level = ceilings.level_of(size, known)
+            name = f"{level}, read and written" if level else f"arrays of {format_on_page(size, 'bytes')}"
+            value = max(value, best.get(name, (0.0, ""))[0])
+        best[name] = value, m.unit
+    cells = [(name, format_on_page(*value)) for name, value in best.items()]
+    recorder.grid(("", "at best"), cells, title="The roofline")

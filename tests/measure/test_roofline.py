@@ -50,9 +50,8 @@ def result(**memory: float) -> Result:
 
 def test_the_best_value_of_each_part_counts() -> None:
     limits = roofline.from_result(result())
-    assert (limits.dispatch_s, limits.queueing_s) == (1e-5, 1e-6)
+    assert limits.dispatch_s == 1e-5
     assert limits.flops_per_s == {"float32": 1e12, "bfloat16": 2e12}
-    assert (limits.to_device_bytes_per_s, limits.to_host_bytes_per_s) == (3e9, 2e9)
     assert limits.bytes_per_s[16 * KIB] == 4e11
 
 
@@ -117,7 +116,8 @@ def test_a_file_without_a_whole_roofline_is_one_line(tmp_path: Path, monkeypatch
     for i in range(len(table.rows)):
         rows = table.rows[:i] + table.rows[i + 1 :]
         part = replace(whole, blocks=(replace(table, rows=rows),))
-        if table.rows[i].configuration in ("bfloat16", "65536", "4194304", "67108864"):
+        shown_only = table.rows[i].quantity == ceilings.COPY or table.rows[i].configuration == "end"
+        if shown_only or table.rows[i].configuration in ("bfloat16", "65536", "4194304", "67108864"):
             assert roofline.from_result(part)
             continue
         with pytest.raises(JaxperfError, match="run `jaxperf roofline` again") as caught:
