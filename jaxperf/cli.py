@@ -107,6 +107,18 @@ def _new_parser(name: str, command: Callable[..., int], **options: Any) -> Parse
     return Parser(f"jaxperf {name}", command.__doc__ or "", **options)
 
 
+def _add_arguments(parser: Parser) -> None:
+    parser.add_argument("--args", nargs="+", default=(), metavar="SPEC", help=SPECS)
+    parser.add_argument("--setup", default="", metavar="MODULE:FUNCTION", help=SETUP)
+
+
+def _add_thresholds(parser: Parser, least: float) -> None:
+    parser.add_argument("--least", type=number(0, 1), default=least, metavar="X",
+        help=f"differences up to this fraction do not count; {least:g} is {least:.0%}")
+    parser.add_argument("--alpha", type=number(0, 1), default=0.05, metavar="X",
+        help='chance of one or more wrong verdicts (in a gate, wrong "slower") among all rows')
+
+
 # --- your own programs
 
 
@@ -168,8 +180,7 @@ def measure(words: list[str], _: tuple[str, ...]) -> int:
     parser = _new_parser("measure", measure, usage="jaxperf measure [FLAGS] MODULE:FUNCTION...")
     parser.add_argument("functions", nargs="*", metavar="MODULE:FUNCTION",
         help="what to call, e.g. train:step or train.py:step; the others are compared with the first")
-    parser.add_argument("--args", nargs="+", default=(), metavar="SPEC", help=SPECS)
-    parser.add_argument("--setup", default="", metavar="MODULE:FUNCTION", help=SETUP)
+    _add_arguments(parser)
     parser.add_argument("--jit", action="store_true", help="jit what is not jitted yet")
     parser.add_argument("--rounds", type=whole(1), default=15, metavar="N",
         help="values per function, at least; every function has its turn in each round; an interval needs 6")
@@ -213,8 +224,7 @@ def plan(words: list[str], program: tuple[str, ...]) -> int:
         help='a card: a100, h100, h200, b200; a TPU: v5e, v5p, v6e; "this" is the GPU that is here')
     parser.add_argument("--devices", type=values.counts, default="1,8,64", metavar="N,N,...",
         help="how many devices; one plan for each number")
-    parser.add_argument("--args", nargs="+", default=(), metavar="SPEC", help=SPECS)
-    parser.add_argument("--setup", default="", metavar="MODULE:FUNCTION", help=SETUP)
+    _add_arguments(parser)
     batch = parser.add_mutually_exclusive_group()
     batch.add_argument("--per-device", type=examples, metavar="N",
         help="examples on each device; by default as many as the arguments have")
@@ -262,10 +272,7 @@ def compare(words: list[str], _: tuple[str, ...]) -> int:
     parser = _new_parser("compare", compare)
     parser.add_argument("a", metavar="A", help="the run to compare with")
     parser.add_argument("b", metavar="B", help="the run to judge")
-    parser.add_argument("--alpha", type=number(0, 1), default=0.05, metavar="X",
-        help="chance of one or more wrong verdicts among all rows")
-    parser.add_argument("--least", type=number(0, 1), default=0.02, metavar="X",
-        help="the smallest difference that counts, as a fraction; 0.02 is 2 %")
+    _add_thresholds(parser, 0.02)
     options = parser.parse_args(words)
     from jaxperf.compare.comparison_blocks import comparison_blocks
     from jaxperf.compare.results import compare as compare_results
@@ -296,10 +303,7 @@ def upgrade(words: list[str], script: tuple[str, ...]) -> int:
         help="twice: the Python of the environment that you have, and of the one to judge")
     parser.add_argument("--runs", type=whole(1), default=6, metavar="N",
         help="processes in each; with fewer than 4 nothing can be decided")
-    parser.add_argument("--least", type=number(0, 1), default=0.05, metavar="X",
-        help="differences up to this fraction do not count; 0.05 is 5 %")
-    parser.add_argument("--alpha", type=number(0, 1), default=0.05, metavar="X",
-        help="chance of one or more wrong verdicts among all rows")
+    _add_thresholds(parser, 0.05)
     options = parser.parse_args(words)
     from jaxperf.compare import upgrade as upgrading
 
@@ -324,12 +328,9 @@ def gate(words: list[str], command: tuple[str, ...]) -> int:
         help="store this run as the machine's baseline, whatever the verdict; the exit status is then 0")
     parser.add_argument("--runs", type=whole(4), default=7, metavar="N",
         help="processes to run; with fewer than 4 nothing can be decided")
-    parser.add_argument("--least", type=number(0, 1), default=0.02, metavar="X",
-        help="differences up to this fraction do not count; 0.02 is 2 %")
+    _add_thresholds(parser, 0.02)
     parser.add_argument("--size", type=number(0, 10), default=0.10, metavar="X",
         help="the slowdown that must be found; where noise could hide it, the verdict is undecided")
-    parser.add_argument("--alpha", type=number(0, 1), default=0.05, metavar="X",
-        help='chance of one or more wrong "slower" among all measurements')
     parser.add_argument("--out", type=Path, metavar="DIR", help="keep the results of this run here")
     parser.add_argument("--summary", type=file_path, metavar="FILE",
         help="write the outcome here as Markdown; under GitHub Actions the job's page shows it too")

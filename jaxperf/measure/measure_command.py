@@ -140,7 +140,7 @@ def first_call(name: str, fn: Callable[..., Any], call_arguments: Arguments) -> 
             paid |= {"trace": built.trace_s, "lower": built.lower_s, "compile": built.compile_s}
             program = built.program
         began = time.perf_counter()
-        block(fn(*arguments.by_position, **arguments.by_name))
+        block(arguments.passed_to(fn))
         paid["first run" if program else "first call"] = time.perf_counter() - began
     return First(paid, program, arguments.used_up)
 
@@ -154,15 +154,13 @@ def _parts(
     """
     if any(first.donates for first in firsts.values()):
         parts: dict[str, Callable[..., Any]] = {
-            n: functools.partial(_spread, fn) for n, fn in functions.items()
+            name: functools.partial(lambda fn, arguments: arguments.passed_to(fn), fn)
+            for name, fn in functions.items()
         }
         return parts, dict.fromkeys(functions, call_arguments.fresh)
+    # No function of ours between the clock and theirs
     by_position, by_name = call_arguments
     return {name: functools.partial(fn, *by_position, **by_name) for name, fn in functions.items()}, {}
-
-
-def _spread(fn: Callable[..., Any], arguments: Arguments) -> Any:
-    return fn(*arguments.by_position, **arguments.by_name)
 
 
 def memory_of(part: Callable[..., Any], prepare: Callable[[], Any] | None) -> int:

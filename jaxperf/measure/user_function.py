@@ -28,6 +28,10 @@ class Arguments(NamedTuple):
     by_position: tuple[Any, ...]
     by_name: dict[str, Any]
 
+    def passed_to(self, fn: Callable[..., Any]) -> Any:
+        """Call a function with them."""
+        return fn(*self.by_position, **self.by_name)
+
     def fresh(self) -> Arguments:
         """Return copies of all arrays, for a function that donates its arguments."""
         return jax.tree.map(lambda x: x.copy() if isinstance(x, jax.Array | np.ndarray) else x, self)
