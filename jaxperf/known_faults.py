@@ -58,8 +58,8 @@ class Fault:
         return f"{self.first} to before {self.fixed}" if self.first else f"before {self.fixed}"
 
     def in_version(self, version: str) -> bool:
-        at = release(version)
-        return release(self.first) <= at and (not self.fixed or at < release(self.fixed))
+        numbers = release(version)
+        return release(self.first) <= numbers and (not self.fixed or numbers < release(self.fixed))
 
     def on(self, platform: str, device_kind: str = "") -> bool:
         """Return whether a platform ("cpu", "gpu" or "cuda", "tpu") and its device can have the fault."""

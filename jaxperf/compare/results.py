@@ -177,8 +177,8 @@ def _judge(
     """
     samples = {key: (x.values, y.values) for key, (x, y) in pairs.items() if not _excuse(x, y)}
     smallest = {key: ranks.smallest_p(len(x), len(y)) for key, (x, y) in samples.items()}
-    testable = ranks.testable(smallest, alpha)
-    p_values = {key: ranks.p_value(*samples[key], least=least) for key in samples if key in testable}
+    decidable = ranks.decidable(smallest, alpha)
+    p_values = {key: ranks.p_value(*samples[key], least=least) for key in samples if key in decidable}
     adjusted = ranks.holm(p_values)
     room = 1 + max(WIDE, least)
     compared = []
@@ -194,7 +194,7 @@ def _judge(
             verdict, remark = "same" if x.values == y.values else "undecided", excuse
         elif x.values == y.values:
             verdict, remark = "same", IDENTICAL
-        elif key not in testable:
+        elif key not in decidable:
             verdict, remark = "undecided", f"{FEW}: {len(x.values)} and {len(y.values)}"
         elif p <= alpha:
             remark = _busy(x, y) or (ONCE if key in once else "")

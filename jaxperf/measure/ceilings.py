@@ -152,10 +152,13 @@ def _to_host(x: jax.Array) -> np.ndarray:
     return np.array(x) if view_only else np.asarray(x)
 
 
-def _rate(name: str, unit: str, seconds: Measurement, work: float, of: str, at: str | int) -> Measurement:
-    """Return work per second for each value; a `Roofline` finds the measurement by `of` and `at`."""
+def _rate(
+    name: str, unit: str, seconds: Measurement, work: float, quantity: str, configuration: str | int
+) -> Measurement:
+    """Return work per second for each value; a `Roofline` finds the measurement by the last two."""
     rates = tuple(work / value_s for value_s in seconds.values)
-    return Measurement(name, unit, rates, loops=seconds.loops, quantity=of, configuration=str(at))
+    about = {"quantity": quantity, "configuration": str(configuration)}
+    return Measurement(name, unit, rates, loops=seconds.loops, **about)
 
 
 def _seconds(fn: Callable[..., Any], *args: Any) -> float:

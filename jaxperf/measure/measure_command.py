@@ -70,7 +70,7 @@ def main(
     title = format_list(list(by_name)) if len(by_name) <= 3 else f"{len(by_name)} functions"
     about = About("measure", "", title, "Where does the time of a call go, and what limits it?")
     recorder = Recorder(about, environment, config, command=shlex.join(["jaxperf", *sys.argv[1:]]))
-    tell(recorder, by_name, call_arguments, rounds=rounds, budget_s=budget_s)
+    record_all(recorder, by_name, call_arguments, rounds=rounds, budget_s=budget_s)
     if path:
         save_result(recorder.result(), path)
     print(to_one_line(f"result: {json or 'not kept; give --json PATH to keep it'}"))
@@ -97,7 +97,7 @@ def is_jitted(fn: Callable[..., Any]) -> bool:
     return hasattr(fn, "trace") and hasattr(fn, "clear_cache") and not inspect.ismethod(fn)
 
 
-def tell(
+def record_all(
     recorder: Recorder,
     functions: Mapping[str, Callable[..., Any]],
     call_arguments: Arguments,
@@ -239,9 +239,9 @@ def _record_verdicts(
         low, high = interval(m.values)
         if math.isfinite(low):
             text += f" ({format_on_page(low, 's')} to {format_on_page(high, 's')})"
-        at = positions[name]
-        if at:
-            text += f"; limited by {at.limit}, {at.share:.0%} of what this machine can do"
+        position = positions[name]
+        if position:
+            text += f"; limited by {position.limit}, {position.share:.0%} of what this machine can do"
         recorder.text(text)
     for name, m in list(timed.items())[1:]:
         compared = ratio(m, timed[base])
@@ -265,7 +265,7 @@ def _record_remarks(
          "arguments are donated, so each value is one call, on copies of them"),
         ([name for name, f in firsts.items() if f.program and f.program.loops],
          "the compiler counts a loop's body once, so the program does more than it says"),
-        ([name for name, at in positions.items() if at and at.share > ABOVE],
+        ([name for name, position in positions.items() if position and position.share > ABOVE],
          "faster than the roofline allows; either the machine was busy when that was measured (run `jaxperf "
          "roofline` again), or the compiler's estimate is too large"),
     )  # fmt: skip

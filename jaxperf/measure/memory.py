@@ -73,21 +73,21 @@ class MemorySampler:
             if give_back:
                 give_back(0)
         self._process, self._stop, self._began = psutil.Process(), threading.Event(), time.perf_counter()
-        self._look()
-        self._thread = threading.Thread(target=self._watch, name="jaxperf-memory", daemon=True)
+        self._sample()
+        self._thread = threading.Thread(target=self._keep_sampling, name="jaxperf-memory", daemon=True)
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._stop.set()
         self._thread.join()
-        self._look()
+        self._sample()
 
-    def _watch(self) -> None:
+    def _keep_sampling(self) -> None:
         while not self._stop.wait(self.interval_s):
-            self._look()
+            self._sample()
 
-    def _look(self) -> None:
+    def _sample(self) -> None:
         self.resident_bytes.append(self.read() if self.read else self._process.memory_info().rss)
         self.seconds.append(time.perf_counter() - self._began)
 

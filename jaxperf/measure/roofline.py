@@ -128,15 +128,14 @@ def from_result(result: Result, *, where: str = "the result") -> Roofline:
     Raises:
       JaxperfError: a part of it is missing.
     """
-    best = {(m.quantity, m.configuration): best_value(m) for m in result.measurements}
+    best: dict[str, dict[str, float]] = {}
+    for m in result.measurements:
+        best.setdefault(m.quantity, {})[m.configuration] = best_value(m)
     try:
-        best[ceilings.MATRIX, DEFAULT_DTYPE], best[ceilings.MEMORY, str(ceilings.SMALLEST)]
-        return Roofline(
-            dispatch_s=best[ceilings.DISPATCH, "each"],
-            flops_per_s={at: value for (of, at), value in best.items() if of == ceilings.MATRIX},
-            bytes_per_s={int(at): value for (of, at), value in best.items() if of == ceilings.MEMORY},
-            result=result,
-        )
+        matrix, memory = best[ceilings.MATRIX], best[ceilings.MEMORY]
+        matrix[DEFAULT_DTYPE], memory[str(ceilings.SMALLEST)]
+        sizes = {int(size): rate for size, rate in memory.items()}
+        return Roofline(best[ceilings.DISPATCH]["each"], matrix, sizes, result)
     except (KeyError, ValueError) as e:
         raise JaxperfError(
             f"{where} holds no whole roofline (no {e}); run `jaxperf roofline` again"

@@ -61,17 +61,17 @@ def main(began: float) -> int:
         environment = current_environment()
         path = path_for(environment)
         check_writable(path, advice="set XDG_CACHE_HOME to another folder")
-        roofline = tell(environment, ends=ends)
+        roofline = measure_all(environment, ends=ends)
     save_result(roofline.result, path)
     print(to_one_line(f"kept: {path}"))
     return 0
 
 
-def tell(environment: Environment, *, ends: float) -> Roofline:
+def measure_all(environment: Environment, *, ends: float) -> Roofline:
     """Measure the parts until `ends` on `time.monotonic`, print each, and return all."""
     recorder = Recorder(SECTION, environment, {"devices": 1}, command="jaxperf roofline")
     terminal.head(terminal.console(), recorder.result())
-    conditions(recorder)
+    record_load(recorder)
     rows, notes = measure_in_time(parts(), ends=ends)
     by_quantity = {quantity: [m for m in rows if m.quantity == quantity] for quantity in TITLES}
     for quantity, measurements in by_quantity.items():
@@ -141,7 +141,7 @@ def measure_in_time(
     return rows, notes
 
 
-def conditions(recorder: Recorder) -> None:
+def record_load(recorder: Recorder) -> None:
     """Record how busy the machine was before anything was measured."""
     with other_load() as load:
         time.sleep(LOOK_S)

@@ -68,23 +68,23 @@ class Hybridized:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Return the module's output for these arguments, from the compiled program."""
-        self._look()
+        self._refresh()
         return _run(self._function, self._parts.variables, *args, **kwargs)
 
     @property
     def function(self) -> Any:
         """`jax.jit` of a function of `leaves()` and the arguments, for the module as it is now."""
-        self._look()
+        self._refresh()
         return self._function
 
     def leaves(self) -> list[Any]:
         """Return the module's current arrays, in the order in which `function` takes them."""
-        self._look()
+        self._refresh()
         return self._parts.leaves()
 
     def leaf_names(self) -> list[str]:
         """Return the names of `leaves()`: paths in the module such as "layers/0/kernel"."""
-        self._look()
+        self._refresh()
         return list(self._parts.names)
 
     def by_name(self) -> Any:
@@ -106,7 +106,7 @@ class Hybridized:
         compiled = self.function.lower(self.leaves(), *args, **kwargs).compile()
         return partial(_run, compiled, self._parts.variables)
 
-    def _look(self) -> None:
+    def _refresh(self) -> None:
         if self._parts.changed():  # for example by `net.eval()`
             self._take_apart()
 

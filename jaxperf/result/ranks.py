@@ -54,7 +54,7 @@ def smallest_p(n: int, m: int) -> float:
     return 2 / math.comb(n + m, n)
 
 
-def testable(smallest: Mapping[K, float], alpha: float) -> set[K]:
+def decidable(smallest: Mapping[K, float], alpha: float) -> set[K]:
     """Return the rows that could be significant at all, given their number (Tarone's rule)."""
     for count in range(1, len(smallest) + 1):
         possible = {i for i, p in smallest.items() if p <= alpha / count}

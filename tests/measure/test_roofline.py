@@ -201,11 +201,11 @@ def test_importing_jax_has_its_part_of_the_time(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(cli, "time", SimpleNamespace(monotonic=lambda: now))
     monkeypatch.setattr(cli, "import_jax", import_jax)
 
-    def tell(environment: Environment, *, ends: float) -> roofline.Roofline:
+    def measure_all(environment: Environment, *, ends: float) -> roofline.Roofline:
         ends_at.append(ends)
         raise JaxperfError("enough")
 
-    monkeypatch.setattr(roofline_command, "tell", tell)
+    monkeypatch.setattr(roofline_command, "measure_all", measure_all)
     assert cli.main(["roofline"]) == 2
     assert now == 107.0 and ends_at == [100.0 + roofline_command.BUDGET_S - roofline_command.RESERVE_S]
 
@@ -216,10 +216,10 @@ def test_what_c_writes_is_in_a_file_and_an_error_is_on_the_terminal(tmp_path: Pa
         "from jaxperf import cli\n"
         "from jaxperf.errors import JaxperfError\n"
         "from jaxperf.measure import roofline_command\n"
-        "def tell(environment, ends):\n"
+        "def measure_all(environment, ends):\n"
         "    os.write(2, b'kernel timed out\\n')\n"
         "    raise JaxperfError('no roofline')\n"
-        "roofline_command.tell = tell\n"
+        "roofline_command.measure_all = measure_all\n"
         "raise SystemExit(cli.main(['roofline']))\n"
     )
     environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path)}
