@@ -7,9 +7,8 @@ results each call of a jitted function gave, and operations outside of jit are s
 
 from __future__ import annotations
 
-import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import jax
@@ -19,8 +18,7 @@ from jaxperf import jax_internals
 from jaxperf.errors import JaxperfError
 
 CALLS = 2  # calls of a function that are checked: the first one may compile, and the second one shows more
-KEPT = 8  # results of jitted calls that are kept meanwhile; more could need much memory
-GRACE_S = 2e-4  # between the results of one program, of which one may be seen earlier than another
+KEPT = 8  # calls whose results are kept meanwhile; more could need much memory
 
 
 class Checked:
@@ -37,10 +35,13 @@ class Checked:
         """Call the function, wait for its results, and check that nothing else is under way."""
         if self._left == 0:
             return self._fn(*args)
-        results: deque[tuple[str, Any]] = deque(maxlen=KEPT)
+        calls: deque[tuple[str, list[jax.Array]]] = deque(maxlen=KEPT)
 
-        def note(function: Any, _args: Any, _kwargs: Any, output: Any) -> None:
-            results.append((getattr(function, "__name__", "a program"), output))
+        def note(function: Any, args: Any, kwargs: Any, output: Any) -> None:
+            # JAX hands through what a program returns unchanged, which says nothing of the program
+            given = {id(x) for x in jax.tree.leaves((args, kwargs))}
+            results = [x for x in _arrays(output) if id(x) not in given]
+            calls.append((getattr(function, "__name__", "a program"), results))
 
         with jax_internals.after_each_call(note):
             out = self._fn(*args)
@@ -49,10 +50,7 @@ class Checked:
         returned = _arrays(out)
         jax.block_until_ready(returned)
         jax.effects_barrier()
-        unfinished = _unfinished(results)
-        if unfinished and returned:
-            time.sleep(GRACE_S)
-            unfinished = _unfinished(results)
+        unfinished = _unfinished(calls)
         if unfinished and returned:
             raise JaxperfError(
                 f"{self._name} returns before {unfinished}, which it calls, has finished; return all that it "
@@ -72,9 +70,14 @@ def _arrays(tree: Any) -> list[jax.Array]:
     return [x for x in jax.tree.leaves(tree) if isinstance(x, jax.Array) and not isinstance(x, Tracer)]
 
 
-def _unfinished(results: deque[tuple[str, Any]]) -> str:
-    """Return the name of a function that is still computing one of its results; "" if there is none."""
-    for name, output in results:
-        if any(not x.is_deleted() and not x.is_ready() for x in _arrays(output)):  # type: ignore[attr-defined]
+def _unfinished(calls: Iterable[tuple[str, list[jax.Array]]]) -> str:
+    """Return the name of a function that is still computing; "" if there is none.
+
+    A program makes all its results at the same time, but they are marked as ready one after the other. So it
+    has finished if one of them is.
+    """
+    for name, results in calls:
+        kept = [x for x in results if not x.is_deleted()]
+        if kept and not any(x.is_ready() for x in kept):  # type: ignore[attr-defined]
             return name
     return ""
