@@ -15,6 +15,7 @@ not, and which programs it compiles most often.
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import sys
@@ -114,21 +115,21 @@ class Compiles:
 
 def compile_lines(tests: list[tuple[str, list[Any]]]) -> Iterator[str]:
     """Yield the lines about compiling: of all tests, of the slowest, and of the most frequent programs."""
-    compiled = [
-        (name, whole_s, programs, sum(s for _, s in programs.values())) for name, (whole_s, programs) in tests
-    ]
+    rows: list[tuple[float, float, int, str]] = []  # of each test: seconds compiling, all seconds, programs
     times: Counter[str] = Counter()
     seconds: defaultdict[str, float] = defaultdict(float)
-    for _, _, programs, _ in compiled:
-        for name, (number, program_s) in programs.items():
-            times[name] += number
+    for test, (test_s, programs) in tests:
+        compile_s, number = 0.0, 0
+        for name, (program_times, program_s) in programs.items():
+            compile_s, number = compile_s + program_s, number + program_times
+            times[name] += program_times
             seconds[name] += program_s
-    total_s, whole_s = sum(each[3] for each in compiled), sum(each[1] for each in compiled)
-    yield f"compiling: {total_s:.2f} s of {whole_s:.2f} s in {len(tests):,} tests, {times.total():,} programs"
-    for name, test_s, programs, compile_s in sorted(compiled, key=lambda each: -each[3])[:SLOWEST]:
+        rows.append((compile_s, test_s, number, test))
+    total_s, whole_s = sum(row[0] for row in rows), sum(row[1] for row in rows)
+    yield f"compiling: {total_s:.2f} s of {whole_s:.2f} s in {len(rows):,} tests, {times.total():,} programs"
+    for compile_s, test_s, number, test in sorted(rows, reverse=True)[:SLOWEST]:
         if compile_s > 0:
-            number = sum(number for number, _ in programs.values())
-            yield f"  {compile_s:8.2f} s of {test_s:.2f} s, {number:,} programs: {name}"
+            yield f"  {compile_s:8.2f} s of {test_s:.2f} s, {number:,} programs: {test}"
     if times:
         yield "compiled most often:"
         for name, number in times.most_common(SLOWEST):
@@ -137,12 +138,13 @@ def compile_lines(tests: list[tuple[str, list[Any]]]) -> Iterator[str]:
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     """Say what was stored, how long each call takes, and how long it took in the baseline."""
-    reports = [report for some in terminalreporter.stats.values() for report in some]
-    ends = [report for report in reports if getattr(report, "when", "") == "teardown"]
-    lines = [value for report in ends for name, value in report.user_properties if name == PROPERTY]
-    compiles = [
-        (report.nodeid, v) for report in ends for name, v in report.user_properties if name == COMPILES
-    ]
+    lines, compiles = list[str](), list[tuple[str, Any]]()
+    for report in itertools.chain.from_iterable(terminalreporter.stats.values()):
+        for name, value in report.user_properties if getattr(report, "when", "") == "teardown" else ():
+            if name == PROPERTY:
+                lines.append(value)
+            elif name == COMPILES:
+                compiles.append((report.nodeid, value))
     if compiles:
         lines += compile_lines(compiles)
     if lines:
