@@ -27,6 +27,7 @@ FUNCTION_SHARE, STAGE_SHARE, LONG_S = 0.05, 0.02, 1e-3
 ON_DEVICE = "t2"
 NEEDED = ("jax", "numpy", "scipy", "psutil", "rich")  # in both environments
 WHOLE = "Whole run"
+START_S = 60.0  # for a Python to start, on a slow disk
 NAMES = ("A", "B")
 # The last line of a traceback, or one of our own
 _ERROR = re.compile(r"^(?:error: .*|[\w.]*(?:Error|Exception|Interrupt)\b.*)", re.M)
@@ -70,12 +71,16 @@ def _check(name: str, python: str) -> None:
         "print(json.dumps([n for n in sys.argv[1:] if not importlib.util.find_spec(n)]))"
     )
     try:
-        done = subprocess.run([python, "-c", code, *NEEDED], capture_output=True, text=True)
+        done = subprocess.run(
+            [python, "-c", code, *NEEDED], capture_output=True, timeout=START_S, stdin=subprocess.DEVNULL
+        )
         missing = json.loads(done.stdout)
     except OSError as e:
-        raise JaxperfError(f"--python {python} cannot be started: {e.strerror}") from None
+        raise JaxperfError(f"--python {python} cannot be started: {e.strerror}; give a Python") from None
+    except subprocess.TimeoutExpired:
+        raise JaxperfError(f"--python {python} does not answer in {START_S:.0f} s; give a Python") from None
     except ValueError:
-        printed = to_one_line(done.stdout)[:80]
+        printed = to_one_line(done.stdout.decode(errors="replace"))[:80]
         raise JaxperfError(f"--python {python} is no Python: it printed {printed!r}") from None
     if missing:
         raise JaxperfError(f"{name} has no {', '.join(missing)}: {python} -m pip install {' '.join(missing)}")
