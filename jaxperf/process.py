@@ -27,7 +27,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TextIO
 
 from jaxperf.errors import JaxperfError, to_one_line
 
@@ -35,6 +35,7 @@ FAILED = 1
 USER_MISTAKE = 2
 INTERRUPTED = 130
 PIPE_CLOSED = 141
+OUTPUT_LOST = 120  # Python's own status where it cannot write what is left in a stream
 # Errors of the machine, wherever they happen; if a file is missing that we expect, the bug is ours.
 REFUSALS = frozenset(
     (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.ENAMETOOLONG, errno.ELOOP)
@@ -82,14 +83,14 @@ def ended(main: Callable[[], int]) -> int:
         say(f"error: {e}")
         return USER_MISTAKE
     except BrokenPipeError:
-        _drop_output()
+        drop_output(sys.stdout)
         return PIPE_CLOSED
     except OSError as e:
         if e.errno == errno.EIO and not e.filename:  # the terminal was closed
-            _drop_output()
+            drop_output(sys.stdout)
             return PIPE_CLOSED
         if e.errno == errno.ENOSPC and not e.filename:  # our files have names, so it is the output
-            _drop_output()
+            drop_output(sys.stdout)
             say(f"error: cannot write the output: {e.strerror}; send it elsewhere")
             return USER_MISTAKE
         if e.errno not in REFUSALS or not e.filename:
@@ -269,9 +270,25 @@ def _check_surroundings() -> None:
         sys.stdout.reconfigure(errors="replace")
 
 
-def _drop_output() -> None:
+def drop_output(stream: TextIO) -> None:
     """Keep the interpreter from writing again, at exit, what could not be written."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    with contextlib.suppress(OSError, ValueError):  # no file descriptor
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def flush_as_python(status: int) -> int:
+    """Write what a program has left in standard output; return 120 if that fails, as Python does."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as e:
+        drop_output(sys.stdout)
+        say(f"error: cannot write the output of the program: {e.strerror}; send it elsewhere")
+        return OUTPUT_LOST
+    except (ValueError, AttributeError):  # it is closed, or replaced
+        pass
+    return status
 
 
 # --- signals while C++ code runs

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TextIO
 
 from jaxperf.errors import JaxperfError
-from jaxperf.process import Stopped, say
+from jaxperf.process import Stopped, drop_output, say
 from jaxperf.result import Result, save_result
 from jaxperf.watch.log import Log
 from jaxperf.watch.observe import hooks
@@ -94,8 +94,11 @@ def deliver_report(
         color = stream.isatty() and "NO_COLOR" not in os.environ
         # its figures for comparisons are in the JSON only
         shown = tuple(block for block in result.blocks if not getattr(block, "detail", False))
-        stream.write(render_text([replace(result, blocks=shown)], color=color))
-        stream.flush()
+        try:
+            stream.write(render_text([replace(result, blocks=shown)], color=color))
+            stream.flush()
+        except OSError:  # nobody reads it, or the disk is full, which is no fault of the program
+            drop_output(stream)
     if json:
         save_result(result, json.with_stem(f"{json.stem}-{number}") if number else json)
 

@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 
 from jaxperf import libraries
 from jaxperf.errors import JaxperfError
-from jaxperf.process import FAILED, INTERRUPTED, Stopped, say
+from jaxperf.process import FAILED, INTERRUPTED, Stopped, flush_as_python, say
 from jaxperf.result.store import check_writable
 from jaxperf.watch.compiling import output
 from jaxperf.watch.compiling.stacks import Stacks
@@ -185,7 +185,7 @@ def _watched(
         finish(ended)
     for line in refused:
         say(line)
-    return FAILED if refused and not status else status
+    return flush_as_python(FAILED if refused and not status else status)
 
 
 EXITED = "until it called os._exit"
