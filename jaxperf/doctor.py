@@ -6,6 +6,7 @@ broken installation can crash without ending this one.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.metadata
 import json
@@ -94,19 +95,18 @@ def report_lines(results: Sequence[CheckResult]) -> Iterator[str]:
 # --- Python and the packages
 
 
-def package_results() -> list[CheckResult]:
-    """Return the versions, then one result for each package that is missing or too old."""
-    results = [CheckResult("python", "ok", f"{platform.python_version()} at {sys.executable}")]
+def package_results() -> Iterator[CheckResult]:
+    """Yield the versions, then one result for each package that is missing or too old."""
+    yield CheckResult("python", "ok", f"{platform.python_version()} at {sys.executable}")
     shown = ", ".join(f"{name} {version}" for name, version in versions(SHOWN).items())
-    problems = [_problem(name, least) for name, least in lower_bounds().items()]
-    problems = [text for text in problems if text]
-    results.append(CheckResult("packages", "note" if problems else "ok", shown or "none of JAX and NumPy"))
-    results += [CheckResult("packages", "broken", text, install_self()) for text in problems]
+    problems = list(filter(None, (_problem(name, least) for name, least in lower_bounds().items())))
+    yield CheckResult("packages", "note" if problems else "ok", shown or "none of JAX and NumPy")
+    for text in problems:
+        yield CheckResult("packages", "broken", text, install_self())
     missing = libraries.missing_from(libraries.CHAPTER)
     if missing:
         text = f"without {', '.join(missing)}, the sections do not run; the tools do"
-        results.append(CheckResult("chapter", "note", text, install_self("chapter")))
-    return results
+        yield CheckResult("chapter", "note", text, install_self("chapter"))
 
 
 def lower_bounds() -> dict[str, str]:
@@ -227,38 +227,35 @@ def _jax_facts() -> dict[str, object]:
     }
 
 
-def device_results(report: JaxReport) -> list[CheckResult]:
-    """Return the driver and its GPUs, then JAX's devices."""
+def device_results(report: JaxReport) -> Iterator[CheckResult]:
+    """Yield the driver and its GPUs, then JAX's devices."""
     driver = ask_driver()
-    results = _driver_results(driver)
-    if report.error:
-        if report.culprit:
-            fix = f"unset {report.culprit}"
-        elif "flax.nnx" in report.error:
-            fix = libraries.pip_install("--upgrade", "flax")
-        else:
-            fix = install_self()
-        return [*results, CheckResult("jax", "broken", report.error, fix)]
-    results.append(CheckResult("jax", "ok", f"{report.backend}: {', '.join(report.devices)}"))
-    if report.backend == "cpu" and driver.gpus:
-        results.append(_why_not_the_gpu(report))
-    return results
+    yield from _driver_results(driver)
+    if not report.error:
+        yield CheckResult("jax", "ok", f"{report.backend}: {', '.join(report.devices)}")
+        if report.backend == "cpu" and driver.gpus:
+            yield _why_not_the_gpu(report)
+    elif report.culprit:
+        yield CheckResult("jax", "broken", report.error, f"unset {report.culprit}")
+    elif "flax.nnx" in report.error:
+        yield CheckResult("jax", "broken", report.error, libraries.pip_install("--upgrade", "flax"))
+    else:
+        yield CheckResult("jax", "broken", report.error, install_self())
 
 
-def _driver_results(driver: Driver) -> list[CheckResult]:
-    if driver.missing:
-        return [CheckResult("driver", "note", "no NVIDIA driver: JAX runs on the CPU")]
-    if driver.error:
-        return [CheckResult("driver", "warn", f"the NVIDIA driver does not answer: {driver.error}")]
+def _driver_results(driver: Driver) -> Iterator[CheckResult]:
     oldest = OLDEST_DRIVER_CUDA13 if versions(CUDA_PLUGINS[1:]) else OLDEST_DRIVER
     major = driver.version.split(".")[0]
-    if major.isdigit() and int(major) < oldest:
+    if driver.missing:
+        yield CheckResult("driver", "note", "no NVIDIA driver: JAX runs on the CPU")
+    elif driver.error:
+        yield CheckResult("driver", "warn", f"the NVIDIA driver does not answer: {driver.error}")
+    elif major.isdigit() and int(major) < oldest:
         text = f"NVIDIA {driver.version} is too old, {oldest} is required; install a newer driver"
-        results = [CheckResult("driver", "warn", text)]
+        yield CheckResult("driver", "warn", text)
     else:
-        results = [
-            CheckResult("driver", "ok", f"NVIDIA {driver.version}, {format_count(len(driver.gpus), 'GPU')}")
-        ]
+        text = f"NVIDIA {driver.version}, {format_count(len(driver.gpus), 'GPU')}"
+        yield CheckResult("driver", "ok", text)
     for i, gpu in enumerate(driver.gpus):
         parts = [f"{i}: {gpu.name}"]
         if gpu.total_bytes:
@@ -267,10 +264,9 @@ def _driver_results(driver: Driver) -> list[CheckResult]:
         text = ", ".join([*parts, *gpu.pace()])
         if gpu.used_bytes > BUSY_GPU * gpu.total_bytes:
             text += "; another process uses it (see `nvidia-smi`), times will scatter"
-            results.append(CheckResult("gpu", "warn", text))
+            yield CheckResult("gpu", "warn", text)
         else:
-            results.append(CheckResult("gpu", "ok", text))
-    return results
+            yield CheckResult("gpu", "ok", text)
 
 
 def _why_not_the_gpu(report: JaxReport) -> CheckResult:
@@ -296,53 +292,49 @@ def _why_not_the_gpu(report: JaxReport) -> CheckResult:
     return CheckResult("jax", "warn", text, install_self(kind))
 
 
-def fault_results(report: JaxReport) -> list[CheckResult]:
-    """Return a note on each known fault of the installed jaxlib on the backend and on the CPU."""
+def fault_results(report: JaxReport) -> Iterator[CheckResult]:
+    """Yield a note on each known fault of the installed jaxlib on the backend and on the CPU."""
     jaxlib = versions(("jaxlib",)).get("jaxlib", "")
-    if not jaxlib or not report.backend:
-        return []
-    faults = faults_of(jaxlib, "cpu")
-    if report.backend != "cpu":
-        faults = [*faults_of(jaxlib, report.backend, " ".join(report.devices)), *faults]
-    return [CheckResult("fault", "note", f"jaxlib {jaxlib}: {fault.text}") for fault in faults]
+    backends = dict.fromkeys((report.backend, "cpu")) if jaxlib and report.backend else ()
+    for backend in backends:
+        for fault in faults_of(jaxlib, backend, " ".join(report.devices)):
+            yield CheckResult("fault", "note", f"jaxlib {jaxlib}: {fault.text}")
 
 
 # --- Fashion-MNIST
 
 
-def data_results() -> list[CheckResult]:
-    """Return whether the images that come along can be read, and a folder with all of them, if any."""
+def data_results() -> Iterator[CheckResult]:
+    """Yield whether the images that come along can be read, and a folder with all of them, if any."""
     from jaxperf.data import DEBIAN_FOLDER, fashion_mnist
 
-    results = []
     named = os.environ.get("JAXPERF_DATA")
     sources = ["folder", "mini"] if named or DEBIAN_FOLDER.is_dir() else ["mini"]
     for source in sources:
         try:
             data = fashion_mnist(source=source)
             counts = f"{len(data.train_images):,} + {len(data.test_images):,} images"
-            results.append(CheckResult("data", "ok", f"{data.source}: {counts}"))
+            yield CheckResult("data", "ok", f"{data.source}: {counts}")
         except JaxperfError as e:
             if source == "mini":
-                results.append(CheckResult("data", "broken", str(e), install_self()))
+                yield CheckResult("data", "broken", str(e), install_self())
             else:
-                results.append(CheckResult("data", "warn", str(e), "unset JAXPERF_DATA" if named else ""))
+                yield CheckResult("data", "warn", str(e), "unset JAXPERF_DATA" if named else "")
     if len(sources) == 1:
         text = "no full Fashion-MNIST on this machine; sections use the subset, and --full downloads it"
-        results.append(CheckResult("data", "note", text, "apt-get install dataset-fashion-mnist"))
-    return results
+        yield CheckResult("data", "note", text, "apt-get install dataset-fashion-mnist")
 
 
 # --- settings that change speed
 
 
-def settings_results(report: JaxReport) -> list[CheckResult]:
-    """Return the compile cache, the allocator, and one result for each debug setting that is on."""
-    debug = [
-        CheckResult("debug", "warn", f"{flag} is on: measurements refuse to run", f"unset {flag.upper()}")
-        for flag in report.debug_flags
-    ]
-    return [_compile_cache(), _allocator(), *debug]
+def settings_results(report: JaxReport) -> Iterator[CheckResult]:
+    """Yield the compile cache, the allocator, and one result for each debug setting that is on."""
+    yield _compile_cache()
+    yield _allocator()
+    for flag in report.debug_flags:
+        text = f"{flag} is on: measurements refuse to run"
+        yield CheckResult("debug", "warn", text, f"unset {flag.upper()}")
 
 
 def _compile_cache() -> CheckResult:
@@ -381,25 +373,24 @@ def _allocator() -> CheckResult:
 # --- the machine
 
 
-def machine_results() -> list[CheckResult]:
-    """Return the processor with its cores, their load, and memory."""
+def machine_results() -> Iterator[CheckResult]:
+    """Yield the processor with its cores, their load, and memory."""
     count, quota = cores(), cpu_quota()
-    results = [CheckResult("cores", "ok", f"{count} usable, {cpu_model()}")]
+    yield CheckResult("cores", "ok", f"{count} usable, {cpu_model()}")
     if quota and quota < count:
         text = f"this container may use {quota:g} of them at a time, so threads will wait for each other"
         chosen = ",".join(map(str, available_cores()[: max(int(quota), 1)]))
-        results.append(CheckResult("cores", "warn", text, f"taskset -c {chosen} {program_name()} run all"))
+        yield CheckResult("cores", "warn", text, f"taskset -c {chosen} {program_name()} run all")
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
     if load > BUSY_CORES * count:
         text = f"load average {load:.1f} on {count} cores: other programs run (see `top`), times will scatter"
-        results.append(CheckResult("load", "warn", text))
-    try:
+        yield CheckResult("load", "warn", text)
+    with contextlib.suppress(ImportError):  # which the packages' result says
         import psutil
-    except ImportError:  # which the packages' result says
-        return results
-    memory = psutil.virtual_memory()
-    text = f"{format_quantity(memory.available, 'bytes')} of {format_quantity(memory.total, 'bytes')} free"
-    return [*results, CheckResult("memory", "ok", text)]
+
+        memory = psutil.virtual_memory()
+        free, total = (format_quantity(n, "bytes") for n in (memory.available, memory.total))
+        yield CheckResult("memory", "ok", f"{free} of {total} free")
 
 
 def cpu_quota(path: Path = CPU_QUOTA) -> float:

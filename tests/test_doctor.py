@@ -273,7 +273,7 @@ def advise(
     monkeypatch.setattr(doctor, "ask_driver", lambda: driver)
     names = {k.replace("_", "-"): v for k, v in installed.items()}
     monkeypatch.setattr(doctor, "versions", lambda wanted: {k: v for k, v in names.items() if k in wanted})
-    return doctor.device_results(seen)
+    return list(doctor.device_results(seen))
 
 
 def test_no_driver_is_no_fault_and_a_gpu_that_jax_uses_is_fine(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -336,7 +336,7 @@ def test_a_damaged_subset_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
         raise JaxperfError("the subset is damaged")
 
     monkeypatch.setattr("jaxperf.data.fashion_mnist", damaged)
-    result = doctor.data_results()[0]
+    result = next(doctor.data_results())
     assert (result.state, result.text) == ("broken", "the subset is damaged") and "pip install" in result.fix
 
 
@@ -345,7 +345,7 @@ def test_a_damaged_subset_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_compile_cache_is_described(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def cache() -> CheckResult:
-        return doctor.settings_results(CPU)[0]
+        return next(doctor.settings_results(CPU))
 
     assert cache().state == "note"
     (tmp_path / "entry").write_bytes(b"x" * 1000)
@@ -358,7 +358,7 @@ def test_the_compile_cache_is_described(tmp_path: Path, monkeypatch: pytest.Monk
 @pytest.mark.skipif(not uses_glibc(), reason="another allocator than glibc's")
 def test_the_allocator_command_sets_what_is_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MALLOC_TOP_PAD_", "1")
-    advised = doctor.settings_results(CPU)[1].fix
+    advised = list(doctor.settings_results(CPU))[1].fix
     env = {"PATH": os.environ["PATH"], "MALLOC_TOP_PAD_": "1"}
     done = subprocess.run(
         ["sh", "-c", f"{advised}; env"], env=env, capture_output=True, text=True, check=True
@@ -367,11 +367,11 @@ def test_the_allocator_command_sets_what_is_not_set(monkeypatch: pytest.MonkeyPa
     assert {f"{k}={v}" for k, v in expected.items()} <= set(done.stdout.splitlines())
     for name, value in ALLOCATOR.items():
         monkeypatch.setenv(name, value)
-    assert doctor.settings_results(CPU)[1].state == "ok"
+    assert list(doctor.settings_results(CPU))[1].state == "ok"
 
 
 def test_debug_settings_that_are_on_are_named() -> None:
-    debug = doctor.settings_results(JaxReport("cpu", ("cpu:0",), ("jax_debug_nans",)))[-1]
+    *_, debug = doctor.settings_results(JaxReport("cpu", ("cpu:0",), ("jax_debug_nans",)))
     assert (debug.state, debug.fix) == ("warn", "unset JAX_DEBUG_NANS")
 
 
@@ -387,6 +387,6 @@ def test_a_limit_or_a_load_that_scatters_times_is_told(monkeypatch: pytest.Monke
     monkeypatch.setattr(doctor, "cores", lambda: 8)
     monkeypatch.setattr(doctor, "cpu_quota", lambda: 1.0)
     monkeypatch.setattr(os, "getloadavg", lambda: (6.0, 0.0, 0.0))
-    results = doctor.machine_results()
+    results = list(doctor.machine_results())
     assert states(results) == [("cores", "ok"), ("cores", "warn"), ("load", "warn"), ("memory", "ok")]
     assert results[1].fix.startswith("taskset -c ") and results[1].fix.endswith(f" {program_name()} run all")
