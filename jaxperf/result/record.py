@@ -88,8 +88,8 @@ class Environment:
 class Result:
     """The blocks of one section, in the book's order, and what is needed to repeat the run.
 
-    `config` holds the section's own settings, and `script` the script's source. An `incomplete` result is
-    from a run that was stopped or has not ended yet.
+    `config` holds the section's own settings. An `incomplete` result is from a run that was stopped or
+    has not ended yet.
     """
 
     experiment: str
@@ -99,7 +99,6 @@ class Result:
     config: Mapping[str, Any]
     environment: Environment
     blocks: tuple[Block, ...] = ()
-    script: str = ""
     command: str = ""
     smoke: bool = False
     incomplete: bool = False

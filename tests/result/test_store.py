@@ -65,7 +65,6 @@ FULL = Result(
         flags={"XLA_FLAGS": '--xla_dump_to="x"\n'},
     ),
     blocks=BLOCKS,
-    script="print()\n",
     command="python experiments/hybridize.py --json 'a b'",
     smoke=True,
     started_at="2026-01-01T00:00:00+00:00",
