@@ -11,7 +11,7 @@ from typing import Any
 
 from jaxperf.result import Block, Claim, Fact, Failed, Grid, Note, Table, Text, markdown, terminal
 from jaxperf.result.formatting import format_scalar
-from jaxperf.result.tables import Rows, rows_of
+from jaxperf.result.tables import as_grid
 
 
 @dataclass(frozen=True)
@@ -34,11 +34,9 @@ def on_terminal(item: Shown, *, verbose: bool = False) -> None:
         case Figure():
             terminal.print_line(console, f"figure: {item.caption}", style="dim")
         case Table() | Grid():
-            rows = rows_of(item)
-            if rows.detail and not verbose:
-                terminal.print_line(
-                    console, f"{rows.title}: {len(rows.cells)} rows, in the notebook", style="dim"
-                )
+            if item.detail and not verbose:
+                line = f"{item.title}: {len(item.rows)} rows, in the notebook"
+                terminal.print_line(console, line, style="dim")
             else:
                 terminal.show(console, item)
         case _:
@@ -51,8 +49,7 @@ def bundle(item: Shown) -> dict[str, str]:
         case Figure():
             return {"image/svg+xml": item.svg, "text/plain": item.caption, ALT: item.alt or item.caption}
         case Table() | Grid():
-            rows = rows_of(item)
-            return {"text/markdown": _markdown_table(rows), "text/plain": rows.title}
+            return {"text/markdown": _markdown_table(as_grid(item)), "text/plain": item.title}
         case Claim():
             return {"text/html": _claim_html(item), "text/plain": f"[{item.verdict}] {item.statement}"}
         case Fact():
@@ -66,13 +63,13 @@ def bundle(item: Shown) -> dict[str, str]:
     raise TypeError(f"{type(item).__name__} is not shown in a notebook")
 
 
-def _markdown_table(rows: Rows) -> str:
-    table = "\n".join(markdown.table(rows.heads, rows.cells, right=rows.right))
-    remarks = "\n\n".join(markdown.escape(remark) for remark in rows.remarks)
-    if rows.detail:
-        summary = f"<summary>{html.escape(rows.title)}</summary>"
+def _markdown_table(grid: Grid) -> str:
+    table = "\n".join(markdown.table(grid.heads, grid.rows, right=grid.right))
+    remarks = "\n\n".join(markdown.escape(remark) for remark in grid.remarks)
+    if grid.detail:
+        summary = f"<summary>{html.escape(grid.title)}</summary>"
         return f'<details class="evidence">{summary}\n\n{table}\n{remarks}\n\n</details>'
-    return f"{markdown.strong(rows.title)}\n\n{table}\n{remarks}"
+    return f"{markdown.strong(grid.title)}\n\n{table}\n{remarks}"
 
 
 def _claim_html(claim: Claim) -> str:

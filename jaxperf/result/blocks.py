@@ -69,9 +69,10 @@ class Table:
 
 @dataclass(frozen=True)
 class Grid:
-    """A table of text: `rows` of cells under `heads`; `right` has the numbers of right-aligned columns.
+    """A table of text: `rows` of cells under `heads`, and `remarks` below it.
 
-    A terminal shows the first `first` rows, and how many more there are; 0 shows all.
+    Columns `right` are aligned right. A terminal shows the first `first` rows, and how many more there are; 0
+    shows all.
     """
 
     title: str
@@ -80,6 +81,7 @@ class Grid:
     right: tuple[int, ...] = ()
     detail: bool = False
     first: int = 0
+    remarks: tuple[str, ...] = ()
     kind: str = _kind("grid")
 
     def __post_init__(self) -> None:

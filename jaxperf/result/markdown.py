@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from jaxperf.errors import escape_control
 from jaxperf.result import Block, Code, Grid, Heading, Note, Table, Text
-from jaxperf.result.tables import rows_of
+from jaxperf.result.tables import as_grid
 
 _MEANT = re.compile(r"([\\`*_{}\[\]<>|~$&#])")
 _LINE_START = re.compile(r"^(\d{1,9})([.)])(?=\s|$)|^([-+=])(?=[-+=\s]|$)")
@@ -48,9 +48,9 @@ def block_lines(block: Block) -> list[str]:
         case Code():
             return [*(f"    {escape_control(line)}" for line in block.source.splitlines()), ""]
         case Table() | Grid():
-            rows = rows_of(block)
-            title = [strong(rows.title), ""] if rows.title else []
-            return [*title, *table(rows.heads, rows.cells, right=rows.right)]
+            grid = as_grid(block)
+            title = [strong(grid.title), ""] if grid.title else []
+            return [*title, *table(grid.heads, grid.rows, right=grid.right)]
     raise TypeError(f"{type(block).__name__} has no Markdown")
 
 

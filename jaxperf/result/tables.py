@@ -1,10 +1,9 @@
-"""Tables as rows of words, for every renderer alike."""
+"""Tables of measurements as text, for every renderer alike."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import get_args
 
 from jaxperf.result import Grid, Measurement, Result, Table
@@ -12,25 +11,10 @@ from jaxperf.result.blocks import Verdict
 from jaxperf.result.formatting import format_multiple, format_on_page, format_spread
 
 
-@dataclass(frozen=True)
-class Rows:
-    """A table ready to be shown: `cells` under `heads`, columns `right` aligned right, remarks below it.
-
-    A terminal shows the `first` rows only; 0 for all.
-    """
-
-    title: str
-    heads: tuple[str, ...]
-    cells: tuple[tuple[str, ...], ...]
-    right: tuple[int, ...] = ()
-    remarks: tuple[str, ...] = ()
-    detail: bool = False
-    first: int = 0
-
-
-def rows_of(table: Table | Grid) -> Rows:
+def as_grid(table: Table | Grid) -> Grid:
+    """Return measurements as a table of text, with their spreads, multiples and published figures."""
     if isinstance(table, Grid):
-        return Rows(table.title, table.heads, table.rows, table.right, (), table.detail, table.first)
+        return table
     base = next((m for m in table.rows if m.name == table.base), None)
     columns = [
         ("", [_label(m) for m in table.rows]),
@@ -50,7 +34,7 @@ def rows_of(table: Table | Grid) -> Rows:
         remarks = (f"Published by {'; '.join(sources)}, hardware unstated.",)
     heads, cells = zip(*columns)
     right = tuple(range(1, len(heads)))
-    return Rows(table.title, heads, tuple(zip(*cells)), right, remarks, table.detail)
+    return Grid(table.title, heads, tuple(zip(*cells)), right, table.detail, remarks=remarks)
 
 
 def _label(m: Measurement) -> str:

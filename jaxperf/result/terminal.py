@@ -14,7 +14,7 @@ from jaxperf.errors import escape_control
 from jaxperf.result import Environment, Result
 from jaxperf.result.blocks import Block, Claim, Code, Fact, Failed, Grid, Heading, Note, Table, Text
 from jaxperf.result.formatting import INCOMPLETE, format_quantity, format_scalar
-from jaxperf.result.tables import Rows, rows_of
+from jaxperf.result.tables import as_grid
 
 STYLES = {"holds": "green", "does not hold": "red", "undecided": "yellow", "not measurable here": "dim"}
 
@@ -48,7 +48,7 @@ def show(console: Console, block: Block | Result) -> None:
         case Code():
             print_line(console, _indented(block.source), style="cyan")
         case Table() | Grid():
-            _table(console, rows_of(block))
+            _grid(console, as_grid(block))
         case Claim():
             _claim(console, block)
         case Fact() if not block.in_table:
@@ -68,22 +68,22 @@ def _indented(code: str) -> str:
     return "\n".join(f"    {line}" for line in code.splitlines())
 
 
-def _table(console: Console, rows: Rows) -> None:
-    if not rows.cells and not rows.remarks:
+def _grid(console: Console, grid: Grid) -> None:
+    if not grid.rows and not grid.remarks:
         return
     shown = RichTable(box=None, pad_edge=False)
-    for i, head in enumerate(rows.heads):
-        shown.add_column(literal_text(head), justify="right" if i in rows.right else "left", overflow="fold")
-    first = rows.cells[: rows.first or None]
+    for i, head in enumerate(grid.heads):
+        shown.add_column(literal_text(head), justify="right" if i in grid.right else "left", overflow="fold")
+    first = grid.rows[: grid.first or None]
     for cells in first:
         shown.add_row(*map(literal_text, cells))
-    if rows.cells:
-        print_line(console, rows.title, style="bold")
+    if grid.rows:
+        print_line(console, grid.title, style="bold")
         _print_wrapped(console, shown)
-    left = len(rows.cells) - len(first)
+    left = len(grid.rows) - len(first)
     if left:
         print_line(console, f"and {left} more in the result's file", style="dim")
-    for remark in rows.remarks:
+    for remark in grid.remarks:
         print_line(console, remark, style="dim")
 
 
