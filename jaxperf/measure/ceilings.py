@@ -157,8 +157,8 @@ def _rate(
 ) -> Measurement:
     """Return work per second for each value; a `Roofline` finds the measurement by the last two."""
     rates = tuple(work / value_s for value_s in seconds.values)
-    about = {"quantity": quantity, "configuration": str(configuration)}
-    return Measurement(name, unit, rates, loops=seconds.loops, **about)
+    rate = Measurement(name, unit, rates, loops=seconds.loops)
+    return dataclasses.replace(rate, quantity=quantity, configuration=str(configuration))
 
 
 def _seconds(fn: Callable[..., Any], *args: Any) -> float:

@@ -145,9 +145,9 @@ class Hybridized:
         signature = {name: _describe(value) for name, value in arrays.items()} | dict(settings)
         reason = "first call"
         if self.traces:
-            changes = (_changes(trace.signature, signature) for trace in self.traces)
-            fewest = "; ".join(min(changes, key=len))
-            reason = fewest or "same arguments: a JAX setting or context changed"
+            changes = [_changes(trace.signature, signature) for trace in self.traces]
+            fewest = min(changes, key=len)
+            reason = "; ".join(fewest) or "same arguments: a JAX setting or context changed"
         self.traces.append(Trace(signature, reason))
 
 
