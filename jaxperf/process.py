@@ -280,11 +280,10 @@ def flush_as_python(status: int) -> int:
     """Write what a program has left in standard output; return 120 if that fails, as Python does."""
     try:
         sys.stdout.flush()
-    except BrokenPipeError:
-        raise
     except OSError as e:
         drop_output(sys.stdout)
-        say(f"error: cannot write the output of the program: {e.strerror}; send it elsewhere")
+        if e.errno != errno.EPIPE:  # as after `| head`
+            say(f"error: cannot write the output of the program: {e.strerror}; send it elsewhere")
         return OUTPUT_LOST
     except (ValueError, AttributeError):  # it is closed, or replaced
         pass

@@ -61,7 +61,8 @@ def show(console: Console, block: Block | Result) -> None:
 
 def print_line(console: Console, text: str, *, style: str = "") -> None:
     if text:
-        console.print(literal_text(text, style=style), soft_wrap=True)
+        lines = (line.rstrip() for line in text.splitlines())
+        console.print(literal_text("\n".join(lines), style=style), soft_wrap=True)
 
 
 def _indented(code: str) -> str:

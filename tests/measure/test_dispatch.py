@@ -64,3 +64,8 @@ def test_a_probe_calls_once_more_than_it_counts() -> None:
     calls = []
     probe(calls.append, 1, calls=3)
     assert calls == [1] * 4
+
+
+def test_a_program_has_finished_if_one_of_its_results_is_there() -> None:
+    both = jax.jit(lambda x: (jnp.sin(x), jnp.cos(x)))
+    assert len(probe(lambda: both(jnp.ones(3))[0]).ready) == 5

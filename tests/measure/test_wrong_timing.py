@@ -173,17 +173,6 @@ def test_a_function_that_returns_a_part_of_what_it_computes(late: Events) -> Non
     )
 
 
-def test_a_function_that_returns_one_result_of_a_program_waits_for_the_program(late: Events) -> None:
-    both = jax.jit(lambda x: (jnp.sin(x), jnp.cos(x)))
-    late.gate.set()
-    assert measure(lambda: both(jnp.ones(3))[0], **QUICK).median > 0
-
-
-def test_what_a_program_hands_through_says_nothing_of_the_rest(late: Events) -> None:
-    through = jax.jit(lambda y: (y, late._answer(y)))
-    refuses_to_leave_work(late, lambda: late._begin(through)[0], "before .*, which it calls, has finished")
-
-
 def refuses_to_leave_work(late: Events, fn: Callable[[], Any], why: str) -> None:
     timers: list[Callable[[], Any]] = [
         lambda: measure(fn, **QUICK),

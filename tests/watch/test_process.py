@@ -287,13 +287,14 @@ def test_a_program_may_replace_its_streams_await_all_threads_and_pickle_wrapped_
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
 def test_a_full_disk_under_a_stream_ends_the_program_as_it_would_alone(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text("print('lost')\n")
+    environment = {name: v for name, v in child_environment().items() if name != "PYTHONUNBUFFERED"}
     for full in ("stdout", "stderr"):
         statuses = []
         for watched in ([], ["-m", "jaxperf", "watch"]):
             with Path("/dev/full").open("w") as stream:
                 streams = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE} | {full: stream}
                 command = [sys.executable, *watched, "program.py"]
-                done = subprocess.run(command, cwd=tmp_path, env=child_environment(), **streams)
+                done = subprocess.run(command, cwd=tmp_path, env=environment, **streams)
             statuses.append(done.returncode)
         assert statuses == ([120, 120] if full == "stdout" else [0, 0])
         if full == "stdout":
