@@ -120,7 +120,7 @@ class StepPlan:
     fit: Any = None  # what `--fit` tried, a `jaxperf.plan.fitting.Fit`
 
     def __str__(self) -> str:
-        return terminal.render_blocks(self.blocks(), width=110).rstrip("\n")
+        return terminal.render_text(self.blocks(), width=110).rstrip("\n")
 
     def blocks(self) -> list[Block]:
         last = self.sizes[-1]
