@@ -837,7 +837,7 @@ s.say(hides.above(),
       if_open=f"Copying at the end takes {hides} times as long as copying each "
       "result when it is ready: undecided.")
 s.say(reuses.above(),
-      if_holds=f"In turns is faster than both: the third takes {reuses} times "
+      if_holds=f"In turns is faster than that: the third takes {reuses} times "
       "as long. In turns, each result is dropped before the next is computed, "
       "which can take its memory; the others need memory for ten results.",
       if_not=f"In turns is not faster: the third takes {reuses} times as long.")
