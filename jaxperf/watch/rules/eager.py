@@ -20,6 +20,7 @@ from jaxperf.watch.source import loop_body, statements
 SHORT_S = 5e-5  # mean seconds of an operation that takes less than its dispatch
 SEEN_S = 0.05  # of windows, below which samples alone say what the front end did
 SMALL = 1e6  # bytes and FLOPs of an operation that takes less than its dispatch
+JIT_OBJECT_S = 1e-4  # that a call takes longer through a new jit object
 RATE = 200  # operations per second; fewer do not explain idle devices
 CALLER_SHARE = 0.2  # a caller with this share of the samples at the called line is part of the cause
 IN_A_ROW = 3  # consecutive elementwise operations that are worth fusing
@@ -121,8 +122,11 @@ def find_eager_operations(analysis: Analysis) -> Iterator[Finding]:
     for at in [at for at in idle if "jit(" in at.source]:
         reason = "this line makes a jit object for each call, and so never takes the short way of later calls"
         seconds = idle.pop(at)
-        if traced[at] <= REPEATS:  # else `find_retraces` covers it
-            yield Finding("new function", at, seconds, reason, "function")
+        made = [c for c, where in analysis.called if where == at]
+        calls = sum(run.calls for run in map(analysis.ran, made) if run) * analysis.scale
+        if traced[at] <= REPEATS and made:  # else `find_retraces` covers it
+            seconds = min(seconds, calls * JIT_OBJECT_S)
+            yield Finding("new function", at, seconds, reason, made[0].called)
     outside = {n: p for n, p in analysis.log.activity.programs.items() if n not in analysis.jitted}
     small = sum(p.calls for p in outside.values() if p.calls >= OFTEN)
     windows_s = sum(b - a for a, b in analysis.log.activity.windows)

@@ -191,7 +191,7 @@ def _together(findings: list[Finding]) -> list[Finding]:
     inside = [f for f in findings if f.cause in ("eager recompiles", "dispatch")]
     left: list[Finding] = []
     for finding in findings:
-        same = [f for f in inside if finding.cause == "eager" and _contains(finding.at, f.at)]
+        same = [f for f in inside if finding.cause == "eager" and _serves(finding, f)]
         seconds = finding.seconds + sum(f.seconds for f in same)
         left.append(
             replace(finding, seconds=seconds, reason="; ".join([finding.reason, *(f.reason for f in same)]))
@@ -200,8 +200,15 @@ def _together(findings: list[Finding]) -> list[Finding]:
     return [f for f in left if f.cause not in ("eager recompiles", "dispatch") or f in inside]
 
 
-def _contains(outer: Place, inner: Place) -> bool:
-    """Return whether a line is the other one, or the `def` of the function that contains it."""
+def _serves(finding: Finding, other: Finding) -> bool:
+    """Return whether the change for operations outside jit is that for another finding, too.
+
+    That is so at its line, inside the function that is to be jitted, and among its neighbors in a function.
+    """
+    outer, inner = finding.at, other.at
+    neighbors = (outer.file, outer.function) == (inner.file, inner.function)
+    if neighbors and other.cause == "eager recompiles" and not (finding.form or other.form):
+        return True
     functions = statements.enclosing_nodes(inner, statements.FUNCTION) if outer.file == inner.file else ()
     return outer == inner or any(function.lineno == outer.line for function in functions)
 

@@ -8,9 +8,10 @@ import itertools
 import re
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
+from jaxperf.result.formatting import format_list
 from jaxperf.result.intervals import total_length, union
 from jaxperf.retraces import (
     Change,
@@ -20,7 +21,7 @@ from jaxperf.retraces import (
     shorten_value,
 )
 from jaxperf.watch.grouping import group_by
-from jaxperf.watch.log import COMPILE, DISPATCH, EAGER, IMPORT, TRACE, Compiled
+from jaxperf.watch.log import COMPILE, DISPATCH, EAGER, IMPORT, TRACE, Compiled, StackSample
 from jaxperf.watch.observe.source_location import NOWHERE, Place
 from jaxperf.watch.report.analysis import Analysis
 from jaxperf.watch.rules.eager import WAYS, outermost, way_to_jit
@@ -34,7 +35,7 @@ from jaxperf.watch.rules.table import (
     Finding,
     cause,
 )
-from jaxperf.watch.source import statements
+from jaxperf.watch.source import loop_body, statements
 
 _WHILE_TRACING = ("jax_check_tracer_leaks", "jax_enable_checks")
 _FOR_NOTHING = ("jax_log_compiles",)  # costs almost nothing: one line per program
@@ -536,7 +537,8 @@ def find_library_functions(analysis: Analysis) -> Iterator[Finding]:
 
 @cause(
     "eager recompiles", "retrace", PERFORMANCE, "operations outside of jit compile one by one",
-    "Put what this line computes into a function of arrays, and jit that; sizes are static arguments.",
+    "Put this line and its neighbors into one function of arrays, and jit that; sizes are static arguments, "
+    "and float() and print() stay outside.",
     forms=WAYS,
 )  # fmt: skip
 @cause(
@@ -574,14 +576,18 @@ def find_eager_recompiles(analysis: Analysis) -> Iterator[Finding]:
     # lines at which a library jits anew: the same change serves
     libraries = {c.at for c in analysis.log.compiled if c.owner and not c.changes}
     libraries |= {finding.at for finding in find_library_functions(analysis)}
+    shapes: list[Finding] = []
     for at, compiled in _by_change(analysis, small).items():
         if at in libraries or any(c.at in libraries for c in compiled):
             continue
-        name, times = Counter(c.name for c in compiled).most_common(1)[0]
-        cause = eager_cause([c for c in compiled if c.name == name])
+        # a line whose operation gets new shapes, not lines that each have a shape of their own
+        alike = group_by(compiled, lambda c: (c.at, c.name)).values()
+        again = max(alike, key=len)
+        name, times, cause = again[0].name, len(again), eager_cause(again)
         if cause == "eager recompiles" and times >= 2 * REPEATS and _takes_by_mask(analysis, at):
             cause = "eager shapes"
-        if cause == "eager shapes" and not (_in_loop(compiled) and _keeps_compiling(analysis, at, compiled)):
+        varies = times >= 2 * REPEATS and _in_loop(again) and _keeps_compiling(analysis, at, again)
+        if cause == "eager shapes" and not varies:
             cause = "eager recompiles"  # as the layers of a network, whose sizes differ on purpose
         if cause == "eager recompiles" and (len(compiled) >= SMALL_PROGRAMS or times >= 2 * REPEATS):
             finding = _one_by_one(at, compiled, each_s)
@@ -589,10 +595,29 @@ def find_eager_recompiles(analysis: Analysis) -> Iterator[Finding]:
                 through = Counter(c.through for c in compiled).most_common(1)[0][0]
                 yield way_to_jit(finding, analysis, through)
         elif cause != "eager recompiles" and times >= 2 * REPEATS:
-            seconds = together_s(compiled)
+            repeats = [c for group in alike if len(group) >= REPEATS for c in group[1:]]
             reason = f"{name}, outside of jit, was compiled {times} times here, for {EAGER_CAUSES[cause]}"
-            form = _shapes_form(analysis, at) if cause == "eager shapes" else ""
-            yield Finding(cause, at, seconds * (1 - 1 / times), reason, name, form=form)
+            finding = Finding(cause, at, together_s(repeats), reason, name)
+            if cause == "eager shapes":
+                shapes.append(replace(finding, form=_shapes_form(analysis, at)))
+            else:
+                yield finding
+    yield from _sources(shapes)
+
+
+def _sources(findings: list[Finding]) -> Iterator[Finding]:
+    """Yield what makes arrays of varying shapes, each with the findings of statements that read them."""
+    left = sorted(findings, key=lambda finding: finding.at)
+    while left:
+        source = left.pop(0)
+        readers = [f for f in left if loop_body.reads_from(f.at, source.at)]
+        left = [f for f in left if f not in readers]
+        if readers:
+            lines = format_list([f"line {f.at.line}" for f in readers])
+            seconds = source.seconds + sum(f.seconds for f in readers)
+            reason = f"{source.reason}; what reads its result compiles as often, at {lines}"
+            source = replace(source, seconds=seconds, reason=reason)
+        yield source
 
 
 def _shapes_form(analysis: Analysis, at: Place) -> str:
@@ -605,24 +630,33 @@ def _shapes_form(analysis: Analysis, at: Place) -> str:
 def _by_change(analysis: Analysis, small: list[Compiled]) -> dict[Place, list[Compiled]]:
     """Return small programs by the line that one change would make one program of.
 
-    Lines with few programs count together at the line that called their functions, or at its caller.
+    Lines with few programs count together at the line that called their function, or at its caller, if jit
+    could take that function; else at the line with most of them in their function.
     """
     least_s = max(SMALL_S, LEAST_SHARE * (analysis.log.wall_s - analysis.front_s[IMPORT]))
+    line = outermost(analysis)
+    levels: list[Callable[[StackSample | Compiled], Place]] = [line]
+    levels += [functools.partial(_caller, outwards=n) for n in range(1, CALLERS)]
+    levels.append(lambda c: line(c)._replace(line=0))
     found, left = dict[Place, list[Compiled]](), small
-    for outwards in range(CALLERS):
-        line = functools.partial(_caller, outwards=outwards) if outwards else outermost(analysis)
-        groups = group_by(left, line)
-        many = {at: group for at, group in groups.items() if at and _matters(group, least_s)}
+    for level in levels:
+        groups = group_by(left, level)
+        many = {at: group for at, group in groups.items() if at.file and _matters(group, least_s)}
         left = [c for at, group in groups.items() if at not in many for c in group]
         for at, group in many.items():
-            found.setdefault(at, []).extend(group)
-    return {**group_by(left, outermost(analysis)), **found}
+            lines = group_by(group, line)
+            most = max(lines, key=lambda each: (len(lines[each]), together_s(lines[each])))
+            found.setdefault(at if at.line else most, []).extend(group)
+    return {**group_by(left, line), **found}
 
 
-def _caller(c: Compiled, outwards: int) -> Place:
-    """Return a calling line that a change can be made at; NOWHERE for that of a whole program."""
-    at = c.callers[outwards - 1] if len(c.callers) >= outwards else NOWHERE
-    return NOWHERE if at and statements.outermost_call(at) == "main" else at
+def _caller(c: StackSample | Compiled, outwards: int) -> Place:
+    """Return a calling line, if jit could take the function that it calls; else NOWHERE."""
+    chain = (c.at, *c.callers)
+    if len(chain) <= outwards:
+        return NOWHERE
+    function = statements.innermost(chain[outwards - 1], statements.FUNCTION)
+    return chain[outwards] if statements.only_computes(function) else NOWHERE
 
 
 def _matters(group: list[Compiled], least_s: float) -> bool:

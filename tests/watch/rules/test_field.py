@@ -203,9 +203,9 @@ def test_parameters_that_must_be_static_are_named(line: Callable[..., Place]) ->
         ("state = model.init", "flax", "jax.jit(model.init)"),
         ("w = lib.fit", "fitlib", "Call lib.fit inside a function of yours"),
         ("w = lib.fit", "optax", "Move lib.fit into the jitted step"),
-        ("w = update", "jax", "Put what this line computes into a function"),  # of main
+        ("w = update", "jax", "Put this line and its neighbors into one function"),  # of main
         ("    return w", "jax", "Jit loss as a whole: @jax.jit above it"),
-        ("    print(w)", "jax", "Put what this line computes into a function"),  # jit would print once
+        ("    print(w)", "jax", "Put this line and its neighbors into one function"),  # jit would print once
     ],
 )
 def test_advice_on_small_programs_names_what_can_be_jitted(
@@ -254,23 +254,75 @@ def test_a_library_that_iterates_gets_arrays_of_numpy(line: Callable[..., Place]
     assert advice_for(finding).change.startswith("Give lib.fit NumPy's arrays")
 
 
-def test_lines_with_few_programs_count_together_at_their_call(line: Callable[..., Place]) -> None:
-    """Eight programs at each of four lines of two functions, 2.4 of 40 s: one jit of the call serves all."""
-    call, helper = line("places = jax.vmap"), line("show(w)", "predict")
-    at = [line(text, "kernel") for text in ("first = min", "low, high", "total = sum", "left, right")]
+def test_what_reads_arrays_of_varying_shapes_has_the_cause_of_their_source(tmp_path: Path) -> None:
+    path = tmp_path / "reject.py"
+    path.write_text("for k in keys:\n    kept = x[u < 1]\n    mean = kept - kept.mean()\n    y = x[:k]\n")
     small = [
-        compiled(place, 8 * i + j, 0.075, f"op{j % 5}", callers=(helper, call))
-        for i, place in enumerate(at) for j in range(8)
+        compiled(
+            Place(str(path), n), 3 * i + n / 2, 0.1, f"op{n}", signature={"x": f"float32[{i + 1}]"}
+        )
+        for i in range(8) for n in (2, 3, 4)
     ]  # fmt: skip
-    (finding,) = traces.find_eager_recompiles(Analysis(Record("a", 0.0, 40.0, compiled=small)))
-    assert finding.at == helper and "32 small programs" in finding.reason
-    spread = [
-        replace(c, callers=(line(text, "predict"), call))
-        for c, text in zip(small, ["show(w)", "print(w)"] * 16)
+    source, other = traces.find_eager_recompiles(Analysis(Record("a", 0.0, 9.0, compiled=small)))
+    assert (source.at.line, other.at.line) == (2, 4)
+    assert source.seconds == pytest.approx(2 * other.seconds) and "at line 3" in source.reason
+
+
+NEIGHBORS = """\
+def kernel(x):
+    a = jnp.exp(x)
+    b = jnp.sin(a)
+    c = b + a
+    return c / 2
+
+def predict(x):
+    return kernel(x)
+
+def fit(x):
+    a = jnp.exp(x)
+    b = jnp.sin(a)
+    c = float(b.sum()) + a
+    print(c)
+
+places = jax.vmap(lambda k: predict(k))(keys)
+fit(x)
+"""
+
+
+def test_lines_with_few_programs_count_together_at_their_call_if_jit_could_take_it(tmp_path: Path) -> None:
+    """Eight programs at each of four lines, 2.4 of 40 s: one jit of the call, or of the lines, serves all."""
+    path = tmp_path / "gp.py"
+    path.write_text(NEIGHBORS)
+    call, helper, other = (
+        Place(str(path), n, f) for n, f in ((16, "<module>"), (8, "predict"), (17, "<module>"))
+    )
+
+    def found(function: str, first: int, *callers: Place) -> Finding:
+        small = [
+            compiled(Place(str(path), first + i, function), 8 * i + j, 0.075, f"op{j}", callers=callers)
+            for i in range(4) for j in range(8 if i != 2 else 9)
+        ]  # fmt: skip
+        (finding,) = traces.find_eager_recompiles(Analysis(Record("a", 0.0, 40.0, compiled=small)))
+        assert "33 small programs" in finding.reason
+        return finding
+
+    finding = found("kernel", 2, helper, call)
+    assert finding.at == helper
+    # its function prints, so jit takes its lines only
+    finding = found("fit", 11, other)
+    assert (finding.at.line, finding.at.function) == (13, "fit")
+    assert "this line and its neighbors" in advice_for(finding).change
+
+
+def test_lines_that_each_have_a_shape_of_their_own_do_not_vary(line: Callable[..., Place]) -> None:
+    at = [line(text) for text in ("w = lib.fit", "w = update", "text = ")]
+    small = [compiled(at[i % 3], i, 0.05, "matmul", signature={"x": f"float32[{i + 1}]"}) for i in range(12)]
+    one = [replace(c, at=at[0]) for c in small]
+    causes = [
+        {f.cause for f in traces.find_eager_recompiles(Analysis(Record("a", 0.0, 9.0, compiled=each)))}
+        for each in (one, small)
     ]
-    record = Record("a", 0.0, 45.0, compiled=spread)  # each caller has too few, their caller has enough
-    (finding,) = traces.find_eager_recompiles(Analysis(record))
-    assert finding.at == call and "Put jax.jit around jax.vmap(...) once" in advice_for(finding).change
+    assert causes == [{"eager shapes"}, {"eager recompiles"}]
 
 
 @pytest.mark.parametrize(("after_s", "causes"), [(0.0, ["eager shapes"]), (1.0, ["eager recompiles"])])
@@ -530,7 +582,7 @@ def modules(tmp_path: Path) -> Callable[..., Place]:
     ("inner", "outer", "change"),
     [
         ("self.linear", "net = Net", "nnx.jit(lambda: Net(...))()"),
-        ("self.table", "loader = Loader", "Put what this line computes"),  # no module: its line stays
+        ("self.table", "loader = Loader", "Put this line and its neighbors"),  # no module: its line stays
         ("mlp = eqx", "", "nnx.jit(lambda: eqx.nn.MLP(...))()"),
     ],
 )
