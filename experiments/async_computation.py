@@ -828,7 +828,8 @@ s.claim("Waiting for each result costs time where t2 is not much larger than "
         observed=f"{most} times as long, {dearest:,} elements",
         expected="longer at the size where it costs the most",
         if_holds=f"Waiting costs most at {dearest:,} elements: the loop takes "
-        f"{most} times as long.", if_not="Waiting cost nothing at any size.",
+        f"{most} times as long.",
+        if_not="At no size does this run show that waiting costs time.",
         if_open=f"Even where it costs most, waiting costs a factor of {most}: "
         "this run cannot tell.")
 
@@ -935,7 +936,7 @@ s.claim("Without synchronization, the front end hands over all computations "
 # %% [markdown]
 # XLA's CPU client allows 32 computations in flight (JAX 0.10 to 0.12). The next call then
 # waits until one has ended, unless the back end is so fast that there never are as many. So
-# at most 32 batches wait in the queue, however long the training is.
+# on a CPU at most 32 batches wait in the queue, however long the training is.
 #
 # ![Memory over time. Without waiting, it grows until the queue holds 32 batches. With a
 # window, or waiting for each, it stays low.](images/async_memory.svg "What keeps batches

@@ -457,9 +457,9 @@ print("two steps in one program; the old parameters are gone:",
       mine[0].is_deleted())
 
 # %% [markdown]
-# Here this makes only two steps. On a CPU, XLA does not use its fast kernels for a convolution
-# inside a loop, which takes more than ten times the processor time (JAX 0.10 and 0.12). One program
-# per step is faster. `experiments/train.py` chooses between the two.
+# Here this makes only two steps. On the CPUs that we tried, XLA does not use its fast kernels for a
+# convolution inside a loop, which takes more than ten times the processor time (JAX 0.10 to 0.12).
+# One program per step is faster there. `experiments/train.py` chooses between the two.
 #
 # On one H200 (JAX 0.11.2), with batches of 256 and images of 60,000:
 #

@@ -1407,8 +1407,8 @@ s.say(slower.above(1),
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# It depends on the processor. On a CPU, XLA (JAX 0.10 to 0.12) does not use its fast
-# convolutions in the body of a loop. On the H200 of the table above the same change
+# It depends on the processor. On the CPUs that we tried, XLA (JAX 0.10 to 0.12) does not use
+# its fast convolutions in the body of a loop. On the H200 of the table above the same change
 # shortened the step. Another program for LeNet gained nothing there
 # ([figures](../docs/peers.md)). Measure on the machine that you will use.
 # </details>
