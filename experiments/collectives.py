@@ -466,7 +466,8 @@ ax.plot(sizes[[0, -1]], 1e3 * both[[0, -1]], "sk",
         label="of these, fitted", markersize=9, fillstyle="none")
 ax.plot(sizes, 1e3 * predicted, "k:", label="delay + bytes / bandwidth")
 ax.set(xscale="log", yscale="log", xlabel="bytes per device", ylabel="ms")
-ax.legend(fontsize="small", loc="center left", bbox_to_anchor=(1, 0.5))
+ax.legend(fontsize="small", loc="upper center", bbox_to_anchor=(0.5, -0.2),
+          ncols=2)
 s.figure(fig, f"All-reduces on {k} parts of one CPU, and between two processes "
               "on it. No line says how fast GPUs are.",
          alt="Milliseconds over bytes per device, both logarithmic, for star, "

@@ -214,7 +214,7 @@ for count in sorted(set(cores.values())):
     ours = [i for i, n in enumerate(rates) if cores[n] == count]
     word = "program not divided" if count == 1 else f"{count} cores"
     ax.plot(ours, [rates[sizes[i]] / 1e9 for i in ours], "o", label=word)
-ax.set(xlabel="array", ylabel="GB/s", ylim=(0, None))
+ax.set(xlabel="array", ylabel="GB/s", ylim=(0, 1.1e-9 * max(rates.values())))
 ax.legend()
 s.figure(fig,
          "Bandwidth of arrays of each size, and how many cores the program is "
@@ -519,7 +519,7 @@ s.claim("Overhead limits 20 x 20 products, memory limits x + 1, arithmetic a "
         if_open="This run does not decide it.")
 
 # %% tags=["slow", "hide-input"]
-fig, ax = plt.subplots(figsize=(7, 4.2))
+fig, ax = plt.subplots(figsize=(6, 4))
 at = np.logspace(-1.5, 3, 200)
 ink = "#1f2328"
 ax.plot(
@@ -545,7 +545,7 @@ for i, (name, (intensity, rate)) in enumerate(points.items()):
         intensity, rate / 1e9, "oDs^vP"[i], ms=8, color=f"C{i % 5}", label=name
     )
 ax.set(xscale="log", yscale="log", xlabel="FLOP per byte", ylabel="GFLOP/s")
-ax.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1, 1))
+ax.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2)
 s.figure(fig,
          "Left of the ridge point memory sets the roof, right of it "
          "arithmetic. The roof does not show the call: a point far below it "

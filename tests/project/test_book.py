@@ -497,11 +497,13 @@ MEASURE = """<script>addEventListener('load', () => setTimeout(() => {
   const right = (e) => e.getBoundingClientRect().right;
   const scrolls = (e) => { for (; e; e = e.parentElement)
     if (['auto', 'scroll'].includes(getComputedStyle(e).overflowX)) return true; return false; };
+  const edge = (e) => { let at = innerWidth; while (e = e.parentElement)
+    if (getComputedStyle(e).overflowX !== 'visible') at = Math.min(at, right(e)); return at; };
   parent.postMessage(JSON.stringify({
     width: innerWidth,
     code: shown('.bd-article pre').filter(e => e.scrollWidth > e.clientWidth + 1).length,
     drawings: [...document.querySelectorAll('.bd-article figure :is(svg, text)')].filter(e =>
-      e.getClientRects().length && (right(e) > innerWidth + 1 || left(e) < -1)).length,
+      e.getClientRects().length && (right(e) > edge(e) + 1 || left(e) < -1)).length,
     tables: shown('.bd-article table').filter(e => right(e) > innerWidth + 1 && !scrolls(e)).length,
     page: Math.max(0, ...shown('.bd-article').map(e => e.scrollWidth - e.clientWidth)),
   }), '*');
