@@ -26,7 +26,7 @@ IDS = {
     "all float64", "callback", "cleared", "constant", "constant work", "data", "debug setting",
     "dispatch", "donation", "dtype", "eager", "eager copy", "eager recompiles", "eager shapes",
     "element reads", "float64", "forward twice", "garbage collector", "iterated array",
-    "known fault", "library function", "list", "logging", "module dispatch", "module state",
+    "known fault", "library function", "list", "logging", "many arrays", "module dispatch", "module state",
     "moved", "new body", "new function", "numpy", "on the cpu", "partial batch", "placement",
     "put again", "puts one by one", "python", "replicated", "shape", "shards", "static object",
     "static part", "static value", "structure", "transfer", "unrolled", "wait", "weak type",

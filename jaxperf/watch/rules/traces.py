@@ -21,13 +21,14 @@ from jaxperf.retraces import (
     shorten_value,
 )
 from jaxperf.watch.grouping import group_by
-from jaxperf.watch.log import COMPILE, DISPATCH, EAGER, IMPORT, TRACE, Compiled, StackSample
+from jaxperf.watch.log import COMPILE, DISPATCH, EAGER, IMPORT, TRACE, Compiled, StackSample, canonical_name
 from jaxperf.watch.observe.source_location import NOWHERE, Place
 from jaxperf.watch.report.analysis import Analysis
 from jaxperf.watch.rules.eager import WAYS, outermost, way_to_jit
 from jaxperf.watch.rules.table import (
     ASYNCHRONOUS,
     EXPLAINS,
+    LEAST_S,
     LEAST_SHARE,
     PERFORMANCE,
     SYNCHRONIZE,
@@ -140,6 +141,7 @@ _ANYWHERE = ("new function", "weak type")  # never intended, even if another lin
 _HABITS = ("new function", "static value", "shape", "structure")
 SMALL_S = 0.2  # seconds that one program in place of many small ones must save
 SMALL_PROGRAMS = 10  # at a line outside jit that are worth one program
+MANY = 100  # arrays that one operation takes, from which on compiling takes long
 SETTLED_S = 0.02  # seconds at a line behind its last program, after which its shapes have all come
 CALLERS = 5  # calls outwards in which lines with few programs count together
 _WEAK = ("structure", "shape", "dtype")  # reasons that JAX gives, though the types occurred before
@@ -736,6 +738,32 @@ def find_iterated_arrays(analysis: Analysis) -> Iterator[Finding]:
             f"{together_s(compiled):.2g} s, and its elements are read one by one"
         )
         yield Finding("iterated array", at, seconds, reason, name, argument=name, form=form)
+
+
+@cause(
+    "many arrays", "retrace", PERFORMANCE, "one operation takes very many arrays, and compiles for long",
+    "XLA compiles a program with all of them as arguments. Join them on the host: bring them there with "
+    "jax.device_get({argument}), which takes the whole list, and call np.stack or np.concatenate. In a "
+    "jitted function, jax.lax.scan returns them stacked.",
+)  # fmt: skip
+def find_many_arrays(analysis: Analysis) -> Iterator[Finding]:
+    """Find operations outside jit of which one takes hundreds of arrays, as `jnp.stack(values)`."""
+    operations = [c for c in analysis.log.compiled if _is_operation(c)]
+    taken = {
+        name: max((len(facts.layout[0]) for facts in analysis.programs.get(name, ())), default=0)
+        for name in {c.program for c in operations if c.total_s >= LEAST_S}
+    }
+    many = (c for c in operations if taken.get(c.program, 0) >= MANY and c.total_s >= LEAST_S)
+    for at, compiled in group_by(many, lambda c: c.at).items():
+        name = max(compiled, key=lambda c: c.total_s).name
+        passed = statements.argument_expression(at, name, "argument 0")
+        argument = ast.unparse(passed) if isinstance(passed, ast.Name | ast.Attribute) else "the list"
+        seconds = together_s(compiled)
+        reason = (
+            f"{name} takes up to {taken[canonical_name(name)]:,} arrays here, and compiling its program "
+            f"took {seconds:.2g} s"
+        )
+        yield Finding("many arrays", at, seconds, reason, name, argument=argument)
 
 
 def _takes_by_mask(analysis: Analysis, at: Place) -> bool:

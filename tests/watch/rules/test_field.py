@@ -247,6 +247,23 @@ def test_whatever_takes_an_array_apart_is_an_iteration(
     assert finding.argument == name
 
 
+@pytest.mark.parametrize(("count", "found"), [(300, 1), (30, 0)])
+def test_an_operation_over_very_many_arrays_is_done_on_the_host(
+    count: int, found: int, tmp_path: Path
+) -> None:
+    path = tmp_path / "ode.py"
+    path.write_text("path = jnp.stack(points)\n")
+    types = ", ".join(["f32[3]{0}"] * count)
+    text = f"HloModule jit_stack, entry_computation_layout={{({types})->f32[9]{{0}}}}, x=1\n"
+    stack = compiled(Place(str(path), 1), 0.0, 4.0, "stack")
+    record = Record("a", 0.0, 9.0, compiled=[stack], programs=[Facts("stack", "cpu", 1.0, 1.0, text=text)])
+    findings = list(traces.find_many_arrays(Analysis(record)))
+    assert [f.seconds for f in findings] == [4.0] * found
+    for finding in findings:
+        assert "stack takes up to 300 arrays here" in finding.reason
+        assert "jax.device_get(points)" in advice_for(finding).change
+
+
 def test_a_library_that_iterates_gets_arrays_of_numpy(line: Callable[..., Place]) -> None:
     apart = compiled(line("w = lib.fit"), 1.0, 1.5, "unstack", through="matplotlib")
     (finding,) = traces.find_iterated_arrays(Analysis(Record("a", 0.0, 9.0, compiled=[apart])))
