@@ -389,12 +389,14 @@ def _side(paths: str) -> list[Result]:
 
 
 def _load(folder: Path) -> dict[Path, Result]:
-    """Return results by path, in the book's order; each other file is named in a line."""
+    """Return results by path, in the book's order; each other file in a folder is named in a line."""
     if not folder.exists():
         _refuse_missing(folder)
+    if not folder.is_dir():
+        return {folder: load_result(folder)}
     by_path = {}
-    inside = folder.iterdir() if folder.is_dir() else [folder]  # glob silently ignores a forbidden folder
-    for path in sorted(p for p in inside if p == folder or p.suffix == ".json"):
+    # glob silently ignores a forbidden folder
+    for path in sorted(path for path in folder.iterdir() if path.suffix == ".json"):
         try:
             by_path[path] = load_result(path)
         except JaxperfError as e:

@@ -425,3 +425,6 @@ def test_a_folder_without_a_readable_result_is_a_mistake(
     (out / "first.json").write_text("{")
     assert cli.main(["report", str(out)]) == 2
     assert "no result to show" in capsys.readouterr().err
+    assert cli.main(["report", str(out / "first.json")]) == 2
+    message = capsys.readouterr().err
+    assert "first.json is not JSON" in message and message.count("\n") == 1
