@@ -64,8 +64,8 @@ class Stopped(BaseException):  # not a SystemExit: code that parses flags would 
         self.number = number
 
 
-def ended(main: Callable[[], int]) -> int:
-    """Run `main` and return the exit status.
+def ended(main: Callable[[], int], *, needs_output: bool = True) -> int:
+    """Run `main` and return the exit status; one that `needs_output` is refused if standard output is closed.
 
     It is what `main` returns; 2 after a `JaxperfError`, whose line goes to standard error, or if the machine
     refuses a file, a folder, or our output (a full disk); 130 after Ctrl-C, 143 after SIGTERM, 129 after
@@ -73,7 +73,7 @@ def ended(main: Callable[[], int]) -> int:
     """
     try:
         with _signals_raised():
-            _check_surroundings()
+            _check_surroundings(needs_output)
             try:
                 return main()
             finally:
@@ -258,10 +258,13 @@ def _send(number: int) -> None:
     os.kill(os.getpid(), number)
 
 
-def _check_surroundings() -> None:
+def _check_surroundings(needs_output: bool) -> None:
     """Reject surroundings in which no command works; let a terminal without UTF-8 show what signs it can."""
-    if sys.stdout is None:  # `>&-`; the next file opened would get its number, and a child's output
-        raise JaxperfError("standard output is closed; send it to a file, or to /dev/null")
+    if sys.stdout is None:  # `>&-`
+        if needs_output:
+            raise JaxperfError("standard output is closed; send it to a file, or to /dev/null")
+        # Otherwise the next file opened would get its number, and a child's output
+        os.open(os.devnull, os.O_WRONLY)
     try:
         Path.cwd()
     except FileNotFoundError:

@@ -303,6 +303,15 @@ def test_a_full_disk_under_a_stream_ends_the_program_as_it_would_alone(tmp_path:
             assert "program.py" in report[1]
 
 
+def test_a_program_without_standard_output_runs_as_it_would_alone(tmp_path: Path) -> None:
+    text = "import sys\nprint('lost')\nopen('seen', 'w').write(repr(sys.stdout))\nsys.exit(5)\n"
+    (tmp_path / "program.py").write_text(text)
+    command = ["sh", "-c", 'exec "$0" "$@" >&-', sys.executable, "-m", "jaxperf", "watch", "program.py"]
+    done = subprocess.run(command, cwd=tmp_path, env=child_environment(), stderr=subprocess.PIPE, text=True)
+    assert (done.returncode, (tmp_path / "seen").read_text()) == (5, "None")
+    assert "watch: program.py" in done.stderr and "error" not in done.stderr
+
+
 def test_a_program_that_closes_its_streams_ends_as_it_would_alone(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("import os, sys\nsys.stdout.close()\nos.close(2)\n")
     assert run(tmp_path, "watch", "--json", "watch.json", "train.py") == (0, "", "")
