@@ -31,7 +31,7 @@ def test_bars_have_words_and_waiting_is_quiet(words: dict[str, str] | None) -> N
     assert plt.matplotlib.colors.to_hex(colors[1]) == QUIET != plt.matplotlib.colors.to_hex(colors[0])
     written = [text.get_text() for text in ax.texts]
     # the call is too short for a word on its bar: it stands beside it
-    assert written == [" step", "waits for the outputs", "product" if words else "ynn_fusion", "dot"]
+    assert written == [" calls step", "waits for the outputs", "product" if words else "ynn_fusion", "dot"]
     assert [label.get_text() for label in ax.get_yticklabels()] == ["python", "wait", "cpu 0"]
     plt.close(figure)
 
