@@ -24,6 +24,7 @@ from jaxperf.result import Environment
 ROOT = Path(__file__).resolve().parents[1]
 DETAILS = re.compile(r"<details>\s*<summary>(.*?)</summary>[ \t]*(.*?)(</details>|$)", re.S)
 BORROWED = '<p class="fact">Your run left the answers out; this is from the run that the book keeps:</p>'
+NAMED = 6  # modules that have changed since a run, of which a page gives the names
 SPEED = "This is a run at toy size: it shows what the code does, and its times mean nothing."
 
 
@@ -333,8 +334,10 @@ def remarks(run: Run, *, changed: bool) -> Iterator[str]:
     if changed:
         yield "**The code of this page has changed since this run**, so some outputs are left out."
     if modules:
-        names = ", ".join(f"`{name}`" for name in modules)
-        yield f"**These modules have changed since this run**, so a new run may differ: {names}."
+        names = [f"`{name}`" for name in modules[:NAMED]]
+        if len(modules) > NAMED:
+            names.append(f"and {len(modules) - NAMED} more")
+        yield f"**Modules have changed since this run**, so a new run may differ: {', '.join(names)}."
     if busy := run.about.get("busy"):
         yield f"**The machine was busy**: {busy} meanwhile, so times are noisy."
     if run.about.get("incomplete"):
