@@ -493,9 +493,10 @@ s.grid(["way", "in the program", "MB a device sends", "MB of weights it holds"],
 # - **FSDP** holds only a part of the weights, and therefore also sends them. With a
 #   *reduce-scatter* for the gradients, it would send $3N(k-1)/k$ if the weights are gathered twice,
 #   and $2N(k-1)/k$ if they are kept after the forward pass. On CPUs the compiler adds up whole
-#   gradients and then cuts the sum, which sends more. XLA uses a reduce-scatter on GPUs and TPUs
-#   (not measured here), but on a CPU only if the program asks for it, as in
-#   [Collectives](collectives).
+#   gradients and then cuts the sum, which sends $N(k-1)/k$ more than a reduce-scatter. So even if it
+#   gathers the weights once, it sends as much as with a reduce-scatter and weights gathered twice.
+#   XLA uses a reduce-scatter on GPUs and TPUs (not measured here), but on a CPU only if the program
+#   asks for it, as in [Collectives](collectives).
 
 # %%
 two = (s.batch_size, 2 * s.batch_size)
