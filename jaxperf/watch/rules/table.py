@@ -14,7 +14,7 @@ from types import MappingProxyType
 from jaxperf.errors import JaxperfError
 from jaxperf.flags import did_you_mean
 from jaxperf.watch.log import IMPORT
-from jaxperf.watch.observe.source_location import Place
+from jaxperf.watch.observe.source_location import NOWHERE, Place
 from jaxperf.watch.report.analysis import Analysis
 from jaxperf.watch.rules.libraries import change_of_call, library_of_file
 from jaxperf.watch.source import statements
@@ -206,7 +206,7 @@ def _serves(finding: Finding, other: Finding) -> bool:
     That is so at its line, inside the function that is to be jitted, and among its neighbors in a function.
     """
     outer, inner = finding.at, other.at
-    neighbors = (outer.file, outer.function) == (inner.file, inner.function)
+    neighbors = statements.neighborhood(outer) == statements.neighborhood(inner) != NOWHERE
     if neighbors and other.cause == "eager recompiles" and not (finding.form or other.form):
         return True
     functions = statements.enclosing_nodes(inner, statements.FUNCTION) if outer.file == inner.file else ()

@@ -639,7 +639,7 @@ def _by_change(analysis: Analysis, small: list[Compiled]) -> dict[Place, list[Co
     line = outermost(analysis)
     levels: list[Callable[[StackSample | Compiled], Place]] = [line]
     levels += [functools.partial(_caller, outwards=n) for n in range(1, CALLERS)]
-    levels.append(lambda c: line(c)._replace(line=0))
+    levels.append(lambda c: statements.neighborhood(line(c)))
     found, left = dict[Place, list[Compiled]](), small
     for level in levels:
         groups = group_by(left, level)
@@ -648,7 +648,7 @@ def _by_change(analysis: Analysis, small: list[Compiled]) -> dict[Place, list[Co
         for at, group in many.items():
             lines = group_by(group, line)
             most = max(lines, key=lambda each: (len(lines[each]), together_s(lines[each])))
-            found.setdefault(at if at.line else most, []).extend(group)
+            found.setdefault(at if at.line > 0 else most, []).extend(group)
     return {**group_by(left, line), **found}
 
 

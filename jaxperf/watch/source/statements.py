@@ -13,7 +13,7 @@ import textwrap
 from typing import Any
 
 from jaxperf.watch.guard import without_syntax_warnings
-from jaxperf.watch.observe.source_location import Place
+from jaxperf.watch.observe.source_location import NOWHERE, Place
 
 FUNCTION = ast.FunctionDef | ast.AsyncFunctionDef
 _INIT = re.compile(r"(\b\w[\w.]*\.init|(?<![\w.])(?!__)(?:\w+_)?init(?:_\w+)?)\(")
@@ -188,6 +188,17 @@ def made_at(at: Place, kind: str) -> Place | None:
 
 LOOP = ast.For | ast.While | ast.AsyncFor
 ROUND = LOOP | ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
+
+
+def neighborhood(at: Place) -> Place:
+    """Return one place, with a line of 0 or below, for lines that one jitted function could hold.
+
+    Those are the lines of a function, or of a loop of the module; NOWHERE for other lines of a module.
+    """
+    if innermost(at, FUNCTION) is not None:
+        return at._replace(line=0)
+    loop = innermost(at, LOOP)
+    return at._replace(line=-loop.lineno) if loop is not None else NOWHERE
 
 
 def is_import(at: Place) -> bool:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from jaxperf.watch.observe.source_location import Place
+from jaxperf.watch.observe.source_location import NOWHERE, Place
 from jaxperf.watch.source import statements
 
 PROGRAM = """\
@@ -148,3 +148,13 @@ def test_an_object_is_made_where_one_line_makes_it(tmp_path: Path) -> None:
     at = Place(str(path), 9)
     assert statements.made_at(at, "Optimizer") == at._replace(line=3)
     assert statements.made_at(at, "Model") is None  # which of the two?
+
+
+def test_one_function_could_hold_the_lines_of_a_function_or_of_a_loop(tmp_path: Path) -> None:
+    path = tmp_path / "a.py"
+    path.write_text(
+        "a = f()\nfor x in y:\n    b = f()\n    c = g()\n\ndef h():\n    d = f()\n    return g(d)\n"
+    )
+    around = [statements.neighborhood(Place(str(path), n)) for n in (1, 3, 4, 7, 8)]
+    assert around[0] == NOWHERE and around[1] == around[2] != around[3] == around[4]
+    assert all(place.line <= 0 for place in around)
