@@ -148,7 +148,7 @@ def _aval(text: str) -> tuple[str, str, str]:
     return dtype, shape, tail if "weak_type" in tail else ""
 
 
-def shape_of(text: str) -> tuple[int, ...]:
+def dimensions(text: str) -> tuple[int, ...]:
     numbers = _aval(text)[1].split(",")
     return tuple(int(n) for n in numbers) if all(n.isdigit() for n in numbers) else ()
 

@@ -130,7 +130,7 @@ def make(spec: Any, *, seed: int = 0) -> Any:
     return _draw(spec, np.random.default_rng(seed)) if isinstance(spec, Array) else spec
 
 
-def shape_of(spec: Array) -> jax.ShapeDtypeStruct:
+def shape_and_dtype(spec: Array) -> jax.ShapeDtypeStruct:
     """Return the shape and dtype of an array that need not be drawn.
 
     Raises:
@@ -143,7 +143,7 @@ def shape_of(spec: Array) -> jax.ShapeDtypeStruct:
 
 
 def _draw(spec: Array, rng: np.random.Generator) -> jax.Array:
-    dtype = shape_of(spec).dtype
+    dtype = shape_and_dtype(spec).dtype
     size, free = math.prod(spec.shape) * dtype.itemsize, psutil.virtual_memory().available
     if size > free:
         raise JaxperfError(

@@ -109,7 +109,7 @@ def _arguments(asked: Any) -> Arguments:
 
 def _shape(spec: Any) -> object:
     if isinstance(spec, argument_specs.Array):
-        return argument_specs.shape_of(spec)
+        return argument_specs.shape_and_dtype(spec)
     return argument_specs.make(spec)
 
 

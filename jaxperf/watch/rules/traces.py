@@ -17,7 +17,7 @@ from jaxperf.retraces import (
     Change,
     argument_changes,
     differing_part,
-    shape_of,
+    dimensions,
     shorten_value,
 )
 from jaxperf.watch.grouping import group_by
@@ -317,7 +317,7 @@ def _saved_by_padding(traces: list[Compiled]) -> float:
     """
     calls = {_call(c) for c in traces}
     padded = {
-        tuple((name, *((n - 1).bit_length() for n in shape_of(text))) for name, text in call)
+        tuple((name, *((n - 1).bit_length() for n in dimensions(text))) for name, text in call)
         for call in calls
     }
     return (len(calls) - len(padded)) / (len(calls) - 1) if calls - {()} and len(calls) > 1 else 1.0
@@ -445,7 +445,7 @@ def _another_object(change: Change) -> bool:
 def _partial_batch(repeats: list[Compiled]) -> bool:
     """Return whether the only repeat is for a smaller leading dimension, as of an epoch's last batch."""
     changes: list[Change] = [change for c in repeats for change in c.changes if change.kind == "shape"]
-    pairs = [(shape_of(c.before), shape_of(c.now)) for c in changes]
+    pairs = [(dimensions(c.before), dimensions(c.now)) for c in changes]
     smaller = {(before[0], now[0]) for before, now in pairs if before and now and before[1:] == now[1:]}
     whole = all(before and now and before[1:] == now[1:] for before, now in pairs)
     return whole and len(repeats) == 1 and len(smaller) == 1 and all(now < before for before, now in smaller)
