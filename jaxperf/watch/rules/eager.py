@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import itertools
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -33,6 +34,9 @@ _ELEMENTWISE = frozenset({
     "remainder", "round-nearest-afz", "round-nearest-even", "rsqrt", "select", "sign", "sine", "sqrt",
     "subtract", "tan", "tanh", "xor",
 })  # fmt: skip
+
+
+_TAKING = {"dynamic_slice", "gather", "slice", "squeeze"}  # programs that take elements
 
 
 # how operations outside jit become one program, by what can be jitted
@@ -151,7 +155,28 @@ def find_eager_operations(analysis: Analysis) -> Iterator[Finding]:
     both = {at: idle.get(at, 0.0) + unfused.get(at, 0.0) for at in {**idle, **unfused}}
     through = {c.at: c.through for c in analysis.log.compiled if not c.explained}
     for finding in findings_by_function("eager", both, reason):
-        yield way_to_jit(finding, analysis, through.get(finding.at, ""))
+        if array := _elements(analysis, finding.at):
+            taken = (
+                f"elements of {array} are taken one by one, each by programs of its own, and Python tests or "
+                "prints them"
+            )
+            yield Finding("element reads", finding.at, finding.seconds, taken, argument=array)
+        else:
+            yield way_to_jit(finding, analysis, through.get(finding.at, ""))
+
+
+def _elements(analysis: Analysis, at: Place) -> str:
+    """Return the array whose elements a line takes one by one, and Python reads, there or in what it calls.
+
+    All that runs there outside of jit takes elements.
+    """
+    array = loop_body.indexed(at)
+    names = {c.program for c in analysis.log.compiled if c.at == at and not c.explained}
+    called = {statements.last_name(c.func) for c in statements.calls_in(statements.innermost(at, ast.stmt))}
+    reads = sum(
+        x.count for x in analysis.lines if x.at == at or (x.at.file == at.file and x.at.function in called)
+    )
+    return array if names and names <= _TAKING and reads >= OFTEN else ""
 
 
 def _waits(analysis: Analysis) -> set[Place]:

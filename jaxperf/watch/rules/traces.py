@@ -579,7 +579,7 @@ def find_eager_recompiles(analysis: Analysis) -> Iterator[Finding]:
     libraries = {c.at for c in analysis.log.compiled if c.owner and not c.changes}
     libraries |= {finding.at for finding in find_library_functions(analysis)}
     shapes: list[Finding] = []
-    for at, compiled in _by_change(analysis, small).items():
+    for at, compiled in _by_change(analysis, small, each_s).items():
         if at in libraries or any(c.at in libraries for c in compiled):
             continue
         # a line whose operation gets new shapes, not lines that each have a shape of their own
@@ -629,7 +629,7 @@ def _shapes_form(analysis: Analysis, at: Place) -> str:
     return "growing" if statements.joins(at) else ""
 
 
-def _by_change(analysis: Analysis, small: list[Compiled]) -> dict[Place, list[Compiled]]:
+def _by_change(analysis: Analysis, small: list[Compiled], each_s: float) -> dict[Place, list[Compiled]]:
     """Return small programs by the line that one change would make one program of.
 
     Lines with few programs count together at the line that called their function, or at its caller, if jit
@@ -643,7 +643,7 @@ def _by_change(analysis: Analysis, small: list[Compiled]) -> dict[Place, list[Co
     found, left = dict[Place, list[Compiled]](), small
     for level in levels:
         groups = group_by(left, level)
-        many = {at: group for at, group in groups.items() if at.file and _matters(group, least_s)}
+        many = {at: group for at, group in groups.items() if at.file and _matters(group, each_s, least_s)}
         left = [c for at, group in groups.items() if at not in many for c in group]
         for at, group in many.items():
             lines = group_by(group, line)
@@ -661,9 +661,11 @@ def _caller(c: StackSample | Compiled, outwards: int) -> Place:
     return chain[outwards] if statements.only_computes(function) else NOWHERE
 
 
-def _matters(group: list[Compiled], least_s: float) -> bool:
-    most = max(Counter(c.name for c in group).values())
-    return (len(group) >= SMALL_PROGRAMS or most >= 2 * REPEATS) and together_s(group) >= least_s
+def _matters(group: list[Compiled], each_s: float, least_s: float) -> bool:
+    most = max(group_by(group, lambda c: (c.at, c.name)).values(), key=len)
+    if len(most) >= 2 * REPEATS and together_s(most) >= least_s:  # its shapes may vary
+        return True
+    return len(group) >= SMALL_PROGRAMS and sum(min(c.total_s, each_s) for c in group) >= least_s
 
 
 def _one_by_one(at: Place, compiled: list[Compiled], each_s: float) -> Finding:

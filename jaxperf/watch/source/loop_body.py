@@ -278,6 +278,23 @@ def element_read(at: Place) -> str:
     return ""
 
 
+def indexed(at: Place) -> str:
+    """Return the array of which a statement takes one element after the other; "" for none.
+
+    A loop's variable, or that of a comprehension, is in its index, as in `[name(x[i]) for i in range(9)]`.
+    """
+    loop, statement = statements.innermost(at, LOOP), statements.innermost(at, ast.stmt)
+    inside = [n for n in ast.walk(statement) if isinstance(n, ast.comprehension)] if statement else []
+    targets = _targets(*(n.target for n in inside), *([loop.target] if isinstance(loop, ast.For) else []))
+    changed = _writes(f for f in _flows(at.file, loop) if f.node is not loop) if loop else frozenset()
+    for node in ast.walk(statement) if statement else ():
+        if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load):
+            name = _dotted_name(node.value)
+            if name and _share(_reads(node.slice), targets) and not _share({name}, changed):
+                return name
+    return ""
+
+
 def reads_from(at: Place, other: Place) -> bool:
     """Return whether a statement reads what another one in its function computes, or is the same one."""
     if (at.file, at.function) != (other.file, other.function):

@@ -82,3 +82,29 @@ def test_short_operations_are_the_front_ends_time_and_long_ones_the_devices(
     by_line = eager._front_bound(Analysis(record), lambda s: s.at, ())
     assert sum(by_line.values()) == pytest.approx(seconds, abs=1e-6)
     assert eager._front_bound(Analysis(record), lambda s: s.at, {LOSS}) == {}
+
+
+@pytest.mark.parametrize(
+    ("statement", "compiled", "reads", "array"),
+    [
+        ('text = "".join(shown(nodes[i][0]) for i in range(9))', {"dynamic_slice", "squeeze"}, 40, "nodes"),
+        (
+            'text = "".join(shown(nodes[i][0]) for i in range(9))',
+            {"dynamic_slice"},
+            0,
+            "",
+        ),  # nobody reads them
+        ('text = "".join(shown(nodes[i] + 1) for i in range(9))', {"dynamic_slice", "add"}, 40, ""),
+        ("text = shown(nodes[0])", {"dynamic_slice"}, 40, ""),
+    ],
+)
+def test_elements_that_python_shows_one_by_one_are_read_at_once(
+    statement: str, compiled: set[str], reads: int, array: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "life.py"
+    path.write_text(f"def shown(value):\n    return '*' if value else ' '\n\n{statement}\n")
+    at = Place(str(path), 4, "<module>")
+    calls = [Compiled(name, at) for name in compiled]
+    waits = [SimpleNamespace(at=Place(str(path), 2, "shown"), count=reads)]
+    analysis: Any = SimpleNamespace(log=SimpleNamespace(compiled=calls), lines=waits)
+    assert eager._elements(analysis, at) == array

@@ -331,6 +331,18 @@ def test_lines_with_few_programs_count_together_at_their_call_if_jit_could_take_
     assert "this line and its neighbors" in advice_for(finding).change
 
 
+def test_lines_whose_savings_are_small_count_together_however_long_they_compile(tmp_path: Path) -> None:
+    """Ten programs at each of four lines: 1 s each, of which one program would save 0.02 s."""
+    path = tmp_path / "gp.py"
+    path.write_text(NEIGHBORS)
+    small = [
+        compiled(Place(str(path), 2 + i, "kernel"), 20 * i + j, 0.02 if j < 4 else 1.0, f"op{j}")
+        for i in range(4) for j in range(10)
+    ]  # fmt: skip
+    (finding,) = traces.find_eager_recompiles(Analysis(Record("a", 0.0, 12.0, compiled=small)))
+    assert "40 small programs" in finding.reason and finding.seconds == pytest.approx(39 * 0.02)
+
+
 def test_lines_that_each_have_a_shape_of_their_own_do_not_vary(line: Callable[..., Place]) -> None:
     at = [line(text) for text in ("w = lib.fit", "w = update", "text = ")]
     small = [compiled(at[i % 3], i, 0.05, "matmul", signature={"x": f"float32[{i + 1}]"}) for i in range(12)]
