@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
+import children
 import compile_programs as texts
 import pytest
 
-from jaxperf.process import child_environment
 
-
-def watched(folder: Path, text: str, *flags: str, **variables: str) -> tuple[dict[str, Any], str]:
+def watched(folder: Path, text: str, **variables: str) -> tuple[dict[str, Any], str]:
     """Run a program under `jaxperf watch --compiles`; return the report and what was printed."""
     (folder / "train.py").write_text(text)
-    environment = child_environment() | {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "1"} | variables
-    done = subprocess.run(
-        [sys.executable, "-m", "jaxperf", "watch", "--compiles", "out", *flags, "train.py"], cwd=folder,
-        env=environment, capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
+    variables["JAX_NUM_CPU_DEVICES"] = "1"
+    done = children.run("-m", "jaxperf", "watch", "--compiles", "out", "train.py", folder=folder, **variables)
     assert done.returncode == 0, done.stderr
     assert "Page: " in done.stderr and (folder / "out" / "train.html").is_file()
     return json.loads((folder / "out" / "train.json").read_text()), done.stderr
@@ -88,10 +82,12 @@ def test_python_that_is_slow_while_a_function_is_traced_has_a_line(tmp_path: Pat
     report, printed = watched(tmp_path, texts.SLOW)
     [traced] = [each for each in report["tracing"] if each["name"] == "step"]
     most = traced["lines"][0]
-    assert most["function"] == "read_table" and most["seconds"] > 0.7
+    assert most["function"] == "read_table"
     [call] = [line for line in traced["lines"] if "x = x + read_table(i)" in line["source"]]
     assert call["with_calls_s"] >= most["seconds"] > call["seconds"]
-    assert report["stages"]["trace"] > 0.9
+    # samples stand for no more time than there was
+    compiling_s = sum(report["stages"][stage] for stage in ("trace", "lower", "compile"))
+    assert sum(line["seconds"] for line in traced["lines"]) <= traced["seconds"] <= compiling_s + 1e-6
     assert "tracing step" in printed and "train.py:" in printed
 
 
