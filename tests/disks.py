@@ -54,7 +54,9 @@ def _mount(*arguments: str) -> subprocess.CompletedProcess[bytes]:
     return subprocess.run(["mount", *arguments], capture_output=True, check=False)
 
 
-def bound_by_permissions() -> list[str]:
-    """The words before a command that make root obey permissions; [] where there is no such program."""
+def bound_by_permissions() -> list[str] | None:
+    """The words before a command that make root obey permissions, as others do; None where there are none."""
+    if os.geteuid():
+        return []
     program = shutil.which("setpriv")
-    return [program, "--bounding-set=-dac_override,-dac_read_search"] if program else []
+    return [program, "--bounding-set=-dac_override,-dac_read_search"] if program else None

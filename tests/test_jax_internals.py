@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import importlib
 import logging
-import subprocess
-import sys
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+import children
 import jax
 import pytest
 
@@ -17,7 +16,6 @@ from jaxperf import jax_internals as internals
 from jaxperf.errors import JaxperfError
 from jaxperf.plan import deviceless
 from jaxperf.plan.cards import CARDS
-from jaxperf.process import child_environment
 from jaxperf.watch.observe import hooks
 
 # What each name is for: a call that then raises one line.
@@ -94,9 +92,7 @@ from jaxperf.measure import measure
 import jax, jax.numpy as jnp
 print(measure(jax.jit(lambda x: x + 1), jnp.ones(3), budget_s=0.1).median > 0)
 """
-    done = subprocess.run(
-        [sys.executable, "-c", program], env=child_environment(), capture_output=True, text=True, timeout=300
-    )
+    done = children.run("-c", program)
     assert (done.stdout, done.returncode) == ("True\n", 0), done.stderr
 
 

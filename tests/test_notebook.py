@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
+import children
 import pytest
-
-from jaxperf.process import child_environment
 
 pytest.importorskip("IPython")
 CELLS = """
@@ -33,10 +30,7 @@ for n in (20, 30, 40):
 def run(tmp_path: Path, *cells: str) -> str:
     script = tmp_path / "cells.py"
     script.write_text(CELLS.format(cells=["%load_ext jaxperf", *cells]))
-    environment = {**child_environment(), "IPYTHONDIR": str(tmp_path), "NO_COLOR": "1"}
-    done = subprocess.run(
-        [sys.executable, str(script)], capture_output=True, text=True, timeout=120, env=environment
-    )
+    done = children.run(script, IPYTHONDIR=str(tmp_path), NO_COLOR="1")
     assert done.returncode == 0, done.stderr
     return done.stdout + done.stderr
 

@@ -54,7 +54,7 @@ def start(folder: Path, script: str, *flags: str, stem: str = "page") -> subproc
 def run_process(folder: Path, script: str, *flags: str, stem: str) -> tuple[int, str, str]:
     """Run a page in a process of its own; return its exit status and what it printed."""
     process = start(folder, script, *flags, stem=stem)
-    printed, errors = process.communicate(timeout=100)
+    printed, errors = process.communicate()
     return process.returncode, printed, errors
 
 
@@ -217,7 +217,7 @@ def test_control_c_keeps_what_there_is(tmp_path: Path) -> None:
         tmp_path, "\n# %%\nimport time\nprint('waiting', flush=True)\ntime.sleep(60)\n"
     ) as process:
         process.send_signal(signal.SIGINT)
-        errors = process.communicate(timeout=60)[1]
+        errors = process.communicate()[1]
     assert process.returncode == 130 and "Traceback" not in errors and "page.incomplete.json" in errors
     assert (tmp_path / "page.json").read_text() == "of an earlier run"
     assert result(tmp_path, "page.incomplete.json")["facts"] == {"n": 3}
@@ -239,7 +239,7 @@ def test_ctrl_c_ends_a_section_whose_main_thread_stays_in_c_as_in_a_compilation(
     )
     with start_waiting(tmp_path, script) as process:
         process.send_signal(number)
-        errors = process.communicate(timeout=60)[1]  # also waits for the child, which has the same pipe
+        errors = process.communicate()[1]  # also waits for the child, which has the same pipe
     assert process.returncode == status and errors.endswith("stopped\n"), errors
     names = {path.name for path in tmp_path.iterdir()}
     assert names == {"page.py", "page.incomplete.json", "page.incomplete.ipynb"}

@@ -116,7 +116,6 @@ def test_the_first_cell_is_python_but_for_its_magic_line() -> None:
 
 @pytest.mark.real
 @pytest.mark.thorough
-@pytest.mark.timeout(900)
 def test_a_notebook_installs_what_it_needs_in_an_empty_environment(tmp_path: Path) -> None:
     pytest.importorskip("hatchling")
     code = "import sys, hatchling.build as b; print(b.build_wheel(sys.argv[1]))"
@@ -131,7 +130,7 @@ def test_a_notebook_installs_what_it_needs_in_an_empty_environment(tmp_path: Pat
     run = (
         "import nbclient, nbformat; n = nbformat.read('use_gpu.ipynb', 4);"
         "n.cells.append(nbformat.v4.new_code_cell('import jax; print(len(jax.devices()), jax.__file__)'));"
-        "nbclient.NotebookClient(n, timeout=600).execute(); print(n.cells[-1].outputs[0].text)"
+        "nbclient.NotebookClient(n, startup_timeout=600).execute(); print(n.cells[-1].outputs[0].text)"
     )
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("JAX", "PYTHON", "XLA"))}
     environment |= {"PIP_FIND_LINKS": str(tmp_path), "PIP_PRE": "0"}

@@ -105,7 +105,7 @@ def test_output_passes_through_live_and_in_order(scripts: Path, tmp_path: Path) 
         assert process.stdout.readline() == "before\n"
         assert process.stdout.readline() == "ready\n"
         go.touch()
-        assert process.wait(30) == 0
+        assert process.wait() == 0
 
 
 def test_every_bad_end_is_named_and_has_a_status(scripts: Path, tmp_path: Path) -> None:
@@ -194,10 +194,10 @@ def test_whatever_ends_a_run_ends_its_section_and_what_that_has_started(
             started += [psutil.Process(int(pid)) for pid in process.stdout.readline().split()]
         for process, (number, send) in zip(parents, ends):
             send(process.pid, number)
-        statuses = [process.wait(30) for process in parents]
+        statuses = [process.wait() for process in parents]
     assert statuses == [130, 130, 143, 143, 129, 129, -9]
     assert len(started) == 2 * len(ends)
-    assert not psutil.wait_procs(started, timeout=30)[1]
+    assert not psutil.wait_procs(started)[1]
 
 
 @pytest.mark.thorough
@@ -209,8 +209,8 @@ def test_a_section_that_is_killed_takes_what_it_has_started_along(scripts: Path,
             process.stdout.readline()
             section, grandchild = (psutil.Process(int(pid)) for pid in process.stdout.readline().split())
             section.send_signal(number)
-            assert process.wait(30) == 128 + number
-            assert not psutil.wait_procs([grandchild], timeout=30)[1]
+            assert process.wait() == 128 + number
+            assert not psutil.wait_procs([grandchild])[1]
 
 
 def test_a_child_that_ignores_signals_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:

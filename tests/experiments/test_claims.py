@@ -62,7 +62,6 @@ def test_figures_have_a_text_apart_from_their_caption_and_sentences_have_no_link
 
 
 @pytest.mark.thorough
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", ["use_gpu", "scaling"])
 def test_a_run_can_be_turned_around_to_read_the_other_sentences(name: str, tmp_path: Path) -> None:
     assert turned_pages.run_turned(name, tmp_path, "--smoke") == 0

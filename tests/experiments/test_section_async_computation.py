@@ -46,7 +46,7 @@ def test_the_work_whose_result_is_dropped_tells_when_it_is_done(section: ModuleT
     for queue in section.queue_work.values():
         section.finished.clear()
         queue()
-        assert section.finished.wait(60)
+        assert section.finished.wait()
 
 
 def test_an_error_is_raised_by_waiting_at_the_latest(section: ModuleType) -> None:

@@ -1,23 +1,20 @@
 """The section Beside MXNet and PyTorch: it runs the comparison, and shows what the runner wrote."""
 
-import subprocess
-import sys
 from pathlib import Path
 
+import children
 import pytest
 from report_results import notes_of
 
-from jaxperf.process import USER_MISTAKE, child_environment
+from jaxperf.process import USER_MISTAKE
 from jaxperf.result import load_result
 
 SCRIPT = Path(__file__).parents[2] / "experiments" / "peers.py"
 
 
 def run(folder, *arguments):
-    command = [sys.executable, str(SCRIPT), "--smoke", "--json", str(folder / "peers.json"), *arguments]
     offline = {"UV_OFFLINE": "1", "UV_CACHE_DIR": str(folder / "uv")}  # so that nothing is installed
-    environment = child_environment() | offline
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=280)
+    return children.run(SCRIPT, "--smoke", "--json", folder / "peers.json", *arguments, **offline)
 
 
 @pytest.mark.thorough

@@ -5,11 +5,11 @@ from __future__ import annotations
 import importlib
 import json
 import subprocess
-import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import children
 import pytest
 from scripts import load
 
@@ -75,7 +75,7 @@ def test_a_notebook_becomes_a_script_and_its_lines_are_found_again(
 ) -> None:
     program = entry(field, path="notebook.ipynb", edits=[["x = 1", "x = 5"]])
     script = field.make_ready(program, clones, tmp_path / "made")
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True)
+    done = children.run(script)
     assert (done.returncode, done.stdout) == (3, "5 6\n")
     line = script.read_text().splitlines().index("print(x, y)") + 1
     assert field.place_in(line, script.with_suffix(".ipynb")) == "cell 2, line 1"
@@ -84,7 +84,7 @@ def test_a_notebook_becomes_a_script_and_its_lines_are_found_again(
 def test_a_page_keeps_its_line_numbers(field: ModuleType, clones: Path, tmp_path: Path) -> None:
     script = field.make_ready(entry(field, path="page.md"), clones, tmp_path / "made")
     assert script.read_text().splitlines()[PAGE.splitlines().index("print(x)")] == "print(x)"
-    assert subprocess.run([sys.executable, script], capture_output=True, text=True).stdout == "2\n"
+    assert children.run(script).stdout == "2\n"
 
 
 @pytest.mark.parametrize(

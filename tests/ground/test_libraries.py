@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 
+import children
 import jax
 import numpy as np
 import pytest
@@ -45,10 +45,8 @@ def test_jax_outside_site_packages_is_a_library_too(tmp_path: Path) -> None:
         "folder = sys.argv[1]; assert m.__file__.startswith(folder)\n"
         "print(library_of(m.__file__), library_of(flax.__file__), repr(library_of(f'{folder}/jax_model.py')))"
     )
-    environment = child_environment()
-    environment["PYTHONPATH"] = f"{tmp_path}:{environment['PYTHONPATH']}"
-    command = [sys.executable, "-c", program, str(tmp_path)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    path = child_environment({"PYTHONPATH": str(tmp_path)})["PYTHONPATH"]
+    done = children.run("-c", program, tmp_path, PYTHONPATH=":".join(reversed(path.split(":"))))
     assert (done.stdout, done.stderr) == ("jax flax ''\n", "")
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
+import children
 import jax
 import pytest
 from flax import nnx
@@ -18,7 +18,6 @@ from jaxperf import cli
 from jaxperf.measure import ceilings, measure_command, roofline
 from jaxperf.measure.environment import current_environment
 from jaxperf.measure.measure_command import is_jitted
-from jaxperf.process import child_environment
 from jaxperf.result import Grid, Measurement, Result, Table, load_result, save_result
 
 MODULE = """
@@ -254,11 +253,9 @@ def test_what_the_users_function_raises_is_shown_from_its_own_lines(
     [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.thorough)],
 )
 def test_a_signal_ends_it_while_the_function_stays_in_c(number: signal.Signals, status: int) -> None:
-    command = [sys.executable, "-m", "jaxperf", "measure", "own_step:stays_in_c", "--json=r.json"]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    with subprocess.Popen(command, env=child_environment(), **pipes) as process:  # type: ignore[call-overload]
+    with children.start("-m", "jaxperf", "measure", "own_step:stays_in_c", "--json=r.json") as process:
         assert process.stdout is not None
         assert "waiting\n" in iter(process.stdout.readline, "")
         process.send_signal(number)
-        errors = process.communicate(timeout=60)[1]
+        errors = process.communicate()[1]
     assert (process.returncode, errors) == (status, "stopped\n") and not Path("r.json").exists()

@@ -104,7 +104,7 @@ def test_threads_that_compile_leave_the_cache_setting_as_it_was(monkeypatch: pyt
 
     def compiled(card: object, lowered: Any, options: object, *, count: int) -> Any:
         if count > 1:
-            assert done.wait(60)
+            done.wait()
         settings.append(jax.config.jax_compilation_cache_include_metadata_in_key)
         program = lowered.compile()
         done.set()

@@ -41,7 +41,6 @@ def test_tables(validate) -> None:  # type: ignore[no-untyped-def]  # noqa: F811
 
 @pytest.mark.real
 @pytest.mark.thorough
-@pytest.mark.timeout(900)  # some thirty compilations
 @pytest.mark.usefixtures("cuda_plugin")
 def test_screens(tmp_path: Path) -> None:
     page = PAGE.read_text()

@@ -35,7 +35,6 @@ def run(
         env=os.environ | {"JAXPERF_REQUIRE_REAL": require} | variables,
         capture_output=True,
         text=True,
-        timeout=60,
     )
 
 

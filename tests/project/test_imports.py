@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import ast
 import re
-import subprocess
-import sys
 from pathlib import Path
+
+import children
 
 ROOT = Path(__file__).parents[2]
 
 
 def test_the_layers_of_the_package_hold() -> None:
     program = "import sys; from importlinter.cli import lint_imports; sys.exit(lint_imports(no_cache=True))"
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
+    done = children.run("-c", program, folder=ROOT)
     assert done.returncode == 0, done.stdout
 
 
@@ -24,7 +24,7 @@ print({n.split('.')[0] for n in set(sys.modules) - before} - set(sys.stdlib_modu
 import jaxperf.cli, jaxperf.result.recorder, jaxperf.result.terminal, jaxperf.result
 print({'jax', 'flax', 'tensorflow', 'scipy', 'matplotlib'} & set(sys.modules))
 """
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
+    done = children.run("-c", program, folder=ROOT)
     assert (done.stdout, done.stderr) == ("{'jaxperf'}\nset()\n", "")
 
 

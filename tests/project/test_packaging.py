@@ -12,6 +12,7 @@ import tomllib
 import zipfile
 from pathlib import Path
 
+import children
 import pytest
 from packaging.requirements import Requirement
 
@@ -84,9 +85,7 @@ for module in pkgutil.walk_packages(jaxperf.__path__, "jaxperf.", onerror=lambda
         "pytest_plugin",
     ]
     program = program.replace("HIDDEN", repr(hidden)).replace("CHAPTER", repr(chapter))
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, timeout=200
-    )
+    done = children.run("-c", program, folder=ROOT)
     assert done.returncode == 0, done.stderr
     assert {
         "jaxperf.watch.session",
@@ -188,7 +187,7 @@ def make(tree: Path, *arguments: str, kind: str = "cpu", path: str = "") -> subp
     env = {k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS", "PYTHON")}
     env["PATH"] = path + env["PATH"]
     arguments = (*arguments, f"KIND={kind}") if kind else arguments
-    return subprocess.run(["make", *arguments], cwd=tree, env=env, capture_output=True, text=True, timeout=60)
+    return subprocess.run(["make", *arguments], cwd=tree, env=env, capture_output=True, text=True)
 
 
 def asked(tree: Path) -> list[str]:

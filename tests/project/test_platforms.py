@@ -11,6 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import children
 import psutil
 import pytest
 
@@ -119,13 +120,10 @@ print("\\n".join(failed))
 
 
 def test_windows_imports_every_module_and_none_starts_a_backend() -> None:
-    env = {**os.environ, "JAX_PLATFORMS": "cpu"}
     program = WITHOUT_POSIX
     if sys.platform == "win32":  # nothing need be taken away
         program = program.replace("delattr(signal, name)", "pass").replace("sys.modules[name] = None", "pass")
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, env=env, capture_output=True, text=True, timeout=200
-    )
+    done = children.run("-c", program, folder=ROOT)
     assert (done.stdout.strip(), done.returncode) == ("", 0), done.stderr[-2000:]
 
 

@@ -172,7 +172,6 @@ def test_the_unrolled_puzzle_has_many_times_the_operations_of_its_solution() -> 
 
 
 @pytest.mark.thorough
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", NAMES)
 def test_the_puzzle_fails_its_own_check_and_the_solution_passes(
     check: ModuleType, name: str, compiles_anew: None, optimized: None, capsys: pytest.CaptureFixture[str]

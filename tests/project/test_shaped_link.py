@@ -9,9 +9,8 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
+import children
 import pytest
-
-from jaxperf.process import child_environment
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "shaped_link.py"
 
@@ -34,8 +33,7 @@ def needs_namespaces() -> None:
 @pytest.mark.thorough
 def test_two_addresses_compute_the_bits_of_one_process_and_every_byte_crosses_the_link() -> None:
     needs_namespaces()
-    command = [sys.executable, str(SCRIPT), "--steps", "3", "--mbit-s", "100", "--delay-ms", "0", "2"]
-    done = subprocess.run(command, env=child_environment(), capture_output=True, text=True, timeout=280)
+    done = children.run(SCRIPT, "--steps", "3", "--mbit-s", "100", "--delay-ms", "0", "2")
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert lines[0] == "3 steps over two addresses, and in one process: same bits"

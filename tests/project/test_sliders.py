@@ -36,7 +36,7 @@ def said(tmp_path: Path) -> dict[str, str]:
     ]
     done = subprocess.run(
         [chromium, *flags, "--virtual-time-budget=2000", "--dump-dom", page.as_uri()],
-        capture_output=True, text=True, timeout=100, check=False,
+        capture_output=True, text=True, check=False,
     )  # fmt: skip
     found = re.findall(
         r'<figure data-slider="(\w+)"><div class="sliders">.*?<p aria-live="polite">(.*?)</p>', done.stdout

@@ -29,7 +29,7 @@ def by_mpi(*processes: list[str]) -> subprocess.CompletedProcess[str]:
     program = [sys.executable, "experiments/train.py", "--smoke"]
     first, second = (["-n", "1", *program, *flags] for flags in processes)
     command = [str(MPIEXEC), *first, ":", *second]
-    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=280)
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
 
 
 def test_two_processes_train_one_model_and_the_first_writes(tmp_path: Path) -> None:

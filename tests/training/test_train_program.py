@@ -5,45 +5,41 @@ from __future__ import annotations
 import random
 import re
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
+import children
 import jax
 import numpy as np
 import pytest
 import several
 
 from experiments import train as program
-from jaxperf.process import child_environment, ended
+from jaxperf.process import ended
 from jaxperf.result import Result
 from jaxperf.result.store import load_result
 
-PROGRAM = Path(__file__).parents[2] / "experiments" / "train.py"
+ROOT = Path(__file__).parents[2]
+PROGRAM = ROOT / "experiments" / "train.py"
 SMOKE = (sys.executable, str(PROGRAM), "--smoke")
 LONG = ("--seeds", "3", "--epochs", "2", "--updates", "20")
-CPU = {"JAX_PLATFORMS": "cpu"}
 
 
-def run(*flags: str | Path, **variables: str) -> subprocess.CompletedProcess[str]:
-    command = [*SMOKE, *map(str, flags)]
-    environment = child_environment() | CPU | variables
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200)
+def run(*flags: str | Path, **variables: str) -> children.Finished:
+    return children.run(*SMOKE[1:], *flags, **variables)
 
 
-def start(*flags: str | Path) -> subprocess.Popen[str]:
-    command = [*SMOKE, *map(str, flags)]
-    pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    return subprocess.Popen(command, env=child_environment() | CPU, **pipes)
+def start(*flags: str | Path) -> children.Started:
+    return children.start(*SMOKE[1:], *flags)
 
 
 def saved_steps(folder: Path) -> list[int]:
     return sorted(int(path.name) for path in folder.glob("seed-*/*") if path.name.isdecimal())
 
 
-def wait_for_step(processes: list[subprocess.Popen[str]], folder: Path, *, beyond: int) -> None:
+def wait_for_step(processes: list[children.Started], folder: Path, *, beyond: int) -> None:
     """Wait until a later checkpoint is there, or a process has ended."""
     while all(process.poll() is None for process in processes) and max([*saved_steps(folder), 0]) <= beyond:
         time.sleep(0.01)
@@ -96,6 +92,25 @@ def figures(printed: str) -> list[float]:
     return [float(number) for line in lines for number in re.findall(r"\d\.\d+", line)]
 
 
+# A training that is killed soon after it has begun to save a number of checkpoints
+KILLED = """
+import os, signal, sys, threading, time
+from experiments import train
+saves, delay_s = int(sys.argv.pop(1)), float(sys.argv.pop(1))
+save = train.Checkpoints.save
+def save_and_die(*args, **about):
+    global saves
+    save(*args, **about)
+    saves -= 1
+    if saves == 0:
+        threading.Timer(delay_s, os.kill, (os.getpid(), signal.SIGKILL)).start()
+train.Checkpoints.save = save_and_die
+sys.argv[0] = "train.py"
+train.ended(train.main)
+time.sleep(600)
+"""
+
+
 @pytest.mark.parametrize(
     ("kills", "seed"),
     [(1, 0), *(pytest.param(5, seed, marks=pytest.mark.thorough) for seed in range(1, 5))],
@@ -103,16 +118,14 @@ def figures(printed: str) -> list[float]:
 def test_a_killed_training_ends_with_the_same_bits(
     kills: int, seed: int, tmp_path: Path, undisturbed: tuple[Result, str]
 ) -> None:
-    """SIGKILL up to 30 ms after a new checkpoint, so that many come while the next one is written."""
+    """SIGKILL up to 30 ms after a checkpoint has begun, so that many come while one is written."""
     rng, folder = random.Random(seed), tmp_path / "saved"
     flags = ("--devices", "2", *LONG, "--checkpoints", folder, "--every-steps", "1", "--resume")
-    for killed in range(kills):
-        newest = max([*saved_steps(folder), 0])
-        with start(*flags) as process:
-            wait_for_step([process], folder, beyond=newest)
-            time.sleep(rng.uniform(0, 0.03))
-            process.kill()
-        assert process.returncode == -signal.SIGKILL, f"it ended after {killed} kills"
+    for _ in range(kills):
+        # the second checkpoint is complete before the third begins, and 40 are to come
+        saves, delay_s = rng.randint(3, 7), rng.uniform(0, 0.03)
+        killed = children.run("-c", KILLED, str(saves), str(delay_s), "--smoke", *flags, folder=ROOT)
+        assert killed.returncode == -signal.SIGKILL, killed.stderr
     done = run(*flags, "--json", tmp_path / "r.json")
     assert done.returncode == 0 and done.stderr.startswith("going on after step "), done.stderr
     assert load_result(tmp_path / "r.json").facts["state_3"] == undisturbed[0].facts["state_3"]
@@ -157,7 +170,7 @@ def test_sigterm_saves_the_step_and_ctrl_c_ends_at_once(
     with start(*flags) as process:
         wait_for_step([process], tmp_path, beyond=2)
         process.send_signal(sent)
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate()
     assert process.returncode == status
     assert re.fullmatch(last, err.splitlines()[-1]), err
     if sent == signal.SIGTERM:
@@ -215,11 +228,7 @@ print(status, *names)
     ],
 )
 def test_a_run_compiles_two_programs_whatever_the_number_of_seeds_and_epochs(flags: tuple[str, ...]) -> None:
-    command = [sys.executable, "-c", COUNTED, "--smoke", *flags]
-    environment = child_environment() | CPU
-    done = subprocess.run(
-        command, env=environment, cwd=PROGRAM.parents[1], capture_output=True, text=True, timeout=200
-    )
+    done = children.run("-c", COUNTED, "--smoke", *flags, folder=ROOT)
     status, *names = done.stdout.splitlines()[-1].split()
     assert status == "0", done.stdout + done.stderr
     assert sorted(name.removeprefix("jit(").removesuffix(")") for name in names) == ["evaluate", "update"]

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
+import children
 import jsonschema
 import pytest
 
-from jaxperf.process import child_environment
 from jaxperf.result import Found, load_result
 from jaxperf.result.record import FINDINGS_VERSION
 from jaxperf.watch import findings_json
@@ -47,11 +44,9 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "for turn in range(20):\n"
         "    w = step(w, rate=0.1 / (1 + turn))\n"
     )
-    environment = child_environment() | {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "1"}
-    subprocess.run(
-        [sys.executable, "-m", "jaxperf", "watch", "--no-profile", "--json", "watch.json", "train.py"],
-        cwd=folder, env=environment, check=True, capture_output=True, timeout=300,
-    )  # fmt: skip
+    command = ("-m", "jaxperf", "watch", "--no-profile", "--json", "watch.json", "train.py")
+    done = children.run(*command, folder=folder, JAX_NUM_CPU_DEVICES="1")
+    assert done.returncode == 0, done.stderr
     return folder / "watch.json"
 
 
@@ -104,9 +99,7 @@ def test_the_fields_of_each_cause_fit_the_schema(
 
 
 def test_a_bot_makes_annotations_of_them(stored: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, DOCS / "watch" / "annotate.py", stored], capture_output=True, text=True, check=True,
-        env={**os.environ}, timeout=60,
-    )  # fmt: skip
+    done = children.run(DOCS / "watch" / "annotate.py", stored)
+    assert done.returncode == 0, done.stderr
     assert "::warning file=train.py,line=7,title=a static argument varies: up to " in done.stdout
     assert len(done.stdout.splitlines()) == len(json.loads(stored.read_text())["findings"])

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
 from pathlib import Path
 
+import children
 import pytest
 import several
 from cases import cases
 
 from jaxperf import cli
-from jaxperf.process import child_environment
 from jaxperf.result import Grid
 from jaxperf.result.store import load_result
 from jaxperf.watch.observe import stuck
@@ -107,9 +106,9 @@ def test_a_second_ctrl_c_counts_if_the_first_had_no_effect(
 
 def test_threads_are_distinguished_by_their_lines() -> None:
     begun, stop = threading.Event(), threading.Event()
-    thread = threading.Thread(target=lambda: begun.set() or stop.wait(60))
+    thread = threading.Thread(target=lambda: begun.set() or stop.wait())
     thread.start()
-    begun.wait(60)
+    begun.wait()
     where = stuck.where_it_is(threading.main_thread().ident)
     stop.set()
     thread.join()
@@ -119,18 +118,13 @@ def test_threads_are_distinguished_by_their_lines() -> None:
 # in a process of its own
 
 
-def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "jaxperf", "watch", *arguments]
-    environment = child_environment() | {"JAX_PLATFORMS": "cpu"}
-    pipe = subprocess.PIPE
-    return subprocess.Popen(command, env=environment, stdout=pipe, stderr=pipe, text=True, cwd=folder)
+def start(folder: Path, *arguments: str) -> children.Started:
+    return children.start("-m", "jaxperf", "watch", *arguments, folder=folder)
 
 
 def run(folder: Path, *arguments: str, **variables: str) -> tuple[int, str, str]:
     """Return exit status, output and errors of jaxperf in a process of its own."""
-    command = [sys.executable, "-m", "jaxperf", *arguments]
-    environment = child_environment() | {"JAX_PLATFORMS": "cpu"} | variables
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
+    done = children.run("-m", "jaxperf", *arguments, folder=folder, **variables)
     return done.returncode, done.stdout, done.stderr
 
 
@@ -167,10 +161,7 @@ def test_a_forked_child_has_no_handler_and_no_hook_of_the_watch(tmp_path: Path) 
         "    os.kill(os.getpid(), signal.SIGTERM)\n"
         "print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n"
     )
-    alone = subprocess.run(
-        [sys.executable, "train.py"], cwd=tmp_path, env=child_environment() | {"JAX_PLATFORMS": "cpu"},
-        capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
+    alone = children.run("train.py", folder=tmp_path)
     status, out, _ = run(tmp_path, "watch", "train.py")
     assert (status, out) == (alone.returncode, alone.stdout) and out.endswith("-15\n")
 
@@ -182,10 +173,11 @@ def test_ctrl_c_ends_a_real_process_in_the_middle_of_a_window_with_one_report(tm
         "step = jax.jit(lambda x: x @ x / 300)\n"
         "x = jax.numpy.ones((300, 300))\n"
         "try:\n"
-        "    print('training', flush=True)\n"
-        "    while True:\n"
+        "    for turn in range(10**9):\n"
         "        x = step(x)\n"
         "        lost = float(x[0, 0])\n"
+        "        if turn == 9:\n"
+        "            print('training', flush=True)\n"
         "finally:\n"
         "    print('put away', flush=True)\n"
     )
@@ -193,7 +185,7 @@ def test_ctrl_c_ends_a_real_process_in_the_middle_of_a_window_with_one_report(tm
         assert process.stdout and process.stdout.readline() == "training\n"
         time.sleep(1.5)
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=120)
+        out, err = process.communicate()
     assert (process.returncode, out) == (130, "put away\n"), err
     assert err.count("watch: train.py") == 1 and "interrupted" in err and "Traceback" not in err
     assert "lost = float(x[0, 0])" in err
@@ -219,7 +211,7 @@ def test_a_program_that_does_not_answer_sigterm_ends_with_its_line_and_report(tm
     with start(tmp_path, "train.py") as process:
         assert process.stdout and process.stdout.readline() == "hangs\n"
         process.send_signal(signal.SIGTERM)
-        _, err = process.communicate(timeout=120)
+        _, err = process.communicate()
     assert process.returncode == 143
     assert "does not answer SIGTERM; it is at " in err and "train.py:13: lock.acquire()" in err
     assert err.count("watch: train.py") == 1 and "until SIGTERM ended it" in err

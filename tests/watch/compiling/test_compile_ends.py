@@ -5,28 +5,21 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
+import children
 import pytest
 
 from jaxperf import cli
-from jaxperf.process import child_environment
 
 STEP = "import jax\nprint(float(jax.jit(lambda x: x * 2)(1.5)), flush=True)\n"
 
 
-def start(folder: Path, text: str, **variables: str) -> subprocess.Popen[str]:
+def start(folder: Path, text: str, **variables: str) -> children.Started:
     (folder / "train.py").write_text(STEP + text)
-    command = [sys.executable, "-m", "jaxperf", "watch", "--compiles", "out", "train.py"]
-    if "JAXPERF_COMPILES" in variables:
-        command[4:6] = []
-    environment = child_environment() | {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "1"} | variables
-    environment.pop("PYTHONUNBUFFERED", None)
-    return subprocess.Popen(
-        command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    flags = () if "JAXPERF_COMPILES" in variables else ("--compiles", "out")
+    variables |= {"JAX_NUM_CPU_DEVICES": "1", "PYTHONUNBUFFERED": ""}
+    return children.start("-m", "jaxperf", "watch", *flags, "train.py", folder=folder, **variables)
 
 
 @pytest.mark.parametrize(
@@ -44,7 +37,7 @@ def start(folder: Path, text: str, **variables: str) -> subprocess.Popen[str]:
 )  # fmt: skip
 def test_the_report_is_written_at_any_end(tmp_path: Path, text: str, status: int, ended: str) -> None:
     process = start(tmp_path, text)
-    out, err = process.communicate(timeout=200)
+    out, err = process.communicate()
     assert process.returncode == status, err
     assert out == "3.0\n" + "3\n" * ("fork" in text)  # what os._exit leaves in the streams stays lost
     report = json.loads((tmp_path / "out" / "train.json").read_text())
@@ -60,13 +53,13 @@ def test_processes_that_share_a_folder_have_reports_of_their_own(tmp_path: Path)
         assert process.stdout and process.stdout.readline() == "3.0\n"
     (tmp_path / "go").touch()
     for process in processes:
-        _, err = process.communicate(timeout=200)
+        _, err = process.communicate()
         assert process.returncode == 0, err
     names = sorted(path.name for path in (tmp_path / "out").glob("*.json"))
     assert "train.json" in names and len(names) == 2
     # a later run replaces what the first one of them wrote
     last = start(tmp_path, "")
-    last.communicate(timeout=200)
+    last.communicate()
     assert last.returncode == 0
     assert sorted(path.name for path in (tmp_path / "out").glob("*.json")) == names
 
@@ -106,6 +99,6 @@ def test_sigterm_in_the_middle_of_a_trace_still_gives_its_line(tmp_path: Path) -
     process = start(tmp_path, text)
     assert process.stdout and [process.stdout.readline() for _ in range(2)] == ["3.0\n", "traces\n"]
     process.send_signal(signal.SIGTERM)
-    _, err = process.communicate(timeout=200)
+    _, err = process.communicate()
     assert process.returncode == 143, err
     assert json.loads((tmp_path / "out" / "train.json").read_text())["ended"] == "until SIGTERM ended it"

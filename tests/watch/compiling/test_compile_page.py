@@ -54,7 +54,7 @@ def opened(page: str, folder: Path, width: int, *flags: str) -> dict[str, Any]:
         "--dump-dom",
         frame.as_uri(),
     ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     return json.loads(html.unescape(re.findall(r'<p id="measured">(.*?)</p>', done.stdout, re.S)[0]))
 
 
@@ -107,6 +107,6 @@ def test_two_reports_have_a_page(report: dict[str, Any], tmp_path: Path) -> None
         f"--user-data-dir={tmp_path / 'profile'}",
     ]
     command += ["--dump-dom", (tmp_path / "page.html").as_uri()]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     shown = done.stdout.partition("<main>")[2].partition("</main>")[0]
     assert "By function, the largest difference first" in shown and "step" in shown and "−" in shown
