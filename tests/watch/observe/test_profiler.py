@@ -2,14 +2,14 @@
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import pytest
 
-from jaxperf.watch import watch
+from jaxperf.watch import session, watch
 from jaxperf.watch.log import Log
 from jaxperf.watch.observe import profiler
 from jaxperf.watch.observe.hooks import Replacements
@@ -26,18 +26,17 @@ def waiting_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
     yield threads
 
 
-def compute(seconds: float) -> None:
-    step, x, end = jax.jit(lambda x: x @ x / 100), jnp.ones((100, 100)), time.perf_counter() + seconds
-    while time.perf_counter() < end:
-        x = step(x)
-    jax.block_until_ready(x)
+def compute(until: Callable[[profiler.Profiler], object]) -> None:
+    step, x, windows = jax.jit(lambda x: x @ x / 100), jnp.ones((100, 100)), session._open_watch.profiler
+    while not until(windows):
+        x = step(x).block_until_ready()
 
 
 def test_on_a_cuda_device_windows_begin_and_end_in_the_main_thread_while_it_is_idle(
     waiting_threads: list[Any],
 ) -> None:
     with watch(show=False) as watched:
-        compute(1.0)
+        compute(lambda profiler: len(profiler.windows_s) >= 2)
     windows = watched.record.activity.windows
     assert windows
     assert set(waiting_threads) == {threading.main_thread()}
@@ -76,7 +75,7 @@ def test_on_a_cuda_device_a_program_in_another_thread_has_no_windows_and_a_note(
 
     def program() -> None:
         with watch(show=False) as watched:
-            compute(0.5)
+            compute(lambda profiler: profiler.trouble)
         records.append(watched.record)
 
     thread = threading.Thread(target=program)
@@ -93,9 +92,8 @@ def test_a_call_asked_for_in_another_thread_runs_once_in_the_main_thread() -> No
     )
     asking.start()
     asking.join()
-    for _ in range(1_000_000):
-        if threads:
-            break
+    while not threads:
+        pass
     assert threads == [threading.main_thread()]
 
 
