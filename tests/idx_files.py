@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gzip
 import hashlib
 import os
@@ -116,11 +117,17 @@ def loopback(files: dict[str, bytes]) -> Iterator[Loopback]:
         thread.join()
 
 
+@functools.cache
+def _taken() -> socket.socket:
+    """A port that is taken, so that nobody else can listen on it."""
+    taken = socket.socket()
+    taken.bind(("127.0.0.1", 0))
+    return taken
+
+
 def closed_port() -> str:
     """A URL on this machine that nothing listens on."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return f"http://127.0.0.1:{listener.getsockname()[1]}/"
+    return f"http://127.0.0.1:{_taken().getsockname()[1]}/"
 
 
 def isolate(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
@@ -130,6 +137,8 @@ def isolate(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "tensorflow_datasets"))
     monkeypatch.setattr("jaxperf.data.DEBIAN_FOLDER", tmp_path / "no-such-folder")
+    for limit in ("ANSWER_S", "SILENCE_S"):  # however slow this machine is
+        monkeypatch.setattr(f"jaxperf.data.{limit}", 600.0)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     cache = download_folder()
     assert tmp_path in cache.parents

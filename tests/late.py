@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -9,8 +10,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
-FAR = 60.0  # seconds after which something that should have happened never will
+from jaxperf.measure import dispatch
+
+FAR = 600.0  # seconds after which something that should have happened never will
 
 
 class Late:
@@ -63,3 +67,21 @@ class Late:
     def nothing(self) -> None:
         """Return nothing; `work` comes later."""
         self._begin(self._remark)
+
+    def held(self, monkeypatch: pytest.MonkeyPatch) -> Callable[[], jax.Array]:
+        """Return a function whose arrays, but for the first, are there once `probe` has looked at them."""
+        calls, pending = itertools.count(), dispatch.pending
+
+        def look(tree: Any) -> int:
+            unfinished = pending(tree)
+            self.gate.set()
+            return unfinished
+
+        def call() -> jax.Array:
+            if next(calls):
+                self.gate.clear()
+            return self.array()
+
+        self.gate.set()
+        monkeypatch.setattr(dispatch, "pending", look)
+        return call

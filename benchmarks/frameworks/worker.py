@@ -60,7 +60,7 @@ def serve(greet: Callable[..., dict[str, str]], make: Callable[..., Task]) -> No
     # Whatever a library prints on standard output goes to standard error, which is a log.
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     tasks: dict[str, Task] = {}
     _reply(out, greet, start)
     for line in iter(sys.stdin.readline, ""):
@@ -96,9 +96,8 @@ def _reply(out: Any, work: Callable[..., Any], *args: Any) -> None:
     out.flush()
 
 
-def _end_with_parent() -> None:
+def _end_with(parent: int) -> None:
     """End this process within a second of its parent, even in the middle of a long call."""
-    parent = os.getppid()
     while os.getppid() == parent:
         time.sleep(1.0)
     os._exit(1)

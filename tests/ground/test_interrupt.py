@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import os
 import sys
 import time
@@ -98,6 +99,17 @@ def test_what_a_run_must_not_leave_is_found(tmp_path: Path, monkeypatch: pytest.
         while not (tmp_path / "ready").exists():
             time.sleep(0.05)
 
+    of_trial = interrupt.of_trial
+
+    def left_by_the_program(mark: str) -> list[psutil.Process]:
+        """What still runs once the program itself is over, however long that takes."""
+        while True:
+            running = list(of_trial(mark))
+            if not any(str(program) in commands(process) for process in running):
+                return running
+            time.sleep(0.05)
+
+    monkeypatch.setattr(interrupt, "of_trial", left_by_the_program)
     monkeypatch.setattr(interrupt, "time", SimpleNamespace(sleep=sleep, monotonic=time.monotonic))
     monkeypatch.setattr(interrupt.catalogue, "folder", lambda: tmp_path)
     monkeypatch.setattr(interrupt, "PATIENCE_S", 0.5)
@@ -112,3 +124,10 @@ def test_what_a_run_must_not_leave_is_found(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(interrupt, "stopped", lambda *_, **__: trial)
     with pytest.raises(JaxperfError, match="2 of 2 stopped runs left something behind"):
         interrupt.main(Config(times=2, latest_s=1.0))
+
+
+def commands(process: psutil.Process) -> list[str]:
+    """Return a process's command line; [] if it has ended."""
+    with contextlib.suppress(psutil.Error):
+        return process.cmdline()
+    return []

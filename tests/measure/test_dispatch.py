@@ -55,9 +55,11 @@ def test_numpy_is_synchronous() -> None:
     assert asked.queued_share.rounds == 4 and 0 < asked.queued_share.median <= 1
 
 
-def test_a_large_product_is_asynchronous() -> None:
-    asked = probe(jax.jit(lambda x: x @ x @ x), jnp.ones((1000, 1000)))
-    assert asked.asynchronous
+def test_a_result_that_is_not_there_when_the_call_returns_is_asynchronous(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = probe(Late().held(monkeypatch))
+    assert asked.asynchronous and asked.ready == (False,) * 5
 
 
 def test_a_probe_calls_once_more_than_it_counts() -> None:

@@ -1,6 +1,7 @@
 """Timelines: the run and nothing else, each lane from the right events, two clocks that agree."""
 
 import itertools
+import time
 
 import jax
 import jax.numpy as jnp
@@ -164,8 +165,10 @@ def test_a_recorded_run_shows_python_the_wait_and_both_devices():
 
 def test_both_clocks_agree_on_how_long_the_run_took():
     x = jnp.ones((600, 600))
+    began = time.perf_counter()
     recorded = timeline.record(lambda: [x @ x for _ in range(5)])
-    assert recorded.traced_s == pytest.approx(recorded.wall_s, rel=0.2, abs=20e-3)
+    # one interval lies within the other, however busy the machine is
+    assert recorded.wall_s <= recorded.traced_s * 1.001 <= time.perf_counter() - began
     assert (
         sum(b - a for lane in device_lanes(recorded) for a, b in timeline.busy(recorded, lane))
         <= recorded.traced_s

@@ -395,11 +395,11 @@ def test_host_transfer_counted_as_compute() -> None:
     assert COPIES not in measure(np.add, host, host, **QUICK).note  # NumPy's own work copies nothing
 
 
-def test_a_copy_back_to_the_host_counted_as_dispatch(late: Events) -> None:
-    assert probe(late.array).asynchronous
+def test_a_copy_back_to_the_host_counted_as_dispatch(late: Events, monkeypatch: pytest.MonkeyPatch) -> None:
     fetched = probe(lambda: np.asarray(late.array()))
     assert not fetched.asynchronous
     assert all(fetched.ready)
+    assert probe(late.held(monkeypatch)).asynchronous
 
 
 def test_the_wrong_device(monkeypatch: pytest.MonkeyPatch) -> None:
