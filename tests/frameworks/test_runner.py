@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import math
 import os
+import random
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import environments
@@ -46,7 +48,7 @@ def compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., t
             scratch=tmp_path,
             environment={**os.environ},
             cores=[0],
-            deadline=time.monotonic() + seconds,
+            deadline=run.time.monotonic() + seconds,
             say=lines.append,
             **options,
         )
@@ -94,7 +96,11 @@ def test_a_process_that_dies_costs_its_own_rows_only(compared: Callable[..., Any
     assert len(study.rows[0].values[""]) == 6
 
 
-def test_rounds_are_in_random_order_with_warm_up_apart(compared: Callable[..., Any], tmp_path: Path) -> None:
+def test_rounds_are_in_random_order_with_warm_up_apart(
+    compared: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seeded = random.Random(0)
+    monkeypatch.setattr(run, "random", SimpleNamespace(Random=lambda: seeded))
     configurations = {"jax": ("good", "slow"), "torch": ("good",)}
     [study], _ = compared(workload(configurations=configurations, rounds=8, turn_s=8.0))
     assert {len(row.values[""]) for row in study.rows} == {8}
@@ -162,8 +168,21 @@ def test_only_our_own_python_has_its_variables(tmp_path: Path) -> None:
 def test_torch_compile_starts_side_by_side_and_one_that_hangs_costs_only_itself(
     compared: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    now, ask, take_turns = 0.0, Process.ask, run.Comparison.take_turns
+
+    def asked(self: Process, op: str, *, limit_s: float, **question: Any) -> dict[str, Any]:
+        hangs = question.get("configuration") in question.get("settings", {}).get("hang", ())
+        return ask(self, op, limit_s=0.1 if hangs else 600.0, **question)
+
+    def taken(*arguments: Any, **options: Any) -> None:
+        nonlocal now
+        take_turns(*arguments, **options)
+        now += 2.0
+
+    monkeypatch.setattr(Process, "ask", asked)
+    monkeypatch.setattr(run.Comparison, "take_turns", taken)
+    monkeypatch.setattr(run, "time", SimpleNamespace(monotonic=lambda: now, sleep=time.sleep))
     monkeypatch.setattr(run, "LEAST_S", 8.0)
-    monkeypatch.setattr(run, "LEAST_START_S", 1.0)
     configurations = {"jax": ("good",), "torch": ("good", "compiled")}
     work = [
         workload("a", configurations=configurations, settings={"hang": ["compiled"]}),
@@ -190,7 +209,7 @@ def test_rows_that_have_not_begun_in_time_are_not_started(compared: Callable[...
 
 def test_a_cuda_error_ends_the_process(compared: Callable[..., Any]) -> None:
     configurations = {"jax": ("good",), "torch": ("breaks its device", "good")}
-    [study], lines = compared(workload(configurations=configurations), gpu=True, seconds=100.0)
+    [study], lines = compared(workload(configurations=configurations), gpu=True, seconds=1e6)
     assert lines[0].startswith("work: torch breaks its device is lost: its process broke its device: ")
     assert [row.system for row in study.rows if row.values] == ["jax"]
 
