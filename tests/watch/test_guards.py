@@ -110,7 +110,7 @@ def test_an_error_in_a_rule_costs_its_findings_only(
     monkeypatch.setattr(find, "RULES", [broken if r is rule else r for r in find.RULES])
     seen = watched(lambda: [float(jax.jit(lambda x: x + 1)(1.0)) for _ in range(9)])
     find.find_causes(seen)
-    (line,) = seen.record.losses.remarks
+    (line,) = seen.log.losses.remarks
     assert f"findings ({rule.__name__})" in line and "no such program" in line
 
 

@@ -43,7 +43,7 @@ def test_an_error_in_a_hook_stays_out_of_the_program(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr("jaxperf.watch.observe.source_location.reader_and_library_frames", broken)
     values = []
-    record = watched(lambda: values.append(float(jax.jit(lambda x: x + 23)(1.0)))).record
+    record = watched(lambda: values.append(float(jax.jit(lambda x: x + 23)(1.0)))).log
     assert values == [24.0] and any("no such frame" in remark for remark in record.losses.remarks)
 
 
@@ -53,7 +53,7 @@ def test_a_program_goes_on_if_jax_cannot_be_watched(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(jax.monitoring, "register_scalar_listener", broken)
     values = []
-    record = watched(lambda: values.append(float(jax.jit(lambda x: x + 29)(1.0)))).record
+    record = watched(lambda: values.append(float(jax.jit(lambda x: x + 29)(1.0)))).log
     assert values == [30.0] and any("no such listener" in remark for remark in record.losses.remarks)
 
 
@@ -138,7 +138,7 @@ def test_what_was_compiled_is_counted_at_the_callers_line(watched: Any) -> None:
     step = jax.jit(lambda x: x * 3)
     record = watched(
         lambda: [step(np.ones(n, np.float32)) for n in (2, 3, 4)]  # here
-    ).record
+    ).log
     lambdas = [c for c in record.compiled if c.name == "<lambda>"]
     assert [c.at.source.endswith("# here") for c in lambdas] == [True] * 3
     assert [len(c.changes) for c in lambdas] == [0, 1, 1]
@@ -154,7 +154,7 @@ def test_what_a_library_jits_for_itself_is_an_operation_outside_of_jit(watched: 
         optimizer.update(jnp.ones(37), state)
         jax.jit(optimizer.update)(jnp.ones(37), state)  # the reader's own jit of a library's function
 
-    explained = {c.name: c.at.source for c in watched(program).record.compiled if c.explained}
+    explained = {c.name: c.at.source for c in watched(program).log.compiled if c.explained}
     assert any("own jit" in source for source in explained.values())
     assert not any(source.startswith("optimizer.update") for source in explained.values())
 
@@ -192,7 +192,7 @@ def test_a_trace_has_its_own_explanation_and_not_that_of_one_inside_of_the_same_
         "remat": lambda x, d: remat(d),
     }
     for way, call in ways.items():
-        record = watched(lambda call=call: [call(jnp.float32(1), jnp.ones((n, 2))) for n in (3, 4, 5)]).record
+        record = watched(lambda call=call: [call(jnp.float32(1), jnp.ones((n, 2))) for n in (3, 4, 5)]).log
         explained = [c for c in record.compiled if c.explained]
         assert [[change.kind for change in c.changes] for c in explained] == [[], ["shape"], ["shape"]], way
 
@@ -237,7 +237,7 @@ def test_new_programs_without_an_event_are_a_remark(monkeypatch: pytest.MonkeyPa
 def test_a_block_without_new_programs_needs_no_event(watched: Any) -> None:
     step, x = jax.jit(lambda x: x * 47), jnp.ones(47)
     step(x)
-    assert watched(lambda: step(x)).record.remarks == []
+    assert watched(lambda: step(x)).log.remarks == []
 
 
 @pytest.mark.thorough
@@ -276,7 +276,7 @@ def test_every_way_to_wait_is_seen_once_with_its_line_and_bytes(watched: Any) ->
         "tobytes": (lambda: x.tobytes(), 24),
         "effects_barrier": (lambda: jax.effects_barrier(), 0),
     }
-    record = watched(lambda: [wait() for wait, _ in ways.values()]).record
+    record = watched(lambda: [wait() for wait, _ in ways.values()]).log
     assert [(w.kind, w.at.line, w.nbytes) for w in record.waits] == [
         (kind, wait.__code__.co_firstlineno, nbytes) for kind, (wait, nbytes) in ways.items()
     ]
@@ -293,7 +293,7 @@ def test_arrays_that_numpy_reads_from_a_list_are_waited_for_and_keys_are_not(wat
         pickle.dumps([x, sub, rows])  # a file that is written, most likely
         jax.block_until_ready(x=x)
 
-    waits = watched(program).record.waits
+    waits = watched(program).log.waits
     assert [(w.kind, w.nbytes) for w in waits] == [("np.asarray", 48), ("block_until_ready", 0)]
 
 
@@ -306,7 +306,7 @@ def test_a_recorded_wait_is_no_object_for_the_garbage_collector(watched: Any) ->
             float(x)
         counts.append(len(gc.get_objects()))
 
-    waits = watched(program).record.waits
+    waits = watched(program).log.waits
     assert len(waits) == 5000 and {w.nbytes for w in waits} == {4}
     assert counts[1] - counts[0] < len(waits) / 2  # samples are objects
 
@@ -335,7 +335,7 @@ def test_a_call_that_waits_for_a_full_queue_is_a_wait_for_the_device(watched: An
             x = step(x)  # in turns: JAX queues 32 of them
         x.block_until_ready()
 
-    analysis = Analysis(watched(program).record)
+    analysis = Analysis(watched(program).log)
     full = analysis.blocked_lines
     assert {line.kind for line in full} == {FULL_QUEUE}
     assert max(full, key=lambda line: line.total_s).at.source.startswith("x = step(x)")
@@ -358,7 +358,7 @@ def test_what_callbacks_convert_and_debug_prints_format_is_no_wait_of_the_front_
         print(jnp.float32(4))
 
     with contextlib.redirect_stdout(io.StringIO()) as out:
-        waits = watched(program).record.waits
+        waits = watched(program).log.waits
     assert out.getvalue() == "value 3.0\n4.0\n"
     assert [w.kind for w in waits] == ["block_until_ready", "effects_barrier", "print"]
 
@@ -369,7 +369,7 @@ def test_jax_in_other_threads_is_said_to_be_unwatched(watched: Any) -> None:
         thread.start()
         thread.join()
 
-    record = watched(program).record
+    record = watched(program).log
     (remark,) = record.remarks
     assert remark.startswith("other threads waited 1 times and compiled ") and not record.waits
 
@@ -483,7 +483,7 @@ def test_attributes_of_the_programs_objects_are_not_asked_for(watched: Any) -> N
     program(strict)
     alone = list(Strict.asked)
     Strict.asked.clear()
-    record = watched(lambda: program(strict)).record
+    record = watched(lambda: program(strict)).log
     assert Strict.asked == alone and record.losses.remarks == []
 
 
@@ -532,7 +532,7 @@ def test_an_object_that_cannot_be_looked_at_is_named_by_its_class(watched: Any) 
     assert type(leaves["node"]) is Unready and leaves["other['a']"] == 1
     assert frame_arguments.describe_value(Typed()).startswith("<Typed object")
     function = jax.jit(lambda x, typed: x + 79, static_argnums=1)
-    assert watched(lambda: function(jnp.ones(3), Typed())).record.losses.remarks == []
+    assert watched(lambda: function(jnp.ones(3), Typed())).log.losses.remarks == []
 
 
 def test_of_a_long_list_few_elements_are_looked_at() -> None:

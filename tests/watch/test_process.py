@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -15,6 +16,7 @@ import several
 from cases import cases
 
 from jaxperf import cli
+from jaxperf.process import child_environment
 from jaxperf.result import Grid
 from jaxperf.result.store import load_result
 from jaxperf.watch.observe import stuck
