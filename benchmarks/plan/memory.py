@@ -42,6 +42,16 @@ LLAMA_8B: dict[str, Any] = LLAMA_7B | {
 MPT: dict[str, Any] = {"length": 2048, "vocabulary": 50368, "framework": "PyTorch"}
 MPT_7B: dict[str, Any] = MPT | {"layers": 32, "width": 4096, "heads": 32, "inner": 16384, "examples": 6}
 MPT_1B: dict[str, Any] = MPT | {"layers": 24, "width": 2048, "heads": 16, "inner": 8192, "examples": 14}
+NANOCHAT: dict[str, Any] = {
+    "layers": 32, "width": 2048, "heads": 16, "inner": 8192, "length": 2048, "vocabulary": 65536,
+    "untied": True, "sharded": False, "moments_sharded": True, "framework": "PyTorch",
+    "source": "karpathy/nanochat, run1000.sh",
+}  # fmt: skip
+QWEN_32B: dict[str, Any] = {
+    "layers": 64, "width": 5120, "heads": 40, "kv_heads": 8, "inner": 27648, "gated": True,
+    "vocabulary": 152064, "untied": True, "examples": 1, "remat": "nothing", "framework": "PyTorch",
+    "source": "huggingface/open-r1, recipes/OlympicCoder-32B, and issue 579",
+}  # fmt: skip
 ALPACA = "tatsu-lab/stanford_alpaca, issues 56 and 189"
 FOUNDRY = "mosaicml/llm-foundry, scripts/train/benchmarking/README.md"
 TITAN = "pytorch/torchtitan, benchmarks/llama3_h100_202412_torchtitan.md, with torch.compile"
@@ -79,6 +89,11 @@ FACTS = (
          True),
     Fact(Step("Llama-3 70B", "h100", 128, 0.0, length=8192, vocabulary=128256, source=MAXTEXT, **LLAMA), H100,
          True),
+    Fact(Step("nanochat, 32 layers, 8 examples", "h100", 8, 0.0, examples=8, **NANOCHAT), H100, True,
+         78 * GIB, "Adam's second moment in place of Muon's work space; published: the whole card"),
+    Fact(Step("nanochat, 32 layers, 16 examples", "h100", 8, 0.0, examples=16, **NANOCHAT), H100, False),
+    Fact(Step("Qwen-2.5 32B, 22,528 tokens", "h100", 128, 0.0, length=22528, **QWEN_32B), H100, True),
+    Fact(Step("Qwen-2.5 32B, 32,768 tokens", "h100", 128, 0.0, length=32768, **QWEN_32B), H100, False),
     Fact(lora("Llama-2 7B, LoRA, 1 example", LLAMA_7B, 1), A100_40, True, 21.30e9),
     Fact(lora("Llama-2 7B, LoRA, 2 examples", LLAMA_7B, 2), A100_40, True, 29.07e9),
     Fact(lora("Llama-2 7B, LoRA, 4 examples", LLAMA_7B, 4), A100_40, False),

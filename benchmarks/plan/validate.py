@@ -179,6 +179,20 @@ def in_range(row: dict[str, str]) -> bool:
     return low <= float(row.get("published_s") or row["measured_s"]) <= high
 
 
+def sentences_for_page() -> list[str]:
+    """Return the sentences of docs/plan.md that count rows."""
+    rows, facts = [*read("published.csv"), *read("held_out.csv")], read("memory.csv")
+    steps, inside = [*published_steps(), *held_out_steps()], sum(map(in_range, rows))
+    fitted = [row for row in measured_steps() if not row.aside]
+    return [
+        f"Of these {len(steps)} steps, {within(steps, 0.25)} are within 25%, the median error is "
+        f"{median_error(steps):.0%}, and {inside} are in the range that the plan prints.",
+        f"{sum(row.ratio < 1 for row in steps)} predictions are too short",
+        f"the other {len(fitted)} are within {max(row.error for row in fitted):.0%}.",
+        f"{sum(fact['right'] == 'yes' for fact in facts)} of {len(facts)} are right",
+    ]
+
+
 def tables_for_page() -> list[str]:
     """Return the tables of docs/plan.md, as Markdown: steps, collectives, memory, and what sets constants."""
 

@@ -20,6 +20,7 @@ OVERHEAD = 0.5  # share of a step that is overhead of kernels
 FEW = 20  # kernels: a smaller program is no training step
 IDLE = 0.1  # share of a pipeline's turns without work
 WAITS = 0.1  # share of a step that is waits for collectives
+MICRO = "add up the gradients of several micro-batches in the step, and sum them over the devices once"
 LATENCY_S = 20e-6  # what merging saves for each collective, at least
 # what to do about the largest array, by what removes it
 REMEDIES = {
@@ -202,15 +203,13 @@ def _overhead(plan: SizePlan, time: Elapsed) -> str:
 
 
 def _not_overlapped(plan: SizePlan, time: Elapsed) -> str:
-    waits = [each for each in plan.exchanges if not each.collective.asynchronous]
-    waited = sum(each.exposed_s for each in waits)
-    if waited < WAITS * time.step_s:
+    if time.waits_s < WAITS * time.step_s:
         return ""
-    most = max(waits, key=lambda each: each.exposed_s)
+    most = max(plan.exchanges, key=lambda each: each.exposed_s)
     of = f" of {most.carries}" if most.carries else ""
     found = (
-        f"the step waits {seconds(waited)}, {waited / time.step_s:.0%} of its time, for collectives that "
-        f"nothing overlaps, most for {most.collective.kind}s{of}{_lines([most])}"
+        f"the step waits {seconds(time.waits_s)}, {time.waits_s / time.step_s:.0%} of its time, for "
+        f"collectives that no kernels overlap, most for {most.collective.kind}s{of}{_lines([most])}"
     )
     if plan.pipeline > 1 or most.collective.kind == "all-to-all":
         return f"{found}: larger micro-batches or layers give each device more work for each exchange"
@@ -219,5 +218,5 @@ def _not_overlapped(plan: SizePlan, time: Elapsed) -> str:
             f"{found}: fewer devices along {' and '.join(most.axes)}, and more along the batch, exchange less"
         )
     if plan.peak_bytes + plan.temp_bytes > plan.usable_bytes:
-        return f"{found}: accumulate gradients over several steps (twice the batch per device may not fit)"
-    return f"{found}: give each device more examples, or accumulate gradients over several steps"
+        return f"{found}: {MICRO} (twice the batch per device may not fit)"
+    return f"{found}: give each device more examples, or {MICRO}"

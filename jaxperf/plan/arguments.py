@@ -244,7 +244,14 @@ def _shape(leaf: Any) -> Any:
     """Return an array as its shape without sharding; other leaves, including shapes, stay as they are."""
     if isinstance(leaf, jax.ShapeDtypeStruct) or not is_array(leaf):
         return leaf
-    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
+    return jax.ShapeDtypeStruct(leaf.shape, _dtype(leaf))
+
+
+def _dtype(leaf: Any) -> Any:
+    """Return the dtype of an array in a program: NumPy's 64 bits become 32."""
+    return (
+        jax.dtypes.canonicalize_dtype(leaf.dtype) if isinstance(leaf, np.ndarray | np.generic) else leaf.dtype
+    )
 
 
 def _on_mesh(tree: Any, mesh: Mesh, whole: int, axis: int | None) -> Any:
@@ -264,6 +271,6 @@ def _on_mesh(tree: Any, mesh: Mesh, whole: int, axis: int | None) -> Any:
             spec = sharding.spec
         else:
             spec = P(*[None] * at, mesh.axis_names[0]) if of_batch else P()
-        return jax.ShapeDtypeStruct(tuple(shape), leaf.dtype, sharding=NamedSharding(mesh, spec))
+        return jax.ShapeDtypeStruct(tuple(shape), _dtype(leaf), sharding=NamedSharding(mesh, spec))
 
     return jax.tree.map(placed, tree)

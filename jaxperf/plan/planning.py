@@ -247,13 +247,14 @@ def _busiest(module: Module, kernels: Mapping[str, Kernel]) -> str:
 def _pipeline(module: Module, found: Mapping[str, Collective]) -> float:
     """Return the turns of a pipeline's loop over those in which a device has work; 1 for no pipeline.
 
-    It is a loop whose body passes a value to the next device, as often as there are micro-batches and stages.
+    It is a loop whose body passes a value to the next device, as often as there are micro-batches and stages,
+    less one. With as many turns as devices, the value goes round a ring, and all devices have work.
     """
     most = 1.0
     for loop in (i for i in module.instructions if i.opcode == "while"):
         inside = (found[each.name] for each in module.inside(loop) if each.name in found)
         turns, stages = loop.trips or 0, max(map(_stages, inside), default=0)
-        if 1 < stages <= turns:
+        if 1 < stages < turns:
             most = max(most, turns / (turns - stages + 1))
     return most
 

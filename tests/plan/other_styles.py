@@ -79,6 +79,26 @@ def pipeline(mesh: Mesh) -> Any:
     return jax.jit(step), (_shape(mesh, P("data"), count, 256, 256), _shape(mesh, P(), micro, 4, 256))
 
 
+def ring(mesh: Mesh) -> Any:
+    """Keys go round all devices, as in ring attention: each device multiplies in each turn."""
+    count = mesh.size
+
+    def inside(w: jax.Array, x: jax.Array) -> jax.Array:
+        def loss(w: jax.Array) -> jax.Array:
+            def turn(c: tuple[jax.Array, jax.Array], _: None) -> tuple[tuple[jax.Array, jax.Array], None]:
+                total, keys = c
+                passed = lax.ppermute(keys, "data", [(i, (i + 1) % count) for i in range(count)])
+                return (total + jnp.tanh(x @ keys.T) @ keys, passed), None
+
+            (total, _), _ = lax.scan(turn, (jnp.zeros_like(x), x @ w), None, length=count)
+            return (total**2).mean()
+
+        return w - 0.1 * lax.pmean(jax.grad(loss)(w), "data")
+
+    step = jax.shard_map(inside, mesh=mesh, in_specs=(P(), P("data")), out_specs=P(), check_vma=False)
+    return jax.jit(step), (_shape(mesh, P(), WIDTH, WIDTH), _shape(mesh, P("data"), 32 * mesh.size, WIDTH))
+
+
 def sharded(mesh: Mesh, *, remat: bool = False) -> Any:
     """Parameters sharded over the devices (FSDP), activations over the batch."""
     batch = NamedSharding(mesh, P("data"))

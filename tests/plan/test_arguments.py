@@ -65,6 +65,11 @@ def test_examples_per_device_or_of_the_whole_batch() -> None:
             placed(W, X, Y, total=total)
 
 
+def test_numpys_64_bits_are_32_in_the_program() -> None:
+    labels = np.zeros((16, 3), np.int64)
+    assert placed(W, X, labels).args[2].dtype == jnp.int32
+
+
 def test_the_batch_may_be_named() -> None:
     for batch in ((1,), (1, 1)):
         on_eight = placed(W, X, Y, batch=batch)

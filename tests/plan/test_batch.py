@@ -75,6 +75,15 @@ def test_an_example_for_each_sequence_beside_arrays_that_begin_with_the_time() -
         find_batch(jax.jit(step), (W, jnp.zeros((7, 16, 5)), Y))
 
 
+def test_tokens_whose_embeddings_are_scanned_begin_with_the_time() -> None:
+    def step(w: jax.Array, tokens: jax.Array, y: jax.Array) -> jax.Array:
+        last, _ = lax.scan(lambda h, x: (jnp.tanh(x + h), None), jnp.zeros((16, 3)), w[tokens])
+        return w * ((last - y) ** 2).mean()
+
+    with pytest.raises(JaxperfError, match=r"first axis of argument 1, .* --batch 1:axis=1,2 \(or"):
+        find_batch(jax.jit(step), (W, jnp.zeros((7, 16), jnp.int32), Y))
+
+
 @pytest.mark.usefixtures("cpus_as_gpus", "several_devices")
 def test_arguments_by_name_and_methods_of_objects() -> None:
     def given(step: Any, *args: Any, **kwargs: Any) -> Any:

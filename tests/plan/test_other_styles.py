@@ -58,6 +58,12 @@ def test_a_pipeline() -> None:
     assert eight.efficiency == pytest.approx(work * one.time.step_s / eight.time.step_s)
 
 
+def test_values_that_go_round_a_ring_are_no_pipeline() -> None:
+    size = on_eight(other_styles.ring)
+    assert size.collectives["collective-permute"] == 8 * 2 and size.pipeline == 1
+    assert "pipeline idle" not in size.advice
+
+
 @pytest.mark.parametrize(
     ("memory", "placement"),
     [(10**9, "whole state on every device"), (12 * 2**20, None)],

@@ -46,6 +46,16 @@ def test_a_step_without_collectives_needs_no_advice() -> None:
     assert kinds_of("scatter_jax_0_12") == set()
 
 
+def test_waits_of_asynchronous_collectives_count() -> None:
+    mesh = Mesh(np.array(jax.devices("cpu")[:8]), ("data",))
+    text = (PROGRAMS / "data_parallel_jax_0_12.hlo").read_text()
+    module = hlo.parse(text.replace('"is_sync":true', '"is_sync":false'))
+    placed = arguments.Placed(None, (), mesh, made=True)
+    (size,) = planning.plan_of(CARDS["h100"], [placed], [Program(module, NO_MEMORY)]).sizes
+    assert all(each.collective.asynchronous for each in size.exchanges)
+    assert "not overlapped" in size.advice
+
+
 def test_memory() -> None:
     for gigabytes, kind in ((60, None), (70, "above JAX's share"), (100, "does not fit")):
         memory = NO_MEMORY._replace(temp_bytes=gigabytes * 10**9)
