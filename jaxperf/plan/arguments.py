@@ -132,15 +132,17 @@ def place(
     """Return a step with arguments for these devices; the parameters are those of `jaxperf.plan`."""
     mesh = mesh_of(devices, axes, mesh_of_arguments(args))
     made = not _is_jitted(step) and _parameters(step) in (["devices"], ["mesh"])
-    given, notes = False, list[str]()
+    given = False
+    notes: list[str] = []
     if made:
         step, args, given = _made(step, args, mesh)
     elif not _is_jitted(step):
         step, note = _as_jitted(step, args)
         notes.append(note)
-    if not args and (missing := _parameters(step, required=True)):
+    required = _parameters(step, required=True)
+    if required and not args:
         raise JaxperfError(
-            f"{name_of(step)} needs arguments ({', '.join(missing)}), but none are given; give them by "
+            f"{name_of(step)} needs arguments ({', '.join(required)}), but none are given; give them by "
             "--setup or --args"
         )
     if type(step).__module__.startswith("equinox"):
@@ -153,7 +155,8 @@ def place(
         axis = dict.fromkeys(positions_by_shape(inner), 0)
     else:
         axis, doubt = find_batch(step, args)
-        notes += filter(None, [doubt])
+        if doubt:
+            notes.append(doubt)
     examples = max((length_of(args[i], at) for i, at in axis.items()), default=0)
     names, split = _sharded_over(args, axis)
     if mapped:
@@ -163,9 +166,11 @@ def place(
     if mapped or given:
         args = jax.tree.map(_shape, args)
     else:
-        shares, names = split, names if names and set(names) <= set(mesh.axis_names) else mesh.axis_names[:1]
-        split = math.prod(mesh.shape[name] for name in names)
-        examples = _whole(examples, shares, split, per_device, total)
+        if not names or not set(names) <= set(mesh.axis_names):
+            names = mesh.axis_names[:1]
+        parts = math.prod(mesh.shape[name] for name in names)
+        examples = _whole(examples, split, parts, per_device, total)
+        split = parts
         args = tuple(_on_mesh(arg, mesh, examples, axis.get(i)) for i, arg in enumerate(args))
     if not examples:
         return Placed(step, args, mesh, made=made, notes=tuple(notes))

@@ -104,7 +104,8 @@ def _refuse_time(
 
     What is scanned is told by its first two axes: also the embeddings of an argument have these.
     """
-    examples, scanned = length_of(args[found[-1]]) if found else 0, set()
+    examples = length_of(args[found[-1]]) if found else 0
+    scanned = set()
     for each in equations:
         if each.primitive.name == "scan":  # whose body has one axis less of what is scanned
             pairs = zip(each.invars, each.params["jaxpr"].jaxpr.invars)

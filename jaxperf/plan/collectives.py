@@ -81,8 +81,9 @@ def _described(module: Module, outer: Instruction, devices: int, times: float) -
     inner: Instruction | None = outer
     if outer.opcode in ("async-start", "fusion-start", "fusion"):  # the computation inside may have it
         inner = _wrapped(module.inside(outer))
-    if inner is None or not (kind := inner.collective):
+    if inner is None or not inner.collective:
         return None
+    kind = inner.collective
     if kind == "all-reduce" and inner.computation.startswith("all-reduce-scatter"):  # one kernel on a TPU
         kind = "reduce-scatter"
     groups = groups_of(inner.attributes, devices)

@@ -133,7 +133,8 @@ def devices_of(card: Card, count: int) -> list[Any]:
     except JaxperfError:
         raise
     except Exception as e:
-        line, way = _first_line(e), f"install the plugin of the same version: {_install(card)}"
+        line = _first_line(e)
+        way = f"install the plugin of the same version: {_install(card)}"
         if "not implemented" in line:  # the plugin has looked for a GPU, and is out of use
             way = "JAX has looked for a GPU and found none; set JAX_PLATFORMS=cpu before JAX is imported"
         raise JaxperfError(
@@ -317,5 +318,6 @@ def _program(card: Card, lowered: Any, count: int) -> Program:
     # the arrays that are alive at the peak come first, one a line
     matches = itertools.takewhile(bool, map(_LIVE.match, peak.splitlines()))
     live = tuple((match[1], int(match[2])) for match in matches if match)
-    text, compile_s = compiled.as_text(), time.perf_counter() - began
+    text = compiled.as_text()
+    compile_s = time.perf_counter() - began
     return Program(parse(text), costs(compiled), compile_s, live, _REMAT in text)

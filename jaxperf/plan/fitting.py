@@ -79,7 +79,8 @@ def fit(
     `first` is the plan of the given batch. `place` places the step with `per_device` examples on each device;
     None are those of the arguments.
     """
-    began, result = time.perf_counter(), Fit(first.devices)
+    began = time.perf_counter()
+    result = Fit(first.devices)
 
     def attempt(examples: int | None, change: str = "", size: SizePlan | None = None) -> bool:
         size = size or planned(place(per_device=examples))

@@ -137,7 +137,8 @@ def _custom_call(
     instruction: Instruction, read: list[Shape], moved: float, costs: Mapping[str, Cost]
 ) -> Kernel | None:
     """Return the kernel of a custom call that is no matrix product or convolution of a library; else None."""
-    target, dtype = instruction.target, dtype_name(read[0].dtype) if read else "float32"
+    target = instruction.target
+    dtype = dtype_name(read[0].dtype) if read else "float32"
     if target.startswith("__cudnn$fmha") and (found := _ATTENTION.search(instruction.attributes)):
         batch, heads, rows, columns = (int(n) for n in re.findall(r"\d+", found[1]))
         flops = 4.0 * batch * heads * rows * columns * read[0].dims[-1]

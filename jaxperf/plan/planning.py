@@ -131,7 +131,9 @@ def _size(
     kernels: Mapping[str, Cost],
 ) -> SizePlan:
     count, module, cost = placed.mesh.size, program.module, program.costs
-    works, found, elapsed = kernels_of(module, kernels), collectives(module, count), None
+    works = kernels_of(module, kernels)
+    found = collectives(module, count)
+    elapsed = None
     if not card.is_tpu:
         elapsed = timeline.run(module, works, found, card, network)
         elapsed.add(timeline.Elapsed(CALL_S, {"call": CALL_S}))
@@ -215,7 +217,8 @@ def _exchanges(
         alike.setdefault(key, []).append(each)
     exchanges = []
     for (*_, source, _, carries), group in alike.items():
-        first, each_s, exposed_s = group[0], 0.0, 0.0
+        first = group[0]
+        each_s = exposed_s = 0.0
         if elapsed:
             nodes = first.nodes(card.per_node)
             each_s = links.exchange_s(card, first.kind, first.bytes, first.group_size, nodes, network)
@@ -253,7 +256,8 @@ def _pipeline(module: Module, found: Mapping[str, Collective]) -> float:
     most = 1.0
     for loop in (i for i in module.instructions if i.opcode == "while"):
         inside = (found[each.name] for each in module.inside(loop) if each.name in found)
-        turns, stages = loop.trips or 0, max(map(_stages, inside), default=0)
+        turns = loop.trips or 0
+        stages = max(map(_stages, inside), default=0)
         if 1 < stages < turns:
             most = max(most, turns / (turns - stages + 1))
     return most

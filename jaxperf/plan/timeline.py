@@ -79,14 +79,16 @@ def run(
 
     `kernels` and `collectives` are those of the program, by the names of their instructions.
     """
-    elapsed, free_at = Elapsed(), 0.0  # the links are free from `free_at` on
+    elapsed = Elapsed()
+    free_at = 0.0  # from when on the links are free
     ends: dict[str, float] = {}  # of asynchronous collectives
 
     def part(called: str) -> Elapsed:
         return run(module, kernels, collectives, card, network, called)
 
     for instruction in module.computations.get(computation or module.entry, ()):
-        name, started = instruction.name, next(iter(instruction.operands), "")
+        name = instruction.name
+        started = next(iter(instruction.operands), "")  # what a "-done" waits for
         if instruction.opcode == "while":
             elapsed.add(part(instruction.called), instruction.trips or 1)
             elapsed.unknown_loops += instruction.trips is None
