@@ -28,7 +28,7 @@ FAST = [
     Path(__file__).parents[2] / "docs" / "watch" / "train_changed.py",
 ]
 RUNS = 3  # at most: what a device does within a tenth of a second is hard to see on a busy machine
-WINDOWS = 2  # of the profiler, in a run at least: without one, nobody knows what devices did
+WINDOWS = 2  # of the profiler that a slow program runs for: without one, nobody knows what devices did
 QUICK = ("item_in_loop", "new_jit", "no_prefetch")
 
 
@@ -42,7 +42,9 @@ def as_users_do() -> Iterator[None]:
     jax.config.update("jax_debug_nans", False)
 
 
-def first_right_run(path: Path, right: Callable[[list[Finding]], bool]) -> tuple[Watched, list[Finding]]:
+def first_right_run(
+    path: Path, right: Callable[[list[Finding]], bool], windows: int = 0
+) -> tuple[Watched, list[Finding]]:
     """Return what the first of at most `RUNS` runs finds that is as it should be."""
     if "JAX_NUM_CPU_DEVICES" in path.read_text() and len(jax.devices()) < 2:
         pytest.skip("there is one device")
@@ -52,7 +54,7 @@ def first_right_run(path: Path, right: Callable[[list[Finding]], bool]) -> tuple
         with contextlib.redirect_stdout(io.StringIO()), jaxperf.watch(path.name, show=False) as outcome:
             main = runpy.run_path(str(path), run_name="__main__").get("main")
             profiler = session._open_watch.profiler  # type: ignore[union-attr]
-            while main and len(profiler.windows_s) < WINDOWS:
+            while main and len(profiler.windows_s) < windows:
                 main()
         assert outcome.record is not None
         findings = find.find_causes(analysis := Analysis(outcome.record))
@@ -78,7 +80,7 @@ def test_each_cause_is_found_at_its_line(name: str, monkeypatch: pytest.MonkeyPa
     path = PROGRAMS / f"{name}.py"
     kind, line = cause(path)
     outcome, findings = first_right_run(
-        path, lambda findings: [f.at.line for f in findings if f.cause == kind] == [line]
+        path, lambda findings: [f.at.line for f in findings if f.cause == kind] == [line], WINDOWS
     )
     finding = next(f for f in findings if f.cause == kind)
     suggestion = advice_for(finding)
