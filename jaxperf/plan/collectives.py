@@ -53,8 +53,12 @@ class Collective:
 
     @property
     def asked(self) -> bool:
-        """Return whether the program asks for it, as by `jax.lax.psum`; else XLA has inserted it."""
-        return any(name.rpartition("/")[2] in ASKED for name in self.operation.split(":"))
+        """Return whether the program asks for it, as by `jax.lax.psum`; else XLA has inserted it.
+
+        Inside `jax.shard_map`, XLA inserts none, but may compute one that is asked for by several.
+        """
+        names = self.operation.split(":")
+        return "/shard_map/" in self.operation or any(name.rpartition("/")[2] in ASKED for name in names)
 
     @property
     def group_size(self) -> int:

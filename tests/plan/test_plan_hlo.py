@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -87,6 +88,20 @@ def test_a_loop_runs_its_body_as_often_as_it_says(version: str) -> None:
 )
 def test_groups(attribute: str, groups: tuple[tuple[int, ...], ...]) -> None:
     assert groups_of(f'channel_id=1, {attribute}, metadata={{op_name="x"}}', 4) == groups
+
+
+@pytest.mark.parametrize(
+    ("operation", "asked"),
+    [
+        ("jit(step)/transpose(jvp())/dot_general", False),
+        ("jit(step)/shard_map/psum", True),
+        ("jit(step)/dot_general:jit(step)/psum", True),
+        ("jit(step)/shard_map/dot_general", True),  # a part of what XLA made of a ragged_all_to_all
+    ],
+)
+def test_a_collective_that_the_program_asks_for(operation: str, asked: bool) -> None:
+    (collective,) = collectives(program("data_parallel", "jax_0_12"), 8).values()
+    assert dataclasses.replace(collective, operation=operation).asked is asked
 
 
 def test_groups_of_nodes() -> None:
