@@ -129,7 +129,7 @@ for child in children.values():
     child.communicate()  # no more rounds: it ends
 one_core, all_cores = (np.array(took[name][1:], float).T for name in children)
 product_gain, loop_gain = map(ratio_of, one_core / all_cores)
-print(f"with all {s.environment.cores} cores, ten products:",
+print(f"with all cores, {s.environment.cores} here, ten products:",
       f"{product_gain} times as fast")
 print(f"the loop over rows: {loop_gain} times as fast")
 
@@ -148,9 +148,10 @@ s.claim("One operator uses all cores of a CPU", source="section 8.3",
         if_not=f"The product is {product_gain} times as fast with all {cores} "
         "cores: either it does not use them all, or they share a limit, such "
         "as memory.",
-        if_open=f"With all {cores} cores the product is {product_gain} times "
-        f"as fast, and the loop {loop_gain} times. If the loop gains as much, "
-        "or if other programs use the cores, that proves nothing.")
+        if_open=f"With all cores, {cores} here, the product is {product_gain} "
+        f"times as fast, and the loop {loop_gain} times. If there is only one, "
+        "if the loop gains as much, or if other programs use the cores, that "
+        "proves nothing.")
 s.say(loop_gain.above(1.2),
       if_holds=f"The loop gains, too, {loop_gain} times, although its rows "
       "need each other. So the two processes differ in more than the cores "
@@ -233,14 +234,15 @@ s.timeline(both,
 
 # %% tags=["slow", "hide-input"]
 s.claim("A loop over devices looks serial, but it runs in parallel",
-        source="retelling in PyTorch", holds=shared > 0.5,
+        source="retelling in PyTorch", holds=shared > 0.5, needs=["cores"],
         expected="over half of the less busy device's work overlaps, best of "
         "three",
         observed=f"{shared:.0%} overlaps in the best of three recordings",
         if_holds=f"{shared:.0%} of the less busy device's work overlaps: not "
         "serial.",
         if_not=f"Only {shared:.0%} overlaps. Other programs may have held one "
-        "device back.", if_open="This run does not decide it.")
+        "device back.",
+        if_open="One core computes for one device at a time.")
 
 # %% [markdown]
 # What does *not* overlap? In the next loop, each product needs the one before, and the

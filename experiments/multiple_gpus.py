@@ -291,10 +291,12 @@ s.claim("A loop over devices looks serial, but the devices compute at the "
         "same time",
         holds=at_once, expected="more than half of their work overlaps",
         observed=f"{overlap:.0%} overlaps", source="section 8.4.4",
+        needs=["cores"],
         if_holds="Python queues the whole step and then waits. The devices "
                  "work side by side.",
         if_not="Something made the devices wait for one another in this run: "
-               "look at the lane of Python.")
+               "look at the lane of Python.",
+        if_open="One core computes for one device at a time.")
 
 # %% [markdown]
 # ## 8.4.5 Defining the training function

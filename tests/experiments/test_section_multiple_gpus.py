@@ -158,7 +158,8 @@ def test_each_claim_fails_where_it_should(section: ModuleType) -> None:
 
     run = timeline.record(in_turn, section.X, section.y, section.device_params, section.devices)
     serial = timeline.overlap(run, *map(timeline.lane_of, section.devices))
-    assert verdict(section, "A loop over devices looks serial", overlap=serial) == "does not hold"
+    statement = "A loop over devices looks serial"  # which takes several cores
+    assert verdict(section, statement, everywhere=True, overlap=serial) == "does not hold"
     half = section.summed_bytes // 2
     assert verdict(section, "A step sums as many bytes", summed_bytes=half) == "does not hold"
     (_, X), (_, y) = section.split_batch(section.X, section.y, section.devices)
