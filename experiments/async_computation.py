@@ -633,8 +633,8 @@ s.claim("Asynchronous computation improves performance", holds=at_book.above(1),
         "long. The next two claims look for the reason.",
         if_not=f"Waiting in each turn did not make the loop longer: {at_book} "
         "times.",
-        if_open=f"Waiting in each turn made the loop {at_book} times as long, "
-        "so at this size the run cannot tell the two loops apart.")
+        if_open=f"Waiting in each turn made the loop {at_book} times as long. "
+        "At toy size, or where the interval contains 1, that decides nothing.")
 
 # %% tags=["slow", "hide-input"]
 s.claim("An array whose memory comes from the system costs more than the "
@@ -664,10 +664,11 @@ s.claim("As installed, memory adds to what waiting costs",
         f"({without_memory}): in this process the C library kept the memory, "
         f"with {installed_faults} page faults in each turn that waits. "
         "Another process may be less lucky.",
-        if_open=f"In place, waiting costs a factor of {without_memory}, and "
-        "this run cannot tell it from the factor as installed, which had "
-        f"{installed_faults} page faults in each turn that waits. The C "
-        "library decides that anew in each process.")
+        if_open=f"In place, waiting costs a factor of {without_memory}, and as "
+        f"installed {at_book}, with {installed_faults} page faults in each "
+        "turn that waits. At toy size, or where the intervals overlap, that "
+        "decides nothing. The C library decides anew in each process where "
+        "memory comes from.")
 
 # %% [markdown]
 # The loop that waits frees one array and makes the next, turn by turn. The loop that does
