@@ -58,13 +58,24 @@ def watch(
         raise
     finally:
         watched.record = watcher.close()
-        try:
+        with report_guarded():
             watched.result = text.make_result(Analysis(watched.record), ended=ended)
             deliver_report(watched.result, show=show, json=json)
-        except JaxperfError:  # the file of the report cannot be written
-            raise
-        except Exception as e:  # the block has ended as it should
-            say(f"error: the report of jaxperf watch is lost ({type(e).__name__}: {e}); please report it")
+
+
+@contextlib.contextmanager
+def report_guarded() -> Iterator[None]:
+    """Say in one line that a report is lost, since the program has ended as it should.
+
+    Raises:
+      JaxperfError: the file of the report cannot be written.
+    """
+    try:
+        yield
+    except JaxperfError:
+        raise
+    except Exception as e:
+        say(f"error: the report of jaxperf watch is lost ({type(e).__name__}: {e}); please report it")
 
 
 def how_it_ended(error: BaseException) -> str:

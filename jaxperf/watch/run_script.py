@@ -7,6 +7,7 @@ import contextlib
 import importlib.machinery
 import importlib.util
 import io
+import itertools
 import os
 import runpy
 import shlex
@@ -24,9 +25,8 @@ from jaxperf.errors import JaxperfError
 from jaxperf.process import FAILED, INTERRUPTED, Stopped, flush_as_python, say
 from jaxperf.result.store import check_writable
 from jaxperf.watch.compiling import output
-from jaxperf.watch.compiling.stacks import Stacks
-from jaxperf.watch.context import deliver_report, how_it_ended
-from jaxperf.watch.observe import hooks
+from jaxperf.watch.context import deliver_report, how_it_ended, report_guarded
+from jaxperf.watch.observe import hooks, source_location
 from jaxperf.watch.observe.stuck import Guard
 from jaxperf.watch.report import text
 from jaxperf.watch.report.analysis import Analysis
@@ -52,9 +52,10 @@ def run_script(
     Raises:
       JaxperfError: there is no such script, it is not Python, or `json` or `compiles` cannot be written.
     """
+    absolute = os.path.abspath(path)  # noqa: PTH100  Python does not resolve links either
     try:
-        with io.open_code(str(path.resolve())) as file:
-            code = compile(file.read(), str(path.resolve()), "exec", dont_inherit=True)
+        with io.open_code(absolute) as file:
+            code = compile(file.read(), absolute, "exec", dont_inherit=True)
     except OSError as e:
         raise JaxperfError(
             f"cannot read the script {path}: {e.strerror}; give the path of a Python file"
@@ -64,16 +65,15 @@ def run_script(
 
     def run() -> None:
         main = types.ModuleType("__main__")
-        absolute = os.path.abspath(path)  # noqa: PTH100  Python does not resolve links either
         loader = importlib.machinery.SourceFileLoader("__main__", absolute)
         main.__dict__.update(
             __file__=absolute, __builtins__=builtins, __loader__=loader, __annotations__={}, __cached__=None
         )
         sys.modules["__main__"] = main  # pickle and inspect look there
-        sys.path.insert(0, str(path.resolve().parent))
         exec(code, main.__dict__)
 
-    with libraries.user_code([str(path.resolve())]):
+    _begin_import_path(str(path.resolve().parent))
+    with libraries.user_code([absolute, str(path.resolve())]):
         return _watched(run, path.name, [str(path), *arguments], profile, json, fail_on, compiles)
 
 
@@ -99,10 +99,20 @@ def run_module(
     for plugin in filter(None, map(sys.modules.get, ("jaxperf", "typeguard"))):
         # without this mark, pytest warns that it cannot rewrite a plugin that is imported already
         plugin.__doc__ = f"{plugin.__doc__ or ''} PYTEST_DONT_REWRITE"
-    sys.path.insert(0, os.getcwd())  # noqa: PTH109  as Python does
+    _begin_import_path(os.getcwd())  # noqa: PTH109  as Python does
     _check_module(name)
     with libraries.user_code(_roots(name)):
         return _watched(run, name, [name, *arguments], profile, json, fail_on, compiles)
+
+
+def _begin_import_path(folder: str) -> None:
+    """Put a folder in front of the import path, in place of the one that Python put there for jaxperf."""
+    if sys.flags.safe_path:
+        return
+    ours = ("", os.getcwd(), os.path.dirname(os.path.realpath(sys.argv[0])))  # noqa: PTH109, PTH120
+    if sys.path and sys.path[0] in ours:
+        del sys.path[0]
+    sys.path.insert(0, folder)
 
 
 def _check_module(name: str) -> None:
@@ -146,28 +156,21 @@ def _watched(
     if json:
         json = check_writable(json)
     page = output.reserve(compiles, name) if compiles else None
+    if isinstance(sys.stdout, io.TextIOWrapper) and isinstance(sys.stdin, io.TextIOWrapper):
+        # `ended` has changed it for our own output
+        sys.stdout.reconfigure(errors=sys.stdin.errors)
     sys.argv, stderr = argv, sys.stderr  # the program may replace its streams
     watcher, process = Watcher(name, profile=profile, starts=True, compiles_only=bool(page)), os.getpid()
-    stacks = Stacks(lambda: watcher.compiles.open_stages > 0)
-    if page:
-        watcher.sampler.on_sample = stacks.note
     refused: list[str] = []
 
+    @report_guarded()
     def finish(ended: str) -> None:
-        try:
-            report(ended)
-        except JaxperfError:  # the file of the report cannot be written
-            raise
-        except Exception as e:  # the program has ended as it should
-            say(f"error: the report of jaxperf watch is lost ({type(e).__name__}: {e}); please report it")
-
-    def report(ended: str) -> None:
         log, command = watcher.close(), shlex.join(["jaxperf", "watch", *argv])
         if ended != EXITED:  # which does not write what is left in the streams
             with contextlib.suppress(OSError, ValueError, AttributeError):  # it is closed, or replaced
                 sys.stdout.flush()
         if page:
-            output.write(log, stacks, page, command=command, ended=ended, stream=stderr)
+            output.write(log, page, command=command, ended=ended, stream=stderr)
             return
         analysis = Analysis(log)
         if fail_on:
@@ -212,7 +215,7 @@ def _run_to_its_end(run: Callable[[], Any], watcher: Watcher) -> tuple[int, str]
     """Run a program, wait for its threads, and return its exit status and `how_it_ended`."""
     status, ended, process = 0, "", os.getpid()
     try:
-        with _interrupts_as_python():
+        with _interrupts_as_python(), _room_for_our_frames():
             try:
                 run()
             except SystemExit as e:
@@ -230,6 +233,20 @@ def _run_to_its_end(run: Callable[[], Any], watcher: Watcher) -> tuple[int, str]
         _show_traceback(e)
         return FAILED, how_it_ended(e)
     return status, ended
+
+
+@contextlib.contextmanager
+def _room_for_our_frames() -> Iterator[None]:
+    """Let the program recurse as deeply as it does alone, below the frames that run it."""
+    before = sys.getrecursionlimit()
+    # this generator and contextlib's frame are gone when the program runs, and one of ours is there in turn
+    ours = sum(1 for _ in source_location.frames_outwards(sys._getframe())) - 1
+    sys.setrecursionlimit(before + ours)
+    try:
+        yield
+    finally:
+        if sys.getrecursionlimit() == before + ours:  # the program has not changed it
+            sys.setrecursionlimit(before)
 
 
 @contextlib.contextmanager
@@ -280,7 +297,29 @@ def _show_traceback(error: BaseException) -> None:
     while frames and frames.tb_frame.f_globals.get("__name__") in (__name__, "runpy"):
         frames = frames.tb_next
     error.__traceback__ = frames
+    _drop_our_frames(error)
     if sys.excepthook is sys.__excepthook__:
         traceback.print_exception(error)
     else:
-        sys.excepthook(type(error), error, frames)
+        sys.excepthook(type(error), error, error.__traceback__)
+
+
+def _drop_our_frames(error: BaseException) -> None:
+    """Remove the frames of our hooks from an error, and from those that it came from."""
+    left: list[BaseException | None] = [error]
+    seen: set[int] = set()
+    while left:
+        e = left.pop()
+        if e is None or id(e) in seen:
+            continue
+        seen.add(id(e))
+        frames, kept = e.__traceback__, list[types.TracebackType]()
+        while frames:
+            if not str(frames.tb_frame.f_globals.get("__name__")).startswith("jaxperf.watch."):
+                kept.append(frames)
+            frames = frames.tb_next
+        for frame, inner in itertools.zip_longest(kept, kept[1:]):
+            frame.tb_next = inner
+        e.__traceback__ = kept[0] if kept else None
+        inside = e.exceptions if isinstance(e, BaseExceptionGroup) else ()
+        left += [e.__cause__, e.__context__, *inside]

@@ -85,8 +85,17 @@ class Replacements:
             setattr(*self.replaced.pop())
 
 
+# Python's warnings pass over frames of files with both words in their names, when they look for the line
+_NO_LINE = "(as importlib and its _bootstrap)"
+
+
 def named_as(old: Any, new: Any) -> Any:
-    """Make `new` look like `old`, as `functools.wraps` does, but also for a C++ method."""
+    """Make `new` look like `old`, as `functools.wraps` does, but also for a C++ method.
+
+    A warning that counts frames outwards still names the program's line, not that of `new`.
+    """
+    code = new.__code__
+    new.__code__ = code.replace(co_filename=f"{code.co_filename} {_NO_LINE}")
     new.__name__, new.__doc__, new.__wrapped__ = old.__name__, old.__doc__, old
     new.__module__ = getattr(old, "__module__", None) or new.__module__
     qualified = getattr(old, "__qualname__", None)  # a C++ method's need not be a string

@@ -18,7 +18,10 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import inspect
+import operator
 import shutil
+import sys
 import tempfile
 import threading
 import time
@@ -110,10 +113,11 @@ class Profiler:
         self._lock = threading.RLock()  # `end` runs in the program's thread
 
     def open(self, jax: Any) -> None:
-        """Leave the profiler to the program as soon as it starts one itself."""
-        for name in ("start_trace", "trace"):
-            end = self.log.losses.guarded("a window of the profiler", self.end)
-            self._replacements.call_before(jax.profiler, name, end)
+        """Leave the profiler to the program as soon as it starts one itself, in whichever way."""
+        module, _, name = jax_internals.PROFILER.attribute.rpartition(".")
+        owner = operator.attrgetter(module)(sys.modules[jax_internals.PROFILER.module])
+        end = self.log.losses.guarded("a window of the profiler", self.end)
+        self._replacements.call_before(owner, name, end)
 
     def look(self) -> bool:
         """Open or close a window if it is time to; return whether one is open."""
@@ -160,7 +164,8 @@ class Profiler:
         wait_for_cuda_devices(_cuda_devices())
         began, worked = time.perf_counter(), time.thread_time()
         try:
-            self._session = jax_internals.get(jax_internals.PROFILER)(options)
+            new_session = inspect.unwrap(jax_internals.get(jax_internals.PROFILER))
+            self._session = new_session(options)
         except JaxperfError as e:  # this JAX has no such name
             self.trouble, self._ended = str(e), True
             return

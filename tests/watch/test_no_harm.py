@@ -1,0 +1,74 @@
+"""What a program prints, warns of, and how it fails, is the same under `jaxperf watch` as alone."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from jaxperf.process import child_environment
+
+WITH_JAX = """
+import warnings
+import jax, jax.numpy as jnp, numpy as np
+
+class Warns:
+    def __array__(self, dtype=None, copy=None):
+        warnings.warn("who asks?", UserWarning, stacklevel=2)
+        return np.ones(2)
+
+class Short(tuple):
+    def __len__(self):
+        print("counted")
+        return tuple.__len__(self)
+
+def depth(n):
+    try:
+        return depth(n + 1)
+    except RecursionError:
+        return n
+
+print(float(jax.jit(lambda x: x * 2)(1.5)), depth(0))
+jnp.asarray(np.ones(3), dtype=np.float64)    # two lines with the same warning
+jnp.array([1.0], dtype="float64")
+jnp.asarray(Warns())
+words = Short((1, 2))
+x = jnp.ones(3)
+for _ in range(300):
+    x = jnp.sin(x)
+try:
+    jnp.asarray("abc")
+except Exception as e:
+    raise ValueError(len(words)) from e
+"""
+WITHOUT_JAX = """
+import os, sys
+x = "\\d"    # which Python warns of
+child = os.fork() if hasattr(os, "fork") else None
+if child == 0:
+    os._exit(3)
+print(child and os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+print(sys.path, sys.argv, __file__, __spec__)
+def down(n):
+    return down(n + 1)
+down(0)
+"""
+
+
+@pytest.mark.parametrize("text", [WITH_JAX, WITHOUT_JAX], ids=["with JAX", "without JAX"])
+def test_a_program_says_the_same_as_alone(text: str, tmp_path: Path) -> None:
+    (tmp_path / "real.py").write_text(text)
+    (tmp_path / "train.py").symlink_to("real.py")
+    environment = child_environment() | {"JAX_PLATFORMS": "cpu"}
+    said = []
+    for command in ([], ["-m", "jaxperf", "watch"]):
+        done = subprocess.run(
+            [sys.executable, "-W", "always::DeprecationWarning:__main__", *command, "train.py", "--lr"],
+            cwd=tmp_path, env=environment, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        said.append((done.returncode, done.stdout, done.stderr.partition("\nwatch: train.py")[0]))
+    alone, watched = said
+    assert alone[0] == 1 and alone[2]
+    assert watched == alone
