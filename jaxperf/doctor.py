@@ -210,7 +210,7 @@ def _jax_facts() -> dict[str, object]:
     import jax
     import jax.numpy as jnp
 
-    from jaxperf.measure.compile_log import DEBUG_FLAGS
+    from jaxperf.jax_internals import DEBUG_FLAGS
 
     if not libraries.missing_from(["flax"]):
         try:

@@ -55,6 +55,16 @@ CALLED = Internal("jax._src.api", "_post_hook_state", UNFINISHED)
 CALLED_BEFORE = Internal("jax._src.lib", "jax_jit.global_state", UNFINISHED)  # before JAX 0.8
 # public from JAX 0.8 on
 ENABLE_X64 = Internal("jax.experimental", "enable_x64", "float64 beside float32")
+# settings with which times would be of debugging
+DEBUG_FLAGS = (
+    "jax_disable_jit",
+    "jax_debug_nans",
+    "jax_debug_infs",
+    "jax_debug_key_reuse",
+    "jax_check_tracer_leaks",
+    "jax_enable_checks",
+    "jax_log_compiles",
+)  # not jax_explain_cache_misses, which costs time only during traces, an error here anyway
 ALL = tuple(value for value in list(vars().values()) if isinstance(value, Internal))
 
 

@@ -12,16 +12,8 @@ import numpy as np
 
 from jaxperf import jax_internals
 from jaxperf.errors import JaxperfError
+from jaxperf.jax_internals import DEBUG_FLAGS
 
-DEBUG_FLAGS = (
-    "jax_disable_jit",
-    "jax_debug_nans",
-    "jax_debug_infs",
-    "jax_debug_key_reuse",
-    "jax_check_tracer_leaks",
-    "jax_enable_checks",
-    "jax_log_compiles",
-)  # not jax_explain_cache_misses, which costs time only during traces, an error here anyway
 COPIES = "its NumPy arguments are copied to the device at every call"
 _STAGES = {"jaxpr_trace_duration": "traced", "backend_compile_duration": "compiled"}
 

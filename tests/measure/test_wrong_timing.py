@@ -30,6 +30,7 @@ import pytest
 from late import Late
 
 from jaxperf.errors import JaxperfError
+from jaxperf.jax_internals import DEBUG_FLAGS
 from jaxperf.measure import (
     RetraceError,
     current_environment,
@@ -40,7 +41,7 @@ from jaxperf.measure import (
     stages,
     timing,
 )
-from jaxperf.measure.compile_log import COPIES, DEBUG_FLAGS
+from jaxperf.measure.compile_log import COPIES
 from jaxperf.measure.scheduler import Account, Scheduler
 from jaxperf.measure.timing import Wait, calls_per_value, time_value
 from jaxperf.result import Measurement, ratio, ratio_of, turns

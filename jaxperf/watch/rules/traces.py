@@ -11,6 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
+from jaxperf.jax_internals import DEBUG_FLAGS
 from jaxperf.result.formatting import format_list
 from jaxperf.result.intervals import total_length, union
 from jaxperf.retraces import (
@@ -69,8 +70,6 @@ EXPLAINS |= dict.fromkeys(_READS, ("wait", *_ONE_BY_ONE, *_DONATIONS))
 )  # fmt: skip
 def find_debug_settings(analysis: Analysis) -> Iterator[Finding]:
     """Find JAX's debug settings that were on while something was traced."""
-    from jaxperf.measure.compile_log import DEBUG_FLAGS  # which imports JAX
-
     for flag in DEBUG_FLAGS:
         first = analysis.log.settings.get(flag)
         if first is not None and flag not in _FOR_NOTHING:
