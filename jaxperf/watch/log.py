@@ -37,55 +37,33 @@ IMPORT = "import"
 
 @dataclass
 class Compiled:
-    """One function that JAX traced, lowered or compiled.
+    """One function that JAX traced, lowered or compiled."""
 
-    Attributes:
-      name: the program's name, which usually is the function's.
-      at: the line of the reader's code whose call triggered it.
-      stages: start and end of each stage.
-      explained: whether JAX explained the trace, which it does for the reader's functions only.
-      defined: file and line of the function; "" if JAX did not say.
-      changes: why JAX traced a function again; empty for a new function object.
-      host: bytes of the NumPy arrays among the call's arguments, by name.
-      elsewhere: bytes of the arrays whose devices are not those of the program, by name.
-      signature: the call's arguments, by name: an array's type, or another value's description.
-      weak: the names of the arrays among its arguments whose type is weak, as that of a Python number is.
-      closure: descriptions of the function's closure variables and default values, by name.
-      refers_to: types of the arrays among its closure, defaults and module variables, by name.
-      label: the function's name if the program has another one, as under `pmap`.
-      owner: the library whose own function it is, such as "optax"; "" for the reader's and for operations.
-      callers: the reader's lines on the stack above `at`, the innermost first.
-      through: the library that the reader called, such as "flax" for `nnx.jit`.
-      cleared: the line whose `jax.clear_caches` caused this trace; None for any other reason.
-      placements: devices and sharding of the arrays among the arguments, by name.
-      inner: the innermost lines outside JAX at that moment, of libraries too.
-      cache: what JAX's compile cache on disk did: "hit", "miss", or "" without one.
-      cache_note: why JAX does not keep the program there, in its own words.
-      thread: the thread that compiled it.
-    """
-
-    name: str
-    at: Place
-    stages: dict[str, Interval] = field(default_factory=dict)
-    explained: bool = False
-    defined: str = ""
-    changes: tuple[Change, ...] = ()
-    host: dict[str, int] = field(default_factory=dict)
-    elsewhere: dict[str, int] = field(default_factory=dict)
+    name: str  # of the program, which usually is the function's
+    at: Place  # the line of the reader's code whose call triggered it
+    stages: dict[str, Interval] = field(default_factory=dict)  # start and end of each stage
+    explained: bool = False  # whether JAX explained the trace, which it does for the reader's functions only
+    defined: str = ""  # file and line of the function; "" if JAX did not say
+    changes: tuple[Change, ...] = ()  # why JAX traced it again; empty for a new function object
+    # of the call's arguments, by name: an array's type, or another value's description
     signature: dict[str, str] = field(default_factory=dict)
-    weak: frozenset[str] = frozenset()
+    weak: frozenset[str] = frozenset()  # the arrays whose type is weak, as that of a Python number is
+    placements: dict[str, Placement] = field(default_factory=dict)  # devices and sharding of the arrays
+    host: dict[str, int] = field(default_factory=dict)  # bytes of the NumPy arrays
+    elsewhere: dict[str, int] = field(default_factory=dict)  # bytes of arrays on devices that are not its own
+    # of the function: its closure variables and default values, and types of the arrays that it refers to
     closure: dict[str, str] = field(default_factory=dict)
     refers_to: dict[str, str] = field(default_factory=dict)
-    label: str = ""
-    owner: str = ""
-    callers: tuple[Place, ...] = ()
-    through: str = ""
-    cleared: Place | None = None
-    placements: dict[str, Placement] = field(default_factory=dict)
-    inner: tuple[Place, ...] = ()
-    cache: str = ""
-    cache_note: str = ""
-    thread: int = 0
+    label: str = ""  # the function's name if the program has another one, as under `pmap`
+    owner: str = ""  # the library whose own function it is, such as "optax"; "" for all others
+    callers: tuple[Place, ...] = ()  # the reader's lines on the stack above `at`, the innermost first
+    through: str = ""  # the library that the reader called, such as "flax" for `nnx.jit`
+    cleared: Place | None = None  # the line whose `jax.clear_caches` caused this trace
+    inner: Place = NOWHERE  # the innermost line outside JAX, perhaps that of a library
+    cache: str = ""  # what JAX's compile cache on disk did: "hit", "miss", or "" without one
+    cache_note: str = ""  # why JAX does not keep the program there
+    thread: int = 0  # that compiled it
+    facts: Facts | None = None  # the program itself, where the compile report reads it
 
     @property
     def called(self) -> str:
@@ -165,6 +143,14 @@ class StackSample(NamedTuple):
     written: int = 0  # bytes that the process wrote to files and pipes meanwhile
 
 
+class Stack(NamedTuple):
+    """The lines outside JAX on the stack while something was traced or compiled, the innermost first."""
+
+    start: float
+    end: float
+    places: tuple[Place, ...]
+
+
 class LiveArrays(NamedTuple):
     """The live arrays of one type, and the line that made most of them; NOWHERE if unknown."""
 
@@ -194,30 +180,22 @@ class Fork(NamedTuple):
 
 @dataclass
 class ExecutedProgram:
-    """What windows saw of one program.
+    """What windows saw of one program."""
 
-    Attributes:
-      name: the program's canonical name.
-      calls, dispatch_s: calls from Python, and the seconds that each took to return.
-      copies: arrays that these calls had to copy first, from the host or from other devices.
-      devices: the intervals in which each device computed it.
-      ops: seconds of each run of an instruction, by device and instruction name.
-      run_s: seconds of each execution, as far as a window saw it; empty if the trace has no run ids.
-      whole: the number of executions that lie inside a window.
-      last_ops: the last instructions of executions that no window cut off at its end.
-      turns_s: seconds from the start of each call to the start of the next one in the same window.
-    """
-
-    name: str
-    calls: int = 0
-    dispatch_s: list[float] = field(default_factory=list)
-    copies: int = 0
-    devices: dict[str, list[Interval]] = field(default_factory=lambda: defaultdict(list))
+    name: str  # the program's canonical name
+    calls: int = 0  # from Python
+    dispatch_s: list[float] = field(default_factory=list)  # seconds until each call returned
+    copies: int = 0  # arrays that these calls had to copy first, from the host or from other devices
+    devices: dict[str, list[Interval]] = field(
+        default_factory=lambda: defaultdict(list)
+    )  # when each computed
+    # seconds of each run of an instruction, by device and instruction name
     ops: dict[tuple[str, str], list[float]] = field(default_factory=lambda: defaultdict(list))
+    # seconds of each execution, as far as a window saw it; empty if the trace has no run ids
     run_s: list[float] = field(default_factory=list)
-    whole: int = 0
-    last_ops: set[str] = field(default_factory=set)
-    turns_s: list[float] = field(default_factory=list)
+    whole: int = 0  # executions that lie inside a window
+    last_ops: set[str] = field(default_factory=set)  # last instructions of executions that ended in a window
+    turns_s: list[float] = field(default_factory=list)  # from each call to the next one in the same window
 
     @property
     def cut_off(self) -> bool:
@@ -292,6 +270,7 @@ class Log:
     puts: list[Put] = field(default_factory=list)
     small_puts: dict[Place, list[float]] = field(default_factory=dict)  # times, by line
     samples: list[StackSample] = field(default_factory=list)
+    stacks: list[Stack] = field(default_factory=list)  # for the compile report only
     called_back: list[StackSample] = field(default_factory=list)  # in threads of JAX
     memory: list[Memory] = field(default_factory=list)
     forks: list[Fork] = field(default_factory=list)

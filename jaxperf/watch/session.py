@@ -14,11 +14,11 @@ import time
 from collections.abc import Callable, Iterator
 from types import ModuleType
 
-from jaxperf.errors import JaxperfError
+from jaxperf.errors import JaxperfError, warnings_hidden
 from jaxperf.watch.log import DISPATCH, EAGER, Fork, Log
-from jaxperf.watch.observe import hooks, source_location
+from jaxperf.watch.observe import hooks, sampler, source_location
 from jaxperf.watch.observe.compiles import Compiles
-from jaxperf.watch.observe.executables import PER_NAME, Programs, note_copied_arguments
+from jaxperf.watch.observe.executables import Programs, note_copied_arguments
 from jaxperf.watch.observe.memory import MemoryReadings
 from jaxperf.watch.observe.on_cpu import CpuTrials
 from jaxperf.watch.observe.profiler import Profiler
@@ -41,7 +41,6 @@ class Watcher:
       profile: run JAX's profiler in short windows.
       starts: whether the process has done nothing else before.
       compiles_only: record what JAX compiles, and samples, but neither waits nor copies, and no windows.
-      texts: programs of one name whose texts are kept.
     """
 
     def __init__(
@@ -51,7 +50,6 @@ class Watcher:
         profile: bool = True,
         starts: bool = False,
         compiles_only: bool = False,
-        texts: int = PER_NAME,
     ) -> None:
         self.log = log = Log(name, before_s=time.process_time() if starts else 0.0)
         self.replacements = hooks.Replacements()
@@ -64,13 +62,19 @@ class Watcher:
             else None
         )
         self.memory = None if compiles_only else MemoryReadings(log, self._started)
-        self.programs = Programs(log, texts)
+        self.programs = Programs(log, slow_only=compiles_only)
         self.trials = CpuTrials(log)
-        if self.profiler:
-            self.compiles.on_compiled = self.trials.keep
-        self.sampler = Sampler(log, self._look, sparse=self.profiler is None)
+        self.compiles.on_compiled = [self.programs.keep, self.trials.keep]
+        self.sampler = Sampler(
+            log,
+            self._look,
+            (lambda: self.compiles.open_stages > 0) if compiles_only else None,
+            sparse=self.profiler is None,
+        )
         self._undo = contextlib.ExitStack()
-        self._looked = 0  # stages that had ended when programs were last noted
+        self._own_threads = 2 if starts else 1  # the sampler's, and one that hears signals
+        self._fork_warning = self._undo.enter_context(contextlib.ExitStack())
+        self._compiles_only = compiles_only
 
     def open(self) -> None:
         """Begin to watch.
@@ -90,12 +94,11 @@ class Watcher:
         with guard("what JAX does"):
             if "jax" in sys.modules:
                 self._attach(sys.modules["jax"])
-                if hooks.is_running():  # there may be older programs
-                    self.programs.look()
+                if hooks.is_running() and not self._compiles_only:
+                    self.programs.look_at_live()
             else:
                 attach = self.log.losses.guarded("what JAX does", self._attach)
                 self._undo.enter_context(hooks.when_imported("jax", attach))
-        self.programs.watching = True
         with guard("samples of the program's lines"):
             self.sampler.open()
 
@@ -106,6 +109,15 @@ class Watcher:
             self._undo.close()
         self.sampler.close()
 
+    def before_fork(self) -> None:
+        """Note a fork while JAX runs; else hide Python's warning of other threads if they are the watch's."""
+        self._fork_warning.close()
+        if hooks.is_running():
+            at = source_location.reader_place(sys._getframe(2))
+            self.log.forks.append(Fork(time.perf_counter(), at))
+        elif sampler.THREADS.is_dir() and len([*sampler.THREADS.iterdir()]) <= 1 + self._own_threads:
+            self._fork_warning.enter_context(warnings_hidden(DeprecationWarning, "This process .*threaded"))
+
     def follow(self, thread: threading.Thread) -> None:
         """Watch another thread from now on, after the watched one has ended."""
         if thread.ident is not None:
@@ -114,44 +126,37 @@ class Watcher:
     def close(self) -> Log:
         """End the watch, remove all hooks, and return the log; each step has a guard of its own."""
         global _open_watch
-        log, guard = self.log, self.log.losses.guard
-        log.end, log.closed_s = time.perf_counter(), time.process_time()
-        with guard("the end of sampling"):
-            self.sampler.close()
+        self.log.end, self.log.closed_s = time.perf_counter(), time.process_time()
+        for what, step in self._last_steps():
+            with self.log.losses.guard(what):
+                step()
+        _open_watch = None
+        return self.log
+
+    def _last_steps(self) -> Iterator[tuple[str, Callable[[], object]]]:
+        """Yield what each step is for, and what to call."""
+        log = self.log
+        yield "the end of sampling", self.sampler.close
         for what, instrument in (
             ("waits for devices", self.waits),
             ("arrays put on a device", self.puts),
             ("memory", self.memory),
+            ("compiled programs", self.programs),
+            ("windows of the profiler", self.profiler),
         ):
-            with guard(what):
-                if instrument:
-                    instrument.close()
-        started = log.losses.ask("whether JAX has started", self._started, False)
-        with guard("compiled programs"):
-            if started and (self._looked != self.compiles.count or not self.compiles.count):
-                self.programs.look()
-        with guard("windows of the profiler"):
-            if self.profiler:
-                self.profiler.close()
-        with guard("the removal of a hook"):
-            self._undo.close()
-        _open_watch = None
-        with guard("compiled programs"):
-            self.programs.close()
-        with guard("windows of the profiler"):
-            log.activity.drop_unseen((w.start, w.end) for w in log.waits)
-        with guard("a trial on the CPU"):
-            self.trials.close()
-        with guard("copied arguments"):
-            note_copied_arguments(log.compiled, log.activity.programs, log.programs)
-        with guard("the program's files and settings"):
-            self._describe_program(started)
-        with guard("remarks"):
-            log.remarks += [
-                *(f"cannot observe {name} in this version of JAX" for name in self.replacements.missing),
-                *self._remarks(),
-            ]
-        return log
+            if instrument:
+                yield what, instrument.close
+        yield "the removal of a hook", self._undo.close
+        waited = [(w.start, w.end) for w in log.waits]
+        yield "windows of the profiler", lambda: log.activity.drop_unseen(waited)
+        yield "a trial on the CPU", self.trials.close
+        yield (
+            "copied arguments",
+            lambda: note_copied_arguments(log.compiled, log.activity.programs, log.programs),
+        )
+        yield "the program's files and settings", self._describe_program
+        missing = (f"cannot observe {name} in this version of JAX" for name in self.replacements.missing)
+        yield "remarks", lambda: log.remarks.extend([*missing, *self._remarks()])
 
     def _attach(self, jax: ModuleType) -> None:
         """Install the hooks into JAX, once the program has imported it; each opens in a guard of its own."""
@@ -179,8 +184,7 @@ class Watcher:
             self._count_cost(self.memory.look)
         if not self._started():
             return False
-        if self._looked != self.compiles.count:
-            self._looked = self.compiles.count
+        if self.programs.new:
             self._count_cost(self.programs.look)
         in_window = bool(self.profiler and self.profiler.look())
         if self.waits:
@@ -196,13 +200,13 @@ class Watcher:
     def _started(self) -> bool:
         return hooks.is_running(otherwise=self.compiles.count > 0)
 
-    def _describe_program(self, started: bool) -> None:
+    def _describe_program(self) -> None:
         """Note the program's own files, JAX's platform, and its compile cache."""
         jax = sys.modules.get("jax")
         files = [source_location.stored_attributes(m).get("__file__") for m in [*sys.modules.values()]]
         own = {file for file in files if isinstance(file, str) and not source_location.library_of(file)}
         self.log.modules = sorted(own)
-        if jax and started:
+        if jax and self._started():
             self.log.backend = str(jax.default_backend())
         config = getattr(jax, "config", None)
         self.log.compile_cache = str(getattr(config, "jax_compilation_cache_dir", None) or "")
@@ -236,8 +240,8 @@ class Watcher:
 
 @functools.cache  # a registration cannot be undone
 def _watch_forks() -> None:
-    """Note where the program forks while JAX runs, and leave no hook of a watch in the child."""
-    os.register_at_fork(before=_note_fork, after_in_child=_leave_child)
+    """Have a watch know of forks, and leave no hook of it in the child."""
+    os.register_at_fork(before=_before_fork, after_in_child=_leave_child)
 
 
 def _leave_child() -> None:
@@ -245,8 +249,7 @@ def _leave_child() -> None:
         _open_watch.leave()
 
 
-def _note_fork() -> None:
-    if _open_watch and hooks.is_running():
+def _before_fork() -> None:
+    if _open_watch:
         with _open_watch.log.losses.guard("a fork"):
-            at = source_location.reader_place(sys._getframe(1))
-            _open_watch.log.forks.append(Fork(time.perf_counter(), at))
+            _open_watch.before_fork()

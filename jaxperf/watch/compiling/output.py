@@ -14,7 +14,6 @@ from typing import Any, TextIO
 from jaxperf.result import Block, Environment, Fact, Grid, Note, Result, Text
 from jaxperf.result.store import check_writable, write_whole
 from jaxperf.watch.compiling import report, words
-from jaxperf.watch.compiling.stacks import Stacks
 from jaxperf.watch.compiling.words import seconds
 from jaxperf.watch.context import deliver_report, process_number
 from jaxperf.watch.log import Log
@@ -55,7 +54,6 @@ def _alone(folder: Path) -> bool:
 
 def write(
     log: Log,
-    stacks: Stacks,
     path: Path,
     *,
     command: str,
@@ -68,7 +66,7 @@ def write(
       JaxperfError: a file cannot be written.
     """
     environment = log.losses.ask("the environment", text.environment_of_jax, Environment())
-    described = report.describe(log, stacks, command=command, ended=ended, environment=environment)
+    described = report.describe(log, command=command, ended=ended, environment=environment)
     described["summary"], described["hints"] = words.sentences(described)
     if number := process_number():
         path = path.with_name(f"{path.name}-{number}")

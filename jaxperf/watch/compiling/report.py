@@ -1,6 +1,6 @@
 """What a program compiled, from which lines, why, and where the seconds went: the report as JSON.
 
-    report = describe(log, stacks)
+    report = describe(log)
 
 A program is what XLA compiles: a jitted function for one set of arguments' types, or a single operation
 outside of jit. Programs are grouped by function and by line. The texts of the slowest ones are parsed here,
@@ -11,8 +11,10 @@ that goes, or changes its meaning, raises `VERSION`.
 from __future__ import annotations
 
 import bisect
+import contextlib
 import datetime
 import json
+import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -20,23 +22,21 @@ from pathlib import Path
 from typing import Any
 
 from jaxperf.errors import JaxperfError
-from jaxperf.hlo import shape_of
 from jaxperf.result import Environment
 from jaxperf.result.formatting import format_on_page
 from jaxperf.result.intervals import Interval, difference, total_length, union
 from jaxperf.retraces import argument_changes
-from jaxperf.watch.compiling.stacks import Stacks, outside_jax
 from jaxperf.watch.grouping import group_by
-from jaxperf.watch.log import COMPILE, IMPORT, LOWER, TRACE, Compiled, Log
-from jaxperf.watch.observe.executables import Facts, unrolled_loops
-from jaxperf.watch.observe.source_location import NOWHERE, Place
+from jaxperf.watch.log import COMPILE, IMPORT, LOWER, TRACE, Compiled, Log, canonical_name
+from jaxperf.watch.observe.executables import MOST_READ, Facts, unrolled_loops
+from jaxperf.watch.observe.source_location import NOWHERE, Place, outside_jax
 
 FORMAT, VERSION = "jaxperf-compiles", 1
 STAGES = (TRACE, LOWER, COMPILE)
 FUNCTION, LIBRARY, OPERATION = "function", "library", "operation"
 LISTED, ROWS = 2000, 100  # programs that are listed one by one, and groups; the slowest
 NEAR_S = 0.5  # from the last sample to the end of a program that ended in it
-READ, LINES = 8, 15  # programs that are looked into, and lines of each
+LINES = 15  # of each program that is looked into
 # why a program exists, by the kind of change that JAX, or the watch, names
 REASONS = {
     "shape": "new shape", "dtype": "new dtype", "weak type": "weak type", "static value": "static value",
@@ -79,7 +79,7 @@ class Program:
 
 
 def describe(
-    log: Log, stacks: Stacks, *, command: str = "", ended: str = "", environment: Environment | None = None
+    log: Log, *, command: str = "", ended: str = "", environment: Environment | None = None
 ) -> dict[str, Any]:
     """Return the report as JSON; times are seconds since the watch began."""
     compiled = sorted((c for c in _events(log) if COMPILE in c.stages), key=lambda c: c.stages[COMPILE])
@@ -113,11 +113,11 @@ def describe(
         "by_function": functions[:ROWS],
         "by_line": lines[:ROWS],
         "contents": log.losses.ask(
-            "the texts of programs", lambda: list(_contents(log, compiled, programs)), nothing
+            "the texts of programs", lambda: list(_contents(compiled, programs)), nothing
         ),
-        "tracing": _tracing(log, stacks, compiled, programs),
+        "tracing": _tracing(log, compiled, programs),
         "list": [asdict(p) for p in sorted(programs, key=lambda p: -p.seconds)[:LISTED]],
-        "remarks": [*_unfinished(log, stacks), *log.remarks, *log.losses.remarks],
+        "remarks": [*_unfinished(log), *log.remarks, *log.losses.remarks],
     }
 
 
@@ -126,13 +126,33 @@ def _events(log: Log) -> list[Compiled]:
     return [*log.compiled, *log.nested]
 
 
+def _kept_before(log: Log) -> Counter[str]:
+    """Return how many programs of each name the compile cache had before this run; none of a remote one."""
+    began = time.time() - (time.perf_counter() - log.start)
+    kept: Counter[str] = Counter()
+    with contextlib.suppress(OSError):
+        for file in Path(log.compile_cache).glob("*-cache") if log.compile_cache else ():
+            if file.stat().st_mtime < began:
+                kept[canonical_name(file.name.rsplit("-", 2)[0])] += 1
+    return kept
+
+
+def _why_missed(c: Compiled, kept: Counter[str]) -> str:
+    """Return why the compile cache did not have a program, and whether it has it now."""
+    if c.cache != "miss":
+        return ""
+    before = kept[c.program]
+    others = f"it had {before} of this name, for other operations, types, flags or versions"
+    return "; ".join(filter(None, (others if before else "it had none of this name", c.cache_note)))
+
+
 def _programs(log: Log, compiled: Sequence[Compiled]) -> list[Program]:
     before: dict[tuple[str, str], Compiled] = {}
-    programs = []
+    programs, kept = [], _kept_before(log)
     for c, own in zip(compiled, own_seconds(compiled)):
         outside = not c.explained and not c.owner
         kind = OPERATION if outside else LIBRARY if c.owner else FUNCTION
-        inner = next((place for place in c.inner if outside_jax(place.file)), c.at)
+        inner = c.inner or c.at
         line = inner if outside else c.at or inner
         key = (c.name, str(line)) if outside else (c.called, c.defined)
         reason, change = reason_of(c, before.get(key))
@@ -144,7 +164,7 @@ def _programs(log: Log, compiled: Sequence[Compiled]) -> list[Program]:
                 str(c.at) if c.at and c.at != line else "",
                 str(Place(file, int(number))) if number.isdigit() else c.defined,
                 reason, change, own[TRACE], own[LOWER], own[COMPILE], sum(own.values()),
-                min(a for a, _ in c.stages.values()) - log.start, c.cache, c.cache_note,
+                min(a for a, _ in c.stages.values()) - log.start, c.cache, _why_missed(c, kept),
                 ", ".join(f"{n}: {text}" for n, text in list(c.signature.items())[:12]),
             )
         )  # fmt: skip
@@ -243,10 +263,10 @@ def _timeline(log: Log) -> list[tuple[str, float, float]]:
     return rows
 
 
-def _unfinished(log: Log, stacks: Stacks) -> Iterator[str]:
+def _unfinished(log: Log) -> Iterator[str]:
     """Yield a remark if the program ended while JAX was tracing or compiling, which no event tells."""
     last = max((end for stage in STAGES for _, end in _spans(log, stage)), default=log.start)
-    running = [sample for sample in stacks.samples if sample.start >= last]
+    running = [sample for sample in log.stacks if sample.start >= last]
     if running and log.end - running[-1].end < NEAR_S:
         at = next(iter(running[-1].places), NOWHERE)
         spent = format_on_page(log.end - running[0].start, "s")
@@ -259,20 +279,18 @@ def _slowest(programs: Sequence[Program]) -> list[int]:
     of_functions = (i for i, p in enumerate(programs) if p.kind != OPERATION)
     functions = group_by(of_functions, lambda i: programs[i].group)
     slowest = [max(group, key=lambda i: programs[i].seconds) for group in functions.values()]
-    return sorted(slowest, key=lambda i: -programs[i].seconds)[:READ]
+    return sorted(slowest, key=lambda i: -programs[i].seconds)[:MOST_READ]
 
 
-def _tracing(
-    log: Log, stacks: Stacks, compiled: Sequence[Compiled], programs: Sequence[Program]
-) -> list[dict[str, Any]]:
+def _tracing(log: Log, compiled: Sequence[Compiled], programs: Sequence[Program]) -> list[dict[str, Any]]:
     """Return, for each of the slowest programs, the lines at which Python spends its tracing and lowering."""
-    ends, rows = [sample.end for sample in stacks.samples], []
+    ends, rows = [sample.end for sample in log.stacks], []
     for i in _slowest(programs):
         at: defaultdict[Place, float] = defaultdict(float)
         below: defaultdict[Place, float] = defaultdict(float)
         spans = [compiled[i].stages[stage] for stage in (TRACE, LOWER) if stage in compiled[i].stages]
         for start, end in spans:
-            for sample in stacks.samples[bisect.bisect(ends, start) : bisect.bisect(ends, end)]:
+            for sample in log.stacks[bisect.bisect(ends, start) : bisect.bisect(ends, end)]:
                 # the sample that came first in a stage stands for time before it, too
                 seconds = sample.end - max(sample.start, start)
                 for place in sample.places[:1]:
@@ -292,27 +310,13 @@ def _tracing(
     return rows
 
 
-def _contents(
-    log: Log, compiled: Sequence[Compiled], programs: Sequence[Program]
-) -> Iterator[dict[str, Any]]:
+def _contents(compiled: Sequence[Compiled], programs: Sequence[Program]) -> Iterator[dict[str, Any]]:
     """Yield what the slowest programs consist of, as far as their texts are there."""
-    used: list[Facts] = []
     for i in _slowest(programs):
-        c = compiled[i]
-        wanted = Counter(shape for text in c.signature.values() if (shape := shape_of(text)))
-        same = [facts for facts in log.texts_of(c) if facts.text and facts not in used]
-        # of several with its name, the one that takes arguments of its types
-        facts = max(same, key=lambda f: (wanted & Counter(f.layout[0])).total(), default=None)
-        if facts is not None:
-            used.append(facts)
-            p = programs[i]
-            yield {
-                "name": p.name,
-                "line": p.line,
-                "arguments": p.arguments,
-                "seconds": p.seconds,
-                **contents(facts, c),
-            }
+        c, p = compiled[i], programs[i]
+        if c.facts and c.facts.text:
+            named = {"name": p.name, "line": p.line, "arguments": p.arguments, "seconds": p.seconds}
+            yield {**named, **contents(c.facts, c)}
 
 
 def contents(facts: Facts, c: Compiled) -> dict[str, Any]:

@@ -97,23 +97,23 @@ def _slow(report: Mapping[str, Any]) -> Iterator[Fact]:
         once_s = row[stage] * (1 - row["again_s"] / row["seconds"]) if row["seconds"] else 0.0
         what, change = f"{_DOING[stage]} {_named(row)} takes {seconds(once_s)}", ""
         same = (row["name"], row["line"])
-        parts = next((c for c in report["contents"] if (c["name"], c["line"]) == same), None)
+        inside = next((c for c in report["contents"] if (c["name"], c["line"]) == same), None)
         traced = next((t for t in report["tracing"] if (t["name"], t["line"]) == same), None)
         if stage == "trace_s" and traced:
             line = max(traced["lines"], key=lambda each: each["seconds"])
             what += f", {seconds(line['seconds'])} of it at {line['line']}, `{line['source'][:60]}`"
             change = "do what needs no array before the call, and let jax.lax.scan trace a loop once"
-        elif parts:
-            more, change = _parts(parts)
+        elif inside:
+            more, change = parts(inside)
             what += more
         yield once_s, what, change
 
 
-def _parts(parts: Mapping[str, Any]) -> tuple[str, str]:
+def parts(contents: Mapping[str, Any]) -> tuple[str, str]:
     """Return what makes a program large, and what to change about it."""
-    what, change = f"; it has {parts['instructions']:,} instructions", ""
-    loop = next((loop for loop in parts["loops"] if loop["share"] >= MAIN), None)
-    lines = [line for line in parts["by_line"][:3] if line["share"] >= MAIN]
+    what, change = f"; it has {contents['instructions']:,} instructions", ""
+    loop = next((loop for loop in contents["loops"] if loop["share"] >= MAIN), None)
+    lines = [line for line in contents["by_line"][:3] if line["share"] >= MAIN]
     if loop:
         what += f", {loop['share']:.0%} of them by the loop at {loop['line']}"
         what += f", which Python unrolls {loop['turns']} times or more"
@@ -124,8 +124,8 @@ def _parts(parts: Mapping[str, Any]) -> tuple[str, str]:
         if lines[0]["equal"] >= SEVERAL:
             what += f", in {lines[0]['equal']} equal parts"
             change = "if these are layers or turns of a Python loop, jax.lax.scan compiles one of them"
-    if parts["constant_bytes"] >= LARGE:
-        what += f", and {format_quantity(parts['constant_bytes'], 'bytes')} of constants"
+    if contents["constant_bytes"] >= LARGE:
+        what += f", and {format_quantity(contents['constant_bytes'], 'bytes')} of constants"
         change = change or "make the arrays that it captures arguments"
     return what, change
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import logging
+import re
 import sys
 import threading
 import time
@@ -49,10 +50,11 @@ _DERIVED = Change("derived", "", "", "made of it by jax.grad, vmap or the like")
 _CLEARED = Change("cleared", "", "", "jax.clear_caches made JAX forget it")
 # JAX logs these as warnings only because `jax_explain_cache_misses` is on
 _CACHE_MISS, _NOT_KEPT = "PERSISTENT COMPILATION CACHE MISS", "Not writing persistent cache entry"
+_WHY_NOT_KEPT = re.compile(r"(?:because|since) (.+?)(?: \([\d.]+s\))?\Z")
 _EXPLANATIONS = (MISS, _CACHE_MISS, _NOT_KEPT, "Writing ")
+_SETTINGS = ("jax_enable_x64", *jax_internals.DEBUG_FLAGS)
 _REMEMBERED = 64  # latest functions among which a later stage looks for its trace
 _CLOCKS_S = 1e-3  # by which an explanation may precede its trace where JAX does not report starts
-_FRAMES = 8  # places outside JAX that a compilation keeps
 
 
 class Compiles:
@@ -63,7 +65,8 @@ class Compiles:
 
     def __init__(self, log: Log, replacements: Replacements) -> None:
         self.log, self._replacements = log, replacements
-        self.on_compiled: Callable[[str, FrameType], None] | None = None  # gets the name, and JAX's frame
+        # each gets what was compiled, and a frame below JAX's compiler
+        self.on_compiled: list[Callable[[Compiled, FrameType], None]] = []
         self.open_stages = 0
         self.count = 0  # ended stages
         self._began = log.losses.guarded("a compiled function", self.on_start)
@@ -190,7 +193,8 @@ class Compiles:
             elif message.startswith(_CACHE_MISS):
                 self._local.cache = "miss", ""
             elif message.startswith(_NOT_KEPT):
-                self._local.cache = "miss", record.getMessage()
+                reason = _WHY_NOT_KEPT.search(record.getMessage())
+                self._local.cache = "miss", f"JAX did not keep it: {reason[1]}" if reason else ""
         return self._pass_on or not message.startswith(_EXPLANATIONS)
 
     def _describe_again(self, name: str) -> None:
@@ -214,47 +218,49 @@ class Compiles:
         self.log.settings.setdefault("jax_disable_jit", source_location.reader_place(sys._getframe()))
 
     def look_at_settings(self, at: Place = NOWHERE) -> None:
-        """Note the settings that are on now, for the calling thread."""
-        for setting, value in getattr(sys.modules["jax"].config, "values", {}).items():
-            if value is True:
+        """Note which settings that rules read are on now, for the calling thread."""
+        config = sys.modules["jax"].config
+        for setting in _SETTINGS:
+            if getattr(config, setting, False) is True:
                 self.log.settings.setdefault(setting, at)
 
     # --- from a stage to an event
 
     def _take(self, stage: str, name: str, span: Interval) -> None:
-        compiled = self.log.compiled
-        cache, note = "", ""
+        event = self._event(stage, name, span)
         if stage == COMPILE:
-            cache, note = getattr(self._local, "cache", ("", ""))
+            event.cache, event.cache_note = getattr(self._local, "cache", ("", ""))
             self._local.cache = "", ""
-            if self.on_compiled:
-                with self.log.losses.guard("a trial on the CPU"):
-                    self.on_compiled(name, sys._getframe(2))
+            for keep in self.on_compiled:
+                with self.log.losses.guard("a compiled program"):
+                    keep(event, sys._getframe(2))
+
+    def _event(self, stage: str, name: str, span: Interval) -> Compiled:
+        """Return the event of the log that a stage belongs to: one with earlier stages, or a new one."""
+        compiled = self.log.compiled
         if stage == TRACE:
             self._drop_inside(span)
         else:
             for known in reversed(compiled[-_REMEMBERED:]):
                 if known.name == name and stage not in known.stages:
                     known.stages[stage] = span
-                    known.cache, known.cache_note = cache, note
                     if not known.at:
-                        self._locate(known, sys._getframe(2))
-                    return
-        event = Compiled(
-            name, NOWHERE, {stage: span}, cache=cache, cache_note=note, thread=threading.get_ident()
-        )
+                        self._locate(known, sys._getframe(3))
+                    return known
+        event = Compiled(name, NOWHERE, {stage: span}, thread=threading.get_ident())
         if stage == TRACE and self._open_traces():
             # inside another trace, which will replace it; there may be thousands, far from the reader's line
             self._explain(event)
             compiled.append(event)
-            return
-        reader, library = self._locate(event, sys._getframe(2))
+            return event
+        reader, library = self._locate(event, sys._getframe(3))
         if stage == TRACE:
             self._describe(event, reader, library)
         else:
             self._derive(event, reader)
             event = self._compiled_again(event, library)
         compiled.append(event)
+        return event
 
     def _drop_inside(self, span: Interval) -> None:
         """Drop what this thread traced inside another trace; what it also compiled is kept apart."""
@@ -272,7 +278,7 @@ class Compiles:
         """Set the lines of an event; return the frames of the reader and of the library that it called."""
         reader, library = source_location.reader_and_library_frames(frame)
         event.at, event.callers = source_location.place_of(reader), source_location.caller_places(reader)
-        event.inner = source_location.outside_of_jax(frame, _FRAMES)
+        event.inner = next(iter(source_location.places_outside_jax(frame, 1)), NOWHERE)
         return reader, library
 
     def _compiled_again(self, event: Compiled, library: FrameType | None) -> Compiled:
@@ -286,8 +292,7 @@ class Compiles:
         moved = frame_arguments.placement_changes(before.placements, placements)
         return replace(
             before, at=event.at, stages=event.stages, callers=event.callers, cleared=None, inner=event.inner,
-            cache=event.cache, cache_note=event.cache_note, thread=event.thread,
-            placements=placements, changes=moved or (_PLACED,),
+            thread=event.thread, placements=placements, changes=moved or (_PLACED,),
         )  # fmt: skip
 
     def _derive(self, event: Compiled, reader: FrameType | None) -> None:
@@ -328,7 +333,7 @@ class Compiles:
             self._explain_pmap(event, source_location.callee(reader))
         function = None
         if event.explained and not event.changes:  # a new function object, as far as JAX can tell
-            function = frame_arguments.traced_function(sys._getframe(3), reader, event.defined)
+            function = frame_arguments.traced_function(sys._getframe(4), reader, event.defined)
             if function:
                 captured = frame_arguments.captured_values(function)
                 event.closure = {n: frame_arguments.identify_value(v) for n, v in captured.items()}

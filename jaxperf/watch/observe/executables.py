@@ -20,9 +20,10 @@ import itertools
 import math
 import operator
 import re
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import FrameType
 from typing import Any, NamedTuple
 
 from jaxperf import hlo
@@ -30,7 +31,7 @@ from jaxperf.errors import JaxperfError
 from jaxperf.hlo import Frame, Instruction, Module, Shape, shape_of
 from jaxperf.watch.grouping import group_by
 from jaxperf.watch.log import Compiled, ExecutedProgram, Log, canonical_name
-from jaxperf.watch.observe import source_location
+from jaxperf.watch.observe import hooks, source_location
 from jaxperf.watch.observe.source_location import NOWHERE, Place
 from jaxperf.watch.source import statements
 
@@ -94,17 +95,6 @@ class _Kind(NamedTuple):
     result: str
 
 
-class _Instruction(NamedTuple):
-    name: str
-    within: str  # the computation that contains it
-    opcode: str
-    operands: tuple[str, ...]
-    number: int  # for a parameter
-    called: str  # the computation inside; "" for none
-    several: bool  # whether its result is an array with dimensions
-    kind: _Kind | None  # None for a scalar, a call, or an instruction that no JAX operation made
-
-
 def unrolled_loops(facts: Facts, *, few: bool = False, outside: Collection[Place] = ()) -> list[Loop]:
     """Return the unrolled loops of a program; those with a loop in the source come first, then by copies.
 
@@ -114,15 +104,13 @@ def unrolled_loops(facts: Facts, *, few: bool = False, outside: Collection[Place
       outside: lines that call the program, whose loops are not part of it.
     """
     least = IN_A_ROW if few else EQUAL_COUNT
-    instructions = [_instruction(facts, i) for i in facts.instructions]
-    equal = group_by((i for i in instructions if i.kind), lambda i: i.kind)
+    described = {i: kind for i in facts.instructions if (kind := _kind(facts, i))}
+    equal = group_by(described, lambda i: described[i])
     if all(len(members) < least for members in equal.values()):
         return []
-    # called computations come before their callers, and the entry computation is the last
-    program = group_by(instructions, lambda i: i.within)
-    read, described = _read(program), sum(map(len, equal.values()))
+    read = _read(facts.module)
     loops: list[tuple[bool, Loop]] = []
-    for at, kinds in group_by(filter(None, equal), lambda kind: own_line(kind.origin)).items():
+    for at, kinds in group_by(equal, lambda kind: own_line(kind.origin)).items():
         most = max(kinds, key=lambda kind: len(equal[kind]))
         sets = {kind: Counter(read[i.name] for i in equal[kind]) for kind in kinds}
         if not at or max(sets[most].values()) < least or any(map(_layers, sets.values())):
@@ -133,12 +121,12 @@ def unrolled_loops(facts: Facts, *, few: bool = False, outside: Collection[Place
             continue  # nothing in the reader's code to change
         if _BODIES & {*most.op_name.split("/")} and not around:
             continue  # copies that `scan` made for its argument `unroll`
-        copies, iterations = len(equal[most]), _chain(program, most)
+        copies, iterations = len(equal[most]), _chain(facts.module, set(equal[most]))
         written = math.prod(n for _, n in around) if around else math.inf
         if written < LAYERS:
             continue  # several operations of one iteration, or copies that fusion made
         if iterations >= (LAYERS if max(sets[most].values()) >= EQUAL_COUNT else IN_A_ROW):
-            share = sum(len(equal[kind]) for kind in kinds) / described
+            share = sum(len(equal[kind]) for kind in kinds) / len(described)
             at = max(around, key=lambda loop: loop[1])[0] if around else at
             operation = most.op_name.rpartition("/")[2]
             loops.append((bool(around), Loop(at, operation, copies, int(min(iterations, written)), share)))
@@ -174,15 +162,15 @@ def _layers(sets: Counter[tuple[int, ...]]) -> bool:
     return len(sets) >= LAYERS and max(sets.values()) < sets.total() / 2
 
 
-def _instruction(facts: Facts, i: Instruction) -> _Instruction:
-    origin, several, kind = facts.module.frames(i), bool(_SEVERAL.search(i.type)), None
-    if several and i.opcode not in _CALLS and i.op_name and origin and _ROUNDS not in i.op_name:
-        kind = _Kind(i.opcode, i.op_name, origin, i.type.partition("{")[0])
-    called = i.called if i.opcode in _CALLS else ""
-    return _Instruction(i.name, i.computation, i.opcode, i.operands, i.number or 0, called, several, kind)
+def _kind(facts: Facts, i: Instruction) -> _Kind | None:
+    """Return what equal operations share; None for a scalar, a call, or what no operation of JAX made."""
+    if i.opcode in _CALLS or not i.op_name or _ROUNDS in i.op_name or not _SEVERAL.search(i.type):
+        return None
+    origin = facts.module.frames(i)
+    return _Kind(i.opcode, i.op_name, origin, i.type.partition("{")[0]) if origin else None
 
 
-def _read(program: dict[str, list[_Instruction]]) -> dict[str, tuple[int, ...]]:
+def _read(module: Module) -> dict[str, tuple[int, ...]]:
     """Return which arguments and constants each operand of an instruction depends on, as a bit set.
 
     In reverse order, callers come first, so the sources of a computation's parameters are known before it.
@@ -190,14 +178,15 @@ def _read(program: dict[str, list[_Instruction]]) -> dict[str, tuple[int, ...]]:
     read: dict[str, tuple[int, ...]] = {}
     sources: dict[str, int] = {}
     parameter_sources: dict[str, dict[int, int]] = defaultdict(lambda: defaultdict(int))
-    entry, bits = next(reversed(program), ""), (1 << n for n in itertools.count())
-    for name in reversed(program):
-        for i in program[name]:
+    bits = (1 << n for n in itertools.count())
+    for name, body in reversed(list(module.computations.items())):
+        for i in body:
             operands = tuple(sources.get(operand, 0) for operand in i.operands)
             read[i.name] = operands
             if i.opcode == "parameter":
-                sources[i.name] = next(bits) if name == entry else parameter_sources[name][i.number]
-            elif i.opcode == "constant" and i.several:
+                entry = name == module.entry
+                sources[i.name] = next(bits) if entry else parameter_sources[name][i.number or 0]
+            elif i.opcode == "constant" and _SEVERAL.search(i.type):
                 sources[i.name] = next(bits)
             else:
                 sources[i.name] = functools.reduce(operator.or_, operands, 0)
@@ -206,18 +195,20 @@ def _read(program: dict[str, list[_Instruction]]) -> dict[str, tuple[int, ...]]:
     return read
 
 
-def _chain(program: dict[str, list[_Instruction]], kind: _Kind) -> int:
-    """Return the largest number of operations of a kind on a path through the program."""
+def _chain(module: Module, wanted: Collection[Instruction]) -> int:
+    """Return the largest number of some instructions on a path through the program."""
     until: dict[str, int] = {}
     inside: dict[str, int] = defaultdict(int)
-    for name, computation in program.items():
-        for i in computation:
-            count = inside[i.called] if i.opcode in _CALLS else int(i.kind == kind)
+    for name, body in module.computations.items():
+        for i in body:
+            count = inside[i.called] if i.opcode in _CALLS else int(i in wanted)
             until[i.name] = count + max((until.get(operand, 0) for operand in i.operands), default=0)
             inside[name] = max(inside[name], until[i.name])
     return max(inside.values(), default=0)
 
 
+WORTH_READING_S = 0.02  # seconds of a program, below which it does not matter what it consists of
+MOST_READ = 8  # programs of a compile report that are read
 PER_NAME = 3  # texts kept per program name, before the watch and again during it
 LONGEST = 24_000_000  # characters; longer texts are not kept
 CONTAINERS = ("while", "call", "conditional")  # their times include those of the instructions inside
@@ -356,75 +347,107 @@ def independent_instructions(instructions: Sequence[Instruction], entry: frozens
     return fixed
 
 
+def compiler_variables(frame: FrameType) -> dict[str, Any]:
+    """Return the variables of the function of JAX that compiles, on a frame's stack; empty if it is not."""
+    compiling = (
+        f for f in source_location.frames_outwards(frame) if f.f_code.co_name == "_cached_compilation"
+    )
+    return next((f.f_locals for f in compiling), {})
+
+
 class Programs:
-    """The compiled programs seen so far; `look` adds the new ones, and `close` writes them into the log.
+    """The compiled programs: `keep` takes each one from JAX when it is compiled, and `look` reads those.
+
+    A program is freed together with its function, so it is read soon after, in the sampler's thread.
 
     Args:
       log: the log of the watch.
-      texts: how many texts are kept per program name, before the watch and again during it.
+      slow_only: keep only the texts of the slowest programs, as the compile report needs them.
     """
 
-    def __init__(self, log: Log, texts: int = PER_NAME) -> None:
-        self.log, self.watching = log, False
+    def __init__(self, log: Log, *, slow_only: bool = False) -> None:
+        self.log, self._slow_only = log, slow_only
+        self.new: deque[tuple[Compiled | None, Any]] = deque()  # not read yet
+        # by the program's fingerprint: the program, from which its text is printed, and who compiled it
+        self._read: dict[Any, tuple[Facts, Any, list[Compiled]]] = {}
         self._numbers: Counter[tuple[str, bool]] = Counter()
-        self._texts = texts
-        self._seen: list[tuple[Facts, Any]] = []  # the second is the program, whose text takes long to print
-        self._known: set[Any] = set()
-        self._trouble = ""
+        self._slowest: dict[tuple[str, str], float] = {}
+        self._taken, self._missed = 0, 0  # programs that `keep` could take, and could not
 
-    def look(self) -> None:
-        """Add every live program that is not known yet."""
+    def look_at_live(self, *, old: bool = True) -> None:
+        """Read every live program, by default as one that was compiled before the watch."""
         import jax
 
-        try:
-            for client in {id(d.client): d.client for d in (*jax.devices(), *jax.devices("cpu"))}.values():
-                for executable in client.live_executables():
-                    self._note(executable)
-        except Exception as e:  # such as a method that this JAX version lacks
-            self._trouble = f"{type(e).__name__}: {e}".splitlines()[0]
+        for client in {id(d.client): d.client for d in (*jax.devices(), *jax.devices("cpu"))}.values():
+            for executable in client.live_executables():
+                self._note(None, executable, old)
+
+    def keep(self, c: Compiled, frame: FrameType) -> None:
+        """Take what JAX has just compiled, from one of its frames."""
+        if self._slow_only and not self._is_slow(c):
+            return
+        found = [v for v in compiler_variables(frame).values() if hasattr(type(v), "hlo_modules")]
+        self.new.extend((c, executable) for executable in found[:1])
+        self._taken += bool(found)
+        self._missed += not found
+
+    def _is_slow(self, c: Compiled) -> bool:
+        """Return whether a function's program is the slowest so far, and worth reading."""
+        key, seconds = (c.called, c.defined), c.total_s
+        outside = not c.explained and not c.owner
+        if outside or seconds < max(WORTH_READING_S, self._slowest.get(key, 0.0)):
+            return False
+        self._slowest[key] = seconds
+        return True
+
+    def look(self) -> None:
+        """Read the programs that were compiled since the last look."""
+        while self.new:
+            self._note(*self.new.popleft(), old=False)
 
     def close(self) -> None:
-        """Print the programs' texts, and say what is missing."""
-        too_long: dict[str, None] = {}
-        for facts, module in self._seen:
-            text = module.to_string() if module is not None else ""
+        """Write the programs into the log, with their texts, and say what is missing."""
+        self.look()
+        unheard = self._missed or not self._taken
+        if unheard and not self._slow_only and hooks.is_running():
+            self.look_at_live(old=False)
+        least_s = min(sorted(self._slowest.values())[-MOST_READ:], default=0.0)
+        for facts, module, compiled in self._read.values():
+            slow = any(c.total_s >= least_s for c in compiled)
+            text = module.to_string() if module is not None and (slow or not self._slow_only) else ""
             if len(text) > LONGEST:
-                too_long[facts.name] = None
+                self.log.remarks.append(
+                    f"the text of {facts.name} is too long to be read, so what is said of its instructions "
+                    "lacks it"
+                )
                 text = ""
-            self.log.programs.append(replace(facts, text=text))
-        self._seen.clear()
-        if self._trouble:
-            self.log.remarks.append(f"no FLOPs and bytes: {self._trouble}")
-        self.log.remarks += [
-            f"the text of {name} is too long to be read, so findings about its instructions lack it"
-            for name in too_long
-        ]
+            facts = replace(facts, text=text)
+            self.log.programs.append(facts)
+            for c in compiled:
+                c.facts = facts
+        self._read.clear()
 
-    def _note(self, executable: Any) -> None:
-        key = executable.fingerprint or id(executable)
-        if key in self._known:
+    def _note(self, c: Compiled | None, executable: Any, old: bool) -> None:
+        key, compiled = executable.fingerprint or id(executable), [c] if c else []
+        if key in self._read:
+            self._read[key][2].extend(compiled)
             return
-        self._known.add(key)
         module = executable.hlo_modules()[0]
-        cost = executable.cost_analysis() or {}
-        cost = cost[0] if isinstance(cost, list) else cost
-        sizes = executable.get_compiled_memory_stats()  # takes milliseconds
-        facts = Facts(
-            module.name.removeprefix("jit_"),
-            executable.local_devices()[0].platform,
-            max(0.0, float(cost.get("flops", 0.0))),
-            max(0.0, float(cost.get("bytes accessed", 0.0))),
-            _peak_bytes(sizes),
-            tuple(d.id for d in executable.local_devices()),
-            old=not self.watching,
-            temporary_bytes=int(sizes.temp_size_in_bytes),
-        )
-        self._numbers[facts.name, facts.old] += 1
-        kept = self._numbers[facts.name, facts.old] <= self._texts
-        self._seen.append((facts, module if kept else None))
-
-
-def _peak_bytes(sizes: Any) -> int:
-    """Return the bytes of arguments, outputs and temporaries, without counting aliased ones twice."""
-    named = (getattr(sizes, f"{part}_size_in_bytes") for part in ("argument", "output", "temp"))
-    return int(sum(named) - sizes.alias_size_in_bytes)
+        name = module.name.removeprefix("jit_")
+        self._numbers[name, old] += 1
+        if self._numbers[name, old] > PER_NAME and not self._slow_only:
+            module = None
+        facts = Facts(name, "", 0.0, 0.0)
+        if not self._slow_only:
+            costs, devices = hlo.costs(executable), executable.local_devices()
+            facts = Facts(
+                name,
+                devices[0].platform,
+                costs.flops,
+                costs.bytes_accessed,
+                costs.peak_bytes,
+                tuple(d.id for d in devices),
+                old=old,
+                temporary_bytes=costs.temp_bytes,
+            )
+        self._read[key] = facts, module, compiled

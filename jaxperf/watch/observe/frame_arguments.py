@@ -185,11 +185,7 @@ def referenced_arrays(function: Any) -> dict[str, str]:
     for name, value in captured.items():
         attributes = stored_attributes(value)
         referenced |= {f"{name}.{n}": attributes[n] for n in code.co_names if n in attributes}
-    return {name: describe_value(value) for name, value in referenced.items() if _is_array(value)}
-
-
-def _is_array(value: Any) -> bool:
-    return type(value).__module__.startswith(("numpy", "jax")) and hasattr(type(value), "nbytes")
+    return {name: describe_value(value) for name, value in referenced.items() if is_array(value)}
 
 
 def identify_value(value: Any) -> str:

@@ -13,8 +13,9 @@ from types import FrameType
 from typing import Any
 
 from jaxperf import jax_internals
-from jaxperf.watch.log import Log, canonical_name
-from jaxperf.watch.observe import hooks, source_location
+from jaxperf.watch.log import Compiled, Log
+from jaxperf.watch.observe import hooks
+from jaxperf.watch.observe.executables import compiler_variables
 
 CALLS = 20  # in windows, from which on a program is worth a trial
 LONGEST_TURN_S = 0.02
@@ -30,15 +31,13 @@ class CpuTrials:
         self.log = log
         self._modules: dict[str, Any] = {}
 
-    def keep(self, name: str, frame: FrameType | None) -> None:
+    def keep(self, c: Compiled, frame: FrameType) -> None:
         """Keep the program that JAX's compiler has in one of its frames, unless it is for the CPU."""
         if len(self._modules) >= KEPT or not hooks.is_running() or _platform() == "cpu":
             return
-        for f in source_location.frames_outwards(frame):
-            module = f.f_locals.get("computation") if f.f_code.co_name == "_cached_compilation" else None
-            if module is not None:
-                self._modules[canonical_name(name)] = module
-                return
+        module = compiler_variables(frame).get("computation")
+        if module is not None:
+            self._modules[c.program] = module
 
     def close(self) -> None:
         """Write into the log the seconds that programs with short turns take on the CPU."""

@@ -45,6 +45,7 @@ from jaxperf.watch.log import (
     PYTHON,
     WRITE,
     Log,
+    Stack,
     StackSample,
 )
 from jaxperf.watch.observe import source_location
@@ -114,6 +115,7 @@ _LONG_S = 0.1  # the same during a sample, which takes 0.1 ms
 _TURN_S = 0.0003  # well below `_SWITCH_S`
 ASLEEP_S = 0.02  # a call of a jitted function or an operation takes less, unless the queue is full
 _SHORT = 60  # elements of a tuple, or characters of a text, that may be a static argument
+STACK = 40  # lines that are kept of a stack
 LOOKS_AT_VALUES = 20  # samples of a function in which its parameters' values are looked at
 
 
@@ -123,13 +125,19 @@ class Sampler:
     Attributes:
       call_sites: the lines that call jitted functions.
       on_look: called after each sample, in the sampler's thread; returns whether to sample often.
-      on_sample: called for each sample with the watched thread's innermost frame, and the sample's times.
+      compiling: for the compile report only, returns whether something is being traced or compiled now.
       sparse: sample half as often at first, because `on_look` always returns False.
     """
 
-    def __init__(self, log: Log, on_look: Callable[[], bool] = lambda: True, *, sparse: bool = False) -> None:
-        self.log, self.on_look = log, on_look
-        self.on_sample: Callable[[FrameType | None, float, float], None] | None = None
+    def __init__(
+        self,
+        log: Log,
+        on_look: Callable[[], bool] = lambda: True,
+        compiling: Callable[[], bool] | None = None,
+        *,
+        sparse: bool = False,
+    ) -> None:
+        self.log, self.on_look, self.compiling = log, on_look, compiling
         self._slower = SPARSE if sparse else 1
         self.call_sites = CallSites()
         self._seen: Counter[CodeType] = Counter()
@@ -178,6 +186,11 @@ class Sampler:
 
     def _look(self) -> None:
         now = time.perf_counter()
+        if self.compiling:
+            with undisturbed():
+                self._sample_stack(sys._current_frames().get(self.log.thread_id), now, self.compiling())
+            self._last = now
+            return
         with undisturbed():
             frames = sys._current_frames()
             frame = frames.get(self.log.thread_id)
@@ -194,9 +207,6 @@ class Sampler:
 
     def _sample(self, frame: FrameType | None, now: float) -> None:
         sample = _sample_of(frame, self._last, now)
-        if self.on_sample:
-            with self.log.losses.guard("stacks of the program"):
-                self.on_sample(frame, self._last, now)
         before, self._written = self._written, _bytes_written()
         if before and self._written > before:
             sample = sample._replace(written=self._written - before)
@@ -209,6 +219,16 @@ class Sampler:
             self._known.add(where)
             with self.log.losses.guard("lines that call jitted functions"):
                 self.call_sites.look(frame)
+
+    def _sample_stack(self, frame: FrameType | None, now: float, compiling: bool) -> None:
+        """Record what the compile report needs: stacks while something compiles, and imports."""
+        if compiling:
+            places = source_location.places_outside_jax(frame, STACK)
+            self.log.stacks.append(Stack(self._last, now, places))
+            return
+        reader = source_location.reader_and_library_frames(frame)[0]
+        if reader is not None and _imports(frame, reader):
+            self.log.samples.append(StackSample(IMPORT, source_location.place_of(reader), self._last, now))
 
     def _sample_callbacks(self, frames: dict[int, FrameType], now: float) -> None:
         """Record the reader's line in each thread in which JAX calls Python back."""
@@ -287,10 +307,11 @@ def _static_value(value: Any) -> str:
     kind = type(value)
     if kind in (bool, int, str):
         return repr(value[:_SHORT] if kind is str else value)[:_SHORT]
-    if issubclass(kind, tuple) and 0 < len(value) < _SHORT:
-        kinds = set(map(type, value))
+    if issubclass(kind, tuple) and 0 < tuple.__len__(value) < _SHORT:
+        values = tuple(tuple.__iter__(value))  # the program's class may have methods of its own
+        kinds = set(map(type, values))
         if kinds == {int}:
-            return repr(tuple(value))[:_SHORT]
+            return repr(values)[:_SHORT]
         if FunctionType in kinds:  # optax.adam(0.1)
             return kind.__name__
     if any(c.__module__.startswith("flax.linen") for c in kind.__mro__):
@@ -355,7 +376,9 @@ def _kind_inside(frame: FrameType | None, reader: FrameType) -> str:
 def _kind_of_callee(called: object) -> str:
     if jitted_program(called):
         return DISPATCH
-    whose = {module_of(type(called)), module_of(called)}
+    whose = {module_of(type(called))}
+    if source_location.is_a_librarys(type(called)):
+        whose.add(module_of(called))
     if whose & {"jax", "jaxlib"}:
         return EAGER
     return NUMPY if "numpy" in whose else PYTHON

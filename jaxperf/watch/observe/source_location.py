@@ -119,10 +119,17 @@ def caller_places(frame: FrameType | None) -> tuple[Place, ...]:
     return tuple(place_of(f) for f in around if not library_of(f.f_code.co_filename))
 
 
-def outside_of_jax(frame: FrameType | None, most: int) -> tuple[Place, ...]:
-    """Return the innermost lines on a frame's stack that are not JAX's, those of libraries included."""
-    hidden = ("jax", "jaxlib", "jaxperf")
-    outer = (f for f in frames_outwards(frame) if library_of(f.f_code.co_filename) not in hidden)
+_UNDER_JAX = frozenset({"jax", "jaxlib", "jaxperf", "python", *sys.stdlib_module_names})
+
+
+def outside_jax(file: str) -> bool:
+    """Return whether a file is the program's own, or that of a library on top of JAX."""
+    return library_of(file) not in _UNDER_JAX
+
+
+def places_outside_jax(frame: FrameType | None, most: int) -> tuple[Place, ...]:
+    """Return the innermost lines on a frame's stack that are neither JAX's nor Python's own."""
+    outer = (f for f in frames_outwards(frame) if outside_jax(f.f_code.co_filename))
     return tuple(place_of(f) for f in itertools.islice(outer, most))
 
 

@@ -160,7 +160,7 @@ def _caller_reads(callers: tuple[Place, ...], function: Any, name: str) -> bool:
     return _is_read_again(variable, statement, scope)
 
 
-LOOP = ast.For | ast.While | ast.AsyncFor
+LOOP = statements.LOOP
 FEW = 32  # a loop with at most so many iterations may be inside a jitted function
 BUILT_IN = {"enumerate", "zip", "reversed", "sorted"}
 _DATA = re.compile("load|batch|data|iter|set|stream|sample|file|train|test|step|epoch")
@@ -189,7 +189,7 @@ def could_run_ahead(at: Place, steps: Collection[Place], called: str = "") -> bo
     stepping = [f for f in flows if _is_step(f.node, at.file, steps)]
     computed = _reached(_writes(stepping), flows)
     if called:
-        calls = (call for call in statements.calls_in(statement) if _last(call.func) == called)
+        calls = (call for call in statements.calls_in(statement) if statements.last_name(call.func) == called)
         return any(not _share(_reads(call), computed) for call in calls)
     flow = next((f for f in flows if f.node is statement), None)
     if flow is None or not isinstance(flow.node, ast.Assign | ast.AnnAssign | ast.AugAssign):
@@ -380,10 +380,6 @@ def _dotted_name(node: ast.AST) -> str:
         owner = _dotted_name(node.value)
         return owner and f"{owner}.{node.attr}"
     return node.id if isinstance(node, ast.Name) else ""
-
-
-def _last(node: ast.expr) -> str:
-    return _dotted_name(node).rpartition(".")[2]
 
 
 def _writes(flows: Iterable[Flow]) -> frozenset[str]:

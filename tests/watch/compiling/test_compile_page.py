@@ -14,7 +14,7 @@ import pytest
 from test_compile_report import SETUP, STEP, described, function, operation
 
 from jaxperf.watch.compiling import output, words
-from jaxperf.watch.compiling.stacks import Sample
+from jaxperf.watch.log import Stack
 from jaxperf.watch.observe.source_location import Place
 
 pytestmark = pytest.mark.real
@@ -64,7 +64,7 @@ def report() -> dict[str, Any]:
     programs = [function(0, 30, 1, 4), *(operation(40 + i / 10, 0.1, f"op{i}") for i in range(80))]
     programs += [operation(60 + i, 0.5, f"op{i}", Place(f"/p/part{i}.py", i, f"part_{i}")) for i in range(60)]
     programs += [operation(99, 0.3, "mul", long)]
-    samples = tuple(Sample(i, i + 1, (SETUP, STEP)) for i in range(30))
+    samples = tuple(Stack(i, i + 1, (SETUP, STEP)) for i in range(30))
     return described(*programs, wall_s=130.0, samples=samples)
 
 

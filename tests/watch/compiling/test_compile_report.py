@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +13,7 @@ import pytest
 from jaxperf.errors import JaxperfError
 from jaxperf.retraces import Change
 from jaxperf.watch.compiling import output, report, words
-from jaxperf.watch.compiling.stacks import Sample, Stacks
-from jaxperf.watch.log import Compiled, Log
+from jaxperf.watch.log import Compiled, Log, Stack
 from jaxperf.watch.observe.source_location import Place
 
 STEP, SETUP = Place("/p/train.py", 40, "main"), Place("/p/train.py", 7, "setup")
@@ -38,10 +39,8 @@ def operation(start: float, seconds: float, name: str = "add", at: Place = SETUP
     return Compiled(name, at, stages(start, 0.0, 0.0, seconds), **known)
 
 
-def described(*compiled: Compiled, wall_s: float = 100.0, samples: tuple[Sample, ...] = ()) -> dict[str, Any]:
-    stacks = Stacks(lambda: True)
-    stacks.samples = list(samples)
-    found = report.describe(Log("train.py", 0.0, wall_s, compiled=list(compiled)), stacks)
+def described(*compiled: Compiled, wall_s: float = 100.0, samples: tuple[Stack, ...] = ()) -> dict[str, Any]:
+    found = report.describe(Log("train.py", 0.0, wall_s, compiled=list(compiled), stacks=list(samples)))
     found["summary"], found["hints"] = words.sentences(found)
     return found
 
@@ -81,7 +80,7 @@ def test_each_program_has_its_reason() -> None:
 
 def test_an_operation_in_a_library_counts_for_the_librarys_line_and_names_the_call() -> None:
     inside = Place("/lib/site-packages/vmex/geometry.py", 120, "baselines")
-    found = described(*(operation(i, 1, inner=(inside,)) for i in range(5)))
+    found = described(*(operation(i, 1, inner=inside) for i in range(5)))
     [row] = found["by_function"]
     assert (row["name"], row["line"], row["programs"]) == ("baselines", str(inside), 5)
     assert row["called_at"] == str(SETUP)
@@ -89,8 +88,8 @@ def test_an_operation_in_a_library_counts_for_the_librarys_line_and_names_the_ca
 
 def test_samples_of_the_stack_count_for_the_program_that_is_traced() -> None:
     at = (LAYER, STEP)
-    samples = [Sample(i / 10, (i + 1) / 10, at) for i in range(100)]
-    samples += [Sample(50, 51, (SETUP,))]  # nothing is traced then
+    samples = [Stack(i / 10, (i + 1) / 10, at) for i in range(100)]
+    samples += [Stack(50, 51, (SETUP,))]  # nothing is traced then
     found = described(function(0, 10, 0, 5), samples=tuple(samples))
     [traced] = found["tracing"]
     assert [line["line"] for line in traced["lines"]] == [str(LAYER), str(STEP)]
@@ -100,7 +99,7 @@ def test_samples_of_the_stack_count_for_the_program_that_is_traced() -> None:
 
 
 def test_a_program_that_ends_while_it_compiles_has_a_remark() -> None:
-    running = [Sample(20 + i, 21 + i, (LAYER, STEP)) for i in range(10)]
+    running = [Stack(20 + i, 21 + i, (LAYER, STEP)) for i in range(10)]
     [remark] = described(function(0, 2, 2, 2), wall_s=30.0, samples=tuple(running))["remarks"]
     assert "ended while JAX was tracing or compiling at p/train.py:22, for 10 s" in remark
     assert not described(function(0, 2, 2, 2), wall_s=60.0, samples=tuple(running))["remarks"]
@@ -130,20 +129,26 @@ def test_the_summary_names_what_takes_most(programs: list[Compiled], says: str, 
     assert says in summary and does_not_say not in summary
 
 
-def test_the_cache_says_how_much_it_had_and_why_not() -> None:
-    note = "because it took < 1.00 seconds to compile (0.10s)"
-    log = Log("train.py", 0.0, 20.0, compile_cache="/cache")
+def test_the_cache_says_how_much_it_had_and_why_not(tmp_path: Path) -> None:
+    for name in ("jit_step-1a-cache", "jit_step-2b-cache", "jit_step-2b-atime", "jit_mul-3c-cache"):
+        (tmp_path / name).touch()
+        os.utime(tmp_path / name, (1e9, 1e9))
+    (tmp_path / "jit_add-4d-cache").touch()  # by this run
+    log = Log("train.py", time.perf_counter() - 20.0, time.perf_counter(), compile_cache=str(tmp_path))
+    kept_not = "JAX did not keep it: it took < 1.00 seconds to compile"
     log.compiled = [
-        function(0, 0, 0, 4, cache="miss"),
-        operation(5, 3, cache="miss", cache_note=note),
-        operation(9, 1, "mul", cache="hit"),
+        function(log.start, 0, 0, 4, cache="miss"),
+        operation(log.start + 5, 3, cache="miss", cache_note=kept_not),
+        operation(log.start + 9, 1, "mul", cache="hit"),
     ]
-    found = report.describe(log, Stacks(lambda: True))
+    found = report.describe(log)
+    others = "it had 2 of this name, for other operations, types, flags or versions"
+    none = f"it had none of this name; {kept_not}"
     assert found["cache"] == {
-        "folder": "/cache", "hits": 1, "misses": 2, "miss_s": 7, "notes": {note: 1},
+        "folder": str(tmp_path), "hits": 1, "misses": 2, "miss_s": 7, "notes": {others: 1, none: 1},
     }  # fmt: skip
     _, hints = words.sentences(found)
-    assert any("/cache has 1 of 3 programs; the others take 7 s" in hint and note in hint for hint in hints)
+    assert any("has 1 of 3 programs; the others take 7 s" in hint and none in hint for hint in hints)
     _, hints = words.sentences(described(function(0, 0, 0, 40)))
     assert any("no compile cache on disk" in hint for hint in hints)
 

@@ -247,7 +247,7 @@ def test_a_program_kept_from_jaxs_compiler_runs_on_the_cpu(monkeypatch: pytest.M
     log = Log("a")
     trials, replacements = on_cpu.CpuTrials(log), Replacements()
     compiles = Compiles(log, replacements)
-    compiles.on_compiled = trials.keep
+    compiles.on_compiled = [trials.keep]
     monkeypatch.setattr(on_cpu, "_platform", lambda: "gpu")
     compiles.listen(jax)
     try:
