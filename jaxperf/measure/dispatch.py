@@ -67,13 +67,3 @@ def pending(tree: Any) -> int:
     """Return the number of arrays in `tree` that are not ready yet; a failed one counts as ready."""
     leaves = (leaf for leaf in jax.tree.leaves(tree) if isinstance(leaf, jax.Array))
     return sum(not leaf.is_ready() for leaf in leaves)  # type: ignore[attr-defined]  # not in the stub
-
-
-def asynchronous_loop(fn: Callable[[Any], Any], x: Any, calls: int) -> Any:
-    """Compute `y = fn(x)` `calls` times and wait once, at the end (section 8.2.3).
-
-    Waiting for the last `y` is enough because one device runs the programs of one thread in their order.
-    """
-    for _ in range(calls):
-        y = fn(x)
-    return block(y)

@@ -11,15 +11,7 @@ import numpy as np
 import pytest
 from late import Late
 
-from jaxperf.measure import dispatch
 from jaxperf.measure.dispatch import pending, probe
-
-
-def test_the_asynchronous_loop_waits_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    waits: list[object] = []
-    monkeypatch.setattr(dispatch, "block", waits.append)
-    dispatch.asynchronous_loop(lambda x: x, 7, 5)
-    assert waits == [7]
 
 
 @pytest.fixture
