@@ -152,7 +152,11 @@ def find_eager_operations(analysis: Analysis) -> Iterator[Finding]:
             "operations outside of jit follow each other, and each goes through whole arrays; one program of "
             "them would go through memory once"
         )
-    both = {at: idle.get(at, 0.0) + unfused.get(at, 0.0) for at in {**idle, **unfused}}
+    both = {
+        at: idle.get(at, 0.0) + unfused.get(at, 0.0)
+        for at in {**idle, **unfused}
+        if not _makes_once(at)  # one program would take longer to compile
+    }
     through = {c.at: c.through for c in analysis.log.compiled if not c.explained}
     for finding in findings_by_function("eager", both, reason):
         if array := _elements(analysis, finding.at):
@@ -163,6 +167,12 @@ def find_eager_operations(analysis: Analysis) -> Iterator[Finding]:
             yield Finding("element reads", finding.at, finding.seconds, taken, argument=array)
         else:
             yield way_to_jit(finding, analysis, through.get(finding.at, ""))
+
+
+def _makes_once(at: Place) -> bool:
+    """Return whether a line makes a module, or calls an init, outside of loops."""
+    makes = statements.made_module(at) or statements.init_call(at)
+    return bool(makes) and statements.innermost(at, statements.ROUND) is None
 
 
 def _elements(analysis: Analysis, at: Place) -> str:
@@ -211,9 +221,12 @@ def _by_samples(
     """Return the seconds, by line, that the front end spent in small operations of loops, without windows."""
     heavy = {f.program for f in analysis.log.programs if f.bytes_accessed > SMALL or f.flops > SMALL}
     large = {c.at for c in analysis.log.compiled if c.program in heavy - analysis.jitted.keys()}
+    # a caller's loop may go round once while the line runs, as one over whole experiments does
+    begun = Counter(b.at for a, b in itertools.pairwise(analysis.samples) if a.at != b.at)
     seconds: dict[Place, float] = defaultdict(float)
     for s in analysis.samples:
-        looped = any(statements.innermost(at, statements.ROUND) for at in (s.at, *s.callers))
+        chain = (s.at, *s.callers) if begun[s.at] >= REPEATS else (s.at,)
+        looped = any(statements.innermost(at, statements.ROUND) for at in chain)
         if s.kind == EAGER and s.start >= analysis.begin and looped and s.at not in {*others, *large}:
             seconds[line(s)] += analysis.front(s)
     return seconds

@@ -108,3 +108,12 @@ def test_elements_that_python_shows_one_by_one_are_read_at_once(
     waits = [SimpleNamespace(at=Place(str(path), 2, "shown"), count=reads)]
     analysis: Any = SimpleNamespace(log=SimpleNamespace(compiled=calls), lines=waits)
     assert eager._elements(analysis, at) == array
+
+
+def test_what_is_made_once_is_no_matter_of_dispatch(tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(
+        "import flax.nnx as nnx\nnet = nnx.Linear(2, 3)\nw = model.init(key, x)\nfor seed in seeds:\n"
+        "    w = model.init(seed, x)\n    y = w + 1\n"
+    )
+    assert [eager._makes_once(Place(str(path), n)) for n in (2, 3, 5, 6)] == [True, True, False, False]
