@@ -197,7 +197,15 @@ def _together(findings: list[Finding]) -> list[Finding]:
             replace(finding, seconds=seconds, reason="; ".join([finding.reason, *(f.reason for f in same)]))
         )
         inside = [f for f in inside if f not in same]
-    return [f for f in left if f.cause not in ("eager recompiles", "dispatch") or f in inside]
+    left = [f for f in left if f.cause not in ("eager recompiles", "dispatch") or f in inside]
+    # an array on the host needs no operations for its elements either
+    reads = [f for f in left if f.cause in ("element reads", "iterated array")]
+    sliced = {f.at: f.seconds for f in left if f.cause == "eager" and any(f.at == r.at for r in reads)}
+    return [
+        replace(f, seconds=f.seconds + sliced.get(f.at, 0.0)) if f in reads else f
+        for f in left
+        if f.cause != "eager" or f.at not in sliced
+    ]
 
 
 def _serves(finding: Finding, other: Finding) -> bool:

@@ -61,3 +61,16 @@ def test_what_a_function_that_is_to_be_jitted_calls_and_compiles_is_no_finding_o
         ("eager", 1, 4.5), ("wait", 2, 1.0), ("dispatch", 6, 1.0),
     ]  # fmt: skip
     assert findings[0].reason == "one by one; compiles; calls of f"
+
+
+def test_the_operations_of_an_iteration_over_an_array_are_part_of_its_finding(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    other = AT._replace(line=9)
+    found = [Finding("iterated array", AT, 3.0, "")]
+    found += [Finding("eager", at, 1.0, "") for at in (AT, other)]
+    monkeypatch.setattr(find, "RULES", (lambda _: iter(found),))
+    findings = find.find_causes(Analysis(Record("a", 0.0, 10.0)))
+    assert [(f.cause, f.at, f.seconds) for f in findings] == [
+        ("iterated array", AT, 4.0), ("eager", other, 1.0),
+    ]  # fmt: skip
