@@ -291,7 +291,9 @@ def _about_the_arguments(name: str, placed: Placed) -> Iterator[None]:
                 f"{name} is bound to devices that are here; give a function of `devices` that makes it: "
                 "def make(devices): mesh = jax.sharding.Mesh(devices, ('data',)); ...; return step"
             ) from None
-        if placed.batch and not placed.made and any(word in line for word in ("shape", "sharding")):
+        of_value = isinstance(e, jax.errors.JAXTypeError)  # the program asks for a traced array's value
+        about_shapes = not of_value and any(word in line for word in ("shape", "sharding"))
+        if placed.batch and not placed.made and about_shapes:
             raise JaxperfError(
                 f"{name} raised {type(e).__name__}: {line[:300]}; that is with {placed.batch} examples, of "
                 f"argument {','.join(map(str, placed.axis))}, counted from 0; --batch names the batch"

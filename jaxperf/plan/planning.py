@@ -289,12 +289,11 @@ def _notes(card: Card, network: str, sizes: Sequence[SizePlan], last: Placed) ->
             f"the batch: argument {named}, counted from 0; --batch names others, 1:axis=1 another axis"
         )
     elif not last.notes:
-        notes.append(
-            "no argument was taken for the batch, so all devices do the same work; --batch names one"
-        )
+        notes.append("no argument was taken for the batch; --batch names one")
     notes += last.notes
-    if last.axis and last.split == 1 and sizes[-1].devices > 1 and sizes[-1].pipeline == 1:
-        notes.append("the batch is on every device whole, so all devices do the same work")
+    shardings = [getattr(leaf, "sharding", None) for leaf in jax.tree.leaves(last.args)]
+    if sizes[-1].devices > 1 and all(each.is_fully_replicated for each in shardings if each):
+        notes.append("each device has all arguments whole, so all devices do the same work")
     times = [size.time for size in sizes if size.time]
     notes += [
         f"{name} is a kernel whose arithmetic is not known, counted by its arrays only; give it as "

@@ -96,6 +96,14 @@ def test_arguments_by_name_and_methods_of_objects() -> None:
 
 
 @pytest.mark.usefixtures("cpus_as_gpus", "several_devices")
+def test_a_step_that_asks_for_a_traced_value_is_not_about_the_batch() -> None:
+    step = jax.jit(lambda w, x: w if x.sum() > 0 else -w)
+    with pytest.raises(JaxperfError, match="raised TracerBoolConversionError") as caught:
+        planning.plan(step, W, X, devices=(8,))
+    assert "examples" not in str(caught.value)
+
+
+@pytest.mark.usefixtures("cpus_as_gpus", "several_devices")
 def test_a_carry_that_comes_back_is_named_where_the_step_cannot_be_traced() -> None:
     step = jax.jit(lambda w, h, x: (w, jnp.tanh(x @ w + h)))
     with pytest.raises(JaxperfError, match=r"raised TypeError: .*with 128 examples, of argument 2, "):

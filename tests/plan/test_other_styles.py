@@ -169,6 +169,8 @@ def test_a_batch_that_is_whole_on_every_device_has_no_efficiency() -> None:
     step_plan = plan(make, devices=(1, 8))
     assert step_plan.sizes[1].efficiency is None
     assert "all devices do the same work" in str(step_plan)
+    split = plan(other_styles.tensor_parallel, devices=(8,), mesh={"data": 1, "model": 8})
+    assert "all devices do the same work" not in str(split)
 
 
 ASYNCHRONOUS = """HloModule jit_f, is_scheduled=true
