@@ -129,8 +129,8 @@ def shown(path: Path, other: Path) -> bool:
     """Whether it is read; then all commands must show it and leave the terminal alone."""
     status, out, err = outcome_of(lambda: cli.report([str(path)], ()))
     if status:
-        assert (status, out, err.count("\n")) == (USER_MISTAKE, "", 2), err  # left out, so nothing is left
-        assert err.startswith("left out: ") and len(err) < 1000
+        assert (status, out, err.count("\n")) == (USER_MISTAKE, "", 1), err
+        assert err.startswith("error: ") and len(err) < 1000
         return False
     commands: list[Callable[[], int]] = [
         lambda a=a, b=b: cli.compare([str(a), str(b)], ()) for a, b in ((path, other), (other, path))
