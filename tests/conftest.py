@@ -24,7 +24,9 @@ if os.environ["JAX_PLATFORMS"] != "cpu":
     os.environ.setdefault("JAX_DEFAULT_MATMUL_PRECISION", "highest")  # TF32 keeps too few digits for 1e-6
 
 REQUIRE_REAL = os.environ.get("JAXPERF_REQUIRE_REAL") == "1"
-USERS = ("JAX_DISABLE_JIT", "JAX_DEBUG_NANS", "JAXPERF_DATA")  # the user's settings must not change a test
+USERS = (  # settings of the user's that must not change a test
+    "JAX_DISABLE_JIT", "JAX_DEBUG_NANS", "JAXPERF_DATA", "COLUMNS", "LINES", "FORCE_COLOR", "NO_COLOR",
+)  # fmt: skip
 CACHES = {
     "XDG_CACHE_HOME": "cache",
     "TFDS_DATA_DIR": "tfds",
