@@ -128,7 +128,7 @@ def _events(log: Log) -> list[Compiled]:
 
 def _kept_before(log: Log) -> Counter[str]:
     """Return how many programs of each name the compile cache had before this run; none of a remote one."""
-    began = time.time() - (time.perf_counter() - log.start)
+    began = datetime.datetime.now().timestamp() - (time.perf_counter() - log.start)
     kept: Counter[str] = Counter()
     with contextlib.suppress(OSError):
         for file in Path(log.compile_cache).glob("*-cache") if log.compile_cache else ():
