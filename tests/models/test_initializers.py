@@ -23,7 +23,9 @@ def test_the_values_are_flaxs_up_to_the_last_bit(initializer: nnx.Initializer, f
     for i, shape in enumerate(SHAPES):
         key = jax.random.key(i)
         values, expected = (np.asarray(init(key, shape, jnp.float32)) for init in (initializer, flax))
-        np.testing.assert_array_max_ulp(values, expected, maxulp=2)  # rounding depends on a loop's length
+        np.testing.assert_array_max_ulp(
+            values, expected, maxulp=8
+        )  # rounding depends on the length of a vector loop, so on the processor
 
 
 def test_it_can_be_traced_and_keeps_the_dtype() -> None:
