@@ -68,11 +68,11 @@ import time
 import jax, jax.numpy as jnp
 from jaxperf.watch import session
 
-samples = session._open_watch.log.samples
+stacks = session._open_watch.log.stacks
 
 def read_table(i):
-    seen = len(samples) + 4  # what takes long is what the watch sees often, however busy the machine is
-    while len(samples) < seen:
+    seen = len(stacks) + 4  # what takes long is what the watch sees often, however busy the machine is
+    while len(stacks) < seen:
         time.sleep(0.001)
     return float(i)
 
