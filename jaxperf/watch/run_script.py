@@ -240,7 +240,12 @@ def _room_for_our_frames() -> Iterator[None]:
     """Let the program recurse as deeply as it does alone, below the frames that run it."""
     before = sys.getrecursionlimit()
     # this generator and contextlib's frame are gone when the program runs, and one of ours is there in turn
-    ours = sum(1 for _ in source_location.frames_outwards(sys._getframe())) - 1
+    frames = list(source_location.frames_outwards(sys._getframe()))
+    ours = len(frames) - 1
+    # Python 3.11 counts calls of exec, too: that which runs the program, and those that ran a module of ours
+    if sys.version_info < (3, 12):
+        modules = [frame for frame in frames if frame.f_code.co_name == "<module>" and frame.f_back]
+        ours += 1 + len(modules)
     sys.setrecursionlimit(before + ours)
     try:
         yield
