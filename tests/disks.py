@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import shutil
 import subprocess
@@ -32,16 +31,6 @@ def fill(disk: Path) -> Path:
     with pytest.raises(OSError, match="No space left on device"), ballast.open("wb", buffering=0) as f:
         while f.write(bytes(1024)):
             pass
-    return ballast
-
-
-def use_up_files(disk: Path) -> Path:
-    """Make empty files on a disk until it takes no more; the folder that holds them."""
-    ballast = disk / "ballast"
-    ballast.mkdir()
-    with pytest.raises(OSError, match="No space left on device"):
-        for number in itertools.count():
-            (ballast / str(number)).touch()
     return ballast
 
 

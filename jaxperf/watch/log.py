@@ -313,7 +313,3 @@ class Log:
         """Return whether the program used JAX in any way that was seen."""
         new = any(not facts.old for facts in self.programs)
         return bool(self.compiled or self.waits or new or self.activity.busy)
-
-    def texts_of(self, compiled: Compiled) -> list[Facts]:
-        """Return the programs with the name of a compiled function, in the order of compiling."""
-        return [facts for facts in self.programs if facts.program == compiled.program and not facts.old]

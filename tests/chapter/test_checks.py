@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import children
 import jax
 import pytest
 
@@ -150,7 +151,7 @@ def test_an_endless_loop_ends(where: str, tmp_path: Path) -> None:
     (path := tmp_path / "mine.py").write_text(text + ("while True: pass\n" if where == "in the file" else ""))
     code = "from pathlib import Path\nfrom jaxperf.chapter import checks\n"
     code += f"print(checks.main('8.8.1', Path({str(path)!r}), limit_s=0.5))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    done = children.run("-c", code)
     assert (done.returncode, done.stdout) == (1, "8.8.1: wrong: it has not ended after 0.5 s\n")
 
 

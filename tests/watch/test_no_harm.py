@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
+import children
 import pytest
-
-from jaxperf.process import child_environment
 
 WITH_JAX = """
 import warnings
@@ -61,13 +58,10 @@ down(0)
 def test_a_program_says_the_same_as_alone(text: str, tmp_path: Path) -> None:
     (tmp_path / "real.py").write_text(text)
     (tmp_path / "train.py").symlink_to("real.py")
-    environment = child_environment() | {"JAX_PLATFORMS": "cpu"}
     said = []
     for command in ([], ["-m", "jaxperf", "watch"]):
-        done = subprocess.run(
-            [sys.executable, "-W", "always::DeprecationWarning:__main__", *command, "train.py", "--lr"],
-            cwd=tmp_path, env=environment, capture_output=True, text=True, check=False,
-        )  # fmt: skip
+        warnings = ("-W", "always::DeprecationWarning:__main__")
+        done = children.run(*warnings, *command, "train.py", "--lr", folder=tmp_path)
         said.append((done.returncode, done.stdout, done.stderr.partition("\nwatch: train.py")[0]))
     alone, watched = said
     assert alone[0] == 1 and alone[2]

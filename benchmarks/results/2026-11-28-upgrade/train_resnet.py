@@ -1,4 +1,7 @@
-"""Section 8.5's network and training with `jit` on two CPU devices, as a script: 8 channels, 64 steps."""
+"""Section 8.5's network and training with `jit` on two CPU devices, as a script: 8 channels, 64 steps.
+
+It is kept as it ran beside its report, whatever becomes of the section.
+"""
 
 import functools
 import itertools

@@ -428,7 +428,8 @@ class Programs:
         self._read.clear()
 
     def _note(self, c: Compiled | None, executable: Any, old: bool) -> None:
-        key, compiled = executable.fingerprint or id(executable), [c] if c else []
+        key = executable.fingerprint or id(executable)
+        compiled = [c] if c else []
         if key in self._read:
             self._read[key][2].extend(compiled)
             return
