@@ -49,13 +49,20 @@ def compared(peer: System, arguments: list[str], folder: Path) -> dict[str, Any]
 
 
 def check(result: dict[str, Any], peer: str) -> None:
-    """Every row is timed, and agrees with JAX."""
+    """Every row is timed, and agrees with JAX; where both have a row that used no more than its cores, they are compared.
+
+    Whether a row of one short round used more is up to the machine.
+    """
     rows = [(study["name"], row) for study in result["workloads"] for row in study["rows"]]
     assert [(name, row["lost"]) for name, row in rows if row["lost"]] == []
     agrees, text = agreement(result["workloads"], peer)
     assert agrees is True, text
     assert {m["system"] for study in result["workloads"] for m in study["measurements"]} == {"jax", peer}
-    assert all(study["comparisons"] for study in result["workloads"])
+    for study in result["workloads"]:
+        judged = {(row["system"], q) for row in study["rows"] for q, fair in row["fair"].items() if fair}
+        compared_quantities = {c["quantity"] for c in study["comparisons"]}
+        fair_quantities = {q for system, q in judged if system == peer and ("jax", q) in judged}
+        assert fair_quantities <= compared_quantities
 
 
 @pytest.mark.parametrize("names", [("8.1", "8.2", "8.3", "8.4"), ("8.5",)], ids=["8.1 to 8.4", "8.5"])
