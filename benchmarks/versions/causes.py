@@ -109,7 +109,7 @@ def watched(version: Version, program: Path, devices: int, scratch: Path) -> dic
         answer["error"] = (errors.strip().splitlines() or ["no report"])[-1][:200]
     else:
         body = json.loads(path.read_text(encoding="utf-8"))
-        answer["findings"] = [[found["cause"], found["at"]["line"]] for found in body["findings"]]
+        answer["findings"] = [[found["cause"], found["site"]["line"]] for found in body["findings"]]
     return answer
 
 

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import sys
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+
+from jaxperf.watch.findings_json import fields
+from jaxperf.watch.observe.source_location import Place
+from jaxperf.watch.rules.table import Finding
 
 FOLDER = Path(__file__).resolve().parents[2] / "benchmarks" / "versions"
 
@@ -45,6 +50,19 @@ def test_a_version_has_a_word_for_each_program(
 ) -> None:
     entry = {"cause": "new jit", "line": 5, "versions": {version: answer}}
     assert causes.verdict(entry, version) == word
+
+
+def test_a_report_is_read_as_watch_writes_it(
+    causes: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def run(command: list[str], devices: int, folder: Path) -> tuple[int, str]:
+        found = fields(Finding("wait", Place("a.py", 7), 1.0, "it waits", "float"), 2.0)
+        Path(command[command.index("--json") + 1]).write_text(json.dumps({"findings": [found]}))
+        return 0, ""
+
+    monkeypatch.setattr(causes, "_run", run)
+    version = SimpleNamespace(python="python")
+    assert causes.watched(version, Path("a.py"), 1, tmp_path) == {"status": 0, "findings": [["wait", 7]]}
 
 
 def test_the_page_counts_what_each_version_names(causes: ModuleType) -> None:
