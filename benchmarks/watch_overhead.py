@@ -206,10 +206,10 @@ def run_once(
         assert watcher is not None
         turns = Turns(clock, watcher)
         turns.run(call, seconds)
-    record = watched.record
-    assert record is not None
+    log = watched.log
+    assert log is not None
     windows_s = watcher.profiler.windows_s if watcher.profiler else []
-    return turns.ratio, sum(record.overhead_s.values()) / record.wall_s, windows_s
+    return turns.ratio, sum(log.overhead_s.values()) / log.wall_s, windows_s
 
 
 def processor_s(command: list[str]) -> float:

@@ -98,8 +98,8 @@ def watch_program(
     with contextlib.redirect_stdout(io.StringIO()), jaxperf.watch(path.name, show=False) as outcome:
         main = runpy.run_path(str(path), run_name="program")["main"]
         jax.block_until_ready(main(*([steps] if steps else [])))
-    assert outcome.record and outcome.result
-    findings = [(f.cause, f.at.line, round(f.seconds, 4)) for f in find_causes(Analysis(outcome.record))]
+    assert outcome.log and outcome.result
+    findings = [(f.cause, f.at.line, round(f.seconds, 4)) for f in find_causes(Analysis(outcome.log))]
     numbers = [n for n, found in enumerate(findings, start=1) if found[:2] == (cause, line)]
     if not numbers:
         return "", findings, place()

@@ -23,10 +23,10 @@ from jaxperf.watch.session import Watcher
 
 
 class Watched:
-    """What a watch found: the `record` of all events, and the report as a `result`; None in the block."""
+    """What a watch found: the `log` of all events, and the report as a `result`; None in the block."""
 
     def __init__(self) -> None:
-        self.record: Log | None = None
+        self.log: Log | None = None
         self.result: Result | None = None
 
 
@@ -57,9 +57,9 @@ def watch(
         ended = how_it_ended(e)
         raise
     finally:
-        watched.record = watcher.close()
+        watched.log = watcher.close()
         with report_guarded():
-            watched.result = text.make_result(Analysis(watched.record), ended=ended)
+            watched.result = text.make_result(Analysis(watched.log), ended=ended)
             deliver_report(watched.result, show=show, json=json)
 
 

@@ -26,9 +26,6 @@ from jaxperf.watch.observe.sampler import Sampler
 from jaxperf.watch.observe.transfers import Puts
 from jaxperf.watch.observe.waits import Waits
 
-__all__ = ["Record", "Watcher"]
-
-Record = Log  # the name that rules and tests use
 LOOKS = 10  # after so many samples at calls in its windows, the profiler must have seen a call
 _open_watch: Watcher | None = None
 

@@ -18,8 +18,8 @@ def watched() -> Callable[[Callable[[], object]], Analysis]:
     def watch(function: Callable[[], object]) -> Analysis:
         with jaxperf.watch(show=False, profile=False) as outcome:
             function()
-        assert outcome.record is not None
-        return Analysis(outcome.record)
+        assert outcome.log is not None
+        return Analysis(outcome.log)
 
     return watch
 

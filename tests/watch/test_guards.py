@@ -80,9 +80,9 @@ def test_the_program_and_the_report_outlive_an_error(
         runpy.run_path(str(path), run_name="__main__")
     out, err = capfd.readouterr()
     assert out == "".join(f"turn {n} 0.0\n" for n in range(4)) and err == ""
-    assert outcome.record is not None and outcome.result is not None
+    assert outcome.log is not None and outcome.result is not None
     assert outcome.result.of(Note) or outcome.result.of(Heading)
-    said = " ".join([*outcome.record.losses.remarks, *outcome.record.remarks])
+    said = " ".join([*outcome.log.losses.remarks, *outcome.log.remarks])
     assert "a new JAX" in said or _never_called(point)
 
 

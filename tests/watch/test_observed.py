@@ -63,7 +63,8 @@ def test_everything_is_as_before_once_a_watch_is_over() -> None:
         return [
             array.item, array.__float__, np.asarray, np.array, jax.block_until_ready, jax.device_get,
             jnp.array, jnp.asarray, jax.device_put, jax.clear_caches, jax._src.lib._profiler.ProfilerSession,
-            jax.monitoring.clear_event_listeners, jax.config.jax_explain_cache_misses,
+            jax.monitoring.clear_event_listeners, type(jax.config).update,
+            jax.config.jax_explain_cache_misses,
         ]  # fmt: skip
 
     before = hooks()
@@ -81,7 +82,7 @@ def test_a_second_watch_is_refused_and_the_first_goes_on() -> None:
         with pytest.raises(JaxperfError, match="first is being watched already"), jaxperf.watch(show=False):
             pass
         jax.jit(lambda x: x - 7)(1.0)
-    assert outcome.record is not None and "<lambda>" in {c.name for c in outcome.record.compiled}
+    assert outcome.log is not None and "<lambda>" in {c.name for c in outcome.log.compiled}
 
 
 def test_the_programs_own_profile_is_left_to_it(tmp_path: Path) -> None:
@@ -228,8 +229,8 @@ def test_new_programs_without_an_event_are_a_remark(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(compiles, "_STAGES", {})
     with jaxperf.watch(show=False, profile=False) as outcome:
         step(x)
-    assert outcome.record is not None and outcome.result is not None
-    (remark,) = outcome.record.remarks
+    assert outcome.log is not None and outcome.result is not None
+    (remark,) = outcome.log.remarks
     assert "does not tell what it traces and compiles" in remark
     assert not [b for b in outcome.result.of(Note) if "Nothing in it used JAX" in b.text]
 
@@ -253,8 +254,8 @@ def test_devices_that_compute_without_a_call_are_a_remark(
         profiler = session._open_watch.profiler  # type: ignore[union-attr]
         while len(profiler.windows_s) < 3:
             x = step(x).block_until_ready()
-    assert outcome.record is not None
-    remarks = [r for r in outcome.record.remarks if "saw a program being called" in r]
+    assert outcome.log is not None
+    remarks = [r for r in outcome.log.remarks if "saw a program being called" in r]
     assert bool(remarks) == renamed
 
 
@@ -295,20 +296,6 @@ def test_arrays_that_numpy_reads_from_a_list_are_waited_for_and_keys_are_not(wat
 
     waits = watched(program).log.waits
     assert [(w.kind, w.nbytes) for w in waits] == [("np.asarray", 48), ("block_until_ready", 0)]
-
-
-def test_a_recorded_wait_is_no_object_for_the_garbage_collector(watched: Any) -> None:
-    x, counts = jnp.float32(2), []
-
-    def program() -> None:
-        counts.append(len(gc.get_objects()))
-        for _ in range(5000):
-            float(x)
-        counts.append(len(gc.get_objects()))
-
-    waits = watched(program).log.waits
-    assert len(waits) == 5000 and {w.nbytes for w in waits} == {4}
-    assert counts[1] - counts[0] < len(waits) / 2  # samples are objects
 
 
 @pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="no account of the scheduler")
@@ -414,10 +401,10 @@ def test_numpy_and_what_waits_for_a_disk_are_known_by_what_the_line_calls() -> N
                 os.fsync(write)
     for end in (read, write):
         os.close(end)
-    assert outcome.record is not None
-    kinds = Counter(s.kind for s in outcome.record.samples if "np.array" in s.at.source)
+    assert outcome.log is not None
+    kinds = Counter(s.kind for s in outcome.log.samples if "np.array" in s.at.source)
     assert kinds.most_common(1)[0][0] == sampler.NUMPY
-    assert sampler.WRITE in {s.kind for s in outcome.record.samples if "fsync" in s.at.source}
+    assert sampler.WRITE in {s.kind for s in outcome.log.samples if "fsync" in s.at.source}
 
 
 def test_a_window_begins_with_the_first_execution_that_it_saw() -> None:
@@ -429,8 +416,8 @@ def test_a_window_begins_with_the_first_execution_that_it_saw() -> None:
             window = profiler._session
             w = step(w).block_until_ready()
             inside += window is not None and profiler._session is window
-    assert outcome.record is not None
-    activity = outcome.record.activity
+    assert outcome.log is not None
+    activity = outcome.log.activity
     firsts = {a for spans in activity.busy.values() for a, _ in spans}
     assert any(a in firsts for a, _ in activity.windows)
 
@@ -441,8 +428,8 @@ def test_the_line_that_made_the_largest_arrays_is_named() -> None:
         readings = session._open_watch.memory  # type: ignore[union-attr]
         readings._listed_at = readings._list_after = 0.0
         readings.read()
-    assert outcome.record is not None and table.size
-    (live,) = (live for live in outcome.record.live_arrays if live.kind == "float32[1021,1023]")
+    assert outcome.log is not None and table.size
+    (live,) = (live for live in outcome.log.live_arrays if live.kind == "float32[1021,1023]")
     assert live.at.source == "table = jnp.ones((1021, 1023)) * 2"
 
 

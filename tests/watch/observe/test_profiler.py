@@ -37,7 +37,7 @@ def test_on_a_cuda_device_windows_begin_and_end_in_the_main_thread_while_it_is_i
 ) -> None:
     with watch(show=False) as watched:
         compute(lambda profiler: len(profiler.windows_s) >= 2)
-    windows = watched.record.activity.windows
+    windows = watched.log.activity.windows
     assert windows
     assert set(waiting_threads) == {threading.main_thread()}
     assert len(waiting_threads) >= 2 * len(windows)
@@ -76,7 +76,7 @@ def test_on_a_cuda_device_a_program_in_another_thread_has_no_windows_and_a_note(
     def program() -> None:
         with watch(show=False) as watched:
             compute(lambda profiler: profiler.trouble)
-        records.append(watched.record)
+        records.append(watched.log)
 
     thread = threading.Thread(target=program)
     thread.start()

@@ -21,9 +21,9 @@ def test_bytes_that_were_put_there_before_are_told_from_new_ones(put: object) ->
         for value in (1, 1, 2, 2, 3):
             table[:] = value
             {"array": jnp.array, "asarray": jnp.asarray}.get(name, jax.device_put)(table)
-    assert outcome.record is not None
-    assert [p.again for p in outcome.record.puts] == [False, True, False, True, False]
-    assert {(p.at.file, p.nbytes) for p in outcome.record.puts} == {(__file__, LARGE)}
+    assert outcome.log is not None
+    assert [p.again for p in outcome.log.puts] == [False, True, False, True, False]
+    assert {(p.at.file, p.nbytes) for p in outcome.log.puts} == {(__file__, LARGE)}
 
 
 def test_small_arrays_arrays_of_jax_and_other_threads_are_left_alone() -> None:
@@ -35,7 +35,7 @@ def test_small_arrays_arrays_of_jax_and_other_threads_are_left_alone() -> None:
         thread = threading.Thread(target=lambda: jnp.array(large))
         thread.start()
         thread.join()
-    assert outcome.record is not None and outcome.record.puts == []
+    assert outcome.log is not None and outcome.log.puts == []
 
 
 def test_a_line_that_puts_several_arrays_in_turns_remembers_each() -> None:
@@ -50,8 +50,8 @@ def test_a_line_that_puts_several_arrays_in_turns_remembers_each() -> None:
         for value in range(2, 9):  # batches that come once
             put(np.full(LARGE // 4, value, np.float32))
         put(x)  # so long ago that it may be an epoch
-    assert outcome.record is not None
-    assert [p.again for p in outcome.record.puts] == [False, False, True, True] + [False] * 8
+    assert outcome.log is not None
+    assert [p.again for p in outcome.log.puts] == [False, False, True, True] + [False] * 8
 
 
 def test_lists_of_many_numbers_are_counted_and_those_of_arrays_are_not() -> None:
@@ -60,8 +60,8 @@ def test_lists_of_many_numbers_are_counted_and_those_of_arrays_are_not() -> None
         jnp.asarray((1, 2, 3))
         jnp.array([np.ones(200)])
         jnp.array([])
-    assert outcome.record is not None
-    assert [(p.numbers, p.nbytes, p.again) for p in outcome.record.puts] == [(120, 0, False)]
+    assert outcome.log is not None
+    assert [(p.numbers, p.nbytes, p.again) for p in outcome.log.puts] == [(120, 0, False)]
 
 
 def test_arrays_of_jax_that_go_to_another_device_are_noted_and_those_that_stay_are_not() -> None:
@@ -74,10 +74,10 @@ def test_arrays_of_jax_that_go_to_another_device_are_noted_and_those_that_stay_a
         jax.device_put(weights, there)
         jax.device_put({"w": weights}, here)  # it is there
         jax.device_put({"w": weights}, there)
-    assert outcome.record is not None
-    assert [(p.elsewhere, p.again, p.nbytes) for p in outcome.record.puts] == [(True, False, LARGE)] * 2
+    assert outcome.log is not None
+    assert [(p.elsewhere, p.again, p.nbytes) for p in outcome.log.puts] == [(True, False, LARGE)] * 2
     with jaxperf.watch(show=False, profile=False) as outcome:
         for array in (weights, weights, [other], weights):
             jax.device_put(array, there)
-    assert outcome.record is not None
-    assert [p.again for p in outcome.record.puts] == [False, True, False, True]
+    assert outcome.log is not None
+    assert [p.again for p in outcome.log.puts] == [False, True, False, True]

@@ -10,13 +10,13 @@ import jax.numpy as jnp
 import pytest
 
 from jaxperf.result import Grid, Note
+from jaxperf.watch.log import Log
 from jaxperf.watch.observe.compiles import Compiled
 from jaxperf.watch.observe.executables import Facts
 from jaxperf.watch.observe.source_location import NOWHERE, Place
 from jaxperf.watch.observe.windows import DeviceActivity, ExecutedProgram
 from jaxperf.watch.report import top_programs
 from jaxperf.watch.report.analysis import Analysis
-from jaxperf.watch.session import Record
 from jaxperf.watch.source.call_sites import CallSite
 
 
@@ -49,7 +49,7 @@ def analysis_of(*texts: str, sort_s: float, dot_s: float, jitted: bool = True) -
     program = ExecutedProgram("step", devices=defaultdict(list, {"cpu 0": [(0.0, sort_s + dot_s)]}), ops=ops)
     call = Compiled("step", Place("a.py", 3), {"compile": (-1.0, 0.0)}, explained=True)
     sites = [CallSite(Place("a.py", 3), "step", "step")] if jitted else []
-    record = Record("a", 0.0, 1.0, compiled=[call] if jitted else [], programs=programs, call_sites=sites,
+    record = Log("a", 0.0, 1.0, compiled=[call] if jitted else [], programs=programs, call_sites=sites,
                     activity=DeviceActivity([(0.0, 1.0)], {"step": program}))  # fmt: skip
     return Analysis(record)
 

@@ -16,6 +16,7 @@ from jaxperf.result import Code, Grid, Heading, Text
 from jaxperf.result.intervals import Interval
 from jaxperf.result.store import load_result
 from jaxperf.result.terminal import render_text
+from jaxperf.watch.log import Log
 from jaxperf.watch.observe.compiles import Compiled
 from jaxperf.watch.observe.sampler import IMPORT, PYTHON, StackSample
 from jaxperf.watch.observe.source_location import NOWHERE, Place
@@ -25,7 +26,6 @@ from jaxperf.watch.report import text
 from jaxperf.watch.report.analysis import Analysis
 from jaxperf.watch.report.top_programs import hottest_programs
 from jaxperf.watch.rules.table import Finding
-from jaxperf.watch.session import Record
 
 AT = Place("a.py", 3)
 COMPILED = Compiled("step", NOWHERE, {"compile": (-1.0, 0.0)}, explained=True)
@@ -44,13 +44,13 @@ def activity_of(
 def test_devices_compute_no_longer_than_the_run_without_imports() -> None:
     samples = [StackSample(IMPORT, AT, 0.0, 8.0), StackSample(PYTHON, AT, 8.0, 10.0)]
     ran = program((9.0, 9.2))  # all of the only window
-    record = Record("a", 0.0, 10.0, samples=samples, activity=activity_of(ran, (9.0, 9.2)))
+    record = Log("a", 0.0, 10.0, samples=samples, activity=activity_of(ran, (9.0, 9.2)))
     assert 0.02 <= Analysis(record).shares()["devices compute"] <= 0.2
 
 
 def test_a_device_computes_while_the_front_end_waits_though_the_profiler_has_no_event() -> None:
     wait = Wait("float", AT, 5.0, 6.0, 4)
-    record = Record("a", 0.0, 10.0, waits=[wait], activity=activity_of(program((5.0, 5.05)), (5.0, 5.5)))
+    record = Log("a", 0.0, 10.0, waits=[wait], activity=activity_of(program((5.0, 5.05)), (5.0, 5.5)))
     assert Analysis(record).shares()["devices compute"] == pytest.approx(0.1)  # the wait; no more was seen
 
 
@@ -63,7 +63,7 @@ def test_an_empty_window_within_a_wait_says_nothing() -> None:
 @pytest.mark.parametrize(("whole", "longer"), [(0, True), (1, False)])
 def test_a_program_that_no_window_saw_whole_has_a_bound(whole: int, longer: bool) -> None:
     ran = program((1.0, 1.25), calls=1, run_s=[0.25, 0.2], whole=whole)
-    (hot,) = hottest_programs(Analysis(Record("a", 0.0, 10.0, activity=activity_of(ran, (1.0, 1.25)))))
+    (hot,) = hottest_programs(Analysis(Log("a", 0.0, 10.0, activity=activity_of(ran, (1.0, 1.25)))))
     assert (hot.longer, hot.device_s) == (longer, 0.225 if longer else 0.25)
     assert ("within a window" in hot.doubt) == longer
 
@@ -74,7 +74,7 @@ def test_a_device_that_has_something_queued_does_not_wait_for_the_front_end(
 ) -> None:
     windows = activity_of(program((1.0, 2.0), (5.0, 6.0)), (0.0, 10.0), queued=queued)
     samples = [StackSample("between", NOWHERE, 0.0, 10.0)]
-    analysis = Analysis(Record("a", 0.0, 10.0, compiled=[COMPILED], samples=samples, activity=windows))
+    analysis = Analysis(Log("a", 0.0, 10.0, compiled=[COMPILED], samples=samples, activity=windows))
     assert sum(analysis.idle_at(lambda s: True).values()) == pytest.approx(idle)
 
 
@@ -82,7 +82,7 @@ def test_a_device_that_has_something_queued_does_not_wait_for_the_front_end(
 def test_idle_after_a_wait_is_the_waits_for_as_long_as_it_took(itself: bool, idle: float) -> None:
     wait, sample = Wait("item", NOWHERE, 2.0, 4.0, 4), StackSample("between", NOWHERE, 4.0, 10.0)
     windows = activity_of(program((0.0, 3.0)), (0.0, 10.0))
-    record = Record("a", 0.0, 10.0, compiled=[COMPILED], waits=[wait], samples=[sample], activity=windows)
+    record = Log("a", 0.0, 10.0, compiled=[COMPILED], waits=[wait], samples=[sample], activity=windows)
     assert sum(Analysis(record).idle_at(lambda s: True, itself=itself).values()) == pytest.approx(idle)
 
 
@@ -108,7 +108,7 @@ def test_an_execution_belongs_to_the_call_that_came_as_many_calls_before(
 
 def titles_and_rows(*compiled: Compiled) -> tuple[str, list[str]]:
     """Title and first row of the table of what was compiled."""
-    result = text.make_result(Analysis(Record("a", 0.0, 9.0, compiled=[*compiled])))
+    result = text.make_result(Analysis(Log("a", 0.0, 9.0, compiled=[*compiled])))
     (grid,) = (g for g in result.of(Grid) if g.title.startswith("Traced"))
     return grid.title, [str(cell) for cell in grid.rows[0]]
 
@@ -142,7 +142,7 @@ def test_no_seconds_are_promised_where_none_are_saved(
 ) -> None:
     finding = Finding("donation", AT, seconds, "reason", "step", 1 << 26)
     monkeypatch.setattr(text, "find_causes", lambda analysis: [finding])
-    result = text.make_result(Analysis(Record("a", 0.0, 9.0, compiled=[COMPILED])))
+    result = text.make_result(Analysis(Log("a", 0.0, 9.0, compiled=[COMPILED])))
     assert any(f"{saves} of memory. Reason." in b.text for b in result.of(Text))
 
 
@@ -184,7 +184,7 @@ def test_a_block_is_reported_under_pytest_however_it_ends(
 
 def test_the_result_keeps_the_rows_that_a_terminal_leaves_out() -> None:
     waits = [Wait("item", Place("a.py", i), float(i), i + 0.1, 4) for i in range(1, 121)]
-    result = text.make_result(Analysis(Record("a", 0.0, 200.0, waits=waits)))
+    result = text.make_result(Analysis(Log("a", 0.0, 200.0, waits=waits)))
     (grid,) = (g for g in result.of(Grid) if g.title.startswith("Where the front end waits"))
     assert (len(grid.rows), grid.first) == (text.STORED_ROWS, text.ROWS)
     assert f"and {text.STORED_ROWS - text.ROWS} more in the result's file" in render_text([result])
@@ -197,7 +197,7 @@ def test_findings_from_the_sixth_on_have_their_line_seconds_and_reason(
     findings = [Finding("wait", Place("a.py", i), 9.0 - i, f"reason {i}", "item") for i in range(8)]
     monkeypatch.setattr(text, "find_causes", lambda analysis: findings)
     wait = Wait("item", Place("a.py", 1), 1.0, 1.1, 4)
-    result = text.make_result(Analysis(Record("a", 0.0, 200.0, waits=[wait])))
+    result = text.make_result(Analysis(Log("a", 0.0, 200.0, waits=[wait])))
     rows = [b.text for b in result.of(Text) if b.text[0].isdigit()]
     assert len(list(result.of(Code))) == text.FINDINGS and len(rows) == 8
     assert all(

@@ -14,13 +14,13 @@ import jaxperf
 from jaxperf.measure import ceilings, roofline
 from jaxperf.measure.stages import build_program
 from jaxperf.result import Environment, Grid, Measurement, Note, Result, Table, Text, save_result
+from jaxperf.watch.log import Log
 from jaxperf.watch.observe.compiles import Compiled
 from jaxperf.watch.observe.executables import Facts
 from jaxperf.watch.observe.source_location import NOWHERE
 from jaxperf.watch.observe.windows import DeviceActivity, ExecutedProgram
 from jaxperf.watch.report import top_programs
 from jaxperf.watch.report.analysis import Analysis
-from jaxperf.watch.session import Record
 
 TEXT = """HloModule jit_step
 %fused (a: f32[8,8], b: f32[8,8]) -> f32[8,8] {
@@ -39,7 +39,7 @@ STEP = Facts("step", "cpu", 4e9, 1e6, 2**20, (0,), TEXT)
 LOOP = replace(STEP, text=TEXT.replace(" multiply(", " while("))
 
 
-def record(*facts: Facts, calls: int = 2, devices: int = 1) -> Record:
+def record(*facts: Facts, calls: int = 2, devices: int = 1) -> Log:
     """A record of a program whose two instructions took 1 and 3 ms, four times on each device."""
     ops: dict[tuple[str, str], list[float]] = defaultdict(list)
     spans = {}
@@ -50,7 +50,7 @@ def record(*facts: Facts, calls: int = 2, devices: int = 1) -> Record:
         spans[f"cpu {i}"] = [(j * 0.004, (j + 1) * 0.004) for j in range(4)]
     program = ExecutedProgram("step", calls, [0.0002] * calls, 0, defaultdict(list, spans), ops)
     activity = DeviceActivity([(0.0, 1.0)], {"step": program})
-    return Record("a", 0.0, 1.0, programs=list(facts), activity=activity)
+    return Log("a", 0.0, 1.0, programs=list(facts), activity=activity)
 
 
 def keep_roofline(monkeypatch: pytest.MonkeyPatch, folder: Path, environment: Environment) -> None:
@@ -74,7 +74,7 @@ def keep_roofline(monkeypatch: pytest.MonkeyPatch, folder: Path, environment: En
 HERE = Environment(cpu="Z80", backend="cpu", devices=("cpu:0 cpu",))
 
 
-def texts_and_notes(record: Record, environment: Environment = HERE) -> tuple[list[str], list[str]]:
+def texts_and_notes(record: Log, environment: Environment = HERE) -> tuple[list[str], list[str]]:
     """Places and notes of a record."""
     blocks = list(top_programs.program_blocks(Analysis(record), environment))
     assert isinstance(blocks[0], Grid)
@@ -153,8 +153,8 @@ def test_facts_of_a_live_program_are_those_of_its_stages() -> None:
     x, jitted = jnp.ones((16, 16)), jax.jit(both)
     with jaxperf.watch(show=False, profile=False) as outcome:
         jitted(x).block_until_ready()
-    assert outcome.record is not None
-    (facts,) = (f for f in outcome.record.programs if f.name == "both")
+    assert outcome.log is not None
+    (facts,) = (f for f in outcome.log.programs if f.name == "both")
     program = build_program(both, x).program
     assert (facts.flops, facts.bytes_accessed) == (program.flops, program.bytes_accessed)
     assert (facts.loops, facts.matrix_dtype) == (program.loops, program.matrix_dtype) == (1, "float32")

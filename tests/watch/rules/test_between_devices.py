@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from jaxperf.watch.log import Log
 from jaxperf.watch.observe.compiles import Compiled
 from jaxperf.watch.observe.executables import Facts, note_copied_arguments
 from jaxperf.watch.observe.frame_arguments import Placement
@@ -19,7 +20,6 @@ from jaxperf.watch.observe.windows import DeviceActivity, ExecutedProgram
 from jaxperf.watch.report.analysis import Analysis
 from jaxperf.watch.rules import program_notes
 from jaxperf.watch.rules.programs import device_notes, find_moves, find_replicated_work
-from jaxperf.watch.session import Record
 
 AT = Place("a.py", 3)
 HEAD = "HloModule jit_step, entry_computation_layout={(f32[1024,1024]{1,0}, f32[4]{0})->f32[4]{0}}, x=y\n\n"
@@ -63,7 +63,7 @@ def test_an_argument_that_every_call_copies_to_other_devices_is_found(
     activity = DeviceActivity([(1.0, 2.0)], {"step": program}, queued=[(1.5, 1.7)])
     note_copied_arguments([c], activity.programs, [facts()])
     sample = StackSample(DISPATCH, AT, 1.8, 1.9)
-    record = Record("a", 0, 2, compiled=[c], samples=[sample], programs=[facts()], activity=activity)
+    record = Log("a", 0, 2, compiled=[c], samples=[sample], programs=[facts()], activity=activity)
     findings = list(find_moves(Analysis(record)))
     assert [f.at for f in findings] == [AT] * count
     for finding in findings:
@@ -134,9 +134,7 @@ def test_a_program_of_which_no_argument_is_divided_computes_the_same_on_each_dev
     compiled = replace(facts(), text=program)
     activity = DeviceActivity([(1.0, 2.0)], {"step": ran})
     findings = list(
-        find_replicated_work(
-            Analysis(Record("a", 0, 2, compiled=[c], programs=[compiled], activity=activity))
-        )
+        find_replicated_work(Analysis(Log("a", 0, 2, compiled=[c], programs=[compiled], activity=activity)))
     )
     assert [f.cause for f in findings] == ["replicated"] * count
     if findings:

@@ -9,18 +9,18 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from jaxperf.watch.log import Log
 from jaxperf.watch.observe.compiles import Compiled
 from jaxperf.watch.observe.executables import Facts
 from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.report.analysis import Analysis
 from jaxperf.watch.rules import program_notes
-from jaxperf.watch.session import Record
 
 
 def record(compile_s: float, *, wall_s: float = 9.0, facts: Facts | None = None, cache: str = "") -> Analysis:
     call = Compiled("step", Place("a.py", 3), {"trace": (0.5, 1.0), "compile": (1.0, 1.0 + compile_s)}, True)
     programs = [facts] if facts else []
-    return Analysis(Record("a", 0, wall_s, compiled=[call], programs=programs, compile_cache=cache))
+    return Analysis(Log("a", 0, wall_s, compiled=[call], programs=programs, compile_cache=cache))
 
 
 def busy(x: jax.Array) -> jax.Array:

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
+from jaxperf.watch.log import Log
 from jaxperf.watch.observe.compiles import Compiled
 from jaxperf.watch.observe.sampler import EAGER, StackSample
 from jaxperf.watch.observe.source_location import NOWHERE, Place
 from jaxperf.watch.observe.windows import DeviceActivity
 from jaxperf.watch.report.analysis import Analysis
 from jaxperf.watch.rules import eager
-from jaxperf.watch.session import Record
 
 LOSS, GRAD, CALL = (Place("train.py", line) for line in (3, 8, 20))
 
@@ -78,7 +78,7 @@ def test_short_operations_are_the_front_ends_time_and_long_ones_the_devices(
     activity.program("step").devices["cpu 0"] = [(0.9, 1.0)]
     call = Compiled("step", CALL, {"compile": (-0.1, 0.0)}, explained=True)
     samples = [StackSample(EAGER, LOSS, i / 10, (i + 1) / 10) for i in range(10)]
-    record = Record("a", -0.1, 1.0, compiled=[call], samples=samples, activity=activity)
+    record = Log("a", -0.1, 1.0, compiled=[call], samples=samples, activity=activity)
     by_line = eager._front_bound(Analysis(record), lambda s: s.at, ())
     assert sum(by_line.values()) == pytest.approx(seconds, abs=1e-6)
     assert eager._front_bound(Analysis(record), lambda s: s.at, {LOSS}) == {}

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from jaxperf.retraces import Change
+from jaxperf.watch.log import Log
 from jaxperf.watch.observe import frame_arguments, source_location
 from jaxperf.watch.observe.compiles import Compiled
 from jaxperf.watch.observe.executables import Facts, independent_instructions
@@ -26,7 +27,6 @@ from jaxperf.watch.observe.windows import DeviceActivity, ExecutedProgram
 from jaxperf.watch.report.analysis import Analysis, IntervalSet
 from jaxperf.watch.rules import advice_for, eager, idle, program_notes, programs, table, traces
 from jaxperf.watch.rules.table import Finding
-from jaxperf.watch.session import Record
 
 PROGRAM = """\
 import heavylib
@@ -90,7 +90,7 @@ def test_one_by_one_saves_no_more_than_samples_saw_nor_what_is_queued(
     samples += [StackSample("dispatch", call, 0.3, 10.0)]
     activity = DeviceActivity([(0.0, 0.2)], queued=queued)
     step = Compiled("step", call, {"compile": (-0.1, 0.0)}, explained=True)
-    analysis = Analysis(Record("a", 0.0, 10.0, compiled=[step], samples=samples, activity=activity))
+    analysis = Analysis(Log("a", 0.0, 10.0, compiled=[step], samples=samples, activity=activity))
     seconds = sum(eager._front_bound(analysis, lambda s: s.at, ()).values())
     assert seconds <= most
 
@@ -98,10 +98,10 @@ def test_one_by_one_saves_no_more_than_samples_saw_nor_what_is_queued(
 def test_a_line_gets_the_share_of_its_own_windows() -> None:
     seen, other = Place("a.py", 3), Place("a.py", 4)
     samples = [StackSample(EAGER, seen, 0.0, 1.0), StackSample(EAGER, other, 5.0, 7.0)]
-    analysis = Analysis(Record("a", 0.0, 10.0, samples=samples, activity=DeviceActivity([(0.0, 1.0)])))
+    analysis = Analysis(Log("a", 0.0, 10.0, samples=samples, activity=DeviceActivity([(0.0, 1.0)])))
     assert analysis.begin == 10.0  # nothing was compiled: all is preparation
     step = Compiled("step", other, {"compile": (-0.1, 0.0)}, explained=True)
-    record = Record("a", 0.0, 10.0, compiled=[step], samples=samples, activity=DeviceActivity([(0.0, 1.0)]))
+    record = Log("a", 0.0, 10.0, compiled=[step], samples=samples, activity=DeviceActivity([(0.0, 1.0)]))
     seconds = Analysis(record).of_the_run(IntervalSet([(0.0, 0.5)]), lambda s: True)
     assert seconds == {seen: pytest.approx(0.5, abs=0.01)}
 
@@ -111,7 +111,7 @@ def test_what_one_program_compiles_too_is_not_saved(line: Callable[..., Place]) 
     at = line("params = ")
     small = [compiled(at, i, 0.04) for i in range(30)]
     large = [compiled(at, 40 + 6 * i, 5.0, "_truncated_normal") for i in range(2)]
-    (finding,) = traces.find_eager_recompiles(Analysis(Record("a", 0.0, 60.0, compiled=small + large)))
+    (finding,) = traces.find_eager_recompiles(Analysis(Log("a", 0.0, 60.0, compiled=small + large)))
     assert finding.seconds == pytest.approx(31 * 0.04)
     assert "32 small programs" in finding.reason and "dearest is _truncated_normal, 10 s" in finding.reason
     assert 'jax.jit(init_net, static_argnums=(1,), static_argnames=("depth",))' in advice_for(finding).change
@@ -121,7 +121,7 @@ def test_functions_that_are_jitted_and_imports_are_no_operations(line: Callable[
     at = line("import heavylib", "<module>")
     imported = [compiled(at, i, 0.04) for i in range(30)]
     first = [compiled(line("params = "), 40 + i, 0.5, f"f{i}", explained=True) for i in range(12)]
-    analysis = Analysis(Record("a", 0.0, 60.0, compiled=imported + first))
+    analysis = Analysis(Log("a", 0.0, 60.0, compiled=imported + first))
     assert list(traces.find_eager_recompiles(analysis)) == []
 
 
@@ -147,17 +147,17 @@ def fits(at: Place, types: list[str], *changes: Change) -> list[Compiled]:
 def test_a_library_that_jits_in_each_call_is_named_with_its_repeats_only(line: Callable[..., Place]) -> None:
     at = line("w = lib.fit")
     same = fits(at, ["float32[20]"] * 4)
-    (finding,) = traces.find_library_functions(Analysis(Record("a", 0.0, 9.0, compiled=same)))
+    (finding,) = traces.find_library_functions(Analysis(Log("a", 0.0, 9.0, compiled=same)))
     assert (finding.cause, finding.at, finding.seconds) == ("library function", at, pytest.approx(1.5))
     assert "lib.fit jits a new function each time" in advice_for(finding).change
     sizes = fits(at, [f"float32[{n}]" for n in range(4)])
-    assert list(traces.find_library_functions(Analysis(Record("a", 0.0, 9.0, compiled=sizes)))) == []
+    assert list(traces.find_library_functions(Analysis(Log("a", 0.0, 9.0, compiled=sizes)))) == []
 
 
 def test_a_library_that_gets_new_static_objects_is_called_inside_jit(line: Callable[..., Place]) -> None:
     change = Change("static value", "argument 1", "<function f at 0x1>", "<function f at 0x2>")
     same = fits(line("w = lib.fit"), ["float32[20]"] * 4, change)
-    (finding,) = traces.find_library_functions(Analysis(Record("a", 0.0, 9.0, compiled=same)))
+    (finding,) = traces.find_library_functions(Analysis(Log("a", 0.0, 9.0, compiled=same)))
     assert (
         "new objects" in finding.reason
         and "inside a function of yours under jax.jit" in advice_for(finding).change
@@ -191,7 +191,7 @@ def test_inside_a_transform_the_line_is_the_call_of_the_transformed_function() -
 def test_parameters_that_must_be_static_are_named(line: Callable[..., Place]) -> None:
     at = line("def loss", "loss")
     known = {(at.file, "loss"): {"width": {"8"}, "mode": {"'mean'", "'sum'"}, "rate": {"1", "2", "3"}}}
-    static = Analysis(Record("a", 0.0, 1.0, parameters=known)).static_parameters(at.file, "loss")
+    static = Analysis(Log("a", 0.0, 1.0, parameters=known)).static_parameters(at.file, "loss")
     assert static == ("width", "mode")
     change = advice_for(Finding("eager", at, 1.0, "", "loss", static=static, form="function")).change
     assert '@functools.partial(jax.jit, static_argnames=("width", "mode",)) above it' in change
@@ -213,20 +213,20 @@ def test_advice_on_small_programs_names_what_can_be_jitted(
 ) -> None:
     at = line(text)
     small = [compiled(at, i, 0.1, through=through) for i in range(12)]
-    (finding,) = traces.find_eager_recompiles(Analysis(Record("a", 0.0, 60.0, compiled=small)))
+    (finding,) = traces.find_eager_recompiles(Analysis(Log("a", 0.0, 60.0, compiled=small)))
     assert change in advice_for(finding).change
 
 
 def test_an_array_that_is_iterated_is_named(line: Callable[..., Place]) -> None:
     at = line("tokens")
     apart = compiled(at, 1.0, 1.5, "unstack")
-    (finding,) = traces.find_iterated_arrays(Analysis(Record("a", 0.0, 9.0, compiled=[apart])))
+    (finding,) = traces.find_iterated_arrays(Analysis(Log("a", 0.0, 9.0, compiled=[apart])))
     assert finding.seconds == pytest.approx(1.5) and "numpy.asarray(tokens)" in advice_for(finding).change
     keys = compiled(line("chr(t) for t in keys"), 1.0, 1.5, "unstack")  # NumPy holds no key
     typed = compiled(line("w = lib.fit"), 1.0, 1.5, "unstack", signature={"x": "key<fry>[9]"})
     asked = compiled(line("unstack(pair)"), 1.0, 1.5, "unstack")
     for other in (keys, typed, asked):
-        assert list(traces.find_iterated_arrays(Analysis(Record("a", 0.0, 9.0, compiled=[other])))) == []
+        assert list(traces.find_iterated_arrays(Analysis(Log("a", 0.0, 9.0, compiled=[other])))) == []
 
 
 @pytest.mark.parametrize(
@@ -243,7 +243,7 @@ def test_whatever_takes_an_array_apart_is_an_iteration(
     text: str, name: str, line: Callable[..., Place]
 ) -> None:
     apart = compiled(line(text), 1.0, 1.5, "unstack", through="jax")
-    (finding,) = traces.find_iterated_arrays(Analysis(Record("a", 0.0, 9.0, compiled=[apart])))
+    (finding,) = traces.find_iterated_arrays(Analysis(Log("a", 0.0, 9.0, compiled=[apart])))
     assert finding.argument == name
 
 
@@ -256,7 +256,7 @@ def test_an_operation_over_very_many_arrays_is_done_on_the_host(
     types = ", ".join(["f32[3]{0}"] * count)
     text = f"HloModule jit_stack, entry_computation_layout={{({types})->f32[9]{{0}}}}, x=1\n"
     stack = compiled(Place(str(path), 1), 0.0, 4.0, "stack")
-    record = Record("a", 0.0, 9.0, compiled=[stack], programs=[Facts("stack", "cpu", 1.0, 1.0, text=text)])
+    record = Log("a", 0.0, 9.0, compiled=[stack], programs=[Facts("stack", "cpu", 1.0, 1.0, text=text)])
     findings = list(traces.find_many_arrays(Analysis(record)))
     assert [f.seconds for f in findings] == [4.0] * found
     for finding in findings:
@@ -266,7 +266,7 @@ def test_an_operation_over_very_many_arrays_is_done_on_the_host(
 
 def test_a_library_that_iterates_gets_arrays_of_numpy(line: Callable[..., Place]) -> None:
     apart = compiled(line("w = lib.fit"), 1.0, 1.5, "unstack", through="matplotlib")
-    (finding,) = traces.find_iterated_arrays(Analysis(Record("a", 0.0, 9.0, compiled=[apart])))
+    (finding,) = traces.find_iterated_arrays(Analysis(Log("a", 0.0, 9.0, compiled=[apart])))
     assert "that matplotlib iterates over" in finding.reason
     assert advice_for(finding).change.startswith("Give lib.fit NumPy's arrays")
 
@@ -280,7 +280,7 @@ def test_what_reads_arrays_of_varying_shapes_has_the_cause_of_their_source(tmp_p
         )
         for i in range(8) for n in (2, 3, 4)
     ]  # fmt: skip
-    source, other = traces.find_eager_recompiles(Analysis(Record("a", 0.0, 9.0, compiled=small)))
+    source, other = traces.find_eager_recompiles(Analysis(Log("a", 0.0, 9.0, compiled=small)))
     assert (source.at.line, other.at.line) == (2, 4)
     assert source.seconds == pytest.approx(2 * other.seconds) and "at line 3" in source.reason
 
@@ -319,7 +319,7 @@ def test_lines_with_few_programs_count_together_at_their_call_if_jit_could_take_
             compiled(Place(str(path), first + i, function), 8 * i + j, 0.075, f"op{j}", callers=callers)
             for i in range(4) for j in range(8 if i != 2 else 9)
         ]  # fmt: skip
-        (finding,) = traces.find_eager_recompiles(Analysis(Record("a", 0.0, 40.0, compiled=small)))
+        (finding,) = traces.find_eager_recompiles(Analysis(Log("a", 0.0, 40.0, compiled=small)))
         assert "33 small programs" in finding.reason
         return finding
 
@@ -339,7 +339,7 @@ def test_lines_whose_savings_are_small_count_together_however_long_they_compile(
         compiled(Place(str(path), 2 + i, "kernel"), 20 * i + j, 0.02 if j < 4 else 1.0, f"op{j}")
         for i in range(4) for j in range(10)
     ]  # fmt: skip
-    (finding,) = traces.find_eager_recompiles(Analysis(Record("a", 0.0, 12.0, compiled=small)))
+    (finding,) = traces.find_eager_recompiles(Analysis(Log("a", 0.0, 12.0, compiled=small)))
     assert "40 small programs" in finding.reason and finding.seconds == pytest.approx(39 * 0.02)
 
 
@@ -348,7 +348,7 @@ def test_lines_that_each_have_a_shape_of_their_own_do_not_vary(line: Callable[..
     small = [compiled(at[i % 3], i, 0.05, "matmul", signature={"x": f"float32[{i + 1}]"}) for i in range(12)]
     one = [replace(c, at=at[0]) for c in small]
     causes = [
-        {f.cause for f in traces.find_eager_recompiles(Analysis(Record("a", 0.0, 9.0, compiled=each)))}
+        {f.cause for f in traces.find_eager_recompiles(Analysis(Log("a", 0.0, 9.0, compiled=each)))}
         for each in (one, small)
     ]
     assert causes == [{"eager shapes"}, {"eager recompiles"}]
@@ -363,7 +363,7 @@ def test_shapes_that_all_came_in_the_first_turn_do_not_vary(
     shapes = [compiled(at, i, 0.05, signature={"x": f"float32[{i + 1}]"}, through="jax") for i in range(12)]
     other = [compiled(at, 20.0 + i, 0.05, f"op{i}", through="jax") for i in range(4)]
     samples = [StackSample(EAGER, at, 0.0, 0.1), StackSample(EAGER, at, 25.0, 25.0 + after_s)]
-    record = Record("a", 0.0, 10.0, compiled=shapes + other, samples=samples)
+    record = Log("a", 0.0, 10.0, compiled=shapes + other, samples=samples)
     assert [f.cause for f in traces.find_eager_recompiles(Analysis(record))] == causes
 
 
@@ -373,7 +373,7 @@ def test_a_library_that_compiles_again_is_found_whatever_jax_names(
 ) -> None:
     change = (Change(kind, "input path [0]", "<Fn object at 0x1>", "<Fn object at 0x2>"),) if kind else ()
     same = fits(line("energy_fn"), ["float32[20]"] * 4, *change)
-    (finding,) = traces.find_library_functions(Analysis(Record("a", 0.0, 9.0, compiled=same)))
+    (finding,) = traces.find_library_functions(Analysis(Log("a", 0.0, 9.0, compiled=same)))
     assert finding.seconds == pytest.approx(1.5)
     made = "Make jax.jit(energy_fn) once" in advice_for(finding).change
     assert made == bool(kind)
@@ -388,7 +388,7 @@ def test_arguments_that_are_converted_are_no_dispatch(tmp_path: Path) -> None:
     program = ExecutedProgram("update", calls=100, dispatch_s=[2e-4] * 100)
     program.devices["cpu"] = [(3.0, 3.001)]
     activity = DeviceActivity([(0.5, 4.0)], {"update": program})
-    analysis = Analysis(Record("a", 0.0, 4.0, compiled=[step], samples=samples, activity=activity))
+    analysis = Analysis(Log("a", 0.0, 4.0, compiled=[step], samples=samples, activity=activity))
     (finding,) = idle.find_list_conversions(analysis)
     assert (finding.cause, finding.at, finding.seconds) == ("list", at, pytest.approx(2.0, abs=0.01))
     assert "np.stack" in advice_for(finding).change
@@ -403,14 +403,14 @@ def test_operations_one_by_one_need_no_window_of_the_profiler(
     add = compiled(at, 0.0, 0.1, "add")
     facts = Facts("add", "cpu", flops, 100.0)
     samples = [StackSample(EAGER, at, 1.0, 4.0)]
-    record = Record("a", 0.0, 5.0, compiled=[add], programs=[facts], samples=samples)
+    record = Log("a", 0.0, 5.0, compiled=[add], programs=[facts], samples=samples)
     findings = list(eager.find_eager_operations(Analysis(record)))
     assert [round(f.seconds) for f in findings] == [3] * found
 
 
 def test_a_size_that_depends_on_values_is_for_numpy(line: Callable[..., Place]) -> None:
     small = [compiled(line("jnp.where(w > 0)"), i, 0.1) for i in range(12)]
-    (finding,) = traces.find_eager_recompiles(Analysis(Record("a", 0.0, 60.0, compiled=small)))
+    (finding,) = traces.find_eager_recompiles(Analysis(Log("a", 0.0, 60.0, compiled=small)))
     assert "np.where(np.asarray(x))" in advice_for(finding).change
 
 
@@ -421,7 +421,7 @@ def test_a_library_that_jits_and_the_loop_in_it_are_one_finding(line: Callable[.
     loops = [
         compiled(at, 20.0 + i, 0.3, "while", callers=(caller,), changes=(body,) * bool(i)) for i in range(7)
     ]
-    analysis = Analysis(Record("a", 0.0, 60.0, compiled=[*fits(at, ["float32[20]"] * 4, change), *loops]))
+    analysis = Analysis(Log("a", 0.0, 60.0, compiled=[*fits(at, ["float32[20]"] * 4, change), *loops]))
     assert list(traces.find_eager_recompiles(analysis)) == []
     assert [f.cause for f in traces.find_library_functions(analysis)] == ["library function"]
 
@@ -440,7 +440,7 @@ def test_a_method_called_save_that_writes_nothing_is_no_file(
     ]
     step = Compiled("step", call, {"compile": (0.0, 0.5)}, explained=True)
     activity = DeviceActivity([(0.5, 3.0)])
-    record = Record("a", 0.0, 3.0, compiled=[step], samples=samples, activity=activity)
+    record = Log("a", 0.0, 3.0, compiled=[step], samples=samples, activity=activity)
     assert len(list(idle.find_writes(Analysis(record)))) == found
 
 
@@ -451,7 +451,7 @@ def test_numpy_that_runs_once_could_not_run_beside_anything(
     at = line(text)
     step = Compiled("step", at, {"compile": (0.0, 0.5)}, explained=True)
     samples = [StackSample(NUMPY, at, 1.0, 2.0)]
-    record = Record("a", 0.0, 3.0, compiled=[step], samples=samples, activity=DeviceActivity([(0.5, 3.0)]))
+    record = Log("a", 0.0, 3.0, compiled=[step], samples=samples, activity=DeviceActivity([(0.5, 3.0)]))
     assert len(Analysis(record).numpy_idle) == found
 
 
@@ -513,7 +513,7 @@ def test_a_list_of_numbers_costs_the_same_whatever_its_length() -> None:
 # notes
 
 
-def observed(function: Callable[..., Any], *arguments: Any, name: str) -> Record:
+def observed(function: Callable[..., Any], *arguments: Any, name: str) -> Log:
     """Return the record of a jitted function that computed for most of a run."""
     text = function.lower(*arguments).compile().as_text() or ""
     at = Place(__file__, function.__wrapped__.__code__.co_firstlineno, name)
@@ -524,7 +524,7 @@ def observed(function: Callable[..., Any], *arguments: Any, name: str) -> Record
     )  # fmt: skip
     wait = Wait("float", at, 1.0, 9.0, 4)
     facts = [Facts(name, "cpu", 1.0, 1.0, text=text)]
-    return Record("a", 0.0, 10.0, compiled=[call], waits=[wait], programs=facts)
+    return Log("a", 0.0, 10.0, compiled=[call], waits=[wait], programs=facts)
 
 
 @jax.jit
@@ -621,7 +621,7 @@ def test_a_module_is_made_by_one_program(
     at = modules(inner, "__init__" if outer else "<module>")
     callers = (modules(outer),) if outer else ()
     small = [compiled(at, i, 0.1, callers=callers, through="jax") for i in range(12)]
-    (finding,) = traces.find_eager_recompiles(Analysis(Record("a", 0.0, 60.0, compiled=small)))
+    (finding,) = traces.find_eager_recompiles(Analysis(Log("a", 0.0, 60.0, compiled=small)))
     made = "jit(" in change
     assert finding.at == (modules(outer) if outer and made else at) and change in advice_for(finding).change
 
@@ -630,7 +630,7 @@ def test_a_function_of_modules_is_jitted_by_their_library_with_its_sizes(
     modules: Callable[..., Place],
 ) -> None:
     at = modules("def forward", "forward")
-    finding = eager.way_to_jit(Finding("eager", at, 1.0, ""), Analysis(Record("a", 0.0, 1.0)))
+    finding = eager.way_to_jit(Finding("eager", at, 1.0, ""), Analysis(Log("a", 0.0, 1.0)))
     assert '@functools.partial(nnx.jit, static_argnames=("width",)) above it' in advice_for(finding).change
 
 
@@ -641,7 +641,7 @@ def test_lines_that_would_wait_in_the_place_of_another_are_named(modules: Callab
         for i in range(4)
         for j, at in ((1, first), (2, second))
     ]
-    record = Record("a", 0.0, 5.0, waits=waits, activity=DeviceActivity([(0.0, 5.0)]))
+    record = Log("a", 0.0, 5.0, waits=waits, activity=DeviceActivity([(0.0, 5.0)]))
     found = {f.at: f.reason for f in idle.find_waits(Analysis(record))}
     assert f"line {second.line} in the same loop would wait in its place" in found[first]
 
@@ -664,7 +664,7 @@ def test_the_wait_for_an_array_is_no_cost_of_its_iteration(line: Callable[..., P
     waits = [Wait("int", at, 3.0, 6.0, 4)] + [
         Wait("int", at, 6 + i / 10, 6 + i / 10 + 0.01, 4) for i in range(9)
     ]
-    (finding,) = traces.find_iterated_arrays(Analysis(Record("a", 0.0, 9.0, compiled=[apart], waits=waits)))
+    (finding,) = traces.find_iterated_arrays(Analysis(Log("a", 0.0, 9.0, compiled=[apart], waits=waits)))
     assert finding.seconds == pytest.approx(1.5 + 10 * 0.01)
 
 
@@ -674,7 +674,7 @@ def test_a_call_of_the_collector_is_told_from_other_python(tmp_path: Path) -> No
     step, collect, report = (Place(str(path), n) for n in (2, 3, 4))
     call = Compiled("step", step, {"compile": (0.0, 0.5)}, explained=True)
     samples = [StackSample("python", collect, 1.0, 2.0), StackSample("python", report, 2.0, 2.5)]
-    record = Record("a", 0.0, 3.0, compiled=[call], samples=samples, activity=DeviceActivity([(0.5, 3.0)]))
+    record = Log("a", 0.0, 3.0, compiled=[call], samples=samples, activity=DeviceActivity([(0.5, 3.0)]))
     found = {f.cause: f.at for f in idle.find_python_work(Analysis(record))}
     assert found == {"garbage collector": collect, "python": report}
 
@@ -702,7 +702,7 @@ def test_a_new_function_with_another_function_inside_compiles_anyway(
     captured: list[str], causes: list[str]
 ) -> None:
     calls = [traced(closure={"f": value}, x="float32[3]") for value in captured]
-    analysis = Analysis(Record("a", 0.0, 9.0, compiled=calls))
+    analysis = Analysis(Log("a", 0.0, 9.0, compiled=calls))
     assert [f.cause for f in traces.find_retraces(analysis)] == causes
 
 
@@ -724,7 +724,7 @@ def test_another_structure_may_be_another_model_or_a_new_optimizer(
 ) -> None:
     change = Change("structure", "argument 0", before, now)
     calls = [traced(x="float32[3]"), *(traced(change, x=f"float32[{n}]") for n in (4, 5))]
-    findings = list(traces.find_retraces(Analysis(Record("a", 0.0, 9.0, compiled=calls))))
+    findings = list(traces.find_retraces(Analysis(Log("a", 0.0, 9.0, compiled=calls))))
     assert [f.cause for f in findings] == found
     if found == ["static part"]:
         assert "Make the optimizer (tx) of TrainState once" in advice_for(findings[0]).change
@@ -744,7 +744,7 @@ def test_equal_types_are_a_weak_type_only_where_one_was_weak(
     change = Change("structure", "input path [0]", "<class 'es.State'>", "dict with 2 children")
     first = replace(traced(**types), weak=frozenset(weak))
     calls = [first, *(traced(change, **types) for _ in range(2))]
-    (finding,) = traces.find_retraces(Analysis(Record("a", 0.0, 9.0, compiled=calls)))
+    (finding,) = traces.find_retraces(Analysis(Log("a", 0.0, 9.0, compiled=calls)))
     assert finding.cause == cause and reason in finding.reason
 
 
@@ -760,7 +760,7 @@ def test_a_leaf_of_equinox_has_a_name_that_can_be_evaluated(tmp_path: Path) -> N
         compiled(at, i, 0.5, "step", explained=True, changes=(change,) * i, signature=signature)
         for i in range(2)
     ]
-    (finding,) = traces.find_retraces(Analysis(Record("a", 0.0, 9.0, compiled=calls)))
+    (finding,) = traces.find_retraces(Analysis(Log("a", 0.0, 9.0, compiled=calls)))
     assert "weak type of net.slope: " in finding.reason
     assert traces._readable("dynamic_nodonate['rest'][1]", at, calls[0]) == "x[0]"
     assert "net = jax.tree.map(lambda x: jnp.asarray(x, x.dtype)" in advice_for(finding).change

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from jaxperf.watch.log import Log
 from jaxperf.watch.observe.sampler import IMPORT, StackSample
 from jaxperf.watch.observe.source_location import NOWHERE, Place
 from jaxperf.watch.report.analysis import Analysis
 from jaxperf.watch.rules import table as find
 from jaxperf.watch.rules.table import Finding
-from jaxperf.watch.session import Record
 
 AT = Place("a.py", 3)
 
@@ -36,7 +36,7 @@ def test_a_finding_is_worth_a_twentieth_of_the_run_without_imports(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     samples = [StackSample(IMPORT, NOWHERE, 0.0, imports_s)]
-    analysis = Analysis(Record("a", 0.0, wall_s, samples=samples))
+    analysis = Analysis(Log("a", 0.0, wall_s, samples=samples))
     finding = Finding("wait", AT, seconds, "", memory_bytes=memory_bytes)
     monkeypatch.setattr(find, "RULES", (lambda _: iter([finding]),))
     assert [f.seconds for f in find.find_causes(analysis)] == ([] if reported is None else [reported])
@@ -56,7 +56,7 @@ def test_what_a_function_that_is_to_be_jitted_calls_and_compiles_is_no_finding_o
         Finding("wait", at[2], 1.0, "waits"),
     ]
     monkeypatch.setattr(find, "RULES", (lambda _: iter(found),))
-    findings = find.find_causes(Analysis(Record("a", 0.0, 10.0)))
+    findings = find.find_causes(Analysis(Log("a", 0.0, 10.0)))
     assert [(f.cause, f.at.line, f.seconds) for f in findings] == [
         ("eager", 1, 4.5), ("wait", 2, 1.0), ("dispatch", 6, 1.0),
     ]  # fmt: skip
@@ -70,7 +70,7 @@ def test_the_operations_of_an_iteration_over_an_array_are_part_of_its_finding(
     found = [Finding("iterated array", AT, 3.0, "")]
     found += [Finding("eager", at, 1.0, "") for at in (AT, other)]
     monkeypatch.setattr(find, "RULES", (lambda _: iter(found),))
-    findings = find.find_causes(Analysis(Record("a", 0.0, 10.0)))
+    findings = find.find_causes(Analysis(Log("a", 0.0, 10.0)))
     assert [(f.cause, f.at, f.seconds) for f in findings] == [
         ("iterated array", AT, 4.0), ("eager", other, 1.0),
     ]  # fmt: skip

@@ -116,7 +116,7 @@ def test_the_line_that_keeps_appending_arrays_is_named(
     monkeypatch.setattr(Sampler, "_look", lambda self: None)
     with jaxperf.watch("train.py", show=False, profile=False) as watched:
         runpy.run_path(str(path), run_name="__main__")
-    log = watched.record
+    log = watched.log
     assert log is not None
     begin, read = Analysis(log).begin, log.memory[:60]
     log.memory = [

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from jaxperf.watch.log import Log
 from jaxperf.watch.observe.compiles import Compiled
 from jaxperf.watch.observe.sampler import DATA, EAGER, StackSample
 from jaxperf.watch.observe.source_location import NOWHERE, Place
@@ -13,7 +14,6 @@ from jaxperf.watch.observe.windows import DeviceActivity, ExecutedProgram
 from jaxperf.watch.report.analysis import Analysis
 from jaxperf.watch.rules.idle import find_data_waits, find_waits
 from jaxperf.watch.rules.table import advice_for
-from jaxperf.watch.session import Record
 
 AT = Place("a.py", 3)
 COMPILED = Compiled("step", NOWHERE, {"compile": (-1.0, 0.0)}, explained=True)
@@ -24,7 +24,7 @@ def test_reading_that_is_slower_than_the_steps_needs_more_than_one_thread(
     computing_s: float, slow: bool
 ) -> None:
     step = ExecutedProgram("step", devices={"cpu 0": [(0.0, computing_s)]})
-    record = Record(
+    record = Log(
         "a", 0.0, 10.0, compiled=[COMPILED], samples=[StackSample(DATA, AT, computing_s, 10.0)],
         activity=DeviceActivity([(0.0, 10.0)], {"step": step}),
     )  # fmt: skip
@@ -39,7 +39,7 @@ def test_reading_that_is_slower_than_the_steps_needs_more_than_one_thread(
 def test_a_thread_that_reads_already_is_slower_than_the_steps(tmp_path: Path) -> None:
     (tmp_path / "loader.py").write_text("while True:\n    yield self.queue.get()\n")
     step = ExecutedProgram("step", devices={"cpu 0": [(0.0, 5.0)]})
-    record = Record(
+    record = Log(
         "a", 0.0, 10.0, compiled=[COMPILED],
         samples=[StackSample(DATA, AT, 5.0, 10.0, inside=Place(str(tmp_path / "loader.py"), 2))],
         activity=DeviceActivity([(0.0, 10.0)], {"step": step}),
@@ -53,7 +53,7 @@ def test_a_full_queue_at_a_line_that_reads_elements_is_no_wait_of_its_own(tmp_pa
     (tmp_path / "reads.py").write_text("for i in range(9):\n    best = max(best, float(x[i]))\n")
     at = Place(str(tmp_path / "reads.py"), 2)
     samples = [StackSample(EAGER, at, t, t + 0.1, blocked=True) for t in (1.0, 2.0, 3.0)]
-    analysis = Analysis(Record("a", 0.0, 10.0, samples=samples))
+    analysis = Analysis(Log("a", 0.0, 10.0, samples=samples))
     assert list(find_waits(analysis)) == []
     assert [line.count for line in analysis.blocked_lines] == [3]
 
@@ -63,4 +63,4 @@ def test_a_call_that_sleeps_once_or_twice_waits_for_a_queue_only_if_it_is_long(
     spans: list[tuple[float, float]], lines: int
 ) -> None:
     samples = [StackSample(EAGER, AT, *span, blocked=True) for span in spans]
-    assert len(Analysis(Record("a", 0.0, 10.0, samples=samples)).blocked_lines) == lines
+    assert len(Analysis(Log("a", 0.0, 10.0, samples=samples)).blocked_lines) == lines

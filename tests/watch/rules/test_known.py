@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from jaxperf.watch.log import Log
 from jaxperf.watch.observe.compiles import Compiled
 from jaxperf.watch.observe.executables import Facts
 from jaxperf.watch.observe.source_location import Place
@@ -11,7 +12,6 @@ from jaxperf.watch.observe.waits import Wait
 from jaxperf.watch.report.analysis import Analysis
 from jaxperf.watch.rules import known
 from jaxperf.watch.rules.table import advice_for, find_causes
-from jaxperf.watch.session import Record
 from tests.test_known_faults import PATH_0_11_1, ROWS_0_10_2, SCATTER
 
 
@@ -22,7 +22,7 @@ def run(text: str, platform: str = "cpu") -> Analysis:
     call = Compiled(name, at, {"trace": (0.1, 0.2), "compile": (0.2, 0.5)}, True)
     facts = Facts(name, platform, 1, 1, text=text)
     waits = [Wait("float", at, 1.0, 9.0, 4)]
-    return Analysis(Record("b.py", 0.0, 9.0, compiled=[call], programs=[facts], waits=waits))
+    return Analysis(Log("b.py", 0.0, 9.0, compiled=[call], programs=[facts], waits=waits))
 
 
 @pytest.mark.parametrize(("version", "count"), [("0.11.1", 1), ("0.11.0", 0), ("0.12.0.1", 0)])

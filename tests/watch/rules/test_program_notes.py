@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from jaxperf.watch.log import Log
 from jaxperf.watch.observe.compiles import Compiled
 from jaxperf.watch.observe.executables import Facts, independent_instructions
 from jaxperf.watch.observe.source_location import Place
@@ -16,7 +17,6 @@ from jaxperf.watch.observe.windows import DeviceActivity, ExecutedProgram
 from jaxperf.watch.report.analysis import Analysis
 from jaxperf.watch.rules import program_notes
 from jaxperf.watch.rules.programs import find_constant_work
-from jaxperf.watch.session import Record
 
 STEP = ExecutedProgram("step")
 CALL = Compiled("step", Place("a.py", 3), {"trace": (0.0, 0.5)}, explained=True)
@@ -54,7 +54,7 @@ def test_constant_work_is_a_finding_if_it_takes_a_share(share: float, count: int
     ops = {("cpu 0", "sort.1"): [share] * 4, ("cpu 0", "add.1"): [1 - share] * 4}
     program = ExecutedProgram("step", 4, devices={"cpu 0": [(1.0, 5.0)]}, ops=ops)
     activity = DeviceActivity([(1.0, 5.0)], {"step": program})
-    record = Record("a", 0, 5, compiled=[CALL], programs=[facts_of(text)], activity=activity)
+    record = Log("a", 0, 5, compiled=[CALL], programs=[facts_of(text)], activity=activity)
     assert [f.cause for f in find_constant_work(Analysis(record))] == ["constant work"] * count
 
 

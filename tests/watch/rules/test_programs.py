@@ -13,6 +13,7 @@ from flax import nnx
 
 import jaxperf
 from jaxperf.hlo import Shape, shape_of
+from jaxperf.watch.log import Log
 from jaxperf.watch.observe.compiles import Compiled
 from jaxperf.watch.observe.executables import Facts
 from jaxperf.watch.observe.source_location import Place
@@ -25,17 +26,16 @@ from jaxperf.watch.rules.programs import (
     find_float64,
 )
 from jaxperf.watch.rules.table import Finding, _worst, advice_for
-from jaxperf.watch.session import Record
 
 
-def record(call: object, *arguments: object) -> Record:
+def record(call: object, *arguments: object) -> Log:
     with jaxperf.watch(show=False, profile=False) as outcome:
         call(*arguments)  # type: ignore[operator]
-    assert outcome.record is not None
-    return outcome.record
+    assert outcome.log is not None
+    return outcome.log
 
 
-def program(name: str, run: Record, function: str = "") -> tuple[Facts, Compiled]:
+def program(name: str, run: Log, function: str = "") -> tuple[Facts, Compiled]:
     (facts,) = (f for f in run.programs if f.name == name and not f.old)
     return facts, next(c for c in run.compiled if c.name == (function or name))
 
@@ -122,7 +122,7 @@ def ran(*facts: Facts, compiled: Compiled, backend: str = "cpu") -> Analysis:
     """A second of a window in which a program ran half of the time."""
     program = ExecutedProgram(facts[0].name, 100, [1e-4] * 100, devices={"device 0": [(0.25, 0.75)]})
     activity = DeviceActivity([(0.0, 1.0)], {program.name: program})
-    record = Record("a", 0.0, 1.0, compiled=[compiled], programs=[*facts], activity=activity, backend=backend)
+    record = Log("a", 0.0, 1.0, compiled=[compiled], programs=[*facts], activity=activity, backend=backend)
     return Analysis(record)
 
 
@@ -190,7 +190,7 @@ def test_a_few_bytes_are_not_worth_donating_whatever_else_is_copied(tmp_path: Pa
         head = f"HloModule jit_step, entry_computation_layout={{(f32[{size}]{{0}})->f32[{size}]{{0}}}}, x=1\n"
         facts = Facts("step", "cpu", 1.0, 1.0, devices=(0,), text=head)
         activity = DeviceActivity([(0.1, 1.0)], {"step": program})
-        record = Record("a", 0.0, 1.0, compiled=[compiled], programs=[facts], activity=activity)
+        record = Log("a", 0.0, 1.0, compiled=[compiled], programs=[facts], activity=activity)
         return sum(f.seconds for f in find_donations(Analysis(record)))
 
     assert 0 < seconds(1000) < 0.001 and seconds(10_000_000) > 0.1

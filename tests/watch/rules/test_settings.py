@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 
 import jaxperf
+from jaxperf.watch.log import Log
 from jaxperf.watch.observe.compiles import Compiled
 from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.report.analysis import Analysis
 from jaxperf.watch.rules import find_causes
 from jaxperf.watch.rules.table import Finding, advice_for
 from jaxperf.watch.rules.traces import find_debug_settings, ran_one_by_one, set_at
-from jaxperf.watch.session import Record
 
 
 def findings_under(
@@ -34,8 +34,8 @@ def findings_under(
         x = jnp.ones((50, 50)) * len(managers)
         for _ in range(200):
             x = jax.jit(jnp.tanh)(x) + 1
-    assert watched.record is not None
-    analysis = Analysis(watched.record)
+    assert watched.log is not None
+    analysis = Analysis(watched.log)
     return list(find_debug_settings(analysis)), find_causes(analysis)
 
 
@@ -64,8 +64,8 @@ def test_a_setting_of_the_environment_has_no_line_and_is_named(tmp_path: Path) -
             runpy.run_path(str(tmp_path / "step.py"))
     finally:
         jax.config.update("jax_debug_infs", False)
-    assert watched.record is not None
-    (finding,) = find_debug_settings(Analysis(watched.record))
+    assert watched.log is not None
+    (finding,) = find_debug_settings(Analysis(watched.log))
     if finding.argument:  # this file turns it on, and may be among the callers
         assert Path(finding.at.file) == Path(__file__)
     else:
@@ -91,6 +91,6 @@ def test_a_setting_is_found_in_a_module_of_settings(tmp_path: Path) -> None:
         Compiled("add", inside, {"trace": (0.0, 2.0)}),
         Compiled("mul", outside, {"trace": (2.0, 3.0)}),
     ]
-    record = Record("a", 0, 9, compiled=compiled, modules=[str(settings), str(train)])
+    record = Log("a", 0, 9, compiled=compiled, modules=[str(settings), str(train)])
     assert set_at("jax_disable_jit", Analysis(record), inside) == Place(str(settings), 2)
     assert [c.name for c in ran_one_by_one(Analysis(record))] == ["add"]

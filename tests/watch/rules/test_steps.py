@@ -6,6 +6,7 @@ from collections import defaultdict
 
 import pytest
 
+from jaxperf.watch.log import Log
 from jaxperf.watch.observe.compiles import Compiled
 from jaxperf.watch.observe.sampler import DISPATCH, EAGER, StackSample
 from jaxperf.watch.observe.source_location import Place
@@ -13,12 +14,11 @@ from jaxperf.watch.observe.transfers import Put
 from jaxperf.watch.observe.windows import DeviceActivity, ExecutedProgram
 from jaxperf.watch.report.analysis import Analysis
 from jaxperf.watch.rules.idle import find_repeated_puts, find_slow_dispatch, find_small_puts
-from jaxperf.watch.session import Record
 
 AT, OTHER = Place("a.py", 8, "main"), Place("a.py", 9, "main")
 
 
-def record(*again: bool) -> Record:
+def record(*again: bool) -> Log:
     """Ten turns of 1 s: 0.1 s in `asarray`, 0.4 s more for its copy on the device, then 0.2 s of a step."""
     made = [Put(AT, i, i + 0.1, 1 << 24, again=a) for i, a in enumerate(again)]
     activity = DeviceActivity(windows=[(0.0, 10.0)])
@@ -28,7 +28,7 @@ def record(*again: bool) -> Record:
         program.devices["cpu:0"] = [(i + begin, i + end) for i in range(10)]
     step = Compiled("step", OTHER, {"compile": (-1.0, 0.0)}, explained=True)
     compiled = [Compiled(name, AT, {"compile": (-1.0, 0.0)}) for name in ("stage", "add")]
-    return Record("a", -1.0, 10.0, compiled=[step, *compiled], activity=activity, puts=made)
+    return Log("a", -1.0, 10.0, compiled=[step, *compiled], activity=activity, puts=made)
 
 
 def test_an_array_put_again_costs_its_call_and_its_copy_on_the_device_but_no_other_program() -> None:
@@ -63,7 +63,7 @@ def test_what_nnx_jit_does_in_python_is_what_binding_its_modules_saves(
         "step", AT, {"compile": (-1.0, 0.0)}, explained=True, through=through, signature=signature
     )
     samples = [StackSample(DISPATCH, AT, i, i + 1) for i in range(10)]
-    analysis = Analysis(Record("a", -1.0, 10.0, compiled=[call], samples=samples, activity=activity))
+    analysis = Analysis(Log("a", -1.0, 10.0, compiled=[call], samples=samples, activity=activity))
     reported = list(find_slow_dispatch(analysis))
     assert [(f.cause, pytest.approx(f.seconds)) for f in reported] == findings
     assert {f.argument for f in reported} <= {"argument 0, argument 1", ""}
@@ -78,7 +78,7 @@ def test_an_execution_that_another_program_interrupted_does_not_hide_slow_dispat
     program.devices["cpu:0"] = [(0.0, 0.5), *((i / 10, i / 10 + 1e-4) for i in range(6, 100))]
     call = Compiled("step", AT, {"compile": (-1.0, 0.0)}, explained=True)
     samples = [StackSample(DISPATCH, AT, i, i + 1) for i in range(10)]
-    record = Record("a", -1.0, 10.0, compiled=[call], samples=samples, activity=activity)
+    record = Log("a", -1.0, 10.0, compiled=[call], samples=samples, activity=activity)
     (finding,) = find_slow_dispatch(Analysis(record))
     assert finding.cause == "dispatch" and "the device 100 us" in finding.reason
 
@@ -92,7 +92,7 @@ def test_many_small_puts_per_step_are_one_finding(each: int, count: int) -> None
         "step", 100, [1e-4] * 100, devices=defaultdict(list, {"cpu 0": [(1.0, 1.1), (1.9, 2.0)]})
     )
     call = Compiled("step", step, {"trace": (0.0, 0.5)}, explained=True)
-    record = Record(
+    record = Log(
         "a",
         0,
         2,

@@ -16,6 +16,7 @@ from flax import nnx
 
 import jaxperf
 from jaxperf.retraces import Change
+from jaxperf.watch.log import Log
 from jaxperf.watch.observe.compiles import Compiled
 from jaxperf.watch.observe.executables import Facts, note_copied_arguments
 from jaxperf.watch.observe.source_location import NOWHERE, Place
@@ -29,14 +30,13 @@ from jaxperf.watch.rules.traces import (
     find_placements,
     find_retraces,
 )
-from jaxperf.watch.session import Record
 
 
 def watched(program: Callable[[], object]) -> Analysis:
     with jaxperf.watch(show=False, profile=False) as outcome:
         program()
-    assert outcome.record is not None
-    return Analysis(outcome.record)
+    assert outcome.log is not None
+    return Analysis(outcome.log)
 
 
 def findings_of(program: Callable[[], object]) -> list[Finding]:
@@ -104,7 +104,7 @@ def programs_of(values: tuple[str, ...], **replacements: tuple[object, ...]) -> 
         stages = {"compile": (float(i), i + 0.5)}
         compiled.append(Compiled("step", Place("a.py", 3), stages, True, "a.py:1", changes))
         programs.append(Facts("step", "cpu", 1.0, 1.0, text=text))
-    return Analysis(Record("a", 0.0, 9.0, compiled=compiled, programs=programs))
+    return Analysis(Log("a", 0.0, 9.0, compiled=compiled, programs=programs))
 
 
 NUMBERS, TEXTS, MODULES = ("1", "2", "3"), ("'tanh'", "'sin'", "'exp'"), ("Net(n=1)", "Net(n=2)", "Net(n=3)")
