@@ -237,7 +237,7 @@ def _run_to_its_end(run: Callable[[], Any], watcher: Watcher) -> tuple[int, str]
 
 @contextlib.contextmanager
 def _room_for_our_frames() -> Iterator[None]:
-    """Let the program recurse as deeply as it does alone, below the frames that run it."""
+    """Let the program recurse as deeply as it does alone, below the frames that run it, and not see that."""
     before = sys.getrecursionlimit()
     # this generator and contextlib's frame are gone when the program runs, and one of ours is there in turn
     frames = list(source_location.frames_outwards(sys._getframe()))
@@ -246,12 +246,19 @@ def _room_for_our_frames() -> Iterator[None]:
     if sys.version_info < (3, 12):
         modules = [frame for frame in frames if frame.f_code.co_name == "<module>" and frame.f_back]
         ours += 1 + len(modules)
-    sys.setrecursionlimit(before + ours)
+    limit, set_limit = sys.getrecursionlimit, sys.setrecursionlimit
+
+    def set_below_ours(limit: int) -> None:
+        set_limit(limit + ours if limit > 0 else limit)
+
+    set_limit(before + ours)
+    sys.getrecursionlimit = hooks.named_as(limit, lambda: limit() - ours)
+    sys.setrecursionlimit = hooks.named_as(set_limit, set_below_ours)
     try:
         yield
     finally:
-        if sys.getrecursionlimit() == before + ours:  # the program has not changed it
-            sys.setrecursionlimit(before)
+        sys.getrecursionlimit, sys.setrecursionlimit = limit, set_limit
+        set_limit(limit() - ours)
 
 
 @contextlib.contextmanager

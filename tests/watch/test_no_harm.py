@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import children
 import pytest
 
 WITH_JAX = """
-import warnings
+import sys, warnings
 import jax, jax.numpy as jnp, numpy as np
 
 class Warns:
@@ -27,7 +28,9 @@ def depth(n):
     except RecursionError:
         return n
 
-print(float(jax.jit(lambda x: x * 2)(1.5)), depth(0))
+print(float(jax.jit(lambda x: x * 2)(1.5)), depth(0), sys.getrecursionlimit())
+sys.setrecursionlimit(900)
+print(depth(0), sys.getrecursionlimit())
 jnp.asarray(np.ones(3), dtype=np.float64)    # two lines with the same warning
 jnp.array([1.0], dtype="float64")
 jnp.asarray(Warns())
@@ -66,3 +69,26 @@ def test_a_program_says_the_same_as_alone(text: str, tmp_path: Path) -> None:
     alone, watched = said
     assert alone[0] == 1 and alone[2]
     assert watched == alone
+
+
+EXPLAINED = """
+import jax
+step = jax.jit(lambda x: x + 1)
+step(1.0)
+jax.config.update("jax_explain_cache_misses", True)
+step(1)
+step(1j)
+jax.config.update("jax_explain_cache_misses", False)
+step(True)
+"""
+
+
+def test_a_program_that_asks_why_jax_traces_again_is_told_so(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(EXPLAINED)
+    told = []
+    for command in ([], ["-m", "jaxperf", "watch"]):
+        done = children.run(*command, "train.py", folder=tmp_path)
+        assert done.returncode == 0, done.stderr
+        told.append(re.findall("CACHE MISS at .*", done.stderr))
+    alone, watched = told
+    assert len(alone) == 2 and watched == alone

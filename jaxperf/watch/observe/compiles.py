@@ -102,12 +102,25 @@ class Compiles:
         self._replacements.replace(jax.monitoring, "clear_event_listeners", self._clearing_listeners)
 
     def explain(self, jax: ModuleType) -> None:
-        """Have JAX explain cache misses until the end, without showing that to the program."""
+        """Have JAX explain cache misses until the end, and show that only to a program that asks for it."""
         self._pass_on = bool(getattr(jax.config, FLAG))
         self._explained_late = getattr(jax, "__version_info__", (0, 9)) < (0, 9)
-        self._undo.callback(jax.config.update, FLAG, self._pass_on)
-        jax.config.update(FLAG, True)
+        update = jax.config.update
+        self._undo.callback(lambda: update(FLAG, self._pass_on))
+        update(FLAG, True)
         self._undo.enter_context(hooks.filtered_logs(self.on_log))
+        self._replacements.replace(type(jax.config), "update", self._updating)
+
+    def _updating(self, update: Callable[..., None]) -> Callable[..., None]:
+        """Wrap `jax.config.update`, so that explanations stay on whatever the program asks for."""
+
+        def updated(config: Any, name: str, val: Any) -> None:
+            if name == FLAG and isinstance(val, bool):
+                self._pass_on = val
+            else:
+                update(config, name, val)
+
+        return named_as(update, updated)  # type: ignore[no-any-return]
 
     def _register(self, monitoring: ModuleType) -> None:
         monitoring.register_event_duration_secs_listener(self._ended)
