@@ -49,7 +49,7 @@ def compared(peer: System, arguments: list[str], folder: Path) -> dict[str, Any]
 
 
 def check(result: dict[str, Any], peer: str) -> None:
-    """Every row is timed, and agrees with JAX; where both have a row that used no more than its cores, they are compared.
+    """Every row is timed and agrees with JAX, and rows that used no more than their cores are compared.
 
     Whether a row of one short round used more is up to the machine.
     """

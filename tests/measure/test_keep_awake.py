@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 
 import psutil
@@ -13,7 +14,12 @@ needs_linux = pytest.mark.skipif(not hasattr(os, "SCHED_IDLE"), reason="no idle 
 
 
 def spinning() -> list[psutil.Process]:
-    return [p for p in psutil.Process().children() if "getppid" in " ".join(p.cmdline())]
+    found = []
+    for process in psutil.Process().children():
+        with contextlib.suppress(psutil.Error):  # another test's, which has ended
+            if "getppid" in " ".join(process.cmdline()):
+                found.append(process)
+    return found
 
 
 @needs_linux

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from types import SimpleNamespace
 
 import jax
@@ -60,6 +61,20 @@ def test_a_recorded_wait_stands_for_the_brief_ones_before_it_and_long_ones_are_a
     assert [wait.times for wait in long] == [1] * 3
     assert 950 <= sum(wait.times for wait in brief) <= 1000 and len(brief) < 150
     assert any("stands for the others" in remark for remark in log.remarks)
+
+
+def test_a_recorded_wait_is_no_object_for_the_garbage_collector() -> None:
+    """Such objects would let it run more often, in the middle of the program."""
+    log, x = Log("a"), jnp.float32(2)
+    reads = Waits(log, Replacements())
+    read = reads._method(lambda array: 2.0, "float")
+    read(x)
+    before = len(gc.get_objects())
+    for _ in range(1000):
+        read(x)
+    assert len(gc.get_objects()) - before < 100
+    reads.close()
+    assert len(log.waits) == 1001 and {wait.nbytes for wait in log.waits} == {4}
 
 
 def test_count_seconds_and_bytes_of_a_line_are_of_all_waits_that_the_recorded_ones_stand_for() -> None:
