@@ -107,10 +107,10 @@ class Checkpoints:
                 raise ValueError("its SHA-256 differs")
             saved = about["settings"]
         for name in [*self._settings, *saved]:
-            before, here = saved.get(name, "missing"), self._settings.get(name, "missing")
-            if before != here:
+            old, new = saved.get(name, "missing"), self._settings.get(name, "missing")
+            if old != new:
                 raise JaxperfError(
-                    f"{self.folder}: {name} is {before} in the checkpoint, and {here} here; give what it was "
+                    f"{self.folder}: {name} is {old} in the checkpoint, and {new} here; give what it was "
                     "saved with, or another folder"
                 )
         with self._in_one_line(damaged):

@@ -286,10 +286,10 @@ def _read(path: Traversable, magic: int) -> npt.NDArray[np.uint8]:
     right_sides = [28, 28] if magic == _IMAGES else []
     begin = 8 + 4 * len(right_sides)
     try:
-        found, count, *sides = struct.unpack(f">{begin // 4}I", _unpacked(data, begin)[0])
-        if (found, sides) != (magic, right_sides) or not 1 <= count <= MOST:
+        number, count, *sides = struct.unpack(f">{begin // 4}I", _unpacked(data, begin)[0])
+        if (number, sides) != (magic, right_sides) or not 1 <= count <= MOST:
             sizes = " x ".join(map(str, (count, *sides)))
-            raise _not_right(path, f"a header of 0x{found:08x} and {sizes}")
+            raise _not_right(path, f"a header of 0x{number:08x} and {sizes}")
         end = begin + count * math.prod(sides)
         contents, complete = _unpacked(data, end + 1)
     except struct.error:
@@ -313,9 +313,9 @@ def _unpacked(data: bytes, most: int) -> tuple[bytes, bool]:
     return contents, inflate.eof and not inflate.unused_data
 
 
-def _not_right(path: Traversable, found: str) -> JaxperfError:
+def _not_right(path: Traversable, content: str) -> JaxperfError:
     return JaxperfError(
-        f"{path}: not such a file of Fashion-MNIST ({found}); fetch it again, or another source"
+        f"{path}: not such a file of Fashion-MNIST ({content}); fetch it again, or another source"
     )
 
 

@@ -115,8 +115,8 @@ def lower_bounds() -> dict[str, str]:
         lines = importlib.metadata.requires("jaxperf") or []
     except importlib.metadata.PackageNotFoundError:  # on PYTHONPATH
         return {}
-    found = (re.fullmatch(r"([\w.-]+)\s*>=\s*([\d.]+)", line) for line in lines)  # an extra's have a marker
-    return {match[1]: match[2] for match in found if match}
+    bounds = (re.fullmatch(r"([\w.-]+)\s*>=\s*([\d.]+)", line) for line in lines)  # an extra's have a marker
+    return {match[1]: match[2] for match in bounds if match}
 
 
 def _problem(name: str, least: str) -> str:

@@ -129,14 +129,13 @@ def after_each_call(hook: Callable[[Any, Any, Any, Any], None]) -> Iterator[None
         with _after_each_call_before_08(hook):
             yield
         return
-    here = state.swap_local(
-        hook
-    )  # `jax.debug_nans` leaves a value of its own in the thread, which counts first
+    # `jax.debug_nans` leaves a value of its own in the thread, which counts first
+    before = state.swap_local(hook)
     state.set_global(hook)
     try:
         yield
     finally:
-        state.set_local(here)
+        state.set_local(before)
         state.set_global(None)
 
 

@@ -38,7 +38,7 @@ def to_json(result: Result) -> str:
         "facts": result.facts,
         "failed": [f"{failed.part}: {failed.error}" for failed in result.of(Failed)],
         "findings_version": FINDINGS_VERSION,
-        "findings": [found.fields for found in result.of(Found)],
+        "findings": [finding.fields for finding in result.of(Found)],
     }
     shown = json.dumps(body, indent=1, ensure_ascii=False, allow_nan=False, default=_plain)
     return shown.encode("utf-8", "backslashreplace").decode()  # bytes of argv that are not UTF-8

@@ -386,10 +386,13 @@ class Programs:
         """Take what JAX has just compiled, from one of its frames."""
         if self._slow_only and not self._is_slow(c):
             return
-        found = [v for v in compiler_variables(frame).values() if hasattr(type(v), "hlo_modules")]
-        self.new.extend((c, executable) for executable in found[:1])
-        self._taken += bool(found)
-        self._missed += not found
+        variables = compiler_variables(frame).values()
+        executable = next((v for v in variables if hasattr(type(v), "hlo_modules")), None)
+        if executable is None:
+            self._missed += 1
+        else:
+            self._taken += 1
+            self.new.append((c, executable))
 
     def _is_slow(self, c: Compiled) -> bool:
         """Return whether a function's program is the slowest so far, and worth reading."""

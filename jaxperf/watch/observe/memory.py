@@ -85,11 +85,11 @@ class MemoryReadings:
         """Return the variable that holds arrays of a type; the last one known, if no frame has it now."""
         with undisturbed():
             frames = source_location.frames_outwards(sys._current_frames().get(self.log.thread_id))
-            found = holder(frames, ids)
+            holding = holder(frames, ids)
             del frames
-        if found[0]:
-            self._holders[kind] = found
-        return self._holders.get(kind, found)
+        if holding[0]:
+            self._holders[kind] = holding
+        return self._holders.get(kind, holding)
 
 
 def bytes_in_use(jax: Any) -> int:
@@ -137,14 +137,14 @@ def _made_at(arrays: list[Any]) -> Place:
 
 def holder(frames: Iterable[FrameType], ids: set[int]) -> tuple[str, Place]:
     """Return the variable whose container holds most arrays of some ids, and a line of its function."""
-    found = [
+    holding = [
         (held, name, source_location.place_of(frame))
         for frame in frames
         if not source_location.library_of(frame.f_code.co_filename)
         for name, value in _variables(frame)
         if (held := _holds(value, ids, _DEPTH)) >= MANY
     ]
-    _, name, at = max(found, key=lambda f: f[0], default=(0, "", NOWHERE))
+    _, name, at = max(holding, key=lambda f: f[0], default=(0, "", NOWHERE))
     return name, at
 
 

@@ -99,8 +99,8 @@ class Puts:
             self.log.puts.append(Put(at, start, end, 0, again=False, numbers=numbers))
             return
         pairs = zip(arrays, put)
-        there = {id(a) for a, b in pairs if getattr(a, "sharding", None) == b.sharding}
-        moved = [a for a in arrays if id(a) not in there]
+        placed = {id(a) for a, b in pairs if getattr(a, "sharding", None) == b.sharding}
+        moved = [a for a in arrays if id(a) not in placed]
         if (nbytes := sum(a.nbytes for a in moved)) < LARGE:
             return
         marks, last = list(map(_mark, moved)), self._last[at]
