@@ -246,19 +246,19 @@ def _room_for_our_frames() -> Iterator[None]:
     if sys.version_info < (3, 12):
         modules = [frame for frame in frames if frame.f_code.co_name == "<module>" and frame.f_back]
         ours += 1 + len(modules)
-    limit, set_limit = sys.getrecursionlimit, sys.setrecursionlimit
+    get_limit, set_limit = sys.getrecursionlimit, sys.setrecursionlimit
 
     def set_below_ours(limit: int) -> None:
         set_limit(limit + ours if limit > 0 else limit)
 
     set_limit(before + ours)
-    sys.getrecursionlimit = hooks.named_as(limit, lambda: limit() - ours)
+    sys.getrecursionlimit = hooks.named_as(get_limit, lambda: get_limit() - ours)
     sys.setrecursionlimit = hooks.named_as(set_limit, set_below_ours)
     try:
         yield
     finally:
-        sys.getrecursionlimit, sys.setrecursionlimit = limit, set_limit
-        set_limit(limit() - ours)
+        sys.getrecursionlimit, sys.setrecursionlimit = get_limit, set_limit
+        set_limit(get_limit() - ours)
 
 
 @contextlib.contextmanager
