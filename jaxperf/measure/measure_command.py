@@ -30,6 +30,7 @@ from jaxperf.result.store import check_writable
 
 LOOK_S = 0.001  # between two memory samples during a call
 ABOVE = 1.05  # of the roofline; noise explains less than this
+EXPLAINS = 0.5  # share of the time from which on a limit explains it, as in section 8.0
 ALIKE = 0.05  # two functions whose ratio is known to be within this of 1 count as equally fast
 
 
@@ -216,7 +217,7 @@ def _numbers(program: Program | None, position: Position | None, used: int) -> d
             "arithmetic per second": (position.flops_per_s, "FLOP/s"),
             "memory per second": (position.bytes_per_s, "bytes/s"),
             "least time under the roofline": (position.bound_s, "s"),
-            "limited by": (position.limit, ""),
+            "nearest limit": (position.limit, ""),
         }
     if program and used < program.temp_bytes:  # the call got memory that the C library had kept
         return numbers
@@ -241,7 +242,7 @@ def _record_verdicts(
             text += f" ({format_on_page(low, 's')} to {format_on_page(high, 's')})"
         position = positions[name]
         if position:
-            text += f"; limited by {position.limit}, {position.share:.0%} of what this machine can do"
+            text += f"; {_limit(position)}"
         recorder.text(text)
     for name, m in list(timed.items())[1:]:
         compared = ratio(m, timed[base])
@@ -250,6 +251,14 @@ def _record_verdicts(
             alike = compared.within(ALIKE)
             verdict = f"as fast as {base} within {ALIKE:.0%}" if alike else f"not decided against {base}"
         recorder.text(f"{name} is {verdict}: {compared} of its time")
+
+
+def _limit(position: Position) -> str:
+    """Return what limits a program, if that explains most of its time."""
+    share = f"{position.share:.0%}"
+    if position.share >= EXPLAINS:
+        return f"limited by {position.limit}, {share} of what this machine can do"
+    return f"{share} of its nearest limit, {position.limit}, so that other costs take most of the time"
 
 
 def _record_remarks(

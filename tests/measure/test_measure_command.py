@@ -207,13 +207,27 @@ def stored_roofline() -> None:
 def test_a_stored_roofline_places_the_program_and_a_missing_one_is_asked_for() -> None:
     without = measured("own_step:step", *ARGS)
     assert any("`jaxperf roofline` measures it" in note for note in notes_of(without))
-    assert "step: limited by" not in without.facts
+    assert "step: nearest limit" not in without.facts
     stored_roofline()
     placed = measured("own_step:step", "own_step:loop", *ARGS)
-    assert placed.facts["step: limited by"] == "dispatch"
+    assert placed.facts["step: nearest limit"] == "dispatch"
     assert placed.facts["step: least time under the roofline"] == 1e-6
-    assert "loop: limited by" not in placed.facts  # a loop's body is counted once
+    assert "loop: nearest limit" not in placed.facts  # a loop's body is counted once
     assert any(note.startswith("loop: the compiler counts") for note in notes_of(placed))
+
+
+@pytest.mark.parametrize(
+    ("share", "text"),
+    [
+        (0.6, "limited by memory, 60% of what this machine can do"),
+        (0.25, "25% of its nearest limit, memory, so that other costs take most of the time"),
+    ],
+)
+def test_a_limit_that_accounts_for_less_than_half_of_the_time_explains_nothing(
+    share: float, text: str
+) -> None:
+    position = roofline.Position("memory", 1.0, share, 1e9, 1e9)
+    assert measure_command._limit(position) == text
 
 
 def test_mistakes_are_one_line_and_leave_no_result(capfd: pytest.CaptureFixture[str]) -> None:
