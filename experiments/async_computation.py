@@ -873,11 +873,12 @@ s.figure(fig,
          "loops. Right: the factor that waiting costs.")
 
 # %% [markdown]
-# **The rule:** where memory plays no part, waiting costs a *time* per turn, not a factor. By
-# the model it is $t_1 + t_3$, and where the model is off, it may be some times as much.
-# Compare it with your step. If a step takes tens of milliseconds, there is little to gain.
-# If it takes microseconds, $t_1$ itself is the limit, so make *fewer calls*. One program
-# with the loop inside pays $t_1$ once:
+# **The rule:** where memory plays no part, waiting costs a *time* per turn, not a factor.
+# By the model it is $t_1 + t_3$. Where the model is off, it may be far less, because a
+# short result is ready before Python asks, or more. Compare it with your step. If a step
+# takes tens of milliseconds, there is little to gain. If it takes microseconds, $t_1$
+# itself is the limit, so make *fewer calls*. One program with the loop inside pays $t_1$
+# once:
 
 # %% tags=["slow"]
 steps, z, add_one = 100, jnp.ones(1024), jax.jit(lambda z: z + 1)

@@ -851,9 +851,11 @@ s.say(reuses.above(),
 # copies. In the first program the next computation is not queued yet, and in the second
 # none is left. The first may still be faster than both others, because it drops each result
 # and can reuse its memory. The third can overlap computing and copying, if a core is free
-# for the copies. To have both, keep two results: queue the next one, copy the last one, and
-# drop it. A training loop that calls `float(loss)` in each step works like the first
-# program.
+# for the copies. It is the program *both* of 8.3.2. If it takes longer here than there, its
+# ten results may have to get their memory from the system again, because the other programs
+# run in between ([section 8.2](async_computation)). To have both, keep two results: queue
+# the next one, copy the last one, and drop it. A training loop that calls `float(loss)` in
+# each step works like the first program.
 #
 # </details>
 #

@@ -463,7 +463,7 @@ print("two steps in one program; the old parameters are gone:",
 # convolution inside a loop, which takes more than ten times the processor time (JAX 0.10 to 0.12).
 # One program per step is faster there. `experiments/train.py` chooses between the two.
 #
-# On one H200 (JAX 0.11.2), with batches of 256 and images of 60,000:
+# On one H200 (JAX 0.11.2), with all 60,000 images in batches of 256:
 #
 # | LeNet | a step | an epoch |
 # |:--|--:|--:|
@@ -752,6 +752,7 @@ s.claim("All five ways compute what one device computes", holds=worst < 1e-6,
 # `pmap`, `shard_map`, explicit, and automatic sharding become nearly the same XLA program, so
 # expect them to be equally fast. Expect the step by hand to be the slowest: Python calls several
 # programs and copies eight arrays per device. This matters less if the devices compute for longer.
+# Between parts of one CPU, a copy stays in one memory, and by hand may even be the fastest.
 #
 # </details>
 
@@ -889,9 +890,10 @@ s.claim("At the old rate, twice the batch learns less in as many epochs",
 # <details><summary>Answer</summary>
 #
 # Time: an epoch has half as many steps. So if a step of the double batch takes twice as long, the
-# epoch takes the same time, and if it takes less than twice as long, the epoch is shorter. A GPU
-# that a batch of 256 does not keep busy makes the epoch shorter: on one H200, ResNet-18 trains
-# 42,900 images per second in batches of 256 and 55,600 in batches of 1,024.
+# epoch takes the same time. If it takes less than twice as long, the epoch is shorter, as on a GPU
+# that a batch of 256 does not keep busy (the table of one H200 in [section
+# 8.5](multiple_gpus_concise) shows this for ResNet-18). If it takes more than twice as long, the
+# epoch is longer.
 #
 # Rate: compare the means over the seeds, and see in the first row what a larger rate has to make
 # up for. Twice the rate follows the *linear scaling rule* (section 8.5), which assumes that the
@@ -1009,10 +1011,10 @@ s.claim("A device with half of the batch trains fewer images per second",
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# On a GPU the explanation of the *speed* is right: on one H200, ResNet-18 in bfloat16 trains 70,400
-# images per second in batches of 256 and 115,000 in batches of 1,024. If a second GPU halves the
-# batch per GPU, a part of the gain is lost. Keep each device's share constant, and let the batch
-# grow with the number of devices. The *accuracy* does not suffer from a less busy GPU: the updates
-# are the same (8.4.1).
+# On a GPU the explanation of the *speed* is right: in the table of one H200 in [section
+# 8.5](multiple_gpus_concise), ResNet-18 trains more images per second in batches of 1,024 than in
+# batches of 256. If a second GPU halves the batch per GPU, a part of the gain is lost. Keep each
+# device's share constant, and let the batch grow with the number of devices. The *accuracy* does
+# not suffer from a less busy GPU: the updates are the same (8.4.1).
 #
 # </details>

@@ -363,6 +363,9 @@ if {"8.1 MLP: mxnet imperative", "8.1 MLP: mxnet hybridized"} <= mlp.keys():
 # ## How to read this
 # - **Small programs measure the call.** The MLP of 8.1 computes only for microseconds.
 #   You see the time that a framework needs to start a program.
+# - **8.2's loop depends on where its memory comes from**, and the C library decides that
+#   anew in each process ([section 8.2](async_computation)). So its two rows may differ from
+#   run to run by more than waiting costs, and the verdict may be another one than in 8.2.
 # - **"Queued" says who returns first**, not who computes faster: PyTorch on a CPU
 #   computes during the call.
 # - **Large products measure a library.** Each framework calls a different library for

@@ -565,6 +565,9 @@ s.figure(fig,
 # - *Above 100%*: the estimate counts bytes that never left a cache, or a busy moment made
 #   the measured limit too low. Trust the time.
 #
+# In this table each program runs alone, again and again, so it finds its data in the
+# caches. In turns with other programs, as in the tables above, it may take longer.
+#
 # ## 8.0.5 Change: a ladder
 # We now make one training step faster, one change (a *rung*) at a time. Our example is an
 # MLP on Fashion-MNIST with batches of 16. The first eight rungs should compute the same
@@ -649,7 +652,8 @@ s.grid(("item", "price"),
 # largest item of a rung's bill is its *closest limit*; as above, it explains the rung only
 # if it is at least half of the time. A prediction takes the measured time
 # of the old rung, subtracts its bill, and adds the new one. It cannot know what has no
-# price here, such as other work of Python.
+# price here, such as other work of Python. A price of 0 s means that these small programs
+# show no cost: such a program may have ended before Python begins to wait.
 
 # %%
 bills, predicted, limit_of = {}, {}, {}

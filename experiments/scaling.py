@@ -234,9 +234,9 @@ def step_by_shard_map(params, X, y):
 # <details><summary>Predict: ResNet-18 has 17 BatchNorm layers. How many all-reduces does a step
 # have under <code>jit</code>, and how many under <code>shard_map</code>?</summary>
 #
-# Under `jit`, there are 35. Each layer has one in the forward pass (for the mean and the mean of
-# squares together) and one in the backward pass. That makes 34, and one more sums all gradients.
-# Under `shard_map`, only that one remains.
+# Under `jit`, there are 35 on a CPU (JAX 0.10 to 0.12). Each layer has one in the forward pass (for
+# the mean and the mean of squares together) and one in the backward pass. That makes 34, and one
+# more sums all gradients. Under `shard_map`, only that one remains.
 #
 # </details>
 
@@ -398,11 +398,11 @@ s.claim("The linear rule saves as many steps as the batch grows, but only up "
 # Compare the columns from top to bottom. At the old rate, a larger batch can save little: its
 # gradient is less noisy, but each step is as short as before.
 #
-# Larger networks have such a border. Goyal et al. train ResNet-50 with batches of 256 to 8,192 at
-# equal accuracy, with a rate that grows in the first five epochs; beyond 8,192 the accuracy drops.
-# [Shallue et al. (2019)](https://arxiv.org/abs/1811.03600) found the same three regions in all of
-# their networks: as the batch grows, the number of steps falls in proportion, then less, then not
-# at all. The borders differ by orders of magnitude. [McCandlish et al.
+# For larger networks, such borders are published. Goyal et al. train ResNet-50 with batches of 256
+# to 8,192 at equal accuracy, with a rate that grows in the first five epochs; beyond 8,192 the
+# accuracy drops. [Shallue et al. (2019)](https://arxiv.org/abs/1811.03600) found the same three
+# regions in all of their networks: as the batch grows, the number of steps falls in proportion,
+# then less, then not at all. The borders differ by orders of magnitude. [McCandlish et al.
 # (2018)](https://arxiv.org/abs/1812.06162) predict the border from the gradient noise: batches far
 # above it are wasted. So look for the border of *your* network before you rent 1,000 GPUs.
 #
@@ -529,7 +529,7 @@ s.figure(fig, "Predicted weak scaling. A band is a factor of 2 in the time of "
 # The more a network computes per byte and per delay, the better it scales. LeNet's half megabyte is
 # not the problem: with 0.36 ms of computation, the *delay* is. LeNet loses less than in the book,
 # because here one program makes one exchange. The dashed line shows what 34 small sums one after
-# another cost ResNet-18. From 8 GPUs on, the lines are extrapolated, and in
+# another cost ResNet-18. Beyond 8 GPUs, the lines are extrapolated, and in
 # [Collectives](collectives) such predictions are off by up to a factor of 3.2.
 #
 # For MPT-1b the model predicts no loss at all, because its exchange is shorter than what the
@@ -566,9 +566,10 @@ print(len(all_reduce_bytes(in_two, params, X, y)), "all-reduces")
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# 69, because BatchNorm now has twice as many. The variance needs the mean, so the second sum must
-# wait for the first, and the compiler cannot merge them. The same holds in the backward pass. This
-# formula avoids the difference of two large numbers, but needs more sums on many devices.
+# 69 on a CPU (JAX 0.10 to 0.12), because BatchNorm now has twice as many. The variance needs the
+# mean, so the second sum must wait for the first, and the compiler cannot merge them. The same
+# holds in the backward pass. This formula avoids the difference of two large numbers, but needs
+# more sums on many devices.
 #
 # </details>
 #

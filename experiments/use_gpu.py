@@ -381,7 +381,8 @@ s.claim("Do not move data between devices more often than you must",
 # - put the data on the GPU once, if it fits (Fashion-MNIST's training images are 47 MB);
 # - otherwise copy whole batches, as bytes rather than floats, while the GPU computes
 #   ([section 8.3](auto_parallelism));
-# - print the loss every hundred steps, not in every step: `float(loss)` waits and copies.
+# - if steps are short, print the loss every hundred steps: `float(loss)` waits and copies
+#   ([section 8.2](async_computation)).
 #
 # ## Memory
 # JAX takes 75% of a GPU's memory at its first operation, and manages it itself ([GPU memory
@@ -490,8 +491,9 @@ s.claim("TF32 is accurate to about three digits",
 # <details><summary>Predict: in which rows is a CPU better than the GPU?</summary>
 #
 # Calls are faster on a CPU, because there is no driver between Python and the program.
-# Compiling is faster, because XLA tries no kernels there. Large computations are faster on
-# the GPU. So a GPU needs large programs and few calls.
+# Compiling is faster, because XLA tries no kernels there. A copy to the host stays within
+# one memory. Large computations are faster on the GPU. So a GPU needs large programs, few
+# calls, and few copies.
 #
 # </details>
 

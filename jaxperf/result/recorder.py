@@ -96,7 +96,7 @@ class Recorder:
                 raise ValueError(f"table {title!r} has no row {name!r}; there are {list(units)}")
         if len(units) < len(measurements):
             raise ValueError(f"table {title!r} has two rows of one name: {[m.name for m in measurements]}")
-        source = f"section {self.about.number}" if self.about.number in OF_THE_BOOK else "the book"
+        source = f"section {self.about.number}" if self.about.number in OF_THE_BOOK else "chapter 8"
         published = tuple(
             Reference(name, value, units[name], "the book", source) for name, value in (book or {}).items()
         )
