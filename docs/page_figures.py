@@ -39,12 +39,17 @@ def figure(svg: str, caption: str, kind: str, alt: str = "") -> str:
     if kind == "bare":
         label = html.escape(caption)
         return f'<figure class="drawing" role="group" aria-label="{label}"><div>{drawing}</div></figure>'
-    label = html.escape(alt or caption)
-    line = f'<figcaption><a href="#{ANCHOR}">{NUMBER}</a> {html.escape(caption)}</figcaption>'
+    label, shown = html.escape(alt or caption), with_formulas(html.escape(caption))
+    line = f'<figcaption><a href="#{ANCHOR}">{NUMBER}</a> {shown}</figcaption>'
     return (
         f'<figure class="drawing {kind}" id="{ANCHOR}">'
         f'<div role="img" aria-label="{label}">{drawing}</div>{line}</figure>'
     )
+
+
+def with_formulas(text: str) -> str:
+    """Write what stands between dollars as MathML."""
+    return re.sub(r"\$([^$]+)\$", lambda math: tex2mathml(math[1], as_block=False), text)
 
 
 class OfThePage(SphinxPostTransform):

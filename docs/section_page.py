@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import nbformat
-from docutils.utils.math.latex2mathml import tex2mathml
 from nbformat import v4
-from page_figures import figure
+from page_figures import figure, with_formulas
 
 from jaxperf.chapter import catalogue, cells
 from jaxperf.chapter.display import ALT
@@ -194,11 +193,6 @@ def as_markdown(output: Any) -> str:
         unnumbered = table.replace('<details class="evidence">', "<details>", 1)
         return re.sub(r"^\*\*(.*)\*\*$", r"*\1*", unnumbered, count=1, flags=re.M)
     return f"```text\n{output.text.rstrip()}\n```" if output.get("text", "").strip() else ""
-
-
-def with_formulas(text: str) -> str:
-    """Write what stands between dollars as MathML."""
-    return re.sub(r"\$([^$]+)\$", lambda math: tex2mathml(math[1], as_block=False), text)
 
 
 def one_line_pictures(text: str) -> str:

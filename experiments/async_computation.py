@@ -103,8 +103,9 @@ print(c)
 # ::::
 #
 # To show that a call returns early, the book defines a stopwatch. We also time NumPy, which
-# has no queue: its call returns when the values exist. The book's matrix is 2000 × 2000. A
-# GPU computes such a product sooner than Python can ask, so there we take a larger matrix.
+# has no queue: its call returns when the values exist. The book's matrix is 2000 × 2000. On
+# a GPU such a product is ready soon after its call has returned, so there we take a larger
+# matrix.
 
 # %%
 class Benchmark:
@@ -256,7 +257,7 @@ s.claim("The front end's speed hardly matters to the whole program",
 # | `y.wait_to_read()` | `y.block_until_ready()` | `y` | `y` |
 # | `nd.waitall()` | no equivalent, see below | | |
 # | | `jax.block_until_ready((y, z))` | all arrays in a list, dict, ... | the same |
-# | `y.asnumpy()` | `np.asarray(y)`, `jax.device_get(y)` | `y` and its copy | a NumPy array |
+# | `y.asnumpy()` | `np.asarray(y)`, `jax.device_get(y)` | `y` and its copy (none on a CPU) | a NumPy array |
 # | `y.asscalar()` | `y.item()`, `float(y)` | `y` and its copy | a number |
 # | `print(y)` | `print(y)` | `y` and its copy | a string |
 # | `if y > 0:` | `if y > 0:` | `y > 0` | a branch |
@@ -420,10 +421,11 @@ s.claim("One call waits for everything that was queued before it, as waitall "
         "lucky: the work may have ended while it was called.")
 
 # %% [markdown]
-# Read the table row by row. `effects_barrier` promises only side effects, such as
-# `jax.debug.print`. `live_arrays` lists only arrays that a variable still holds. Waiting
-# for a later program includes only work that is queued on the *same device*, and on a CPU
-# only work of the *same thread*.
+# Read the table row by row. Each field is one trial: *does not* is certain, while *waits*
+# could be luck. `effects_barrier` promises only side effects, such as `jax.debug.print`.
+# `live_arrays` lists only arrays that a variable still holds. Waiting for a later program
+# includes only work that is queued on the *same device*, and on a CPU only work of the
+# *same thread*.
 #
 # **The rule:** keep every result that you need, and pass all of them to
 # `jax.block_until_ready`. Waiting for the last result alone is a common mistake in
@@ -529,11 +531,12 @@ for name, wait in {"synchronous": True, "asynchronous": False}.items():
     print(f"{name}. time: {time.time() - start:.4f} sec")
 
 # %% [markdown]
-# One run of each is an anecdote. Moreover, the two loops differ in two things: one waits,
-# and one lives with less *memory*. Each turn makes a new array of 16 MB. Where does it come
-# from? The C library keeps freed memory, up to a limit, and gives the rest back to the
-# operating system. Memory that comes from the system has to be mapped and cleared, page by
-# page, at its first use. Each page of 4 KiB is a *page fault*, which the system counts.
+# One run of each is an anecdote, and in one process the loop that waits may even be the
+# faster one. For the two loops differ in two things: one waits, and one lives with less
+# *memory*. Each turn makes a new array of 16 MB. Where does it come from? The C library
+# keeps freed memory, up to a limit, and gives the rest back to the operating system. Memory
+# that comes from the system has to be mapped and cleared, page by page, at its first use.
+# Each page of 4 KiB is a *page fault*, which the system counts.
 #
 # So we run the same loop in processes that treat memory differently:
 # - *as installed*: whatever the C library does;
@@ -629,12 +632,14 @@ s.claim("Asynchronous computation improves performance", holds=at_book.above(1),
         expected="at the book's size, the synchronous loop takes longer as "
         "installed", observed=f"{at_book} times as long (in the book 2.1)",
         source="section 8.2.3", needs=["size"],
-        if_holds=f"Waiting in each turn made the loop {at_book} times as "
-        "long. The next two claims look for the reason.",
-        if_not=f"Waiting in each turn did not make the loop longer: {at_book} "
-        "times.",
-        if_open=f"Waiting in each turn made the loop {at_book} times as long. "
-        "At toy size, or where the interval contains 1, that decides nothing.")
+        if_holds="In the process *as installed*, waiting in each turn made the "
+        f"loop {at_book} times as long. The next two claims look for the "
+        "reason.",
+        if_not="In the process *as installed*, waiting in each turn did not "
+        f"make the loop longer: {at_book} times.",
+        if_open="In the process *as installed*, waiting in each turn made the "
+        f"loop {at_book} times as long. At toy size, or where the interval "
+        "contains 1, that decides nothing.")
 
 # %% tags=["slow", "hide-input"]
 s.claim("An array whose memory comes from the system costs more than the "
@@ -674,10 +679,11 @@ s.claim("As installed, memory adds to what waiting costs",
 # The loop that waits frees one array and makes the next, turn by turn. The loop that does
 # not wait has several arrays in flight. So the C library sees other requests, and whether
 # it gives memory back in between also depends on what else is on its heap. The same loop
-# has been seen to take 1.1 and 3 times as long with waiting, in two processes on one
-# machine. That difference is not asynchrony's. **The rule:** before you explain a factor by
-# waiting, count the page faults, or donate. (Arrays of more than 32 MiB get new pages in
-# each turn even with these three variables.)
+# has been seen to take 0.8, 1.1, and 3 times as long with waiting, in three processes on
+# one machine. An interval above says nothing about this: its rounds are of one process.
+# That difference is not asynchrony's. **The rule:** before you explain a factor by waiting,
+# count the page faults, or donate. (Arrays of more than 32 MiB get new pages in each turn
+# even with these three variables.)
 #
 # ### Three numbers
 # In place, only waiting is left, and we can look at it closely. Each turn has three phases.
@@ -774,7 +780,9 @@ s.say(t3.above(0),
 # %% [markdown]
 # Now the model predicts both loops at the sizes that it has *not* seen. The row that counts
 # is the one next to the crossover, $t_2 = t_1$. There the model says that waiting costs the
-# most, and a fit by large sizes does not help it.
+# most, and a fit by large sizes does not help it. (On the CPUs that we tried, XLA divides
+# this addition over the cores from 65,536 elements on; [section 8.0](performance_model)
+# shows how to see that. Look whether the times of the loop that waits jump there.)
 
 # %% tags=["slow"]
 def predicted(n):
@@ -809,18 +817,18 @@ s.claim("n calls take n (t1 + t2 + t3) synchronously, and t1 + n t2 + t3 "
         basis="predicted",
         expected="with max(t1, t2) for t2, at most 25% off at every size not "
         "fitted",
-        observed=f"{at_crossover:+.0%} at the crossover, {worst:+.0%} at "
-        f"{worst_at:,}", source="section 8.2.3",
+        observed=f"{at_crossover:+.0%} at {nearest:,}, next to the crossover; "
+        f"{worst:+.0%} at {worst_at:,}, the worst", source="section 8.2.3",
         if_holds="Three numbers predict all loops: the largest error is "
         f"{worst:+.0%}, and next to the crossover it is {at_crossover:+.0%}.",
-        if_not="Three numbers were too few in this run. Next to the crossover "
-        f"the model is {at_crossover:+.0%} off, and at {worst_at:,} elements "
-        f"{worst:+.0%}. It takes $t_1$ and $t_3$ for the same at every size. "
-        "But a short program may be ready before Python asks, a thread that "
-        "has slept for longer takes longer to wake, a large array needs "
-        "several threads, and other programs may take a core.",
+        if_not="Three numbers were too few in this run. The largest error is "
+        f"{worst:+.0%}, at {worst_at:,} elements, and next to the crossover it "
+        f"is {at_crossover:+.0%}. The model takes $t_1$ and $t_3$ for the same "
+        "at every size. But a short program may be ready before Python asks, "
+        "a thread that has slept for longer takes longer to wake, a large "
+        "array needs several threads, and other programs may take a core.",
         if_open="This run does not decide it.")
-dearest = max(unseen, key=lambda n: np.median(waiting[n] / once[n]))
+dearest = max(waiting, key=lambda n: np.median(waiting[n] / once[n]))
 most = ratio_of(waiting[dearest] / once[dearest])
 
 # %% tags=["slow", "hide-input"]
@@ -874,11 +882,12 @@ s.figure(fig,
 
 # %% [markdown]
 # **The rule:** where memory plays no part, waiting costs a *time* per turn, not a factor.
-# By the model it is $t_1 + t_3$. Where the model is off, it may be far less, because a
-# short result is ready before Python asks, or more. Compare it with your step. If a step
-# takes tens of milliseconds, there is little to gain. If it takes microseconds, $t_1$
-# itself is the limit, so make *fewer calls*. One program with the loop inside pays $t_1$
-# once:
+# By the model it is $t_1 + t_3$. The model may be far off: a short result is ready before
+# Python asks, so that waiting costs almost nothing, and for the book's array you can read
+# the cost from the first table, as the difference of the two times of *in place*. Compare it
+# with your step. If a step takes tens of milliseconds, there is little to gain. If it takes
+# microseconds, $t_1$ itself is the limit, so make *fewer calls*. One program with the loop
+# inside pays $t_1$ once:
 
 # %% tags=["slow"]
 steps, z, add_one = 100, jnp.ones(1024), jax.jit(lambda z: z + 1)
@@ -1071,9 +1080,11 @@ for wait in ("each", "never"):
 #
 # `never` should take the most memory: up to 32 batches are in the queue. `each` can lose
 # the time to *make* the next batch, because the back end is idle meanwhile. `window` should
-# lose neither. How much all this is depends on the step: waiting costs microseconds, and a
-# step takes milliseconds. If the back end is faster than the host that makes the batches,
-# few batches wait in the queue, and the three ways need about the same memory.
+# lose neither. (If making batches and computing need the same cores, there is nothing to
+# lose, and `each` may even be the fastest.) How much all this is depends on the step:
+# waiting costs microseconds, and a step takes milliseconds. If the back end is faster than
+# the host that makes the batches, few batches wait in the queue, and the three ways need
+# about the same memory.
 #
 # </details>
 
@@ -1197,7 +1208,9 @@ s.claim("Waiting in each step costs at most 5% of this training's time",
         holds=time_cost.at_most(1.05),
         expected="at most 1.05 times as long as never",
         observed=f"{time_cost} times as long, a window {window_cost} times",
-        if_holds="Reading the loss in each step cost next to nothing.",
+        if_holds="Reading the loss in each step cost next to nothing: this "
+        f"training took {time_cost} times as long, and a window {window_cost} "
+        "times.",
         if_not=f"Reading the loss in each step made this training {time_cost} "
         f"times as long, and a window {window_cost} times.",
         if_open="Reading the loss in each step made this training "
@@ -1209,7 +1222,7 @@ s.claim("Waiting in each step costs at most 5% of this training's time",
 # Compare the two tables above: how much time does waiting cost, and how much memory does it
 # save?
 # - **Steps of tens of milliseconds or more, and batches that are ready:** read the loss in
-#   every step, as the book recommends. Waiting takes microseconds of them.
+#   every step, as the book recommends. Waiting takes a small part of them.
 # - **Short steps, or batches that take the host time:** use a window. Read the loss of a
 #   step that is a few steps old. The back end always has work, and few batches are in
 #   memory.
@@ -1225,9 +1238,12 @@ s.claim("Waiting in each step costs at most 5% of this training's time",
 # |:--|--:|
 # | the book's product, 2000 × 2000: the call; ready after the call returned | 142 µs; 36 µs |
 # | `if y > 0` and `block_until_ready`, 2000 × 2000 | 0.69 and 0.23 ms |
-# | the book's loop, waiting over not, in two runs | 1.52 (1.45 to 1.62), 1.09 (1.05 to 1.30) |
+# | the book's loop, waiting over not, in two earlier runs | 1.52 (1.45 to 1.62), 1.09 (1.05 to 1.30) |
 # | a step of LeNet, batch 256: a loop of calls, and one `scan` | 0.357 and 0.280 ms |
 # | a step of ResNet-18 in bfloat16, batch 256: the same | 3.64 and 3.58 ms |
+#
+# In the run of the second table, `block_until_ready()` took longer than the row above it
+# says that the same product and sum needs; we did not find out why.
 #
 # All three candidates for `waitall` waited there for the work of both threads on the GPU,
 # but not for the other device, the CPU. Reading a loss in each step costs a GPU more than a
@@ -1285,8 +1301,8 @@ for n in (sizes[0], sizes[-1]):
 #
 # A reader guessed: "only if $t_2$ is large is it worth it to be asynchronous." It is the
 # other way round. For a large $t_2$ the gain $(t_1 + t_2 + t_3) / \max(t_1, t_2)$ shrinks
-# to nothing. It is largest where $t_1 = t_2$. Below that, asynchrony still gains, but less
-# than the formula says.
+# to nothing. By the model it is largest where $t_1 = t_2$; the figure of 8.2.3 shows where it
+# was largest in this run.
 #
 # </details>
 #
@@ -1340,7 +1356,7 @@ for wait in (False, True):
 #
 # The first timing stops when the product is queued, not when it is computed. The speed is
 # then often many times what the processor can do. Compare a measured speed with the machine's
-# limit, as [section 8.0](performance_model) does: a result above the limit means that the
+# limit, as [section 8.0](performance_model) does: a result far above the limit means that the
 # timing is wrong.
 #
 # </details>

@@ -394,6 +394,9 @@ else:
     )
 
 # %% [markdown]
+# If MXNet is here, compare each of its lines with ours. A larger factor can also mean a
+# slower start: a Flax module does more in Python for each operation than MXNet does.
+#
 # Flax has its own ways to compile a module. They differ in what Python does at each call.
 #
 # | way | at each call, Python | writes changed variables back |
@@ -481,7 +484,7 @@ s.claim("Most of an nnx.jit call of this MLP is Python that walks through the "
         expected="hybridize takes less than half the time",
         observed=f"nnx.jit takes {over} times as long",
         if_holds=f"`nnx.jit` takes {over} times as long as `hybridize`. Both "
-        "run the same program, so the difference is Python.",
+        "run nearly the same program, so the difference is Python.",
         if_not=f"`nnx.jit` takes {over} times as long as `hybridize`: its "
         "walk is less than half of the call.",
         if_open=f"`nnx.jit` takes {over} times as long as `hybridize`: "
@@ -511,9 +514,11 @@ pays = math.ceil((clock[-1] - clock[0]) / saved) if saved > 0 else None
 s.fact("break_even_calls", pays, meaning="calls that pay for compiling")
 
 # %% [markdown]
-# To find the number of calls that pay for compiling, divide this time by the time that each
-# call saves. If your program makes fewer calls, do not compile the network, or keep XLA's
-# machine code on disk between runs with `jax_compilation_cache_dir`.
+# To find the number of calls that pay for compiling, divide this time by the time that
+# each call saves. (Op by op, the first call compiles, too, a small program for each
+# operation. This count leaves that out.) If your program makes fewer calls, do not
+# compile the network, or keep XLA's machine code on disk between runs with
+# `jax_compilation_cache_dir`.
 #
 # How much does a call save when there is more to compute? We give the MLP larger batches,
 # and on a GPU much larger ones.
@@ -703,7 +708,7 @@ s.claim("An exported program is often faster than the imperative one",
 # stores named arrays and exports for several platforms.
 #
 # In MXNet a symbolic program consists of `Symbol`s. A hybridized network called with
-# `sym.var("data")` returns a `Symbol`, here `<Symbol dense5_fwd>`. In JAX you pass a
+# `sym.var("data")` returns a `Symbol`, in the book `<Symbol dense5_fwd>`. In JAX you pass a
 # `ShapeDtypeStruct`, which describes an array and holds no data. `jax.eval_shape` traces
 # the call and describes its output without computing it. A dimension may even be a
 # variable.
@@ -968,7 +973,7 @@ trials = {
     "if x.ndim == 2": (attempt(if_shape, rows), "AttributeError: no ndim"),
     "for row in x": (
         attempt(lambda x: sum(row.sum() for row in x), rows),
-        "works",
+        "runs, over outputs",
     ),
     "for _ in range(n)": (attempt(for_range, rows, 3), "TypeError"),
 }
@@ -982,7 +987,8 @@ print(trials["if x.sum() > 1"][0])
 # Why do they differ? In JAX, `a += b` gives the name `a` to a new array and changes no
 # array. An `if` on a shape needs no value: a tracer has a shape, and a `Symbol` has none.
 # `a[:] = ...` would change an array, and JAX's arrays are immutable, with and without `jit`.
-# Write `a.at[:].set(a + b)` instead.
+# Write `a.at[:].set(a + b)` instead. A `for` over a tracer takes its rows. A `for` over a
+# `Symbol` takes its *outputs*, and a layer has one: the loop runs once, for the whole array.
 
 # %% tags=["hide-input"]
 s.claim("In-place operations such as a += b and a[:] = a + b cannot be used",
@@ -1059,8 +1065,9 @@ s.claim("Every way that compiles a network also updates its running mean",
 # Without BatchNorm there is no error, and the program never sees a trained parameter.
 #
 # ### On one H200
-# A call costs a GPU more, and its arithmetic less. So with a GPU, compiling gains much even
-# at batches at which a CPU mostly computes.
+# A call costs a GPU more, and its arithmetic less. So compiling gains much even at very large
+# batches: compare the last four rows with the table of batch sizes above. (The two columns
+# also differ in the host's processor and in the version of JAX.)
 
 # %% tags=["slow", "hide-input"]
 title, sizes = "One call, batch 1", "Seconds per call, over batch"
@@ -1071,14 +1078,14 @@ s.on_one_gpu({f"batch 1, {way}": (title, way) for way in ways}
 # %% [markdown]
 # ## 8.1.4 Summary
 # - Imperative programs run statement by statement and are easy to debug. Symbolic programs
-#   are complete before they run, so a compiler can make them faster, and they need no
-#   Python.
+#   are complete before they run, so a compiler can make them faster, and they can run
+#   without Python.
 # - `jax.jit` makes imperative code symbolic: it traces to a jaxpr, lowers to StableHLO, and
 #   compiles with XLA.
 # - Compiling saves Python's work per operation. It pays off for small operations and many
 #   calls.
-# - JAX traces once for each combination of function, tree, shapes, dtypes, shardings, and
-#   static values.
+# - JAX traces once for each combination of function, tree, shapes, dtypes, weak types,
+#   shardings, and static values.
 # - `chex.assert_max_traces` guards a function against silent retracing.
 # - Code may depend on shapes, not on values. For values, use `jnp.where`, `lax.cond`, and
 #   `lax.fori_loop`.
@@ -1163,9 +1170,10 @@ s.claim("An if fails, a for works",
 # <details><summary>Answer</summary>
 #
 # A reader of the book found that `if` fails, with `Function __bool__ (namely operator
-# "bool") is not implemented for Symbol`, and that `for` works. In JAX, what matters is whether
-# the code needs a value. An `if` on a shape does not, so it works. A `for` over `range(n)`
-# fails when `n` is an argument, because `range` needs a value.
+# "bool") is not implemented for Symbol`, and that `for` works (in MXNet, over outputs,
+# not over rows). In JAX, what matters is whether the code needs a value. An `if` on a
+# shape does not, so it works. A `for` over `range(n)` fails when `n` is an argument,
+# because `range` needs a value.
 #
 # `jnp.where` computes both sides. `lax.cond` runs one of them (under `vmap` it becomes a
 # `where`). `lax.fori_loop` puts the loop into the program. A static argument makes `n` part

@@ -269,7 +269,8 @@ def train_batch(X, y, device_params, devices, lr):
 #
 # </details>
 #
-# We record one step with a batch of 256, as in the book.
+# We record one step with a batch of 256, as in the book. (On a CPU, XLA calls its fused
+# convolutions and products `ynn_fusion`.)
 
 # %%
 X, y = data.train_images[:256], data.train_labels[:256]
@@ -474,7 +475,8 @@ print("two steps in one program; the old parameters are gone:",
 # | the step's 3.4 GFLOP at the GPU's 371 TFLOP/s | 0.01 ms | |
 #
 # Even in one program, LeNet cannot keep such a GPU busy: it reaches 3% of the arithmetic. A step is
-# a chain of small kernels, which `jaxperf plan` counts. Each kernel must start, read its
+# a chain of small kernels, which `jaxperf plan` counts. (By `scan`, another program for LeNet
+# gained more: see the table in [section 8.0](performance_model).) Each kernel must start, read its
 # input, and end before the next one. A larger batch or network makes the kernels larger. A second
 # GPU makes them smaller, because it takes half of the batch.
 
@@ -800,10 +802,9 @@ s.claim("A second GPU does not shorten a step of LeNet",
                 "costs.")
 
 # %% [markdown]
-# Does "one device" against several parts of a CPU show a gain? No: one device uses all cores, too,
-# and the parts share them. But several parts may take less time, and the processor time of an image
-# shows why. We measure it for batches of one device. `time.process_time` adds up the time of all
-# cores.
+# Several parts of a CPU may take less time than "one device". This is not what a second device
+# gains, because one device uses all cores, too. The processor time of an image can show the reason.
+# We measure it for batches of one device. `time.process_time` adds up the time of all cores.
 
 # %% tags=["slow"]
 def cpu_ms_per_image(n, lr=0.2, count=5):
@@ -895,12 +896,12 @@ s.claim("At the old rate, twice the batch learns less in as many epochs",
 # 8.5](multiple_gpus_concise) shows this for ResNet-18). If it takes more than twice as long, the
 # epoch is longer.
 #
-# Rate: compare the means over the seeds, and see in the first row what a larger rate has to make
-# up for. Twice the rate follows the *linear scaling rule* (section 8.5), which assumes that the
-# gradient changes little from one step to the next. This is not true where LeNet leaves its
-# plateau, so the best rate may be smaller; in a retelling, twice the batch with 1.5 times the rate
-# is slightly better. If the accuracies differ more between seeds than between rates, you cannot
-# tell which rate is better.
+# Rate: compare the means over the seeds, and see in the first row what a larger rate has to make up
+# for. (The verdict compares the rates of the double batch with one another.) Twice the rate follows
+# the *linear scaling rule* (section 8.5), which assumes that the gradient changes little from one
+# step to the next. This is not true where LeNet leaves its plateau, so the best rate may be
+# smaller; in a retelling, twice the batch with 1.5 times the rate is slightly better. If the
+# accuracies differ more between seeds than between rates, you cannot tell which rate is better.
 #
 # That also explains what puzzled a reader of the book, who found a best rate of 0.17 on a GPU and
 # 0.2 on the GPU together with the CPU. By the formula of 8.4.1, the number of devices does not

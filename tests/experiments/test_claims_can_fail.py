@@ -275,7 +275,7 @@ PLANTED: dict[str, dict[str, Any]] = {
         "Complex dependencies are respected": pair("correct", 5, 4),
         "Two devices compute such a task faster than one": pair("gain", exactly(2), exactly(0.9)),
         "Small operators are faster in parallel on one device": (
-            lambda m: small(m, batch=1.0), lambda m: small(m, batch=20.0)
+            lambda m: small(m, once=1.0), lambda m: small(m, once=20.0)
         ),
     },
     "use_gpu": {
@@ -298,9 +298,9 @@ PLANTED: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-def small(m: ModuleType, batch: float) -> dict[str, Any]:
-    """Ten small products of 8.3: one batch takes so long, ten calls 10 s."""
-    ways = {"called one by one": 10.0, "one program": 5.0, "one batch (vmap)": batch}
+def small(m: ModuleType, once: float) -> dict[str, Any]:
+    """Ten small products of 8.3: as one program or batch they take so long, as ten calls 10 s."""
+    ways = {"called one by one": 10.0, "one program": once, "one batch (vmap)": once}
     measured = {name: took(x=value)["x"] for name, value in ways.items()}
     return {"small": dict.fromkeys((20, 50), measured), "n": 20, "SMALL": (20, 50)}
 
