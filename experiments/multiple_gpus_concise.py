@@ -9,10 +9,10 @@
 # - scale the learning rate with the batch, and say when this fails;
 # - estimate from FLOPs and bytes whether a second device will pay off.
 #
-# The book's program needs two GPUs. You need none: JAX divides a CPU into devices, and a narrow
-# ResNet-18 learns in seconds. `--full` trains it on all 60,000 images. With a GPU, the book's first
-# training is `--platform gpu --devices 1 --channels 64 --data auto --images 60000 --batch-size 256
-# --epochs 4`.
+# The book's program needs two GPUs. You need none: JAX divides a CPU into devices, and by default a
+# narrow ResNet-18 learns in seconds. `--full` trains it on all 60,000 images. With a GPU, the
+# book's first training is `--platform gpu --devices 1 --channels 64 --data auto --images 60000
+# --batch-size 256 --epochs 4`.
 
 # %%
 import functools
@@ -416,7 +416,7 @@ s.claim("With twice the batch and the rate, ResNet-18 learns as much in an "
 # | two GPUs, batch 512, rate 0.2 | 7.3, 6.7, 6.7, 6.7 | .69 .86 .89 .90 | .75 .86 .85 .76 |
 #
 # The two runs on two GPUs differ by 0.14 after four epochs. So judge an accuracy by several seeds,
-# not by one run.
+# not by one run. (Below, a training of one epoch is a point, not a line.)
 
 # %% tags=["slow", "hide-input"]
 book = {"one GPU": [.89, .91, .91, .92], "one, again": [.87, .90, .92, .93],
@@ -528,7 +528,7 @@ def apart(a, b):
 
 # %% [markdown]
 # <details><summary>Predict: in which of the three steps can the devices differ by more than a
-# millionth?</summary>
+# ten-thousandth?</summary>
 #
 # In the third. Where the input of a relu is almost 0, rounding decides whether its gradient passes,
 # so a difference in the last digit becomes a whole gradient. The next cell shows how much. With
@@ -679,8 +679,11 @@ s.claim("For the same batch, ResNet-18 computes more per byte that it sums "
         if_open="Without FLOPs there is nothing to compare.")
 
 # %% [markdown]
-# Bytes are not the only cost. Each operation also has a fixed overhead, which is large compared
-# with LeNet's short steps (section 8.4.6). Many small networks do not gain from a second GPU.
+# Bytes are not the only cost. At 10 GB/s, the book's LeNet would need 0.05 ms for its bytes, of a
+# step of 6 ms, and its ResNet-18 4.5 ms of 56 ms (exercise 4). So the bytes do not explain why LeNet
+# became slower. Each operation also has a fixed overhead, which is large compared with LeNet's short
+# steps (section 8.4.6). First a step must be more than overhead; then FLOPs per byte say how far
+# more devices help.
 #
 # How long do the two ways take? We time them in turns. Parts of a CPU share the same cores, so
 # there the times say nothing about a gain.
@@ -721,7 +724,7 @@ print(f"largest difference of the logits: {relative:.1%}")
 # |:--|--:|--:|
 # | float32, which this GPU rounds to TF32 | 42,900 images/s | 55,600 images/s |
 # | bfloat16 | 70,400 images/s | 115,000 images/s |
-# | an epoch of the program above, TF32 | 2.3 s | |
+# | an epoch of the program above, TF32, each batch from the host | 2.3 s | |
 # | an epoch as one program (`experiments/train.py`), TF32 | 1.37 s | |
 # | its test accuracy after epochs 1 to 4 | .86 .90 .91 .91 | |
 #
@@ -738,10 +741,10 @@ print(f"largest difference of the logits: {relative:.1%}")
 #   Under `pmap` and `shard_map` it averages over a share, unless you give it `axis_name`.
 # - To show that two programs compute the same, compare them in float64. In float32, rounding may
 #   flip a relu.
-# - If the batch becomes $k$ times as large, multiply the learning rate by $k$, too, and compare
-#   several seeds.
-# - A second device pays off if each device computes much per byte that it sums. So use a large
-#   network and many images per device.
+# - If the batch becomes $k$ times as large, the linear rule multiplies the learning rate by $k$,
+#   too. In a training of few updates this may fail: compare several seeds.
+# - A second device pays off if a step is not mostly overhead, and if each device computes much per
+#   byte that it sums. So use a large network and many images per device.
 #
 # ## 8.5.4 Exercises
 # Think first, then open the code and the answer. The code runs with `--answers`.
@@ -835,10 +838,11 @@ for way, program in programs.items():
 # <details><summary>Answer</summary>
 #
 # Under `pmap` there is one: the compiler combines the sums of gradients, statistics, and loss.
-# Under `jit` there are 35 (on two or more devices; JAX 0.10 to 0.12). The 17 BatchNorm layers need
-# their own all-reduces, for mean and variance in the forward pass and for their gradients in the
-# backward pass. Each all-reduce moves only a few numbers per channel. On real devices it also adds
-# a delay, and cannot be combined with the next, which depends on it.
+# Under `jit` there are 35 (on two or more devices; JAX 0.10 to 0.12). Each of the 17 BatchNorm
+# layers needs one in the forward pass, for mean and variance together, and one in the backward
+# pass, for their gradients. One more sums all other gradients. Each of BatchNorm's moves only a few
+# numbers per channel. On real devices it also adds a delay, and cannot be combined with the next,
+# which depends on it.
 #
 # </details>
 #

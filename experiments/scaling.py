@@ -539,8 +539,9 @@ s.figure(fig, "Predicted weak scaling. A band is a factor of 2 in the time of "
 # ## Summary
 # - Strong scaling divides a batch, until only a fixed time and the exchange remain. Weak scaling
 #   lets the batch grow, until larger batches stop saving steps.
-# - Compute, bytes, bandwidth, and delay predict the step time. Bytes are consistent with the book's
-#   ResNet-18 on two GPUs, calls with its LeNet.
+# - Compute, bytes, bandwidth, and delay give a first estimate of the step time, too optimistic for
+#   networks with many bytes and small batches. Bytes are consistent with the book's ResNet-18 on two
+#   GPUs, calls with its LeNet.
 # - Under `jit`, BatchNorm sums over all devices, twice per layer. Each such sum has few bytes, but
 #   costs a delay.
 # - With a batch $k$ times as large, multiply the learning rate by $k$, up to a border that you must
