@@ -373,11 +373,14 @@ s.claim("Do not move data between devices more often than you must",
 # A GPU has separate engines for copies (DMA, direct memory access). It can copy while it
 # computes, if the host does not wait for each copy ([section 8.3](auto_parallelism)).
 #
-# (JAX keeps the NumPy copy of an array, so each timed copy to the host uses a new array.) A
-# GPU's own memory is far faster than the path from the host. Everything from the host
-# passes through a bus, usually PCIe, whose fifth generation carries less than 64 GB/s in
-# one direction (16 lanes of 32 Gbit/s), and NumPy's ordinary memory is slower still: see
-# the [table below](#one-gpu-beside-this-machine). Three rules follow:
+# (JAX keeps the NumPy copy of an array, so each timed copy to the host uses a new array.)
+# Each large copy goes to new memory, which the operating system may have to provide page
+# by page ([section 8.2](async_computation)). On a CPU that can take longer than the copy
+# itself: compare the rates with those of exercise 5. A GPU's own memory is far faster
+# than the path from the host. Everything from the host passes through a bus, usually
+# PCIe, whose fifth generation carries less than 64 GB/s in one direction (16 lanes of 32
+# Gbit/s), and NumPy's ordinary memory is slower still: see the [table
+# below](#one-gpu-beside-this-machine). Three rules follow:
 # - put the data on the GPU once, if it fits (Fashion-MNIST's training images are 47 MB);
 # - otherwise copy whole batches, as bytes rather than floats, while the GPU computes
 #   ([section 8.3](auto_parallelism));
@@ -518,6 +521,7 @@ jax.block_until_ready(new(big)), add_in_place(new(big))  # compiles
 for _ in range(s.rounds):
     y = jax.block_until_ready(new(big))
     for name, add in {"new memory": new, "in place": add_in_place}.items():
+        out = None  # gives the last result's memory back before the clock starts
         start = time.perf_counter()
         out = jax.block_until_ready(add(y))
         took[name].append(time.perf_counter() - start)
@@ -584,16 +588,7 @@ s.on_one_gpu({name: name for name in rows if "bytes/s" not in name})
 # %% [markdown]
 # ## If the GPU is not faster
 # The retelling names three reasons: the GPU is not set up, data moves between CPU and GPU
-# too often, or the batch size is wrong. Check in this order. The figures are of kept
-# trainings on the same H200, which no cell of this page repeats:
-#
-# | | before | after |
-# |:--|--:|--:|
-# | 2. the first call of LeNet's step, and a later one | 4.1 s | 0.36 ms |
-# | 4. batches from the host and three programs; images on the GPU, one program | 2.1 ms | 0.36 ms |
-# | 5. ResNet-18 in bfloat16, 256 images a batch; 1024 (images/s) | 70,400 | 115,000 |
-# | 6. ResNet-18's step, 256 images, in TF32; in bfloat16 | 5.97 ms | 3.64 ms |
-# | 7. LeNet's step, 256 images, called in a loop; in one `lax.scan` | 0.357 ms | 0.280 ms |
+# too often, or the batch size is wrong. Check in this order:
 #
 # 1. **Does JAX use it?** Look at `jax.devices()`, or call `require_gpu()`.
 # 2. **Do you time compiling?** Leave out the first call.
@@ -603,8 +598,20 @@ s.on_one_gpu({name: name for name in rows if "bytes/s" not in name})
 #    `jaxperf watch`.
 # 5. **Is the batch too small?** Double it, and see whether the images/s rise.
 # 6. **Is the precision higher than you need?**
-# 7. **Is the model small?** Then Python's calls take the time, and a GPU cannot shorten
-#    them. [Section 8.0](performance_model) shows how to tell; `lax.scan` makes fewer.
+# 7. **Is the model small?** Then Python's calls and many small kernels take the time, and
+#    faster arithmetic cannot shorten them. [Section 8.0](performance_model) shows how to
+#    tell. `lax.scan` saves the calls, and a larger batch makes the kernels larger.
+#
+# What some of these steps gained, in kept trainings on the same H200, which no cell of this
+# page repeats:
+#
+# | | before | after |
+# |:--|--:|--:|
+# | 2. the first call of LeNet's step, and a later one | 4.1 s | 0.36 ms |
+# | 4. batches from the host and three programs; images on the GPU, one program | 2.1 ms | 0.36 ms |
+# | 5. ResNet-18 in bfloat16, 256 images a batch; 1024 (images/s) | 70,400 | 115,000 |
+# | 6. ResNet-18's step, 256 images, in TF32; in bfloat16 | 5.97 ms | 3.64 ms |
+# | 7. LeNet's step, 256 images, called in a loop; in one `lax.scan` | 0.357 ms | 0.280 ms |
 #
 # ## Summary
 # - `jax.devices()` shows what JAX uses. Make a program that needs a GPU stop without one.
@@ -690,9 +697,9 @@ compiled = log.programs
 #
 # </details>
 #
-# **5.** A batch of 256 images of 28 × 28 bytes goes to the GPU in each step. The bus
-# carries 25 GB/s. Can that explain a step of 2.1 ms instead of 0.36? First compute, then
-# measure copies of several sizes.
+# **5.** A batch of 256 images of 28 × 28 bytes goes to the GPU in each step. Say that the
+# bus carries 25 GB/s. Can that explain a step of 2.1 ms instead of 0.36? First compute,
+# then measure copies of several sizes.
 
 # %% tags=["answer", "slow"]
 for kilobytes in (1, 10, 100, 1000, 10_000):
@@ -707,9 +714,10 @@ for kilobytes in (1, 10, 100, 1000, 10_000):
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# No. The batch has 200,704 bytes. At 25 GB/s they take 8 µs. The fixed time of a copy
-# adds to that: it is what the smallest copy above takes. In the slow loop, the host fetches a
-# batch, copies images and labels, and calls three programs, one after the other. Make fewer
-# and larger calls, or put the data on the GPU before the loop starts.
+# No. The batch has 200,704 bytes. At 25 GB/s they take 8 µs, and at a sixth of that rate
+# 50. The fixed time of a copy adds to that: it is what the smallest copy above takes. In
+# the slow loop, the host fetches a batch, copies images and labels, and calls three
+# programs, one after the other. Make fewer and larger calls, or put the data on the GPU
+# before the loop starts.
 #
 # </details>
