@@ -325,7 +325,8 @@ s.claim("All ways give every device the same sum",
 # Expect `psum`, which is one operation. The
 # star makes a Python call for each copy and each sum. At each step of the ring, all devices wait
 # for one another, and they share the cores. Whether the ring beats the star is open: in total, both
-# move the same number of bytes through one memory, and the ring has no separate links.
+# move the same number of bytes through one memory, and the ring has no separate links. The second
+# table decides it for this machine.
 #
 # </details>
 
@@ -383,8 +384,11 @@ def seconds(function, x):
     return time.perf_counter() - began
 
 arrays = [array(int(size)) for size in sizes]
-took = [[[seconds(f, x) for x in arrays] for f in (both, own)]
-        for _ in range(55)]  # the sizes take turns
+def turn(function):
+    seconds(function, arrays[0])  # not counted: it follows another program
+    return [seconds(function, x) for x in arrays]
+
+took = [[turn(both), turn(own)] for _ in range(55)]  # the sizes take turns
 if number == "0":
     np.savetxt(output, np.median(took[5:], axis=0))
 """
@@ -466,7 +470,7 @@ ax.plot(sizes[[0, -1]], 1e3 * both[[0, -1]], "sk",
         label="of these, fitted", markersize=9, fillstyle="none")
 ax.plot(sizes, 1e3 * predicted, "k:", label="delay + bytes / bandwidth")
 ax.set(xscale="log", yscale="log", xlabel="bytes per device", ylabel="ms")
-ax.legend(fontsize="small", loc="upper center", bbox_to_anchor=(0.5, -0.2),
+ax.legend(fontsize="small", loc="upper center", bbox_to_anchor=(0.5, -0.25),
           ncols=2)
 s.figure(fig, f"All-reduces on {k} parts of one CPU, and between two processes "
               "on it. No line says how fast GPUs are.",
@@ -505,9 +509,11 @@ published["8 H100"] = 1e-6 * np.array(
 #
 # <details><summary>Predict: will two numbers that fit one GPU predict another?</summary>
 #
-# The bandwidth on the data sheet is an upper limit. What share of it a collective reaches, and how
-# long the delay is, depends on the switches, the driver, and the version of NCCL. So do not expect
-# more than the order of magnitude; the table shows how far off it is.
+# The bandwidth on the data sheet is that of the links. What share of it a collective reaches, and how
+# long the delay is, depends on the switches, the driver, and the version of NCCL. Where the switches
+# add, a device sends less than our formula says, and the fitted bandwidth may even be above that of
+# the links, as on eight H200. So do not expect more than the order of magnitude; the table shows how
+# far off it is.
 #
 # </details>
 
@@ -546,8 +552,8 @@ s.claim("Fitted at both ends, two constants predict the sizes between on "
         expected="14 sizes that the fit has not seen, within a factor of 1.5",
         observed=f"within a factor of {factors['8 H200']:.2f}",
         if_holds="In the middle, where neither the delay nor the bandwidth "
-                 "alone decides, the prediction is worst: there, chunks fill "
-                 "a pipeline, which the model leaves out.",
+                 "alone decides, the prediction is worst. Perhaps chunks fill "
+                 "a pipeline there, which the model leaves out.",
         if_not="Between its ends, this table needs more than two constants.")
 
 # %% tags=["hide-input"]
@@ -729,7 +735,7 @@ s.claim("The gradient of an all-gather is a reduce-scatter; both replace an "
 #   delay grows with $k$.
 # - Two levels send only a fraction of the bytes between nodes and wait for fewer messages.
 # - Two constants, fitted to some sizes, describe a collective roughly at best. Test them at other
-#   sizes, and on the machine that you will use: data sheets promise more than collectives reach.
+#   sizes, and on the machine that you will use: a data sheet does not say what a collective reaches.
 # - Count messages and bytes in your program first. Times on parts of a CPU say nothing about GPUs.
 #
 # ## Exercises
