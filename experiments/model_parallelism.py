@@ -243,7 +243,7 @@ def pipeline_step(stages, X, y, m):
 # a device idle?</summary>
 #
 # $(p - 1) / (m + p - 1) = 1 / 5$, instead of $1 / 2$ with one micro-batch. The formula
-# leaves out the time for adding up gradients.
+# leaves out the time for adding up gradients, which makes the stages unequal.
 # </details>
 
 # %%
@@ -267,7 +267,8 @@ times = interleaved(steps, count=s.rounds)
 # %% tags=["slow", "hide-input"]
 for m in s.micro_batches[:1] + s.micro_batches[-1:]:
     s.timeline(runs[m], f"m = {m}: when each device works.",
-               words=dict.fromkeys(("ynn_fusion", "dot"), "products"),
+               words={"ynn_fusion": "products", "dot": "products",
+                      "wrapped_add": "adds", "DevicePutWithSharding": "copies"},
                alt="A lane for Python and one per device, with bars where "
                    "they are busy, over milliseconds.")
 rows = [(m, f"{np.median(idle[m]):.0%}", f"{(k - 1) / (m + k - 1):.0%}",
@@ -277,8 +278,9 @@ s.grid(["micro-batches", "idle, measured", "idle, by the formula", "step"],
 s.table(times, title="Time of a step", base="m = 1", fold=True)
 
 # %% [markdown]
-# Compare the two columns of idle time, and then look at the step time. On CPU devices, it
-# may even grow although the devices idle less:
+# (The figures show steps under the profiler, which are longer than the timed ones.) Compare
+# the two columns of idle time, and then look at the step time. On CPU devices, it may even
+# grow although the devices idle less:
 # - A device that works alone also uses the cores of the device that waits. Only devices
 #   with their own processors gain from less idle time.
 # - A small micro-batch uses a processor poorly, and each micro-batch adds a gradient as
@@ -550,7 +552,8 @@ ax.set(xscale="log", yscale="log", xlabel="batch size",
        ylabel="MB that a device sends")
 ax.legend(ncols=2, fontsize="small")
 s.figure(fig, "What a device sends in a step. Lines are computed, dots are "
-              "counted in compiled programs.",
+              "counted in compiled programs. FSDP's dot is of a program with "
+              f"{sends['FSDP'][0]}.",
          alt="Megabytes over the batch size, both logarithmic, for data, "
              "tensor, pipeline, and FSDP.")
 

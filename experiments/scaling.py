@@ -291,7 +291,8 @@ s.claim("Under jit, 34 of ResNet-18's 35 all-reduces are BatchNorm's",
 # %% [markdown]
 # What do they cost on a cluster? [Collectives](collectives) has a model of all-reduces on H200, in
 # nodes of eight: one delay for the whole collective, and the bytes over the links in a node and
-# between nodes. It is fitted to one table inside a node; between nodes it is extrapolated.
+# between nodes. It is fitted to one table inside a node; between nodes it is extrapolated. On eight
+# other GPUs, the delay may be half as long or twice.
 
 # %%
 def all_reduce(size, count, inside=468e9, network=50e9):
@@ -472,9 +473,8 @@ s.claim("Bytes and bandwidth predict the published throughput of eight P100",
         observed=f"{off[worst]:+.0%} for {worst}, the worst",
         if_holds="One GPU's figure and the bytes suffice.",
         if_not="Where a network has few bytes for its computation, the "
-               "prediction is close. With many bytes and a small batch, eight "
-               "GPUs lose more time than their bytes take; no bandwidth "
-               "explains this.")
+               "prediction is close. With many bytes for little computation, "
+               "eight GPUs lose more time than their bytes take.")
 
 # %% [markdown]
 # ## Three networks from 1 to 1,024 GPUs
@@ -529,8 +529,8 @@ s.figure(fig, "Predicted weak scaling. A band is a factor of 2 in the time of "
 # The more a network computes per byte and per delay, the better it scales. LeNet's half megabyte is
 # not the problem: with 0.36 ms of computation, the *delay* is. LeNet loses less than in the book,
 # because here one program makes one exchange. The dashed line shows what 34 small sums one after
-# another cost ResNet-18. Beyond 8 GPUs, the lines are extrapolated, and in
-# [Collectives](collectives) such predictions are off by up to a factor of 3.2.
+# another cost ResNet-18. The delay is fitted to eight GPUs. Elsewhere the lines are extrapolated,
+# and in [Collectives](collectives) such predictions are off by up to a factor of 3.2.
 #
 # For MPT-1b the model predicts no loss at all, because its exchange is shorter than what the
 # computation can hide. Its authors publish 3.6% less throughput per GPU on 64 GPUs than on 16. The
@@ -540,7 +540,7 @@ s.figure(fig, "Predicted weak scaling. A band is a factor of 2 in the time of "
 # - Strong scaling divides a batch, until only a fixed time and the exchange remain. Weak scaling
 #   lets the batch grow, until larger batches stop saving steps.
 # - Compute, bytes, bandwidth, and delay give a first estimate of the step time, too optimistic for
-#   networks with many bytes and small batches. Bytes are consistent with the book's ResNet-18 on two
+#   networks with many bytes for little computation. Bytes are consistent with the book's ResNet-18 on two
 #   GPUs, calls with its LeNet.
 # - Under `jit`, BatchNorm sums over all devices, twice per layer. Each such sum has few bytes, but
 #   costs a delay.
