@@ -11,8 +11,8 @@
 # The book's figures are years old, from hardware that it does not name. Here, the book's
 # code runs in MXNet on your machine. At the first run, `uv` makes an environment for each
 # framework (300 MB for MXNet, 1 GB for PyTorch). A framework that cannot be had is left
-# out. The whole comparison takes about six minutes; `--only "8.1 MLP" "8.4 LeNet"` runs a
-# part of it.
+# out. The whole comparison takes six to nine minutes; `--only "8.1 MLP" "8.4 LeNet"` runs
+# a part of it.
 
 # %%
 import json
@@ -364,10 +364,15 @@ if {"8.1 MLP: mxnet imperative", "8.1 MLP: mxnet hybridized"} <= mlp.keys():
 # - **Small programs measure the call.** The MLP of 8.1 computes only for microseconds.
 #   You see the time that a framework needs to start a program.
 # - **8.2's loop depends on where its memory comes from**, and the C library decides that
-#   anew in each process ([section 8.2](async_computation)). So its two rows may differ from
-#   run to run by more than waiting costs, and the verdict may be another one than in 8.2.
-# - **"Queued" says who returns first**, not who computes faster: PyTorch on a CPU
-#   computes during the call.
+#   anew in each process ([section 8.2](async_computation)). So a verdict on it is one on
+#   these processes, and may be another one than in 8.2. PyTorch computes during the call,
+#   so its two loops are the same program: where they differ, only memory does.
+# - **"Queued" says who returns first**, not who computes faster, whatever the table's last
+#   column says.
+# - **Cores that were not used** (in the folded table of cores) make a system slower, too.
+#   MXNet's two contexts, for example, may work one after the other.
+# - **A wide interval** means that a process was fast in some rounds and slow in others.
+#   Times may also differ from those of the other sections, where a program runs alone.
 # - **Large products measure a library.** Each framework calls a different library for
 #   matrix products. A ratio far from 1 says that one library uses this processor worse.
 # - **Convolutions on a CPU measure the kernels.** JAX as installed gives them to XLA's

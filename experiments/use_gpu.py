@@ -521,7 +521,7 @@ jax.block_until_ready(new(big)), add_in_place(new(big))  # compiles
 for _ in range(s.rounds):
     y = jax.block_until_ready(new(big))
     for name, add in {"new memory": new, "in place": add_in_place}.items():
-        out = None  # gives the last result's memory back before the clock starts
+        out = None  # gives its memory back before the clock starts
         start = time.perf_counter()
         out = jax.block_until_ready(add(y))
         took[name].append(time.perf_counter() - start)

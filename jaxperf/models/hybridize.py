@@ -8,9 +8,7 @@ where each array is, and at each call only checks that the module still has the 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -18,17 +16,6 @@ from flax import nnx
 
 from jaxperf.errors import JaxperfError
 from jaxperf.models.module_leaves import Parts
-from jaxperf.retraces import argument_changes
-
-ABSENT = "absent"
-
-
-@dataclass(frozen=True)
-class Trace:
-    """One trace: what it was made for, by name ({"x": "float32[1,512]"}), and why no earlier one fitted."""
-
-    signature: Mapping[str, str]
-    reason: str
 
 
 def hybridize(net: nnx.Module, *, static_argnames: tuple[str, ...] = ()) -> Hybridized:
@@ -57,19 +44,20 @@ class Hybridized:
 
     Attributes:
       net: the module itself, which still runs op by op when called.
-      traces: one `Trace` each time Python ran, with the reason.
     """
 
     def __init__(self, net: nnx.Module, static_argnames: tuple[str, ...]) -> None:
-        self.net, self.traces = net, list[Trace]()
-        self._static = static_argnames
+        self.net, self._static = net, static_argnames
         self._programs: dict[nnx.GraphDef[Any], Callable[..., Any]] = {}
         self._take_apart()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Return the module's output for these arguments, from the compiled program."""
         self._refresh()
-        return _run(self._function, self._parts.variables, *args, **kwargs)
+        output, changed = self._function(self._parts.leaves(), *args, **kwargs)
+        for i, value in changed.items():
+            self._parts.variables[i].set_raw_value(value)
+        return output
 
     @property
     def function(self) -> Any:
@@ -96,16 +84,6 @@ class Hybridized:
 
         return jax.jit(program)
 
-    def compile(self, *args: Any, **kwargs: Any) -> Callable[..., Any]:
-        """Compile ahead of time for arguments like these (arrays or `jax.ShapeDtypeStruct`).
-
-        Returns:
-          A function that never traces, of arguments with exactly these shapes and dtypes. It reads and writes
-          the module's arrays as a call does, and keeps the module's current structure.
-        """
-        compiled = self.function.lower(self.leaves(), *args, **kwargs).compile()
-        return partial(_run, compiled, self._parts.variables)
-
     def _refresh(self) -> None:
         if self._parts.changed():  # for example by `net.eval()`
             self._take_apart()
@@ -123,7 +101,6 @@ class Hybridized:
         called = inspect.signature(self.net.__call__)
 
         def program(leaves: list[Any], *args: Any, **kwargs: Any) -> tuple[Any, dict[int, Any]]:
-            self._note(_arguments(called, args, kwargs) | dict(zip(parts.names, leaves)), parts.settings)
             net = parts.put_together(leaves)
             output = net(*args, **kwargs)
             after, state = nnx.split(net)
@@ -139,46 +116,3 @@ class Hybridized:
         leaves = inspect.Parameter("leaves", inspect.Parameter.POSITIONAL_ONLY)
         program.__signature__ = called.replace(parameters=[leaves, *called.parameters.values()])  # type: ignore[attr-defined]
         return jax.jit(program, static_argnames=self._static)
-
-    def _note(self, arrays: Mapping[str, Any], settings: Mapping[str, str]) -> None:
-        """Keep what a trace depends on: arguments and arrays by name, and the module's other attributes."""
-        signature = {name: _describe(value) for name, value in arrays.items()} | dict(settings)
-        reason = "first call"
-        if self.traces:
-            changes = [_changes(trace.signature, signature) for trace in self.traces]
-            fewest = min(changes, key=len)
-            reason = "; ".join(fewest) or "same arguments: a JAX setting or context changed"
-        self.traces.append(Trace(signature, reason))
-
-
-def _changes(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
-    names = dict.fromkeys([*new, *old], ABSENT)
-    return [str(change) for change in argument_changes({**names, **old}, {**names, **new})]
-
-
-def _arguments(called: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a call's arguments by name: tracers, or the values of static ones."""
-    try:
-        named = dict(called.bind(*args, **kwargs).arguments)
-    except TypeError:  # the call itself is about to fail with a better message
-        named = {str(i): a for i, a in enumerate(args)} | dict(kwargs)
-    leaves = jax.tree_util.tree_leaves_with_path(named)
-    return {top.key + jax.tree_util.keystr(tuple(rest)): leaf for (top, *rest), leaf in leaves}
-
-
-def _describe(value: Any) -> str:
-    """Return an array as "float32[2,512]" (after "weak" if the dtype is weak), a static value as itself."""
-    if not isinstance(value, jax.Array):
-        return repr(value)
-    text = f"{value.dtype}[{','.join(map(str, value.shape))}]"
-    return f"weak {text}" if getattr(value, "weak_type", False) else text
-
-
-def _run(
-    program: Callable[..., Any], variables: Sequence[nnx.Variable[Any]], *args: Any, **kwargs: Any
-) -> Any:
-    """Call a program of the flat arrays, and write what it changed back into the module's variables."""
-    output, changed = program([v.get_raw_value() for v in variables], *args, **kwargs)
-    for i, value in changed.items():
-        variables[i].set_raw_value(value)
-    return output

@@ -19,7 +19,6 @@ class Parts:
       names: paths of the variables, such as "layers/0/kernel".
       variables: in the order in which `put_together` takes their arrays.
       graphdef: the rest of the module; equal for modules of equal structure.
-      settings: plain attributes (flags, rates) by path, as text.
 
     Raises:
       JaxperfError: an array of the module is not in an `nnx.Variable`.
@@ -37,9 +36,6 @@ class Parts:
             for fields in map(attributes, nodes.values())
             if fields is not None
         ]
-        self.settings = {
-            "/".join(map(str, path)): repr(node) for path, node in nodes.items() if _is_setting(path, node)
-        }
 
     def changed(self) -> bool:
         """Return whether a variable, layer or flag of the module has been replaced or added."""
@@ -70,10 +66,3 @@ def _variable(nodes: dict[Any, Any], path: tuple[Any, ...]) -> nnx.Variable[Any]
         where = "/".join(map(str, path))
         raise JaxperfError(f"hybridize: {where} is a bare {type(node).__name__}; make it an nnx.Variable")
     return node
-
-
-def _is_setting(path: tuple[Any, ...], node: Any) -> bool:
-    """Return whether it is a plain attribute (a flag, a rate), not a module, a variable or Flax's own."""
-    return not isinstance(node, nnx.Pytree | nnx.Variable) and not str(path[-1] if path else "").startswith(
-        "_"
-    )
