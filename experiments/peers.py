@@ -11,8 +11,8 @@
 # The book's figures are years old, from hardware that it does not name. Here, the book's
 # code runs in MXNet on your machine. At the first run, `uv` makes an environment for each
 # framework (300 MB for MXNet, 1 GB for PyTorch). A framework that cannot be had is left
-# out. The whole comparison takes six to nine minutes; `--only "8.1 MLP" "8.4 LeNet"` runs
-# a part of it.
+# out. The whole comparison takes about six minutes, and nine with `--rounds 20`;
+# `--only "8.1 MLP" "8.4 LeNet"` runs a part of it.
 
 # %%
 import json
