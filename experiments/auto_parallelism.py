@@ -463,7 +463,7 @@ print(list(prefetch(lambda i: np.float32(i), 3)))
 # Our loader decodes a batch: it turns bytes into scaled floats. NumPy does this without
 # Python's lock, so both threads can run at the same time.
 
-# %% tags=["slow"]
+# %%
 pixels = np.random.default_rng(0).integers(0, 256, (s.rows, 2000), np.uint8)
 
 def load(i):
@@ -483,6 +483,7 @@ def load_only():
     for i in range(s.products):
         jax.block_until_ready(jax.device_put(load(i), other))
 
+# %% tags=["slow"]
 loaded = [jax.device_put(load(i), other) for i in range(s.products)]
 chex.assert_trees_all_close(in_turns(), ahead())  # the same losses, in order
 times = interleaved({"load, then compute": in_turns, "prefetch": ahead,

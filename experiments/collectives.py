@@ -374,16 +374,14 @@ both = jax.jit(jax.shard_map(lambda x: lax.psum(x, "d"), mesh=mesh,
 own = jax.jit(jax.shard_map(lambda x: x + 1, mesh=mesh,
                             in_specs=P("d"), out_specs=P("d")))
 
-def array(size):
-    row = np.ones((1, size // 4), "float32")
-    return jax.make_array_from_process_local_data(rows, row)
-
 def seconds(function, x):
     began = time.perf_counter()
     function(x).block_until_ready()
     return time.perf_counter() - began
 
-arrays = [array(int(size)) for size in sizes]
+arrays = [jax.make_array_from_process_local_data(
+    rows, np.ones((1, int(size) // 4), "float32")) for size in sizes]
+
 def turn(function):
     seconds(function, arrays[0])  # not counted: it follows another program
     return [seconds(function, x) for x in arrays]
