@@ -8,7 +8,8 @@
 # - say which collectives your program uses when you write `lax.psum`, `jit`, or FSDP.
 #
 # You need no GPU. We divide the CPU into eight devices, which compute what eight GPUs compute. They
-# share memory and cores, so we count messages and do not compare speeds with GPUs.
+# share memory and cores (tables call them *fake*), so we count messages and do not compare speeds
+# with GPUs.
 
 # %%
 import math
@@ -812,9 +813,11 @@ print(count_ops(program)["all-reduce"], "all-reduce")
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# One. XLA merges collectives that don't depend on one another. The book's loop pays for the delay
-# and for calls from Python eight times. A framework that runs op by op has to merge by itself;
-# PyTorch's `DistributedDataParallel` fills *buckets* of 25 MB.
+# One. XLA merges collectives that don't depend on one another. (The library below may still send
+# the arrays one after the other, as Gloo does: see [several
+# machines](../docs/several-machines.md).) The book's loop pays for the delay and for calls from
+# Python eight times. A framework that runs op by op has to merge by itself; PyTorch's
+# `DistributedDataParallel` fills *buckets* of 25 MB.
 #
 # </details>
 #
