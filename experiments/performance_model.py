@@ -110,12 +110,13 @@ print(f"fourth call, waited for:   {seconds(dot, x):.6f} s")
 # ::::
 #
 # One timing is not enough, because other programs use the machine too. To compare two
-# programs, this chapter lets them take turns, round after round (`interleaved`), so that a
-# slow moment slows both. `ratio` divides the two times of each round and takes the median
-# of the quotients, so it may differ from the quotient of the two medians. It also gives a
-# 95% confidence interval. If the interval contains 1, the comparison is *undecided*. In a
-# table, *spread* is the width of the middle half of the values, divided by their median. A row
-# is marked *noisy* if its median itself may be off by more than 10%.
+# programs, this chapter lets them take turns, round after round (`interleaved`), so that
+# a slow moment slows both. `ratio` divides the two times of each round and takes the
+# median of the quotients, so it may differ from the quotient of the two medians. It also
+# gives a 95% confidence interval. If the interval contains 1, or ends very close to it,
+# the comparison is *undecided* ([the rule](../docs/trust.md)). In a table, *spread* is
+# the width of the middle half of the values, divided by their median. A row is marked
+# *noisy* if its median itself may be off by more than 10%.
 #
 # ## 8.0.3 Classify: three limits
 # ![Three programs over time, each with a lane for calls, bytes, and FLOPs. In the first,

@@ -33,13 +33,11 @@ def hlo(f: Callable[..., Any], *args: Any) -> str:
 
 
 def memory(installed: float, given_back: float, in_place: float) -> dict[str, Any]:
-    """The four processes of 8.2.3: rows of seconds and page faults, waiting and not, with `once` 1 s."""
+    """The processes of 8.2.3: rows of seconds and page faults, waiting and not, with `once` 1 s."""
     zero = 0 * EIGHT
-    turn = {
-        name: (factor * EIGHT, zero, EIGHT, zero)
-        for name, factor in (("as installed", installed), ("kept", 1.0), ("in place", in_place))
-    }
-    return {"turn": turn | {"given back": (given_back * EIGHT, zero, EIGHT, zero)}}
+    factors = {"a": installed, "b": installed, "kept": 1.0, "given back": given_back, "in place": in_place}
+    turn = {name: (factor * EIGHT, zero, EIGHT, zero) for name, factor in factors.items()}
+    return {"turn": turn, "INSTALLED": ("a", "b")}
 
 
 def model(error: float, factor: float = 2.0) -> dict[str, Any]:
