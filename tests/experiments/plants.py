@@ -9,6 +9,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import matplotlib.pyplot as plt
+
 from jaxperf.chapter import cells
 from jaxperf.chapter.cells import FOLDED, Cell
 from jaxperf.result import Measurement, Ratio
@@ -37,10 +39,14 @@ class Judge:
         decided = VERDICTS[None if holds is None else bool(holds)]
         self.verdicts[statement] = "not measurable here" if lacks else decided
 
+    def figure(self, drawn: Any, *_: Any, **__: Any) -> None:
+        """Close a figure: Matplotlib warns of twenty open ones."""
+        plt.close(drawn)
+
     def _nothing(self, *_: Any, **__: Any) -> None:
         """Show nothing."""
 
-    fact = figure = say = grid = table = on_one_gpu = timeline = _nothing
+    fact = say = grid = table = on_one_gpu = timeline = _nothing
 
 
 def judging_cells(path: Path, statement: str) -> list[Cell]:
