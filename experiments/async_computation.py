@@ -670,9 +670,8 @@ s.claim("As installed, memory adds to what waiting costs",
         observed=f"{at_book} as installed, {without_memory} in place",
         needs=["size"],
         if_holds=f"In place, waiting costs a factor of {without_memory} only. "
-        "As installed, it costs up to a factor of "
-        f"{at_book}. What is more is memory, with {installed_faults} page "
-        "faults in each turn that waits.",
+        f"As installed, it costs up to a factor of {at_book}: the rest is "
+        f"memory, with {installed_faults} page faults in each turn that waits.",
         if_not="In none of the three processes does waiting cost a larger "
         f"factor than in place ({without_memory}): the C library kept the "
         f"memory, with {installed_faults} page faults in each turn that waits. "

@@ -44,10 +44,12 @@ x, data = jnp.full((s.side, s.side), 0.01), fashion_mnist(source="mini")
 
 # %% [markdown]
 # ## 8.0.1 Why performance?
-# Data sets in deep learning are large, and models compute a lot. A program that is twice as
-# fast lets you try twice as many ideas in the same time, or costs half as much. The book
-# names the deciding factors: imperative and symbolic programming, asynchronous computation,
-# automatic parallelism, and several GPUs. This chapter has these sections:
+# Data sets in deep learning are large, and models compute a lot. A program that is twice
+# as fast lets you try twice as many ideas in the same time, or costs half as much. *The
+# book* is the first edition of Dive into Deep Learning, which is in Chinese, uses MXNet's
+# Gluon, and has this chapter as number 8. It names the deciding factors: imperative and
+# symbolic programming, asynchronous computation, automatic parallelism, and several GPUs.
+# This chapter has these sections:
 #
 # | section | what it saves |
 # |:--|:--|
