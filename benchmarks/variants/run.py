@@ -24,9 +24,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -108,14 +110,15 @@ def _variables(variant: Variant, script: Path) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def busy_core(wanted: bool) -> Iterator[None]:
-    """Keep a core busy during the block, if that is wanted."""
+def busy_core(wanted: bool) -> Iterator[Callable[[], float]]:
+    """Keep a core busy during the block, if that is wanted; yield what tells its processor seconds."""
     if not wanted:
-        yield
+        yield lambda: 0.0
         return
     process = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    times = psutil.Process(process.pid).cpu_times
     try:
-        yield
+        yield lambda: float(times().user + times().system)
     finally:
         process.kill()
         process.wait()
@@ -123,20 +126,22 @@ def busy_core(wanted: bool) -> Iterator[None]:
 
 def run_variant(variant: Variant, rounds: int) -> dict[str, Any]:
     """Run a variant and its repaired twin; return what is kept for the score."""
-    with tempfile.TemporaryDirectory() as name, busy_core(variant.busy):
+    with tempfile.TemporaryDirectory() as name, busy_core(variant.busy) as busy_s:
         folder, draws = Path(name), random.Random(variant.seed)
         programs = {"slow": variant, "repaired": repaired(variant)} if variant.slow else {"repaired": variant}
         scripts = {key: each.save(folder / key) for key, each in programs.items()}
         rows: dict[str, list[Cost]] = {key: [] for key in scripts}
+        began, before_s = time.perf_counter(), busy_s()
         with other_load() as load:
             for _ in range(rounds if variant.slow else 0):
                 for key in turns(list(scripts), draws):
                     rows[key].append(run_once(scripts[key], variant))
+        kept_busy = (busy_s() - before_s) / (time.perf_counter() - began)
         kept: dict[str, Any] = {
             "seed": variant.seed, "skeleton": variant.skeleton, "layout": variant.layout,
             "seconds": variant.seconds, "devices": variant.devices, "busy": variant.busy,
             "causes": list(variant.planted) if variant.slow else [], "places": variant.places,
-            "others": round(load.others + load.stolen, 2),
+            "others": round(max(0.0, load.others + load.stolen - kept_busy), 2),
         }  # fmt: skip
         for key, script in scripts.items():
             report = folder / f"{key}.json"

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-BUSY = 0.25  # cores used by others, from which on processor seconds decide
+BUSY = 0.25  # cores that others used, beside one that is kept busy, from which on processor seconds decide
 LEAST = 0.1  # share of the program that a repair must gain, so that its cause must be found
 FACTOR = 1.5  # within which a saving is right
 GOALS = {"found": 0.95, "right": 0.8, "false": 0.02}
@@ -59,8 +59,11 @@ class Score:
 
 
 def gain(row: dict[str, Any]) -> tuple[float, float]:
-    """Return the seconds that the repair gains, and their share of the program."""
-    kind = "cpu" if row["others"] >= BUSY or row["busy"] else "wall"
+    """Return the seconds that the repair gains, and their share of the program.
+
+    A core that is kept busy is so before and after the repair, so seconds of the clock can be compared.
+    """
+    kind = "cpu" if row["others"] >= BUSY else "wall"
     before, after = row[f"{kind}_slow"], row[f"{kind}_repaired"]
     return before - after, (before - after) / before
 

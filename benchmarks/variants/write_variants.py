@@ -193,6 +193,7 @@ PLACES = {
 CAUSES = tuple(PLACES)
 COMPILING = ("static value", "new function", "shape", "cleared", "new body")
 SIZES = 24  # of a batch that varies
+READERS = 16  # threads that read ahead
 VARIABLE = ("analysis", "nnx training", "search", "training")  # whose batch may have any number of rows
 
 
@@ -269,6 +270,7 @@ class _Writer:
         self.every = max(1, self.turns // max(12, int(variant.seconds * 1.5)))
 
         self.several = variant.devices > 1
+        self.put_table = "jax.device_put(table, WHOLE)" if self.several else "jnp.array(table)"
 
     def has(self, cause: str) -> bool:
         """Return whether the program is slow for this cause."""
@@ -316,13 +318,14 @@ class _Writer:
     def _step(self, out: _Lines) -> None:
         out.add("x = batch * scale * rate")
         if self.has("unrolled"):
+            # a sum of it is computed once; XLA would compute the row itself again for each row of x
             out.add("row = x[0]")
             with out.inside("for _ in range(150):", "unrolled"):
                 out.add("row = row + 1e-4 * jnp.sin(row)")
-            out.add("x = x + 1e-3 * row")
+            out.add("x = x + 1e-6 * row.sum()")
         elif self.planted("unrolled"):
             out.add("row = jax.lax.fori_loop(0, 150, lambda _, row: row + 1e-4 * jnp.sin(row), x[0])")
-            out.add("x = x + 1e-3 * row")
+            out.add("x = x + 1e-6 * row.sum()")
         if self.has("constant work"):
             out.add(WEIGHTS, "constant work")
             out.add("x = x * order / 99_991")
@@ -356,7 +359,7 @@ class _Writer:
         if self.planted("put again"):
             out.add("table = np.ones((1024, 256), np.float32)")
             if not self.has("put again"):
-                out.add("scale = jnp.asarray(table)")
+                out.add(f"scale = {self.put_table}")
         if self.planted("constant work") and not self.has("constant work"):
             out.add(WEIGHTS)
             out.add("scale = scale * order / 99_991")
@@ -370,7 +373,7 @@ class _Writer:
             if self.has("list"):
                 out.add("scale = jnp.array(factors)", "list")
             if self.has("put again"):
-                out.add("scale = jnp.array(table)", "put again")
+                out.add(f"scale = {self.put_table}", "put again")
             self._call(out)
             if self.has("wait"):
                 out.add(f"{history}.append(float({level}))", "wait")
@@ -389,8 +392,9 @@ class _Writer:
                 out.add(f"time.sleep({2.5 * self.skeleton.turn_s:.3f})")
                 out.add(f"return {put.format('data[k % 8]')}")
             if not self.has("data"):
-                out.add("thread = concurrent.futures.ThreadPoolExecutor(4)")
-                out.add("coming = collections.deque(thread.submit(read, k) for k in range(4))")
+                # so many that none of them is waited for, also where a turn takes a third of its time
+                out.add(f"threads = concurrent.futures.ThreadPoolExecutor({READERS})")
+                out.add(f"coming = collections.deque(threads.submit(read, k) for k in range({READERS}))")
             return
         if self.has("shape"):
             size = "data[k % 8][: 1024 - 2 * k]"
@@ -405,7 +409,7 @@ class _Writer:
             out.add(f"{batch} = read({turn})", "data")
         elif self.planted("data"):
             out.add(f"{batch} = coming.popleft().result()")
-            out.add(f"coming.append(thread.submit(read, {turn} + 4))")
+            out.add(f"coming.append(threads.submit(read, {turn} + {READERS}))")
         elif self.has("shape"):
             out.add(f"{batch} = batches[{turn} // {self.every} % {SIZES}]")
         else:
@@ -433,14 +437,16 @@ class _Writer:
     def _after(self, out: _Lines) -> None:
         """Write what a turn does after its step."""
         turn, row, level = self.names["turn"], self.own(self.skeleton.row), self.names["level"]
+        # a row that JAX takes would be another operation in each turn
+        on_host = re.sub(r"^(.*?)(\[0\])?$", r"np.asarray(\1)\2", row)
         if self.planted("element reads"):
-            out.add(f"row = {row}" if self.has("element reads") else f"row = np.asarray({row})")
+            out.add(f"row = {row}" if self.has("element reads") else f"row = {on_host}")
             out.add("most = 0.0")
             with out.inside("for k in range(len(row)):"):
                 out.add("most = max(most, float(row[k]))", self.mark("element reads"))
         if self.planted("iterated array"):
             out.add("total = 0.0")
-            values = row if self.has("iterated array") else f"np.asarray({row})"
+            values = row if self.has("iterated array") else on_host
             with out.inside(f"for element in {values}:", self.mark("iterated array")):
                 out.add("total += 0.5 * float(element)")
         if self.planted("python"):

@@ -141,6 +141,13 @@ class StackSample(NamedTuple):
     callers: tuple[Place, ...] = ()  # the reader's lines on the stack above `at`, the innermost first
     blocked: bool = False  # whether a call waits because a device's queue is full
     written: int = 0  # bytes that the process wrote to files and pipes meanwhile
+    delayed_s: float = 0.0  # seconds in which the thread waited for a core that other threads used
+
+    @property
+    def undelayed(self) -> float:
+        """Return the share of the time in which the thread ran or slept."""
+        seconds = self.end - self.start
+        return 1 - self.delayed_s / seconds if seconds else 1.0
 
 
 class Stack(NamedTuple):

@@ -60,7 +60,7 @@ def test_the_repaired_program_differs_and_each_cause_has_a_line_of_its_own(write
 LINES = {
     "eager": "def ", "static value": "rate=0.999", "new function": "_now(", "unrolled": "for _ in range(150)",
     "callback": "pure_callback", "constant work": "jnp.sort", "list": "jnp.array(factors)",
-    "put again": "jnp.array(table)", "shape": "scale, ", "data": "read(", "weak type": "scale, ",
+    "put again": "(table", "shape": "scale, ", "data": "read(", "weak type": "scale, ",
     "wait": "float(", "element reads": "float(row[k])", "iterated array": "for element in", "python": "sum(",
     "write": "np.save", "cleared": "clear_caches()", "new body": "fori_loop",
 }  # fmt: skip

@@ -104,12 +104,12 @@ def _slow(report: Mapping[str, Any]) -> Iterator[Fact]:
             what += f", {seconds(line['seconds'])} of it at {line['line']}, `{line['source'][:60]}`"
             change = "do what needs no array before the call, and let jax.lax.scan trace a loop once"
         elif inside:
-            more, change = _parts(inside)
+            more, change = parts(inside)
             what += more
         yield once_s, what, change
 
 
-def _parts(contents: Mapping[str, Any]) -> tuple[str, str]:
+def parts(contents: Mapping[str, Any]) -> tuple[str, str]:
     """Return what makes a program large, and what to change about it."""
     what, change = f"; it has {contents['instructions']:,} instructions", ""
     loop = next((loop for loop in contents["loops"] if loop["share"] >= MAIN), None)

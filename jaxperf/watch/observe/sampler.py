@@ -8,7 +8,8 @@ By default, a thread that waits for the GIL requests it after 5 ms. Until then i
 program releases it, as in the call of a jitted function, so 2 ms of Python before each call would be
 attributed to the call. `_SWITCH_S` prevents that, and does not slow down the program.
 
-`Sleep` measures how long a thread has slept, by Linux's scheduler statistics for each thread.
+`Sleep` measures how long a thread has slept, or waited for a core that other threads used, by Linux's
+scheduler statistics for each thread.
 
 A call into JAX that sleeps waits for a device. A thread that only waits for a core does not sleep: it is
 ready to run. The scheduler adds that wait to its statistics only when the wait is over, so the thread's state
@@ -62,37 +63,44 @@ AWAKE = 0.1  # a thread that ran or was ready for a smaller share of the time be
 
 
 class Sleep:
-    """The sleep of the thread that creates this object; 0 on systems without these statistics."""
+    """The sleep of the thread that creates this object; 0 on systems without these statistics.
+
+    Attributes:
+      delayed_s: the seconds between the last two calls of `until` in which the thread waited for a core.
+    """
 
     def __init__(self, threads: Path = THREADS) -> None:
         folder, self._files = threads / str(threading.get_native_id()), list[int]()
+        self.delayed_s = 0.0
         with contextlib.suppress(OSError):
             for name in ("schedstat", "stat"):
                 self._files.append(os.open(folder / name, os.O_RDONLY))
         self._awake = self._last = time.perf_counter()
-        self._occupied_s = self._read_s() if len(self._files) == 2 else 0.0
+        self._ran_s, self._waited_s = self._read_s() if len(self._files) == 2 else (0.0, 0.0)
 
     def until(self, now: float) -> float:
         """Return the seconds that the thread has slept until `now`, a time of `time.perf_counter`."""
         if len(self._files) < 2:
             return 0.0
         try:
-            occupied_s, asleep = self._read_s(), self._state() in b"SD"
+            (ran_s, waited_s), asleep = self._read_s(), self._state() in b"SD"
         except OSError:  # the thread has ended
+            self.delayed_s = 0.0
             return 0.0
-        if not asleep or occupied_s - self._occupied_s > AWAKE * (now - self._last):
+        self.delayed_s = waited_s - self._waited_s
+        if not asleep or ran_s - self._ran_s + self.delayed_s > AWAKE * (now - self._last):
             self._awake = now
-        self._last, self._occupied_s = now, occupied_s
+        self._last, self._ran_s, self._waited_s = now, ran_s, waited_s
         return now - self._awake
 
     def close(self) -> None:
         while self._files:
             os.close(self._files.pop())
 
-    def _read_s(self) -> float:
-        """Return the seconds in which the thread has run or waited for a core."""
+    def _read_s(self) -> tuple[float, float]:
+        """Return the seconds in which the thread has run, and in which it has waited for a core."""
         ran, waited, _ = os.pread(self._files[0], 100, 0).split()
-        return (int(ran) + int(waited)) / 1e9
+        return int(ran) / 1e9, int(waited) / 1e9
 
     def _state(self) -> bytes:
         """Return the thread's state as in `proc_pid_stat(5)`: b"R" if it runs or is ready to run."""
@@ -212,8 +220,11 @@ class Sampler:
             sample = sample._replace(written=self._written - before)
         if sample.kind in (EAGER, DISPATCH):
             self._note_parameters(frame)
-        asleep = self._sleep.until(now) >= ASLEEP_S and self.log.thread_id == self._opener
-        self.log.samples.append(sample._replace(blocked=asleep and sample.kind in (DISPATCH, EAGER)))
+        slept_s, delayed_s = self._sleep.until(now), self._sleep.delayed_s
+        if self.log.thread_id == self._opener:
+            blocked = slept_s >= ASLEEP_S and sample.kind in (DISPATCH, EAGER)
+            sample = sample._replace(blocked=blocked, delayed_s=min(delayed_s, now - self._last))
+        self.log.samples.append(sample)
         where = sample.at, sample.inside, sample.callers
         if where not in self._known and "jax" in sys.modules:
             self._known.add(where)

@@ -21,6 +21,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import psutil
 
 from jaxperf.result.intervals import Interval, clip, difference, intersection, total_length, union
@@ -138,6 +139,7 @@ def _opens_to_write(call: ast.expr) -> bool:
 FULL_QUEUE = "a full queue"
 BLOCKED, BLOCKED_S = 3, 1.0  # so many intervals at a line, or so many seconds, show a full queue
 BRIEF_S = 0.005  # seconds in windows that say little about a line
+JOINED_S = 0.005  # between two compilations, in which no work is queued
 LONG_WAIT_S = 0.02  # a wait this long is for a computation; copies to the host and calls take less
 
 
@@ -239,7 +241,34 @@ class Analysis:
     def front(self, sample: StackSample) -> float:
         """Return the seconds of a sample in which the front end neither compiled nor waited."""
         span = (sample.start, sample.end)
-        return max(0.0, sample.end - sample.start - self.compiling.within(*span) - self.waiting.within(*span))
+        seconds = sample.end - sample.start - self.compiling.within(*span) - self.waiting.within(*span)
+        return max(0.0, seconds) * sample.undelayed
+
+    @functools.cached_property
+    def _delays(self) -> tuple[list[float], list[float]]:
+        """Return times, and the seconds in which the front end had waited for a core until then."""
+        samples = self.log.samples
+        delayed = itertools.accumulate((s.delayed_s for s in samples), initial=0.0)
+        return [self.log.start, *(s.end for s in samples)], list(delayed)
+
+    def compiling_s(self, compiled: Iterable[Compiled]) -> float:
+        """Return the seconds that the program would save if none of them were traced and compiled.
+
+        While the front end waits for a core, it does neither. And devices first do what is queued, so that
+        the beginning of each compilation costs nothing.
+        """
+        spans = union(span for c in compiled for span in c.stages.values())
+        until = np.interp(np.ravel(spans), *self._delays)
+        seconds = total_length(spans) - float(np.sum(until[1::2] - until[::2]))
+        together = union((a, b + JOINED_S) for a, b in spans if a > self.begin)
+        return max(0.0, seconds - sum(min(b - JOINED_S - a, self.backlog_s) for a, b in together))
+
+    @functools.cached_property
+    def backlog_s(self) -> float:
+        """Return the median seconds from a call to its execution, for which devices have work."""
+        waited = [b - a for a, b in self.log.activity.queued]
+        calls = sum(p.calls for name, p in self.log.activity.programs.items() if name in self.jitted)
+        return statistics.median(waited) if 2 * len(waited) > calls else 0.0
 
     @functools.cached_property
     def front_s(self) -> dict[str, float]:
@@ -394,7 +423,7 @@ class Analysis:
         for s in filter(wanted, self.samples):
             if s.end > self.begin:
                 at = where(s)
-                run_s[at] += s.end - s.start - self.compiling.within(s.start, s.end)
+                run_s[at] += (s.end - s.start - self.compiling.within(s.start, s.end)) * s.undelayed
                 window_s[at] += steady.within(s.start, s.end)
                 seen_s[at] += seen.within(s.start, s.end)
         shares = {at: seen_s[at] / window_s[at] for at in run_s if window_s[at] >= BRIEF_S}

@@ -31,7 +31,7 @@ from jaxperf.watch.report.analysis import Analysis
 from jaxperf.watch.report.top_programs import ROWS, STORED_ROWS
 from jaxperf.watch.rules import find_causes, program_notes
 from jaxperf.watch.rules.table import VERSIONS, advice_for
-from jaxperf.watch.rules.traces import EAGER_CAUSES, eager_cause, together_s
+from jaxperf.watch.rules.traces import EAGER_CAUSES, eager_cause
 from jaxperf.watch.source import statements
 
 FINDINGS = 5  # findings that are shown with their statements and advice
@@ -121,7 +121,7 @@ def _shares(analysis: Analysis) -> Grid:
 
 def _compiled(log: Log) -> Iterator[Block]:
     groups = group_by(log.compiled, lambda c: (c.name, c.defined if c.explained else str(c.at)))
-    longest = sorted(groups.values(), key=lambda group: -together_s(group))
+    longest = sorted(groups.values(), key=lambda group: -_compiling_s(group))
     rows = []
     for group in longest[:STORED_ROWS]:
         seconds = [
@@ -138,10 +138,15 @@ def _compiled(log: Log) -> Iterator[Block]:
             )
         )
     if rows:
-        total_s = together_s(log.compiled)
+        total_s = _compiling_s(log.compiled)
         title = f"Traced and compiled: {len(log.compiled)} times, {format_quantity(total_s, 's')}"
         heads = ("", "times", "trace", "lower", "compile", "called at", "why again")
         yield Grid(title, heads, tuple(rows), (1, 2, 3, 4), first=ROWS)
+
+
+def _compiling_s(compiled: Iterable[Compiled]) -> float:
+    """Return the seconds in which any of them was traced or compiled; threads may overlap."""
+    return total_length(span for c in compiled for span in c.stages.values())
 
 
 def _why(group: list[Compiled]) -> str:

@@ -24,16 +24,12 @@ SMALL = 1e6  # bytes and FLOPs of an operation that takes less than its dispatch
 JIT_OBJECT_S = 1e-4  # that a call takes longer through a new jit object
 RATE = 200  # operations per second; fewer do not explain idle devices
 CALLER_SHARE = 0.2  # a caller with this share of the samples at the called line is part of the cause
-IN_A_ROW = 3  # consecutive elementwise operations that are worth fusing
-# the opcodes of a program that is only elementwise
-_ELEMENTWISE = frozenset({
-    "parameter", "constant", "fusion", "call", "bitcast", "broadcast", "convert", "reshape", "tuple",
-    "get-tuple-element", "abs", "add", "and", "atan2", "cbrt", "ceil", "clamp", "compare", "complex",
-    "cosine", "divide", "erf", "exponential", "exponential-minus-one", "floor", "imag", "is-finite", "log",
-    "log-plus-one", "logistic", "maximum", "minimum", "multiply", "negate", "not", "or", "power", "real",
-    "remainder", "round-nearest-afz", "round-nearest-even", "rsqrt", "select", "sign", "sine", "sqrt",
-    "subtract", "tan", "tanh", "xor",
-})  # fmt: skip
+IN_A_ROW = 3  # consecutive light operations that are worth fusing
+# the opcodes of a program that XLA does not fuse with others
+_HEAVY = {
+    "cholesky", "conditional", "convolution", "custom-call", "dot", "fft", "rng-bit-generator", "scatter",
+    "sort", "triangular-solve", "while",
+}  # fmt: skip
 
 
 _TAKING = {"dynamic_slice", "gather", "slice", "squeeze"}  # programs that take elements
@@ -203,16 +199,20 @@ def _front_bound(
     A device counts as idle during short operations, since a CPU computes them within the call, and one
     program would need far less time. It is not idle while work is queued.
     """
-    busy = [
-        span
-        for name, program in analysis.log.activity.programs.items()
-        for spans in program.devices.values()
-        if name in analysis.jitted or total_length(spans) > SHORT_S * len(spans)
-        for span in spans
-    ]
+    long = {*analysis.jitted, *_long(analysis)}
+    busy = [span for name, p in analysis.log.activity.programs.items() if name in long for span in p.spans]
     others_s = [*busy, *analysis.waiting.stretches, *analysis.log.activity.queued]
     free = IntervalSet(difference(analysis.steady, others_s))
     return analysis.of_the_run(free, lambda s: s.kind == EAGER and s.at not in others, line)
+
+
+def _long(analysis: Analysis) -> set[str]:
+    """Return the programs that take longer than their dispatch."""
+    return {
+        name
+        for name, program in analysis.log.activity.programs.items()
+        if any(total_length(spans) > SHORT_S * len(spans) for spans in program.devices.values())
+    }
 
 
 def _by_samples(
@@ -281,14 +281,11 @@ def _function_in_loop(chain: tuple[Place, ...]) -> Place | None:
 
 
 def _unfused(analysis: Analysis, line: Callable[[StackSample], Place]) -> dict[Place, float]:
-    """Return the device seconds that fusing elementwise operations outside jit would save, by line.
-
-    The result is empty if these operations take less than half of the devices' time.
-    """
+    """Return the device seconds that fusing light operations outside jit would save, by line."""
     light = {
         name
         for name, programs in analysis.programs.items()
-        if name not in analysis.jitted and _are_elementwise([f for f in programs if f.instructions])
+        if name not in analysis.jitted and _are_light([f for f in programs if f.instructions])
     }
     saved_s = max((_saved_s(analysis, device, light) for device in analysis.log.activity.busy), default=0.0)
     looks: Counter[Place] = Counter()
@@ -298,12 +295,12 @@ def _unfused(analysis: Analysis, line: Callable[[StackSample], Place]) -> dict[P
     return {at: saved_s * analysis.scale * count / looks.total() for at, count in looks.items()}
 
 
-def _are_elementwise(programs: list[Facts]) -> bool:
-    return bool(programs) and all(i.opcode in _ELEMENTWISE for f in programs for i in f.instructions)
+def _are_light(programs: list[Facts]) -> bool:
+    return bool(programs) and not any(i.opcode in _HEAVY for f in programs for i in f.instructions)
 
 
 def _saved_s(analysis: Analysis, device: str, light: Collection[str]) -> float:
-    """Return the seconds that a device would save if consecutive elementwise operations were fused."""
+    """Return the seconds that a device would save if consecutive light operations were fused."""
     executed = sorted(
         (start, end, name)
         for name, program in analysis.log.activity.programs.items()
@@ -315,7 +312,8 @@ def _saved_s(analysis: Analysis, device: str, light: Collection[str]) -> float:
         row = list(spans)
         if together and len(row) >= IN_A_ROW:
             rows += row
-    rows_s, total_s = (total_length((start, end) for start, end, _ in each) for each in (rows, executed))
     # each operation goes through memory, and one program of them does so once
-    passes = max(IN_A_ROW, len({name for _, _, name in rows}))
-    return rows_s * (1 - 1 / passes) if rows_s >= total_s / 2 and len(rows) >= OFTEN else 0.0
+    passes, long = max(IN_A_ROW, len({name for _, _, name in rows})), _long(analysis)
+    # `_front_bound` counts the short ones
+    rows_s = total_length((start, end) for start, end, name in rows if name in long)
+    return rows_s * (1 - 1 / passes) if len(rows) >= OFTEN else 0.0

@@ -13,7 +13,7 @@ from dataclasses import replace
 from jaxperf.result.formatting import format_list, format_quantity
 from jaxperf.result.intervals import Interval, difference, intersection, total_length, union
 from jaxperf.watch.grouping import group_by
-from jaxperf.watch.log import BETWEEN, DATA, DISPATCH, EAGER, WRITE, Compiled, Put, StackSample
+from jaxperf.watch.log import BETWEEN, COMPILE, DATA, DISPATCH, EAGER, WRITE, Compiled, Put, StackSample
 from jaxperf.watch.observe.source_location import NOWHERE, Place
 from jaxperf.watch.report.analysis import Analysis, IntervalSet, WaitingLine
 from jaxperf.watch.report.top_programs import hottest_programs
@@ -261,6 +261,7 @@ REPEATS = 3  # waits at one line that count as repeated
 OFTEN = 20  # calls of one operation in the windows; fewer belong to the program's startup
 SLOW = 1.5  # ratio of waits for data to computing from which on one thread that reads ahead is not enough
 COPIED = 1 << 20  # bytes per call that are large
+_KEYS = re.compile("key|rng|seed|split")  # of random numbers, which NumPy cannot hold
 _NEEDLESS = ("block_until_ready", "effects_barrier")
 _FROM_THREAD = re.compile(r"\.(get|get_nowait|result)\(")  # of a queue or of a future
 
@@ -322,7 +323,11 @@ def _wait_form(finding: Finding) -> str:
 )  # fmt: skip
 def find_waits(analysis: Analysis) -> Iterator[Finding]:
     """Find lines whose waits keep the front end from running ahead."""
+    apart = {c.at for c in analysis.log.compiled if is_operation(c) and takes_apart(c)}
     for line in analysis.lines:
+        loop = statements.innermost(line.at, loop_body.LOOP)
+        if loop is not None and line.at._replace(line=loop.lineno) in apart:
+            continue  # `find_iterated_arrays` covers it
         if any(_for_numpy(line, at) for at in analysis.numpy_idle):
             continue  # `find_numpy_work` covers it
         if line.count >= REPEATS and (array := loop_body.element_read(line.at)):
@@ -339,6 +344,17 @@ def find_waits(analysis: Analysis) -> Iterator[Finding]:
                 reason += f"; {others} in the same loop would wait in its place, so change them together"
             large = line.nbytes >= COPIED * line.count and line.kind not in _NEEDLESS
             yield Finding(cause, line.at, line.lost_s, reason, line.kind, form="large" if large else "")
+
+
+def is_operation(c: Compiled) -> bool:
+    return not c.explained and not c.owner and COMPILE in c.stages and bool(c.at) and c.cleared is None
+
+
+def takes_apart(c: Compiled) -> bool:
+    """Return whether a program takes an array apart over which Python iterates, but not one of keys."""
+    iterates = c.name.strip("_") == "unstack" and "unstack(" not in c.at.source
+    keys = any("key<" in text for text in c.signature.values()) or _KEYS.search(statements.iterated(c.at))
+    return iterates and not keys
 
 
 def _beside(analysis: Analysis, line: WaitingLine) -> str:
@@ -362,8 +378,8 @@ def _element_reads(analysis: Analysis, line: WaitingLine, array: str) -> Finding
     """
     waits = [w.end - w.start for w in analysis.waits if (w.at, w.kind) == (line.at, line.kind)]
     sliced_s = sum(analysis.front(s) for s in analysis.samples if (s.kind, s.at) == (EAGER, line.at))
-    compiled_s = sum(c.total_s for c in analysis.log.compiled if not c.explained and c.at == line.at)
-    seconds = statistics.median(waits) * line.count + sliced_s + compiled_s
+    compiled = (c for c in analysis.log.compiled if not c.explained and c.at == line.at)
+    seconds = statistics.median(waits) * line.count + sliced_s + analysis.compiling_s(compiled)
     reason = (
         f"{line.count} elements of {array} come to the host one by one, and each is sliced by a program of "
         "its own and waited for"

@@ -39,7 +39,6 @@ from jaxperf.watch.rules.table import (
     SYMBOLIC,
     Finding,
     cause,
-    find_causes,
     least_saving_s,
 )
 from jaxperf.watch.rules.traces import set_at
@@ -48,8 +47,7 @@ from jaxperf.watch.source.loop_body import donating_option, passed_arguments, re
 
 WIDE = ("float64", "double", "complex128")
 WIDENED = 1 << 16  # bytes of an array below which its dtype does not matter
-LARGE = 1 << 20  # bytes of float64 arguments that are worth reporting
-WIDE_SHARE = 0.2  # share of the devices' time in float64 that is worth a note
+LARGE = 1 << 20  # bytes of an array of float64 that is worth reporting
 PRODUCT_SHARE = 0.2  # share of a program's time in matrix products that is worth a note
 _CARRYING = {  # instructions that compute nothing
     "broadcast", "constant", "copy", "dynamic-slice", "dynamic-update-slice", "fusion", "get-tuple-element",
@@ -74,7 +72,10 @@ _HIGHEST = re.compile(r"operand_precision\W+\[?\W*highest", re.IGNORECASE)
     choose=lambda f: "" if f.argument else "call",
 )  # fmt: skip
 def find_float64(analysis: Analysis) -> Iterator[Finding]:
-    """Find programs that convert large arrays to float64, and those that take only float64 arrays."""
+    """Find programs that convert large arrays to float64, and those that have only float64 arrays."""
+    turned_on = "jax_enable_x64" in analysis.log.settings
+    at = set_at("jax_enable_x64", analysis, NOWHERE) if turned_on else None
+    where = f" at {at}: {at.source}" if at else ""
     for facts, c, _, program_s in called_programs(analysis):
         if lines := Counter(facts.at(i) for i in _widening(facts, ("f32[", "bf16[", "f16["), "f64[")):
             line = next((p for p, _ in lines.most_common() if p), c.at)
@@ -82,13 +83,20 @@ def find_float64(analysis: Analysis) -> Iterator[Finding]:
                 f"{facts.name} turns float32 into float64 here, which moves twice the bytes from there on"
             )
             yield Finding("float64", line, program_s / 2, reason, facts.name)
-        elif _only_wide(facts) and not any(map(_asks_for_float64, {p.file for p in (c.at, *c.callers)})):
+            continue
+        files = {p.file for p in (c.at, *c.callers)}
+        given = [shape for shape in facts.layout[0] if shape.dims and shape.dtype[0] in "fbc"]
+        mixed = {shape.dtype for shape in given} - {"f64", "c128"}
+        large = not mixed and sum(shape.bytes for shape in given) >= LARGE
+        # who turns it on in the same file may want it, unless it is for the arrays that the program gets
+        wanted = any(map(_asks_for_float64, files)) or not (large or (at and at.file not in files))
+        if _computes_wide(facts) and not wanted:
             reason = (
-                f"every array that {c.called} gets is float64, which JAX makes of its own and NumPy's "
-                "arrays while jax_enable_x64 is on; if float32 is enough, it moves half of the bytes"
+                f"{c.called} computes with arrays of float64, which JAX makes of its own and NumPy's arrays "
+                f"while jax_enable_x64 is on{where}; if float32 is enough, it moves half of the bytes"
             )
-            at, name = _made(c)
-            yield Finding("all float64", at, program_s / 2, reason, facts.name, argument=name)
+            made, name = _made(c)
+            yield Finding("all float64", made, program_s / 2, reason, facts.name, argument=name)
 
 
 def _widening(facts: Facts, narrow: tuple[str, ...], wide: str) -> Iterator[Instruction]:
@@ -98,17 +106,6 @@ def _widening(facts: Facts, narrow: tuple[str, ...], wide: str) -> Iterator[Inst
         widens = i.opcode == "convert" and i.type.startswith(wide) and names & {*i.operands}
         if widens and i.shapes[0].bytes >= WIDENED:
             yield i
-
-
-def _only_wide(facts: Facts) -> bool:
-    """Return whether all float arguments of a program are float64 and large, and it computes with them."""
-    floats = [shape for shape in facts.layout[0] if shape.dims and shape.dtype[0] in "fbc"]  # f32, bf16, c64
-    if {shape.dtype for shape in floats} - {"f64", "c128"} or sum(shape.bytes for shape in floats) < LARGE:
-        return False
-    computed = (
-        i for i in facts.instructions if i.opcode not in _CARRYING and i.type.startswith(("f64", "c128"))
-    )
-    return any(i.shapes[0].bytes >= WIDENED for i in computed)
 
 
 @functools.cache
@@ -121,33 +118,10 @@ def _asks_for_float64(file: str) -> bool:
     return False
 
 
-def wide_notes(analysis: Analysis) -> Iterator[str]:
-    """Yield a note if programs compute in float64 because another module than theirs turned that on."""
-    at = set_at("jax_enable_x64", analysis, NOWHERE) if "jax_enable_x64" in analysis.log.settings else None
-    if at is None:
-        return
-    wide = [
-        (c, seconds)
-        for facts, c, _, seconds in called_programs(analysis)
-        if _computes_wide(facts) and not {at.file, *filter(_asks_for_float64, _files(c))} & {*_files(c)}
-    ]
-    found = any(finding.cause == "all float64" for finding in find_causes(analysis))
-    if wide and not found and sum(seconds for _, seconds in wide) >= WIDE_SHARE * analysis.computing_s:
-        names = ", ".join(dict.fromkeys(c.called for c, _ in wide))
-        yield (
-            f"{names} computes in float64, since {at} turns on jax_enable_x64 ({at.source}); float32 takes "
-            "about half of the time where its precision serves"
-        )
-
-
-def _files(c: Compiled) -> set[str]:
-    return {p.file for p in (c.at, *c.callers)}
-
-
 def _computes_wide(facts: Facts) -> bool:
     """Return whether a program computes large arrays of float64."""
     return any(
-        shape.bytes >= LARGE
+        shape.bytes >= WIDENED
         for i in facts.instructions
         if i.opcode not in _CARRYING and i.type.startswith(("f64", "c128"))
         for shape in i.shapes[:1]
@@ -363,20 +337,31 @@ UNEQUAL = 1.3  # the most work on one device over the mean
     },
     choose=lambda f: "arguments" if f.argument else "",
 )  # fmt: skip
+@cause(
+    "module state", "python", MEMORY, "nnx.jit copies the state of a module in each call",
+    "Jit {name} with {argument}: the module's new arrays then take the memory of the old ones, which are "
+    "gone, under every name; nnx.clone(model, arrays=True) makes a copy that stays.",
+    confidence="bound",
+)  # fmt: skip
 def find_donations(analysis: Analysis) -> Iterator[Finding]:
-    """Find programs that could donate an argument, because the caller replaces it by the result."""
+    """Find programs that could donate an argument: the caller, or nnx.jit, replaces it by the result."""
     for facts, c, program, program_s in called_programs(analysis):
-        names, still_used = replaced_variables(c.at, c.callers)
-        passed = list(passed_arguments(c, names))
-        among = [array for _, array in passed] if still_used else None  # None allows all arguments
-        if names and (shared := facts.unshared_bytes(among)):
+        if c.through == "flax":
+            matches = ((_IN_MODULE.match(where), shape_of(text)) for where, text in c.signature.items())
+            passed = [(match[1], array) for match, array in matches if match and array]
+            cause, which, every = "module state", "of its modules' state", False
+        else:
+            names, still_used = replaced_variables(c.at, c.callers)
+            passed, every = list(passed_arguments(c, names)), bool(names and not still_used)
             which = f" ({', '.join(sorted(names))})" if still_used else ""
-            reason = _new_memory(
-                facts, shared, f"of the same types as arguments that the caller replaces{which}"
-            )
-            copied_s = _copied_s(analysis, facts, program, program_s, shared)
+            cause, which = "donation", f"of the same types as arguments that the caller replaces{which}"
+        shared = facts.unshared_bytes(None if every else [array for _, array in passed])
+        if shared:
+            size = format_quantity(shared, "bytes")
+            reason = f"{facts.name} returns {size} {which}, and each call makes new memory for them"
             option = donating_option([argument for argument, _ in passed]) if passed else ""
-            yield Finding("donation", c.at, copied_s, reason, facts.name, shared, option)
+            copied_s = _copied_s(analysis, facts, program, program_s, shared)
+            yield Finding(cause, c.at, copied_s, reason, facts.name, shared, option)
 
 
 @cause(
@@ -407,31 +392,6 @@ def _changes_part(at: Place) -> bool:
     return False
 
 
-@cause(
-    "module state", "python", MEMORY, "nnx.jit copies the state of a module in each call",
-    "Jit {name} with {argument}: the module's new arrays then take the memory of the old ones, which are "
-    "gone, under every name; nnx.clone(model, arrays=True) makes a copy that stays.",
-    confidence="bound",
-)  # fmt: skip
-def find_module_state(analysis: Analysis) -> Iterator[Finding]:
-    """Find programs of `nnx.jit` without donation: they return copies of all arrays of their modules."""
-    for facts, c, program, program_s in called_programs(analysis):
-        matches = ((_IN_MODULE.match(where), shape_of(text)) for where, text in c.signature.items())
-        leaves = [(match[1], array) for match, array in matches if match and array]
-        arguments, arrays = [argument for argument, _ in leaves], [array for _, array in leaves]
-        if c.through == "flax" and (shared := facts.unshared_bytes(arrays)):
-            reason = _new_memory(facts, shared, "of its modules' state")
-            copied_s = _copied_s(analysis, facts, program, program_s, shared)
-            yield Finding(
-                "module state", c.at, copied_s, reason, facts.name, shared, donating_option(arguments)
-            )
-
-
-def _new_memory(facts: Facts, shared: int, what: str) -> str:
-    size = format_quantity(shared, "bytes")
-    return f"{facts.name} returns {size} {what}, and each call makes new memory for them"
-
-
 def _copied_s(
     analysis: Analysis, facts: Facts, program: ExecutedProgram, program_s: float, shared: int
 ) -> float:
@@ -449,7 +409,8 @@ def _copied_s(
 def find_unrolled_loops(analysis: Analysis) -> Iterator[Finding]:
     """Find Python loops that tracing has unrolled."""
     explained = {c.program for c in analysis.log.compiled if c.explained}
-    least_s = min((c.total_s for c in analysis.log.compiled if COMPILE in c.stages), default=0.0)
+    costs = (analysis.compiling_s([c]) for c in analysis.log.compiled if COMPILE in c.stages)
+    least_s = min(costs, default=0.0)
     for facts in (f for f in analysis.log.programs if not f.old and f.program in explained):
         c = _call(analysis, facts)
         if c is None or c.total_s < least_saving_s(analysis):  # reading a program takes long
@@ -461,7 +422,8 @@ def find_unrolled_loops(analysis: Analysis) -> Iterator[Finding]:
                 "unrolled"
             )
             # the program and the body of its loop cost what every small program costs
-            saved_s = max(0.0, c.total_s - 2 * least_s) * share * (1 - 1 / loop.iterations)
+            compiling_s = max(0.0, analysis.compiling_s([c]) - 2 * least_s)
+            saved_s = compiling_s * share * (1 - 1 / loop.iterations)
             yield Finding("unrolled", loop.at, saved_s, reason, c.called)
 
 

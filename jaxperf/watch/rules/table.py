@@ -19,7 +19,7 @@ from jaxperf.watch.report.analysis import Analysis
 from jaxperf.watch.rules.libraries import change_of_call, library_of_file
 from jaxperf.watch.source import statements
 
-LEAST_SHARE = 0.05  # share of the run without imports that a finding must save
+LEAST_SHARE = 0.05  # share of the run that a finding must save
 LEAST_S = 0.02  # seconds that a finding must save
 LARGE = 64 << 20  # bytes to free that are worth a finding, whatever the seconds
 KINDS = (
@@ -167,7 +167,7 @@ def _find(analysis: Analysis) -> list[Finding]:
 
 def least_saving_s(analysis: Analysis) -> float:
     """Return the seconds that a finding must save, unless it frees memory."""
-    return max(LEAST_S, LEAST_SHARE * (analysis.log.wall_s - analysis.front_s[IMPORT]))
+    return max(LEAST_S, LEAST_SHARE * analysis.log.wall_s)
 
 
 def _list(finder: Finder, analysis: Analysis) -> list[Finding]:

@@ -13,7 +13,6 @@ from dataclasses import replace
 
 from jaxperf.jax_internals import DEBUG_FLAGS
 from jaxperf.result.formatting import format_list
-from jaxperf.result.intervals import total_length, union
 from jaxperf.retraces import (
     Change,
     argument_changes,
@@ -22,20 +21,21 @@ from jaxperf.retraces import (
     shorten_value,
 )
 from jaxperf.watch.grouping import group_by
-from jaxperf.watch.log import COMPILE, DISPATCH, EAGER, IMPORT, TRACE, Compiled, StackSample, canonical_name
+from jaxperf.watch.log import DISPATCH, EAGER, TRACE, Compiled, StackSample, canonical_name
 from jaxperf.watch.observe.source_location import NOWHERE, Place
 from jaxperf.watch.report.analysis import Analysis
 from jaxperf.watch.rules.eager import WAYS, outermost, way_to_jit
+from jaxperf.watch.rules.idle import is_operation, takes_apart
 from jaxperf.watch.rules.table import (
     ASYNCHRONOUS,
     EXPLAINS,
     LEAST_S,
-    LEAST_SHARE,
     PERFORMANCE,
     SYNCHRONIZE,
     TRACED_AGAIN,
     Finding,
     cause,
+    least_saving_s,
 )
 from jaxperf.watch.source import loop_body, statements
 
@@ -85,7 +85,7 @@ def _cost_s(flag: str, analysis: Analysis) -> float:
     """Return the seconds that a setting may cost: tracing, or devices' idle time during dispatch."""
     if flag in _WHILE_TRACING:
         return sum(c.seconds(TRACE) for c in analysis.log.compiled)
-    compiled_s = sum(c.total_s for c in ran_one_by_one(analysis)) if flag == "jax_disable_jit" else 0.0
+    compiled_s = analysis.compiling_s(ran_one_by_one(analysis)) if flag == "jax_disable_jit" else 0.0
     return compiled_s + _dispatching_s(flag, analysis)
 
 
@@ -134,7 +134,6 @@ REPEATS = 3  # traces that count as repeated
 _ELSEWHERE = ("placement", "cleared", "derived")  # other rules report these, or nothing is wrong
 _TURNS = re.compile(r"known_trip_count[^}]*?(\d+)")
 _NUMBER = re.compile(r"True|False|-?(\d[\d.e+-]*|inf)|nan")
-_KEYS = re.compile("key|rng|seed|split")  # of random numbers, which NumPy cannot hold
 _ANYWHERE = ("new function", "weak type")  # never intended, even if another line makes the call
 # a single one may be intended: two functions, two values of a flag, two sizes
 _HABITS = ("new function", "static value", "shape", "structure")
@@ -246,7 +245,7 @@ def find_retraces(analysis: Analysis) -> Iterator[Finding]:
                 del again[kind]
         for kind, repeats in ((kind, repeats) for kind, repeats in again.items() if repeats):
             if kind not in _HABITS or _habit(repeats) or (kind == "shape" and _partial_batch(repeats)):
-                finding = _retrace(kind, group, repeats)
+                finding = _retrace(analysis, kind, group, repeats)
                 if finding.cause == "shape":
                     finding = replace(finding, seconds=finding.seconds * _saved_by_padding(group))
                 if finding.seconds:
@@ -260,11 +259,6 @@ def _weakly_other(c: Compiled, before: Iterable[Compiled]) -> list[str]:
     """
     other = (sorted(c.weak ^ earlier.weak) for earlier in before if earlier.signature == c.signature)
     return next(filter(None, other), [])
-
-
-def together_s(compiled: Iterable[Compiled]) -> float:
-    """Return the seconds in which any of them was traced or compiled; threads may overlap."""
-    return total_length(union(span for c in compiled for span in c.stages.values()))
 
 
 def _usual_line(compiled: Iterable[Compiled]) -> Place:
@@ -344,8 +338,8 @@ def _habit(repeats: list[Compiled]) -> bool:
     return Counter(c.at for c in repeats).most_common(1)[0][1] >= REPEATS - 1
 
 
-def _retrace(kind: str, group: list[Compiled], repeats: list[Compiled]) -> Finding:
-    first, at, seconds = group[0], _usual_line(repeats), together_s(repeats)
+def _retrace(analysis: Analysis, kind: str, group: list[Compiled], repeats: list[Compiled]) -> Finding:
+    first, at, seconds = group[0], _usual_line(repeats), analysis.compiling_s(repeats)
     changes = [change for c in repeats for change in c.changes if change.kind == kind]
     times = f"{first.called} was traced {len(repeats) + 1} times, {seconds:.2g} s for the repeats"
     if kind == "structure" and (owner := _new_static_fields(changes)):
@@ -465,7 +459,7 @@ def find_placements(analysis: Analysis) -> Iterator[Finding]:
     again = filter(placed, analysis.log.compiled)
     for group in group_by(again, lambda c: c.defined or c.name).values():
         at = _usual_line(group)
-        seconds, changes = together_s(group), group[0].changes
+        seconds, changes = analysis.compiling_s(group), group[0].changes
         more = f"; and so for {len(changes) - 1} more arguments" if len(changes) > 1 else ""
         reason = (
             f"{group[0].called} was compiled {len(group) + 1} times for arguments of equal types on equal "
@@ -484,7 +478,7 @@ def find_cleared_caches(analysis: Analysis) -> Iterator[Finding]:
     for at, again in group_by(analysis.log.compiled, lambda c: c.cleared).items():
         if at is None:
             continue
-        seconds, names = together_s(again), ", ".join({c.called: None for c in again})
+        seconds, names = analysis.compiling_s(again), ", ".join({c.called: None for c in again})
         reason = (
             f"jax.clear_caches makes JAX forget its programs: {shorten_value(names)} took {seconds:.2g} s "
             f"to be traced and compiled {len(again)} times more"
@@ -522,18 +516,16 @@ def find_library_functions(analysis: Analysis) -> Iterator[Finding]:
             known.add(_call(c))
         if not repeats or not _habit(repeats):
             continue
-        changed = any(c.changes for c in repeats)
+        changed, seconds = any(c.changes for c in repeats), analysis.compiling_s(repeats)
         how = "static arguments that are new objects" if changed else "a new function object"
         reason = (
             f"{group[0].name} of {group[0].owner} was traced {len(repeats) + 1} times, "
-            f"{together_s(repeats):.2g} s for the repeats: each call brings {how}"
+            f"{seconds:.2g} s for the repeats: each call brings {how}"
         )
         at = _usual_line(repeats)
         called = statements.outermost_call(at)
         form = ("variable" if called.isidentifier() else "wrap") if changed else ""
-        yield Finding(
-            "library function", at, together_s(repeats), reason, group[0].name, argument=called, form=form
-        )
+        yield Finding("library function", at, seconds, reason, group[0].name, argument=called, form=form)
 
 
 @cause(
@@ -570,10 +562,12 @@ def find_eager_recompiles(analysis: Analysis) -> Iterator[Finding]:
     What one program would compile just the same does not count: of a program for new shapes, jit saves what
     every program costs, however small, but not what its operation costs.
     """
-    small = [c for c in analysis.log.compiled if _is_operation(c) and not _takes_apart(c)]
+    small = [c for c in analysis.log.compiled if is_operation(c) and not takes_apart(c)]
     # an import is no function that a reader could jit; `cache_notes` says what keeps its programs
     small = [c for c in small if not statements.is_import(c.at)]
-    each_s = _least_s(small)
+    # what every small program costs: the seconds of the quarter that compiled fastest
+    costs = sorted(analysis.compiling_s([c]) for c in small)
+    each_s = costs[len(costs) // 4] if costs else 0.0
     # lines at which a library jits anew: the same change serves
     libraries = {c.at for c in analysis.log.compiled if c.owner and not c.changes}
     libraries |= {finding.at for finding in find_library_functions(analysis)}
@@ -591,14 +585,14 @@ def find_eager_recompiles(analysis: Analysis) -> Iterator[Finding]:
         if cause == "eager shapes" and not varies:
             cause = "eager recompiles"  # as the layers of a network, whose sizes differ on purpose
         if cause == "eager recompiles" and (len(compiled) >= SMALL_PROGRAMS or times >= 2 * REPEATS):
-            finding = _one_by_one(at, compiled, each_s)
+            finding = _one_by_one(analysis, at, compiled, each_s)
             if finding.seconds >= SMALL_S:
                 through = Counter(c.through for c in compiled).most_common(1)[0][0]
                 yield way_to_jit(finding, analysis, through)
         elif cause != "eager recompiles" and times >= 2 * REPEATS:
             repeats = [c for group in alike if len(group) >= REPEATS for c in group[1:]]
             reason = f"{name}, outside of jit, was compiled {times} times here, for {EAGER_CAUSES[cause]}"
-            finding = Finding(cause, at, together_s(repeats), reason, name)
+            finding = Finding(cause, at, analysis.compiling_s(repeats), reason, name)
             if cause == "eager shapes":
                 shapes.append(replace(finding, form=_shapes_form(analysis, at)))
             else:
@@ -634,7 +628,7 @@ def _by_change(analysis: Analysis, small: list[Compiled], each_s: float) -> dict
     Lines with few programs count together at the line that called their function, or at its caller, if jit
     could take that function; else at the line with most of them in their function.
     """
-    least_s = max(SMALL_S, LEAST_SHARE * (analysis.log.wall_s - analysis.front_s[IMPORT]))
+    least_s = max(SMALL_S, least_saving_s(analysis))
     line = outermost(analysis)
     levels: list[Callable[[StackSample | Compiled], Place]] = [line]
     levels += [functools.partial(_caller, outwards=n) for n in range(1, CALLERS)]
@@ -642,11 +636,11 @@ def _by_change(analysis: Analysis, small: list[Compiled], each_s: float) -> dict
     found, left = dict[Place, list[Compiled]](), small
     for level in levels:
         groups = group_by(left, level)
-        many = {at: group for at, group in groups.items() if at.file and _matters(group, each_s, least_s)}
+        many = {at: g for at, g in groups.items() if at.file and _matters(analysis, g, each_s, least_s)}
         left = [c for at, group in groups.items() if at not in many for c in group]
         for at, group in many.items():
             lines = group_by(group, line)
-            most = max(lines, key=lambda each: (len(lines[each]), together_s(lines[each])))
+            most = max(lines, key=lambda each: (len(lines[each]), analysis.compiling_s(lines[each])))
             found.setdefault(at if at.line > 0 else most, []).extend(group)
     return {**group_by(left, line), **found}
 
@@ -660,34 +654,24 @@ def _caller(c: StackSample | Compiled, outwards: int) -> Place:
     return chain[outwards] if statements.only_computes(function) else NOWHERE
 
 
-def _matters(group: list[Compiled], each_s: float, least_s: float) -> bool:
+def _matters(analysis: Analysis, group: list[Compiled], each_s: float, least_s: float) -> bool:
     most = max(group_by(group, lambda c: (c.at, c.name)).values(), key=len)
-    if len(most) >= 2 * REPEATS and together_s(most) >= least_s:  # its shapes may vary
+    if len(most) >= 2 * REPEATS and analysis.compiling_s(most) >= least_s:  # its shapes may vary
         return True
-    return len(group) >= SMALL_PROGRAMS and sum(min(c.total_s, each_s) for c in group) >= least_s
+    return len(group) >= SMALL_PROGRAMS and len(group) * each_s >= least_s
 
 
-def _one_by_one(at: Place, compiled: list[Compiled], each_s: float) -> Finding:
+def _one_by_one(analysis: Analysis, at: Place, compiled: list[Compiled], each_s: float) -> Finding:
     """Return the finding for a line with many small programs that one program would replace."""
-    seconds = sum(min(c.total_s, each_s) for c in compiled)
-    dearest = max(group_by(compiled, lambda c: c.name).values(), key=together_s)
+    seconds = analysis.compiling_s(compiled)
+    dearest = max(group_by(compiled, lambda c: c.name).values(), key=analysis.compiling_s)
     reason = (
-        f"{len(compiled)} small programs are compiled here, {together_s(compiled):.2g} s in all, one for "
-        f"each operation outside of jit and each shape; the dearest is {dearest[0].name}, "
-        f"{together_s(dearest):.2g} s"
+        f"{len(compiled)} small programs are compiled here, {seconds:.2g} s in all, one for each operation "
+        f"outside of jit and each shape; the dearest is {dearest[0].name}, "
+        f"{analysis.compiling_s(dearest):.2g} s"
     )
-    saved_s = min(seconds, together_s(compiled)) - each_s
+    saved_s = min(len(compiled) * each_s, seconds) - each_s
     return Finding("eager recompiles", at, max(0.0, saved_s), reason, at.function)
-
-
-def _is_operation(c: Compiled) -> bool:
-    return not c.explained and not c.owner and COMPILE in c.stages and bool(c.at) and c.cleared is None
-
-
-def _least_s(small: list[Compiled]) -> float:
-    """Return the seconds that every small program costs: those of the quarter that compiled fastest."""
-    seconds = sorted(c.total_s for c in small)
-    return seconds[len(seconds) // 4] if seconds else 0.0
 
 
 def _in_loop(compiled: list[Compiled]) -> bool:
@@ -705,13 +689,6 @@ def _keeps_compiling(analysis: Analysis, at: Place, compiled: list[Compiled]) ->
     return after_s <= max(before_s, SETTLED_S)
 
 
-def _takes_apart(c: Compiled) -> bool:
-    """Return whether a program takes an array apart over which Python iterates, but not one of keys."""
-    iterates = c.name.strip("_") == "unstack" and "unstack(" not in c.at.source
-    keys = any("key<" in text for text in c.signature.values()) or _KEYS.search(statements.iterated(c.at))
-    return iterates and not keys
-
-
 @cause(
     "iterated array", "sync", SYNCHRONIZE, "Python iterates over an array of JAX",
     "Bring it to the host first: iterate over numpy.asarray({argument}), or over {argument}.tolist(). JAX "
@@ -725,18 +702,22 @@ def _takes_apart(c: Compiled) -> bool:
 )  # fmt: skip
 def find_iterated_arrays(analysis: Analysis) -> Iterator[Finding]:
     """Find loops and comprehensions over arrays, which compile a program that takes them apart."""
-    apart = (c for c in analysis.log.compiled if _is_operation(c) and _takes_apart(c))
+    apart = (c for c in analysis.log.compiled if is_operation(c) and takes_apart(c))
     for at, compiled in group_by(apart, lambda c: c.at).items():
         # a few reads wait for the array itself, which one copy waits for, too
-        reads = [w.end - w.start for w in analysis.waits if w.at == at]
-        seconds = together_s(compiled) + len(reads) * statistics.median(reads or [0.0])
+        statement = statements.innermost(at, ast.stmt)
+        inside = range(at.line, (statement.end_lineno if statement else at.line) + 1)
+        reads = [w for w in analysis.waits if w.at.file == at.file and w.at.line in inside]
+        compiled_s = analysis.compiling_s(compiled)
+        each_s = statistics.median([w.end - w.start for w in reads] or [0.0])
+        seconds = compiled_s + sum(w.times for w in reads) * each_s
         name, library = statements.iterated(at) or "the array", compiled[0].through
         form = "library" if library not in ("", "jax", "jaxlib", "numpy") else ""
         name = statements.outermost_call(at) if form else name
         what = f"an array that {library} iterates over" if form else name
         reason = (
             f"{what} is taken apart by a program of its own, compiled {len(compiled)} times in "
-            f"{together_s(compiled):.2g} s, and its elements are read one by one"
+            f"{compiled_s:.2g} s, and its elements are read one by one"
         )
         yield Finding("iterated array", at, seconds, reason, name, argument=name, form=form)
 
@@ -749,7 +730,7 @@ def find_iterated_arrays(analysis: Analysis) -> Iterator[Finding]:
 )  # fmt: skip
 def find_many_arrays(analysis: Analysis) -> Iterator[Finding]:
     """Find operations outside jit of which one takes hundreds of arrays, as `jnp.stack(values)`."""
-    operations = [c for c in analysis.log.compiled if _is_operation(c)]
+    operations = [c for c in analysis.log.compiled if is_operation(c)]
     taken = {
         name: max((len(facts.layout[0]) for facts in analysis.programs.get(name, ())), default=0)
         for name in {c.program for c in operations if c.total_s >= LEAST_S}
@@ -759,7 +740,7 @@ def find_many_arrays(analysis: Analysis) -> Iterator[Finding]:
         name = max(compiled, key=lambda c: c.total_s).name
         passed = statements.argument_expression(at, name, "argument 0")
         argument = ast.unparse(passed) if isinstance(passed, ast.Name | ast.Attribute) else "the list"
-        seconds = together_s(compiled)
+        seconds = analysis.compiling_s(compiled)
         reason = (
             f"{name} takes up to {taken[canonical_name(name)]:,} arrays here, and compiling its program "
             f"took {seconds:.2g} s"

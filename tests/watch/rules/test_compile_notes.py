@@ -1,9 +1,6 @@
-"""Where compile time goes, why the cache on disk stays empty."""
+"""Where compile time goes, and what a cache on disk would save."""
 
 from __future__ import annotations
-
-from collections.abc import Callable
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +21,7 @@ def record(compile_s: float, *, wall_s: float = 9.0, facts: Facts | None = None,
 
 
 def busy(x: jax.Array) -> jax.Array:
-    x = jnp.sort(jnp.tanh(x) @ jnp.sin(x).T, axis=0)  # most of it
+    x = jnp.tanh(jnp.sin(x) @ jnp.cos(x)) @ jnp.exp(x)  # most of it
     return x + 1
 
 
@@ -32,11 +29,9 @@ def test_the_line_with_most_instructions_of_a_long_compile_is_named() -> None:
     text = jax.jit(busy).lower(jnp.ones((8, 8))).compile().as_text()
     assert text is not None
     facts = Facts("step", "cpu", 1, 1, text=text)
-    at, share = program_notes.line_with_most(facts)
-    assert at.source.endswith("# most of it") and share > 0.5
     (note,) = program_notes._slowest(record(5.0, facts=facts))
-    assert "step (a.py:3) took 500 ms to trace, 0 s to lower, 5 s to compile" in note
-    assert f"have a line come from {at}" in note
+    assert "step (a.py:3) took 500 ms to trace, 0 s to lower, 5 s to compile; it has" in note
+    assert "jnp.tanh(jnp.sin(x) @ jnp.cos(x))" in note
 
 
 def test_of_two_programs_with_one_name_none_is_described() -> None:
@@ -51,26 +46,7 @@ def test_a_short_compile_has_no_line(compile_s: float, wall_s: float) -> None:
     assert list(program_notes._slowest(record(compile_s, wall_s=wall_s))) == []
 
 
-@pytest.mark.parametrize(
-    ("compile_s", "files", "message"),
-    [(0.9, 0, "the longest took 900 ms"), (5.0, 0, "JAX looks only once"), (5.0, 1, "")],
-)
-def test_a_cache_that_stays_empty_is_explained(
-    compile_s: float, files: int, message: str, tmp_path: Path
-) -> None:
-    for number in range(files):
-        (tmp_path / f"jit_step-{number}").write_bytes(b"program")
-    analysis = record(compile_s, wall_s=compile_s + 1, cache=str(tmp_path))
-    before = jax.config.values[program_notes.MIN_COMPILE_TIME]
-    jax.config.update(program_notes.MIN_COMPILE_TIME, 1.0)
-    try:
-        notes = list(program_notes.cache_notes(analysis))
-    finally:
-        jax.config.update(program_notes.MIN_COMPILE_TIME, before)
-    assert len(notes) == bool(message) and all(message in note for note in notes)
-
-
-@pytest.mark.parametrize(("cache", "count"), [("", 1), ("gs://bucket/cache", 0)])
+@pytest.mark.parametrize(("cache", "count"), [("", 1), ("/tmp/cache", 0)])
 def test_a_start_that_compiles_for_long_without_a_cache_has_a_note(cache: str, count: int) -> None:
     assert len(list(program_notes.cache_notes(record(5.0, cache=cache)))) == count
 
@@ -98,31 +74,3 @@ ENTRY %main (x: f32[4], i: s32[2,1], y: f32[2]) -> f32[4] {
 scatter_dims_to_operand_dims={0}, index_vector_dim=1, to_apply=%adder
 }
 """
-
-
-def layer(p: dict[str, jax.Array], x: jax.Array) -> jax.Array:
-    return x + jnp.tanh(x @ p["w"])  # product
-
-
-def layers_in_python(stacked: dict[str, jax.Array], x: jax.Array) -> jax.Array:
-    for i in range(12):
-        x = layer({"w": stacked["w"][i]}, x)
-    return x.sum()
-
-
-def layers_in_scan(stacked: dict[str, jax.Array], x: jax.Array) -> jax.Array:
-    return jax.lax.scan(lambda x, p: (layer(p, x), None), x, stacked)[0].sum()
-
-
-@pytest.mark.parametrize(("forward", "count"), [(layers_in_python, 12), (layers_in_scan, 1)])
-def test_equal_layers_in_a_python_loop_are_counted_and_scan_is_named(
-    forward: Callable[..., jax.Array], count: int
-) -> None:
-    weights = {"w": jnp.ones((12, 16, 16))}
-    text = jax.jit(jax.grad(forward)).lower(weights, jnp.ones((4, 16))).compile().as_text()
-    assert text is not None
-    facts = Facts("step", "cpu", 1, 1, text=text)
-    at, products = program_notes.equal_products(facts)
-    assert at.source.endswith("# product") and products == count
-    (note,) = program_notes._slowest(record(5.0, facts=facts))
-    assert (f"12 equal products come from {at}" in note) == (count == 12)

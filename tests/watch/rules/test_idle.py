@@ -64,3 +64,16 @@ def test_a_call_that_sleeps_once_or_twice_waits_for_a_queue_only_if_it_is_long(
 ) -> None:
     samples = [StackSample(EAGER, AT, *span, blocked=True) for span in spans]
     assert len(Analysis(Log("a", 0.0, 10.0, samples=samples)).blocked_lines) == lines
+
+
+def test_while_other_programs_have_the_core_no_change_would_save_time() -> None:
+    step = ExecutedProgram("step", devices={"cpu 0": [(1.0, 6.0)]})
+    call = Compiled("step", NOWHERE, {"compile": (0.0, 1.0)}, explained=True)
+    samples = [
+        StackSample(EAGER, AT, 0.0, 2.0, delayed_s=1.0), StackSample(DATA, AT, 6.0, 10.0, delayed_s=3.0),
+    ]  # fmt: skip
+    activity = DeviceActivity([(1.0, 10.0)], {"step": step})
+    analysis = Analysis(Log("a", 0.0, 10.0, compiled=[call], samples=samples, activity=activity))
+    assert analysis.compiling_s([call]) == pytest.approx(0.5)
+    assert analysis.compiling_s([]) == 0.0
+    assert [finding.seconds for finding in find_data_waits(analysis)] == [pytest.approx(1.0)]
