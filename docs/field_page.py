@@ -98,14 +98,18 @@ def gains(log: dict[str, Any], programs: dict[str, Program]) -> list[Gain]:
     """Return what each measured change gained, the most first."""
     found = []
     for name, program in programs.items():
-        rows = log["programs"].get(name, {}).get("repairs", {})
+        kept = log["programs"].get(name, {})
+        rows, findings = kept.get("repairs", {}), kept.get("watch", {}).get("findings", [])
+        # advice is printed only with a finding of this log
+        verdicts = [verdict for f in findings if (verdict := judged(f, program))]
+        told = any(verdict.verdict == "true" for verdict in verdicts)
         for repair in program.repairs:
             if repair.name not in rows:
                 continue
             before, after = rows[""], rows[repair.name]
             found.append(
                 Gain(
-                    program, repair.what, repair.printed, after["status"], after["output"],
+                    program, repair.what, repair.printed and told, after["status"], after["output"],
                     ratio_of([b / a for b, a in zip(before["cpu_s"], after["cpu_s"], strict=True)]),
                     statistics.median(before["cpu_s"]), statistics.median(after["cpu_s"]),
                 )
@@ -377,9 +381,11 @@ def _measured(gain: Gain, log: dict[str, Any]) -> str:
         else f"{gain.cpu.median:.2f} times as fast"
     )
     where = f"{log['machine']['cpu']}, Python {versions['python']}, JAX {versions['jax']}"
+    outputs = {"same": "It prints the same.", "close": "What it prints is the same within 0.1 %."}
+    output = outputs.get(gain.output, "The numbers that it prints differ.")
     return (
         f"The whole program takes {before} seconds of processors before the change and {after} after it, "
-        f"and so is {times} ({rounds}; {where})."
+        f"and so is {times} ({rounds}; {where}). {output}"
     )
 
 

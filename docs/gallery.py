@@ -140,7 +140,9 @@ def page() -> str:
         for name in groups[group]:
             values = results.get(name, {}).get("measure")
             over = gain(name, values)[0] if values else None
-            times = "" if over is None else f"{over.median:.2g}×" if over.word == "slower" else "undecided"
+            times = "not measured"
+            if over is not None:
+                times = f"{over.median:.2g}×" if over.word == "slower" else "undecided"
             entry, place = about[name], anchor(about[name].get("like", name))
             lines.append(f"| {entry['symptom']} | [{entry['title']}](#{place}) | {times} |")
     for group, title in about["groups"].items():
