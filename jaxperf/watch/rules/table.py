@@ -188,16 +188,17 @@ def _together(findings: list[Finding]) -> list[Finding]:
     An operation outside jit may be compiled, too, and a function that is to be jitted as a whole may compile
     others and call functions that are jitted already.
     """
-    inside = [f for f in findings if f.cause in ("eager recompiles", "dispatch")]
-    left: list[Finding] = []
-    for finding in findings:
-        same = [f for f in inside if finding.cause == "eager" and _serves(finding, f)]
-        seconds = finding.seconds + sum(f.seconds for f in same)
-        left.append(
-            replace(finding, seconds=seconds, reason="; ".join([finding.reason, *(f.reason for f in same)]))
-        )
-        inside = [f for f in inside if f not in same]
-    left = [f for f in left if f.cause not in ("eager recompiles", "dispatch") or f in inside]
+    whole = [f for f in findings if f.cause == "eager"]
+    parts = [f for f in findings if f.cause in ("eager recompiles", "dispatch")]
+    left = [f for f in findings if f not in whole and f not in parts]
+    for finding in whole:
+        same = [finding, *(f for f in parts if _serves(finding, f))]
+        parts = [f for f in parts if f not in same]
+        # at one line, what costs most gives the name
+        dearest = max((f for f in same if f.at == finding.at), key=lambda f: f.seconds)
+        seconds, reason = sum(f.seconds for f in same), "; ".join(f.reason for f in same)
+        left.append(replace(dearest, seconds=seconds, reason=reason))
+    left = parts + left
     # an array on the host needs no operations for its elements either
     reads = [f for f in left if f.cause in ("element reads", "iterated array")]
     sliced = {f.at: f.seconds for f in left if f.cause == "eager" and any(f.at == r.at for r in reads)}
