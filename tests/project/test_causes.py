@@ -52,6 +52,24 @@ def test_a_version_has_a_word_for_each_program(
     assert causes.verdict(entry, version) == word
 
 
+@pytest.mark.parametrize(
+    ("version", "answer", "again"),
+    [
+        ("0.9.2", None, True),
+        ("0.9.2", {"status": 0, "findings": [["new jit", 5]], "runs": 1}, False),
+        ("0.9.2", {"status": 0, "findings": [], "runs": 2}, True),
+        ("0.9.2", {"status": 0, "findings": [], "runs": 3}, False),
+        ("0.9.2", {"status": 1, "alone": 0, "error": "ValueError", "runs": 1}, False),
+        ("0.7.2", {"status": 0, "findings": [], "runs": 1}, False),
+    ],
+)
+def test_a_cause_that_was_missed_has_further_runs(
+    causes: ModuleType, version: str, answer: dict[str, Any] | None, again: bool
+) -> None:
+    entry = {"cause": "new jit", "line": 5, "versions": {version: answer} if answer else {}}
+    assert causes.wants_a_run(entry, version) == again
+
+
 def test_a_report_is_read_as_watch_writes_it(
     causes: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
