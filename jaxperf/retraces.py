@@ -19,6 +19,7 @@ _CHANGE = re.compile(
     r"(?=https?://|,? so |\n\s*(?:\* at |where weak_type)|\s*\Z)",
     re.S,  # a printed value may take several lines
 )
+_AVAL = re.compile(r"[\w<>.]+\[")  # the type of an array
 _STATIC = re.compile(r"Static\(val=(.*)\)\Z", re.S)
 _STATIC_PART = re.compile(r"\('(\w+)', Static\(value=<?(?:function )?([\w.]+)")
 LONGEST_VALUE = 60  # characters of a value in a reason
@@ -110,7 +111,7 @@ def parse_explanation(message: str) -> Explanation:
 def _change(what: str, before: str, now: str) -> Change:
     if "Static(" in now or "Static(" in before:
         return Change("static value", _argument(what), _static(before), _static(now))
-    if what.startswith("input path"):
+    if what.startswith("input path") or not (_AVAL.match(before) and _AVAL.match(now)):
         return Change("structure", _argument(what), before, now)
     kind = "other"
     (dtype, shape, weak), (dtype2, shape2, weak2) = map(_aval, (before, now))
@@ -133,8 +134,8 @@ def _static(value: str) -> str:
 
 
 def _argument(path: str) -> str:
-    """Return "rate" for "input path [1]['rate']", and "argument 2" for "input path [0][2]"."""
-    match = re.match(r"input path \[[01]\]\[(.+?)\](.*)", path)
+    """Return "rate" for "input path [1]['rate']", and "argument 2" for "input path [0][2]" or "args[2]"."""
+    match = re.match(r"(?:input path \[[01]\]|args|kwargs)\[(.+?)\](.*)", path)
     if not match:
         return path
     name = f"argument {match[1]}" if match[1].isdigit() else match[1].strip("'")

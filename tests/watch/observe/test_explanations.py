@@ -38,6 +38,10 @@ DICT = "<class 'dict'> with {}"
             f"  * at input path [0][2], now {DICT.format('2 keys')} and before {DICT.format('1 key')}, so it",
             ("structure", "argument 2", DICT.format("1 key"), DICT.format("2 keys")),
         ),
+        (  # before JAX 0.9
+            "  * at args[1], now a list of length 5 and before a list of length 4, so lengths do not match",
+            ("structure", "argument 1", "a list of length 4", "a list of length 5"),
+        ),
         ("another reason", ("other", "", "", "another reason")),
     ],
 )
