@@ -421,4 +421,8 @@ def _inside(known: Compiled, span: Interval) -> bool:
 
 def _by_pmap(name: str, library: FrameType | None) -> bool:
     """Return whether a program is the reader's function under `pmap`, not one that moves its arguments."""
-    return name == "_fun" and library is not None and library.f_code.co_filename.endswith("pmap.py")
+    if library is None:
+        return False
+    file = library.f_code.co_filename
+    before_0_9 = name == "call_wrapped" and source_location.library_of(file) == "jax"
+    return before_0_9 or (name == "_fun" and file.endswith("pmap.py"))
