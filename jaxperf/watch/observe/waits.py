@@ -8,8 +8,8 @@ other NumPy functions appear in the samples only.
 The profiler's Python tracer and `sys.setprofile` would slow down every Python call of the program, and
 `sys.monitoring` exists only from Python 3.12 on.
 
-A program may read thousands of scalars per second. Such a read takes about 80 us, and recording it 8 us more.
-So while they come at `RATE`, about every tenth brief one is recorded, and stands for those before it.
+A program may read thousands of scalars per second. Such a read takes 20 to 80 us, and recording it 8 us more.
+So while they come at `RATE`, about every fiftieth brief one is recorded, and stands for those before it.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ __all__ = ["Wait", "Waits", "array_classes"]
 RATE = 4000  # waits per second from which on not all are recorded
 FIRST_WAITS = 5000  # that are recorded in any case, so that a short program has all of them
 BRIEF_S = 1e-3  # longer waits are always recorded
-# recorded waits stand for so many, ten in the mean; the numbers vary, so that no loop keeps step with them
-STANDS_FOR = (3, 17, 7, 13, 9, 11, 5, 15)
+# recorded waits stand for so many, fifty in the mean; the numbers vary, so that no loop keeps step with them
+STANDS_FOR = (15, 85, 35, 65, 45, 55, 25, 75)
 
 # not `__iter__`, for which JAX slices the array on its device, nor `__deepcopy__`, which copies it there
 METHODS = {
@@ -104,8 +104,8 @@ class Waits:
         self.log.overhead_s["hooks"] += len(self.log.waits) * wrapper_costs_s()
         if any(wait.times > 1 for wait in self.log.waits):
             self.log.remarks.append(
-                "the program reads so many numbers that about every tenth read was recorded, and stands for "
-                "the others: their count and seconds are estimates"
+                "the program reads so many numbers that about every fiftieth read was recorded, and stands "
+                "for the others: their count and seconds are estimates"
             )
 
     def _conversion(self, function: Callable[..., Any], arrays: frozenset[type]) -> Callable[..., Any]:
@@ -123,17 +123,50 @@ class Waits:
     def _method(self, method: Callable[..., Any], kind: str, depth: int = 1) -> Callable[..., Any]:
         """Wrap a call that waits; its caller is `depth` frames outwards.
 
-        A program may read a scalar in each iteration of a loop. The wrapper takes 1 us, or 5 us and more
-        with cold processor caches. So one function does all that most calls need, and a call from the same
-        instruction as the last one is not looked up.
+        A program may read a scalar in each iteration of a loop. The wrapper takes 1 us, and more with cold
+        processor caches. So one function does all that most calls need, a method that reads a number has one
+        without keywords, and a call from the same instruction as the last one is not looked up.
         """
         clock, ident, frame, calls, log = (
             time.perf_counter, threading.get_ident, sys._getframe, self._calls, self.log
         )  # fmt: skip
         number, code, instruction, site = kind in _NUMBERS, None, -1, None
 
-        def waiting(*args: Any, **kwargs: Any) -> Any:
+        def record(caller: FrameType, args: tuple[Any, ...], kwargs: Any, start: float, end: float) -> None:
             nonlocal code, instruction, site
+            brief = end - start < BRIEF_S
+            try:  # a guard would take 30 us more
+                if site is None or caller.f_lasti != instruction or caller.f_code is not code:
+                    code, instruction = caller.f_code, caller.f_lasti
+                    site = self._fixed_site(kind, caller)
+                at = self._varying_site(kind, caller) if site is None else site
+                if at != _NOT_AWAITED:
+                    nbytes = args[0].dtype.itemsize if number else _nbytes(kind, args, kwargs)
+                    calls.extend((start, end, nbytes, at, self._times if brief else 1))
+                if brief:
+                    self._times = next(self._numbers) if self._often else 1
+                    self._skip = self._times - 1
+            except Exception as e:
+                log.losses.note("a wait", e)
+
+        def reading(array: Any, *args: Any) -> Any:
+            if self._inside or ident() != log.thread_id:
+                log.elsewhere["waits"] += ident() != log.thread_id
+                return method(array, *args)
+            self._inside = True
+            start = clock()
+            try:
+                return method(array, *args)
+            finally:
+                end = clock()
+                self._inside = False
+                self._count += 1
+                if self._skip and end - start < BRIEF_S:
+                    self._skip -= 1
+                else:
+                    record(frame(depth), (array,), {}, start, end)
+
+        def waiting(*args: Any, **kwargs: Any) -> Any:
             if self._inside or ident() != log.thread_id:  # `print` formats through `__array__`
                 log.elsewhere["waits"] += ident() != log.thread_id
                 return method(*args, **kwargs)
@@ -145,26 +178,12 @@ class Waits:
                 end = clock()
                 self._inside = False
                 self._count += 1
-                brief = end - start < BRIEF_S
-                if brief and self._skip:
+                if self._skip and end - start < BRIEF_S:
                     self._skip -= 1
                 else:
-                    try:  # a guard would take 30 us more
-                        caller = frame(depth)
-                        if site is None or caller.f_lasti != instruction or caller.f_code is not code:
-                            code, instruction = caller.f_code, caller.f_lasti
-                            site = self._fixed_site(kind, caller)
-                        at = self._varying_site(kind, caller) if site is None else site
-                        if at != _NOT_AWAITED:
-                            nbytes = args[0].dtype.itemsize if number else _nbytes(kind, args, kwargs)
-                            calls.extend((start, end, nbytes, at, self._times if brief else 1))
-                        if brief:
-                            self._times = next(self._numbers) if self._often else 1
-                            self._skip = self._times - 1
-                    except Exception as e:
-                        log.losses.note("a wait", e)
+                    record(frame(depth), args, kwargs, start, end)
 
-        return named_as(method, waiting)
+        return named_as(method, reading if number else waiting)
 
     def _fixed_site(self, kind: str, frame: FrameType) -> float | None:
         """Return the site of an instruction of the reader; None for a library, whose callers may vary."""
