@@ -29,6 +29,7 @@ ASKS_FOR_COPY = "CopyToMemorySpace"
 HOST_COPIES = ("H2D Dispatch", "CommonPjRtClient::LinearizeInto")  # host to a CPU device
 _GPU_COPIES = re.compile(r"Memcpy(H2D|D2H|P2P)")
 _DEVICE_PLANE = re.compile(r"/device:(GPU|TPU):(\d+)")
+_INSTRUCTION = re.compile(r"(?:end: )?[\w.-]+")
 _DEVICE_LINES = ("Stream", "XLA Ops")  # on GPU and TPU; other lines group the same events
 
 
@@ -84,16 +85,21 @@ def lines(data: ProfileData) -> list[TraceLine]:
     # types of ProfileData lack a __module__, for which Python 3.12 warns
     with warnings_hidden(DeprecationWarning, "builtin type .* has no __module__"):
         return [
-            TraceLine(
-                plane.name, line.name, sorted(map(_event, line.events), key=lambda e: (e.start, -e.end))
-            )
+            TraceLine(plane.name, line.name, _events(plane.name, line))
             for plane in data.planes
             for line in plane.lines
         ]
 
 
-def _event(e: Any) -> Event:
-    return Event(e.name, e.start_ns, e.end_ns, dict(e.stats))
+def _events(plane: str, line: Any) -> list[Event]:
+    """Return the events of a line in order, with the statistics of what may be an instruction."""
+    on_device = bool(_DEVICE_PLANE.fullmatch(plane))
+    events = []
+    for e in line.events:
+        name = e.name
+        stats = dict(e.stats) if on_device or _INSTRUCTION.fullmatch(name) else {}
+        events.append(Event(name, e.start_ns, e.end_ns, stats))
+    return sorted(events, key=lambda e: (e.start, -e.end))
 
 
 def _python(thread: TraceLine) -> Iterator[LaneEvent]:
