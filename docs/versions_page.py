@@ -125,7 +125,7 @@ def shown_by(fault: Fault, log: dict[str, Any]) -> str:
         return "no affected version in this run"
     if not inside and affected == versions:
         return "all versions here have it, so that none shows it"
-    text = f"yes, on {', '.join(inside)}" if inside else f"no, on none of {', '.join(affected)}"
+    text = f"yes, on {', '.join(inside)}" if inside else f"no, not on {' or '.join(affected)}"
     return text + (f"; also on {', '.join(outside)}" if outside else "")
 
 

@@ -70,9 +70,9 @@ def test_only_what_an_interval_proves_is_bold(
     ("answers", "shown"),
     [
         ({"v0_11_0": times(1), "v0_11_1": times(9), "v0_12_0": times(1)}, "yes, on 0.11.1"),
-        ({"v0_11_0": times(1), "v0_11_1": times(1), "v0_12_0": times(1)}, "no, on none of 0.11.1"),
+        ({"v0_11_0": times(1), "v0_11_1": times(1), "v0_12_0": times(1)}, "no, not on 0.11.1"),
         # slower than later versions only: something else became faster
-        ({"v0_11_0": times(9), "v0_11_1": times(9), "v0_12_0": times(1)}, "no, on none of 0.11.1"),
+        ({"v0_11_0": times(9), "v0_11_1": times(9), "v0_12_0": times(1)}, "no, not on 0.11.1"),
         ({"v0_11_0": times(1), "v0_11_1": {"ended": "signal 11"}}, "yes, on 0.11.1"),
         ({"v0_11_0": times(1), "v0_12_0": times(1)}, "no affected version in this run"),
         ({"v0_11_1": times(1)}, "all versions here have it, so that none shows it"),
