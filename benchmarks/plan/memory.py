@@ -52,12 +52,22 @@ QWEN_32B: dict[str, Any] = {
     "vocabulary": 152064, "untied": True, "examples": 1, "remat": "nothing", "framework": "PyTorch",
     "source": "huggingface/open-r1, recipes/OlympicCoder-32B, and issue 579",
 }  # fmt: skip
+QWEN3: dict[str, Any] = {
+    "gated": True, "vocabulary": 151936, "head": 128, "heads": 32, "examples": 1, "remat": "nothing",
+    "eager_loss": True, "framework": "PyTorch",
+    "source": "PrimeIntellect-ai/prime-rl, benchmarks/results/BENCHMARKS.md, January 2026, SFT Full",
+}  # fmt: skip
+QWEN3_4B: dict[str, Any] = QWEN3 | {"layers": 36, "width": 2560, "kv_heads": 8, "inner": 9728}
+QWEN3_30B: dict[str, Any] = QWEN3 | {
+    "layers": 48, "width": 2048, "kv_heads": 4, "inner": 768, "experts": 128, "chosen": 8, "untied": True,
+}  # fmt: skip
 ALPACA = "tatsu-lab/stanford_alpaca, issues 56 and 189"
 FOUNDRY = "mosaicml/llm-foundry, scripts/train/benchmarking/README.md"
 TITAN = "pytorch/torchtitan, benchmarks/llama3_h100_202412_torchtitan.md, with torch.compile"
 TITAN_H200 = "pytorch/torchtitan, benchmarks/llama3-8b_h200_202506_trainy-whitefiber.md"
 LORA = "Lightning-AI/litgpt, tutorials/resource-tables.md"
-A100_40, A100, H100, H100_96, H200 = 42.4e9, 85.1e9, 84.9e9, 101.9e9, 151.4e9
+A100_40, A100, H100, H100_96, H200, B200 = 42.4e9, 85.1e9, 84.9e9, 101.9e9, 151.4e9, 191.5e9
+LOGITS = "its length follows from the allocation that failed, 37.09 GiB: logits in float32"
 SELECTIVE = "selective checkpointing as a policy that saves matrix products"
 
 
@@ -94,6 +104,17 @@ FACTS = (
     Fact(Step("nanochat, 32 layers, 16 examples", "h100", 8, 0.0, examples=16, **NANOCHAT), H100, False),
     Fact(Step("Qwen-2.5 32B, 22,528 tokens", "h100", 128, 0.0, length=22528, **QWEN_32B), H100, True),
     Fact(Step("Qwen-2.5 32B, 32,768 tokens", "h100", 128, 0.0, length=32768, **QWEN_32B), H100, False),
+    Fact(Step("Qwen3 4B, 16,384 tokens", "h100", 8, 0.0, length=16384, **QWEN3_4B), H100, True, 54.63 * GIB),
+    Fact(Step("Qwen3 4B, 65,536 tokens", "h100", 8, 0.0, length=65536, **QWEN3_4B), H100, False, 0, LOGITS),
+    Fact(Step("Qwen3 4B, 16,384 tokens", "h200", 8, 0.0, length=16384, **QWEN3_4B), H200, True, 54.63 * GIB),
+    Fact(Step("Qwen3 4B, 65,536 tokens", "h200", 8, 0.0, length=65536, **QWEN3_4B), H200, False, 0, LOGITS),
+    Fact(Step("Qwen3 4B, 65,536 tokens", "b200", 8, 0.0, length=65536, **QWEN3_4B), B200, True, 171.53 * GIB),
+    Fact(Step("Qwen3 30B-A3B, 16,384 tokens", "h200", 8, 0.0, length=16384, **QWEN3_30B), H200, True,
+         106.4 * GIB),
+    Fact(Step("Qwen3 30B-A3B, 65,536 tokens", "h200", 8, 0.0, length=65536, **QWEN3_30B), H200, False, 0,
+         LOGITS),
+    Fact(Step("Qwen3 30B-A3B, 65,536 tokens", "b200", 8, 0.0, length=65536, **QWEN3_30B), B200, False, 0,
+         LOGITS),
     Fact(lora("Llama-2 7B, LoRA, 1 example", LLAMA_7B, 1), A100_40, True, 21.30e9),
     Fact(lora("Llama-2 7B, LoRA, 2 examples", LLAMA_7B, 2), A100_40, True, 29.07e9),
     Fact(lora("Llama-2 7B, LoRA, 4 examples", LLAMA_7B, 4), A100_40, False),

@@ -8,6 +8,7 @@ per step, whose summary `jaxperf/plan/accuracy.py` repeats. It needs JAX's CUDA 
 from __future__ import annotations
 
 import csv
+import functools
 import os
 import sys
 import time
@@ -40,6 +41,7 @@ class Step:
     length: int
     vocabulary: int
     kv_heads: int = 0  # 0: as many as heads
+    head: int = 0  # width of a head; 0: width / heads
     gated: bool = False
     fused: bool = True  # flash attention
     remat: str = ""
@@ -47,6 +49,9 @@ class Step:
     sharded: bool = True  # FSDP; else data parallel
     moments_sharded: bool = False  # without FSDP, only the optimizer's state is sharded (ZeRO-1)
     untied: bool = False  # whether the last product has a matrix of its own
+    experts: int = 0  # of each layer, in place of its perceptron
+    chosen: int = 0  # experts for each token
+    eager_loss: bool = False  # whether PyTorch runs the loss one operation at a time, in float32
     lora: int = 0  # rank of what is trained beside frozen bfloat16 queries and values; 0: all is trained
     source: str = ""
     framework: str = "JAX"
@@ -102,7 +107,7 @@ def make(step: Step) -> Any:
     from jax.sharding import NamedSharding
     from jax.sharding import PartitionSpec as P
 
-    head, kv = step.width // step.heads, step.kv_heads or step.heads
+    head, kv = step.head or step.width // step.heads, step.kv_heads or step.heads
     policies = {
         "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
         "qkv": jax.checkpoint_policies.save_only_these_names("query", "key", "value"),
@@ -125,6 +130,21 @@ def make(step: Step) -> Any:
         of_batch = NamedSharding(mesh, P("data"))
         keep = lambda x: jax.lax.with_sharding_constraint(x, of_batch)  # noqa: E731
 
+        @functools.partial(
+            jax.shard_map, mesh=mesh, in_specs=(P("data"), P()), out_specs=P("data"), check_vma=False
+        )
+        def routed(h: Any, w: Any) -> Any:
+            """Send each token to its experts, of which each gets an equal share."""
+            rows = h.reshape(-1, step.width)
+            scores = jax.nn.softmax((rows @ w["router"]).astype(jnp.float32))
+            weight, experts = jax.lax.top_k(scores, step.chosen)
+            order = jnp.argsort(experts.ravel())
+            sent = rows[order // step.chosen].reshape(step.experts, -1, step.width)
+            gate, up = (jnp.einsum("ecd,edf->ecf", sent, w[name]) for name in ("gate", "up"))
+            mixed = jnp.einsum("ecf,efd->ecd", bend(gate, up), w["down"]).reshape(-1, step.width)
+            mixed = mixed * weight.ravel()[order][:, None].astype(bf16)
+            return jnp.zeros_like(rows).at[order // step.chosen].add(mixed).reshape(h.shape)
+
         def layer(x: Any, w: Any) -> tuple[Any, None]:
             w = jax.tree.map(lambda a: a.astype(bf16) if a.ndim > 1 else a, w)
             h = norm(x, w["norm_1"])
@@ -138,7 +158,14 @@ def make(step: Step) -> Any:
                 out = jax.nn.dot_product_attention(q, k, v, is_causal=True, implementation="cudnn")
             x = keep(x + out.reshape(*x.shape[:2], -1) @ w["out"])
             h = norm(x, w["norm_2"])
+            if step.experts:
+                return keep(x + routed(h, {name: w[name] for name in ("router", "gate", "up", "down")})), None
             return keep(x + bend(h @ w["gate"] if step.gated else None, h @ w["up"]) @ w["down"]), None
+
+        def one_by_one(logits: Any, tokens: Any) -> Any:
+            apart = jax.lax.optimization_barrier
+            found = apart(jax.nn.log_softmax(apart(logits.astype(jnp.float32))))
+            return -jnp.take_along_axis(found, tokens[..., None], -1).mean()
 
         @as_one
         def entropy(logits: Any, tokens: Any) -> Any:
@@ -155,7 +182,8 @@ def make(step: Step) -> Any:
             else:
                 for i in range(step.layers):
                     x, _ = body(x, jax.tree.map(lambda a, i=i: a[i], p["layers"]))
-            return entropy(norm(x, p["norm"]) @ p.get("head", p["embed"]).astype(bf16).T, tokens)
+            logits = norm(x, p["norm"]) @ p.get("head", p["embed"]).astype(bf16).T
+            return one_by_one(logits, tokens) if step.eager_loss else entropy(logits, tokens)
 
         def update(p: Any, m: Any, v: Any, frozen: Any, tokens: Any) -> Any:
             value, g = jax.value_and_grad(loss)(p, frozen, tokens)
@@ -175,13 +203,16 @@ def make(step: Step) -> Any:
             return jax.ShapeDtypeStruct(dims, dtype, sharding=NamedSharding(mesh, where))
 
         n, d = step.layers, step.width
+        each = (step.experts,) if step.experts else ()
         layers = {
             "query": shape(n, d, step.heads * head), "key": shape(n, d, kv * head),
             "value": shape(n, d, kv * head), "out": shape(n, step.heads * head, d),
-            "up": shape(n, d, step.inner), "down": shape(n, step.inner, d),
+            "up": shape(n, *each, d, step.inner), "down": shape(n, *each, step.inner, d),
         }  # fmt: skip
         if step.gated:
-            layers["gate"] = shape(n, d, step.inner)
+            layers["gate"] = shape(n, *each, d, step.inner)
+        if step.experts:
+            layers["router"] = shape(n, d, step.experts)
         for name in ("norm_1", "norm_2"):
             layers[name] = jax.ShapeDtypeStruct((n, d), jnp.float32, sharding=NamedSharding(mesh, P()))
         p = {"embed": shape(step.vocabulary, d), "norm": shape(d), "layers": layers}

@@ -119,14 +119,18 @@ def parse_all(arguments: Sequence[str]) -> tuple[list[Any], dict[str, Any]]:
     return by_position, by_name
 
 
-def make(spec: Any, *, seed: int = 0) -> Any:
+def make(spec: Any, *, seed: int = 0, shapes: bool = False) -> Any:
     """Return what `parse` returned as an argument: an array or a key on JAX's default device, or the value.
+
+    With `shapes`, an array is only its shape and dtype.
 
     Raises:
       JaxperfError: an array is larger than the free memory, or has a dtype that JAX would narrow.
     """
     if isinstance(spec, RandomKey):
         return jax.random.key(spec.seed)
+    if shapes and isinstance(spec, Array):
+        return shape_and_dtype(spec)
     return _draw(spec, np.random.default_rng(seed)) if isinstance(spec, Array) else spec
 
 

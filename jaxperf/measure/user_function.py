@@ -126,13 +126,14 @@ def _search(folder: Path) -> None:
         sys.path.insert(0, str(folder))
 
 
-def load_arguments(specs: Sequence[str], setup: str) -> Arguments:
+def load_arguments(specs: Sequence[str], setup: str, *, shapes: bool = False) -> Arguments:
     """Return the arguments of a function, from words or from another function, or none.
 
     Args:
       specs: as `argument_specs.parse` takes them.
       setup: MODULE:FUNCTION of a function without parameters. A tuple that it returns is the arguments by
         position; anything else is the only argument. It is waited for.
+      shapes: whether shapes are enough: then words make no arrays, and a setup is not waited for.
 
     Raises:
       JaxperfError: both sources, a wrong spec, or a setup that raises.
@@ -144,13 +145,14 @@ def load_arguments(specs: Sequence[str], setup: str) -> Arguments:
         with user_errors_shown(f"{setup}()"):
             made = make()
         try:
-            block(made)
+            if not shapes:
+                block(made)
         except TypeError as e:
             raise JaxperfError(f"{setup}() returns what a call cannot be timed with: {e}") from None
         return Arguments(made if isinstance(made, tuple) else (made,), {})
     by_position, by_name = argument_specs.parse_all(specs)
-    positions = (argument_specs.make(spec, seed=i) for i, spec in enumerate(by_position))
-    named = {
-        n: argument_specs.make(spec, seed=len(by_position) + i) for i, (n, spec) in enumerate(by_name.items())
-    }
-    return Arguments(tuple(positions), named)
+    made = [
+        argument_specs.make(spec, seed=i, shapes=shapes)
+        for i, spec in enumerate([*by_position, *by_name.values()])
+    ]
+    return Arguments(tuple(made[: len(by_position)]), dict(zip(by_name, made[len(by_position) :])))

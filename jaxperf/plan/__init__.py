@@ -11,7 +11,7 @@ import sys
 from types import ModuleType
 from typing import Any
 
-__all__ = ["Exchange", "SizePlan", "StepPlan", "plan"]
+__all__ = ["SizePlan", "StepPlan", "plan"]
 
 
 def __getattr__(name: str) -> Any:

@@ -6,22 +6,21 @@ no placement that does not fit into memory, and nothing that the program does al
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-from jaxperf.plan.collectives import ACTIVATIONS, GRADIENTS, PARAMETERS
+from jaxperf.plan.collectives import ACTIVATIONS, PARAMETERS, Collective
 from jaxperf.plan.memory import CHECKPOINT, FSDP, FUSED, JAX_SHARE, POLICY, USABLE
-from jaxperf.plan.report import Exchange, SizePlan, nbytes, seconds
+from jaxperf.plan.report import SizePlan, nbytes, seconds
 from jaxperf.plan.timeline import Elapsed
 
 SMALL = 256 * 2**10  # bytes below which latency dominates a collective's time
-MANY = 8  # small collectives that are worth merging
+MANY = 8  # small collectives that are worth a change
 WORTH = 0.02  # share of a step that a change must save
 OVERHEAD = 0.5  # share of a step that is overhead of kernels
 FEW = 20  # kernels: a smaller program is no training step
 IDLE = 0.1  # share of a pipeline's turns without work
 WAITS = 0.1  # share of a step that is waits for collectives
 MICRO = "add up the gradients of several micro-batches in the step, and sum them over the devices once"
-LATENCY_S = 20e-6  # what merging saves for each collective, at least
 # what to do about the largest array, by what removes it
 REMEDIES = {
     FUSED: (
@@ -42,12 +41,10 @@ REMEDIES = {
 
 def advise(plan: SizePlan) -> dict[str, str]:
     """Return the sentences by kind."""
-    texts = {"does not fit": _does_not_fit(plan)}
+    texts = {"does not fit": _does_not_fit(plan), "above JAX's share": _above_share(plan)}
     if time := plan.time:
         texts |= {
-            "above JAX's share": _above_share(plan),
             "statistics summed over devices": _statistics(plan, time),
-            "a sum for each array": _per_array(plan, time),
             "parameters gathered": _gathered(plan, time),
             "resharded": _resharded(plan, time),
             "pipeline idle": _idle(plan),
@@ -71,13 +68,15 @@ def _does_not_fit(plan: SizePlan) -> str:
         return f"{over}, most of it temporaries; take a smaller batch per device"
     largest = plan.live[0]
     at = f" of {largest.source}" if largest.source else ""
-    array = f"the largest temporary is {nbytes(largest.bytes)}, {largest.shown}{at}"
-    return f"{over}; {array}: {REMEDIES[largest.remedy]}"
+    return (
+        f"{over}; the largest temporaries are {largest.shown}{at}, {nbytes(largest.bytes)}: "
+        f"{REMEDIES[largest.remedy]}"
+    )
 
 
 def _above_share(plan: SizePlan) -> str:
     share = plan.peak_bytes / plan.memory_bytes
-    if share <= JAX_SHARE or not plan.fits:
+    if plan.time is None or share <= JAX_SHARE or not plan.fits:
         return ""
     return (
         f"needs {share:.0%} of the card's memory, of which JAX takes {JAX_SHARE:.0%} by default: set "
@@ -85,68 +84,43 @@ def _above_share(plan: SizePlan) -> str:
     )
 
 
-def _seconds(group: Sequence[Exchange]) -> float:
-    return sum(each.seconds for each in group)
+def _worth(time: Elapsed, spent: Iterable[float]) -> bool:
+    """Return whether it is worth a change to save these seconds of a step."""
+    return sum(spent, 0.0) >= WORTH * time.step_s
 
 
-def _count(group: Sequence[Exchange]) -> float:
-    return sum(each.count for each in group)
-
-
-def _bytes(group: Sequence[Exchange]) -> str:
-    return nbytes(sum(each.bytes for each in group))
-
-
-def _worth(time: Elapsed, group: Sequence[Exchange]) -> bool:
-    return bool(group) and _seconds(group) >= WORTH * time.step_s
-
-
-def _lines(group: Sequence[Exchange]) -> str:
-    sources = list(dict.fromkeys(each.collective.source for each in group if each.collective.source))
-    return f" (at {', '.join(sources[:3])})" if sources else ""
+def _told(group: Sequence[Collective]) -> tuple[str, str, str]:
+    """Return the bytes, the lines and the seconds of collectives, as words."""
+    sources = list(dict.fromkeys(each.source for each in group if each.source))
+    lines = f" (at {', '.join(sources[:3])})" if sources else ""
+    size = sum(each.times * each.bytes for each in group)
+    return nbytes(size), lines, seconds(sum(each.seconds for each in group))
 
 
 def _statistics(plan: SizePlan, time: Elapsed) -> str:
     group = [
         each for each in plan.exchanges
-        if each.collective.kind == "all-reduce" and not each.collective.asked
-        and each.carries == ACTIVATIONS and each.over_batch
-        and each.collective.bytes <= SMALL and each.collective.arrays <= 4
+        if each.kind == "all-reduce" and not each.asked and each.carries == ACTIVATIONS and each.over_batch
+        and each.bytes <= SMALL
     ]  # fmt: skip
-    if _count(group) < MANY or not _worth(time, group):
+    count = sum(each.times for each in group)
+    if count < MANY or not _worth(time, (each.seconds for each in group)):
         return ""
+    _, lines, spent = _told(group)
     return (
-        f"{_count(group):.0f} small all-reduces, {seconds(_seconds(group))} a step, sum over the whole "
-        f"batch in the middle of the network{_lines(group)}: jit over a sharded batch makes BatchNorm's "
-        "statistics global; for statistics of each device, write the step with jax.shard_map, and sum the "
-        "gradients only, with jax.lax.psum"
-    )
-
-
-def _per_array(plan: SizePlan, time: Elapsed) -> str:
-    group = [
-        each for each in plan.exchanges
-        if each.collective.kind == "all-reduce" and each.carries == GRADIENTS and each.over_batch
-        and each.collective.arrays == 1 and each.collective.times == 1
-    ]  # fmt: skip
-    saved = (_count(group) - 1) * LATENCY_S
-    if _count(group) < MANY or saved < WORTH * time.step_s:
-        return ""
-    return (
-        f"{_count(group):.0f} all-reduces of one gradient each{_lines(group)}, where one of all of them "
-        f"would save about {seconds(saved)} a step: sum the whole tree of gradients in one jax.lax.psum at "
-        "the end"
+        f"{count:.0f} small all-reduces, {spent} a step, sum over the whole batch in the middle of the "
+        f"network{lines}: jit over a sharded batch makes BatchNorm's statistics global; for statistics of "
+        "each device, write the step with jax.shard_map, and sum the gradients only, with jax.lax.psum"
     )
 
 
 def _gathered(plan: SizePlan, time: Elapsed) -> str:
-    group = [e for e in plan.exchanges if e.collective.kind == "all-gather" and e.carries == PARAMETERS]
-    if not _worth(time, group) or sum(e.exposed_s for e in group) < WORTH * time.step_s:
+    group = [each for each in plan.exchanges if each.kind == "all-gather" and each.carries == PARAMETERS]
+    if not _worth(time, (each.waits_s for each in group)):
         return ""
-    found = (
-        f"{_bytes(group)} of parameters are gathered each step in {_count(group):.0f} "
-        f"all-gathers{_lines(group)}, {seconds(_seconds(group))}"
-    )
+    size, lines, spent = _told(group)
+    count = sum(each.times for each in group)
+    found = f"{size} of parameters are gathered each step in {count:.0f} all-gathers{lines}, {spent}"
     whole = plan.peak_bytes + plan.state_bytes - plan.state_share_bytes
     in_node = plan.peak_bytes + plan.state_bytes / plan.per_node - plan.state_share_bytes
     if whole <= plan.usable_bytes:
@@ -165,19 +139,20 @@ def _gathered(plan: SizePlan, time: Elapsed) -> str:
 
 def _resharded(plan: SizePlan, time: Elapsed) -> str:
     """Of what XLA inserts between two operations: an array is gathered, or split along another axis."""
-    inserted = [each for each in plan.exchanges if not each.collective.asked]
     group = [
-        each for each in inserted
-        if each.collective.kind in ("all-to-all", "collective-permute")
-        or (each.collective.kind == "all-gather" and each.carries == ACTIVATIONS)
+        each for each in plan.exchanges
+        if not each.asked and (
+            each.kind in ("all-to-all", "collective-permute")
+            or (each.kind == "all-gather" and each.carries == ACTIVATIONS)
+        )
     ]  # fmt: skip
-    if not _worth(time, group):
+    if not _worth(time, (each.seconds for each in group)):
         return ""
-    of = sorted({each.carries for each in group if each.carries})
-    what = f"{_bytes(group)} of {' and '.join(of)}" if of else _bytes(group)
+    size, lines, spent = _told(group)
+    of = " and ".join(sorted({each.carries for each in group}))
     return (
-        f"{what} change their sharding between two operations{_lines(group)}, {seconds(_seconds(group))} a "
-        "step, which the program does not ask for: give both operations the same sharding with "
+        f"{size} of {of} change their sharding between two operations{lines}, {spent} a step, which the "
+        "program does not ask for: give both operations the same sharding with "
         "jax.lax.with_sharding_constraint, in a loop over layers inside its body"
     )
 
@@ -194,7 +169,8 @@ def _idle(plan: SizePlan) -> str:
 def _overhead(plan: SizePlan, time: Elapsed) -> str:
     if time.overhead_share < OVERHEAD or time.kernels < FEW:
         return ""
-    busiest = f", {plan.busiest}" if plan.busiest else ""
+    at = max(time.lines, key=lambda line: time.lines[line], default="")
+    busiest = f", {time.lines[at]:.0f} of them at {at}" if at else ""
     grow = "a larger batch per device, or fewer and larger operations" if plan.batch else "larger operations"
     return (
         f"{time.overhead_share:.0%} of the step is the start of {time.kernels:.0f} small kernels{busiest}; "
@@ -205,13 +181,13 @@ def _overhead(plan: SizePlan, time: Elapsed) -> str:
 def _not_overlapped(plan: SizePlan, time: Elapsed) -> str:
     if time.waits_s < WAITS * time.step_s:
         return ""
-    most = max(plan.exchanges, key=lambda each: each.exposed_s)
-    of = f" of {most.carries}" if most.carries else ""
+    most = max(plan.exchanges, key=lambda each: each.waits_s)
+    at = f" (at {most.source})" if most.source else ""
     found = (
         f"the step waits {seconds(time.waits_s)}, {time.waits_s / time.step_s:.0%} of its time, for "
-        f"collectives that no kernels overlap, most for {most.collective.kind}s{of}{_lines([most])}"
+        f"collectives that no kernels overlap, most for {most.kind}s of {most.carries}{at}"
     )
-    if plan.pipeline > 1 or most.collective.kind == "all-to-all":
+    if plan.useful < 1 or most.kind == "all-to-all":
         return f"{found}: larger micro-batches or layers give each device more work for each exchange"
     if most.carries == ACTIVATIONS and not most.over_batch:
         return (

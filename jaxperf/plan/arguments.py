@@ -2,7 +2,8 @@
 
 An array that is sharded over a mesh of the devices here is sharded the same way over the larger mesh. An
 array without a sharding is split over the mesh's first axis if it is part of the batch, and otherwise
-replicated.
+replicated. The step itself says what the batch is: its parameters come back, and time is scanned. Where that
+leaves room for doubt, the user is asked, or told.
 """
 
 from __future__ import annotations
@@ -10,9 +11,10 @@ from __future__ import annotations
 import functools
 import inspect
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from types import FunctionType
+from types import FunctionType, MappingProxyType, MethodType
 from typing import Any
 
 import jax
@@ -21,10 +23,11 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from jaxperf.errors import JaxperfError
+from jaxperf.measure.stages import all_equations
 from jaxperf.measure.user_function import user_errors_shown
-from jaxperf.plan.batch import find_batch, is_array, length_of, positions_by_shape
 
 DATA = "data"
+_RANDOM = ("random_bits", "threefry2x32", "random_wrap", "rng_bit_generator")
 Call = tuple[Any, tuple[Any, ...]]  # a step and its arguments by position
 
 
@@ -132,13 +135,26 @@ def place(
     """Return a step with arguments for these devices; the parameters are those of `jaxperf.plan`."""
     mesh = mesh_of(devices, axes, mesh_of_arguments(args))
     made = not _is_jitted(step) and _parameters(step) in (["devices"], ["mesh"])
-    given = False
+    given = False  # whether the user's function has made the arguments, too
     notes: list[str] = []
+    name = name_of(step)
     if made:
-        step, args, given = _made(step, args, mesh)
-    elif not _is_jitted(step):
-        step, note = _as_jitted(step, args)
-        notes.append(note)
+        with user_errors_shown(name):
+            step = step(mesh if _parameters(step) == ["mesh"] else list(mesh.devices.flat))
+        if given := isinstance(step, tuple) and len(step) == 2:
+            step, args = step[0], step[1] if isinstance(step[1], tuple) else (step[1],)
+    if not _is_jitted(step):
+        if made or not args:
+            found = f"{name} returned {name_of(step)}, which" if made else name
+            raise JaxperfError(
+                f"{found} is no jitted step; give what jax.jit returned, or a function of `devices` or "
+                "`mesh` that returns it, or (step, arguments)"
+            )
+        step = jax.jit(step)
+        notes.append(
+            f"{name} is not jitted: it is planned as one program, as jax.jit would compile it; its parts one "
+            "by one take longer, and keep more between them"
+        )
     required = _parameters(step, required=True)
     if required and not args:
         raise JaxperfError(
@@ -150,19 +166,18 @@ def place(
     mapped = type(step) is FunctionType  # of jax.pmap, whose arguments begin with the devices
     if batch is not None:
         axis = _asked(args, batch)
-    elif mapped or given:
-        inner = jax.tree.map(lambda x: np.empty(np.shape(x)[1:], "V0"), args) if mapped else args
-        axis = dict.fromkeys(positions_by_shape(inner), 0)
+    elif mapped:
+        inner = jax.tree.map(lambda x: np.empty(np.shape(x)[1:], "V0"), args)
+        axis = dict.fromkeys(positions_by_shape(inner), 1)
+    elif given:
+        axis = dict.fromkeys(positions_by_shape(args), 0)
     else:
         axis, doubt = find_batch(step, args)
-        if doubt:
-            notes.append(doubt)
+        notes += filter(None, [doubt])
     examples = max((length_of(args[i], at) for i, at in axis.items()), default=0)
-    names, split = _sharded_over(args, axis)
+    names, split = (mesh.axis_names[:1], mesh.size) if mapped else _sharded_over(args, axis)
     if mapped:
-        shapes = [np.shape(leaf) for i in axis for leaf in jax.tree.leaves(args[i])]
-        names, split = mesh.axis_names[:1], examples
-        examples *= max((shape[1] for shape in shapes if len(shape) > 1), default=1)
+        examples *= mesh.size
     if mapped or given:
         args = jax.tree.map(_shape, args)
     else:
@@ -175,35 +190,6 @@ def place(
     if not examples:
         return Placed(step, args, mesh, made=made, notes=tuple(notes))
     return Placed(step, args, mesh, examples, axis, split, names, made, tuple(notes))
-
-
-def _made(make: Callable[..., Any], args: tuple[Any, ...], mesh: Mesh) -> tuple[Any, tuple[Any, ...], bool]:
-    """Return the step that the user's function makes, its arguments, and whether it returned these."""
-    with user_errors_shown(name_of(make)):
-        made = make(mesh if _parameters(make) == ["mesh"] else list(mesh.devices.flat))
-    both = isinstance(made, tuple) and len(made) == 2
-    step = made[0] if both else made
-    if not _is_jitted(step):
-        raise JaxperfError(
-            f"{name_of(make)} returned {name_of(step)}, not a jitted step; return what jax.jit returned, or "
-            "(step, arguments)"
-        )
-    if both:
-        args = made[1] if isinstance(made[1], tuple) else (made[1],)
-    return step, args, both
-
-
-def _as_jitted(step: Any, args: tuple[Any, ...]) -> tuple[Any, str]:
-    name = name_of(step)
-    if not args:
-        raise JaxperfError(
-            f"{name} is not jitted, so nothing can be compiled; give what jax.jit returned, or a function of "
-            "`devices` that makes the step"
-        )
-    return jax.jit(step), (
-        f"{name} is not jitted: it is planned as one program, as jax.jit({name}) would be; its parts one by "
-        "one take longer, and keep more between them"
-    )
 
 
 def _asked(args: tuple[Any, ...], batch: Sequence[int] | Mapping[int, int]) -> dict[int, int]:
@@ -236,12 +222,6 @@ def _sharded_over(args: tuple[Any, ...], axis: Mapping[int, int]) -> tuple[tuple
 def _whole(examples: int, shares: int, split: int, per_device: int | None, total: int | None) -> int:
     if not examples and (per_device or total):
         raise JaxperfError("no argument is a batch, so --per-device and --total have nothing to change")
-    if total and total % split:
-        near = [n for n in (total // split * split, total // split * split + split) if n]
-        raise JaxperfError(
-            f"a batch of {total} does not divide by {split} devices, which JAX refuses; take "
-            f"{' or '.join(map(str, near))}"
-        )
     return total or (per_device or -(-examples // shares)) * split
 
 
@@ -279,3 +259,109 @@ def _on_mesh(tree: Any, mesh: Mesh, whole: int, axis: int | None) -> Any:
         return jax.ShapeDtypeStruct(tuple(shape), _dtype(leaf), sharding=NamedSharding(mesh, spec))
 
     return jax.tree.map(placed, tree)
+
+
+def is_array(leaf: Any) -> bool:
+    return hasattr(leaf, "shape") and hasattr(leaf, "dtype")
+
+
+def traced(step: Any, args: Sequence[Any], kwargs: Mapping[str, Any] = MappingProxyType({})) -> Any:
+    """Return what JAX traces of a jitted step, with its `jaxpr` and `lower`."""
+    if isinstance(step, MethodType):  # of an object, which is the function's first argument
+        step, args = step.__func__, (step.__self__, *args)
+    found = step.trace(*args, **kwargs)
+    return getattr(found, "traced", found)  # nnx.jit wraps JAX's
+
+
+def length_of(arg: Any, axis: int = 0) -> int:
+    """Return the length of an axis if all arrays of an argument share it; else 0. Scalars do not count."""
+    shapes = [np.shape(leaf) for leaf in jax.tree.leaves(arg) if np.shape(leaf) and not _is_key(leaf)]
+    lengths = {shape[axis] if axis < len(shape) else 0 for shape in shapes}
+    return lengths.pop() if len(lengths) == 1 else 0
+
+
+def _is_key(leaf: Any) -> bool:
+    """Return whether a leaf is what `jax.random.PRNGKey` returns."""
+    return np.shape(leaf) == (2,) and getattr(leaf, "dtype", None) == np.uint32
+
+
+def positions_by_shape(args: Sequence[Any], without: Sequence[int] = ()) -> tuple[int, ...]:
+    """Return the arguments whose arrays have the first axis that most arguments have, or else the last.
+
+    `without` are those that come back from the step. If none does, the first of several is not among them.
+    """
+    first = 0 if without or len(args) == 1 else 1
+    candidates = [i for i in range(first, len(args)) if i not in without]
+    lengths = {i: length for i in candidates if (length := length_of(args[i]))}
+    counts = Counter(reversed(lengths.values()))  # of equally many, the last comes first
+    return tuple(i for i, length in lengths.items() if length == counts.most_common(1)[0][0])
+
+
+def find_batch(step: Any, args: Sequence[Any]) -> tuple[dict[int, int], str]:
+    """Return the axis of the examples by the positions of the batch, and a note if there is doubt."""
+    try:
+        jaxpr = traced(step, args).jaxpr
+    except Exception:  # it needs its mesh, or cannot be traced at all: then the lowering says what is wrong
+        return dict.fromkeys(positions_by_shape(args), 0), ""
+    back = _come_back(args, jaxpr.out_avals)
+    found = positions_by_shape(args, without=back)
+    equations = list(all_equations(jaxpr.jaxpr))
+    _refuse_time(args, found, back, equations)
+    doubt = ""
+    if not found and (alike := [i for i in positions_by_shape(args) if i in back]):
+        doubt = (
+            f"argument {alike[0]} comes back from the step with the same shape, so it was taken for "
+            f"parameters, not for the batch; --batch {alike[0]} if it is the batch"
+        )
+    elif not found and any(each.primitive.name in _RANDOM for each in equations):
+        doubt = (
+            "no argument is a batch and the step draws random numbers: if it draws its batch, every device "
+            "draws all of it; pass the batch as an argument, or give it a sharding with "
+            "jax.lax.with_sharding_constraint"
+        )
+    return dict.fromkeys(found, 0), doubt
+
+
+def _come_back(args: Sequence[Any], results: Sequence[Any]) -> list[int]:
+    """Return the arguments all of whose arrays are among a step's results, as parameters are.
+
+    A result is one argument's, and of those with most arrays first: a batch may have the shape of a weight.
+    """
+    left = Counter((tuple(result.shape), str(result.dtype)) for result in results)
+    arrays = [[leaf for leaf in jax.tree.leaves(arg) if is_array(leaf) and np.shape(leaf)] for arg in args]
+    back = []
+    for i in sorted(range(len(args)), key=lambda i: -len(arrays[i])):
+        kinds = Counter((tuple(leaf.shape), str(leaf.dtype)) for leaf in arrays[i])
+        if kinds and kinds <= left:
+            back.append(i)
+            left = left - kinds
+    return back
+
+
+def _refuse_time(
+    args: Sequence[Any], found: Sequence[int], back: Sequence[int], equations: Sequence[Any]
+) -> None:
+    """Ask where the examples are, if the step scans over the first axis of what may be the batch.
+
+    What is scanned is told by its first two axes: also the embeddings of an argument have these.
+    """
+    examples = length_of(args[found[-1]]) if found else 0
+    scanned = set()
+    for each in equations:
+        if each.primitive.name == "scan":  # whose body has one axis less of what is scanned
+            pairs = zip(each.invars, each.params["jaxpr"].jaxpr.invars)
+            scanned |= {stack.aval.shape[:2] for stack, one in pairs if stack.aval.ndim > one.aval.ndim > 0}
+    over = [
+        i for i, arg in enumerate(args)
+        if i not in back and any(np.shape(leaf)[:2] in scanned for leaf in jax.tree.leaves(arg))
+        and (i in found or (examples and length_of(arg, 1) == examples))
+    ]  # fmt: skip
+    if not over:
+        return
+    moved = {*over, *(found if set(over) & set(found) else ())}
+    named = ",".join(f"{i}:axis=1" if i in moved else f"{i}" for i in sorted({*found, *over}))
+    raise JaxperfError(
+        f"the step scans over the first axis of argument {over[0]}, as over time or micro-batches, so its "
+        f"examples are probably on another axis; name it: --batch {named} (or --batch "
+        f"{','.join(map(str, found))})"
+    )

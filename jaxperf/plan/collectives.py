@@ -8,7 +8,7 @@ import itertools
 import math
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,7 +30,7 @@ ASKED = {
 }  # fmt: skip
 _HERE = str(Path(__file__).resolve().parent)
 _INDEX = re.compile(r"index=(\d+)")
-_PASSES = ("optimization-barrier", "opt-barrier")
+_HANDS_ON = ("while", "call", "conditional", "optimization-barrier", "opt-barrier")
 ALL = -1  # the index of a value that is no tuple, or of which all parts count
 GRADIENTS, ACTIVATIONS, PARAMETERS, STATE = "gradients", "activations", "parameters", "state"
 
@@ -40,29 +40,36 @@ Value = tuple[str, int]  # name of an instruction, and index of a part of its re
 
 @dataclass(frozen=True)
 class Collective:
-    name: str  # of the instruction
+    """A collective of a program. In a plan, equal ones are one, and `times` and `waits_s` are their sums."""
+
     kind: str  # "all-reduce", "all-gather", ...
     bytes: int  # of the whole array: an all-reduce's or reduce-scatter's input, an all-gather's result
-    dtype: str  # HLO's name of the dtype of its largest array
-    arrays: int  # that were merged into it
     groups: tuple[Group, ...]  # numbers of the devices that exchange; of a permutation, (from, to)
     times: float  # runs in a step
     asynchronous: bool  # whether other work may run between its start and its end
+    asked: bool  # whether the program asks for it, as by `jax.lax.psum`; else XLA has inserted it
     source: str  # "file:line" of the user's code that caused it; "" if unknown
-    operation: str  # JAX's name, such as "jit(step)/transpose(jvp())/dot_general"
-
-    @property
-    def asked(self) -> bool:
-        """Return whether the program asks for it, as by `jax.lax.psum`; else XLA has inserted it.
-
-        Inside `jax.shard_map`, XLA inserts none, but may compute one that is asked for by several.
-        """
-        names = self.operation.split(":")
-        return "/shard_map/" in self.operation or any(name.rpartition("/")[2] in ASKED for name in names)
+    axes: tuple[str, ...] = ()  # the mesh's axes along which the devices exchange
+    over_batch: bool = True  # whether these devices have different examples
+    carries: str = ""  # GRADIENTS, ACTIVATIONS, PARAMETERS or STATE (what a step updates)
+    each_s: float = 0.0  # predicted seconds of one run; 0 for a TPU
+    waits_s: float = 0.0  # for which the step waits
 
     @property
     def group_size(self) -> int:
         return max(map(len, self.groups))
+
+    @property
+    def groups_in_short(self) -> str:
+        """Return "all 8", "64 pairs", or "16 x 4 (model)", with the axes."""
+        number, size = len(self.groups), self.group_size
+        if self.kind == "collective-permute":
+            return f"{number} pairs"
+        return f"all {size}" if number == 1 else f"{number} x {size} ({', '.join(self.axes)})"
+
+    @property
+    def seconds(self) -> float:
+        return self.times * self.each_s
 
     def nodes(self, per_node: int) -> int:
         """Return the largest number of nodes that a group spans."""
@@ -96,29 +103,18 @@ def _described(module: Module, outer: Instruction, devices: int, times: float) -
     members = max(map(len, groups), default=0)
     if members < 2:
         return None
-    read = module.operand_shapes(inner)
+    read = sum(shape.bytes for shape in module.operand_shapes(inner))
     origin = next((each for each in (inner, outer) if each.op_name), None) or _origin(module, inner)
+    started = outer.opcode.endswith("-start") or IN_PIECES in inner.attributes
     return Collective(
-        name=outer.name,
         kind=kind,
-        bytes=sum(shape.bytes for shape in read) * (members if kind == "all-gather" else 1),
-        dtype=max(read, key=lambda shape: shape.bytes).dtype if read else "",
-        arrays=len(read) if len(read) != 1 else _concatenated(module, inner),
+        bytes=read * (members if kind == "all-gather" else 1),
         groups=groups,
         times=times,
-        asynchronous=(outer.opcode.endswith("-start") or IN_PIECES in inner.attributes)
-        and '"is_sync":true' not in outer.attributes,
+        asynchronous=started and '"is_sync":true' not in outer.attributes,
+        asked=is_asked(origin.op_name),
         source=source_of(module, origin),
-        operation=origin.op_name,
     )
-
-
-def _wrapped(body: Sequence[Instruction]) -> Instruction | None:
-    """Return the collective that a computation runs or starts; None if it has none, or only a part of one."""
-    collective = next((i for i in body if i.collective), None)
-    if collective and IN_PIECES in collective.attributes and not any(START in i.attributes for i in body):
-        return None
-    return collective
 
 
 def _origin(module: Module, instruction: Instruction) -> Instruction:
@@ -131,10 +127,21 @@ def _origin(module: Module, instruction: Instruction) -> Instruction:
     return instruction
 
 
-def _concatenated(module: Module, instruction: Instruction) -> int:
-    """Return how many arrays XLA concatenated for one collective."""
-    read = module.operands(instruction)[:1]
-    return len(read[0].operands) if read and "concatenate" in read[0].name else 1
+def is_asked(operation: str) -> bool:
+    """Return whether an operation, by JAX's name or several with ":", is a collective of the program's own.
+
+    Inside `jax.shard_map`, XLA inserts none, but may compute one that is asked for by several.
+    """
+    names = operation.split(":")
+    return "/shard_map/" in operation or any(name.rpartition("/")[2] in ASKED for name in names)
+
+
+def _wrapped(body: Sequence[Instruction]) -> Instruction | None:
+    """Return the collective that a computation runs or starts; None if it has none, or only a part of one."""
+    collective = next((i for i in body if i.collective), None)
+    if collective and IN_PIECES in collective.attributes and not any(START in i.attributes for i in body):
+        return None
+    return collective
 
 
 def source_of(module: Module, instruction: Instruction) -> str:
@@ -177,81 +184,64 @@ class Flow:
     """The values of a program: from where a collective's come, and where they go.
 
     Values are followed through loops, calls and branches by their place in a tuple. A fusion is one step:
-    each of its results depends on all that it reads.
+    each of its results depends on all that it reads. `batch` has the shapes of the batch on each device.
     """
 
-    def __init__(self, module: Module, kernels: Mapping[str, Kernel]) -> None:
-        self.module, self.kernels = module, kernels
+    def __init__(
+        self, module: Module, kernels: Mapping[str, Kernel], batch: Collection[tuple[int, ...]]
+    ) -> None:
+        self.module = module
+        self.instructions = {i.name: i for i, _ in module.executed()}
         self.users: dict[Value, list[Value]] = defaultdict(list)
-        self.sources: dict[Value, list[Value]] = defaultdict(list)
-        self.instructions: dict[str, Instruction] = {}
-        self._enter(module.entry)
-
-    def _enter(self, computation: str) -> None:
-        for i in self.module.computations.get(computation, ()):
-            if i.name in self.instructions:
-                continue
-            self.instructions[i.name] = i
+        sources: dict[Value, list[Value]] = defaultdict(list)
+        for i in self.instructions.values():
             for source, user in self._edges(i):
                 self.users[source].append(user)
-                self.sources[user].append(source)
-
-    def _parts(self, i: Instruction | None) -> range:
-        """Return the indices of a value: those of a tuple, or the only one."""
-        return range(len(i.shapes)) if i and i.type.startswith("(") else range(ALL, 0)
+                sources[user].append(source)
+        products = [name for name, kernel in kernels.items() if kernel.flops or kernel.unknown]
+        examples = [
+            i.name for i in module.computations.get(module.entry, ())
+            if i.opcode == "parameter" and any(shape.dims in batch for shape in i.shapes)
+        ]  # fmt: skip
+        self._computed = self._reached([*products, *examples], self.users)
+        self._multiplied = self._reached(products, sources)
 
     def _edges(self, i: Instruction) -> Iterator[tuple[Value, Value]]:
-        """Yield the dependencies of an instruction, and enter what it calls."""
+        """Yield the values that an instruction reads, each with what it becomes."""
         if i.opcode == "tuple":
             yield from (((name, ALL), (i.name, k)) for k, name in enumerate(i.operands))
         elif i.opcode == "get-tuple-element" and (index := _INDEX.search(i.attributes)):
             yield from (((i.operands[0], k), (i.name, ALL)) for k in (int(index[1]), ALL))
-        elif i.opcode in _PASSES:
-            yield from (((i.operands[0], k), (i.name, k)) for k in self._parts(i))
-        elif i.opcode in ("while", "call"):
-            yield from self._called(i, i.called, i.operands)
-        elif i.opcode == "conditional":
-            for branch, name in zip(i.branches, i.operands[1:]):
-                yield from self._called(i, branch, (name,))
+        elif i.opcode in _HANDS_ON:
+            for name, becomes in self._handed_on(i):
+                yield from (((name, k), (becomes.name, k)) for k in _parts(becomes))
         else:
             for name in i.operands:
-                for k in {ALL, *self._parts(self.module.operand(i, name))}:
-                    yield (name, k), (i.name, ALL)
+                yield from (((name, k), (i.name, ALL)) for k in (ALL, *_parts(self.module.operand(i, name))))
 
-    def _called(self, i: Instruction, called: str, operands: Sequence[str]) -> Iterator[tuple[Value, Value]]:
-        """Yield how operands become parameters, and a result that of the call, or of a loop's next turn."""
-        self._enter(called)
-        body = self.module.computations.get(called, ())
-        root = next((each for each in body if each.root), None)
-        for each in body:
-            if each.number is None or each.number >= len(operands):
-                continue
-            for k in self._parts(each):
-                yield (operands[each.number], k), (each.name, k)
-                if i.opcode == "while" and root:
-                    yield (root.name, k), (each.name, k)
-        if root:
-            yield from (((root.name, k), (i.name, k)) for k in self._parts(root))
+    def _handed_on(self, i: Instruction) -> Iterator[tuple[str, Instruction]]:
+        """Yield operands with the parameters that they become, and results with those of a call or turn."""
+        of_branches = [(name, i.operands[k : k + 1]) for k, name in enumerate(i.branches, start=1)]
+        for called, operands in of_branches or [(i.called, i.operands)]:
+            body = self.module.computations.get(called, ())
+            results = [each.name for each in body if each.root] or operands[:1]  # a barrier calls nothing
+            for each in body:
+                if each.number is not None and each.number < len(operands):
+                    yield operands[each.number], each
+                    if i.opcode == "while":
+                        yield results[0], each
+            yield results[0], i
 
-    def _reach(self, start: str, edges: Mapping[Value, list[Value]]) -> tuple[bool, set[str]]:
-        """Return whether a product is reached from an instruction, and the parameters reached without one."""
-        todo = [(start, k) for k in {ALL, *self._parts(self.instructions[start])}]
-        seen, product, parameters = set(todo), False, set()
+    def _reached(self, names: Iterable[str], edges: Mapping[Value, list[Value]]) -> set[str]:
+        """Return what comes after some instructions along the edges."""
+        todo = [(name, k) for name in names for k in (ALL, *_parts(self.instructions.get(name)))]
+        seen: set[Value] = set()
         while todo:
             for value in edges.get(todo.pop(), ()):
-                name = value[0]
-                if value in seen:
-                    continue
-                seen.add(value)
-                kernel = self.kernels.get(name)
-                if kernel and (kernel.flops or kernel.unknown):
-                    product = True
-                    continue
-                instruction = self.instructions[name]
-                if instruction.opcode == "parameter" and instruction.computation == self.module.entry:
-                    parameters.add(name)
-                todo.append(value)
-        return product, parameters
+                if value not in seen:
+                    seen.add(value)
+                    todo.append(value)
+        return {name for name, _ in seen}
 
     def used_at(self, name: str) -> str:
         """Return the reader's line of the first instruction with one that uses a result; "" for none."""
@@ -265,13 +255,13 @@ class Flow:
                     todo.append(value)
         return ""
 
-    def carried(self, name: str, batch: Collection[tuple[int, ...]]) -> str:
-        """Return what a collective carries; `batch` are the shapes of the batch's arrays on each device."""
-        if name not in self.instructions:
-            return ""
-        computed, read = self._reach(name, self.sources)
-        multiplied, _ = self._reach(name, self.users)
-        of_batch = any(shape.dims in batch for each in read for shape in self.instructions[each].shapes)
-        if computed or of_batch:
-            return ACTIVATIONS if multiplied else GRADIENTS
-        return PARAMETERS if multiplied else STATE
+    def carried(self, name: str) -> str:
+        """Return what a collective carries, by the products before and after it."""
+        if name in self._computed:
+            return ACTIVATIONS if name in self._multiplied else GRADIENTS
+        return PARAMETERS if name in self._multiplied else STATE
+
+
+def _parts(i: Instruction | None) -> Sequence[int]:
+    """Return the indices of a value: those of a tuple, or the only one."""
+    return range(len(i.shapes)) if i and i.type.startswith("(") else (ALL,)

@@ -20,12 +20,10 @@ from unittest import mock
 import jax
 
 from jaxperf.errors import JaxperfError, to_one_line
-from jaxperf.measure import argument_specs
 from jaxperf.measure.stages import all_equations
-from jaxperf.measure.user_function import Arguments, load_function, user_errors_shown
+from jaxperf.measure.user_function import load_arguments, load_function, user_errors_shown
 from jaxperf.plan import deviceless
-from jaxperf.plan.arguments import by_position
-from jaxperf.plan.batch import traced
+from jaxperf.plan.arguments import by_position, traced
 from jaxperf.plan.planning import plan
 from jaxperf.plan.report import StepPlan
 from jaxperf.process import log_path, native_stderr_to, say
@@ -46,8 +44,6 @@ def main(asked: Any, program: Sequence[str]) -> int:
         raise JaxperfError("no step to plan; give one, jaxperf plan train:step --setup train:arguments")
     if program and (asked.step or asked.setup or asked.args):
         raise JaxperfError("give a step and its arguments, or a program after --, and not both")
-    if asked.setup and asked.args:
-        raise JaxperfError("arguments come from --args or --setup; give one of the two")
     size = math.prod(asked.mesh.values())
     if asked.mesh and size not in asked.devices:
         raise JaxperfError(
@@ -58,9 +54,7 @@ def main(asked: Any, program: Sequence[str]) -> int:
     path = asked.json and check_writable(asked.json)
     with native_stderr_to(log_path("plan")):  # XLA logs that there is no GPU
         made = _plan(asked, program)
-    console = terminal.console()
-    for block in made.blocks():
-        terminal.show(console, block)
+    terminal.print_all(made.blocks())
     if path:
         write_whole(path, json.dumps(made.to_json(), indent=1) + "\n")
         print(to_one_line(f"plan: {asked.json}"))
@@ -77,7 +71,7 @@ def _plan(asked: Any, program: Sequence[str]) -> StepPlan:
         step, args, kwargs = first_step(program)
     else:
         step = load_function(asked.step)
-        args, kwargs = _arguments(asked)
+        args, kwargs = load_arguments(asked.args, asked.setup, shapes=True)
     # by name, an argument of the step might be one of `plan`, such as `batch`
     step, args = by_position(step, args, kwargs)
     return plan(
@@ -94,23 +88,6 @@ def _plan(asked: Any, program: Sequence[str]) -> StepPlan:
         fit=asked.fit,
         told=lambda line: say(f"plan: {line}"),
     )
-
-
-def _arguments(asked: Any) -> Arguments:
-    """Return the step's arguments, of which shapes are enough: nothing is drawn or waited for."""
-    if not asked.setup:
-        specs, named = argument_specs.parse_all(asked.args)
-        return Arguments(tuple(map(_shape, specs)), {name: _shape(spec) for name, spec in named.items()})
-    make = load_function(asked.setup)
-    with user_errors_shown(f"{asked.setup}()"):
-        made = make()
-    return Arguments(made if isinstance(made, tuple) else (made,), {})
-
-
-def _shape(spec: Any) -> object:
-    if isinstance(spec, argument_specs.Array):
-        return argument_specs.shape_and_dtype(spec)
-    return argument_specs.make(spec)
 
 
 class _Found(BaseException):

@@ -12,6 +12,7 @@ import dataclasses
 import functools
 import importlib
 import itertools
+import math
 import os
 import re
 import shutil
@@ -21,7 +22,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,12 +36,12 @@ from jaxperf.libraries import missing_from, pip_install
 from jaxperf.measure.stages import all_equations
 from jaxperf.measure.user_function import user_errors_shown
 from jaxperf.plan import custom_calls
-from jaxperf.plan.arguments import Placed, name_of
-from jaxperf.plan.batch import traced
+from jaxperf.plan.arguments import Placed, name_of, traced
 from jaxperf.plan.cards import CARDS, DATA, Card
 from jaxperf.process import cache_folder
 
 AT_ONCE = 2  # programs compiled at the same time
+EVERY_S = 10  # seconds after which the user is told what still compiles
 CALLBACKS = {"pure_callback", "io_callback", "debug_callback", "debug_print", "infeed", "outfeed"}
 _REMAT = "rematted_computation"  # in JAX's names of operations
 # what JAX says of a step that has shardings over devices that are here
@@ -196,12 +197,9 @@ def compile_for(card: Card, lowered: Any, options: Mapping[str, Any] | None = No
         except Exception as e:
             line = _first_line(e)
             missing = custom_calls.missing_target(line)
-            unknown = next((name for name in fixed if name in line), "")  # to this version of XLA
             if missing and missing not in registered:
                 registered.add(missing)
                 custom_calls.register(*missing)
-            elif unknown:
-                del fixed[unknown]
             else:
                 way = "; shard the parameters, or take a smaller batch" if "EXHAUSTED" in line else ""
                 raise JaxperfError(
@@ -210,14 +208,14 @@ def compile_for(card: Card, lowered: Any, options: Mapping[str, Any] | None = No
 
 
 @contextlib.contextmanager
-def lines_in_cache_keys() -> Iterator[None]:
-    """Include source lines in the keys of JAX's compile cache, in all threads.
+def nothing_cached() -> Iterator[None]:
+    """Keep programs of plans out of JAX's compile cache on disk, in all threads.
 
-    By default, JAX leaves them out, so it may return an equal program with the lines of another file.
+    From there, a program comes without a report of its memory, and with the lines of an equal program.
     """
-    name = "jax_compilation_cache_include_metadata_in_key"
+    name = "jax_persistent_cache_min_compile_time_secs"
     before = getattr(jax.config, name)
-    jax.config.update(name, True)
+    jax.config.update(name, math.inf)
     try:
         yield
     finally:
@@ -248,7 +246,7 @@ class Program:
     remat: bool = False  # whether it computes again what jax.checkpoint has not saved
 
 
-@lines_in_cache_keys()
+@nothing_cached()
 def compiled_programs(
     card: Card, placed: Sequence[Placed], told: Callable[[str], None] = lambda line: None
 ) -> list[Program]:
@@ -262,8 +260,14 @@ def compiled_programs(
             lowered = _lower(each)
             told(f"lowered for {each.mesh.size} devices in {time.perf_counter() - began:.1f} s")
             started[pool.submit(_program, card, lowered, each.mesh.size)] = each.mesh.size
-        for future in as_completed(started):
-            told(f"compiled for {started[future]} devices in {future.result().compile_s:.1f} s")
+        began, pending = time.perf_counter(), set(started)
+        while pending:
+            done, pending = wait(pending, EVERY_S, FIRST_COMPLETED)
+            for future in done:
+                told(f"compiled for {started[future]} devices in {future.result().compile_s:.1f} s")
+            if not done:
+                left = ", ".join(str(started[future]) for future in pending)
+                told(f"XLA compiles for {left} devices, since {time.perf_counter() - began:.0f} s")
         return [future.result() for future in started]
 
 

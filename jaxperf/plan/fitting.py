@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 from unittest import mock
 
@@ -28,42 +28,34 @@ POLICIES = {
 SHARDED = "the state sharded over all devices (FSDP)"
 
 
-@dataclass
+@dataclass(frozen=True)
 class Fit:
-    """What was tried on one number of devices, in order, and the seconds that it took.
+    """What was tried on the most devices, in order: the change of the step, "" for none, and its plan."""
 
-    A try has its "change", the "examples" on each device, "peak_bytes", whether it "fits", and "step_s".
-    """
-
-    devices: int
-    tries: list[dict[str, Any]] = field(default_factory=list)
-    seconds: float = 0.0
+    tries: tuple[tuple[str, SizePlan], ...]
+    seconds: float  # that the tries took
 
     @property
     def largest(self) -> int:
-        """Return the most examples with which the unchanged step fits; 0 if it never does."""
-        good = (each["examples"] for each in self.tries if each["fits"] and not each["change"])
-        return max(good, default=0)
+        """Return the most examples on each device with which the unchanged step fits; 0 if it never does."""
+        return max((size.examples for change, size in self.tries if size.fits and not change), default=0)
 
     def blocks(self) -> list[Block]:
         rows = (
             {
-                "change": each["change"] or "as it is",
-                "examples each": str(each["examples"]),
-                "peak": nbytes(each["peak_bytes"]),
-                "fits": "yes" if each["fits"] else "no",
-                "step": seconds(each["step_s"]) if each["step_s"] else "-",
+                "change": change or "as it is",
+                "examples each": str(size.examples),
+                "peak": nbytes(size.peak_bytes),
+                "fits": "yes" if size.fits else "no",
+                "step": seconds(size.step_s) if size.step_s else "-",
             }
-            for each in self.tries
+            for change, size in self.tries
         )
         most = f"{self.largest} examples on each device fit" if self.largest else "no number of examples fits"
-        changed = [each for each in self.tries if each["change"] and each["fits"]]
-        said = [
-            f"{len(self.tries)} compilations in {self.seconds:.0f} s",
-            f"as it is, {most}",
-            *(f"with {each['change']}, {each['examples']} fit" for each in changed),
-        ]
-        return [grid(f"What fits, on {self.devices} devices", rows), Text("; ".join(said) + ".")]
+        said = [f"{len(self.tries)} compilations in {self.seconds:.0f} s", f"as it is, {most}"]
+        said += [f"with {change}, {size.examples} fit" for change, size in self.tries if change and size.fits]
+        devices = self.tries[0][1].devices
+        return [grid(f"What fits, on {devices} devices", rows), Text("; ".join(said) + ".")]
 
 
 def fit(
@@ -80,34 +72,34 @@ def fit(
     None are those of the arguments.
     """
     began = time.perf_counter()
-    result = Fit(first.devices)
+    tries: list[tuple[str, SizePlan]] = []
 
-    def attempt(examples: int | None, change: str = "", size: SizePlan | None = None) -> bool:
-        size = size or planned(place(per_device=examples))
-        each = {"change": change, "examples": size.batch // size.split}
-        result.tries.append(each | {name: getattr(size, name) for name in ("peak_bytes", "fits", "step_s")})
-        fits = "fits" if size.fits else "does not fit"
-        told(f"{change or 'as it is'}, {each['examples']} examples each: {fits}, {nbytes(size.peak_bytes)}")
+    def fits(size: SizePlan, change: str = "") -> bool:
+        tries.append((change, size))
+        said = "fits" if size.fits else "does not fit"
+        told(f"{change or 'as it is'}, {size.examples} examples each: {said}, {nbytes(size.peak_bytes)}")
         return size.fits
 
-    fits = attempt(per_device, size=first)
-    low = high = first.batch // first.split
+    def fit_as_they_are(examples: int) -> bool:
+        return fits(planned(place(per_device=examples)))
+
+    low = high = first.examples
     if not low:
         raise JaxperfError(
             "--fit changes the examples of the batch, and the step has none; name it by --batch"
         )
-    if fits:
-        while high < MOST and attempt(high := 2 * high):
+    if fits(first):
+        while high < MOST and fit_as_they_are(high := 2 * high):
             low = high
     else:
-        while low > 1 and not attempt(low := low // 2):
+        while low > 1 and not fit_as_they_are(low := low // 2):
             high = low
     distance = (high - low) // 2
-    while result.largest and distance and 8 * distance >= low:  # halve it, down to an eighth
-        if attempt(low + distance):
+    while distance and 8 * distance >= low:  # halve it, down to an eighth
+        if fit_as_they_are(low + distance):
             low += distance
         distance //= 2
-    if not fits:
+    if not first.fits:
         clear = getattr(step, "clear_cache", lambda: None)
         for change, policy in POLICIES.items():
             clear()  # or JAX returns the trace without the change
@@ -115,12 +107,11 @@ def fit(
                 size = planned(place(per_device=per_device))
             if not met:  # no loop
                 break
-            attempt(per_device, change, size)
+            fits(size, change)
         clear()
         if sharded := _sharded(place(per_device=per_device)):
-            attempt(per_device, SHARDED, planned(sharded))
-    result.seconds = time.perf_counter() - began
-    return result
+            fits(planned(sharded), SHARDED)
+    return Fit(tuple(tries), time.perf_counter() - began)
 
 
 @contextlib.contextmanager

@@ -26,12 +26,14 @@ TILE = (64, 64, 32)  # tensor cores round rows, columns and inner length up to m
 ATTENTION_SHARE = 0.7  # a guess: share of a large product's rate that fused attention reaches
 KERNEL = "jaxperf_kernel"  # the custom call that stands for a kernel that is not compiled
 FUSED_CALLS = ("__cudnn$fmha", KERNEL)  # custom calls that multiply matrices, and store no scores
+Costs = Mapping[str, tuple[float, float]]  # what users say of custom calls by name: FLOPs and bytes of a run
 _FREE = {
     "parameter", "tuple", "get-tuple-element", "bitcast", "constant", "after-all", "iota", "partition-id",
     "replica-id", "while", "call", "conditional", "opt-barrier", "optimization-barrier", "add-dependency",
     "domain", "async-update",
 }  # fmt: skip
 _SLICES = ("dynamic-slice", "gather", "slice")
+_UPDATES = ("dynamic-update-slice", "scatter")
 # custom calls whose work is known, or is that of their arrays
 _KNOWN = ("__cub", "__cudnn", "__gpu$", "__triton", "AllocateBuffer", "SliceToDynamic", "PadToStatic", "Topk")
 _GIVEN = re.compile(r"\b(flops|bytes) = ([\d.]+(?:[eE][-+]?\d+)?)")
@@ -60,12 +62,6 @@ class Product:
         """Return the floating-point operations of tensor cores, with sides rounded up to tiles."""
         sides = (self.rows, self.columns, self.inner)
         return 2.0 * self.batch * math.prod(-(-side // tile) * tile for side, tile in zip(sides, TILE))
-
-
-@dataclass(frozen=True)
-class Cost:
-    flops: float
-    bytes: float
 
 
 @dataclass(frozen=True)
@@ -101,16 +97,13 @@ def rate(card: Card, product: Product) -> float:
     return card.matrix_flops(product.dtype)
 
 
-def kernels_of(module: Module, costs: Mapping[str, Cost] = MappingProxyType({})) -> dict[str, Kernel]:
-    """Return the kernels of everything that runs, by instruction.
-
-    `costs` has what users say of custom calls, by name.
-    """
+def kernels_of(module: Module, costs: Costs = MappingProxyType({})) -> dict[str, Kernel]:
+    """Return the kernels of everything that runs, by instruction."""
     found = {i.name: _kernel(module, i, costs) for i, _ in module.executed()}
     return {name: kernel for name, kernel in found.items() if kernel}
 
 
-def _kernel(module: Module, instruction: Instruction, costs: Mapping[str, Cost]) -> Kernel | None:
+def _kernel(module: Module, instruction: Instruction, costs: Costs) -> Kernel | None:
     opcode = instruction.opcode
     if opcode in _FREE or opcode.endswith("-done") or instruction.collective:
         return None
@@ -126,16 +119,14 @@ def _kernel(module: Module, instruction: Instruction, costs: Mapping[str, Cost])
         return call
     if opcode in _SLICES:
         moved = 2 * instruction.bytes
-    elif opcode in ("dynamic-update-slice", "scatter"):
+    elif opcode in _UPDATES:
         moved = 2 * sum(shape.bytes for shape in read[1:])
     elif opcode.endswith("-start"):  # of a copy or slice, whose result names both sides
         moved = 2 * min((shape.bytes for shape in instruction.shapes[:2]), default=0)
     return Kernel(moved, _products(module, instruction))
 
 
-def _custom_call(
-    instruction: Instruction, read: list[Shape], moved: float, costs: Mapping[str, Cost]
-) -> Kernel | None:
+def _custom_call(instruction: Instruction, read: list[Shape], moved: float, costs: Costs) -> Kernel | None:
     """Return the kernel of a custom call that is no matrix product or convolution of a library; else None."""
     target = instruction.target
     dtype = dtype_name(read[0].dtype) if read else "float32"
@@ -150,9 +141,9 @@ def _custom_call(
     named = _GIVEN_NAME.search(instruction.attributes)
     name = named[1] if target == KERNEL and named else target
     given = {key: float(value) for key, value in _GIVEN.findall(instruction.attributes)}
-    cost = costs.get(name) or (Cost(**given) if target == KERNEL and len(given) == 2 else None)
-    if cost:
-        return Kernel(cost.bytes, (), cost.flops, dtype)
+    if name in costs or (target == KERNEL and len(given) == 2):
+        flops, moved = costs.get(name) or (given["flops"], given["bytes"])
+        return Kernel(moved, (), flops, dtype)
     return None if target.startswith(_KNOWN) else Kernel(moved, unknown=name)
 
 
@@ -177,22 +168,17 @@ def _traffic(module: Module, fusion: Instruction) -> float:
         for place, name in enumerate(each.operands):
             users[_origin(name, same)].append((each, place))
     parameters = {i.number: i for i in inner if i.opcode == "parameter"}
-    updates = [i for i in inner if i.opcode in ("dynamic-update-slice", "scatter") and i.operands]
-    changed = {_origin(i.operands[0], same) for i in updates}
     read = 0
     for number, name in enumerate(fusion.operands):
         outer, parameter = module.operand(fusion, name), parameters.get(number)
         size = outer.bytes if outer else 0
         if parameter:
-            used = [(i, place) for i, place in users[parameter.name] if i.name not in same]
-            if used and all(i.opcode in _SLICES and place == 0 for i, place in used):
-                size = min(size, sum(i.bytes for i, _ in used))
-            elif parameter.name in changed:
-                size = 0
+            used = (_read_by(i, place, size) for i, place in users[parameter.name] if i.name not in same)
+            size = min(size, sum(used))
         read += size
     root = next((i for i in inner if i.root), fusion)
     written = root.bytes
-    for update in updates:
+    for update in (i for i in inner if i.opcode in _UPDATES and i.operands):
         of_parameter = _origin(update.operands[0], same) in {i.name for i in parameters.values()}
         if update.opcode == "scatter" and not of_parameter:
             continue
@@ -201,6 +187,13 @@ def _traffic(module: Module, fusion: Instruction) -> float:
         written -= update.bytes - size
         read += size if update.opcode == "scatter" else 0
     return read + max(0, written)
+
+
+def _read_by(instruction: Instruction, place: int, size: int) -> int:
+    """Return the bytes that an instruction in a fusion reads of its operand at `place`, of `size` bytes."""
+    if place == 0 and instruction.opcode in _SLICES:
+        return instruction.bytes
+    return 0 if place == 0 and instruction.opcode in _UPDATES else size
 
 
 def _origin(name: str, same: Mapping[str, str]) -> str:

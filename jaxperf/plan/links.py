@@ -32,13 +32,9 @@ class Network:
     name: str  # the value of --network
     latency_s: float  # of the smallest all-reduce over two nodes
     source: str  # the table of benchmarks/plan/collectives.csv that sets the latency
-    bandwidth: float | None = None  # of a card's share, in one direction; None: of its usual network cards
-    of_card: Mapping[str, float] = field(default_factory=dict)  # the same for cards that differ
+    # bytes/s of a card's share of its node's network cards, in one direction, where they are not the usual
+    bandwidth: Mapping[str, float] = field(default_factory=dict)
     pipeline: float = NETWORK_PIPELINE
-
-    def of(self, card: Card) -> float:
-        """Return the bytes/s of a card's share of its node's network cards."""
-        return self.of_card.get(card.name) or self.bandwidth or card.nic_bandwidth
 
 
 NETWORKS = {
@@ -47,9 +43,9 @@ NETWORKS = {
         # also Ethernet of 400 Gb/s a card with RDMA
         Network("infiniband", 42e-6, "h100-16-ib"),
         # nodes of AWS: p5 and p6 have 400 Gb/s a card, p4de has four network cards of 100 Gb/s
-        Network("efa", 107e-6, "h100-16-efa", bandwidth=50e9, of_card={"a100": 6.25e9}),
+        Network("efa", 107e-6, "h100-16-efa", {"a100": 6.25e9}),
         # a host process sends each chunk
-        Network("tcpxo", 123e-6, "h100-16", bandwidth=25e9, pipeline=40e-3),
+        Network("tcpxo", 123e-6, "h100-16", {"h100": 25e9}, 40e-3),
     )
 }
 
@@ -65,7 +61,7 @@ def exchange_s(
     if nodes == 1:
         return card.link_latency_s + inside + card.link_pipeline * math.sqrt(inside)
     sent = crossing(kind, size, nodes) / (in_node if kind in _BY_NODE else 1)
-    between = sent / (NETWORK_SHARE * network.of(card))
+    between = sent / (NETWORK_SHARE * network.bandwidth.get(card.name, card.nic_bandwidth))
     latency = network.latency_s + HOP_S * (math.log2(nodes) - 1)
     pipeline = max(network.pipeline * math.sqrt(between), card.link_pipeline * math.sqrt(inside))
     return latency + max(between, inside) + pipeline

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from jaxperf.hlo import Instruction, Module, Shape
 from jaxperf.plan.arguments import Placed
@@ -11,8 +11,8 @@ from jaxperf.plan.collectives import source_of
 from jaxperf.plan.deviceless import Program
 from jaxperf.plan.kernels import FUSED_CALLS
 
-LARGEST = 5  # arrays at the peak that are shown
-SHOWN = 0.02  # share of the temporaries that a shown array has at least
+LARGEST = 5  # kinds of arrays at the peak that are shown
+SHOWN = 0.02  # share of the temporaries that a shown kind has at least
 JAX_SHARE = 0.75  # of the card's memory, which JAX takes by default
 USABLE = 0.95  # share of the card's memory that CUDA and NCCL leave to a program
 # operations that move arrays, and make none
@@ -23,21 +23,23 @@ CHECKPOINT, POLICY, FUSED, FSDP = "jax.checkpoint", "another policy", "fused att
 
 @dataclass(frozen=True)
 class Live:
-    """A temporary array that is alive when a step needs most memory."""
+    """Temporary arrays of one shape, line and operation that are alive when a step needs most memory."""
 
-    bytes: int  # on one device
+    bytes: int  # of all of them, on one device
     shape: Shape
-    source: str  # "file:line" of the user's code that made it; "" if unknown
+    source: str  # "file:line" of the user's code that made them; "" if unknown
     operation: str  # JAX's name
-    remedy: str = ""  # what would remove it: CHECKPOINT, POLICY, FUSED or FSDP; "" for none of these
+    remedy: str = ""  # what would remove them: CHECKPOINT, POLICY, FUSED or FSDP; "" for none of these
+    count: int = 1
 
     @property
     def shown(self) -> str:
-        return f"{self.shape.dtype}[{','.join(map(str, self.shape.dims))}]"
+        one = f"{self.shape.dtype}[{','.join(map(str, self.shape.dims))}]"
+        return one if self.count == 1 else f"{self.count} x {one}"
 
 
 def largest_arrays(program: Program, placed: Placed) -> tuple[Live, ...]:
-    """Return the largest arrays at the peak that are no arguments."""
+    """Return the largest arrays at the peak that are no arguments, with those that are alike as one."""
     by_name = {i.name: i for i in program.module.instructions}
     # XLA reports before it makes some fusions asynchronous, under new names: those are found by their bytes
     renamed = defaultdict(list)
@@ -47,15 +49,15 @@ def largest_arrays(program: Program, placed: Placed) -> tuple[Live, ...]:
     shardings = [(leaf.shape, getattr(leaf, "sharding", None)) for leaf in placed.state]
     whole = {shape for shape, sharding in shardings if sharding and sharding.is_fully_replicated}
     found = []
-    for name, size in program.live:
+    for name, size in program.live:  # one that shares another's memory has no bytes
         instruction = by_name.get(name) or (renamed[size].pop() if renamed[size] else None)
-        if instruction and instruction.opcode != "parameter" and instruction.shapes:
+        if size and instruction and instruction.opcode != "parameter" and instruction.shapes:
             found.append((size, instruction, _made_by(program.module, instruction)))
     calls = (i for i in by_name.values() if i.opcode == "custom-call")
     fused = any(call.target.startswith(FUSED_CALLS) for call in calls)
     in_backward = any("transpose(" in origin.op_name for _, _, origin in found)
-    live = []
-    for size, instruction, origin in sorted(found, key=lambda each: -each[0])[:LARGEST]:
+    alike: dict[Live, list[int]] = defaultdict(list)
+    for size, instruction, origin in found:
         shape = next((s for s in instruction.shapes if s.bytes == size), instruction.shapes[0])
         names = f"{instruction.op_name} {origin.op_name}"
         saved = "jvp(" in names and "transpose(" not in names
@@ -66,8 +68,18 @@ def largest_arrays(program: Program, placed: Placed) -> tuple[Live, ...]:
             remedy = POLICY if program.remat else CHECKPOINT
         elif shape.dims in whole and placed.mesh.size > 1:
             remedy = FSDP
-        live.append(Live(size, shape, source_of(program.module, origin), origin.op_name, remedy))
-    return tuple(each for each in live if each.bytes >= SHOWN * program.costs.temp_bytes)
+        source = source_of(program.module, origin)
+        alike[Live(0, shape, source, _in_short(origin.op_name), remedy)].append(size)
+    live = [replace(each, bytes=sum(sizes), count=len(sizes)) for each, sizes in alike.items()]
+    shown = sorted(live, key=lambda each: -each.bytes)[:LARGEST]
+    return tuple(each for each in shown if each.bytes >= SHOWN * program.costs.temp_bytes)
+
+
+def _in_short(name: str) -> str:
+    """Return the last part of JAX's name of an operation, or of how many operations XLA has merged it."""
+    merged = name.count(":") + 1
+    last = name.rstrip(")").rpartition("/")[2].replace("\\'", "'")
+    return f"{merged} merged" if merged > 2 else last[:12]
 
 
 def _is_scores(shape: Shape, origin: Instruction) -> bool:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import importlib.metadata
 import math
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
+import jaxlib
 
 from jaxperf.errors import JaxperfError
 from jaxperf.hlo import Module
@@ -18,13 +17,12 @@ from jaxperf.known_faults import faults_of
 from jaxperf.plan import deviceless, fitting, links, timeline
 from jaxperf.plan.accuracy import COMPUTE, collective_factor, summary
 from jaxperf.plan.advice import advise
-from jaxperf.plan.arguments import Placed, by_position, name_of, place
-from jaxperf.plan.batch import is_array
+from jaxperf.plan.arguments import Placed, by_position, is_array, name_of, place
 from jaxperf.plan.cards import Card, find_card
 from jaxperf.plan.collectives import Collective, Flow, axes_of, collectives, source_of
-from jaxperf.plan.kernels import CALL_S, Cost, Kernel, kernels_of
+from jaxperf.plan.kernels import CALL_S, Kernel, kernels_of
 from jaxperf.plan.memory import largest_arrays
-from jaxperf.plan.report import Exchange, SizePlan, StepPlan
+from jaxperf.plan.report import SizePlan, StepPlan
 from jaxperf.result.formatting import format_list
 
 INFINIBAND = links.NETWORKS["infiniband"]
@@ -61,7 +59,7 @@ def plan(
       devices: numbers of devices, each of which gets a plan.
       mesh: lengths of the mesh's axes; that of the first one follows from the others.
       per_device: examples on each device; by default those of the arguments.
-      total: examples of the whole batch, for any number of devices.
+      total: examples of the whole batch, for any number of devices; then `per_device` does not count.
       batch: positions of the arguments that are the batch, or the axis of the examples by position; by
         default those with the same first axis, which do not come back from the step.
       network: the network between nodes: "infiniband", "efa" or "tcpxo".
@@ -73,25 +71,22 @@ def plan(
     Raises:
       JaxperfError: the plugin is missing, or the step, a number, the mesh or the batch cannot be planned.
     """
-    if per_device and total:
-        raise JaxperfError("per_device and total exclude each other; give one of them")
     if not devices:
         raise JaxperfError("no number of devices given; give some, devices=(1, 8, 64)")
     if not (connected := links.NETWORKS.get(network.strip().lower())):
         raise JaxperfError(f"no network {network!r}; there are {', '.join(links.NETWORKS)}")
     card = deviceless.card_of_this_machine() if device == "this" else find_card(device)
-    known = {name: Cost(*cost) for name, cost in (kernels or {}).items()}
     described = [deviceless.devices_of(card, count) for count in sorted(set(devices))]
     step, args = by_position(step, args, kwargs)
     at = functools.partial(place, step, args, axes=mesh or {}, batch=batch)
 
     placed = [at(each, per_device=per_device, total=total) for each in described]
-    made = plan_of(card, placed, deviceless.compiled_programs(card, placed, told), connected, known)
+    made = plan_of(card, placed, deviceless.compiled_programs(card, placed, told), connected, kernels)
     if not fit:
         return made
 
     def planned(one: Placed) -> SizePlan:
-        return plan_of(card, [one], deviceless.compiled_programs(card, [one]), connected, known).sizes[0]
+        return plan_of(card, [one], deviceless.compiled_programs(card, [one]), connected, kernels).sizes[0]
 
     with_examples = functools.partial(at, described[-1])
     tried = fitting.fit(step, made.sizes[-1], with_examples, planned, per_device, told)
@@ -103,7 +98,7 @@ def plan_of(
     placed: Sequence[Placed],
     programs: Sequence[deviceless.Program],
     network: links.Network = INFINIBAND,
-    kernels: Mapping[str, Cost] | None = None,
+    kernels: Mapping[str, tuple[float, float]] | None = None,
 ) -> StepPlan:
     """Return the plan of compiled programs, one for each item of `placed`."""
     sizes: list[SizePlan] = []
@@ -111,15 +106,13 @@ def plan_of(
         size = _size(card, each, program, network, kernels or {})
         size = _with_range(size, sizes[0] if sizes else size, card, network)
         sizes.append(dataclasses.replace(size, advice=advise(size)))
-    versions = {name: importlib.metadata.version(name) for name in ("jax", "jaxlib")}
-    notes = _notes(card, network.name, sizes, placed[-1])
     return StepPlan(
         name=name_of(placed[0].step),
         card=card.name,
         network="links between chips" if card.is_tpu else network.name,
-        versions=versions,
+        versions={"jax": jax.__version__, "jaxlib": jaxlib.__version__},
         sizes=tuple(sizes),
-        notes=(*notes, *_known_faults(card, programs, versions["jaxlib"])),
+        notes=tuple(_notes(card, network.name, sizes, placed[-1])),
     )
 
 
@@ -128,16 +121,16 @@ def _size(
     placed: Placed,
     program: deviceless.Program,
     network: links.Network,
-    kernels: Mapping[str, Cost],
+    kernels: Mapping[str, tuple[float, float]],
 ) -> SizePlan:
     count, module, cost = placed.mesh.size, program.module, program.costs
     works = kernels_of(module, kernels)
     found = collectives(module, count)
-    elapsed = None
+    time = None
     if not card.is_tpu:
-        elapsed = timeline.run(module, works, found, card, network)
-        elapsed.add(timeline.Elapsed(CALL_S, {"call": CALL_S}))
-    exchanges = _exchanges(card, placed, Flow(module, works), found, network, elapsed) if found else ()
+        found = {name: _timed(card, each, network) for name, each in found.items()}
+        time = timeline.run(module, works, found, card)
+        time.add(timeline.Elapsed(CALL_S, {"call": CALL_S}))
     return SizePlan(
         devices=count,
         per_node=count if card.is_tpu else card.per_node,
@@ -145,7 +138,7 @@ def _size(
         batch=placed.batch,
         batch_arguments=tuple(placed.axis),
         split=placed.split,
-        exchanges=exchanges,
+        exchanges=_rows(placed, module, works, found, time.waits if time else {}) if found else (),
         argument_bytes=cost.argument_bytes,
         temp_bytes=cost.temp_bytes,
         peak_bytes=cost.peak_bytes,
@@ -153,11 +146,16 @@ def _size(
         state_bytes=sum(_bytes(leaf, leaf.shape) for leaf in placed.state),
         state_share_bytes=sum(_bytes(leaf, _on_device(leaf)) for leaf in placed.state),
         live=largest_arrays(program, placed),
-        busiest=_busiest(module, works),
-        pipeline=_pipeline(module, found),
-        compile_s=program.compile_s,
-        time=elapsed,
+        useful=_useful(module, found, placed.mesh.shape),
+        notes=tuple(_of_program(card, module, works, jaxlib.__version__)),
+        time=time,
     )
+
+
+def _timed(card: Card, each: Collective, network: links.Network) -> Collective:
+    nodes = each.nodes(card.per_node)
+    seconds = links.exchange_s(card, each.kind, each.bytes, each.group_size, nodes, network)
+    return dataclasses.replace(each, each_s=seconds)
 
 
 def _bytes(leaf: Any, shape: Sequence[int]) -> int:
@@ -182,98 +180,69 @@ def _with_range(size: SizePlan, base: SizePlan, card: Card, network: links.Netwo
     if not before or not after:
         return size
     factor = collective_factor(network.name, size.devices > card.per_node)
-    between = after.stretched(COMPUTE[0], 1 / factor), after.stretched(COMPUTE[1], factor)
-    size = dataclasses.replace(size, between_s=between)
+    low, high = (COMPUTE[0], 1 / factor), (COMPUTE[1], factor)
+    size = dataclasses.replace(size, between_s=(after.stretched(*low), after.stretched(*high)))
     if size.devices == base.devices:
         return size
     if size.batch and size.split > 1:
         work = (size.batch / size.devices) / (base.batch / base.devices)
-    elif size.pipeline > 1 and before.flops:
+    elif size.useful < 1 and before.flops:
         work = after.flops * size.useful / (before.flops * base.useful)
     else:
         return size
-    value = work * before.step_s / after.step_s
-    ends = [value]
-    for ends_of in ((COMPUTE[0], factor), (COMPUTE[1], 1 / factor)):
-        ends.append(work * before.stretched(*ends_of) / after.stretched(*ends_of))
-    return dataclasses.replace(size, efficiency=value, efficiency_range=(min(ends), max(ends)))
+    scales = (1.0, 1.0), (COMPUTE[0], factor), (COMPUTE[1], 1 / factor)
+    ends = [work * before.stretched(*scale) / after.stretched(*scale) for scale in scales]
+    return dataclasses.replace(size, efficiency=ends[0], efficiency_range=(min(ends), max(ends)))
 
 
-def _exchanges(
-    card: Card,
+def _rows(
     placed: Placed,
-    flow: Flow,
+    module: Module,
+    kernels: Mapping[str, Kernel],
     found: Mapping[str, Collective],
-    network: links.Network,
-    elapsed: timeline.Elapsed | None,
-) -> tuple[Exchange, ...]:
-    """Return the collectives of a program, with equal ones combined, and their seconds."""
+    waits: Mapping[str, float],
+) -> tuple[Collective, ...]:
+    """Return the collectives of a program with what they carry, and equal ones as one."""
     batch = [leaf for i in placed.axis for leaf in jax.tree.leaves(placed.args[i : i + 1]) if is_array(leaf)]
-    local = {_on_device(leaf) for leaf in batch}
-    alike: dict[tuple[Any, ...], list[Collective]] = {}
-    for each in found.values():
-        source, carries = each.source or flow.used_at(each.name), flow.carried(each.name, local)
-        key = (each.kind, each.bytes, each.groups[:1], len(each.groups), source, each.asynchronous, carries)
-        alike.setdefault(key, []).append(each)
-    exchanges = []
-    for (*_, source, _, carries), group in alike.items():
-        first = group[0]
-        each_s = exposed_s = 0.0
-        if elapsed:
-            nodes = first.nodes(card.per_node)
-            each_s = links.exchange_s(card, first.kind, first.bytes, first.group_size, nodes, network)
-            exposed_s = sum(elapsed.waits.get(each.name, 0.0) for each in group)
-        axes = axes_of(first.groups, placed.mesh.shape)
-        exchanges.append(
-            Exchange(
-                collective=dataclasses.replace(first, source=source),
-                count=sum(each.times for each in group),
-                each_s=each_s,
-                exposed_s=exposed_s,
-                carries=carries,
-                axes=tuple(sorted(axes)),
-                over_batch=not placed.batch_axes or bool(axes & set(placed.batch_axes)),
-            )
+    flow = Flow(module, kernels, {_on_device(leaf) for leaf in batch})
+    alike: dict[Collective, list[str]] = {}
+    for name, each in found.items():
+        axes = axes_of(each.groups, placed.mesh.shape)
+        row = dataclasses.replace(
+            each,
+            times=0.0,
+            source=each.source or flow.used_at(name),
+            axes=tuple(sorted(axes)),
+            over_batch=not placed.batch_axes or bool(axes & set(placed.batch_axes)),
+            carries=flow.carried(name),
         )
-    return tuple(exchanges)
+        alike.setdefault(row, []).append(name)
+    return tuple(
+        dataclasses.replace(
+            row,
+            times=sum(found[name].times for name in names),
+            waits_s=sum(waits.get(name, 0.0) for name in names),
+        )
+        for row, names in alike.items()
+    )
 
 
-def _busiest(module: Module, kernels: Mapping[str, Kernel]) -> str:
-    """Return "N of them at file:line" for the line with most kernels; "" if no kernel has a line."""
-    counts: Counter[str] = Counter()
-    for instruction, times in module.executed():
-        if instruction.name in kernels and (line := source_of(module, instruction)):
-            counts[line] += round(times)
-    return next((f"{count} of them at {line}" for line, count in counts.most_common(1)), "")
+def _useful(module: Module, found: Mapping[str, Collective], mesh: Mapping[str, int]) -> float:
+    """Return the share of the turns of a pipeline's loop in which a device has work; 1 for no pipeline.
 
-
-def _pipeline(module: Module, found: Mapping[str, Collective]) -> float:
-    """Return the turns of a pipeline's loop over those in which a device has work; 1 for no pipeline.
-
-    It is a loop whose body passes a value to the next device, as often as there are micro-batches and stages,
-    less one. With as many turns as devices, the value goes round a ring, and all devices have work.
+    Its body passes a value to the next device, as often as there are micro-batches and stages, less one. With
+    as many turns as devices, the value goes round a ring, and all devices have work.
     """
-    most = 1.0
+    least = 1.0
     for loop in (i for i in module.instructions if i.opcode == "while"):
         inside = (found[each.name] for each in module.inside(loop) if each.name in found)
+        passed = [each for each in inside if each.kind == "collective-permute" and each.asked]
+        along = (axes_of(each.groups, mesh) for each in passed)
+        stages = max((math.prod(mesh[name] for name in axes) for axes in along), default=0)
         turns = loop.trips or 0
-        stages = max(map(_stages, inside), default=0)
         if 1 < stages < turns:
-            most = max(most, turns / (turns - stages + 1))
-    return most
-
-
-def _stages(each: Collective) -> int:
-    """Return the number of devices along which the program asks to pass a value; 0 for other collectives."""
-    if each.kind != "collective-permute" or not each.asked:
-        return 0
-    following = {pair[0]: pair[-1] for pair in each.groups}
-    starts = set(following) - set(following.values()) or set(following)
-    at, seen = min(starts), set[int]()
-    while at in following and at not in seen:
-        seen.add(at)
-        at = following[at]
-    return len(seen | {at})
+            least = min(least, (turns - stages + 1) / turns)
+    return least
 
 
 def _notes(card: Card, network: str, sizes: Sequence[SizePlan], last: Placed) -> list[str]:
@@ -294,25 +263,23 @@ def _notes(card: Card, network: str, sizes: Sequence[SizePlan], last: Placed) ->
     shardings = [getattr(leaf, "sharding", None) for leaf in jax.tree.leaves(last.args)]
     if sizes[-1].devices > 1 and all(each.is_fully_replicated for each in shardings if each):
         notes.append("each device has all arguments whole, so all devices do the same work")
-    times = [size.time for size in sizes if size.time]
-    notes += [
+    return [*notes, *dict.fromkeys(note for size in reversed(sizes) for note in size.notes)]
+
+
+def _of_program(card: Card, module: Module, kernels: Mapping[str, Kernel], version: str) -> list[str]:
+    """Return notes on what the times of a program leave out: unknown work, and known faults of jaxlib."""
+    if card.is_tpu:
+        return []
+    notes = [
         f"{name} is a kernel whose arithmetic is not known, counted by its arrays only; give it as "
         f"--kernel {name}=FLOPS,BYTES of one run"
-        for name in sorted({name for time in times for name in time.unknown_kernels})
+        for name in sorted({kernel.unknown for kernel in kernels.values() if kernel.unknown})
     ]
-    if any(time.unknown_loops for time in times):
+    if any(i.opcode == "while" and i.trips is None for i, _ in module.executed()):
         notes.append("a loop whose number of turns XLA does not know counts once, so the step takes longer")
-    return notes
-
-
-def _known_faults(card: Card, programs: Sequence[deviceless.Program], jaxlib: str) -> list[str]:
-    """Return a line for each known fault of this jaxlib whose pattern a program has; no time counts it."""
-    notes = []
-    for fault in [] if card.is_tpu else faults_of(jaxlib, "gpu", card.title):
-        for module in (program.module for program in reversed(programs)):
-            if hits := fault.hits(module):
-                lines = dict.fromkeys(filter(None, (source_of(module, each) for each in hits)))
-                at = f" at {', '.join(list(lines)[:3])}" if lines else ""
-                notes.append(f"known fault of jaxlib {jaxlib}, not in the times{at}: {fault.text}")
-                break
+    for fault in faults_of(version, "gpu", card.title):
+        if hits := fault.hits(module):
+            lines = dict.fromkeys(filter(None, (source_of(module, each) for each in hits)))
+            at = f" at {', '.join(list(lines)[:3])}" if lines else ""
+            notes.append(f"known fault of jaxlib {version}, not in the times{at}: {fault.text}")
     return notes

@@ -21,35 +21,6 @@ NUMBERS = {
 
 
 @dataclass(frozen=True)
-class Exchange:
-    """Equal collectives of a step: the same kind, bytes, groups and line."""
-
-    collective: Collective  # one of them
-    count: float  # their runs in a step
-    each_s: float  # predicted seconds of one run; 0 for a TPU
-    exposed_s: float  # for which the step waits for all of them
-    carries: str = ""  # "gradients", "activations", "parameters" or "state" (what a step updates)
-    axes: tuple[str, ...] = ()  # the mesh's axes along which the devices exchange
-    over_batch: bool = True  # whether these devices have different examples
-
-    @property
-    def groups(self) -> str:
-        """Return the groups in short: "all 8", "64 pairs", or "16 x 4 (model)", with their axes."""
-        number, size = len(self.collective.groups), self.collective.group_size
-        if self.collective.kind == "collective-permute":
-            return f"{number} pairs"
-        return f"all {size}" if number == 1 else f"{number} x {size} ({', '.join(self.axes)})"
-
-    @property
-    def bytes(self) -> float:
-        return self.count * self.collective.bytes
-
-    @property
-    def seconds(self) -> float:
-        return self.count * self.each_s
-
-
-@dataclass(frozen=True)
 class SizePlan:
     """A step on one number of devices. Bytes, FLOPs and kernels are those of one device in one step."""
 
@@ -59,7 +30,7 @@ class SizePlan:
     batch: int  # examples of the whole batch; 0 if there is none
     batch_arguments: tuple[int, ...]  # positions
     split: int  # into how many parts the mesh divides the batch
-    exchanges: tuple[Exchange, ...]
+    exchanges: tuple[Collective, ...]  # equal ones are one
     argument_bytes: int
     temp_bytes: int
     peak_bytes: int
@@ -67,9 +38,8 @@ class SizePlan:
     state_bytes: int  # of the arguments that are not the batch, in total
     state_share_bytes: int  # and on one device
     live: tuple[Live, ...]
-    busiest: str  # the line with most kernels
-    pipeline: float  # turns of a pipeline's loop over those in which a device has work; 1 for no pipeline
-    compile_s: float
+    notes: tuple[str, ...]  # on what the times leave out
+    useful: float  # share of the turns of a pipeline's loop in which a device has work; 1 for no pipeline
     time: Elapsed | None  # None for a TPU
     between_s: tuple[float, float] = (0.0, 0.0)  # the step's range, from the errors on the test tables
     # useful work per second and device, relative to the first size, and its range; None for the first, and if
@@ -83,16 +53,16 @@ class SizePlan:
         return self.time.step_s if self.time else None
 
     @property
-    def useful(self) -> float:
-        """Return the share of a pipeline's turns in which a device has work; 1 without a pipeline."""
-        return 1 / self.pipeline
-
-    @property
     def collectives(self) -> dict[str, int]:
         counts: Counter[str] = Counter()
         for each in self.exchanges:
-            counts[each.collective.kind] += round(each.count)
+            counts[each.kind] += round(each.times)
         return dict(counts)
+
+    @property
+    def examples(self) -> int:
+        """Return the examples on each device."""
+        return self.batch // self.split
 
     @property
     def usable_bytes(self) -> float:
@@ -103,7 +73,7 @@ class SizePlan:
         return self.peak_bytes <= self.usable_bytes
 
     def to_json(self) -> dict[str, Any]:
-        derived = {name: getattr(self, name) for name in ("step_s", "fits", "collectives")}
+        derived = {name: getattr(self, name) for name in ("step_s", "fits", "examples", "collectives")}
         return dataclasses.asdict(self) | derived
 
 
@@ -134,7 +104,7 @@ class StepPlan:
             title = f"Largest temporary arrays at the peak, on {last.devices} devices"
             blocks.append(grid(title, map(_live, last.live)))
         if last.exchanges:
-            found = sorted(last.exchanges, key=lambda e: (-e.seconds, -e.bytes))
+            found = sorted(last.exchanges, key=lambda e: (-e.seconds, -e.times * e.bytes))
             rows = (_exchange(each, predicted=last.time is not None) for each in found)
             blocks.append(grid(f"Collectives on {last.devices} devices", rows, first=12))
         blocks += map(Text, self._advice())
@@ -153,9 +123,10 @@ class StepPlan:
         return lines
 
     def to_json(self) -> dict[str, Any]:
-        body = {"format": "jaxperf-plan", "schema_version": 3, **vars(self)}
-        sizes = [size.to_json() for size in self.sizes]
-        return body | {"sizes": sizes, "fit": self.fit and self.fit.tries}
+        body = {"format": "jaxperf-plan", "schema_version": 4, **vars(self)}
+        tries = self.fit.tries if self.fit else ()
+        tried = [{"change": change} | size.to_json() for change, size in tries]
+        return body | {"sizes": [size.to_json() for size in self.sizes], "fit": tried}
 
 
 def grid(title: str, rows: Iterable[dict[str, str]], *, first: int = 0) -> Grid:
@@ -215,25 +186,23 @@ def _memory(size: SizePlan) -> dict[str, str]:
 
 
 def _live(array: Live) -> dict[str, str]:
-    merged = array.operation.count(":")
-    name = array.operation.rstrip(")").rpartition("/")[2].replace("\\'", "'")[:12]
     return {
         "bytes": nbytes(array.bytes),
-        "array": array.shown,
+        "arrays": array.shown,
         "line": array.source or "-",
-        "operation": f"{merged + 1} merged" if merged > 1 else name,
+        "operation": array.operation,
         "goes with": array.remedy or "-",
     }
 
 
-def _exchange(each: Exchange, *, predicted: bool) -> dict[str, str]:
+def _exchange(each: Collective, *, predicted: bool) -> dict[str, str]:
     row = {
-        "collective": each.collective.kind,
-        "times": f"{each.count:g}",
-        "bytes": nbytes(each.collective.bytes),
+        "collective": each.kind,
+        "times": f"{each.times:g}",
+        "bytes": nbytes(each.bytes),
         "of": each.carries or "-",
-        "groups": each.groups,
+        "groups": each.groups_in_short,
     }
     if predicted:
-        row |= {"each": seconds(each.each_s), "waits": seconds(each.exposed_s)}
-    return row | {"line": each.collective.source or "-"}
+        row |= {"each": seconds(each.each_s), "waits": seconds(each.waits_s)}
+    return row | {"line": each.source or "-"}

@@ -11,9 +11,8 @@ from dataclasses import dataclass, field
 
 from jaxperf.hlo import Module
 from jaxperf.plan.cards import Card
-from jaxperf.plan.collectives import Collective
+from jaxperf.plan.collectives import Collective, source_of
 from jaxperf.plan.kernels import KERNEL_S, Kernel
-from jaxperf.plan.links import Network, exchange_s
 
 Sums = dict[str, float]
 
@@ -29,8 +28,7 @@ class Elapsed:
     flops: float = 0.0  # of matrix products, convolutions and custom kernels
     bytes: float = 0.0  # that kernels read and write
     kernels: float = 0.0
-    unknown_loops: float = 0.0  # whose number of iterations XLA does not know, counted once
-    unknown_kernels: Sums = field(default_factory=dict)  # runs of those whose arithmetic is not known
+    lines: Sums = field(default_factory=dict)  # runs of kernels, by line of the user's code
 
     @property
     def waits_s(self) -> float:
@@ -55,12 +53,12 @@ class Elapsed:
             else:
                 setattr(self, name, mine + times * value)
 
-    def add_kernel(self, kernel: Kernel, card: Card) -> None:
+    def add_kernel(self, kernel: Kernel, card: Card, line: str) -> None:
         seconds = kernel.seconds(card)
         bound = "arithmetic" if kernel.arithmetic_s(card) >= kernel.memory_s(card) else "memory"
         parts = {bound: seconds - KERNEL_S, "overhead": KERNEL_S}
-        unknown = {kernel.unknown: 1.0} if kernel.unknown else {}
-        self.add(Elapsed(seconds, parts, {}, kernel.flops, kernel.bytes, 1.0, 0.0, unknown))
+        lines = {line: 1.0} if line else {}
+        self.add(Elapsed(seconds, parts, {}, kernel.flops, kernel.bytes, 1.0, lines))
 
     def wait(self, end: float, collective: str) -> None:
         waited = max(0.0, end - self.step_s)
@@ -72,7 +70,6 @@ def run(
     kernels: Mapping[str, Kernel],
     collectives: Mapping[str, Collective],
     card: Card,
-    network: Network,
     computation: str = "",
 ) -> Elapsed:
     """Return the seconds and the work of a computation, by default the entry, on one card.
@@ -84,28 +81,23 @@ def run(
     ends: dict[str, float] = {}  # of asynchronous collectives
 
     def part(called: str) -> Elapsed:
-        return run(module, kernels, collectives, card, network, called)
+        return run(module, kernels, collectives, card, called)
 
     for instruction in module.computations.get(computation or module.entry, ()):
         name = instruction.name
         started = next(iter(instruction.operands), "")  # what a "-done" waits for
         if instruction.opcode == "while":
             elapsed.add(part(instruction.called), instruction.trips or 1)
-            elapsed.unknown_loops += instruction.trips is None
         elif instruction.opcode == "call":
             elapsed.add(part(instruction.called))
         elif instruction.opcode == "conditional":
             elapsed.add(max(map(part, instruction.branches), key=lambda p: p.step_s, default=Elapsed()))
         elif each := collectives.get(name):
-            nodes = each.nodes(card.per_node)
-            free_at = max(elapsed.step_s, free_at) + exchange_s(
-                card, each.kind, each.bytes, each.group_size, nodes, network
-            )
-            ends[name] = free_at
+            ends[name] = free_at = max(elapsed.step_s, free_at) + each.each_s
             if not each.asynchronous:
                 elapsed.wait(free_at, name)
         elif instruction.opcode.endswith("-done") and started in ends:
             elapsed.wait(ends[started], started)
         elif name in kernels:
-            elapsed.add_kernel(kernels[name], card)
+            elapsed.add_kernel(kernels[name], card, source_of(module, instruction))
     return elapsed

@@ -134,6 +134,12 @@ def test_arguments_come_from_words_a_setup_or_a_file() -> None:
     assert load_arguments([], "") == ((), {})
 
 
+def test_shapes_take_no_memory_and_are_not_waited_for() -> None:
+    many = load_arguments(["f32[1000000,1000000]", "n=3"], "", shapes=True)
+    assert many == ((jax.ShapeDtypeStruct((1_000_000, 1_000_000), jnp.float32),), {"n": 3})
+    assert load_arguments([], "own_train:strange", shapes=True).by_name == {}
+
+
 def test_mistakes_in_arguments_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     for specs, setup, says in (
         (["3"], "own_train:pair", "give one of the two"),

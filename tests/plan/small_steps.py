@@ -32,23 +32,6 @@ def statistics(mesh: Mesh) -> Any:
     return step, ([_shape(mesh, P(), 64, 64)] * 3, _shape(mesh, P("data"), 256, 64))
 
 
-def sum_for_each_array(mesh: Mesh) -> Any:
-    """Ten gradients, each summed by itself after the one before it, so that XLA cannot merge the sums."""
-
-    def inside(ws: Any, x: jax.Array) -> Any:
-        new: list[jax.Array] = []
-        for w in ws:
-            gradient = jax.grad(lambda w: ((x @ w) ** 2).sum())(w)
-            total = lax.psum(gradient + (0 * new[-1].sum() if new else 0), "data")
-            new.append(w - jnp.tanh(total))
-        return new
-
-    step = jax.jit(
-        jax.shard_map(inside, mesh=mesh, in_specs=(P(), P("data")), out_specs=P(), check_vma=False)
-    )
-    return step, ([_shape(mesh, P(), 512, 512)] * 10, _shape(mesh, P("data"), 64, 512))
-
-
 def gathered(mesh: Mesh) -> Any:
     """Parameters sharded over the devices, and a batch so small that gathering them is most of the step."""
 
@@ -91,7 +74,6 @@ def too_large(mesh: Mesh) -> Any:
 # The program with this advice, and how the advice begins.
 STEPS = {
     "statistics summed over devices": statistics,
-    "a sum for each array": sum_for_each_array,
     "parameters gathered": gathered,
     "resharded": resharded,
     "not overlapped": not_overlapped,

@@ -18,8 +18,7 @@ from jax.sharding import PartitionSpec as P
 import jaxperf
 from jaxperf.errors import JaxperfError
 from jaxperf.plan import planning
-from jaxperf.plan.arguments import by_position, mesh_of, place
-from jaxperf.plan.batch import positions_by_shape
+from jaxperf.plan.arguments import by_position, mesh_of, place, positions_by_shape
 from jaxperf.plan.cards import CARDS
 from jaxperf.plan.deviceless import check_plannable
 
@@ -60,9 +59,6 @@ def test_the_batch_grows_with_the_devices() -> None:
 def test_examples_per_device_or_of_the_whole_batch() -> None:
     assert placed(W, X, Y, per_device=4).args[1].shape == (32, 5)
     assert placed(W, X, Y, total=64).args[1].shape == (64, 5)
-    for total, near in ((60, "56 or 64"), (5, "8")):
-        with pytest.raises(JaxperfError, match=rf"a batch of {total} does not divide by 8 .*; take {near}$"):
-            placed(W, X, Y, total=total)
 
 
 def test_numpys_64_bits_are_32_in_the_program() -> None:
@@ -143,7 +139,7 @@ def test_a_function_of_devices_that_makes_no_step(made: Any, name: str) -> None:
     def make(devices: list[Any]) -> Any:
         return made
 
-    with pytest.raises(JaxperfError, match=f"^make returned {name}, not a jitted step; return what"):
+    with pytest.raises(JaxperfError, match=f"^make returned {name}, which is no jitted step; give what"):
         placed(W, X, Y, fn=make)
 
 
@@ -199,8 +195,8 @@ def test_a_plan_of_a_data_parallel_step() -> None:
     assert [size.devices for size in step_plan.sizes] == [1, 2, 8]
     assert [size.collectives for size in step_plan.sizes] == [{}, {"all-reduce": 1}, {"all-reduce": 1}]
     one, *_, eight = step_plan.sizes
-    assert eight.exchanges[0].collective.bytes == W.nbytes
-    assert eight.exchanges[0].collective.source.startswith("test_arguments.py:")
+    assert eight.exchanges[0].bytes == W.nbytes
+    assert eight.exchanges[0].source.startswith("test_arguments.py:")
     assert one.efficiency is None and 0 < (eight.efficiency or 0) < 1
     low, high = eight.efficiency_range
     assert low < (eight.efficiency or 0) < high
@@ -210,7 +206,7 @@ def test_a_plan_of_a_data_parallel_step() -> None:
     assert "Predicted step" in text and "all-reduce" in text and "tested on" in text
     body = step_plan.to_json()
     assert body["format"] == "jaxperf-plan"
-    assert json.loads(json.dumps(body))["sizes"][2]["exchanges"][0]["collective"]["groups"] == [[*range(8)]]
+    assert json.loads(json.dumps(body))["sizes"][2]["exchanges"][0]["groups"] == [[*range(8)]]
 
 
 @pytest.mark.usefixtures("cpus_as_gpus", "several_devices")

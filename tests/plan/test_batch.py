@@ -12,7 +12,7 @@ from jax import lax
 
 from jaxperf.errors import JaxperfError
 from jaxperf.plan import planning
-from jaxperf.plan.batch import find_batch
+from jaxperf.plan.arguments import find_batch
 
 W, X, Y = jnp.zeros((5, 3)), jnp.zeros((16, 5)), jnp.zeros((16, 3))
 

@@ -51,7 +51,7 @@ def test_the_largest_batch_that_fits(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[str] = []
     step_plan = plan(step(), *arguments(), devices=(8,), fit=True, told=told.append)
     assert step_plan.fit.largest == 3 * EXAMPLES
-    assert not any(each["change"] for each in step_plan.fit.tries)
+    assert not any(change for change, _ in step_plan.fit.tries)
     text = str(step_plan).replace("\n", " ")
     assert "What fits, on 8 devices" in text and f"{3 * EXAMPLES} examples on each device fit" in text
     assert f"{len(step_plan.fit.tries)} compilations in" in text and any(
@@ -67,14 +67,14 @@ def test_what_makes_a_batch_fit(given: int | None, monkeypatch: pytest.MonkeyPat
     step_plan = plan(step(), *arguments(of_arguments), devices=(8,), fit=True, per_device=given)
     assert not step_plan.sizes[0].fits
     assert step_plan.fit.largest < EXAMPLES
-    good = [each for each in step_plan.fit.tries if each["change"] and each["fits"]]
-    assert any(each["change"] == "jax.checkpoint around the body of each lax.scan" for each in good)
-    assert {each["examples"] for each in good} == {EXAMPLES}
-    assert any("sharded over all devices" in each["change"] for each in step_plan.fit.tries)
+    good = {change: size for change, size in step_plan.fit.tries if change and size.fits}
+    assert "jax.checkpoint around the body of each lax.scan" in good
+    assert {size.examples for size in good.values()} == {EXAMPLES}
+    assert any("sharded over all devices" in change for change, _ in step_plan.fit.tries)
 
 
 def test_a_step_without_a_loop_has_nothing_to_rematerialize(monkeypatch: pytest.MonkeyPatch) -> None:
     with_memory(monkeypatch, 1)
     step_plan = plan(step(loop=False), *arguments(4), devices=(8,), fit=True)
-    assert not any("lax.scan" in each["change"] for each in step_plan.fit.tries)
+    assert not any("lax.scan" in change for change, _ in step_plan.fit.tries)
     assert step_plan.fit.largest == 0 and "no number of examples fits" in str(step_plan)
