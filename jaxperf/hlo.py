@@ -16,8 +16,10 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from jaxperf.errors import JaxperfError
 
@@ -46,6 +48,9 @@ _SOURCE = re.compile(r'source_file="([^"]*)"(?: source_line=(\d+))?')
 _LAYOUT = re.compile(r"entry_computation_layout=\{\((.*?)\)->(.*?)\}(?:, \w+=|$)")
 _ALIASES = re.compile(r"input_output_alias=\{(.*?)\}, \w+=")
 _ALIAS = re.compile(r"\{(\d*)[^}]*\}: \((\d+)")
+_LISTED = re.compile(r"(?:replica_groups|source_target_pairs)=\{(\{[\d,{}]*\})\}")
+_IOTA = re.compile(r"replica_groups=\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?")
+_MESH = re.compile(r"replica_groups=mesh\[([^\]]*)\][^{]*\{([^}]*)\}")
 _TABLES = ("FileNames", "FunctionNames", "FileLocations", "StackFrames")
 _ROW = re.compile(r"(\d+) (.*)")
 # HLO's names of dtypes, where they are not NumPy's shortened
@@ -350,6 +355,94 @@ def operation(instruction: Instruction) -> str:
     if any(part in target for part in ("gemm", "matmul", "dot")):
         return "dot"
     return "custom-call"
+
+
+class Product(NamedTuple):
+    """A matrix product or convolution as rows x inner times inner x columns, `batch` times.
+
+    Attributes:
+      dtype: of its operands.
+      exact: whether it has the highest precision, for which float32 uses no tensor cores.
+      aligned: whether tensor cores can take it: channels must be multiples of 16 bytes.
+    """
+
+    batch: int
+    rows: int
+    columns: int
+    inner: int
+    dtype: str
+    exact: bool = False
+    aligned: bool = True
+
+    @property
+    def flops(self) -> float:
+        return 2.0 * self.batch * self.rows * self.columns * self.inner
+
+
+def product_of(instruction: Instruction, read: list[Shape]) -> Product | None:
+    """Return the matrix product of an instruction; None for other instructions."""
+    kind = operation(instruction)
+    if len(read) < 2 or not instruction.shapes or kind not in ("dot", "convolution"):
+        return None
+    attributes = instruction.attributes
+    exact = "highest" in attributes.lower()
+    if kind == "convolution":
+        return _convolution(instruction, read, instruction.target.lower(), exact)
+    left, result = read[0], instruction.shapes[0]
+    inner, many = (math.prod(_lengths(left, attributes, name)) for name in ("contracting", "batch"))
+    rows = left.size // max(1, inner * many)
+    columns = result.size // max(1, rows * many)
+    return Product(many, rows, columns, inner, dtype_name(left.dtype), exact)
+
+
+def _lengths(left: Shape, attributes: str, name: str) -> list[int]:
+    """Return the lengths of the left side's axes of a kind, as XLA or cuBLAS's configuration lists them."""
+    match = re.search(rf'lhs_{name}_dim\w*"?[=:][{{\[]([^\]}}]*)', attributes)
+    axes = map(int, re.findall(r"\d+", match[1] if match else ""))
+    return [left.dims[i] for i in axes if i < len(left.dims)]
+
+
+def _convolution(instruction: Instruction, read: list[Shape], target: str, exact: bool) -> Product | None:
+    """Return a convolution as the matrix product that libraries compute; None if it cannot be parsed."""
+    labels = re.search(r"dim_labels=(\w+)_(\w+)->(\w+)", instruction.attributes)
+    weights, outputs = read[1], instruction.shapes[0]
+    if "backwardfilter" in target:
+        weights, outputs = outputs, weights
+    elif "backwardinput" in target:
+        outputs = read[0]
+    kernel = labels[2] if labels else ""
+    if "o" not in kernel or len(kernel) != len(weights.dims):
+        return None
+    features, inputs = weights.dims[kernel.index("o")], weights.dims[kernel.index("i")]
+    positions = outputs.size // features
+    sides = positions, features, weights.size // features
+    if "backwardfilter" in target:
+        sides = features, weights.size // features, positions
+    elif "backwardinput" in target:
+        sides = positions, inputs, weights.size // inputs
+    aligned = not any(channels * read[0].itemsize % 16 for channels in (features, inputs))
+    return Product(1, *sides, dtype_name(read[0].dtype), exact, aligned)
+
+
+@lru_cache(maxsize=256)
+def groups_of(attributes: str, devices: int) -> tuple[tuple[int, ...], ...]:
+    """Return the groups of devices in a collective's attributes; one of all devices if they name none."""
+    if match := _LISTED.search(attributes):
+        return tuple(tuple(map(int, group.split(","))) for group in re.findall(r"\{([\d,]+)\}", match[1]))
+    if match := _IOTA.search(attributes):  # "[2,4]<=[4,2]T(1,0)": 0 to 7 as 4 x 2, transposed, as 2 rows of 4
+        shape, lengths, order = ([int(n) for n in part.split(",") if n] for part in match.groups(""))
+        size = shape[-1]
+    elif match := _MESH.search(
+        attributes
+    ):  # "mesh['data'=4,'model'=2] {'data'}": those that differ in these only
+        axes = re.findall(r"'([^']+)'=(\d+)", match[1])
+        lengths = [int(length) for _, length in axes]
+        order = sorted(range(len(axes)), key=lambda i: f"'{axes[i][0]}'" in match[2])
+        size = math.prod(lengths[i] for i in order if f"'{axes[i][0]}'" in match[2])
+    else:
+        return (tuple(range(devices)),)
+    table = np.arange(math.prod(lengths)).reshape(lengths).transpose(order or None).reshape(-1, size)
+    return tuple(map(tuple, table.tolist()))
 
 
 def _numbers(text: str) -> dict[str, int]:

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from jaxperf.hlo import Product
 from jaxperf.plan import accuracy as printed
 from jaxperf.plan import kernels, links
 from jaxperf.plan.cards import CARDS
@@ -133,11 +134,11 @@ def measured_steps() -> list[Row]:
     """Return steps of the chapter that were measured on one H200; `aside` names what two of them set."""
     card, work = CARDS["h200"], dict[str, float]()
     for row in read("kernels.csv"):
-        products: tuple[kernels.Product, ...] = ()
+        products: tuple[Product, ...] = ()
         if row["rows"]:
             batch, rows, columns, inner = (int(row[name]) for name in ("batch", "rows", "columns", "inner"))
             aligned = row["aligned"] == "1"
-            products = (kernels.Product(batch, rows, columns, inner, row["dtype"], aligned=aligned),)
+            products = (Product(batch, rows, columns, inner, row["dtype"], aligned=aligned),)
         one = kernels.Kernel(float(row["bytes"]), products)
         work[row["step"]] = work.get(row["step"], 0.0) + float(row["times"]) * one.seconds(card)
     return [

@@ -14,7 +14,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from types import FunctionType, MappingProxyType, MethodType
+from types import FunctionType
 from typing import Any
 
 import jax
@@ -23,12 +23,11 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from jaxperf.errors import JaxperfError
+from jaxperf.measure.first_step import traced
 from jaxperf.measure.stages import all_equations
 from jaxperf.measure.user_function import user_errors_shown
 
-DATA = "data"
 _RANDOM = ("random_bits", "threefry2x32", "random_wrap", "rng_bit_generator")
-Call = tuple[Any, tuple[Any, ...]]  # a step and its arguments by position
 
 
 @dataclass(frozen=True)
@@ -69,7 +68,7 @@ def _parameters(step: Any, *, required: bool = False) -> list[str]:
     return [p.name for p in found if not required or (p.default is p.empty and p.kind not in many)]
 
 
-def by_position(step: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call:
+def by_position(step: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, tuple[Any, ...]]:
     """Return a step and its arguments by position; those that it takes by name only come last."""
     try:
         call = inspect.signature(step).bind(*args, **kwargs)
@@ -79,7 +78,7 @@ def by_position(step: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> 
     return _of_arrays(step, args, kwargs) if kwargs else (step, args)
 
 
-def _of_arrays(step: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call:
+def _of_arrays(step: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, tuple[Any, ...]]:
     """Return a step as a jitted function of its arguments' arrays, with None for all else; none is donated.
 
     `eqx.filter_jit` would treat everything but arrays, even shapes, as static.
@@ -103,7 +102,7 @@ def mesh_of(devices: Sequence[Any], axes: Mapping[str, int], like: Mesh | None) 
 
     The length of the first axis follows from the others.
     """
-    named = dict(axes) or (dict(like.shape) if like else {}) or {DATA: len(devices)}
+    named = dict(axes) or (dict(like.shape) if like else {}) or {"data": len(devices)}
     others = list(named)[1:]
     rest = math.prod(named[name] for name in others)
     if len(devices) % rest:
@@ -183,9 +182,10 @@ def place(
     else:
         if not names or not set(names) <= set(mesh.axis_names):
             names = mesh.axis_names[:1]
+        if not examples and (per_device or total):
+            raise JaxperfError("no argument is a batch, so --per-device and --total have nothing to change")
         parts = math.prod(mesh.shape[name] for name in names)
-        examples = _whole(examples, split, parts, per_device, total)
-        split = parts
+        examples, split = total or (per_device or -(-examples // split)) * parts, parts
         args = tuple(_on_mesh(arg, mesh, examples, axis.get(i)) for i, arg in enumerate(args))
     if not examples:
         return Placed(step, args, mesh, made=made, notes=tuple(notes))
@@ -217,12 +217,6 @@ def _sharded_over(args: tuple[Any, ...], axis: Mapping[int, int]) -> tuple[tuple
                 names = names if isinstance(names, tuple) else (names,)
                 return names, math.prod(sharding.mesh.shape[name] for name in names)
     return (), 1
-
-
-def _whole(examples: int, shares: int, split: int, per_device: int | None, total: int | None) -> int:
-    if not examples and (per_device or total):
-        raise JaxperfError("no argument is a batch, so --per-device and --total have nothing to change")
-    return total or (per_device or -(-examples // shares)) * split
 
 
 def _shape(leaf: Any) -> Any:
@@ -263,14 +257,6 @@ def _on_mesh(tree: Any, mesh: Mesh, whole: int, axis: int | None) -> Any:
 
 def is_array(leaf: Any) -> bool:
     return hasattr(leaf, "shape") and hasattr(leaf, "dtype")
-
-
-def traced(step: Any, args: Sequence[Any], kwargs: Mapping[str, Any] = MappingProxyType({})) -> Any:
-    """Return what JAX traces of a jitted step, with its `jaxpr` and `lower`."""
-    if isinstance(step, MethodType):  # of an object, which is the function's first argument
-        step, args = step.__func__, (step.__self__, *args)
-    found = step.trace(*args, **kwargs)
-    return getattr(found, "traced", found)  # nnx.jit wraps JAX's
 
 
 def length_of(arg: Any, axis: int = 0) -> int:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import itertools
-import math
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -14,13 +12,10 @@ from pathlib import Path
 
 import numpy as np
 
-from jaxperf.hlo import Instruction, Module
+from jaxperf.hlo import Instruction, Module, groups_of
 from jaxperf.libraries import library_of
 from jaxperf.plan.kernels import Kernel
 
-_LISTED = re.compile(r"(?:replica_groups|source_target_pairs)=\{(\{[\d,{}]*\})\}")
-_IOTA = re.compile(r"replica_groups=\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?")
-_MESH = re.compile(r"replica_groups=mesh\[([^\]]*)\][^{]*\{([^}]*)\}")
 # on a TPU, kernels between the start and the end of a collective each run a part of it
 IN_PIECES, START = '"async_collective_fusion_config"', '"AsyncCollectiveStart"'
 # JAX's names of collectives that a program asks for; XLA inserts the others
@@ -153,25 +148,6 @@ def source_of(module: Module, instruction: Instruction) -> str:
     owned = [(library_of(frame.file), frame) for frame in inside if frame.file]
     frames = [frame for owner, frame in owned if not owner] or [f for owner, f in owned if owner == "jaxperf"]
     return f"{Path(frames[0].file).name}:{frames[0].line}" if frames else ""
-
-
-@functools.lru_cache(maxsize=256)
-def groups_of(text: str, devices: int) -> tuple[Group, ...]:
-    """Return the groups of devices in a collective's attributes; one of all devices if they name none."""
-    if match := _LISTED.search(text):
-        return tuple(tuple(map(int, group.split(","))) for group in re.findall(r"\{([\d,]+)\}", match[1]))
-    if match := _IOTA.search(text):  # "[2,4]<=[4,2]T(1,0)": 0 to 7 as 4 x 2, transposed, as 2 rows of 4
-        shape, lengths, order = ([int(n) for n in part.split(",") if n] for part in match.groups(""))
-        size = shape[-1]
-    elif match := _MESH.search(text):  # "mesh['data'=4,'model'=2] {'data'}": those that differ in these only
-        axes = re.findall(r"'([^']+)'=(\d+)", match[1])
-        lengths = [int(length) for _, length in axes]
-        order = sorted(range(len(axes)), key=lambda i: f"'{axes[i][0]}'" in match[2])
-        size = math.prod(lengths[i] for i in order if f"'{axes[i][0]}'" in match[2])
-    else:
-        return (tuple(range(devices)),)
-    table = np.arange(math.prod(lengths)).reshape(lengths).transpose(order or None).reshape(-1, size)
-    return tuple(map(tuple, table.tolist()))
 
 
 def axes_of(groups: Collection[Group], mesh: Mapping[str, int]) -> frozenset[str]:

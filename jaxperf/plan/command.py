@@ -5,34 +5,23 @@ After --, a program runs up to its first training step, which is taken with its 
 
 from __future__ import annotations
 
-import contextlib
-import importlib
 import json
 import math
-import runpy
-import sys
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from types import MethodType
+from collections.abc import Sequence
 from typing import Any
-from unittest import mock
 
 import jax
 
 from jaxperf.errors import JaxperfError, to_one_line
-from jaxperf.measure.stages import all_equations
-from jaxperf.measure.user_function import load_arguments, load_function, user_errors_shown
+from jaxperf.measure.first_step import first_step
+from jaxperf.measure.user_function import load_arguments, load_function
 from jaxperf.plan import deviceless
-from jaxperf.plan.arguments import by_position, traced
+from jaxperf.plan.arguments import by_position
 from jaxperf.plan.planning import plan
 from jaxperf.plan.report import StepPlan
 from jaxperf.process import log_path, native_stderr_to, say
 from jaxperf.result import terminal
 from jaxperf.result.store import check_writable, write_whole
-
-# what nnx.jit and eqx.filter_jit return: they call jax.jit with other arguments than they get
-_WRAPPERS = (("flax.nnx.transforms.compilation", "JitWrapped"), ("equinox._jit", "_JitWrapper"))
-Call = tuple[Any, tuple[Any, ...], dict[str, Any]]
 
 
 def main(asked: Any, program: Sequence[str]) -> int:
@@ -87,106 +76,4 @@ def _plan(asked: Any, program: Sequence[str]) -> StepPlan:
         kernels=dict(asked.kernel),
         fit=asked.fit,
         told=lambda line: say(f"plan: {line}"),
-    )
-
-
-class _Found(BaseException):
-    """A call of a training step, which ends the program."""
-
-    def __init__(self, *call: Any) -> None:
-        super().__init__()
-        self.call = call
-
-
-class _Watched:
-    """What `jax.jit` returned; a call of it ends the program if it is a training step."""
-
-    def __init__(self, jitted: Any) -> None:
-        self._jitted = jitted
-        self.__wrapped__ = jitted
-        self.__name__ = str(getattr(jitted, "__name__", "step"))
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        self._stop_at(args, kwargs)
-        return self._jitted(*args, **kwargs)
-
-    def lower(self, *args: Any, **kwargs: Any) -> Any:
-        """Lower it: a program that compiles ahead calls what it compiled, and not this."""
-        self._stop_at(args, kwargs)
-        return self._jitted.lower(*args, **kwargs)
-
-    def _stop_at(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Stop at a function that computes a gradient: some of its operations are transposed."""
-        if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((args, kwargs))):
-            return  # a step inside of another one is a part of it
-        equations = all_equations(traced(self._jitted, args, kwargs).jaxpr.jaxpr)
-        if any("transpose" in str(each.source_info.name_stack) for each in equations):
-            raise _Found(self._jitted, args, kwargs)
-
-    def __get__(self, instance: Any, owner: Any = None) -> Any:
-        return self if instance is None else _Watched(MethodType(self._jitted, instance))
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._jitted, name)
-
-
-def _watching(jit: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `jax.jit` so that it watches what it returns, also as a decorator with options."""
-
-    def watched(fun: Any = None, **options: Any) -> Any:
-        if fun is None:
-            return lambda fun: _Watched(jit(fun, **options))
-        return _Watched(jit(fun, **options))
-
-    return watched
-
-
-def _with_its_arguments(call: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a wrapper's call so that a training step found inside has the wrapper's own arguments."""
-
-    def watched(self: Any, *args: Any, **kwargs: Any) -> Any:
-        try:
-            return call(self, *args, **kwargs)
-        except _Found:
-            raise _Found(self, args, kwargs) from None
-
-    return watched
-
-
-def first_step(command: Sequence[str]) -> Call:
-    """Run a program up to its first training step, and return this step and its arguments.
-
-    Args:
-      command: "python train.py --epochs 2", "python -m package.train", or without "python", as words.
-    """
-    words = list(command)
-    if words and Path(words[0]).name.startswith("python"):
-        words = words[1:]
-    if not words:
-        raise JaxperfError("no program after --; give one, jaxperf plan -- python train.py")
-    is_module = words[0] == "-m" and len(words) > 1
-    name, *rest = words[1:] if is_module else words
-    if not is_module and not Path(name).is_file():
-        raise JaxperfError(f"there is no program {name}; give its path, jaxperf plan -- python train.py")
-    where = str(Path.cwd() if is_module else Path(name).resolve().parent)
-    with contextlib.ExitStack() as stack:
-        for path, wrapper in _WRAPPERS:
-            with contextlib.suppress(ImportError, AttributeError):
-                found = getattr(importlib.import_module(path), wrapper)
-                call = _with_its_arguments(found.__call__)
-                stack.enter_context(mock.patch.object(found, "__call__", call))
-        stack.enter_context(mock.patch.object(jax, "jit", _watching(jax.jit)))
-        stack.enter_context(mock.patch.object(sys, "argv", [name, *rest]))
-        stack.enter_context(mock.patch.object(sys, "path", [where, *sys.path]))
-        try:
-            with user_errors_shown(name), contextlib.suppress(SystemExit):
-                if is_module:
-                    runpy.run_module(name, run_name="__main__", alter_sys=True)
-                else:
-                    runpy.run_path(name, run_name="__main__")
-        except _Found as stop:
-            return stop.call
-    raise JaxperfError(
-        f"{name} ended without a training step: no function of jax.jit that it called has a gradient; give "
-        "a step of jax.pmap, or one that is not jitted, by its name and its arguments"
     )

@@ -44,24 +44,17 @@ def missing_target(message: str) -> tuple[str, int] | None:
 def as_calls() -> Iterator[None]:
     """While the block runs, lower cuDNN's attention and Pallas kernels for a GPU that is not there."""
     with contextlib.ExitStack() as stack:
-        if attention := _module("jax._src.cudnn.fused_attention_stablehlo"):
-            for name, value in (("check_cudnn_version", CUDNN), ("check_compute_capability", True)):
-                if hasattr(attention, name):
-                    stack.enter_context(mock.patch.object(attention, name, lambda *_, v=value: v))
-        pallas, mlir = _module("jax._src.pallas.pallas_call"), _module("jax._src.interpreters.mlir")
-        if pallas and mlir and hasattr(pallas, "pallas_call_p"):
-            register(KERNEL)
-            rule = mlir.LoweringRuleEntry(mlir.lower_fun(_pallas, multiple_results=True), True)
-            rules = mlir._platform_specific_lowerings["cuda"]
-            stack.enter_context(mock.patch.dict(rules, {pallas.pallas_call_p: rule}))
+        attention = importlib.import_module("jax._src.cudnn.fused_attention_stablehlo")
+        for name, value in (("check_cudnn_version", CUDNN), ("check_compute_capability", True)):
+            if hasattr(attention, name):  # not in all versions
+                stack.enter_context(mock.patch.object(attention, name, lambda *_, v=value: v))
+        register(KERNEL)
+        mlir = importlib.import_module("jax._src.interpreters.mlir")
+        primitive = importlib.import_module("jax._src.pallas.pallas_call").pallas_call_p
+        rule = mlir.LoweringRuleEntry(mlir.lower_fun(_pallas, multiple_results=True), True)
+        rules = mlir._platform_specific_lowerings["cuda"]
+        stack.enter_context(mock.patch.dict(rules, {primitive: rule}))
         yield
-
-
-def _module(name: str) -> Any:
-    try:
-        return importlib.import_module(name)
-    except ImportError:
-        return None
 
 
 def _pallas(*args: Any, **params: Any) -> Any:

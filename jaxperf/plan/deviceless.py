@@ -1,8 +1,7 @@
 """Compile for GPUs and TPUs that are not there, by JAX's experimental API.
 
-XLA compiles for a description of a GPU ("target config") and a number of nodes. It needs JAX's CUDA plugin,
-but neither a driver nor CUDA itself. Unlike on a machine with the GPU, nothing is autotuned, and nothing is
-assembled. For TPUs, the package libtpu compiles for a slice of any shape.
+XLA compiles for a description of a GPU ("target config") and a number of nodes, or libtpu for a slice. No
+driver and no CUDA is needed. Nothing is autotuned or assembled.
 """
 
 from __future__ import annotations
@@ -33,10 +32,11 @@ from jaxperf import jax_internals
 from jaxperf.errors import JaxperfError
 from jaxperf.hlo import Costs, Module, costs, parse
 from jaxperf.libraries import missing_from, pip_install
+from jaxperf.measure.first_step import traced
 from jaxperf.measure.stages import all_equations
 from jaxperf.measure.user_function import user_errors_shown
 from jaxperf.plan import custom_calls
-from jaxperf.plan.arguments import Placed, name_of, traced
+from jaxperf.plan.arguments import Placed, name_of
 from jaxperf.plan.cards import CARDS, DATA, Card
 from jaxperf.process import cache_folder
 
@@ -47,7 +47,6 @@ _REMAT = "rematted_computation"  # in JAX's names of operations
 # what JAX says of a step that has shardings over devices that are here
 _BOUND = ("incompatible devices", "different devices", "context mesh", "Memory kinds passed")
 _LIVE = re.compile(r"\s+([\w.-]+)(?:\{[\d,]*\})?: (\d+) bytes")
-INSTALL_ASIDE = f"uv run --with jax-cuda12-plugin=={jax.__version__} jaxperf plan ..."
 _PLUGINS = ("jax_plugins.xla_cuda12", "jax_plugins.xla_cuda13")
 # Without these, libtpu asks Google's metadata server which TPU this machine has, locks the TPU, and logs.
 LIBTPU_ENVIRONMENT = {
@@ -112,7 +111,9 @@ def get_plugin() -> str:
     if run.returncode:
         said = run.stderr.strip().rpartition("\n")[2][:200] or "no message"
         shutil.rmtree(folder, ignore_errors=True)
-        raise JaxperfError(f"pip cannot install {names[0]}: {said}; install it: {INSTALL_ASIDE}")
+        raise JaxperfError(
+            f"pip cannot install {names[0]}: {said}; try: uv run --with {names[0]} jaxperf plan ..."
+        )
     return str(folder)
 
 
@@ -289,7 +290,7 @@ def _about_the_arguments(name: str, placed: Placed) -> Iterator[None]:
     try:
         yield
     except (TypeError, ValueError) as e:
-        line = (str(e).strip().splitlines() or ["no message"])[0]
+        line = _first_line(e)
         if any(words in line for words in _BOUND):
             raise JaxperfError(
                 f"{name} is bound to devices that are here; give a function of `devices` that makes it: "
@@ -299,7 +300,7 @@ def _about_the_arguments(name: str, placed: Placed) -> Iterator[None]:
         about_shapes = not of_value and any(word in line for word in ("shape", "sharding"))
         if placed.batch and not placed.made and about_shapes:
             raise JaxperfError(
-                f"{name} raised {type(e).__name__}: {line[:300]}; that is with {placed.batch} examples, of "
+                f"{name} raised {type(e).__name__}: {line}; that is with {placed.batch} examples, of "
                 f"argument {','.join(map(str, placed.axis))}, counted from 0; --batch names the batch"
             ) from None
         raise

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from jaxperf.hlo import Instruction, Module, Shape, dtype_name, operation
+from jaxperf.hlo import Instruction, Module, Product, Shape, dtype_name, product_of
 from jaxperf.plan.cards import Card
 
 # Two constants are fitted, on two of the seven steps measured on one H200 (data/steps.csv): the first on
@@ -41,27 +41,10 @@ _GIVEN_NAME = re.compile(r'\bname = "([^"]*)"')
 _ATTENTION = re.compile(r'"intermediate_tensor_shape":.*?"dimensions":\s*\[([^\]]*)\]')
 
 
-@dataclass(frozen=True)
-class Product:
-    """A matrix product or convolution as rows x inner times inner x columns, `batch` times."""
-
-    batch: int
-    rows: int
-    columns: int
-    inner: int
-    dtype: str  # of its operands
-    exact: bool = False  # whether it has the highest precision, for which float32 uses no tensor cores
-    aligned: bool = True  # whether tensor cores can take it: channels must be multiples of 16 bytes
-
-    @property
-    def flops(self) -> float:
-        return 2.0 * self.batch * self.rows * self.columns * self.inner
-
-    @property
-    def padded_flops(self) -> float:
-        """Return the floating-point operations of tensor cores, with sides rounded up to tiles."""
-        sides = (self.rows, self.columns, self.inner)
-        return 2.0 * self.batch * math.prod(-(-side // tile) * tile for side, tile in zip(sides, TILE))
+def padded_flops(product: Product) -> float:
+    """Return the floating-point operations of tensor cores, with sides rounded up to tiles."""
+    sides = (product.rows, product.columns, product.inner)
+    return 2.0 * product.batch * math.prod(-(-side // tile) * tile for side, tile in zip(sides, TILE))
 
 
 @dataclass(frozen=True)
@@ -78,7 +61,7 @@ class Kernel:
 
     def arithmetic_s(self, card: Card) -> float:
         fused = self.fused_flops / (ATTENTION_SHARE * card.matrix_flops(self.dtype))
-        return fused + sum((p.padded_flops if p.aligned else p.flops) / rate(card, p) for p in self.products)
+        return fused + sum((padded_flops(p) if p.aligned else p.flops) / rate(card, p) for p in self.products)
 
     def memory_s(self, card: Card) -> float:
         return self.bytes / card.bandwidth
@@ -201,48 +184,3 @@ def _origin(name: str, same: Mapping[str, str]) -> str:
     while name in same:
         name = same[name]
     return name
-
-
-def product_of(instruction: Instruction, read: list[Shape]) -> Product | None:
-    """Return the matrix product of an instruction; None for other instructions."""
-    kind = operation(instruction)
-    if len(read) < 2 or not instruction.shapes or kind not in ("dot", "convolution"):
-        return None
-    attributes = instruction.attributes
-    exact = "highest" in attributes.lower()
-    if kind == "convolution":
-        return _convolution(instruction, read, instruction.target.lower(), exact)
-    left, result = read[0], instruction.shapes[0]
-    inner, many = (math.prod(_lengths(left, attributes, name)) for name in ("contracting", "batch"))
-    rows = left.size // max(1, inner * many)
-    columns = result.size // max(1, rows * many)
-    return Product(many, rows, columns, inner, dtype_name(left.dtype), exact)
-
-
-def _lengths(left: Shape, attributes: str, name: str) -> list[int]:
-    """Return the lengths of the left side's axes of a kind, as XLA or cuBLAS's configuration lists them."""
-    match = re.search(rf'lhs_{name}_dim\w*"?[=:][{{\[]([^\]}}]*)', attributes)
-    axes = map(int, re.findall(r"\d+", match[1] if match else ""))
-    return [left.dims[i] for i in axes if i < len(left.dims)]
-
-
-def _convolution(instruction: Instruction, read: list[Shape], target: str, exact: bool) -> Product | None:
-    """Return a convolution as the matrix product that libraries compute; None if it cannot be parsed."""
-    labels = re.search(r"dim_labels=(\w+)_(\w+)->(\w+)", instruction.attributes)
-    weights, outputs = read[1], instruction.shapes[0]
-    if "backwardfilter" in target:
-        weights, outputs = outputs, weights
-    elif "backwardinput" in target:
-        outputs = read[0]
-    kernel = labels[2] if labels else ""
-    if "o" not in kernel or len(kernel) != len(weights.dims):
-        return None
-    features, inputs = weights.dims[kernel.index("o")], weights.dims[kernel.index("i")]
-    positions = outputs.size // features
-    sides = positions, features, weights.size // features
-    if "backwardfilter" in target:
-        sides = features, weights.size // features, positions
-    elif "backwardinput" in target:
-        sides = positions, inputs, weights.size // inputs
-    aligned = not any(channels * read[0].itemsize % 16 for channels in (features, inputs))
-    return Product(1, *sides, dtype_name(read[0].dtype), exact, aligned)

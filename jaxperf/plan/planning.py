@@ -25,8 +25,6 @@ from jaxperf.plan.memory import largest_arrays
 from jaxperf.plan.report import SizePlan, StepPlan
 from jaxperf.result.formatting import format_list
 
-INFINIBAND = links.NETWORKS["infiniband"]
-
 
 def plan(
     step: Callable[..., Any],
@@ -47,21 +45,20 @@ def plan(
 
         print(plan(step, state, images, labels, device="h100", devices=(1, 8, 64)))
 
-    Nothing runs and nothing is downloaded. It needs JAX's CUDA plugin, and no GPU; for TPUs, libtpu.
+    Nothing runs and nothing is downloaded. It needs JAX's CUDA plugin, or libtpu for TPUs.
 
     Args:
       step: the result of `jax.jit`; or a function whose only parameter is `devices` or `mesh`, and which
         returns the step for them, or (step, arguments). A plain function is planned as one program.
       *args: arguments for one device, arrays or shapes. Shardings over a mesh are kept, on a larger mesh.
         Without shardings, the batch is split, and everything else is replicated.
-      device: "a100", "h100", "h200", "b200", "v5e", "v5p" or "v6e"; "this" is this machine's GPU. For a TPU,
-        a plan has collectives and memory, and no times.
+      device: "a100", "h100", "h200", "b200", or "this" machine's GPU; or a TPU, "v5e", "v5p" or "v6e", whose
+        plan has no times.
       devices: numbers of devices, each of which gets a plan.
       mesh: lengths of the mesh's axes; that of the first one follows from the others.
       per_device: examples on each device; by default those of the arguments.
-      total: examples of the whole batch, for any number of devices; then `per_device` does not count.
-      batch: positions of the arguments that are the batch, or the axis of the examples by position; by
-        default those with the same first axis, which do not come back from the step.
+      total: examples of the whole batch, for any number of devices, in place of `per_device`.
+      batch: positions of the arguments that are the batch, or the axis of the examples by position.
       network: the network between nodes: "infiniband", "efa" or "tcpxo".
       kernels: FLOPs and bytes of one run on one device, of custom kernels by name.
       told: called with a line of progress.
@@ -97,7 +94,7 @@ def plan_of(
     card: Card,
     placed: Sequence[Placed],
     programs: Sequence[deviceless.Program],
-    network: links.Network = INFINIBAND,
+    network: links.Network = links.NETWORKS["infiniband"],
     kernels: Mapping[str, tuple[float, float]] | None = None,
 ) -> StepPlan:
     """Return the plan of compiled programs, one for each item of `placed`."""

@@ -180,7 +180,7 @@ def test_the_plugin_is_got_aside_on_the_users_word(
     assert f"jax-cuda12-plugin=={jax.__version__}" in calls[0] and "--target" in calls[0]
     assert cli.main(["plan", "--get"]) == 2
     error = capsys.readouterr().err
-    assert "cannot install" in error and "ERROR: no network; install it: uv run --with" in error
+    assert "cannot install" in error and "ERROR: no network; try: uv run --with" in error
 
 
 def test_a_plugin_aside_is_found_only_where_the_environment_has_none(

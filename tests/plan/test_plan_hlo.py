@@ -8,8 +8,8 @@ import pytest
 
 from jaxperf import hlo
 from jaxperf.plan.cards import CARDS
-from jaxperf.plan.collectives import collectives, groups_of, is_asked
-from jaxperf.plan.kernels import Product, kernels_of
+from jaxperf.plan.collectives import collectives, is_asked
+from jaxperf.plan.kernels import kernels_of
 from jaxperf.plan.planning import _of_program
 
 PROGRAMS = Path(__file__).parent / "programs"
@@ -85,7 +85,7 @@ def test_a_loop_runs_its_body_as_often_as_it_says(version: str) -> None:
     ],
 )
 def test_groups(attribute: str, groups: tuple[tuple[int, ...], ...]) -> None:
-    assert groups_of(f'channel_id=1, {attribute}, metadata={{op_name="x"}}', 4) == groups
+    assert hlo.groups_of(f'channel_id=1, {attribute}, metadata={{op_name="x"}}', 4) == groups
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ def test_convolutions() -> None:
     module = hlo.parse(CONVOLUTION)
     works = kernels_of(module)
     flops = 2 * 8 * 8 * 8 * 16 * 9 * 4
-    assert works["y"].products == (Product(1, 8 * 8 * 8, 16, 36, "float32"),)
+    assert works["y"].products == (hlo.Product(1, 8 * 8 * 8, 16, 36, "float32"),)
     assert [works[name].flops for name in ("y", "d")] == [flops, flops]
     assert works["b"].products[0].columns == 4
     assert "x" not in works

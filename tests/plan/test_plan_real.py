@@ -237,7 +237,8 @@ def test_flash_attention_is_planned() -> None:
     assert not any(each.shape.dims[-2:] == (T, T) for each in fused.live)
     assert plain.live[0].shape.dims[-2:] == (T, T) and plain.live[0].source.startswith("test_plan_real.py:")
     assert plain.live[0].remedy == FUSED
-    assert {each.remedy for each in fused.live} == {CHECKPOINT, ""}
+    remedies = {each.remedy for each in fused.live}
+    assert CHECKPOINT in remedies and FUSED not in remedies
 
 
 def test_a_scan_moves_its_slices_and_not_its_stacks() -> None:
