@@ -15,7 +15,6 @@ UNTESTED = 2.45  # a guess for a network without a test table: that of the worst
 
 
 def collective_factor(network: str, between_nodes: bool) -> float:
-    """Return the factor within which nine of ten predicted collectives are right."""
     return BETWEEN.get(network, UNTESTED) if between_nodes else IN_NODE
 
 

@@ -85,7 +85,6 @@ def _above_share(plan: SizePlan) -> str:
 
 
 def _worth(time: Elapsed, spent: Iterable[float]) -> bool:
-    """Return whether it is worth a change to save these seconds of a step."""
     return sum(spent, 0.0) >= WORTH * time.step_s
 
 

@@ -345,7 +345,10 @@ def _refuse_time(
     if not over:
         return
     moved = {*over, *(found if set(over) & set(found) else ())}
-    named = ",".join(f"{i}:axis=1" if i in moved else f"{i}" for i in sorted({*found, *over}))
+    carried = [
+        i for i in back if length_of(args[i]) == length_of(args[over[0]], 1) > 0
+    ]  # a net's first state
+    named = ",".join(f"{i}:axis=1" if i in moved else f"{i}" for i in sorted({*found, *over, *carried}))
     raise JaxperfError(
         f"the step scans over the first axis of argument {over[0]}, as over time or micro-batches, so its "
         f"examples are probably on another axis; name it: --batch {named} (or --batch "

@@ -28,6 +28,7 @@ _INDEX = re.compile(r"index=(\d+)")
 _HANDS_ON = ("while", "call", "conditional", "optimization-barrier", "opt-barrier")
 ALL = -1  # the index of a value that is no tuple, or of which all parts count
 GRADIENTS, ACTIVATIONS, PARAMETERS, STATE = "gradients", "activations", "parameters", "state"
+CONSTANTS = "constants"
 
 Group = tuple[int, ...]
 Value = tuple[str, int]  # name of an instruction, and index of a part of its result
@@ -46,7 +47,7 @@ class Collective:
     source: str  # "file:line" of the user's code that caused it; "" if unknown
     axes: tuple[str, ...] = ()  # the mesh's axes along which the devices exchange
     over_batch: bool = True  # whether these devices have different examples
-    carries: str = ""  # GRADIENTS, ACTIVATIONS, PARAMETERS or STATE (what a step updates)
+    carries: str = ""  # GRADIENTS, ACTIVATIONS, PARAMETERS, STATE (what a step updates) or CONSTANTS
     each_s: float = 0.0  # predicted seconds of one run; 0 for a TPU
     waits_s: float = 0.0  # for which the step waits
 
@@ -175,10 +176,9 @@ class Flow:
                 self.users[source].append(user)
                 sources[user].append(source)
         products = [name for name, kernel in kernels.items() if kernel.flops or kernel.unknown]
-        examples = [
-            i.name for i in module.computations.get(module.entry, ())
-            if i.opcode == "parameter" and any(shape.dims in batch for shape in i.shapes)
-        ]  # fmt: skip
+        arguments = [i for i in module.computations.get(module.entry, ()) if i.opcode == "parameter"]
+        examples = [i.name for i in arguments if any(shape.dims in batch for shape in i.shapes)]
+        self._of_arguments = self._reached((i.name for i in arguments), self.users)
         self._computed = self._reached([*products, *examples], self.users)
         self._multiplied = self._reached(products, sources)
 
@@ -235,6 +235,8 @@ class Flow:
         """Return what a collective carries, by the products before and after it."""
         if name in self._computed:
             return ACTIVATIONS if name in self._multiplied else GRADIENTS
+        if name not in self._of_arguments:
+            return CONSTANTS
         return PARAMETERS if name in self._multiplied else STATE
 
 

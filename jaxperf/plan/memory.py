@@ -28,7 +28,7 @@ class Live:
     bytes: int  # of all of them, on one device
     shape: Shape
     source: str  # "file:line" of the user's code that made them; "" if unknown
-    operation: str  # JAX's name
+    operation: str  # JAX's name, at most 12 letters of it
     remedy: str = ""  # what would remove them: CHECKPOINT, POLICY, FUSED or FSDP; "" for none of these
     count: int = 1
 
@@ -69,17 +69,11 @@ def largest_arrays(program: Program, placed: Placed) -> tuple[Live, ...]:
         elif shape.dims in whole and placed.mesh.size > 1:
             remedy = FSDP
         source = source_of(program.module, origin)
-        alike[Live(0, shape, source, _in_short(origin.op_name), remedy)].append(size)
+        operation = origin.op_name.partition(":")[0].rstrip(")").rpartition("/")[2]
+        alike[Live(0, shape, source, operation[:12], remedy)].append(size)
     live = [replace(each, bytes=sum(sizes), count=len(sizes)) for each, sizes in alike.items()]
     shown = sorted(live, key=lambda each: -each.bytes)[:LARGEST]
     return tuple(each for each in shown if each.bytes >= SHOWN * program.costs.temp_bytes)
-
-
-def _in_short(name: str) -> str:
-    """Return the last part of JAX's name of an operation, or of how many operations XLA has merged it."""
-    merged = name.count(":") + 1
-    last = name.rstrip(")").rpartition("/")[2].replace("\\'", "'")
-    return f"{merged} merged" if merged > 2 else last[:12]
 
 
 def _is_scores(shape: Shape, origin: Instruction) -> bool:

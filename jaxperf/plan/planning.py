@@ -257,8 +257,9 @@ def _notes(card: Card, network: str, sizes: Sequence[SizePlan], last: Placed) ->
     elif not last.notes:
         notes.append("no argument was taken for the batch; --batch names one")
     notes += last.notes
-    shardings = [getattr(leaf, "sharding", None) for leaf in jax.tree.leaves(last.args)]
-    if sizes[-1].devices > 1 and all(each.is_fully_replicated for each in shardings if each):
+    found = (getattr(leaf, "sharding", None) for leaf in jax.tree.leaves(last.args))
+    shardings = [sharding for sharding in found if sharding]
+    if sizes[-1].devices > 1 and shardings and all(each.is_fully_replicated for each in shardings):
         notes.append("each device has all arguments whole, so all devices do the same work")
     return [*notes, *dict.fromkeys(note for size in reversed(sizes) for note in size.notes)]
 

@@ -60,8 +60,7 @@ class SizePlan:
         return dict(counts)
 
     @property
-    def examples(self) -> int:
-        """Return the examples on each device."""
+    def examples(self) -> int:  # on each device
         return self.batch // self.split
 
     @property

@@ -120,6 +120,7 @@ def test_pmap_has_its_name_and_its_examples() -> None:
     assert step_plan.name == "train_step"
     assert [size.batch for size in step_plan.sizes] == [2 * 32, 8 * 32]
     assert step_plan.sizes[1].batch_arguments == (1,) and step_plan.sizes[1].efficiency is not None
+    assert "all devices do the same work" not in str(step_plan)  # no argument says where it is
 
 
 def test_a_step_that_is_mostly_overhead_has_its_line() -> None:
@@ -138,6 +139,27 @@ def test_time_is_no_batch() -> None:
     assert not any(e.kind == "all-gather" for e in size.exchanges)
     text = str(plan(other_styles.time_major, *arguments, devices=(1, 8), batch={1: 1, 2: 1}))
     assert "the batch: argument 1 (axis 1) and 2 (axis 1)" in text
+
+
+def test_a_nets_first_state_is_named_with_what_begins_with_the_time() -> None:
+    def stateful(w: jax.Array, h: jax.Array, xs: jax.Array) -> Any:
+        def loss(w: jax.Array) -> Any:
+            last, _ = jax.lax.scan(lambda h, x: (jnp.tanh(x @ w + h), None), h, xs)
+            return (last**2).mean(), last
+
+        return jax.grad(loss, has_aux=True)(w)
+
+    arguments = jnp.ones((4, 16)), jnp.ones((32, 16)), jnp.ones((24, 32, 4))
+    with pytest.raises(JaxperfError, match=r"first axis of argument 2, .*: --batch 1,2:axis=1 \(or"):
+        on_eight(jax.jit(stateful), *arguments)
+    assert on_eight(jax.jit(stateful), *arguments, batch={1: 0, 2: 1}).batch == 32 * 8
+
+
+def test_a_sum_of_a_constant_carries_no_parameters() -> None:
+    size = on_eight(other_styles.pipeline)
+    assert "parameters" not in {each.carries for each in size.exchanges}
+    summed = on_eight(other_styles.loss_summed)
+    assert [each.carries for each in summed.exchanges if each.bytes == 4].count("parameters") == 0
 
 
 def test_a_batch_that_the_step_draws_is_asked_about() -> None:
