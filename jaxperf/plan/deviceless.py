@@ -254,8 +254,6 @@ def compiled_programs(
     """Lower and compile the step for each size; XLA compiles without the GIL, while the next is lowered."""
     with custom_calls.as_calls(), ThreadPoolExecutor(AT_ONCE) as pool:
         started = {}
-        sizes = ", ".join(str(each.mesh.size) for each in placed)
-        told(f"lowering and compiling for {sizes} devices, {AT_ONCE} at a time")
         for each in placed:
             began = time.perf_counter()
             lowered = _lower(each)

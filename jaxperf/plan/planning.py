@@ -75,9 +75,12 @@ def plan(
     card = deviceless.card_of_this_machine() if device == "this" else find_card(device)
     described = [deviceless.devices_of(card, count) for count in sorted(set(devices))]
     step, args = by_position(step, args, kwargs)
-    at = functools.partial(place, step, args, axes=mesh or {}, batch=batch)
-
-    placed = [at(each, per_device=per_device, total=total) for each in described]
+    told(f"tracing, lowering and compiling for {', '.join(str(len(each)) for each in described)} devices")
+    at = functools.partial(place, step, args, axes=mesh or {})
+    placed = [at(described[0], batch=batch, per_device=per_device, total=total)]
+    if not placed[0].made:
+        batch = placed[0].axis  # to find it takes a trace
+    placed += [at(each, batch=batch, per_device=per_device, total=total) for each in described[1:]]
     made = plan_of(card, placed, deviceless.compiled_programs(card, placed, told), connected, kernels)
     if not fit:
         return made
@@ -85,7 +88,7 @@ def plan(
     def planned(one: Placed) -> SizePlan:
         return plan_of(card, [one], deviceless.compiled_programs(card, [one]), connected, kernels).sizes[0]
 
-    with_examples = functools.partial(at, described[-1])
+    with_examples = functools.partial(at, described[-1], batch=batch)
     tried = fitting.fit(step, made.sizes[-1], with_examples, planned, per_device, told)
     return dataclasses.replace(made, fit=tried)
 
@@ -109,7 +112,7 @@ def plan_of(
         network="links between chips" if card.is_tpu else network.name,
         versions={"jax": jax.__version__, "jaxlib": jaxlib.__version__},
         sizes=tuple(sizes),
-        notes=tuple(_notes(card, network.name, sizes, placed[-1])),
+        notes=tuple(_notes(card, network.name, sizes, placed)),
     )
 
 
@@ -242,22 +245,23 @@ def _useful(module: Module, found: Mapping[str, Collective], mesh: Mapping[str, 
     return least
 
 
-def _notes(card: Card, network: str, sizes: Sequence[SizePlan], last: Placed) -> list[str]:
+def _notes(card: Card, network: str, sizes: Sequence[SizePlan], placed: Sequence[Placed]) -> list[str]:
     about = f"{card.title}: {card.memory_bytes / 1e9:.0f} GB"
     if card.is_tpu:
         shapes = format_list([card.slice_of(size.devices) for size in sizes])
         notes = [f"{about}, slices {shapes}; collectives and memory only: there is no model of a TPU's time"]
     else:
         notes = [f"{about}, nodes of {card.per_node}; {summary(network)}"]
-    if last.axis:
-        named = format_list([f"{i} (axis {axis})" if axis else f"{i}" for i, axis in last.axis.items()])
+    first = placed[0]
+    if first.axis:
+        named = format_list([f"{i} (axis {axis})" if axis else f"{i}" for i, axis in first.axis.items()])
         notes.append(
             f"the batch: argument {named}, counted from 0; --batch names others, 1:axis=1 another axis"
         )
-    elif not last.notes:
+    elif not first.notes:
         notes.append("no argument was taken for the batch; --batch names one")
-    notes += last.notes
-    found = (getattr(leaf, "sharding", None) for leaf in jax.tree.leaves(last.args))
+    notes += first.notes
+    found = (getattr(leaf, "sharding", None) for leaf in jax.tree.leaves(placed[-1].args))
     shardings = [sharding for sharding in found if sharding]
     if sizes[-1].devices > 1 and shardings and all(each.is_fully_replicated for each in shardings):
         notes.append("each device has all arguments whole, so all devices do the same work")

@@ -17,8 +17,8 @@ from jax.sharding import PartitionSpec as P
 
 import jaxperf
 from jaxperf.errors import JaxperfError
-from jaxperf.plan import planning
-from jaxperf.plan.arguments import by_position, mesh_of, place, positions_by_shape
+from jaxperf.plan import arguments, planning
+from jaxperf.plan.arguments import by_position, find_batch, mesh_of, place, positions_by_shape
 from jaxperf.plan.cards import CARDS
 from jaxperf.plan.deviceless import check_plannable
 
@@ -207,6 +207,19 @@ def test_a_plan_of_a_data_parallel_step() -> None:
     body = step_plan.to_json()
     assert body["format"] == "jaxperf-plan"
     assert json.loads(json.dumps(body))["sizes"][2]["exchanges"][0]["groups"] == [[*range(8)]]
+
+
+@pytest.mark.usefixtures("cpus_as_gpus", "several_devices")
+def test_the_batch_is_found_once_for_all_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    def find(*args: Any) -> Any:
+        asked.append(1)
+        return find_batch(*args)
+
+    monkeypatch.setattr(arguments, "find_batch", find)
+    step_plan = planning.plan(jax.jit(step), W, X, Y, devices=(1, 2, 8))
+    assert [size.batch for size in step_plan.sizes] == [16, 32, 128] and len(asked) == 1
 
 
 @pytest.mark.usefixtures("cpus_as_gpus", "several_devices")
