@@ -1,7 +1,6 @@
 import functools
 import itertools
 import re
-from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -179,18 +178,3 @@ def test_wrong_params_are_named():
         lenet(X, params[:7])
     with pytest.raises(JaxperfError, match=r"W3 has shape \(128, 800\), LeNet's is \(800, 128\)"):
         lenet(X, [*params[:4], params[4].T, *params[5:]])
-
-
-def test_a_dtype_without_gradients_is_refused():
-    with pytest.raises(JaxperfError, match="dtype uint8 cannot be trained"):
-        LeNet(dtype=jnp.uint8, rngs=nnx.Rngs(0))
-
-
-def test_the_function_is_traced_once_for_one_shape(book):
-    params, X, _ = book
-    counted = mock.Mock(side_effect=lenet)
-    compiled = jax.jit(lambda X, params: counted(X, params))
-    for _ in range(3):
-        compiled(X, params)
-        params = [p + 1 for p in params]
-    assert counted.call_count == 1

@@ -86,8 +86,3 @@ def test_sizes_that_make_no_network_are_refused(sizes):
 def test_an_input_of_another_width_is_refused():
     with pytest.raises(JaxperfError, match=r"X has shape \(1, 28\), the network reads \(n, 512\)"):
         MLP(rngs=nnx.Rngs(0))(jnp.ones((1, 28)))
-
-
-def test_a_dtype_without_gradients_is_refused():
-    with pytest.raises(JaxperfError, match="dtype int32 cannot be trained; use float32"):
-        MLP(dtype=jnp.int32, rngs=nnx.Rngs(0))

@@ -20,7 +20,7 @@ from mxnet_fixtures import (
 )
 
 from jaxperf.errors import JaxperfError
-from jaxperf.models import BOOK_INIT, Residual, ResNet, from_gluon, resnet18, to_gluon
+from jaxperf.models import BOOK_INIT, MLP, LeNet, Residual, ResNet, from_gluon, resnet18, to_gluon
 
 NETS = {"resnet18": (RESNET18_STAGES, RESNET18), "resnet_small": (SMALL_STAGES, RESNET_SMALL)}
 # Outputs: rounding. Gradients in float32: relus that change sides by rounding, see mxnet_fixtures.
@@ -227,6 +227,7 @@ def test_stages_that_make_no_network_are_refused(stages):
         ResNet(10, stages=stages, rngs=nnx.Rngs(0))
 
 
-def test_a_dtype_without_gradients_is_refused():
-    with pytest.raises(JaxperfError, match="dtype int8 cannot be trained"):
-        resnet18(dtype=jnp.int8, rngs=nnx.Rngs(0))
+@pytest.mark.parametrize("network", [MLP, LeNet, resnet18])
+def test_a_dtype_without_gradients_is_refused(network):
+    with pytest.raises(JaxperfError, match="dtype int8 cannot be trained; use float32"):
+        network(dtype=jnp.int8, rngs=nnx.Rngs(0))
