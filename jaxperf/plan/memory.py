@@ -49,16 +49,16 @@ def largest_arrays(program: Program, placed: Placed) -> tuple[Live, ...]:
     shardings = [(leaf.shape, getattr(leaf, "sharding", None)) for leaf in placed.state]
     whole = {shape for shape, sharding in shardings if sharding and sharding.is_fully_replicated}
     found = []
-    for name, size in program.live:  # one that shares another's memory has no bytes
+    for name, size in program.live:
         instruction = by_name.get(name) or (renamed[size].pop() if renamed[size] else None)
-        if size and instruction and instruction.opcode != "parameter" and instruction.shapes:
+        if instruction and instruction.opcode != "parameter" and instruction.shapes:
             found.append((size, instruction, _made_by(program.module, instruction)))
     calls = (i for i in by_name.values() if i.opcode == "custom-call")
     fused = any(call.target.startswith(FUSED_CALLS) for call in calls)
     in_backward = any("transpose(" in origin.op_name for _, _, origin in found)
     alike: dict[Live, list[int]] = defaultdict(list)
     for size, instruction, origin in found:
-        shape = next((s for s in instruction.shapes if s.bytes == size), instruction.shapes[0])
+        shape = min(instruction.shapes, key=lambda s: abs(s.bytes - size))  # a tuple has a table of its own
         names = f"{instruction.op_name} {origin.op_name}"
         saved = "jvp(" in names and "transpose(" not in names
         remedy = ""

@@ -237,6 +237,8 @@ def test_flash_attention_is_planned() -> None:
     assert not any(each.shape.dims[-2:] == (T, T) for each in fused.live)
     assert plain.live[0].shape.dims[-2:] == (T, T) and plain.live[0].source.startswith("test_plan_real.py:")
     assert plain.live[0].remedy == FUSED
+    for each in (*plain.live, *fused.live):
+        assert each.bytes == each.count * each.shape.bytes
     remedies = {each.remedy for each in fused.live}
     assert CHECKPOINT in remedies and FUSED not in remedies
 
