@@ -75,7 +75,6 @@ def test_an_interval_decides_about_bounds_outside_of_it() -> None:
     for bound, above, below in ((0.3, True, False), (0.5, None, None), (0.7, False, True)):
         assert (measured.above(bound), measured.below(bound)) == (above, below)
         assert (measured.at_least(bound), measured.at_most(bound)) == (above, below)
-    assert (measured.above(0.6), measured.at_least(0.4), measured.at_most(0.6)) == (False, True, True)
     assert (measured.word, str(measured)) == ("faster", "0.5 (0.4 to 0.6)")
     assert Ratio(1.0, 0.98, 1.02, 9).within(0.05) is True
     assert Ratio(1.2, 1.1, 1.3, 9).within(0.05) is False
@@ -84,18 +83,33 @@ def test_an_interval_decides_about_bounds_outside_of_it() -> None:
     assert Ratio(1.0, 1.0, 1.0, 9).word == "undecided"  # equal to the last digit, as a coarse clock has it
 
 
-def test_a_verdict_needs_a_margin_of_1_percent_and_of_an_eighth_of_the_interval() -> None:
+@pytest.mark.parametrize("bound", [1.0, 0.1, 1.5, 10.0])
+def test_a_verdict_about_any_bound_needs_a_margin_of_1_percent_and_of_an_eighth_of_the_interval(
+    bound: float,
+) -> None:
     """The layout of code and memory makes equal programs differ by as much (Mytkowicz et al., 2009)."""
-    for low, high, word, inverse in (
-        (1.005, 1.03, "undecided", "undecided"),
-        (1.011, 1.03, "slower", "faster"),
-        (1.03, 1.4, "undecided", "undecided"),
-        (1.05, 1.4, "slower", "faster"),
-        (0.0, 0.9, "undecided", "undecided"),
+    for low, high, decision in (
+        (1.005, 1.03, None),
+        (1.011, 1.03, True),
+        (1.03, 1.4, None),
+        (1.05, 1.4, True),
+        (0.0, 0.9, None),
+        (0.9, 1.2, None),
     ):
-        assert Ratio(1.0, low, high, 9).word == word
-        assert Ratio(1.0, 1 / high, 1 / low if low else math.inf, 9).word == inverse
-    assert Ratio(1.0, 1.005, 1.03, 9).above() is True  # a claim about a bound has no margin
+        over = Ratio(bound, low * bound, high * bound, 9)
+        under = Ratio(bound, bound / high, bound / low if low else math.inf, 9)
+        opposite = None if decision is None else not decision
+        for ratio, above in ((over, decision), (under, opposite)):
+            below = None if above is None else not above
+            assert (ratio.above(bound), ratio.at_least(bound)) == (above, above)
+            assert (ratio.below(bound), ratio.at_most(bound)) == (below, below)
+
+
+def test_the_words_of_a_ratio_show_the_digits_on_which_its_verdict_rests() -> None:
+    close, apart = Ratio(1.271, 1.0043, 1.3162, 20), Ratio(1.271, 1.0512, 1.3162, 20)
+    assert (str(close), close.word) == ("1.27 (1.004 to 1.32)", "undecided")
+    assert (str(apart), apart.word) == ("1.27 (1.051 to 1.32)", "slower")
+    assert str(Ratio(0.00351, 0.0028, 31.04, 20)) == "0.00351 (0.0028 to 31)"
 
 
 def test_decisions_combine_to_no_before_undecided_before_yes() -> None:
