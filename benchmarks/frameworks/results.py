@@ -10,9 +10,16 @@ from typing import Any
 import numpy as np
 from workloads import ONEDNN, Workload
 
-from jaxperf.result import Measurement, ratio
+from jaxperf.result import Measurement, Ratio, ratio
 
 BASE = "jax"  # as installed
+QUEUED = "queued"  # the quantity that says when a call returns, not when its work is done
+WORDS = {
+    (False, "slower"): "JAX is faster",
+    (False, "faster"): "JAX is slower",
+    (True, "slower"): "JAX returns sooner",
+    (True, "faster"): "JAX returns later",
+}
 OVER = 1.1  # a row that used so many times the cores that it was given is not judged
 
 
@@ -123,6 +130,22 @@ class Study:
         ]
         return min(rows, key=lambda row: float(np.median(row.values[quantity])), default=None)
 
+    def verdict(self, quantity: str, times: Ratio, jax: Row, other: Row) -> str:
+        """Return in words what a framework's time over JAX's shows.
+
+        A row may be slower only because it left cores idle. So a row is called slower if it would be so with
+        all of its cores, too: then its time would be shorter by the share of them that it used.
+        """
+        if times.word == "undecided":
+            return "undecided"
+        slower = other if times.word == "slower" else jax
+        given, used = self.allotted(quantity), self.used(slower, quantity)
+        share = min(1.0, used / given) if given and used else 1.0
+        stands = times.above(1 / share) if slower is other else times.below(share)
+        if not stands:
+            return f"not judged: {slower.system} used {used:.2f} of {given} cores"
+        return WORDS[quantity == QUEUED, times.word]
+
     def measurements(self, quantity: str) -> list[Measurement]:
         """Return one quantity of every row that was timed."""
         return [row.measurement(quantity) for row in self.rows if row.values.get(quantity)]
@@ -136,7 +159,6 @@ class Study:
                 other = self.best(peer, quantity)
                 if jax and other:
                     times = ratio(other.measurement(quantity), jax.measurement(quantity))
-                    word = {"slower": "JAX is faster", "faster": "JAX is slower"}.get(times.word, "undecided")
                     comparison = {
                         "quantity": quantity,
                         "system": peer,
@@ -146,7 +168,7 @@ class Study:
                         "ratio": times.median,
                         "interval": None if np.isnan(times.low) else [times.low, times.high],
                         "text": str(times),
-                        "verdict": word,
+                        "verdict": self.verdict(quantity, times, jax, other),
                     }
                     compared.append(comparison)
         return compared

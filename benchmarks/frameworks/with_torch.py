@@ -4,8 +4,8 @@
 # ///
 """PyTorch's side of the comparison. `uv run --script` makes its environment, or any Python that has PyTorch.
 
-PyTorch's CPU operations are finished when they return: "queued" and "finished" are the same there. To PyTorch
-a CPU is one device, so two devices are two threads in section 8.3, and two processes in training.
+PyTorch's CPU operations are finished when they return, so it has no time "queued" or "asynchronous" there. To
+PyTorch a CPU is one device, so two devices are two threads in section 8.3, and two processes in training.
 """
 
 from __future__ import annotations
@@ -169,22 +169,24 @@ def forward(settings: dict[str, Any], configuration: str, start: dict[str, Any])
 
 
 def dot(settings: dict[str, Any], configuration: str, start: dict[str, Any]) -> Task:
-    """Time section 8.2.1's product until the call returns, and until the value is ready."""
+    """Time section 8.2.1's product until the value is ready, which on a CPU is when the call returns."""
     import torch
 
     x = torch.from_numpy(worker.arrays(settings["square"])["x"])
     first_s, total = timed_first(lambda: torch.mm(x, x).sum().numpy())
-    turn = worker.queued_and_finished(lambda: torch.mm(x, x).sum(), torch.Tensor.item)
+    turn = worker.waiting_each_time(
+        lambda: torch.mm(x, x).sum(), torch.Tensor.item, quantity="finished"
+    )
     return Task(first_s, {"sum": total, "corner": torch.mm(x, x)[:8, :8].numpy()}, turn)
 
 
 def loop(settings: dict[str, Any], configuration: str, start: dict[str, Any]) -> Task:
-    """Time section 8.2.3's `y = x + 1`, waiting each time or once, which is the same on a CPU."""
+    """Time section 8.2.3's `y = x + 1`; on a CPU it has no queue, so a loop that waits once is the same."""
     import torch
 
     x = torch.from_numpy(worker.arrays(settings["square"])["x"])
     first_s, y = timed_first(lambda: (x + 1).numpy())
-    turn = worker.synchronous_and_asynchronous(lambda: x + 1, worker.nothing, worker.nothing)
+    turn = worker.waiting_each_time(lambda: x + 1, worker.nothing, quantity="synchronous")
     return Task(first_s, {"corner": y[:8, :8]}, turn)
 
 

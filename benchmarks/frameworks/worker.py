@@ -139,6 +139,19 @@ def nothing(output: Any) -> None:
     """Wait for an output that is finished already, as PyTorch's are on a CPU."""
 
 
+def waiting_each_time(call: Call, wait: Wait, *, quantity: str) -> Turn:
+    """Make the calls one after the other, and wait for the output of each."""
+
+    def turn(calls: int) -> dict[str, float]:
+        began = time.perf_counter()
+        for _ in range(calls):
+            output = call()
+            wait(output)
+        return {quantity: (time.perf_counter() - began) / calls}
+
+    return turn
+
+
 def waiting_once(call: Call, wait: Wait, *, each: int = 1, quantity: str = "") -> Turn:
     """Make the calls one after the other, and wait for the last output; a call does the work `each` times."""
 
@@ -182,20 +195,14 @@ def queued_and_finished(call: Call, wait: Wait) -> Turn:
 
 
 def synchronous_and_asynchronous(call: Call, wait: Wait, wait_once: Wait) -> Turn:
-    """Make the calls twice: `wait` for each one's output, and then call `wait_once` after the last."""
+    """Make the calls twice: `wait` for each one's output, and then call `wait_once` after the last.
 
-    def turn(calls: int) -> dict[str, float]:
-        began = time.perf_counter()
-        for _ in range(calls):
-            wait(call())
-        middle = time.perf_counter()
-        for _ in range(calls):
-            output = call()
-        wait_once(output)
-        end = time.perf_counter()
-        return {"synchronous": (middle - began) / calls, "asynchronous": (end - middle) / calls}
-
-    return turn
+    Both loops keep an output until the next one is there, so that they need the same memory.
+    """
+    return one_after_the_other(
+        waiting_each_time(call, wait, quantity="synchronous"),
+        waiting_once(call, wait_once, quantity="asynchronous"),
+    )
 
 
 def training(step: Call, loss_of: Callable[[Any], float], finish: Call, steps: int) -> Task:

@@ -22,6 +22,7 @@ from results import Row, Study
 from workloads import Workload
 
 from jaxperf.errors import JaxperfError
+from jaxperf.result import Ratio
 
 FAKE = Path(__file__).with_name("fake_framework.py")
 ANSWER = [1.0, 2.0, 3.0]
@@ -142,6 +143,35 @@ def test_a_row_that_used_more_cores_than_it_was_given_is_shown_and_not_judged(
     [study], _ = compared(workload(configurations={"jax": ("good",), "torch": ("greedy",)}))
     assert not study.comparisons() and len(study.measurements("")) == 2
     assert study.to_json()["rows"][1]["fair"] == {"": False}
+
+
+@pytest.mark.parametrize(
+    ("peer", "ways", "verdict"),
+    [
+        ("mxnet", ("good", "good"), "JAX is faster"),
+        ("mxnet", ("good", "a bit idle"), "JAX is faster"),
+        ("mxnet", ("good", "idle"), "not judged: mxnet used 0.40 of 1 cores"),
+        ("mxnet", ("idle", "good"), "JAX is faster"),
+        ("torch", ("a bit idle", "good"), "JAX is slower"),
+        ("torch", ("idle", "good"), "not judged: jax used 0.40 of 1 cores"),
+        ("torch", ("good", "idle"), "JAX is slower"),
+    ],
+)
+def test_a_row_is_called_slower_only_if_all_its_cores_would_not_help(
+    compared: Callable[..., Any], peer: str, ways: tuple[str, str], verdict: str
+) -> None:
+    """MXNet takes twice JAX's time, PyTorch half of it: 0.6 of the cores leave that, 0.4 turn it round."""
+    [study], _ = compared(workload(configurations={"jax": ways[:1], peer: ways[1:]}))
+    [comparison] = study.comparisons()
+    assert comparison["verdict"] == verdict
+
+
+def test_who_returns_first_is_not_called_faster() -> None:
+    study = Study(workload(configurations={}, quantities=("queued", "finished")), [])
+    rows = [Row(name, "good", study.workload) for name in ("jax", "mxnet")]
+    over = Ratio(2.0, 1.9, 2.1, 9)
+    assert study.verdict("queued", over, *rows) == "JAX returns sooner"
+    assert study.verdict("finished", over, *rows) == "JAX is faster"
 
 
 def test_jax_with_onednn_is_shown_and_never_judged(compared: Callable[..., Any]) -> None:

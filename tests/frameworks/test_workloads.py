@@ -169,10 +169,33 @@ def test_turns_make_the_calls_and_wait_as_their_names_say(monkeypatch: pytest.Mo
     assert worker.waiting_once(call, wait)(5) == {"": 3.0}
     assert worker.waiting_once(call, wait, each=2)(10) == {"": 1.5}  # a call does the work twice
     assert worker.queued_and_finished(call, wait)(3) == {"queued": 1.0, "finished": 11.0}
+    assert worker.waiting_each_time(call, wait, quantity="finished")(3) == {"finished": 11.0}
     both = worker.synchronous_and_asynchronous(call, wait, wait)(5)
     assert both == {"synchronous": 11.0, "asynchronous": 3.0}
     task = worker.training(call, lambda _: 0.5, lambda: wait(None), 4)
     assert task.answers["loss"].tolist() == [0.5] * 4 and task.turn(5) == {"": 3.0}
+
+
+def test_both_loops_of_the_book_keep_an_output_until_the_next_one_is_there() -> None:
+    """Else one loop gets the memory that was just freed, and the other one new memory."""
+    alive: list[int] = []
+    living = 0
+
+    class Output:
+        def __init__(self) -> None:
+            nonlocal living
+            living += 1
+
+        def __del__(self) -> None:
+            nonlocal living
+            living -= 1
+
+    def call() -> Output:
+        alive.append(living)
+        return Output()
+
+    worker.synchronous_and_asynchronous(call, worker.nothing, worker.nothing)(4)
+    assert alive == [0, 1, 1, 1] * 2
 
 
 def test_a_device_that_works_alone_has_its_share_of_the_cores_and_the_cpu_time_shows_it(
