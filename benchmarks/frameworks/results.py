@@ -13,13 +13,7 @@ from workloads import ONEDNN, Workload
 from jaxperf.result import Measurement, Ratio, ratio
 
 BASE = "jax"  # as installed
-QUEUED = "queued"  # the quantity that says when a call returns, not when its work is done
-WORDS = {
-    (False, "slower"): "JAX is faster",
-    (False, "faster"): "JAX is slower",
-    (True, "slower"): "JAX returns sooner",
-    (True, "faster"): "JAX returns later",
-}
+QUEUED = "queued"  # the quantity that says when a call returns, which is no comparison of speed
 OVER = 1.1  # a row that used so many times the cores that it was given is not judged
 
 
@@ -131,7 +125,7 @@ class Study:
         return min(rows, key=lambda row: float(np.median(row.values[quantity])), default=None)
 
     def verdict(self, quantity: str, times: Ratio, jax: Row, other: Row) -> str:
-        """Return in words what a framework's time over JAX's shows.
+        """Return in words what a framework's time over JAX's shows about one quantity.
 
         A row may be slower only because it left cores idle. So a row is called slower if it would be so with
         all of its cores, too: then its time would be shorter by the share of them that it used.
@@ -144,7 +138,7 @@ class Study:
         stands = times.above(1 / share) if slower is other else times.below(share)
         if not stands:
             return f"not judged: {slower.system} used {used:.2f} of {given} cores"
-        return WORDS[quantity == QUEUED, times.word]
+        return "JAX is faster" if slower is other else "JAX is slower"
 
     def measurements(self, quantity: str) -> list[Measurement]:
         """Return one quantity of every row that was timed."""
@@ -153,7 +147,7 @@ class Study:
     def comparisons(self) -> list[dict[str, Any]]:
         """Compare each framework's fastest row with JAX's: its time over JAX's, round by round."""
         compared = []
-        for quantity in self.workload.quantities:
+        for quantity in (q for q in self.workload.quantities if q != QUEUED):
             jax = self.best(BASE, quantity)
             for peer in dict.fromkeys(row.system for row in self.rows if row.system not in (BASE, ONEDNN)):
                 other = self.best(peer, quantity)

@@ -174,9 +174,7 @@ def dot(settings: dict[str, Any], configuration: str, start: dict[str, Any]) -> 
 
     x = torch.from_numpy(worker.arrays(settings["square"])["x"])
     first_s, total = timed_first(lambda: torch.mm(x, x).sum().numpy())
-    turn = worker.waiting_each_time(
-        lambda: torch.mm(x, x).sum(), torch.Tensor.item, quantity="finished"
-    )
+    turn = worker.waiting_each_time(lambda: torch.mm(x, x).sum(), torch.Tensor.item, quantity="finished")
     return Task(first_s, {"sum": total, "corner": torch.mm(x, x)[:8, :8].numpy()}, turn)
 
 

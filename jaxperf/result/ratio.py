@@ -63,9 +63,7 @@ class Ratio:
         The tolerance is the margin: the interval lies inside of it, or outside.
         """
         lowest, highest = 1 / (1 + least), 1 + least
-        return _decide(
-            lowest < self.low and self.high < highest, self.high <= lowest or self.low >= highest
-        )
+        return _decide(lowest < self.low and self.high < highest, self.high <= lowest or self.low >= highest)
 
     @property
     def word(self) -> str:

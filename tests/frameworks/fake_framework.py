@@ -16,7 +16,7 @@ import worker
 
 NAME = os.environ["FAKE"]
 SECONDS = {"jax": 1.0, "mxnet": 2.0, "torch": 0.5}
-CORES = {"greedy": 1.9, "idle": 0.4, "a bit idle": 0.6}  # that a configuration says it used; others do not say
+CORES = {"greedy": 1.9, "idle": 0.4, "a bit idle": 0.6}  # used, by configuration; others do not say
 
 
 def note(*words: object) -> None:

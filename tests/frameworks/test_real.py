@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import run
 from processes import System
-from results import agreement, compare_answers
+from results import QUEUED, agreement, compare_answers
 from workloads import SMOKE, Workload, workloads
 
 from jaxperf.data import fashion_mnist
@@ -62,7 +62,7 @@ def check(result: dict[str, Any], peer: str) -> None:
         judged = {(row["system"], q) for row in study["rows"] for q, fair in row["fair"].items() if fair}
         compared_quantities = {c["quantity"] for c in study["comparisons"]}
         fair_quantities = {q for system, q in judged if system == peer and ("jax", q) in judged}
-        assert fair_quantities <= compared_quantities
+        assert fair_quantities - {QUEUED} <= compared_quantities
 
 
 @pytest.mark.parametrize("names", [("8.1", "8.2", "8.3", "8.4"), ("8.5",)], ids=["8.1 to 8.4", "8.5"])

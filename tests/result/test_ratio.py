@@ -99,10 +99,10 @@ def test_a_verdict_about_any_bound_needs_a_margin_of_1_percent_and_of_an_eighth_
         over = Ratio(bound, low * bound, high * bound, 9)
         under = Ratio(bound, bound / high, bound / low if low else math.inf, 9)
         opposite = None if decision is None else not decision
-        for ratio, above in ((over, decision), (under, opposite)):
+        for measured, above in ((over, decision), (under, opposite)):
             below = None if above is None else not above
-            assert (ratio.above(bound), ratio.at_least(bound)) == (above, above)
-            assert (ratio.below(bound), ratio.at_most(bound)) == (below, below)
+            assert (measured.above(bound), measured.at_least(bound)) == (above, above)
+            assert (measured.below(bound), measured.at_most(bound)) == (below, below)
 
 
 def test_the_words_of_a_ratio_show_the_digits_on_which_its_verdict_rests() -> None:
