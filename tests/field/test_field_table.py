@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import json
 import subprocess
@@ -175,6 +176,13 @@ def test_the_page_counts_verdicts_causes_and_gains(field: ModuleType) -> None:
     assert "1 of 1, 100%; 1 not judged" in text  # verdicts
     assert "1 of 2, 50%" in text  # causes
     assert "1 of 1 tried; an interval proves 1" in text and "1.50 (1.50 to 1.50)" in text
+    times["wait"]["output"] = "other"  # faster, but not the same program any more
+    assert "0 of 1 tried; an interval proves 0" in page.page(log, {"one": program})
+    times["wait"]["output"] = "close"
+    for verdict, tried in (("half", 0), ("true", 1)):  # advice that is half true cannot be followed as it is
+        judged = dataclasses.replace(program.findings[0], verdict=verdict)
+        text = page.page(log, {"one": dataclasses.replace(program, findings=(judged,))})
+        assert f"{tried} of {tried} tried" in text
     log["programs"]["one"]["watch"] |= {"status": [0, 1]}
     assert "| 0 | 1, one |" in page.page(log, {"one": program})
 
