@@ -188,7 +188,8 @@ def _lines(log: dict[str, Any]) -> Iterator[str]:
     yield ""
     yield (
         "Each is from a public issue. Times in the issues are from other machines; whether a small program "
-        "shows the fault was tried here."
+        "shows the fault was tried here. A fault that costs time is shown if the version takes "
+        f"{SLOW:g} times as long as the versions before and after it that do not have it."
     )
     yield ""
     yield from table_of_markdown(
