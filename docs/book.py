@@ -18,6 +18,7 @@ from sphinx.project import Project
 from jaxperf.chapter import cells, notebooks
 
 PREDICTIONS = Path(__file__).with_name("predictions.toml")
+EVIDENCE = ("result", "log", "logs", "summary")  # texts of links that do not say which file they lead to
 SOURCES = [Path(__file__).with_name(f"{name}.py") for name in ("book", "section_page", "page_figures")]
 
 
@@ -97,7 +98,7 @@ def with_links(app: Any, docname: str, source: str) -> str:
             if page in app.env.found_docs and suffix == ("py" if "experiments/" in page else "md"):
                 return f"[{text}](/{name}{mark}{anchor})"
         if (ROOT / path).exists() and not repository:
-            return text
+            return f"{text}, `{path}`" if text in EVIDENCE else text
         if (ROOT / path).exists():
             kind = "tree" if (ROOT / path).is_dir() else "blob"
             return f"[{text}]({repository}/{kind}/main/{path}{mark}{anchor})"

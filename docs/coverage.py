@@ -21,8 +21,9 @@ SCRIPTS = HERE.parent / "experiments"
 HEAD = """# Coverage
 
 The book teaches the chapter *Computational Performance* of [Dive into Deep Learning](https://d2l.ai), in its
-MXNet edition, with what retellings and readers of it added. This table has each of their headings, cells,
-printed figures, exercises and remarks, {count} rows in all, with the heading below which the book teaches it.
+first edition (in Chinese, with MXNet), with what retellings and readers of it added. This table has each of
+their headings, cells, printed figures, exercises and remarks, {count} rows in all, with the heading below
+which the book teaches it.
 `python docs/coverage.py` writes it from `docs/coverage.toml`, and a test checks that each place exists.
 """
 

@@ -323,6 +323,8 @@ def test_links_lead_to_pages_or_into_the_repository(book: Any) -> None:
         assert book.with_links(app, page, f"See [`a` [b]]({link}).") == f"See [`a` [b]]({wanted})."
     theme["repository_url"] = ""  # while the owner is a placeholder, no link leads into the repository
     assert book.with_links(app, "watch", "[`a`](../benchmarks), [b](trust.md)") == "`a`, [b](/trust.md)"
+    evidence = "([result](../benchmarks/results/field.json))"  # else the page names no source
+    assert book.with_links(app, "peers", evidence) == "(result, `benchmarks/results/field.json`)"
     code = "```python\nf[0](trust.md)\n```"
     assert book.with_links(app, "watch", code) == code
 
