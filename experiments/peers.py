@@ -11,8 +11,8 @@
 # The book's figures are years old, from hardware that it does not name. Here, the book's
 # code runs in MXNet on your machine. At the first run, `uv` makes an environment for each
 # framework (300 MB for MXNet, 1 GB for PyTorch). A framework that cannot be had is left
-# out. The whole comparison takes about ten minutes; `--only "8.1 MLP" "8.4 LeNet"` runs a
-# part of it.
+# out. The whole comparison takes about six minutes, and nine with `--rounds 20`;
+# `--only "8.1 MLP" "8.4 LeNet"` runs a part of it.
 
 # %%
 import json
@@ -128,8 +128,9 @@ for system, versions in run["versions"].items():
 # ## In one picture
 # In each round, we divide a peer's time by JAX's, both for the fastest configuration. A
 # dot is the median of these ratios, and its line the 95% confidence interval. Right of 1,
-# JAX is faster. If a line crosses 1, or ends [close to it](../docs/trust.md), the rounds do
-# not decide. A hollow dot is not judged: the slower system left cores idle.
+# JAX is faster. If a line crosses 1, or ends
+# [close to it](../docs/trust.md#how-a-verdict-is-made), the rounds do not decide. A hollow
+# dot is not judged: the slower system left cores idle.
 
 # %% tags=["slow", "hide-input"]
 compared = [
@@ -386,7 +387,8 @@ if {"8.1 MLP: mxnet imperative", "8.1 MLP: mxnet hybridized"} <= mlp.keys():
 # The book's second statement, that a loop is faster if it waits once, has no verdict here.
 # How long a loop takes that makes arrays depends on how its process gets memory, and this
 # differs from process to process. In this run there is one process for each system.
-# [Section 8.2](async_computation) starts several. Below are the ratios of these processes.
+# [Section 8.2](async_computation) judges three of JAX's. Below are the ratios of the
+# processes of this run.
 
 # %% tags=["slow", "hide-input"]
 loop = studies.get("8.2 loop")
