@@ -41,6 +41,7 @@ from twins import PROGRAMS, cause, marked, write_repaired  # noqa: E402
 PUZZLES = ROOT / "docs" / "puzzles"
 WAYS = ROOT / "tests" / "measure" / "test_wrong_timing.py"
 STORE = ROOT / "docs" / "gallery.json"
+NO_GAIN = {"undecided": "undecided", "faster": "slower than before"}  # of repairs
 BUDGET_S = 720  # for all programs of a call
 
 
@@ -139,10 +140,10 @@ def page() -> str:
         lines.append(f"| **{title}** | | |")
         for name in groups[group]:
             values = results.get(name, {}).get("measure")
-            over = gain(name, values)[0] if values else None
             times = "not measured"
-            if over is not None:
-                times = f"{over.median:.2g}×" if over.word == "slower" else "undecided"
+            if values:
+                over = gain(name, values)[0]
+                times = NO_GAIN.get(over.word, f"{over.median:.2g}×")
             entry, place = about[name], anchor(about[name].get("like", name))
             lines.append(f"| {entry['symptom']} | [{entry['title']}](#{place}) | {times} |")
     for group, title in about["groups"].items():
@@ -230,7 +231,7 @@ def describe_gain(name: str, values: dict[str, Any] | None) -> str:
     if not values:
         return f"not measured yet (`python docs/gallery.py measure {name}`)."
     over, slow, repaired = gain(name, values)
-    what = "" if over.word == "slower" else "undecided: "
+    what = f"{NO_GAIN[over.word]}: " if over.word in NO_GAIN else ""
     what += f"{values['steps']:,} steps: " if values.get("steps") else ""
     return (
         f"{what}{slow.median:.2f} s before and {repaired.median:.2f} s after. Slow over repaired is {over} "

@@ -119,6 +119,7 @@ def test_the_marked_line_is_the_cause_and_a_change_is_shown(gallery: ModuleType,
             f"3.00 s before and 1.00 s after. Slow over repaired is 3 (3 to 3) in 7 rounds, at 95 %. {AT}.",
         ),
         ([3.0, 1.0] * 4, [2.0] * 8, "undecided: 2.00 s before and 2.00 s after. "),
+        ([1.0] * 8, [2.0] * 8, "slower than before: 1.00 s before and 2.00 s after. "),
     ],
 )
 def test_a_gain_has_its_interval(
