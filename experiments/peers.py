@@ -43,7 +43,7 @@ with mistakes_end():
 #   the same losses of several training steps.
 # - **The cores.** Every system runs in its own process with the same cores and the same
 #   number of threads. Each process reports its CPU time. A configuration that used more
-#   cores than it was given is shown, but not judged. One that left cores idle is called
+#   cores than it was given is shown, but not judged. One that left cores unused is called
 #   slower only if its CPU time, divided by the number of cores, is longer than the other's
 #   time.
 # - **JAX as installed.** No row that is judged uses flags of XLA, and no system gets
@@ -130,7 +130,7 @@ for system, versions in run["versions"].items():
 # dot is the median of these ratios, and its line the 95% confidence interval. Right of 1,
 # JAX is faster. If a line crosses 1, or ends
 # [close to it](../docs/trust.md#how-a-verdict-is-made), the rounds do not decide. A hollow
-# dot is not judged: the slower system left cores idle.
+# dot is not judged: the slower system did not use all of its cores.
 
 # %% tags=["slow", "hide-input"]
 compared = [
@@ -211,7 +211,7 @@ for system, label in (("mxnet", "MXNet"), ("torch", "PyTorch")):
         "JAX is faster": f"JAX as installed is faster than {label} at",
         "JAX is slower": f"JAX is slower than {label} at",
         "undecided": f"Between JAX and {label}, these rounds do not decide about",
-        "not judged": "Not judged, because the slower one left cores idle:",
+        "not judged": "Not judged, because the slower one left cores unused:",
     }
     for verdict, part in parts.items():
         if verdict in work_of:
@@ -359,6 +359,7 @@ for name, over, under, bound, source, statement, if_holds, if_not in CLAIMS:
                 observed=str(times),
                 expected=f"{over} over {under} below {bound}",
                 source=source,
+                needs=["size"],
                 if_holds=if_holds.format(system),
                 if_not=if_not.format(system),
                 if_open="These rounds do not decide the statement for "
@@ -378,6 +379,7 @@ if {"8.1 MLP: mxnet imperative", "8.1 MLP: mxnet hybridized"} <= mlp.keys():
         expected="above 1",
         observed=f"{gain} times as fast",
         source="section 8.1.2",
+        needs=["size"],
         if_holds="As in the book, MXNet's `hybridize` pays for this network.",
         if_not="Here, MXNet's `hybridize` does not pay for this network.",
         if_open="These rounds do not decide whether `hybridize` pays in MXNet.",
