@@ -236,7 +236,7 @@ PLANTED: dict[str, dict[str, Any]] = {
             lambda m: memory(2.0, 5.0, 1.1), lambda m: memory(2.0, 1.1, 1.1)
         ),
         "As installed, memory adds to what waiting costs": (
-            lambda m: memory(2.0, 5.0, 1.1), lambda m: memory(1.1, 5.0, 1.1)
+            lambda m: memory(2.0, 5.0, 1.1), lambda m: memory(1.1, 5.0, 1.4)
         ),
         "n calls take n (t1 + t2 + t3) synchronously, and t1 + n t2 + t3 asynchronously": (
             lambda m: model(0.1), lambda m: model(0.9)
