@@ -144,34 +144,28 @@ def test_a_row_that_used_more_cores_than_it_was_given_is_shown_and_not_judged(
     assert study.to_json()["rows"][1]["fair"] == {"": False}
 
 
-@pytest.mark.parametrize(
-    ("peer", "ways", "verdict"),
-    [
-        ("mxnet", ("good", "good"), "JAX is faster"),
-        ("mxnet", ("good", "a bit idle"), "JAX is faster"),
-        ("mxnet", ("good", "idle"), "not judged: mxnet used 0.40 of 1 cores"),
-        ("mxnet", ("idle", "good"), "JAX is faster"),
-        ("torch", ("a bit idle", "good"), "JAX is slower"),
-        ("torch", ("idle", "good"), "not judged: jax used 0.40 of 1 cores"),
-        ("torch", ("good", "idle"), "JAX is slower"),
-    ],
-)
-def test_a_row_is_called_slower_only_if_all_its_cores_would_not_help(
-    compared: Callable[..., Any], peer: str, ways: tuple[str, str], verdict: str
-) -> None:
-    """MXNet takes twice JAX's time, PyTorch half of it: 0.6 of the cores leave that, 0.4 turn it round."""
-    [study], _ = compared(workload(configurations={"jax": ways[:1], peer: ways[1:]}))
-    [comparison] = study.comparisons()
-    assert comparison["verdict"] == verdict
+def judged(quantities: tuple[str, ...] = ("",), **rows: tuple[float, float]) -> list[tuple[str, str]]:
+    """Return the verdicts about rows of which each took so many seconds, and used so many of two cores."""
+    study = Study(workload(configurations={}, quantities=quantities), [], threads=2)
+    for name, (seconds, cores) in rows.items():
+        values = {quantity: [seconds] * 6 for quantity in quantities}
+        used = {quantity: [cores] * 6 for quantity in quantities}
+        study.rows.append(Row(name, "good", study.workload, values=values, cores=used))
+    return [(c["quantity"], c["verdict"]) for c in study.comparisons()]
+
+
+def test_a_row_is_called_slower_only_if_all_its_cores_would_not_help() -> None:
+    assert judged(jax=(1, 2), mxnet=(2, 2)) == [("", "JAX is faster")]
+    assert judged(jax=(1, 2), mxnet=(2, 1.2)) == [("", "JAX is faster")]  # 1.2 s with both cores
+    assert judged(jax=(1, 2), mxnet=(2, 0.8)) == [("", "not judged: mxnet used 0.80 of 2 cores")]
+    assert judged(jax=(1, 0.8), mxnet=(2, 2)) == [("", "JAX is faster")]
+    assert judged(jax=(2, 2), torch=(1, 0.8)) == [("", "JAX is slower")]
+    assert judged(jax=(2, 0.8), torch=(1, 2)) == [("", "not judged: jax used 0.80 of 2 cores")]
+    assert judged(jax=(1, 2), mxnet=(2, 0)) == [("", "JAX is faster")]  # it did not say what it used
 
 
 def test_who_returns_first_is_no_comparison_of_speed() -> None:
-    quantities = ("queued", "finished")
-    study = Study(workload(configurations={}, quantities=quantities), [])
-    for name, seconds in (("jax", 1.0), ("mxnet", 2.0)):
-        values = {quantity: [seconds] * 6 for quantity in quantities}
-        study.rows.append(Row(name, "good", study.workload, values=values))
-    assert [(c["quantity"], c["verdict"]) for c in study.comparisons()] == [("finished", "JAX is faster")]
+    assert judged(("queued", "finished"), jax=(1, 2), mxnet=(2, 2)) == [("finished", "JAX is faster")]
 
 
 def test_jax_with_onednn_is_shown_and_never_judged(compared: Callable[..., Any]) -> None:
