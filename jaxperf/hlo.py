@@ -19,8 +19,6 @@ from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from jaxperf.errors import JaxperfError
 
 COLLECTIVES = (
@@ -427,6 +425,8 @@ def _convolution(instruction: Instruction, read: list[Shape], target: str, exact
 @lru_cache(maxsize=256)
 def groups_of(attributes: str, devices: int) -> tuple[tuple[int, ...], ...]:
     """Return the groups of devices in a collective's attributes; one of all devices if they name none."""
+    import numpy as np  # its threads would be seen before a watched program imports it
+
     if match := _LISTED.search(attributes):
         return tuple(tuple(map(int, group.split(","))) for group in re.findall(r"\{([\d,]+)\}", match[1]))
     if match := _IOTA.search(attributes):  # "[2,4]<=[4,2]T(1,0)": 0 to 7 as 4 x 2, transposed, as 2 rows of 4

@@ -19,8 +19,8 @@ def test_what_must_answer_at_once_imports_no_jax_and_jaxperf_only_the_standard_l
     program = """
 import sys; before = set(sys.modules); import jaxperf
 print({n.split('.')[0] for n in set(sys.modules) - before} - set(sys.stdlib_module_names))
-import jaxperf.cli, jaxperf.result.recorder, jaxperf.result.terminal, jaxperf.result
-print({'jax', 'flax', 'tensorflow', 'scipy', 'matplotlib'} & set(sys.modules))
+import jaxperf.cli, jaxperf.result.recorder, jaxperf.result.terminal, jaxperf.result, jaxperf.watch
+print({'jax', 'flax', 'numpy', 'tensorflow', 'scipy', 'matplotlib'} & set(sys.modules))
 """
     done = children.run("-c", program, folder=ROOT)
     assert (done.stdout, done.stderr) == ("{'jaxperf'}\nset()\n", "")

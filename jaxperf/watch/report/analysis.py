@@ -21,7 +21,6 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import psutil
 
 from jaxperf.result.intervals import Interval, clip, difference, intersection, total_length, union
@@ -257,6 +256,8 @@ class Analysis:
         While the front end waits for a core, it does neither. And devices first do what is queued, so that
         the beginning of each compilation costs nothing.
         """
+        import numpy as np  # its threads would be seen before a watched program imports it
+
         spans = union(span for c in compiled for span in c.stages.values())
         until = np.interp(np.ravel(spans), *self._delays)
         seconds = total_length(spans) - float(np.sum(until[1::2] - until[::2]))
