@@ -44,24 +44,28 @@ def run_script(
     fail_on: Collection[str] = (),
     compiles: Path | None = None,
 ) -> int:
-    """Run a script with its own flags `arguments`, report, and return its exit status.
+    """Run a script, or a folder with `__main__.py`, with its own flags `arguments`; return its exit status.
 
     The status of a successful program is 1 if there are findings of the kinds `fail_on`. With a folder
     `compiles`, it takes the compile report, and nothing else is watched.
 
     Raises:
-      JaxperfError: there is no such script, it is not Python, or `json` or `compiles` cannot be written.
+      JaxperfError: there is no such script, or `json` or `compiles` cannot be written.
     """
-    absolute = os.path.abspath(path)  # noqa: PTH100  Python does not resolve links either
+    script = path / "__main__.py" if path.is_dir() else path
+    absolute = os.path.abspath(script)  # noqa: PTH100  Python does not resolve links either
     try:
         with io.open_code(absolute) as file:
             code = compile(file.read(), absolute, "exec", dont_inherit=True)
     except OSError as e:
         raise JaxperfError(
-            f"cannot read the script {path}: {e.strerror}; give the path of a Python file"
+            f"cannot read the script {script}: {e.strerror}; give the path of a Python file"
         ) from None
-    except (SyntaxError, ValueError) as e:
-        raise JaxperfError(f"{path} is not Python: {e}") from None
+    except SyntaxError as e:
+        print("".join(traceback.format_exception_only(e)), end="", file=sys.stderr)
+        return FAILED
+    except ValueError as e:  # null bytes, before Python 3.12
+        raise JaxperfError(f"{script} is not Python: {e}") from None
 
     def run() -> None:
         main = types.ModuleType("__main__")
@@ -72,7 +76,7 @@ def run_script(
         sys.modules["__main__"] = main  # pickle and inspect look there
         exec(code, main.__dict__)
 
-    _begin_import_path(str(path.resolve().parent))
+    _begin_import_path(os.path.dirname(absolute) if script != path else str(path.resolve().parent))  # noqa: PTH120
     with libraries.user_code([absolute, str(path.resolve())]):
         return _watched(run, path.name, [str(path), *arguments], profile, json, fail_on, compiles)
 

@@ -71,6 +71,35 @@ def test_a_program_says_the_same_as_alone(text: str, tmp_path: Path) -> None:
     assert watched == alone
 
 
+SAYS_WHERE = """
+import sys, helper
+print(sys.argv, sys.path[0], __name__, __file__, helper.__file__)
+"""
+
+
+@pytest.mark.parametrize("text", ["def :\n", "x = (1,\ny = 2\n", "a = 1\n  b = 2\n"])
+def test_a_script_that_is_not_python_ends_as_alone(text: str, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(text)
+    ends = []
+    for command in ([], ["-m", "jaxperf", "watch"]):
+        done = children.run(*command, "train.py", folder=tmp_path)
+        ends.append((done.returncode, done.stdout, done.stderr))
+    assert ends[0][0] == 1 and "Error: " in ends[0][2]
+    assert ends[1] == ends[0]
+
+
+def test_a_folder_with_a_main_runs_as_alone(tmp_path: Path) -> None:
+    (tmp_path / "app").mkdir()
+    (tmp_path / "app" / "__main__.py").write_text(SAYS_WHERE)
+    (tmp_path / "app" / "helper.py").touch()
+    outputs = []
+    for command in ([], ["-m", "jaxperf", "watch"]):
+        done = children.run(*command, "app", "--lr", folder=tmp_path)
+        assert done.returncode == 0, done.stderr
+        outputs.append(done.stdout)
+    assert outputs[0] == outputs[1] != ""
+
+
 EXPLAINED = """
 import jax
 step = jax.jit(lambda x: x + 1)
