@@ -222,7 +222,7 @@ class Sampler:
             self._note_parameters(frame)
         slept_s, delayed_s = self._sleep.until(now), self._sleep.delayed_s
         if self.log.thread_id == self._opener:
-            blocked = slept_s >= ASLEEP_S and sample.kind in (DISPATCH, EAGER)
+            blocked = slept_s >= ASLEEP_S and (sample.kind in (DISPATCH, EAGER) or _in_ufunc(frame))
             sample = sample._replace(blocked=blocked, delayed_s=min(delayed_s, now - self._last))
         self.log.samples.append(sample)
         where = sample.at, sample.inside, sample.callers
@@ -311,6 +311,12 @@ def _bytes_written() -> int:
             return int(file.read(200).split(b"wchar: ")[1].split()[0])
     except (OSError, IndexError, ValueError):
         return 0
+
+
+def _in_ufunc(frame: FrameType | None) -> bool:
+    """Return whether the reader's line calls a ufunc of NumPy, which sleeps only for an array of JAX."""
+    reader = source_location.reader_and_library_frames(frame)[0]
+    return reader is not None and type(source_location.callee(reader)).__name__ == "ufunc"
 
 
 def _static_value(value: Any) -> str:

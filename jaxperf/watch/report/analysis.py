@@ -135,7 +135,7 @@ def _opens_to_write(call: ast.expr) -> bool:
     return False
 
 
-FULL_QUEUE = "a full queue"
+FULL_QUEUE, UFUNC = "a full queue", "a NumPy function"
 BLOCKED, BLOCKED_S = 3, 1.0  # so many intervals at a line, or so many seconds, show a full queue
 BRIEF_S = 0.005  # seconds in windows that say little about a line
 JOINED_S = 0.005  # between two compilations, in which no work is queued
@@ -218,7 +218,7 @@ class Analysis:
 
     @functools.cached_property
     def blocked(self) -> dict[Place, list[Interval]]:
-        """Return the intervals in which calls waited because a device's queue was full, by line.
+        """Return the intervals in which calls waited for a full queue, or NumPy for an array, by line.
 
         A thread may also sleep for a lock or a file, so a few short intervals do not count.
         """
@@ -454,9 +454,12 @@ class Analysis:
 
     @property
     def blocked_lines(self) -> list[WaitingLine]:
-        """Return every line whose calls wait because a queue is full; no time is lost there."""
+        """Return every line whose calls wait because a queue is full, or in NumPy; no time is lost there."""
+        calls = {s.at for s in self.samples if s.blocked and s.kind in (DISPATCH, EAGER)}
         return [
-            WaitingLine(at, FULL_QUEUE, len(spans), total_length(spans), 0, None, 0.0)
+            WaitingLine(
+                at, FULL_QUEUE if at in calls else UFUNC, len(spans), total_length(spans), 0, None, 0.0
+            )
             for at, spans in self.blocked.items()
         ]
 

@@ -213,7 +213,7 @@ _IN_TREE = re.compile(r"(\w+|argument \d+)[.\[].*")
             "Give the numbers in {argument} a dtype where they are made: jnp.float32(0.1) in place of 0.1, "
             "jnp.full(n, 0.1, jnp.float32) in place of jnp.full(n, 0.1). If a library makes them, convert "
             "all once, before the first call of {name}: {argument} = jax.tree.map(lambda x: jnp.asarray(x, "
-            "x.dtype) if isinstance(x, jax.Array) else x, {argument})."
+            "jnp.result_type(x)) if isinstance(x, float | jax.Array) else x, {argument})."
         ),
     },
 )  # fmt: skip
@@ -385,7 +385,8 @@ def _retrace(analysis: Analysis, kind: str, group: list[Compiled], repeats: list
     cause = "partial batch" if kind == "shape" and _partial_batch(repeats) else kind
     what, form = changes[0].what, ""
     if kind == "weak type" and (tree := _IN_TREE.fullmatch(what)):
-        what, form = statements.variable_passed(at, first.called, tree[1]), "tree"
+        file = first.defined.rpartition(":")[0]
+        what, form = statements.variable_passed(at, first.called, tree[1], file), "tree"
     return Finding(cause, at, seconds, f"{times}: {reason}", first.called, argument=what, form=form)
 
 

@@ -372,9 +372,15 @@ def _is_size(value: ast.expr) -> bool:
     return isinstance(value, ast.Tuple)
 
 
-def variable_passed(at: Place, function: str, argument: str) -> str:
-    """Return the variable that a call passes for an argument, or the parameter's name if there is none."""
+def variable_passed(at: Place, function: str, argument: str, file: str = "") -> str:
+    """Return the variable that a call passes for an argument, or the parameter's name if there is none.
+
+    `file` defines the function, if the call is in another one.
+    """
     expression = argument_expression(at, function, argument) if argument else None
+    names = [name for name in _parameters(file, function) if name != "self"] if file else []
+    if expression is None and argument in names:
+        expression = argument_expression(at, function, f"argument {names.index(argument)}")
     if isinstance(expression, ast.Name | ast.Attribute):
         return ast.unparse(expression)
     return parameter_name(at.file, function, argument)

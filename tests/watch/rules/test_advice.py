@@ -82,7 +82,7 @@ def test_every_cause_has_a_change_at_every_line(cause: str, file: str) -> None:
         ("eager recompiles", 5, "library", "Call step inside a function of yours"),
         ("eager recompiles", 5, "optax", "Move step into the jitted step"),
         ("data", 4, "slow", "Reading takes longer than the steps"),
-        ("weak type", 5, "tree", "w = jax.tree.map(lambda x: jnp.asarray(x, x.dtype)"),
+        ("weak type", 5, "tree", "w = jax.tree.map(lambda x: jnp.asarray(x, jnp.result_type(x))"),
     ],
 )
 def test_a_change_has_the_form_that_its_rule_chose(

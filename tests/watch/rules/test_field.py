@@ -763,4 +763,4 @@ def test_a_leaf_of_equinox_has_a_name_that_can_be_evaluated(tmp_path: Path) -> N
     (finding,) = traces.find_retraces(Analysis(Log("a", 0.0, 9.0, compiled=calls)))
     assert "weak type of net.slope: " in finding.reason
     assert traces._readable("dynamic_nodonate['rest'][1]", at, calls[0]) == "x[0]"
-    assert "net = jax.tree.map(lambda x: jnp.asarray(x, x.dtype)" in advice_for(finding).change
+    assert "net = jax.tree.map(lambda x: jnp.asarray(x, jnp.result_type(x))" in advice_for(finding).change

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import re
+import sys
 from pathlib import Path
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from jaxperf.watch.log import Log
 from jaxperf.watch.observe.compiles import Compiled
-from jaxperf.watch.observe.sampler import DATA, EAGER, StackSample
+from jaxperf.watch.observe.sampler import DATA, EAGER, NUMPY, StackSample, _in_ufunc
 from jaxperf.watch.observe.source_location import NOWHERE, Place
 from jaxperf.watch.observe.windows import DeviceActivity, ExecutedProgram
-from jaxperf.watch.report.analysis import Analysis
-from jaxperf.watch.rules.idle import find_data_waits, find_waits
-from jaxperf.watch.rules.table import advice_for
+from jaxperf.watch.report.analysis import UFUNC, Analysis
+from jaxperf.watch.rules.idle import find_data_waits, find_numpy_work, find_waits
+from jaxperf.watch.rules.table import Finding, advice_for
 
 AT = Place("a.py", 3)
 COMPILED = Compiled("step", NOWHERE, {"compile": (-1.0, 0.0)}, explained=True)
@@ -77,3 +82,39 @@ def test_while_other_programs_have_the_core_no_change_would_save_time() -> None:
     assert analysis.compiling_s([call]) == pytest.approx(0.5)
     assert analysis.compiling_s([]) == 0.0
     assert [finding.seconds for finding in find_data_waits(analysis)] == [pytest.approx(1.0)]
+
+
+def test_a_ufunc_that_sleeps_waits_for_an_array_and_computes_nothing(tmp_path: Path) -> None:
+    (tmp_path / "search.py").write_text("for i in range(9):\n    y = step(y)\n    s += np.sin(y)\n")
+    call, at = (Place(str(tmp_path / "search.py"), line) for line in (2, 3))
+    step = Compiled("step", call, {"compile": (-1.0, 0.0)}, explained=True)
+    for blocked, count in ((True, 0), (False, 1)):
+        samples = [StackSample(NUMPY, at, t, t + 1.0, blocked=blocked) for t in (1.0, 2.0, 3.0)]
+        # no window saw an instruction, as of a program that is longer than a window
+        activity = DeviceActivity([(0.0, 5.0)])
+        analysis = Analysis(Log("a", 0.0, 5.0, compiled=[step], samples=samples, activity=activity))
+        assert len(list(find_numpy_work(analysis))) == count
+        assert [line.kind for line in analysis.blocked_lines] == [UFUNC] * blocked
+
+
+def test_a_line_in_a_ufunc_is_told_from_others() -> None:
+    class Array:
+        def __array__(self, dtype: object = None, copy: object = None) -> np.ndarray:
+            seen.append(_in_ufunc(sys._getframe(1)))
+            return np.ones(3)
+
+    seen: list[bool] = []
+    np.sin(Array())
+    np.asarray(Array())
+    assert seen == [True, False]
+
+
+def test_numbers_and_weak_arrays_get_a_dtype_by_what_the_advice_prints() -> None:
+    finding = Finding("weak type", AT, 1.0, "", "step", argument="state", form="tree")
+    code = re.search(r"(jax\.tree\.map\(.*\))\.$", advice_for(finding).change)
+    assert code
+    state = {"best": 0.5, "turns": 3, "loss": jnp.full(2, 0.1), "w": jnp.ones(2, jnp.float32)}
+    made = eval(code[1], {"jax": jax, "jnp": jnp, "state": state})
+    assert made["turns"] is state["turns"]
+    assert [made[name].weak_type for name in ("best", "loss", "w")] == [False] * 3
+    assert [made[name].dtype for name in ("best", "loss", "w")] == [jnp.float32] * 3
