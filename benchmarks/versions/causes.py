@@ -173,7 +173,8 @@ it knows for certain (compilations with their lines and seconds, waits, transfer
 
 Each row is a program of `tests/slow_programs`, which has one cause at one line. "{NAMED}": that cause at that
 line is among the findings. "{OTHER}": only others are. "{NONE}": there is no finding. "{CANNOT}": the program
-itself does not run with this version, with or without watch.
+itself does not run with this version, with or without watch. On 0.8.2,
+`jnp.stack` of 1,500 arrays compiles within 0.2 s, so that `many_arrays` is not slow there.
 
 """
     lines = table(["program and its cause", *versions], [*rows, named, able], right=right)
