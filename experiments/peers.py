@@ -210,7 +210,7 @@ for system, label in (("mxnet", "MXNet"), ("torch", "PyTorch")):
     parts = {
         "JAX is faster": f"JAX as installed is faster than {label} at",
         "JAX is slower": f"JAX is slower than {label} at",
-        "undecided": f"Between JAX and {label}, these rounds do not decide about",
+        "undecided": f"JAX and {label}: these rounds do not decide about",
         "not judged": "Not judged, because the slower one left cores unused:",
     }
     for verdict, part in parts.items():
