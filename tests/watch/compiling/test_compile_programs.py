@@ -89,7 +89,7 @@ def test_the_line_that_splits_keys_in_each_module_has_most_instructions(tmp_path
     [inside] = [each for each in report["contents"] if each["name"] == "forward"]
     split = sum(line["share"] for line in inside["by_line"] if "jax.random.split" in line["source"])
     assert split > 0.3 and inside["by_line"][0]["equal"] >= 8
-    what, _ = words._parts(inside)
+    what, _ = words.parts(inside)
     assert "jax.random.split" in what and "equal parts" in what
 
 
