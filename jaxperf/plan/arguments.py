@@ -23,9 +23,9 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from jaxperf.errors import JaxperfError
-from jaxperf.measure.first_step import traced
 from jaxperf.measure.stages import all_equations
 from jaxperf.measure.user_function import user_errors_shown
+from jaxperf.plan.first_step import traced
 
 _RANDOM = ("random_bits", "threefry2x32", "random_wrap", "rng_bit_generator")
 

@@ -13,10 +13,10 @@ from typing import Any
 import jax
 
 from jaxperf.errors import JaxperfError, to_one_line
-from jaxperf.measure.first_step import first_step
 from jaxperf.measure.user_function import load_arguments, load_function
 from jaxperf.plan import deviceless
 from jaxperf.plan.arguments import by_position
+from jaxperf.plan.first_step import first_step
 from jaxperf.plan.planning import plan
 from jaxperf.plan.report import StepPlan
 from jaxperf.process import log_path, native_stderr_to, say

@@ -32,12 +32,12 @@ from jaxperf import jax_internals
 from jaxperf.errors import JaxperfError
 from jaxperf.hlo import Costs, Module, costs, parse
 from jaxperf.libraries import missing_from, pip_install
-from jaxperf.measure.first_step import traced
 from jaxperf.measure.stages import all_equations
 from jaxperf.measure.user_function import user_errors_shown
 from jaxperf.plan import custom_calls
 from jaxperf.plan.arguments import Placed, name_of
 from jaxperf.plan.cards import CARDS, DATA, Card
+from jaxperf.plan.first_step import traced
 from jaxperf.process import cache_folder
 
 AT_ONCE = 2  # programs compiled at the same time

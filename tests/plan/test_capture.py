@@ -8,7 +8,7 @@ import pytest
 
 from jaxperf import cli
 from jaxperf.errors import JaxperfError
-from jaxperf.measure.first_step import first_step
+from jaxperf.plan.first_step import first_step
 
 PLAIN = """
 import sys
