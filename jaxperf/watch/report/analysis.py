@@ -19,7 +19,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psutil
 
@@ -45,6 +45,10 @@ from jaxperf.watch.observe.executables import Facts
 from jaxperf.watch.observe.source_location import NOWHERE, Place
 from jaxperf.watch.source import call_sites, loop_body, statements
 from jaxperf.watch.source.call_sites import CallSite
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 
 def step_lines(compiled: Iterable[Compiled], sites: Iterable[CallSite] = ()) -> frozenset[Place]:
@@ -244,11 +248,13 @@ class Analysis:
         return max(0.0, seconds) * sample.undelayed
 
     @functools.cached_property
-    def _delays(self) -> tuple[list[float], list[float]]:
+    def _delays(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
         """Return times, and the seconds in which the front end had waited for a core until then."""
+        import numpy as np  # its threads would be seen before a watched program imports it
+
         samples = self.log.samples
         delayed = itertools.accumulate((s.delayed_s for s in samples), initial=0.0)
-        return [self.log.start, *(s.end for s in samples)], list(delayed)
+        return np.array([self.log.start, *(s.end for s in samples)]), np.fromiter(delayed, float)
 
     def compiling_s(self, compiled: Iterable[Compiled]) -> float:
         """Return the seconds that the program would save if none of them were traced and compiled.
