@@ -108,14 +108,15 @@ def gains(log: dict[str, Any], programs: dict[str, Program]) -> list[Gain]:
         rows, findings = kept.get("repairs", {}), kept.get("watch", {}).get("findings", [])
         # advice is printed only with a finding of this log
         verdicts = [verdict for f in findings if (verdict := judged(f, program))]
-        told = any(verdict.verdict == "true" for verdict in verdicts)
+        has_true_finding = any(verdict.verdict == "true" for verdict in verdicts)
         for repair in program.repairs:
             if repair.name not in rows:
                 continue
             before, after = rows[""], rows[repair.name]
             found.append(
                 Gain(
-                    program, repair.what, repair.printed and told, after["status"], after["output"],
+                    program, repair.what, repair.printed and has_true_finding,
+                    after["status"], after["output"],
                     ratio_of([b / a for b, a in zip(before["cpu_s"], after["cpu_s"], strict=True)]),
                     statistics.median(before["cpu_s"]), statistics.median(after["cpu_s"]),
                 )

@@ -432,9 +432,8 @@ def groups_of(attributes: str, devices: int) -> tuple[tuple[int, ...], ...]:
     if match := _IOTA.search(attributes):  # "[2,4]<=[4,2]T(1,0)": 0 to 7 as 4 x 2, transposed, as 2 rows of 4
         shape, lengths, order = ([int(n) for n in part.split(",") if n] for part in match.groups(""))
         size = shape[-1]
-    elif match := _MESH.search(
-        attributes
-    ):  # "mesh['data'=4,'model'=2] {'data'}": those that differ in these only
+    elif match := _MESH.search(attributes):
+        # "mesh['data'=4,'model'=2] {'data'}": those that differ in these only
         axes = re.findall(r"'([^']+)'=(\d+)", match[1])
         lengths = [int(length) for _, length in axes]
         order = sorted(range(len(axes)), key=lambda i: f"'{axes[i][0]}'" in match[2])
