@@ -286,10 +286,10 @@ PLANTED: dict[str, dict[str, Any]] = {
         ),
         "A network computes where its parameters are": (lambda m: {}, lambda m: {"second": m.first}),
         "Do not move data between devices more often than you must": times(
-            {"host to device": 9, "sum, in place": 1}, {"host to device": 1, "sum, in place": 9}
+            {"host to device": 9, "sum on the device": 1}, {"host to device": 1, "sum on the device": 9}
         ),
         "TF32 is accurate to about three digits": pair("tf32", 3e-4, 3e-2),
-        "Default precision is full float32 on a CPU, and TF32 on a GPU": (
+        "A product of float32 arrays has the precision that JAX promises here": (
             lambda m: {"jnp": products(m, lost=0.0)}, lambda m: {"jnp": products(m, lost=0.1)}
         ),
     },

@@ -27,10 +27,7 @@ def test_the_section_shows_what_was_measured(tmp_path):
     there = "mxnet" in {m.system for m in result.measurements}
     assert there or any("mxnet is left out: " in note for note in notes_of(result))
     claims = {claim.statement: claim.verdict for claim in result.claims}
-    assert claims["Every configuration of jax computes what JAX computes"] == "holds"
-    assert claims.keys() <= {
-        f"Every configuration of {name} computes what JAX computes" for name in ("jax", "mxnet")
-    }
+    assert claims == ({"Every configuration of mxnet computes what JAX computes": "holds"} if there else {})
     [loops] = [grid for grid in result.of(Grid) if grid.title.startswith("The loop of 8.2")]
     assert {("jax", "eager"), ("jax", "jit")} <= {row[:2] for row in loops.rows}
     assert "jax" in str(result.facts["versions_jax"])

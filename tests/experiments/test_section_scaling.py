@@ -36,7 +36,7 @@ def test_every_claim_has_its_verdict(section: ModuleType) -> None:
 def test_each_claim_fails_where_it_should(section: ModuleType) -> None:
     """Planted: ten times the bytes, a step without calls, one sum more, a rule that always or never works."""
     heavy = section.epoch(section.resnet_step + 10 * section.resnet_sum, 512)
-    assert verdict(section, "Bytes and bandwidth are consistent", resnet=heavy) == "does not hold"
+    assert verdict(section, "The book's ResNet-18 on two GPUs fits", resnet=heavy) == "does not hold"
     no_calls = section.epoch(section.calls_of(2, 0.0, section.lenet_step / 2, section.lenet_sum), 256)
     assert verdict(section, "Calls are consistent", lenet=no_calls) == "does not hold"
     by_jit = [*section.by_jit, 8]
