@@ -610,10 +610,10 @@ s.claim("In float32, a smooth network differs by rounding only",
         if_not="Rounding may grow on its way through the layers, and a GPU may "
                "round products to TF32.")
 s.say(many > 0,
-      if_holds=f"With relu, {many} of {len(parts['relu'])} seeds differ by more "
-               f"than ten times the worst with softplus, at worst by "
-               f"{flipped:.0e}. Rounding can do that where it changes the sign "
-               "of a relu's input.",
+      if_holds=f"With relu, {many} of {len(parts['relu'])} seeds have a "
+               "difference of more than ten times the worst with softplus, at "
+               f"worst {flipped:.0e}. Rounding can do that where it changes the "
+               "sign of a relu's input.",
       if_not=f"With relu, the worst of {len(parts['relu'])} seeds differs by "
              f"{flipped:.0e}, at most ten times the worst with softplus. With "
              "other seeds and on other machines we saw 1e-2.")
@@ -785,8 +785,9 @@ for way, (count, size, rate) in ways.items():
     losses[way] = [after(count, size, rate, seed, images, rule)
                    for seed in s.seeds]
 s.grid(["", "updates", "batch", "rate", "loss of the last six updates, by seed"],
-       [(way, *ways[way], ", ".join(f"{loss:.2f}" for loss in losses[way]))
-        for way in ways], title="Exercise 1")
+       [(way, count, size, f"{rate:g}",
+         ", ".join(f"{loss:.2f}" for loss in losses[way]))
+        for way, (count, size, rate) in ways.items()], title="Exercise 1")
 
 # %% tags=["slow", "answer", "hide-input"]
 def lower(way, than):
