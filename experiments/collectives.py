@@ -640,8 +640,9 @@ def gpu_seconds(size, count, delay=40e-6, network=50e9):
 arrays = {"LeNet": 516_272, "ResNet-18": 44.7e6,
           "7 billion parameters, bfloat16": 14e9}
 counts = (2, 8, 64, 1024)
-rows = [(name, f"{size / 1e6:,.1f}",
-         *(f"{1e3 * gpu_seconds(size, count):,.2g}" for count in counts))
+rows = [(name, f"{size / 1e6:,.1f}",  # 1.1e+02 as 110
+         *(f"{float(f'{1e3 * gpu_seconds(size, count):.2g}'):,g}"
+           for count in counts))
         for name, size in arrays.items()]
 s.grid(["gradients of", "MB", *(f"ms on {count:,}" for count in counts)], rows,
        title="Predicted all-reduces on H200; all but 8 are extrapolated")
