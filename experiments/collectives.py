@@ -263,7 +263,7 @@ s.grid(["way", "messages in a row", "arrays that leave the busiest node",
         "of these, through its busiest device"],
        [(way, row, f"{node:.3g}", f"{device:.3g}")
         for way, row, node, device in ways_out],
-       title=f"Messages, and arrays sent to other nodes: {k} devices, {m} nodes")
+       title=f"Messages, and arrays that leave a node: {k} devices, {m} nodes")
 
 # %% tags=["hide-input"]
 by_formula = (2 * (k - 1) * n // k, 2 * (m - 1) * n // (m * c),
@@ -432,6 +432,7 @@ print(f"fitted: delay {1e6 * alpha:.0f} µs, bandwidth {beta / 1e9:.2f} GB/s")
 # %% tags=["slow", "hide-input"]
 off = worst_factor(predicted[1:-1], both[1:-1])
 jump = int(np.argmax(both[1:] / both[:-1]))
+below, above = (f"{sizes[i]:,}" for i in (jump, jump + 1))
 s.claim("A delay and a bandwidth, fitted at both ends, predict the sizes "
         "between",
         holds=alpha > 0 and beta > 0 and off < 2, basis="predicted",
@@ -440,7 +441,7 @@ s.claim("A delay and a bandwidth, fitted at both ends, predict the sizes "
         observed=f"within a factor of {off:.1f}",
         if_holds="Two numbers describe these sizes roughly.",
         if_not=f"Two numbers are not enough here. The time grows most from "
-               f"{sizes[jump]:,} to {sizes[jump + 1]:,} bytes, to "
+               f"{below} to {above} bytes, to "
                f"{both[jump + 1] / both[jump]:.1f} times. So the fitted "
                "bandwidth is a slope between both ends, and not the speed of "
                "a link.",

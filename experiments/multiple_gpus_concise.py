@@ -612,8 +612,8 @@ s.claim("In float32, a smooth network differs by rounding only",
 s.say(many > 0,
       if_holds=f"With relu, {many} of {len(parts['relu'])} seeds have a "
                "difference of more than ten times the worst with softplus, at "
-               f"worst {flipped:.0e}. Rounding can do that where it changes the "
-               "sign of a relu's input.",
+               f"worst {flipped:.0e}. Rounding can do that where it changes "
+               "the sign of a relu's input.",
       if_not=f"With relu, the worst of {len(parts['relu'])} seeds differs by "
              f"{flipped:.0e}, at most ten times the worst with softplus. With "
              "other seeds and on other machines we saw 1e-2.")
@@ -784,14 +784,14 @@ for way, (count, size, rate) in ways.items():
     rule = warm if way == "and warm-up" else sgd
     losses[way] = [after(count, size, rate, seed, images, rule)
                    for seed in s.seeds]
-s.grid(["", "updates", "batch", "rate", "loss of the last six updates, by seed"],
+s.grid(["", "updates", "batch", "rate", "loss of the last six, by seed"],
        [(way, count, size, f"{rate:g}",
          ", ".join(f"{loss:.2f}" for loss in losses[way]))
         for way, (count, size, rate) in ways.items()], title="Exercise 1")
 
 # %% tags=["slow", "answer", "hide-input"]
 def lower(way, than):
-    """Whether each seed of a way ends below those of another; None if some do."""
+    """Whether each seed ends below those of another way; None if some do."""
     if max(losses[way]) < min(losses[than]):
         return True
     return False if min(losses[way]) > max(losses[than]) else None
@@ -804,8 +804,8 @@ for way, than, change in (
     s.say(lower(way, than),
           if_holds=f"With as many updates, {change} gives a lower loss for "
                    "every seed.",
-          if_not=f"With as many updates, {change} gives a higher loss for every "
-                 "seed.",
+          if_not=f"With as many updates, {change} gives a higher loss for "
+                 "every seed.",
           if_open=f"With as many updates, {change} gives losses that overlap: "
                   "the seeds do not decide.")
 

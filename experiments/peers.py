@@ -176,7 +176,7 @@ ax.minorticks_off()
 ax.legend(loc="lower right")
 s.figure(
     fig,
-    "Right of the line, JAX's time was the shorter one; left of it, the peer's.",
+    "Right of the line, JAX's time was shorter; left of it, the peer's.",
     alt="For each workload and peer a dot with a line: the peer's time over "
     "JAX's. Dots that are not judged are hollow.",
 )
@@ -215,8 +215,8 @@ for system, label in (("mxnet", "MXNet"), ("torch", "PyTorch")):
         "JAX is faster": f"JAX as installed is faster than {label} at",
         "JAX is slower": f"JAX is slower than {label} at",
         "undecided": f"JAX and {label}: these rounds do not decide about",
-        "not judged": f"JAX and {label}, not judged, because the slower one left "
-        "cores unused:",
+        "not judged": f"JAX and {label}, not judged, because the slower one "
+        "left cores unused:",
     }
     for verdict, part in parts.items():
         if verdict in work_of:
@@ -348,8 +348,9 @@ CLAIMS = (
         0.75,
         "jaxperf",
         "two devices of one CPU, each with a part of the cores, work at once",
-        "The calls of {} on the two devices overlap for a good part. The book's "
-        "statement is about devices of their own, which a CPU does not have.",
+        "The calls of {} on the two devices overlap for a good part. The "
+        "book's statement is about devices of their own, which a CPU does not "
+        "have.",
         "The calls of {} on the two devices overlap little or not at all here.",
     ),
 )

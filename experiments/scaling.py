@@ -535,8 +535,8 @@ ax.set(xscale="log", xlabel="GPUs", ylabel="efficiency",
        ylim=(0, 1.05), xticks=counts[::2],
        xticklabels=[f"{count:,}" for count in counts[::2]])
 ax.legend(fontsize="small", loc="lower left", ncols=2)
-s.figure(fig, "Predicted weak scaling. A band is a factor of 3.2 in the time of "
-              "the exchange, the worst error in Collectives.",
+s.figure(fig, "Predicted weak scaling. A band is a factor of 3.2 in the time "
+              "of the exchange, the worst error in Collectives.",
          alt="Efficiency over GPUs, from 1 to 1,024, for LeNet, ResNet-18, "
              "and MPT-1b, with bands.")
 

@@ -556,10 +556,10 @@ if s.environment.backend == "gpu":
 s.claim("A product of float32 arrays has the precision that JAX promises here",
         source="JAX", holds=low < default < high, expected=promised,
         observed=f"relative difference {default:.0e} on {first.device_kind}",
-        if_holds=f"By default, a product here is {default:.0e} from the highest "
-        "precision.",
-        if_not=f"By default, a product here is {default:.0e} from the highest "
-        "precision: set the precision yourself.")
+        if_holds=f"By default, a product is {default:.0e} from the highest "
+        "precision here.",
+        if_not=f"By default, a product is {default:.0e} from the highest "
+        "precision here: set the precision yourself.")
 
 # %% tags=["slow", "hide-input"]
 float32_rate, bfloat16_rate = (1e12 * rate for rate in products.values())
@@ -572,12 +572,13 @@ for name, value, unit in (
         ("compiling a product with tanh", compile_s, "s")):
     s.fact(name, value, unit=unit, meaning=name, in_table=True)
 copies = ("host to device", "device to host", "sum on the device")
-s.on_one_gpu({f"{name} (here: {s.megabytes} MB)": f"{name} bytes/s"
+s.on_one_gpu({f"{name} (here {s.megabytes} MB)": f"{name} bytes/s"
               for name in copies} | {
     "empty program, queued": "empty program, queued",
     "empty program, waited for": "empty program, waited for",
-    f"product of float32 arrays (here: side {s.side:,})": "float32 product",
-    f"product of bfloat16 arrays (here: side {s.side:,})": "bfloat16 product",
+    f"product of float32 arrays (here side {s.side:,}; GPU: TF32)":
+        "float32 product",
+    f"product of bfloat16 arrays (here side {s.side:,})": "bfloat16 product",
     "relative difference of the default from the highest precision":
         "default precision from the highest",
     "compiling a product with tanh": "compiling a product with tanh"})

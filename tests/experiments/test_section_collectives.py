@@ -76,6 +76,7 @@ def test_the_model_of_two_processes_is_judged_between_its_ends(
     alpha, beta = section.fit(sizes, both)
     assert alpha == pytest.approx(50e-6) and beta == pytest.approx(1e9)
     planted = {
+        "sizes": sizes,
         "both": both,
         "own": both / 10,
         "predicted": 2 * alpha + sizes / beta,
