@@ -36,7 +36,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent), str(ROOT)]
 
 from score_variants import score, score_lines
 from watch_reports import findings
-from write_variants import Variant, draw, repaired
+from write_variants import Variant, draw, repaired, without
 
 from jaxperf.errors import JaxperfError
 from jaxperf.flags import Parser, number, whole
@@ -129,6 +129,8 @@ def run_variant(variant: Variant, rounds: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as name, busy_core(variant.busy) as busy_s:
         folder, draws = Path(name), random.Random(variant.seed)
         programs = {"slow": variant, "repaired": repaired(variant)} if variant.slow else {"repaired": variant}
+        if len(variant.causes) > 1:
+            programs |= {f"without {cause}": without(variant, cause) for cause in variant.causes}
         scripts = {key: each.save(folder / key) for key, each in programs.items()}
         rows: dict[str, list[Cost]] = {key: [] for key in scripts}
         began, before_s = time.perf_counter(), busy_s()
@@ -140,12 +142,12 @@ def run_variant(variant: Variant, rounds: int) -> dict[str, Any]:
         kept: dict[str, Any] = {
             "seed": variant.seed, "skeleton": variant.skeleton, "layout": variant.layout,
             "seconds": variant.seconds, "devices": variant.devices, "busy": variant.busy,
-            "causes": list(variant.planted) if variant.slow else [], "places": variant.places,
+            "causes": list(variant.causes), "places": variant.places,
             "others": round(max(0.0, load.others + load.stolen - kept_busy), 2),
         }  # fmt: skip
-        for key, script in scripts.items():
+        for key in scripts.keys() & {"slow", "repaired"}:
             report = folder / f"{key}.json"
-            run_once(script, variant, report)
+            run_once(scripts[key], variant, report)
             kept[f"found_{key}"] = [
                 [f.cause, Path(f.file).name, f.line, round(f.seconds, 3)] for f in findings(report)
             ]
@@ -206,7 +208,7 @@ def main() -> int:
         try:
             row = run_variant(variant, options.rounds)
         except JaxperfError as e:
-            row = {"seed": variant.seed, "causes": list(variant.planted), "failed": str(e)}
+            row = {"seed": variant.seed, "causes": list(variant.causes), "failed": str(e)}
         rows[variant.seed] = row
         kept["variants"] = [rows[seed] for seed in sorted(rows)]
         write_whole(options.out, json.dumps(kept, indent=1) + "\n")

@@ -58,13 +58,14 @@ class Score:
         )
 
 
-def gain(row: dict[str, Any]) -> tuple[float, float]:
-    """Return the seconds that the repair gains, and their share of the program.
+def gain(row: dict[str, Any], cause: str = "") -> tuple[float, float]:
+    """Return the seconds that the repair of a cause, or of all, gains, and their share of the program.
 
     A core that is kept busy is so before and after the repair, so seconds of the clock can be compared.
     """
     kind = "cpu" if row["others"] >= BUSY else "wall"
-    before, after = row[f"{kind}_slow"], row[f"{kind}_repaired"]
+    before = row[f"{kind}_slow"]
+    after = row.get(f"{kind}_without {cause}", row[f"{kind}_repaired"])
     return before - after, (before - after) / before
 
 
@@ -79,14 +80,13 @@ def score(kept: dict[str, Any]) -> Score:
         causes = row["causes"]
         if not causes:
             continue
-        gained_s, share = gain(row)
+        gained_s, _ = gain(row)
         said = sum(seconds for *_, seconds in row["found_slow"])
         places = {tuple(place) for each in row["places"].values() for place in each}
         result.beside += any(not _at(found, places, row) for found in row["found_slow"])
-        if share < LEAST:
-            result.small += len(causes)
-            continue
-        for cause in causes:
+        worth = [cause for cause in causes if gain(row, cause)[1] >= LEAST]
+        result.small += len(causes) - len(worth)
+        for cause in worth:
             counts = result.by_cause.setdefault(cause, Counts()) if len(causes) == 1 else result.pairs
             matching = [found for found in row["found_slow"] if found[0] == cause]
             counts.planted += 1

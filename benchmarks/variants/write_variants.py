@@ -24,6 +24,7 @@ WORDS = {
     "turn": ("i", "turn", "t", "epoch", "n"),
 }
 WEIGHTS = "order = jnp.sort(jnp.arange(300_000) * 7919 % 99_991)[-256:]"
+ONCE = "order = jax.jit(lambda: jnp.sort(jnp.arange(300_000) * 7919 % 99_991)[-256:])()"
 
 
 @dataclass(frozen=True)
@@ -204,6 +205,7 @@ class Variant:
     Attributes:
       planted: the causes that it has, or that are repaired in it.
       slow: whether it has them.
+      mended: those of them that it has no longer.
       files: text by path.
       run: the path of the file to run.
       places: for each cause, the places that a finding may name, the line itself first.
@@ -217,9 +219,15 @@ class Variant:
     busy: bool
     planted: tuple[str, ...]
     slow: bool
+    mended: tuple[str, ...] = ()
     files: dict[str, str] = field(default_factory=dict)
     run: str = ""
     places: dict[str, list[tuple[str, int]]] = field(default_factory=dict)
+
+    @property
+    def causes(self) -> tuple[str, ...]:
+        """Return the causes for which the program is slow."""
+        return tuple(cause for cause in self.planted if self.slow and cause not in self.mended)
 
     def save(self, folder: Path) -> Path:
         """Write the files into a folder, and return the one to run."""
@@ -274,7 +282,7 @@ class _Writer:
 
     def has(self, cause: str) -> bool:
         """Return whether the program is slow for this cause."""
-        return self.variant.slow and cause in self.variant.planted
+        return cause in self.variant.causes
 
     def planted(self, cause: str) -> bool:
         """Return whether the program has this cause, or its repair."""
@@ -361,13 +369,14 @@ class _Writer:
             if not self.has("put again"):
                 out.add(f"scale = {self.put_table}")
         if self.planted("constant work") and not self.has("constant work"):
-            out.add(WEIGHTS)
+            out.add(ONCE)
             out.add("scale = scale * order / 99_991")
         first = "1.0" if self.has("weak type") else "jnp.float32(1.0)"
         if self.several and not self.has("weak type"):
             first = f"jax.device_put({first}, WHOLE)"
         out.add(f"{level} = {first}")
         out.add(f"{history} = []")
+        self._row(out)
         with out.inside(f"for {turn} in range({self.turns}):"):
             self._batch(out)
             if self.has("list"):
@@ -434,20 +443,24 @@ class _Writer:
                 out.marks.append((cause, len(out.lines)))
         out.marks.append(("call", len(out.lines)))
 
+    def _row(self, out: _Lines) -> None:
+        """Write a row of the first state, which each turn reads: one that changed would be waited for."""
+        row = self.own(self.skeleton.row)
+        if self.has("element reads") or self.has("iterated array"):
+            out.add(f"row = {row}")
+        elif self.planted("element reads") or self.planted("iterated array"):
+            out.add(f"row = np.asarray({row})")
+
     def _after(self, out: _Lines) -> None:
         """Write what a turn does after its step."""
-        turn, row, level = self.names["turn"], self.own(self.skeleton.row), self.names["level"]
-        # a row that JAX takes would be another operation in each turn
-        on_host = re.sub(r"^(.*?)(\[0\])?$", r"np.asarray(\1)\2", row)
+        turn, level = self.names["turn"], self.names["level"]
         if self.planted("element reads"):
-            out.add(f"row = {row}" if self.has("element reads") else f"row = {on_host}")
             out.add("most = 0.0")
             with out.inside("for k in range(len(row)):"):
                 out.add("most = max(most, float(row[k]))", self.mark("element reads"))
         if self.planted("iterated array"):
             out.add("total = 0.0")
-            values = row if self.has("iterated array") else on_host
-            with out.inside(f"for element in {values}:", self.mark("iterated array")):
+            with out.inside("for element in row:", self.mark("iterated array")):
                 out.add("total += 0.5 * float(element)")
         if self.planted("python"):
             often = 1 if self.has("python") else 40
@@ -513,7 +526,7 @@ class _Writer:
             self._file(name, [(head, []), (top.lines, top.marks), (["", ""], []), (body.lines, body.marks)])
             variant.run = name
         calls = self.places.pop("call")
-        for cause in variant.planted if variant.slow else ():
+        for cause in variant.causes:
             variant.places[cause] = self.places[cause] + calls
         variant.files = {name: text.rstrip("\n") + "\n" for name, text in variant.files.items()}
 
@@ -571,6 +584,11 @@ def _exclude(one: str, other: str) -> bool:
 def repaired(variant: Variant) -> Variant:
     """Return the same program after the repair of its causes."""
     return _written(replace(variant, slow=False, files={}, places={}))
+
+
+def without(variant: Variant, cause: str) -> Variant:
+    """Return the same program after the repair of one of its causes."""
+    return _written(replace(variant, mended=(cause,), files={}, places={}))
 
 
 def _written(variant: Variant) -> Variant:

@@ -64,6 +64,7 @@ class Compiled:
     cache_note: str = ""  # why JAX does not keep the program there
     thread: int = 0  # that compiled it
     facts: Facts | None = None  # the program itself, where the compile report reads it
+    used_s: dict[str, float] = field(default_factory=dict)  # processor time of the process in each stage
 
     @property
     def called(self) -> str:

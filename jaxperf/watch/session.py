@@ -12,10 +12,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from types import ModuleType
+from types import FrameType, ModuleType
 
 from jaxperf.errors import JaxperfError, warnings_hidden
-from jaxperf.watch.log import DISPATCH, EAGER, Fork, Log
+from jaxperf.watch.log import DISPATCH, EAGER, Compiled, Fork, Log
 from jaxperf.watch.observe import hooks, sampler, source_location
 from jaxperf.watch.observe.compiles import Compiles
 from jaxperf.watch.observe.executables import Programs, note_copied_arguments
@@ -61,7 +61,7 @@ class Watcher:
         self.memory = None if compiles_only else MemoryReadings(log, self._started)
         self.programs = Programs(log, slow_only=compiles_only)
         self.trials = CpuTrials(log)
-        self.compiles.on_compiled = [self.programs.keep, self.trials.keep]
+        self.compiles.on_compiled = [self.programs.keep, self.trials.keep, self._begin]
         self.sampler = Sampler(
             log,
             self._look,
@@ -72,6 +72,7 @@ class Watcher:
         self._own_threads = 2 if starts else 1  # the sampler's, and one that hears signals
         self._fork_warning = self._undo.enter_context(contextlib.ExitStack())
         self._compiles_only = compiles_only
+        self._begun = False
 
     def open(self) -> None:
         """Begin to watch.
@@ -171,6 +172,13 @@ class Watcher:
             with self.log.losses.guard(what):
                 if instrument:
                     instrument.open(jax)
+
+    def _begin(self, c: Compiled, _: FrameType) -> None:
+        """Have a window of the profiler when the program's first function runs."""
+        if c.explained and not self._begun:
+            self._begun = True
+            if self.profiler:
+                self.profiler.begin_anew()
 
     def _look(self) -> bool:
         """Note programs and memory, open and close windows; return whether a window is open.

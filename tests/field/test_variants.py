@@ -56,6 +56,14 @@ def test_the_repaired_program_differs_and_each_cause_has_a_line_of_its_own(write
         assert LINES[variant.planted[0]] in variant.files[file].splitlines()[line - 1]
 
 
+def test_of_two_causes_one_can_be_repaired_alone(write: ModuleType) -> None:
+    variant = write.draw(1, causes=("wait", "python"))
+    both, left = write.repaired(variant), write.without(variant, "wait")
+    assert (variant.causes, left.causes, both.causes) == (("wait", "python"), ("python",), ())
+    assert {*left.places} == {"python"}
+    assert len({tuple(v.files.values()) for v in (variant, left, both)}) == 3
+
+
 # what the line of a cause has
 LINES = {
     "eager": "def ", "static value": "rate=0.999", "new function": "_now(", "unrolled": "for _ in range(150)",
@@ -86,6 +94,7 @@ def row(**values: Any) -> dict[str, Any]:
         ({"wall_repaired": 2.9}, (0, 0, 0, 0)),  # too small to count
         ({"others": 1.0}, (1, 1, 1, 0)),  # processor seconds decide
         ({"layout": "cell", "found_slow": [["wait", "In [1]", 9, 1.0]]}, (1, 1, 1, 1)),
+        ({"wall_without wait": 2.95}, (0, 0, 0, 0)),  # another cause is what gains
     ],
 )
 def test_scores(values: dict[str, Any], expected: tuple[int, ...], scores: ModuleType) -> None:

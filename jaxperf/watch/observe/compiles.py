@@ -161,14 +161,16 @@ class Compiles:
         if stage is None:
             return
         self.open_stages += 1
-        if stage == TRACE:
-            self._open_traces().append(time.perf_counter())
+        self._open(stage).append((time.perf_counter(), time.process_time()))
 
-    def _open_traces(self) -> list[float]:
-        """Return when each trace began that runs now in this thread, the outermost first."""
-        if not hasattr(self._local, "traces"):
-            self._local.traces = []
-        return self._local.traces  # type: ignore[no-any-return]
+    def _open(self, stage: str) -> list[tuple[float, float]]:
+        """Return when each one of a stage began that runs now in this thread, the outermost first.
+
+        The first time is that of the clock, the second is the processor time of the process.
+        """
+        if not hasattr(self._local, "open"):
+            self._local.open = {stage: [] for stage in (TRACE, LOWER, COMPILE)}
+        return self._local.open[stage]  # type: ignore[no-any-return]
 
     def on_duration(self, event: str, duration_secs: float, **kwargs: Any) -> None:
         """Record a stage that has ended, as a listener for `register_event_duration_secs_listener`."""
@@ -178,14 +180,17 @@ class Compiles:
         stage = _STAGES.get(event)
         if stage is None:
             return
-        end = time.perf_counter()
+        end, now_s = time.perf_counter(), time.process_time()
         name = str(kwargs.get("fun_name", "a program"))
         name = name.removeprefix("jit(").removesuffix(")") if name.startswith("jit(") else name
+        opened = self._open(stage)
+        began, used_s = opened.pop() if opened else (end - duration_secs - _CLOCKS_S, None)
         if stage == TRACE:
-            began = self._open_traces()
-            self._local.began = began.pop() if began else end - duration_secs - _CLOCKS_S
+            self._local.began = began
         with self._lock, self.log.losses.guard("a compiled function"):
-            self._take(stage, name, (end - duration_secs, end))
+            event = self._take(stage, name, (end - duration_secs, end))
+            if used_s is not None:
+                event.used_s[stage] = now_s - used_s
         self.open_stages = max(0, self.open_stages - 1)
         self.count += 1
         if stage == COMPILE and threading.get_ident() != self.log.thread_id:
@@ -212,7 +217,7 @@ class Compiles:
 
     def _describe_again(self, name: str) -> None:
         """Describe a trace whose explanation JAX logs after its event, as it does before 0.9."""
-        if self._open_traces():  # it is inside another one
+        if self._open(TRACE):  # it is inside another one
             return
         with self._lock:
             event = self._last(lambda c: c.name == name and not c.explained and set(c.stages) == {TRACE})
@@ -239,7 +244,7 @@ class Compiles:
 
     # --- from a stage to an event
 
-    def _take(self, stage: str, name: str, span: Interval) -> None:
+    def _take(self, stage: str, name: str, span: Interval) -> Compiled:
         event = self._event(stage, name, span)
         if stage == COMPILE:
             event.cache, event.cache_note = getattr(self._local, "cache", ("", ""))
@@ -247,6 +252,7 @@ class Compiles:
             for keep in self.on_compiled:
                 with self.log.losses.guard("a compiled program"):
                     keep(event, sys._getframe(2))
+        return event
 
     def _event(self, stage: str, name: str, span: Interval) -> Compiled:
         """Return the event of the log that a stage belongs to: one with earlier stages, or a new one."""
@@ -261,7 +267,7 @@ class Compiles:
                         self._locate(known, sys._getframe(3))
                     return known
         event = Compiled(name, NOWHERE, {stage: span}, thread=threading.get_ident())
-        if stage == TRACE and self._open_traces():
+        if stage == TRACE and self._open(TRACE):
             # inside another trace, which will replace it; there may be thousands, far from the reader's line
             self._explain(event)
             compiled.append(event)
@@ -304,8 +310,9 @@ class Compiles:
         placements = frame_arguments.array_placements(frame_arguments.call_arguments(library))
         moved = frame_arguments.placement_changes(before.placements, placements)
         return replace(
-            before, at=event.at, stages=event.stages, callers=event.callers, cleared=None, inner=event.inner,
-            thread=event.thread, placements=placements, changes=moved or (_PLACED,),
+            before, at=event.at, stages=event.stages, used_s=event.used_s, callers=event.callers,
+            cleared=None, inner=event.inner, thread=event.thread, placements=placements,
+            changes=moved or (_PLACED,),
         )  # fmt: skip
 
     def _derive(self, event: Compiled, reader: FrameType | None) -> None:

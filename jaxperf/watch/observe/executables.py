@@ -130,6 +130,11 @@ def unrolled_loops(facts: Facts, *, few: bool = False, outside: Collection[Place
             at = max(around, key=lambda loop: loop[1])[0] if around else at
             operation = most.op_name.rpartition("/")[2]
             loops.append((bool(around), Loop(at, operation, copies, int(min(iterations, written)), share)))
+    # one turn may have several equal operations
+    least_turns = {
+        at: min(x.iterations for _, x in same) for at, same in group_by(loops, lambda x: x[1].at).items()
+    }
+    loops = [(known, loop._replace(iterations=least_turns[loop.at])) for known, loop in loops]
     return [loop for _, loop in sorted(loops, key=lambda pair: (not pair[0], -pair[1].copies))]
 
 

@@ -103,7 +103,8 @@ class Profiler:
         self.log, self._replacements = log, replacements
         self.files: list[tuple[Path, float, float]] = []
         self.trouble = ""
-        self.windows_s: list[float] = []  # to open and close each window
+        # to open and close each window: processor time, or the time of the clock on a GPU
+        self.windows_s: list[float] = []
         self._compiling = compiling
         self._folder = Path()
         self._session: Any = None
@@ -170,11 +171,25 @@ class Profiler:
             self.trouble, self._ended = str(e), True
             return
         self._opened = time.perf_counter()
-        self._opening_s = self._opened - began
+        self._opening_s = self._cost_s(began, worked)
         self._first = self._first or self._opened
         with jax.profiler.TraceAnnotation(MARK):  # relates the profiler's clock to `time.perf_counter`
             self._tied = time.perf_counter()
-        self.log.overhead_s["profiler"] += self._opening_s if _cuda_devices() else time.thread_time() - worked
+        self.log.overhead_s["profiler"] += self._opening_s
+
+    @staticmethod
+    def _cost_s(began: float, worked: float) -> float:
+        """Return the seconds since a time of `perf_counter` on a GPU, whose thread waits; else those of work.
+
+        Args:
+          began: a time of `time.perf_counter`.
+          worked: the `time.thread_time` at that time.
+        """
+        return time.perf_counter() - began if _cuda_devices() else time.thread_time() - worked
+
+    def begin_anew(self) -> None:
+        """Open the next window soon: what devices did before the program's first function does not count."""
+        self._next = 0.0
 
     def _close_window(self) -> None:
         if self._session is None:
@@ -190,9 +205,9 @@ class Profiler:
             self.files.append((file, self._tied, ended))
         except Exception as e:  # such as another profiler session, or a full disk
             self.trouble = str(e).partition("\n")[0]
-        now = time.perf_counter()
-        self.log.overhead_s["profiler"] += now - ended if _cuda_devices() else time.thread_time() - worked
-        cost_s = self._opening_s + now - ended
+        now, closing_s = time.perf_counter(), self._cost_s(ended, worked)
+        self.log.overhead_s["profiler"] += closing_s
+        cost_s = self._opening_s + closing_s
         self.windows_s.append(cost_s)
         self._length_s = LONG_S if cost_s < SHORT_S else SHORT_S
         share = COST_SHARE if now - self._first < EARLY_S else LATER_SHARE

@@ -17,7 +17,7 @@ import itertools
 import re
 import statistics
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -256,19 +256,45 @@ class Analysis:
         delayed = itertools.accumulate((s.delayed_s for s in samples), initial=0.0)
         return np.array([self.log.start, *(s.end for s in samples)]), np.fromiter(delayed, float)
 
+    def undelayed_s(self, spans: Sequence[Interval]) -> list[float]:
+        """Return the seconds of each interval in which the front end did not wait for a core."""
+        import numpy as np  # its threads would be seen before a watched program imports it
+
+        until = np.interp(np.ravel(spans), *self._delays)
+        delayed = until[1::2] - until[::2]
+        return [b - a - float(late) for (a, b), late in zip(spans, delayed)]
+
+    @functools.cached_property
+    def run_s(self) -> float:
+        """Return the seconds of the run in which neither the front end nor a compiler waited for a core."""
+        (seconds,) = self.undelayed_s([(self.log.start, self.log.end)])
+        return seconds - self._without_cores_s(self.log.compiled)
+
+    def _without_cores_s(self, compiled: Iterable[Compiled]) -> float:
+        """Return the seconds of tracing and compiling in which the compiler's own threads waited for cores.
+
+        The whole process then used less processor time than the front end waited for them. On a GPU, it may
+        have waited for a trial of kernels.
+        """
+        if self.log.backend not in ("", "cpu"):
+            return 0.0
+        stages = [
+            (span, c.used_s[stage]) for c in compiled for stage, span in c.stages.items() if stage in c.used_s
+        ]
+        alone_s = self.undelayed_s([span for span, _ in stages])
+        return sum(max(0.0, seconds - used_s) for seconds, (_, used_s) in zip(alone_s, stages))
+
     def compiling_s(self, compiled: Iterable[Compiled]) -> float:
         """Return the seconds that the program would save if none of them were traced and compiled.
 
-        While the front end waits for a core, it does neither. And devices first do what is queued, so that
-        the beginning of each compilation costs nothing.
+        While there is no core for it, nothing is traced or compiled. And devices first do what is queued, so
+        that the beginning of each compilation costs nothing.
         """
-        import numpy as np  # its threads would be seen before a watched program imports it
-
+        compiled = list(compiled)
         spans = union(span for c in compiled for span in c.stages.values())
-        until = np.interp(np.ravel(spans), *self._delays)
-        seconds = total_length(spans) - float(np.sum(until[1::2] - until[::2]))
         together = union((a, b + JOINED_S) for a, b in spans if a > self.begin)
-        return max(0.0, seconds - sum(min(b - JOINED_S - a, self.backlog_s) for a, b in together))
+        queued_s = sum(min(b - JOINED_S - a, self.backlog_s) for a, b in together)
+        return max(0.0, sum(self.undelayed_s(spans)) - self._without_cores_s(compiled) - queued_s)
 
     @functools.cached_property
     def backlog_s(self) -> float:
@@ -480,8 +506,8 @@ class Analysis:
                 lost.append(0.0)
                 continue
             followed = bisect.bisect_left(starts, gap[1] - 1e-9) < len(starts)
-            cost = self.beside * (gap[1] - max(gap[0], wait.start))
-            lost.append(min(wait.end - wait.start, cost) if followed else 0.0)
+            (alone_s,) = self.undelayed_s([(max(gap[0], wait.start), gap[1])])
+            lost.append(min(wait.end - wait.start, self.beside * alone_s) if followed else 0.0)
             after.append(wait.end - max(gap[0], wait.start))
         count = sum(w.times for w in waits)
         return WaitingLine(

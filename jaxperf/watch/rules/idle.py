@@ -23,6 +23,7 @@ from jaxperf.watch.source import loop_body, statements
 SLOWEST = 0.5e9  # bytes/s of the slowest copy, which bounds the seconds of a finding
 SHORT_TURN_S = 2e-4  # a turn of a loop in which what a call costs is much
 SHORT_TURN_SHARE = 0.15  # of such turns in which a device must be idle
+TURN_SHARE = 0.25  # of longer turns: where a turn does much else, that comes first
 SHORT_TURNS_S = 0.05  # seconds that another program must save: it takes as long to compile
 WRITTEN = 10_000  # bytes that make a file
 WALK = 2  # ratio of `nnx.jit`'s time to JAX's own dispatch that is worth a change
@@ -84,8 +85,8 @@ def find_slow_dispatch(analysis: Analysis) -> Iterator[Finding]:
             calls = program.calls * analysis.scale
             each_s = max(call_s, module_s) if device_s < call_s else turn_s - device_s
             seconds = min(idle.pop(at), calls * each_s)
-            often = device_s < call_s or seconds >= SHORT_TURN_SHARE * calls * turn_s
-            if often and seconds >= SHORT_TURNS_S:
+            least = TURN_SHARE if device_s < call_s else SHORT_TURN_SHARE
+            if seconds >= max(SHORT_TURNS_S, least * calls * turn_s):
                 yield Finding("dispatch", at, seconds, reason, c.called)
 
 

@@ -166,8 +166,11 @@ def _find(analysis: Analysis) -> list[Finding]:
 
 
 def least_saving_s(analysis: Analysis) -> float:
-    """Return the seconds that a finding must save, unless it frees memory."""
-    return max(LEAST_S, LEAST_SHARE * analysis.log.wall_s)
+    """Return the seconds that a finding must save, unless it frees memory.
+
+    Savings and the run count without the time in which other programs had the core.
+    """
+    return max(LEAST_S, LEAST_SHARE * analysis.run_s)
 
 
 def _list(finder: Finder, analysis: Analysis) -> list[Finding]:

@@ -47,12 +47,17 @@ def test_on_a_cuda_device_windows_begin_and_end_in_the_main_thread_while_it_is_i
 def test_a_window_that_is_slow_to_open_or_close_is_followed_by_a_long_pause(
     slow: str, waiting_threads: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def work(seconds: float) -> None:
+        until = time.thread_time() + seconds
+        while time.thread_time() < until:
+            pass
+
     class Session:
         def __init__(self, options: Any) -> None:
-            time.sleep(0.2 * (slow == "opening"))
+            work(0.2 * (slow == "opening"))
 
         def stop(self) -> bytes:
-            time.sleep(0.2 * (slow == "closing"))
+            work(0.2 * (slow == "closing"))
             return b""
 
     monkeypatch.setattr(profiler.jax_internals, "get", lambda internal: Session)

@@ -90,6 +90,17 @@ def test_what_no_single_body_could_do_is_none(function: Callable[..., Any], argu
     assert loops_of(function, *arguments) == []
 
 
+def test_turns_are_those_of_the_loop_not_of_an_operation_that_each_turn_has_twice() -> None:
+    def both_sides(w: jax.Array, x: jax.Array) -> jax.Array:
+        for _ in x:
+            w = x @ w @ x
+            w = jnp.tanh(w)
+        return w
+
+    loops = loops_of(both_sides, jnp.ones((TURNS, TURNS)), jnp.ones((TURNS, TURNS)))
+    assert {loop.iterations for loop in loops} == {TURNS}
+
+
 def test_a_loop_among_other_work_has_its_share_only() -> None:
     def both(w: jax.Array, ws: list[jax.Array], x: jax.Array) -> jax.Array:
         return layers(ws, shared(w, x))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from jaxperf.watch.log import Log
+from jaxperf.watch.log import PYTHON, Compiled, Log
 from jaxperf.watch.observe.sampler import IMPORT, StackSample
 from jaxperf.watch.observe.source_location import NOWHERE, Place
 from jaxperf.watch.report.analysis import Analysis
@@ -40,6 +40,18 @@ def test_a_finding_is_worth_a_twentieth_of_the_run(
     finding = Finding("wait", AT, seconds, "", memory_bytes=memory_bytes)
     monkeypatch.setattr(find, "RULES", (lambda _: iter([finding]),))
     assert [f.seconds for f in find.find_causes(analysis)] == ([] if reported is None else [reported])
+
+
+def test_a_run_whose_core_others_had_is_as_long_as_it_would_be_alone() -> None:
+    """Of ten seconds, others had the core for four; a compiler's threads then waited for two more."""
+    samples = [StackSample(PYTHON, AT, 0.0, 8.0, delayed_s=4.0), StackSample(PYTHON, AT, 8.0, 10.0)]
+    compiled = Compiled("f", AT, {"compile": (5.0, 9.0)}, used_s={"compile": 0.5})
+    log = Log("a", 0.0, 10.0, samples=samples, compiled=[compiled])
+    # of the four seconds, others had the core for 1.5
+    assert Analysis(log).compiling_s([compiled]) == pytest.approx(0.5)
+    assert find.least_saving_s(Analysis(log)) == pytest.approx(0.05 * (10 - 4 - 2))
+    log.backend = "gpu"  # whose compiler may wait for the device
+    assert Analysis(log).compiling_s([compiled]) == pytest.approx(2.5)
 
 
 def test_what_a_function_that_is_to_be_jitted_calls_and_compiles_is_no_finding_of_its_own(

@@ -70,10 +70,10 @@ def test_what_nnx_jit_does_in_python_is_what_binding_its_modules_saves(
 
 
 def test_an_execution_that_another_program_interrupted_does_not_hide_slow_dispatch() -> None:
-    """A call takes the front end 1 ms; of a hundred executions of 0.1 ms, one is interrupted for 0.5 s."""
+    """A call takes the front end 50 ms; of a hundred executions of 0.1 ms, one is interrupted for 0.5 s."""
     activity = DeviceActivity(windows=[(0.0, 10.0)])
     program = activity.program("step")
-    program.calls, program.dispatch_s, program.run_s = 100, [1e-3] * 100, [0.5, *[1e-4] * 99]
+    program.calls, program.dispatch_s, program.run_s = 100, [0.05] * 100, [0.5, *[1e-4] * 99]
     program.whole = 100
     program.devices["cpu:0"] = [(0.0, 0.5), *((i / 10, i / 10 + 1e-4) for i in range(6, 100))]
     call = Compiled("step", AT, {"compile": (-1.0, 0.0)}, explained=True)
@@ -102,3 +102,16 @@ def test_many_small_puts_per_step_are_one_finding(each: int, count: int) -> None
         small_puts={at: times},
     )
     assert [f.at for f in find_small_puts(Analysis(record))] == [at] * count
+
+
+@pytest.mark.parametrize(("call_s", "count"), [(0.05, 1), (0.01, 0)])
+def test_a_call_that_is_a_small_part_of_its_turn_is_not_what_to_change(call_s: float, count: int) -> None:
+    """A turn takes 100 ms, and the device 1 ms: Python does the rest."""
+    activity = DeviceActivity(windows=[(0.0, 10.0)])
+    program = activity.program("step")
+    program.calls, program.dispatch_s, program.turns_s = 100, [call_s] * 100, [0.1] * 99
+    program.devices["cpu:0"] = [(i / 10, i / 10 + 1e-3) for i in range(100)]
+    call = Compiled("step", AT, {"compile": (-1.0, 0.0)}, explained=True)
+    samples = [StackSample(DISPATCH, AT, i / 10, i / 10 + call_s) for i in range(100)]
+    record = Log("a", -1.0, 10.0, compiled=[call], samples=samples, activity=activity)
+    assert len(list(find_slow_dispatch(Analysis(record)))) == count
