@@ -145,7 +145,7 @@ def run_variant(variant: Variant, rounds: int) -> dict[str, Any]:
             "causes": list(variant.causes), "places": variant.places,
             "others": round(max(0.0, load.others + load.stolen - kept_busy), 2),
         }  # fmt: skip
-        for key in scripts.keys() & {"slow", "repaired"}:
+        for key in [key for key in scripts if key in ("slow", "repaired")]:
             report = folder / f"{key}.json"
             run_once(scripts[key], variant, report)
             kept[f"found_{key}"] = [
