@@ -563,8 +563,8 @@ s.claim("The same constants predict other GPUs, if only the published "
         source="data of ML Engineering and NVIDIA",
         expected="48 sizes on A100, B200, and H100 within a factor of 1.5",
         observed=f"within a factor of {other:.2f}",
-        if_holds="The links' bandwidth is all that differs between these "
-                 "machines.",
+        if_holds="Within this factor, the links' bandwidth is all that one has "
+                 "to know of these machines.",
         if_not="A data sheet is not enough: other machines have another delay, "
                "and reach another share of their links' bandwidth. Measure "
                "several sizes on your own machine instead.")
@@ -613,7 +613,8 @@ s.claim("One delay and published bandwidths predict all-reduces between nodes",
         expected="larger sizes than the one that gives the delay, within a "
                  "factor of 1.5",
         observed=", ".join(f"{name}: {off:.2f}" for name, off in apart.items()),
-        if_holds="Both networks reach their published bandwidth.",
+        if_holds="Within this factor, a delay and the data sheets describe both "
+                 "networks.",
         if_not="It depends on the network: with EFA the model is closer than "
                "with TCPXO, which is slower in the middle than any bandwidth "
                "explains. Perhaps its host process, which handles each chunk, "

@@ -293,8 +293,8 @@ s.claim("A pipeline idles less with more micro-batches", holds=fewer.below(1),
         expected=f"a smaller idle share for m = {many} than for m = {few}",
         observed=f"{fewer} times the share", source="GPipe",
         if_holds="Micro-batches let the stages work at the same time.",
-        if_not="Here the devices idle as much with many micro-batches: look "
-               "at the timelines for what they wait for.",
+        if_not="Here the devices idle at least as much with many "
+               "micro-batches: look at the timelines for what they wait for.",
         if_open="This run is too noisy to decide.")
 
 # %% tags=["slow", "hide-input"]
@@ -304,9 +304,10 @@ s.claim("A step takes less time with more micro-batches", holds=faster.below(1),
         expected=f"a shorter step for m = {many}",
         observed=f"{faster} times as long",
         source="GPipe", needs=["devices"],
-        if_holds="The devices use the time in which they no longer idle.",
-        if_not="What the devices gain by idling less, they lose by working on "
-               "small pieces.",
+        if_holds="The step is shorter. Compare by how much less the devices "
+                 "idle.",
+        if_not="The step is not shorter. One possible reason is that small "
+               "pieces use a device poorly.",
         if_open="Parts of one CPU share its cores, so they cannot show this.")
 
 # %% [markdown]
