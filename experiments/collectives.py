@@ -613,8 +613,8 @@ s.claim("One delay and published bandwidths predict all-reduces between nodes",
         expected="larger sizes than the one that gives the delay, within a "
                  "factor of 1.5",
         observed=", ".join(f"{name}: {off:.2f}" for name, off in apart.items()),
-        if_holds="Within this factor, a delay and the data sheets describe both "
-                 "networks.",
+        if_holds="Within this factor, a delay and the data sheets describe "
+                 "both networks.",
         if_not="It depends on the network: with EFA the model is closer than "
                "with TCPXO, which is slower in the middle than any bandwidth "
                "explains. Perhaps its host process, which handles each chunk, "

@@ -485,8 +485,8 @@ s.claim("Bytes and bandwidth predict the published throughput of eight P100",
         source="TensorFlow's benchmarks",
         expected="six rows within 15%",
         observed=f"{off[worst]:+.0%} for {worst}, the worst",
-        if_holds="One GPU's figure and the bytes suffice here. A row that is as "
-                 "close without any exchange does not test the bytes.",
+        if_holds="One GPU's figure and the bytes suffice here. A row that is "
+                 "as close without any exchange does not test the bytes.",
         if_not="Where a network has few bytes for its computation, the "
                "prediction is close, with an exchange or without. With many "
                "bytes for little computation, eight GPUs lose more time than "
