@@ -23,6 +23,11 @@ from jaxperf.result import Environment
 ROOT = Path(__file__).resolve().parents[1]
 DETAILS = re.compile(r"<details>\s*<summary>(.*?)</summary>[ \t]*(.*?)(</details>|$)", re.S)
 BORROWED = '<p class="fact">Your run left the answers out; this is from the run that the book keeps:</p>'
+# Of a claim: sections and exercises of the book, and those who retold it or wrote about it
+SOURCE = re.compile(
+    r'(<span class="source">)((?:section |a reader|(?:the PyTorch )?retelling|PyTorch notes)[^<]*)<'
+)
+COVERAGE = "../coverage.html"  # says where the chapter teaches it
 NAMED = 6  # modules that have changed since a run, of which a page gives the names
 SPEED = "This is a run at toy size: it shows what the code does, and its times mean nothing."
 
@@ -136,7 +141,8 @@ def as_html(output: Any) -> Any:
     if svg := data.pop("image/svg+xml", None):
         data["text/html"] = figure(svg, data["text/plain"], "plot", alt)
     elif "<p" in (shown := data.get("text/html", "")):
-        data["text/html"] = with_formulas(shown)
+        linked = SOURCE.sub(rf'\1<a href="{COVERAGE}">\2</a><', shown)
+        data["text/html"] = with_formulas(linked)
     return output
 
 

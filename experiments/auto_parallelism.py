@@ -5,7 +5,8 @@
 # After this section you can
 # - tell which operations may run at the same time, and which must wait for each other;
 # - keep two devices busy from a plain Python loop;
-# - copy one result while the next is computed, and load a batch while the device computes;
+# - copy one result while the next is computed, load a batch while the device computes, and
+#   measure whether it pays;
 # - say why two products at once on one device gain little;
 # - explain why `run` computes ten products, but `jax.jit(run)` only one.
 #
@@ -72,8 +73,8 @@ print(c)
 # - **Inside one compiled program.** XLA sees all operations of a jitted function, and may
 #   run independent ones at the same time.
 #
-# On *one* device, two separate calls do not overlap, because the queue is in order. That
-# costs less than it seems, as the next part shows.
+# On *one* device, two separate calls from one thread do not overlap, because the queue is
+# in order. That costs less than it seems, as the next part shows.
 #
 # ## One operator uses the whole device
 # A large product uses all cores of a CPU, or all of a GPU. Two products at once would each
@@ -86,9 +87,9 @@ print(c)
 # <details><summary>Predict: how many times as fast is a product with all cores? And the
 # loop?</summary>
 #
-# The rows of a product can be computed independently, so it should be nearly as many times
-# as fast as there are cores. The loop should hardly gain: each row needs the one before,
-# and a row is too short to share.
+# The rows of a product can be computed independently, so with a few equal cores it should
+# be nearly as many times as fast as there are cores. The loop should hardly gain: each row
+# needs the one before, and a row is too short to share.
 #
 # </details>
 
@@ -156,8 +157,10 @@ s.say(loop_gain.above(1.2),
       if_holds=f"The loop gains, too, {loop_gain} times, although its rows "
       "need each other. So the two processes differ in more than the cores "
       "that compute: e.g. one thread may prepare a call while another works.",
-      if_not=f"The loop, whose rows need each other, gains {loop_gain} times.",
-      if_open=f"The loop, whose rows need each other, gains {loop_gain} times.")
+      if_not="The loop, whose rows need each other, is "
+      f"{loop_gain} times as fast with all cores.",
+      if_open="The loop, whose rows need each other, is "
+      f"{loop_gain} times as fast with all cores.")
 
 # %% [markdown]
 # Two kinds of parallelism can still gain something: *different* hardware works at once,
@@ -393,13 +396,21 @@ def work(x, count=s.products):
 # %% tags=["slow"]
 source = jax.device_put(jnp.ones((s.rows, 2000)), other)
 host = np.ones((s.products, s.rows, 2000), np.float32)
-copying = together("compute and copy", {
-    "compute": lambda: work(source),
-    "copy": lambda ys: copy_to_host(ys, host),
-    "both": lambda: copy_to_host(work(source), host),
-}, before={"copy": lambda: work(source)}, count=s.rounds)
-s.table(copying.rows(), title="Computing, then copying, and both",
-        base=copying.total.name)
+
+def all_then_copy():
+    return copy_to_host(jax.block_until_ready(work(source)), host)
+
+tag = "compute and copy"
+copying = interleaved({
+    f"{tag}: compute": lambda: work(source),
+    f"{tag}: copy": lambda ys: copy_to_host(ys, host),
+    f"{tag}: one after the other": all_then_copy,
+    f"{tag}: both": lambda: copy_to_host(work(source), host),
+}, before={f"{tag}: copy": lambda: work(source)}, count=s.rounds)
+s.table(copying, title="Computing, then copying, and both",
+        base=f"{tag}: one after the other")
+
+# %% tags=["slow", "hide-input"]
 few = timeline.record(
     lambda: copy_to_host(work(source, 4), host), name="compute and copy"
 )
@@ -411,10 +422,7 @@ s.timeline(few,
            "for the copies, over milliseconds.")
 
 # %% tags=["slow", "hide-input"]
-gain = copying.ratio
-observed = (
-    f"the sum takes {gain} times as long, {copying.possible.median:.2f} at best"
-)
+gain = ratio(copying[f"{tag}: one after the other"], copying[f"{tag}: both"])
 for statement, needs, undecided in (
     ("Computing on a GPU and copying from it take less time together", "gpu",
      "Two CPU devices cannot show what a GPU's copy engines do."),
@@ -426,19 +434,20 @@ for statement, needs, undecided in (
         source="section 8.3.2",
         holds=gain.above(),
         needs=[needs],
-        expected="both together take less time than the sum",
-        observed=observed,
+        expected="both together take less time than one after the other",
+        observed=f"one after the other takes {gain} times as long",
         if_holds=f"One after the other takes {gain} times as long as together.",
         if_not=f"Together they save no time ({gain}). Perhaps both wait for "
-        "the same, e.g. for memory.",
-        if_open=f"The sum takes {gain} times as long. {undecided}",
+        "the same, e.g. for the memory of ten results (exercise 4).",
+        if_open=f"One after the other takes {gain} times as long. {undecided}",
     )
 
 # %% [markdown]
-# You can save at most the shorter of the two times. If a copy takes ten times as long as
-# computing a result, you save less than a tenth. And where both use the same cores or the
-# same memory, each slows the other down: compare the bars of the figure with a tenth of the
-# table's times.
+# If both took as long together as alone, you could save at most the shorter of the two
+# times: where a copy takes ten times as long as computing a result, less than a tenth. But
+# where both use the same cores or the same memory, each changes the other's time. So
+# compare whole programs, as the claim above does, and not a sum of times that were measured
+# apart.
 #
 # ### Compute while data comes in
 # A reader of the book sums the section up: *for example, compute while data is copied in*.
@@ -508,7 +517,7 @@ s.claim("A batch that is loaded while the device computes saves time",
         "hide in.")
 
 # %% [markdown]
-# ## Inside one program
+# ## 8.3.3 Inside one program
 # `run` multiplies the same matrix ten times. What if we compile all of it?
 #
 # <details><summary>Predict: how many products does jax.jit(run) compute?</summary>
@@ -550,11 +559,11 @@ s.claim("Under jit, the book's run is one product",
 # operand, and check the number of operations in the compiled program, as `dots` does.
 #
 # ### On one H200
-# With a GPU, the two devices are the CPU and the GPU. There, matrices of 2000 × 2000 were on
-# the CPU, and of 6000 × 6000 on the GPU. Compare each row of two things
-# together with the sum of the rows above it. In that run, copies hardly hid behind the
-# averages; we did not find out why. That both together took less time than the CPU alone
-# says how noisy the CPU's times are.
+# With a GPU, the two devices are the CPU and the GPU. There, matrices of 2000 × 2000 were
+# on the CPU, and of 6000 × 6000 on the GPU. Compare *together* with *one after the other*
+# (there the sum of two times), and *prefetch* with *load, then compute*. In that run,
+# copies hardly hid behind the averages; we did not find out why. That both together took
+# less time than the CPU alone may be noise of the CPU's times.
 
 # %% tags=["slow", "hide-input"]
 s.on_one_gpu(
@@ -565,6 +574,7 @@ s.on_one_gpu(
         "both together": ("Apart and together", "two devices: both"),
         "compute": "compute and copy: compute",
         "copy": "compute and copy: copy",
+        "compute and copy, one after the other": "compute and copy: sum",
         "compute and copy, together": "compute and copy: both",
         "load, then compute": "load, then compute",
         "prefetch": "prefetch",
@@ -572,24 +582,25 @@ s.on_one_gpu(
 )
 
 # %% [markdown]
-# ## Summary
+# ## 8.3.4 Summary
 # - Operations that do not need each other's results may run at the same time. JAX finds
 #   them by itself.
 # - One device runs separate calls in the order in which you made them. Different devices
 #   work at once, even if you call them from a plain loop.
-# - A large operator can use the whole device. A second one beside it then gains little.
-# - Request copies right after computing, without waiting. Then a result can be copied while
-#   the next is computed. Load the next batch in a thread. Both save at most the shorter of
-#   the two times. Keep few results: memory for all of them may cost more than the overlap
-#   saves (exercise 4).
+# - A large operator can use the whole device. A second one beside it then gains little, or
+#   loses.
+# - To copy a result while the next is computed, request the copy right after computing, and
+#   do not wait. To load a batch while the device computes, use a thread. Measure whether it
+#   pays: memory for many results may cost more than the overlap saves. So keep two
+#   (exercise 4).
 # - Inside one program the compiler sees all operations. It may run them in parallel, and
 #   compute equal ones only once.
 #
-# ## Exercises
+# ## 8.3.5 Exercises
 # **1 (the book's).** `run` computes ten products that do not depend on each other. Are they
 # executed in parallel? A reader answered: "They depend on each other, so they are not
-# executed in parallel." Count how many products run at the same moment, when called one by
-# one and as one program.
+# executed in parallel." Count how many products have begun and not ended at the same
+# moment, when called one by one and as one program.
 
 # %% tags=["answer", "slow"]
 operands = [xs[0] + i for i in range(s.products)]
@@ -603,7 +614,7 @@ ways = {
 for name, fn in ways.items():
     recorded = [timeline.record(fn, name=name) for _ in range(3)]
     at_once[name] = max(most_at_once(r.intervals(lane)) for r in recorded)
-    print(f"{name}: at most {at_once[name]} at once")
+    print(f"{name}: at most {at_once[name]} begun and not ended")
 
 # %% tags=["answer", "slow", "hide-input"]
 s.claim("The ten products of run are not executed in parallel",
@@ -613,15 +624,15 @@ s.claim("The ten products of run are not executed in parallel",
         if_holds="Called one by one, the products ran one after the other.",
         if_not=f"Called one by one, {at_once['one by one']} ran at once.",
         if_open="This run does not decide it.")
-s.claim("The system can execute independent tasks in parallel",
-        source="section 8.3", holds=at_once["one program"] > 1 or None,
-        needs=["cores"], expected="in one program, at least two at once",
+s.claim("In one program, independent products run at the same time",
+        source="section 8.3", holds=at_once["one program"] > 1,
+        needs=["cores"], expected="at least two have begun and not ended",
         observed=f"{at_once['one program']} at once",
-        if_holds=f"In one program, {at_once['one program']} ran at once.",
-        if_not="",
-        if_open="In one program, none ran beside another in these recordings. "
-        "That they *can* is not refuted: XLA may leave small products in "
-        "order.")
+        if_holds=f"In one program, {at_once['one program']} products had begun "
+        "and not ended at one moment. (One of them may wait for a core.)",
+        if_not="In one program, none ran beside another in these recordings: "
+        "XLA may leave small products in order.",
+        if_open="With one core, nothing runs at the same time.")
 
 # %% [markdown]
 # <details><summary>Answer</summary>
@@ -782,10 +793,11 @@ gains = {(way, n): ratio(small[n]["called one by one"], small[n][way])
          for way in ("one program", "one batch (vmap)") for n in SMALL}
 best_way, best_n = max(gains, key=lambda which: gains[which].median)
 best, smallest = gains[best_way, best_n], gains["one batch (vmap)", n]
+in_one = gains["one program", n]
 largest = f"{best_way} of {best_n} × {best_n}"
 
 # %% tags=["answer", "slow", "hide-input"]
-s.claim("Small operators are faster in parallel on one device",
+s.claim("At some size, one program or one batch beats ten calls",
         source="section 8.3, exercise 3",
         holds=best.above(1.1),
         expected="at some size, one program or one batch over 1.1 times as "
@@ -798,6 +810,14 @@ s.claim("Small operators are faster in parallel on one device",
         "or one batch by more than a tenth.",
         if_open=f"The largest gain is that of {largest}, {best} times: this "
         "run cannot tell.")
+s.say(in_one.above(1),
+      if_holds=f"One program of {n} × {n} products is {in_one} times as fast: "
+      "one call costs less than ten.",
+      if_not=f"One program of {n} × {n} products is {in_one} times as fast. So "
+      "fewer calls alone need not help: XLA hands each product of a program "
+      "to its threads, which costs time, too (we did not look further).",
+      if_open=f"One program of {n} × {n} products is {in_one} times as fast: "
+      "this run cannot tell whether fewer calls alone help.")
 
 # %% [markdown]
 # <details><summary>Answer</summary>
@@ -807,17 +827,18 @@ s.claim("Small operators are faster in parallel on one device",
 # second was rounded to zero.
 #
 # A product of 20 × 20 needs 16,000 floating-point operations, which take less time than the
-# call. So there a gain comes from fewer calls, not from more cores. A product of some
-# hundred rows computes for longer than its call, but may be too small to keep all cores
-# busy. Ten of them at once can, as the book expects. Compare the sizes in the figure: a gain
-# that grows with the size is not that of the calls. Where the lines meet, one product uses
-# the whole device, and the choice no longer matters.
+# call. So there a gain can only come from fewer calls, not from more cores. A product of
+# some hundred rows computes for longer than its call, but may be too small to keep all
+# cores busy. Ten of them at once can, as the book expects. Compare the sizes in the figure:
+# a gain that grows with the size is not that of the calls. Where the lines meet, one
+# product uses the whole device, and the choice no longer matters.
 #
 # </details>
 #
-# **4.** Three programs need ten results on the host. The first computes and copies in
-# turns. The second computes all, waits for all, and then copies. The third is
-# `copy_to_host(work(x), host)`. Which is fastest, and in which two does nothing overlap?
+# **4.** Four programs need ten results on the host. The first computes and copies in turns.
+# The second computes all, waits for all, and then copies. The third is
+# `copy_to_host(work(x), host)`. The fourth queues the next result before it copies the last
+# one, and drops that. Which is fastest, and in which two does nothing overlap?
 #
 # Check it with `jaxperf check 8.3.4 mine.py`: `mine.py` defines `fetch_all(f, xs)`, which
 # returns the results `f(x)` as NumPy arrays and lets copies and computations overlap.
@@ -828,13 +849,22 @@ def in_turns():
         np.copyto(place, averages(source))
     return list(host)
 
-def all_then_copy():
-    return copy_to_host(jax.block_until_ready(work(source)), host)
+def two_results():
+    y = averages(source)
+    for place in host[:-1]:
+        last, y = y, averages(source)
+        np.copyto(place, last)
+    np.copyto(host[-1], y)
+    return list(host)
 
+chex.assert_trees_all_equal(np.array(in_turns()), np.array(two_results()))
 ways = {"in turns": in_turns, "all, then copy": all_then_copy,
-        "copy when ready": lambda: copy_to_host(work(source), host)}
+        "copy when ready": lambda: copy_to_host(work(source), host),
+        "keep two results": two_results}
 orders = interleaved(ways, count=s.rounds)
 s.table(orders, title="Ten results on the host", base="copy when ready")
+
+# %% tags=["answer", "slow", "hide-input"]
 hides = ratio(orders["all, then copy"], orders["copy when ready"])
 reuses = ratio(orders["copy when ready"], orders["in turns"])
 s.say(hides.above(),
@@ -847,8 +877,16 @@ s.say(hides.above(),
 s.say(reuses.above(),
       if_holds=f"In turns is faster than that: the third takes {reuses} times "
       "as long. In turns, each result is dropped before the next is computed, "
-      "which can take its memory; the others need memory for ten results.",
+      "which can take its memory; the third needs memory for ten results.",
       if_not=f"In turns is not faster: the third takes {reuses} times as long.")
+two = ratio(orders["in turns"], orders["keep two results"])
+s.say(two.above(1),
+      if_holds="With two results, copying overlaps with computing, and memory "
+      f"is used again: in turns takes {two} times as long.",
+      if_not=f"Keeping two results is not faster than in turns: {two}. Then "
+      "the two need the same, or one of them is very short.",
+      if_open=f"In turns takes {two} times as long as with two results: "
+      "undecided.")
 
 # %% [markdown]
 # <details><summary>Answer</summary>
@@ -859,9 +897,8 @@ s.say(reuses.above(),
 # and can reuse its memory. The third can overlap computing and copying, if a core is free
 # for the copies. It is the program *both* of 8.3.2. If it takes longer here than there, its
 # ten results may have to get their memory from the system again, because the other programs
-# run in between ([section 8.2](async_computation)). To have both, keep two results: queue
-# the next one, copy the last one, and drop it. A training loop that calls `float(loss)` in
-# each step works like the first program.
+# run in between ([section 8.2](async_computation)). The fourth is meant to have both. A
+# training loop that calls `float(loss)` in each step works like the first program.
 #
 # </details>
 #

@@ -333,7 +333,7 @@ s.claim("After hybridize the output stays the same", source="section 8.1.2",
 # In Gluon, only layers that inherit from `HybridBlock` are optimized, and MXNet refuses to
 # put another layer into a `HybridSequential`. JAX does not look at classes. It traces
 # *operations*, so any class works. Plain Python code runs while JAX traces. NumPy functions
-# do not accept tracers.
+# that compute do not accept tracers.
 #
 # ### Computational performance
 # The book calls the network 1000 times, and waits for all results at the end.
@@ -395,7 +395,8 @@ else:
 
 # %% [markdown]
 # If MXNet is here, compare each of its lines with ours. A larger factor can also mean a
-# slower start: a Flax module does more in Python for each operation than MXNet does.
+# slower start: a Flax module does more in Python for each operation than MXNet does. So the
+# factors of two frameworks do not compare; their compiled times do.
 #
 # Flax has its own ways to compile a module. They differ in what Python does at each call.
 #
@@ -479,14 +480,14 @@ s.claim("Symbolic execution is faster (the book: 2.4 times)",
         if_open=f"Compiled, this network is {gain} times as fast: undecided.")
 
 # %% tags=["slow", "hide-input"]
-s.claim("Most of an nnx.jit call of this MLP is Python that walks through the "
-        "module", holds=over.above(2),
+s.claim("Most of an nnx.jit call of this MLP is Python's work on the module",
+        holds=over.above(2),
         expected="hybridize takes less than half the time",
         observed=f"nnx.jit takes {over} times as long",
         if_holds=f"`nnx.jit` takes {over} times as long as `hybridize`. Both "
         "run nearly the same program, so the difference is Python.",
-        if_not=f"`nnx.jit` takes {over} times as long as `hybridize`: its "
-        "walk is less than half of the call.",
+        if_not=f"`nnx.jit` takes {over} times as long as `hybridize`: Python's "
+        "work on the module is less than half of the call.",
         if_open=f"`nnx.jit` takes {over} times as long as `hybridize`: "
         "undecided.")
 
@@ -541,7 +542,7 @@ for way, mark in (("one by one", "o-"), ("compiled", "s-")):
 ax.set(xlabel="batch", ylabel="µs per call")
 ax.legend()
 s.figure(fig,
-         "Seconds per call over the batch. Where the lines come closer, "
+         "Time per call over the batch. Where the lines come closer, "
          "compiling gains less.",
          alt="Two lines, one by one and compiled, over the batch size.")
 gains = {
@@ -557,8 +558,9 @@ s.claim("Compiling gains less where a call computes more",
         expected="a larger gain at the smallest batch than at the largest",
         observed=f"batch {batches[0]}: {most.median:.3g} times as fast, batch "
         f"{batches[-1]}: {least.median:.3g}",
-        if_holds="Compiling saves Python's work per call. The more a call "
-        "computes, the less this is of it.",
+        if_holds="Compiling saves Python's work per operation, and at large "
+        "batches passes over memory. Both are a smaller part of a call that "
+        "computes more.",
         if_not="Here the largest batch gains at least as much as the smallest. "
         "One possible reason: op by op, each operation writes its result to "
         "new memory, and compiling saves that, too.",
@@ -686,7 +688,7 @@ s.table(
 
 # %% tags=["slow", "hide-input"]
 better = ratio(served["operation by operation"], served["exported, with jit"])
-s.claim("An exported program is often faster than the imperative one",
+s.claim("The exported MLP is faster than the imperative one",
         source="section 8.1.2", holds=better.above(1),
         expected="faster, for this MLP", observed=f"{better} times as fast",
         if_holds=f"The exported program of this MLP is {better} times as fast.",
@@ -926,7 +928,7 @@ except AssertionError as error:
 # ### What tracing forbids
 # The book lists what a hybridized network cannot do: functions that `Symbol` does not have,
 # such as `asnumpy`, and in-place operations, such as `a += b` and `a[:] = a + b`. We try
-# each under `jax.jit`.
+# each under `jax.jit`. What MXNet 1.9.1 does was recorded once, and is not run here.
 
 # %%
 def set_all(a, b):
@@ -1040,6 +1042,9 @@ kept = {name: outcome(way) for name, way in {
     "imperative": lambda net: net,
     "nnx.jit": lambda net: lambda x: call(net, x),
     "nnx.jit(graph=False)": lambda net: lambda x: as_tree(net, x),
+    "nnx.cached_partial": lambda net: nnx.cached_partial(
+        as_graph, net, graph=True, graph_updates=True
+    ),
     "jax.jit of the module": lambda net: lambda x: by_jax(net, x),
     "our hybridize": hybridize,
     "jaxperf.models.hybridize": jaxperf.models.hybridize,
@@ -1060,14 +1065,23 @@ s.claim("Every way that compiles a network also updates its running mean",
         "when you evaluate.", if_open="This run does not decide it.")
 
 # %% [markdown]
-# The rule: a training program must *return* what it changes. `jax.jit(net)` makes the
-# parameters constants of the program. Flax stops it here, because BatchNorm writes to them.
-# Without BatchNorm there is no error, and the program never sees a trained parameter.
-#
+# The rule: a training program must *return* what it changes. `jax.jit(net)` makes all
+# variables of the network constants of the program. Flax stops it here, because BatchNorm
+# writes to two of them, the running mean and variance. Without BatchNorm there is no error,
+# and the program never sees a trained parameter:
+
+# %%
+plain = nnx.Linear(5, 1, rngs=nnx.Rngs(0))
+frozen, five = jax.jit(plain), jnp.ones((1, 5))
+frozen(five)  # compiles, with the parameters as they are
+plain.kernel[...] = jnp.zeros((5, 1))
+print("the network says", plain(five), "and the program", frozen(five))
+
+# %% [markdown]
 # ### On one H200
-# A call costs a GPU more, and its arithmetic less. So compiling gains much even at very large
-# batches: compare the last four rows with the table of batch sizes above. (The two columns
-# also differ in the host's processor and in the version of JAX.)
+# A call costs more on a GPU, and its arithmetic less. So compiling gains much even at very
+# large batches: compare the last four rows with the table of batch sizes above. (The two
+# columns also differ in the host's processor and in the version of JAX.)
 
 # %% tags=["slow", "hide-input"]
 title, sizes = "One call, batch 1", "Seconds per call, over batch"
@@ -1082,8 +1096,8 @@ s.on_one_gpu({f"batch 1, {way}": (title, way) for way in ways}
 #   without Python.
 # - `jax.jit` makes imperative code symbolic: it traces to a jaxpr, lowers to StableHLO, and
 #   compiles with XLA.
-# - Compiling saves Python's work per operation. It pays off for small operations and many
-#   calls.
+# - Compiling saves Python's work per operation, and memory traffic between elementwise
+#   operations. It gains little where a few large products take most of the time.
 # - JAX traces once for each combination of function, tree, shapes, dtypes, weak types,
 #   shardings, and static values.
 # - `chex.assert_max_traces` guards a function against silent retracing.
@@ -1149,21 +1163,30 @@ print(
     "for:",
     *(fn(rows, n=3).sum() for fn in (for_range, static, jax.jit(for_fori))),
 )
+low = rows / 12  # whose sum is below 1
+print(
+    "if: ",
+    *(fn(low).sum() for fn in (if_value, jax.jit(if_where), jax.jit(if_cond))),
+)
+
+# %% tags=["answer"]
 for name, fn in (("unrolled", for_range), ("fori_loop", for_fori)):
     traced = jax.jit(fn, static_argnames="n").trace(rows, n=500)
     size = len(traced.lower().as_text())
     print(f"n = 500, {name}: {size:,} characters of StableHLO")
 
 # %% tags=["answer", "hide-input"]
-s.claim("An if fails, a for works",
+s.claim("An if on a value fails, a for over rows works",
         source="section 8.1, exercise 2, a reader's answer",
         holds=trials["if x.sum() > 1"][0] != "works"
               and trials["for row in x"][0] == "works",
         expected="TracerBoolConversionError; works, unrolled",
         observed=f"{trials['if x.sum() > 1'][0][:25]}; "
         f"{trials['for row in x'][0]}",
-        if_holds="The reader's answer is right for JAX, too.",
-        if_not="In JAX, the reader's answer does not hold.",
+        if_holds="For these two the reader's answer is right in JAX, too. It "
+        "is not for an `if` on a shape, nor for a `for` over `range(n)`, as "
+        "the table above shows.",
+        if_not="In JAX, the reader's answer does not hold for these two.",
         if_open="This run does not decide it.")
 
 # %% [markdown]
@@ -1213,9 +1236,9 @@ for name, earlier in nets.items():
 # <details><summary>Answer</summary>
 #
 # LeNet computes little, so most of its time with a small batch is Python's work per
-# operation, and it should gain more. ResNet-18 computes much more per operation, so there
-# is less to save. In Gluon you would change `Block` to `HybridBlock`. In Flax you change
-# nothing.
+# operation, and it should gain more. ResNet-18 computes much more per operation, so on a
+# CPU there is less to save. In Gluon you would change `Block` to `HybridBlock`. In Flax you
+# change nothing.
 #
 # </details>
 #
@@ -1262,14 +1285,16 @@ for name, prepare in {"as they come": np.asarray, "padded": pad}.items():
     with watch_compilation() as log:
         for request in requests:
             server(prepare(request))
-    print(f"{name}: {log.programs} compilations for {len(requests)} requests")
+    total = sum(len(prepare(request)) for request in requests)
+    print(f"{name}: {log.programs} compilations for {len(requests)} requests,",
+          f"{total} rows computed")
 
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
 # At first it compiles 20 times, once per shape. With padding it compiles 6 times: for 1, 2,
-# 4, 8, 16, and 32 rows. Padding less than doubles the arithmetic, and takes little time
-# where a call is mostly Python's work. Rows of this network do not influence each other.
-# Where they do (a mean over the batch, BatchNorm), you need a mask.
+# 4, 8, 16, and 32 rows. It computes 299 rows instead of 210, which costs little time where
+# a call is mostly Python's work. Rows of this network do not influence each other. Where
+# they do (a mean over the batch, BatchNorm), you need a mask.
 #
 # </details>

@@ -464,21 +464,21 @@ print("two steps in one program; the old parameters are gone:",
 # convolution inside a loop, which takes more than ten times the processor time (JAX 0.10 to 0.12).
 # One program per step is faster there. `experiments/train.py` chooses between the two.
 #
-# On one H200 (JAX 0.11.2), with all 60,000 images in batches of 256:
+# On one H200 (JAX 0.11.2), with batches of 256, from [the comparison with
+# PyTorch](../docs/peers.md), [kept trainings](../docs/performance.md) and [section 8.6](use_gpu):
 #
-# | LeNet | a step | an epoch |
-# |:--|--:|--:|
-# | by hand, batches from the host | 2.1 ms | 0.5 s |
-# | one program per step, images on the GPU | 0.36 ms | 0.084 s |
-# | one program per epoch, with `scan` and the shuffling | 0.34 ms | 0.080 s |
-# | to queue an *empty* program, in two runs | 0.027, 0.041 ms | |
-# | the step's 3.4 GFLOP at the GPU's 371 TFLOP/s | 0.01 ms | |
+# | LeNet | a step |
+# |:--|--:|
+# | one program per step, batches from the host | 0.76 ms |
+# | one program per step, images on the GPU | 0.32 ms |
+# | one program per epoch, with `scan` and the shuffling (0.080 s an epoch) | 0.34 ms |
+# | to queue an *empty* program | 0.041 ms |
+# | the step's 3.4 GFLOP at the GPU's 366 TFLOP/s | 0.01 ms |
 #
 # Even in one program, LeNet cannot keep such a GPU busy: it reaches 3% of the arithmetic. A step is
-# a chain of small kernels, which `jaxperf plan` counts. (By `scan`, another program for LeNet
-# gained more: see the table in [section 8.0](performance_model).) Each kernel must start, read its
-# input, and end before the next one. A larger batch or network makes the kernels larger. A second
-# GPU makes them smaller, because it takes half of the batch.
+# a chain of small kernels, which `jaxperf plan` counts. Each kernel must start, read its input, and
+# end before the next one. A larger batch or network makes the kernels larger. A second GPU makes
+# them smaller, because it takes half of the batch.
 
 # %% [markdown]
 # ## 8.4.7 The same step, five ways

@@ -2,9 +2,10 @@
 # # 8.0 A performance model
 # What limits a program, how do you find out, and what makes a training step fast?
 # After this section you can
-# - name the three things that limit a program: overhead, memory, and arithmetic;
+# - name three lower bounds of a program's time: its calls, its bytes, and its arithmetic;
 # - measure what your machine can do at best, and say which limit a program is close to;
-# - write a bill for a training step, predict what a change will save, and check it;
+# - write a bill for a training step, predict with it what a change saves, and see where it
+#   is wrong;
 # - make a training step many times as fast without changing what it computes;
 # - trade arithmetic for memory with `jax.checkpoint`, and train in mixed precision.
 #
@@ -131,7 +132,9 @@ print(f"fourth call, waited for:   {seconds(dot, x):.6f} s")
 # $$t \;\ge\; \max\left(t_\text{call},\; \frac{\text{bytes}}{\beta},\; \frac{\text{FLOPs}}{\pi}\right)$$
 #
 # Here $t_\text{call}$ is the time of an empty program, $\beta$ the memory bandwidth in
-# bytes per second, and $\pi$ the peak rate of arithmetic. A FLOP is one addition or
+# bytes per second, and $\pi$ the peak rate of arithmetic. (On a CPU, JAX computes an empty program
+# in the thread that calls it. A program that goes to other threads pays for that, too,
+# [section 8.2](async_computation); this bound leaves it out.) A FLOP is one addition or
 # multiplication of floating-point numbers. The last two terms are the *roofline model*
 # ([Williams, Waterman, and Patterson, 2009](https://doi.org/10.1145/1498765.1498785)). The
 # three numbers are properties of the machine. We measure the values that JAX reaches.
@@ -156,7 +159,8 @@ s.fact("peak", peak, unit="FLOP/s",
 # Bandwidth depends on the array size, because small arrays stay in a cache. It also depends
 # on the number of cores at work. This program reads and writes one array many times, in the
 # same memory. `times` is static, so the compiler knows its value. How many cores work, the
-# compiled program says: on a CPU, XLA cuts a large loop into *partitions*, one per core.
+# compiled program says: on a CPU, XLA cuts a large loop into *partitions*, at most one per
+# core.
 
 # %%
 @jax.jit(
@@ -174,7 +178,7 @@ def cores_of(compiled):
 
 for kib in (16, 4096):
     compiled = sweep.lower(jnp.zeros(256 * kib), 10).compile()
-    print(f"{kib} KiB: {cores_of(compiled)} cores")
+    print(f"{kib} KiB, cores at work: {cores_of(compiled)}")
 
 # %% [markdown]
 # Each size needs its own program. `compile_together` compiles all of them at the same time,
@@ -223,9 +227,12 @@ for count in sorted(set(cores.values())):
     ax.plot(ours, [rates[sizes[i]] / 1e9 for i in ours], "o", label=word)
 ax.set(xlabel="array", ylabel="GB/s", ylim=(0, 1.1e-9 * max(rates.values())))
 ax.legend()
+best = max(rates, key=rates.get)
 s.figure(fig,
          "Bandwidth of arrays of each size, and how many cores the program is "
-         "divided over. Only points of one color show what the caches do.",
+         "divided over. Only points of one color show what the caches do. "
+         f"Fastest: {names[sizes.index(best)]}, {rates[best] / 1e9:.0f} GB/s; "
+         f"{names[-1]} has {memory / 1e9:.0f} GB/s.",
          alt="Bandwidth over the size of the array; the color says how many "
          "cores work.")
 
@@ -296,8 +303,9 @@ s.claim("Op by op, overhead limits the MLP: eight examples take as long as one",
         "long. The interval contains the bound of 1.5.")
 
 # %% [markdown]
-# When compiled, the network is a single call. How close its time comes to an empty
-# program's depends on the machine.
+# When compiled, the network is a single call. If that call set its time, eight examples
+# would take as long as one, and both as long as an empty program. The last two rows show
+# whether they do. If not, the limit is another one, or none of the three.
 #
 # ### Memory: elementwise operations
 # `x * 0.5 + 1` does two FLOPs for 8 bytes: it reads one float and writes one. Op by op it
@@ -333,16 +341,23 @@ for length in (1, 10):
 # lines op by op?</summary>
 #
 # Compiled, they should take about as long as one line, because they move the same bytes. Op
-# by op, each of 20 operations reads and writes the whole array: 20 times as long, or more,
-# since each writes to new memory, which the operating system may have to provide first
-# ([section 8.2](async_computation) measures this).
+# by op, each of 20 operations reads and writes the whole array: about 20 times as long,
+# where the bytes set the time. It is more where the operating system has to provide the new
+# memory of each operation ([section 8.2](async_computation) measures this), and less where
+# the calls show.
 # </details>
+#
+# The compiled lines may overwrite their input here, so that they need no new memory. Each
+# call gets a copy of `x`, which is made before the clock starts.
 
 # %% tags=["slow"]
-one_line, ten_lines = jax.jit(partial(chain, length=1)), jax.jit(chain)
-times = interleaved({"one line, compiled": partial(one_line, x),
-                     "ten lines, compiled": partial(ten_lines, x),
-                     "ten lines, op by op": partial(chain, x)}, count=s.rounds)
+one_line, ten_lines = (
+    jax.jit(partial(chain, length=n), donate_argnums=0) for n in (1, 10)
+)
+ways = {"one line, compiled": one_line, "ten lines, compiled": ten_lines,
+        "ten lines, op by op": chain}
+times = interleaved(ways, count=s.rounds,
+                    before=dict.fromkeys(ways, lambda: jnp.copy(x)))
 s.table(
     times, title=f"x * 0.5 + 1, {s.side} x {s.side}", base="one line, compiled"
 )
@@ -363,9 +378,9 @@ s.claim("Ten fused lines take about as long as one", holds=fused.below(2),
 # %% [markdown]
 # ### Arithmetic: matrix products
 # The product `x @ x` of an $n \times n$ matrix does $2n^3$ FLOPs. It reads at least one
-# matrix and writes one, $8 n^2$ bytes. Its intensity is $n / 4$ FLOP per byte. By the
-# bounds, a small product waits for its call, and one that is large enough for arithmetic.
-# How close does each come to the peak?
+# matrix and writes one, $8 n^2$ bytes. So its intensity is at most $n / 4$ FLOP per byte.
+# By the bounds, a small product waits for its call, and a large one for its arithmetic. How
+# close does each come to the peak?
 
 # %% tags=["slow", "hide-input"]
 curve = {}
@@ -379,7 +394,7 @@ for n, square in squares.items():
         2 * n**3 / measure(product, square, budget_s=0.1, least_s=0.05).median
     )
     print(
-        f"n = {n:4}: {n / 4:5.1f} FLOP/byte, {curve[n] / peak:4.0%} of the peak"
+        f"n = {n:4}: {n / 4:5.1f} FLOP/byte, {curve[n] / peak:.1%} of the peak"
     )
 
 # %% [markdown]
@@ -462,8 +477,9 @@ s.claim("The compiler's estimate counts a loop's body once",
 #
 # The call should limit the ten 20 x 20 products, which do only 0.16 MFLOP. `x + 1`, with 1
 # FLOP for 8 bytes, is a matter of memory, and the large product, with 500 FLOP per byte, of
-# arithmetic. The MLP uses each weight for one example only, 0.5 FLOP per byte. LeNet's step
-# has 10 to 20 FLOP per byte, not far from the ridge point of many CPUs.
+# arithmetic. The MLP uses each weight for one example only, 0.5 FLOP per byte: memory, or
+# the call, which takes about as long here. LeNet's step has 10 to 20 FLOP per byte, not far
+# from the ridge point of many CPUs: memory or arithmetic.
 # </details>
 #
 # A limit explains a program if it accounts for most of its time. We say *none* where the
@@ -514,6 +530,16 @@ s.claim("One of three limits explains each program of this chapter",
         "e.g. several operations in one call, new memory, or operations that "
         "use the machine badly.", if_open="This run does not decide it.")
 three = [list(explained.values())[i] for i in (0, 2, 3)]
+costs_more = {
+    "overhead": "The bound of a call is an *empty* program's. It leaves out "
+    "what inputs, outputs, ten operations, and other threads cost.",
+    "memory": "The bound of the bytes leaves out what `x + 1` pays for new "
+    "memory in each call.",
+    "arithmetic": "The large product has less than half of the peak rate.",
+}
+reasons = " ".join(
+    why for (limit, why), is_ in zip(costs_more.items(), three) if is_ != limit
+)
 
 # %% tags=["slow", "hide-input"]
 s.claim("Overhead limits 20 x 20 products, memory limits x + 1, arithmetic a "
@@ -522,9 +548,7 @@ s.claim("Overhead limits 20 x 20 products, memory limits x + 1, arithmetic a "
         observed=", ".join(three),
         if_holds="There is a program of this chapter in each regime.",
         if_not=f"By this rule the three are limited by: {', '.join(three)}. "
-        "The bound of a call is an *empty* program's. No bound counts what "
-        "inputs, outputs, and ten operations cost beside their bytes and "
-        "FLOPs, or what `x + 1` pays for new memory in each call.",
+        f"{reasons}",
         if_open="This run does not decide it.")
 
 # %% tags=["slow", "hide-input"]
@@ -557,8 +581,8 @@ ax.set(xscale="log", yscale="log", xlabel="FLOP per byte", ylabel="GFLOP/s")
 ax.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2)
 s.figure(fig,
          "Left of the ridge point memory sets the roof, right of it "
-         "arithmetic. The roof does not show the call: a point far below it "
-         "may be limited by that.",
+         "arithmetic. It shows neither the call nor what the table calls "
+         "*none*: a point far below it is a case of one of these.",
          alt="Roofline: GFLOP per second over FLOP per byte, a point for each "
          "program.")
 
@@ -653,21 +677,24 @@ call, copied = queued["call"].median, queued["copied"].median
 prices = {"operations": mlp_s / operations(mlp, small_mlp, one), "calls": call,
           "waits": max(waited - call, 0), "copies": max(copied - call, 0),
           "bytes": 1 / bandwidth(2**20), "FLOPs": 1 / peak}
-s.grid(("item", "price"),
-       [(name, f"{each:.2g} s") for name, each in prices.items()],
+units = "an operation", "a call", "a wait", "a copy", "a byte", "a FLOP"
+s.grid(("item", "price in ns"),
+       [(unit, f"{1e9 * each:,.2g}")
+        for unit, each in zip(units, prices.values())],
        title="What this machine charges")
 
 # %% [markdown]
 # The amounts can be counted: operations in the jaxpr, FLOPs and bytes by the compiler. The
 # largest item of a rung's bill is its *closest limit*; as above, it explains the rung only
-# if it is at least half of the time. A prediction takes the measured time
-# of the old rung, subtracts its bill, and adds the new one. It cannot know what has no
-# price here, such as other work of Python. A price of 0 s means that these small programs
-# show no cost: such a program may have ended before Python begins to wait. In a longer
-# step, a wait also costs the time in which Python could have prepared the next call.
+# if it is at least half of the time. A prediction takes the measured time of the old rung,
+# subtracts its bill, and adds the new one. It cannot know what has no price here. Op by op,
+# for example, JAX traces `jax.grad` anew in each step. Python's conversion of the images
+# and new memory have no price either. A price of 0 means that these small programs show no
+# cost: such a program may have ended before Python begins to wait. In a longer step, a wait
+# also costs the time in which Python could have prepared the next call.
 
 # %%
-bills, predicted, limit_of = {}, {}, {}
+bills, predicted, limit_of, took_of = {}, {}, {}, {}
 
 def write_bill(name, **amounts):
     """Keep a rung's bill: seconds of each item, for all steps of a turn."""
@@ -683,7 +710,9 @@ def predict(old, took, new):
 # %%
 def climb(old, new, rung, **amounts):
     """Classify the old rung, predict the new one, and only then measure it."""
-    took, bill = take_turns(old, count=6)[old].median, bills[old]
+    if old not in took_of:  # the first; each other one has been climbed to
+        took_of[old] = take_turns(old)[old].median
+    took, bill = took_of[old], bills[old]
     limit = max(bill, key=bill.get)
     limit_of[new] = limit, bill[limit] / took
     print(f"{old}: {1e6 * took / s.steps:,.0f} µs a step. Closest limit:",
@@ -692,6 +721,7 @@ def climb(old, new, rung, **amounts):
     predicted[new], rungs[new] = predict(old, took, new), rung
     print(f"{new}, predicted: {predicted[new]:.2f} times as fast")
     times = take_turns(old, new)
+    took_of[new] = times[new].median
     print(f"{new}, measured:  {ratio(times[old], times[new])}")
 
 # %% tags=["slow", "hide-input"]
@@ -709,7 +739,7 @@ write_bill(
     "op by op", operations=ops, waits=1, copies=4, bytes=moved, FLOPs=flops
 )
 print(f"op by op: {ops} operations in a step,",
-      f"{flops / 1e6:.1f} MFLOP, {moved / 1e6:.1f} MB")
+      f"{flops / 1e6:.1f} MFLOP, {moved / 1e6:.1f} MB (if compiled)")
 
 # %% [markdown]
 # **2. `jit`.** We compile the three functions. Each is now one call instead of dozens of
@@ -741,8 +771,8 @@ climb("op by op", "jit", three_programs,
       calls=3, waits=1, copies=4, bytes=moved, FLOPs=flops)
 
 # %% [markdown]
-# **3. One program.** The three programs compute the forward pass twice, and write the
-# gradients to memory only to read them again. One program for the whole step avoids both.
+# **3. One program.** The three programs compute the forward pass twice. One program for the
+# whole step computes it once. It may also move fewer bytes, which the cell below prints.
 #
 # <details><summary>Predict: is it three times as fast?</summary>
 #
@@ -765,7 +795,9 @@ def one_program(params):
     return params, losses
 
 # %% tags=["slow", "hide-input"]
+before = moved
 flops, moved = cost(update, params, X0, y0)
+print(f"three programs move {before / 1e6:.2f} MB, one {moved / 1e6:.2f} MB")
 climb("jit", "one program", one_program,
       calls=1, waits=1, copies=2, bytes=moved, FLOPs=flops)
 
@@ -925,8 +957,8 @@ climb("scan", "large batch", large_batch, calls=1 / s.steps,
 
 # %% [markdown]
 # Now all rungs take turns. The times may differ from those above by more than their
-# intervals, because each rung now runs after other programs. An interval says how exactly
-# one arrangement was measured, not what another would give.
+# intervals, in both directions, and we did not find out why. An interval says how exactly
+# one arrangement of programs was measured, not what another would give.
 
 # %% tags=["slow", "hide-input"]
 times = take_turns(*rungs)
@@ -1017,17 +1049,18 @@ s.claim("The same training becomes at least ten times as fast",
 
 # %% tags=["slow", "hide-input"]
 unpriced = [new for new, gain in gains.items()
-            if gain.above(1) and limit_of[new][1] < 0.5]
+            if gain.above(1.1) and limit_of[new][1] < 0.5]
 s.say(not unpriced,
-      if_holds="Before each rung that gained, the closest limit was at least "
-      "half of the time, so the bill explained the rung.",
+      if_holds="Before each rung that gained more than 10%, the closest limit "
+      "was at least half of the time, so the bill explained the rung.",
       if_not="Before these rungs, no item of the bill was half of the time, "
-      f"and yet they gained: {', '.join(unpriced)}. Part of what they saved "
-      "has no price here, so classify, but trust the measurement.")
+      f"and yet they gained more than 10%: {', '.join(unpriced)}. Part of "
+      "what they saved has no price here, so classify, but trust the "
+      "measurement.")
 
 # %% [markdown]
-# A change helps only if it reduces something that the program pays for *now*, whether it
-# is in the bill or not. Another machine has other prices, and so another closest limit.
+# A change that halves an item of 2% of the time gains 1% by that item, and no more. Another
+# machine has other prices, and so another closest limit.
 #
 # **A trap.** On a CPU, beware of convolutions in `scan`. XLA may compute them there in a
 # slower way, which exercise 3 measures. This is why our example is an MLP.
@@ -1037,7 +1070,7 @@ s.say(not unpriced,
 # ```python
 # net.hybridize(static_alloc=True)     # rungs 2 and 6, for the network
 # losses.append(l)                     # rung 5; l.asscalar() waits
-# X.as_in_context(mx.gpu())            # rung 7
+# X = X.as_in_context(mx.gpu())        # rung 7: once, before the loop
 # net.cast("float16")                  # 8.0.6
 # ```
 # :::
@@ -1045,7 +1078,7 @@ s.say(not unpriced,
 # ```python
 # step = torch.compile(step)           # rungs 2 and 3
 # losses.append(l.detach())            # rung 5; l.item() waits
-# X = X.to("cuda", non_blocking=True)  # rung 7
+# X = X.to("cuda")                     # rung 7: once, before the loop
 # with torch.autocast("cuda", torch.bfloat16):  # 8.0.6
 # ```
 # :::
@@ -1170,7 +1203,8 @@ s.claim("Checkpoints need less memory, and mixed precision too", needs=["size"],
 
 # %% [markdown]
 # The ladder of this network is short: three programs, one program, and then mixed precision
-# or checkpoints. For one program, the three bounds say which limit is closest.
+# or checkpoints. For one program, the three bounds say which limit is closest. It explains
+# the program only if it is at least half of the time.
 
 # %% tags=["slow"]
 def tokens_loss(params, X, y):
@@ -1244,7 +1278,8 @@ s.grid(("", "seed 0", "seed 1", "seed 2"),
 apart = max(abs(a - b) for a, b in zip(*reached.values()))
 between = max(reached["float32"]) - min(reached["float32"])
 learned = min(map(min, reached.values())) > 0.3
-s.claim("Mixed precision trains as well as float32", needs=["size"],
+s.claim("In so few steps, mixed precision becomes as accurate as float32",
+        needs=["size"],
         holds=apart <= max(between, 0.02),
         expected="the two differ by no more than seeds do, or by at most 0.02",
         observed=f"{apart:.3f} apart, seeds {between:.3f}",
@@ -1309,22 +1344,17 @@ for name, total_ns in took.most_common(4):
 # ```
 #
 # ### On one H200
-# A CPU cannot show what a GPU does. The first table has figures of earlier runs on one card.
-# No cell here repeats them, and not all of their results were kept. The second has those of
-# this section's own cells that have run there.
-#
-# | | |
-# |:--|--:|
-# | `x + 1` over 1 GB | 4.1 TB/s |
-# | product of 8192 × 8192 in TF32; in bfloat16 | 371; 739 TFLOP/s |
-# | LeNet's step, three programs and batches from the host; one program, images on the card | 2.1; 0.36 ms |
-# | LeNet's step in a loop of calls; in one `scan` (batch 256) | 0.357; 0.280 ms |
-# | ResNet-18's step in TF32; in bfloat16 (batch 256) | 5.97; 3.64 ms |
-# | ResNet-18 in TF32, batch 256; batch 1024 (thousand images/s) | 42.9; 55.6 |
+# A CPU cannot show what a GPU does. The first rows are of this section's own cells. The
+# training steps were measured in [the comparison with PyTorch](../docs/peers.md), with the
+# images on the card where nothing else is said.
 
 # %% tags=["slow", "hide-input"]
 mlp_title, chain_title = "The MLP of section 8.1", "x * 0.5 + 1"
 turn, blocks = "seconds per turn", "A training step of four blocks"
+lenet_title, resnet_title = (
+    f"{name} TF32, batch 256" for name in ("LeNet", "ResNet-18")
+)
+fed = "jit, fed by the host"
 
 # %% tags=["slow", "hide-input"]
 s.on_one_gpu(
@@ -1344,71 +1374,100 @@ s.on_one_gpu(
         "four blocks, float32": (blocks, "float32"),
         "mixed": (blocks, "mixed"),
         "checkpoint": (blocks, "checkpoint"),
+        "LeNet's step, batches from the host": (lenet_title, fed),
+        "LeNet's step, images on the card": (lenet_title, "jit"),
+        "the same steps in one scan": (lenet_title, "scan"),
+        "ResNet-18's step, TF32, batch 256": (resnet_title, "jit"),
+        "in bfloat16": ("ResNet-18 bfloat16, batch 256", "jit"),
+        "in bfloat16, batch 1024": ("ResNet-18 bfloat16, batch 1024", "jit"),
     }
 )
 
 # %% [markdown]
+# A call that is waited for takes 69 µs there, a good part of the time of a compiled line.
+# So ten lines op by op, which wait once, take less than 20 times as long as one line.
+# LeNet's batches from the host more than double its step, and `scan` saves almost nothing.
+
+# %% [markdown]
 # ## 8.0.9 Summary
 # - When you measure, wait for the results, leave out the first call, and compare in turns.
-# - A program is limited by its calls, its bytes, or its FLOPs. A limit that accounts for
-#   less than half of the time explains nothing.
-# - First `jit` the whole step. Then do not wait, keep data on the device, and put the loop
-#   inside the program.
-# - A change helps only if it reduces what the program pays for. After each change,
-#   classify and measure again.
+# - No program is faster than its calls, its bytes, and its FLOPs allow. Where the largest
+#   of these three bounds is less than half of the time, something else limits the program:
+#   take a profile.
+# - First `jit` the whole step. Then, above all on a GPU, do not wait, keep data on the
+#   device, and put the loop inside the program.
+# - A change saves at most what the item that it reduces costs. After each change, classify
+#   and measure again.
 # - Memory can be bought: with FLOPs (`jax.checkpoint`), or with bits (mixed precision).
 #
 # ## 8.0.10 Exercises
 # Think first, then open the code and the answer.
 #
 # **1.** From which $n$ on should an $n \times n$ product with its data in cache be limited
-# by arithmetic? Why is the measured curve below the peak there?
+# by arithmetic, if its call cost nothing? Does this explain the measured curve?
 
 # %% tags=["slow", "answer"]
 n = 4 * peak / bandwidth(2**18)
 print(f"n / 4 is the ridge point at n = {n:.0f}:",
-      f"{2e6 * n**3 / peak:.2f} µs of arithmetic")
-print(f"an empty program takes {1e6 * call_s:.1f} µs")
-ten = (10 * call_s * peak / 2) ** (1 / 3)
-print(f"the arithmetic takes ten calls at n = {ten:.0f}")
+      f"{2e9 * n**3 / peak:.1f} ns of arithmetic")
+print(f"an empty program takes {1e9 * call_s:,.0f} ns")
+for n, rate in curve.items():
+    took = 2 * n**3 / rate
+    print(f"n = {n:4}: {1e6 * took:,.1f} µs, of which the call's bound is",
+          f"{call_s / took:.1%}, and the arithmetic's {rate / peak:.1%}")
 
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# At $n = 4 \pi / \beta$ the arithmetic takes less time than an empty program. So the call
-# has the largest bound, and shows until the arithmetic takes as long as many calls. A
-# roofline shows only two of the three limits. If the curve is below the peak even where
-# the arithmetic takes longer than ten calls, none of the three is the reason: a product of
-# medium size may use the cores badly.
+# At $n = 4 \pi / \beta$ the arithmetic takes less time than an empty program, so it cannot
+# be what limits this product. A roofline shows only two of the three limits. The lines
+# above say how much of each measured time the other two bounds explain. Where the larger
+# one is less than half, neither is the reason: a product of medium size may use the cores
+# badly.
 # </details>
 #
 # **2.** At batch 16 you have seen what `scan` gains. Predict its gain at batch 256.
 
 # %% tags=["slow", "answer"]
-X16 = jax.device_put(data.train_images[: 16 * batch].reshape(16, batch, 784))
-y16 = jax.device_put(data.train_labels[: 16 * batch].reshape(16, batch))
-plain_step = jax.jit(step)
-plain_scan = jax.jit(
-    lambda p: lax.scan(lambda p, b: step(p, *b), p, (X16, y16))
-)
+def loop_and_scan(size):
+    """Seconds of 16 steps with batches on the device, in both ways."""
+    X, y = (jax.device_put(a[: 16 * size].reshape(16, size, -1))
+            for a in (data.train_images, data.train_labels))
+    batches, y = list(zip(X, y[..., 0])), y[..., 0]
 
-def plain_loop(p):
-    for X, y in zip(X16, y16):
-        p, value = plain_step(p, X, y)
-    return p, value
+    def loop(p):
+        for batch in batches:
+            p, value = step(p, *batch)
+        return p, value
 
-times = interleaved({"loop": partial(plain_loop, params),
-                     "scan": partial(plain_scan, params)}, count=s.rounds)
-gain = ratio(times["loop"], times["scan"])
-print(f"at batch {batch}, scan is {gain} times as fast")
+    def scan(p):
+        return lax.scan(lambda p, batch: step(p, *batch), p, (X, y))
+
+    return interleaved({"loop": partial(loop, params),
+                        "scan": partial(jax.jit(scan), params)}, count=s.rounds)
+
+# %% tags=["slow", "answer"]
+saved = {}
+for size in (s.batch_size, batch):
+    times = loop_and_scan(size)
+    saved[size] = (times["loop"].median - times["scan"].median) / 16
+    print(f"batch {size}: scan is {ratio(times['loop'], times['scan'])} times "
+          f"as fast, and saves {1e6 * saved[size]:.1f} µs a step")
+few, many = saved.values()
+s.say(many < 2 * max(few, 0),
+      if_holds="At the large batch, `scan` saves about the same time per step, "
+      "or less: what a call costs beside its computation.",
+      if_not="At the large batch, `scan` saves more per step. So it saves more "
+      "than calls here: a body of `scan` is compiled for itself, and need not "
+      "compute a step as the loop's program does.")
 
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# `scan` saves a fixed time per step. A step of 256 images has 16 times the FLOPs, so the
-# saved part should be smaller than at batch 16, where the ladder measured it. (This loop
-# also cuts its batches out of `X16`, which takes time, too.) So the order of the rungs can
-# matter: what one rung gains depends on the rungs before it.
+# If `scan` only saved the calls, it would save the same time in each step. A step of 256
+# images has 16 times the FLOPs, so the gain should be close to 1. The sentence above says
+# whether this is so. In any case the order of the rungs can matter: what one rung gains
+# depends on the rungs before it.
 # </details>
 #
 # **3.** Is `scan` also faster for LeNet, whose step has convolutions?
@@ -1441,10 +1500,9 @@ s.say(slower.above(1),
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# It depends on the processor. On the CPUs that we tried, XLA (JAX 0.10 to 0.12) does not use
-# its fast convolutions in the body of a loop. On the H200 of the table above the same change
-# shortened the step. Another program for LeNet gained nothing there
-# ([figures](../docs/peers.md)). Measure on the machine that you will use.
+# It depends on the processor. On the CPUs that we tried, XLA (JAX 0.10 to 0.12) does not
+# use its fast convolutions in the body of a loop. On an H200 `scan` changed little (the
+# table above). Measure on the machine that you will use.
 # </details>
 #
 # **4.** A variance is the mean of $(x - \bar x)^2$, or the mean of $x^2$ minus $\bar x^2$.
@@ -1468,11 +1526,10 @@ s.say(second < 1.5,
       if_holds="The compiler computes both sums of the second formula in one "
       f"pass. The first takes {longer} times as long, for "
       f"{first / second:.1f} times the passes.",
-      if_not="The compiler reads `x` once for each of the two sums, so the "
-      f"second formula saves no pass. The first takes {longer} times as long: "
-      "if that is above 1, bytes are not the reason. Its second sum cannot "
-      "start before the mean is known, while the two sums of the second "
-      "formula do not need each other.")
+      if_not="By the compiler's count both formulas move the same bytes. The "
+      f"first takes {longer} times as long. A possible reason for a difference "
+      "is that its second sum cannot start before the mean is known, while "
+      "the two sums of the second formula may run side by side.")
 
 # %% [markdown]
 # <details><summary>Answer</summary>
@@ -1483,18 +1540,19 @@ s.say(second < 1.5,
 # subtracts two nearly equal numbers.
 # </details>
 #
-# **5.** On one H200, LeNet's step at batch 256 takes 0.357 ms and reaches 9.6 TFLOP/s.
-# ResNet-18's step in bfloat16 at batch 1024 takes 8.9 ms and reaches 266 TFLOP/s. What
+# **5.** On one H200, LeNet's step at batch 256 takes 0.32 ms and reaches 10.5 TFLOP/s.
+# ResNet-18's step in bfloat16 at batch 1024 takes 9.0 ms and reaches 264 TFLOP/s. What
 # would you change first?
 #
 # <details><summary>Answer</summary>
 #
-# LeNet reaches 2.6% of the TF32 peak: its 3.4 GFLOP would take 9 µs. A call takes tens of
-# microseconds there ([section 8.6](use_gpu)), and `scan`, which saves the calls, shortens
-# the step by a fifth only (table above). So none of the three limits explains most of it:
-# the step is a chain of small kernels. Take larger batches, which make the kernels larger.
-# ResNet-18 reaches 36% of the bfloat16 peak, and its step is far longer than a call. Use a
-# profile to find the operations that move bytes, or use more devices.
+# LeNet reaches 2.9% of the rate of a large product in TF32 ([section 8.6](use_gpu)): its
+# 3.4 GFLOP would take 9 µs. A call takes tens of microseconds there, and `scan`, which
+# saves the calls, shortens the step by 2% only (table above). So none of the three limits
+# explains most of it: the step is a chain of small kernels. Take larger batches, which make
+# the kernels larger. ResNet-18 reaches 39% of the rate of a large product in bfloat16, and
+# its step is far longer than a call. Use a profile to find the operations that move bytes,
+# or use more devices.
 # </details>
 #
 # **6.** Write the rule of this section as a function: `closest_limit(flops, moved, peak,

@@ -2,6 +2,7 @@
 
     jaxperf run all --platform gpu --out DIR      # on a machine with a GPU
     python tools/keep_gpu_run.py DIR              # then here
+    python tools/keep_gpu_run.py FILE             # JAX's rows of a result of the comparison, kept where it is
 
 The results go to benchmarks/results/book-gpu/, and the figures to jaxperf/chapter/one_gpu.json.
 Figures of older runs stay, until this run has figures of the same name.
@@ -12,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
+import statistics
 import sys
 from pathlib import Path
 from typing import Any
@@ -54,17 +56,40 @@ def figures_of_run(folder: Path) -> tuple[one_gpu.GpuRun, dict[str, list[one_gpu
     return run, figures
 
 
+def figures_of_comparison(file: Path) -> tuple[one_gpu.GpuRun, dict[str, list[one_gpu.Figure]]]:
+    """Read JAX's rows of a result of the comparison. Older ones have another schema, but the same rows."""
+    body = json.loads(file.read_text(encoding="utf-8"))
+    e = body["environment"]
+    if e["backend"] != "gpu":
+        raise JaxperfError(f"{file} was not made on a GPU")
+    source = str(file.resolve().relative_to(ROOT))
+    card = e["devices"][0].partition(" ")[2]
+    run = one_gpu.GpuRun(card, e["versions"]["jax"], body["started_at"][:10], source)
+    figures = [
+        one_gpu.Figure(m["workload"], m["configuration"], statistics.median(m["values"]), m["unit"], source)
+        for m in body["measurements"]
+        if m["system"] == "jax"
+    ]
+    return run, {one_gpu.COMPARISON: figures}
+
+
 def merged(
     body: dict[str, Any], run: one_gpu.GpuRun, figures: dict[str, list[one_gpu.Figure]]
 ) -> dict[str, Any]:
     """Return the content of one_gpu.json with a new run's figures before the older ones."""
     made = {name for name, known in body["runs"].items() if known["source"] == run.source}
-    runs = {name: known for name, known in body["runs"].items() if name not in made} | {run.date: vars(run)}
+    new_name = next(figure.run for rows in figures.values() for figure in rows)
+    runs = {name: known for name, known in body["runs"].items() if name not in made} | {new_name: vars(run)}
     sections = {}
     for name in {**body["figures"], **figures}:
         new = figures.get(name, [])
-        names = {figure.name for figure in new}
-        older = [row for row in body["figures"].get(name, []) if row[4] not in made and row[1] not in names]
+        # Rows of the comparison have the names of configurations, the same in every workload.
+        known = {(f.title if name == one_gpu.COMPARISON else "", f.name) for f in new}
+        older = [
+            row
+            for row in body["figures"].get(name, [])
+            if row[4] not in made and (row[0] if name == one_gpu.COMPARISON else "", row[1]) not in known
+        ]
         sections[name] = [[f.title, f.name, f.value, f.unit, f.run] for f in new] + older
     return {"runs": runs, "figures": sections}
 
@@ -84,15 +109,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("folder", type=Path, help="of the run's results")
+    parser.add_argument("folder", type=Path, help="of the run's results, or a result of the comparison")
     folder = parser.parse_args().folder
     try:
-        run, figures = figures_of_run(folder)
+        run, figures = figures_of_comparison(folder) if folder.is_file() else figures_of_run(folder)
     except JaxperfError as e:
         print(f"error: {e}", file=sys.stderr)
         return 2
     KEPT.mkdir(parents=True, exist_ok=True)
-    for name in figures:
+    for name in figures if folder.is_dir() else ():
         for ending in (".json", ".ipynb"):
             if (source := folder / f"{name}{ending}").is_file() and source.resolve().parent != KEPT:
                 shutil.copyfile(source, KEPT / source.name)

@@ -30,7 +30,7 @@ ROOT = Path(__file__).resolve().parents[1]
 KEPT = ROOT / "benchmarks" / "results" / "book"
 BUSY = 0.1  # share of a core that others may use before the run
 NOISY = 0.1  # share of rows
-PEERS_ROUNDS = 20  # of the comparison, whose default of 12 leaves every third interval wider than 10 %
+PEERS_ROUNDS = 28  # of the comparison, whose default of 12 leaves every third interval wider than 10 %
 
 
 def trouble_before() -> list[str]:

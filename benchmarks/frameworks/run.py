@@ -14,6 +14,7 @@ import math
 import os
 import platform
 import random
+import statistics
 import sys
 import time
 from collections.abc import Callable, Generator, Sequence
@@ -219,31 +220,39 @@ class Comparison:
                 break
             for row in turns([row for row in rows if not row.lost and row.answers is not None], draw):
                 if not row.lost:  # its process may have been lost in this very round
-                    self.attempt(row, partial(self.take_turn, row, number))
+                    self.attempt(row, partial(self.take_value, row, number))
 
-    def take_turn(self, row: Row, number: int) -> None:
-        """Take one turn of a row."""
+    def take_value(self, row: Row, number: int) -> None:
+        """Take the turns of one value of a row, and keep their means; those of round 0 are warm-up."""
+        answers = [self.take_turn(row) for _ in range(row.workload.bursts)]
+        seconds = {
+            q: statistics.fmean(a[q] for a in answers) for q in row.workload.quantities if q in answers[0]
+        }
+        if number == 0:
+            row.warmup = seconds
+            row.calls = max(row.calls, math.ceil(row.workload.turn_s / max(seconds.values())))
+            return
+        for quantity, figure in seconds.items():
+            row.values.setdefault(quantity, []).append(figure)
+            used = [float(a.get(f"cores {quantity}", a.get("cores", 0))) for a in answers]
+            if all(used):
+                row.cores.setdefault(quantity, []).append(statistics.fmean(used))
+
+    def take_turn(self, row: Row) -> dict[str, Any]:
+        """Let a row take a turn, and return its process's answer, with seconds of each quantity."""
         time.sleep(SETTLE_S)
         workload = row.workload
-        value = self.process(row).ask(
+        answer = self.process(row).ask(
             "turn",
             limit_s=TURN_S,
             key=row.key,
             calls=row.calls,
             lead=workload.lead * row.calls // workload.calls,
         )
-        seconds = {q: _number(value, q) for q in workload.quantities if q in value}
+        seconds = {q: _number(answer, q) for q in workload.quantities if q in answer}
         if not seconds or min(seconds.values()) <= 0:
             raise TaskError(f"its seconds are {seconds}")
-        if number == 0:
-            row.warmup = seconds
-            row.calls = max(row.calls, math.ceil(workload.turn_s / max(seconds.values())))
-            return
-        for quantity, figure in seconds.items():
-            row.values.setdefault(quantity, []).append(figure)
-            used = value.get(f"cores {quantity}", value.get("cores"))
-            if used:
-                row.cores.setdefault(quantity, []).append(float(used))
+        return {**answer, **seconds}
 
     def attempt(self, row: Row, work: Callable[[], object]) -> None:
         """Do the work; if it fails, the row is lost, with one line, and so are those of a lost process."""

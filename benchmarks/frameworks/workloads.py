@@ -47,7 +47,8 @@ class Workload:
       turn_s: seconds that a turn lasts at least, by the warm-up round: a configuration that needs less for
         `calls` does more of them. 0 if all do the same number.
       lead: untimed calls before each turn, because the other systems have displaced the caches.
-      rounds: timed turns of each configuration.
+      rounds: timed values of each configuration.
+      bursts: turns of which each value is the mean, for work whose time changes from turn to turn.
       rtol: how far from JAX's an answer may be, relative to the largest value.
       alone: the quantities during which one device works at a time.
       main: whether it is prepared with the first ones on a GPU.
@@ -62,6 +63,7 @@ class Workload:
     turn_s: float = 0.0
     lead: int = 0
     rounds: int = 12
+    bursts: int = 1
     rtol: float = 1e-5
     alone: tuple[str, ...] = ()
     main: bool = True
@@ -86,6 +88,7 @@ class Sizes:
       resnet_lr: so small that rounding does not grow over the steps that are compared.
       stages: channels and blocks of ResNet's stages.
       rounds: of every workload.
+      bursts: turns in a value of the loop of section 8.2.
       gpu_batches: images in a step on a GPU.
       chunk: steps in one program of JAX's `scan`.
       chain: small operations in a row.
@@ -103,6 +106,7 @@ class Sizes:
     resnet_lr: float = 0.005
     stages: tuple[tuple[int, int], ...] = ((64, 2), (128, 2), (256, 2), (512, 2))
     rounds: int = 12
+    bursts: int = 4
     gpu_batches: tuple[int, int] = (256, 1024)
     chunk: int = 10
     chain: int = 100
@@ -121,6 +125,7 @@ SMOKE = Sizes(
     resnet_lr=0.02,  # a small net bears more, and at less a wrong rate would not show
     stages=((8, 1), (16, 1)),
     rounds=2,
+    bursts=1,
     gpu_batches=(8, 16),
     chunk=4,
     chain=5,
@@ -225,6 +230,7 @@ def _on_cpu(sizes: Sizes, files: Mapping[str, str], folder: Path, devices: int) 
             turn_s=sizes.turn_s,
             lead=2,
             rounds=sizes.rounds,
+            bursts=sizes.bursts,  # where the memory of a turn's arrays comes from differs from turn to turn
         ),
     ]
     if devices > 1:

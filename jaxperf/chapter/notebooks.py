@@ -20,7 +20,8 @@ KERNEL = {
     "language_info": {"name": "python", "file_extension": ".py", "mimetype": "text/x-python"},
 }
 PREPARE = """\
-# In a fresh environment, such as Colab's: install jaxperf, and divide the CPU into eight devices.
+# In a fresh environment, such as Colab's: install jaxperf, and divide the
+# CPU into eight devices.
 import importlib.util
 import os
 

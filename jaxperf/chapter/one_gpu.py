@@ -1,7 +1,7 @@
 """What the sections measured on one GPU: figures of a kept run, for readers who have none.
 
 `one_gpu.json` names card, version and date of each run once. `tools/keep_gpu_run.py` writes it from the
-results of `jaxperf run all --platform gpu`.
+results of `jaxperf run all --platform gpu`. Every section may show JAX's rows of the comparison with PyTorch.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from jaxperf.result.formatting import format_on_page
 from jaxperf.result.recorder import Recorder
 
 FILE = Path(__file__).with_name("one_gpu.json")
+COMPARISON = "peers"  # whose figures every section may show
 Key = str | tuple[str, str]  # a row's or fact's name; or a part of the table's title, and the row's name
 SIZE = re.compile(r"\d+(?:[.,]\d+)*(?: [x×] \d+)?(?: MB)?")  # in the title of a table
 
@@ -85,15 +86,16 @@ def rows(
     runs, figures = kept()
     own, shown, used = figures_of(here), [], set()
     for label, key in wanted.items():
-        if not (figure := find(figures.get(section, ()), key)):
+        figure = find([*figures.get(section, ()), *figures.get(COMPARISON, ())], key)
+        if not figure:
             continue
         used.add(figure.run)
         mine = find(own, key)
         shown.append([label, words(figure, mine), words(mine, figure) if mine else "", figure.run])
     dated = {name: f"JAX {runs[name].jax}, {runs[name].date}" for name in used}
     cards = ", ".join(sorted({runs[name].card for name in used}))
-    if len(used) < 2:
-        title = f"On one {cards} ({', '.join(dated.values())})"
+    if len(set(dated.values())) < 2:
+        title = f"On one {cards} ({', '.join(set(dated.values()))})"
         return title, ["", "GPU", "here"], [row[:3] for row in shown]
     return f"On one {cards}", ["", "GPU", "here", "run"], [[*row[:3], dated[row[3]]] for row in shown]
 

@@ -256,6 +256,11 @@ def test_every_prediction_of_the_chapter_has_choices_and_no_other_has(section_pa
 
 def test_a_claim_and_a_figure_of_a_run_become_parts_of_the_page(section_page: Any) -> None:
     claim = section_page.as_html(show(html='<div class="claim"><p>As $t_1$ grows.</p></div>'))
+    by = '<div class="claim"><p>It adds. <span class="source">section 8.2.1</span></p></div>'
+    assert (
+        '<a href="../coverage.html">section 8.2.1</a></span>'
+        in section_page.as_html(show(html=by)).data["text/html"]
+    )
     shown_claim = claim["data"]["text/html"]
     assert "<msub>" in shown_claim and "<mi>t</mi>" in shown_claim and "$" not in shown_claim
     drawn = show(svg=SVG)
