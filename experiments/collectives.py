@@ -46,7 +46,7 @@ assert k > s.nodes and k % s.nodes == 0, (
 print(f"{k} devices: {devices}")
 
 # %% [markdown]
-# ## Four collectives
+# ## 8.7.1 Four collectives
 # A *collective* is an operation that all devices take part in, each with its own array. Four
 # collectives are enough for most programs.
 #
@@ -83,7 +83,7 @@ print("all_gather: device 0 gets", on_devices(all_gather)(x[:, :2])[0])
 # How do the devices do this? The name `psum` does not say. We write an all-reduce by hand in three
 # ways, count messages and bytes, and then measure.
 #
-# ## A star
+# ## 8.7.2 A star
 # [Section 8.4](multiple_gpus) has the book's `allreduce`: it adds everything up on the first device
 # and copies the sum back. Here, we also list all copies.
 #
@@ -143,7 +143,7 @@ print(f"at once: {at_once} copies, {moved_at_once:,} bytes")
 # %% [markdown]
 # The bytes are the same, but the book's loop pays eight times for the delay and for the calls.
 #
-# ## A ring
+# ## 8.7.3 A ring
 # Arrange the devices in a circle, cut each array into $k$ pieces, and let *all* links work at once.
 # Each device sends one piece to its right neighbor, adds its own piece to what comes from the left,
 # and passes that sum on. After $k - 1$ steps, each device has one finished piece: this is a
@@ -205,7 +205,7 @@ chex.assert_trees_all_equal(on_devices(ring)(x), jnp.tile(x.sum(0), (k, 1)))
 # Unless the network itself can add, no algorithm sends fewer bytes in total: $2(k-1)\,n$. A star
 # sends as many, all through the link of one device. A ring divides them equally.
 #
-# ## Two levels
+# ## 8.7.4 Two levels
 # Machines with several GPUs are called *nodes*. Within a node the links are fast, for example
 # NVLink with 450 GB/s per GPU. Between nodes they are slower, for example 50 GB/s per GPU
 # (published figures of an H200 and a network card of 400 Gbit/s). So first do a reduce-scatter
@@ -311,7 +311,7 @@ s.claim("All ways give every device the same sum",
                "rows with the exact sum.")
 
 # %% [markdown]
-# ## How long does it take?
+# ## 8.7.5 How long does it take?
 # We first measure on the eight parts of this CPU. Their "links" are copies in one memory.
 #
 # <details><summary>Predict: which of star, ring, two levels, and `psum` takes the least time here?
@@ -476,7 +476,7 @@ s.figure(fig, f"All-reduces on {k} parts of one CPU, and between two processes "
              "ring, two levels, psum, and two processes.")
 
 # %% [markdown]
-# ## How long on GPUs?
+# ## 8.7.6 How long on GPUs?
 # [ML Engineering](https://github.com/stas00/ml-engineering/tree/master/network) publishes
 # all-reduces on eight GPUs of one node, as *bus bandwidth*: the bytes $2\frac{k-1}{k}n$ that each
 # device must send, divided by the time. We turn it back into seconds. NVIDIA publishes the [times
@@ -673,7 +673,7 @@ s.figure(fig, "All-reduces on H200: lines are the model, circles test it, "
 # sums inside NVIDIA's switches. `jaxperf plan` uses a finer model, with a term for chunks that fill
 # a pipeline ([how it predicts](../docs/plan.md)).
 #
-# ## The halves of an all-reduce: FSDP
+# ## 8.7.7 The halves of an all-reduce: FSDP
 # After the first half of an all-reduce, each device holds one piece of the sum. A program that
 # stops there needs memory for that piece only. *Fully sharded data parallelism* (FSDP) does so
 # ([the section on splitting the model](model_parallelism)): each device stores a piece of the
@@ -722,7 +722,7 @@ s.claim("The gradient of an all-gather is a reduce-scatter; together they "
 # transposition. Networks with *experts* on different devices use it to send each word to its
 # expert, and `jit` uses it to change the dimension along which an array is split.
 #
-# ## What became of the parameter server
+# ## 8.7.8 What became of the parameter server
 # The English edition of the book has one more section here, [Parameter
 # Servers](https://d2l.ai/chapter_computational-performance/parameterserver.html). A *parameter
 # server* is a machine that holds the parameters: workers *push* gradients to it and *pull* sums.
@@ -732,7 +732,7 @@ s.claim("The gradient of an all-gather is a reduce-scatter; together they "
 # server is still useful where workers should not wait for one another, or where each step uses few
 # of many parameters. JAX has no parameter server.
 #
-# ## Summary
+# ## 8.7.9 Summary
 # - An all-reduce is a reduce-scatter followed by an all-gather. JAX's names are `psum`,
 #   `psum_scatter`, and `all_gather`. `ppermute` sends to one other device.
 # - A star of $k$ devices takes $2(k-1)$ whole arrays through one link; a ring sends less than two
@@ -745,7 +745,7 @@ s.claim("The gradient of an all-gather is a reduce-scatter; together they "
 #   sizes, and on the machine that you will use: a data sheet does not say what a collective reaches.
 # - Count messages and bytes in your program first. Times on parts of a CPU say nothing about GPUs.
 #
-# ## Exercises
+# ## 8.7.10 Exercises
 # Think first, then open the code and the answer. The code runs with `--answers`.
 #
 # **1 (the book's).** Links carry data in both directions at once. Can a ring use that? Send half

@@ -43,7 +43,7 @@ assert k > 1, "this section needs two devices"
 print(f"{k} devices: {devices}")
 
 # %% [markdown]
-# ## Three ways to split
+# ## 8.8.1 Three ways to split
 # ![Three drawings of two layers on two devices. Between layers: the first layer is on device 0, the
 # second on device 1, and activations cross once. Within layers: each device holds half of each
 # layer, and partial results are added. Data: each device holds both layers and half of the batch,
@@ -109,7 +109,7 @@ N = sum(p.nbytes for p in jax.tree.leaves(params))
 print(f"{len(params)} blocks, {N / 1e6:.3g} MB of parameters")
 
 # %% [markdown]
-# ## Splitting between layers
+# ## 8.8.2 Splitting between layers
 # Copy each stage's weights to its device. A computation runs where its arguments are, and
 # `jax.device_put` copies the activations to the next device.
 
@@ -181,7 +181,7 @@ s.grid(heads, rows, title="LeNet, cut into two stages")
 # There is a third limit. Even with equal stages and a fast link, *only one device works at
 # a time*: device 1 waits for activations, then device 0 waits for gradients.
 #
-# ## A pipeline with micro-batches
+# ## 8.8.3 A pipeline with micro-batches
 # [GPipe](https://arxiv.org/abs/1811.06965) cuts the batch into $m$ micro-batches. While
 # device 1 works on the first micro-batch, device 0 works on the second.
 #
@@ -329,7 +329,7 @@ print(f"without overlap: data {data_s:.1f} s a step, "
 # With a link of 450 GB/s, it is the other way around: try it.
 
 # %% [markdown]
-# ## Splitting within a layer
+# ## 8.8.4 Splitting within a layer
 # A matrix product can be split in two ways. If you cut $A$ by columns, each device
 # computes some of the output's columns, and nothing needs to be sent. If you cut $B$ by
 # rows, each device computes a *summand* of the whole output. A block combines both:
@@ -444,7 +444,7 @@ s.claim("Every way to split computes what one device computes",
                "section 8.5.")
 
 # %% [markdown]
-# ## Side by side
+# ## 8.8.5 Side by side
 # What does each way send, and what does each device hold? The compiled program shows it: an
 # *all-reduce* adds arrays up and gives every device the sum, and an *all-gather* collects the parts
 # of an array. We convert both into the bytes that *one device sends*. To produce $b$ bytes, each
@@ -575,7 +575,7 @@ s.figure(fig, "What a device sends in a step. Lines are computed, dots are "
 # Scale Your Model](https://jax-ml.github.io/scaling-book/); for the API, [Manual
 # parallelism with shard_map](https://docs.jax.dev/en/latest/notebooks/shard_map.html).
 #
-# ## Summary
+# ## 8.8.6 Summary
 # - You can split a model between or within layers, or split the batch instead.
 # - If you split between layers, only one device works at a time. Micro-batches let stages
 #   work at once. Equal stages idle for $(p - 1) / (m + p - 1)$ of the step.
@@ -584,7 +584,7 @@ s.figure(fig, "What a device sends in a step. Lines are computed, dots are "
 # - Gradients have the size of the weights, activations grow with the batch: compare the two
 #   before you choose.
 #
-# ## Exercises
+# ## 8.8.7 Exercises
 # **1.** A pipeline has sixteen devices with one stage each. How many micro-batches make
 # it idle less than 10% of the time? How many images must a batch have if a micro-batch
 # should have 32?

@@ -11,8 +11,8 @@
 # The book's figures are years old, from hardware that it does not name. Here, the book's
 # code runs in MXNet on your machine. At the first run, `uv` makes an environment for each
 # framework (300 MB for MXNet, 1 GB for PyTorch). A framework that cannot be had is left
-# out. On two cores the whole comparison takes six to nine minutes, and more with
-# `--rounds 20`; `--only "8.1 MLP" "8.4 LeNet"` runs a part of it.
+# out. On two cores the whole comparison takes six to nine minutes, and about ten with
+# `--rounds 28`; `--only "8.1 MLP" "8.4 LeNet"` runs a part of it.
 
 # %%
 import json
@@ -37,7 +37,7 @@ with mistakes_end():
         raise JaxperfError("the comparison runs in a clone of jaxperf only")
 
 # %% [markdown]
-# ## What is alike
+# ## 8.10.1 What is alike
 # - **The work.** All systems read the same weights and inputs from files. A configuration
 #   is timed only if it computes the same as JAX within a tolerance: the same outputs, or
 #   the same losses of several training steps. On two devices, ResNet-18 runs with
@@ -83,7 +83,7 @@ with mistakes_end():
 # which makes many steps one program. The run ends within 200 seconds, so the most
 # important rows come first.
 #
-# ## The run
+# ## 8.10.2 The run
 
 # %% tags=["slow", "hide-input"]
 with tempfile.TemporaryDirectory() as folder:
@@ -126,7 +126,7 @@ for system, versions in run["versions"].items():
     )
 
 # %% [markdown]
-# ## In one picture
+# ## 8.10.3 In one picture
 # In each round, we divide a peer's time by JAX's, both for the fastest configuration. A
 # dot is the median of these ratios, and its line the 95% confidence interval. Right of 1,
 # JAX's time was shorter. If a line crosses 1, or ends
@@ -197,7 +197,7 @@ s.grid(
 )
 
 # %% [markdown]
-# ## Where JAX is faster, and where slower
+# ## 8.10.4 Where JAX is faster, and where slower
 # The table in words. In parentheses is the longer time over the shorter one.
 
 # %% tags=["slow", "hide-input"]
@@ -223,7 +223,7 @@ for system, label in (("mxnet", "MXNet"), ("torch", "PyTorch")):
             s.text(f"{part} {'; '.join(work_of[verdict])}.")
 
 # %% [markdown]
-# ## All measurements
+# ## 8.10.5 All measurements
 # There is one table per workload, with the book's figures where it prints some.
 
 # %% tags=["slow", "hide-input"]
@@ -246,7 +246,7 @@ for study in run["workloads"]:
         s.table(rows, title=study["name"], book=book, fold=True)
 
 # %% [markdown]
-# ## Did they do the same work?
+# ## 8.10.6 Did they do the same work?
 # We compare each configuration's outputs, or its losses of several training steps, with
 # those of JAX's first configuration. "Cores" is the CPU time per second, beside the number
 # of cores given.
@@ -302,7 +302,7 @@ s.grid(
 )
 
 # %% [markdown]
-# ## The book's claims, on every system
+# ## 8.10.7 The book's claims, on every system
 # Each claim names its bound.
 
 
@@ -415,7 +415,7 @@ if loop:
     )
 
 # %% [markdown]
-# ## How to read this
+# ## 8.10.8 How to read this
 # - **Small programs measure the call.** The MLP of 8.1 computes only for microseconds.
 #   You see the time that a framework needs to start a program.
 # - **"Queued" says who returns first**, not who computes faster, so it is not in the

@@ -28,7 +28,7 @@ from jaxperf.chapter.section import section
 from jaxperf.data import fashion_mnist
 
 s = section("8.9", devices=8, k=64, batch=1024, parameters=11_171_018,
-            fixed_ms=1.9, image_us=6.85, bandwidth=50.0, delay=5.0, channels=64,
+            fixed_ms=1.9, image_us=6.92, bandwidth=50.0, delay=5.0, channels=64,
             batches=(8, 32, 128, 512), data="mini", data_folder=None,
             smoke={"channels": 4, "batches": (8, 32)})
 devices = jax.devices()[: s.devices]
@@ -41,7 +41,7 @@ assert len(devices) > 1, "this section needs several devices; --devices 8"
 s.data_source(data.source)
 
 # %% [markdown]
-# ## Two ways to grow
+# ## 8.9.1 Two ways to grow
 # - *Strong scaling*: the whole batch keeps its size, and each of $k$ devices gets a $k$-th of it.
 #   The training is the same, but ends sooner.
 # - *Weak scaling*: each device keeps its batch, so the whole batch is $k$ times as large.
@@ -54,7 +54,7 @@ s.data_source(data.source)
 # *Efficiency* is one device's throughput among $k$ devices, in images per second, divided by its
 # throughput alone. Efficiency 1 means that $k$ devices are $k$ times as fast.
 #
-# ## Four numbers make a model
+# ## 8.9.2 Four numbers make a model
 # A step computes, and then exchanges gradients. To process $n$ images, a device takes a fixed time
 # and a time per image. To exchange $N$ bytes, a ring takes ([Collectives](collectives))
 #
@@ -80,14 +80,15 @@ def predict(k, batch, size, weak, exchange=ring):
 # To try other numbers, change the call of `section` or give a flag, such as `--k 512 --bandwidth
 # 12.5`. `batch` counts the images of one device alone, `parameters` counts float32 numbers,
 # `bandwidth` is in GB/s, and `delay` is in µs. The defaults describe ResNet-18 in bfloat16. On one
-# H200, it takes 3.64 ms for 256 images and 8.90 ms for 1,024. The fixed 1.9 ms and the 6.85 µs per
-# image are fitted to these two figures, so below 256 images they are extrapolated. The links are
-# those of a 400 Gb/s network card, also where a node has faster ones.
+# H200, it takes 3.66 ms for 256 images and 8.98 ms for 1,024 ([section 8.0](performance_model)).
+# The fixed 1.9 ms and the 6.92 µs per image are fitted to these two figures, so below 256 images
+# they are extrapolated. The links are those of a 400 Gb/s network card, also where a node has
+# faster ones.
 #
 # <details><summary>Predict: 64 devices share a batch of 1,024. How many times as fast as one device
 # are they? About 60, 10, or 2?</summary>
 #
-# About twice, in one ring: 8.9 ms become 4.4. Each device's 16 images take 0.1 ms, but the fixed
+# About twice, in one ring: 9.0 ms become 4.4. Each device's 16 images take 0.1 ms, but the fixed
 # 1.9 ms stay, and the exchange takes 1.8 ms for its bytes and 0.6 ms for 126 delays. In weak
 # scaling, the same 64 devices are 50 times as fast. A real cluster does not make one ring of 64
 # GPUs, but works on two levels; below, this changes the answer to between three and four times. So
@@ -107,7 +108,7 @@ s.grid(["devices", f"strong, {s.batch} in all: ms", "strong: efficiency",
              f"{s.bandwidth:g} GB/s")
 
 # %% [markdown]
-# ## Why LeNet loses and ResNet-18 wins
+# ## 8.9.3 Why LeNet loses and ResNet-18 wins
 # The book measured one epoch of 60,000 images on one GPU and on two. ResNet-18 went from 13.0 s
 # (batch 256) to 6.7 s (batch 512). LeNet went from 1.4 s to 2.5 s, both with batch 256. Do the
 # bytes explain that? We assume 10 GB/s, which a PCIe slot can reach.
@@ -170,13 +171,13 @@ s.claim("Calls are consistent with the book's LeNet on two GPUs, bytes are not",
         if_not="Calls do not give the book's 2.5 s, or bytes come as close.")
 
 # %% [markdown]
-# Is it plausible that calls took the whole step? One H200 runs this step as one program in 0.36 ms
+# Is it plausible that calls took the whole step? One H200 runs this step as one program in 0.32 ms
 # (table below). The book's GPU took 6 ms for dozens of operations. We did not measure the book's
 # machine, so the explanation is not proven. In JAX, one call runs the whole step on all devices, or
 # each process makes the calls for its own devices. Either way, Python's part of the factor $k$ is
 # gone.
 #
-# ## BatchNorm's hidden sums
+# ## 8.9.4 BatchNorm's hidden sums
 # How many exchanges does a step make? You may expect one, for the gradients. But BatchNorm takes
 # means over the batch. Under `jit`, this is the whole batch on all devices ([section
 # 8.5](multiple_gpus_concise)). Here is ResNet-18 in plain JAX, without running averages.
@@ -335,12 +336,12 @@ for name, exchange in (("one ring", ring), ("two levels", two_levels)):
           f"{compute(1024) / seconds:.1f} times as fast")
 
 # %% [markdown]
-# On one H200, the computation takes 3.64 ms (table below): compare the hidden sums with it. They
+# On one H200, the computation takes 3.66 ms (table below): compare the hidden sums with it. They
 # make the result independent of the number of devices. If you don't need this, use `shard_map`, or
 # another normalization. `jaxperf plan` finds such sums in your own program, for any number of
 # devices.
 #
-# ## Batch size and learning rate
+# ## 8.9.5 Batch size and learning rate
 # Weak scaling makes the batch $k$ times as large. Then an epoch has fewer steps, so each must go
 # further. The *linear rule* of [Goyal et al. (2017)](https://arxiv.org/abs/1706.02677) is to
 # multiply the learning rate by $k$, too. Up to which batch does it work? We train a very small
@@ -419,7 +420,7 @@ s.claim("The linear rule saves as many steps as the batch grows, but only up "
 # noise: batches far above it are wasted. So look for the border of *your* network before you rent
 # 1,000 GPUs.
 #
-# ## Where each parallelism pays
+# ## 8.9.6 Where each parallelism pays
 # Data parallelism sends bytes in proportion to the parameters, whatever the batch is. The other
 # kinds ([splitting the model](model_parallelism)) send other arrays. For $P$ parameters, $L$ layers
 # of width $d$, and a batch of $T$ tokens (words), a device sends in a step:
@@ -453,7 +454,7 @@ s.grid(["8 devices", "GB sent, 16,384 tokens", "GB sent, a million", "waits",
 # slow networks, but its devices idle. Large trainings combine them: tensor parallelism within a
 # node, a pipeline or FSDP between nodes.
 #
-# ## Does the model predict published scaling?
+# ## 8.9.7 Does the model predict published scaling?
 # TensorFlow's
 # [benchmarks](https://github.com/tensorflow/docs/blob/master/site/en/r1/guide/performance/benchmarks.md)
 # publish images per second on one P100 and on eight. We predict weak scaling from one GPU's figure
@@ -493,14 +494,14 @@ s.claim("Bytes and bandwidth predict the published throughput of eight P100",
                "their bytes take.")
 
 # %% [markdown]
-# ## Three networks from 1 to 1,024 GPUs
-# We predict weak scaling for three networks. On one H200 (JAX 0.11.2), or from one published
-# figure:
+# ## 8.9.8 Three networks from 1 to 1,024 GPUs
+# We predict weak scaling for three networks, from their step on one H200 ([measured beside
+# PyTorch](../docs/peers.md)), or from one published figure:
 #
 # | | a step on one GPU | gradients |
 # |:--|--:|--:|
-# | LeNet, 256 images | 0.36 ms | 0.5 MB |
-# | ResNet-18 in bfloat16, 256 images | 3.64 ms | 44.7 MB |
+# | LeNet in TF32, 256 images | 0.32 ms | 0.5 MB |
+# | ResNet-18 in bfloat16, 256 images | 3.66 ms | 44.7 MB |
 # | MPT-1b, a language model, 40,960 tokens, H100 | 0.89 s | 3.95 GB |
 #
 # The figures of MPT-1b are
@@ -509,8 +510,8 @@ s.claim("Bytes and bandwidth predict the published throughput of eight P100",
 # than two thirds of the computation.
 
 # %%
-networks = {"LeNet": (0.357e-3, 516e3, 0.0),
-            "ResNet-18": (3.64e-3, 44.7e6, 0.0),
+networks = {"LeNet": (0.324e-3, 516e3, 0.0),
+            "ResNet-18": (3.66e-3, 44.7e6, 0.0),
             "MPT-1b": (0.89, 3.95e9, 2 / 3)}
 
 # %%
@@ -543,7 +544,7 @@ s.figure(fig, "Predicted weak scaling. A band is a factor of 3.2 in the time "
 
 # %% [markdown]
 # In this model, a network scales better the more it computes per byte and per delay. LeNet's half
-# megabyte is not the problem: with 0.36 ms of computation, the *delay* is. The dashed line shows
+# megabyte is not the problem: with 0.32 ms of computation, the *delay* is. The dashed line shows
 # what 34 small sums one after another cost ResNet-18. The delay is fitted to eight GPUs. Elsewhere
 # the lines are extrapolated.
 #
@@ -551,7 +552,7 @@ s.figure(fig, "Predicted weak scaling. A band is a factor of 3.2 in the time "
 # computation can hide. Its authors publish 3.6% less throughput per GPU on 64 GPUs than on 16. The
 # model does not explain this loss: a model without any communication would do as well.
 #
-# ## Summary
+# ## 8.9.9 Summary
 # - Strong scaling divides a batch, until only a fixed time and the exchange remain. Weak scaling
 #   lets the batch grow, until larger batches stop saving steps.
 # - Compute, bytes, bandwidth, and delay give a first estimate of the step time, too optimistic for
@@ -563,7 +564,7 @@ s.figure(fig, "Predicted weak scaling. A band is a factor of 3.2 in the time "
 # - Use data parallelism first, FSDP if memory is short, tensor parallelism within a node, and
 #   pipelines between nodes.
 #
-# ## Exercises
+# ## 8.9.10 Exercises
 # Think first, then open the code and the answer. The code runs with `--answers`.
 #
 # **1.** Compute the variance in two passes, as the mean of $(x - \mu)^2$. How many all-reduces does

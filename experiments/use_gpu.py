@@ -39,7 +39,7 @@ Z = jax.device_put(X, second)
 print("devices:", jax.devices(), "backend:", jax.default_backend())
 
 # %% [markdown]
-# ## Looking at the GPUs
+# ## 8.6.1 Looking at the GPUs
 # ![A host with a CPU and its memory, and two GPUs with a memory each. Arrows show that
 # device_put copies from the host to a GPU and between GPUs, and np.asarray copies
 # back.](images/devices_and_copies.svg "Memories, and what copies between them.")
@@ -82,7 +82,7 @@ for i, gpu in enumerate(driver.gpus):
 # This cell asks the driver's library (NVML) directly, without JAX. This is a good first
 # test: if the driver does not show the GPU, JAX cannot use it.
 #
-# ## Counting and naming devices
+# ## 8.6.2 Counting and naming devices
 # JAX counts the devices of its default backend. `device_count` includes all processes,
 # `local_device_count` only this one. They differ when [several
 # processes](https://docs.jax.dev/en/latest/multi_process.html) train together.
@@ -134,7 +134,7 @@ print(try_gpu(), try_gpu(10), try_all_gpus())
 # New arrays go to the process's first device, `jax.local_devices()[0]`. If JAX finds a GPU,
 # this is the first GPU, so many programs never name a device.
 #
-# ## The fall-back to the CPU
+# ## 8.6.3 The fall-back to the CPU
 # "Why is my GPU not faster?" One common reason is that JAX does not use it. If JAX
 # cannot start the GPU backend, the program continues on the CPU. JAX prints one warning,
 # *"An NVIDIA GPU may be present on this machine, but a CUDA-enabled jaxlib is not
@@ -168,7 +168,7 @@ except RuntimeError as error:
 # installed before. Plain `pip install jax` installs the CPU version ([JAX's installation
 # page](https://docs.jax.dev/en/latest/installation.html)).
 #
-# ## Where is an array?
+# ## 8.6.4 Where is an array?
 # `first` and `second` are two different devices. The first cell made `X = jnp.ones((2,
 # 3))`, and `Z = jax.device_put(X, second)`, which copies an array to a device. An
 # operation runs where its operands are, and its result stays there. JAX does not move
@@ -194,7 +194,7 @@ print(
 )
 
 # %% [markdown]
-# ## Committed and uncommitted arrays
+# ## 8.6.5 Committed and uncommitted arrays
 # You *put* Z on a device. You chose none for X. JAX knows the difference: Z is
 # **committed** to its device, X is **uncommitted**. This decides what happens when operands
 # are on different devices.
@@ -280,7 +280,7 @@ with jax.transfer_guard("disallow"):
 # `jnp.ones((2, 3))`. With `"log"` instead of `"disallow"`, the program continues and JAX
 # logs each copy.
 #
-# ## A network on a device
+# ## 8.6.6 A network on a device
 # A network has no device of its own. It computes where its parameters are. To move a
 # network, move all its parameters:
 
@@ -331,7 +331,7 @@ s.claim("A network computes where its parameters are",
         if_not="Parameters and output are on different devices.")
 
 # %% [markdown]
-# ## What a copy costs
+# ## 8.6.7 What a copy costs
 # A copy takes a fixed time, plus the bytes divided by the bandwidth, if the memory that it
 # fills is there already. Three kinds of copies matter: from the host (NumPy) to a device,
 # between devices, and back to the host. We compare them with a sum on the device, which
@@ -374,21 +374,21 @@ s.claim("Do not move data between devices more often than you must",
 # (JAX keeps the NumPy copy of an array, so each timed copy to the host uses a new array.)
 # Each large copy goes to new memory, which the operating system may have to provide page
 # by page ([section 8.2](async_computation)). On a CPU that can take longer than the copy
-# itself: compare the rates with those of exercise 5. NumPy provides the memory of the copy
-# to the host, and XLA that of the others; this is one possible reason if their rates
-# differ. A GPU's own memory is far faster than the path from the host. Everything from the
-# host passes through a bus, usually PCIe, whose fifth generation carries less than 64 GB/s
-# in one direction (16 lanes of 32 Gbit/s). Copies from and to NumPy's ordinary memory may
-# be much slower, because the driver first moves them through memory of its own: see the
-# [table below](#one-gpu-beside-this-machine), whose rates we did not explain by
-# measurements. Three rules follow:
+# itself: compare the rates with those of exercise 5. NumPy provides the memory of the
+# copy to the host, and XLA that of the others; this is one possible reason if their rates
+# differ. A GPU's own memory is far faster than the path from the host. Everything from
+# the host passes through a bus, usually PCIe, whose fifth generation carries less than 64
+# GB/s in one direction (16 lanes of 32 Gbit/s). Copies from and to NumPy's ordinary
+# memory may be much slower, because the driver first moves them through memory of its
+# own: see the [table below](#8611-one-gpu-beside-this-machine), whose rates we did not
+# explain by measurements. Three rules follow:
 # - put the data on the GPU once, if it fits (Fashion-MNIST's training images are 47 MB);
 # - otherwise copy whole batches, as bytes rather than floats, while the GPU computes
 #   ([section 8.3](auto_parallelism));
 # - if steps are short, print the loss every hundred steps: `float(loss)` waits and copies
 #   ([section 8.2](async_computation)).
 #
-# ## Memory
+# ## 8.6.8 Memory
 # JAX takes 75% of a GPU's memory at its first operation, and manages it itself ([GPU memory
 # allocation](https://docs.jax.dev/en/latest/201/gpu-memory.html)). `nvidia-smi` therefore
 # shows what JAX has reserved, not what your arrays need. To see what they need, ask the
@@ -416,7 +416,7 @@ else:
 # preprocessing on the CPU before the data is copied. Try a smaller batch first, since it
 # does not change the model.
 #
-# ## float32 is not quite float32
+# ## 8.6.9 float32 is not quite float32
 # A matrix product of float32 arrays on a recent NVIDIA GPU uses TF32 by default ([matmul
 # precision](https://docs.jax.dev/en/latest/201/precision.html)): its inputs are rounded
 # from 23 bits after the point to 10, and its sums stay in float32. A CPU has no TF32, but
@@ -472,7 +472,7 @@ s.claim("TF32 is accurate to about three digits",
 # processor: compare the two products that a cell below measures. A CPU without units for
 # bfloat16 converts to float32, and may be slower.
 #
-# ## Compiling and autotuning
+# ## 8.6.10 Compiling and autotuning
 # There are many GPU kernels for a product or a convolution. While XLA compiles for a GPU,
 # it runs several of them and keeps the fastest; this is called autotuning. Therefore
 # compiling takes longer than on a CPU, seconds for a training step. JAX compiles anew for
@@ -488,7 +488,7 @@ s.claim("TF32 is accurate to about three digits",
 # `XLA_FLAGS=--xla_gpu_autotune_level=0` turns autotuning off: compiling is faster and the
 # program may be slower.
 #
-# ## One GPU beside this machine
+# ## 8.6.11 One GPU beside this machine
 # The next cells measure what this page has told, on the machine that runs it. For a rate,
 # we take the shortest of several times, for a call the median.
 #
@@ -584,7 +584,7 @@ s.on_one_gpu({f"{name} (here {s.megabytes} MB)": f"{name} bytes/s"
     "compiling a product with tanh": "compiling a product with tanh"})
 
 # %% [markdown]
-# ## If the GPU is not faster
+# ## 8.6.12 If the GPU is not faster
 # The retelling names three reasons: the GPU is not set up, data moves between CPU and GPU
 # too often, or the batch size is wrong. Check in this order:
 #
@@ -600,18 +600,18 @@ s.on_one_gpu({f"{name} (here {s.megabytes} MB)": f"{name} bytes/s"
 #    faster arithmetic cannot shorten them. [Section 8.0](performance_model) shows how to
 #    tell. `lax.scan` saves the calls, and a larger batch makes the kernels larger.
 #
-# What some of these steps gained, in kept trainings on the same H200, which no cell of this
-# page repeats:
+# What some of these steps gained on one H200 ([trainings](../docs/performance.md), and
+# [the comparison with PyTorch](../docs/peers.md)):
 #
 # | | before | after |
 # |:--|--:|--:|
-# | 2. the first call of LeNet's step, and a later one | 4.1 s | 0.36 ms |
-# | 3 and 4. batches from the host and three programs; images on the GPU, one program | 2.1 ms | 0.36 ms |
-# | 5. ResNet-18 in bfloat16, 256 images a batch; 1024 (images/s) | 70,400 | 115,000 |
-# | 6. ResNet-18's step, 256 images, in TF32; in bfloat16 | 5.97 ms | 3.64 ms |
-# | 7. LeNet's step, 256 images, called in a loop; in one `lax.scan` | 0.357 ms | 0.280 ms |
+# | 2. compiling LeNet's training, and a step | 6.6 s | 0.32 ms |
+# | 4. LeNet's step, 256 images from the host; on the GPU | 0.76 ms | 0.32 ms |
+# | 5. ResNet-18 in bfloat16, 256 images a batch; 1024 (images/s) | 69,900 | 114,000 |
+# | 6. ResNet-18's step, 256 images, in TF32; in bfloat16 | 5.98 ms | 3.66 ms |
+# | 7. LeNet's step in bfloat16, called in a loop; in one `lax.scan` | 0.345 ms | 0.311 ms |
 #
-# ## Summary
+# ## 8.6.13 Summary
 # - `jax.devices()` shows what JAX uses. Make a program that needs a GPU stop without one.
 # - An operation runs where its operands are. If an operand is committed, the operation runs
 #   on its device, and JAX copies uncommitted and NumPy operands there. Two arrays committed
@@ -622,7 +622,7 @@ s.on_one_gpu({f"{name} (here {s.megabytes} MB)": f"{name} bytes/s"
 # - On a GPU, float32 products use TF32, JAX reserves 75% of the memory, and compiling takes
 #   seconds.
 #
-# ## Exercises
+# ## 8.6.14 Exercises
 # **1.** Change `try_gpu` so that it never falls back silently, but still works on a laptop.
 #
 # Check it with `jaxperf check 8.6.1 mine.py`: `mine.py` defines `try_gpu(i=0)`.
@@ -696,8 +696,8 @@ compiled = log.programs
 # </details>
 #
 # **5.** A batch of 256 images of 28 × 28 bytes goes to the GPU in each step. Say that the
-# bus carries 25 GB/s. Can that explain a step of 2.1 ms instead of 0.36? First compute,
-# then measure copies of several sizes.
+# bus carries 25 GB/s. Can that explain LeNet's step of 0.76 ms instead of 0.32? First
+# compute, then measure copies of several sizes.
 
 # %% tags=["answer", "slow"]
 for kilobytes in (1, 10, 100, 1000, 10_000):
@@ -712,10 +712,10 @@ for kilobytes in (1, 10, 100, 1000, 10_000):
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# No. The batch has 200,704 bytes. At 25 GB/s they take 8 µs, and at the 4 GB/s of the table
-# above 50. The fixed time of a copy adds to that: it is what the smallest copy above takes.
-# Three empty programs of 76 µs do not explain the rest either. In the slow loop, the host
-# also fetches a batch and copies its labels; we did not measure these shares. Make fewer
-# and larger calls, or put the data on the GPU before the loop starts.
+# No. The batch has 200,704 bytes. At 25 GB/s they take 8 µs, and at the 4 GB/s of the
+# table above 50. The fixed time of a copy adds to that: it is what the smallest copy
+# above takes. The host also fetches a batch and copies its labels; we did not measure
+# these shares. Put the data on the GPU before the loop starts, or load the next batch
+# while the GPU computes ([section 8.3](auto_parallelism)).
 #
 # </details>
