@@ -309,7 +309,7 @@ class _Writer:
             out.add('ROWS = jax.sharding.NamedSharding(MESH, jax.sharding.PartitionSpec("rows"))')
             out.add_all(("WHOLE = jax.sharding.NamedSharding(MESH, jax.sharding.PartitionSpec())", "", ""))
         if self.has("callback"):
-            out.add_all(("def middle(values):", "    return np.median(values).astype(np.float32)", "", ""))
+            out.add_all(("def middle(values):", "    return np.sin(values).mean(dtype=np.float32)", "", ""))
         if self.planted("new body"):
             fall = "jax.lax.fori_loop(0, 8, lambda _, y: 0.9 * y + 0.1 * turn, x)"
             out.add_all(("@jax.jit", "def settle(x, turn):", f"    return {fall}", "", ""))
@@ -340,9 +340,9 @@ class _Writer:
         out.add_all(map(self.own, self.skeleton.body))
         if self.has("callback"):
             out.add("shape = jax.ShapeDtypeStruct((), jnp.float32)")
-            out.add("value = value + 1e-6 * jax.pure_callback(middle, shape, x[0])", "callback")
+            out.add("value = value + 1e-6 * jax.pure_callback(middle, shape, x)", "callback")
         elif self.planted("callback"):
-            out.add("value = value + 1e-6 * jnp.median(x[0])")
+            out.add("value = value + 1e-6 * jnp.sin(x).mean()")
         returns = self.own(self.skeleton.returns)
         result = f"{returns}{', ' if returns else ''}0.9 * level + 0.1 * value"
         if self.several:  # else XLA chooses how the next call's arguments are placed

@@ -188,9 +188,9 @@ class Compiles:
         if stage == TRACE:
             self._local.began = began
         with self._lock, self.log.losses.guard("a compiled function"):
-            event = self._take(stage, name, (end - duration_secs, end))
+            compiled = self._take(stage, name, (end - duration_secs, end))
             if used_s is not None:
-                event.used_s[stage] = now_s - used_s
+                compiled.used_s[stage] = now_s - used_s
         self.open_stages = max(0, self.open_stages - 1)
         self.count += 1
         if stage == COMPILE and threading.get_ident() != self.log.thread_id:
