@@ -67,7 +67,7 @@ TITAN = "pytorch/torchtitan, benchmarks/llama3_h100_202412_torchtitan.md, with t
 TITAN_H200 = "pytorch/torchtitan, benchmarks/llama3-8b_h200_202506_trainy-whitefiber.md"
 LORA = "Lightning-AI/litgpt, tutorials/resource-tables.md"
 A100_40, A100, H100, H100_96, H200, B200 = 42.4e9, 85.1e9, 84.9e9, 101.9e9, 151.4e9, 191.5e9
-LOGITS = "its length follows from the allocation that failed, 37.09 GiB: logits in float32"
+LOGITS = "length: of the workflow of 13 January 2026; the allocation that failed, 37.09 GiB, is its logits"
 SELECTIVE = "selective checkpointing as a policy that saves matrix products"
 
 

@@ -247,7 +247,6 @@ def accuracy() -> dict[str, object]:
         "COLLECTIVES": (len(tests), round(median_error(tests), 2)),
         "IN_NODE": round(factor(in_node), 2),
         "BETWEEN": between,
-        "UNTESTED": max(between.values()),
     }
 
 

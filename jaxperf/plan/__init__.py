@@ -24,7 +24,6 @@ def __getattr__(name: str) -> Any:
 
 class _Callable(ModuleType):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call `plan`."""
         return self.plan(*args, **kwargs)
 
 

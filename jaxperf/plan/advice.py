@@ -6,10 +6,10 @@ no placement that does not fit into memory, and nothing that the program does al
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
-from jaxperf.plan.collectives import ACTIVATIONS, PARAMETERS, Collective
-from jaxperf.plan.memory import CHECKPOINT, FSDP, FUSED, JAX_SHARE, POLICY, USABLE
+from jaxperf.plan.collectives import ACTIVATIONS, GRADIENTS, PARAMETERS, Collective
+from jaxperf.plan.memory import JAX_SHARE, REMEDIES, USABLE
 from jaxperf.plan.report import SizePlan, nbytes, seconds
 from jaxperf.plan.timeline import Elapsed
 
@@ -20,27 +20,10 @@ OVERHEAD = 0.5  # share of a step that is overhead of kernels
 FEW = 20  # kernels: a smaller program is no training step
 IDLE = 0.1  # share of a pipeline's turns without work
 WAITS = 0.1  # share of a step that is waits for collectives
-MICRO = "add up the gradients of several micro-batches in the step, and sum them over the devices once"
-# what to do about the largest array, by what removes it
-REMEDIES = {
-    FUSED: (
-        "the scores of attention, which fused attention never stores "
-        '(jax.nn.dot_product_attention(..., implementation="cudnn"))'
-    ),
-    CHECKPOINT: (
-        "saved for the backward pass: jax.checkpoint around each layer, or a smaller batch per device"
-    ),
-    POLICY: (
-        "saved for the backward pass, although the step uses jax.checkpoint already: another policy, or a "
-        "smaller batch per device"
-    ),
-    FSDP: "as large as a parameter that every device has whole: shard the parameters over the mesh (FSDP)",
-    "": "take a smaller batch per device",
-}
+MICRO = "add up the gradients of more micro-batches in the step before they are summed over the devices"
 
 
 def advise(plan: SizePlan) -> dict[str, str]:
-    """Return the sentences by kind."""
     texts = {"does not fit": _does_not_fit(plan), "above JAX's share": _above_share(plan)}
     if time := plan.time:
         texts |= {
@@ -61,9 +44,10 @@ def _does_not_fit(plan: SizePlan) -> str:
     if plan.peak_bytes <= plan.memory_bytes:
         over += ", of which CUDA and NCCL need a part"
     if plan.argument_bytes > plan.temp_bytes:
+        way = "whole on every device; shard them over the mesh (FSDP)"
         if plan.state_share_bytes < plan.state_bytes or plan.devices == 1:
-            return f"{over}, most of it arguments; take more devices to shard the state over"
-        return f"{over}, most of it arguments, whole on every device; shard them over the mesh (FSDP)"
+            way = "take more devices, and shard the state over them"
+        return f"{over}, most of it arguments: {way}"
     if not plan.live:
         return f"{over}, most of it temporaries; take a smaller batch per device"
     largest = plan.live[0]
@@ -84,28 +68,23 @@ def _above_share(plan: SizePlan) -> str:
     )
 
 
-def _worth(time: Elapsed, spent: Iterable[float]) -> bool:
-    return sum(spent, 0.0) >= WORTH * time.step_s
-
-
-def _told(group: Sequence[Collective]) -> tuple[str, str, str]:
-    """Return the bytes, the lines and the seconds of collectives, as words."""
+def _told(group: Sequence[Collective]) -> tuple[float, str, str, str]:
+    """Return the number of collectives, and their bytes, lines and seconds as words."""
     sources = list(dict.fromkeys(each.source for each in group if each.source))
     lines = f" (at {', '.join(sources[:3])})" if sources else ""
-    size = sum(each.times * each.bytes for each in group)
-    return nbytes(size), lines, seconds(sum(each.seconds for each in group))
+    size = nbytes(sum(each.times * each.bytes for each in group))
+    return sum(each.times for each in group), size, lines, seconds(sum(each.seconds for each in group))
 
 
 def _statistics(plan: SizePlan, time: Elapsed) -> str:
     group = [
         each for each in plan.exchanges
-        if each.kind == "all-reduce" and not each.asked and each.carries == ACTIVATIONS and each.over_batch
-        and each.bytes <= SMALL
+        if each.kind == "all-reduce" and not each.asked and each.carries == ACTIVATIONS
+        and plan.over_batch(each) and each.bytes <= SMALL
     ]  # fmt: skip
-    count = sum(each.times for each in group)
-    if count < MANY or not _worth(time, (each.seconds for each in group)):
+    count, _, lines, spent = _told(group)
+    if count < MANY or sum(each.seconds for each in group) < WORTH * time.step_s:
         return ""
-    _, lines, spent = _told(group)
     return (
         f"{count:.0f} small all-reduces, {spent} a step, sum over the whole batch in the middle of the "
         f"network{lines}: jit over a sharded batch makes BatchNorm's statistics global; for statistics of "
@@ -115,10 +94,9 @@ def _statistics(plan: SizePlan, time: Elapsed) -> str:
 
 def _gathered(plan: SizePlan, time: Elapsed) -> str:
     group = [each for each in plan.exchanges if each.kind == "all-gather" and each.carries == PARAMETERS]
-    if not _worth(time, (each.waits_s for each in group)):
+    if not group or sum(each.waits_s for each in group) < WORTH * time.step_s:
         return ""
-    size, lines, spent = _told(group)
-    count = sum(each.times for each in group)
+    count, size, lines, spent = _told(group)
     found = f"{size} of parameters are gathered each step in {count:.0f} all-gathers{lines}, {spent}"
     whole = plan.peak_bytes + plan.state_bytes - plan.state_share_bytes
     in_node = plan.peak_bytes + plan.state_bytes / plan.per_node - plan.state_share_bytes
@@ -136,23 +114,22 @@ def _gathered(plan: SizePlan, time: Elapsed) -> str:
     return ""
 
 
+def _is_moved(each: Collective) -> bool:
+    """Return whether XLA gathers an array between two operations, or splits it along another axis."""
+    gathered = each.kind == "all-gather" and each.carries == ACTIVATIONS
+    return not each.asked and (gathered or each.kind in ("all-to-all", "collective-permute"))
+
+
 def _resharded(plan: SizePlan, time: Elapsed) -> str:
-    """Of what XLA inserts between two operations: an array is gathered, or split along another axis."""
-    group = [
-        each for each in plan.exchanges
-        if not each.asked and (
-            each.kind in ("all-to-all", "collective-permute")
-            or (each.kind == "all-gather" and each.carries == ACTIVATIONS)
-        )
-    ]  # fmt: skip
-    if not _worth(time, (each.seconds for each in group)):
+    group = list(filter(_is_moved, plan.exchanges))
+    if not group or sum(each.seconds for each in group) < WORTH * time.step_s:
         return ""
-    size, lines, spent = _told(group)
+    _, size, lines, spent = _told(group)
     of = " and ".join(sorted({each.carries for each in group}))
     return (
-        f"{size} of {of} change their sharding between two operations{lines}, {spent} a step, which the "
-        "program does not ask for: give both operations the same sharding with "
-        "jax.lax.with_sharding_constraint, in a loop over layers inside its body"
+        f"{size} of {of} change their sharding between two operations{lines}, {spent} a step: unless you "
+        "mean it, give both operations the same sharding with jax.lax.with_sharding_constraint, in a loop "
+        "over layers inside its body"
     )
 
 
@@ -178,20 +155,22 @@ def _overhead(plan: SizePlan, time: Elapsed) -> str:
 
 
 def _not_overlapped(plan: SizePlan, time: Elapsed) -> str:
-    if time.waits_s < WAITS * time.step_s:
+    group = [each for each in plan.exchanges if not _is_moved(each)]
+    waits = sum(each.waits_s for each in group)
+    if waits < WAITS * time.step_s:
         return ""
-    most = max(plan.exchanges, key=lambda each: each.waits_s)
+    most = max(group, key=lambda each: each.waits_s)
     at = f" (at {most.source})" if most.source else ""
     found = (
-        f"the step waits {seconds(time.waits_s)}, {time.waits_s / time.step_s:.0%} of its time, for "
-        f"collectives that no kernels overlap, most for {most.kind}s of {most.carries}{at}"
+        f"the step waits {seconds(waits)}, {waits / time.step_s:.0%} of its time, for collectives that no "
+        f"kernels overlap, most for {most.kind}s of {most.carries}{at}"
     )
-    if plan.useful < 1 or most.kind == "all-to-all":
+    if plan.useful < 1 or most.kind in ("all-to-all", "collective-permute"):
         return f"{found}: larger micro-batches or layers give each device more work for each exchange"
-    if most.carries == ACTIVATIONS and not most.over_batch:
+    if most.carries == ACTIVATIONS and not plan.over_batch(most):
         return (
             f"{found}: fewer devices along {' and '.join(most.axes)}, and more along the batch, exchange less"
         )
-    if plan.peak_bytes + plan.temp_bytes > plan.usable_bytes:
-        return f"{found}: {MICRO} (twice the batch per device may not fit)"
-    return f"{found}: give each device more examples, or {MICRO}"
+    fits = plan.peak_bytes + plan.temp_bytes <= plan.usable_bytes
+    more = "give each device more examples" + ("" if fits else ", of which twice as many may not fit")
+    return f"{found}: {more}; or {MICRO}" if most.carries == GRADIENTS else f"{found}: {more}"

@@ -27,6 +27,7 @@ from jaxperf.measure.stages import all_equations
 from jaxperf.measure.user_function import user_errors_shown
 from jaxperf.plan.first_step import traced
 
+_KEY = (2,), np.uint32  # what `jax.random.PRNGKey` returns
 _RANDOM = ("random_bits", "threefry2x32", "random_wrap", "rng_bit_generator")
 
 
@@ -39,8 +40,7 @@ class Placed:
     mesh: Mesh  # of all devices
     batch: int = 0  # examples of the whole batch; 0 if there is none
     axis: Mapping[int, int] = field(default_factory=dict)  # of the examples, by position of the batch
-    split: int = 1  # into how many parts the mesh divides the batch
-    batch_axes: tuple[str, ...] = ()  # the mesh's axes that divide it
+    batch_axes: tuple[str, ...] = ()  # the mesh's axes that divide the batch
     made: bool = False  # whether the user's function made the step for these devices
     notes: tuple[str, ...] = ()  # what was assumed
 
@@ -59,7 +59,6 @@ def _is_jitted(step: Any) -> bool:
 
 
 def _parameters(step: Any, *, required: bool = False) -> list[str]:
-    """Return the names of a function's parameters; none where Python does not know them."""
     try:
         found = inspect.signature(step).parameters.values()
     except (TypeError, ValueError):
@@ -97,11 +96,17 @@ def _of_arrays(step: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> t
     return jax.jit(of_arrays), jax.tree.map(lambda x: x if is_array(x) else None, whole)
 
 
-def mesh_of(devices: Sequence[Any], axes: Mapping[str, int], like: Mesh | None) -> Mesh:
-    """Return a mesh of all devices, with the requested axes, those of `like`, or one named "data".
+def _parts(mesh: Mesh, axes: Sequence[str]) -> int:
+    return math.prod(mesh.shape[name] for name in axes)
+
+
+def mesh_of(devices: Sequence[Any], axes: Mapping[str, int], args: Any) -> Mesh:
+    """Return a mesh of all devices, with the requested axes, those of an argument, or one named "data".
 
     The length of the first axis follows from the others.
     """
+    meshes = (getattr(getattr(leaf, "sharding", None), "mesh", None) for leaf in jax.tree.leaves(args))
+    like = next((mesh for mesh in meshes if isinstance(mesh, Mesh)), None)
     named = dict(axes) or (dict(like.shape) if like else {}) or {"data": len(devices)}
     others = list(named)[1:]
     rest = math.prod(named[name] for name in others)
@@ -115,12 +120,6 @@ def mesh_of(devices: Sequence[Any], axes: Mapping[str, int], like: Mesh | None) 
     return Mesh(np.array(devices).reshape(lengths), tuple(named), axis_types=types)
 
 
-def mesh_of_arguments(args: Any) -> Mesh | None:
-    """Return the first mesh over which an argument is sharded; None if there is none."""
-    meshes = (getattr(getattr(leaf, "sharding", None), "mesh", None) for leaf in jax.tree.leaves(args))
-    return next((mesh for mesh in meshes if isinstance(mesh, Mesh)), None)
-
-
 def place(
     step: Any,
     args: tuple[Any, ...],
@@ -132,7 +131,7 @@ def place(
     batch: Sequence[int] | Mapping[int, int] | None = None,
 ) -> Placed:
     """Return a step with arguments for these devices; the parameters are those of `jaxperf.plan`."""
-    mesh = mesh_of(devices, axes, mesh_of_arguments(args))
+    mesh = mesh_of(devices, axes, args)
     made = not _is_jitted(step) and _parameters(step) in (["devices"], ["mesh"])
     given = False  # whether the user's function has made the arguments, too
     notes: list[str] = []
@@ -165,31 +164,33 @@ def place(
     mapped = type(step) is FunctionType  # of jax.pmap, whose arguments begin with the devices
     if batch is not None:
         axis = _asked(args, batch)
-    elif mapped:
-        inner = jax.tree.map(lambda x: np.empty(np.shape(x)[1:], "V0"), args)
-        axis = dict.fromkeys(positions_by_shape(inner), 1)
-    elif given:
-        axis = dict.fromkeys(positions_by_shape(args), 0)
+    elif mapped or given:
+        axis = dict.fromkeys(positions_by_shape(args, axis=int(mapped)), int(mapped))
     else:
         axis, doubt = find_batch(step, args)
         notes += filter(None, [doubt])
     examples = max((length_of(args[i], at) for i, at in axis.items()), default=0)
-    names, split = (mesh.axis_names[:1], mesh.size) if mapped else _sharded_over(args, axis)
+    names, split = _sharded_over(args, axis)
     if mapped:
-        examples *= mesh.size
+        names, examples = mesh.axis_names, examples * mesh.size
     if mapped or given:
-        args = jax.tree.map(_shape, args)
-    else:
+        args = jax.tree.map(lambda x: x if isinstance(x, jax.ShapeDtypeStruct) else _as_shape(x), args)
+    elif axis:
         if not names or not set(names) <= set(mesh.axis_names):
             names = mesh.axis_names[:1]
-        if not examples and (per_device or total):
-            raise JaxperfError("no argument is a batch, so --per-device and --total have nothing to change")
-        parts = math.prod(mesh.shape[name] for name in names)
-        examples, split = total or (per_device or -(-examples // split)) * parts, parts
+        parts = _parts(mesh, names)
+        examples = total or (per_device or -(-examples // split)) * parts
+        if examples % parts:
+            raise JaxperfError(f"{total} examples do not divide by {parts}; give --total a multiple of it")
+    elif per_device or total:
+        raise JaxperfError("no argument is a batch, so --per-device and --total have nothing to change")
+    if not mapped and not given:
         args = tuple(_on_mesh(arg, mesh, examples, axis.get(i)) for i, arg in enumerate(args))
-    if not examples:
-        return Placed(step, args, mesh, made=made, notes=tuple(notes))
-    return Placed(step, args, mesh, examples, axis, split, names, made, tuple(notes))
+    return Placed(step, args, mesh, examples, axis, names if axis else (), made, tuple(notes))
+
+
+def as_flag(axis: Mapping[int, int]) -> str:
+    return "--batch " + ",".join(f"{i}:axis={at}" if at else str(i) for i, at in sorted(axis.items()))
 
 
 def _asked(args: tuple[Any, ...], batch: Sequence[int] | Mapping[int, int]) -> dict[int, int]:
@@ -200,9 +201,8 @@ def _asked(args: tuple[Any, ...], batch: Sequence[int] | Mapping[int, int]) -> d
     if axis and not any(length_of(args[i], at) for i, at in axis.items()):
         shapes = sorted({str(np.shape(x)) for i in axis for x in jax.tree.leaves(args[i]) if np.shape(x)})
         raise JaxperfError(
-            f"--batch {','.join(map(str, axis))}: these arrays have no common first axis: "
-            f"{', '.join(shapes[:6])}; name arguments whose arrays begin with the examples, or their axis, "
-            "as in --batch 1:axis=1"
+            f"{as_flag(axis)}: these arrays have no common length on that axis: {', '.join(shapes[:6])}; "
+            "name arguments whose arrays begin with the examples, or their axis, as in --batch 1:axis=1"
         )
     return axis
 
@@ -211,26 +211,21 @@ def _sharded_over(args: tuple[Any, ...], axis: Mapping[int, int]) -> tuple[tuple
     """Return the axes over which the arguments' sharding splits the batch, and into how many parts."""
     for i, at in axis.items():
         for leaf in jax.tree.leaves(args[i]):
-            sharding = getattr(leaf, "sharding", None)
-            if isinstance(sharding, NamedSharding) and len(sharding.spec) > at and sharding.spec[at]:
-                names = sharding.spec[at]
-                names = names if isinstance(names, tuple) else (names,)
-                return names, math.prod(sharding.mesh.shape[name] for name in names)
+            spec = getattr(getattr(leaf, "sharding", None), "spec", ())
+            if len(spec) > at and spec[at]:
+                names = spec[at] if isinstance(spec[at], tuple) else (spec[at],)
+                return names, _parts(leaf.sharding.mesh, names)
     return (), 1
 
 
-def _shape(leaf: Any) -> Any:
-    """Return an array as its shape without sharding; other leaves, including shapes, stay as they are."""
-    if isinstance(leaf, jax.ShapeDtypeStruct) or not is_array(leaf):
+def _as_shape(leaf: Any, shape: Sequence[int] | None = None, sharding: Any = None) -> Any:
+    """Return an array as its shape, with the dtype in a program: NumPy's 64 bits become 32."""
+    if not is_array(leaf):
         return leaf
-    return jax.ShapeDtypeStruct(leaf.shape, _dtype(leaf))
-
-
-def _dtype(leaf: Any) -> Any:
-    """Return the dtype of an array in a program: NumPy's 64 bits become 32."""
-    return (
-        jax.dtypes.canonicalize_dtype(leaf.dtype) if isinstance(leaf, np.ndarray | np.generic) else leaf.dtype
-    )
+    dtype = leaf.dtype
+    if isinstance(leaf, np.ndarray | np.generic):
+        dtype = jax.dtypes.canonicalize_dtype(dtype)
+    return jax.ShapeDtypeStruct(tuple(leaf.shape if shape is None else shape), dtype, sharding=sharding)
 
 
 def _on_mesh(tree: Any, mesh: Mesh, whole: int, axis: int | None) -> Any:
@@ -250,7 +245,7 @@ def _on_mesh(tree: Any, mesh: Mesh, whole: int, axis: int | None) -> Any:
             spec = sharding.spec
         else:
             spec = P(*[None] * at, mesh.axis_names[0]) if of_batch else P()
-        return jax.ShapeDtypeStruct(tuple(shape), _dtype(leaf), sharding=NamedSharding(mesh, spec))
+        return _as_shape(leaf, shape, NamedSharding(mesh, spec))
 
     return jax.tree.map(placed, tree)
 
@@ -261,24 +256,20 @@ def is_array(leaf: Any) -> bool:
 
 def length_of(arg: Any, axis: int = 0) -> int:
     """Return the length of an axis if all arrays of an argument share it; else 0. Scalars do not count."""
-    shapes = [np.shape(leaf) for leaf in jax.tree.leaves(arg) if np.shape(leaf) and not _is_key(leaf)]
+    found = ((np.shape(leaf), getattr(leaf, "dtype", None)) for leaf in jax.tree.leaves(arg))
+    shapes = [shape for shape, dtype in found if shape and (shape, dtype) != _KEY]
     lengths = {shape[axis] if axis < len(shape) else 0 for shape in shapes}
     return lengths.pop() if len(lengths) == 1 else 0
 
 
-def _is_key(leaf: Any) -> bool:
-    """Return whether a leaf is what `jax.random.PRNGKey` returns."""
-    return np.shape(leaf) == (2,) and getattr(leaf, "dtype", None) == np.uint32
-
-
-def positions_by_shape(args: Sequence[Any], without: Sequence[int] = ()) -> tuple[int, ...]:
-    """Return the arguments whose arrays have the first axis that most arguments have, or else the last.
+def positions_by_shape(args: Sequence[Any], without: Sequence[int] = (), axis: int = 0) -> tuple[int, ...]:
+    """Return the arguments whose arrays have the length of an axis that most have, or else the last.
 
     `without` are those that come back from the step. If none does, the first of several is not among them.
     """
     first = 0 if without or len(args) == 1 else 1
     candidates = [i for i in range(first, len(args)) if i not in without]
-    lengths = {i: length for i in candidates if (length := length_of(args[i]))}
+    lengths = {i: length for i in candidates if (length := length_of(args[i], axis))}
     counts = Counter(reversed(lengths.values()))  # of equally many, the last comes first
     return tuple(i for i, length in lengths.items() if length == counts.most_common(1)[0][0])
 
@@ -290,9 +281,15 @@ def find_batch(step: Any, args: Sequence[Any]) -> tuple[dict[int, int], str]:
     except Exception:  # it needs its mesh, or cannot be traced at all: then the lowering says what is wrong
         return dict.fromkeys(positions_by_shape(args), 0), ""
     back = _come_back(args, jaxpr.out_avals)
-    found = positions_by_shape(args, without=back)
+    if not back and len(args) > 1:  # then the first are parameters
+        back = [0]
     equations = list(all_equations(jaxpr.jaxpr))
-    _refuse_time(args, found, back, equations)
+    scanned = _scanned(args, equations)
+    # the length of what is scanned is that of time, or of layers whose parameters are frozen
+    lengths = {length_of(args[i]) for i in scanned if i not in back}
+    others = [i for i, arg in enumerate(args) if length_of(arg) in lengths]
+    found = positions_by_shape(args, [*back, *others]) or positions_by_shape(args, back)
+    _refuse_time(args, found, back, scanned)
     doubt = ""
     if not found and (alike := [i for i in positions_by_shape(args) if i in back]):
         doubt = (
@@ -324,33 +321,34 @@ def _come_back(args: Sequence[Any], results: Sequence[Any]) -> list[int]:
     return back
 
 
-def _refuse_time(
-    args: Sequence[Any], found: Sequence[int], back: Sequence[int], equations: Sequence[Any]
-) -> None:
-    """Ask where the examples are, if the step scans over the first axis of what may be the batch.
+def _scanned(args: Sequence[Any], equations: Sequence[Any]) -> list[int]:
+    """Return the arguments over whose first axis the step scans.
 
     What is scanned is told by its first two axes: also the embeddings of an argument have these.
     """
-    examples = length_of(args[found[-1]]) if found else 0
     scanned = set()
     for each in equations:
         if each.primitive.name == "scan":  # whose body has one axis less of what is scanned
             pairs = zip(each.invars, each.params["jaxpr"].jaxpr.invars)
             scanned |= {stack.aval.shape[:2] for stack, one in pairs if stack.aval.ndim > one.aval.ndim > 0}
-    over = [
-        i for i, arg in enumerate(args)
-        if i not in back and any(np.shape(leaf)[:2] in scanned for leaf in jax.tree.leaves(arg))
-        and (i in found or (examples and length_of(arg, 1) == examples))
-    ]  # fmt: skip
+    leaves = [jax.tree.leaves(arg) for arg in args]
+    return [i for i, each in enumerate(leaves) if any(np.shape(leaf)[:2] in scanned for leaf in each)]
+
+
+def _refuse_time(
+    args: Sequence[Any], found: Sequence[int], back: Sequence[int], scanned: Sequence[int]
+) -> None:
+    """Ask where the examples are, if the step scans over the first axis of what may be the batch."""
+    examples = length_of(args[found[-1]]) if found else 0
+    over = [i for i in scanned if i not in back and (i in found or length_of(args[i], 1) == examples > 0)]
     if not over:
         return
     moved = {*over, *(found if set(over) & set(found) else ())}
-    carried = [
-        i for i in back if length_of(args[i]) == length_of(args[over[0]], 1) > 0
-    ]  # a net's first state
-    named = ",".join(f"{i}:axis=1" if i in moved else f"{i}" for i in sorted({*found, *over, *carried}))
+    # a net's first state
+    carried = [i for i in back if length_of(args[i]) == length_of(args[over[0]], 1) > 0]
+    axis = {i: int(i in moved) for i in (*found, *over, *carried)}
     raise JaxperfError(
         f"the step scans over the first axis of argument {over[0]}, as over time or micro-batches, so its "
-        f"examples are probably on another axis; name it: --batch {named} (or --batch "
-        f"{','.join(map(str, found))})"
+        f"examples are probably on another axis; name it: {as_flag(axis)} (or "
+        f"{as_flag(dict.fromkeys(found, 0))})"
     )

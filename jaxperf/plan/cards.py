@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -26,15 +26,18 @@ class Card:
     name: str  # the value of --for
     title: str  # the driver's or the vendor's name
     memory_bytes: int
-    slices: tuple[str, ...] = ()  # of a TPU, such as "4x8"
+    slices: Sequence[str] = ()  # of a TPU, such as "4x8"
     source: str = ""
-    capability: tuple[int, int] = (0, 0)  # CUDA compute capability, major and minor
+    major: int = 0  # of the CUDA compute capability
+    minor: int = 0
+    features: str = ""  # for which XLA compiles beyond those of the capability
     cores: int = 0  # streaming multiprocessors
     fp32_per_core: int = 0
     shared_bytes: int = 0  # shared memory per core
+    shared_bytes_per_block: int = 0
     l2_bytes: int = 0
     clock_ghz: float = 0.0
-    memory_bandwidth: float = 0.0
+    memory_bandwidth: int = 0
     memory_share: float = 0.0
     matrix_share: float = 0.0
     peak_flops: Mapping[str, float] = field(default_factory=dict)  # of dense matrix products by dtype
@@ -44,7 +47,7 @@ class Card:
     link_latency_s: float = 0.0  # of the smallest collective inside a node
     link_pipeline: float = 0.0  # cost of filling the links' pipeline, in sqrt(seconds)
     nic_bandwidth: float = 0.0  # the card's share of its node's network cards
-    pcie_bandwidth: float = 0.0
+    pcie_bandwidth: int = 0
     per_node: int = 8
     target: str = ""  # XLA's own description of a card that is here; "" for one made from these figures
 
@@ -53,16 +56,13 @@ class Card:
         return bool(self.slices)
 
     @property
-    def bandwidth(self) -> float:
-        """Return the bytes/s that a program with large arrays reaches."""
+    def bandwidth(self) -> float:  # bytes/s, in a program with large arrays
         return self.memory_bandwidth * self.memory_share
 
-    def matrix_flops(self, dtype: str) -> float:
-        """Return the FLOP/s that a large matrix product of this dtype reaches."""
+    def matrix_flops(self, dtype: str) -> float:  # per second, in a large product
         return self.matrix_share * self.peak_flops.get(PEAKS.get(dtype, dtype), self.peak_flops["float32"])
 
-    def nodes_of(self, count: int) -> tuple[int, int]:
-        """Return the number of nodes for `count` cards, and the number of cards in each."""
+    def nodes_of(self, count: int) -> tuple[int, int]:  # number of nodes, and of cards in each
         if count < 1:
             raise JaxperfError(f"{count} devices are none; give numbers from 1 on, --devices 1,8,64")
         if count > self.per_node and count % self.per_node:
@@ -72,8 +72,7 @@ class Card:
             )
         return max(1, count // self.per_node), min(count, self.per_node)
 
-    def slice_of(self, count: int) -> str:
-        """Return the shape of a TPU's slice with `count` chips."""
+    def slice_of(self, count: int) -> str:  # of a TPU
         shapes = {math.prod(map(int, shape.split("x"))): shape for shape in self.slices}
         if count not in shapes:
             near = [n for n in shapes if n < count][-1:] + [n for n in shapes if n > count][:1]
@@ -83,14 +82,8 @@ class Card:
         return shapes[count]
 
 
-def _read() -> dict[str, Card]:
-    tables = tomllib.loads((DATA / "cards.toml").read_text(encoding="utf-8"))
-    for table in tables.values():
-        table.update({name: tuple(value) for name, value in table.items() if isinstance(value, list)})
-    return {name: Card(name=name, **table) for name, table in tables.items()}
-
-
-CARDS = _read()
+_TABLES = tomllib.loads((DATA / "cards.toml").read_text(encoding="utf-8"))
+CARDS = {name: Card(name=name, **table) for name, table in _TABLES.items()}
 
 
 def find_card(name: str) -> Card:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
+import math
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -18,12 +18,8 @@ from jaxperf.plan.kernels import Kernel
 
 # on a TPU, kernels between the start and the end of a collective each run a part of it
 IN_PIECES, START = '"async_collective_fusion_config"', '"AsyncCollectiveStart"'
-# JAX's names of collectives that a program asks for; XLA inserts the others
-ASKED = {
-    "psum", "psum2", "psum_invariant", "pmax", "pmin", "pmean", "all_gather", "all_gather_invariant",
-    "reduce_scatter", "psum_scatter", "all_to_all", "ragged_all_to_all", "ppermute", "pbroadcast",
-}  # fmt: skip
 _HERE = str(Path(__file__).resolve().parent)
+_ASKED = re.compile(r"\bshard_map\b")  # also jax.pmap is one; for its products, XLA inserts no collective
 _INDEX = re.compile(r"index=(\d+)")
 _HANDS_ON = ("while", "call", "conditional", "optimization-barrier", "opt-barrier")
 ALL = -1  # the index of a value that is no tuple, or of which all parts count
@@ -45,8 +41,7 @@ class Collective:
     asynchronous: bool  # whether other work may run between its start and its end
     asked: bool  # whether the program asks for it, as by `jax.lax.psum`; else XLA has inserted it
     source: str  # "file:line" of the user's code that caused it; "" if unknown
-    axes: tuple[str, ...] = ()  # the mesh's axes along which the devices exchange
-    over_batch: bool = True  # whether these devices have different examples
+    axes: tuple[str, ...]  # the mesh's axes along which the devices exchange
     carries: str = ""  # GRADIENTS, ACTIVATIONS, PARAMETERS, STATE (what a step updates) or CONSTANTS
     each_s: float = 0.0  # predicted seconds of one run; 0 for a TPU
     waits_s: float = 0.0  # for which the step waits
@@ -67,53 +62,55 @@ class Collective:
     def seconds(self) -> float:
         return self.times * self.each_s
 
-    def nodes(self, per_node: int) -> int:
-        """Return the largest number of nodes that a group spans."""
+    def nodes(self, per_node: int) -> int:  # that the widest group spans
         return max(len({device // per_node for device in group}) for group in self.groups)
 
 
-def collectives(module: Module, devices: int) -> dict[str, Collective]:
-    """Return the collectives of a program for `devices` devices by instruction, as they first run."""
-    found: dict[str, Collective] = {}
-    for instruction, times in module.executed():
-        if known := found.get(instruction.name):
-            found[instruction.name] = dataclasses.replace(known, times=known.times + times)
-        elif each := _described(module, instruction, devices, times):
-            found[instruction.name] = each
-    return found
+def collectives(module: Module, mesh: Mapping[str, int]) -> dict[str, Collective]:
+    """Return the collectives of a program for a mesh of these lengths by instruction, as they first run."""
+    times: dict[str, float] = defaultdict(float)
+    for instruction, runs in module.executed():
+        times[instruction.name] += runs
+    found = ((i.name, _described(module, i, mesh, times[i.name])) for i, _ in module.executed())
+    return {name: each for name, each in found if each}
 
 
-def _described(module: Module, outer: Instruction, devices: int, times: float) -> Collective | None:
+def _described(
+    module: Module, outer: Instruction, mesh: Mapping[str, int], times: float
+) -> Collective | None:
     """Return the collective that an instruction runs; None for others, and among single devices."""
     inner: Instruction | None = outer
     if outer.opcode in ("async-start", "fusion-start", "fusion"):  # the computation inside may have it
-        inner = _wrapped(module.inside(outer))
+        body = module.inside(outer)
+        inner = next((i for i in body if i.collective), None)
+        if inner and IN_PIECES in inner.attributes and not any(START in i.attributes for i in body):
+            return None
     if inner is None or not inner.collective:
         return None
     kind = inner.collective
     if kind == "all-reduce" and inner.computation.startswith("all-reduce-scatter"):  # one kernel on a TPU
         kind = "reduce-scatter"
-    groups = groups_of(inner.attributes, devices)
+    groups = groups_of(inner.attributes, math.prod(mesh.values()))
     if kind == "collective-permute":
         groups = tuple(pair for pair in groups if pair[0] != pair[-1])
     members = max(map(len, groups), default=0)
     if members < 2:
         return None
     read = sum(shape.bytes for shape in module.operand_shapes(inner))
-    origin = next((each for each in (inner, outer) if each.op_name), None) or _origin(module, inner)
-    started = outer.opcode.endswith("-start") or IN_PIECES in inner.attributes
+    named = next((each for each in (inner, outer) if each.op_name), None) or _before(module, inner)
     return Collective(
         kind=kind,
         bytes=read * (members if kind == "all-gather" else 1),
         groups=groups,
         times=times,
-        asynchronous=started and '"is_sync":true' not in outer.attributes,
-        asked=is_asked(origin.op_name),
-        source=source_of(module, origin),
+        asynchronous=outer.opcode.endswith("-start") and '"is_sync":true' not in outer.attributes,
+        asked=bool(_ASKED.search(named.op_name)),
+        source=source_of(module, named),
+        axes=axes_of(groups, mesh),
     )
 
 
-def _origin(module: Module, instruction: Instruction) -> Instruction:
+def _before(module: Module, instruction: Instruction) -> Instruction:
     """Return the nearest instruction with an `op_name` among an instruction's inputs, or itself."""
     level = [instruction]
     for _ in range(6):
@@ -121,23 +118,6 @@ def _origin(module: Module, instruction: Instruction) -> Instruction:
         if named := next((each for each in level if each.op_name), None):
             return named
     return instruction
-
-
-def is_asked(operation: str) -> bool:
-    """Return whether an operation, by JAX's name or several with ":", is a collective of the program's own.
-
-    Inside `jax.shard_map`, XLA inserts none, but may compute one that is asked for by several.
-    """
-    names = operation.split(":")
-    return "/shard_map/" in operation or any(name.rpartition("/")[2] in ASKED for name in names)
-
-
-def _wrapped(body: Sequence[Instruction]) -> Instruction | None:
-    """Return the collective that a computation runs or starts; None if it has none, or only a part of one."""
-    collective = next((i for i in body if i.collective), None)
-    if collective and IN_PIECES in collective.attributes and not any(START in i.attributes for i in body):
-        return None
-    return collective
 
 
 def source_of(module: Module, instruction: Instruction) -> str:
@@ -151,10 +131,10 @@ def source_of(module: Module, instruction: Instruction) -> str:
     return f"{Path(frames[0].file).name}:{frames[0].line}" if frames else ""
 
 
-def axes_of(groups: Collection[Group], mesh: Mapping[str, int]) -> frozenset[str]:
+def axes_of(groups: Sequence[Group], mesh: Mapping[str, int]) -> tuple[str, ...]:
     """Return the mesh's axes along which the devices of a group differ, by their places in the mesh."""
-    places = np.unravel_index(next(iter(groups), (0,)), tuple(mesh.values()))
-    return frozenset(name for name, place in zip(mesh, places) if len(set(place.tolist())) > 1)
+    places = np.unravel_index(groups[0], tuple(mesh.values()))
+    return tuple(name for name, place in zip(mesh, places) if len(set(place.tolist())) > 1)
 
 
 class Flow:
@@ -219,16 +199,13 @@ class Flow:
                     todo.append(value)
         return {name for name, _ in seen}
 
-    def used_at(self, name: str) -> str:
-        """Return the reader's line of the first instruction with one that uses a result; "" for none."""
-        todo, seen = [(name, ALL)], {(name, ALL)}
-        while todo and len(seen) < 100:
-            for value in self.users.get(todo.pop(0), ()):
-                if line := source_of(self.module, self.instructions[value[0]]):
-                    return line
-                if value not in seen:
-                    seen.add(value)
-                    todo.append(value)
+    def line_after(self, name: str) -> str:
+        """Return the line of the first instruction with one that uses a result; "" for none."""
+        todo = [(name, ALL)]
+        for at in todo:  # which grows
+            if line := source_of(self.module, self.instructions[at[0]]):
+                return line
+            todo += [value for value in self.users.get(at, ()) if value not in todo][: 100 - len(todo)]
         return ""
 
     def carried(self, name: str) -> str:

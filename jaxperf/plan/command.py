@@ -63,17 +63,7 @@ def _plan(asked: Any, program: Sequence[str]) -> StepPlan:
         args, kwargs = load_arguments(asked.args, asked.setup, shapes=True)
     # by name, an argument of the step might be one of `plan`, such as `batch`
     step, args = by_position(step, args, kwargs)
-    return plan(
-        step,
-        *args,
-        device=asked.for_,
-        devices=asked.devices,
-        mesh=asked.mesh,
-        per_device=asked.per_device,
-        total=asked.total,
-        batch=asked.batch,
-        network=asked.network,
-        kernels=dict(asked.kernel),
-        fit=asked.fit,
-        told=lambda line: say(f"plan: {line}"),
-    )
+    alike = ("devices", "mesh", "per_device", "total", "batch", "network", "fit")
+    options = {name: getattr(asked, name) for name in alike}
+    kernels = dict(asked.kernel)
+    return plan(step, *args, device=asked.for_, kernels=kernels, told=lambda s: say(f"plan: {s}"), **options)

@@ -21,7 +21,7 @@ from jaxlib import lapack
 from jaxperf.plan.kernels import KERNEL
 
 CUDNN = 91000  # the version of cuDNN for which attention is lowered
-_MISSING = re.compile(r"(?:FFI handler registered for|implementation for custom call to) (\S+)")
+MISSING = re.compile(r"(?:FFI handler registered for|implementation for custom call to) (\S+)")
 
 
 @functools.cache
@@ -32,12 +32,6 @@ def register(target: str, api_version: int = 1) -> None:
     """
     there = next(function for _, function, version in lapack.registrations()["cpu"] if version == 1)
     jax.ffi.register_ffi_target(target, there, platform="CUDA", api_version=api_version)
-
-
-def missing_target(message: str) -> tuple[str, int] | None:
-    """Return the function that XLA misses, and the version of its interface; None for other messages."""
-    match = _MISSING.search(message)
-    return (match[1], int("FFI handler" in message)) if match else None
 
 
 @contextlib.contextmanager

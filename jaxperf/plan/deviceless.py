@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,15 +35,17 @@ from jaxperf.libraries import missing_from, pip_install
 from jaxperf.measure.stages import all_equations
 from jaxperf.measure.user_function import user_errors_shown
 from jaxperf.plan import custom_calls
-from jaxperf.plan.arguments import Placed, name_of
+from jaxperf.plan.arguments import Placed, as_flag, name_of
 from jaxperf.plan.cards import CARDS, DATA, Card
 from jaxperf.plan.first_step import traced
 from jaxperf.process import cache_folder
 
 AT_ONCE = 2  # programs compiled at the same time
 EVERY_S = 10  # seconds after which the user is told what still compiles
+_CACHED_FROM_S = (
+    "jax_persistent_cache_min_compile_time_secs"  # of JAX's compile cache on disk, in all threads
+)
 CALLBACKS = {"pure_callback", "io_callback", "debug_callback", "debug_print", "infeed", "outfeed"}
-_REMAT = "rematted_computation"  # in JAX's names of operations
 # what JAX says of a step that has shardings over devices that are here
 _BOUND = ("incompatible devices", "different devices", "context mesh", "Memory kinds passed")
 _LIVE = re.compile(r"\s+([\w.-]+)(?:\{[\d,]*\})?: (\d+) bytes")
@@ -65,7 +67,6 @@ while [ $# -gt 1 ]; do [ "$1" = -o ] && echo >"$2"; shift; done
 
 
 def check_plugin(card: Card) -> None:
-    """Check that JAX's CUDA plugin, or libtpu for a TPU, is installed."""
     if card.is_tpu and missing_from(["libtpu"]):
         raise JaxperfError(f"planning for a TPU needs libtpu, without a TPU; install it: {_install(card)}")
     if not card.is_tpu and _no_plugin():
@@ -130,10 +131,9 @@ def devices_of(card: Card, count: int) -> list[Any]:
         nodes, in_node = card.nodes_of(count)
         target = card.target or target_config(card)
         topology = {"platform": "cuda", "target_config": target, "topology": f"{nodes}x{in_node}x1"}
+    describe = jax_internals.get(jax_internals.TOPOLOGY)
     try:
-        return list(jax_internals.get(jax_internals.TOPOLOGY)(**topology).devices)
-    except JaxperfError:
-        raise
+        return list(describe(**topology).devices)
     except Exception as e:
         line = _first_line(e)
         way = f"install the plugin of the same version: {_install(card)}"
@@ -152,10 +152,9 @@ def card_of_this_machine() -> Card:
     except RuntimeError:
         raise JaxperfError("no GPU is here for --for this; name a card, --for h100") from None
     kind = devices[0].device_kind
-    gpus = [card for card in CARDS.values() if not card.is_tpu]
-    if not (card := next((card for card in gpus if card.name.upper() in kind.upper()), None)):
-        names = " or ".join(card.name for card in gpus)
-        raise JaxperfError(f"{kind} is in no table; name the nearest card, --for {names}")
+    card = next((card for card in CARDS.values() if card.name in kind.lower() and not card.is_tpu), None)
+    if not card:
+        raise JaxperfError(f"{kind} is in no table; name the nearest card by --for")
     topology_for = jax_internals.loaded(jax_internals.DEVICE_TOPOLOGY)
     target = getattr(topology_for and topology_for(devices), "target_config", "")
     return dataclasses.replace(card, target=str(target))
@@ -191,16 +190,16 @@ def compile_for(card: Card, lowered: Any, options: Mapping[str, Any] | None = No
             # where NVIDIA's packages are installed, XLA would link with them, against the empty library
             "xla_gpu_libnvjitlink_mode": "LIB_NV_JIT_LINK_MODE_DISABLED",
         }
-    registered: set[tuple[str, int]] = set()
+    registered: set[str] = set()
     while True:
         try:
             return lowered.compile(compiler_options=fixed)
         except Exception as e:
             line = _first_line(e)
-            missing = custom_calls.missing_target(line)
-            if missing and missing not in registered:
-                registered.add(missing)
-                custom_calls.register(*missing)
+            missing = custom_calls.MISSING.search(line)
+            if missing and missing[1] not in registered:
+                registered.add(missing[1])
+                custom_calls.register(missing[1], int("FFI handler" in line))
             else:
                 way = "; shard the parameters, or take a smaller batch" if "EXHAUSTED" in line else ""
                 raise JaxperfError(
@@ -208,113 +207,81 @@ def compile_for(card: Card, lowered: Any, options: Mapping[str, Any] | None = No
                 ) from None
 
 
-@contextlib.contextmanager
-def nothing_cached() -> Iterator[None]:
-    """Keep programs of plans out of JAX's compile cache on disk, in all threads.
-
-    From there, a program comes without a report of its memory, and with the lines of an equal program.
-    """
-    name = "jax_persistent_cache_min_compile_time_secs"
-    before = getattr(jax.config, name)
-    jax.config.update(name, math.inf)
-    try:
-        yield
-    finally:
-        jax.config.update(name, before)
-
-
 def target_config(card: Card) -> str:
-    """Return XLA's description of a card, as the text of its `GpuTargetConfigProto`."""
-    major, minor = card.capability
-    figures = {
-        **vars(card),
-        "major": major,
-        "minor": minor,
-        "accelerated": "feature_extension: ACCELERATED_FEATURES" if major >= 9 else "",
-        "memory_bandwidth": int(card.memory_bandwidth),
-        "pcie_bandwidth": int(card.pcie_bandwidth),
-        "shared_bytes_per_block": card.shared_bytes - 1024,
-    }
-    return string.Template((DATA / "gpu.txtpb").read_text(encoding="utf-8")).substitute(figures)
+    # the text of XLA's GpuTargetConfigProto
+    return string.Template((DATA / "gpu.txtpb").read_text(encoding="utf-8")).substitute(vars(card))
 
 
 @dataclass(frozen=True)
 class Program:
     module: Module
     costs: Costs  # the compiler's memory figures
-    compile_s: float = 0.0  # seconds to compile it here
     live: tuple[tuple[str, int], ...] = ()  # instructions and bytes of the arrays at the peak
-    remat: bool = False  # whether it computes again what jax.checkpoint has not saved
 
 
-@nothing_cached()
 def compiled_programs(
     card: Card, placed: Sequence[Placed], told: Callable[[str], None] = lambda line: None
 ) -> list[Program]:
     """Lower and compile the step for each size; XLA compiles without the GIL, while the next is lowered."""
-    with custom_calls.as_calls(), ThreadPoolExecutor(AT_ONCE) as pool:
+    with contextlib.ExitStack() as stack:
+        # from there, a program would come without a report of its memory, and with the lines of an equal one
+        stack.callback(jax.config.update, _CACHED_FROM_S, getattr(jax.config, _CACHED_FROM_S))
+        jax.config.update(_CACHED_FROM_S, math.inf)
+        stack.enter_context(custom_calls.as_calls())
+        pool = stack.enter_context(ThreadPoolExecutor(AT_ONCE))
         started = {}
+        began = time.perf_counter()
+
+        def tell(done: str, sizes: Iterable[int]) -> None:
+            told(f"{done} for {', '.join(map(str, sizes))} devices, {time.perf_counter() - began:.1f} s")
+
         for each in placed:
-            began = time.perf_counter()
-            lowered = _lower(each)
-            told(f"lowered for {each.mesh.size} devices in {time.perf_counter() - began:.1f} s")
-            started[pool.submit(_program, card, lowered, each.mesh.size)] = each.mesh.size
-        began, pending = time.perf_counter(), set(started)
+            started[pool.submit(_program, card, _lower(each), each.mesh.size)] = each.mesh.size
+            tell("lowered", [each.mesh.size])
+        pending = set(started)
         while pending:
             done, pending = wait(pending, EVERY_S, FIRST_COMPLETED)
-            for future in done:
-                told(f"compiled for {started[future]} devices in {future.result().compile_s:.1f} s")
-            if not done:
-                left = ", ".join(str(started[future]) for future in pending)
-                told(f"XLA compiles for {left} devices, since {time.perf_counter() - began:.0f} s")
+            tell("compiled" if done else "still compiling", (started[future] for future in done or pending))
         return [future.result() for future in started]
 
 
 def _lower(placed: Placed) -> Any:
-    """Lower a step under its mesh, unless the user's function has made it for it."""
+    """Lower a step under its mesh, unless the user's function has made it for it.
+
+    What is about the devices or the batch, and not about the step, is said in one line, without a traceback.
+    """
     name = name_of(placed.step)
     mesh = contextlib.nullcontext() if placed.made else jax.set_mesh(placed.mesh)
-    with user_errors_shown(name), mesh, _about_the_arguments(name, placed):
-        if not hasattr(placed.step, "trace"):
-            return placed.step.lower(*placed.args)
-        program = traced(placed.step, placed.args)
-        check_plannable(program.jaxpr.jaxpr)
-        return program.lower()
-
-
-@contextlib.contextmanager
-def _about_the_arguments(name: str, placed: Placed) -> Iterator[None]:
-    """Say in one line, without a traceback, what is about the devices or the batch and not about the step."""
-    try:
-        yield
-    except (TypeError, ValueError) as e:
-        line = _first_line(e)
-        if any(words in line for words in _BOUND):
-            raise JaxperfError(
-                f"{name} is bound to devices that are here; give a function of `devices` that makes it: "
-                "def make(devices): mesh = jax.sharding.Mesh(devices, ('data',)); ...; return step"
-            ) from None
-        of_value = isinstance(e, jax.errors.JAXTypeError)  # the program asks for a traced array's value
-        about_shapes = not of_value and any(word in line for word in ("shape", "sharding"))
-        if placed.batch and not placed.made and about_shapes:
-            raise JaxperfError(
-                f"{name} raised {type(e).__name__}: {line}; that is with {placed.batch} examples, of "
-                f"argument {','.join(map(str, placed.axis))}, counted from 0; --batch names the batch"
-            ) from None
-        raise
-
-
-def check_plannable(jaxpr: Any) -> None:
-    used = {equation.primitive.name for equation in all_equations(jaxpr)}
-    if found := sorted(used & CALLBACKS):
-        raise JaxperfError(
-            f"the step calls Python while it runs ({found[0]}), which cannot be compiled without a GPU; "
-            "take jax.debug.print and callbacks out for planning"
-        )
+    with user_errors_shown(name), mesh:
+        try:
+            if not hasattr(placed.step, "trace"):
+                return placed.step.lower(*placed.args)
+            program = traced(placed.step, placed.args)
+            used = {equation.primitive.name for equation in all_equations(program.jaxpr.jaxpr)}
+            if found := sorted(used & CALLBACKS):
+                raise JaxperfError(
+                    f"the step calls Python while it runs ({found[0]}), which cannot be compiled without a "
+                    "GPU; take jax.debug.print and callbacks out for planning"
+                )
+            return program.lower()
+        except (TypeError, ValueError) as e:
+            line = _first_line(e)
+            if any(words in line for words in _BOUND):
+                raise JaxperfError(
+                    f"{name} is bound to devices that are here; give a function of `devices` that makes it: "
+                    "def make(devices): mesh = jax.sharding.Mesh(devices, ('data',)); ...; return step"
+                ) from None
+            of_value = isinstance(e, jax.errors.JAXTypeError)  # the program asks for a traced array's value
+            about_shapes = not of_value and any(word in line for word in ("shape", "sharding"))
+            if placed.batch and not placed.made and about_shapes:
+                raise JaxperfError(
+                    f"{name} raised {type(e).__name__}: {line}; that is with {placed.batch} examples, as by "
+                    f"{as_flag(placed.axis)}, positions from 0; name others if that is not the batch"
+                ) from None
+            raise
 
 
 def _program(card: Card, lowered: Any, count: int) -> Program:
-    began = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="jaxperf-plan-") as folder:
         options = {} if card.is_tpu else {"xla_dump_to": folder}
         compiled = compile_for(card, lowered, options, count=count)
@@ -323,6 +290,4 @@ def _program(card: Card, lowered: Any, count: int) -> Program:
     # the arrays that are alive at the peak come first, one a line
     matches = itertools.takewhile(bool, map(_LIVE.match, peak.splitlines()))
     live = tuple((match[1], int(match[2])) for match in matches if match)
-    text = compiled.as_text()
-    compile_s = time.perf_counter() - began
-    return Program(parse(text), costs(compiled), compile_s, live, _REMAT in text)
+    return Program(parse(compiled.as_text()), costs(compiled), live)

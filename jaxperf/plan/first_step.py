@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import runpy
 import sys
@@ -20,7 +21,6 @@ from jaxperf.measure.user_function import user_errors_shown
 
 # what nnx.jit and eqx.filter_jit return: they call jax.jit with other arguments than they get
 _WRAPPERS = (("flax.nnx.transforms.compilation", "JitWrapped"), ("equinox._jit", "_JitWrapper"))
-Call = tuple[Any, tuple[Any, ...], dict[str, Any]]
 
 
 def traced(step: Any, args: Sequence[Any], kwargs: Mapping[str, Any] = MappingProxyType({})) -> Any:
@@ -34,50 +34,42 @@ def traced(step: Any, args: Sequence[Any], kwargs: Mapping[str, Any] = MappingPr
 class _Found(BaseException):
     """A call of a training step, which ends the program."""
 
-    def __init__(self, *call: Any) -> None:
-        super().__init__()
-        self.call = call
-
 
 class _Watched:
     """What `jax.jit` returned; a call of it ends the program if it is a training step."""
 
     def __init__(self, jitted: Any) -> None:
-        self._jitted = jitted
-        self.__wrapped__ = jitted
-        self.__name__ = str(getattr(jitted, "__name__", "step"))
+        functools.update_wrapper(self, jitted, updated=())
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         self._stop_at(args, kwargs)
-        return self._jitted(*args, **kwargs)
+        return self.__wrapped__(*args, **kwargs)
 
     def lower(self, *args: Any, **kwargs: Any) -> Any:
         """Lower it: a program that compiles ahead calls what it compiled, and not this."""
         self._stop_at(args, kwargs)
-        return self._jitted.lower(*args, **kwargs)
+        return self.__wrapped__.lower(*args, **kwargs)
 
     def _stop_at(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Stop at a function that computes a gradient: some of its operations are transposed."""
         if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((args, kwargs))):
             return  # a step inside of another one is a part of it
-        equations = all_equations(traced(self._jitted, args, kwargs).jaxpr.jaxpr)
+        equations = all_equations(traced(self.__wrapped__, args, kwargs).jaxpr.jaxpr)
         if any("transpose" in str(each.source_info.name_stack) for each in equations):
-            raise _Found(self._jitted, args, kwargs)
+            raise _Found(self.__wrapped__, args, kwargs)
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
-        return self if instance is None else _Watched(MethodType(self._jitted, instance))
+        return self if instance is None else _Watched(MethodType(self.__wrapped__, instance))
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._jitted, name)
+        return getattr(self.__wrapped__, name)
 
 
 def _watching(jit: Callable[..., Any]) -> Callable[..., Any]:
     """Return `jax.jit` so that it watches what it returns, also as a decorator with options."""
 
     def watched(fun: Any = None, **options: Any) -> Any:
-        if fun is None:
-            return lambda fun: _Watched(jit(fun, **options))
-        return _Watched(jit(fun, **options))
+        return functools.partial(watched, **options) if fun is None else _Watched(jit(fun, **options))
 
     return watched
 
@@ -94,7 +86,7 @@ def _with_its_arguments(call: Callable[..., Any]) -> Callable[..., Any]:
     return watched
 
 
-def first_step(command: Sequence[str]) -> Call:
+def first_step(command: Sequence[str]) -> tuple[Any, ...]:
     """Run a program up to its first training step, and return this step and its arguments.
 
     Args:
@@ -126,7 +118,7 @@ def first_step(command: Sequence[str]) -> Call:
                 else:
                     runpy.run_path(name, run_name="__main__")
         except _Found as stop:
-            return stop.call
+            return stop.args
     raise JaxperfError(
         f"{name} ended without a training step: no function of jax.jit that it called has a gradient; give "
         "a step of jax.pmap, or one that is not jitted, by its name and its arguments"

@@ -16,7 +16,7 @@ from jax.sharding import PartitionSpec as P
 
 from jaxperf.errors import JaxperfError
 from jaxperf.plan.arguments import Placed
-from jaxperf.plan.report import SizePlan, grid, nbytes, seconds
+from jaxperf.plan.report import SizePlan, StepPlan, grid, nbytes, seconds
 from jaxperf.result import Block, Text
 
 MOST = 2**20  # examples on each device that are tried at most
@@ -52,17 +52,15 @@ class Fit:
             for change, size in self.tries
         )
         most = f"{self.largest} examples on each device fit" if self.largest else "no number of examples fits"
-        said = [f"{len(self.tries)} compilations in {self.seconds:.0f} s", f"as it is, {most}"]
-        said += [f"with {change}, {size.examples} fit" for change, size in self.tries if change and size.fits]
-        devices = self.tries[0][1].devices
-        return [grid(f"What fits, on {devices} devices", rows), Text("; ".join(said) + ".")]
+        said = f"{len(self.tries)} compilations in {self.seconds:.0f} s; as it is, {most}."
+        return [grid(f"What fits, on {self.tries[0][1].devices} devices", rows), Text(said)]
 
 
 def fit(
     step: Any,
     first: SizePlan,
     place: Callable[..., Placed],
-    planned: Callable[[Placed], SizePlan],
+    planned: Callable[[Placed], StepPlan],
     per_device: int | None,
     told: Callable[[str], None],
 ) -> Fit:
@@ -74,29 +72,29 @@ def fit(
     began = time.perf_counter()
     tries: list[tuple[str, SizePlan]] = []
 
-    def fits(size: SizePlan, change: str = "") -> bool:
+    def add(change: str, size: SizePlan) -> bool:
         tries.append((change, size))
         said = "fits" if size.fits else "does not fit"
         told(f"{change or 'as it is'}, {size.examples} examples each: {said}, {nbytes(size.peak_bytes)}")
         return size.fits
 
-    def fit_as_they_are(examples: int) -> bool:
-        return fits(planned(place(per_device=examples)))
+    def fits(examples: int) -> bool:
+        return add("", planned(place(per_device=examples)).sizes[0])
 
     low = high = first.examples
     if not low:
         raise JaxperfError(
             "--fit changes the examples of the batch, and the step has none; name it by --batch"
         )
-    if fits(first):
-        while high < MOST and fit_as_they_are(high := 2 * high):
+    if add("", first):
+        while high < MOST and fits(high := 2 * high):
             low = high
     else:
-        while low > 1 and not fit_as_they_are(low := low // 2):
+        while low > 1 and not fits(low := low // 2):
             high = low
     distance = (high - low) // 2
     while distance and 8 * distance >= low:  # halve it, down to an eighth
-        if fit_as_they_are(low + distance):
+        if fits(low + distance):
             low += distance
         distance //= 2
     if not first.fits:
@@ -104,24 +102,24 @@ def fit(
         for change, policy in POLICIES.items():
             clear()  # or JAX returns the trace without the change
             with _rematerialized(policy) as met:
-                size = planned(place(per_device=per_device))
+                size = planned(place(per_device=per_device)).sizes[0]
             if not met:  # no loop
                 break
-            fits(size, change)
+            add(change, size)
         clear()
         if sharded := _sharded(place(per_device=per_device)):
-            fits(planned(sharded), SHARDED)
+            add(SHARDED, planned(sharded).sizes[0])
     return Fit(tuple(tries), time.perf_counter() - began)
 
 
 @contextlib.contextmanager
-def _rematerialized(policy: Callable[..., Any] | None) -> Iterator[list[str]]:
+def _rematerialized(policy: Callable[..., Any] | None) -> Iterator[list[Any]]:
     """While the block runs, put jax.checkpoint around the bodies of jax.lax.scan; yield those that it met."""
-    met: list[str] = []
+    met: list[Any] = []
     scan = jax.lax.scan
 
     def wrapping(f: Any, *args: Any, **kwargs: Any) -> Any:
-        met.append(str(getattr(f, "__name__", f)))
+        met.append(f)
         return scan(jax.checkpoint(f, policy=policy, prevent_cse=False), *args, **kwargs)
 
     with mock.patch.object(jax.lax, "scan", wrapping):

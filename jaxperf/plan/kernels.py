@@ -36,8 +36,7 @@ _SLICES = ("dynamic-slice", "gather", "slice")
 _UPDATES = ("dynamic-update-slice", "scatter")
 # custom calls whose work is known, or is that of their arrays
 _KNOWN = ("__cub", "__cudnn", "__gpu$", "__triton", "AllocateBuffer", "SliceToDynamic", "PadToStatic", "Topk")
-_GIVEN = re.compile(r"\b(flops|bytes) = ([\d.]+(?:[eE][-+]?\d+)?)")
-_GIVEN_NAME = re.compile(r'\bname = "([^"]*)"')
+_GIVEN = re.compile(r'\b(name|flops|bytes) = (?:"([^"]*)"|([\d.]+(?:[eE][-+]?\d+)?))')
 _ATTENTION = re.compile(r'"intermediate_tensor_shape":.*?"dimensions":\s*\[([^\]]*)\]')
 
 
@@ -71,7 +70,6 @@ class Kernel:
 
 
 def rate(card: Card, product: Product) -> float:
-    """Return the FLOP/s that a card reaches in a product."""
     vector = 2.0 * card.cores * card.fp32_per_core * card.clock_ghz * 1e9
     if product.exact and product.dtype == "float32":
         return vector * card.matrix_share
@@ -81,21 +79,18 @@ def rate(card: Card, product: Product) -> float:
 
 
 def kernels_of(module: Module, costs: Costs = MappingProxyType({})) -> dict[str, Kernel]:
-    """Return the kernels of everything that runs, by instruction."""
     found = {i.name: _kernel(module, i, costs) for i, _ in module.executed()}
     return {name: kernel for name, kernel in found.items() if kernel}
 
 
 def _kernel(module: Module, instruction: Instruction, costs: Costs) -> Kernel | None:
     opcode = instruction.opcode
-    if opcode in _FREE or opcode.endswith("-done") or instruction.collective:
+    if opcode in _FREE or opcode.endswith("-done"):
         return None
-    if opcode in ("fusion", "fusion-start"):
+    if any(each.collective for each in (instruction, *module.inside(instruction))):
+        return None
+    if opcode in ("fusion", "fusion-start", "async-start"):
         return Kernel(_traffic(module, instruction), _products(module, instruction))
-    if opcode == "async-start":
-        works = [work for each in module.inside(instruction) if (work := _kernel(module, each, costs))]
-        products = tuple(product for work in works for product in work.products)
-        return Kernel(sum(work.bytes for work in works), products) if works else None
     read = module.operand_shapes(instruction)
     moved = instruction.bytes + sum(shape.bytes for shape in read)
     if opcode == "custom-call" and (call := _custom_call(instruction, read, moved, costs)):
@@ -121,11 +116,11 @@ def _custom_call(instruction: Instruction, read: list[Shape], moved: float, cost
         if "Backward" in target:  # five products in place of two
             flops *= 2.5
         return Kernel(moved, (), flops, dtype)
-    named = _GIVEN_NAME.search(instruction.attributes)
-    name = named[1] if target == KERNEL and named else target
-    given = {key: float(value) for key, value in _GIVEN.findall(instruction.attributes)}
-    if name in costs or (target == KERNEL and len(given) == 2):
-        flops, moved = costs.get(name) or (given["flops"], given["bytes"])
+    written = _GIVEN.findall(instruction.attributes) if target == KERNEL else ()
+    given = {key: text or number for key, text, number in written}
+    name = given.get("name", target)
+    if name in costs or "flops" in given:
+        flops, moved = costs.get(name) or (float(given["flops"]), float(given["bytes"]))
         return Kernel(moved, (), flops, dtype)
     return None if target.startswith(_KNOWN) else Kernel(moved, unknown=name)
 
@@ -133,8 +128,8 @@ def _custom_call(instruction: Instruction, read: list[Shape], moved: float, cost
 def _products(module: Module, instruction: Instruction) -> tuple[Product, ...]:
     """Return the matrix products of an instruction, and of those that it fuses."""
     own = product_of(instruction, module.operand_shapes(instruction))
-    fused = module.inside(instruction) if "fusion" in instruction.opcode else ()
-    return (*filter(None, [own]), *(product for each in fused for product in _products(module, each)))
+    fused = (product for each in module.inside(instruction) for product in _products(module, each))
+    return (*filter(None, [own]), *fused)
 
 
 def _traffic(module: Module, fusion: Instruction) -> float:
@@ -145,11 +140,13 @@ def _traffic(module: Module, fusion: Instruction) -> float:
     asynchronous fusion names its operands, too.
     """
     inner = module.inside(fusion)
-    same = {i.name: i.operands[0] for i in inner if i.opcode == "bitcast" and i.operands}
+    same: dict[str, str] = {}  # what is behind reinterpretations of the same bytes
     users: dict[str, list[tuple[Instruction, int]]] = defaultdict(list)
     for each in inner:
+        if each.opcode == "bitcast":
+            same[each.name] = same.get(each.operands[0], each.operands[0])
         for place, name in enumerate(each.operands):
-            users[_origin(name, same)].append((each, place))
+            users[same.get(name, name)].append((each, place))
     parameters = {i.number: i for i in inner if i.opcode == "parameter"}
     read = 0
     for number, name in enumerate(fusion.operands):
@@ -162,8 +159,8 @@ def _traffic(module: Module, fusion: Instruction) -> float:
     root = next((i for i in inner if i.root), fusion)
     written = root.bytes
     for update in (i for i in inner if i.opcode in _UPDATES and i.operands):
-        of_parameter = _origin(update.operands[0], same) in {i.name for i in parameters.values()}
-        if update.opcode == "scatter" and not of_parameter:
+        changed = module.operand(update, same.get(update.operands[0], update.operands[0]))
+        if update.opcode == "scatter" and (changed is None or changed.opcode != "parameter"):
             continue
         new = module.operand(update, update.operands[1 if update.opcode != "scatter" else -1])
         size = new.bytes if new else 0
@@ -177,10 +174,3 @@ def _read_by(instruction: Instruction, place: int, size: int) -> int:
     if place == 0 and instruction.opcode in _SLICES:
         return instruction.bytes
     return 0 if place == 0 and instruction.opcode in _UPDATES else size
-
-
-def _origin(name: str, same: Mapping[str, str]) -> str:
-    """Return the name behind reinterpretations of the same bytes."""
-    while name in same:
-        name = same[name]
-    return name

@@ -54,8 +54,6 @@ def exchange_s(
     card: Card, kind: str, size: float, devices: int, nodes: int, network: Network = NETWORKS["infiniband"]
 ) -> float:
     """Return the seconds of a collective over `size` bytes (of the whole array) among cards of some nodes."""
-    if devices < 2:
-        return 0.0
     in_node = max(1, devices // nodes)
     inside = crossing(kind, size, in_node) / link_bandwidth(card, kind, in_node)
     if nodes == 1:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+import re
+from collections import Counter, defaultdict
 from dataclasses import dataclass, replace
 
 from jaxperf.hlo import Instruction, Module, Shape
@@ -17,8 +18,24 @@ JAX_SHARE = 0.75  # of the card's memory, which JAX takes by default
 USABLE = 0.95  # share of the card's memory that CUDA and NCCL leave to a program
 # operations that move arrays, and make none
 _STACKS = ("", "while", "dynamic_update_slice", "transpose", "squeeze", "reshape")
+_REMAT = re.compile(r"\b(checkpoint|rematted_computation)\b")  # in JAX's names of operations
 # what removes an array
-CHECKPOINT, POLICY, FUSED, FSDP = "jax.checkpoint", "another policy", "fused attention", "FSDP"
+CHECKPOINT, ANOTHER, FUSED, FSDP = "jax.checkpoint", "another checkpoint", "fused attention", "FSDP"
+REMEDIES = {  # in a sentence
+    FUSED: (
+        "the scores of attention, which fused attention never stores "
+        '(jax.nn.dot_product_attention(..., implementation="cudnn"))'
+    ),
+    CHECKPOINT: (
+        "saved for the backward pass: jax.checkpoint around each layer, or a smaller batch per device"
+    ),
+    ANOTHER: (
+        "saved for the backward pass, although made inside jax.checkpoint: a policy that saves less, "
+        "jax.checkpoint around more layers at once, or a smaller batch per device"
+    ),
+    FSDP: "as large as a parameter that every device has whole: shard the parameters over the mesh (FSDP)",
+    "": "take a smaller batch per device",
+}
 
 
 @dataclass(frozen=True)
@@ -29,7 +46,7 @@ class Live:
     shape: Shape
     source: str  # "file:line" of the user's code that made them; "" if unknown
     operation: str  # JAX's name, at most 12 letters of it
-    remedy: str = ""  # what would remove them: CHECKPOINT, POLICY, FUSED or FSDP; "" for none of these
+    remedy: str = ""  # of REMEDIES
     count: int = 1
 
     @property
@@ -46,29 +63,36 @@ def largest_arrays(program: Program, placed: Placed) -> tuple[Live, ...]:
     for i in by_name.values():
         if i.opcode == "fusion-start":
             renamed[i.shapes[-2].bytes].append(i)
-    shardings = [(leaf.shape, getattr(leaf, "sharding", None)) for leaf in placed.state]
-    whole = {shape for shape, sharding in shardings if sharding and sharding.is_fully_replicated}
+    state = (leaf for leaf in placed.state if leaf.sharding)
+    whole = {leaf.shape for leaf in state if leaf.sharding.is_fully_replicated}
     found = []
     for name, size in program.live:
         instruction = by_name.get(name) or (renamed[size].pop() if renamed[size] else None)
         if instruction and instruction.opcode != "parameter" and instruction.shapes:
             found.append((size, instruction, _made_by(program.module, instruction)))
-    calls = (i for i in by_name.values() if i.opcode == "custom-call")
-    fused = any(call.target.startswith(FUSED_CALLS) for call in calls)
+    fused = any(i.target.startswith(FUSED_CALLS) for i in by_name.values())
     in_backward = any("transpose(" in origin.op_name for _, _, origin in found)
+    # most of the backward pass of a checkpointed line says so; what a loop carries has the line of the loop
+    votes: Counter[str] = Counter()
+    for i in by_name.values():
+        if "transpose(" in i.op_name:
+            votes[source_of(program.module, i)] += 1 if _REMAT.search(i.op_name) else -1
+    for i in by_name.values():
+        if i.opcode == "while" and any(_REMAT.search(each.op_name) for each in program.module.inside(i)):
+            votes[source_of(program.module, i)] = 1
     alike: dict[Live, list[int]] = defaultdict(list)
     for size, instruction, origin in found:
         shape = min(instruction.shapes, key=lambda s: abs(s.bytes - size))  # a tuple has a table of its own
         names = f"{instruction.op_name} {origin.op_name}"
         saved = "jvp(" in names and "transpose(" not in names
+        source = source_of(program.module, origin)
         remedy = ""
         if not fused and _is_scores(shape, origin):
             remedy = FUSED
         elif saved and (in_backward or "dynamic_update_slice" in names):
-            remedy = POLICY if program.remat else CHECKPOINT
+            remedy = ANOTHER if votes[source] > 0 else CHECKPOINT
         elif shape.dims in whole and placed.mesh.size > 1:
             remedy = FSDP
-        source = source_of(program.module, origin)
         operation = origin.op_name.partition(":")[0].rstrip(")").rpartition("/")[2]
         alike[Live(0, shape, source, operation[:12], remedy)].append(size)
     live = [replace(each, bytes=sum(sizes), count=len(sizes)) for each, sizes in alike.items()]
@@ -77,7 +101,7 @@ def largest_arrays(program: Program, placed: Placed) -> tuple[Live, ...]:
 
 
 def _is_scores(shape: Shape, origin: Instruction) -> bool:
-    """Return whether an array may be the scores of attention: (..., length, length), as softmax has them."""
+    # (..., length, length), as softmax has them
     square = len(shape.dims) >= 4 and shape.dims[-1] == shape.dims[-2] >= 512
     named = any(word in origin.op_name for word in ("attention", "softmax"))
     return square and (named or origin.operation in ("exp", "sub", "div", "select_n", "max"))

@@ -17,9 +17,9 @@ from jaxperf.known_faults import faults_of
 from jaxperf.plan import deviceless, fitting, links, timeline
 from jaxperf.plan.accuracy import COMPUTE, collective_factor, summary
 from jaxperf.plan.advice import advise
-from jaxperf.plan.arguments import Placed, by_position, is_array, name_of, place
+from jaxperf.plan.arguments import Placed, as_flag, by_position, is_array, name_of, place
 from jaxperf.plan.cards import Card, find_card
-from jaxperf.plan.collectives import Collective, Flow, axes_of, collectives, source_of
+from jaxperf.plan.collectives import Collective, Flow, collectives, source_of
 from jaxperf.plan.kernels import CALL_S, Kernel, kernels_of
 from jaxperf.plan.memory import largest_arrays
 from jaxperf.plan.report import SizePlan, StepPlan
@@ -81,13 +81,13 @@ def plan(
     if not placed[0].made:
         batch = placed[0].axis  # to find it takes a trace
     placed += [at(each, batch=batch, per_device=per_device, total=total) for each in described[1:]]
-    made = plan_of(card, placed, deviceless.compiled_programs(card, placed, told), connected, kernels)
+
+    def planned(*placed: Placed, told: Callable[[str], None] = lambda line: None) -> StepPlan:
+        return plan_of(card, placed, deviceless.compiled_programs(card, placed, told), connected, kernels)
+
+    made = planned(*placed, told=told)
     if not fit:
         return made
-
-    def planned(one: Placed) -> SizePlan:
-        return plan_of(card, [one], deviceless.compiled_programs(card, [one]), connected, kernels).sizes[0]
-
     with_examples = functools.partial(at, described[-1], batch=batch)
     tried = fitting.fit(step, made.sizes[-1], with_examples, planned, per_device, told)
     return dataclasses.replace(made, fit=tried)
@@ -100,7 +100,6 @@ def plan_of(
     network: links.Network = links.NETWORKS["infiniband"],
     kernels: Mapping[str, tuple[float, float]] | None = None,
 ) -> StepPlan:
-    """Return the plan of compiled programs, one for each item of `placed`."""
     sizes: list[SizePlan] = []
     for each, program in zip(placed, programs):
         size = _size(card, each, program, network, kernels or {})
@@ -125,7 +124,7 @@ def _size(
 ) -> SizePlan:
     count, module, cost = placed.mesh.size, program.module, program.costs
     works = kernels_of(module, kernels)
-    found = collectives(module, count)
+    found = collectives(module, placed.mesh.shape)
     time = None
     if not card.is_tpu:
         found = {name: _timed(card, each, network) for name, each in found.items()}
@@ -137,14 +136,14 @@ def _size(
         mesh=dict(placed.mesh.shape),
         batch=placed.batch,
         batch_arguments=tuple(placed.axis),
-        split=placed.split,
+        batch_axes=placed.batch_axes,
         exchanges=_rows(placed, module, works, found, time.waits if time else {}) if found else (),
         argument_bytes=cost.argument_bytes,
         temp_bytes=cost.temp_bytes,
         peak_bytes=cost.peak_bytes,
         memory_bytes=card.memory_bytes,
-        state_bytes=sum(_bytes(leaf, leaf.shape) for leaf in placed.state),
-        state_share_bytes=sum(_bytes(leaf, _on_device(leaf)) for leaf in placed.state),
+        state_bytes=sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in placed.state),
+        state_share_bytes=sum(math.prod(_on_device(leaf)) * leaf.dtype.itemsize for leaf in placed.state),
         live=largest_arrays(program, placed),
         useful=_useful(module, found, placed.mesh.shape),
         notes=tuple(_of_program(card, module, works, jaxlib.__version__)),
@@ -158,15 +157,8 @@ def _timed(card: Card, each: Collective, network: links.Network) -> Collective:
     return dataclasses.replace(each, each_s=seconds)
 
 
-def _bytes(leaf: Any, shape: Sequence[int]) -> int:
-    """Return the bytes of an array of a leaf's dtype; a random key has four words at most."""
-    return math.prod(shape) * int(getattr(leaf.dtype, "itemsize", 16))
-
-
 def _on_device(leaf: Any) -> tuple[int, ...]:
-    """Return the shape that each device has of an array."""
-    sharding = getattr(leaf, "sharding", None)
-    return tuple(sharding.shard_shape(leaf.shape)) if sharding is not None else tuple(leaf.shape)
+    return tuple(leaf.sharding.shard_shape(leaf.shape) if leaf.sharding else leaf.shape)
 
 
 def _with_range(size: SizePlan, base: SizePlan, card: Card, network: links.Network) -> SizePlan:
@@ -184,7 +176,7 @@ def _with_range(size: SizePlan, base: SizePlan, card: Card, network: links.Netwo
     size = dataclasses.replace(size, between_s=(after.stretched(*low), after.stretched(*high)))
     if size.devices == base.devices:
         return size
-    if size.batch and size.split > 1:
+    if size.examples < size.batch:
         work = (size.batch / size.devices) / (base.batch / base.devices)
     elif size.useful < 1 and before.flops:
         work = after.flops * size.useful / (before.flops * base.useful)
@@ -207,24 +199,14 @@ def _rows(
     flow = Flow(module, kernels, {_on_device(leaf) for leaf in batch})
     alike: dict[Collective, list[str]] = {}
     for name, each in found.items():
-        axes = axes_of(each.groups, placed.mesh.shape)
-        row = dataclasses.replace(
-            each,
-            times=0.0,
-            source=each.source or flow.used_at(name),
-            axes=tuple(sorted(axes)),
-            over_batch=not placed.batch_axes or bool(axes & set(placed.batch_axes)),
-            carries=flow.carried(name),
-        )
+        line = each.source or flow.line_after(name)
+        row = dataclasses.replace(each, times=0.0, source=line, carries=flow.carried(name))
         alike.setdefault(row, []).append(name)
-    return tuple(
-        dataclasses.replace(
-            row,
-            times=sum(found[name].times for name in names),
-            waits_s=sum(waits.get(name, 0.0) for name in names),
-        )
-        for row, names in alike.items()
-    )
+    rows = []
+    for row, names in alike.items():
+        times, waited = sum(found[name].times for name in names), sum(waits.get(name, 0.0) for name in names)
+        rows.append(dataclasses.replace(row, times=times, waits_s=waited))
+    return tuple(rows)
 
 
 def _useful(module: Module, found: Mapping[str, Collective], mesh: Mapping[str, int]) -> float:
@@ -235,13 +217,11 @@ def _useful(module: Module, found: Mapping[str, Collective], mesh: Mapping[str, 
     """
     least = 1.0
     for loop in (i for i in module.instructions if i.opcode == "while"):
-        inside = (found[each.name] for each in module.inside(loop) if each.name in found)
-        passed = [each for each in inside if each.kind == "collective-permute" and each.asked]
-        along = (axes_of(each.groups, mesh) for each in passed)
-        stages = max((math.prod(mesh[name] for name in axes) for axes in along), default=0)
         turns = loop.trips or 0
-        if 1 < stages < turns:
-            least = min(least, (turns - stages + 1) / turns)
+        for each in (found[i.name] for i in module.inside(loop) if i.name in found):
+            stages = math.prod(mesh[name] for name in each.axes)
+            if each.kind == "collective-permute" and each.asked and stages < turns:
+                least = min(least, (turns - stages + 1) / turns)
     return least
 
 
@@ -254,15 +234,13 @@ def _notes(card: Card, network: str, sizes: Sequence[SizePlan], placed: Sequence
         notes = [f"{about}, nodes of {card.per_node}; {summary(network)}"]
     first = placed[0]
     if first.axis:
-        named = format_list([f"{i} (axis {axis})" if axis else f"{i}" for i, axis in first.axis.items()])
-        notes.append(
-            f"the batch: argument {named}, counted from 0; --batch names others, 1:axis=1 another axis"
-        )
+        flag = as_flag(first.axis)
+        notes.append(f"taken for the batch: {flag}, positions from 0; 1:axis=1 names another axis than 0")
     elif not first.notes:
         notes.append("no argument was taken for the batch; --batch names one")
     notes += first.notes
-    found = (getattr(leaf, "sharding", None) for leaf in jax.tree.leaves(placed[-1].args))
-    shardings = [sharding for sharding in found if sharding]
+    leaves = jax.tree.leaves(placed[-1].args)
+    shardings = [leaf.sharding for leaf in leaves if getattr(leaf, "sharding", None)]
     if sizes[-1].devices > 1 and shardings and all(each.is_fully_replicated for each in shardings):
         notes.append("each device has all arguments whole, so all devices do the same work")
     return [*notes, *dict.fromkeys(note for size in reversed(sizes) for note in size.notes)]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
+import functools
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -29,7 +30,7 @@ class SizePlan:
     mesh: Mapping[str, int]
     batch: int  # examples of the whole batch; 0 if there is none
     batch_arguments: tuple[int, ...]  # positions
-    split: int  # into how many parts the mesh divides the batch
+    batch_axes: tuple[str, ...]  # the mesh's axes that divide the batch
     exchanges: tuple[Collective, ...]  # equal ones are one
     argument_bytes: int
     temp_bytes: int
@@ -54,14 +55,15 @@ class SizePlan:
 
     @property
     def collectives(self) -> dict[str, int]:
-        counts: Counter[str] = Counter()
-        for each in self.exchanges:
-            counts[each.kind] += round(each.times)
-        return dict(counts)
+        kinds = dict.fromkeys(each.kind for each in self.exchanges)
+        return {kind: round(sum(e.times for e in self.exchanges if e.kind == kind)) for kind in kinds}
 
     @property
     def examples(self) -> int:  # on each device
-        return self.batch // self.split
+        return self.batch // math.prod(self.mesh[name] for name in self.batch_axes)
+
+    def over_batch(self, each: Collective) -> bool:  # whether its devices have different examples
+        return not self.batch_axes or not set(self.batch_axes).isdisjoint(each.axes)
 
     @property
     def usable_bytes(self) -> float:
@@ -104,22 +106,15 @@ class StepPlan:
             blocks.append(grid(title, map(_live, last.live)))
         if last.exchanges:
             found = sorted(last.exchanges, key=lambda e: (-e.seconds, -e.times * e.bytes))
-            rows = (_exchange(each, predicted=last.time is not None) for each in found)
-            blocks.append(grid(f"Collectives on {last.devices} devices", rows, first=12))
-        blocks += map(Text, self._advice())
-        if self.fit:
-            blocks += self.fit.blocks()
-        return blocks + [Note(note) for note in self.notes]
-
-    def _advice(self) -> list[str]:
-        """Return one line for each kind of advice, with the figures of the most devices that have it."""
-        lines = []
+            blocks.append(grid(f"Collectives on {last.devices} devices", map(_exchange, found), first=12))
         for kind in dict.fromkeys(kind for size in self.sizes for kind in size.advice):
             having = {size.devices: size.advice[kind] for size in self.sizes if kind in size.advice}
             *others, most = having
             also = f"; also on {format_list([str(n) for n in others])}" if others else ""
-            lines.append(f"Change, on {most} devices{also}: {having[most]}")
-        return lines
+            blocks.append(Text(f"Change, on {most} devices{also}: {having[most]}"))
+        if self.fit:
+            blocks += self.fit.blocks()
+        return blocks + [Note(note) for note in self.notes]
 
     def to_json(self) -> dict[str, Any]:
         body = {"format": "jaxperf-plan", "schema_version": 4, **vars(self)}
@@ -136,12 +131,8 @@ def grid(title: str, rows: Iterable[dict[str, str]], *, first: int = 0) -> Grid:
     return Grid(title, heads, tuple(tuple(row.values()) for row in cells), right, first=first)
 
 
-def seconds(value: float) -> str:
-    return format_on_page(value, "s")
-
-
-def nbytes(value: float) -> str:
-    return format_on_page(value, "bytes")
+seconds = functools.partial(format_on_page, unit="s")
+nbytes = functools.partial(format_on_page, unit="bytes")
 
 
 def _overview(size: SizePlan) -> dict[str, str]:
@@ -194,7 +185,7 @@ def _live(array: Live) -> dict[str, str]:
     }
 
 
-def _exchange(each: Collective, *, predicted: bool) -> dict[str, str]:
+def _exchange(each: Collective) -> dict[str, str]:
     row = {
         "collective": each.kind,
         "times": f"{each.times:g}",
@@ -202,6 +193,6 @@ def _exchange(each: Collective, *, predicted: bool) -> dict[str, str]:
         "of": each.carries or "-",
         "groups": each.groups_in_short,
     }
-    if predicted:
+    if each.each_s:
         row |= {"each": seconds(each.each_s), "waits": seconds(each.waits_s)}
     return row | {"line": each.source or "-"}

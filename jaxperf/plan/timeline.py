@@ -6,6 +6,7 @@ an asynchronous one between its start and its end, and then wait for the rest of
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -14,8 +15,6 @@ from jaxperf.plan.cards import Card
 from jaxperf.plan.collectives import Collective, source_of
 from jaxperf.plan.kernels import KERNEL_S, Kernel
 
-Sums = dict[str, float]
-
 
 @dataclass
 class Elapsed:
@@ -23,12 +22,12 @@ class Elapsed:
 
     step_s: float = 0.0  # from its start to its end
     # kernels' seconds: "arithmetic", "memory" and "overhead"; and the "call" of the program
-    parts: Sums = field(default_factory=dict)
-    waits: Sums = field(default_factory=dict)  # seconds for which kernels wait, by collective's name
+    parts: dict[str, float] = field(default_factory=dict)
+    waits: dict[str, float] = field(default_factory=dict)  # kernels' seconds of waits, by collective
     flops: float = 0.0  # of matrix products, convolutions and custom kernels
     bytes: float = 0.0  # that kernels read and write
     kernels: float = 0.0
-    lines: Sums = field(default_factory=dict)  # runs of kernels, by line of the user's code
+    lines: dict[str, float] = field(default_factory=dict)  # runs of kernels, by line of the user's code
 
     @property
     def waits_s(self) -> float:
@@ -36,7 +35,6 @@ class Elapsed:
 
     @property
     def overhead_share(self) -> float:
-        """Return the share of the step that is overhead of kernels and of the call."""
         return (self.parts.get("overhead", 0.0) + self.parts.get("call", 0.0)) / self.step_s
 
     def stretched(self, kernels: float, waits: float) -> float:
@@ -80,16 +78,12 @@ def run(
     free_at = 0.0  # from when on the links are free
     ends: dict[str, float] = {}  # of asynchronous collectives
 
-    def part(called: str) -> Elapsed:
-        return run(module, kernels, collectives, card, called)
-
+    part = functools.partial(run, module, kernels, collectives, card)
     for instruction in module.computations.get(computation or module.entry, ()):
         name = instruction.name
         started = next(iter(instruction.operands), "")  # what a "-done" waits for
-        if instruction.opcode == "while":
+        if instruction.opcode in ("while", "call"):
             elapsed.add(part(instruction.called), instruction.trips or 1)
-        elif instruction.opcode == "call":
-            elapsed.add(part(instruction.called))
         elif instruction.opcode == "conditional":
             elapsed.add(max(map(part, instruction.branches), key=lambda p: p.step_s, default=Elapsed()))
         elif each := collectives.get(name):

@@ -66,6 +66,23 @@ def test_parameters_that_do_not_come_back_are_no_batch() -> None:
     assert found(step, frozen, lora, X) == {2: 0}
 
 
+@pytest.mark.parametrize("last", [False, True])
+def test_frozen_layers_that_are_scanned_are_no_batch(last: bool) -> None:
+    """A fine-tuning whose adapters come back; the layers that it scans have the same first axis."""
+    frozen, adapters = jnp.zeros((7, 5, 5)), jnp.zeros((7, 5, 2))
+
+    def step(adapters: jax.Array, *others: jax.Array) -> jax.Array:
+        x, frozen = others if last else others[::-1]
+
+        def layer(h: jax.Array, w: Any) -> tuple[jax.Array, None]:
+            return jnp.tanh(h @ w[0] + h @ w[1] @ w[1].T), None
+
+        return adapters * lax.scan(layer, x, (frozen, adapters))[0].mean()
+
+    others = (X, frozen) if last else (frozen, X)
+    assert found(step, adapters, *others) == {1 if last else 2: 0}
+
+
 def test_an_example_for_each_sequence_beside_arrays_that_begin_with_the_time() -> None:
     def step(w: jax.Array, xs: jax.Array, y: jax.Array) -> jax.Array:
         last, _ = lax.scan(lambda h, x: (jnp.tanh(x @ w + h), None), jnp.zeros((16, 3)), xs)
@@ -106,6 +123,6 @@ def test_a_step_that_asks_for_a_traced_value_is_not_about_the_batch() -> None:
 @pytest.mark.usefixtures("cpus_as_gpus", "several_devices")
 def test_a_carry_that_comes_back_is_named_where_the_step_cannot_be_traced() -> None:
     step = jax.jit(lambda w, h, x: (w, jnp.tanh(x @ w + h)))
-    with pytest.raises(JaxperfError, match=r"raised TypeError: .*with 128 examples, of argument 2, "):
+    with pytest.raises(JaxperfError, match=r"raised TypeError: .*with 128 examples, as by --batch 2, "):
         planning.plan(step, W, Y, X, devices=(8,))
     assert planning.plan(step, W, Y, X, devices=(8,), batch=(1, 2)).sizes[0].batch == 128

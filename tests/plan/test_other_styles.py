@@ -7,7 +7,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 from jax.sharding import Mesh
 
@@ -16,7 +15,7 @@ from jaxperf.errors import JaxperfError
 from jaxperf.plan.advice import advise
 from jaxperf.plan.collectives import axes_of
 from jaxperf.plan.kernels import kernels_of
-from jaxperf.plan.memory import CHECKPOINT, FUSED, POLICY, USABLE, Live
+from jaxperf.plan.memory import ANOTHER, CHECKPOINT, FUSED, USABLE, Live
 from jaxperf.plan.planning import plan
 from jaxperf.plan.report import SizePlan
 from tests.plan import other_styles
@@ -32,7 +31,7 @@ def test_sums_over_the_model_axis_are_activations_and_are_not_merged() -> None:
     size = on_eight(other_styles.tensor_parallel, mesh={"data": 2, "model": 4})
     over_model = [e for e in size.exchanges if e.axes == ("model",)]
     assert sum(e.times for e in over_model) >= other_styles.LAYERS
-    assert {e.carries for e in over_model} == {"activations"} and not any(e.over_batch for e in over_model)
+    assert {e.carries for e in over_model} == {"activations"} and not any(map(size.over_batch, over_model))
     assert {e.carries for e in size.exchanges if e.axes == ("data",)} == {"gradients"}
     advice = size.advice
     assert "statistics summed over devices" not in advice
@@ -96,14 +95,34 @@ def test_gathered_activations_are_told_from_parameters() -> None:
     assert "parameters gathered" not in size.advice
 
 
+def test_waits_for_what_a_sharding_removes_are_named_once() -> None:
+    """The batch is split by its first half; a turn of the loop needs a quarter of it on all devices."""
+    size = on_eight(other_styles.accumulated, jnp.ones((64, 64)), jnp.ones((64, 64)))
+    assert any(e.kind == "all-gather" and e.carries == "activations" for e in size.exchanges)
+    assert "of activations change their sharding" in size.advice["resharded"]
+    text = size.advice.get("not overlapped", "all-reduces of gradients")
+    assert "all-reduces of gradients" in text and "all-gather" not in text
+
+
+@pytest.mark.parametrize(
+    ("make", "carried", "helps"),
+    [(other_styles.sharded, "parameters", False), (other_styles.loss_summed, "gradients", True)],
+)
+def test_micro_batches_are_proposed_for_gradients_only(make: Any, carried: str, helps: bool) -> None:
+    """Parameters are gathered for each micro-batch again."""
+    text = on_eight(lambda mesh: make(mesh)).advice["not overlapped"]
+    assert f"s of {carried}" in text and "more examples" in text
+    assert ("micro-batches" in text) is helps
+
+
 @pytest.mark.parametrize("remat", [False, True])
 def test_remat_is_not_proposed_where_it_is(remat: bool) -> None:
     size = on_eight(lambda mesh: other_styles.sharded(mesh, remat=remat))
-    remedy = POLICY if remat else CHECKPOINT
+    remedy = ANOTHER if remat else CHECKPOINT
     live = (Live(2**30, hlo.Shape("f32", (2**18, 2**10)), "train.py:5", "tanh", remedy),)
     text = advise(dataclasses.replace(size, memory_bytes=2**20, temp_bytes=2**30, live=live))["does not fit"]
     assert "f32[262144,1024] of train.py:5" in text
-    assert ("uses jax.checkpoint already" in text) is remat
+    assert ("although made inside jax.checkpoint" in text) is remat
     assert ("jax.checkpoint around each layer" in text) is not remat
 
 
@@ -135,10 +154,10 @@ def test_time_is_no_batch() -> None:
     with pytest.raises(JaxperfError, match=r"scans over the first axis of argument 1, .*1:axis=1,2:axis=1"):
         on_eight(other_styles.time_major, *arguments)
     size = on_eight(other_styles.time_major, *arguments, batch={1: 1, 2: 1})
-    assert (size.batch, size.split) == (32 * 8, 8)
+    assert (size.batch, size.examples) == (32 * 8, 32)
     assert not any(e.kind == "all-gather" for e in size.exchanges)
     text = str(plan(other_styles.time_major, *arguments, devices=(1, 8), batch={1: 1, 2: 1}))
-    assert "the batch: argument 1 (axis 1) and 2 (axis 1)" in text
+    assert "taken for the batch: --batch 1:axis=1,2:axis=1, positions from 0" in text
 
 
 def test_a_nets_first_state_is_named_with_what_begins_with_the_time() -> None:
@@ -235,7 +254,6 @@ def test_an_asynchronous_fusion_moves_slices_and_not_stacks() -> None:
 
 def test_axes_of_groups() -> None:
     mesh = {"data": 2, "model": 4}
-    assert axes_of(((0, 1, 2, 3), (4, 5, 6, 7)), mesh) == {"model"}
-    assert axes_of(((0, 4),), mesh) == {"data"}
-    assert axes_of((tuple(range(8)),), mesh) == {"data", "model"}
-    assert axes_of((), mesh) == frozenset() and np.prod(list(mesh.values())) == 8
+    assert axes_of(((0, 1, 2, 3), (4, 5, 6, 7)), mesh) == ("model",)
+    assert axes_of(((0, 4),), mesh) == ("data",)
+    assert axes_of((tuple(range(8)),), mesh) == ("data", "model")

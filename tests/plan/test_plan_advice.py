@@ -30,7 +30,7 @@ NO_MEMORY = hlo.Costs(0, 0, 0, 0, 0, 0)
 def kinds_of(name: str, memory: hlo.Costs = NO_MEMORY) -> set[str]:
     """The kinds of advice for a recorded program on eight devices."""
     mesh = Mesh(np.array(jax.devices("cpu")[:8]), ("data",))
-    placed = arguments.Placed(None, (), mesh, split=8, made=True)
+    placed = arguments.Placed(None, (), mesh, batch_axes=("data",), made=True)
     module = hlo.parse((PROGRAMS / f"{name}.hlo").read_text())
     compiled = Program(module, memory)
     (size,) = planning.plan_of(CARDS["h100"], [placed], [compiled]).sizes

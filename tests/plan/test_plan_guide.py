@@ -11,6 +11,7 @@ import re
 import shlex
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import jax
@@ -20,7 +21,8 @@ from tests.plan.test_validation import validate  # noqa: F401
 
 PAGE = Path(__file__).parents[2] / "docs" / "plan.md"
 PROGRAMS = ("lenet", "resnet", "gpt")
-SECONDS = re.compile(r"(?<=compilations)\sin\s\d+\ss\b")  # of this machine
+# of this machine
+SECONDS = re.compile(r"(?<=compilations)\sin\s\d+\ss\b|(?<=` \| )(\d+|-)(?= \|$)", re.M)
 SCREEN = re.compile(r"^```\n\$ (jaxperf plan .*)\n((?:.*\n)*?)```$", re.M)
 
 
@@ -55,12 +57,16 @@ def test_screens(tmp_path: Path) -> None:
     environment = {**os.environ, "COLUMNS": "100", "JAX_PLATFORMS": "cpu"}
     for command, shown in SCREEN.findall(page):
         words = [sys.executable, "-m", "jaxperf", *shlex.split(command)[1:]]
+        began = time.perf_counter()
         run = subprocess.run(
             words, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
         )
         assert run.returncode == 0, run.stderr
+        took = f"| `{command}` | {time.perf_counter() - began:.0f} |\n"
         lines = "".join(f"{line.rstrip()}\n" for line in run.stdout.splitlines())
         made = made.replace(f"$ {command}\n{shown}", f"$ {command}\n{lines}")
+        made, rows = re.subn(rf"^\| `{re.escape(command)}` \| .*\n", took, made, flags=re.M)
+        assert rows == 1, f"the page lacks the seconds of {command}"
     if os.environ.get("JAXPERF_UPDATE_PAGE"):
         PAGE.write_text(made)
     version = re.search(r"made by JAX ([\d.]+\d)", page)

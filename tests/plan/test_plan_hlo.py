@@ -8,7 +8,7 @@ import pytest
 
 from jaxperf import hlo
 from jaxperf.plan.cards import CARDS
-from jaxperf.plan.collectives import collectives, is_asked
+from jaxperf.plan.collectives import collectives
 from jaxperf.plan.kernels import kernels_of
 from jaxperf.plan.planning import _of_program
 
@@ -40,14 +40,14 @@ COLLECTIVES = {
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("name", COLLECTIVES)
 def test_collectives(name: str, version: str) -> None:
-    in_order = collectives(program(name, version), 8).values()
+    in_order = collectives(program(name, version), {"data": 8}).values()
     seen = [(c.kind, c.bytes, len(c.groups), c.group_size, c.times) for c in in_order]
     assert seen == COLLECTIVES[name]
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_the_line_of_a_collective(version: str) -> None:
-    (collective,) = collectives(program("data_parallel", version), 8).values()
+    (collective,) = collectives(program("data_parallel", version), {"data": 8}).values()
     assert collective.source == "train.py:11"
     assert not collective.asked
 
@@ -88,21 +88,33 @@ def test_groups(attribute: str, groups: tuple[tuple[int, ...], ...]) -> None:
     assert hlo.groups_of(f'channel_id=1, {attribute}, metadata={{op_name="x"}}', 4) == groups
 
 
+REDUCE = """HloModule jit_f
+
+ENTRY %main (x: f32[8]) -> f32[8] {
+  %x = f32[8]{0} parameter(0)
+  ROOT %r = f32[8]{0} all-reduce(%x), replica_groups={}, to_apply=%add, metadata={op_name="NAME"}
+}
+"""
+
+
 @pytest.mark.parametrize(
     ("operation", "asked"),
     [
         ("jit(step)/transpose(jvp())/dot_general", False),
         ("jit(step)/shard_map/psum", True),
-        ("jit(step)/dot_general:jit(step)/psum", True),
+        ("jit(step)/dot_general:jit(step)/shard_map/psum", True),
+        ("jit(step)/transpose(jvp(shard_map))/psum", True),  # the gradient is taken outside
         ("jit(step)/shard_map/dot_general", True),  # a part of what XLA made of a ragged_all_to_all
+        ("jit(my_shard_map_step)/dot_general", False),
     ],
 )
 def test_a_collective_that_the_program_asks_for(operation: str, asked: bool) -> None:
-    assert is_asked(operation) is asked
+    (each,) = collectives(hlo.parse(REDUCE.replace("NAME", operation)), {"data": 8}).values()
+    assert each.asked is asked
 
 
 def test_groups_of_nodes() -> None:
-    (collective,) = collectives(program("data_parallel", "jax_0_12"), 8).values()
+    (collective,) = collectives(program("data_parallel", "jax_0_12"), {"data": 8}).values()
     assert collective.nodes(per_node=8) == 1
     assert collective.nodes(per_node=4) == 2
 

@@ -23,7 +23,7 @@ from jaxperf.models import LeNet, resnet18
 from jaxperf.parallel import Model, TrainState, make_step, model_of
 from jaxperf.plan import deviceless
 from jaxperf.plan.cards import CARDS
-from jaxperf.plan.memory import CHECKPOINT, FUSED
+from jaxperf.plan.memory import ANOTHER, CHECKPOINT, FUSED
 from jaxperf.plan.planning import plan
 from jaxperf.plan.report import SizePlan
 from tests.plan import other_styles
@@ -271,6 +271,40 @@ def test_the_arrays_of_an_unrolled_network_are_one_row() -> None:
     assert saved.count >= 60 and saved.bytes == saved.count * 2048 * 256 * 4
     assert saved.remedy == CHECKPOINT and saved.source.startswith("test_plan_real.py:")
     assert saved.shown == f"{saved.count} x f32[2048,256]"
+
+
+def _stem(x: jax.Array, w: jax.Array) -> jax.Array:
+    for _ in range(6):
+        x = jnp.sin(jnp.tanh(x @ w))
+    return x
+
+
+def _layer(x: jax.Array, w: jax.Array) -> tuple[jax.Array, None]:
+    return x + jnp.tanh(jnp.tanh(x @ w) @ w) @ w, None
+
+
+@pytest.mark.parametrize("rolled", [True, False])
+def test_only_what_is_made_inside_of_a_checkpoint_goes_with_another_one(rolled: bool) -> None:
+    policy = jax.checkpoint_policies.dots_with_no_batch_dims_saveable
+    body = jax.checkpoint(_layer, policy=policy)
+
+    def loss(ws: jax.Array, x: jax.Array) -> jax.Array:
+        y = _stem(x, ws[0])
+        if rolled:
+            y, _ = jax.lax.scan(body, y, ws)
+        for w in () if rolled else ws:
+            y, _ = body(y, w)
+        return (y**2).mean()
+
+    step = jax.jit(lambda ws, x: ws - 0.1 * jax.grad(loss)(ws, x))
+    (size,) = plan(step, jnp.zeros((6, 256, 256)), jnp.zeros((4096, 256)), devices=(8,), batch=(1,)).sizes
+    remedies: dict[str, set[str]] = {}
+    for function in (_stem, _layer):
+        code = function.__code__
+        lines = {f"test_plan_real.py:{line}" for *_, line in code.co_lines()}
+        remedies[code.co_name] = {each.remedy for each in size.live if each.source in lines}
+    assert remedies["_stem"] - {""} == {CHECKPOINT}
+    assert remedies["_layer"] - {""} == {ANOTHER}
 
 
 def pallas_step(cost: Any = None) -> Any:
