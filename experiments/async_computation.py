@@ -186,7 +186,7 @@ s.grid(("elements", "ready when the call returned", "call, µs",
 # Both times come from the same calls. Where the value is ready at once, the two columns are
 # close. From 1000 elements on, a CPU's other thread computes. It may finish a short program
 # before Python asks, so the second column need not fall to zero at once. A single call, as
-# here, may also take several times as long as one of many in a row (8.2.3).
+# here, may also take several times as long as one of many in a row (exercise 4).
 #
 # ### Does the speed of Python matter?
 # The front end does not compute. Therefore, the book says, Python's speed hardly matters,
@@ -642,17 +642,19 @@ s.claim("The book's loop takes longer if it waits in each turn, in each of "
         if_not="In none of three processes did waiting in each turn make the "
         f"loop longer: {listed} times.",
         if_open="In three processes, waiting in each turn made the loop "
-        f"{listed} times as long. Where they disagree, a process has other "
-        "luck with memory than the next. At toy size, or where an interval "
-        "contains 1, that decides nothing.")
+        f"{listed} times as long. That decides nothing.")
 extra = {name: waits - once for name, (waits, _, once, _) in turn.items()}
-unlucky = max(INSTALLED, key=lambda name: np.median(extra[name]))
+extra["as installed"] = np.median([extra[name] for name in INSTALLED], axis=0)
 as_installed, in_place = (
-    f"{1e6 * np.median(extra[name]):,.0f} µs" for name in (unlucky, "in place")
+    f"{1e6 * np.median(extra[name]):,.0f} µs"
+    for name in ("as installed", "in place")
 )
 mapped = ratio_of(turn["given back"][0] / turn["kept"][0])
-by_memory = ratio_of(extra[unlucky] - extra["in place"])
-installed_faults = f"{np.mean(turn[unlucky][1]):,.0f}"
+by_memory = ratio_of(extra["as installed"] - extra["in place"])
+faults, faults_once = (
+    f"{np.mean([turn[name][column] for name in INSTALLED]):,.0f}"
+    for column in (1, 3)
+)
 
 # %% tags=["slow", "hide-input"]
 s.claim("An array whose memory comes from the system costs more than the "
@@ -663,39 +665,34 @@ s.claim("An array whose memory comes from the system costs more than the "
         cannot=""
                if sys.platform == "linux"
                else "the three variables are glibc's",
-        if_holds="Memory decides: with every array given back, the same loop "
-        f"takes {mapped} times as long.",
+        if_holds="With every array given back, the same loop takes "
+        f"{mapped} times as long.",
         if_not="Here, mapping and clearing pages takes less time than the "
         "addition.",
         if_open="This run does not show what mapping and clearing pages costs.")
 
 # %% tags=["slow", "hide-input"]
-s.claim("As installed, memory adds to what waiting costs",
+s.claim("As installed, waiting costs more time than in place",
         holds=by_memory.above(0),
-        expected="in that of the three processes where waiting costs the "
-        "most, it costs more time a turn than in place",
+        expected="in the median of three processes, more time a turn",
         observed=f"{as_installed} a turn as installed, {in_place} in place",
         needs=["size"],
-        if_holds=f"In place, waiting costs {in_place} a turn. In the process "
-        f"of the three where it costs the most, it costs {as_installed}: the "
-        f"rest is memory, with {installed_faults} page faults in each turn "
-        "that waits.",
-        if_not="In none of the three processes does waiting cost more than in "
-        f"place ({in_place} a turn): the C library kept the memory, with "
-        f"{installed_faults} page faults in each turn that waits. Another "
-        "process may be less lucky.",
+        if_holds=f"In place, waiting costs {in_place} a turn, and as installed "
+        f"{as_installed}. As installed, a turn that waits has {faults} page "
+        f"faults, and one that does not wait has {faults_once}.",
+        if_not=f"As installed, waiting costs {as_installed} a turn, no more "
+        f"than in place ({in_place}). A turn that waits has {faults} page "
+        "faults. Another process may have more.",
         if_open=f"In place, waiting costs {in_place} a turn, and as installed "
-        f"up to {as_installed}, with {installed_faults} page faults in each "
-        "turn that waits. At toy size, or where the rounds differ much, that "
-        "decides nothing.")
+        f"{as_installed}. That decides nothing.")
 
 # %% [markdown]
 # The loop that waits frees one array and makes the next, turn by turn. The loop that does
 # not wait has several arrays in flight. So the C library sees other requests, and whether
 # it gives memory back in between also depends on what else is on its heap. The same loop
 # has been seen to take 0.8, 1.1, and 3 times as long with waiting, in three processes on
-# one machine. An interval says nothing about this: its rounds are of one process. That
-# difference is not asynchrony's. **The rule:** before you explain a factor by waiting,
+# one machine. An interval says nothing about this: its rounds are of one process.
+# **The rule:** before you explain a factor by waiting,
 # count the page faults, or donate. (Arrays of more than 32 MiB get new pages in each turn
 # even with these three variables.)
 #
@@ -762,7 +759,7 @@ def t2(n):
         n, [0, *back_end], [0, *(median_once[m] for m in back_end)]
     )
 
-# a round
+# one value per round
 t3 = ratio_of(np.median([waiting[n] - once[n] - t1 for n in back_end], axis=0))
 crossover = next(
     (n for n in np.geomspace(1, sizes[-1], 1000) if t2(n) > t1), sizes[-1]
@@ -785,7 +782,7 @@ s.fact("crossover_elements", crossover, meaning="elements at which t2 = t1",
 s.say(t3.above(0),
       if_holds=f"With arrays of {back_end[0]:,} elements and more, $t_3$ can "
       f"be measured. It is {t3.median / t1:.1f} times as long as $t_1$. "
-      "Exercise 4 asks what it consists of.",
+      "Exercise 4 shows what it depends on.",
       if_not="$t_3$ is below what this run can measure: its interval includes "
       "0 or less.",
       if_open="$t_3$ is below what this run can measure: its interval "
@@ -793,10 +790,8 @@ s.say(t3.above(0),
 
 # %% [markdown]
 # Now the model predicts both loops at the sizes that it has *not* seen. The row that counts
-# is the one next to the crossover, $t_2 = t_1$. There the model says that waiting costs the
-# most, and a fit by large sizes does not help it. (On the CPUs that we tried, XLA divides
-# this addition over the cores from 65,536 elements on; [section 8.0](performance_model)
-# shows how to see that. Look whether the times of the loop that waits jump there.)
+# is the one next to the crossover, $t_2 = t_1$. There, by the model, waiting costs the
+# largest factor. The last two columns are what waiting costs: the difference of both loops.
 
 # %% tags=["slow"]
 def predicted(n):
@@ -807,11 +802,11 @@ rows, off = [], {}
 for n in unseen:
     pairs = [*zip(predicted(n), (np.median(waiting[n]), median_once[n]))]
     off[n] = [says / was - 1 for says, was in pairs]
-    factor = predicted(n)[0] / predicted(n)[1]
-    rows.append((f"{n:,}", *(f"{1e6 * v:.1f}" for pair in pairs for v in pair),
-                 f"{factor:.2f}", ratio_of(waiting[n] / once[n])))
+    costs = predicted(n)[0] - predicted(n)[1], np.median(waiting[n] - once[n])
+    rows.append((f"{n:,}", *(f"{1e6 * seconds:.1f}"
+                             for pair in (*pairs, costs) for seconds in pair)))
 s.grid(("elements", "waiting, predicted (µs)", "measured", "once, predicted",
-        "measured", "factor, predicted", "measured"), rows,
+        "measured", "difference, predicted", "measured"), rows,
        title="The model at sizes that it has not seen")
 
 # %% tags=["slow", "hide-input"]
@@ -839,24 +834,9 @@ s.claim("n calls take n (t1 + t2 + t3) synchronously, and t1 + n t2 + t3 "
         if_not="Three numbers were too few in this run. The largest error is "
         f"{worst:+.0%}, at {worst_at:,} elements, and next to the crossover it "
         f"is {at_crossover:+.0%}. The model takes $t_1$ and $t_3$ for the same "
-        "at every size. But a short program may be ready before Python asks, "
-        "and a thread that has slept for longer takes longer to wake. Between "
-        "the fitted sizes, $t_2$ is a straight line, also where more cores "
-        "begin to work. And other programs may take a core.",
+        "at every size, and $t_2$ for a straight line between the fitted "
+        "sizes. *Once* has no $t_3$: where it is off, $t_1$ or $t_2$ is.",
         if_open="This run does not decide it.")
-dearest = max(waiting, key=lambda n: np.median(waiting[n] / once[n]))
-most = ratio_of(waiting[dearest] / once[dearest])
-
-# %% tags=["slow", "hide-input"]
-s.claim("At some size, waiting for each result costs time",
-        holds=most.above(1),
-        observed=f"{most} times as long, {dearest:,} elements",
-        expected="longer at the size where it costs the most",
-        if_holds=f"Waiting costs most at {dearest:,} elements: the loop takes "
-        f"{most} times as long.",
-        if_not="At no size does this run show that waiting costs time.",
-        if_open=f"Even where it costs most, waiting costs a factor of {most}: "
-        "this run cannot tell.")
 
 # %% tags=["slow", "hide-input"]
 fig, (left, right) = plt.subplots(1, 2, figsize=(7.6, 3.2))
@@ -897,15 +877,15 @@ s.figure(fig,
          "loops. Right: the factor that waiting costs.")
 
 # %% tags=["slow", "hide-input"]
-cost_us = [1e6 * np.median(waiting[n] - once[n]) for n in sizes]
-s.text(f"In this run, waiting costs {min(cost_us):.1f} to {max(cost_us):.1f} "
-       "µs a turn, depending on the size. The model says at most "
-       f"{1e6 * (t1 + t3.median):.1f} µs.")
+cost = {n: 1e6 * np.median(waiting[n] - once[n]) for n in sizes}
+least, most = (choose(cost, key=cost.get) for choose in (min, max))
+s.text(f"In this run, waiting costs from {cost[least]:.1f} µs a turn, at "
+       f"{least:,} elements, to {cost[most]:.1f} µs, at {most:,} elements. The "
+       f"model says at most {1e6 * (t1 + t3.median):.1f} µs.")
 
 # %% [markdown]
-# **The rule:** where memory plays no part, waiting costs a *time* per turn, not a factor.
-# How long it is depends on the size: if a short result is ready before Python asks, waiting
-# costs almost nothing. Compare it with your step. If a step takes tens of milliseconds,
+# **The rule:** where memory plays no part, what waiting costs is a *time* per turn. It
+# depends on the size. Compare it with your step. If a step takes tens of milliseconds,
 # there is little to gain. If it takes microseconds, $t_1$ itself is the limit, so make
 # *fewer calls*. One program with the loop inside pays $t_1$ once:
 
@@ -1202,8 +1182,8 @@ s.claim("Training without synchronization takes more memory",
         if_not=f"Never waiting took no more memory: {more_memory} times the "
         "peak.",
         if_open=f"Never waiting took {more_memory} times the memory, so this "
-        "run decides nothing. Either few batches waited in the queue, or the "
-        "memory of the step itself varies by more than they take.")
+        "run decides nothing. One possible reason is that few batches waited "
+        "in the queue.")
 
 # %% tags=["slow", "hide-input"]
 s.claim("Predicting without synchronization takes more memory",
@@ -1246,8 +1226,8 @@ s.claim("Waiting in each step costs at most 5% of this training's time",
 # - **Steps of tens of milliseconds or more, and batches that are ready:** read the loss in
 #   every step, as the book recommends. Waiting takes a small part of them.
 # - **Short steps, or batches that take the host time:** use a window. Read the loss of a
-#   step that is a few steps old. The back end always has work, and few batches are in
-#   memory.
+#   step that is a few steps old. Then the back end has work while Python waits, and few
+#   batches are in memory.
 # - **Never waiting** may keep as many batches in memory as the queue holds, 32.
 #
 # The same holds for predicting: read or print each batch's prediction, or use a window.
@@ -1290,8 +1270,8 @@ s.on_one_gpu(
 #   `np.asarray`, `item`, `print`, `if`. JAX has no `waitall`: wait for all results that you
 #   keep.
 # - A timing that does not wait measures only queueing. An error appears where Python waits.
-# - Waiting costs a time in each turn, not a factor. It depends on the size, and a model of
-#   three numbers may be far off. A loop that waits may also get its memory from the
+# - Waiting costs a time in each turn. It depends on the size, and a model of three numbers
+#   may be far off. A loop that waits may also get its memory from the
 #   operating system, page by page, which can cost far more. Donate, and it does not.
 # - The queue is limited, on a CPU to 32 computations. Each keeps its inputs in memory.
 # - Read the loss in every step if steps take tens of milliseconds. Otherwise use a window.
@@ -1319,7 +1299,7 @@ for n in (unseen[0], unseen[-1]):
 #
 # A reader guessed: "only if $t_2$ is large is it worth it to be asynchronous." It is the
 # other way round. For a large $t_2$ the gain $(t_1 + t_2 + t_3) / \max(t_1, t_2)$ shrinks
-# to nothing. By the model it is largest where $t_1 = t_2$; the figure of 8.2.3 shows where it
+# to 1. By the model it is largest where $t_1 = t_2$; the figure of 8.2.3 shows where it
 # was largest in this run.
 #
 # </details>
@@ -1379,46 +1359,65 @@ for wait in (False, True):
 #
 # </details>
 #
-# **4.** Repeat the synchronous loop with an array of 262,144 elements, once while the cores
-# may sleep, and once while a program of idle priority keeps them awake. Which of $t_1$,
-# $t_2$, $t_3$ should change?
+# **4.** Time a call that you wait for, once right after the call before, and once after a
+# pause of a millisecond. Repeat the second while a program of idle priority keeps the cores
+# awake. What does a pause change, and is it a core that sleeps?
 
 # %% tags=["answer", "slow"]
-z = jnp.ones(2**18)
+z = jnp.ones(2048)
+add_one(z).block_until_ready()  # compiles
 
-def small_loop():
-    for _ in range(200):
-        y = (z + 1).block_until_ready()
-    return y
+def call_after(pause, calls=50):
+    """Median seconds of a call and of the wait for it, each after a pause."""
+    took = []
+    for _ in range(calls):
+        ends = time.perf_counter() + pause
+        while time.perf_counter() < ends:
+            pass
+        start = time.perf_counter()
+        y = add_one(z)
+        queued = time.perf_counter()
+        y.block_until_ready()
+        took.append((queued - start, time.perf_counter() - queued))
+    return np.median(took, axis=0)
 
+# %% tags=["answer", "slow"]
+states = {"at once": (0, False), "after a pause": (1e-3, False),
+          "after a pause, cores kept awake": (1e-3, True)}
+took = {name: [] for name in states}
 with cores_awake() as keep:
-    times = interleaved(
-        {"cores kept awake": small_loop, "cores may sleep": small_loop},
-        count=s.rounds, loops=1,
-        before={"cores kept awake": lambda: keep(True),
-                "cores may sleep": lambda: keep(False)})
-s.table(
-    times,
-    title="200 times y = x + 1, 262,144 elements",
-    base="cores kept awake",
-)
-asleep = ratio(times["cores may sleep"], times["cores kept awake"])
-s.say(asleep.above(1.1),
-      if_holds=f"Sleeping cores made the loop {asleep} times as long.",
-      if_not=f"Cores that may sleep made the loop {asleep} times as long, at "
-      "most a tenth more. Either no core sleeps in so short a turn, or the "
-      "machine wakes it quickly, or other programs kept the cores awake. We "
-      "did not test which.",
-      if_open=f"Sleeping cores made the loop {asleep} times as long: this run "
-      "cannot tell.")
+    for _ in range(s.rounds):
+        for name in random.sample(list(states), len(states)):
+            pause, awake = states[name]
+            keep(awake)
+            took[name].append(call_after(pause))
+totals = {name: np.sum(seconds, axis=1) for name, seconds in took.items()}
+longer = {name: ratio_of(total / totals["at once"])
+          for name, total in totals.items()}
+s.grid(("x + 1, 2048 elements", "call, µs", "wait, µs", "times as long"),
+       [(name, *(f"{1e6 * v:.1f}" for v in np.median(seconds, axis=0)),
+         longer[name]) for name, seconds in took.items()],
+       title="A call that is waited for")
+
+# %% tags=["answer", "slow", "hide-input"]
+paused, awake = (longer[name] for name in list(states)[1:])
+s.say(paused.above(1.1),
+      if_holds=f"After a pause, call and wait take {paused} times as long as "
+      f"at once. With the cores kept awake, they take {awake} times as long.",
+      if_not=f"After a pause, call and wait take {paused} times as long as at "
+      "once: here a pause costs little or nothing.",
+      if_open=f"After a pause, call and wait take {paused} times as long as at "
+      "once: this run cannot tell.")
 
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# $t_3$ should change. While one end waits, its core may go to sleep, and then every turn
-# includes the time to wake it. Where no core sleeps, the two rows are alike; the sentence
-# above says what this run saw. The same loop may take several times as long on another
-# machine or at another moment.
+# All three rows compute the same. During a pause, the thread that computes has nothing to
+# do and may go to sleep, and so may its core. The next call has to wake it. You see this
+# time in *call* if the woken thread runs before Python goes on, and in *wait* otherwise. So
+# it can be in $t_1$ or in $t_3$. If the last row takes as long as the row above it, the
+# core's sleep does not matter. If it takes as long as the first row, only that matters. The
+# model's numbers hold for calls as close to each other as those that they were fitted to.
 #
 # </details>
 #

@@ -12,11 +12,11 @@
 #
 # You need no GPU, but the book's two measurements do: the CPU beside a GPU, and copies from
 # a GPU. A page made on a CPU says *not measurable here* about both, and shows
-# figures of one GPU at the end. JAX can divide a CPU into two devices, if you set this
-# before its first operation: `jax.config.update("jax_num_cpu_devices", 2)`. Here `section`
-# does it. Such devices show *when* operations run. They do not show what a second device
-# gains, because they share the same cores. If you have a GPU, the two devices are the CPU
-# and the GPU.
+# figures of one GPU at the end. JAX can divide a CPU into several devices, if you ask
+# before its first operation: `jax.config.update("jax_num_cpu_devices", 2)`. Here the set-up
+# does it, and this section uses two of them. Such devices show *when* operations run. They
+# do not show what a second device gains, because they share the same cores. If you have a
+# GPU, the two devices are the CPU and the GPU.
 
 # %%
 import os
@@ -24,11 +24,11 @@ import random
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import chex
 import jax
 import jax.numpy as jnp
-import matplotlib.pyplot as plt
 import numpy as np
 from jax import lax
 
@@ -38,7 +38,6 @@ from jaxperf.measure import (
     count_ops,
     interleaved,
     timeline,
-    together,
 )
 from jaxperf.result import ratio, ratio_of
 from jaxperf.result.intervals import most_at_once
@@ -137,7 +136,8 @@ print(f"the loop over rows: {loop_gain} times as fast")
 # %% tags=["slow", "hide-input"]
 cores = s.environment.cores
 control = loop_gain.below(0.75 * cores)  # which must not pass the same test
-s.claim("One operator uses all cores of a CPU", source="section 8.3",
+s.claim("A product is nearly as many times as fast as there are cores",
+        source="section 8.3",
         needs=["cores", "size"],
         holds=product_gain.above(0.75 * cores) if control else None,
         observed=f"{product_gain} times as fast; the loop, which is no such "
@@ -147,8 +147,8 @@ s.claim("One operator uses all cores of a CPU", source="section 8.3",
         if_holds=f"The product is {product_gain} times as fast with all "
         f"{cores} cores.",
         if_not=f"The product is {product_gain} times as fast with all {cores} "
-        "cores: either it does not use them all, or they share a limit, such "
-        "as memory.",
+        "cores. This cannot tell a product that leaves cores idle from cores "
+        "that are not equal or share a limit, such as clock or memory.",
         if_open=f"With all cores, {cores} here, the product is {product_gain} "
         f"times as fast, and the loop {loop_gain} times. If there is only one, "
         "if the loop gains as much, or if other programs use the cores, that "
@@ -218,17 +218,14 @@ with Benchmark("Run on both in parallel.") as bench:
 # </details>
 
 # %% tags=["slow"]
-def products(x):
-    return [jnp.dot(x, x) for _ in range(s.products)]
-
 def run_on_all(xs):
-    return [products(x) for x in xs]
+    return [run(x) for x in xs]
 
 lanes = [timeline.lane_of(d) for d in (cpu, other)]
 recorded = [timeline.record(run_on_all, xs) for _ in range(3)]
-both = max(recorded, key=lambda r: timeline.overlap(r, *lanes))
-shared = timeline.overlap(both, *lanes)
-s.timeline(both,
+_, middle, _ = sorted(recorded, key=lambda r: timeline.overlap(r, *lanes))
+shared = timeline.overlap(middle, *lanes)
+s.timeline(middle,
            "Python queues everything at the start and then waits. Where the "
            "devices' bars lie under each other, they work at the same time.",
            words={"ynn_fusion": "product", "dot": "product"},  # XLA's names
@@ -238,13 +235,11 @@ s.timeline(both,
 # %% tags=["slow", "hide-input"]
 s.claim("A loop over devices looks serial, but it runs in parallel",
         source="retelling in PyTorch", holds=shared > 0.5, needs=["cores"],
-        expected="over half of the less busy device's work overlaps, best of "
-        "three",
-        observed=f"{shared:.0%} overlaps in the best of three recordings",
+        expected="over half of the less busy device's work overlaps",
+        observed=f"{shared:.0%} overlaps, the median of three recordings",
         if_holds=f"{shared:.0%} of the less busy device's work overlaps: not "
         "serial.",
-        if_not=f"Only {shared:.0%} overlaps. Other programs may have held one "
-        "device back.",
+        if_not=f"Only {shared:.0%} of the less busy device's work overlaps.",
         if_open="One core computes for one device at a time.")
 
 # %% [markdown]
@@ -286,40 +281,45 @@ s.claim("A chain over two devices does not overlap", holds=chained < 0.1,
         if_open="This run does not decide it.")
 
 # %% [markdown]
-# Two devices that work at the same time need not save time. At best, both together take as
-# long as the slower one. Where they share cores, they may take as long as one after the
-# other, or longer.
+# Two devices that work at the same time need not save time. Where they share cores, both
+# together may take as long as one after the other, or longer.
 
 # %% tags=["slow"]
-parts = {f"run on {x.device}": lambda x=x: products(x) for x in xs}
-apart = together("two devices", {**parts, "both": lambda: run_on_all(xs)},
-                 count=min(s.rounds, 20))  # a round takes a second
-s.table(apart.rows(), title="Apart and together", base=apart.total.name)
-saved = ratio_of(apart.overlap.values)
+def one_after_the_other():
+    return [jax.block_until_ready(run(x)) for x in xs]
+
+apart = interleaved(
+    {f"two devices: run on {x.device}": partial(run, x) for x in xs}
+    | {"two devices: one after the other": one_after_the_other,
+       "two devices: both": partial(run_on_all, xs)},
+    count=min(s.rounds, 12))  # a round may take seconds
+s.table(apart, title="Apart and together",
+        base="two devices: one after the other")
 
 # %% tags=["slow", "hide-input"]
+by_two = ratio(apart["two devices: one after the other"],
+               apart["two devices: both"])
 s.claim("A CPU and a GPU take less time together than one after the other",
-        source="section 8.3.1", holds=apart.ratio.above(), needs=["gpu"],
-        expected="the sum takes longer than both together",
-        observed=f"the sum takes {apart.ratio} times as long",
-        if_holds=f"One after the other takes {apart.ratio} times as long as "
-        "together.", if_not=f"Together they save nothing: {apart.ratio}.",
+        source="section 8.3.1", holds=by_two.above(), needs=["gpu"],
+        expected="one after the other takes longer than both together",
+        observed=f"it takes {by_two} times as long",
+        if_holds=f"One after the other takes {by_two} times as long as "
+        "together.", if_not=f"Together they save nothing: {by_two}.",
         if_open="This page cannot judge it; the table of one GPU at the end "
         "can.")
-s.claim("Several operators at once on the same cores gain little",
-        source="section 8.3", holds=saved.at_most(0.25),
-        expected="at most 25% of the possible saving",
+s.claim("Two devices on the same cores gain little or nothing",
+        source="section 8.3", holds=by_two.at_most(1.2),
+        expected="one after the other takes at most 1.2 times as long",
         cannot="" if other.platform == "cpu"
                else "these are two devices, a CPU and a GPU",
-        observed=f"{saved} of it",
-        if_holds=f"On the same cores, both together save {saved} of what two "
-        "real devices could. (Below 0, they lose time.)",
-        if_not=f"On the same cores, both together save {saved} of what two "
-        "real devices could. Perhaps a single product leaves part of the cores "
-        "idle.",
-        if_open=f"On the same cores, both together save {saved} of what two "
-        "real devices could. Where other programs take the cores, this is no "
-        "more than noise.")
+        observed=f"it takes {by_two} times as long",
+        if_holds=f"One after the other takes {by_two} times as long as both "
+        "together. (Below 1, both together lose time.)",
+        if_not=f"One after the other takes {by_two} times as long as both "
+        "together, although both use the same cores. One possible reason is "
+        "that one product leaves some of them idle.",
+        if_open=f"One after the other takes {by_two} times as long as both "
+        "together: this run cannot tell.")
 
 # %% [markdown]
 # Two CPU devices share the cores. Two GPUs have cores and memory of their own (not measured
@@ -400,15 +400,36 @@ host = np.ones((s.products, s.rows, 2000), np.float32)
 def all_then_copy():
     return copy_to_host(jax.block_until_ready(work(source)), host)
 
-tag = "compute and copy"
-copying = interleaved({
-    f"{tag}: compute": lambda: work(source),
-    f"{tag}: copy": lambda ys: copy_to_host(ys, host),
-    f"{tag}: one after the other": all_then_copy,
-    f"{tag}: both": lambda: copy_to_host(work(source), host),
-}, before={f"{tag}: copy": lambda: work(source)}, count=s.rounds)
-s.table(copying, title="Computing, then copying, and both",
-        base=f"{tag}: one after the other")
+def when_ready():
+    return copy_to_host(work(source), host)
+
+def by_turns():
+    for place in host:
+        np.copyto(place, averages(source))
+    return list(host)
+
+def keep_two():
+    y = averages(source)
+    for place in host[1:]:
+        last, y = y, averages(source)
+        np.copyto(place, last)
+        del last  # the next result may have its memory
+    np.copyto(host[0], y)
+    return list(host)
+
+# %% [markdown]
+# The first two programs hold all ten results. They are the book's *compute, then copy* and
+# *both together*. The other two hold few. `by_turns` computes one result, copies it, and
+# drops it. `keep_two` queues the next result before it copies the last one, so the two can
+# overlap, too.
+
+# %% tags=["slow"]
+ways = {"compute and copy: compute": lambda: work(source),
+        "all, then copy": all_then_copy,
+        "compute and copy: both": when_ready,
+        "one at a time": by_turns, "keep two": keep_two}
+copying = interleaved(ways, count=s.rounds)
+s.table(copying, title="Ten results on the host", base="all, then copy")
 
 # %% tags=["slow", "hide-input"]
 few = timeline.record(
@@ -422,32 +443,49 @@ s.timeline(few,
            "for the copies, over milliseconds.")
 
 # %% tags=["slow", "hide-input"]
-gain = ratio(copying[f"{tag}: one after the other"], copying[f"{tag}: both"])
-for statement, needs, undecided in (
-    ("Computing on a GPU and copying from it take less time together", "gpu",
-     "Two CPU devices cannot show what a GPU's copy engines do."),
-    ("While one core computes, another can copy", "cores",
-     "Where another program has the second core, it cannot copy."),
-):
-    s.claim(
-        statement,
-        source="section 8.3.2",
-        holds=gain.above(),
-        needs=[needs],
-        expected="both together take less time than one after the other",
-        observed=f"one after the other takes {gain} times as long",
-        if_holds=f"One after the other takes {gain} times as long as together.",
-        if_not=f"Together they save no time ({gain}). Perhaps both wait for "
-        "the same, e.g. for the memory of ten results (exercise 4).",
-        if_open=f"One after the other takes {gain} times as long. {undecided}",
-    )
+by_overlap = ratio(copying["all, then copy"], copying["compute and copy: both"])
+said = {
+    "source": "section 8.3.2",
+    "holds": by_overlap.above(),
+    "expected": "both together take less time than all, then copy",
+    "observed": f"all, then copy takes {by_overlap} times as long",
+    "if_holds": f"Copying at the end takes {by_overlap} times as long as "
+    "copying each result when it is ready.",
+    "if_not": "Copying each result when it is ready saves no time over copying "
+    f"at the end ({by_overlap}).",
+    "if_open": f"Copying at the end takes {by_overlap} times as long as "
+    "copying each result when it is ready, on this machine.",
+}
+s.claim("Computing on a GPU and copying from it take less time together",
+        needs=["gpu"], **said)
+s.claim("While one core computes the next of ten results, another can copy",
+        needs=["cores"], cannot="" if other.platform == "cpu" else
+        "the device is a GPU", **said)
+
+# %% tags=["slow", "hide-input"]
+by_keeping_two = ratio(copying["one at a time"], copying["keep two"])
+of_ten = ratio(copying["compute and copy: both"], copying["keep two"])
+s.claim("With two results, copying one while the next is computed saves time",
+        holds=by_keeping_two.above(), needs=["cores"],
+        expected="one at a time takes longer than keeping two",
+        observed=f"one at a time takes {by_keeping_two} times as long",
+        if_holds=f"One at a time takes {by_keeping_two} times as long as "
+        "keeping two.",
+        if_not=f"Keeping two saves no time over one at a time: "
+        f"{by_keeping_two}.",
+        if_open=f"One at a time takes {by_keeping_two} times as long as "
+        "keeping two: this run cannot tell.")
+s.say(of_ten.above(),
+      if_holds=f"Keeping all ten takes {of_ten} times as long as keeping two. "
+      "One possible reason is new memory for ten results (section 8.2).",
+      if_not=f"Keeping all ten takes {of_ten} times as long as keeping two.",
+      if_open=f"Keeping all ten takes {of_ten} times as long as keeping two: "
+      "this run cannot tell them apart.")
 
 # %% [markdown]
-# If both took as long together as alone, you could save at most the shorter of the two
-# times: where a copy takes ten times as long as computing a result, less than a tenth. But
-# where both use the same cores or the same memory, each changes the other's time. So
-# compare whole programs, as the claim above does, and not a sum of times that were measured
-# apart.
+# If both parts took as long together as alone, you could save at most the shorter of the
+# two times. They need not: both may use the same cores, the same memory, or new memory. So
+# compare whole programs, not a sum of times that were measured apart.
 #
 # ### Compute while data comes in
 # A reader of the book sums the section up: *for example, compute while data is copied in*.
@@ -510,11 +548,8 @@ s.claim("A batch that is loaded while the device computes saves time",
         observed=f"in turns takes {hidden} times as long",
         if_holds=f"Loading in turns takes {hidden} times as long as "
         "prefetching.",
-        if_not=f"Prefetching saves nothing here ({hidden}). Perhaps the device "
-        "and the loader need the same cores.",
-        if_open=f"In turns takes {hidden} times as long: this run cannot "
-        "tell. Where other programs use the second core, there is nothing to "
-        "hide in.")
+        if_not=f"Prefetching saves nothing here ({hidden}).",
+        if_open=f"In turns takes {hidden} times as long: this run cannot tell.")
 
 # %% [markdown]
 # ## 8.3.3 Inside one program
@@ -532,15 +567,12 @@ s.claim("A batch that is loaded while the device computes saves time",
 def dots(fn, *args):
     return count_ops(jax.jit(fn).lower(*args).compile().as_text())["dot"]
 
-def equal_products(x):
-    return [jnp.dot(x, x) for _ in range(s.products)]
-
 def different_products(xs):
     return [jnp.dot(x, x) for x in xs]
 
 x = jax.random.uniform(jax.random.key(1), (64, 64))
 operands = [x + i for i in range(s.products)]
-equal, different = dots(equal_products, x), dots(different_products, operands)
+equal, different = dots(run, x), dots(different_products, operands)
 print(
     f"products in the program: {equal} of equal operands, {different} of others"
 )
@@ -560,21 +592,19 @@ s.claim("Under jit, the book's run is one product",
 #
 # ### On one H200
 # With a GPU, the two devices are the CPU and the GPU. There, matrices of 2000 × 2000 were
-# on the CPU, and of 6000 × 6000 on the GPU. Compare *together* with *one after the other*
-# (there the sum of two times), and *prefetch* with *load, then compute*. In that run,
-# copies hardly hid behind the averages; we did not find out why. That both together took
-# less time than the CPU alone may be noise of the CPU's times.
+# on the CPU, and of 6000 × 6000 on the GPU. That run timed the parts apart, so compare
+# *together* with the sum of the two rows above it, and *prefetch* with *load, then compute*.
+# Its copies hardly hid behind the averages; we did not find out why. That both together
+# took less time than the CPU alone may be noise of the CPU's times.
 
 # %% tags=["slow", "hide-input"]
 s.on_one_gpu(
     {
         "run on the CPU": ("Apart and together", "two devices: run on cpu:0"),
         "run on the GPU": ("Apart and together", "two devices: run on cuda:0"),
-        "one after the other": ("Apart and together", "two devices: sum"),
         "both together": ("Apart and together", "two devices: both"),
         "compute": "compute and copy: compute",
         "copy": "compute and copy: copy",
-        "compute and copy, one after the other": "compute and copy: sum",
         "compute and copy, together": "compute and copy: both",
         "load, then compute": "load, then compute",
         "prefetch": "prefetch",
@@ -589,10 +619,8 @@ s.on_one_gpu(
 #   work at once, even if you call them from a plain loop.
 # - A large operator can use the whole device. A second one beside it then gains little, or
 #   loses.
-# - To copy a result while the next is computed, request the copy right after computing, and
-#   do not wait. To load a batch while the device computes, use a thread. Measure whether it
-#   pays: memory for many results may cost more than the overlap saves. So keep two
-#   (exercise 4).
+# - To copy a result while the next is computed, queue the next one first, and keep few
+#   results. To load a batch while the device computes, use a thread. Measure whether it pays.
 # - Inside one program the compiler sees all operations. It may run them in parallel, and
 #   compute equal ones only once.
 #
@@ -624,24 +652,23 @@ s.claim("The ten products of run are not executed in parallel",
         if_holds="Called one by one, the products ran one after the other.",
         if_not=f"Called one by one, {at_once['one by one']} ran at once.",
         if_open="This run does not decide it.")
-s.claim("In one program, independent products run at the same time",
+s.claim("In one program, a product begins before the one before has ended",
         source="section 8.3", holds=at_once["one program"] > 1,
         needs=["cores"], expected="at least two have begun and not ended",
-        observed=f"{at_once['one program']} at once",
+        observed=f"{at_once['one program']} at one moment",
         if_holds=f"In one program, {at_once['one program']} products had begun "
-        "and not ended at one moment. (One of them may wait for a core.)",
-        if_not="In one program, none ran beside another in these recordings: "
-        "XLA may leave small products in order.",
-        if_open="With one core, nothing runs at the same time.")
+        "and not ended at one moment. (Some of them may wait for a core.)",
+        if_not="In one program, the products ran one after the other in these "
+        "recordings.",
+        if_open="With one core, products cannot run at the same time.")
 
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
 # Whatever the verdict, the reader's reason is wrong. The products do *not* depend on each
 # other: all read `x`, and none reads another's result. Where they run one after the other, it
-# is because a device works through its queue in order. In one compiled
-# program, XLA may run several at once. Then each of them gets fewer cores, so do not expect
-# much.
+# is because a device works through its queue in order. In one compiled program, XLA may
+# begin several at once. They share the cores, so do not expect much.
 #
 # </details>
 #
@@ -773,51 +800,37 @@ def ways_to_multiply(n, count=10):
     }
 
 small = {n: interleaved(ways_to_multiply(n), count=2 * s.rounds) for n in SMALL}
+rows = []
+for n, times in small.items():
+    calls, program, batch = times.values()
+    rows.append((f"{n} × {n}", f"{1e6 * calls.median:.3g}",
+                 ratio(calls, program), ratio(calls, batch)))
+s.grid(("ten products of", "called one by one (µs)",
+        "one program, times as fast", "one batch, times as fast"), rows,
+       title="Ten small products in three ways")
+
+# %% tags=["answer", "slow", "hide-input"]
 n = min(SMALL)
-s.table(small[n], title=f"Ten products of {n} × {n}", base="called one by one")
-
-# %% tags=["answer", "slow", "hide-input"]
-fig, ax = plt.subplots()
-for way in small[n]:
-    ax.plot(SMALL, [1e6 * small[m][way].median for m in SMALL], "o-", label=way)
-ax.set(
-    xlabel="rows and columns",
-    ylabel="µs for ten products",
-    xscale="log",
-    yscale="log",
-)
-ax.legend()
-s.figure(fig, "Ten small products in three ways, over their size.",
-         alt="Three lines of time over the size of a product.")
-gains = {(way, n): ratio(small[n]["called one by one"], small[n][way])
-         for way in ("one program", "one batch (vmap)") for n in SMALL}
-best_way, best_n = max(gains, key=lambda which: gains[which].median)
-best, smallest = gains[best_way, best_n], gains["one batch (vmap)", n]
-in_one = gains["one program", n]
-largest = f"{best_way} of {best_n} × {best_n}"
-
-# %% tags=["answer", "slow", "hide-input"]
-s.claim("At some size, one program or one batch beats ten calls",
-        source="section 8.3, exercise 3",
-        holds=best.above(1.1),
-        expected="at some size, one program or one batch over 1.1 times as "
-        "fast as ten calls",
-        observed=f"{best} at best, {largest}; one batch of {n} × {n}: "
-        f"{smallest}",
-        if_holds=f"The largest gain is that of {largest}: {best} times as fast "
-        f"as ten calls. One batch of {n} × {n} is {smallest} times as fast.",
-        if_not="At none of these sizes are ten calls slower than one program "
-        "or one batch by more than a tenth.",
-        if_open=f"The largest gain is that of {largest}, {best} times: this "
-        "run cannot tell.")
-s.say(in_one.above(1),
-      if_holds=f"One program of {n} × {n} products is {in_one} times as fast: "
-      "one call costs less than ten.",
-      if_not=f"One program of {n} × {n} products is {in_one} times as fast. So "
-      "fewer calls alone need not help: XLA hands each product of a program "
-      "to its threads, which costs time, too (we did not look further).",
-      if_open=f"One program of {n} × {n} products is {in_one} times as fast: "
-      "this run cannot tell whether fewer calls alone help.")
+calls, program, batch = small[n].values()
+by_batch, by_program = ratio(calls, batch), ratio(calls, program)
+s.claim("One batch of ten 20 × 20 products is faster than ten calls",
+        source="section 8.3, exercise 3", holds=by_batch.above(),
+        expected="ten calls take longer",
+        observed=f"ten calls take {by_batch} times as long",
+        if_holds=f"One batch of {n} × {n} products is {by_batch} times as fast "
+        "as ten calls.",
+        if_not=f"One batch of {n} × {n} products is {by_batch} times as fast "
+        "as ten calls: no faster.",
+        if_open=f"One batch of {n} × {n} products is {by_batch} times as fast "
+        "as ten calls: this run cannot tell.")
+s.say(by_program.above(),
+      if_holds=f"One program of the ten is {by_program} times as fast as ten "
+      "calls.",
+      if_not=f"One program of the ten is {by_program} times as fast as ten "
+      "calls. So fewer calls alone need not save time. We did not look for "
+      "the reason.",
+      if_open=f"One program of the ten is {by_program} times as fast as ten "
+      "calls: this run cannot tell.")
 
 # %% [markdown]
 # <details><summary>Answer</summary>
@@ -827,78 +840,27 @@ s.say(in_one.above(1),
 # second was rounded to zero.
 #
 # A product of 20 × 20 needs 16,000 floating-point operations, which take less time than the
-# call. So there a gain can only come from fewer calls, not from more cores. A product of
-# some hundred rows computes for longer than its call, but may be too small to keep all
-# cores busy. Ten of them at once can, as the book expects. Compare the sizes in the figure:
-# a gain that grows with the size is not that of the calls. Where the lines meet, one
-# product uses the whole device, and the choice no longer matters.
+# call. So more cores cannot help there. Fewer calls can, but need not. A product of some
+# hundred rows computes for longer than its call, but may be too small to keep all cores
+# busy. Then several at once can help, as the book expects. Read the columns from top to
+# bottom: near 1, one product uses the whole device, and the choice does not matter.
 #
 # </details>
 #
-# **4.** Four programs need ten results on the host. The first computes and copies in turns.
-# The second computes all, waits for all, and then copies. The third is
-# `copy_to_host(work(x), host)`. The fourth queues the next result before it copies the last
-# one, and drops that. Which is fastest, and in which two does nothing overlap?
+# **4.** Look at the four programs of 8.3.2 that bring ten results to the host. In which two
+# can nothing overlap, and which need memory for ten results? Write one in which computing
+# and copying overlap.
 #
 # Check it with `jaxperf check 8.3.4 mine.py`: `mine.py` defines `fetch_all(f, xs)`, which
 # returns the results `f(x)` as NumPy arrays and lets copies and computations overlap.
-
-# %% tags=["answer", "slow"]
-def in_turns():
-    for place in host:
-        np.copyto(place, averages(source))
-    return list(host)
-
-def two_results():
-    y = averages(source)
-    for place in host[:-1]:
-        last, y = y, averages(source)
-        np.copyto(place, last)
-    np.copyto(host[-1], y)
-    return list(host)
-
-chex.assert_trees_all_equal(np.array(in_turns()), np.array(two_results()))
-ways = {"in turns": in_turns, "all, then copy": all_then_copy,
-        "copy when ready": lambda: copy_to_host(work(source), host),
-        "keep two results": two_results}
-orders = interleaved(ways, count=s.rounds)
-s.table(orders, title="Ten results on the host", base="copy when ready")
-
-# %% tags=["answer", "slow", "hide-input"]
-hides = ratio(orders["all, then copy"], orders["copy when ready"])
-reuses = ratio(orders["copy when ready"], orders["in turns"])
-s.say(hides.above(),
-      if_holds=f"Copying at the end takes {hides} times as long as copying "
-      "each result when it is ready.",
-      if_not="Copying each result when it is ready saves nothing over copying "
-      f"at the end: {hides}.",
-      if_open=f"Copying at the end takes {hides} times as long as copying each "
-      "result when it is ready: undecided.")
-s.say(reuses.above(),
-      if_holds=f"In turns is faster than that: the third takes {reuses} times "
-      "as long. In turns, each result is dropped before the next is computed, "
-      "which can take its memory; the third needs memory for ten results.",
-      if_not=f"In turns is not faster: the third takes {reuses} times as long.")
-two = ratio(orders["in turns"], orders["keep two results"])
-s.say(two.above(1),
-      if_holds="With two results, copying overlaps with computing, and memory "
-      f"is used again: in turns takes {two} times as long.",
-      if_not=f"Keeping two results is not faster than in turns: {two}. Then "
-      "the two need the same, or one of them is very short.",
-      if_open=f"In turns takes {two} times as long as with two results: "
-      "undecided.")
-
-# %% [markdown]
+#
 # <details><summary>Answer</summary>
 #
-# Nothing overlaps in the first two, because the device has nothing to do while Python
-# copies. In the first program the next computation is not queued yet, and in the second
-# none is left. The first may still be faster than both others, because it drops each result
-# and can reuse its memory. The third can overlap computing and copying, if a core is free
-# for the copies. It is the program *both* of 8.3.2. If it takes longer here than there, its
-# ten results may have to get their memory from the system again, because the other programs
-# run in between ([section 8.2](async_computation)). The fourth is meant to have both. A
-# training loop that calls `float(loss)` in each step works like the first program.
+# Nothing overlaps in `by_turns` and `all_then_copy`, because the device has nothing to do
+# while Python copies. In the first, the next computation is not queued yet, and in the
+# second none is left. `all_then_copy` and `when_ready` need memory for ten results.
+# `when_ready` is the program that the check wants. A training loop that calls `float(loss)`
+# in each step works like `by_turns`.
 #
 # </details>
 #
@@ -907,8 +869,8 @@ s.say(two.above(1),
 #
 # <details><summary>Answer</summary>
 #
-# With times of 2 and 1, in turns takes 3, and prefetching takes at least 2: a factor of
-# 1.5. Then the loader is the limit, and the device is idle half of the time. Use two
+# With times of 2 and 1, in turns takes 3, and prefetching takes 2, if neither slows down the
+# other: a factor of 1.5. Then the loader is the limit, and the device is idle half of the time. Use two
 # loading threads or processes, load bytes and decode on the device ([section
 # 8.0](performance_model), rung 4), or keep the data there.
 #

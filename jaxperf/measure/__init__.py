@@ -8,14 +8,13 @@ from jaxperf.measure.compile_together import compile_together
 from jaxperf.measure.dispatch import pending, probe
 from jaxperf.measure.environment import current_environment
 from jaxperf.measure.memory import MemorySampler, device_memory
-from jaxperf.measure.rounds import Overlap, interleaved, per_round, together
+from jaxperf.measure.rounds import interleaved, per_round
 from jaxperf.measure.stages import Program, Stages, count_ops, stages
 from jaxperf.measure.timing import Benchmark, block, measure
 
 __all__ = [
     "Benchmark",
     "MemorySampler",
-    "Overlap",
     "Program",
     "RetraceError",
     "Stages",
@@ -30,5 +29,4 @@ __all__ = [
     "per_round",
     "probe",
     "stages",
-    "together",
 ]

@@ -10,14 +10,13 @@ import math
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from jaxperf.errors import JaxperfError
 from jaxperf.measure.compile_log import nothing_compiles, refuse_debug_flags
 from jaxperf.measure.timing import MIN_VALUE_S, Wait, block, calls_per_value, time_value
 from jaxperf.measure.unfinished import Checked
-from jaxperf.result import Measurement, Ratio, ratio, turns
+from jaxperf.result import Measurement, turns
 
 Part = Callable[..., Any]
 PRECISE = 0.0175  # half of an interval over the median, which finds 96 to 100 % of differences of 5 %
@@ -150,66 +149,3 @@ def per_round(name: str, of: Callable[..., float], *measured: Measurement, unit:
     """
     rounds = zip(*(m.values for m in measured), strict=True)
     return Measurement(name, unit, tuple(float(of(*values)) for values in rounds), rounds=measured[0].rounds)
-
-
-@dataclass(frozen=True)
-class Overlap:
-    """Seconds of two parts alone and of both together, from the same rounds."""
-
-    tag: str
-    first: Measurement
-    second: Measurement
-    both: Measurement
-
-    @property
-    def total(self) -> Measurement:
-        """Return the sum of the two: the worst possible time for both."""
-        return per_round(f"{self.tag}: sum", lambda a, b: a + b, self.first, self.second)
-
-    @property
-    def best(self) -> Measurement:
-        """Return the longer of the two: the best time for both, if neither slows the other down."""
-        return per_round(f"{self.tag}: the longer one alone", max, self.first, self.second)
-
-    @property
-    def ratio(self) -> Ratio:
-        """Return `total` over `both`: the speedup of running both together."""
-        return ratio(self.total, self.both)
-
-    @property
-    def possible(self) -> Ratio:
-        """Return the best possible `ratio`."""
-        return ratio(self.total, self.best)
-
-    @property
-    def overlap(self) -> Measurement:
-        """Return the share of the possible saving: 0 if `both` is `total`, 1 if it is `best`.
-
-        Noise can push it far below 0 or above 1 if one part is much shorter than the other.
-        """
-        name = f"{self.tag}: overlap by the clock"
-        parts = self.first, self.second, self.both
-        return per_round(name, lambda a, b, both: (a + b - both) / min(a, b), *parts, unit="")
-
-    def rows(self) -> tuple[Measurement, ...]:
-        """Return the rows of a table of this comparison."""
-        return self.first, self.second, self.total, self.both, self.best
-
-
-def together(
-    tag: str, parts: Mapping[str, Part], *, count: int, before: Mapping[str, Callable[[], Any]] | None = None
-) -> Overlap:
-    """Time three parts in rounds: one, another, and both together (section 8.3).
-
-    Args:
-      tag: prefix of every measurement's name.
-      parts: the three parts by name, in this order.
-      count, before: as for `interleaved`.
-
-    Raises:
-      JaxperfError: as `interleaved`.
-    """
-    named = {f"{tag}: {name}": part for name, part in parts.items()}
-    prepare = {f"{tag}: {name}": make for name, make in (before or {}).items()}
-    first, second, both = interleaved(named, count=count, before=prepare).values()
-    return Overlap(tag, first, second, both)

@@ -107,7 +107,8 @@ def test_values_are_computed_on_the_device_that_the_graph_names(page: Any) -> No
 
 
 def test_a_control_that_gains_as_much_leaves_the_claim_about_cores_open(page: Any) -> None:
-    statement, cores = "One operator uses all cores of a CPU", page.s.environment.cores
+    statement = "A product is nearly as many times as fast as there are cores"
+    cores = page.s.environment.cores
     gains = {"product_gain": exactly(cores), "loop_gain": exactly(cores)}
     assert verdict(page, statement, everywhere=True, **gains) == "undecided"
 

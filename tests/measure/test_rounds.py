@@ -12,11 +12,9 @@ from jaxperf.measure.compile_log import RetraceError
 from jaxperf.measure.rounds import (
     PRECISE,
     TRIED_CALLS,
-    Overlap,
     interleaved,
     per_round,
     rounds_to_add,
-    together,
 )
 from jaxperf.result import Measurement, ratio, ratio_of
 
@@ -169,30 +167,6 @@ def test_mistakes_are_refused_in_one_line():
 
 def seconds(name, *values):
     return Measurement(name, "s", values, rounds="r")
-
-
-def test_together_is_the_sum_at_worst_and_the_longer_at_best():
-    overlap = Overlap(
-        "t", seconds("a", *[3.0] * 6), seconds("b", *[2.0] * 6), seconds("both", 5.0, 4.0, 3.0, 4.0, 4.0, 4.0)
-    )
-    assert overlap.total.values == (5.0,) * 6
-    assert overlap.best.values == (3.0,) * 6
-    assert overlap.overlap.values[:3] == (0.0, 0.5, 1.0)
-    assert (overlap.ratio.median, overlap.ratio.low, overlap.ratio.high) == (1.25, 1.0, 5 / 3)
-    assert overlap.possible.median == 5 / 3
-    assert len({m.name for m in overlap.rows()}) == len(overlap.rows()) == 5
-
-
-def test_together_times_three_parts_under_names_of_its_own():
-    inputs = []
-    parts = {"run": lambda: 1, "copy": inputs.append, "both": lambda: 2}
-    overlap = together("here", parts, count=2, before={"copy": lambda: "made"})
-    assert (overlap.first.name, overlap.second.name, overlap.both.name) == (
-        "here: run",
-        "here: copy",
-        "here: both",
-    )
-    assert inputs == ["made"] * 3
 
 
 def test_per_round_combines_the_values_of_one_round_and_refuses_others():
