@@ -234,13 +234,15 @@ s.timeline(middle,
 
 # %% tags=["slow", "hide-input"]
 s.claim("A loop over devices looks serial, but it runs in parallel",
-        source="retelling in PyTorch", holds=shared > 0.5, needs=["cores"],
+        source="retelling in PyTorch", holds=shared > 0.5,
+        needs=["cores", "size"],
         expected="over half of the less busy device's work overlaps",
         observed=f"{shared:.0%} overlaps, the median of three recordings",
         if_holds=f"{shared:.0%} of the less busy device's work overlaps: not "
         "serial.",
         if_not=f"Only {shared:.0%} of the less busy device's work overlaps.",
-        if_open="One core computes for one device at a time.")
+        if_open="To see it takes two cores, and products that take longer than "
+        "their calls.")
 
 # %% [markdown]
 # What does *not* overlap? In the next loop, each product needs the one before, and the
@@ -458,7 +460,7 @@ said = {
 }
 s.claim("Computing on a GPU and copying from it take less time together",
         needs=["gpu"], **said)
-s.claim("While one core computes the next of ten results, another can copy",
+s.claim("Copying each of ten results when it is ready saves time on a CPU",
         needs=["cores"], cannot="" if other.platform == "cpu" else
         "the device is a GPU", **said)
 
@@ -567,12 +569,15 @@ s.claim("A batch that is loaded while the device computes saves time",
 def dots(fn, *args):
     return count_ops(jax.jit(fn).lower(*args).compile().as_text())["dot"]
 
+def equal_products(x):
+    return [jnp.dot(x, x) for _ in range(s.products)]
+
 def different_products(xs):
     return [jnp.dot(x, x) for x in xs]
 
 x = jax.random.uniform(jax.random.key(1), (64, 64))
 operands = [x + i for i in range(s.products)]
-equal, different = dots(run, x), dots(different_products, operands)
+equal, different = dots(equal_products, x), dots(different_products, operands)
 print(
     f"products in the program: {equal} of equal operands, {different} of others"
 )

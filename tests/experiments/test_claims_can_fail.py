@@ -257,7 +257,7 @@ PLANTED: dict[str, dict[str, Any]] = {
             {ONE_AFTER: 0.9, TOGETHER: 1}, {ONE_AFTER: 1.6, TOGETHER: 1}, "apart"
         ),
         "Computing on a GPU and copying from it take less time together": times(*OVERLAPS, "copying"),
-        "While one core computes the next of ten results, another can copy": times(*OVERLAPS, "copying"),
+        "Copying each of ten results when it is ready saves time on a CPU": times(*OVERLAPS, "copying"),
         "With two results, copying one while the next is computed saves time": times(
             {"one at a time": 1.6, "keep two": 1, "compute and copy: both": 1},
             {"one at a time": 0.9, "keep two": 1, "compute and copy: both": 1}, "copying",
