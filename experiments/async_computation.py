@@ -1392,15 +1392,15 @@ with cores_awake() as keep:
             keep(awake)
             took[name].append(call_after(pause))
 totals = {name: np.sum(seconds, axis=1) for name, seconds in took.items()}
-longer = {name: ratio_of(total / totals["at once"])
-          for name, total in totals.items()}
+longer = {name: ratio_of(totals[name] / totals["at once"])
+          for name in list(states)[1:]}
 s.grid(("x + 1, 2048 elements", "call, µs", "wait, µs", "times as long"),
        [(name, *(f"{1e6 * v:.1f}" for v in np.median(seconds, axis=0)),
-         longer[name]) for name, seconds in took.items()],
+         longer.get(name, 1)) for name, seconds in took.items()],
        title="A call that is waited for")
 
 # %% tags=["answer", "slow", "hide-input"]
-paused, awake = (longer[name] for name in list(states)[1:])
+paused, awake = longer.values()
 s.say(paused.above(1.1),
       if_holds=f"After a pause, call and wait take {paused} times as long as "
       f"at once. With the cores kept awake, they take {awake} times as long.",

@@ -156,7 +156,7 @@ s.claim("A product is nearly as many times as fast as there are cores",
 s.say(loop_gain.above(1.2),
       if_holds=f"The loop gains, too, {loop_gain} times, although its rows "
       "need each other. So the two processes differ in more than the cores "
-      "that compute: e.g. one thread may prepare a call while another works.",
+      "that compute.",
       if_not="The loop, whose rows need each other, is "
       f"{loop_gain} times as fast with all cores.",
       if_open="The loop, whose rows need each other, is "
