@@ -11,6 +11,7 @@ from sphinx.transforms.post_transforms import SphinxPostTransform
 
 # Of figures.mplstyle and of the drawings: what takes the page's text color.
 INK = re.compile("#1f2328|#6b7280")
+QUIET = "#b4b9c1"  # of bars that wait, under words in the ink
 NUMBER, ANCHOR, UNIQUE = "%number%", "%anchor%", "%unique%"  # what `OfThePage` fills in
 
 
@@ -36,6 +37,7 @@ def figure(svg: str, caption: str, kind: str, alt: str = "") -> str:
     )
     drawing = re.sub(r'\bid="', f'id="{UNIQUE}', re.sub(r'(url\(|href=")#', rf"\1#{UNIQUE}", drawing))
     drawing = INK.sub("currentColor", re.sub(r"\s*\n\s*", "\n", drawing))
+    drawing = drawing.replace(QUIET, f"var(--quiet, {QUIET})")
     if kind == "bare":
         label = html.escape(caption)
         return f'<figure class="drawing" role="group" aria-label="{label}"><div>{drawing}</div></figure>'

@@ -163,9 +163,8 @@ s.fact("peak", peak, unit="FLOP/s",
 # core.
 
 # %%
-@jax.jit(
-    donate_argnums=0, static_argnums=1
-)  # the output may overwrite the input
+# the output may overwrite the input
+@jax.jit(donate_argnums=0, static_argnums=1)
 def sweep(x, times):
     return lax.fori_loop(0, times, lambda _, x: x * 0.5 + 0.5, x)
 
@@ -231,8 +230,9 @@ best = max(rates, key=rates.get)
 s.figure(fig,
          "Bandwidth of arrays of each size, and how many cores the program is "
          "divided over. Only points of one color show what the caches do. "
-         f"Fastest: {names[sizes.index(best)]}, {rates[best] / 1e9:.0f} GB/s; "
-         f"{names[-1]} has {memory / 1e9:.0f} GB/s.",
+         f"The fastest array has {names[sizes.index(best)]} and "
+         f"{rates[best] / 1e9:.0f} GB/s, the largest {names[-1]} and "
+         f"{memory / 1e9:.0f} GB/s.",
          alt="Bandwidth over the size of the array; the color says how many "
          "cores work.")
 
@@ -581,8 +581,8 @@ ax.set(xscale="log", yscale="log", xlabel="FLOP per byte", ylabel="GFLOP/s")
 ax.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2)
 s.figure(fig,
          "Left of the ridge point memory sets the roof, right of it "
-         "arithmetic. It shows neither the call nor what the table calls "
-         "*none*: a point far below it is a case of one of these.",
+         "arithmetic. It does not show the call. A point far below it is "
+         "limited by that, or by none of the three.",
          alt="Roofline: GFLOP per second over FLOP per byte, a point for each "
          "program.")
 
@@ -679,7 +679,7 @@ prices = {"operations": mlp_s / operations(mlp, small_mlp, one), "calls": call,
           "bytes": 1 / bandwidth(2**20), "FLOPs": 1 / peak}
 units = "an operation", "a call", "a wait", "a copy", "a byte", "a FLOP"
 s.grid(("item", "price in ns"),
-       [(unit, f"{1e9 * each:,.2g}")
+       [(unit, f"{1e9 * each:,.0f}" if each > 1e-8 else f"{1e9 * each:.2g}")
         for unit, each in zip(units, prices.values())],
        title="What this machine charges")
 
