@@ -5,17 +5,17 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import selectors
+import queue
 import signal
 import subprocess
-import time
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 START_S = 120  # that a process may take to import its framework
-LONGEST = 1_000_000  # bytes of an answer
+LONGEST = 1_000_000  # characters of an answer
 
 
 class TaskError(Exception):
@@ -60,7 +60,8 @@ class Process:
     def __init__(
         self, system: System, *, start: Mapping[str, Any], environment: Mapping[str, str], log: Path
     ) -> None:
-        self.name, self._log, self._buffer = system.name, log, b""
+        self.name, self._log = system.name, log
+        self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
         try:
             with log.open("wb") as errors:
                 self._process = subprocess.Popen(
@@ -70,10 +71,13 @@ class Process:
                     stderr=errors,
                     cwd=log.parent,
                     env={**environment, **system.variables},
+                    encoding="utf-8",
+                    errors="replace",
                     start_new_session=True,  # so that what it starts can be ended with it
                 )
         except OSError as e:
             raise LostError(f"{system.python} does not start: {e.strerror or e}") from None
+        threading.Thread(target=self._read, daemon=True).start()
         try:
             self.versions = self._answer(START_S)
         except BaseException:
@@ -89,7 +93,7 @@ class Process:
         """
         assert self._process.stdin is not None
         try:
-            self._process.stdin.write((json.dumps({"op": op, **question}) + "\n").encode())
+            self._process.stdin.write(json.dumps({"op": op, **question}) + "\n")
             self._process.stdin.flush()
         except (OSError, ValueError):  # its end of the pipe is closed, or ours, since it was ended
             raise self._lost(self._last_words()) from None
@@ -104,45 +108,37 @@ class Process:
         """End it at once, with every process that it has started."""
         self.kill()
         self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout):
-            assert pipe is not None
-            with contextlib.suppress(OSError):
-                pipe.close()
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError):
+            self._process.stdin.close()
+
+    def _read(self) -> None:
+        """Queue the lines that it prints, and "" at the end."""
+        assert self._process.stdout is not None
+        with self._process.stdout as output:
+            for line in iter(lambda: output.readline(LONGEST), ""):
+                self._lines.put(line)
+        self._lines.put("")
 
     def _answer(self, limit_s: float) -> dict[str, Any]:
-        line = self._line(limit_s)
+        try:
+            line = self._lines.get(timeout=limit_s)
+        except queue.Empty:
+            raise self._lost(f"gave no answer within {limit_s:.0f} s") from None
+        if not line:
+            raise self._lost(self._last_words())
         try:
             answer = json.loads(line)
         except ValueError:
             answer = None
         if not isinstance(answer, dict):
-            raise self._lost(f"printed {line[:60]!r} instead of an answer")
+            raise self._lost(f"printed {line.strip()[:60]!r} instead of an answer")
         if "error" not in answer:
             return answer
         # After a CUDA error, all that a process asks of the device fails.
         if "cuda error" in answer["error"].lower().replace("_", " "):
             raise self._lost(f"broke its device: {answer['error']}")
         raise TaskError(answer["error"])
-
-    def _line(self, limit_s: float) -> str:
-        assert self._process.stdout is not None
-        deadline = time.monotonic() + limit_s
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._process.stdout, selectors.EVENT_READ)
-            while b"\n" not in self._buffer:
-                left = deadline - time.monotonic()
-                if left <= 0:
-                    raise self._lost(f"gave no answer within {limit_s:.0f} s")
-                if not selector.select(min(left, 3600)):
-                    continue
-                data = os.read(self._process.stdout.fileno(), 1 << 16)
-                self._buffer += data
-                if not data:
-                    raise self._lost(self._last_words())
-                if len(self._buffer) > LONGEST:
-                    raise self._lost(f"printed {self._buffer[:60]!r} and never an end of line")
-        line, _, self._buffer = self._buffer.partition(b"\n")
-        return line.decode("utf-8", "replace")
 
     def _last_words(self) -> str:
         try:

@@ -214,9 +214,8 @@ class Comparison:
         began, draw = time.monotonic(), random.Random()
         for number in range(workload.rounds + 1):
             now = time.monotonic()
-            if number > 6 and (now - began > self.rounds_s or now > until):
-                break
-            if now > self.deadline:
+            long_enough = number > 6 and (now - began > self.rounds_s or now > until)
+            if long_enough or now > self.deadline:
                 break
             for row in turns([row for row in rows if not row.lost and row.answers is not None], draw):
                 if not row.lost:  # its process may have been lost in this very round
@@ -258,9 +257,7 @@ class Comparison:
         """Do the work; if it fails, the row is lost, with one line, and so are those of a lost process."""
         try:
             work()
-        except (TaskError, OSError, ValueError) as e:
-            self.lose(row, str(e))
-        except LostError as e:
+        except (TaskError, LostError, OSError, ValueError) as e:
             self.lose(row, str(e))
 
     def lose(self, row: Row, why: str) -> None:
@@ -448,7 +445,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         notes.append(line)
         print(line, flush=True)
 
-    gpu, on_device = options.platform == "gpu", options.on_device or options.platform == "gpu"
+    gpu = options.platform == "gpu"
+    on_device = options.on_device or gpu
     seconds = options.seconds or (GPU_SECONDS if gpu else math.inf)
     rounds_s = GPU_ROUNDS_S if gpu else ROUNDS_S
     # Rounds that the user counted are all taken

@@ -41,20 +41,6 @@ def greet(start: dict[str, Any]) -> dict[str, str]:
     return {**versions, "python": platform.python_version(), "device": device.device_kind}
 
 
-def make(settings: dict[str, Any], configuration: str, start: dict[str, Any]) -> Task:
-    """Return the task that `settings["task"]` names."""
-    tasks: dict[str, Callable[..., Task]] = {
-        "forward": forward,
-        "dot": dot,
-        "loop": loop,
-        "together": lambda settings, _: together(settings, start),
-        "train": train,
-        "train on device": train_on_device,
-        "small": small,
-    }
-    return tasks[settings["task"]](settings, configuration)
-
-
 # --- networks
 
 
@@ -187,7 +173,7 @@ def loop(settings: dict[str, Any], configuration: str) -> Task:
     return Task(first_s, {"corner": y[:8, :8]}, turn)
 
 
-def together(settings: dict[str, Any], start: dict[str, Any]) -> Task:
+def together(settings: dict[str, Any], configuration: str) -> Task:
     """Time section 8.3.1's `run` on every device, one after the other or all at once.
 
     JAX's CPU devices share one pool of threads, so one that works alone must be kept on its own cores.
@@ -204,7 +190,7 @@ def together(settings: dict[str, Any], start: dict[str, Any]) -> Task:
     def turn(calls: int) -> dict[str, float]:
         return worker.apart_and_together(
             calls,
-            start["shares"],
+            settings["shares"],
             alone=lambda i: jax.block_until_ready(run(xs[i])),
             at_once=lambda: jax.block_until_ready([run(x) for x in xs]),
         )
@@ -362,5 +348,9 @@ def _operation(settings: dict[str, Any]) -> tuple[Callable[..., Any], Any, Any, 
     return lambda w, y, x: y + 1, None, square, xs
 
 
+TASKS = {
+    "forward": forward, "dot": dot, "loop": loop, "together": together, "train": train,
+    "train on device": train_on_device, "small": small,
+}  # fmt: skip
 if __name__ == "__main__":
-    worker.serve(greet, make)
+    worker.serve(greet, TASKS)

@@ -24,18 +24,6 @@ def greet(start: dict[str, Any]) -> dict[str, str]:
     return {"mxnet": mx.__version__, "numpy": np.__version__, "python": platform.python_version()}
 
 
-def make(settings: dict[str, Any], configuration: str, start: dict[str, Any]) -> Task:
-    """Return the task that `settings["task"]` names."""
-    tasks: dict[str, Callable[..., Task]] = {
-        "forward": forward,
-        "dot": dot,
-        "loop": loop,
-        "together": together,
-        "train": train,
-    }
-    return tasks[settings["task"]](settings, configuration, start)
-
-
 # --- networks; Gluon's are hybrid, so that they run either way
 
 
@@ -144,7 +132,7 @@ def hybridize(net: Any, configuration: str) -> Any:
 # --- sections 8.1 to 8.3
 
 
-def forward(settings: dict[str, Any], configuration: str, start: dict[str, Any]) -> Task:
+def forward(settings: dict[str, Any], configuration: str) -> Task:
     """Call `net(x)` many times, then `waitall` (section 8.1.2's benchmark)."""
     import mxnet as mx
     from mxnet import nd
@@ -156,7 +144,7 @@ def forward(settings: dict[str, Any], configuration: str, start: dict[str, Any])
     return Task(first_s, {"output": y}, worker.waiting_once(partial(net, x), lambda _: nd.waitall()))
 
 
-def dot(settings: dict[str, Any], configuration: str, start: dict[str, Any]) -> Task:
+def dot(settings: dict[str, Any], configuration: str) -> Task:
     """Time section 8.2.1's product until it is queued and until it is finished, both from the start."""
     from mxnet import nd
 
@@ -167,7 +155,7 @@ def dot(settings: dict[str, Any], configuration: str, start: dict[str, Any]) -> 
     return Task(first_s, {"sum": total, "corner": nd.dot(x, x)[:8, :8].asnumpy()}, turn)
 
 
-def loop(settings: dict[str, Any], configuration: str, start: dict[str, Any]) -> Task:
+def loop(settings: dict[str, Any], configuration: str) -> Task:
     """Time section 8.2.3's `y = x + 1`, waiting each time or once."""
     from mxnet import nd
 
@@ -178,7 +166,7 @@ def loop(settings: dict[str, Any], configuration: str, start: dict[str, Any]) ->
     return Task(first_s, {"corner": y[:8, :8]}, turn)
 
 
-def together(settings: dict[str, Any], configuration: str, start: dict[str, Any]) -> Task:
+def together(settings: dict[str, Any], configuration: str) -> Task:
     """Time section 8.3.1's `run` on every context, one after the other or all at once."""
     import mxnet as mx
     from mxnet import nd
@@ -198,7 +186,7 @@ def together(settings: dict[str, Any], configuration: str, start: dict[str, Any]
     def turn(calls: int) -> dict[str, float]:
         return worker.apart_and_together(
             calls,
-            start["shares"],
+            settings["shares"],
             alone=lambda i: run_and_wait(xs[i : i + 1]),
             at_once=lambda: run_and_wait(xs),
         )
@@ -210,7 +198,7 @@ def together(settings: dict[str, Any], configuration: str, start: dict[str, Any]
 # --- sections 8.4 and 8.5
 
 
-def train(settings: dict[str, Any], configuration: str, start: dict[str, Any]) -> Task:
+def train(settings: dict[str, Any], configuration: str) -> Task:
     """Take steps of stochastic gradient descent on one or more CPU contexts; the answers are the losses."""
     import mxnet as mx
     from mxnet import nd
@@ -289,4 +277,5 @@ def split_and_load(data: np.ndarray, ctx: list[Any]) -> list[Any]:
 
 
 if __name__ == "__main__":
-    worker.serve(greet, make)
+    tasks = {"forward": forward, "dot": dot, "loop": loop, "together": together, "train": train}
+    worker.serve(greet, tasks)

@@ -41,20 +41,6 @@ def greet(start: dict[str, Any]) -> dict[str, str]:
     return {**versions, **({"cuda": torch.version.cuda} if torch.version.cuda else {})}
 
 
-def make(settings: dict[str, Any], configuration: str, start: dict[str, Any]) -> Task:
-    """Return the task that `settings["task"]` names."""
-    tasks: dict[str, Callable[..., Task]] = {
-        "forward": forward,
-        "dot": dot,
-        "loop": loop,
-        "together": together,
-        "train": train,
-        "train on device": train_on_device,
-        "small": small,
-    }
-    return tasks[settings["task"]](settings, configuration, start)
-
-
 # --- networks; state dictionaries are Gluon's arrays with two names changed
 
 
@@ -145,7 +131,7 @@ def resnet(stages: list[list[int]]) -> Any:
 # --- sections 8.1 to 8.3
 
 
-def forward(settings: dict[str, Any], configuration: str, start: dict[str, Any]) -> Task:
+def forward(settings: dict[str, Any], configuration: str) -> Task:
     """Call `net(x)` in inference mode, so that no graph is kept; MXNet and JAX keep none either."""
     import torch
 
@@ -168,7 +154,7 @@ def forward(settings: dict[str, Any], configuration: str, start: dict[str, Any])
     return Task(first_s, {"output": y.numpy()}, turn)
 
 
-def dot(settings: dict[str, Any], configuration: str, start: dict[str, Any]) -> Task:
+def dot(settings: dict[str, Any], configuration: str) -> Task:
     """Time section 8.2.1's product until the value is ready, which on a CPU is when the call returns."""
     import torch
 
@@ -178,7 +164,7 @@ def dot(settings: dict[str, Any], configuration: str, start: dict[str, Any]) -> 
     return Task(first_s, {"sum": total, "corner": torch.mm(x, x)[:8, :8].numpy()}, turn)
 
 
-def loop(settings: dict[str, Any], configuration: str, start: dict[str, Any]) -> Task:
+def loop(settings: dict[str, Any], configuration: str) -> Task:
     """Time section 8.2.3's `y = x + 1`; on a CPU it has no queue, so a loop that waits once is the same."""
     import torch
 
@@ -188,20 +174,20 @@ def loop(settings: dict[str, Any], configuration: str, start: dict[str, Any]) ->
     return Task(first_s, {"corner": y[:8, :8]}, turn)
 
 
-def together(settings: dict[str, Any], configuration: str, start: dict[str, Any]) -> Task:
+def together(settings: dict[str, Any], configuration: str) -> Task:
     """Time section 8.3.1's `run`, one after the other or each in a thread of its own."""
     import torch
 
     x, k = worker.arrays(settings["square"])["x"], settings["devices"]
     xs = [torch.from_numpy(x.copy()) for _ in range(k)]
-    pool = ThreadPoolExecutor(k, initializer=lambda: torch.set_num_threads(start["threads"]))
+    pool = ThreadPoolExecutor(k, initializer=lambda: torch.set_num_threads(settings["threads"]))
 
     def run(x: Any) -> list[Any]:
         return [torch.mm(x, x) for _ in range(settings["dots"])]
 
     def turn(calls: int) -> dict[str, float]:
         return worker.apart_and_together(
-            calls, start["shares"], alone=lambda i: run(xs[i]), at_once=lambda: list(pool.map(run, xs))
+            calls, settings["shares"], alone=lambda i: run(xs[i]), at_once=lambda: list(pool.map(run, xs))
         )
 
     first_s, outputs = timed_first(lambda: [ys[-1].numpy() for ys in pool.map(run, xs)])
@@ -211,7 +197,7 @@ def together(settings: dict[str, Any], configuration: str, start: dict[str, Any]
 # --- sections 8.4 and 8.5
 
 
-def train(settings: dict[str, Any], configuration: str, start: dict[str, Any]) -> Task:
+def train(settings: dict[str, Any], configuration: str) -> Task:
     """Train in this process, or with DistributedDataParallel in one process for each device.
 
     Processes sum through Gloo. The others do what this one, rank 0, does: they take as many steps.
@@ -223,8 +209,7 @@ def train(settings: dict[str, Any], configuration: str, start: dict[str, Any]) -
     spawn, pipes = multiprocessing.get_context("spawn"), []
     for rank in range(1, world):
         ours, theirs = spawn.Pipe()
-        arguments = (theirs, settings, start["threads"], rank, store)
-        spawn.Process(target=_follow, args=arguments, daemon=True).start()
+        spawn.Process(target=_follow, args=(theirs, settings, rank, store), daemon=True).start()
         pipes.append(ours)
     task = _train(settings, configuration, rank=0, store=store)
     for pipe in pipes:
@@ -239,11 +224,11 @@ def train(settings: dict[str, Any], configuration: str, start: dict[str, Any]) -
     return task._replace(turn=turn)
 
 
-def _follow(pipe: Any, settings: dict[str, Any], threads: int, rank: int, store: str) -> None:
+def _follow(pipe: Any, settings: dict[str, Any], rank: int, store: str) -> None:
     """Be another rank: take as many steps as rank 0 says, and answer with the cores used."""
     import torch
 
-    torch.set_num_threads(threads)
+    torch.set_num_threads(settings["threads"])
     task = _train(settings, "ddp", rank=rank, store=store)
     pipe.send("ready")
     with contextlib.suppress(EOFError):  # rank 0 has ended
@@ -298,7 +283,7 @@ def _train(settings: dict[str, Any], configuration: str, *, rank: int = 0, store
 # --- with the images on the device
 
 
-def train_on_device(settings: dict[str, Any], configuration: str, start: dict[str, Any]) -> Task:
+def train_on_device(settings: dict[str, Any], configuration: str) -> Task:
     """Train on images that are on the device as bytes, then on bytes that each step copies from the host.
 
     "eager" has channels first; "channels-last" has the layout that convolutions prefer, and so have all
@@ -436,7 +421,7 @@ def _finish(device: str) -> None:
         torch.cuda.synchronize()
 
 
-def small(settings: dict[str, Any], configuration: str, start: dict[str, Any]) -> Task:
+def small(settings: dict[str, Any], configuration: str) -> Task:
     """Time an operation that is over in microseconds: many calls in a row, or recorded in one CUDA graph."""
     import torch
 
@@ -479,4 +464,8 @@ def _operation(settings: dict[str, Any]) -> tuple[Callable[[Any, Any], Any], Any
 
 
 if __name__ == "__main__":
-    worker.serve(greet, make)
+    tasks = {
+        "forward": forward, "dot": dot, "loop": loop, "together": together, "train": train,
+        "train on device": train_on_device, "small": small,
+    }  # fmt: skip
+    worker.serve(greet, tasks)

@@ -44,12 +44,13 @@ class Task(NamedTuple):
     turn: Turn
 
 
-def serve(greet: Callable[..., dict[str, str]], make: Callable[..., Task]) -> None:
+def serve(greet: Callable[..., dict[str, str]], tasks: dict[str, Callable[..., Task]]) -> None:
     """Answer until standard input ends; without an argument, only print the versions.
 
     Args:
       greet: imports the framework and returns its versions; takes what the runner says about cores.
-      make: `make(settings, configuration, start)` returns a task.
+      tasks: what each `settings["task"]` names; called with the settings, to which what the runner says about
+        cores is added, and the configuration.
     """
     if len(sys.argv) < 2:
         print(", ".join(f"{name} {version}" for name, version in greet({}).items()))
@@ -61,28 +62,30 @@ def serve(greet: Callable[..., dict[str, str]], make: Callable[..., Task]) -> No
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
-    tasks: dict[str, Task] = {}
+    turns: dict[str, Turn] = {}
     _reply(out, greet, start)
     for line in iter(sys.stdin.readline, ""):
-        _reply(out, _answer, json.loads(line), tasks, make, start)
+        question = json.loads(line)
+        question["settings"] = {**start, **question.get("settings", {})}
+        _reply(out, _answer, question, turns, tasks)
 
 
 def _answer(
-    question: dict[str, Any], tasks: dict[str, Task], make: Callable[..., Task], start: dict[str, Any]
+    question: dict[str, Any], turns: dict[str, Turn], tasks: dict[str, Callable[..., Task]]
 ) -> dict[str, float]:
     key = question["key"]
     gc.collect()
     if question["op"] == "turn":
-        turn = tasks[key].turn
+        turn = turns[key]
         if question["lead"]:
             turn(question["lead"])  # the last turn was another system's: fill the caches again
         cpu = CpuTimer()
         with cpu:
             value = turn(question["calls"])
         return {**value, "cores": cpu.cores + value.get("cores", 0.0)}
-    task = make(question["settings"], question["configuration"], start)
+    task = tasks[question["settings"]["task"]](question["settings"], question["configuration"])
     np.savez(question["answers"], **{name: np.asarray(a) for name, a in task.answers.items()})  # type: ignore[arg-type]
-    tasks[key] = task._replace(answers={})
+    turns[key] = task.turn
     return {"first_s": task.first_s}
 
 

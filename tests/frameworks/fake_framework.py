@@ -30,7 +30,7 @@ def greet(start: dict[str, Any]) -> dict[str, str]:
     return {NAME: "1.0"}
 
 
-def make(settings: dict[str, Any], how: str, start: dict[str, Any]) -> worker.Task:
+def make(settings: dict[str, Any], how: str) -> worker.Task:
     note("prepare", how.replace(" ", "_"))
     if how == "dies":
         print("Segmentation fault, nearly", file=sys.stderr)
@@ -62,4 +62,4 @@ def make(settings: dict[str, Any], how: str, start: dict[str, Any]) -> worker.Ta
 
 
 if __name__ == "__main__":
-    worker.serve(greet, make)
+    worker.serve(greet, {"fake": make})

@@ -145,7 +145,8 @@ def test_small_operations_in_a_row_are_one_program(operation: str, tmp_path: Pat
 @pytest.mark.parametrize("name", ["8.1 MLP", "8.2 dot", "8.2 loop", "8.4 LeNet, 2 devices"])
 def test_all_of_jaxs_configurations_compute_the_same(name: str, tmp_path: Path) -> None:
     work = defined(tmp_path)[name]
-    tasks = [with_jax.make(dict(work.settings), way, {}) for way in work.configurations["jax"]]
+    prepare = with_jax.TASKS[work.settings["task"]]
+    tasks = [prepare(dict(work.settings), way) for way in work.configurations["jax"]]
     for task in tasks:
         for key, answer in tasks[0].answers.items():
             np.testing.assert_allclose(task.answers[key], answer, rtol=1e-4, atol=1e-5)
