@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -12,52 +13,7 @@ import pytest
 from jaxperf import hlo
 from jaxperf.errors import JaxperfError
 
-# As JAX 0.5.3 prints a scan with a gradient on a CPU: each instruction names its file and line.
-SOURCE_FILE = """HloModule jit_f, is_scheduled=true, input_output_alias={ {}: (0, {}, may-alias) }, entry_computation_layout={(f32[8,8]{1,0}, bf16[4,8]{1,0})->f32[8,8]{1,0}}, allow_spmd_sharding_propagation_to_output={true}
-
-%body (p: (s32[], f32[4,8], f32[5,4,8], f32[8,8], /*index=5*/f32[4,8])) -> (s32[], f32[4,8], f32[5,4,8], f32[8,8], f32[4,8]) {
-  %p = (s32[], f32[4,8]{1,0}, f32[5,4,8]{2,1,0}, f32[8,8]{1,0}, /*index=5*/f32[4,8]{1,0}) parameter(0)
-  %x = f32[4,8]{1,0} get-tuple-element(%p), index=1
-  %w = f32[8,8]{1,0} get-tuple-element(%p), index=3
-  ROOT %dot.11 = f32[4,8]{1,0} dot(%x, %w), lhs_contracting_dims={1}, rhs_contracting_dims={1}, metadata={op_name="jit(f)/jit(main)/while/body/dot_general" source_file="/home/me/train.py" source_line=3}
-}
-
-ENTRY %main.70 (Arg_0.1: f32[8,8], Arg_1.2: bf16[4,8]) -> f32[8,8] {
-  %Arg_0.1 = f32[8,8]{1,0} parameter(0), metadata={op_name="w"}
-  %Arg_1.2 = bf16[4,8]{1,0} parameter(1)
-  %c = bf16[2]{0} constant({1, 2})
-  %while.53 = (s32[], f32[4,8]{1,0}, f32[5,4,8]{2,1,0}, f32[8,8]{1,0}, /*index=5*/f32[4,8]{1,0}) while(%tuple.17), condition=%cond, body=%body, metadata={op_name="jit(f)/while" source_file="/home/me/train.py" source_line=4}, backend_config={"known_trip_count":{"n":"5"}}
-  ROOT %r = f32[8,8]{1,0} copy(%Arg_0.1)
-}
-"""  # noqa: E501
-# As JAX 0.12 prints it: tables of stack frames.
-TABLES = """HloModule jit_g, is_scheduled=true, entry_computation_layout={(f32[4]{0})->(f32[4]{0}, s32[])}
-
-FileNames
-1 "/home/me/train.py"
-2 "/site-packages/flax/nnx.py"
-
-FunctionNames
-1 "<module>"
-2 "Dense.__call__"
-
-FileLocations
-1 {file_name_id=1 function_name_id=1 line=9 end_line=9 column=1 end_column=6}
-2 {file_name_id=2 function_name_id=2 line=77 end_line=77 column=1 end_column=6}
-
-StackFrames
-1 {file_location_id=1 parent_frame_id=1}
-2 {file_location_id=2 parent_frame_id=2}
-
-ENTRY %main (x: f32[4]) -> (f32[4], s32[]) {
-  %x = f32[4]{0} parameter(0)
-  %y = f32[4]{0} all-reduce-start(%x), replica_groups={}, metadata={op_name="jit(g)/psum" stack_frame_id=2}
-  %z = f32[4]{0} all-reduce-done(%y)
-  %n = s32[] constant(7)
-  %i = f32[4]{0} conditional(%n, %x, %x), branch_computations={%one, %two}
-  ROOT %t = (f32[4]{0}, s32[]) tuple(%z, %n)
-}
-"""
+PROGRAMS = Path(__file__).parents[1] / "fixtures" / "programs"
 
 
 def named(module: hlo.Module, name: str) -> hlo.Instruction:
@@ -67,15 +23,10 @@ def named(module: hlo.Module, name: str) -> hlo.Instruction:
 @pytest.mark.parametrize(
     ("text", "size"),
     [
-        ("f32[2,3]", 24),
-        ("bf16[4]", 8),
-        ("pred[5]", 5),
-        ("s4[8]", 4),
-        ("s4[7]", 4),
-        ("f32[]", 4),
+        ("f32[2,3]", 24), ("bf16[4]", 8), ("pred[5]", 5), ("s4[8]", 4), ("s4[7]", 4), ("f32[]", 4),
         ("token[]", 0),
     ],
-)
+)  # fmt: skip
 def test_bytes(text: str, size: int) -> None:
     (shape,) = hlo.shapes_in(f"{text}{{0:T(8,128)S(1)}}")
     assert shape.bytes == size
@@ -95,7 +46,8 @@ def test_what_is_no_array(described: str) -> None:
 
 
 def test_a_text_with_source_files() -> None:
-    module = hlo.parse(SOURCE_FILE)
+    """As JAX 0.5.3 prints a scan with a gradient on a CPU: each instruction names its file and line."""
+    module = hlo.parse((PROGRAMS / "source_file_jax_0_5_3.hlo").read_text())
     assert (module.name, module.entry) == ("jit_f", "main.70")
     assert module.aliases == {0: 0}
     assert module.layout == ((("f32", (8, 8)), ("bf16", (4, 8))), (("f32", (8, 8)),))
@@ -110,7 +62,7 @@ def test_a_text_with_source_files() -> None:
 
 
 def test_a_text_with_tables_of_stack_frames() -> None:
-    module = hlo.parse(TABLES)
+    module = hlo.parse((PROGRAMS / "tables_jax_0_12.hlo").read_text())
     start = named(module, "y")
     assert start.collective == "all-reduce" and named(module, "z").collective == ""
     assert module.frames(start) == (

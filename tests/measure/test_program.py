@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -107,40 +108,8 @@ def test_a_collective_over_two_devices_is_counted_once() -> None:
         assert program(over, jnp.ones(8)).collectives == {name: 1}
 
 
-# Written after what XLA prints for GPUs; operands and shapes are ours.
-GPU = """
-HloModule jit_step, is_scheduled=true, entry_computation_layout={(f32[64,64]{1,0})->f32[64,64]{1,0}}
-
-%add.clone (x: f32[], y: f32[]) -> f32[] {
-  %x = f32[] parameter(0)
-  %y = f32[] parameter(1)
-  ROOT %add.1 = f32[] add(%x, %y)
-}
-
-%fused_computation (param_0.1: f32[64,64]) -> f32[64,64] {
-  %param_0.1 = f32[64,64]{1,0} parameter(0)
-  ROOT %dot.5 = f32[64,64]{1,0} dot(%param_0.1, %param_0.1)
-}
-
-ENTRY %main.42 (Arg_0.1: f32[64,64]) -> (f32[64,64], f32[64,64]) {
-  %Arg_0.1 = f32[64,64]{1,0} parameter(0), metadata={op_name="dot(x)"}
-  %cublas-gemm.1.0 = (f32[64,64]{1,0}, s8[4194304]{0}) custom-call(%a, %b), custom_call_target="__cublas$gemm"
-  %lt-matmul.2 = (bf16[64,64]{1,0}, s8[9]{0}) custom-call(%a, %b), custom_call_target="__cublas$lt$matmul"
-  %cudnn-conv.1 = (f32[2,8,8]{2,1,0}, u8[0]{0}) custom-call(%a, %b), custom_call_target="__cudnn$convForward"
-  %conv.2 = (f32[64,3]{1,0}, u8[0]{0}) custom-call(%a, %b), custom_call_target="__cudnn$convBackwardFilter"
-  %topk = (f32[4]{0}, s32[4]{0}) custom-call(%a), custom_call_target="__gpu$TopK"
-  %all-reduce-start.1 = f32[64,64]{1,0} all-reduce-start(%Arg_0.1), channel_id=1, to_apply=%add.clone
-  %all-reduce-done.1 = f32[64,64]{1,0} all-reduce-done(%all-reduce-start.1)
-  %all-gather-start = (f32[32,64]{1,0}, f32[64,64]{1,0}) all-gather-start(%Arg_0.1), dimensions={0}
-  %all-gather-done = f32[64,64]{1,0} all-gather-done(%all-gather-start)
-  %scatter-start.1 = ((f32[8]{0}, f32[8]{0}), (f32[4]{0}, f32[4]{0})) reduce-scatter-start(%a, %b)
-  %scatter-done.1 = (f32[4]{0}, f32[4]{0}) reduce-scatter-done(%scatter-start.1)
-  %tiled.3 = bf16[64,64]{1,0:T(8,128)(2,1)S(1)} convolution(%a, %b), dim_labels=bf_io->bf
-  %while.7 = (s32[], f32[64,64]{1,0}, /*index=2*/f32[4]{0}) while(%tuple.1), condition=%c, body=%b
-  %gemm_fusion = f32[64,64]{1,0} fusion(%Arg_0.1), kind=kCustom, calls=%fused_computation
-  ROOT %tuple.9 = (f32[64,64]{1,0}, f32[64,64]{1,0}) tuple(%gemm_fusion, %all-gather-done)
-}
-"""
+# Written after what XLA prints for GPUs; operands and shapes are ours
+GPU = (Path(__file__).parents[1] / "fixtures" / "programs" / "gpu.hlo").read_text()
 
 
 def test_a_gpu_program_counts_library_calls_as_what_they_do() -> None:
