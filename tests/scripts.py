@@ -11,7 +11,8 @@ import pytest
 
 
 def load(name: str, path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """Return a script as a module."""
+    """Return a script as a module; it may import its neighbors."""
+    monkeypatch.syspath_prepend(str(path.parent))
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from types import ModuleType
+
 import pytest
-from studies import study
+import scripts
 
 from jaxperf.measure.other_load import other_load
 from jaxperf.result import Measurement
 
-known = study("known_durations")
-Checked, ticking = known.Checked, known.ticking
+SCRIPT = Path(__file__).parents[2] / "benchmarks" / "known_durations.py"
+
+
+@pytest.fixture
+def known(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    return scripts.load("known_durations", SCRIPT, monkeypatch)
 
 
 class Clock:
@@ -22,10 +29,12 @@ class Clock:
         return self.now
 
 
-def test_the_calls_of_a_value_last_as_many_ticks_whatever_else_happens_before_the_last() -> None:
+def test_the_calls_of_a_value_last_as_many_ticks_whatever_else_happens_before_the_last(
+    known: ModuleType,
+) -> None:
     for pauses in ({}, dict.fromkeys(range(1000), 4e-7), {3: 1e-3, 500: 0.02}):
         clock = Clock()
-        tick = ticking(5e-5, 1000, clock)
+        tick = known.ticking(5e-5, 1000, clock)
         tick()  # the warm-up's
         for _ in range(2):
             clock.now += 1.0  # between values, whose first call begins anew
@@ -36,7 +45,9 @@ def test_the_calls_of_a_value_last_as_many_ticks_whatever_else_happens_before_th
             assert clock.now - began == pytest.approx(1000 * 5e-5, abs=1e-6)
 
 
-def test_counted_work_is_measured_less_the_empty_call_beside_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_counted_work_is_measured_less_the_empty_call_beside_it(
+    known: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked: list[int] = []
 
     def one_value(steps: int, loops: int) -> tuple[float, float]:
@@ -53,7 +64,7 @@ def test_counted_work_is_measured_less_the_empty_call_beside_it(monkeypatch: pyt
     assert checked.right
 
 
-def test_right_is_within_a_hundredth() -> None:
+def test_right_is_within_a_hundredth(known: ModuleType) -> None:
     for values, right in (
         ((1.001, 1.002, 0.999) * 5, True),
         ((1.02, 1.021, 1.03) * 5, False),
@@ -61,11 +72,11 @@ def test_right_is_within_a_hundredth() -> None:
         ((0.9, 1.0, 1.1) * 3, None),
         ((1.0, 1.0), None),  # too few to say
     ):
-        assert Checked(2.0, Measurement("m", "s", tuple(2 * v for v in values))).right is right
+        assert known.Checked(2.0, Measurement("m", "s", tuple(2 * v for v in values))).right is right
 
 
 @pytest.mark.thorough
-def test_known_durations_are_measured_right() -> None:
+def test_known_durations_are_measured_right(known: ModuleType) -> None:
     """Ticks are right under any load; what is counted or called back, where the machine is idle."""
     with other_load() as load:
         checked = {

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+import scripts
 
 from jaxperf.watch.findings_json import fields
 from jaxperf.watch.observe.source_location import Place
@@ -20,16 +19,8 @@ FOLDER = Path(__file__).resolve().parents[2] / "benchmarks" / "versions"
 
 @pytest.fixture
 def causes(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(str(FOLDER))
-    before = sys.modules.pop("run", None)  # of the comparison of frameworks
-    spec = importlib.util.spec_from_file_location("causes", FOLDER / "causes.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    del sys.modules["run"]
-    if before:
-        sys.modules["run"] = before
-    return module
+    scripts.load("run", FOLDER / "run.py", monkeypatch)  # not the comparison of frameworks, of that name, too
+    return scripts.load("causes", FOLDER / "causes.py", monkeypatch)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import runpy
 from collections import Counter
@@ -14,6 +13,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+import scripts
 from cases import cases
 
 from jaxperf.errors import JaxperfError
@@ -27,16 +27,9 @@ COMPILES = ("schedule", "sentences", "history", "waves")
 QUICK = "disk"
 
 
-def load_check() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("check_puzzle", FOLDER / "check.py")
-    assert spec and spec.loader
-    spec.loader.exec_module(module := importlib.util.module_from_spec(spec))
-    return module
-
-
 @pytest.fixture
-def check() -> ModuleType:
-    return load_check()
+def check(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    return scripts.load("check_puzzle", FOLDER / "check.py", monkeypatch)
 
 
 @pytest.fixture

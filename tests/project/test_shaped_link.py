@@ -2,37 +2,30 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import subprocess
-import sys
 from pathlib import Path
 from types import ModuleType
 
 import children
 import pytest
+import scripts
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "shaped_link.py"
 
 
-def script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("shaped_link", SCRIPT)
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["shaped_link"] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
-
-
-def needs_namespaces() -> None:
-    if why := script().why_not():
-        pytest.skip(f"NOT TESTED, processes on two addresses: {why}")
+@pytest.fixture
+def shaped_link(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    return scripts.load("shaped_link", SCRIPT, monkeypatch)
 
 
 @pytest.mark.real
 @pytest.mark.thorough
-def test_two_addresses_compute_the_bits_of_one_process_and_every_byte_crosses_the_link() -> None:
-    needs_namespaces()
+def test_two_addresses_compute_the_bits_of_one_process_and_every_byte_crosses_the_link(
+    shaped_link: ModuleType,
+) -> None:
+    if why := shaped_link.why_not():
+        pytest.skip(f"NOT TESTED, processes on two addresses: {why}")
     done = children.run(SCRIPT, "--steps", "3", "--mbit-s", "100", "--delay-ms", "0", "2")
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
@@ -49,9 +42,11 @@ def test_two_addresses_compute_the_bits_of_one_process_and_every_byte_crosses_th
     assert "jaxperf" not in left
 
 
-def test_where_namespaces_are_not_possible_one_line_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = script()
+def test_where_namespaces_are_not_possible_one_line_says_why(
+    shaped_link: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    assert module.why_not() == "network namespaces need Linux and root"
-    with pytest.raises(module.JaxperfError, match="need Linux and root"), module.linked_namespaces():
+    assert shaped_link.why_not() == "network namespaces need Linux and root"
+    refused = pytest.raises(shaped_link.JaxperfError, match="need Linux and root")
+    with refused, shaped_link.linked_namespaces():
         pass

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import json
 import os
 import sys
@@ -10,21 +10,15 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+import scripts
 
-ROOT = Path(__file__).resolve().parents[2]
+SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "versions" / "run.py"
 
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    folder = ROOT / "benchmarks" / "versions"
-    monkeypatch.syspath_prepend(str(folder))
     # By its path: the comparison of frameworks has a module of this name, too
-    spec = importlib.util.spec_from_file_location("versions_run", folder / "run.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, "versions_run", module)
-    spec.loader.exec_module(module)
-    return module
+    return scripts.load("versions_run", SCRIPT, monkeypatch)
 
 
 @pytest.fixture
