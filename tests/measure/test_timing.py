@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 
-import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 from late import FAR, Late
 
@@ -17,34 +14,8 @@ from jaxperf.measure import timing
 from jaxperf.measure.timing import Benchmark, block
 
 
-@pytest.fixture(scope="module")
-def compiled() -> Late:
-    return Late(device=jax.devices("cpu")[1])
-
-
-@pytest.fixture
-def late(compiled: Late) -> Iterator[Late]:
-    compiled.gate.clear()
-    compiled.fails = False
-    yield compiled
-    compiled.gate.set()
-
-
-@pytest.fixture
-def quick() -> jax.Array:
-    return jax.block_until_ready(jax.device_put(jnp.ones(3), jax.devices("cpu")[0]))
-
-
-TREES: dict[str, Callable[[jax.Array, jax.Array], object]] = {
-    "alone": lambda slow, quick: slow,
-    "first": lambda slow, quick: [slow, quick, quick],
-    "last": lambda slow, quick: [quick, quick, slow],
-    "middle": lambda slow, quick: {"a": quick, "b": {"c": (quick, slow)}, "d": quick},
-    "beside plain values": lambda slow, quick: (1, slow, None, np.ones(3), "word", 2.5),
-}
-
-
-def test_block_returns_its_tree(quick: jax.Array) -> None:
+def test_block_returns_its_tree() -> None:
+    quick = jnp.ones(3)
     tree = {"a": quick, "b": [1, None]}
     assert block(tree) is tree
     assert block(quick) is quick
@@ -76,13 +47,13 @@ def test_benchmark_prints_nothing_and_hides_nothing_on_an_error(capsys: pytest.C
     assert capsys.readouterr().out == ""
 
 
-def test_benchmark_waits_for_all_that_it_was_handed(late: Late, quick: jax.Array) -> None:
-    lines: list[str] = []
+def test_benchmark_waits_for_all_that_it_was_handed() -> None:
+    late, lines = Late(), list[str]()
 
     def run() -> None:
         with Benchmark("x", show=lines.append) as bench:
             assert bench.wait_for(slow) is slow
-            bench.wait_for([quick])
+            bench.wait_for([jnp.ones(3)])
 
     slow = late.array()
     timed = threading.Thread(target=run)

@@ -10,7 +10,7 @@ from flax import nnx
 from mxnet_fixtures import DTYPES, KINDS, MLP_SIZES, digest_error, load, mlp_batch, shapes, weights
 
 from jaxperf.errors import JaxperfError
-from jaxperf.models import BOOK_INIT, MLP, from_gluon, to_gluon
+from jaxperf.models import MLP, from_gluon, to_gluon
 
 LOSSES = {
     "softmax": lambda logits, target, y: optax.softmax_cross_entropy_with_integer_labels(logits, y),
@@ -64,17 +64,6 @@ def test_relu_stands_between_layers_and_not_after_the_last():
     net = MLP((1, 1, 1), rngs=nnx.Rngs(0))
     from_gluon(net, [np.array([[1.0]]), np.zeros(1), np.array([[-1.0]]), np.zeros(1)])
     np.testing.assert_array_equal(net(jnp.array([[-2.0], [3.0]])), [[0.0], [-3.0]])
-
-
-def test_the_initializer_reaches_the_weights():
-    kernel = MLP((512, 256, 2), kernel_init=BOOK_INIT, rngs=nnx.Rngs(0)).layers[0].kernel[...]
-    assert abs(float(kernel.std()) - 0.01) < 2e-4
-
-
-def test_bfloat16_computes_in_bfloat16_and_keeps_float32_weights():
-    net = MLP((4, 3, 2), dtype=jnp.bfloat16, rngs=nnx.Rngs(0))
-    assert net(jnp.ones((1, 4))).dtype == jnp.bfloat16
-    assert {leaf.dtype.name for leaf in jax.tree.leaves(nnx.state(net))} == {"float32"}
 
 
 @pytest.mark.parametrize("sizes", [(512,), (), (512, 0, 2), (4, -1)])

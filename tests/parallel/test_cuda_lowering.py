@@ -36,85 +36,56 @@ def small_resnet(dtype: Any = None) -> ResNet:
     return ResNet(10, stages=SMALL_STAGES, dtype=dtype, rngs=nnx.Rngs(0))
 
 
-def mlp() -> MLP:
-    return MLP((512, 256, 128, 2), rngs=nnx.Rngs(0))
+NETS: dict[str, Callable[[], nnx.Module]] = {
+    "LeNet": lambda: LeNet(rngs=nnx.Rngs(0)),
+    "MLP": lambda: MLP((512, 256, 128, 2), rngs=nnx.Rngs(0)),
+    "ResNet": small_resnet,
+    "ResNet in bfloat16": lambda: small_resnet(jnp.bfloat16),
+}
 
 
-def flax_lenet() -> LeNet:
-    return LeNet(rngs=nnx.Rngs(0))
-
-
-def lenet_by_hand() -> Model:
-    return model_of_function(lenet, lenet_params(jax.random.key(0)))
-
-
-def lenet_of_flax() -> Model:
-    return model_of(flax_lenet())
-
-
-def mlp_of_flax() -> Model:
-    return model_of(mlp())
-
-
-def bfloat16_resnet() -> ResNet:
-    return small_resnet(jnp.bfloat16)
-
-
-def resnet() -> Model:
-    return model_of(small_resnet())
-
-
-def resnet_bfloat16() -> Model:
-    return model_of(small_resnet(jnp.bfloat16))
+def model_named(name: str) -> Model:
+    if name == "LeNet by hand":
+        return model_of_function(lenet, lenet_params(jax.random.key(0)))
+    return model_of(NETS[name]())
 
 
 STEPS = cases(
     itertools.chain(
-        itertools.product((lenet_by_hand, resnet), ("jit", "shard_map", "pmap"), ("share",), (1, 2)),
-        itertools.product((resnet,), ("jit", "shard_map", "pmap"), ("whole",), (2,)),
-        itertools.product((lenet_of_flax, mlp_of_flax, resnet_bfloat16), ("jit",), ("share",), (1,)),
+        itertools.product(("LeNet by hand", "ResNet"), ("jit", "shard_map", "pmap"), ("share",), (1, 2)),
+        itertools.product(("ResNet",), ("jit", "shard_map", "pmap"), ("whole",), (2,)),
+        itertools.product(("LeNet", "MLP", "ResNet in bfloat16"), ("jit",), ("share",), (1,)),
     ),
-    quick=lambda model, way, batch_norm, devices: model is lenet_by_hand and devices == 1,
+    quick=lambda model, way, batch_norm, devices: model == "LeNet by hand" and devices == 1,
 )
 
 
 @pytest.mark.parametrize(("model", "way", "batch_norm", "devices"), STEPS)
-def test_a_training_step_lowers_for_cuda(
-    model: Callable[[], Model], way: Any, batch_norm: Any, devices: int
-) -> None:
-    sgd = optax.sgd(0.1, momentum=0.9)
-    step = make_step(way, model(), sgd, first_devices(devices, platform="cpu"), batch_norm=batch_norm)
-    images = np.zeros((4, 512), np.uint8) if model is mlp_of_flax else X
+def test_a_training_step_lowers_for_cuda(model: str, way: Any, batch_norm: Any, devices: int) -> None:
+    sgd, on = optax.sgd(0.1, momentum=0.9), first_devices(devices, platform="cpu")
+    step = make_step(way, model_named(model), sgd, on, batch_norm=batch_norm)
+    images = np.zeros((4, 512), np.uint8) if model == "MLP" else X
     assert custom_calls(step.run, step.init(), step.load(images, y)) == set()
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("model", [lenet_by_hand, resnet])
-def test_both_halves_of_a_step_lower_for_cuda(model: Callable[[], Model]) -> None:
+@pytest.mark.parametrize("model", ["LeNet by hand", "ResNet"])
+def test_both_halves_of_a_step_lower_for_cuda(model: str) -> None:
     """The step "manual" runs them on each device and moves arrays between them by hand."""
-    sgd = optax.sgd(0.1)
-    net = model()
-    step = make_step("manual", net, sgd, first_devices(1, platform="cpu"))
+    step = make_step("manual", model_named(model), optax.sgd(0.1), first_devices(1, platform="cpu"))
     [state], gradient, update = step.init(), step.programs["gradient"], step.programs["update"]
     assert custom_calls(gradient, state, X, y) == set()
     sums = jax.eval_shape(gradient, state, X, y)
     assert custom_calls(lambda state, sums: update(state, sums, len(y)), state, sums) == set()
 
 
-def forward(net: nnx.Module) -> tuple[Callable[..., Any], Any, Any]:
-    """A network in evaluation as a function of its state and an input, with both."""
+@pytest.mark.parametrize(("name",), cases([(name,) for name in NETS], quick=lambda name: name == "LeNet"))
+def test_a_forward_lowers_for_cuda(name: str) -> None:
+    net = NETS[name]()
     net.eval()
     graph, state = nnx.split(net)
-    x = np.zeros((1, 512) if isinstance(net, MLP) else (4, 28, 28, 1), np.float32)
-    return (lambda state, x: nnx.merge(graph, state)(x)), state, x
-
-
-@pytest.mark.parametrize(
-    ("net",),
-    cases([(flax_lenet,), (mlp,), (small_resnet,), (bfloat16_resnet,)], quick=lambda net: net is flax_lenet),
-)
-def test_a_forward_lowers_for_cuda(net: Callable[[], nnx.Module]) -> None:
-    assert custom_calls(*forward(net())) == set()
+    x = np.zeros((1, 512) if name == "MLP" else (4, 28, 28, 1), np.float32)
+    assert custom_calls(lambda state, x: nnx.merge(graph, state)(x), state, x) == set()
 
 
 @pytest.mark.thorough

@@ -190,13 +190,6 @@ def test_the_program_sums_what_it_should_and_gathers_nothing(way, batch_norm, k)
     assert convolutions >= 3  # the text is read
 
 
-@pytest.mark.parametrize(("way", "k"), LENETS)
-def test_lenets_ten_arrays_are_summed_in_one_all_reduce_and_none_is_gathered(way, k):
-    counts, convolutions = collectives(lenet_step(way, k), next(batches(1)))
-    assert counts == ({"all-reduce": 1} if way != "manual" and k > 1 else {})
-    assert convolutions >= 2
-
-
 @pytest.mark.parametrize("way", WAYS)
 def test_the_state_has_no_axis_for_devices_and_is_on_all_of_them(way):
     devices, step = cpus(2), trainings.step_of(way)
@@ -268,14 +261,6 @@ def test_metrics_are_the_full_batchs_means_before_the_update(way):
     np.testing.assert_allclose(metrics["accuracy"], (logits.argmax(-1) == y).mean(), rtol=1e-6)
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_images_may_travel_as_bytes(way):
-    X, y = trainings.images()
-    step = make_step(way, model_of_function(linear, jnp.ones((4, 3))), optax.sgd(0.1), cpus(2))
-    as_bytes, as_floats = after(step, [(X, y)]), after(step, [(X.astype(np.float32) / 255, y)])
-    assert difference(as_bytes, as_floats) <= 1e-6  # bytes become float32
-
-
 def tanh_layers(X, W):
     return jnp.tanh(X.reshape(len(X), -1) @ W["first"]) @ W["second"]
 
@@ -339,13 +324,6 @@ def test_by_hand_the_whole_batch_is_normalized_where_it_is_one_share():
     whole = make_step("manual", one.model, one.optimizer, one.devices, batch_norm="whole")
     chex.assert_trees_all_equal(*(after(step, [trainings.images()]) for step in (one, whole)))
     assert make_step("manual", book(), optax.sgd(0.1), cpus(2), batch_norm="whole").way == "manual"
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_a_batch_that_does_not_divide_says_which_sizes_do(way):
-    step = lenet_step(way, 8)
-    with pytest.raises(JaxperfError, match=r"^batch size 100 is not divisible by 8 devices; use 96 or 104$"):
-        step.load(np.zeros((100, 28, 28, 1), np.float32), np.zeros(100, np.int32))
 
 
 @pytest.mark.thorough

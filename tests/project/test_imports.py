@@ -19,8 +19,12 @@ def test_what_must_answer_at_once_imports_no_jax_and_jaxperf_only_the_standard_l
     program = """
 import sys; before = set(sys.modules); import jaxperf
 print({n.split('.')[0] for n in set(sys.modules) - before} - set(sys.stdlib_module_names))
-import jaxperf.cli, jaxperf.result.recorder, jaxperf.result.terminal, jaxperf.result, jaxperf.watch
+import jaxperf.result
+print({n.split('.')[0] for n in set(sys.modules) - before} - set(sys.stdlib_module_names))
+import jaxperf.cli, jaxperf.result.recorder, jaxperf.result.terminal, jaxperf.watch
 print({'jax', 'flax', 'numpy', 'tensorflow', 'scipy', 'matplotlib'} & set(sys.modules))
+import jaxperf.data
+print({'jax', 'urllib.request', 'tensorflow', 'tensorflow_datasets'} & set(sys.modules))
 """
     done = children.run("-c", program, folder=ROOT)
-    assert (done.stdout, done.stderr) == ("{'jaxperf'}\nset()\n", "")
+    assert (done.stdout, done.stderr) == ("{'jaxperf'}\n{'jaxperf'}\nset()\nset()\n", "")

@@ -56,47 +56,14 @@ for module in pkgutil.walk_packages(jaxperf.__path__, "jaxperf.", onerror=lambda
         importlib.import_module(module.name)
         print(module.name)
 """
-    hidden = [
-        "flax",
-        "optax",
-        "orbax",
-        "chex",
-        "matplotlib",
-        "nbformat",
-        "safetensors",
-        "flatbuffers",
-        "tyro",
-        "platformdirs",
-        "packaging",
-        "pynvml",
-        "filelock",
-        "jinja2",
-        "IPython",
-        "tensorflow",
-    ]
-    chapter = [
-        "chapter",
-        "section",
-        "models",
-        "parallel",
-        "checkpoints",
-        "experiments",
-        "__main__",
-        "pytest_plugin",
-    ]
-    program = program.replace("HIDDEN", repr(hidden)).replace("CHAPTER", repr(chapter))
+    hidden = "flax optax orbax chex matplotlib nbformat safetensors flatbuffers tyro platformdirs packaging"
+    hidden += " pynvml filelock jinja2 IPython tensorflow"
+    chapter = "chapter section models parallel checkpoints experiments __main__ pytest_plugin"
+    program = program.replace("HIDDEN", repr(hidden.split())).replace("CHAPTER", repr(chapter.split()))
     done = children.run("-c", program, folder=ROOT)
     assert done.returncode == 0, done.stderr
-    assert {
-        "jaxperf.watch.session",
-        "jaxperf.measure.timing",
-        "jaxperf.compare.gate",
-        "jaxperf.doctor",
-    } <= set(done.stdout.split())
-
-
-def test_the_version_is_stated_once_for_the_package_and_once_for_pip() -> None:
-    assert PROJECT["version"] == jaxperf.__version__
+    tools = {f"jaxperf.{name}" for name in ("watch.session", "measure.timing", "compare.gate", "doctor")}
+    assert tools <= set(done.stdout.split())
 
 
 def test_the_pythons_of_ci_are_among_those_of_the_metadata() -> None:
@@ -107,7 +74,8 @@ def test_the_pythons_of_ci_are_among_those_of_the_metadata() -> None:
     assert stated[0] in tested and tested <= set(stated)
 
 
-def test_the_citation_names_the_version_and_only_the_metadata_the_owner() -> None:
+def test_package_and_citation_name_the_version_and_only_the_metadata_the_owner() -> None:
+    assert PROJECT["version"] == jaxperf.__version__
     citation = (ROOT / "CITATION.cff").read_text()
     assert re.findall(r"^version: (.+)", citation, re.MULTILINE) == [PROJECT["version"]]
     repository = PROJECT["urls"]["Repository"]
@@ -116,32 +84,31 @@ def test_the_citation_names_the_version_and_only_the_metadata_the_owner() -> Non
     assert not [path for path in community if repository in path.read_text()]
 
 
+def built(kind: str, folder: Path) -> Path:
+    """Build the sdist or the wheel into a folder, and return its path."""
+    pytest.importorskip("hatchling")
+    code = f"import sys, hatchling.build as b; print(b.build_{kind}(sys.argv[1]))"
+    subprocess.run([sys.executable, "-c", code, str(folder)], cwd=ROOT, check=True, capture_output=True)
+    [path] = folder.glob("jaxperf-*")
+    return path
+
+
 @pytest.mark.real
 def test_the_sdist_holds_what_its_own_tests_and_its_readme_need(tmp_path: Path) -> None:
-    pytest.importorskip("hatchling")
     if not (ROOT / ".git").exists():
         pytest.skip("no checkout: git says what belongs in it")
-    code = "import sys, hatchling.build as b; print(b.build_sdist(sys.argv[1]))"
-    subprocess.run([sys.executable, "-c", code, str(tmp_path)], cwd=ROOT, check=True, capture_output=True)
-    (archive,) = tmp_path.glob("jaxperf-*.tar.gz")
-    with tarfile.open(archive) as file:
+    with tarfile.open(built("sdist", tmp_path)) as file:
         packed = {name.partition("/")[2] for name in file.getnames()}
     listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True)
     tracked = {name for name in listed.stdout.splitlines() if (ROOT / name).exists()}
     links = {".gitattributes", ".gitignore", "docs/experiments"}  # the last comes as files
     assert tracked - links <= packed
-    assert not [
-        name for name in packed - tracked if not name.startswith("docs/experiments/") and name != "PKG-INFO"
-    ]
+    assert [name for name in packed - tracked if not name.startswith("docs/experiments/")] == ["PKG-INFO"]
 
 
 @pytest.mark.real
 def test_the_wheel_holds_the_package_the_scripts_and_the_data(tmp_path: Path) -> None:
-    pytest.importorskip("hatchling")
-    code = "import sys, hatchling.build as b; print(b.build_wheel(sys.argv[1]))"
-    subprocess.run([sys.executable, "-c", code, str(tmp_path)], cwd=ROOT, check=True, capture_output=True)
-    (wheel,) = tmp_path.glob("jaxperf-*.whl")
-    packed = set(zipfile.ZipFile(wheel).namelist())
+    packed = set(zipfile.ZipFile(built("wheel", tmp_path)).namelist())
     sources = [*(ROOT / "jaxperf").rglob("*"), *(ROOT / "experiments").rglob("*")]
     expected = {
         str(path.relative_to(ROOT)).replace("experiments/", "jaxperf/experiments/", 1)
@@ -149,9 +116,8 @@ def test_the_wheel_holds_the_package_the_scripts_and_the_data(tmp_path: Path) ->
         if path.is_file() and "__pycache__" not in path.parts
     }
     assert expected <= packed and "jaxperf/py.typed" in packed
-    assert not [
-        name for name in packed - expected if not name.startswith(f"jaxperf-{PROJECT['version']}.dist-info")
-    ]
+    about = f"jaxperf-{PROJECT['version']}.dist-info"
+    assert [name for name in packed - expected if not name.startswith(about)] == []
 
 
 # --- make
@@ -198,6 +164,19 @@ def asked(tree: Path) -> list[str]:
     return lines
 
 
+def installs(tree: Path, *arguments: str, **options: str) -> list[str]:
+    """What a target that succeeds has installed first."""
+    assert make(tree, "lint", *arguments, **options).returncode == 0
+    return [line for line in asked(tree) if "pip install" in line]
+
+
+def mistakes(tree: Path, *arguments: str, **options: str) -> list[str]:
+    """The lines of a target that fails, without make's own."""
+    done = make(tree, *arguments, **options)
+    assert done.returncode != 0
+    return [line for line in done.stderr.splitlines() if not line.startswith(("make", "pyenv"))]
+
+
 needs_make = pytest.mark.skipif(shutil.which("make") is None, reason="no make")
 
 
@@ -206,14 +185,11 @@ def test_make_installs_once_and_again_when_the_bounds_change(
     tree: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("VENV", "of-something-else")
-    assert make(tree, "-j4", "lint", "types").returncode == 0
-    assert sum("pip install" in line for line in asked(tree)) == 1
-    assert make(tree, "lint").returncode == 0
-    assert not any("pip" in line for line in asked(tree))
+    assert len(installs(tree, "-j4", "types")) == 1
+    assert installs(tree) == []
     later = (tree / ".venv/.installed-cpu").stat().st_mtime + 10
     os.utime(tree / "pyproject.toml", (later, later))
-    assert make(tree, "lint").returncode == 0
-    assert sum("pip install" in line for line in asked(tree)) == 1
+    assert len(installs(tree)) == 1
 
 
 @needs_make
@@ -228,52 +204,41 @@ def test_an_installation_that_fails_leaves_no_stamp(tree: Path) -> None:
 
 
 @needs_make
-def test_with_a_driver_the_packages_for_cuda_12_are_installed_too(tree: Path) -> None:
+def test_with_a_driver_the_packages_for_cuda_12_are_installed_too_and_cuda_13_is_asked_for_once(
+    tree: Path,
+) -> None:
+    [install] = installs(tree, kind="cuda13")
+    assert install.endswith("--editable .[dev,book,cuda13]")
+    assert installs(tree, kind="") == []
+    (tree / ".venv/.installed-cuda13").unlink()
     (tree / "bin").mkdir()
     write_script(tree / "bin/nvidia-smi", "#!/bin/sh\necho 'GPU 0'\n")
-    assert make(tree, "lint", kind="", path=f"{tree}/bin:").returncode == 0
-    (install,) = (line for line in asked(tree) if "pip install" in line)
+    [install] = installs(tree, kind="", path=f"{tree}/bin:")
     assert install.endswith("--editable .[dev,book,cuda12]")
 
 
 @needs_make
-def test_cuda_13_is_asked_for_once_and_kept(tree: Path) -> None:
-    assert make(tree, "lint", kind="cuda13").returncode == 0
-    (install,) = (line for line in asked(tree) if "pip install" in line)
-    assert install.endswith("--editable .[dev,book,cuda13]")
-    assert make(tree, "lint", kind="").returncode == 0
-    assert not any("pip install" in line for line in asked(tree))
-
-
-@needs_make
 def test_with_a_folder_of_wheels_no_index_is_asked(tree: Path) -> None:
-    done = make(tree, "test", "WHEELS=some wheels")
-    says = "error: no folder some wheels; 'make bundle' makes one where there is a network"
-    assert [line for line in done.stderr.splitlines() if not line.startswith("make")] == [says]
-    assert not asked(tree)
     (tree / "some wheels").mkdir()
-    assert make(tree, "test", "WHEELS=some wheels", kind="cuda12").returncode == 0
-    (install,) = (line for line in asked(tree) if "pip install" in line)
+    [install] = installs(tree, "WHEELS=some wheels", kind="cuda12")
     assert install.endswith("--no-index --find-links some wheels --editable .[dev,book,cuda12]")
 
 
 @needs_make
-def test_another_kind_of_jax_is_one_clear_line_and_nothing_is_installed(tree: Path) -> None:
-    done = make(tree, "run", kind="cuda")
-    says = "error: KIND is 'cuda'; it is cpu, cuda12 or cuda13, by default what this machine has"
-    assert [line for line in done.stderr.splitlines() if not line.startswith("make")] == [says]
+def test_what_cannot_be_installed_is_one_clear_line(tree: Path) -> None:
+    kinds = "it is cpu, cuda12 or cuda13, by default what this machine has"
+    assert mistakes(tree, "run", kind="cuda") == [f"error: KIND is 'cuda'; {kinds}"]
+    no_folder = "error: no folder some wheels; 'make bundle' makes one where there is a network"
+    assert mistakes(tree, "test", "WHEELS=some wheels") == [no_folder]
     assert not asked(tree)
-
-
-@needs_make
-def test_wheels_of_another_python_are_one_clear_line(tree: Path) -> None:
     (tree / "wheels").mkdir()
     (tree / "no-network").touch()
-    done = make(tree, "run", "WHEELS=wheels")
-    [error_line] = [line for line in done.stderr.splitlines() if not line.startswith("make")]
-    assert error_line.startswith("error: wheels lacks wheels that ")
-    assert "docs/offline.md" in error_line
+    [line] = mistakes(tree, "run", "WHEELS=wheels")  # wheels of another Python
+    assert line.startswith("error: wheels lacks wheels that ") and "docs/offline.md" in line
     assert not any("jaxperf" in line for line in asked(tree) if "pip" not in line)
+    done = make(tree, "test", "VENV=.", f"PYTHON={sys.executable}")
+    assert done.returncode != 0 and "not a virtual environment" in done.stderr
+    assert (tree / "Makefile").exists()  # such a folder is never cleared
 
 
 @needs_make
@@ -284,22 +249,9 @@ def test_an_old_or_missing_python_is_one_clear_line(tree: Path) -> None:
     for python, says in (
         ("./old", "older than Python 3.11"), ("./none", "no ./none"), ("./broken", "./broken does not start")
     ):  # fmt: skip
-        done = make(tree, "test", f"PYTHON={python}")
-        error_lines = [line for line in done.stderr.splitlines() if not line.startswith(("make", "pyenv"))]
-        assert (
-            done.returncode != 0
-            and len(error_lines) == 1
-            and says in error_lines[0]
-            and "make PYTHON=" in error_lines[0]
-        )
+        [line] = mistakes(tree, "test", f"PYTHON={python}")
+        assert says in line and "make PYTHON=" in line
     assert not (tree / ".venv").exists()
-
-
-@needs_make
-def test_a_folder_that_is_not_an_environment_is_never_cleared(tree: Path) -> None:
-    done = make(tree, "test", "VENV=.", f"PYTHON={sys.executable}")
-    assert done.returncode != 0 and "not a virtual environment" in done.stderr
-    assert (tree / "Makefile").exists()
 
 
 @needs_make
