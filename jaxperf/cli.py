@@ -63,20 +63,19 @@ def _dispatch(arguments: list[str]) -> int:
         raise JaxperfError(f"no {kind} {name!r}{hint}; see `jaxperf --help`")
     command = COMMANDS[name]
     if command is watch:
-        own, rest = _split_program(words)
+        flag_words, passed_on = _split_program(words)
     elif "--" in words:
-        own, rest = words[: words.index("--")], tuple(words[words.index("--") + 1 :])
+        flag_words, passed_on = words[: words.index("--")], tuple(words[words.index("--") + 1 :])
         takers = {"run": run, "gate": gate, "plan": plan, "upgrade": upgrade}
-        if rest and command not in takers.values():
+        if passed_on and command not in takers.values():
             names = ", ".join(f"`{taker}`" for taker in takers)
-            raise JaxperfError(f"only {names} and `watch` take arguments after --: {rest[0]!r}")
+            raise JaxperfError(f"only {names} and `watch` take arguments after --: {passed_on[0]!r}")
     else:
-        own, rest = words, ()
-    return command(own, rest)
+        flag_words, passed_on = words, ()
+    return command(flag_words, passed_on)
 
 
 def _overview() -> str:
-    """Return the help of all: one line for each command."""
     lines = [f"  {name:<9} {(command.__doc__ or '').splitlines()[0]}" for name, command in COMMANDS.items()]
     return "\n".join(
         [

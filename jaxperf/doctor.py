@@ -164,9 +164,11 @@ def ask_jax(environment: Mapping[str, str] | None = None) -> JaxReport:
     env = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"} | child_environment(environment or os.environ)
     try:
         report = _start(env)
+        if not report.error:
+            return report
         # A setting that keeps JAX from starting looks like a broken installation; a second start decides.
         settings = ["XLA_FLAGS", *sorted(name for name in env if name.startswith("JAX_"))]
-        for name in settings if report.error else ():
+        for name in settings:
             without = {key: value for key, value in env.items() if key != name}
             if name in env and not _start(without).error:
                 setting = f"{name}={env[name]}"[:100]

@@ -102,7 +102,8 @@ class _Help(argparse.HelpFormatter):
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         paragraphs = re.split(r"\n\s*\n", text.strip())
-        return "\n\n".join(super(_Help, self)._fill_text(some, width, indent) for some in paragraphs)
+        fill = super()._fill_text
+        return "\n\n".join(fill(paragraph, width, indent) for paragraph in paragraphs)
 
     def _expand_help(self, action: argparse.Action) -> str:
         """Return the help of a flag with its default; nothing in it is a pattern, so it may contain "%"."""

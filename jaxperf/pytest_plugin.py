@@ -140,7 +140,9 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
     """Say what was stored, how long each call takes, and how long it took in the baseline."""
     lines, compiles = list[str](), list[tuple[str, Any]]()
     for report in itertools.chain.from_iterable(terminalreporter.stats.values()):
-        for name, value in report.user_properties if getattr(report, "when", "") == "teardown" else ():
+        if getattr(report, "when", "") != "teardown":
+            continue
+        for name, value in report.user_properties:
             if name == PROPERTY:
                 lines.append(value)
             elif name == COMPILES:

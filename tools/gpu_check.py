@@ -156,10 +156,10 @@ def judge_accuracy(limit_s: float, first: int = 0) -> Callable[[Sequence[Ended]]
 
     def judge(ended: Sequence[Ended]) -> Verdict:
         counted = ended[first:]
-        if len(counted) < SEEDS or any(each.status is None for each in counted):
-            return None, ", ".join(str(each) for each in counted)
-        found = [re.search(r"test accuracy 0\.93: ([\d.]+) s", each.output) for each in counted]
-        seconds = [float(match[1]) for match in found if match]
+        if len(counted) < SEEDS or any(training.status is None for training in counted):
+            return None, ", ".join(str(training) for training in counted)
+        matches = [re.search(r"test accuracy 0\.93: ([\d.]+) s", training.output) for training in counted]
+        seconds = [float(match[1]) for match in matches if match]
         figures = f"in s: {', '.join(f'{s:.1f}' for s in seconds)}; {len(seconds)} of {len(counted)} reach it"
         return len(seconds) == len(counted) and max(seconds) <= limit_s, figures
 
@@ -168,8 +168,8 @@ def judge_accuracy(limit_s: float, first: int = 0) -> Callable[[Sequence[Ended]]
 
 def judge_findings(ended: Sequence[Ended]) -> Verdict:
     """Judge by the reports: each slow program has a finding."""
-    found = ["1. " in each.output or "finding" in each.output for each in ended]
-    return all(found), f"{sum(found)} of {len(found)} reports have a finding"
+    has_finding = ["1. " in report.output or "finding" in report.output for report in ended]
+    return all(has_finding), f"{sum(has_finding)} of {len(has_finding)} reports have a finding"
 
 
 def check(out: Path, *, seconds: float, only: Sequence[str], rehearse: bool) -> int:
@@ -179,7 +179,8 @@ def check(out: Path, *, seconds: float, only: Sequence[str], rehearse: bool) -> 
     out = out.absolute()
     out.mkdir(parents=True, exist_ok=True)
     planned = steps(out, rehearse=rehearse)
-    if unknown := set(only) - {step.name for step in planned}:
+    unknown = set(only) - {step.name for step in planned}
+    if unknown:
         names = ", ".join(step.name for step in planned)
         raise SystemExit(f"error: no step {min(unknown)!r}; there are {names}")
     ends = time.monotonic() + seconds
@@ -230,7 +231,7 @@ def run_step(step: Step, out: Path, limit_s: float) -> list[Ended]:
         if not step.together:
             ended.append(wait(*started[-1], ends))
     if step.together:
-        ended = [wait(*each, ends) for each in started]
+        ended = [wait(*process, ends) for process in started]
     return ended
 
 
@@ -294,7 +295,6 @@ def pack(out: Path) -> int:
 
 
 def main() -> int:
-    """Read the command line, and pack or check."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     commands = parser.add_subparsers(dest="command", required=True)
     packing = commands.add_parser("pack", help="collect what a bare machine needs")

@@ -155,7 +155,7 @@ def wrong_files(folder: Path, *, over: bool) -> Iterator[str]:
     """Return what a stopped run must not leave."""
     for path in folder.iterdir():
         if path.suffix == ".ipynb":
-            if not whole(path):
+            if not is_whole(path):
                 yield f"half of {path.name}"
             continue
         if path.suffix != ".json":
@@ -170,7 +170,7 @@ def wrong_files(folder: Path, *, over: bool) -> Iterator[str]:
                 yield f"{path.name} says incomplete={result.incomplete}"
 
 
-def whole(path: Path) -> bool:
+def is_whole(path: Path) -> bool:
     """Return whether a file holds JSON, not a part of it."""
     try:
         json.loads(path.read_text())
@@ -183,7 +183,8 @@ def whole_run_s(config: Config) -> float:
     """Return seconds that a run takes if nobody stops it."""
     with tempfile.TemporaryDirectory() as folder:
         began = time.monotonic()
-        output, _ = (process := start(config, Path(folder), by_hand=False)).communicate()
+        process = start(config, Path(folder), by_hand=False)
+        output, _ = process.communicate()
         if process.returncode:
             raise JaxperfError(f"the run fails even if it is left alone:\n{output}")
         return time.monotonic() - began
@@ -205,7 +206,8 @@ def main(config: Config) -> int:
             )
     for way, counted in counts.items():
         print(f"{way:<16} {', '.join(f'{n} {outcome}' for outcome, n in counted.items())}")
-    if failed := sum(counted["FAILED"] for counted in counts.values()):
+    failed = sum(counted["FAILED"] for counted in counts.values())
+    if failed:
         raise JaxperfError(f"{failed} of {config.times} stopped runs left something behind")
     return 0
 

@@ -105,7 +105,6 @@ def as_json(body: dict[str, Any]) -> str:
 
 
 def main() -> int:
-    """Keep a run."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

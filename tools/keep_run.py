@@ -35,27 +35,27 @@ PEERS_ROUNDS = 28  # of the comparison, whose default of 12 leaves every third i
 
 def trouble_before() -> list[str]:
     """Say what would spoil a run: other programs, or files that differ from the commit."""
-    found = []
+    problems = []
     psutil.cpu_percent(None)
     time.sleep(3)
     used = psutil.cpu_percent(None) / 100 * (psutil.cpu_count() or 1)
     if used > BUSY:
-        found.append(f"other programs use {used:.2f} cores")
+        problems.append(f"other programs use {used:.2f} cores")
     changed = subprocess.run(
         ["git", "status", "--porcelain", "-uno"], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout
     if changed:
-        found.append(f"{len(changed.splitlines())} files differ from the commit")
-    return found
+        problems.append(f"{len(changed.splitlines())} files differ from the commit")
+    return problems
 
 
 def trouble_of(folder: Path, names: list[str]) -> tuple[list[str], list[str]]:
     """Return what is wrong with a run, and a line for each section: its time, and how many rows are noisy."""
-    found, lines, rows, noisy = [], [], 0, 0
+    problems, lines, rows, noisy = [], [], 0, 0
     for name in names:
         path = folder / f"{name}.ipynb"
         if not path.is_file():
-            found.append(f"{name} wrote no notebook")
+            problems.append(f"{name} wrote no notebook")
             continue
         text = path.read_text(encoding="utf-8")
         about: dict[str, Any] = json.loads(text)["metadata"]["jaxperf"]
@@ -64,19 +64,18 @@ def trouble_of(folder: Path, names: list[str]) -> tuple[list[str], list[str]]:
         rows, noisy = rows + len(result.measurements), noisy + loud
         lines.append(f"{name:24} {about['wall_s']:7.1f} s, {loud} of {len(result.measurements)} rows noisy")
         if not about["idle"]:
-            found.append(f"{name}: {about['busy']} meanwhile")
+            problems.append(f"{name}: {about['busy']} meanwhile")
         if str(ROOT) in text:
-            found.append(f"{name}: the notebook names a folder of this machine, {ROOT}")
+            problems.append(f"{name}: the notebook names a folder of this machine, {ROOT}")
         if about["environment"]["commit"].endswith("+dirty"):
-            found.append(f"{name}: files had been changed")
+            problems.append(f"{name}: files had been changed")
     if noisy > NOISY * max(rows, 1):
-        found.append(f"{noisy} of {rows} rows are noisy")
+        problems.append(f"{noisy} of {rows} rows are noisy")
     lines.append(f"{'all':24} {noisy} of {rows} rows noisy")
-    return found, lines
+    return problems, lines
 
 
 def main() -> int:
-    """Run, judge, and keep."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -91,30 +90,22 @@ def main() -> int:
     # As deep as the folder of kept runs, so that a notebook's links lead somewhere from there, too
     folder, failed = ROOT / "build" / "kept" / "run", False
     if not options.have:
-        if (found := trouble_before()) and not options.anyway:
-            print(f"not started: {'; '.join(found)}", file=sys.stderr)
+        problems = trouble_before()
+        if problems and not options.anyway:
+            print(f"not started: {'; '.join(problems)}", file=sys.stderr)
             return 2
-        command = [
-            sys.executable,
-            "-m",
-            "jaxperf",
-            "run",
-            *names,
-            "--full",
-            "--answers",
-            "--out",
-            str(folder),
-        ]
+        command = [sys.executable, "-m", "jaxperf", "run", *names, "--full", "--answers"]
+        command += ["--out", str(folder)]
         if names == ["peers"]:
             command += ["--", f"--rounds={PEERS_ROUNDS}"]
         failed = subprocess.run(command, cwd=ROOT, check=False).returncode != 0
-    found, lines = trouble_of(folder, names)
+    problems, lines = trouble_of(folder, names)
     print("\n".join(lines))
     if failed:
-        found.append("a section failed")
-    for problem in found:
+        problems.append("a section failed")
+    for problem in problems:
         print(f"not as it should be: {problem}", file=sys.stderr)
-    if found and not options.anyway:
+    if problems and not options.anyway:
         print("nothing was kept; `--have --anyway` keeps it nevertheless", file=sys.stderr)
         return 1
     for name in names:

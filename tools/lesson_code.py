@@ -48,7 +48,6 @@ class Lesson:
 
     @classmethod
     def read(cls, name: str) -> Lesson:
-        """Read a section's script."""
         script = cells.read(catalogue.folder() / f"{name}.py")
         code = [cell for cell in script if not cell.markdown and ANSWER not in cell.tags]
         begins = next(i for i, cell in enumerate(code) if re.search(r"^s = section\(", cell.source, re.M))
@@ -121,7 +120,8 @@ def run_alone(lesson: Lesson) -> dict[int, str]:
     sys.argv, cells.current = [str(path), "--smoke"], path
     outcome = {}
     with contextlib.redirect_stdout(io.StringIO()):
-        lesson.head.run(path, head := {"__name__": lesson.name})
+        head = {"__name__": lesson.name}
+        lesson.head.run(path, head)
         for cell in lesson.teaching:
             try:
                 cell.run(path, dict(head))
@@ -160,8 +160,9 @@ def main() -> int:
         counts["alone"], counts["cells"] = sum(not error for error in alone.values()), len(alone)
         total += counts
         _row(name, counts)
-        for line, error in alone.items() if options.names else ():
-            print(f"    line {line}: {error}" if error else f"    line {line}: runs")
+        if options.names:
+            for line, error in alone.items():
+                print(f"    line {line}: {error or 'runs'}")
     _row("all", total)
     return 0
 

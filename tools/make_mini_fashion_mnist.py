@@ -76,12 +76,10 @@ def first_of_each_class(labels: Labels, per_class: int) -> np.ndarray:
 
 
 def idx_images(images: Images) -> bytes:
-    """Return images (N, 28, 28, 1) as an IDX file."""
     return struct.pack(">IIII", 0x0803, *images.shape[:3]) + images.tobytes()
 
 
 def idx_labels(labels: Labels) -> bytes:
-    """Return labels (N,) as an IDX file."""
     return struct.pack(">II", 0x0801, len(labels)) + labels.astype(np.uint8).tobytes()
 
 

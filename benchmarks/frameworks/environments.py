@@ -37,7 +37,6 @@ class UnavailableError(Exception):
 
 
 def script(name: str) -> Path:
-    """Return the program of a framework."""
     return FOLDER / f"with_{name}.py"
 
 

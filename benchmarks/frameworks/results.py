@@ -141,7 +141,6 @@ class Study:
         return "JAX is faster" if slower is other else "JAX is slower"
 
     def measurements(self, quantity: str) -> list[Measurement]:
-        """Return one quantity of every row that was timed."""
         return [row.measurement(quantity) for row in self.rows if row.values.get(quantity)]
 
     def comparisons(self) -> list[dict[str, Any]]:

@@ -112,7 +112,7 @@ class Comparison:
                 continue
             rows = {workload.name: self.rows(workload) for workload in together}
             try:
-                self.start([row for those in rows.values() for row in those])
+                self.start([row for of_workload in rows.values() for row in of_workload])
                 for i, workload in enumerate(together):
                     self.check(rows[workload.name])
                     share = (self.deadline - time.monotonic()) / (len(together) - i)
@@ -157,8 +157,8 @@ class Comparison:
 
         with ThreadPoolExecutor(len(lanes) + 1) as threads:
             jobs = [
-                threads.submit(start_all, those, lambda: max(LEAST_START_S, begin_by - time.monotonic()))
-                for those in lanes.values()
+                threads.submit(start_all, lane, lambda: max(LEAST_START_S, begin_by - time.monotonic()))
+                for lane in lanes.values()
             ]
             try:
                 start_all(
@@ -296,7 +296,6 @@ class Comparison:
         return self._live[key]
 
     def variables(self, row: Row, threads: int) -> dict[str, str]:
-        """Return the environment variables of a process."""
         variables = {**self.environment, "PYTHONUNBUFFERED": "1"}
         if self.systems[row.system].python != Path(sys.executable):
             # What is meant for our own Python leads another one to the wrong packages.
@@ -374,12 +373,12 @@ def chosen(work: Sequence[Workload], only: Sequence[str]) -> list[Workload]:
       JaxperfError: there is none.
     """
     parts = [word.lower() for word in only]
-    found = [w for w in work if not parts or any(word in w.name.lower() for word in parts)]
-    if not found:
+    matching = [w for w in work if not parts or any(word in w.name.lower() for word in parts)]
+    if not matching:
         raise JaxperfError(
             f"no workload holds {' or '.join(only)}; there are {', '.join(w.name for w in work)}"
         )
-    return found
+    return matching
 
 
 def print_study(study: Study) -> None:

@@ -267,11 +267,11 @@ def train_on_device(settings: dict[str, Any], configuration: str) -> Task:
         rows = rows[: len(rows) // chunk * chunk].reshape(-1, chunk, settings["batch"])
         many = lambda data, state, rows: jax.lax.scan(partial(on_rows, data), state, rows)  # noqa: E731
         program = jax.jit(many, donate_argnums=1)
-    there = itertools.cycle([jax.device_put(r, jax.devices()[0]) for r in rows])
+    on_device = itertools.cycle([jax.device_put(r, jax.devices()[0]) for r in rows])
 
     def run() -> Any:
         nonlocal state
-        state, loss = program(data, state, next(there))
+        state, loss = program(data, state, next(on_device))
         return loss
 
     def wait(loss: Any) -> None:
@@ -305,19 +305,19 @@ def small(settings: dict[str, Any], configuration: str) -> Task:
 
     operation, weights, y, xs = _operation(settings)
     separate, waits = [jax.device_put(x) for x in np.asarray(xs)], settings["waits"]
-    one = jax.jit(operation)
-    whole = jax.jit(lambda w, y, xs: jax.lax.scan(lambda y, x: (operation(w, y, x), None), y, xs)[0])
+    called_once = jax.jit(operation)
+    scanned = jax.jit(lambda w, y, xs: jax.lax.scan(lambda y, x: (operation(w, y, x), None), y, xs)[0])
 
     def by_call() -> Any:
         result = y
         for x in separate:
-            result = one(weights, result, x)
+            result = called_once(weights, result, x)
             if waits:
                 result.block_until_ready()
         return result
 
     def by_scan() -> Any:
-        return whole(weights, y, xs)
+        return scanned(weights, y, xs)
 
     run = by_scan if configuration == "scan" else by_call
     first_s, answer = timed_first(lambda: np.asarray(run().astype(jnp.float32)))

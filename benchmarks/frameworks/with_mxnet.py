@@ -121,7 +121,6 @@ def resnet(stages: list[list[int]]) -> Any:
 
 
 def hybridize(net: Any, configuration: str) -> Any:
-    """Return `net`, hybridized as the configuration's name says."""
     if configuration == "hybridized":
         net.hybridize()
     elif configuration == "static":
@@ -270,7 +269,6 @@ def by_trainer(settings: dict[str, Any], configuration: str, ctx: list[Any]) -> 
 
 
 def split_and_load(data: np.ndarray, ctx: list[Any]) -> list[Any]:
-    """Return the shares of a batch, each on its context."""
     from mxnet import gluon, nd
 
     return gluon.utils.split_and_load(nd.array(data), ctx)

@@ -301,7 +301,7 @@ def train_on_device(settings: dict[str, Any], configuration: str) -> Task:
     on_host = [(torch.from_numpy(stored["X"][r]), torch.from_numpy(labels[r])) for r in rows]
     if on_gpu:
         on_host = [(X.pin_memory(), y.pin_memory()) for X, y in on_host]
-    there, fed = itertools.cycle(list(every)), itertools.cycle(on_host)
+    on_device, fed = itertools.cycle(list(every)), itertools.cycle(on_host)
     # What CUDA graphs read.
     fixed_rows, fixed_X, fixed_y = every[0].clone(), on_host[0][0].to(device), on_host[0][1].to(device)
 
@@ -309,7 +309,7 @@ def train_on_device(settings: dict[str, Any], configuration: str) -> Task:
         return step(images[r], answers[r])
 
     def run() -> Any:
-        return on_rows(next(there))
+        return on_rows(next(on_device))
 
     def run_fed() -> Any:
         X, y = next(fed)
@@ -324,7 +324,7 @@ def train_on_device(settings: dict[str, Any], configuration: str) -> Task:
             replay_fed = _recorded(lambda: step(fixed_X, fixed_y))
 
     def run_graph() -> Any:
-        fixed_rows.copy_(next(there))
+        fixed_rows.copy_(next(on_device))
         return replay()
 
     def run_fed_graph() -> Any:

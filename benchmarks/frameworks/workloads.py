@@ -70,7 +70,6 @@ class Workload:
 
     @property
     def devices(self) -> int:
-        """Return how many devices it runs on."""
         return int(self.settings.get("devices", 1))
 
 

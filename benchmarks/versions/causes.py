@@ -62,13 +62,14 @@ def main() -> int:
     log: dict[str, Any] = {"versions": {}, "programs": {}}
     with contextlib.suppress(FileNotFoundError):
         log = json.loads(options.out.read_text(encoding="utf-8"))
+    names = options.programs.split(",") if options.programs else NAMES
     with tempfile.TemporaryDirectory() as scratch:
         ignored = shutil.ignore_patterns("__pycache__", "experiments", "fashion_mnist_mini")
         shutil.copytree(Path(jaxperf.__file__).parent, Path(scratch, "jaxperf"), ignore=ignored)
         for wanted in options.versions.split(","):
             version = prepare_environment(wanted, options.environments.resolve())
             log["versions"][version.name] = version.installed
-            for name in options.programs.split(",") if options.programs else NAMES:
+            for name in names:
                 expected, line = cause(PROGRAMS / f"{name}.py")
                 entry = log["programs"].setdefault(name, {"versions": {}})
                 entry |= {"cause": expected, "line": line}
@@ -119,7 +120,7 @@ def watched(version: Version, program: Path, devices: int, scratch: Path) -> dic
         answer["error"] = (errors.strip().splitlines() or ["no report"])[-1][:200]
     else:
         body = json.loads(path.read_text(encoding="utf-8"))
-        answer["findings"] = [[found["cause"], found["site"]["line"]] for found in body["findings"]]
+        answer["findings"] = [[finding["cause"], finding["site"]["line"]] for finding in body["findings"]]
     return answer
 
 
@@ -142,12 +143,12 @@ def verdict(entry: dict[str, Any], version: str) -> str:
     answer = entry["versions"][version]
     if "findings" not in answer:
         return CANNOT if answer["status"] and answer["status"] == answer.get("alone") else WRONG
-    found = answer["findings"]
+    findings = answer["findings"]
     if release(version) < release(NAMES_CAUSES):
-        return WRONG if found else NONE
-    if [entry["cause"], entry["line"]] in found:
+        return WRONG if findings else NONE
+    if [entry["cause"], entry["line"]] in findings:
         return NAMED
-    return OTHER if found else NONE
+    return OTHER if findings else NONE
 
 
 def page(log: dict[str, Any]) -> str:

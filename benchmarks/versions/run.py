@@ -104,7 +104,6 @@ class Version:
         return how_it_ended(status) if status < 0 or not last else last[0][:200]
 
     def close(self) -> None:
-        """End the worker."""
         if self.worker is not None:
             self.worker.kill()
             self.worker.communicate()
@@ -128,7 +127,6 @@ def _environment() -> dict[str, str]:
 
 
 def environments() -> Path:
-    """Return the folder that keeps the environments."""
     return Path(os.environ.get("JAXPERF_VERSIONS") or cache_folder() / "versions").resolve()
 
 
@@ -159,8 +157,8 @@ def _installed(python: Path) -> dict[str, str]:
     code = (
         "import importlib.metadata as m, json, platform; "
         "all = {d.metadata['Name'].lower(): d.version for d in m.distributions()}; "
-        f"found = {{n: all[n] for n in {names!r} if n in all}}; "
-        "print(json.dumps({'python': platform.python_version()} | found))"
+        f"wanted = {{n: all[n] for n in {names!r} if n in all}}; "
+        "print(json.dumps({'python': platform.python_version()} | wanted))"
     )
     done = subprocess.run([python, "-c", code], capture_output=True, text=True)
     versions = json.loads(done.stdout) if done.returncode == 0 else {}
@@ -168,12 +166,12 @@ def _installed(python: Path) -> dict[str, str]:
 
 
 def _uv(*words: str) -> None:
-    found = [sys.executable, "-m", "uv"]
-    if subprocess.run([*found, "--version"], capture_output=True).returncode:
+    uv = [sys.executable, "-m", "uv"]
+    if subprocess.run([*uv, "--version"], capture_output=True).returncode:
         if not shutil.which("uv"):
             raise JaxperfError("uv makes the environments and is not installed: python -m pip install uv")
-        found = ["uv"]
-    done = subprocess.run([*found, *words], capture_output=True, text=True)
+        uv = ["uv"]
+    done = subprocess.run([*uv, *words], capture_output=True, text=True)
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["uv said nothing"])[-1]
         raise JaxperfError(f"uv {' '.join(words[:2])} failed: {last}")

@@ -40,7 +40,7 @@ class Judgement:
     """
 
     judged: tuple[Compared, ...]
-    other: tuple[Compared, ...]
+    not_judged: tuple[Compared, ...]
     comparison: Comparison
     size: float
 
@@ -88,8 +88,8 @@ def judge(
         raise JaxperfError("nothing measured is a time or a rate, so nothing can be slower")
     deciding_keys = {row.key for row in judged}
     both = compare(baseline, runs, alpha=alpha, least=least)
-    other = tuple(row for row in both.rows if row.key not in deciding_keys)
-    return Judgement(judged, other, deciding, size)
+    not_judged = tuple(row for row in both.rows if row.key not in deciding_keys)
+    return Judgement(judged, not_judged, deciding, size)
 
 
 def _judged(row: Compared, size: float) -> Compared:
@@ -113,7 +113,7 @@ def summary_blocks(judgement: Judgement, *, machine: str) -> Iterator[Block]:
     level = f"{_percent(1 - judgement.comparison.alpha)} interval"
     heads = ("", "baseline", "now", "now / baseline", level, "verdict")
     right = (1, 2, 3, 4)
-    names = Counter(row.key.name for row in (*judgement.other, *judgement.judged))
+    names = Counter(row.key.name for row in (*judgement.not_judged, *judgement.judged))
 
     def cells(row: Compared) -> tuple[str, ...]:
         # With its table, where two rows have the same name
@@ -121,8 +121,8 @@ def summary_blocks(judgement: Judgement, *, machine: str) -> Iterator[Block]:
         return name, *(format_on_page(median, row.unit) for median in (row.a, row.b)), *row.verdict_cells
 
     yield Grid("", heads, tuple(cells(row) for row in judgement.judged), right)
-    if judgement.other:
-        rows = tuple((*cells(row)[:-1], "") for row in judgement.other)
+    if judgement.not_judged:
+        rows = tuple((*cells(row)[:-1], "") for row in judgement.not_judged)
         yield Grid("Shown, not judged", heads, rows, right)
     for name in judgement.missing:
         yield Note(f"only the baseline has {name}; store a new baseline with --update if that is meant")

@@ -125,7 +125,7 @@ def compare(
         {r.experiment: [s for s in side if s.experiment == r.experiment] for r in side} for side in (a, b)
     ]
     base_rows, other_rows = (
-        {k: m for some in side.values() for k, m in pooled(some).items() if only is None or k in only}
+        {k: m for results in side.values() for k, m in pooled(results).items() if only is None or k in only}
         for side in groups
     )
     pairs = {key: (m, other_rows[key]) for key, m in base_rows.items() if key in other_rows}
@@ -161,8 +161,8 @@ def _only(rows: Rows, others: Rows) -> tuple[str, ...]:
 
 
 def _few(rows: Rows) -> str:
-    some = ", ".join(repr(str(key)) for key in list(rows)[:3]) or "none"
-    return some + (", ..." if len(rows) > 3 else "")
+    names = ", ".join(repr(str(key)) for key in list(rows)[:3]) or "none"
+    return names + (", ..." if len(rows) > 3 else "")
 
 
 def _judge(

@@ -34,12 +34,12 @@ def pooled(results: Sequence[Result]) -> Rows:
         for key, m in measurements_by_key(result).items():
             measurements.setdefault(key, []).append(m)
     rows: Rows = {}
-    for key, some in measurements.items():
-        if len({m.unit for m in some}) > 1:
+    for key, measured in measurements.items():
+        if len({m.unit for m in measured}) > 1:
             raise JaxperfError(f"results of {key.experiment} on one side have different units; compare fewer")
-        medians = tuple(m.median for m in some)
-        disturbed = sum(not m.trusted for m in some)
-        rows[key] = Measurement(key.name, some[0].unit, medians, disturbed=disturbed)
+        medians = tuple(m.median for m in measured)
+        disturbed = sum(not m.trusted for m in measured)
+        rows[key] = Measurement(key.name, measured[0].unit, medians, disturbed=disturbed)
     return rows
 
 
@@ -71,8 +71,8 @@ def differences(a: Sequence[Result], b: Sequence[Result]) -> list[str]:
     smoke_a, smoke_b = (any(result.smoke for result in side) for side in (a, b))
     if smoke_a != smoke_b:
         lines.append(f"only {'A' if smoke_a else 'B'} is a smoke run, whose toy sizes take other times")
-    for side, some in (("A", a), ("B", b)):
-        if any(r.incomplete for r in some):
+    for side, results in (("A", a), ("B", b)):
+        if any(r.incomplete for r in results):
             lines.append(f"{side} is incomplete: its run has not come to its end")
     for name, x, y in (
         ("config", a[0].config, b[0].config),

@@ -121,12 +121,12 @@ def _large_rows(a: Sequence[Result], b: Sequence[Result]) -> set[RowKey]:
         whole_s = max(m.median for key, m in rows.items() if key[1:] == (WHOLE, "time"))
         seconds = {key: m.median for key, m in rows.items() if m.unit == "s" and key.title != WHOLE}
         for title in {key.title for key in seconds}:
-            own = {key: s for key, s in seconds.items() if key.title == title}
-            stages_s = sum(s for key, s in own.items() if not key.name.startswith(ON_DEVICE))
+            of_function = {key: s for key, s in seconds.items() if key.title == title}
+            stages_s = sum(s for key, s in of_function.items() if not key.name.startswith(ON_DEVICE))
             if stages_s >= FUNCTION_SHARE * whole_s:
-                kept |= {key for key, s in own.items() if s >= STAGE_SHARE * whole_s}
+                kept |= {key for key, s in of_function.items() if s >= STAGE_SHARE * whole_s}
                 kept |= {key for key in rows if key.title == title and key.name == "programs"}
-            kept |= {key for key, s in own.items() if key.name.startswith(ON_DEVICE) and s >= LONG_S}
+            kept |= {key for key, s in of_function.items() if key.name.startswith(ON_DEVICE) and s >= LONG_S}
     return {key for key in kept if any(all(key in rows for rows in side) for side in sides)}
 
 

@@ -186,10 +186,10 @@ def _record_programs(
     """Show each program in numbers, with one column per function, and keep the numbers as facts."""
     columns = [_numbers(f.program, positions[name], used[name]) for name, f in firsts.items()]
     for name, column in zip(firsts, columns):
-        for what, (value, unit) in column.items():
-            recorder.fact(f"{name}: {what}", value, unit=unit, in_table=True)
-    names = dict.fromkeys([*max(columns, key=len), *(what for column in columns for what in column)])
-    rows = [[what, *(_cell(column.get(what)) for column in columns)] for what in names]
+        for label, (value, unit) in column.items():
+            recorder.fact(f"{name}: {label}", value, unit=unit, in_table=True)
+    names = dict.fromkeys([*max(columns, key=len), *(label for column in columns for label in column)])
+    rows = [[label, *(_cell(column.get(label)) for column in columns)] for label in names]
     recorder.grid(["", *firsts], rows, title="The program, as the compiler sees it")
 
 

@@ -133,7 +133,9 @@ def from_result(result: Result, *, where: str = "the result") -> Roofline:
         best.setdefault(m.quantity, {})[m.configuration] = best_value(m)
     try:
         matrix, memory = best[ceilings.MATRIX], best[ceilings.MEMORY]
-        matrix[DEFAULT_DTYPE], memory[str(ceilings.SMALLEST)]
+        for rates, needed in ((matrix, DEFAULT_DTYPE), (memory, str(ceilings.SMALLEST))):
+            if needed not in rates:
+                raise KeyError(needed)
         sizes = {int(size): rate for size, rate in memory.items()}
         return Roofline(best[ceilings.DISPATCH]["each"], matrix, sizes, result)
     except (KeyError, ValueError) as e:

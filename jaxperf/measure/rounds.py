@@ -107,7 +107,7 @@ def rounds_to_add(first: Sequence[float], *others: Sequence[float]) -> int:
         return more
     if others:
         sizes = [tuple(abs(math.log(b / a)) for a, b in zip(first, other)) for other in others]
-        spread = OF_SIZES * max(Measurement("sizes", "", each).iqr for each in sizes)
+        spread = OF_SIZES * max(Measurement("sizes", "", of_part).iqr for of_part in sizes)
     else:
         spread = Measurement("alone", "s", tuple(first)).rel_iqr
     return 0 if spread * HALF_INTERVAL / math.sqrt(len(first)) <= PRECISE else more

@@ -57,7 +57,6 @@ class Scheduler:
             os.close(self._files.popitem()[1])
 
     def account(self) -> Account:
-        """Return the current statistics."""
         used = self._used()  # first, because it updates the calling thread's own statistics
         threads = {}
         for thread, file in self._files.items():

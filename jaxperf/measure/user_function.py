@@ -29,7 +29,6 @@ class Arguments(NamedTuple):
     by_name: dict[str, Any]
 
     def passed_to(self, fn: Callable[..., Any]) -> Any:
-        """Call a function with them."""
         return fn(*self.by_position, **self.by_name)
 
     def fresh(self) -> Arguments:
@@ -143,16 +142,16 @@ def load_arguments(specs: Sequence[str], setup: str, *, shapes: bool = False) ->
     if setup:
         make = load_function(setup)
         with user_errors_shown(f"{setup}()"):
-            made = make()
+            arguments = make()
         try:
             if not shapes:
-                block(made)
+                block(arguments)
         except TypeError as e:
             raise JaxperfError(f"{setup}() returns what a call cannot be timed with: {e}") from None
-        return Arguments(made if isinstance(made, tuple) else (made,), {})
+        return Arguments(arguments if isinstance(arguments, tuple) else (arguments,), {})
     by_position, by_name = argument_specs.parse_all(specs)
-    made = [
+    arguments = [
         argument_specs.make(spec, seed=i, shapes=shapes)
         for i, spec in enumerate([*by_position, *by_name.values()])
     ]
-    return Arguments(tuple(made[: len(by_position)]), dict(zip(by_name, made[len(by_position) :])))
+    return Arguments(tuple(arguments[: len(by_position)]), dict(zip(by_name, arguments[len(by_position) :])))

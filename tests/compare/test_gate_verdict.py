@@ -1,7 +1,5 @@
 """The gate's verdicts: a regression is found, equality is shown or not claimed, and noise is called noise."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from dataclasses import replace
@@ -110,7 +108,7 @@ def test_too_few_processes_decide_nothing() -> None:
 def test_what_is_taken_once_beside_what_is_taken_often_is_shown_and_not_judged() -> None:
     rng = random.Random(6)
     judgement = judge(processes(rng), processes(rng))
-    assert [row.key.name for row in judgement.other] == ["step: compile"]
+    assert [row.key.name for row in judgement.not_judged] == ["step: compile"]
     assert "Shown, not judged" in shown(judgement)
 
 
