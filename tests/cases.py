@@ -1,7 +1,5 @@
 """Cases of a parametrized test of which `make test` runs some, and CI all."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Processes that tests start. Pytest's time limit is their only one, so that a slow machine fails none."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -6,8 +6,6 @@ single CPU device, to see which are skipped on a machine with one GPU; those tha
 themselves then fail.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

@@ -1,7 +1,5 @@
 """Disks that refuse: full, read-only, and folders whose permissions bind root too."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

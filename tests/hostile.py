@@ -1,7 +1,5 @@
 """Inputs that something went wrong with: files cut, flipped and spliced, results with any value anywhere."""
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import json

@@ -1,7 +1,5 @@
 """Small Fashion-MNIST look-alikes, a loopback server that counts, and what tests of real parts share."""
 
-from __future__ import annotations
-
 import functools
 import gzip
 import hashlib

@@ -1,7 +1,5 @@
 """Results that are late for certain, for tests of what waits and what does not."""
 
-from __future__ import annotations
-
 import itertools
 import threading
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Results for tests: every kind of block, hostile text, odd numbers."""
 
-from __future__ import annotations
-
 from jaxperf.result import (
     Block,
     Claim,

@@ -1,7 +1,5 @@
 """Scripts of the repository, which are no package, as modules."""
 
-from __future__ import annotations
-
 import importlib.util
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A command as several processes of this machine, each with one CPU device, started by hand."""
 
-from __future__ import annotations
-
 import socket
 import subprocess
 from collections.abc import Sequence

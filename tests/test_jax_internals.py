@@ -1,7 +1,5 @@
 """Each private name of JAX removed in turn: its feature says so in one line, and the rest works."""
 
-from __future__ import annotations
-
 import importlib
 import logging
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Known faults: each pattern finds its instruction in a program of the faulty version, and only there."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`%%jaxperf`: a cell runs under watch, its names stay, and mistakes are one line."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The fixture `jaxperf`: stores a baseline, passes what is as fast, fails what became slower."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

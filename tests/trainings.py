@@ -1,7 +1,5 @@
 """A step small enough for many tests: one layer with statistics, and images of 2 x 2."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import jax.numpy as jnp

@@ -7,8 +7,6 @@ comment that begins with `# +` is a line of the repaired program. `# cause: NAME
 the line that `jaxperf watch` must name.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Comparing two results: a real change is found, noise is not, and whatever cannot be compared is named."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Sequence

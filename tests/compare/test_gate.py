@@ -1,7 +1,5 @@
 """The gate's command line: runs processes, keeps baselines per machine, and ends with a status."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

@@ -1,7 +1,5 @@
 """`jaxperf upgrade`: one program in two environments."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

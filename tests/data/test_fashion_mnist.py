@@ -1,7 +1,5 @@
 """Fashion-MNIST's sources: which one is taken, that it is checked, that no network costs little."""
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import os

@@ -1,7 +1,5 @@
 """The IDX reader: reads what is right, refuses what is not, and spends no memory on what a header claims."""
 
-from __future__ import annotations
-
 import gzip
 import os
 import tracemalloc

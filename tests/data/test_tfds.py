@@ -1,7 +1,5 @@
 """TensorFlow Datasets: the real builder prepares and reads, and whatever it does is bounded."""
 
-from __future__ import annotations
-
 import json
 from importlib.util import find_spec
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A framework in plain Python that behaves as its configuration's name says, by the real ones' protocol."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """MXNet and PyTorch themselves, at toy size: they compute what JAX does, and a wrong setting is found out."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os

@@ -1,7 +1,5 @@
 """The runner: what fails is one line, what disagrees is not timed, and the rest takes turns."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

@@ -1,7 +1,5 @@
 """The one definition of the work, JAX's own side of it, and how all sides read the clock."""
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import dataclasses

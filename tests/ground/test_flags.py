@@ -1,7 +1,5 @@
 """Flags: what they set, and that every mistake is one line that helps."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Runs that are stopped at random moments end soon, say no traceback and leave nothing behind."""
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import os

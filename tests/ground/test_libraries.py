@@ -1,7 +1,5 @@
 """Whose a frame is: installed code is a library's, wherever it lies, and a missing extra is named."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A process follows its parent only where that has asked for it, and goes with it however it ends."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

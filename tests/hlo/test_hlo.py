@@ -1,7 +1,5 @@
 """The reader of compiled programs, on texts of four versions of JAX and on programs compiled here."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

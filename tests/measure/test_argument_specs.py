@@ -1,7 +1,5 @@
 """Arguments as text: what words stand for, and a wrong word is one line."""
 
-from __future__ import annotations
-
 import random
 
 import jax

@@ -1,7 +1,5 @@
 """What a machine can do at best: work is counted exactly, and sizes grow until a call lasts."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a clock refuses to time: tracing, compiling, and programs under JAX's debug settings."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from itertools import chain
 from typing import Any

@@ -1,7 +1,5 @@
 """Section 8.2's instruments: what is pending is counted, and a probe tells async from sync."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np

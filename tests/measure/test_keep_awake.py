@@ -1,7 +1,5 @@
 """Cores kept awake: one program of idle priority per core, which can be stopped, and which ends with us."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 

@@ -1,7 +1,5 @@
 """Known durations: ticks that hold whatever a call costs, counted steps, and what counts as right."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import ModuleType
 

@@ -1,7 +1,5 @@
 """`jaxperf measure`: a result like any other, whatever the function does with its arguments."""
 
-from __future__ import annotations
-
 import signal
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Memory while a program runs: an allocation of known size is seen although it is gone in the end."""
 
-from __future__ import annotations
-
 import threading
 
 import jax

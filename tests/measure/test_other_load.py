@@ -1,7 +1,5 @@
 """What others use of the machine: all that is busy, less our own work."""
 
-from __future__ import annotations
-
 import re
 from types import SimpleNamespace
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """What a function became: equations, instructions, FLOPs and bytes of programs small enough to know."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The roofline: where a program is under it, and that it is kept per machine and read back whole."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

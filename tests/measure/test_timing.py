@@ -1,7 +1,5 @@
 """Clocks wait: for every leaf, for errors too, and the book's stopwatches print and add as the book's do."""
 
-from __future__ import annotations
-
 import math
 import threading
 from types import SimpleNamespace

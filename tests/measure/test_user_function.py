@@ -1,7 +1,5 @@
 """A user's function is found as Python would find it, and its errors are told as its own."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from pathlib import Path

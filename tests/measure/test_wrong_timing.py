@@ -4,8 +4,6 @@
 happened when the clock was read, at what is refused, and at what was counted.
 """
 
-from __future__ import annotations
-
 import functools
 import gc
 import importlib

@@ -1,7 +1,5 @@
 """The initializers draw what Flax's draw, with fewer programs."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np

@@ -3,8 +3,6 @@
 Nothing here imports Flax, Optax, or what JAX has had only since a recent version.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -3,8 +3,6 @@
 Lowering needs no GPU; what XLA makes of the program on one is not tested here.
 """
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The hosted action: its steps hand a workflow's inputs to jaxperf, and jaxperf's status to the job."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from pathlib import Path

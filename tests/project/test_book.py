@@ -1,7 +1,5 @@
 """The book: what a page shows of a run, and the built site. Needs the extra `book`."""
 
-from __future__ import annotations
-
 import html
 import json
 import re

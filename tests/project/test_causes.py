@@ -1,7 +1,5 @@
 """benchmarks/versions/causes.py: what a version makes of a program, in a word, and the page."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from types import ModuleType, SimpleNamespace

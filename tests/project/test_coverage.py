@@ -1,7 +1,5 @@
 """docs/coverage.md: each row of docs/coverage.toml is on a page, and the table is up to date."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import ModuleType
 

@@ -1,7 +1,5 @@
 """What starts a training on a cluster: valid objects and scripts, and the names that JAX looks for."""
 
-from __future__ import annotations
-
 import copy
 import json
 import os

@@ -4,8 +4,6 @@
 file: their commit, the Python that they require, and the versions of the packages that matter here.
 """
 
-from __future__ import annotations
-
 import json
 import tomllib
 from pathlib import Path

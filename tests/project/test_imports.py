@@ -1,7 +1,5 @@
 """The layers of pyproject.toml hold, and what must answer at once is light."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import children

@@ -1,7 +1,5 @@
 """tools/keep_run.py keeps a run only if the machine was idle and the code that of a commit."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

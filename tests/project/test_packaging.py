@@ -1,7 +1,5 @@
 """Packaging: one set of bounds, a wheel that holds all that runs, a Makefile that resumes what was cut."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -3,8 +3,6 @@
 Needs nothing of conftest.py, so that it runs on Windows too.
 """
 
-from __future__ import annotations
-
 import os
 import platform
 import subprocess

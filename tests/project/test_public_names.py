@@ -1,7 +1,5 @@
 """Public names stay: programs that use jaxperf as a library import them."""
 
-from __future__ import annotations
-
 import importlib
 
 import pytest

@@ -1,7 +1,5 @@
 """docs/puzzles: what decides whether a puzzle is solved, and that each can be."""
 
-from __future__ import annotations
-
 import re
 import runpy
 from collections import Counter

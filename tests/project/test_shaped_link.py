@@ -1,7 +1,5 @@
 """Two namespaces as two machines: the same bits as in one process, and the link keeps to its figures."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from pathlib import Path

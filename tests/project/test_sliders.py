@@ -1,7 +1,5 @@
 """Figures with sliders: their script computes what the sections' formulas say. Needs Chromium."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """docs/versions.md: made from the kept log; what it marks is proven, and what it says of a fault is so."""
 
-from __future__ import annotations
-
 import importlib
 import itertools
 import json

@@ -1,7 +1,5 @@
 """benchmarks/versions/run.py: turns, answers, resuming; with this environment in the place of versions."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import os

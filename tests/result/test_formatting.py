@@ -1,7 +1,5 @@
 """Values as words: quantities that can be read back, multiples with intervals."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

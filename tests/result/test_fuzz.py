@@ -4,8 +4,6 @@ What is read is shown by every command. `make test` tries 50 of each. A failure 
 `FUZZ_SEEDS=12 pytest tests/result/test_fuzz.py` repeats it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import gzip

@@ -1,7 +1,5 @@
 """Markdown: tables stay tables, and words stay words."""
 
-from __future__ import annotations
-
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 from report_results import HOSTILE

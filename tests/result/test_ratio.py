@@ -1,7 +1,5 @@
 """The one rule: ratios of rounds, an interval that holds its error rate, and what it decides."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import random

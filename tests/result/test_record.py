@@ -1,7 +1,5 @@
 """A result gives what its blocks hold."""
 
-from __future__ import annotations
-
 from jaxperf.result import Claim, Environment, Fact, Measurement, Note, Result, Table
 
 

@@ -1,7 +1,5 @@
 """Tables as text: medians, spreads, multiples and published figures, and the tally of claims."""
 
-from __future__ import annotations
-
 from jaxperf.result import Claim, Environment, Grid, Measurement, Reference, Result, Table
 from jaxperf.result.tables import as_grid, count_verdicts, format_counts
 

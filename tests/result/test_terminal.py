@@ -1,7 +1,5 @@
 """Text for a terminal: results in block order, tables that fold, nothing that the terminal would obey."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest

@@ -1,7 +1,5 @@
 """Measured values: their statistics are NumPy's, and what makes no sense is refused."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import random

@@ -1,7 +1,5 @@
 """Files that are written whole or not at all, wherever they are asked to go."""
 
-from __future__ import annotations
-
 import os
 import stat
 import threading

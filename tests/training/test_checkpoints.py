@@ -1,7 +1,5 @@
 """Checkpoints: the same bits come back, and damage, other settings and a full disk are one line."""
 
-from __future__ import annotations
-
 import json
 import random
 import shutil

@@ -1,7 +1,5 @@
 """One of several processes: who says so, what is refused in one line, and how it ends."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest

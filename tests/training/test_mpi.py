@@ -1,7 +1,5 @@
 """The training program under a real `mpiexec`, whose processes find each other through mpi4py."""
 
-from __future__ import annotations
-
 import importlib.util
 import subprocess
 import sys

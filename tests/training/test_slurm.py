@@ -1,7 +1,5 @@
 """The batch script under a real SLURM: `sbatch deploy/slurm.sh`, with one machine for two nodes."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
