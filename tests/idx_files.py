@@ -3,7 +3,6 @@
 import functools
 import gzip
 import hashlib
-import os
 import socket
 import struct
 import threading
@@ -16,15 +15,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jaxperf.data import OriginFile, Splits, download_folder
+from jaxperf.data import DEBIAN_FOLDER, OriginFile, Splits, download_folder
 
-
-def require_real(there: bool, what: str) -> None:
-    """Skips where a real part is missing; fails instead where the environment demands it."""
-    if not there and os.environ.get("JAXPERF_REQUIRE_REAL") == "1":
-        pytest.fail(f"{what} is missing and JAXPERF_REQUIRE_REAL=1")
-    if not there:
-        pytest.skip(f"{what} is missing")
+needs_debian = pytest.mark.skipif(not DEBIAN_FOLDER.is_dir(), reason=f"needs Debian's {DEBIAN_FOLDER}")
 
 
 def images_file(

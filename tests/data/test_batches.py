@@ -1,8 +1,5 @@
 """Batches: one shape always, nothing lost where nothing may be, and the same order for the same seed."""
 
-from __future__ import annotations
-
-from collections import Counter
 from collections.abc import Callable
 
 import numpy as np
@@ -24,22 +21,13 @@ def order(**options: int) -> list[int]:
     return [int(label) for _, y in epoch_batches(*data(), batch_size=B, **options) for label in y]
 
 
-def test_training_batches_have_one_shape_and_drop_the_partial_one() -> None:
+def test_training_batches_have_one_shape_and_drop_the_partial_one_and_images_keep_their_labels() -> None:
     batches = list(epoch_batches(*data(), batch_size=B, seed=0, epoch=0))
     assert len(batches) == updates_per_epoch(N, B) == 4
     for x, y in batches:
         assert x.shape == (B, 2, 2, 1) and x.dtype == np.uint8
         assert y.shape == (B,) and y.dtype == np.int32
-
-
-def test_images_keep_their_labels() -> None:
-    for x, y in epoch_batches(*data(), batch_size=B, seed=1, epoch=0, updates=9):
         assert (x == y[:, None, None, None]).all()
-
-
-def test_one_pass_shows_no_example_twice() -> None:
-    seen = order(seed=0, epoch=0)
-    assert len(set(seen)) == len(seen) == 20
 
 
 def test_the_order_depends_on_seed_and_epoch_and_on_nothing_else() -> None:
@@ -53,13 +41,10 @@ def test_updates_repeat_the_data_in_a_new_order_each_pass() -> None:
     seen = order(seed=0, epoch=0, updates=10)
     assert len(seen) == 10 * B
     first, second = seen[:20], seen[20:40]
-    assert max(Counter(first).values()) == max(Counter(second).values()) == 1
+    assert len(set(first)) == len(set(second)) == 20  # one pass shows no example twice
     assert first != second
     assert first == order(seed=0, epoch=0)
-
-
-def test_updates_may_stop_before_a_pass_is_over() -> None:
-    assert order(seed=0, epoch=0, updates=2) == order(seed=0, epoch=0)[:10]
+    assert first[:10] == order(seed=0, epoch=0, updates=2)
 
 
 def test_the_subset_makes_the_books_updates() -> None:

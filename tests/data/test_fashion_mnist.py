@@ -20,9 +20,9 @@ from idx_files import (
     generated,
     isolate,
     loopback,
+    needs_debian,
     packed,
     pins,
-    require_real,
     same,
     write_folder,
 )
@@ -351,8 +351,8 @@ def test_the_subset_has_its_checksums_and_its_licence() -> None:
 
 @pytest.mark.thorough
 @pytest.mark.real
+@needs_debian
 def test_the_script_makes_the_shipped_subset_from_the_full_data(tmp_path: Path) -> None:
-    require_real(DEBIAN_FOLDER.is_dir(), f"Debian's {DEBIAN_FOLDER}")
     script = ROOT / "tools" / "make_mini_fashion_mnist.py"
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, str(script), "--folder", str(DEBIAN_FOLDER), "--out", str(tmp_path)]
@@ -364,8 +364,8 @@ def test_the_script_makes_the_shipped_subset_from_the_full_data(tmp_path: Path) 
 
 
 @pytest.mark.real
+@needs_debian
 def test_debians_package_is_the_full_data() -> None:
-    require_real(DEBIAN_FOLDER.is_dir(), f"Debian's {DEBIAN_FOLDER}")
     data = fashion_mnist(source="folder", folder=DEBIAN_FOLDER)
     assert data.is_full
     assert data.train_images.shape == (60_000, 28, 28, 1) and data.test_images.shape == (10_000, 28, 28, 1)
@@ -374,10 +374,10 @@ def test_debians_package_is_the_full_data() -> None:
 
 
 @pytest.mark.real
+@needs_debian
 def test_debians_files_become_the_published_ones_and_pass_the_pinned_checksums(
     cache: Path, tmp_path: Path
 ) -> None:
-    require_real(DEBIAN_FOLDER.is_dir(), f"Debian's {DEBIAN_FOLDER}")
     published = fetch(url=closed_port(), cache=tmp_path / "published", folder=DEBIAN_FOLDER)
     names = [file.name for file in ORIGIN_FILES]
     with loopback({name: (published / name).read_bytes() for name in names}) as server:

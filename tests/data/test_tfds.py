@@ -12,9 +12,9 @@ from idx_files import (
     generated,
     isolate,
     loopback,
+    needs_debian,
     packed,
     pins,
-    require_real,
     same,
     write_folder,
 )
@@ -90,15 +90,16 @@ def read(server: Loopback) -> Splits:
     return Splits(data.train_images, data.train_labels, data.test_images, data.test_labels)
 
 
-def require_tfds() -> None:
-    require_real(all(map(find_spec, ("tensorflow_datasets", "tensorflow"))), "extra tfds")
+needs_tfds = pytest.mark.skipif(
+    not all(map(find_spec, ("tensorflow_datasets", "tensorflow"))), reason="needs the extra tfds"
+)
 
 
 @pytest.mark.real
+@needs_tfds
 def test_the_real_builder_prepares_downloaded_files_once(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    require_tfds()
     files = packed(generated())
     origin = pins(files)
     monkeypatch.setattr("jaxperf.data.ORIGIN_FILES", origin)
@@ -114,10 +115,10 @@ def test_the_real_builder_prepares_downloaded_files_once(
 
 
 @pytest.mark.real
+@needs_tfds
 def test_the_real_builder_refuses_files_with_other_checksums(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    require_tfds()
     files = packed(generated())
     monkeypatch.setattr("jaxperf.data.ORIGIN_FILES", pins(files))
     real_program(monkeypatch, {})  # the builder's own checksums
@@ -128,11 +129,11 @@ def test_the_real_builder_refuses_files_with_other_checksums(
 
 
 @pytest.mark.real
+@needs_tfds
+@needs_debian
 def test_the_real_builder_takes_the_full_data_from_debians_package_without_network(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    require_tfds()
-    require_real(DEBIAN_FOLDER.is_dir(), f"Debian's {DEBIAN_FOLDER}")
     real_program(monkeypatch, {})
     monkeypatch.setenv("JAXPERF_DATA", str(DEBIAN_FOLDER))
     with loopback({}) as server:

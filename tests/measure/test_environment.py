@@ -1,7 +1,5 @@
 """The environment that travels with a result: what is there is told, and asking starts nothing by itself."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -23,15 +21,12 @@ def test_every_field_says_something() -> None:
     assert environment.cpu
     assert environment.versions["jax"] == jax.__version__
     assert {"jaxlib", "flax", "optax", "numpy"} <= set(environment.versions)
+    assert versions(("jax", "no-such-package-here")) == {"jax": jax.__version__}
     assert environment.backend == jax.default_backend()
     assert len(environment.devices) == len(jax.devices())
     assert 1 <= environment.cores <= (os.cpu_count() or 1)
     assert environment.memory_bytes == psutil.virtual_memory().total
     assert environment.data_source == "full, from a folder"
-
-
-def test_what_is_not_installed_has_no_version() -> None:
-    assert versions(("jax", "no-such-package-here")) == {"jax": jax.__version__}
 
 
 def test_cores_are_those_this_process_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,9 +73,6 @@ def test_several_cpu_devices_of_one_host_are_fake(monkeypatch: pytest.MonkeyPatc
         environment = current_environment()
         assert environment.devices_are_fake is (count > 1)
         assert environment.devices == tuple(f"cpu:{i} cpu" for i in range(count))
-
-
-def test_several_real_devices_are_not_fake(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     assert current_environment().devices_are_fake is False
 
@@ -114,16 +106,12 @@ def test_the_commit_is_marked_when_a_kept_file_changed(checkout: Path) -> None:
     assert commit(checkout) != clean
 
 
-def test_there_is_no_commit_where_there_is_no_checkout(checkout: Path) -> None:
-    inside = checkout / "site-packages"
-    inside.mkdir()
-    assert commit(inside) == ""  # an installed package inside someone's checkout is not that checkout
-
-
-def test_an_empty_checkout_and_a_missing_git_are_no_error(
+def test_without_a_checkout_a_first_commit_or_git_there_is_no_commit(
     tmp_path: Path, checkout: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fresh = tmp_path / "fresh"
+    inside, fresh = checkout / "site-packages", tmp_path / "fresh"
+    inside.mkdir()
+    assert commit(inside) == ""  # an installed package inside someone's checkout is not that checkout
     fresh.mkdir()
     git(fresh, "init", "-q")
     assert commit(fresh) == ""
@@ -131,15 +119,11 @@ def test_an_empty_checkout_and_a_missing_git_are_no_error(
     assert commit(checkout) == ""
 
 
-def test_a_hooks_variables_do_not_point_elsewhere(
-    checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_it_is_our_own_checkout_whatever_a_hooks_variables_say(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    expected = commit(checkout)
+    expected = commit(Path(machine.__file__).parents[2])
+    assert commit() == expected
     monkeypatch.setenv("GIT_DIR", str(tmp_path / "elsewhere"))
     monkeypatch.setenv("GIT_WORK_TREE", str(tmp_path))
-    assert commit(checkout) == expected != ""
-
-
-def test_by_default_it_is_our_own_checkout() -> None:
-    checkout = Path(machine.__file__).parents[2]
-    assert commit() == commit(checkout)
+    assert commit() == expected

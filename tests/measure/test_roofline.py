@@ -51,10 +51,7 @@ def test_the_best_value_of_each_part_counts() -> None:
     assert limits.dispatch_s == 1e-5
     assert limits.flops_per_s == {"float32": 1e12, "bfloat16": 2e12}
     assert limits.bytes_per_s[16 * KIB] == 4e11
-
-
-def test_bandwidth_never_grows_with_the_size_and_ends_at_the_largest_array() -> None:
-    limits = roofline.from_result(result())
+    # bandwidth never grows with the size, and ends at the largest array
     rates = [limits.bandwidth(size) for size in (0, 16 * KIB, 17 * KIB, 4 * MIB, 5 * MIB, 2**40)]
     assert rates == [4e11, 4e11, 2e11, 2e11, 1e10, 1e10]
 
@@ -75,10 +72,7 @@ def test_a_program_is_limited_by_what_takes_it_longest() -> None:
         )
     at = limits.position(PROGRAM, seconds=0.01)
     assert at is not None and (at.flops_per_s, at.bytes_per_s) == (4e11, 1e8)
-
-
-def test_an_estimate_that_says_too_little_places_nothing() -> None:
-    limits = roofline.from_result(result())
+    # an estimate that says too little places nothing
     assert limits.position(replace(PROGRAM, loops=1), seconds=1.0) is None
     assert limits.position(replace(PROGRAM, flops=0.0, bytes_accessed=0.0), seconds=1.0) is None
 

@@ -1,7 +1,5 @@
 """What other programs took from this process, by the scheduler's account, and the values set aside for it."""
 
-from __future__ import annotations
-
 import os
 import threading
 from pathlib import Path
@@ -33,10 +31,7 @@ def test_what_a_thread_waited_beyond_what_its_process_ran_others_took() -> None:
         (1.0, {}, 0.0),
     ):
         assert lost_s(NONE, Account(used, threads)) == pytest.approx(lost), threads
-
-
-def test_only_what_came_since_counts() -> None:
-    before = Account(10.0, {"a": (6.0, 50.0), "b": (4.0, 0.0)})
+    before = Account(10.0, {"a": (6.0, 50.0), "b": (4.0, 0.0)})  # only what came since counts
     assert lost_s(before, Account(12.0, {"a": (8.0, 50.0), "b": (4.0, 0.0)})) == 0
     assert lost_s(before, Account(12.0, {"a": (8.0, 51.5), "b": (4.0, 0.0)})) == 1.5
 
@@ -104,9 +99,11 @@ def test_a_thread_that_ends_is_left_out() -> None:
 
 
 def test_disturbed_values_are_set_aside_where_enough_others_remain() -> None:
-    m = set_aside(values(1.0, 9.0, 2.0, 8.0, 3.0), [False, True, False, True, False], 3)
+    taken = values(1.0, 9.0, 2.0, 8.0, 3.0, note="devices are fake")
+    assert set_aside(taken, [False] * 5, 7) == taken
+    m = set_aside(taken, [False, True, False, True, False], 3)
     assert (m.values, m.set_aside, m.disturbed, m.trusted) == ((1.0, 2.0, 3.0), (9.0, 8.0), 0, True)
-    assert m.note == "2 of 5 values set aside: another program had the core"
+    assert m.note == "devices are fake; 2 of 5 values set aside: another program had the core"
 
 
 def test_where_too_few_others_remain_all_are_kept_and_the_note_says_so() -> None:
@@ -124,13 +121,6 @@ def test_a_tenth_of_the_values_is_not_set_aside_and_more_is() -> None:
     for count, aside in ((1, 0), (2, 0), (3, 3)):
         m = set_aside(values(*[1.0] * 20), [True] * count + [False] * (20 - count), 5)
         assert (len(m.set_aside), m.disturbed, m.note == "") == (aside, count - aside, not aside)
-
-
-def test_undisturbed_values_stay_as_they_are_and_other_remarks_stay_first() -> None:
-    m = values(1.0, 2.0, note="devices are fake")
-    assert set_aside(m, [False, False], 7) == m
-    note = set_aside(m, [True, False], 1).note
-    assert note == "devices are fake; 1 of 2 values set aside: another program had the core"
 
 
 def test_values_of_rounds_are_never_set_aside(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,5 @@
 """docs/gallery.md: each cause has a section made from its tested pair, and what is stored is still true."""
 
-from __future__ import annotations
-
 import dataclasses
 import importlib
 import json
@@ -275,32 +273,25 @@ def test_the_programs_text_shows_unrolled_loops_and_captured_arrays(tmp_path: Pa
     assert [c.shape for c in jax.make_jaxpr(step.__wrapped__)(jnp.ones(2048)).consts] == [(4096, 2048)]
 
 
-def test_a_jaxpr_shows_callbacks_and_wide_floats() -> None:
+def test_a_jaxpr_shows_callbacks_and_wide_floats(as_users_do: None) -> None:
     step = program(PROGRAMS / "callback_to_host.py")["step"]
     assert "pure_callback" in str(jax.make_jaxpr(step)(jnp.ones((256, 1024))))
-    try:
-        spread = program(PROGRAMS / "accidental_float64.py")["spread"]
-        assert "f64[512,512]" in str(jax.make_jaxpr(spread)(jnp.ones((512, 512), jnp.float32)))
-        strict = pytest.raises(Exception, match="no available implicit dtype promotion")
-        with jax.numpy_dtype_promotion("strict"), strict:
-            spread(jnp.ones((512, 512), jnp.float32))
-    finally:
-        jax.config.update("jax_enable_x64", False)
+    spread, x = program(PROGRAMS / "accidental_float64.py")["spread"], jnp.ones((512, 512), jnp.float32)
+    assert "f64[512,512]" in str(jax.make_jaxpr(spread)(x))
+    strict = pytest.raises(Exception, match="no available implicit dtype promotion")
+    with jax.numpy_dtype_promotion("strict"), strict:
+        spread(x)
 
 
-def test_the_transfer_guard_raises_at_a_copy() -> None:
+def test_the_transfer_guards_raise_at_a_copy(several_devices: None) -> None:
     step, host = jax.jit(lambda w, x: w + x), np.ones((4, 4), np.float32)
     w = jnp.ones((4, 4))
     for copies in (lambda: step(w, host), lambda: jnp.array(host), lambda: jnp.array([[1.0] * 4])):
         refused = pytest.raises(Exception, match="Disallowed host-to-device transfer")
         with jax.transfer_guard("disallow"), refused:
             copies()
-
-
-def test_the_guard_between_devices_raises_at_a_copy(several_devices: None) -> None:
     mesh = jax.sharding.Mesh(jax.devices()[:2], ("data",))
-    w, x = jnp.ones((4, 4)), jnp.ones((2, 4))
-    x = jax.device_put(x, jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data")))
+    x = jax.device_put(jnp.ones((2, 4)), jax.sharding.NamedSharding(mesh, jax.P("data")))
     refused = pytest.raises(Exception, match="Disallowed device-to-device transfer")
     with jax.transfer_guard_device_to_device("disallow"), refused:
         jax.jit(jnp.matmul)(x, w)

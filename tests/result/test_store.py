@@ -1,7 +1,5 @@
 """Results as files: what is written comes back, whole or not at all, and nothing read is trusted."""
 
-from __future__ import annotations
-
 import json
 import os
 from dataclasses import replace
@@ -114,22 +112,19 @@ def test_integers_are_read_as_the_floats_that_the_fields_hold(tmp_path: Path) ->
         load_result(tmp_path / "r.json")
 
 
-def test_unknown_keys_are_ignored(tmp_path: Path) -> None:
+def test_unknown_keys_are_ignored_and_those_of_later_versions_have_defaults(tmp_path: Path) -> None:
     body = json.loads(to_json(FULL))
     body["invented"] = {"later": 1}
     body["environment"]["gpu_temperature"] = 40
-    body["blocks"][3]["rows"][0]["color"] = "red"
+    row = body["blocks"][3]["rows"][0]
+    row["color"] = "red"
     (tmp_path / "r.json").write_text(json.dumps(body))
     assert load_result(tmp_path / "r.json") == FULL
-
-
-def test_a_result_from_before_values_were_set_aside_has_none(tmp_path: Path) -> None:
-    body = json.loads(to_json(FULL))
     for name in ("set_aside", "disturbed"):
-        del body["blocks"][3]["rows"][0][name]
+        del row[name]
     (tmp_path / "r.json").write_text(json.dumps(body))
-    (row,) = load_result(tmp_path / "r.json").blocks[3].rows  # type: ignore[union-attr]
-    assert (row.set_aside, row.disturbed, row.trusted) == ((), 0, True)
+    [measured] = load_result(tmp_path / "r.json").measurements
+    assert (measured.set_aside, measured.disturbed, measured.trusted) == ((), 0, True)
 
 
 def edited(*path: Any, value: Any = ...) -> str:

@@ -1,7 +1,5 @@
 """experiments/train.py: on one device and several, in one process and two, killed and resumed."""
 
-from __future__ import annotations
-
 import random
 import re
 import signal
@@ -320,10 +318,7 @@ def test_nonsense_flags_are_one_line_and_status_2(
         (["--epochs", "2.5"], "--epochs"),
         (["--model", "resnet"], "resnet18"),
         (["--resume"], "--resume is given without a folder; add --checkpoints DIR"),
-        (
-            ["--recipe", "fast", "--model", "lenet"],
-            "--recipe fast does not train lenet; use --model resnet18",
-        ),
+        (["--recipe", "fast", "--model", "lenet"], "fast does not train lenet; use --model resnet18"),
         (["--data-folder", str(tmp_path / "none")], "none"),
         (["--json", str(tmp_path / "file" / "r.json")], "a file stands where its folder should be"),
     ):
