@@ -33,6 +33,8 @@ _HEAVY = {
 
 
 _TAKING = {"dynamic_slice", "gather", "slice", "squeeze"}  # programs that take elements
+# and those that make keys of random numbers, and take one
+_OF_KEYS = {"threefry_split", "threefry_fold_in", "threefry_seed", "unstack", *_TAKING}
 
 
 # how operations outside jit become one program, by what can be jitted
@@ -58,6 +60,10 @@ WAYS = {
         "Move what {name} computes with arrays into a function that takes the arrays and returns what "
         "changes of self, and jit that (in an nnx.Module, @nnx.jit above {name} does). float() and print() "
         "stay outside, an if on an array becomes jnp.where, and a loop over examples jax.vmap."
+    ),
+    "keys": (
+        "Give the jitted function one key and the number of the turn, and call jax.random.fold_in(key, turn) "
+        "in it: no key is split outside then."
     ),
     "library": (
         "Call {name} inside a function of yours under jax.jit, made once, if the library allows it there "
@@ -138,6 +144,9 @@ def find_eager_operations(analysis: Analysis) -> Iterator[Finding]:
         idle = {at: seconds for at, seconds in by_samples.items() if "jit(" not in at.source}
     elif rate < RATE:
         idle = {}
+    if rate >= RATE:
+        for at, seconds in _beside_calls(analysis).items():
+            idle[at] = idle.get(at, 0.0) + seconds
     unfused = {at: s for at, s in _unfused(analysis, line).items() if "jit(" not in at.source}
     often = f"{rate:,.0f} operations per second"
     reason = f"{often} are dispatched outside of jit, and devices are idle meanwhile"
@@ -161,8 +170,41 @@ def find_eager_operations(analysis: Analysis) -> Iterator[Finding]:
                 "prints them"
             )
             yield Finding("element reads", finding.at, finding.seconds, taken, argument=array)
+        elif _only_keys(analysis, finding.at):
+            yield replace(finding, form="keys")
         else:
             yield way_to_jit(finding, analysis, through.get(finding.at, ""))
+
+
+def _outside_jit(analysis: Analysis, at: Place) -> set[str]:
+    """Return the programs of operations outside jit that were compiled at a line."""
+    return {c.program for c in analysis.log.compiled if c.at == at and not c.explained}
+
+
+def _beside_calls(analysis: Analysis) -> dict[Place, float]:
+    """Return the seconds of dispatching operations in the arguments of a jitted call, by line.
+
+    Samples there count for the call. The operations are known if only this line compiled them.
+    """
+    lines: dict[str, set[Place]] = defaultdict(set)
+    for c in analysis.log.compiled:
+        if not c.explained:
+            lines[c.program].add(c.at)
+    calls, seconds = {at for _, at in analysis.called}, dict[Place, float]()
+    for name, program in analysis.log.activity.programs.items():
+        if name not in analysis.jitted and len(lines[name]) == 1 and program.calls >= OFTEN:
+            (at,) = lines[name]
+            if at in calls:
+                seconds[at] = seconds.get(at, 0.0) + sum(program.dispatch_s) * analysis.scale
+    return seconds
+
+
+def _only_keys(analysis: Analysis, at: Place) -> bool:
+    """Return whether all that runs outside of jit in a function splits keys of random numbers."""
+    lines = {c.at for c in analysis.log.compiled if (c.at.file, c.at.function) == (at.file, at.function)}
+    looped = [line for line in lines if line == at or statements.innermost(line, loop_body.LOOP)]
+    names = set().union(*(_outside_jit(analysis, line) for line in looped))
+    return "threefry_split" in names and names <= _OF_KEYS
 
 
 def _makes_once(at: Place) -> bool:
@@ -177,7 +219,7 @@ def _elements(analysis: Analysis, at: Place) -> str:
     All that runs there outside of jit takes elements.
     """
     array = loop_body.indexed(at)
-    names = {c.program for c in analysis.log.compiled if c.at == at and not c.explained}
+    names = _outside_jit(analysis, at)
     called = {statements.last_name(c.func) for c in statements.calls_in(statements.innermost(at, ast.stmt))}
     reads = sum(
         x.count for x in analysis.lines if x.at == at or (x.at.file == at.file and x.at.function in called)
@@ -186,9 +228,15 @@ def _elements(analysis: Analysis, at: Place) -> str:
 
 
 def _waits(analysis: Analysis) -> set[Place]:
-    """Return the lines whose only operation makes the value that they wait for: `find_waits` covers these."""
+    """Return the lines with no operation but one whose value they wait for: `find_waits` covers these."""
     lines = (x.at for x in analysis.lines)
-    return {at for at in lines if loop_body.element_read(at) or statements.is_test(at)}
+    return {
+        at
+        for at in lines
+        if loop_body.element_read(at)
+        or statements.is_test(at)
+        or not (_outside_jit(analysis, at) or statements.has_operations(at))
+    }
 
 
 def _front_bound(

@@ -573,6 +573,7 @@ def find_eager_recompiles(analysis: Analysis) -> Iterator[Finding]:
     libraries = {c.at for c in analysis.log.compiled if c.owner and not c.changes}
     libraries |= {finding.at for finding in find_library_functions(analysis)}
     shapes: list[Finding] = []
+    lines: dict[str, list[Finding]] = defaultdict(list)  # by the library that they call
     for at, compiled in _by_change(analysis, small, each_s).items():
         if at in libraries or any(c.at in libraries for c in compiled):
             continue
@@ -589,7 +590,7 @@ def find_eager_recompiles(analysis: Analysis) -> Iterator[Finding]:
             finding = _one_by_one(analysis, at, compiled, each_s)
             if finding.seconds >= SMALL_S:
                 through = Counter(c.through for c in compiled).most_common(1)[0][0]
-                yield way_to_jit(finding, analysis, through)
+                lines[through].append(way_to_jit(finding, analysis, through))
         elif cause != "eager recompiles" and times >= 2 * REPEATS:
             repeats = [c for group in alike if len(group) >= REPEATS for c in group[1:]]
             reason = f"{name}, outside of jit, was compiled {times} times here, for {EAGER_CAUSES[cause]}"
@@ -599,6 +600,19 @@ def find_eager_recompiles(analysis: Analysis) -> Iterator[Finding]:
             else:
                 yield finding
     yield from _sources(shapes)
+    for findings in lines.values():
+        yield from _joined(findings, least_saving_s(analysis))
+
+
+def _joined(findings: list[Finding], least_s: float) -> Iterator[Finding]:
+    """Yield findings; those that save less than `least_s` count together, at the line that saves most."""
+    small = sorted((f for f in findings if f.seconds < least_s), key=lambda f: -f.seconds)
+    yield from (f for f in findings if f.seconds >= least_s)
+    if small:
+        reason = small[0].reason
+        if small[1:]:
+            reason += f"; so at {format_list([str(f.at) for f in small[1:]])}, which need the same change"
+        yield replace(small[0], seconds=sum(f.seconds for f in small), reason=reason)
 
 
 def _sources(findings: list[Finding]) -> Iterator[Finding]:

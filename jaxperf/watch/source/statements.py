@@ -114,6 +114,19 @@ def is_test(at: Place) -> bool:
     return isinstance(innermost(at, ast.stmt), ast.If | ast.While)
 
 
+def has_operations(at: Place) -> bool:
+    """Return whether a statement may do an operation of JAX: an operator, an index, or a call of jnp."""
+    statement = innermost(at, ast.stmt)
+    nodes = list(ast.walk(statement)) if statement else []
+    operators = ast.BinOp | ast.UnaryOp | ast.Compare | ast.Subscript | ast.AugAssign
+    calls = (ast.unparse(n.func) for n in nodes if isinstance(n, ast.Call))
+    return (
+        not nodes
+        or any(isinstance(n, operators) for n in nodes)
+        or any(name.startswith(("jnp.", "jax.", "lax.")) for name in calls)
+    )
+
+
 def is_branch(at: Place) -> bool:
     """Return whether a line tests for what only Python can do: leave the block, or change an attribute."""
     node = innermost(at, ast.stmt)

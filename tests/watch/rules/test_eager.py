@@ -15,6 +15,7 @@ from jaxperf.watch.observe.source_location import NOWHERE, Place
 from jaxperf.watch.observe.windows import DeviceActivity
 from jaxperf.watch.report.analysis import Analysis
 from jaxperf.watch.rules import eager
+from jaxperf.watch.rules.table import advice_for
 
 LOSS, GRAD, CALL = (Place("train.py", line) for line in (3, 8, 20))
 
@@ -62,9 +63,39 @@ def test_an_operation_in_a_helper_belongs_to_the_function_that_the_loop_calls(tm
 
 def test_a_comparison_that_only_a_test_waits_for_belongs_to_the_wait(tmp_path: Path) -> None:
     path = tmp_path / "program.py"
-    path.write_text("for x in xs:\n    if f(x) < best:\n        best = x\n    y = float(x) + g(x)\n")
-    lines = [SimpleNamespace(at=Place(str(path), number)) for number in (2, 4)]
-    assert eager._waits(SimpleNamespace(lines=lines)) == {lines[0].at}  # type: ignore[arg-type]
+    path.write_text(
+        "for x in xs:\n    if f(x) < best:\n        best = x\n    y = float(x) + g(x)\n"
+        "    z = env.step(int(x))\n"  # the step is NumPy's
+    )
+    lines = [SimpleNamespace(at=Place(str(path), number)) for number in (2, 4, 5)]
+    waits = eager._waits(SimpleNamespace(lines=lines, log=Log("a")))  # type: ignore[arg-type]
+    assert waits == {lines[0].at, lines[2].at}
+    compiled = [Compiled("add", lines[2].at)]  # in `env.step`, a library's
+    waits = eager._waits(SimpleNamespace(lines=lines, log=Log("a", compiled=compiled)))  # type: ignore[arg-type]
+    assert waits == {lines[0].at}
+
+
+def test_keys_that_are_split_in_the_arguments_of_a_call_are_dispatched_there(tmp_path: Path) -> None:
+    path = tmp_path / "actor.py"
+    path.write_text("for t in range(9000):\n    a = act(w, next(keys))\n    s = env.step(int(a))\n")
+    at = Place(str(path), 2, "<module>")
+    activity = DeviceActivity([(0.0, 1.0)])
+    for name in ("act", "threefry_split", "unstack"):
+        program = activity.program(name)
+        program.calls, program.dispatch_s = 1000, [1e-4] * 1000
+        program.devices["cpu 0"] = [(i / 1000, i / 1000 + 1e-5) for i in range(1000)]
+    log = Log(
+        "a", -0.1, 5.0, activity=activity,
+        compiled=[
+            Compiled("act", at, {"compile": (-0.1, 0.0)}, explained=True),
+            Compiled("threefry_split", at, {"compile": (-0.1, 0.0)}),
+            Compiled("unstack", at, {"compile": (-0.1, 0.0)}),
+        ],
+        samples=[StackSample(EAGER, at, i / 10, (i + 1) / 10) for i in range(50)],
+    )  # fmt: skip
+    (finding,) = eager.find_eager_operations(Analysis(log))
+    assert (finding.at, finding.form, finding.seconds) == (at, "keys", pytest.approx(1.0))
+    assert "jax.random.fold_in(key, turn)" in advice_for(finding).change
 
 
 @pytest.mark.parametrize(("each_s", "seconds"), [(1e-5, 0.9), (1e-3, 0.0)])
