@@ -13,7 +13,7 @@ from jaxperf.watch.log import EAGER, Compiled, StackSample
 from jaxperf.watch.observe.executables import Facts
 from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.report.analysis import Analysis, IntervalSet
-from jaxperf.watch.rules.idle import OFTEN, REPEATS, findings_by_function
+from jaxperf.watch.rules.idle import OFTEN, REPEATS, TAKING, findings_by_function, only_keys, outside_jit
 from jaxperf.watch.rules.libraries import change_of_call, library_of_file
 from jaxperf.watch.rules.table import PERFORMANCE, Finding, cause
 from jaxperf.watch.source import loop_body, statements
@@ -30,11 +30,6 @@ _HEAVY = {
     "cholesky", "conditional", "convolution", "custom-call", "dot", "fft", "rng-bit-generator", "scatter",
     "sort", "triangular-solve", "while",
 }  # fmt: skip
-
-
-_TAKING = {"dynamic_slice", "gather", "slice", "squeeze"}  # programs that take elements
-# and those that make keys of random numbers, and take one
-_OF_KEYS = {"threefry_split", "threefry_fold_in", "threefry_seed", "unstack", *_TAKING}
 
 
 # how operations outside jit become one program, by what can be jitted
@@ -170,15 +165,10 @@ def find_eager_operations(analysis: Analysis) -> Iterator[Finding]:
                 "prints them"
             )
             yield Finding("element reads", finding.at, finding.seconds, taken, argument=array)
-        elif _only_keys(analysis, finding.at):
+        elif only_keys(analysis, finding.at):
             yield replace(finding, form="keys")
         else:
             yield way_to_jit(finding, analysis, through.get(finding.at, ""))
-
-
-def _outside_jit(analysis: Analysis, at: Place) -> set[str]:
-    """Return the programs of operations outside jit that were compiled at a line."""
-    return {c.program for c in analysis.log.compiled if c.at == at and not c.explained}
 
 
 def _beside_calls(analysis: Analysis) -> dict[Place, float]:
@@ -199,14 +189,6 @@ def _beside_calls(analysis: Analysis) -> dict[Place, float]:
     return seconds
 
 
-def _only_keys(analysis: Analysis, at: Place) -> bool:
-    """Return whether all that runs outside of jit in a function splits keys of random numbers."""
-    lines = {c.at for c in analysis.log.compiled if (c.at.file, c.at.function) == (at.file, at.function)}
-    looped = [line for line in lines if line == at or statements.innermost(line, loop_body.LOOP)]
-    names = set().union(*(_outside_jit(analysis, line) for line in looped))
-    return "threefry_split" in names and names <= _OF_KEYS
-
-
 def _makes_once(at: Place) -> bool:
     """Return whether a line makes a module, or calls an init, outside of loops."""
     makes = statements.made_module(at) or statements.init_call(at)
@@ -219,12 +201,12 @@ def _elements(analysis: Analysis, at: Place) -> str:
     All that runs there outside of jit takes elements.
     """
     array = loop_body.indexed(at)
-    names = _outside_jit(analysis, at)
+    names = outside_jit(analysis, at)
     called = {statements.last_name(c.func) for c in statements.calls_in(statements.innermost(at, ast.stmt))}
     reads = sum(
         x.count for x in analysis.lines if x.at == at or (x.at.file == at.file and x.at.function in called)
     )
-    return array if names and names <= _TAKING and reads >= OFTEN else ""
+    return array if names and names <= TAKING and reads >= OFTEN else ""
 
 
 def _waits(analysis: Analysis) -> set[Place]:
@@ -235,7 +217,7 @@ def _waits(analysis: Analysis) -> set[Place]:
         for at in lines
         if loop_body.element_read(at)
         or statements.is_test(at)
-        or not (_outside_jit(analysis, at) or statements.has_operations(at))
+        or not (outside_jit(analysis, at) or statements.has_operations(at))
     }
 
 

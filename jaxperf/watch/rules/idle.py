@@ -354,8 +354,27 @@ def is_operation(c: Compiled) -> bool:
 def takes_apart(c: Compiled) -> bool:
     """Return whether a program takes an array apart over which Python iterates, but not one of keys."""
     iterates = c.name.strip("_") == "unstack" and "unstack(" not in c.at.source
-    keys = any("key<" in text for text in c.signature.values()) or _KEYS.search(statements.iterated(c.at))
+    keys = any("key<" in text for text in c.signature.values())
+    keys = keys or any(_KEYS.search(statements.iterated(at)) for at in (c.at, c.inner))
     return iterates and not keys
+
+
+TAKING = {"dynamic_slice", "gather", "slice", "squeeze"}  # programs that take elements
+# and those that make keys of random numbers, and take one
+_OF_KEYS = {"threefry_split", "threefry_fold_in", "threefry_seed", "unstack", *TAKING}
+
+
+def outside_jit(analysis: Analysis, at: Place) -> set[str]:
+    """Return the programs of operations outside jit that were compiled at a line."""
+    return {c.program for c in analysis.log.compiled if c.at == at and not c.explained}
+
+
+def only_keys(analysis: Analysis, at: Place) -> bool:
+    """Return whether all that runs outside of jit in a function splits keys of random numbers."""
+    lines = {c.at for c in analysis.log.compiled if (c.at.file, c.at.function) == (at.file, at.function)}
+    looped = [line for line in lines if line == at or statements.innermost(line, loop_body.LOOP)]
+    names = set().union(*(outside_jit(analysis, line) for line in looped))
+    return "threefry_split" in names and names <= _OF_KEYS
 
 
 def _beside(analysis: Analysis, line: WaitingLine) -> str:
@@ -429,6 +448,7 @@ def find_data_waits(analysis: Analysis) -> Iterator[Finding]:
     """
     reason = "devices are idle while this line waits for the next batch"
     idle = analysis.idle_at(lambda s: s.kind == DATA)
+    idle = {at: seconds for at, seconds in idle.items() if not only_keys(analysis, at)}
     for finding in findings_by_function("data", idle, reason):
         inside, slow = describe_longest_inside(analysis, DATA, finding.at), ""
         if finding.seconds > SLOW * analysis.computing_s:

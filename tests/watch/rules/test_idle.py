@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import jax
@@ -17,7 +18,7 @@ from jaxperf.watch.observe.sampler import DATA, EAGER, NUMPY, StackSample, _in_u
 from jaxperf.watch.observe.source_location import NOWHERE, Place
 from jaxperf.watch.observe.windows import DeviceActivity, ExecutedProgram
 from jaxperf.watch.report.analysis import UFUNC, Analysis
-from jaxperf.watch.rules.idle import find_data_waits, find_numpy_work, find_waits
+from jaxperf.watch.rules.idle import find_data_waits, find_numpy_work, find_waits, takes_apart
 from jaxperf.watch.rules.table import Finding, advice_for
 
 AT = Place("a.py", 3)
@@ -118,3 +119,24 @@ def test_numbers_and_weak_arrays_get_a_dtype_by_what_the_advice_prints() -> None
     assert made["turns"] is state["turns"]
     assert [made[name].weak_type for name in ("best", "loss", "w")] == [False] * 3
     assert [made[name].dtype for name in ("best", "loss", "w")] == [jnp.float32] * 3
+
+
+def test_an_iterator_that_splits_keys_gives_no_data(tmp_path: Path) -> None:
+    path = tmp_path / "actor.py"
+    path.write_text("for t in range(9000):\n    a = act(w, next(keys))\n")
+    library = tmp_path / "keyseq.py"
+    library.write_text("self.key, sub = jax.random.split(self.key)\n")
+    at = Place(str(path), 2)
+    step = ExecutedProgram("act", devices={"cpu 0": [(0.0, 0.5)]})
+    small = [
+        Compiled(name, at, {"compile": (-1.0, 0.0)}, inner=Place(str(library), 1))
+        for name in ("threefry_split", "unstack")
+    ]
+    record = Log(
+        "a", 0.0, 10.0, compiled=[COMPILED, *small], samples=[StackSample(DATA, at, 0.5, 10.0)],
+        activity=DeviceActivity([(0.0, 10.0)], {"act": step}),
+    )  # fmt: skip
+    assert list(find_data_waits(Analysis(record))) == []
+    assert not takes_apart(small[1]) and takes_apart(replace(small[1], inner=NOWHERE))
+    record.compiled[1] = replace(small[0], name="normal")  # it makes data as well
+    assert len(list(find_data_waits(Analysis(record)))) == 1
