@@ -84,7 +84,8 @@ def way_to_jit(finding: Finding, analysis: Analysis, through: str = "") -> Findi
         quoted = ", ".join(f'"{parameter}"' for parameter in own)
         named = f", static_argnames=({quoted},)" if own else ""
         return replace(finding, form="init", name=init + (named or statements.static_options(at, init)))
-    if transform := statements.transforms(at):
+    # a whole function is jitted with the transformations in it
+    if not statements.is_definition(at) and (transform := statements.transforms(at)):
         return replace(finding, form="transform", name=transform)
     if made := statements.made_module(at):
         return replace(finding, form="made" if library_of_file(at.file).makes else "", name=made)

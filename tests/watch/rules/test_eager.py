@@ -15,7 +15,7 @@ from jaxperf.watch.observe.source_location import NOWHERE, Place
 from jaxperf.watch.observe.windows import DeviceActivity
 from jaxperf.watch.report.analysis import Analysis
 from jaxperf.watch.rules import eager
-from jaxperf.watch.rules.table import advice_for
+from jaxperf.watch.rules.table import Finding, advice_for
 
 LOSS, GRAD, CALL = (Place("train.py", line) for line in (3, 8, 20))
 
@@ -148,3 +148,14 @@ def test_what_is_made_once_is_no_matter_of_dispatch(tmp_path: Path) -> None:
         "    w = model.init(seed, x)\n    y = w + 1\n"
     )
     assert [eager._makes_once(Place(str(path), n)) for n in (2, 3, 5, 6)] == [True, True, False, False]
+
+
+def test_a_function_that_transforms_another_is_jitted_as_a_whole(tmp_path: Path) -> None:
+    path = tmp_path / "sampler.py"
+    path.write_text(
+        "def move(state, x):\n    force = jax.grad(density)(state)\n    return state + force * x\n"
+    )
+    analysis = Analysis(Log("a"))
+    whole, line = (Finding("eager", Place(str(path), n, "move"), 1.0, "") for n in (1, 2))
+    assert eager.way_to_jit(whole, analysis).form == "function"
+    assert eager.way_to_jit(line, analysis).form == "transform"
