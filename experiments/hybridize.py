@@ -143,8 +143,7 @@ s.claim("The compiler can rewrite the program to print(10)",
         expected="no addition left, and the constant 10",
         observed=f"{adds[0]} additions traced, {adds[1]} compiled",
         if_holds=f"XLA made {adds[0]} additions into the constant 10.",
-        if_not=f"XLA left {adds[1]} of {adds[0]} additions.",
-        if_open="This run does not decide it.")
+        if_not=f"XLA left {adds[1]} of {adds[0]} additions.")
 
 # %% [markdown]
 # The book says that compiling saves function calls and memory. First we check the memory,
@@ -179,8 +178,7 @@ s.claim("Compiling saves memory: e and f need not be kept",
         observed=f"{eager_bytes / 1000000.0:g} MB one by one, "
         f"{needed / 1000000.0:g} MB compiled",
         if_holds="The compiled program needs memory for its result only.",
-        if_not="The compiled program keeps as much as Python does.",
-        if_open="This run does not decide it.")
+        if_not="The compiled program keeps as much as Python does.")
 
 # %% [markdown]
 # Next we check the calls. With four single numbers, almost all time goes into calls. The
@@ -326,8 +324,7 @@ s.claim("After hybridize the output stays the same", source="section 8.1.2",
         observed=f"largest difference {worst:.0e}",
         if_holds="Both outputs are the same, except for rounding "
         f"({worst:.0e}).",
-        if_not=f"The outputs differ by {worst:.0e}, more than rounding.",
-        if_open="This run does not decide it.")
+        if_not=f"The outputs differ by {worst:.0e}, more than rounding.")
 
 # %% [markdown]
 # In Gluon, only layers that inherit from `HybridBlock` are optimized, and MXNet refuses to
@@ -657,8 +654,7 @@ s.claim("Program and parameters can be used without the code that made them",
         f"{reader.stdout.splitlines()[-1]}",
         if_holds="The new process computed the same output without Flax and "
         "without `MLP`.",
-        if_not="The new process computed another output, or imported Flax.",
-        if_open="This run does not decide it.")
+        if_not="The new process computed another output, or imported Flax.")
 
 # %% [markdown]
 # The book adds that an exported program is often faster than the imperative one. To compare
@@ -801,7 +797,7 @@ s.claim("After hybridize, the prints are silent from the second call on",
         "This is one reason for the speed, but the prints no longer help you "
         "to debug.",
         if_not=f"The second call printed {silent[1]} times: it ran Python "
-        "again.", if_open="This run does not decide it.")
+        "again.")
 
 # %% [markdown]
 # If you want to see values, JAX has two remedies. `jax.debug.print` becomes an operation of
@@ -892,7 +888,7 @@ s.claim("jit's key: function object, tree, shapes, dtypes, weak types, "
         observed=f"{sum((n for n, _ in counts.values()))} traces",
         if_holds="Each call traced as often as this key says.",
         if_not="Some call traced more or less often than this key says: see "
-        "the table.", if_open="This run does not decide it.")
+        "the table.")
 
 # %% [markdown]
 # The rule of JAX 0.10 to 0.12: values never matter, unless they are static. Everything else
@@ -1001,15 +997,13 @@ s.claim("In-place operations such as a += b and a[:] = a + b cannot be used",
         observed="; ".join(f"{what}: {trials[what][0].split(':')[0]}"
                            for what in ("a[:] = a + b", "a += b")),
         if_holds="Neither works here.",
-        if_not="At least one of the two works: the sentence is about MXNet.",
-        if_open="This run does not decide it.")
+        if_not="At least one of the two works: the sentence is about MXNet.")
 s.claim("asnumpy cannot be used in a hybridized network",
         source="section 8.1.3", holds=trials["np.asarray(x)"][0] != "works",
         expected="TracerArrayConversionError",
         observed=trials["np.asarray(x)"][0].split(":")[0],
         if_holds="NumPy needs a value, and a tracer has none.",
-        if_not="NumPy accepted the argument.",
-        if_open="This run does not decide it.")
+        if_not="NumPy accepted the argument.")
 
 # %% [markdown]
 # ### What a compiled network forgets
@@ -1062,7 +1056,7 @@ s.claim("Every way that compiles a network also updates its running mean",
         if_holds="Each way either writes the mean back or raises an error.",
         if_not="Without an error, the new mean is lost by: "
         f"{', '.join(forgetful)}. The output is right, so you notice only "
-        "when you evaluate.", if_open="This run does not decide it.")
+        "when you evaluate.")
 
 # %% [markdown]
 # The rule: a training program must *return* what it changes. `jax.jit(net)` makes all
@@ -1186,8 +1180,7 @@ s.claim("An if on a value fails, a for over rows works",
         if_holds="For these two the reader's answer is right in JAX, too. It "
         "is not for an `if` on a shape, nor for a `for` over `range(n)`, as "
         "the table above shows.",
-        if_not="In JAX, the reader's answer does not hold for these two.",
-        if_open="This run does not decide it.")
+        if_not="In JAX, the reader's answer does not hold for these two.")
 
 # %% [markdown]
 # <details><summary>Answer</summary>

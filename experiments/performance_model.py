@@ -468,8 +468,7 @@ s.claim("The compiler's estimate counts a loop's body once",
         expected="100 turns count less than twice as much as one",
         observed=f"{once:,.0f} FLOP for one turn, {often:,.0f} for a hundred",
         if_holds="So multiply the estimate of a loop by its number of turns "
-        "yourself.", if_not="This version of XLA counts the turns, too.",
-        if_open="This run does not decide it.")
+        "yourself.", if_not="This version of XLA counts the turns, too.")
 
 # %% [markdown]
 # <details><summary>Predict: which program is limited by the call, which by memory, which by
@@ -528,7 +527,7 @@ s.claim("One of three limits explains each program of this chapter",
         if_not=f"No limit explains {', '.join(unexplained)}: the largest "
         "bound is less than half of the time. Such a program has other costs, "
         "e.g. several operations in one call, new memory, or operations that "
-        "use the machine badly.", if_open="This run does not decide it.")
+        "use the machine badly.", if_open="Toy sizes do not show it.")
 three = [list(explained.values())[i] for i in (0, 2, 3)]
 costs_more = {
     "overhead": "The bound of a call is an *empty* program's. It leaves out "
@@ -548,8 +547,7 @@ s.claim("Overhead limits 20 x 20 products, memory limits x + 1, arithmetic a "
         observed=", ".join(three),
         if_holds="There is a program of this chapter in each regime.",
         if_not=f"By this rule the three are limited by: {', '.join(three)}. "
-        f"{reasons}",
-        if_open="This run does not decide it.")
+        f"{reasons}", if_open="Toy sizes do not show it.")
 
 # %% tags=["slow", "hide-input"]
 fig, ax = plt.subplots(figsize=(6, 4))
@@ -865,8 +863,7 @@ s.claim("The donated step needs no second copy of the parameters",
         observed=f"{reused:,} bytes",
         if_holds="The new parameters take the memory of the old ones, "
         f"{needed:,} bytes.",
-        if_not="The compiler could not reuse the memory of all parameters.",
-        if_open="This run does not decide it.")
+        if_not="The compiler could not reuse the memory of all parameters.")
 
 # %% tags=["slow", "hide-input"]
 climb("no wait", "donate", donate, calls=1, copies=2, bytes=moved, FLOPs=flops)
@@ -939,7 +936,7 @@ s.claim("The first eight rungs compute the same parameters",
         if_holds="Eight ways, the same parameters: they differ by "
         f"{worst:.0e} at most.",
         if_not=f"The parameters differ by {worst:.0e}, more than rounding "
-        "explains.", if_open="This run does not decide it.")
+        "explains.")
 
 # %% [markdown]
 # **9. A larger batch.** This rung uses all images at once. Each weight that the device
@@ -1035,7 +1032,7 @@ s.claim("The bill predicts what each rung gains", basis="predicted",
         if_not="The bill was wrong by more than a factor of 1.5 about: "
         f"{misses}. It has no item for what else Python does, e.g. for taking "
         "a gradient op by op, and none for a program's inputs and outputs or "
-        f"for new memory.{untested}", if_open="This run does not decide it.")
+        f"for new memory.{untested}", if_open="Toy sizes do not show it.")
 
 # %% tags=["slow", "hide-input"]
 s.claim("The same training becomes at least ten times as fast",
@@ -1199,7 +1196,7 @@ s.claim("Checkpoints need less memory, and mixed precision too", needs=["size"],
         "run: the compiler plans it.",
         if_not="Here one of them saves none: XLA may convert bfloat16 to "
         "float32 for a processor without units for it.",
-        if_open="This run does not decide it.")
+        if_open="Toy sizes do not show it.")
 
 # %% [markdown]
 # The ladder of this network is short: three programs, one program, and then mixed precision
