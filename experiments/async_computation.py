@@ -1367,7 +1367,7 @@ for wait in (False, True):
 z = jnp.ones(2048)
 add_one(z).block_until_ready()  # compiles
 
-def call_after(pause, calls=50):
+def call_after(pause, calls=20):
     """Median seconds of a call and of the wait for it, each after a pause."""
     took = []
     for _ in range(calls):
