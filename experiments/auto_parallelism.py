@@ -73,7 +73,7 @@ print(c)
 #   run independent ones at the same time.
 #
 # On *one* device, two separate calls from one thread do not overlap, because the queue is
-# in order. That costs less than it seems, as the next part shows.
+# in order. Does that cost much?
 #
 # ## One operator uses the whole device
 # A large product uses all cores of a CPU, or all of a GPU. Two products at once would each
@@ -486,8 +486,8 @@ s.say(of_ten.above(),
 
 # %% [markdown]
 # If both parts took as long together as alone, you could save at most the shorter of the
-# two times. They need not: both may use the same cores, the same memory, or new memory. So
-# compare whole programs, not a sum of times that were measured apart.
+# two times. But they may share cores and memory. So compare whole programs, not a sum of
+# times that were measured apart.
 #
 # ### Compute while data comes in
 # A reader of the book sums the section up: *for example, compute while data is copied in*.
@@ -620,8 +620,8 @@ s.on_one_gpu(
 # ## 8.3.4 Summary
 # - Operations that do not need each other's results may run at the same time. JAX finds
 #   them by itself.
-# - One device runs separate calls in the order in which you made them. Different devices
-#   work at once, even if you call them from a plain loop.
+# - One device runs separate calls of one thread in the order in which you made them.
+#   Different devices work at once, even if you call them from a plain loop.
 # - A large operator can use the whole device. A second one beside it then gains little, or
 #   loses.
 # - To copy a result while the next is computed, queue the next one first, and keep few
