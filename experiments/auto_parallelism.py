@@ -829,13 +829,13 @@ s.claim("One batch of ten 20 × 20 products is faster than ten calls",
         if_open=f"One batch of {n} × {n} products is {by_batch} times as fast "
         "as ten calls: this run cannot tell.")
 s.say(by_program.above(),
-      if_holds=f"One program of the ten is {by_program} times as fast as ten "
-      "calls.",
-      if_not=f"One program of the ten is {by_program} times as fast as ten "
-      "calls. So fewer calls alone need not save time. We did not look for "
-      "the reason.",
-      if_open=f"One program of the ten is {by_program} times as fast as ten "
-      "calls: this run cannot tell.")
+      if_holds=f"One program of ten {n} × {n} products is {by_program} times "
+      "as fast as ten calls.",
+      if_not=f"One program of ten {n} × {n} products is {by_program} times as "
+      "fast as ten calls. So fewer calls alone need not save time. We did not "
+      "look for the reason.",
+      if_open=f"One program of ten {n} × {n} products is {by_program} times as "
+      "fast as ten calls: this run cannot tell.")
 
 # %% [markdown]
 # <details><summary>Answer</summary>
