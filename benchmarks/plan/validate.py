@@ -185,7 +185,15 @@ def sentences_for_page() -> list[str]:
     rows, facts = [*read("published.csv"), *read("held_out.csv")], read("memory.csv")
     steps, inside = [*published_steps(), *held_out_steps()], sum(map(in_range, rows))
     fitted = [row for row in measured_steps() if not row.aside]
+    kinds, tests = {row["table"]: row["kind"] for row in read("collectives.csv")}, counted(collectives(TESTS))
+    reduces = [row for row in tests if kinds[row.table] == "all-reduce"]
+    others = [row for row in tests if kinds[row.table] != "all-reduce"]
     return [
+        f"The {len(reduces)} all-reduces among them have a median error of {median_error(reduces):.0%}, and "
+        "nine of ten of those in a node are within a factor of "
+        f"{factor(in_node_and_between(reduces)[0]):.2f}",
+        f"The {len(others)} others, all in one node of B200s, have a median error of "
+        f"{median_error(others):.0%}",
         f"Of these {len(steps)} steps, {within(steps, 0.25)} are within 25%, the median error is "
         f"{median_error(steps):.0%}, and {inside} are in the range that the plan prints.",
         f"{sum(row.ratio < 1 for row in steps)} predictions are too short",

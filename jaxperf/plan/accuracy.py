@@ -23,6 +23,6 @@ def summary(network: str) -> str:
     return (
         f"tested on {STEPS[0]} steps ({STEPS[2]} within 25%, median error {STEPS[1]:.0%}) and on "
         f"{COLLECTIVES[0]} published collectives (median {COLLECTIVES[1]:.0%}; nine of ten within a factor "
-        f"of {IN_NODE:.1f} in a node, of {collective_factor(network, True):.1f}{guess} over {network}); none "
+        f"of {IN_NODE:.2f} in a node, of {collective_factor(network, True):.2f}{guess} over {network}); none "
         "of them set a constant"
     )

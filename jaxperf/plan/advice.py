@@ -19,6 +19,7 @@ WORTH = 0.02  # share of a step that a change must save
 OVERHEAD = 0.5  # share of a step that is overhead of kernels
 FEW = 20  # kernels: a smaller program is no training step
 IDLE = 0.1  # share of a pipeline's turns without work
+REPEATED = 1.2  # times as much arithmetic for each example as on fewer devices
 WAITS = 0.1  # share of a step that is waits for collectives
 MICRO = "add up the gradients of more micro-batches in the step before they are summed over the devices"
 
@@ -31,6 +32,7 @@ def advise(plan: SizePlan) -> dict[str, str]:
             "parameters gathered": _gathered(plan, time),
             "resharded": _resharded(plan, time),
             "pipeline idle": _idle(plan),
+            "arithmetic repeated": _repeated(plan),
             "mostly overhead": _overhead(plan, time),
             "not overlapped": _not_overlapped(plan, time),
         }
@@ -100,12 +102,12 @@ def _gathered(plan: SizePlan, time: Elapsed) -> str:
     found = f"{size} of parameters are gathered each step in {count:.0f} all-gathers{lines}, {spent}"
     whole = plan.peak_bytes + plan.state_bytes - plan.state_share_bytes
     in_node = plan.peak_bytes + plan.state_bytes / plan.per_node - plan.state_share_bytes
-    if whole <= plan.usable_bytes:
+    if whole <= USABLE * plan.memory_bytes:
         return (
             f"{found}: a copy of the whole state on every device would fit ({nbytes(whole)} of "
             f"{nbytes(plan.memory_bytes)}), and only gradients would be summed"
         )
-    if plan.devices > plan.per_node and in_node <= plan.usable_bytes:
+    if plan.devices > plan.per_node and in_node <= USABLE * plan.memory_bytes:
         return (
             f"{found}: sharded over the {plan.per_node} devices of a node only, with a copy in each node, "
             f"the state would fit ({nbytes(in_node)} of {nbytes(plan.memory_bytes)}), and parameters would "
@@ -142,14 +144,25 @@ def _idle(plan: SizePlan) -> str:
     )
 
 
+def _repeated(plan: SizePlan) -> str:
+    if plan.repeated < REPEATED:
+        return ""
+    return (
+        f"each example takes {plan.repeated:.1f} times as much arithmetic as on the fewest devices; each "
+        "device works on others' examples, too: unless you mean it, as in a loss over pairs, give what the "
+        "step draws or reshapes a sharding over the batch, with jax.lax.with_sharding_constraint"
+    )
+
+
 def _overhead(plan: SizePlan, time: Elapsed) -> str:
-    if time.overhead_share < OVERHEAD or time.kernels < FEW:
+    share = (time.parts.get("overhead", 0.0) + time.parts["call"]) / time.step_s
+    if share < OVERHEAD or time.kernels < FEW:
         return ""
     at = max(time.lines, key=lambda line: time.lines[line], default="")
     busiest = f", {time.lines[at]:.0f} of them at {at}" if at else ""
     grow = "a larger batch per device, or fewer and larger operations" if plan.batch else "larger operations"
     return (
-        f"{time.overhead_share:.0%} of the step is the start of {time.kernels:.0f} small kernels{busiest}; "
+        f"{share:.0%} of the step is the start of {time.kernels:.0f} small kernels{busiest}; "
         f"more devices do not shorten that: take {grow}"
     )
 
@@ -167,10 +180,12 @@ def _not_overlapped(plan: SizePlan, time: Elapsed) -> str:
     )
     if plan.useful < 1 or most.kind in ("all-to-all", "collective-permute"):
         return f"{found}: larger micro-batches or layers give each device more work for each exchange"
-    if most.carries == ACTIVATIONS and not plan.over_batch(most):
+    if most.carries == ACTIVATIONS and plan.over_batch(most):
+        return f"{found}: a sharding that keeps on each device what its examples need exchanges less"
+    if most.carries == ACTIVATIONS:
         return (
             f"{found}: fewer devices along {' and '.join(most.axes)}, and more along the batch, exchange less"
         )
-    fits = plan.peak_bytes + plan.temp_bytes <= plan.usable_bytes
+    fits = plan.peak_bytes + plan.temp_bytes <= USABLE * plan.memory_bytes
     more = "give each device more examples" + ("" if fits else ", of which twice as many may not fit")
     return f"{found}: {more}; or {MICRO}" if most.carries == GRADIENTS else f"{found}: {more}"

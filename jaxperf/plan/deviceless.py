@@ -42,9 +42,7 @@ from jaxperf.process import cache_folder
 
 AT_ONCE = 2  # programs compiled at the same time
 EVERY_S = 10  # seconds after which the user is told what still compiles
-_CACHED_FROM_S = (
-    "jax_persistent_cache_min_compile_time_secs"  # of JAX's compile cache on disk, in all threads
-)
+_CACHED_FROM_S = "jax_persistent_cache_min_compile_time_secs"  # a setting of all threads
 CALLBACKS = {"pure_callback", "io_callback", "debug_callback", "debug_print", "infeed", "outfeed"}
 # what JAX says of a step that has shardings over devices that are here
 _BOUND = ("incompatible devices", "different devices", "context mesh", "Memory kinds passed")

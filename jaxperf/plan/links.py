@@ -37,17 +37,15 @@ class Network:
     pipeline: float = NETWORK_PIPELINE
 
 
-NETWORKS = {
-    network.name: network
-    for network in (
-        # also Ethernet of 400 Gb/s a card with RDMA
-        Network("infiniband", 42e-6, "h100-16-ib"),
-        # nodes of AWS: p5 and p6 have 400 Gb/s a card, p4de has four network cards of 100 Gb/s
-        Network("efa", 107e-6, "h100-16-efa", {"a100": 6.25e9}),
-        # a host process sends each chunk
-        Network("tcpxo", 123e-6, "h100-16", {"h100": 25e9}, 40e-3),
-    )
-}
+_NETWORKS = (
+    # also Ethernet of 400 Gb/s a card with RDMA
+    Network("infiniband", 42e-6, "h100-16-ib"),
+    # nodes of AWS: p5 and p6 have 400 Gb/s a card, p4de has four network cards of 100 Gb/s
+    Network("efa", 107e-6, "h100-16-efa", {"a100": 6.25e9}),
+    # a host process sends each chunk
+    Network("tcpxo", 123e-6, "h100-16", {"h100": 25e9}, 40e-3),
+)
+NETWORKS = {network.name: network for network in _NETWORKS}
 
 
 def exchange_s(
@@ -55,7 +53,10 @@ def exchange_s(
 ) -> float:
     """Return the seconds of a collective over `size` bytes (of the whole array) among cards of some nodes."""
     in_node = max(1, devices // nodes)
-    inside = crossing(kind, size, in_node) / link_bandwidth(card, kind, in_node)
+    bandwidth = RING_SHARE * card.link_bandwidth
+    if kind == "all-reduce" and in_node > card.per_node // 2:  # NVSwitch reduces
+        bandwidth = card.all_reduce_bandwidth
+    inside = crossing(kind, size, in_node) / bandwidth
     if nodes == 1:
         return card.link_latency_s + inside + card.link_pipeline * math.sqrt(inside)
     sent = crossing(kind, size, nodes) / (in_node if kind in _BY_NODE else 1)
@@ -70,10 +71,3 @@ def crossing(kind: str, size: float, members: int) -> float:
     if kind in _WHOLE:
         return size if members > 1 else 0.0
     return (2.0 if kind == "all-reduce" else 1.0) * (members - 1) / members * size
-
-
-def link_bandwidth(card: Card, kind: str, devices: int) -> float:
-    """Return the bus bandwidth inside a node; NVSwitch reduces for all-reduces over more than half of it."""
-    if kind == "all-reduce" and devices > card.per_node // 2:
-        return card.all_reduce_bandwidth
-    return RING_SHARE * card.link_bandwidth

@@ -172,14 +172,16 @@ def _with_range(size: SizePlan, base: SizePlan, card: Card, network: links.Netwo
     if not before or not after:
         return size
     factor = collective_factor(network.name, size.devices > card.per_node)
-    low, high = (COMPUTE[0], 1 / factor), (COMPUTE[1], factor)
-    size = dataclasses.replace(size, between_s=(after.stretched(*low), after.stretched(*high)))
+    between = after.stretched(COMPUTE[0], 1 / factor), after.stretched(COMPUTE[1], factor)
+    size = dataclasses.replace(size, between_s=between)
     if size.devices == base.devices:
         return size
+    grown = after.flops * size.useful / (before.flops * base.useful or 1.0)
     if size.examples < size.batch:
         work = (size.batch / size.devices) / (base.batch / base.devices)
+        size = dataclasses.replace(size, repeated=grown / work)
     elif size.useful < 1 and before.flops:
-        work = after.flops * size.useful / (before.flops * base.useful)
+        work = grown
     else:
         return size
     scales = (1.0, 1.0), (COMPUTE[0], factor), (COMPUTE[1], 1 / factor)
@@ -212,15 +214,20 @@ def _rows(
 def _useful(module: Module, found: Mapping[str, Collective], mesh: Mapping[str, int]) -> float:
     """Return the share of the turns of a pipeline's loop in which a device has work; 1 for no pipeline.
 
-    Its body passes a value to the next device, as often as there are micro-batches and stages, less one. With
-    as many turns as devices, the value goes round a ring, and all devices have work.
+    Its body passes a value to the next device, as often as there are micro-batches and stages, less one. In
+    rounds of as many turns as devices, the value goes round a ring; values that go both ways are those of
+    neighbors on a grid. There, all devices have work.
     """
     least = 1.0
     for loop in (i for i in module.instructions if i.opcode == "while"):
         turns = loop.trips or 0
-        for each in (found[i.name] for i in module.inside(loop) if i.name in found):
+        inside = (found[i.name] for i in module.inside(loop) if i.name in found)
+        passed = [each for each in inside if each.kind == "collective-permute" and each.asked]
+        ways = {frozenset(each.groups) for each in passed}
+        for each in passed:
             stages = math.prod(mesh[name] for name in each.axes)
-            if each.kind == "collective-permute" and each.asked and stages < turns:
+            back = frozenset(pair[::-1] for pair in each.groups)
+            if stages < turns and turns % stages and (stages == 2 or back not in ways):
                 least = min(least, (turns - stages + 1) / turns)
     return least
 

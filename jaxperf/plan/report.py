@@ -47,6 +47,7 @@ class SizePlan:
     # the devices all do the same work
     efficiency: float | None = None
     efficiency_range: tuple[float, float] = (0.0, 0.0)
+    repeated: float = 1.0  # arithmetic for each example, relative to the first size
     advice: Mapping[str, str] = field(default_factory=dict)  # sentences by kind
 
     @property
@@ -66,12 +67,8 @@ class SizePlan:
         return not self.batch_axes or not set(self.batch_axes).isdisjoint(each.axes)
 
     @property
-    def usable_bytes(self) -> float:
-        return USABLE * self.memory_bytes
-
-    @property
     def fits(self) -> bool:
-        return self.peak_bytes <= self.usable_bytes
+        return self.peak_bytes <= USABLE * self.memory_bytes
 
     def to_json(self) -> dict[str, Any]:
         derived = {name: getattr(self, name) for name in ("step_s", "fits", "examples", "collectives")}

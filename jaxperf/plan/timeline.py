@@ -33,10 +33,6 @@ class Elapsed:
     def waits_s(self) -> float:
         return sum(self.waits.values())
 
-    @property
-    def overhead_share(self) -> float:
-        return (self.parts.get("overhead", 0.0) + self.parts.get("call", 0.0)) / self.step_s
-
     def stretched(self, kernels: float, waits: float) -> float:
         """Return the seconds of the step if its kernels and its waits take so many times as long."""
         return kernels * sum(self.parts.values()) + waits * self.waits_s

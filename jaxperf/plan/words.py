@@ -11,9 +11,8 @@ from typing import Any
 
 
 def counts(text: str) -> tuple[int, ...]:
-    return tuple(
-        int(count) for (count,) in _parts(text, r"([1-9]\d{0,8})", "numbers from 1 on, as in 1,8,64")
-    )
+    found = _parts(text, r"([1-9]\d{0,8})", "numbers from 1 on, as in 1,8,64")
+    return tuple(int(count) for (count,) in found)
 
 
 def batch_axes(text: str) -> dict[int, int]:

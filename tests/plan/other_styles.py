@@ -93,7 +93,27 @@ def loss_summed(mesh: Mesh) -> Any:
     return jax.jit(step), (_shape(mesh, P(), WIDTH, WIDTH), _shape(mesh, P("data"), 8 * mesh.size, WIDTH))
 
 
-def ring(mesh: Mesh) -> Any:
+def stencil(mesh: Mesh) -> Any:
+    """Values on a grid: in each of 20 turns, neighbors send each other their edges, in both directions."""
+    right = [(i, (i + 1) % mesh.size) for i in range(mesh.size)]
+
+    def inside(w: jax.Array, x: jax.Array) -> jax.Array:
+        def loss(w: jax.Array) -> jax.Array:
+            def turn(h: jax.Array, _: None) -> tuple[jax.Array, None]:
+                low = lax.ppermute(h[-1:], "data", right)
+                high = lax.ppermute(h[:1], "data", [(b, a) for a, b in right])
+                h = jnp.concatenate([low, h, high])
+                return jnp.tanh((h[:-2] + h[2:]) @ w), None
+
+            return (lax.scan(turn, x, None, length=20)[0] ** 2).mean()
+
+        return w - 0.1 * lax.pmean(jax.grad(loss)(w), "data")
+
+    step = jax.shard_map(inside, mesh=mesh, in_specs=(P(), P("data")), out_specs=P(), check_vma=False)
+    return jax.jit(step), (_shape(mesh, P(), WIDTH, WIDTH), _shape(mesh, P("data"), 32 * mesh.size, WIDTH))
+
+
+def ring(mesh: Mesh, *, rounds: int = 1) -> Any:
     """Keys go round all devices, as in ring attention: each device multiplies in each turn."""
     count = mesh.size
 
@@ -104,7 +124,7 @@ def ring(mesh: Mesh) -> Any:
                 passed = lax.ppermute(keys, "data", [(i, (i + 1) % count) for i in range(count)])
                 return (total + jnp.tanh(x @ keys.T) @ keys, passed), None
 
-            (total, _), _ = lax.scan(turn, (jnp.zeros_like(x), x @ w), None, length=count)
+            (total, _), _ = lax.scan(turn, (jnp.zeros_like(x), x @ w), None, length=rounds * count)
             return (total**2).mean()
 
         return w - 0.1 * lax.pmean(jax.grad(loss)(w), "data")
@@ -193,6 +213,25 @@ def time_major(w: Any, xs: jax.Array, ys: jax.Array) -> Any:
 def time_major_arguments() -> Any:
     w = {"in": jnp.ones((4, 16)), "hidden": jnp.ones((16, 16)), "out": jnp.ones((16, 4))}
     return w, jnp.ones((24, 32, 4)), jnp.ones((24, 32, 4))
+
+
+def _generator(split: bool) -> Any:
+    @jax.jit
+    def step(w: jax.Array, real: jax.Array, key: jax.Array) -> jax.Array:
+        def loss(w: jax.Array) -> jax.Array:
+            noise = jax.random.normal(key, (real.shape[0], WIDTH))
+            if split:
+                noise = lax.with_sharding_constraint(noise, P("data"))
+            for _ in range(6):
+                noise = jnp.tanh(noise @ w)
+            return noise.mean() + (real @ w).mean()
+
+        return w - 0.1 * jax.grad(loss)(w)
+
+    return step
+
+
+generator, generator_split = _generator(False), _generator(True)
 
 
 @jax.jit

@@ -57,9 +57,16 @@ def test_a_pipeline() -> None:
     assert eight.efficiency == pytest.approx(work * one.time.step_s / eight.time.step_s)
 
 
-def test_values_that_go_round_a_ring_are_no_pipeline() -> None:
-    size = on_eight(other_styles.ring)
-    assert size.collectives["collective-permute"] == 8 * 2 and size.useful == 1
+@pytest.mark.parametrize("rounds", [1, 2])
+def test_values_that_go_round_a_ring_are_no_pipeline(rounds: int) -> None:
+    size = on_eight(lambda mesh: other_styles.ring(mesh, rounds=rounds))
+    assert size.collectives["collective-permute"] == 8 * 2 * rounds and size.useful == 1
+    assert "pipeline idle" not in size.advice
+
+
+def test_neighbors_that_send_each_other_their_edges_are_no_pipeline() -> None:
+    size = on_eight(other_styles.stencil)
+    assert size.collectives["collective-permute"] == 20 * 2 * 2 and size.useful == 1
     assert "pipeline idle" not in size.advice
 
 
@@ -186,6 +193,17 @@ def test_a_batch_that_the_step_draws_is_asked_about() -> None:
     text = str(step_plan).replace("\n", " ")
     assert "every device draws all of it" in text
     assert step_plan.sizes[1].efficiency is None and step_plan.sizes[1].batch == 0
+
+
+def test_a_part_of_the_batch_that_the_step_draws() -> None:
+    """Each device makes all examples of a generator whose noise nothing splits."""
+    (one, eight), other = (
+        plan(step, jnp.ones((64, 64)), jnp.ones((16, 64)), jax.random.key(0), devices=(1, 8)).sizes
+        for step in (other_styles.generator, other_styles.generator_split)
+    )
+    assert one.time and eight.time and eight.time.flops / one.time.flops > 4
+    assert "times as much arithmetic as on the fewest devices" in eight.advice["arithmetic repeated"]
+    assert not any("arithmetic repeated" in size.advice for size in (one, *other))
 
 
 def test_one_bare_array_of_parameters_is_no_batch() -> None:

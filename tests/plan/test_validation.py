@@ -46,6 +46,16 @@ def test_all_reduces_of_the_tests(validate: ModuleType) -> None:
         assert validate.factor(rows) <= 1.5
 
 
+def test_all_reduces_of_all_test_tables(validate: ModuleType) -> None:
+    """Also with older versions of NCCL and over more nodes; the other kinds are on the page."""
+    kinds = {row["table"]: row["kind"] for row in validate.read("collectives.csv")}
+    rows = validate.counted(validate.collectives(validate.TESTS))
+    reduces = [row for row in rows if kinds[row.table] == "all-reduce"]
+    in_node, between = validate.in_node_and_between(reduces)
+    assert len(in_node) >= 20 and len(between) >= 50
+    assert validate.median_error(reduces) <= 0.15 and validate.factor(in_node) <= 1.5
+
+
 def test_seven_of_ten_steps_are_within_a_quarter(validate: ModuleType) -> None:
     rows = validate.published_steps()
     assert len(rows) >= 10
