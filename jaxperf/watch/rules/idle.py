@@ -85,8 +85,11 @@ def find_slow_dispatch(analysis: Analysis) -> Iterator[Finding]:
             calls = program.calls * analysis.scale
             each_s = max(call_s, module_s) if device_s < call_s else turn_s - device_s
             seconds = min(idle.pop(at), calls * each_s)
-            least = TURN_SHARE if device_s < call_s else SHORT_TURN_SHARE
-            if seconds >= max(SHORT_TURNS_S, least * calls * turn_s):
+            if device_s < call_s:
+                matters = call_s >= TURN_SHARE * turn_s
+            else:
+                matters = seconds >= SHORT_TURN_SHARE * calls * turn_s
+            if matters and seconds >= SHORT_TURNS_S:
                 yield Finding("dispatch", at, seconds, reason, c.called)
 
 

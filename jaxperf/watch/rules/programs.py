@@ -27,7 +27,7 @@ from jaxperf.watch.observe.executables import (
 from jaxperf.watch.observe.source_location import NOWHERE, Place
 from jaxperf.watch.report.analysis import Analysis
 from jaxperf.watch.report.top_programs import execution_count
-from jaxperf.watch.rules.idle import COPIED
+from jaxperf.watch.rules.idle import COPIED, SLOWEST
 from jaxperf.watch.rules.table import (
     ASYNCHRONOUS,
     COMMITTED,
@@ -314,7 +314,6 @@ def _where(devices: tuple[int, ...]) -> str:
     return f"device {devices[0]}" if len(devices) == 1 else f"{len(devices)} devices"
 
 
-SLOWEST = 0.5e9  # bytes/s of the slowest copy to new memory, which bounds the seconds of a finding
 CONSTANT = 1 << 20  # bytes of constants in a program that are worth reporting
 SMALL = 1 << 12  # bytes of a constant that does not count
 COMPILED = 60e6  # bytes/s at which constants compile, at most
