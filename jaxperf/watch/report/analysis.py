@@ -278,8 +278,9 @@ class Analysis:
         """
         if self.log.backend not in ("", "cpu"):
             return 0.0
+        watched = [c for c in compiled if c.thread in (0, self.log.thread_id)]
         stages = [
-            (span, c.used_s[stage]) for c in compiled for stage, span in c.stages.items() if stage in c.used_s
+            (span, c.used_s[stage]) for c in watched for stage, span in c.stages.items() if stage in c.used_s
         ]
         alone_s = self.undelayed_s([span for span, _ in stages])
         return sum(max(0.0, seconds - used_s) for seconds, (_, used_s) in zip(alone_s, stages))

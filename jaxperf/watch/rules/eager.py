@@ -175,7 +175,8 @@ def find_eager_operations(analysis: Analysis) -> Iterator[Finding]:
 def _beside_calls(analysis: Analysis) -> dict[Place, float]:
     """Return the seconds of dispatching operations in the arguments of a jitted call, by line.
 
-    Samples there count for the call. The operations are known if only this line compiled them.
+    Samples there count for the call. The operations are known if only this line compiled them. They cost
+    nothing while devices have work.
     """
     lines: dict[str, set[Place]] = defaultdict(set)
     for c in analysis.log.compiled:
@@ -187,7 +188,8 @@ def _beside_calls(analysis: Analysis) -> dict[Place, float]:
             (at,) = lines[name]
             if at in calls:
                 seconds[at] = seconds.get(at, 0.0) + sum(program.dispatch_s) * analysis.scale
-    return seconds
+    idle = analysis.idle_at(lambda s: s.at in seconds)
+    return {at: min(seconds[at], idle_s) for at, idle_s in idle.items()}
 
 
 def _makes_once(at: Place) -> bool:

@@ -96,6 +96,8 @@ def test_keys_that_are_split_in_the_arguments_of_a_call_are_dispatched_there(tmp
     (finding,) = eager.find_eager_operations(Analysis(log))
     assert (finding.at, finding.form, finding.seconds) == (at, "keys", pytest.approx(1.0))
     assert "jax.random.fold_in(key, turn)" in advice_for(finding).change
+    activity.program("act").devices["cpu 0"] = [(0.0, 1.0)]  # which has work all the time
+    assert list(eager.find_eager_operations(Analysis(log))) == []
 
 
 @pytest.mark.parametrize(("each_s", "seconds"), [(1e-5, 0.9), (1e-3, 0.0)])
