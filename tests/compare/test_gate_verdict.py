@@ -70,10 +70,8 @@ def test_a_machine_that_could_hide_the_slowdown_is_called_too_noisy() -> None:
     rng = random.Random(2)
     judgement = judge(processes(rng, spread=0.2), processes(rng, spread=0.2))
     assert (decided(judgement), judgement.status) == (["undecided"], 3)
-    assert (
-        judgement.judged[0].low <= 1 + judgement.comparison.least
-        and judgement.judged[0].high > 1 + judgement.size
-    )
+    [row] = judgement.judged
+    assert row.low <= 1 + judgement.comparison.least and row.high > 1 + judgement.size
     assert "this machine is too noisy to decide on 1 of 1 measurements" in headline(judgement)
     assert "too noisy: it may take up to" in shown(judgement)
     assert judge(processes(rng, spread=0.2), processes(rng, spread=0.2), size=3.0).status == 0

@@ -106,11 +106,8 @@ def pool_thread():
 
 def test_work_of_the_pool_without_an_instruction_is_a_copy_between_devices():
     asks = ("CopyToMemorySpace_Direct", 110, 1, {})
-    spans, _ = trace.read(
-        ProfileData.from_text_proto(
-            plane("/host:CPU", python=[RUN, asks], **{f"{trace.CPU_POOL}/1": pool_thread()})
-        )
-    )
+    profile = plane("/host:CPU", python=[RUN, asks], **{f"{trace.CPU_POOL}/1": pool_thread()})
+    spans, _ = trace.read(ProfileData.from_text_proto(profile))
     copies = [(round(s.start_s * 1e6), round(s.end_s * 1e6)) for s in spans if s.lane == trace.COPIES]
     assert copies == [(100, 200), (800, 1000)]
 
@@ -169,10 +166,8 @@ def test_both_clocks_agree_on_how_long_the_run_took():
     recorded = timeline.record(lambda: [x @ x for _ in range(5)])
     # one interval lies within the other, however busy the machine is
     assert recorded.wall_s <= recorded.traced_s * 1.001 <= time.perf_counter() - began
-    assert (
-        sum(b - a for lane in device_lanes(recorded) for a, b in timeline.busy(recorded, lane))
-        <= recorded.traced_s
-    )
+    busy = [timeline.busy(recorded, lane) for lane in device_lanes(recorded)]
+    assert sum(b - a for intervals in busy for a, b in intervals) <= recorded.traced_s
 
 
 def test_a_copy_between_devices_is_seen():

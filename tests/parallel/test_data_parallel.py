@@ -129,10 +129,8 @@ def by_shares(k):
         def loss(params):
             logits, after = model.apply(params, stats, X, train=True)
             values = optax.softmax_cross_entropy_with_integer_labels(logits, y)
-            return values.mean(), (
-                after,
-                {"loss": values.mean(), "accuracy": (logits.argmax(-1) == y).mean()},
-            )
+            metrics = {"loss": values.mean(), "accuracy": (logits.argmax(-1) == y).mean()}
+            return values.mean(), (after, metrics)
 
         return jax.grad(loss, has_aux=True)(params)
 
