@@ -12,7 +12,7 @@ from jaxperf.watch.observe.waits import Wait
 from jaxperf.watch.report.analysis import Analysis
 from jaxperf.watch.rules import known
 from jaxperf.watch.rules.table import advice_for, find_causes
-from tests.test_known_faults import PATH_0_11_1, ROWS_0_10_2, SCATTER
+from tests.test_known_faults import PATH, ROWS, SCATTER
 
 
 def run(text: str, platform: str = "cpu") -> Analysis:
@@ -30,14 +30,14 @@ def test_a_slow_program_has_a_finding_with_its_line(
     version: str, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("importlib.metadata.version", lambda _: version)
-    findings = [f for f in find_causes(run(PATH_0_11_1)) if f.cause == "known fault"]
+    findings = [f for f in find_causes(run(PATH)) if f.cause == "known fault"]
     assert len(findings) == count
     for finding in findings:
         assert (finding.at.file, finding.at.line) == ("a.py", 12)
         assert 7.5 < finding.seconds < 8.0
         assert "jax-ml/jax#40101" in finding.reason and version in finding.reason
         assert "jaxlib 0.11.0" in advice_for(finding).change
-    assert not list(known.fault_notes(run(PATH_0_11_1)))
+    assert not list(known.fault_notes(run(PATH)))
 
 
 @pytest.mark.parametrize(("version", "count"), [("0.10.2", 1), ("0.10.1", 0)])
@@ -45,7 +45,7 @@ def test_a_program_that_may_be_wrong_has_a_note(
     version: str, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("importlib.metadata.version", lambda _: version)
-    analysis = run(ROWS_0_10_2)
+    analysis = run(ROWS)
     notes = list(known.fault_notes(analysis))
     assert len(notes) == count
     assert all("jax-ml/jax#39103" in note and "some rows are wrong" in note for note in notes)
