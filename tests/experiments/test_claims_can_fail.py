@@ -99,10 +99,6 @@ def undonated(m: ModuleType) -> dict[str, Any]:
 
 
 ONE_AFTER, TOGETHER = "two devices: one after the other", "two devices: both"
-OVERLAPS = (
-    {"all, then copy": 1.6, "compute and copy: both": 1},
-    {"all, then copy": 0.9, "compute and copy: both": 1},
-)
 PLANTED: dict[str, dict[str, Any]] = {
     "performance_model": {
         "Op by op, overhead limits the MLP: eight examples take as long as one": (
@@ -256,8 +252,10 @@ PLANTED: dict[str, dict[str, Any]] = {
         "Two devices on the same cores gain little or nothing": times(
             {ONE_AFTER: 0.9, TOGETHER: 1}, {ONE_AFTER: 1.6, TOGETHER: 1}, "apart"
         ),
-        "Computing on a GPU and copying from it take less time together": times(*OVERLAPS, "copying"),
-        "Copying each of ten results when it is ready saves time on a CPU": times(*OVERLAPS, "copying"),
+        "Computing on a GPU and copying from it take less time together": times(
+            {"all, then copy": 1.6, "compute and copy: both": 1},
+            {"all, then copy": 0.9, "compute and copy: both": 1}, "copying",
+        ),
         "With two results, copying one while the next is computed saves time": times(
             {"one at a time": 1.6, "keep two": 1, "compute and copy: both": 1},
             {"one at a time": 0.9, "keep two": 1, "compute and copy: both": 1}, "copying",
