@@ -6,7 +6,7 @@ No test asks how long anything takes.
 from __future__ import annotations
 
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import chex
@@ -221,3 +221,14 @@ def test_training_prints_the_books_lines(section: ModuleType, capsys: pytest.Cap
     (line,) = capsys.readouterr().out.splitlines()
     assert line.startswith("2 of 2 devices, seed 0, epoch 1, time ") and "test acc 0." in line
     assert len(history) == 1 and 1 < history[0][0] < 5
+
+
+def test_exercise_1_compares_rows_of_as_many_updates_seed_by_seed() -> None:
+    """Planted: a larger rate that is worse for every seed, a warm-up that overlaps, a batch that is better."""
+    (cell,) = (cell for cell in cells.read(SCRIPT) if "def lower(" in cell.source)
+    losses = {"small batch": [1.3, 1.2], "larger batch": [1.6, 1.7], "and larger rate": [2.0, 2.1],
+              "and warm-up": [1.9, 2.2], "no warm-up, more updates": [1.0, 0.9]}  # fmt: skip
+    said: list[bool | None] = []
+    recorder = SimpleNamespace(say=lambda holds, **_: said.append(holds))
+    cell.run(SCRIPT, {"losses": losses, "s": recorder})
+    assert said == [False, None, True]
