@@ -224,7 +224,7 @@ def test_training_prints_the_books_lines(section: ModuleType, capsys: pytest.Cap
 
 
 def test_exercise_1_compares_rows_of_as_many_updates_seed_by_seed() -> None:
-    """Planted: a larger rate that is worse for every seed, a warm-up that overlaps, a batch that is better."""
+    """Planted: a rate that is worse for every seed, a warm-up that overlaps, a batch that is better."""
     (cell,) = (cell for cell in cells.read(SCRIPT) if "def lower(" in cell.source)
     losses = {"small batch": [1.3, 1.2], "larger batch": [1.6, 1.7], "and larger rate": [2.0, 2.1],
               "and warm-up": [1.9, 2.2], "no warm-up, more updates": [1.0, 0.9]}  # fmt: skip
