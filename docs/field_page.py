@@ -191,7 +191,7 @@ def _goals(log: dict[str, Any], programs: dict[str, Program]) -> Iterator[str]:
     found = gains(log, programs)
     best, tried = best_printed(found), {g.program.name for g in found if g.printed}
     fast = [g for g in best.values() if g.cpu.median >= FASTER]
-    proven = [g for g in fast if g.cpu.at_least(FASTER)]
+    proven = [g for g in fast if g.cpu.above(FASTER)]
     other = [p.name for p, w in runs if w["status"][0] != w["status"][1] or not w["same_output"]]
     notes = f"{len(noted)} more are notes" if noted else ""
     unknown = f"{len(verdicts) - len(known)} not judged" if len(known) < len(verdicts) else ""

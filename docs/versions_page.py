@@ -97,7 +97,7 @@ def cell(answer: dict[str, Any], values: dict[str, list[float]], version: str, n
     if unit == "bytes":
         proven = max(over.median, 1 / over.median if over.median else math.inf) >= CHANGE
     else:
-        proven = bool(over.at_least(CHANGE)) or bool(over.at_most(1 / CHANGE))
+        proven = bool(over.above(CHANGE)) or bool(over.below(1 / CHANGE))
     return f"**{text}**" if proven else text
 
 
@@ -268,9 +268,9 @@ def changes(log: dict[str, Any], old: str, new: str) -> tuple[list[str], list[st
         for row, values in rows_of(probe).items():
             over = against(values, new, old) if probe["kind"] != "memory" else None
             said = f"{name.replace('_', ' ')}{f', {row}' if row else ''}"
-            if over is not None and over.at_least(CHANGE):
+            if over is not None and over.above(CHANGE):
                 slower.append((over.median, f"{said}: {_times(over.median)}"))
-            if over is not None and over.at_most(1 / CHANGE):
+            if over is not None and over.below(1 / CHANGE):
                 faster.append((1 / over.median, f"{said}: {_times(1 / over.median)}"))
         before, after = (_failure(probe["versions"].get(version, {})) for version in (old, new))
         if before != after:

@@ -312,7 +312,7 @@ def worse(log: dict[str, Any], old: str, new: str) -> Iterator[str]:
             if row not in before.get("values", {}):
                 continue
             ratio = ratio_of([b / a for a, b in zip(before["values"][row], values, strict=True)])
-            if ratio.at_least(CHANGE):
+            if ratio.above(CHANGE):
                 yield f"{name}{f', {row}' if row else ''}: {ratio} times the time with {old}"
         if after.get("bytes", 0) > CHANGE * before.get("bytes", math.inf):
             yield f"{name}: {after['bytes']:,} bytes, {before['bytes']:,} with {old}"

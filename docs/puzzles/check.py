@@ -95,13 +95,13 @@ def compare(puzzle: Path, solution: Path, times: float) -> tuple[Ratio | None, s
                 Measurement(path.stem, "s", tuple(v[1:]), rounds="turns") for path, v in zip(paths, values)
             )
             over = ratio(slow, fast)
-            if over.at_least(times) is not None or count == ROUNDS[-1]:
+            if over.above(times) is not None or count == ROUNDS[-1]:
                 return over, ""
 
 
 def verdict(over: Ratio, times: float) -> tuple[int, str]:
     """Return the exit status and a line that says whether a ratio solves a puzzle."""
-    enough = over.at_least(times)
+    enough = over.above(times)
     ask = f"{over} times as fast, and the puzzle asks for {times:g} times"
     if enough is None:
         return UNDECIDED, f"undecided: {ask}; run it again while the machine is idle"
