@@ -230,7 +230,7 @@ large_ratio, tiny_ratio = (
     ratio(times[f"{name}, slow front end"], times[f"{name}, fast front end"])
     for name in ("large", "tiny"))
 s.claim("The front end's speed hardly matters to the whole program",
-        holds=both(large_ratio.at_most(1.2), tiny_ratio.at_most(1.2)),
+        holds=both(large_ratio.below(1.2), tiny_ratio.below(1.2)),
         expected="large and tiny products: at most 1.2 times as long",
         observed=f"large {large_ratio} times as long, tiny {tiny_ratio} times",
         source="section 8.2.1",
@@ -336,7 +336,7 @@ s.table(times, title=f"Until each way of waiting returns, {s.side} × {s.side}",
 waited = times["block_until_ready()"].median
 converted = ratio(times["if y > 0"], times["block_until_ready()"])
 s.claim("A way of waiting that converts takes as long, where the computation "
-        "is long", holds=converted.at_most(1.15),
+        "is long", holds=converted.below(1.15),
         observed=f"if y > 0 takes {converted} times as long",
         expected="if y > 0 takes at most 1.15 times as long as "
         "block_until_ready",
@@ -813,15 +813,6 @@ s.grid(("elements", "waiting, predicted (µs)", "measured", "once, predicted",
 nearest = min(unseen, key=lambda n: abs(np.log(n / crossover)))
 worst_at = max(off, key=lambda n: max(map(abs, off[n])))
 worst, at_crossover = (max(off[n], key=abs) for n in (worst_at, nearest))
-s.fact("prediction_error_crossover", round(100 * at_crossover), unit="%",
-       basis="predicted", meaning="error of the predicted times at "
-       f"{nearest:,} elements, by the crossover")
-if worst_at != nearest:
-    s.fact("prediction_error_worst", round(100 * worst), unit="%",
-           basis="predicted", meaning="largest error of the predicted times, "
-           f"at {worst_at:,} elements")
-
-# %% tags=["slow", "hide-input"]
 s.claim("n calls take n (t1 + t2 + t3) synchronously, and t1 + n t2 + t3 "
         "asynchronously", holds=max(abs(worst), abs(at_crossover)) <= 0.25,
         basis="predicted",
@@ -1207,7 +1198,7 @@ s.claim("A window of a few steps saves the memory, too",
 
 # %% tags=["slow", "hide-input"]
 s.claim("Waiting in each step costs at most 5% of this training's time",
-        holds=time_cost.at_most(1.05),
+        holds=time_cost.below(1.05),
         expected="at most 1.05 times as long as never",
         observed=f"{time_cost} times as long, a window {window_cost} times",
         if_holds="Reading the loss in each step cost at most 5%: the training "

@@ -310,7 +310,7 @@ s.claim("A CPU and a GPU take less time together than one after the other",
         if_open="This page cannot judge it; the table of one GPU at the end "
         "can.")
 s.claim("Two devices on the same cores gain little or nothing",
-        source="section 8.3", holds=by_two.at_most(1.2),
+        source="section 8.3", holds=by_two.below(1.2),
         expected="one after the other takes at most 1.2 times as long",
         cannot="" if other.platform == "cpu"
                else "these are two devices, a CPU and a GPU",
