@@ -180,7 +180,7 @@ def _not_overlapped(plan: SizePlan, time: Elapsed) -> str:
     )
     if plan.useful < 1 or most.kind in ("all-to-all", "collective-permute"):
         return f"{found}: larger micro-batches or layers give each device more work for each exchange"
-    if most.carries == ACTIVATIONS and plan.over_batch(most):
+    if most.carries == ACTIVATIONS and plan.over_batch(most) and most.bytes > SMALL:
         return f"{found}: a sharding that keeps on each device what its examples need exchanges less"
     if most.carries == ACTIVATIONS:
         return (

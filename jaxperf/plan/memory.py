@@ -17,7 +17,7 @@ SHOWN = 0.02  # share of the temporaries that a shown kind has at least
 JAX_SHARE = 0.75  # of the card's memory, which JAX takes by default
 USABLE = 0.95  # share of the card's memory that CUDA and NCCL leave to a program
 # operations that move arrays, and make none
-_STACKS = ("", "while", "dynamic_update_slice", "transpose", "squeeze", "reshape")
+_STACKS = ("", "while", "dynamic_update_slice", "transpose", "squeeze", "reshape", "shard_map")
 _REMAT = re.compile(r"\b(checkpoint|rematted_computation)\b")  # in JAX's names of operations
 # what removes an array
 CHECKPOINT, ANOTHER, FUSED, FSDP = "jax.checkpoint", "another checkpoint", "fused attention", "FSDP"
@@ -63,8 +63,7 @@ def largest_arrays(program: Program, placed: Placed) -> tuple[Live, ...]:
     for i in by_name.values():
         if i.opcode == "fusion-start":
             renamed[i.shapes[-2].bytes].append(i)
-    state = (leaf for leaf in placed.state if leaf.sharding)
-    whole = {leaf.shape for leaf in state if leaf.sharding.is_fully_replicated}
+    whole = {leaf.shape for leaf in placed.state if leaf.sharding and leaf.sharding.is_fully_replicated}
     found = []
     for name, size in program.live:
         instruction = by_name.get(name) or (renamed[size].pop() if renamed[size] else None)
@@ -74,8 +73,10 @@ def largest_arrays(program: Program, placed: Placed) -> tuple[Live, ...]:
     in_backward = any("transpose(" in origin.op_name for _, _, origin in found)
     # most of the backward pass of a checkpointed line says so; what a loop carries has the line of the loop
     votes: Counter[str] = Counter()
+    read_back: set[str] = set()
     for i in by_name.values():
         if "transpose(" in i.op_name:
+            read_back.update(i.operands)
             votes[source_of(program.module, i)] += 1 if _REMAT.search(i.op_name) else -1
     for i in by_name.values():
         if i.opcode == "while" and any(_REMAT.search(each.op_name) for each in program.module.inside(i)):
@@ -89,8 +90,9 @@ def largest_arrays(program: Program, placed: Placed) -> tuple[Live, ...]:
         remedy = ""
         if not fused and _is_scores(shape, origin):
             remedy = FUSED
-        elif saved and (in_backward or "dynamic_update_slice" in names):
-            remedy = ANOTHER if votes[source] > 0 else CHECKPOINT
+        elif saved and (in_backward or instruction.name in read_back or "dynamic_update_slice" in names):
+            untold = origin.operation in _STACKS and max(votes.values(), default=0) > 0
+            remedy = ANOTHER if untold or votes[source] > 0 else CHECKPOINT
         elif shape.dims in whole and placed.mesh.size > 1:
             remedy = FSDP
         operation = origin.op_name.partition(":")[0].rstrip(")").rpartition("/")[2]

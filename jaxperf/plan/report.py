@@ -43,8 +43,7 @@ class SizePlan:
     useful: float  # share of the turns of a pipeline's loop in which a device has work; 1 for no pipeline
     time: Elapsed | None  # None for a TPU
     between_s: tuple[float, float] = (0.0, 0.0)  # the step's range, from the errors on the test tables
-    # useful work per second and device, relative to the first size, and its range; None for the first, and if
-    # the devices all do the same work
+    # useful work per second and device over that of the first size; None for the first, and for equal work
     efficiency: float | None = None
     efficiency_range: tuple[float, float] = (0.0, 0.0)
     repeated: float = 1.0  # arithmetic for each example, relative to the first size
