@@ -180,12 +180,12 @@ def _not_overlapped(plan: SizePlan, time: Elapsed) -> str:
     )
     if plan.useful < 1 or most.kind in ("all-to-all", "collective-permute"):
         return f"{found}: larger micro-batches or layers give each device more work for each exchange"
-    if most.carries == ACTIVATIONS and plan.over_batch(most) and most.bytes > SMALL:
-        return f"{found}: a sharding that keeps on each device what its examples need exchanges less"
-    if most.carries == ACTIVATIONS:
+    if most.carries == ACTIVATIONS and not plan.over_batch(most):
         return (
             f"{found}: fewer devices along {' and '.join(most.axes)}, and more along the batch, exchange less"
         )
+    if most.carries == ACTIVATIONS and most.bytes > SMALL:
+        return f"{found}: a sharding that keeps on each device what its examples need exchanges less"
     fits = plan.peak_bytes + plan.temp_bytes <= USABLE * plan.memory_bytes
     more = "give each device more examples" + ("" if fits else ", of which twice as many may not fit")
     return f"{found}: {more}; or {MICRO}" if most.carries == GRADIENTS else f"{found}: {more}"

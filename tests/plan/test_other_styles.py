@@ -122,6 +122,18 @@ def test_micro_batches_are_proposed_for_gradients_only(make: Any, carried: str, 
     assert ("micro-batches" in text) is helps
 
 
+@pytest.mark.parametrize(
+    ("nbytes", "helps"), [(1000, "give each device more examples"), (10**7, "what its examples need")]
+)
+def test_small_sums_of_activations_are_latency(nbytes: int, helps: str) -> None:
+    """More examples hide the latency of BatchNorm's statistics; larger sums grow with the examples."""
+    size = on_eight(other_styles.loss_summed)
+    most = max(size.exchanges, key=lambda each: each.waits_s)
+    changed = dataclasses.replace(most, carries="activations", bytes=nbytes)
+    text = advise(dataclasses.replace(size, exchanges=(changed,)))["not overlapped"]
+    assert helps in text and "fewer devices" not in text and "micro-batches" not in text
+
+
 @pytest.mark.parametrize("remat", [False, True])
 def test_remat_is_not_proposed_where_it_is(remat: bool) -> None:
     size = on_eight(lambda mesh: other_styles.sharded(mesh, remat=remat))
