@@ -115,7 +115,7 @@ def is_test(at: Place) -> bool:
 
 
 def has_operations(at: Place) -> bool:
-    """Return whether a statement may do an operation of JAX: an operator, an index, or a call of jnp."""
+    """Return whether a statement may do an operation of JAX: an operator, an index, or a call of JAX."""
     statement = innermost(at, ast.stmt)
     nodes = list(ast.walk(statement)) if statement else []
     operators = ast.BinOp | ast.UnaryOp | ast.Compare | ast.Subscript | ast.AugAssign
@@ -123,8 +123,23 @@ def has_operations(at: Place) -> bool:
     return (
         not nodes
         or any(isinstance(n, operators) for n in nodes)
-        or any(name.startswith(("jnp.", "jax.", "lax.")) for name in calls)
+        or any(name.partition(".")[0] in _names_of_jax(at.file) for name in calls)
     )
+
+
+@functools.cache
+def _names_of_jax(file: str) -> frozenset[str]:
+    """Return the names that a file's imports give to JAX and its parts, such as "jnp"."""
+    names: set[str] = set()
+    for node in ast.walk(syntax_tree(file)):
+        if isinstance(node, ast.Import):
+            modules = [(alias.name, alias.asname or alias.name.partition(".")[0]) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            modules = [(node.module, alias.asname or alias.name) for alias in node.names]
+        else:
+            continue
+        names.update(name for module, name in modules if module.partition(".")[0] == "jax")
+    return frozenset(names)
 
 
 def is_branch(at: Place) -> bool:

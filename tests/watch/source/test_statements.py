@@ -93,6 +93,22 @@ def test_a_function_is_jitted_by_its_decorator_whichever_it_is(file: str) -> Non
         assert statements.in_jitted(Place(file, line(start))) == jitted, start
 
 
+def test_calls_of_jax_are_operations_by_whatever_name_a_file_imports_it(tmp_path: Path) -> None:
+    file = tmp_path / "search.py"
+    rows = [
+        "import jax.numpy as np",
+        "from jax.scipy import special as sp",
+        "import jnp_tools as jnp",
+        "low = np.tanh(cost)",
+        "low = sp.erf(cost)",
+        "low = jnp.read(cost)",
+        "low = float(cost)",
+    ]
+    file.write_text("\n".join(rows), encoding="utf-8")
+    answers = [statements.has_operations(Place(str(file), number, "<module>")) for number in range(4, 8)]
+    assert answers == [True, True, False, False]
+
+
 def test_a_statement_gives_a_value_if_it_assigns_one(file: str) -> None:
     assert statements.gives_a_value(Place(file, line("x = update")))
     assert not statements.gives_a_value(Place(file, line("print(u)")))
