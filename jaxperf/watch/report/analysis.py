@@ -217,6 +217,15 @@ class Analysis:
         return IntervalSet(clip(spans, r.start, r.end))
 
     @functools.cached_property
+    def outside_jit(self) -> dict[Place, set[str]]:
+        """Return the programs of operations outside jit, by the line that compiled them."""
+        programs: dict[Place, set[str]] = defaultdict(set)
+        for c in self.log.compiled:
+            if not c.explained:
+                programs[c.at].add(c.program)
+        return dict(programs)
+
+    @functools.cached_property
     def waits(self) -> list[Wait]:
         return [w for w in self.log.waits if not self.compiling.within(w.start, w.end)]
 

@@ -13,7 +13,7 @@ from jaxperf.watch.log import EAGER, Compiled, StackSample
 from jaxperf.watch.observe.executables import Facts
 from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.report.analysis import Analysis, IntervalSet
-from jaxperf.watch.rules.idle import OFTEN, REPEATS, TAKING, findings_by_function, only_keys, outside_jit
+from jaxperf.watch.rules.idle import OFTEN, REPEATS, TAKING, findings_by_function, only_keys
 from jaxperf.watch.rules.libraries import change_of_call, library_of_file
 from jaxperf.watch.rules.table import PERFORMANCE, Finding, cause
 from jaxperf.watch.source import loop_body, statements
@@ -179,9 +179,9 @@ def _beside_calls(analysis: Analysis) -> dict[Place, float]:
     nothing while devices have work.
     """
     lines: dict[str, set[Place]] = defaultdict(set)
-    for c in analysis.log.compiled:
-        if not c.explained:
-            lines[c.program].add(c.at)
+    for at, names in analysis.outside_jit.items():
+        for name in names:
+            lines[name].add(at)
     calls, seconds = {at for _, at in analysis.called}, dict[Place, float]()
     for name, program in analysis.log.activity.programs.items():
         if name not in analysis.jitted and len(lines[name]) == 1 and program.calls >= OFTEN:
@@ -204,7 +204,7 @@ def _elements(analysis: Analysis, at: Place) -> str:
     All that runs there outside of jit takes elements.
     """
     array = loop_body.indexed(at)
-    names = outside_jit(analysis, at)
+    names = analysis.outside_jit.get(at, set())
     called = {statements.last_name(c.func) for c in statements.calls_in(statements.innermost(at, ast.stmt))}
     reads = sum(
         x.count for x in analysis.lines if x.at == at or (x.at.file == at.file and x.at.function in called)
@@ -220,7 +220,7 @@ def _waits(analysis: Analysis) -> set[Place]:
         for at in lines
         if loop_body.element_read(at)
         or statements.is_test(at)
-        or not (outside_jit(analysis, at) or statements.has_operations(at))
+        or not (at in analysis.outside_jit or statements.has_operations(at))
     }
 
 

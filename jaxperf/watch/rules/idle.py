@@ -367,16 +367,11 @@ TAKING = {"dynamic_slice", "gather", "slice", "squeeze"}  # programs that take e
 _OF_KEYS = {"threefry_split", "threefry_fold_in", "threefry_seed", "unstack", *TAKING}
 
 
-def outside_jit(analysis: Analysis, at: Place) -> set[str]:
-    """Return the programs of operations outside jit that were compiled at a line."""
-    return {c.program for c in analysis.log.compiled if c.at == at and not c.explained}
-
-
 def only_keys(analysis: Analysis, at: Place) -> bool:
     """Return whether all that runs outside of jit in a function splits keys of random numbers."""
     lines = {c.at for c in analysis.log.compiled if (c.at.file, c.at.function) == (at.file, at.function)}
     looped = [line for line in lines if line == at or statements.innermost(line, loop_body.LOOP)]
-    names = set().union(*(outside_jit(analysis, line) for line in looped))
+    names = set().union(*(analysis.outside_jit.get(line, ()) for line in looped))
     return "threefry_split" in names and names <= _OF_KEYS
 
 

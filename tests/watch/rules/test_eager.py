@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,6 +19,13 @@ from jaxperf.watch.rules import eager
 from jaxperf.watch.rules.table import Finding, advice_for
 
 LOSS, GRAD, CALL = (Place("train.py", line) for line in (3, 8, 20))
+
+
+def _with_lines(lines: list[Any], compiled: Sequence[Compiled] = ()) -> Analysis:
+    """Return the analysis of a run whose waiting lines are known."""
+    analysis = Analysis(Log("a", compiled=list(compiled)))
+    analysis.lines = lines
+    return analysis
 
 
 def sample(at: Place, start: float, *callers: Place) -> StackSample:
@@ -68,11 +76,9 @@ def test_a_comparison_that_only_a_test_waits_for_belongs_to_the_wait(tmp_path: P
         "    z = env.step(int(x))\n"  # the step is NumPy's
     )
     lines = [SimpleNamespace(at=Place(str(path), number)) for number in (2, 4, 5)]
-    waits = eager._waits(SimpleNamespace(lines=lines, log=Log("a")))  # type: ignore[arg-type]
-    assert waits == {lines[0].at, lines[2].at}
+    assert eager._waits(_with_lines(lines)) == {lines[0].at, lines[2].at}
     compiled = [Compiled("add", lines[2].at)]  # in `env.step`, a library's
-    waits = eager._waits(SimpleNamespace(lines=lines, log=Log("a", compiled=compiled)))  # type: ignore[arg-type]
-    assert waits == {lines[0].at}
+    assert eager._waits(_with_lines(lines, compiled)) == {lines[0].at}
 
 
 def test_keys_that_are_split_in_the_arguments_of_a_call_are_dispatched_there(tmp_path: Path) -> None:
@@ -139,8 +145,7 @@ def test_elements_that_python_shows_one_by_one_are_read_at_once(
     at = Place(str(path), 4, "<module>")
     calls = [Compiled(name, at) for name in compiled]
     waits = [SimpleNamespace(at=Place(str(path), 2, "shown"), count=reads)]
-    analysis: Any = SimpleNamespace(log=SimpleNamespace(compiled=calls), lines=waits)
-    assert eager._elements(analysis, at) == array
+    assert eager._elements(_with_lines(waits, calls), at) == array
 
 
 def test_what_is_made_once_is_no_matter_of_dispatch(tmp_path: Path) -> None:
