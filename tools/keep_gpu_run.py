@@ -84,13 +84,13 @@ def merged(
     for name in {**body["figures"], **figures}:
         new = figures.get(name, [])
         # Rows of the comparison have the names of configurations, the same in every workload.
-        known = {(f.title if name == one_gpu.COMPARISON else "", f.name) for f in new}
+        parts = slice(0, 2) if name == one_gpu.COMPARISON else slice(1, 2)
+        rows = [[f.title, f.name, f.value, f.unit, f.run] for f in new]
+        known = [row[parts] for row in rows]
         older = [
-            row
-            for row in body["figures"].get(name, [])
-            if row[4] not in made and (row[0] if name == one_gpu.COMPARISON else "", row[1]) not in known
+            row for row in body["figures"].get(name, []) if row[4] not in made and row[parts] not in known
         ]
-        sections[name] = [[f.title, f.name, f.value, f.unit, f.run] for f in new] + older
+        sections[name] = rows + older
     return {"runs": runs, "figures": sections}
 
 
