@@ -192,7 +192,7 @@ def _together(findings: list[Finding]) -> list[Finding]:
     others and call functions that are jitted already.
     """
     whole = [f for f in findings if f.cause == "eager"]
-    parts = [f for f in findings if f.cause in ("eager recompiles", "dispatch")]
+    parts = [f for f in findings if f.cause in ("eager recompiles", "new body", "dispatch")]
     left = [f for f in findings if f not in whole and f not in parts]
     for finding in whole:
         same = [finding, *(f for f in parts if _serves(finding, f))]

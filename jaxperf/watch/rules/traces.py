@@ -489,15 +489,12 @@ def find_cleared_caches(analysis: Analysis) -> Iterator[Finding]:
 
 @cause(
     "library function", "retrace", TRACED_AGAIN, "a library compiles one of its functions again and again",
-    "{argument} jits a new function each time. Make one call of it serve all cases (such as jax.vmap over "
-    "what varies), if it allows that; a compile cache on disk keeps its programs from the second start on: "
-    'jax.config.update("jax_compilation_cache_dir", FOLDER).',
+    "Call {argument} inside a function of yours under jax.jit, made once, if the library allows it there "
+    "(nothing that prints, and no progress bar): within one program, the library's own jit costs nothing. "
+    "Otherwise make one call serve all cases, as jax.vmap over what varies; or let a compile cache on disk "
+    'keep its programs: jax.config.update("jax_compilation_cache_dir", FOLDER).',
     confidence="bound",
     forms={
-        "wrap": (
-            "Call {argument} inside a function of yours under jax.jit, made once: within one program, the "
-            "library's own jit costs nothing."
-        ),
         "variable": (
             "Make jax.jit({argument}) once, before the loop, and call that here: within one program, the "
             "library's own jit costs nothing."
@@ -525,7 +522,7 @@ def find_library_functions(analysis: Analysis) -> Iterator[Finding]:
         )
         at = _usual_line(repeats)
         called = statements.outermost_call(at)
-        form = ("variable" if called.isidentifier() else "wrap") if changed else ""
+        form = "variable" if changed and called.isidentifier() else ""
         yield Finding("library function", at, seconds, reason, group[0].name, argument=called, form=form)
 
 
@@ -555,7 +552,8 @@ def find_library_functions(analysis: Analysis) -> Iterator[Finding]:
 )  # fmt: skip
 @cause(
     "new body", "retrace", TRACED_AGAIN, "a loop outside of jit gets a new body in each call",
-    "Put this call into a function under jax.jit, made once, whose arguments are what the body uses.",
+    "Put this call into a function under jax.jit, made once, whose arguments are what the body uses. What "
+    "calls NumPy or SciPy on them calls jax.numpy or jax.scipy then.",
 )  # fmt: skip
 def find_eager_recompiles(analysis: Analysis) -> Iterator[Finding]:
     """Find lines at which many small programs are compiled, for operations outside `jit`.
