@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import itertools
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -160,12 +159,13 @@ def find_eager_operations(analysis: Analysis) -> Iterator[Finding]:
     }
     through = {c.at: c.through for c in analysis.log.compiled if not c.explained}
     for finding in findings_by_function("eager", both, reason):
-        if array := _elements(analysis, finding.at):
+        at = _busiest(analysis, finding.at)
+        if array := _elements(analysis, at):
             taken = (
                 f"elements of {array} are taken one by one, each by programs of its own, and Python tests or "
                 "prints them"
             )
-            yield Finding("element reads", finding.at, finding.seconds, taken, argument=array)
+            yield Finding("element reads", at, finding.seconds, taken, argument=array)
         elif only_keys(analysis, finding.at):
             yield replace(finding, form="keys")
         else:
@@ -198,6 +198,14 @@ def _makes_once(at: Place) -> bool:
     return bool(makes) and statements.innermost(at, statements.ROUND) is None
 
 
+def _busiest(analysis: Analysis, at: Place) -> Place:
+    """Return the line of a function that dispatches most, for a finding at its `def`."""
+    function = statements.innermost(at, statements.FUNCTION) if statements.is_definition(at) else None
+    inside = range(function.lineno, (function.end_lineno or 0) + 1) if function else ()
+    looks = Counter(s.at for s in analysis.samples if (s.kind, s.at.file) == (EAGER, at.file))
+    return max((line for line in looks if line.line in inside), key=looks.__getitem__, default=at)
+
+
 def _elements(analysis: Analysis, at: Place) -> str:
     """Return the array whose elements a line takes one by one, and Python reads, there or in what it calls.
 
@@ -205,7 +213,7 @@ def _elements(analysis: Analysis, at: Place) -> str:
     """
     array = loop_body.indexed(at)
     names = analysis.outside_jit.get(at, set())
-    called = {statements.last_name(c.func) for c in statements.calls_in(statements.innermost(at, ast.stmt))}
+    called = statements.called_at(at)
     reads = sum(
         x.count for x in analysis.lines if x.at == at or (x.at.file == at.file and x.at.function in called)
     )

@@ -76,6 +76,11 @@ def turns_written(loop: ast.AST) -> float:
     return math.inf
 
 
+def called_at(at: Place) -> set[str]:
+    """Return the names of the functions that the statement at a line calls."""
+    return {last_name(call.func) for call in calls_in(innermost(at, ast.stmt))}
+
+
 def calls_in(node: ast.AST | None) -> list[ast.Call]:
     """Return the calls in a statement or an expression; none for None."""
     return [n for n in ast.walk(node) if isinstance(n, ast.Call)] if node else []

@@ -15,7 +15,7 @@ from jaxperf.watch.observe.sampler import EAGER, StackSample
 from jaxperf.watch.observe.source_location import NOWHERE, Place
 from jaxperf.watch.observe.windows import DeviceActivity
 from jaxperf.watch.report.analysis import Analysis
-from jaxperf.watch.rules import eager
+from jaxperf.watch.rules import eager, table
 from jaxperf.watch.rules.table import Finding, advice_for
 
 LOSS, GRAD, CALL = (Place("train.py", line) for line in (3, 8, 20))
@@ -146,6 +146,24 @@ def test_elements_that_python_shows_one_by_one_are_read_at_once(
     calls = [Compiled(name, at) for name in compiled]
     waits = [SimpleNamespace(at=Place(str(path), 2, "shown"), count=reads)]
     assert eager._elements(_with_lines(waits, calls), at) == array
+
+
+def test_the_reads_of_a_function_are_at_its_busiest_line_and_cover_the_waits_of_what_they_call(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "board.py"
+    path.write_text(
+        "def mark(value):\n    return '*' if value else ' '\n\ndef show(board):\n    total = board.sum()\n"
+        "    print(total, ''.join(mark(board[i][0]) for i in range(9)))\n"
+    )
+    start, first, line = (Place(str(path), n, "show") for n in (4, 5, 6))
+    samples = [sample(line, i / 10) for i in range(5)] + [sample(first, 1.0)]
+    analysis = Analysis(Log("a", samples=samples))
+    assert eager._busiest(analysis, start) == line and eager._busiest(analysis, first) == first
+    reads = Finding("element reads", line, 1.0, "elements")
+    wait = Finding("wait", Place(str(path), 2, "mark"), 0.5, "waits")
+    other = Finding("wait", first, 0.5, "waits")
+    assert table._together([reads, wait, other]) == [reads, other]
 
 
 def test_what_is_made_once_is_no_matter_of_dispatch(tmp_path: Path) -> None:
