@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import os
 import signal
 import sys
@@ -99,30 +98,19 @@ def deliver_report(
     """
     number = process_number()
     stream = stream or sys.stderr
-    if show and number == 0 and not _is_closed(stream):
+    if show and number == 0:
         from jaxperf.result.terminal import render_text
 
-        color = stream.isatty() and "NO_COLOR" not in os.environ
         # its figures for comparisons are in the JSON only
         shown = tuple(block for block in result.blocks if not getattr(block, "detail", False))
         try:
+            color = stream.isatty() and "NO_COLOR" not in os.environ
             stream.write(render_text([replace(result, blocks=shown)], color=color))
             stream.flush()
-        except OSError:  # nobody reads it, or the disk is full, which is no fault of the program
+        except (OSError, ValueError):  # nobody reads it, it is closed, or the disk is full
             drop_output(stream)
     if json:
         save_result(result, json.with_stem(f"{json.stem}-{number}") if number else json)
-
-
-def _is_closed(stream: TextIO) -> bool:
-    """Return whether the program has closed a stream, or the file descriptor below it."""
-    try:
-        os.fstat(stream.fileno())
-    except io.UnsupportedOperation:  # no file, such as StringIO
-        return stream.closed
-    except (OSError, ValueError):
-        return True
-    return False
 
 
 def process_number() -> int:

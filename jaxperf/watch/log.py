@@ -37,8 +37,6 @@ IMPORT = "import"
 
 @dataclass
 class Compiled:
-    """One function that JAX traced, lowered or compiled."""
-
     name: str  # of the program, which usually is the function's
     at: Place  # the line of the reader's code whose call triggered it
     stages: dict[str, Interval] = field(default_factory=dict)  # start and end of each stage
@@ -85,7 +83,6 @@ class Compiled:
 
     @property
     def total_s(self) -> float:
-        """Return the seconds of all stages."""
         return total_length(self.stages.values())
 
     def seconds(self, stage: str) -> float:
@@ -106,7 +103,6 @@ class Wait(NamedTuple):
 
     @property
     def total_s(self) -> float:
-        """Return the seconds of all waits that it stands for."""
         return self.times * (self.end - self.start)
 
     @property
@@ -146,7 +142,6 @@ class StackSample(NamedTuple):
 
     @property
     def undelayed(self) -> float:
-        """Return the share of the time in which the thread ran or slept."""
         seconds = self.end - self.start
         return 1 - self.delayed_s / seconds if seconds else 1.0
 
@@ -179,13 +174,6 @@ class Memory(NamedTuple):
     arrays: tuple[LiveArrays, ...] = ()  # where they were listed, the type with the most bytes first
 
 
-class Fork(NamedTuple):
-    """A child process that was forked after JAX had started."""
-
-    when: float
-    at: Place
-
-
 @dataclass
 class ExecutedProgram:
     """What windows saw of one program."""
@@ -194,9 +182,8 @@ class ExecutedProgram:
     calls: int = 0  # from Python
     dispatch_s: list[float] = field(default_factory=list)  # seconds until each call returned
     copies: int = 0  # arrays that these calls had to copy first, from the host or from other devices
-    devices: dict[str, list[Interval]] = field(
-        default_factory=lambda: defaultdict(list)
-    )  # when each computed
+    # when each device computed
+    devices: dict[str, list[Interval]] = field(default_factory=lambda: defaultdict(list))
     # seconds of each run of an instruction, by device and instruction name
     ops: dict[tuple[str, str], list[float]] = field(default_factory=lambda: defaultdict(list))
     # seconds of each execution, as far as a window saw it; empty if the trace has no run ids
@@ -229,8 +216,6 @@ class ExecutedProgram:
 
 @dataclass
 class DeviceActivity:
-    """What all windows of the profiler saw."""
-
     windows: list[Interval] = field(default_factory=list)
     programs: dict[str, ExecutedProgram] = field(default_factory=dict)
     queued: list[Interval] = field(default_factory=list)  # between a call's end and its execution's start
@@ -281,7 +266,7 @@ class Log:
     stacks: list[Stack] = field(default_factory=list)  # for the compile report only
     called_back: list[StackSample] = field(default_factory=list)  # in threads of JAX
     memory: list[Memory] = field(default_factory=list)
-    forks: list[Fork] = field(default_factory=list)
+    forks: list[Place] = field(default_factory=list)  # where processes were forked after JAX had started
     activity: DeviceActivity = field(default_factory=DeviceActivity)
     # the program
     programs: list[Facts] = field(default_factory=list)
@@ -318,6 +303,5 @@ class Log:
 
     @property
     def used_jax(self) -> bool:
-        """Return whether the program used JAX in any way that was seen."""
         new = any(not facts.old for facts in self.programs)
         return bool(self.compiled or self.waits or new or self.activity.busy)

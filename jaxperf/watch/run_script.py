@@ -26,6 +26,7 @@ from jaxperf.process import FAILED, INTERRUPTED, Stopped, flush_as_python, say
 from jaxperf.result.store import check_writable
 from jaxperf.watch.compiling import output
 from jaxperf.watch.context import deliver_report, how_it_ended, report_guarded
+from jaxperf.watch.log import Log
 from jaxperf.watch.observe import hooks, source_location
 from jaxperf.watch.observe.stuck import Guard
 from jaxperf.watch.report import text
@@ -35,19 +36,15 @@ from jaxperf.watch.rules.table import failures
 from jaxperf.watch.session import Watcher
 
 
-def run_script(
-    path: Path,
-    arguments: Sequence[str],
-    *,
-    profile: bool = True,
-    json: Path | None = None,
-    fail_on: Collection[str] = (),
-    compiles: Path | None = None,
-) -> int:
+def run_script(path: Path, arguments: Sequence[str], **options: Any) -> int:
     """Run a script, or a folder with `__main__.py`, with its own flags `arguments`; return its exit status.
 
-    The status of a successful program is 1 if there are findings of the kinds `fail_on`. With a folder
-    `compiles`, it takes the compile report, and nothing else is watched.
+    Args:
+      path: the script or the folder.
+      arguments: the words after it.
+      **options: `profile`, whether to run JAX's profiler; `json`, the file for the report; `fail_on`, kinds
+        of findings for which the status of a successful program is 1; `compiles`, a folder for the compile
+        report, with which nothing else is watched.
 
     Raises:
       JaxperfError: there is no such script, or `json` or `compiles` cannot be written.
@@ -78,18 +75,10 @@ def run_script(
 
     _begin_import_path(os.path.dirname(absolute) if script != path else str(path.resolve().parent))  # noqa: PTH120
     with libraries.user_code([absolute, str(path.resolve())]):
-        return _watched(run, path.name, [str(path), *arguments], profile, json, fail_on, compiles)
+        return _watched(run, path.name, [str(path), *arguments], **options)
 
 
-def run_module(
-    name: str,
-    arguments: Sequence[str],
-    *,
-    profile: bool = True,
-    json: Path | None = None,
-    fail_on: Collection[str] = (),
-    compiles: Path | None = None,
-) -> int:
+def run_module(name: str, arguments: Sequence[str], **options: Any) -> int:
     """Run a module as `python -m` does, and otherwise do the same as `run_script`.
 
     Raises:
@@ -106,7 +95,7 @@ def run_module(
     _begin_import_path(os.getcwd())  # noqa: PTH109  as Python does
     _check_module(name)
     with libraries.user_code(_roots(name)):
-        return _watched(run, name, [name, *arguments], profile, json, fail_on, compiles)
+        return _watched(run, name, [name, *arguments], **options)
 
 
 def _begin_import_path(folder: str) -> None:
@@ -120,7 +109,6 @@ def _begin_import_path(folder: str) -> None:
 
 
 def _check_module(name: str) -> None:
-    """Raise JaxperfError if `python -m` would find no such module."""
     try:
         spec = importlib.util.find_spec(name)
         if spec and spec.submodule_search_locations is not None:
@@ -136,26 +124,24 @@ def _check_module(name: str) -> None:
 
 def _roots(name: str) -> list[str]:
     """Return the paths of the code of a module's package; none for packages that the watch itself uses."""
-    parts = name.split(".")
-    if parts[0] in (*sys.stdlib_module_names, "jaxperf", "jax", "jaxlib", "flax", "optax", "numpy"):
+    package = name.partition(".")[0]
+    if package in ("", *sys.stdlib_module_names, "jaxperf", "jax", "jaxlib", "flax", "optax", "numpy"):
         return []
-    with contextlib.suppress(ImportError, ValueError, AttributeError):  # running it will report the error
-        for i in range(1, len(parts) + 1):
-            spec = importlib.util.find_spec(".".join(parts[:i]))
-            if spec and spec.origin and spec.has_location:  # not a namespace package
-                folders = spec.submodule_search_locations
-                return [f"{folder}{os.sep}" for folder in folders] if folders else [spec.origin]
-    return []
+    spec = importlib.util.find_spec(package)
+    if spec and spec.submodule_search_locations is not None:
+        return [f"{folder}{os.sep}" for folder in spec.submodule_search_locations]
+    return [spec.origin] if spec and spec.origin else []
 
 
 def _watched(
     run: Callable[[], Any],
     name: str,
     argv: list[str],
-    profile: bool,
-    json: Path | None,
-    fail_on: Collection[str],
-    compiles: Path | None,
+    *,
+    profile: bool = True,
+    json: Path | None = None,
+    fail_on: Collection[str] = (),
+    compiles: Path | None = None,
 ) -> int:
     if json:
         json = check_writable(json)
@@ -183,9 +169,10 @@ def _watched(
         deliver_report(result, json=json, stream=stderr)
 
     guard = Guard(finish)
+    watcher.in_child = guard.leave_child
     watcher.open()
     with guard.open(), _reported_at_exit(guard, finish):
-        status, ended = _run_to_its_end(run, watcher)
+        status, ended = _run_to_its_end(run, watcher.log)
         if os.getpid() != process:  # a forked child does not report
             return status
         guard.claim()
@@ -215,7 +202,7 @@ def _reported_at_exit(guard: Guard, finish: Callable[[str], None]) -> Iterator[N
         os._exit = leave
 
 
-def _run_to_its_end(run: Callable[[], Any], watcher: Watcher) -> tuple[int, str]:
+def _run_to_its_end(run: Callable[[], Any], log: Log) -> tuple[int, str]:
     """Run a program, wait for its threads, and return its exit status and `how_it_ended`."""
     status, ended, process = 0, "", os.getpid()
     try:
@@ -228,7 +215,7 @@ def _run_to_its_end(run: Callable[[], Any], watcher: Watcher) -> tuple[int, str]
                 status, ended = FAILED, how_it_ended(e)
                 _show_traceback(e)
             if os.getpid() == process:
-                _wait_for_threads(watcher)
+                _wait_for_threads(log)
     except KeyboardInterrupt as e:
         return INTERRUPTED, how_it_ended(e)
     except Stopped as e:
@@ -251,13 +238,9 @@ def _room_for_our_frames() -> Iterator[None]:
         modules = [frame for frame in frames if frame.f_code.co_name == "<module>" and frame.f_back]
         ours += 1 + len(modules)
     get_limit, set_limit = sys.getrecursionlimit, sys.setrecursionlimit
-
-    def set_below_ours(limit: int) -> None:
-        set_limit(limit + ours if limit > 0 else limit)
-
     set_limit(before + ours)
     sys.getrecursionlimit = hooks.named_as(get_limit, lambda: get_limit() - ours)
-    sys.setrecursionlimit = hooks.named_as(set_limit, set_below_ours)
+    sys.setrecursionlimit = hooks.named_as(set_limit, lambda n: set_limit(n + ours if n > 0 else n))
     try:
         yield
     finally:
@@ -284,18 +267,15 @@ def _interrupts_as_python() -> Iterator[None]:
             signal.signal(signal.SIGINT, before)
 
 
-def _wait_for_threads(watcher: Watcher) -> None:
+def _wait_for_threads(log: Log) -> None:
     """Wait for the threads that Python joins at its exit, and watch them meanwhile, one at a time.
 
     Threads of a pool are left out, since they wait for work until Python itself ends them.
     """
+    own = threading.current_thread()
     pools = getattr(sys.modules.get("concurrent.futures.thread"), "_threads_queues", ())
-    while left := [
-        t
-        for t in threading.enumerate()
-        if t is not threading.current_thread() and not t.daemon and t not in pools
-    ]:
-        watcher.follow(left[0])
+    while left := [t for t in threading.enumerate() if t is not own and not t.daemon and t not in pools]:
+        log.thread_id = left[0].ident or log.thread_id
         left[0].join()
 
 
@@ -308,34 +288,28 @@ def _status(end: SystemExit) -> int:
 
 
 def _show_traceback(error: BaseException) -> None:
-    """Print a traceback as Python does, without the frames of jaxperf and `runpy`."""
-    frames = error.__traceback__
-    while frames and frames.tb_frame.f_globals.get("__name__") in (__name__, "runpy"):
-        frames = frames.tb_next
-    error.__traceback__ = frames
-    _drop_our_frames(error)
+    _drop_our_frames(error, set())
     if sys.excepthook is sys.__excepthook__:
         traceback.print_exception(error)
     else:
         sys.excepthook(type(error), error, error.__traceback__)
 
 
-def _drop_our_frames(error: BaseException) -> None:
-    """Remove the frames of our hooks from an error, and from those that it came from."""
-    left: list[BaseException | None] = [error]
-    seen: set[int] = set()
-    while left:
-        e = left.pop()
-        if e is None or id(e) in seen:
-            continue
-        seen.add(id(e))
-        frames, kept = e.__traceback__, list[types.TracebackType]()
-        while frames:
-            if not str(frames.tb_frame.f_globals.get("__name__")).startswith("jaxperf.watch."):
-                kept.append(frames)
-            frames = frames.tb_next
-        for frame, inner in itertools.zip_longest(kept, kept[1:]):
-            frame.tb_next = inner
-        e.__traceback__ = kept[0] if kept else None
-        inside = e.exceptions if isinstance(e, BaseExceptionGroup) else ()
-        left += [e.__cause__, e.__context__, *inside]
+def _drop_our_frames(error: BaseException | None, seen: set[int]) -> None:
+    """Remove the frames of jaxperf's hooks from an error, and from those that it came from."""
+    if error is None or id(error) in seen:
+        return
+    seen.add(id(error))
+    kept = list[types.TracebackType]()
+    frames = error.__traceback__
+    while frames:
+        name = str(frames.tb_frame.f_globals.get("__name__"))
+        if not (name.startswith("jaxperf.watch.") or (name == "runpy" and not kept)):
+            kept.append(frames)
+        frames = frames.tb_next
+    for frame, inner in itertools.zip_longest(kept, kept[1:]):
+        frame.tb_next = inner
+    error.__traceback__ = kept[0] if kept else None
+    inside = error.exceptions if isinstance(error, BaseExceptionGroup) else ()
+    for other in (error.__cause__, error.__context__, *inside):
+        _drop_our_frames(other, seen)

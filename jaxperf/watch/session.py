@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from types import FrameType, ModuleType
 
 from jaxperf.errors import JaxperfError, warnings_hidden
-from jaxperf.watch.log import DISPATCH, EAGER, Compiled, Fork, Log
+from jaxperf.watch.log import DISPATCH, EAGER, Compiled, Log
 from jaxperf.watch.observe import hooks, sampler, source_location
 from jaxperf.watch.observe.compiles import Compiles
 from jaxperf.watch.observe.executables import Programs, note_copied_arguments
@@ -37,37 +37,30 @@ class Watcher:
       name: the program's name in the report.
       profile: run JAX's profiler in short windows.
       starts: whether the process has done nothing else before.
-      compiles_only: record what JAX compiles, and samples, but neither waits nor copies, and no windows.
+      compiles_only: record only what JAX compiles, and samples.
     """
 
     def __init__(
-        self,
-        name: str,
-        *,
-        profile: bool = True,
-        starts: bool = False,
-        compiles_only: bool = False,
+        self, name: str, *, profile: bool = True, starts: bool = False, compiles_only: bool = False
     ) -> None:
         self.log = log = Log(name, before_s=time.process_time() if starts else 0.0)
         self.replacements = hooks.Replacements()
         self.compiles = Compiles(log, self.replacements)
-        self.waits = None if compiles_only else Waits(log, self.replacements)
-        self.puts = None if compiles_only else Puts(log, self.replacements)
-        self.profiler = (
-            Profiler(log, self.replacements, lambda: self.compiles.open_stages > 0)
-            if profile and not compiles_only
-            else None
-        )
-        self.memory = None if compiles_only else MemoryReadings(log, self._started)
-        self.programs = Programs(log, slow_only=compiles_only)
-        self.trials = CpuTrials(log)
+        self.instruments: dict[str, Compiles | Waits | Puts | Profiler] = {"what JAX compiles": self.compiles}
+        self.programs, self.trials = Programs(log, slow_only=compiles_only), CpuTrials(log)
         self.compiles.on_compiled = [self.programs.keep, self.trials.keep, self._begin]
-        self.sampler = Sampler(
-            log,
-            self._look,
-            (lambda: self.compiles.open_stages > 0) if compiles_only else None,
-            sparse=self.profiler is None,
-        )
+        self.waits: Waits | None = None
+        self.memory: MemoryReadings | None = None
+        self.profiler: Profiler | None = None
+        if not compiles_only:
+            self.waits, self.memory = Waits(log, self.replacements), MemoryReadings(log, self._started)
+            self.instruments["waits for devices"] = self.waits
+            self.instruments["arrays put on a device"] = Puts(log, self.replacements)
+        if profile and not compiles_only:
+            self.profiler = Profiler(log, self.replacements, self._compiling)
+            self.instruments["windows of the profiler"] = self.profiler
+        self.sampler = Sampler(log, self._look, self._compiling if compiles_only else None)
+        self.in_child: Callable[[], None] = lambda: None  # what else a forked child has to undo
         self._undo = contextlib.ExitStack()
         self._own_threads = 2 if starts else 1  # the sampler's, and one that hears signals
         self._fork_warning = self._undo.enter_context(contextlib.ExitStack())
@@ -100,78 +93,59 @@ class Watcher:
         with guard("samples of the program's lines"):
             self.sampler.open()
 
-    def leave(self) -> None:
+    def leave_child(self) -> None:
         global _open_watch
         _open_watch = None
         with self.log.losses.guard("a forked child"):
             self._undo.close()
         self.sampler.close()
+        self.in_child()
 
     def before_fork(self) -> None:
         """Note a fork while JAX runs; else hide Python's warning of other threads if they are the watch's."""
         self._fork_warning.close()
         if hooks.is_running():
-            at = source_location.reader_place(sys._getframe(2))
-            self.log.forks.append(Fork(time.perf_counter(), at))
+            self.log.forks.append(source_location.reader_place(sys._getframe(2)))
         elif sampler.THREADS.is_dir() and len([*sampler.THREADS.iterdir()]) <= 1 + self._own_threads:
             self._fork_warning.enter_context(warnings_hidden(DeprecationWarning, "This process .*threaded"))
-
-    def follow(self, thread: threading.Thread) -> None:
-        """Watch another thread from now on, after the watched one has ended."""
-        if thread.ident is not None:
-            self.log.thread_id = thread.ident
 
     def close(self) -> Log:
         """End the watch, remove all hooks, and return the log; each step has a guard of its own."""
         global _open_watch
-        self.log.end, self.log.closed_s = time.perf_counter(), time.process_time()
-        for what, step in self._last_steps():
-            with self.log.losses.guard(what):
+        log = self.log
+        log.end, log.closed_s = time.perf_counter(), time.process_time()
+        instruments = {what: instrument.close for what, instrument in self.instruments.items()}
+        del instruments["what JAX compiles"]  # is among what `_undo` closes
+        steps: dict[str, Callable[[], object]] = {
+            "the end of sampling": self.sampler.close,
+            **instruments,
+            "memory": self.memory.close if self.memory else lambda: None,
+            "compiled programs": self.programs.close,
+            "the removal of a hook": self._undo.close,
+            "empty windows": lambda: log.activity.drop_unseen((w.start, w.end) for w in log.waits),
+            "a trial on the CPU": self.trials.close,
+            "copied arguments": lambda: note_copied_arguments(log),
+            "the program's files and settings": self._describe_program,
+            "remarks": lambda: log.remarks.extend(self._remarks()),
+        }
+        for what, step in steps.items():
+            with log.losses.guard(what):
                 step()
         _open_watch = None
-        return self.log
-
-    def _last_steps(self) -> Iterator[tuple[str, Callable[[], object]]]:
-        """Yield what each step is for, and what to call."""
-        log = self.log
-        yield "the end of sampling", self.sampler.close
-        for what, instrument in (
-            ("waits for devices", self.waits),
-            ("arrays put on a device", self.puts),
-            ("memory", self.memory),
-            ("compiled programs", self.programs),
-            ("windows of the profiler", self.profiler),
-        ):
-            if instrument:
-                yield what, instrument.close
-        yield "the removal of a hook", self._undo.close
-        waited = [(w.start, w.end) for w in log.waits]
-        yield "windows of the profiler", lambda: log.activity.drop_unseen(waited)
-        yield "a trial on the CPU", self.trials.close
-        yield (
-            "copied arguments",
-            lambda: note_copied_arguments(log.compiled, log.activity.programs, log.programs),
-        )
-        yield "the program's files and settings", self._describe_program
-        missing = (f"cannot observe {name} in this version of JAX" for name in self.replacements.missing)
-        yield "remarks", lambda: log.remarks.extend([*missing, *self._remarks()])
+        return log
 
     def _attach(self, jax: ModuleType) -> None:
         """Install the hooks into JAX, once the program has imported it; each opens in a guard of its own."""
         self._undo.callback(self.replacements.close)
         self.log.jax_version = tuple(getattr(jax, "__version_info__", ()))
-        if not self.log.names_causes:
-            self.profiler = None  # its windows say nothing, and print lines of their own
+        if not self.log.names_causes and self.profiler:
+            # its windows say nothing, and print lines of their own
+            self.profiler = None
+            del self.instruments["windows of the profiler"]
         self._undo.callback(self.compiles.close)
-        for what, instrument in (
-            ("what JAX compiles", self.compiles),
-            ("waits for devices", self.waits),
-            ("arrays put on a device", self.puts),
-            ("windows of the profiler", self.profiler),
-        ):
+        for what, instrument in self.instruments.items():
             with self.log.losses.guard(what):
-                if instrument:
-                    instrument.open(jax)
+                instrument.open(jax)
 
     def _begin(self, c: Compiled, _: FrameType) -> None:
         """Have a window of the profiler when the program's first function runs."""
@@ -202,11 +176,13 @@ class Watcher:
             look()
         self.log.overhead_s["samples"] += time.thread_time() - began
 
+    def _compiling(self) -> bool:
+        return self.compiles.open_stages > 0
+
     def _started(self) -> bool:
         return hooks.is_running(otherwise=self.compiles.count > 0)
 
     def _describe_program(self) -> None:
-        """Note the program's own files, JAX's platform, and its compile cache."""
         jax = sys.modules.get("jax")
         files = [source_location.stored_attributes(m).get("__file__") for m in [*sys.modules.values()]]
         own = {file for file in files if isinstance(file, str) and not source_location.library_of(file)}
@@ -219,6 +195,8 @@ class Watcher:
     def _remarks(self) -> Iterator[str]:
         """Yield what the log lacks: other threads, and each kind of event that this JAX version lacks."""
         log, version = self.log, getattr(sys.modules.get("jax"), "__version__", "")
+        for name in self.replacements.missing:
+            yield f"cannot observe {name} in this version of JAX"
         if any(log.elsewhere.values()):
             yield (
                 f"other threads waited {log.elsewhere['waits']} times and compiled "
@@ -245,13 +223,12 @@ class Watcher:
 
 @functools.cache  # a registration cannot be undone
 def _watch_forks() -> None:
-    """Have a watch know of forks, and leave no hook of it in the child."""
-    os.register_at_fork(before=_before_fork, after_in_child=_leave_child)
+    os.register_at_fork(before=_before_fork, after_in_child=_after_fork)
 
 
-def _leave_child() -> None:
+def _after_fork() -> None:
     if _open_watch:
-        _open_watch.leave()
+        _open_watch.leave_child()
 
 
 def _before_fork() -> None:

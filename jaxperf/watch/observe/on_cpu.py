@@ -12,7 +12,7 @@ import time
 from types import FrameType
 from typing import Any
 
-from jaxperf import jax_internals
+from jaxperf import hlo, jax_internals
 from jaxperf.watch.log import Compiled, Log
 from jaxperf.watch.observe import hooks
 from jaxperf.watch.observe.executables import compiler_variables
@@ -25,15 +25,17 @@ LEAST_RUNS, TRIAL_S = 5, 0.2
 
 
 class CpuTrials:
-    """Keeps small programs for accelerators, and tries those that the run called often."""
-
     def __init__(self, log: Log) -> None:
         self.log = log
         self._modules: dict[str, Any] = {}
 
     def keep(self, c: Compiled, frame: FrameType) -> None:
         """Keep the program that JAX's compiler has in one of its frames, unless it is for the CPU."""
-        if len(self._modules) >= KEPT or not hooks.is_running() or _platform() == "cpu":
+        if (
+            len(self._modules) >= KEPT
+            or not hooks.is_running()
+            or sys.modules["jax"].default_backend() == "cpu"
+        ):
             return
         module = compiler_variables(frame).get("computation")
         if module is not None:
@@ -64,40 +66,24 @@ class CpuTrials:
         return sorted(small, key=lambda name: -called[name].calls)
 
 
-def _platform() -> str:
-    return str(sys.modules["jax"].default_backend())
-
-
 def seconds_on_cpu(module: str) -> float:
-    """Return the seconds of one execution on the CPU, the least of several, with arguments of zeros.
-
-    Args:
-      module: the program's text in StableHLO.
-    """
+    """Return the least seconds of an execution of a StableHLO text on the CPU, with arguments of zeros."""
     import jax
+    import numpy as np
 
     client = jax_internals.get(jax_internals.XLA_CLIENT)
     cpu = jax.devices("cpu")[0]
     devices, options = client.DeviceList((cpu,)), client.CompileOptions()
     program = cpu.client.compile_and_load(module, executable_devices=devices, compile_options=options)
-    (hlo,) = program.hlo_modules()
-    shapes = _argument_shapes(hlo.to_string())
+    shapes, _ = hlo.parse(program.hlo_modules()[0].to_string()).layout
+    zeros = [np.zeros(shape.dims, hlo.dtype_name(shape.dtype)) for shape in shapes]
     least_s, ends = float("inf"), time.perf_counter() + TRIAL_S
     for run in range(1000):
         if run >= LEAST_RUNS and time.perf_counter() > ends:
             break
-        arguments = [jax.device_put(zeros, cpu) for zeros in shapes]  # anew, since it may take their memory
+        arguments = jax.device_put(zeros, cpu)  # anew, since it may take their memory
         jax.block_until_ready(arguments)
         start = time.perf_counter()
         jax.block_until_ready(program.execute(arguments))
         least_s = min(least_s, time.perf_counter() - start)
     return least_s
-
-
-def _argument_shapes(text: str) -> list[Any]:
-    import numpy as np
-
-    from jaxperf import hlo
-
-    arguments, _ = hlo.parse(text).layout
-    return [np.zeros(shape.dims, hlo.dtype_name(shape.dtype)) for shape in arguments]

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import ast
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
 from jaxperf.result.formatting import format_quantity
-from jaxperf.watch.grouping import group_by
 from jaxperf.watch.log import BETWEEN, IMPORT, NUMPY, PYTHON, LiveArrays, Memory
 from jaxperf.watch.observe.source_location import NOWHERE, Place
 from jaxperf.watch.report.analysis import Analysis
@@ -209,8 +208,8 @@ def _waits_inside(at: Place, timing: Timing, waits: list[Place]) -> bool:
 
 def fork_notes(analysis: Analysis) -> Iterator[str]:
     """Yield a note for each line that forks processes while JAX's threads run."""
-    for at, forks in group_by(analysis.log.forks, lambda fork: fork.at).items():
-        times = "a process was" if len(forks) == 1 else f"{len(forks)} processes were"
+    for at, count in Counter(analysis.log.forks).items():
+        times = "a process was" if count == 1 else f"{count} processes were"
         yield (
             f"{times} forked at {at or NOWHERE} after JAX had started: a child has none of JAX's threads, so "
             "a call of JAX there may never return. Start workers before JAX is used, or with "

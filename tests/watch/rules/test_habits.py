@@ -21,7 +21,6 @@ from jaxperf.watch.log import (
     Compiled,
     DeviceActivity,
     ExecutedProgram,
-    Fork,
     LiveArrays,
     Log,
     Memory,
@@ -209,7 +208,7 @@ def jaxperf_path() -> str:
 
 
 def test_forks_are_counted_by_line() -> None:
-    log = Log("a", forks=[Fork(1.0, Place("a.py", 4)), Fork(2.0, Place("a.py", 4)), Fork(3.0, NOWHERE)])
+    log = Log("a", forks=[Place("a.py", 4), Place("a.py", 4), NOWHERE])
     first, _ = habits.fork_notes(Analysis(log))
     assert first.startswith("2 processes were forked at a.py:4 ")
 
@@ -249,7 +248,7 @@ def test_a_program_kept_from_jaxs_compiler_runs_on_the_cpu(monkeypatch: pytest.M
     trials, replacements = on_cpu.CpuTrials(log), Replacements()
     compiles = Compiles(log, replacements)
     compiles.on_compiled = [trials.keep]
-    monkeypatch.setattr(on_cpu, "_platform", lambda: "gpu")
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     compiles.listen(jax)
     try:
         jax.jit(lambda x, n: jnp.tanh(x @ x)[n])(jnp.ones((71, 71)), 2)
