@@ -83,7 +83,6 @@ class Shape(NamedTuple):
 
     @property
     def itemsize(self) -> float:
-        """Return the bytes of an element: 0.5 for "s4", 1 for "pred", 0 for a token."""
         if self.dtype in ("token", "opaque"):
             return 0
         bits = _BITS.search(self.dtype)
@@ -146,7 +145,6 @@ class Instruction:
 
     @property
     def bytes(self) -> int:
-        """Return the bytes of all results."""
         return sum(shape.bytes for shape in self.shapes)
 
     @cached_property
@@ -174,7 +172,6 @@ class Instruction:
 
     @property
     def number(self) -> int | None:
-        """Return the number of a parameter; None for other instructions."""
         return int(self.inside) if self.opcode == "parameter" and self.inside.isdecimal() else None
 
     @property
@@ -185,7 +182,6 @@ class Instruction:
 
     @property
     def branches(self) -> tuple[str, ...]:
-        """Return the branch computations of a conditional."""
         match = _BRANCHES.search(self.attributes)
         if not match:
             return ()
@@ -195,7 +191,6 @@ class Instruction:
 
     @property
     def trips(self) -> int | None:
-        """Return the number of iterations of a loop; None if XLA does not know it."""
         match = _TRIPS.search(self.attributes)
         return int(match[1]) if match else None
 
@@ -247,7 +242,6 @@ class Module:
 
     @property
     def instructions(self) -> Iterator[Instruction]:
-        """Yield all instructions, including those inside fusions, loops and branches."""
         for body in self.computations.values():
             yield from body
 
@@ -256,7 +250,6 @@ class Module:
         return self.computations.get(instruction.called, ())
 
     def operand(self, instruction: Instruction, name: str) -> Instruction | None:
-        """Return an operand of an instruction by its name; None if there is none."""
         return self._by_name[instruction.computation].get(name)
 
     def operands(self, instruction: Instruction) -> list[Instruction]:
@@ -335,7 +328,6 @@ class Module:
         return dtype_name(read.most_common(1)[0][0]) if read else ""
 
     def count_ops(self) -> Counter[str]:
-        """Return the number of instructions by `operation`, also inside fusions and loops."""
         done = (i for i in self.instructions if not i.opcode.endswith("-done"))
         return Counter(operation(i) for i in done)
 

@@ -49,7 +49,6 @@ def _around_difference(before: str, now: str) -> tuple[str, str]:
 
 
 def _common_length(a: str, b: str) -> int:
-    """Return how many characters two texts begin with in common."""
     pairs = enumerate(zip(a, b))
     return next((i for i, (x, y) in pairs if x != y), min(len(a), len(b)))
 
@@ -155,7 +154,6 @@ def dimensions(text: str) -> tuple[int, ...]:
 
 
 def argument_changes(old: Mapping[str, str], new: Mapping[str, str]) -> tuple[Change, ...]:
-    """Return what differs between two calls, among the arguments of the new one."""
     pairs = [(name, old.get(name, "nothing"), new[name]) for name in new]
     return tuple(_difference(name, before, now) for name, before, now in pairs if before != now)
 

@@ -13,8 +13,6 @@ _T = TypeVar("_T")
 
 
 class Losses:
-    """Counts errors inside the watch by what they cost: rows of the report, never the program."""
-
     def __init__(self) -> None:
         self._lost: Counter[str] = Counter()
 

@@ -35,11 +35,11 @@ jax.clear_caches()
 POINTS: list[tuple[object, str]] = [
     (Watcher, "_attach"), (Watcher, "_look"), (Watcher, "_started"), (Watcher, "_describe_program"),
     (Watcher, "_remarks"),
-    (Compiles, "open"), (Compiles, "listen"), (Compiles, "explain"), (Compiles, "_register"),
+    (Compiles, "open"), (Compiles, "listen"), (Compiles, "explain"),
     (Compiles, "_take"), (Compiles, "on_start"), (Compiles, "on_duration"), (Compiles, "_describe"),
-    (Compiles, "look_at_settings"), (Compiles, "note_cleared_caches"), (Compiles, "_stop_listening"),
+    (Compiles, "look_at_settings"), (Compiles, "note_cleared_caches"),
     (Compiles, "close"),
-    (waits.Waits, "open"), (waits.Waits, "_fixed_site"), (waits.Waits, "close"),
+    (waits.Waits, "open"), (waits.Waits, "_calls_from"), (waits.Waits, "close"),
     (waits.Waits, "look"),
     (transfers.Puts, "open"), (transfers.Puts, "_note"), (transfers.Puts, "_note_small"),
     (transfers.Puts, "close"),
@@ -95,7 +95,7 @@ def _never_called(point: tuple[object, str]) -> bool:
         "_note",
         "_open_window",
         "_close_window",
-        "_fixed_site",
+        "_calls_from",
     )
 
 

@@ -52,14 +52,7 @@ def _alone(folder: Path) -> bool:
     return True
 
 
-def write(
-    log: Log,
-    path: Path,
-    *,
-    command: str,
-    ended: str,
-    stream: TextIO,
-) -> None:
+def write(log: Log, path: Path, *, command: str, ended: str, stream: TextIO) -> None:
     """Write a report as a page and as JSON, and print its summary.
 
     Raises:

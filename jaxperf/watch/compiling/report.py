@@ -18,7 +18,7 @@ import statistics
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -50,44 +50,16 @@ _SECONDS = ("trace_s", "lower_s", "compile_s", "seconds")
 _NO_PARTS = ("parameter", "constant", "tuple", "get-tuple-element", "bitcast")
 
 
-@dataclass
-class Program:
-    """One compiled program; `line` is the innermost one outside JAX for an operation, else the call."""
-
-    name: str
-    kind: str
-    line: str
-    source: str
-    function: str  # that contains the line
-    called_at: str  # the program's own line, if `line` is a library's
-    defined: str
-    reason: str
-    change: str  # what differs from the program before
-    trace_s: float
-    lower_s: float
-    compile_s: float
-    seconds: float
-    start_s: float
-    cache: str
-    cache_note: str
-    arguments: str
-
-    @property
-    def group(self) -> tuple[str, ...]:
-        """Return what the programs of a function have in common."""
-        file = (self.line if self.kind == OPERATION else self.defined).rpartition(":")[0]
-        return self.kind, file, self.function if self.kind == OPERATION else self.name
+Row = dict[str, Any]
 
 
-def describe(
-    log: Log, *, command: str = "", ended: str = "", environment: Environment | None = None
-) -> dict[str, Any]:
+def describe(log: Log, *, command: str = "", ended: str = "", environment: Environment | None = None) -> Row:
     """Return the report as JSON; times are seconds since the watch began."""
     compiled = sorted((c for c in _events(log) if COMPILE in c.stages), key=lambda c: c.stages[COMPILE])
     programs = _programs(log, compiled)
-    functions = _rows(group_by(programs, lambda p: p.group).values())
-    lines = _rows(group_by(programs, lambda p: (p.line, p.kind == OPERATION)).values())
-    nothing: list[dict[str, Any]] = []
+    functions = _rows(group_by(programs, _function_of).values())
+    lines = _rows(group_by(programs, lambda p: (p["line"], p["kind"] == OPERATION)).values())
+    nothing: list[Row] = []
     return {
         "format": FORMAT,
         "version": VERSION,
@@ -101,29 +73,26 @@ def describe(
         "stages": _stages(log),
         "timeline": _timeline(log),
         "programs": len(programs),
-        "operations": sum(p.kind == OPERATION for p in programs),
+        "operations": sum(p["kind"] == OPERATION for p in programs),
         "lines": len(lines),
         "functions": len(functions),
         "cache": {
             "folder": log.compile_cache,
-            "hits": sum(p.cache == "hit" for p in programs),
-            "misses": sum(p.cache == "miss" for p in programs),
-            "miss_s": sum(p.compile_s for p in programs if p.cache == "miss"),
-            "notes": dict(Counter(p.cache_note for p in programs if p.cache_note).most_common(5)),
+            "hits": sum(p["cache"] == "hit" for p in programs),
+            "misses": sum(p["cache"] == "miss" for p in programs),
+            "miss_s": sum(p["compile_s"] for p in programs if p["cache"] == "miss"),
+            "notes": dict(Counter(p["cache_note"] for p in programs if p["cache_note"]).most_common(5)),
         },
         "by_function": functions[:ROWS],
         "by_line": lines[:ROWS],
-        "contents": log.losses.ask(
-            "the texts of programs", lambda: list(_contents(compiled, programs)), nothing
-        ),
+        "contents": log.losses.ask("the texts of programs", lambda: _contents(compiled, programs), nothing),
         "tracing": _tracing(log, compiled, programs),
-        "list": [asdict(p) for p in sorted(programs, key=lambda p: -p.seconds)[:LISTED]],
+        "list": [*sorted(programs, key=lambda p: -p["seconds"])[:LISTED]],
         "remarks": [*_unfinished(log), *log.remarks, *log.losses.remarks],
     }
 
 
 def _events(log: Log) -> list[Compiled]:
-    """Return everything that was traced or compiled, also while another function was traced."""
     return [*log.compiled, *log.nested]
 
 
@@ -147,7 +116,7 @@ def _why_missed(c: Compiled, kept: Counter[str]) -> str:
     return "; ".join(filter(None, (others if before else "it had none of this name", c.cache_note)))
 
 
-def _programs(log: Log, compiled: Sequence[Compiled]) -> list[Program]:
+def _programs(log: Log, compiled: Sequence[Compiled]) -> list[Row]:
     before: dict[tuple[str, str], Compiled] = {}
     programs, kept = [], _kept_before(log)
     for c, own in zip(compiled, own_seconds(compiled)):
@@ -159,17 +128,26 @@ def _programs(log: Log, compiled: Sequence[Compiled]) -> list[Program]:
         reason, change = reason_of(c, before.get(key))
         before[key] = c
         file, _, number = c.defined.rpartition(":")
-        programs.append(
-            Program(
-                c.called, kind, str(line), line.source, line.function,
-                str(c.at) if c.at and c.at != line else "",
-                str(Place(file, int(number))) if number.isdigit() else c.defined,
-                reason, change, own[TRACE], own[LOWER], own[COMPILE], sum(own.values()),
-                min(a for a, _ in c.stages.values()) - log.start, c.cache, _why_missed(c, kept),
-                ", ".join(f"{n}: {text}" for n, text in list(c.signature.items())[:12]),
-            )
-        )  # fmt: skip
+        programs.append({
+            "name": c.called, "kind": kind,
+            # of an operation, the innermost line outside JAX, else the call's
+            "line": str(line), "source": line.source, "function": line.function,
+            # the program's own line, if that one is a library's
+            "called_at": str(c.at) if c.at and c.at != line else "",
+            "defined": str(Place(file, int(number))) if number.isdigit() else c.defined,
+            "reason": reason, "change": change,
+            **{f"{stage}_s": own[stage] for stage in STAGES}, "seconds": sum(own.values()),
+            "start_s": min(a for a, _ in c.stages.values()) - log.start,
+            "cache": c.cache, "cache_note": _why_missed(c, kept),
+            "arguments": ", ".join(f"{n}: {text}" for n, text in list(c.signature.items())[:12]),
+        })  # fmt: skip
     return programs
+
+
+def _function_of(p: Row) -> tuple[str, ...]:
+    """Return what the programs of a function have in common."""
+    file = (p["line"] if p["kind"] == OPERATION else p["defined"]).rpartition(":")[0]
+    return p["kind"], file, p["function"] if p["kind"] == OPERATION else p["name"]
 
 
 def own_seconds(compiled: Sequence[Compiled]) -> list[dict[str, float]]:
@@ -207,25 +185,24 @@ def reason_of(c: Compiled, before: Compiled | None) -> tuple[str, str]:
     return REASONS.get(kind, "other constants"), "; ".join(map(str, changes[:3]))
 
 
-def _rows(groups: Any) -> list[dict[str, Any]]:
-    """Return a row for each group of programs, the most seconds first."""
+def _rows(groups: Any) -> list[Row]:
     rows = []
     for group in groups:
-        dearest = max(group, key=lambda p: p.seconds)
-        lines = group_by(group, lambda p: (p.line, p.source))
-        same = group_by(group, lambda p: (p.name, p.line if p.kind == OPERATION else ""))
+        dearest = max(group, key=lambda p: p["seconds"])
+        lines = group_by(group, lambda p: (p["line"], p["source"]))
+        same = group_by(group, lambda p: (p["name"], p["line"] if p["kind"] == OPERATION else ""))
         row = {
-            "name": dearest.function if dearest.kind == OPERATION else dearest.name,
-            "kind": dearest.kind, "line": dearest.line, "source": dearest.source,
-            "called_at": dearest.called_at, "defined": dearest.defined, "programs": len(group),
-            **{name: sum(getattr(p, name) for p in group) for name in _SECONDS},
-            "again_s": sum(p.seconds for programs in same.values() for p in programs[1:]),
-            "reasons": dict(Counter(p.reason for p in group).most_common()),
-            "changes": list(dict.fromkeys(p.change for p in group if p.change))[:5],
-            "names": dict(Counter(p.name for p in group).most_common(8)),
+            "name": dearest["function"] if dearest["kind"] == OPERATION else dearest["name"],
+            **{name: dearest[name] for name in ("kind", "line", "source", "called_at", "defined")},
+            "programs": len(group),
+            **{name: sum(p[name] for p in group) for name in _SECONDS},
+            "again_s": sum(p["seconds"] for programs in same.values() for p in programs[1:]),
+            "reasons": dict(Counter(p["reason"] for p in group).most_common()),
+            "changes": list(dict.fromkeys(p["change"] for p in group if p["change"]))[:5],
+            "names": dict(Counter(p["name"] for p in group).most_common(8)),
             "lines": [
                 {"line": line, "source": source, "programs": len(inside),
-                 "seconds": sum(p.seconds for p in inside)}
+                 "seconds": sum(p["seconds"] for p in inside)}
                 for (line, source), inside in lines.items()
             ],
         }  # fmt: skip
@@ -275,15 +252,15 @@ def _unfinished(log: Log) -> Iterator[str]:
         yield f"{what}, which count as everything else"
 
 
-def _slowest(programs: Sequence[Program]) -> list[int]:
+def _slowest(programs: Sequence[Row]) -> list[int]:
     """Return the indices of the slowest programs, one of each function."""
-    of_functions = (i for i, p in enumerate(programs) if p.kind != OPERATION)
-    functions = group_by(of_functions, lambda i: programs[i].group)
-    slowest = [max(group, key=lambda i: programs[i].seconds) for group in functions.values()]
-    return sorted(slowest, key=lambda i: -programs[i].seconds)[:MOST_READ]
+    of_functions = (i for i, p in enumerate(programs) if p["kind"] != OPERATION)
+    functions = group_by(of_functions, lambda i: _function_of(programs[i]))
+    slowest = [max(group, key=lambda i: programs[i]["seconds"]) for group in functions.values()]
+    return sorted(slowest, key=lambda i: -programs[i]["seconds"])[:MOST_READ]
 
 
-def _tracing(log: Log, compiled: Sequence[Compiled], programs: Sequence[Program]) -> list[dict[str, Any]]:
+def _tracing(log: Log, compiled: Sequence[Compiled], programs: Sequence[Row]) -> list[Row]:
     """Return, for each of the slowest programs, the lines at which Python spends its tracing and lowering."""
     ends, rows = [sample.end for sample in log.stacks], []
     for i in _slowest(programs):
@@ -301,7 +278,7 @@ def _tracing(log: Log, compiled: Sequence[Compiled], programs: Sequence[Program]
         most = sorted(below, key=lambda place: (-at[place], -below[place]))[:LINES]
         if most:
             rows.append({
-                "name": programs[i].name, "line": programs[i].line, "seconds": total_length(spans),
+                "name": programs[i]["name"], "line": programs[i]["line"], "seconds": total_length(spans),
                 "lines": [
                     {"line": str(p), "function": p.function, "source": p.source, "seconds": at[p],
                      "with_calls_s": below[p]}
@@ -311,17 +288,14 @@ def _tracing(log: Log, compiled: Sequence[Compiled], programs: Sequence[Program]
     return rows
 
 
-def _contents(compiled: Sequence[Compiled], programs: Sequence[Program]) -> Iterator[dict[str, Any]]:
-    """Yield what the slowest programs consist of, as far as their texts are there."""
-    for i in _slowest(programs):
-        c, p = compiled[i], programs[i]
-        if c.facts and c.facts.text:
-            named = {"name": p.name, "line": p.line, "arguments": p.arguments, "seconds": p.seconds}
-            yield {**named, **contents(c.facts, c)}
+def _contents(compiled: Sequence[Compiled], programs: Sequence[Row]) -> list[Row]:
+    """Return what the slowest programs consist of, as far as their texts are there."""
+    known = [(compiled[i].facts, compiled[i], programs[i]) for i in _slowest(programs)]
+    named = ("name", "line", "arguments", "seconds")
+    return [{n: p[n] for n in named} | contents(f, c) for f, c, p in known if f and f.text]
 
 
-def contents(facts: Facts, c: Compiled) -> dict[str, Any]:
-    """Return a program's instructions by line, its equal parts, unrolled loops, and bytes of constants."""
+def contents(facts: Facts, c: Compiled) -> Row:
     lines: Counter[Place] = Counter()
     equal: Counter[tuple[Place, str, str, str]] = Counter()
     for i in facts.instructions:
@@ -350,7 +324,7 @@ def contents(facts: Facts, c: Compiled) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def load(path: Path) -> dict[str, Any]:
+def load(path: Path) -> Row:
     """Read a report: its JSON or its page, or the only one in a folder.
 
     Raises:
@@ -360,15 +334,12 @@ def load(path: Path) -> dict[str, Any]:
     if len(inside) != 1:
         names = ", ".join(p.name for p in inside[:5]) or "none"
         raise JaxperfError(f"{path} has {len(inside)} compile reports ({names}); name the JSON file")
+    report, why = None, ""
     try:
         report = json.loads(inside[0].read_text(encoding="utf-8"))
-    except OSError as e:
-        raise JaxperfError(
-            f"cannot read {inside[0]}: {e.strerror}; give the JSON of a compile report"
-        ) from None
-    except (ValueError, RecursionError):
-        raise JaxperfError(f"{inside[0]} is not JSON; give the JSON of a compile report") from None
+    except (OSError, ValueError, RecursionError) as e:
+        why = f": {getattr(e, 'strerror', None) or 'it is not JSON'}"
     if not isinstance(report, dict) or (report.get("format"), report.get("version")) != (FORMAT, VERSION):
-        what = f"{inside[0]} is not a compile report of version {VERSION}"
+        what = f"{inside[0]} is not a compile report of version {VERSION}{why}"
         raise JaxperfError(f"{what}; `jaxperf watch --compiles DIR` writes one")
     return report

@@ -30,17 +30,14 @@ Fact = tuple[float, str, str]  # seconds, what was seen, and what to change
 
 
 def seconds(value: float) -> str:
-    """Return seconds as a page writes them."""
     return format_on_page(value, "s")
 
 
 def compiling_s(report: Mapping[str, Any]) -> float:
-    """Return the seconds in which anything was traced, lowered or compiled."""
     return float(sum(report["stages"][stage] for stage in ("trace", "lower", "compile")))
 
 
 def sentences(report: Mapping[str, Any]) -> tuple[str, list[str]]:
-    """Return the summary of a report, and what to look at, the most seconds first."""
     wall_s, total_s = report["wall_s"], compiling_s(report)
     found = [*_repeats(report), *_operations(report), *_slow(report)]
     found = sorted(found, key=lambda fact: -fact[0])
@@ -110,7 +107,6 @@ def _slow(report: Mapping[str, Any]) -> Iterator[Fact]:
 
 
 def parts(contents: Mapping[str, Any]) -> tuple[str, str]:
-    """Return what makes a program large, and what to change about it."""
     what, change = f"; it has {contents['instructions']:,} instructions", ""
     loop = next((loop for loop in contents["loops"] if loop["share"] >= MAIN), None)
     lines = [line for line in contents["by_line"][:3] if line["share"] >= MAIN]
@@ -178,7 +174,6 @@ def differences(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[dic
 
 
 def difference(first: Mapping[str, Any], second: Mapping[str, Any]) -> str:
-    """Return the sentence that says what the second report has more, or less."""
     more = second["programs"] - first["programs"]
     count = f"{abs(more):,} programs {'more' if more > 0 else 'less'}" if more else "as many programs"
     what = (

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import inspect
 import logging
 import re
 import sys
@@ -57,6 +58,17 @@ _REMEMBERED = 64  # latest functions among which a later stage looks for its tra
 _CLOCKS_S = 1e-3  # by which an explanation may precede its trace where JAX does not report starts
 
 
+class _Thread(threading.local):
+    """What one thread traces and compiles now."""
+
+    def __init__(self) -> None:
+        # when each one of a stage began, the outermost first: by the clock, and in the process's used time
+        self.open: dict[str, list[tuple[float, float]]] = {TRACE: [], LOWER: [], COMPILE: []}
+        self.began = 0.0  # of the trace that ended last
+        self.explanations: list[tuple[float, Explanation]] = []
+        self.cache = "", ""  # what the compile cache on disk did, and why
+
+
 class Compiles:
     """Writes what JAX traces and compiles into the log; `open_stages` is the number of stages that run now.
 
@@ -74,7 +86,7 @@ class Compiles:
         self._pass_on = False  # whether the program itself asked for explanations
         self._explained_late = False
         self._undo = contextlib.ExitStack()
-        self._local = threading.local()
+        self._local = _Thread()
         self._lock = threading.Lock()
         self._known: set[tuple[Any, ...]] = set()  # traced calls
         self._forgotten: set[tuple[Any, ...]] = set()  # those before the last `jax.clear_caches`
@@ -83,23 +95,26 @@ class Compiles:
 
     def open(self, jax: ModuleType) -> None:
         """Listen to JAX's events, and to its explanations, each as far as this version has them."""
-        guard = self.log.losses.guard
+        guard, guarded, before = (
+            self.log.losses.guard,
+            self.log.losses.guarded,
+            self._replacements.call_before,
+        )
         with guard("what JAX compiles"):
             self.listen(jax)
         with guard("why JAX traces again"):
             self.explain(jax)
-        with guard("calls that change JAX's caches and settings"):
-            before, guarded = self._replacements.call_before, self.log.losses.guarded
-            before(jax, "clear_caches", guarded("a call of clear_caches", self.note_cleared_caches))
-            before(jax, "disable_jit", guarded("a call of disable_jit", self.note_disabled_jit))
+        before(jax, "clear_caches", guarded("a call of clear_caches", self.note_cleared_caches))
+        before(jax, "disable_jit", guarded("a call of disable_jit", self.note_disabled_jit))
 
     def listen(self, jax: ModuleType) -> None:
-        """Receive JAX's events until the end."""
         if not hasattr(jax, "monitoring"):
             importlib.import_module("jax.monitoring")
-        self._undo.callback(self._stop_listening, jax.monitoring)
-        self._register(jax.monitoring)
-        self._replacements.replace(jax.monitoring, "clear_event_listeners", self._clearing_listeners)
+        self._undo.callback(jax_internals.stop_listening, "event_duration", self._ended)
+        jax.monitoring.register_event_duration_secs_listener(self._ended)
+        if hasattr(jax.monitoring, "register_scalar_listener"):  # from JAX 0.6 on
+            self._undo.callback(jax_internals.stop_listening, "scalar", self._began)
+            jax.monitoring.register_scalar_listener(self._began)
 
     def explain(self, jax: ModuleType) -> None:
         """Have JAX explain cache misses until the end, and show that only to a program that asks for it."""
@@ -108,7 +123,9 @@ class Compiles:
         update = jax.config.update
         self._undo.callback(lambda: update(FLAG, self._pass_on))
         update(FLAG, True)
-        self._undo.enter_context(hooks.filtered_logs(self.on_log))
+        for name in [n for n in logging.root.manager.loggerDict if n.split(".")[0] == "jax"]:
+            logging.getLogger(name).addFilter(self.on_log)
+            self._undo.callback(logging.getLogger(name).removeFilter, self.on_log)
         self._replacements.replace(type(jax.config), "update", self._updating)
 
     def _updating(self, update: Callable[..., None]) -> Callable[..., None]:
@@ -122,55 +139,19 @@ class Compiles:
 
         return named_as(update, updated)  # type: ignore[no-any-return]
 
-    def _register(self, monitoring: ModuleType) -> None:
-        monitoring.register_event_duration_secs_listener(self._ended)
-        if hasattr(monitoring, "register_scalar_listener"):  # from JAX 0.6 on
-            monitoring.register_scalar_listener(self._began)
-
-    def _stop_listening(self, monitoring: ModuleType) -> None:
-        for kind, listener in (("event_duration", self._ended), ("scalar", self._began)):
-            if kind == "scalar" and not hasattr(monitoring, "register_scalar_listener"):
-                continue
-            with self.log.losses.guard("what was compiled after the program removed JAX's listeners"):
-                jax_internals.stop_listening(kind, listener)
-
-    def _clearing_listeners(self, clear: Callable[[], None]) -> Callable[[], None]:
-        """Wrap `jax.monitoring.clear_event_listeners` to remove the program's own listeners only."""
-
-        def cleared() -> None:
-            clear()
-            with self.log.losses.guard("what was compiled after the program removed JAX's listeners"):
-                self._register(sys.modules["jax"].monitoring)
-
-        return named_as(clear, cleared)  # type: ignore[no-any-return]
-
     def close(self) -> None:
-        """Stop listening, and note the settings that are on at the end."""
-        self._undo.close()
-        if hooks.is_running(otherwise=self.count > 0):
-            self.look_at_settings()
-
-    def leave(self) -> None:
-        self._undo.close()
+        with self._undo:
+            if hooks.is_running(otherwise=self.count > 0):
+                self.look_at_settings()
 
     # --- what JAX calls
 
     def on_start(self, event: str, value: float | int, **kwargs: Any) -> None:
-        """Count a stage that begins, as a listener for `jax.monitoring.register_scalar_listener`."""
         stage = _STAGES.get(event.rsplit("/", 1)[-1])
         if stage is None:
             return
         self.open_stages += 1
-        self._open(stage).append((time.perf_counter(), time.process_time()))
-
-    def _open(self, stage: str) -> list[tuple[float, float]]:
-        """Return when each one of a stage began that runs now in this thread, the outermost first.
-
-        The first time is that of the clock, the second is the processor time of the process.
-        """
-        if not hasattr(self._local, "open"):
-            self._local.open = {stage: [] for stage in (TRACE, LOWER, COMPILE)}
-        return self._local.open[stage]  # type: ignore[no-any-return]
+        self._local.open[stage].append((time.perf_counter(), time.process_time()))
 
     def on_duration(self, event: str, duration_secs: float, **kwargs: Any) -> None:
         """Record a stage that has ended, as a listener for `register_event_duration_secs_listener`."""
@@ -183,7 +164,7 @@ class Compiles:
         end, now_s = time.perf_counter(), time.process_time()
         name = str(kwargs.get("fun_name", "a program"))
         name = name.removeprefix("jit(").removesuffix(")") if name.startswith("jit(") else name
-        opened = self._open(stage)
+        opened = self._local.open[stage]
         began, used_s = opened.pop() if opened else (end - duration_secs - _CLOCKS_S, None)
         if stage == TRACE:
             self._local.began = began
@@ -202,8 +183,6 @@ class Compiles:
         message = str(record.msg)  # without arguments: JAX has formatted explanations already
         with self.log.losses.guard("an explanation of a cache miss"):
             if message.startswith(MISS):
-                if not hasattr(self._local, "explanations"):
-                    self._local.explanations = []
                 explanation = parse_explanation(message)
                 self._local.explanations.append((time.perf_counter(), explanation))
                 if self._explained_late:
@@ -217,7 +196,7 @@ class Compiles:
 
     def _describe_again(self, name: str) -> None:
         """Describe a trace whose explanation JAX logs after its event, as it does before 0.9."""
-        if self._open(TRACE):  # it is inside another one
+        if self._local.open[TRACE]:  # it is inside another one
             return
         with self._lock:
             event = self._last(lambda c: c.name == name and not c.explained and set(c.stages) == {TRACE})
@@ -236,7 +215,6 @@ class Compiles:
         self.log.settings.setdefault("jax_disable_jit", source_location.reader_place(sys._getframe()))
 
     def look_at_settings(self, at: Place = NOWHERE) -> None:
-        """Note which settings that rules read are on now, for the calling thread."""
         config = sys.modules["jax"].config
         for setting in _SETTINGS:
             if getattr(config, setting, False) is True:
@@ -247,7 +225,7 @@ class Compiles:
     def _take(self, stage: str, name: str, span: Interval) -> Compiled:
         event = self._event(stage, name, span)
         if stage == COMPILE:
-            event.cache, event.cache_note = getattr(self._local, "cache", ("", ""))
+            event.cache, event.cache_note = self._local.cache
             self._local.cache = "", ""
             for keep in self.on_compiled:
                 with self.log.losses.guard("a compiled program"):
@@ -267,7 +245,7 @@ class Compiles:
                         self._locate(known, sys._getframe(3))
                     return known
         event = Compiled(name, NOWHERE, {stage: span}, thread=threading.get_ident())
-        if stage == TRACE and self._open(TRACE):
+        if stage == TRACE and self._local.open[TRACE]:
             # inside another trace, which will replace it; there may be thousands, far from the reader's line
             self._explain(event)
             compiled.append(event)
@@ -324,13 +302,13 @@ class Compiles:
         if reader is None or any(c.changes != (_DERIVED,) for c in known):
             return
         function = source_location.variable_value(reader, event.name)
-        code = source_location.code_of(function)
-        if code and source_location.jitted_program(function) == event.name:
+        jitted = source_location.jitted_program(function) == event.name
+        code = getattr(inspect.unwrap(function), "__code__", None) if jitted else None
+        if code:
             event.explained, event.changes = True, (_DERIVED,)
             event.defined = f"{code.co_filename}:{code.co_firstlineno}"
 
     def _describe(self, event: Compiled, reader: FrameType | None, library: FrameType | None) -> None:
-        """Record a trace's arguments, its cause, and what its function captures."""
         event.through = source_location.library_of(library.f_code.co_filename) if library else ""
         arguments = frame_arguments.call_arguments(library)
         event.host = {
@@ -346,9 +324,10 @@ class Compiles:
         )
         event.placements = frame_arguments.array_placements(arguments)
         self._explain(event)
-        if event.explained and source_location.by_a_library(event.defined, library):
-            event.owner = source_location.library_of(event.defined.rpartition(":")[0])
-            event.explained = False
+        # a library may jit one of its own functions, as Optax does; Equinox jits the reader's
+        owner = source_location.library_of(event.defined.rpartition(":")[0])
+        if event.explained and owner and event.through not in ("", "jax", "equinox"):
+            event.owner, event.explained = owner, False
         if reader is not None and not event.explained and _by_pmap(event.name, library):
             self._explain_pmap(event, source_location.callee(reader))
         function = None
@@ -381,24 +360,18 @@ class Compiles:
         JAX explains a trace when it begins. Later, it may explain others of the same name that are inside,
         such as a transpose, for which there is no event, and some are left from earlier traces without one.
         """
-        explanations: list[tuple[float, Explanation]] = getattr(self._local, "explanations", [])
+        explanations = self._local.explanations
         named = [i for i, (_, explanation) in enumerate(explanations) if explanation.name == event.name]
-        began = event.stages[TRACE][0] - _CLOCKS_S
-        if not self._explained_late:
-            began = getattr(self._local, "began", began)
+        began = event.stages[TRACE][0] - _CLOCKS_S if self._explained_late else self._local.began
         own = [i for i in named if explanations[i][0] >= began]
         if not self._explained_late:  # it is the latest one, if the clocks disagree
             own += named[-1:]
+        if not own and event.name in WRAPPED and explanations:
+            own, event.label = [0], explanations[0][1].name
         if own:
-            i = own[0]
             event.explained = True
-            event.defined, event.changes = explanations[i][1].defined, explanations[i][1].changes
-            del explanations[i:]
-        if not event.explained and event.name in WRAPPED and explanations:
-            outermost = explanations[0][1]
-            event.explained, event.label = True, outermost.name
-            event.defined, event.changes = outermost.defined, outermost.changes
-            explanations.clear()
+            _, event.defined, event.changes = explanations[own[0]][1]
+            del explanations[own[0] :]
         # the remaining explanations belong to an operation that takes functions
         if not event.explained and event.name in _WITH_BODY and explanations:
             new = [e.name for _, e in explanations if not e.changes]

@@ -1,9 +1,4 @@
-"""Facts about compiled programs: FLOPs, bytes, aliased memory, and instructions.
-
-They come from `live_executables()` of each device's client. It is called while the program runs, because a
-compiled program is freed together with its function.
-
-`note_copied_arguments` finds what each call has to copy first: NumPy arrays, and arrays on other devices.
+"""Facts about compiled programs: FLOPs, bytes, aliased memory, instructions, and what calls copy first.
 
 `unrolled_loops` finds Python loops that tracing has unrolled, as opposed to layers with their own weights.
 
@@ -21,7 +16,7 @@ import math
 import operator
 import re
 from collections import Counter, defaultdict, deque
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from types import FrameType
 from typing import Any, NamedTuple
@@ -30,42 +25,35 @@ from jaxperf import hlo
 from jaxperf.errors import JaxperfError
 from jaxperf.hlo import Frame, Instruction, Module, Shape, shape_of
 from jaxperf.watch.grouping import group_by
-from jaxperf.watch.log import Compiled, ExecutedProgram, Log, canonical_name
+from jaxperf.watch.log import Compiled, Log, canonical_name
 from jaxperf.watch.observe import hooks, source_location
 from jaxperf.watch.observe.source_location import NOWHERE, Place
 from jaxperf.watch.source import statements
 
 
-def note_copied_arguments(
-    compiled: Iterable[Compiled], executed: Mapping[str, ExecutedProgram], programs: Iterable[Facts]
-) -> None:
+def note_copied_arguments(log: Log) -> None:
     """Set `elsewhere` of each `Compiled`, and keep in it and in `host` only what later calls copy, too.
 
     Parameters are often NumPy arrays in the first call only. The profiler's windows count the arrays (and
     Python numbers) that a later call copies, but not their sizes. So the smallest arrays are kept, which
     gives a lower bound.
     """
-    facts = {f.program: f for f in programs if not f.old}
-    for c in compiled:
-        program, known = executed.get(c.program), facts.get(c.program)
-        c.elsewhere = _elsewhere(c, known) if program and known else {}
+    known = {f.program: f for f in log.programs if not f.old}
+    for c in log.compiled:
+        program, facts = log.activity.programs.get(c.program), known.get(c.program)
+        arrays = {where: shape for where, text in c.signature.items() if (shape := shape_of(text))}
+        c.elsewhere = {
+            where: arrays[where].bytes
+            for where, placement in c.placements.items()
+            if program and facts and where in arrays and {*placement.devices} != {*facts.devices}
+        }
         if program and program.calls:
-            arrays = sum(shape_of(text) is not None for text in c.signature.values())
-            numbers = max(0, (len(known.layout[0]) if known else 0) - arrays)
+            numbers = max(0, (len(facts.layout[0]) if facts else 0) - len(arrays))
             sizes = {**c.host, **c.elsewhere}
             smallest = sorted(sizes, key=lambda where: sizes[where])
             copied = set(smallest[: max(0, round(program.copies / program.calls) - numbers)])
             c.host = {where: size for where, size in c.host.items() if where in copied}
             c.elsewhere = {where: size for where, size in c.elsewhere.items() if where in copied}
-
-
-def _elsewhere(c: Compiled, facts: Facts) -> dict[str, int]:
-    arrays = {where: shape_of(c.signature.get(where, "")) for where in c.placements}
-    return {
-        where: array.bytes
-        for where, array in arrays.items()
-        if array and {*c.placements[where].devices} != {*facts.devices}
-    }
 
 
 EQUAL_COUNT = 64  # equal operations; fusion copies them, so that ten iterations may give 56
@@ -74,7 +62,6 @@ LAYERS = 8  # operations that read so many different weights are layers; so many
 _CALLS = ("fusion", "call")  # each operand is a parameter of the computation inside
 _SEVERAL = re.compile(r"\[\d")  # the type of an array with dimensions
 _ROUNDS = "threefry"  # a random number generator whose rounds JAX unrolls on a GPU
-_BODIES = {"closed_call", "eval_jaxpr"}  # JAX's names of a scan's body; the second from JAX 0.12 on
 _LOOPS = ast.For | ast.While | ast.ListComp | ast.GeneratorExp
 
 
@@ -96,12 +83,9 @@ class _Kind(NamedTuple):
 
 
 def unrolled_loops(facts: Facts, *, few: bool = False, outside: Collection[Place] = ()) -> list[Loop]:
-    """Return the unrolled loops of a program; those with a loop in the source come first, then by copies.
+    """Return the unrolled loops of a program, the most copies first; `few` also those of few iterations.
 
-    Args:
-      facts: the program.
-      few: also report loops with few iterations.
-      outside: lines that call the program, whose loops are not part of it.
+    Loops around the lines `outside`, which call the program, are not part of it.
     """
     least = IN_A_ROW if few else EQUAL_COUNT
     described = {i: kind for i in facts.instructions if (kind := _kind(facts, i))}
@@ -109,57 +93,39 @@ def unrolled_loops(facts: Facts, *, few: bool = False, outside: Collection[Place
     if all(len(members) < least for members in equal.values()):
         return []
     read = _read(facts.module)
-    loops: list[tuple[bool, Loop]] = []
-    for at, kinds in group_by(equal, lambda kind: own_line(kind.origin)).items():
+    loops: list[Loop] = []
+    for kinds in group_by(equal, lambda kind: own_line(kind.origin)).values():
         most = max(kinds, key=lambda kind: len(equal[kind]))
         sets = {kind: Counter(read[i.name] for i in equal[kind]) for kind in kinds}
-        if not at or max(sets[most].values()) < least or any(map(_layers, sets.values())):
+        same = max(sets[most].values())
+        around = list(_source_loops(most.origin, outside))
+        written = math.prod(turns for _, turns in around)
+        # few turns are several operations of one iteration, or copies that fusion made
+        if not around or written < LAYERS or same < least or any(map(_layers, sets.values())):
             continue
-        way = list(_way(most.origin, outside))
-        around = list(_source_loops(way))
-        if not around and _is_a_librarys(most.origin, way):
-            continue  # nothing in the reader's code to change
-        if _BODIES & {*most.op_name.split("/")} and not around:
-            continue  # copies that `scan` made for its argument `unroll`
-        copies, iterations = len(equal[most]), _chain(facts.module, set(equal[most]))
-        written = math.prod(n for _, n in around) if around else math.inf
-        if written < LAYERS:
-            continue  # several operations of one iteration, or copies that fusion made
-        if iterations >= (LAYERS if max(sets[most].values()) >= EQUAL_COUNT else IN_A_ROW):
+        iterations = _chain(facts.module, set(equal[most]))
+        if iterations >= (LAYERS if same >= EQUAL_COUNT else IN_A_ROW):
             share = sum(len(equal[kind]) for kind in kinds) / len(described)
-            at = max(around, key=lambda loop: loop[1])[0] if around else at
-            operation = most.op_name.rpartition("/")[2]
-            loops.append((bool(around), Loop(at, operation, copies, int(min(iterations, written)), share)))
+            at, _ = max(around, key=lambda loop: loop[1])
+            count, operation = len(equal[most]), most.op_name.rpartition("/")[2]
+            loops.append(Loop(at, operation, count, int(min(iterations, written)), share))
     # one turn may have several equal operations
-    least_turns = {
-        at: min(x.iterations for _, x in same) for at, same in group_by(loops, lambda x: x[1].at).items()
-    }
-    loops = [(known, loop._replace(iterations=least_turns[loop.at])) for known, loop in loops]
-    return [loop for _, loop in sorted(loops, key=lambda pair: (not pair[0], -pair[1].copies))]
+    turns = {at: min(x.iterations for x in same) for at, same in group_by(loops, lambda x: x.at).items()}
+    loops = [x._replace(iterations=turns[x.at]) for x in loops]
+    return sorted(loops, key=lambda loop: -loop.copies)
 
 
-def _is_a_librarys(origin: tuple[Frame, ...], way: list[Place]) -> bool:
-    """Return whether a library other than JAX unrolled a loop; a recursion is the reader's own."""
-    functions = [(p.file, p.function) for p in way]
-    owners = [source_location.library_of(frame.file) for frame in origin]
-    inside = {*itertools.takewhile(bool, owners)} - {"jax"}
-    return len({*functions}) == len(functions) and bool(inside)
-
-
-def _way(origin: tuple[Frame, ...], outside: Collection[Place]) -> Iterator[Place]:
-    """Return the reader's lines inside a program that an operation comes from, the innermost first."""
+def _source_loops(origin: tuple[Frame, ...], outside: Collection[Place]) -> Iterator[tuple[Place, float]]:
+    """Yield the reader's loops inside a program around an operation, and their iterations; inf if unknown."""
     ends = {(p.file, p.line) for p in outside}
-    inside = itertools.takewhile(lambda f: (f.file, f.line) not in ends, origin)
-    return (Place(*f) for f in inside if not source_location.library_of(f.file))
-
-
-def _source_loops(places: Iterable[Place]) -> Iterator[tuple[Place, float]]:
-    """Yield the source loops around lines within their functions, and their iterations; inf if unknown."""
-    for at in places:
-        function = getattr(statements.innermost(at, ast.FunctionDef), "lineno", 0)
-        for loop in reversed(statements.enclosing_nodes(at, _LOOPS)):
-            if loop.lineno > function:
-                yield at._replace(line=loop.lineno), statements.turns_written(loop)
+    for at in itertools.takewhile(
+        lambda at: (at.file, at.line) not in ends, itertools.starmap(Place, origin)
+    ):
+        if not source_location.library_of(at.file):
+            function = getattr(statements.innermost(at, ast.FunctionDef), "lineno", 0)
+            for loop in reversed(statements.enclosing_nodes(at, _LOOPS)):
+                if loop.lineno > function:
+                    yield at._replace(line=loop.lineno), statements.turns_written(loop)
 
 
 def _layers(sets: Counter[tuple[int, ...]]) -> bool:
@@ -249,7 +215,6 @@ class Facts:
 
     @functools.cached_property
     def module(self) -> Module:
-        """Return the parsed program; an empty one if there is no text that can be read."""
         try:
             return hlo.parse(self.text)
         except JaxperfError:
@@ -270,7 +235,6 @@ class Facts:
 
     @property
     def matrix_dtype(self) -> str:
-        """Return the dtype of matrix products and convolutions ("float32"); "" if there are none."""
         return self.module.matrix_dtype
 
     @functools.cached_property
@@ -293,14 +257,12 @@ class Facts:
         )
 
     def at(self, instruction: Instruction) -> Place:
-        """Return the innermost line of the reader's own code that an instruction comes from."""
         return own_line(self.module.frames(instruction))
 
     def around(self, instruction: Instruction) -> list[Place]:
         return [Place(*frame) for frame in self.module.frames(instruction)]
 
     def callbacks(self) -> Iterator[tuple[str, Place]]:
-        """Yield the name and line of each instruction that calls back into Python."""
         for i in self.instructions:
             if i.opcode == "custom-call" and "callback" in i.target:
                 yield i.name, self.at(i)
@@ -311,11 +273,7 @@ class Facts:
                 yield i.shapes[0]
 
     def unshared_bytes(self, among: Iterable[Shape] | None = None) -> int:
-        """Return the bytes of results that could alias an argument of their type, but do not.
-
-        Args:
-          among: types of the arguments to consider; None for all of them.
-        """
+        """Return the bytes of results that could alias an argument (`among` these types), but do not."""
         (arguments, results), aliases = self.layout, self.module.aliases
         free = Counter(a for i, a in enumerate(arguments) if i not in aliases.values())
         free = free if among is None else free & Counter(among)
@@ -363,11 +321,8 @@ def compiler_variables(frame: FrameType) -> dict[str, Any]:
 class Programs:
     """The compiled programs: `keep` takes each one from JAX when it is compiled, and `look` reads those.
 
-    A program is freed together with its function, so it is read soon after, in the sampler's thread.
-
-    Args:
-      log: the log of the watch.
-      slow_only: keep only the texts of the slowest programs, as the compile report needs them.
+    A program is freed together with its function, so it is read soon after, in the sampler's thread. The
+    compile report needs only the programs of the slowest functions (`slow_only`).
     """
 
     def __init__(self, log: Log, *, slow_only: bool = False) -> None:
@@ -376,7 +331,6 @@ class Programs:
         # by the program's fingerprint: the program, from which its text is printed, and who compiled it
         self._read: dict[Any, tuple[Facts, Any, list[Compiled]]] = {}
         self._numbers: Counter[tuple[str, bool]] = Counter()
-        self._slowest: dict[tuple[str, str], float] = {}
         self._taken, self._missed = 0, 0  # programs that `keep` could take, and could not
 
     def look_at_live(self, *, old: bool = True) -> None:
@@ -389,7 +343,7 @@ class Programs:
 
     def keep(self, c: Compiled, frame: FrameType) -> None:
         """Take what JAX has just compiled, from one of its frames."""
-        if self._slow_only and not self._is_slow(c):
+        if self._slow_only and (c.total_s < WORTH_READING_S or not (c.explained or c.owner)):
             return
         variables = compiler_variables(frame).values()
         executable = next((v for v in variables if hasattr(type(v), "hlo_modules")), None)
@@ -399,35 +353,26 @@ class Programs:
             self._taken += 1
             self.new.append((c, executable))
 
-    def _is_slow(self, c: Compiled) -> bool:
-        """Return whether a function's program is the slowest so far, and worth reading."""
-        key, seconds = (c.called, c.defined), c.total_s
-        outside = not c.explained and not c.owner
-        if outside or seconds < max(WORTH_READING_S, self._slowest.get(key, 0.0)):
-            return False
-        self._slowest[key] = seconds
-        return True
-
     def look(self) -> None:
-        """Read the programs that were compiled since the last look."""
         while self.new:
             self._note(*self.new.popleft(), old=False)
 
     def close(self) -> None:
-        """Write the programs into the log, with their texts, and say what is missing."""
+        """Write the programs into the log, with their texts."""
         self.look()
-        unheard = self._missed or not self._taken
-        if unheard and not self._slow_only and hooks.is_running():
+        if (self._missed or not self._taken) and not self._slow_only and hooks.is_running():
             self.look_at_live(old=False)
-        least_s = min(sorted(self._slowest.values())[-MOST_READ:], default=0.0)
-        for facts, module, compiled in self._read.values():
-            slow = any(c.total_s >= least_s for c in compiled)
-            text = module.to_string() if module is not None and (slow or not self._slow_only) else ""
+        read = list(self._read.values())
+        if self._slow_only:
+            functions: dict[tuple[str, str], tuple[Facts, Any, list[Compiled]]] = {}
+            for each in sorted(read, key=lambda each: -each[2][0].total_s):
+                functions.setdefault((each[2][0].called, each[2][0].defined), each)
+            read = list(functions.values())[:MOST_READ]
+        for facts, module, compiled in read:
+            text = module.to_string() if module is not None else ""
             if len(text) > LONGEST:
-                self.log.remarks.append(
-                    f"the text of {facts.name} is too long to be read, so what is said of its instructions "
-                    "lacks it"
-                )
+                remark = f"the text of {facts.name} is too long to be read, so its instructions are unknown"
+                self.log.remarks.append(remark)
                 text = ""
             facts = replace(facts, text=text)
             self.log.programs.append(facts)
@@ -437,26 +382,15 @@ class Programs:
 
     def _note(self, c: Compiled | None, executable: Any, old: bool) -> None:
         key = executable.fingerprint or id(executable)
-        compiled = [c] if c else []
-        if key in self._read:
-            self._read[key][2].extend(compiled)
-            return
-        module = executable.hlo_modules()[0]
-        name = module.name.removeprefix("jit_")
-        self._numbers[name, old] += 1
-        if self._numbers[name, old] > PER_NAME and not self._slow_only:
-            module = None
-        facts = Facts(name, "", 0.0, 0.0)
-        if not self._slow_only:
+        if key not in self._read:
+            module = executable.hlo_modules()[0]
+            name = module.name.removeprefix("jit_")
             costs, devices = hlo.costs(executable), executable.local_devices()
+            self._numbers[name, old] += 1
             facts = Facts(
-                name,
-                devices[0].platform,
-                costs.flops,
-                costs.bytes_accessed,
-                costs.peak_bytes,
-                tuple(d.id for d in devices),
-                old=old,
-                temporary_bytes=costs.temp_bytes,
-            )
-        self._read[key] = facts, module, compiled
+                name, devices[0].platform, costs.flops, costs.bytes_accessed, costs.peak_bytes,
+                tuple(d.id for d in devices), old=old, temporary_bytes=costs.temp_bytes,
+            )  # fmt: skip
+            self._read[key] = facts, module if self._numbers[name, old] <= PER_NAME else None, []
+        if c:
+            self._read[key][2].append(c)

@@ -79,12 +79,7 @@ def is_tracer(value: Any) -> bool:
 
 
 def describe_value(value: Any, *, fields: bool = True) -> str:
-    """Return an array's type, the `repr` of a number or text, or else the class with an address or fields.
-
-    Args:
-      value: any object.
-      fields: whether to describe the fields of a dataclass, too.
-    """
+    """Return an array's type, a number's or text's `repr`, else the class with an address or its `fields`."""
     if is_array(value):
         return f"{value.dtype}[{','.join(map(str, value.shape))}]"
     kind = type(value)
@@ -123,7 +118,6 @@ class Placement(NamedTuple):
 
 
 def array_placements(arguments: Mapping[str, Any]) -> dict[str, Placement]:
-    """Return the placement of each concrete JAX array among a call's arguments, by name."""
     placements = {}
     for name, value in arguments.items():
         if source_location.module_of(type(value)) not in ("jax", "jaxlib"):
@@ -162,7 +156,6 @@ def traced_function(frame: FrameType, reader: FrameType | None, defined: str) ->
 
 
 def captured_values(function: Any) -> dict[str, Any]:
-    """Return a function's closure variables and default values, by name."""
     code, defaults = function.__code__, function.__defaults__ or ()
     names = code.co_varnames[code.co_argcount - len(defaults) : code.co_argcount]
     captured = {**dict(zip(names, defaults)), **(function.__kwdefaults__ or {})}
@@ -189,6 +182,5 @@ def referenced_arrays(function: Any) -> dict[str, str]:
 
 
 def identify_value(value: Any) -> str:
-    """Return the description of a value; an array's includes its address."""
     description = describe_value(value)
     return f"{description} at {id(value):#x}" if is_array(value) else description

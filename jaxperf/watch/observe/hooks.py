@@ -1,4 +1,4 @@
-"""Hooks into other modules: their log records, their functions, and their import.
+"""Hooks into other modules: their functions, and their import.
 
 `is_running` tells whether JAX has started its backend, without starting it: a program may choose its
 platform, or call `jax.distributed.initialize`, only before the backend starts.
@@ -9,16 +9,12 @@ from __future__ import annotations
 import contextlib
 import importlib.abc
 import importlib.util
-import logging
 import sys
 from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
 from jaxperf import jax_internals
-from jaxperf.watch.guard import Losses
-
-__all__ = ["Losses", "Replacements", "filtered_logs", "is_running", "named_as", "when_imported"]
 
 
 def is_running(*, otherwise: bool = False) -> bool:
@@ -28,21 +24,6 @@ def is_running(*, otherwise: bool = False) -> bool:
     """
     backends_are_initialized = jax_internals.loaded(jax_internals.BACKEND_STARTED)
     return bool(backends_are_initialized()) if backends_are_initialized else otherwise
-
-
-@contextlib.contextmanager
-def filtered_logs(keep: Callable[[logging.LogRecord], bool]) -> Iterator[None]:
-    """Let JAX's loggers pass only records for which `keep` returns true."""
-    loggers = [
-        logging.getLogger(n) for n in list(logging.root.manager.loggerDict) if n.split(".")[0] == "jax"
-    ]
-    for logger in loggers:
-        logger.addFilter(keep)
-    try:
-        yield
-    finally:
-        for logger in loggers:
-            logger.removeFilter(keep)
 
 
 class Replacements:
@@ -130,7 +111,6 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 @contextlib.contextmanager
 def when_imported(name: str, then: Callable[[ModuleType], None]) -> Iterator[None]:
-    """Call `then` with a module as soon as the program has imported it."""
     finder = _Finder(name, then)
     sys.meta_path.insert(0, finder)
     try:

@@ -6,6 +6,7 @@ program whose list or dictionary holds them. Nothing of the program runs for tha
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import itertools
 import sys
@@ -37,9 +38,7 @@ _DEPTH = 3  # containers inside containers
 class MemoryReadings:
     """Reads the memory in the sampler's thread: call `look` after each sample.
 
-    Args:
-      log: the log of the watch.
-      started: whether JAX's backend runs, so that listing arrays does not start it.
+    `started` returns whether JAX's backend runs, since listing arrays would start it.
     """
 
     def __init__(self, log: Log, started: Callable[[], bool]) -> None:
@@ -60,7 +59,6 @@ class MemoryReadings:
         self.read()
 
     def read(self) -> None:
-        """Read the memory, and list the live arrays if it has grown."""
         resident, device = self._process.memory_info().rss, 0
         jax = sys.modules.get("jax")
         lists = hasattr(jax, "live_arrays") and self._started()
@@ -93,36 +91,24 @@ class MemoryReadings:
 
 
 def bytes_in_use(jax: Any) -> int:
-    """Return the bytes allocated on this process's devices; 0 on platforms that do not count them."""
     return sum((d.memory_stats() or {}).get("bytes_in_use", 0) for d in jax.local_devices())
 
 
 def list_live_arrays(jax: Any, held_by: Callable[[str, set[int]], tuple[str, Place]]) -> list[LiveArrays]:
     """Return the live arrays by type, the type with the most bytes first.
 
-    Args:
-      jax: the module.
-      held_by: returns the variable that holds arrays, given their type and their ids.
+    `held_by` returns the variable that holds arrays, given their type and their ids.
     """
-    try:
+    listed = []
+    with contextlib.suppress(Exception):  # the program may delete arrays, or start its backend, meanwhile
         by_type = group_by(jax.live_arrays(), lambda a: (a.dtype, a.shape))
-        most = sorted(by_type.values(), key=lambda arrays: -_bytes_of(arrays))[:_LISTED]
-        return [_described(arrays, held_by) for arrays in most]
-    except Exception:  # the program may delete arrays, or start its backend, meanwhile
-        return []
-
-
-def _described(arrays: list[Any], held_by: Callable[[str, set[int]], tuple[str, Place]]) -> LiveArrays:
-    dtype, shape = arrays[0].dtype, ",".join(map(str, arrays[0].shape))
-    live = LiveArrays(f"{dtype}[{shape}]", len(arrays), _bytes_of(arrays), _made_at(arrays[-_LOOKED_UP:]))
-    if len(arrays) < MANY:
-        return live
-    held, at = held_by(live.kind, {id(a) for a in arrays})
-    return live._replace(held=held, held_at=at)
-
-
-def _bytes_of(arrays: list[Any]) -> int:
-    return len(arrays) * int(arrays[0].nbytes)
+        nbytes = {kind: len(arrays) * int(arrays[0].nbytes) for kind, arrays in by_type.items()}
+        for dtype, shape in sorted(by_type, key=lambda kind: -nbytes[kind])[:_LISTED]:
+            arrays, kind = by_type[dtype, shape], f"{dtype}[{','.join(map(str, shape))}]"
+            held, at = held_by(kind, {id(a) for a in arrays}) if len(arrays) >= MANY else ("", NOWHERE)
+            made = _made_at(arrays[-_LOOKED_UP:])
+            listed.append(LiveArrays(kind, len(arrays), nbytes[dtype, shape], made, held, at))
+    return listed
 
 
 def _made_at(arrays: list[Any]) -> Place:

@@ -31,7 +31,6 @@ from pathlib import Path
 from typing import Any
 
 from jaxperf import jax_internals
-from jaxperf.errors import JaxperfError
 from jaxperf.watch.log import Log
 from jaxperf.watch.observe.hooks import Replacements
 from jaxperf.watch.observe.windows import MARK, read_window
@@ -47,11 +46,7 @@ def _run_next(_: object) -> int:
 
 
 def call_in_main_thread(function: Callable[[], object]) -> bool:
-    """Make the main thread call a function once, as soon as it runs Python code.
-
-    Returns:
-      Whether it will; False if too many calls are pending.
-    """
+    """Make the main thread call a function once; return False if too many calls are pending."""
     _functions.append(function)
     if ctypes.pythonapi.Py_AddPendingCall(_run_next, None) == 0:
         return True
@@ -61,7 +56,6 @@ def call_in_main_thread(function: Callable[[], object]) -> bool:
 
 @functools.cache
 def cuda_driver() -> ctypes.CDLL | None:
-    """Return NVIDIA's driver library; None on a machine that has none."""
     for name in ("libcuda.so.1", "nvcuda.dll"):
         with contextlib.suppress(OSError):
             return ctypes.CDLL(name)  # its calls release the GIL
@@ -93,16 +87,12 @@ READ_BYTES = 6_000_000  # bytes of windows that are read after the program has e
 class Profiler:
     """Opens and closes windows: call `look` every few milliseconds from one thread.
 
-    Args:
-      log: the log of the watch; the cost that it gets is processor time, or the main thread's time on a GPU.
-      replacements: of functions of JAX.
-      compiling: returns whether something is being compiled now.
+    `compiling` returns whether something is being compiled now.
     """
 
     def __init__(self, log: Log, replacements: Replacements, compiling: Callable[[], bool]) -> None:
         self.log, self._replacements = log, replacements
         self.files: list[tuple[Path, float, float]] = []
-        self.trouble = ""
         # to open and close each window: processor time, or the time of the clock on a GPU
         self.windows_s: list[float] = []
         self._compiling = compiling
@@ -140,19 +130,23 @@ class Profiler:
 
     def _do(self, work: Callable[[], None]) -> None:
         if not _cuda_devices():
-            work()
+            self._do_now(work)
         elif self.log.thread_id == threading.main_thread().ident:
             self._asked = call_in_main_thread(functools.partial(self._do_now, work))
         else:
-            self.trouble, self._ended = "on a GPU they need a program that runs in the main thread", True
+            self._give_up("on a GPU they need a program that runs in the main thread")
 
     def _do_now(self, work: Callable[[], None]) -> None:
         with self._lock:
             self._asked = False
             try:
                 work()
-            except Exception as e:  # the program goes on
-                self.trouble = str(e).partition("\n")[0]
+            except Exception as e:  # such as another profiler session, or a full disk; the program goes on
+                self._give_up(str(e).partition("\n")[0])
+
+    def _give_up(self, why: str) -> None:
+        self._ended = True
+        self.log.remarks.append(f"windows of the profiler are missing: {why}")
 
     def _open_window(self) -> None:
         if self._ended or self._compiling():  # it has changed since `look` asked the main thread
@@ -164,27 +158,16 @@ class Profiler:
         options.enable_hlo_proto = False
         wait_for_cuda_devices(_cuda_devices())
         began, worked = time.perf_counter(), time.thread_time()
-        try:
-            new_session = inspect.unwrap(jax_internals.get(jax_internals.PROFILER))
-            self._session = new_session(options)
-        except JaxperfError as e:  # this JAX has no such name
-            self.trouble, self._ended = str(e), True
-            return
+        self._session = inspect.unwrap(jax_internals.get(jax_internals.PROFILER))(options)
         self._opened = time.perf_counter()
         self._opening_s = self._cost_s(began, worked)
         self._first = self._first or self._opened
         with jax.profiler.TraceAnnotation(MARK):  # relates the profiler's clock to `time.perf_counter`
             self._tied = time.perf_counter()
-        self.log.overhead_s["profiler"] += self._opening_s
 
     @staticmethod
     def _cost_s(began: float, worked: float) -> float:
-        """Return the seconds since a time of `perf_counter` on a GPU, whose thread waits; else those of work.
-
-        Args:
-          began: a time of `time.perf_counter`.
-          worked: the `time.thread_time` at that time.
-        """
+        """Return the seconds since a time on a GPU, whose thread waits; else the thread's processor time."""
         return time.perf_counter() - began if _cuda_devices() else time.thread_time() - worked
 
     def begin_anew(self) -> None:
@@ -200,14 +183,10 @@ class Profiler:
         if not self.files:
             self._folder = Path(tempfile.mkdtemp(prefix="jaxperf-watch-"))
         file = self._folder / f"{len(self.files)}.xplane.pb"
-        try:
-            file.write_bytes(session.stop())
-            self.files.append((file, self._tied, ended))
-        except Exception as e:  # such as another profiler session, or a full disk
-            self.trouble = str(e).partition("\n")[0]
-        now, closing_s = time.perf_counter(), self._cost_s(ended, worked)
-        self.log.overhead_s["profiler"] += closing_s
-        cost_s = self._opening_s + closing_s
+        file.write_bytes(session.stop())
+        self.files.append((file, self._tied, ended))
+        now, cost_s = time.perf_counter(), self._opening_s + self._cost_s(ended, worked)
+        self.log.overhead_s["profiler"] += cost_s
         self.windows_s.append(cost_s)
         self._length_s = LONG_S if cost_s < SHORT_S else SHORT_S
         share = COST_SHARE if now - self._first < EARLY_S else LATER_SHARE
@@ -218,8 +197,6 @@ class Profiler:
         """Close the open window, write what all windows saw into the log, and delete their files."""
         with self.log.losses.guard("a window of the profiler"):
             self.end()
-        if self.trouble:
-            self.log.remarks.append(f"windows of the profiler are missing: {self.trouble}")
         try:
             self.read()
         finally:
@@ -227,7 +204,6 @@ class Profiler:
                 shutil.rmtree(self._folder, ignore_errors=True)
 
     def read(self) -> None:
-        """Read the windows; of too many bytes, some are left unread."""
         every = -(-sum(file.stat().st_size for file, _, _ in self.files) // READ_BYTES)
         for file, tied, ended in self.files[:: every or 1]:
             read_window(file, tied, ended, self.log.activity)

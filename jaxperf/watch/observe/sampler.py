@@ -98,7 +98,6 @@ class Sleep:
             os.close(self._files.pop())
 
     def _read_s(self) -> tuple[float, float]:
-        """Return the seconds in which the thread has run, and in which it has waited for a core."""
         ran, waited, _ = os.pread(self._files[0], 100, 0).split()
         return int(ran) / 1e9, int(waited) / 1e9
 
@@ -110,7 +109,6 @@ class Sleep:
 CLOSE_S = 0.005  # between samples, in a window of the profiler
 WIDE_S = 0.05  # between samples outside of windows, at most
 WIDER = 0.02  # interval over the time since the first sample, until it reaches `WIDE_S`
-SPARSE = 2  # factor on that interval without the profiler; a sample costs an eager program 0.3 to 0.5 ms
 _LOADERS = {"tensorflow", "tensorflow_datasets", "torch", "grain", "datasets", "PIL", "cv2", "h5py"}
 _EAGER = {"jax", "flax", "optax", "equinox", "haiku"}  # unless a jitted function is called
 _WRITERS = {
@@ -134,7 +132,6 @@ class Sampler:
       call_sites: the lines that call jitted functions.
       on_look: called after each sample, in the sampler's thread; returns whether to sample often.
       compiling: for the compile report only, returns whether something is being traced or compiled now.
-      sparse: sample half as often at first, because `on_look` always returns False.
     """
 
     def __init__(
@@ -142,11 +139,8 @@ class Sampler:
         log: Log,
         on_look: Callable[[], bool] = lambda: True,
         compiling: Callable[[], bool] | None = None,
-        *,
-        sparse: bool = False,
     ) -> None:
         self.log, self.on_look, self.compiling = log, on_look, compiling
-        self._slower = SPARSE if sparse else 1
         self.call_sites = CallSites()
         self._seen: Counter[CodeType] = Counter()
         self._written = 0
@@ -181,31 +175,30 @@ class Sampler:
             self._stopped.set()
 
     def _sample_until_stopped(self) -> None:
-        interval_s = self._slower * CLOSE_S
+        interval_s = CLOSE_S
         while not self._stop.wait(interval_s):
             began = time.thread_time()
             with self.log.losses.guard("a sample"):
                 self._look()
             self.log.overhead_s["samples"] += time.thread_time() - began
-            interval_s = min(WIDE_S, self._slower * max(CLOSE_S, WIDER * (self._last - self._first)))
+            interval_s = min(WIDE_S, max(CLOSE_S, WIDER * (self._last - self._first)))
             with self.log.losses.guard("a look at the program"):
                 if self.on_look():
                     interval_s = CLOSE_S
 
     def _look(self) -> None:
         now = time.perf_counter()
-        if self.compiling:
-            with undisturbed():
-                self._sample_stack(sys._current_frames().get(self.log.thread_id), now, self.compiling())
-            self._last = now
-            return
         with undisturbed():
             frames = sys._current_frames()
             frame = frames.get(self.log.thread_id)
-            unread = self._unread(frame)
-            if not unread:
+            codes = (f.f_code for f in source_location.frames_outwards(frame))
+            unread = [] if self.compiling else [code for code in codes if id(code) not in self._codes]
+            if self.compiling:
+                self._sample_stack(frame, now, self.compiling())
+            elif not unread:
                 self._sample(frame, now)
-            self._sample_callbacks(frames, now)
+            if not self.compiling:
+                self._sample_callbacks(frames, now)
             del frame, frames
         if unread:
             self._read(unread)
@@ -263,10 +256,6 @@ class Sampler:
                 for name in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]:
                     if described := _static_value(source_location.variable_value(f, name)):
                         known.setdefault(name, set()).add(described)
-
-    def _unread(self, frame: FrameType | None) -> list[CodeType]:
-        codes = (f.f_code for f in source_location.frames_outwards(frame))
-        return [code for code in codes if id(code) not in self._codes]
 
     def _read(self, codes: list[CodeType]) -> None:
         """Read bytecode and files before a sample: files release the GIL, bytecode takes up to 5 ms."""
@@ -337,7 +326,6 @@ def _static_value(value: Any) -> str:
 
 
 def _sample_of(frame: FrameType | None, start: float, end: float) -> StackSample:
-    """Return a sample, from the innermost frame of the watched thread."""
     reader, library = source_location.reader_and_library_frames(frame)
     if reader is None:
         return StackSample(PYTHON, NOWHERE, start, end)
@@ -362,9 +350,7 @@ def _kind(frame: FrameType | None, reader: FrameType, library: FrameType | None)
         return IMPORT
     if source_location.called_name(reader).rpartition(".")[2] in _WRITERS:
         return WRITE
-    if library is None:
-        return _kind_of_callee(source_location.callee(reader))
-    if library.f_code.co_name == _COLLECTED:  # may run at any line
+    if library is None or library.f_code.co_name == _COLLECTED:  # which may run at any line
         return _kind_of_callee(source_location.callee(reader))
     name = source_location.library_of(library.f_code.co_filename)
     if name in _EAGER:
@@ -380,7 +366,6 @@ def _imports(frame: FrameType | None, reader: FrameType) -> bool:
 
 
 def _kind_inside(frame: FrameType | None, reader: FrameType) -> str:
-    """Return what another library does: JAX operations, as in distrax, or Python."""
     if frame is None or source_location.waits_for_next(reader):  # a data loader, whatever it calls
         return PYTHON
     inside = itertools.takewhile(lambda f: f is not reader, source_location.frames_outwards(frame))

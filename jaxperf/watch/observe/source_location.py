@@ -19,11 +19,9 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import CodeType, FrameType, MemberDescriptorType, ModuleType
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from jaxperf.libraries import library_of
-
-_T = TypeVar("_T")
 
 
 class Place(NamedTuple):
@@ -63,19 +61,7 @@ def shorten_path(file: str) -> str:
         return str(Path(*path.parts[-2:]))
 
 
-def by_a_library(defined: str, called: FrameType | None) -> bool:
-    """Return whether a library jits one of its own functions, as Optax does; Equinox jits the reader's.
-
-    Args:
-      defined: file and line of the function.
-      called: the frame of the library that the reader called.
-    """
-    caller = library_of(called.f_code.co_filename) if called else ""
-    return caller not in ("", "jax", "equinox") and bool(library_of(defined.rpartition(":")[0]))
-
-
 def frames_outwards(frame: FrameType | None) -> Iterator[FrameType]:
-    """Yield the frame and its callers, innermost first."""
     while frame is not None:
         yield frame
         frame = frame.f_back
@@ -109,7 +95,6 @@ def place_of(frame: FrameType | None) -> Place:
 
 
 def reader_place(frame: FrameType | None) -> Place:
-    """Return the innermost line of the reader's own code on a frame's stack."""
     return place_of(reader_and_library_frames(frame)[0])
 
 
@@ -133,33 +118,8 @@ def places_outside_jax(frame: FrameType | None, most: int) -> tuple[Place, ...]:
     return tuple(place_of(f) for f in itertools.islice(outer, most))
 
 
-def _once_per_function(compute: Callable[[CodeType], _T]) -> Callable[[CodeType], _T]:
-    """Cache what is computed from a code object by its id: hashing a module's code takes 50 us."""
-    results: dict[int, tuple[CodeType, _T]] = {}
-
-    def computed(code: CodeType) -> _T:
-        if (known := results.get(id(code))) is None:
-            known = results[id(code)] = code, compute(code)
-        return known[1]
-
-    return computed
-
-
 def waits_for_next(frame: FrameType) -> bool:
-    """Return whether a frame waits for the next item of a `for`, or calls `next`."""
-    return frame.f_lasti in _asking(frame.f_code) or called_name(frame) == "next"
-
-
-@_once_per_function
-def _asking(code: CodeType) -> frozenset[int]:
-    return frozenset(at for offsets, i in _instructions(code) if i.opname == "FOR_ITER" for at in offsets)
-
-
-def _instructions(code: CodeType) -> Iterator[tuple[range, dis.Instruction]]:
-    """Return instructions, each with its values of `f_lasti`, which may be in its inline cache."""
-    instructions = list(dis.get_instructions(code))
-    ends = [i.offset for i in instructions[1:]] + [len(code.co_code)]
-    return ((range(i.offset, end), i) for i, end in zip(instructions, ends))
+    return called_name(frame) in (_FOR, "next")
 
 
 def callee(frame: FrameType) -> Any:
@@ -233,28 +193,36 @@ def _stored(owner: Any, name: str) -> Any:
     return _METHOD if type(value).__module__ == "builtins" else value
 
 
+_FOR = "for"  # in place of the name of a call, where a `for` waits for an item
+# what `_calls_by_offset` returned, by the id of the code, which is kept alive: hashing it takes 50 us
+_calls: dict[int, tuple[CodeType, dict[int, tuple[str, int]]]] = {}
+
+
 def cache_bytecode(code: CodeType) -> None:
     """Analyze the bytecode of a function of the reader, so that later look-ups take microseconds."""
     if not library_of(code.co_filename):
-        _asking(code)
         _calls_by_offset(code)
 
 
 def called_name(frame: FrameType) -> str:
-    """Return the dotted name that a frame is calling, such as "np.dot"; "" if there is none."""
     return _calls_by_offset(frame.f_code).get(frame.f_lasti, ("", 0))[0]
 
 
 def called_names(code: CodeType) -> frozenset[tuple[str, int]]:
-    return frozenset(_calls_by_offset(code).values())
+    return frozenset(call for call in _calls_by_offset(code).values() if call[0] != _FOR)
 
 
-@_once_per_function
 def _calls_by_offset(code: CodeType) -> dict[int, tuple[str, int]]:
-    """Return the dotted name and the line of each call, by the offset of its instruction."""
+    """Return the dotted name and the line of each call, by the values of `f_lasti` of its instruction."""
+    if id(code) in _calls:
+        return _calls[id(code)][1]
     names: dict[int, tuple[str, int]] = {}
-    for offsets, instruction in _instructions(code):
-        at = instruction.positions
+    instructions = list(dis.get_instructions(code))
+    ends = [i.offset for i in instructions[1:]] + [len(code.co_code)]
+    for instruction, end in zip(instructions, ends):
+        at, offsets = instruction.positions, range(instruction.offset, end)  # it may have an inline cache
+        if instruction.opname == "FOR_ITER":
+            names |= dict.fromkeys(offsets, (_FOR, 0))
         if not instruction.opname.startswith(("CALL", "PRECALL")) or at is None or at.lineno is None:
             continue
         line = linecache.getline(code.co_filename, at.lineno)
@@ -262,6 +230,7 @@ def _calls_by_offset(code: CodeType) -> dict[int, tuple[str, int]]:
         head = text.partition("(")[0].strip()
         if head and all(part.isidentifier() for part in head.split(".")):
             names |= dict.fromkeys(offsets, (head, at.lineno))
+    _calls[id(code)] = code, names
     return names
 
 
@@ -269,10 +238,7 @@ def jitted_program(called: Any, name: str = "") -> str:
     """Return the program's name of the reader's jitted or compiled function; "" for any other object.
 
     Whatever jit, pmap, nnx.jit and eqx.filter_jit return has a method `lower`, and a class of a library.
-
-    Args:
-      called: any object.
-      name: the name in the reader's code, for an object without a name.
+    `name` is that in the reader's code, for an object without a name.
     """
     name, kind = name.rpartition(".")[2], type(called)
     if issubclass(kind, getattr(sys.modules.get("jax.stages"), "Compiled", ())):
@@ -286,13 +252,6 @@ def jitted_program(called: Any, name: str = "") -> str:
     return function_name if isinstance(function_name, str) and function_name else name or "a program"
 
 
-def code_of(function: Any) -> CodeType | None:
-    """Return the code of a function, or of the one that a library has wrapped; None for other objects."""
-    if not callable(function) or not is_a_librarys(type(function)):
-        return None
-    return getattr(inspect.unwrap(function), "__code__", None)
-
-
 def is_a_librarys(kind: type) -> bool:
     """Return whether a class comes with Python or a library: code of the program must not run for a look."""
     module = sys.modules.get(kind.__module__)
@@ -301,7 +260,6 @@ def is_a_librarys(kind: type) -> bool:
 
 
 def stored_attributes(value: Any) -> dict[str, Any]:
-    """Return an object's own dictionary, without running code of its class; empty if it has none."""
     try:
         return object.__getattribute__(value, "__dict__")  # type: ignore[no-any-return]
     except AttributeError:

@@ -129,7 +129,6 @@ def _same(before: list[Mark], now: list[Mark]) -> bool:
 
 
 def _numbers(value: Any) -> int:
-    """Return the number of Python numbers in a list, or in a list of lists; 0 for anything else."""
     count = 1
     while type(value) in (list, tuple) and value:
         count, value = count * len(value), value[0]

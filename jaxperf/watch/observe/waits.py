@@ -22,6 +22,7 @@ import threading
 import time
 import timeit
 from array import array
+from collections import defaultdict
 from collections.abc import Callable
 from types import CodeType, FrameType
 from typing import Any
@@ -49,14 +50,11 @@ METHODS = {
 _FUNCTIONS = ("block_until_ready", "effects_barrier", "device_get")  # of `jax`
 _CALLBACK = re.compile(r"[/\\]jax[/\\]_src[/\\]callback\.py$")
 _NUMBERS = {"item", "float", "int", "complex", "if"}
-_NOT_AWAITED = -1.0  # the site of a call in a callback: the device waits for it, the front end does not
 _SEQUENCES = (list, tuple)
 _NOTHING_COMES = ("block_until_ready", "effects_barrier")
 
 
 class Waits:
-    """Records the outermost waiting calls of the watched thread."""
-
     def __init__(self, log: Log, replacements: Replacements) -> None:
         self.log, self._replacements = log, replacements
         self._inside = False
@@ -64,16 +62,13 @@ class Waits:
         self._skip, self._times = 0, 1  # calls to skip now, and how many the next recorded one stands for
         self._numbers = itertools.cycle(STANDS_FOR)
         self._count, self._looked, self._moment = 0, 0, 0.0
-        # of each call: start, end, bytes, index in `_sites`, and how many calls it stands for; as numbers,
+        # by kind and line, of each call: start, end, bytes, and how many calls it stands for; as numbers,
         # which the garbage collector skips
-        self._calls = array("d")
-        self._sites: list[tuple[str, Place]] = []
-        self._indices: dict[tuple[str, Place], float] = {}
-        # by the code's id, instruction and kind; the code is kept alive, so that its id stays unique
-        self._fixed: dict[tuple[int, int, str], tuple[CodeType, float | None]] = {}
+        self._calls: dict[tuple[str, Place], array[float]] = defaultdict(lambda: array("d"))
+        # those of a code's id, instruction and kind; the code is kept alive, so that its id stays unique
+        self._fixed: dict[tuple[int, int, str], tuple[CodeType, array[float] | None]] = {}
 
     def open(self, jax: Any) -> None:
-        """Wrap the methods and functions until the replacements are closed."""
         classes, replace = array_classes(jax), self._replacements.replace
         for kind in classes:
             for method, name in METHODS.items():
@@ -95,12 +90,13 @@ class Waits:
         self._looked, self._moment = self._count, now
 
     def close(self) -> None:
-        """Write the calls into the log."""
-        numbers = iter(self._calls)
-        self.log.waits += [
-            Wait(*self._sites[int(site)], start, end, int(nbytes), int(times))
-            for start, end, nbytes, site, times in zip(numbers, numbers, numbers, numbers, numbers)
-        ]
+        for (kind, at), calls in self._calls.items():
+            numbers = iter(calls)
+            self.log.waits += [
+                Wait(kind, at, start, end, int(nbytes), int(times))
+                for start, end, nbytes, times in zip(numbers, numbers, numbers, numbers)
+            ]
+        self.log.waits.sort(key=lambda wait: wait.end)
         self.log.overhead_s["hooks"] += len(self.log.waits) * wrapper_costs_s()
         if any(wait.times > 1 for wait in self.log.waits):
             self.log.remarks.append(
@@ -123,48 +119,23 @@ class Waits:
     def _method(self, method: Callable[..., Any], kind: str, depth: int = 1) -> Callable[..., Any]:
         """Wrap a call that waits; its caller is `depth` frames outwards.
 
-        A program may read a scalar in each iteration of a loop. The wrapper takes 1 us, and more with cold
-        processor caches. So one function does all that most calls need, a method that reads a number has one
-        without keywords, and a call from the same instruction as the last one is not looked up.
+        A program may read a scalar in each iteration of a loop, and the wrapper takes 1 us, more with cold
+        processor caches. So one function does all that most calls need.
         """
-        clock, ident, frame, calls, log = (
-            time.perf_counter, threading.get_ident, sys._getframe, self._calls, self.log
-        )  # fmt: skip
-        number, code, instruction, site = kind in _NUMBERS, None, -1, None
+        clock, ident, frame, log = time.perf_counter, threading.get_ident, sys._getframe, self.log
 
         def record(caller: FrameType, args: tuple[Any, ...], kwargs: Any, start: float, end: float) -> None:
-            nonlocal code, instruction, site
             brief = end - start < BRIEF_S
             try:  # a guard would take 30 us more
-                if site is None or caller.f_lasti != instruction or caller.f_code is not code:
-                    code, instruction = caller.f_code, caller.f_lasti
-                    site = self._fixed_site(kind, caller)
-                at = self._varying_site(kind, caller) if site is None else site
-                if at != _NOT_AWAITED:
-                    nbytes = args[0].dtype.itemsize if number else _nbytes(kind, args, kwargs)
-                    calls.extend((start, end, nbytes, at, self._times if brief else 1))
+                calls = self._calls_from(kind, caller)
+                if calls is not None:
+                    nbytes = args[0].dtype.itemsize if kind in _NUMBERS else _nbytes(kind, args, kwargs)
+                    calls.extend((start, end, nbytes, self._times if brief else 1))
                 if brief:
                     self._times = next(self._numbers) if self._often else 1
                     self._skip = self._times - 1
             except Exception as e:
                 log.losses.note("a wait", e)
-
-        def reading(array: Any, *args: Any) -> Any:
-            if self._inside or ident() != log.thread_id:
-                log.elsewhere["waits"] += ident() != log.thread_id
-                return method(array, *args)
-            self._inside = True
-            start = clock()
-            try:
-                return method(array, *args)
-            finally:
-                end = clock()
-                self._inside = False
-                self._count += 1
-                if self._skip and end - start < BRIEF_S:
-                    self._skip -= 1
-                else:
-                    record(frame(depth), (array,), {}, start, end)
 
         def waiting(*args: Any, **kwargs: Any) -> Any:
             if self._inside or ident() != log.thread_id:  # `print` formats through `__array__`
@@ -183,32 +154,27 @@ class Waits:
                 else:
                     record(frame(depth), args, kwargs, start, end)
 
-        return named_as(method, reading if number else waiting)
+        return named_as(method, waiting)
 
-    def _fixed_site(self, kind: str, frame: FrameType) -> float | None:
-        """Return the site of an instruction of the reader; None for a library, whose callers may vary."""
+    def _calls_from(self, kind: str, frame: FrameType) -> array[float] | None:
+        """Return the calls at a line, which is looked up once for each instruction of the reader.
+
+        None if the call is in a callback: the device waits for it, the front end does not.
+        """
         key = id(frame.f_code), frame.f_lasti, kind
-        if key not in self._fixed:
-            site: float | None = None
-            if not source_location.library_of(frame.f_code.co_filename):
-                files = (f.f_code.co_filename for f in source_location.frames_outwards(frame))
-                called_back = any(map(_CALLBACK.search, files))
-                site = _NOT_AWAITED if called_back else self._site(kind, source_location.place_of(frame))
-            self._fixed[key] = frame.f_code, site
-        return self._fixed[key][1]
-
-    def _varying_site(self, kind: str, frame: FrameType) -> float:
+        if key in self._fixed:
+            return self._fixed[key][1]
         reader, library = source_location.reader_and_library_frames(frame)
+        calls = self._calls[kind, source_location.place_of(reader)]
+        if reader is frame:
+            files = (f.f_code.co_filename for f in source_location.frames_outwards(frame))
+            self._fixed[key] = frame.f_code, None if any(map(_CALLBACK.search, files)) else calls
+            return self._fixed[key][1]
         # `jax.debug.print` formats while its program runs; `find_callbacks` covers it
-        if kind == "print" and library and source_location.library_of(library.f_code.co_filename) == "jax":
-            return _NOT_AWAITED
-        return self._site(kind, source_location.place_of(reader))
-
-    def _site(self, kind: str, at: Place) -> float:
-        if (kind, at) not in self._indices:
-            self._indices[kind, at] = float(len(self._sites))
-            self._sites.append((kind, at))
-        return self._indices[kind, at]
+        printed = (
+            kind == "print" and library and source_location.library_of(library.f_code.co_filename) == "jax"
+        )
+        return None if printed else calls  # the callers of a library vary
 
 
 def array_classes(jax: Any) -> list[type]:

@@ -22,14 +22,7 @@ _DISPATCH = re.compile(r"PjitFunction\((.*)\)")
 
 
 def read_window(file: Path, tied: float, ended: float, activity: DeviceActivity) -> None:
-    """Add to `activity` what one window saw.
-
-    Args:
-      file: the profiler's file.
-      tied: the time of the event `MARK`, by `time.perf_counter`.
-      ended: the end of the window, by `time.perf_counter`.
-      activity: what earlier windows saw.
-    """
+    """Add to `activity` what one window saw; `tied` is when its event `MARK` was, and `ended` its end."""
     from jax.profiler import ProfileData
 
     from jaxperf.measure import trace  # which imports JAX

@@ -73,7 +73,7 @@ def test_a_mistake_is_one_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]
         ("--compiles", str(tmp_path), "--json", "x.json", script): "--compiles has its own JSON",
         ("--compiles", str(tmp_path), "--fail-on", "retrace", script): "--compiles has its own JSON",
         ("--compiles-compare", script): "expected 2 arguments",
-        ("--compiles-compare", str(tmp_path / "a.json"), script): "cannot read",
+        ("--compiles-compare", str(tmp_path / "a.json"), script): "No such file",
     }
     if os.geteuid():
         (tmp_path / "closed").mkdir(mode=0o500)

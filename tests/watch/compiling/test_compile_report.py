@@ -206,8 +206,8 @@ def test_what_is_no_report_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "text.json").write_text("no JSON")
     for name, message in {
         ".": "has 3 compile reports (other.json, text.json, train.json)",
-        "none.json": "cannot read", "other.json": "is not a compile report of version 1",
-        "text.json": "is not JSON",
+        "none.json": "of version 1: No such file", "other.json": "is not a compile report of version 1",
+        "text.json": "it is not JSON",
     }.items():  # fmt: skip
         with pytest.raises(JaxperfError) as caught:
             report.load(tmp_path / name)

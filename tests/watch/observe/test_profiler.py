@@ -80,7 +80,7 @@ def test_on_a_cuda_device_a_program_in_another_thread_has_no_windows_and_a_note(
 
     def program() -> None:
         with watch(show=False) as watched:
-            compute(lambda profiler: profiler.trouble)
+            compute(lambda profiler: profiler._ended)
         records.append(watched.log)
 
     thread = threading.Thread(target=program)

@@ -69,10 +69,10 @@ def test_turns_that_could_share_a_body_are_a_loop(function: Callable[..., Any], 
     assert 0.5 < loop.share <= 1.0
 
 
-def test_the_loop_comes_before_the_line_that_stacks_what_its_turns_made() -> None:
+def test_a_loop_is_found_at_its_while_and_not_at_the_line_that_stacks_what_its_turns_made() -> None:
     gradient = jax.grad(lambda p, state: jnp.mean(collected(p, state) ** 2))
     loops = loops_of(gradient, jnp.ones(4), jnp.ones(2), few=True)
-    assert "# collected" in loops[0].at.source and "return jnp.stack" in loops[-1].at.source
+    assert loops and {"# collected" in loop.at.source for loop in loops} == {True}
     assert all(loop.iterations >= IN_A_ROW for loop in loops)
 
 

@@ -61,9 +61,9 @@ def test_an_argument_that_every_call_copies_to_other_devices_is_found(
     program = ExecutedProgram("step", 10, [0.01] * 10, copies=10 * copies)
     program.devices["gpu 0"] = [(1.0, 1.5)]
     activity = DeviceActivity([(1.0, 2.0)], {"step": program}, queued=[(1.5, 1.7)])
-    note_copied_arguments([c], activity.programs, [facts()])
     sample = StackSample(DISPATCH, AT, 1.8, 1.9)
     record = Log("a", 0, 2, compiled=[c], samples=[sample], programs=[facts()], activity=activity)
+    note_copied_arguments(record)
     findings = list(find_moves(Analysis(record)))
     assert [f.at for f in findings] == [AT] * count
     for finding in findings:

@@ -20,7 +20,7 @@ from jaxperf.watch.log import Log
 from jaxperf.watch.observe.compiles import Compiled
 from jaxperf.watch.observe.executables import Facts, note_copied_arguments
 from jaxperf.watch.observe.source_location import NOWHERE, Place
-from jaxperf.watch.observe.windows import ExecutedProgram
+from jaxperf.watch.observe.windows import DeviceActivity, ExecutedProgram
 from jaxperf.watch.report.analysis import Analysis
 from jaxperf.watch.rules import traces
 from jaxperf.watch.rules.table import Finding, advice_for
@@ -353,7 +353,9 @@ def test_of_the_arrays_of_the_first_call_those_of_later_ones_count(
     types = ", ".join(["f32[4]{0}"] * parameters)
     head = f"HloModule jit_step, entry_computation_layout={{({types})->f32[4]{{0}}}}, x=1\n"
     program = ExecutedProgram("step", calls=100, copies=copies)
-    note_copied_arguments([c], {"step": program}, [Facts("step", "cpu", 1.0, 1.0, text=head)])
+    facts = Facts("step", "cpu", 1.0, 1.0, text=head)
+    activity = DeviceActivity(programs={"step": program})
+    note_copied_arguments(Log("a", compiled=[c], programs=[facts], activity=activity))
     assert c.host == expected and c.host_bytes == sum(expected.values())
 
 
