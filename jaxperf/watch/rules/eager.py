@@ -117,8 +117,9 @@ def _static(analysis: Analysis, file: str, function: str) -> tuple[str, ...]:
 )  # fmt: skip
 def find_eager_operations(analysis: Analysis) -> Iterator[Finding]:
     """Find functions that dispatch operations one by one while devices are idle, or over large arrays."""
-    line, elsewhere = outermost(analysis), analysis.log.small_puts  # `find_small_puts` covers those
-    idle = _front_bound(analysis, line, {*elsewhere, *_waits(analysis)})
+    line, waits = outermost(analysis), _waits(analysis)
+    others = {*analysis.log.small_puts, *waits}  # `find_small_puts` covers those
+    idle = _front_bound(analysis, line, others)
     traced = Counter(c.at for c, _ in analysis.called)
     for at in [at for at in idle if "jit(" in at.source]:
         reason = "this line makes a jit object for each call, and so never takes the short way of later calls"
@@ -134,7 +135,7 @@ def find_eager_operations(analysis: Analysis) -> Iterator[Finding]:
     rate = small / windows_s if windows_s else 0.0
     seen = total_length(analysis.steady) >= SEEN_S
     if not seen:
-        by_samples = _by_samples(analysis, line, {*elsewhere, *_waits(analysis)})
+        by_samples = _by_samples(analysis, line, others)
         # a line that makes a jit object is above, or a retrace
         idle = {at: seconds for at, seconds in by_samples.items() if "jit(" not in at.source}
     elif rate < RATE:
@@ -142,7 +143,7 @@ def find_eager_operations(analysis: Analysis) -> Iterator[Finding]:
     if rate >= RATE:
         for at, seconds in _beside_calls(analysis).items():
             idle[at] = idle.get(at, 0.0) + seconds
-    unfused = {at: s for at, s in _unfused(analysis, line).items() if "jit(" not in at.source}
+    unfused = {at: s for at, s in _unfused(analysis, line, waits).items() if "jit(" not in at.source}
     often = f"{rate:,.0f} operations per second"
     reason = f"{often} are dispatched outside of jit, and devices are idle meanwhile"
     if not seen:
@@ -321,8 +322,13 @@ def _function_in_loop(chain: tuple[Place, ...]) -> Place | None:
     return None
 
 
-def _unfused(analysis: Analysis, line: Callable[[StackSample], Place]) -> dict[Place, float]:
-    """Return the device seconds that fusing light operations outside jit would save, by line."""
+def _unfused(
+    analysis: Analysis, line: Callable[[StackSample], Place], waits: Collection[Place]
+) -> dict[Place, float]:
+    """Return the device seconds that fusing light operations outside jit would save, by line.
+
+    A line that only waits for their results dispatches none.
+    """
     light = {
         name
         for name, programs in analysis.programs.items()
@@ -331,7 +337,7 @@ def _unfused(analysis: Analysis, line: Callable[[StackSample], Place]) -> dict[P
     saved_s = max((_saved_s(analysis, device, light) for device in analysis.log.activity.busy), default=0.0)
     looks: Counter[Place] = Counter()
     for s in analysis.samples if saved_s else ():
-        if s.kind == EAGER and s.start >= analysis.begin:
+        if s.kind == EAGER and s.start >= analysis.begin and s.at not in waits:
             looks[line(s)] += 1
     return {at: saved_s * analysis.scale * count / looks.total() for at, count in looks.items()}
 

@@ -75,6 +75,9 @@ def find_slow_dispatch(analysis: Analysis) -> Iterator[Finding]:
             )
             saved_s = idle.pop(at) * (1 - call_s / module_s)
             yield Finding("module dispatch", at, saved_s, reason, c.called, argument=modules)
+        elif program.calls >= OFTEN and (transform := statements.transforms(at)):
+            reason = f"{transform} is applied to {c.called} anew in each turn, outside of jit"
+            yield Finding("eager", at, idle.pop(at), reason, transform, form="transform")
         elif program.calls >= OFTEN and (device_s < call_s or device_s < turn_s < SHORT_TURN_S):
             turn = f", in turns of {format_quantity(turn_s, 's')}" if device_s >= call_s else ""
             reason = (
@@ -136,8 +139,12 @@ def find_list_conversions(analysis: Analysis) -> Iterator[Finding]:
 
 
 def _converts(analysis: Analysis) -> Callable[[StackSample], bool]:
-    """Return a test for samples at the call of a jitted function in which its arguments are converted."""
-    converting = {(s.at, s.start) for s in analysis.log.samples if s.kind == EAGER}
+    """Return a test for samples at the call of a jitted function in which its arguments are converted.
+
+    Where the line calls a transformation of the function, that runs there, too.
+    """
+    eager = (s for s in analysis.log.samples if s.kind == EAGER)
+    converting = {(s.at, s.start) for s in eager if not statements.transforms(s.at)}
     return lambda s: s.kind == DISPATCH and (s.at, s.start) in converting
 
 

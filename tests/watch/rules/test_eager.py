@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +11,7 @@ import pytest
 
 from jaxperf.watch.log import Log
 from jaxperf.watch.observe.compiles import Compiled
+from jaxperf.watch.observe.executables import Facts
 from jaxperf.watch.observe.sampler import EAGER, StackSample
 from jaxperf.watch.observe.source_location import NOWHERE, Place
 from jaxperf.watch.observe.windows import DeviceActivity
@@ -184,3 +185,24 @@ def test_a_function_that_transforms_another_is_jitted_as_a_whole(tmp_path: Path)
     whole, line = (Finding("eager", Place(str(path), n, "move"), 1.0, "") for n in (1, 2))
     assert eager.way_to_jit(whole, analysis).form == "function"
     assert eager.way_to_jit(line, analysis).form == "transform"
+
+
+def test_a_line_that_waits_for_operations_of_others_dispatches_none(
+    program_file: Callable[[str], str],
+) -> None:
+    path = program_file("for turn in range(9):\n    x = x * 2 + 1\n    print(x)\n")
+    work, shown = Place(path, 2), Place(path, 3)
+    activity = DeviceActivity(windows=[(0.0, 9.0)])
+    for i in range(270):  # three operations in a row go through memory, again and again
+        program = activity.program(("multiply", "add", "subtract")[i % 3])
+        program.calls += 1
+        program.devices["cpu:0"].append((i / 30, i / 30 + 0.03))
+        activity.busy["cpu:0"].append((i / 30, i / 30 + 0.03))
+    text = "HloModule jit_f\n\nENTRY %main (x: f32[4]) -> f32[4] {\n  ROOT %x = f32[4]{0} parameter(0)\n}\n"
+    facts = [Facts(f"jit_{name}", "cpu", 1.0, 1.0, text=text) for name in activity.programs]
+    samples = [StackSample(EAGER, at, i, i + 0.5) for i in range(9) for at in (work, shown)]
+    compiled = [Compiled("add", work, {"compile": (-1.0, 0.0)})]
+    log = Log("a", -1.0, 9.0, compiled=compiled, samples=samples, activity=activity, programs=facts)
+    analysis = Analysis(log)
+    assert eager._unfused(analysis, lambda s: s.at, {shown}).keys() == {work}
+    assert eager._unfused(analysis, lambda s: s.at, set()).keys() == {work, shown}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
 
 import pytest
 
@@ -13,7 +14,12 @@ from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.observe.transfers import Put
 from jaxperf.watch.observe.windows import DeviceActivity, ExecutedProgram
 from jaxperf.watch.report.analysis import Analysis
-from jaxperf.watch.rules.idle import find_repeated_puts, find_slow_dispatch, find_small_puts
+from jaxperf.watch.rules.idle import (
+    find_list_conversions,
+    find_repeated_puts,
+    find_slow_dispatch,
+    find_small_puts,
+)
 
 AT, OTHER = Place("a.py", 8, "main"), Place("a.py", 9, "main")
 
@@ -67,6 +73,30 @@ def test_what_nnx_jit_does_in_python_is_what_binding_its_modules_saves(
     reported = list(find_slow_dispatch(analysis))
     assert [(f.cause, pytest.approx(f.seconds)) for f in reported] == findings
     assert {f.argument for f in reported} <= {"argument 0, argument 1", ""}
+
+
+@pytest.mark.parametrize(
+    ("line", "cause", "form"),
+    [
+        ("d = jax.jacrev(model)(w, jnp.array(row))", "eager", "transform"),
+        ("d = model(w, jnp.array(row))", "list", "call"),
+    ],
+)
+def test_a_transformation_of_a_jitted_function_is_what_its_line_does_outside_jit(
+    line: str, cause: str, form: str, program_file: Callable[[str], str]
+) -> None:
+    """A hundred calls in 10 s, each of which takes the front end 10 ms and the device 1 ms."""
+    at = Place(program_file(f"for row in rows:\n    {line}\n"), 2)
+    activity = DeviceActivity(windows=[(0.0, 10.0)])
+    program = activity.program("model")
+    program.calls, program.dispatch_s = 100, [0.01] * 100
+    program.devices["cpu:0"] = [(i / 10, i / 10 + 0.001) for i in range(100)]
+    call = Compiled("model", at, {"compile": (-1.0, 0.0)}, explained=True)
+    samples = [StackSample(EAGER, at, i / 10, i / 10 + 0.09) for i in range(100)]
+    analysis = Analysis(Log("a", -1.0, 10.0, compiled=[call], samples=samples, activity=activity))
+    found = [*find_list_conversions(analysis), *find_slow_dispatch(analysis)]
+    assert [(f.cause, f.form) for f in found] == [(cause, form)]
+    assert found[0].seconds == pytest.approx(100 * 0.089, rel=0.1)
 
 
 def test_an_execution_that_another_program_interrupted_does_not_hide_slow_dispatch() -> None:
