@@ -29,13 +29,14 @@ FOUND = ("finding", "note", "no")
 class Edit:
     """One change of a program's text: `find` occurs once, or every occurrence is replaced.
 
-    With `line`, only that line is changed.
+    With `line`, only that line is changed. With `file`, a module beside the script is changed in its place.
     """
 
     find: str
     put: str
     every: bool = False
     line: int = 0
+    file: str = ""
 
 
 @dataclass(frozen=True)
@@ -168,13 +169,15 @@ def _program(name: str, values: dict[str, Any]) -> Program:
 
 
 def _edits(rows: Sequence[Sequence[Any]]) -> tuple[Edit, ...]:
-    """Return edits from rows [find, put], [find, put, "every"] or [find, put, LINE]."""
+    """Return edits from rows [find, put], or [find, put, WHICH] with "every", a line or a module."""
     edits = []
     for find, put, *which in rows:
         if not which:
             edits.append(Edit(find, put))
         elif which == ["every"]:
             edits.append(Edit(find, put, every=True))
+        elif str(which[0]).endswith(".py"):
+            edits.append(Edit(find, put, file=which[0]))
         else:
             edits.append(Edit(find, put, line=int(which[0])))
     return tuple(edits)
@@ -235,8 +238,13 @@ def make_ready(program: Program, clones: Path, to: Path, edits: Sequence[Edit] =
     subprocess.run(["tar", "-x", "-C", str(to)], input=archive.stdout, check=True)
     source = to / program.path
     script = source.with_suffix(".py")
-    text = edited(as_script(source), [*program.edits, *edits], program.name)
+    changes = [*program.edits, *edits]
+    text = edited(as_script(source), [edit for edit in changes if not edit.file], program.name)
     script.write_text(program.before + text + program.after, encoding="utf-8")
+    for edit in changes:
+        if edit.file:
+            module = script.with_name(edit.file)
+            module.write_text(edited(module.read_text(encoding="utf-8"), [edit], edit.file), encoding="utf-8")
     for stand_in in program.stand_ins:
         name, _, path = stand_in.partition(":")
         shutil.copyfile(STAND_INS / f"{name}.py", to / path if path else script.with_name(f"{name}.py"))

@@ -52,6 +52,7 @@ def clones(tmp_path: Path) -> Path:
     repository.mkdir(parents=True)
     (repository / "notebook.ipynb").write_text(json.dumps(NOTEBOOK))
     (repository / "page.md").write_text(PAGE)
+    (repository / "helper.py").write_text("WIDTH = 9\n")
     for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "programs"]):
         settings = ["-c", "user.name=a", "-c", "user.email=a@b.c"]
         subprocess.run(["git", "-C", str(repository), *settings, *words], check=True, capture_output=True)
@@ -80,6 +81,14 @@ def test_a_notebook_becomes_a_script_and_its_lines_are_found_again(
     assert (done.returncode, done.stdout) == (3, "5 6\n")
     line = script.read_text().splitlines().index("print(x, y)") + 1
     assert field.place_in(line, script.with_suffix(".ipynb")) == "cell 2, line 1"
+
+
+def test_an_edit_may_name_a_module_beside_the_script(field: ModuleType, clones: Path, tmp_path: Path) -> None:
+    edits = [["x = 1", "from helper import WIDTH as x"], ["WIDTH = 9", "WIDTH = 3", "helper.py"]]
+    program = entry(field, path="notebook.ipynb", folder=".", edits=edits)
+    assert children.run(field.make_ready(program, clones, tmp_path / "made")).stdout == "3 4\n"
+    with pytest.raises(JaxperfError, match="'absent' occurs 0 times"):
+        field.make_ready(program, clones, tmp_path / "again", field._edits([["absent", "", "helper.py"]]))
 
 
 def test_a_page_keeps_its_line_numbers(field: ModuleType, clones: Path, tmp_path: Path) -> None:
