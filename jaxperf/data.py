@@ -10,6 +10,7 @@ Letters: N examples, 28 x 28 pixels, 1 channel, B batch size.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import math
 import os
@@ -17,7 +18,6 @@ import struct
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import zlib
 from collections.abc import Iterator
@@ -25,8 +25,7 @@ from dataclasses import dataclass, replace
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
-from urllib.parse import urljoin, urlsplit
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -37,10 +36,6 @@ from jaxperf.libraries import missing_from
 from jaxperf.process import cache_folder
 from jaxperf.result.store import write_whole
 
-if TYPE_CHECKING:
-    import jax
-
-ArrayT = TypeVar("ArrayT", npt.NDArray[Any], "jax.Array")
 Array = npt.NDArray[Any]
 Images = npt.NDArray[np.uint8]
 Labels = npt.NDArray[np.int32]
@@ -49,8 +44,8 @@ FULL_TRAIN, FULL_TEST = 60_000, 10_000
 FOLDER_VARIABLE, URL_VARIABLE = "JAXPERF_DATA", "JAXPERF_FASHION_MNIST_URL"
 DEBIAN_FOLDER = Path("/usr/share/datasets/fashion-mnist")  # of the package dataset-fashion-mnist
 ORIGIN_URL = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"  # the one TFDS uses
-ANSWER_S, SILENCE_S, TOTAL_S = 5.0, 10.0, 900.0  # to the first byte; between two packets; for all files
-TFDS_S = 900.0  # reading takes about 10 s, preparing 20
+SILENCE_S, TOTAL_S = 5.0, 900.0  # until a server answers, and between two packets; for all files
+TFDS_S = 300.0  # reading takes about 10 s
 MOST = 100_000  # examples in a file
 _LARGEST = MOST * 28 * 28 + 2**16  # bytes of a file; a gzip stream may be a little longer than its contents
 _IMAGES, _LABELS = 0x0803, 0x0801  # magic numbers: unsigned bytes of rank 3 and 1
@@ -66,12 +61,11 @@ class Splits(NamedTuple):
 
 
 class OriginFile(NamedTuple):
-    """A file as Zalando published it: its size, checksum, and the time in its gzip header."""
+    """A file as Zalando published it: its size and checksum."""
 
     stem: str
     size_bytes: int
     sha256: str
-    packed_at: int
 
     @property
     def name(self) -> str:
@@ -81,13 +75,13 @@ class OriginFile(NamedTuple):
 
 ORIGIN_FILES = tuple(OriginFile(*fields) for fields in (
     ("train-images-idx3-ubyte", 26_421_880,
-     "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84", 1_504_176_606),
+     "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84"),
     ("train-labels-idx1-ubyte", 29_515,
-     "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845", 1_504_176_606),
+     "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845"),
     ("t10k-images-idx3-ubyte", 4_422_102,
-     "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073", 1_504_176_627),
+     "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073"),
     ("t10k-labels-idx1-ubyte", 5_148,
-     "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5", 1_504_176_627),
+     "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5"),
 ))  # fmt: skip
 
 
@@ -126,15 +120,14 @@ class FashionMNIST:
 # --- Where it comes from
 
 
-def fashion_mnist(
-    *, source: str = "auto", folder: str | os.PathLike[str] | None = None, url: str | None = None
-) -> FashionMNIST:
+def fashion_mnist(*, source: str = "auto", folder: str | os.PathLike[str] | None = None) -> FashionMNIST:
     """Load Fashion-MNIST (section 8.4 trains on it).
 
     "auto" takes the first source that works:
       "folder": the four IDX files in `folder`, else in JAXPERF_DATA, else where Debian's package puts them;
-      "tfds": TensorFlow Datasets, if it is installed; prepares the data set if necessary;
-      "download": the origin's files, kept in the user's cache folder;
+      "tfds": TensorFlow Datasets, where it is installed and has prepared the data set;
+      "download": the origin's files, or those of the mirror JAXPERF_FASHION_MNIST_URL, kept in the user's
+        cache folder;
       "mini": the balanced subset of 6,000 + 1,000 images in this package.
     A folder that was named, by argument or JAXPERF_DATA, must be valid: it is never silently skipped. A
     missing network costs "auto" a few seconds.
@@ -142,7 +135,6 @@ def fashion_mnist(
     Args:
       source: one of `SOURCES`.
       folder: a folder of the four IDX files, each NAME or NAME.gz.
-      url: base URL of the four files; default JAXPERF_FASHION_MNIST_URL, else the origin.
 
     Returns:
       The arrays with their source.
@@ -154,15 +146,15 @@ def fashion_mnist(
     if source == "auto" and named_folder(folder) is not None:
         source = "folder"
     if source != "auto":
-        return _load(source, folder, url)
-    _base_url(url)  # a wrong URL is the user's mistake, not a reason to continue without it
+        return _load(source, folder)
+    _base_url()  # a wrong URL is the user's mistake, not a reason to continue without it
     skipped: list[str] = []
     for name in ("folder", "tfds", "download"):
         try:
-            return replace(_load(name, None, url), skipped=tuple(skipped))
+            return replace(_load(name), skipped=tuple(skipped))
         except JaxperfError as e:
             skipped.append(f"{name}: {e}")
-    return replace(_load("mini", None, url), skipped=tuple(skipped))
+    return replace(_load("mini"), skipped=tuple(skipped))
 
 
 def check_source(source: str, folder: str | os.PathLike[str] | None = None) -> None:
@@ -175,7 +167,7 @@ def check_source(source: str, folder: str | os.PathLike[str] | None = None) -> N
         raise JaxperfError(
             f"no data source {source!r}{did_you_mean(source, SOURCES)}; there are {', '.join(SOURCES)}"
         )
-    if source in ("download", "mini"):
+    if source not in ("auto", "folder"):
         if folder is not None:
             raise JaxperfError(f"the data source {source!r} reads no folder; leave {folder} out")
         return
@@ -194,14 +186,13 @@ def _expanded(path: str | os.PathLike[str]) -> Path:
     return Path(os.path.expanduser(path))  # noqa: PTH111  # Path.expanduser raises if the user is unknown
 
 
-def _load(source: str, folder: str | os.PathLike[str] | None, url: str | None) -> FashionMNIST:
+def _load(source: str, folder: str | os.PathLike[str] | None = None) -> FashionMNIST:
     if source == "folder":
         named = named_folder(folder) or DEBIAN_FOLDER
         return FashionMNIST(*read_folder(named), source=f"folder {named}")
     if source == "tfds":
-        return _read_tfds(folder, url)
-    path = fetch(url=url) if source == "download" else mini_folder()
-    return FashionMNIST(*read_folder(path), source=source)
+        return _read_tfds()
+    return FashionMNIST(*read_folder(fetch() if source == "download" else mini_folder()), source=source)
 
 
 def mini_folder() -> Traversable:
@@ -227,13 +218,10 @@ def read_folder(folder: Traversable) -> Splits:
 
 
 def _find(folder: Traversable, stem: str) -> Traversable:
-    for name in (f"{stem}.gz", stem):
-        path = folder.joinpath(name)
-        try:
-            if path.is_file():
-                return path
-        except OSError:  # a folder that may not be looked into
-            break
+    with contextlib.suppress(OSError):  # a folder that may not be looked into
+        for name in (f"{stem}.gz", stem):
+            if folder.joinpath(name).is_file():
+                return folder.joinpath(name)
     raise JaxperfError(
         f"{folder} has no {stem}.gz that can be read; name a folder of the four IDX files ({FOLDER_VARIABLE} "
         "or --data-folder), or apt install dataset-fashion-mnist"
@@ -327,101 +315,56 @@ def download_folder() -> Path:
     return cache_folder() / "fashion-mnist"
 
 
-def fetch(*, url: str | None = None, cache: Path | None = None, folder: Path | None = None) -> Path:
-    """Bring the origin's four files into `cache`: already there, copied from `folder`, or downloaded.
+def fetch(cache: Path | None = None) -> Path:
+    """Bring the origin's four files into a folder, and return it; those that are there already stay.
 
     Args:
-      url: base URL to download from; default JAXPERF_FASHION_MNIST_URL, else the origin. Proxies are those
-        that `urllib` takes from the environment.
-      cache: folder to keep them in; default `download_folder()`.
-      folder: a folder that may hold them, as published or as Debian repacked them.
-
-    Returns:
-      `cache`, now holding all four; a file is kept complete or not at all.
+      cache: the folder; default `download_folder()`. Proxies are those that `urllib` takes from the
+        environment.
 
     Raises:
       JaxperfError: no server answers in seconds, or it sends something else; or the cache cannot be written.
     """
-    base, cache = _base_url(url), cache or download_folder()
+    base, cache = _base_url(), cache or download_folder()
     deadline = time.monotonic() + TOTAL_S
     for file in ORIGIN_FILES:
-        if _published(cache / file.name, file) is None:
-            copy = _published(folder / file.name, file) if folder else None
-            write_whole(cache / file.name, copy or _download(urljoin(base, file.name), file, deadline))
+        path = cache / file.name
+        if not path.is_file() or not _is_pinned(path.read_bytes(), file):
+            write_whole(path, _download(f"{base}{file.name}", file, deadline))
     return cache
 
 
-def _base_url(url: str | None) -> str:
-    base = url or os.environ.get(URL_VARIABLE) or ORIGIN_URL
-    try:
-        parts = urlsplit(base)
-    except ValueError:  # a bracket that is not closed
-        parts = urlsplit("")
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+def _base_url() -> str:
+    base = os.environ.get(URL_VARIABLE) or ORIGIN_URL
+    if not base.startswith(("http://", "https://")):
         raise JaxperfError(f"{base!r} is not an http or https URL; give one such as {ORIGIN_URL}")
     return base.rstrip("/") + "/"
 
 
-def _published(path: Path, file: OriginFile) -> bytes | None:
-    """Return `file` as published, from a copy of it or from Debian's; None if `path` is neither.
-
-    Debian's package holds the same deflate streams, packed again with `gzip -n`, which leaves out name and
-    time. With them its files equal the origin's byte for byte, and TensorFlow Datasets accepts nothing else.
-    """
-    try:
-        with path.open("rb") as stream:
-            data = stream.read(file.size_bytes + 1)
-    except OSError:
-        return None
-    if _is_pinned(data, file):
-        return data
-    header = b"\x1f\x8b\x08\x08" + struct.pack("<I", file.packed_at) + data[8:10] + file.stem.encode() + b"\0"
-    restored = header + data[10:]
-    return restored if _is_pinned(restored, file) else None
-
-
-def _is_pinned(data: bytes | bytearray, file: OriginFile) -> bool:
+def _is_pinned(data: bytes, file: OriginFile) -> bool:
     return hashlib.sha256(data).hexdigest() == file.sha256
 
 
 def _download(url: str, file: OriginFile, deadline: float) -> bytes:
-    """Return the file's bytes from `url`, received in a thread that is abandoned when time is up.
+    from urllib.request import urlopen
 
-    This is the only way to limit a name look-up that hangs or a server that sends its headers slowly: the
-    time limit of a socket starts again with every byte.
-    """
-    data, answered, given_up = bytearray(), threading.Event(), threading.Event()
-    problem: list[str] = []
-
-    def receive() -> None:
-        from urllib.request import urlopen
-
-        try:
-            with urlopen(url, timeout=SILENCE_S) as response:
-                answered.set()
-                # A server may send more than the file, even without end: stop at the first extra byte
+    data, problem = bytearray(), ""
+    try:
+        with urlopen(url, timeout=SILENCE_S) as response:
+            # A server may send more than the file, even without end: stop at the first extra byte
+            piece = response.read1(1 << 16)
+            while piece and len(data) <= file.size_bytes:
+                if time.monotonic() > deadline:
+                    raise TimeoutError(f"not done after {TOTAL_S:.0f} s")
+                data.extend(piece)
                 piece = response.read1(1 << 16)
-                while piece and not given_up.is_set():
-                    data.extend(piece)
-                    piece = response.read1(1 << 16) if len(data) <= file.size_bytes else b""
-        except Exception as e:  # whatever the network library raises
-            problem.append(" ".join(str(getattr(e, "reason", "") or e or type(e).__name__).split()))
-        answered.set()
-
-    thread = threading.Thread(target=receive, daemon=True)  # an abandoned one cannot keep the process alive
-    thread.start()
-    if answered.wait(ANSWER_S):
-        thread.join(max(0.0, deadline - time.monotonic()))
-    given_up.set()
-    if not answered.is_set():
-        problem.append(f"no answer in {ANSWER_S:.0f} s")
-    elif thread.is_alive():
-        problem.append(f"not done after {TOTAL_S:.0f} s")
-    elif not problem and not _is_pinned(data, file):
-        problem.append(f"not the published file of {file.size_bytes} bytes and SHA-256 {file.sha256[:12]}...")
+    except Exception as e:  # whatever the network library raises
+        problem = " ".join(str(getattr(e, "reason", "") or e or type(e).__name__).split())
+    if not problem and not _is_pinned(data, file):
+        problem = f"not the published file of {file.size_bytes} bytes and SHA-256 {file.sha256[:12]}..."
     if problem:
         raise JaxperfError(
-            f"{url}: {problem[0]}; connect, set {URL_VARIABLE} to a mirror, or name a folder with the files"
+            f"{url}: {problem}; connect, set {URL_VARIABLE} to a mirror, or name a folder with the files"
         )
     return bytes(data)
 
@@ -429,19 +372,11 @@ def _download(url: str, file: OriginFile, deadline: float) -> bytes:
 # --- TensorFlow Datasets, in a process of its own: its threads, memory and GPU use would disturb measurements
 
 _TFDS_PROGRAM = """
-import sys, tempfile
+import sys
 sys.excepthook = lambda kind, e, trace: print(kind.__name__, *str(e).splitlines()[:1], file=sys.stderr)
 import numpy as np, tensorflow_datasets as tfds
-data_dir, out, manual_dir = sys.argv[1:]
-tfds.disable_progress_bar()
+data_dir, out = sys.argv[1:]
 builder = tfds.builder("fashion_mnist", data_dir=data_dir)
-if not builder.is_prepared():
-    if not manual_dir:
-        sys.exit(3)
-    with tempfile.TemporaryDirectory() as unpacked:  # TFDS would keep 55 MB of unpacked files
-        config = tfds.download.DownloadConfig(
-            manual_dir=manual_dir, extract_dir=unpacked, try_download_gcs=False)
-        builder.download_and_prepare(download_dir=unpacked, download_config=config)
 parts = {}
 for part in ("train", "test"):
     whole = tfds.as_numpy(builder.as_dataset(split=part, batch_size=-1, shuffle_files=False))
@@ -455,26 +390,31 @@ def tfds_folder() -> Path:
     return _expanded(os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets")
 
 
-def tfds_is_prepared() -> bool:
-    """Return whether some version of the data set has been prepared, judging by its files."""
-    return any(tfds_folder().joinpath("fashion_mnist").glob("*/dataset_info.json"))
-
-
-def _read_tfds(folder: str | os.PathLike[str] | None, url: str | None) -> FashionMNIST:
-    """Read the prepared data set, or prepare it from the origin's files: a folder's, or downloaded ones.
-
-    The builder's own download would try a missing network eleven times, with growing pauses. TFDS has an
-    order of its own, so batches differ from those of the other sources.
-    """
+def _read_tfds() -> FashionMNIST:
+    """Read the data set as prepared; TFDS has an order of its own, so batches differ from other sources'."""
     missing = missing_from(("tensorflow_datasets", "tensorflow"))
     if missing:
         raise JaxperfError(f"package {missing[0]} is not installed; pip install 'jaxperf[tfds]'")
+    folder = tfds_folder()
+    if not any(folder.joinpath("fashion_mnist").glob("*/dataset_info.json")):
+        raise JaxperfError(
+            f"{folder} has no fashion_mnist; `tensorflow_datasets.load('fashion_mnist')` prepares it"
+        )
     with tempfile.TemporaryDirectory() as scratch:
         out = Path(scratch, "fashion_mnist.npz")
-        if not (tfds_is_prepared() and _run_tfds(out, "")):
-            manual_dir = fetch(url=url, folder=named_folder(folder) or DEBIAN_FOLDER)
-            print(f"preparing fashion_mnist in {tfds_folder()} (once, under a minute)", file=sys.stderr)
-            _run_tfds(out, str(manual_dir))
+        # -P keeps the working directory off its import path
+        command = [sys.executable, "-P", "-c", _TFDS_PROGRAM, str(folder), str(out)]
+        quiet = {"CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"}  # and off the GPU
+        options: Any = {"capture_output": True, "text": True, "errors": "replace", "timeout": TFDS_S}
+        try:
+            done = subprocess.run(command, env=os.environ | quiet, **options)
+        except subprocess.TimeoutExpired:
+            raise JaxperfError(
+                f"TensorFlow Datasets took over {TFDS_S:.0f} s; choose another source"
+            ) from None
+        if done.returncode:
+            last = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1].strip()
+            raise JaxperfError(f"TensorFlow Datasets failed: {last}; choose another source")
         with np.load(out, allow_pickle=False) as stored:
             X, y, test_X, test_y = (stored[name] for name in Splits._fields)
             used = f"tfds {stored['version']}"
@@ -485,43 +425,12 @@ def _read_tfds(folder: str | os.PathLike[str] | None, url: str | None) -> Fashio
     return FashionMNIST(X, y.astype(np.int32), test_X, test_y.astype(np.int32), source=used)
 
 
-def _run_tfds(out: Path, manual_dir: str) -> bool:
-    """Run the program; False if the data is not prepared and there is nothing to prepare it from."""
-    # -P keeps the working directory off its import path
-    command = [sys.executable, "-P", "-c", _TFDS_PROGRAM, str(tfds_folder()), str(out), manual_dir]
-    quiet = {"CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"}  # and off the GPU
-    options: Any = {"capture_output": True, "text": True, "errors": "replace", "timeout": TFDS_S}
-    try:
-        done = subprocess.run(command, env=os.environ | quiet, **options)
-    except subprocess.TimeoutExpired:
-        raise JaxperfError(f"TensorFlow Datasets took over {TFDS_S:.0f} s; choose another source") from None
-    if done.returncode not in (0, 3):
-        last = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1].strip()
-        raise JaxperfError(f"TensorFlow Datasets failed: {last}; choose another source")
-    return done.returncode == 0
-
-
 # --- Batches of one fixed shape: for a compiled step, a new shape means a new compilation
 
 
-def updates_per_epoch(n_train: int, batch_size: int) -> int:
-    """Return the number of full batches in one pass: 60,000 images in batches of 256 are 234 updates.
-
-    Raises:
-      JaxperfError: there is no full batch.
-    """
-    _check_batch_size(batch_size)
-    if batch_size > n_train:
-        raise JaxperfError(
-            f"batch size {batch_size} is larger than the data, {n_train} examples; use {n_train} or fewer"
-        )
-    return n_train // batch_size
-
-
 def epoch_batches(
-    images: Array, labels: Array, *, batch_size: int, seed: int, epoch: int,
-    updates: int | None = None, start: int = 0, rows: slice = slice(None),
-) -> Iterator[tuple[Array, Array]]:  # fmt: skip
+    images: Array, labels: Array, *, batch_size: int, seed: int, epoch: int, updates: int | None = None
+) -> Iterator[tuple[Array, Array]]:
     """Yield shuffled full batches of one epoch; the same (seed, epoch) gives the same batches.
 
     Args:
@@ -532,35 +441,27 @@ def epoch_batches(
       epoch: 0 or more.
       updates: number of batches; default one pass, N // B. With more than that the data is used again, in a
         new order each time, so that the subset of 6,000 makes the book's 234 updates.
-      start: how many batches to skip at the beginning, when a training resumes within an epoch.
-      rows: which rows of each batch to read; with several processes, each has its own.
 
     Yields:
-      images (B, ...) and labels (B,), or those of `rows`, copies in the dtypes given.
+      images (B, ...) and labels (B,), copies in the dtypes given.
 
     Raises:
-      JaxperfError: when called, not at the first batch: lengths differ, a batch is larger than the data, or a
-        number is out of range.
+      JaxperfError: at the first batch: lengths differ, or a batch is larger than the data.
     """
-    _check_lengths(images, labels)
-    full = updates_per_epoch(len(images), batch_size)
-    total = full if updates is None else updates
-    for name, value in {"seed": seed, "epoch": epoch, "updates": total, "start": start}.items():
-        least = 1 if name == "updates" else 0
-        if value < least:
-            raise JaxperfError(f"{name} {value} is too small; use {least} or more")
-
-    def batches() -> Iterator[tuple[Array, Array]]:
-        rng = np.random.default_rng((seed, epoch))
-        for update in range(total):
-            position = update % full
-            if position == 0:
-                order = rng.permutation(len(images))
-            if update >= start:
-                chosen = order[position * batch_size : (position + 1) * batch_size][rows]
-                yield images[chosen], labels[chosen]
-
-    return batches()
+    _check(images, labels, batch_size)
+    full = len(images) // batch_size
+    if not full:
+        raise JaxperfError(
+            f"batch size {batch_size} is larger than the data, {len(images)} examples; use {len(images)} or "
+            "fewer"
+        )
+    rng = np.random.default_rng((seed, epoch))
+    for update in range(full if updates is None else updates):
+        position = update % full
+        if position == 0:
+            order = rng.permutation(len(images))
+        chosen = order[position * batch_size : (position + 1) * batch_size]
+        yield images[chosen], labels[chosen]
 
 
 def padded_batches(
@@ -577,28 +478,18 @@ def padded_batches(
       images (B, ...), labels (B,) and a mask bool (B,) that is False on the zeros that fill the last batch.
 
     Raises:
-      JaxperfError: when called: lengths differ or `batch_size` is not positive.
+      JaxperfError: at the first batch: lengths differ or `batch_size` is not positive.
     """
-    _check_lengths(images, labels)
-    _check_batch_size(batch_size)
-
-    def batches() -> Iterator[tuple[Array, Array, npt.NDArray[np.bool_]]]:
-        for start in range(0, len(images), batch_size):
-            x, y = images[start : start + batch_size], labels[start : start + batch_size]
-            missing, rest = batch_size - len(x), [(0, 0)] * (x.ndim - 1)
-            is_real = np.arange(batch_size) < len(x)
-            yield np.pad(x, [(0, missing), *rest]), np.pad(y, (0, missing)), is_real
-
-    return batches()
+    _check(images, labels, batch_size)
+    for start in range(0, len(images), batch_size):
+        x, y = images[start : start + batch_size], labels[start : start + batch_size]
+        missing, rest = batch_size - len(x), [(0, 0)] * (x.ndim - 1)
+        is_real = np.arange(batch_size) < len(x)
+        yield np.pad(x, [(0, missing), *rest]), np.pad(y, (0, missing)), is_real
 
 
-def _check_batch_size(batch_size: int) -> None:
+def _check(images: Array, labels: Array, batch_size: int) -> None:
     if batch_size < 1:
         raise JaxperfError(f"batch size {batch_size} is not positive; use 1 or more")
-
-
-def _check_lengths(images: Array, labels: Array) -> None:
-    if len(images) != len(labels):
-        raise JaxperfError(f"{len(images)} images but {len(labels)} labels; give one label per image")
-    if not len(images):
-        raise JaxperfError("0 images; give at least one")
+    if len(images) != len(labels) or not len(images):
+        raise JaxperfError(f"{len(images)} images and {len(labels)} labels; give one label per image")

@@ -107,10 +107,8 @@ def collect_data(out: Path) -> None:
         for path in DEBIAN_DATA.glob("*.gz"):
             shutil.copy(path, out / "data" / path.name)
     else:
-        code = (
-            f"from jaxperf.data import fashion_mnist; fashion_mnist('download', cache={str(out / 'data')!r})"
-        )
-        run([sys.executable, "-c", code])
+        code = "import pathlib, sys; from jaxperf.data import fetch; fetch(pathlib.Path(sys.argv[1]))"
+        run([sys.executable, "-c", code, str(out / "data")])
 
 
 def collect_history(out: Path) -> str:

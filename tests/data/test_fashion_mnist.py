@@ -30,13 +30,10 @@ from idx_files import (
 from jaxperf import data as module
 from jaxperf.data import (
     DEBIAN_FOLDER,
-    ORIGIN_FILES,
     SOURCES,
     FashionMNIST,
     Splits,
     check_source,
-    fashion_mnist,
-    fetch,
     mini_folder,
     read_folder,
 )  # fmt: skip
@@ -80,6 +77,14 @@ def talking(start: bytes, drip: bytes, *, pause_s: float = 0.0) -> Iterator[str]
         finally:
             over.set()
             thread.join()
+
+
+def fashion_mnist(*, url: str = "", **options: object) -> FashionMNIST:
+    """The data set, with a mirror at `url` that the environment names."""
+    with pytest.MonkeyPatch.context() as patch:
+        if url:
+            patch.setenv("JAXPERF_FASHION_MNIST_URL", url)
+        return module.fashion_mnist(**options)
 
 
 def arrays(data: FashionMNIST) -> Splits:
@@ -178,11 +183,11 @@ def test_a_folder_that_cannot_serve_is_refused_before_anything_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_load", pytest.fail)
-    for source in ("auto", "folder", "tfds"):
+    for source in ("auto", "folder"):
         assert refusal(source=source, folder="/no/such").startswith("/no/such: no such folder; ")
         with pytest.raises(JaxperfError, match=r"^/no/such: no such folder"):
             check_source(source, "/no/such")
-    for source in ("download", "mini"):
+    for source in ("tfds", "download", "mini"):
         assert f"{source!r} reads no folder; leave {tmp_path} out" in refusal(source=source, folder=tmp_path)
     for source in SOURCES:
         check_source(source)
@@ -196,7 +201,7 @@ def test_a_download_is_checked_kept_and_not_repeated(
 ) -> None:
     with loopback(files) as server:
         monkeypatch.setenv("JAXPERF_FASHION_MNIST_URL", server.url)
-        for url in (server.url, None):
+        for url in (server.url, ""):
             data = fashion_mnist(source="download", url=url)
             assert data.source == "download" and same(arrays(data), generated())
         assert server.gets == dict.fromkeys(files, 1)
@@ -243,12 +248,11 @@ OK = b"HTTP/1.0 200 OK\r\n"
     ("limits", "start", "drip", "says"),
     [
         ({}, OK + b"\r\n", b"x" * 1000, "not the published file"),  # without an end
+        ({"SILENCE_S": 0.2}, b"", b"", "timed out"),
         # each byte is in time for a socket's own limit
-        ({"ANSWER_S": 0.2}, b"", b"", "no answer in"),
-        ({"ANSWER_S": 0.2}, OK + b"X: ", b"x", "no answer in"),
         ({"TOTAL_S": 0.3}, OK + b"\r\n", b"x", "not done after"),
     ],
-    ids=["endless", "silent", "dripping headers", "dripping"],
+    ids=["endless", "silent", "dripping"],
 )
 def test_a_server_that_never_ends_is_given_up(
     limits: dict[str, float], start: bytes, drip: bytes, says: str, cache: Path,
@@ -270,28 +274,12 @@ def test_a_damaged_cached_file_is_fetched_again(cache: Path, files: dict[str, by
         assert server.gets[name] == 2 and sum(server.gets.values()) == 5
 
 
-def test_a_name_look_up_that_hangs_is_given_up(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked, release = threading.Event(), threading.Event()
-
-    def hang(*_: object, **__: object) -> None:
-        asked.set()
-        release.wait(30)
-        raise OSError("no such name")
-
-    monkeypatch.setattr(module, "ANSWER_S", 0.2)
-    monkeypatch.setattr(socket, "getaddrinfo", hang)
-    try:
-        assert "no answer in" in refusal(source="download", url="http://fashion.invalid/")
-        assert asked.wait(600)  # in a thread, which a busy machine may start late
-    finally:
-        release.set()
-
-
 def test_what_is_not_a_web_address_is_refused(cache: Path) -> None:
-    for url in ("ftp://127.0.0.1/", "file:///tmp", "127.0.0.1:80", "http:///x", "http://[::1"):
+    for url in ("ftp://127.0.0.1/", "file:///tmp", "127.0.0.1:80"):
         for source in ("auto", "download"):
             assert "is not an http or https URL" in refusal(source=source, url=url)
-    assert "http://127.0.0.1:port/" in refusal(source="download", url="http://127.0.0.1:port/")
+    for url in ("http:///x", "http://[::1", "http://127.0.0.1:port/"):
+        assert url in refusal(source="download", url=url)
 
 
 def test_a_cache_that_cannot_be_written_is_named(cache: Path, files: dict[str, bytes]) -> None:
@@ -371,41 +359,3 @@ def test_debians_package_is_the_full_data() -> None:
     assert data.train_images.shape == (60_000, 28, 28, 1) and data.test_images.shape == (10_000, 28, 28, 1)
     assert np.bincount(data.train_labels).tolist() == [6_000] * 10
     assert np.bincount(data.test_labels).tolist() == [1_000] * 10
-
-
-@pytest.mark.real
-@needs_debian
-def test_debians_files_become_the_published_ones_and_pass_the_pinned_checksums(
-    cache: Path, tmp_path: Path
-) -> None:
-    published = fetch(url=closed_port(), cache=tmp_path / "published", folder=DEBIAN_FOLDER)
-    names = [file.name for file in ORIGIN_FILES]
-    with loopback({name: (published / name).read_bytes() for name in names}) as server:
-        data = fashion_mnist(source="download", url=server.url)
-    assert data.is_full and same(arrays(data), read_folder(DEBIAN_FOLDER))
-
-
-def test_files_of_a_folder_serve_where_they_are_the_published_ones(
-    files: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # As Debian packs them again: without the name and the time that the origin's header carries.
-    named = {n: with_name(data, n.removesuffix(".gz"), 1_234) for n, data in files.items()}
-    origin = tuple(file._replace(packed_at=1_234) for file in pins(named))
-    monkeypatch.setattr("jaxperf.data.ORIGIN_FILES", origin)
-    for name, contents in (("published", named), ("repacked", files)):
-        folder = write_folder(tmp_path / name, contents)
-        cache = fetch(url=closed_port(), cache=tmp_path / f"{name}-cache", folder=folder)
-        assert {path.name: path.read_bytes() for path in cache.iterdir()} == named
-    others = write_folder(tmp_path / "others", packed(generated(30, 10)))
-    with pytest.raises(JaxperfError, match="refused"):
-        fetch(url=closed_port(), cache=tmp_path / "none", folder=others)
-    assert not (tmp_path / "none").exists()
-
-
-def with_name(data: bytes, name: str, packed_at: int) -> bytes:
-    """A gzip file of the same stream whose header carries its name and time (RFC 1952)."""
-    named = (
-        data[:3] + b"\x08" + packed_at.to_bytes(4, "little") + data[8:10] + name.encode() + b"\0" + data[10:]
-    )
-    assert gzip.decompress(named) == gzip.decompress(data)
-    return named
