@@ -39,8 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
-        # A watched program may run without standard output
-        return ended(lambda: _dispatch(arguments), needs_output=arguments[:1] != ["watch"])
+        return ended(lambda: _dispatch(arguments))
     except SystemExit as e:  # --help, or JAX could not be imported
         return e.code if isinstance(e.code, int) else 0
 

@@ -13,7 +13,6 @@ import _thread
 import contextlib
 import errno
 import faulthandler
-import functools
 import io
 import math
 import os
@@ -40,7 +39,6 @@ OUTPUT_LOST = 120  # Python's own status where it cannot write what is left in a
 REFUSALS = frozenset(
     (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.ENAMETOOLONG, errno.ELOOP)
 )
-_AGAIN_S = 0.01
 # The same signal again within this many seconds is the same request: `timeout` signals its child and then the
 # whole group, and a parent passes on to its child what the group has received.
 SAME_S = 5.0
@@ -64,8 +62,8 @@ class Stopped(BaseException):  # not a SystemExit: code that parses flags would 
         self.number = number
 
 
-def ended(main: Callable[[], int], *, needs_output: bool = True) -> int:
-    """Run `main` and return the exit status; one that `needs_output` is refused if standard output is closed.
+def ended(main: Callable[[], int]) -> int:
+    """Run `main` and return the exit status.
 
     It is what `main` returns; 2 after a `JaxperfError`, whose line goes to standard error, or if the machine
     refuses a file, a folder, or our output (a full disk); 130 after Ctrl-C, 143 after SIGTERM, 129 after
@@ -73,7 +71,7 @@ def ended(main: Callable[[], int], *, needs_output: bool = True) -> int:
     """
     try:
         with _signals_raised():
-            _check_surroundings(needs_output)
+            _check_surroundings()
             try:
                 return main()
             finally:
@@ -144,20 +142,10 @@ def say(line: str) -> None:
 
 def program_name() -> str:
     """Return what to type to run this program again: a bare name only if the shell would find it."""
-    program = Path(sys.argv[0])
-    if program.name == "jaxperf":
-        on_path = shutil.which("jaxperf")
-        return "jaxperf" if on_path and Path(on_path).resolve() == program.resolve() else _nearest(program)
-    # Compared unresolved: the Python in an environment is a link to the one that created it.
-    python = "python" if shutil.which("python") == sys.executable else _nearest(Path(sys.executable))
-    return f"{python} -m jaxperf"
-
-
-def _nearest(program: Path) -> str:
-    try:
-        return shlex.quote(min(str(program.absolute()), os.path.relpath(program), key=len))
-    except FileNotFoundError:  # the working directory was deleted
-        return shlex.quote(str(program))
+    program = sys.argv[0]
+    if Path(program).name == "jaxperf":
+        return "jaxperf" if shutil.which("jaxperf") == program else shlex.quote(program)
+    return f"{shlex.quote(sys.executable)} -m jaxperf"
 
 
 def end_at_once() -> None:
@@ -204,66 +192,30 @@ def _signals_raised() -> Iterator[None]:
     parent sends SIGTERM to a child that has received Ctrl-C too.
     """
     handlers: dict[int, Any] = {}  # those to restore
-    arrivals: dict[int, float] = {}  # times in seconds, by the signal's number
-    hook = sys.unraisablehook
+    same_until = -math.inf
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        nonlocal same_until
+        is_same, same_until = time.monotonic() < same_until, time.monotonic() + SAME_S
+        if number == signal.SIGINT:
+            raise KeyboardInterrupt
+        if not is_same:
+            raise Stopped(number)
+
     try:
-        sys.unraisablehook = functools.partial(_send_again, hook, arrivals)
         if threading.current_thread() is threading.main_thread():
             for number in SIGNALS:
                 if signal.getsignal(number) is signal.SIG_DFL:
-                    handlers[number] = signal.signal(number, functools.partial(_stop, arrivals))
+                    handlers[number] = signal.signal(number, stop)
         yield
     finally:
-        sys.unraisablehook = hook
         for number, handler in handlers.items():
             signal.signal(number, handler)
 
 
-def _stop(arrivals: dict[int, float], number: int, frame: FrameType | None) -> None:
-    now, soonest = time.monotonic(), max(arrivals.values(), default=-math.inf) + SAME_S
-    arrivals[number] = now
-    if number == signal.SIGINT:
-        raise KeyboardInterrupt
-    if now >= soonest:
-        raise Stopped(number)
-
-
-def _send_again(report: Callable[[Any], object], arrivals: dict[int, float], unraisable: Any) -> None:
-    """Send a signal again that arrived where Python drops exceptions: JAX's garbage collection, a `__del__`.
-
-    Without this, the run continued in 1 of 12 trials as if nobody had stopped it.
-    """
-    match unraisable.exc_value:
-        case KeyboardInterrupt():
-            number = int(signal.SIGINT)
-        case Stopped():
-            number = unraisable.exc_value.number
-            arrivals.clear()
-        case _:
-            report(unraisable)
-            return
-    # `threading` would wait here until its thread runs, and the signal could also arrive at this point.
-    _thread.start_new_thread(_send, (number,))
-
-
-def drop_unraisable_hook() -> None:
-    """Undo in a forked child, which is not ours, what `ended` has made of `sys.unraisablehook`."""
-    hook = sys.unraisablehook
-    if isinstance(hook, functools.partial) and hook.func is _send_again:
-        sys.unraisablehook = hook.args[0]
-
-
-def _send(number: int) -> None:
-    time.sleep(_AGAIN_S)  # until the code that drops exceptions has returned
-    os.kill(os.getpid(), number)
-
-
-def _check_surroundings(needs_output: bool) -> None:
+def _check_surroundings() -> None:
     """Reject surroundings in which no command works; let a terminal without UTF-8 show what signs it can."""
-    if sys.stdout is None:  # `>&-`
-        if needs_output:
-            raise JaxperfError("standard output is closed; send it to a file, or to /dev/null")
-        # Otherwise the next file opened would get its number, and a child's output
+    if sys.stdout is None:  # `>&-`: the next file opened would get its number, and a child's output
         os.open(os.devnull, os.O_WRONLY)
     try:
         Path.cwd()
@@ -400,31 +352,17 @@ def named_parent() -> dict[str, str]:
 def follow_parent() -> None:
     """End this process soon after its parent, if the parent has requested that: SIGTERM, later SIGKILL."""
     parent = os.environ.pop(PARENT, "")  # children of this process have this one as their parent
-    if parent.isdecimal():
+    # On Windows, a process keeps its parent's number after the parent has ended
+    if parent.isdecimal() and sys.platform != "win32":
         threading.Thread(target=_follow, args=(int(parent),), daemon=True).start()
 
 
 def _follow(parent: int) -> None:
-    is_alive = _is_running(parent) if sys.platform == "win32" else lambda: os.getppid() == parent
-    while is_alive():
+    while os.getppid() == parent:
         time.sleep(LOOK_S)
-    os.kill(os.getpid(), signal.SIGTERM)  # on Windows this is the end
+    os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(PATIENCE_S)
     os.kill(os.getpid(), signal.SIGKILL)
-
-
-def _is_running(number: int) -> Callable[[], bool]:
-    """Return what says whether a process lives, by its number and start time, as Windows needs.
-
-    There, `python.exe` of a virtual environment stands between the real interpreter and its parent, and a
-    process keeps its parent's number after the parent has ended.
-    """
-    import psutil
-
-    try:
-        return psutil.Process(number).is_running
-    except psutil.Error:
-        return lambda: False
 
 
 def child_environment(inherited: Mapping[str, str] | None = None) -> dict[str, str]:

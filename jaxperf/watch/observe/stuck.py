@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
-from jaxperf.process import SIGNALS, drop_unraisable_hook, leave, say, signals_heard
+from jaxperf.process import SIGNALS, leave, say, signals_heard
 from jaxperf.watch.observe import source_location
 
 ANSWER_S = 2.0  # time limit for the main thread to leave the instruction at which a signal arrived
@@ -53,7 +53,6 @@ class Guard:
 
     def leave_child(self) -> None:
         """Give a forked child Python's own handlers, and keep it from writing into our pipe."""
-        drop_unraisable_hook()
         with contextlib.suppress(ValueError):  # not the main thread
             signal.set_wakeup_fd(-1)
             for number, handler in self._handlers.items():
