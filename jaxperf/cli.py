@@ -65,10 +65,8 @@ def _dispatch(arguments: list[str]) -> int:
         flag_words, passed_on = _split_program(words)
     elif "--" in words:
         flag_words, passed_on = words[: words.index("--")], tuple(words[words.index("--") + 1 :])
-        takers = {"run": run, "gate": gate, "plan": plan, "upgrade": upgrade}
-        if passed_on and command not in takers.values():
-            names = ", ".join(f"`{taker}`" for taker in takers)
-            raise JaxperfError(f"only {names} and `watch` take arguments after --: {passed_on[0]!r}")
+        if passed_on and command not in (run, gate, plan, upgrade):
+            raise JaxperfError(f"`{name}` takes no arguments after --: {passed_on[0]!r}")
     else:
         flag_words, passed_on = words, ()
     return command(flag_words, passed_on)
@@ -378,9 +376,7 @@ def _side(paths: str) -> list[Result]:
             raise JaxperfError(
                 f"{to_one_line(repr(paths))} has nothing on one side of a comma; give A1,A2 without blanks"
             )
-        folder = os.path.isdir(word)  # noqa: PTH112  Path.is_dir raises if a name is too long
-        by_path = _load(Path(word)) if folder else {Path(word): load_result(Path(word))}
-        for path, result in by_path.items():
+        for path, result in _load(Path(word)).items():
             if path.resolve() in results:
                 raise JaxperfError(f"{path} is named twice; each result counts once")
             results[path.resolve()] = result
@@ -389,9 +385,7 @@ def _side(paths: str) -> list[Result]:
 
 def _load(folder: Path) -> dict[Path, Result]:
     """Return results by path, in the book's order; each other file in a folder is named in a line."""
-    if not folder.exists():
-        _refuse_missing(folder)
-    if not folder.is_dir():
+    if not os.path.isdir(folder):  # noqa: PTH112  Path.is_dir raises if a name is too long
         return {folder: load_result(folder)}
     by_path = {}
     # glob silently ignores a forbidden folder
@@ -401,17 +395,6 @@ def _load(folder: Path) -> dict[Path, Result]:
         except JaxperfError as e:
             say(f"left out: {e}")
     return dict(sorted(by_path.items(), key=lambda item: catalogue.place(item[1].experiment)))
-
-
-def _refuse_missing(path: Path) -> None:
-    for parent in path.parents:
-        if parent.is_file():
-            raise JaxperfError(
-                f"cannot read {path}: {parent} is a file; give a folder, or a result's JSON file"
-            )
-    if path.suffix == ".json":
-        raise JaxperfError(f"no file {path}; give a result's JSON file, or a folder of them")
-    raise JaxperfError(f"no folder {path}; `{program_name()} run all --out {path}` makes it")
 
 
 # --- the chapter

@@ -15,7 +15,6 @@ import difflib
 import math
 import os
 import re
-import shutil
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -24,7 +23,6 @@ from typing import Any, NoReturn, TypeVar
 from jaxperf.errors import JaxperfError, to_one_line
 
 Config = TypeVar("Config")
-NARROWEST, WIDEST = 40, 100  # columns that help is laid out for
 
 
 class Parser(argparse.ArgumentParser):
@@ -58,15 +56,10 @@ class Parser(argparse.ArgumentParser):
         words = sys.argv[1:] if args is None else list(args)
         if "" in words:
             self.error("a word is empty; give a value, or leave the flag out")
-        words = [_with_dashes(word) for word in words]
         options, unknown = self.parse_known_intermixed_args(words, namespace)
         if unknown:
             self._refuse(unknown)
         return options
-
-    def print_help(self, file: Any = None) -> None:
-        """Print the help; argparse's own hides that it cannot be written."""
-        print(self.format_help(), end="", file=file)
 
     def error(self, message: str) -> NoReturn:
         raise JaxperfError(f"{to_one_line(_sentence(message))}; see `{self.prog} --help`")
@@ -79,26 +72,9 @@ class Parser(argparse.ArgumentParser):
         suggestion = did_you_mean(flags[0].strip("-"), known, start="--")
         self.error(f"there is no flag {flags[0]}{suggestion}{self.hint}")
 
-    def _check_value(self, action: argparse.Action, value: Any) -> None:
-        """Check a value against the choices of its flag; argparse's own line differs among Pythons."""
-        if action.choices is not None and value not in action.choices:
-            choices = [str(choice) for choice in action.choices]
-            suggestion = did_you_mean(str(value), choices)
-            raise argparse.ArgumentError(action, f"is {value!r}; give {one_of(choices)}{suggestion}")
-
-
-def _with_dashes(word: str) -> str:
-    """Return a flag as it is declared, where it was typed as the name of its parameter: "--batch_size=8"."""
-    flag, equals, value = word.partition("=")
-    return f"{flag.replace('_', '-')}{equals}{value}" if re.fullmatch(r"--[a-z][\w-]*", flag) else word
-
 
 class _Help(argparse.HelpFormatter):
-    """Lays help out for the terminal's width, within limits, and names the defaults that say something."""
-
-    def __init__(self, prog: str, **options: Any) -> None:
-        columns = min(max(NARROWEST, shutil.get_terminal_size().columns), WIDEST)
-        super().__init__(prog, **{**options, "max_help_position": 26, "width": columns})
+    """Keeps paragraphs apart, and names the defaults that say something."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         paragraphs = re.split(r"\n\s*\n", text.strip())
@@ -122,11 +98,6 @@ def did_you_mean(word: str, words: Iterable[str], *, start: str = "") -> str:
     """Return a question with the word that is nearest to the one typed, after `start`; "" if none is."""
     nearest = difflib.get_close_matches(word, list(words), n=1, cutoff=0.6)
     return f" (did you mean {start}{nearest[0]}?)" if nearest else ""
-
-
-def one_of(words: Sequence[str]) -> str:
-    """Return words as a choice in a sentence: "auto, cpu or gpu"."""
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
 
 
 def whole(low: float = -math.inf, high: float = math.inf) -> Callable[[str], int]:
@@ -236,22 +207,5 @@ class _Tuple(argparse.Action):
 
 def _sentence(message: str) -> str:
     """Return argparse's message about a mistake as a sentence that begins with the flag."""
-    missing = re.match(r"the following arguments are required: (.*)", message, re.DOTALL)
-    if missing:
-        names = missing[1].split(", ")
-        return f"{' and '.join(names)} {'are' if len(names) > 1 else 'is'} missing"
-    about = re.match(r"argument ([^:]+): (.*)", message, re.DOTALL)
-    if not about:
-        return message
-    flag, text = about[1].split("/")[-1], about[2]
-    other = re.match(r"not allowed with argument (\S+)", text)
-    if other:
-        return f"{other[1]} and {flag} exclude each other; give one"
-    for start, sentence in (
-        ("expected one argument", "needs a value"),
-        ("expected at least one argument", "needs at least one value"),
-        ("ignored explicit argument", "takes no value"),
-    ):
-        if text.startswith(start):
-            return f"{flag} {sentence}"
-    return f"{flag} {text}"
+    about = re.match(r"argument (?:[^:]*/)?([^:]+): (.*)", message, re.DOTALL)
+    return f"{about[1]} {about[2]}" if about else message

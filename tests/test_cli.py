@@ -110,16 +110,16 @@ MISTAKES = {
     "run first --devices -2": "--devices is -2",
     "run first --devices 0": "--devices is 0; give at least 1",
     "run first --devices 999999999999999999999": "at most 1024",
-    "run first --platform tpu": "--platform is 'tpu'; give auto, cpu or gpu",
-    "run first --smoke --full": "--smoke and --full exclude each other; give one",
+    "run first --platform tpu": "--platform invalid choice: 'tpu'",
+    "run first --smoke --full": "--full not allowed with argument --smoke",
     "run all -- --size=3": "first, second",
     "list all": "list --help`",
-    "list -- --size=3": "only `run`, `gate`, `plan`, `upgrade` and `watch` take arguments after --",
+    "list -- --size=3": "`list` takes no arguments after --",
     "-- run": "no flag '--'",
     "gate baselines jaxperf measure f {}": "the command comes after `--`",
-    "report nowhere": "no folder nowhere",
-    "report nowhere.json": "no file nowhere.json; give a result's JSON file",
-    f"report {__file__}/x": f"cannot read {__file__}/x: {__file__} is a file; give a folder",
+    "report nowhere": "cannot read nowhere: No such file",
+    "report nowhere.json": "cannot read nowhere.json: No such file",
+    f"report {__file__}/x": f"cannot read {__file__}/x: Not a directory",
     "--nonsense": "--nonsense",
 }
 
@@ -147,7 +147,7 @@ def test_no_flag_is_suggested_that_was_typed_or_that_only_another_command_has(
     assert cli.main(mistake.split()) == 2
     message = capsys.readouterr().err
     assert (
-        message.startswith(("error: there is no flag", "error: no flag", "error: --json needs"))
+        message.startswith(("error: there is no flag", "error: no flag", "error: --json expected"))
         and "did you mean" not in message
     )
 
@@ -346,7 +346,7 @@ def test_what_permissions_forbid_is_one_line(tmp_path: Path) -> None:
     fixed.chmod(0o500)
     commands = {
         f"report {shut}": f"error: {shut}: Permission denied; check the path and its permissions",
-        f"report {shut}/first.json": f"error: {shut}/first.json: Permission denied; check the path",
+        f"report {shut}/first.json": f"error: cannot read {shut}/first.json: Permission denied",
         f"compare {shut} {good}": f"error: {shut}: Permission denied",
         f"compare {shut}/first.json {good}": f"error: cannot read {shut}/first.json: Permission denied",
         f"run use_gpu --out {fixed}": f"error: cannot write {fixed}/use_gpu.json: Permission denied",
@@ -382,9 +382,7 @@ def test_names_of_files_command_no_terminal(out: Path, capsys: pytest.CaptureFix
         assert named in shown.out
     for arguments in (["report", "\x1b[31m"], ["compare", "\x1b[31m", str(out)], ["report", "x" * 300]):
         assert cli.main(arguments) == 2
-        assert capsys.readouterr().err.startswith(
-            ("error: no folder \\x1b", "error: cannot read \\x1b", "error: xxx")
-        )
+        assert capsys.readouterr().err.startswith(("error: cannot read \\x1b", "error: cannot read xxx"))
 
 
 def test_a_result_that_is_incomplete_says_so_wherever_it_is_shown(

@@ -149,7 +149,7 @@ def test_a_gpu_has_sizes_of_its_own_that_flags_replace(
 def test_smoke_and_full_exclude_each_other(run: Run) -> None:
     status, printed, errors = run("", "--smoke", "--full")
     assert (status, printed) == (2, "")
-    assert errors.startswith("error: --smoke and --full exclude each other; give one; see ")
+    assert errors.startswith("error: --full not allowed with argument --smoke; see ")
 
 
 def test_answers_run_only_when_asked_for(run: Run) -> None:

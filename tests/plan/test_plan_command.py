@@ -125,7 +125,7 @@ def test_threads_that_compile_leave_the_cache_setting_as_it_was(monkeypatch: pyt
         (f"{STEP} {ARGS} --devices 0", "--devices has '0'"),
         (f"{STEP} {ARGS} --per-device 0", "--per-device is 0; give at least 1 and at most "),
         (f"{STEP} {ARGS} --total 99999999999999999999", "--total is 99999999999999999999; give at least 1"),
-        (f"{STEP} {ARGS} --per-device 2 --total 4", "exclude each other"),
+        (f"{STEP} {ARGS} --per-device 2 --total 4", "--total not allowed with argument --per-device"),
         (f"{STEP} {ARGS} --devices 8 --total 30", "30 examples do not divide by 8; give --total a multiple"),
         (f"{STEP} {ARGS} --mesh data", "--mesh has 'data'; give NAME=N for each axis"),
         (f"{STEP} {ARGS} --mesh data=2,data=4", "--mesh has 'data=2,data=4', in which an axis comes twice"),
