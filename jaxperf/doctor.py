@@ -6,17 +6,15 @@ broken installation can crash without ending this one.
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import importlib.metadata
 import json
 import os
 import platform
 import re
-import shlex
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -24,10 +22,10 @@ from typing import Literal
 from jaxperf import libraries
 from jaxperf.errors import JaxperfError, escape_control
 from jaxperf.known_faults import faults_of, release
-from jaxperf.process import child_environment, program_name
+from jaxperf.process import child_environment
 from jaxperf.result.formatting import format_count, format_quantity
 from jaxperf.result.gpus import Driver, ask_driver
-from jaxperf.result.machine import CUDA_PLUGINS, CUDNN, available_cores, cores, cpu_model, versions
+from jaxperf.result.machine import CUDA_PLUGINS, CUDNN, cores, cpu_model, versions
 
 # A note needs nothing; a warning works, but not as well as it could; what is broken is essential
 State = Literal["ok", "note", "warn", "broken"]
@@ -35,18 +33,8 @@ SHOWN = ("jax", "jaxlib", "flax", "optax", "numpy", *CUDA_PLUGINS, *CUDNN)
 OLDEST_DRIVER, OLDEST_DRIVER_CUDA13 = 525, 580
 BUSY_GPU = 0.25  # share of a GPU's memory in use; JAX takes 75 % when it starts
 BUSY_CORES = 0.5  # load average per core above which times vary
-CPU_QUOTA = Path("/sys/fs/cgroup/cpu.max")
 CHILD = "from jaxperf.doctor import answer; raise SystemExit(answer())"
 LIMIT_S = 120.0  # a first start on a GPU takes about ten seconds
-# glibc returns large temporaries to the kernel after every step, and the next step faults them in again.
-# LeNet's training step on 2 cores (batch 256, jitted, 45 steps): 1,434,000 page faults and 1,783 images/s
-# by default, 112,000 faults and 3,190 images/s (1.8 times) with these three on JAX 0.10; 1.35 times on JAX
-# 0.12. Memory in use grows by about 40 %.
-ALLOCATOR = {
-    "MALLOC_MMAP_THRESHOLD_": str(1 << 30),
-    "MALLOC_TRIM_THRESHOLD_": str(8 << 30),
-    "MALLOC_TOP_PAD_": str(64 << 20),
-}
 
 
 @dataclass(frozen=True)
@@ -67,11 +55,14 @@ def main() -> int:
         *device_results(report),
         *fault_results(report),
         *data_results(),
-        *settings_results(report),
         *machine_results(),
     ]
-    for line in report_lines(results):
-        print(escape_control(line))  # it may quote environment variables
+    wide = max(len(result.topic) for result in results)
+    for result in results:
+        # It may quote environment variables
+        print(escape_control(f"{result.state:<7} {result.topic:<{wide}}  {result.text}"))
+        if result.fix:
+            print(escape_control(f"{'':<7} {'':<{wide}}  -> {result.fix}"))
     broken = sum(result.state == "broken" for result in results)
     better = sum(result.state == "warn" for result in results)
     if broken:
@@ -81,15 +72,6 @@ def main() -> int:
     else:
         print("\nusable")
     return 1 if broken else 0
-
-
-def report_lines(results: Sequence[CheckResult]) -> Iterator[str]:
-    """Yield the results as lines of text, each command under the problem that it fixes."""
-    wide = max((len(result.topic) for result in results), default=0)
-    for result in results:
-        yield f"{result.state:<7} {result.topic:<{wide}}  {result.text}"
-        if result.fix:
-            yield f"{'':<7} {'':<{wide}}  -> {result.fix}"
 
 
 # --- Python and the packages
@@ -152,7 +134,6 @@ class JaxReport:
 
     backend: str = ""
     devices: tuple[str, ...] = ()
-    debug_flags: tuple[str, ...] = ()  # debug settings that are on
     error: str = ""
     warnings: tuple[str, ...] = ()  # what else it printed
     culprit: str = ""  # the environment variable that keeps it from starting
@@ -187,9 +168,7 @@ def _start(env: Mapping[str, str]) -> JaxReport:
         return JaxReport(error=f"JAX {how}: {messages[-1] if messages else 'it said nothing'}")
     try:
         report = json.loads(done.stdout.splitlines()[-1])
-        return JaxReport(
-            report["backend"], tuple(report["devices"]), tuple(report["debug_flags"]), warnings=messages
-        )
+        return JaxReport(report["backend"], tuple(report["devices"]), warnings=messages)
     except (ValueError, IndexError, KeyError, TypeError):
         return JaxReport(error="JAX started, but what it printed is not understood")
 
@@ -212,8 +191,6 @@ def _jax_facts() -> dict[str, object]:
     import jax
     import jax.numpy as jnp
 
-    from jaxperf.jax_internals import DEBUG_FLAGS
-
     if not libraries.missing_from(["flax"]):
         try:
             importlib.import_module("flax.nnx")  # what every section imports; it may not fit this JAX
@@ -225,7 +202,6 @@ def _jax_facts() -> dict[str, object]:
     return {
         "backend": jax.default_backend(),
         "devices": [f"{d.platform}:{d.id} {d.device_kind}" for d in jax.devices()],
-        "debug_flags": [flag for flag in DEBUG_FLAGS if getattr(jax.config, flag, False)],
     }
 
 
@@ -327,78 +303,14 @@ def data_results() -> Iterator[CheckResult]:
         yield CheckResult("data", "note", text, "apt-get install dataset-fashion-mnist")
 
 
-# --- settings that change speed
-
-
-def settings_results(report: JaxReport) -> Iterator[CheckResult]:
-    """Yield the compile cache, the allocator, and one result for each debug setting that is on."""
-    yield _compile_cache()
-    yield _allocator()
-    for flag in report.debug_flags:
-        text = f"{flag} is on: measurements refuse to run"
-        yield CheckResult("debug", "warn", text, f"unset {flag.upper()}")
-
-
-def _compile_cache() -> CheckResult:
-    named = os.environ.get("JAX_COMPILATION_CACHE_DIR")
-    if not named:
-        return CheckResult("cache", "note", "compile cache off: every process compiles again")
-    path = Path(named)
-    if "://" not in named and (not path.is_dir() or not os.access(path, os.W_OK)):
-        text = f"compile cache {named} is not a folder that can be written: nothing is kept"
-        return CheckResult("cache", "warn", text, shlex.join(["mkdir", "-p", named]))
-    files = [p for p in path.iterdir() if p.is_file()] if path.is_dir() else []
-    size = format_quantity(sum(p.stat().st_size for p in files), "bytes")
-    least = os.environ.get("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "1")
-    text = f"{named}: {len(files)} files, {size}; keeps what took longer than {least} s to compile"
-    return CheckResult("cache", "ok", text)
-
-
-def uses_glibc() -> bool:
-    """Return whether this interpreter allocates through glibc, which reads MALLOC_ variables."""
-    try:
-        return (os.confstr("CS_GNU_LIBC_VERSION") or "").startswith("glibc")
-    except (AttributeError, ValueError, OSError):  # another C library, or Windows
-        return False
-
-
-def _allocator() -> CheckResult:
-    if not uses_glibc():
-        return CheckResult("allocator", "note", "not glibc's: its settings are left alone")
-    missing = [f"{name}={value}" for name, value in ALLOCATOR.items() if name not in os.environ]
-    if not missing:
-        return CheckResult("allocator", "ok", ", ".join(f"{name}={os.environ[name]}" for name in ALLOCATOR))
-    text = "glibc gives large temporaries back after each step; a program that trains on a CPU may gain from:"
-    return CheckResult("allocator", "note", text, "export " + " ".join(missing))
-
-
 # --- the machine
 
 
 def machine_results() -> Iterator[CheckResult]:
-    """Yield the processor with its cores, their load, and memory."""
-    count, quota = cores(), cpu_quota()
+    """Yield the processor with its cores, and a warning if they are busy."""
+    count = cores()
     yield CheckResult("cores", "ok", f"{count} usable, {cpu_model()}")
-    if quota and quota < count:
-        text = f"this container may use {quota:g} of them at a time, so threads will wait for each other"
-        chosen = ",".join(map(str, available_cores()[: max(int(quota), 1)]))
-        yield CheckResult("cores", "warn", text, f"taskset -c {chosen} {program_name()} run all")
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
     if load > BUSY_CORES * count:
         text = f"load average {load:.1f} on {count} cores: other programs run (see `top`), times will scatter"
         yield CheckResult("load", "warn", text)
-    with contextlib.suppress(ImportError):  # which the packages' result says
-        import psutil
-
-        memory = psutil.virtual_memory()
-        free, total = (format_quantity(n, "bytes") for n in (memory.available, memory.total))
-        yield CheckResult("memory", "ok", f"{free} of {total} free")
-
-
-def cpu_quota(path: Path = CPU_QUOTA) -> float:
-    """Return how many cores' worth of time a container's limit allows; 0 if there is no limit."""
-    try:
-        allowed, period = path.read_text().split()
-        return int(allowed) / int(period)
-    except (OSError, ValueError, ZeroDivisionError):  # "max 100000" means no limit
-        return 0.0
