@@ -8,14 +8,14 @@ where each array is, and at each call only checks that the module still has the 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from operator import is_
 from typing import Any
 
 import jax
 from flax import nnx
 
 from jaxperf.errors import JaxperfError
-from jaxperf.models.module_leaves import Parts
 
 
 def hybridize(net: nnx.Module, *, static_argnames: tuple[str, ...] = ()) -> Hybridized:
@@ -90,13 +90,13 @@ class Hybridized:
 
     def _take_apart(self) -> None:
         """Find the module's arrays and remember what it is made of, for `__call__` to compare with."""
-        self._parts = Parts(self.net)
+        self._parts = _Parts(self.net)
         graphdef = self._parts.graphdef
         if graphdef not in self._programs:
             self._programs[graphdef] = self._make_program(self._parts)
         self._function: Any = self._programs[graphdef]
 
-    def _make_program(self, parts: Parts) -> Callable[..., Any]:
+    def _make_program(self, parts: _Parts) -> Callable[..., Any]:
         """Return `jax.jit` of a function of the flat arrays, giving the output and what it changed."""
         called = inspect.signature(self.net.__call__)
 
@@ -116,3 +116,59 @@ class Hybridized:
         leaves = inspect.Parameter("leaves", inspect.Parameter.POSITIONAL_ONLY)
         program.__signature__ = called.replace(parameters=[leaves, *called.parameters.values()])  # type: ignore[attr-defined]
         return jax.jit(program, static_argnames=self._static)
+
+
+class _Parts:
+    """What `nnx.split` finds in a module, kept with the variables themselves.
+
+    Attributes:
+      names: paths of the variables, such as "layers/0/kernel".
+      variables: in the order in which `put_together` takes their arrays.
+      graphdef: the rest of the module; equal for modules of equal structure.
+
+    Raises:
+      JaxperfError: an array of the module is not in an `nnx.Variable`.
+    """
+
+    def __init__(self, net: nnx.Module) -> None:
+        self.graphdef, state = nnx.split(net)
+        self._structure = jax.tree.structure(state)
+        nodes = dict(nnx.iter_graph(net))
+        flat = nnx.to_flat_state(state)
+        self.names = ["/".join(map(str, path)) for path, _ in flat]
+        self.variables = [_variable(nodes, path) for path, _ in flat]
+        self._snapshots = [
+            (fields, tuple(fields.values()))
+            for fields in map(_attributes, nodes.values())
+            if fields is not None
+        ]
+
+    def changed(self) -> bool:
+        """Return whether a variable, layer or flag of the module has been replaced or added."""
+        # Compared by identity: equality would compare arrays by their values, at every call
+        for fields, snapshot in self._snapshots:
+            if len(fields) != len(snapshot) or not all(map(is_, fields.values(), snapshot)):
+                return True
+        return False
+
+    def leaves(self) -> list[Any]:
+        return [v.get_raw_value() for v in self.variables]
+
+    def put_together(self, leaves: Sequence[Any]) -> nnx.Module:
+        """Return a module of this structure with other arrays."""
+        return nnx.merge(self.graphdef, jax.tree.unflatten(self._structure, leaves))
+
+
+def _attributes(node: Any) -> dict[Any, Any] | None:
+    """Return the dictionary in which a node of a module keeps its replaceable attributes."""
+    if isinstance(node, dict):
+        return node
+    return vars(node) if isinstance(node, nnx.Pytree) else None
+
+
+def _variable(nodes: dict[Any, Any], path: tuple[Any, ...]) -> nnx.Variable[Any]:
+    node = nodes.get(path)
+    if not isinstance(node, nnx.Variable):
+        where = "/".join(map(str, path))
+        raise JaxperfError(f"hybridize: {where} is a bare {type(node).__name__}; make it an nnx.Variable")
+    return node

@@ -15,15 +15,14 @@ from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jax import lax
 from jax.typing import DTypeLike
 
 from jaxperf.errors import JaxperfError
 from jaxperf.models.initializers import HE_INIT, initializer
-from jaxperf.models.validation import check_compute_dtype, check_images
 
-IMAGE = (28, 28)
 FLATTENED = (4, 4, 50)  # what the first dense layer reads: height, width, channels
 PARAM_SHAPES = {
     "W1": (20, 1, 3, 3),
@@ -35,6 +34,19 @@ PARAM_SHAPES = {
     "W4": (128, 10),
     "b4": (10,),
 }
+
+
+def check_images(X: jax.Array | np.ndarray, *, channels: int) -> None:
+    """Reject images that are not NHWC floats with so many channels: bytes would be computed with as they are.
+
+    Raises:
+      JaxperfError: another rank or number of channels, or integers.
+    """
+    if X.ndim != 4 or X.shape[3] != channels or not jnp.issubdtype(X.dtype, jnp.floating):
+        raise JaxperfError(
+            f"images are {X.dtype} of shape {X.shape}, the network reads floats (n, height, width, "
+            f"{channels}); pass X.transpose(0, 2, 3, 1) of NCHW, and X.astype('float32') / 255 of bytes"
+        )
 
 
 def lenet_params(key: jax.Array, *, scale: float = 0.01) -> list[jax.Array]:
@@ -63,11 +75,9 @@ def lenet(X: jax.Array, params: Sequence[jax.Array]) -> jax.Array:
       Logits, (n, 10).
 
     Raises:
-      JaxperfError: images of another shape (for NCHW, the message gives the transposition) or of integers; a
-        parameter that is missing or has another shape.
+      JaxperfError: images of another layout, or of integers.
     """
-    check_images(X, channels=1, size=IMAGE)
-    _check_params(params)
+    check_images(X, channels=1)
     W1, b1, W2, b2, W3, b3, W4, b4 = params
     h1 = _avg_pool(jax.nn.relu(_conv(X, W1) + b1))
     h2 = _avg_pool(jax.nn.relu(_conv(h1, W2) + b2))
@@ -89,16 +99,6 @@ def _avg_pool(X: jax.Array) -> jax.Array:
     rows, columns = (size // 2 * 2 for size in X.shape[1:3])
     a, b, c, d = (X[:, i:rows:2, j:columns:2] for i in (0, 1) for j in (0, 1))
     return (a + b + c + d) / 4
-
-
-def _check_params(params: Sequence[jax.Array]) -> None:
-    if len(params) != len(PARAM_SHAPES):
-        raise JaxperfError(f"{len(params)} parameters, LeNet has 8; give [W1, b1, W2, b2, W3, b3, W4, b4]")
-    for (name, shape), param in zip(PARAM_SHAPES.items(), params):
-        if param.shape != shape:
-            raise JaxperfError(
-                f"{name} has shape {param.shape}, LeNet's is {shape}; lenet_params makes a fitting list"
-            )
 
 
 def sgd(params: list[jax.Array], grads: list[jax.Array], lr: float, batch_size: int) -> list[jax.Array]:
@@ -124,15 +124,11 @@ class LeNet(nnx.Module):
       dtype: what to compute in, e.g. bfloat16; None takes the promoted type of images and weights.
         Weights and logits stay float32.
       rngs: where the weights' keys come from.
-
-    Raises:
-      JaxperfError: a `dtype` without gradients.
     """
 
     def __init__(
         self, *, kernel_init: nnx.Initializer = HE_INIT, dtype: DTypeLike | None = None, rngs: nnx.Rngs
     ) -> None:
-        check_compute_dtype(dtype)
         self.conv1 = nnx.Conv(1, 20, (3, 3), padding="VALID", kernel_init=kernel_init, dtype=dtype, rngs=rngs)
         self.conv2 = nnx.Conv(
             20, 50, (5, 5), padding="VALID", kernel_init=kernel_init, dtype=dtype, rngs=rngs
@@ -142,7 +138,7 @@ class LeNet(nnx.Module):
 
     def __call__(self, X: jax.Array) -> jax.Array:
         """Return logits (n, 10), float32, of images (n, 28, 28, 1); raises JaxperfError as `lenet` does."""
-        check_images(X, channels=1, size=IMAGE)
+        check_images(X, channels=1)
         h1 = _avg_pool(nnx.relu(self.conv1(X)))
         h2 = _avg_pool(nnx.relu(self.conv2(h1)))
         h3 = nnx.relu(self.dense1(h2.reshape(len(h2), -1)))

@@ -18,7 +18,7 @@ from jax.typing import DTypeLike
 
 from jaxperf.errors import JaxperfError
 from jaxperf.models.initializers import HE_INIT
-from jaxperf.models.validation import check_compute_dtype, check_images
+from jaxperf.models.lenet import check_images
 
 RESNET18_STAGES = ((64, 2), (128, 2), (256, 2), (512, 2))
 SMALL_STAGES = ((8, 1), (16, 1))  # has every kind of layer of ResNet-18, and runs in milliseconds
@@ -97,9 +97,6 @@ class ResNet(nnx.Module):
       dtype: what to compute in, e.g. bfloat16; None takes the promoted type of images and weights.
         Weights, running statistics and logits stay float32.
       rngs: where the weights' keys come from.
-
-    Raises:
-      JaxperfError: no stage or an empty one, or a `dtype` without gradients.
     """
 
     def __init__(
@@ -112,11 +109,6 @@ class ResNet(nnx.Module):
         dtype: DTypeLike | None = None,
         rngs: nnx.Rngs,
     ) -> None:
-        if not stages or min(min(stage) for stage in stages) < 1:
-            raise JaxperfError(
-                f"stages {tuple(stages)} make no network; give (channels, blocks) pairs, each at least 1"
-            )
-        check_compute_dtype(dtype)
         self.in_channels = in_channels
         channels = stages[0][0]
         self.conv = _conv3x3(in_channels, channels, kernel_init=kernel_init, dtype=dtype, rngs=rngs)
@@ -124,7 +116,8 @@ class ResNet(nnx.Module):
         block = partial(Residual, kernel_init=kernel_init, dtype=dtype, rngs=rngs)
         self.stages: nnx.List[nnx.Sequential] = nnx.List()
         for i, (num_channels, num_blocks) in enumerate(stages):
-            first = block(channels, num_channels) if i == 0 else _halving(block, channels, num_channels)
+            halving = {"use_1x1conv": True, "strides": 2} if i else {}
+            first = block(channels, num_channels, **halving)
             rest = [block(num_channels, num_channels) for _ in range(num_blocks - 1)]
             self.stages.append(nnx.Sequential(first, *rest))
             channels = num_channels
@@ -134,7 +127,7 @@ class ResNet(nnx.Module):
         """Return logits (n, num_classes), float32, of images (n, h, w, in_channels).
 
         Raises:
-          JaxperfError: images of another shape (for NCHW, the message gives the transposition) or integers.
+          JaxperfError: images of another layout, or of integers.
         """
         check_images(X, channels=self.in_channels)
         X = nnx.relu(self.bn(self.conv(X)))
@@ -142,10 +135,6 @@ class ResNet(nnx.Module):
             X = stage(X)
         logits = self.dense(X.mean((1, 2)))
         return logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
-
-
-def _halving(block: partial[Residual], in_channels: int, num_channels: int) -> Residual:
-    return block(in_channels, num_channels, use_1x1conv=True, strides=2)
 
 
 def resnet18(

@@ -135,15 +135,11 @@ def test_fresh_params_are_the_books():
     "call", [lambda X: lenet(X, lenet_params(jax.random.key(0))), LeNet(rngs=nnx.Rngs(0))]
 )
 def test_wrong_images_are_told_in_one_line(call):
-    with pytest.raises(JaxperfError, match=r"\(8, 1, 28, 28\) are NCHW.*\(n, 28, 28, 1\); pass X.transpose"):
-        call(jnp.ones((8, 1, 28, 28)))
-    with pytest.raises(JaxperfError, match=r"\(28, 28\), the network reads NHWC \(n, 28, 28, 1\)"):
-        call(jnp.ones((28, 28)))
-    with pytest.raises(JaxperfError, match=r"\(8, 32, 32, 1\), the network reads"):
-        call(jnp.ones((8, 32, 32, 1)))
-    with pytest.raises(JaxperfError, match="uint8, the network reads floats") as caught:
-        call(np.ones((8, 28, 28, 1), np.uint8))
-    assert "\n" not in str(caught.value)
+    for images in (
+        jnp.ones((8, 1, 28, 28)), jnp.ones((28, 28)), np.ones((8, 28, 28, 1), np.uint8),
+    ):  # fmt: skip
+        with pytest.raises(JaxperfError, match=r"images are .* reads floats \(n, height, width, 1\); pass"):
+            call(images)
 
 
 def test_sgd_divides_by_the_whole_batch_and_leaves_its_input_alone():
@@ -152,11 +148,3 @@ def test_sgd_divides_by_the_whole_batch_and_leaves_its_input_alone():
     np.testing.assert_array_equal(new[0], [0.5, 1.0])
     assert float(new[1]) == 3.5
     np.testing.assert_array_equal(params[0], [1.0, 2.0])
-
-
-def test_wrong_params_are_named():
-    params, X = lenet_params(jax.random.key(0)), jnp.ones((1, 28, 28, 1))
-    with pytest.raises(JaxperfError, match="7 parameters, LeNet has 8"):
-        lenet(X, params[:7])
-    with pytest.raises(JaxperfError, match=r"W3 has shape \(128, 800\), LeNet's is \(800, 128\)"):
-        lenet(X, [*params[:4], params[4].T, *params[5:]])

@@ -9,7 +9,6 @@ from cases import cases
 from flax import nnx
 from mxnet_fixtures import DTYPES, KINDS, MLP_SIZES, digest_error, load, mlp_batch, shapes, weights
 
-from jaxperf.errors import JaxperfError
 from jaxperf.models import MLP, from_gluon, to_gluon
 
 LOSSES = {
@@ -64,14 +63,3 @@ def test_relu_stands_between_layers_and_not_after_the_last():
     net = MLP((1, 1, 1), rngs=nnx.Rngs(0))
     from_gluon(net, [np.array([[1.0]]), np.zeros(1), np.array([[-1.0]]), np.zeros(1)])
     np.testing.assert_array_equal(net(jnp.array([[-2.0], [3.0]])), [[0.0], [-3.0]])
-
-
-@pytest.mark.parametrize("sizes", [(512,), (), (512, 0, 2), (4, -1)])
-def test_sizes_that_make_no_network_are_refused(sizes):
-    with pytest.raises(JaxperfError, match="make no network"):
-        MLP(sizes, rngs=nnx.Rngs(0))
-
-
-def test_an_input_of_another_width_is_refused():
-    with pytest.raises(JaxperfError, match=r"X has shape \(1, 28\), the network reads \(n, 512\)"):
-        MLP(rngs=nnx.Rngs(0))(jnp.ones((1, 28)))

@@ -190,15 +190,8 @@ def test_residual_without_1x1_conv_refuses_what_cannot_be_added(change):
 
 def test_wrong_images_are_told_in_one_line():
     net = small()
-    with pytest.raises(JaxperfError, match=r"\(8, 1, 28, 28\) are NCHW.*\(n, h, w, 1\); pass X.transpose"):
-        net(jnp.ones((8, 1, 28, 28)))
-    with pytest.raises(JaxperfError, match=r"\(8, 28, 28, 3\), the network reads NHWC \(n, h, w, 1\)"):
-        net(jnp.ones((8, 28, 28, 3)))
-    with pytest.raises(JaxperfError, match="images are int32"):
-        net(jnp.ones((8, 28, 28, 1), jnp.int32))
-
-
-@pytest.mark.parametrize("stages", [(), ((64, 0),), ((0, 1),)])
-def test_stages_that_make_no_network_are_refused(stages):
-    with pytest.raises(JaxperfError, match="make no network"):
-        ResNet(10, stages=stages, rngs=nnx.Rngs(0))
+    for images in (
+        jnp.ones((8, 1, 28, 28)), jnp.ones((8, 28, 28, 3)), jnp.ones((8, 28, 28, 1), jnp.int32),
+    ):  # fmt: skip
+        with pytest.raises(JaxperfError, match=r"images are .* reads floats \(n, height, width, 1\); pass"):
+            net(images)
