@@ -18,6 +18,8 @@ if __name__ == "__main__":
 
 import contextlib
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -85,15 +87,16 @@ def main(config: Config) -> int:
     """Print, every so many pairs, how many were told apart so far; 1 if `Ratio` breaks its promise."""
     os.environ |= {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "1"}  # before JAX is imported
     from jaxperf.measure import interleaved
-    from jaxperf.measure.keep_awake import cores_busy
     from jaxperf.measure.other_load import other_load
     from jaxperf.result import ratio
     from jaxperf.result.machine import cores
 
     pair = programs(config.percent)
-    load = cores_busy(cores()) if config.loaded else contextlib.nullcontext()
+    busy_program = [sys.executable, "-c", "while True: pass"]
     apart, rounds = 0, 0
-    with load, other_load() as watch:
+    with contextlib.ExitStack() as ends, other_load() as watch:
+        for _ in range(cores() if config.loaded else 0):
+            ends.callback(subprocess.Popen(busy_program).kill)
         for number in range(1, config.pairs + 1):
             rows = interleaved(pair, count=15, budget_s=5.0)
             apart += ratio(rows["other"], rows["base"]).word in ("slower", "faster")

@@ -1,4 +1,4 @@
-"""Keep cores from going to sleep while something is timed, or keep them busy to see how timings change.
+"""Keep cores from going to sleep while something is timed.
 
 Waking an idle core takes 10 to 50 us, several times the dispatch of a small computation. So the same loop
 takes 5 us per call on a busy machine and 50 us on an idle one.
@@ -13,15 +13,15 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+# With idle priority, it runs only while no other program needs the core
 _SPIN = """
 import os, sys
+os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
 print(flush=True)
 while os.getppid() == int(sys.argv[1]):  # ends with its parent, however that ends
     for _ in range(100_000):
         pass
 """
-# with idle priority, it runs only while no other program needs the core
-_SPIN_IDLE = "import os; os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))" + _SPIN
 
 
 @contextmanager
@@ -32,34 +32,19 @@ def cores_awake() -> Iterator[Callable[[bool], None]]:
       A function that lets the cores sleep (False) or keeps them awake again (True). On systems without idle
       priority (all but Linux), no program is started, and the function does nothing.
     """
-    if not hasattr(os, "SCHED_IDLE"):
-        yield lambda on: None
-        return
-    with _running(_SPIN_IDLE, len(os.sched_getaffinity(0))) as spinning:
-
-        def keep(on: bool) -> None:
-            for process in spinning:
-                process.send_signal(signal.SIGCONT if on else signal.SIGSTOP)
-
-        yield keep
-
-
-@contextmanager
-def cores_busy(count: int) -> Iterator[None]:
-    """Run `count` programs that each keep a core busy, at this process's priority."""
-    with _running(_SPIN, count):
-        yield
-
-
-@contextmanager
-def _running(program: str, count: int) -> Iterator[list[subprocess.Popen[bytes]]]:
-    command = [sys.executable, "-S", "-c", program, str(os.getpid())]
+    command = [sys.executable, "-S", "-c", _SPIN, str(os.getpid())]
+    count = len(os.sched_getaffinity(0)) if hasattr(os, "SCHED_IDLE") else 0
     spinning = [subprocess.Popen(command, stdout=subprocess.PIPE) for _ in range(count)]
+
+    def keep(on: bool) -> None:
+        for process in spinning:
+            process.send_signal(signal.SIGCONT if on else signal.SIGSTOP)
+
     try:
         for process in spinning:
             assert process.stdout is not None
             process.stdout.readline()  # printed when it begins to spin
-        yield spinning
+        yield keep
     finally:
         for process in spinning:
             process.kill()  # this also ends a stopped process

@@ -42,7 +42,6 @@ class RooflinePart:
     """A part of the roofline."""
 
     name: str  # as it is printed
-    quantity: str  # parts of one quantity take about as long
     measure: Callable[[], Iterable[Measurement]]
     needed: bool = False  # measured however long the others took: no roofline is whole without it
 
@@ -87,20 +86,20 @@ def parts() -> list[RooflinePart]:
 
     def product(dtype: str, *, needed: bool = False) -> RooflinePart:
         measure = partial(map, ceilings.matrix_rate, [dtype])
-        return RooflinePart(f"matrix product, {dtype}", ceilings.MATRIX, measure, needed)
+        return RooflinePart(f"matrix product, {dtype}", measure, needed)
 
     def array(size: int, *, needed: bool = False) -> RooflinePart:
         measure = partial(map, ceilings.memory_rate, [size])
-        return RooflinePart(f"array of {size:,} B", ceilings.MEMORY, measure, needed)
+        return RooflinePart(f"array of {size:,} B", measure, needed)
 
     sizes = ceilings.array_sizes()
     ends = tuple(dict.fromkeys((sizes[-1], sizes[0])))
     first, second, *others = ceilings.DTYPES
     return [
-        RooflinePart("calls", ceilings.DISPATCH, ceilings.call_costs, needed=True),
+        RooflinePart("calls", ceilings.call_costs, needed=True),
         product(first, needed=True),
         *(array(size, needed=True) for size in ends),
-        RooflinePart("copies", ceilings.COPY, ceilings.copy_rates, needed=True),
+        RooflinePart("copies", ceilings.copy_rates, needed=True),
         product(second),
         *(array(size) for size in sizes if size not in ends),
         *(product(dtype) for dtype in others),
@@ -112,8 +111,7 @@ def measure_in_time(
 ) -> tuple[list[Measurement], list[str]]:
     """Measure part after part until `ends` on `clock`, and print the best value of each at once.
 
-    A part that is not needed is left out if the longest one of its quantity took longer than there is time,
-    or if the backend cannot compute it.
+    A part that is not needed is left out if the time is over, or if the backend cannot compute it.
 
     Returns:
       The measurements, and notes on the parts that were left out.
@@ -121,10 +119,8 @@ def measure_in_time(
     rows: list[Measurement] = []
     left_out: list[str] = []
     notes: list[str] = []
-    longest_s: dict[str, float] = {}
     for part in wanted:
-        began = clock()
-        if not part.needed and began + longest_s.get(part.quantity, 0.0) > ends:
+        if not part.needed and clock() >= ends:
             left_out.append(part.name)
             continue
         try:
@@ -135,7 +131,6 @@ def measure_in_time(
             if part.needed:
                 raise
             notes.append(f"not possible here: {part.name}: {str(e).splitlines()[0]}")
-        longest_s[part.quantity] = max(longest_s.get(part.quantity, 0.0), clock() - began)
     if left_out:
         notes.append(f"no time was left for: {', '.join(left_out)}")
     return rows, notes

@@ -149,9 +149,4 @@ def load_arguments(specs: Sequence[str], setup: str, *, shapes: bool = False) ->
         except TypeError as e:
             raise JaxperfError(f"{setup}() returns what a call cannot be timed with: {e}") from None
         return Arguments(arguments if isinstance(arguments, tuple) else (arguments,), {})
-    by_position, by_name = argument_specs.parse_all(specs)
-    arguments = [
-        argument_specs.make(spec, seed=i, shapes=shapes)
-        for i, spec in enumerate([*by_position, *by_name.values()])
-    ]
-    return Arguments(tuple(arguments[: len(by_position)]), dict(zip(by_name, arguments[len(by_position) :])))
+    return Arguments(*argument_specs.parse_all(specs, shapes=shapes))

@@ -6,7 +6,7 @@ import os
 import psutil
 import pytest
 
-from jaxperf.measure.keep_awake import cores_awake, cores_busy
+from jaxperf.measure.keep_awake import cores_awake
 
 needs_linux = pytest.mark.skipif(not hasattr(os, "SCHED_IDLE"), reason="no idle priority here")
 
@@ -49,11 +49,3 @@ def test_without_an_idle_priority_nothing_is_started(monkeypatch: pytest.MonkeyP
         keep(False)
         keep(True)
         assert not spinning()
-
-
-def test_busy_programs_have_our_own_priority_and_end_at_the_end() -> None:
-    with cores_busy(2):
-        programs = spinning()
-        assert len(programs) == 2
-        assert {p.nice() for p in programs} == {psutil.Process().nice()}
-    assert not any(p.is_running() for p in programs)

@@ -150,32 +150,30 @@ def test_the_command_measures_every_part_keeps_it_and_shows_a_short_table(
 def test_parts_that_do_not_fit_are_named_and_the_needed_ones_are_measured(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """By a clock that only the parts turn. A quantity's longest part says how long the next may take."""
+    """By a clock that only the parts turn."""
     seconds = 0.0
 
-    def part(
-        name: str, takes_s: float, quantity: str = ceilings.MATRIX, *, needed: bool = False
-    ) -> roofline_command.RooflinePart:
+    def part(name: str, takes_s: float, *, needed: bool = False) -> roofline_command.RooflinePart:
         def measure() -> list[Measurement]:
             nonlocal seconds
             seconds += takes_s
-            return [Measurement(name, "FLOP/s", (1e12, 2e12), quantity=quantity)]
+            return [Measurement(name, "FLOP/s", (1e12, 2e12))]
 
-        return roofline_command.RooflinePart(name, quantity, measure, needed)
+        return roofline_command.RooflinePart(name, measure, needed)
 
-    parts = [part("a", 4, needed=True), part("b", 1, "copy", needed=True), part("c", 1), part("d", 1),
-             part("e", 1, "copy"), part("f", 9, needed=True), part("g", 1, "copy")]  # fmt: skip
+    parts = [part("a", 4, needed=True), part("b", 3), part("c", 3), part("d", 1),
+             part("e", 9, needed=True), part("f", 1)]  # fmt: skip
     rows, notes = roofline_command.measure_in_time(parts, ends=9.0, clock=lambda: seconds)
-    assert [m.name for m in rows] == ["a", "b", "c", "e", "f"]
-    assert notes == ["no time was left for: d, g"]
-    assert capsys.readouterr().out == "".join(f"{name}: 2 TFLOP/s\n" for name in "abcef")
+    assert [m.name for m in rows] == ["a", "b", "c", "e"]
+    assert notes == ["no time was left for: d, f"]
+    assert capsys.readouterr().out == "".join(f"{name}: 2 TFLOP/s\n" for name in "abce")
 
 
 def test_a_dtype_that_the_backend_refuses_is_named_and_a_needed_one_raises() -> None:
     def refuse() -> list[Measurement]:
         raise jax.errors.JaxRuntimeError("UNIMPLEMENTED: no such product\nstack")
 
-    part = roofline_command.RooflinePart("matrix product, int8", ceilings.MATRIX, refuse)
+    part = roofline_command.RooflinePart("matrix product, int8", refuse)
     notes = ["not possible here: matrix product, int8: UNIMPLEMENTED: no such product"]
     assert roofline_command.measure_in_time([part], ends=1e99) == ([], notes)
     with pytest.raises(jax.errors.JaxRuntimeError):
