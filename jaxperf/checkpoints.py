@@ -48,9 +48,6 @@ class Checkpoints:
 
     Attributes:
       step: of the newest checkpoint, or None.
-
-    Raises:
-      JaxperfError: the folder holds checkpoints and `resume` is false, or cannot be written.
     """
 
     def __init__(self, folder: Path, settings: Mapping[str, Any], *, resume: bool) -> None:
@@ -73,9 +70,6 @@ class Checkpoints:
         """Copy a tree of arrays, equal in all processes, and begin to write it.
 
         It waits before that until the checkpoint before it is complete, and raises what went wrong there.
-
-        Raises:
-          JaxperfError: a value is not finite, or a file cannot be written.
         """
         # Copies, since the next update reuses the memory of a donated state
         state = jax.tree.map(np.array, state)
@@ -95,9 +89,6 @@ class Checkpoints:
 
         Args:
           like: a tree of NumPy arrays with the structure, shapes and dtypes.
-
-        Raises:
-          JaxperfError: the checkpoint is damaged, or was saved with other settings.
         """
         damaged = f"checkpoint {self.step} is damaged; remove that folder to go on from the one before"
         with self._in_one_line(damaged):
@@ -123,11 +114,7 @@ class Checkpoints:
         return state, about
 
     def close(self) -> None:
-        """Wait until everything is written.
-
-        Raises:
-          JaxperfError: the last checkpoint cannot be written.
-        """
+        """Wait until everything is written."""
         with self._in_one_line("cannot save the last checkpoint"):
             self._manager.wait_until_finished()
             self._manager.close()

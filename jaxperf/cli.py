@@ -365,11 +365,7 @@ def report(words: list[str], _: tuple[str, ...]) -> int:
 
 
 def _side(paths: str) -> list[Result]:
-    """Return the results that a side of a comparison names: files or folders, with commas between them.
-
-    Raises:
-      JaxperfError: nothing before or after a comma, an unreadable file, or one that is named twice.
-    """
+    """Return the results that a side of a comparison names: files or folders, with commas between them."""
     results: dict[Path, Result] = {}
     for word in paths.split(","):
         if not word:

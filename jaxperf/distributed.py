@@ -35,9 +35,6 @@ def together(work: Callable[[], int]) -> int:
     Only process 0 prints to standard output; errors of all are printed. After an unexpected error in one of
     several, end the process with this status at once, by `exit_status.leave`: Python's own end would wait for
     all processes, JAX's up to 300 s, and they for this one.
-
-    Raises:
-      JaxperfError, ...: what `join` raises, and `work` in a process that is alone.
     """
     if not join():
         return work()
@@ -60,11 +57,7 @@ def together(work: Callable[[], int]) -> int:
 
 
 def join() -> bool:
-    """Meet the other processes, if there are any, and return whether there are; call it before JAX starts.
-
-    Raises:
-      JaxperfError: a variable or package is missing, or the processes do not meet.
-    """
+    """Meet the other processes, if there are any, and return whether there are; call it before JAX starts."""
     arguments = _by_hand() if {*BY_HAND[1:]} & os.environ.keys() else _by_cluster()
     if arguments is None:
         return False
@@ -118,11 +111,7 @@ def _number(variable: str) -> int:
 
 
 def check_same(what: Any) -> None:
-    """Compare plain data, such as flags, between all processes; all of them wait for each other.
-
-    Raises:
-      JaxperfError: in all processes, if they differ.
-    """
+    """Compare plain data, such as flags, between all processes; all of them wait for each other."""
     import jax
 
     if jax.process_count() == 1:

@@ -48,11 +48,7 @@ class Parser(argparse.ArgumentParser):
         self.add_argument("-h", "--help", action="help", help="show this help and exit")
 
     def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
-        """Return the flags in `args`, by default the script's own; words may stand among flags.
-
-        Raises:
-          JaxperfError: a flag is unknown or lacks its value, or a value is not what it should be.
-        """
+        """Return the flags in `args`, by default the script's own; words may stand among flags."""
         words = sys.argv[1:] if args is None else list(args)
         if "" in words:
             self.error("a word is empty; give a value, or leave the flag out")
@@ -137,11 +133,7 @@ def _bounded(
 
 
 def file_path(word: str) -> Path:
-    """Return a flag's value as the path of a file to write, whose folder need not exist yet.
-
-    Raises:
-      ArgumentTypeError: it is standard output, "-", or several folders are missing, as after a typing error.
-    """
+    """Return a flag's value as the path of a file to write, whose folder need not exist yet."""
     if word == "-":
         raise argparse.ArgumentTypeError("is '-'; give a file, since the report goes to standard output")
     path = Path(word)
@@ -185,15 +177,7 @@ def add_parameter(parser: Parser, name: str, default: Any, help: str = "") -> No
 
 
 def parse_config(kind: type[Config], about: str | None = None) -> Config:
-    """Return the flags of the running script, one for each field of a dataclass, whose defaults they have.
-
-    Args:
-      kind: the dataclass; fields have the defaults that `add_parameter` takes.
-      about: the script's docstring, whose first line stands above the list of flags.
-
-    Raises:
-      JaxperfError: as `Parser.parse_args`.
-    """
+    """Return the flags of the running script, one for each field of a dataclass, whose defaults they have."""
     parser = Parser(Path(sys.argv[0]).name, (about or "").split("\n", maxsplit=1)[0])
     for field in dataclasses.fields(kind):  # type: ignore[arg-type]
         add_parameter(parser, field.name, field.default)

@@ -23,13 +23,7 @@ from jaxperf.process import USER_MISTAKE, say
 
 @dataclass(frozen=True)
 class Internal:
-    """A name of JAX that its public API does not promise.
-
-    Attributes:
-      module: where it is.
-      attribute: the name there, which may have dots.
-      feature: what of jaxperf needs it.
-    """
+    """A name of JAX that its public API does not promise."""
 
     module: str
     attribute: str
@@ -90,11 +84,7 @@ def _is_not_about_a_plugin(record: logging.LogRecord) -> bool:
 
 
 def get(internal: Internal) -> Any:
-    """Import a name of JAX and return what it names.
-
-    Raises:
-      JaxperfError: this JAX has no such name.
-    """
+    """Import a name of JAX and return what it names."""
     try:
         return attrgetter(internal.attribute)(importlib.import_module(internal.module))
     except (ImportError, AttributeError):
@@ -105,12 +95,7 @@ def get(internal: Internal) -> Any:
 
 
 def stop_listening(kind: str, listener: Any) -> None:
-    """Have JAX no longer call a listener of its monitoring.
-
-    Args:
-      kind: "event_duration" or "scalar".
-      listener: what `jax.monitoring.register_*_listener` was given.
-    """
+    """Have JAX no longer call a listener of its monitoring."""
     monitoring = importlib.import_module("jax.monitoring")
     public = getattr(monitoring, f"unregister_{kind}_listener", None)
     unregister = public or get(STOP_LISTENING[kind])

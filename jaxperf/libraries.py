@@ -89,11 +89,7 @@ def pip_install(*what: str) -> str:
 
 
 def require_chapter(what: str) -> None:
-    """Refuse what needs the extra "chapter" where that is not installed; the line begins with `what`.
-
-    Raises:
-      JaxperfError: a package of the extra is missing.
-    """
+    """Refuse what needs the extra "chapter" where that is not installed; the line begins with `what`."""
     missing = missing_from(CHAPTER)
     if missing:
         raise JaxperfError(
@@ -103,11 +99,7 @@ def require_chapter(what: str) -> None:
 
 @contextlib.contextmanager
 def from_chapter() -> Iterator[None]:
-    """Import packages of the extra "chapter"; where one is missing, the error names the extra.
-
-    Raises:
-      ModuleNotFoundError: a package is not installed.
-    """
+    """Import packages of the extra "chapter"; where one is missing, the error names the extra."""
     try:
         yield
     except ModuleNotFoundError as e:

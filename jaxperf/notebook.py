@@ -16,17 +16,7 @@ OPTIONS = {"": True, "--no-profile": False}
 
 
 def run_cell(line: str, cell: str, shell: Any) -> None:
-    """Run a cell under `jaxperf.watch()`, which prints its report below the cell.
-
-    Args:
-      line: what follows `%%jaxperf`: nothing, or `--no-profile`.
-      cell: the source of the cell.
-      shell: IPython's shell; the cell's names become the notebook's.
-
-    Raises:
-      UsageError: another option, or another watch is open; IPython shows it in one line.
-      Exception: what the cell raised, so that no later cell runs; its traceback has been shown.
-    """
+    """Run a cell under `jaxperf.watch()`, which prints its report below the cell."""
     from IPython.core.error import UsageError
 
     from jaxperf.watch import watch

@@ -387,16 +387,7 @@ def startable_command(command_line: Sequence[str]) -> tuple[str, ...]:
 
 
 def run_child(command_line: Sequence[str], environment: Mapping[str, str], **options: Any) -> int:
-    """Return a child's exit status, or minus the signal that ended it; interrupting the wait ends the child.
-
-    Args:
-      command_line: the command and its arguments.
-      environment: all of its environment, to which our process id is added.
-      **options: further ones of `subprocess.Popen`, such as `stdout`; by default it has our streams.
-
-    Raises:
-      OSError: it cannot be started.
-    """
+    """Return a child's exit status, or minus the signal that ended it; interrupting the wait ends the child."""
     with held_back() as release:
         child = subprocess.Popen(command_line, env={**environment, **named_parent()}, **options)
         try:

@@ -50,11 +50,7 @@ def place(name: str) -> int:
 
 
 def folder() -> Path:
-    """Return the folder of the scripts: in an installed package, or at the top of a checkout.
-
-    Raises:
-      JaxperfError: they are in neither place.
-    """
+    """Return the folder of the scripts: in an installed package, or at the top of a checkout."""
     package = Path(__file__).resolve().parents[1]
     for candidate in (package / "experiments", package.parent / "experiments"):
         if (candidate / f"{SECTIONS[-1].name}.py").exists():
@@ -63,11 +59,7 @@ def folder() -> Path:
 
 
 def find(word: str) -> SectionEntry:
-    """Return the section with this name or number ("hybridize", "8.1").
-
-    Raises:
-      JaxperfError: there is none; the message names the nearest, which may be "all".
-    """
+    """Return the section with this name or number ("hybridize", "8.1")."""
     wanted = word.strip().lower().removesuffix(".py")
     for section in SECTIONS:
         if wanted in (section.name, section.number) and wanted:

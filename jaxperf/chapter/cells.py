@@ -77,11 +77,7 @@ class Cell:
 
 
 def read(path: Path) -> list[Cell]:
-    """Return the cells of a script; what comes before the first is left out.
-
-    Raises:
-      JaxperfError: the script cannot be read, or a line that begins with `# %%` begins no cell.
-    """
+    """Return the cells of a script; what comes before the first is left out."""
     try:
         lines = path.read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as e:
@@ -101,13 +97,7 @@ def read(path: Path) -> list[Cell]:
 
 
 def load(path: Path, *arguments: str, without: Collection[str] = ("slow", ANSWER)) -> ModuleType:
-    """Run a script's cells, except those that have a tag of `without`, and return its names as a module.
-
-    Args:
-      path: of the script.
-      *arguments: the script's command line.
-      without: tags of cells to leave out.
-    """
+    """Run a script's cells, except those that have a tag of `without`, and return its names as a module."""
     global current
     module, before = ModuleType(path.stem), sys.argv
     module.__file__ = str(path)
@@ -126,10 +116,6 @@ def main(path: Path, options: Any) -> int:
 
     It is 1 if a cell failed, 2 for a user's mistake, 130 after Ctrl-C. The result and the notebook are then
     those of the other cells; after Ctrl-C they are next to their final paths, and marked incomplete.
-
-    Args:
-      path: of the script.
-      options: the flags that all sections share, and the section's own.
     """
     follow_parent()
     end_at_once()

@@ -67,16 +67,7 @@ def check(number: str, *defines: str) -> Callable[[Callable[..., None]], Callabl
 
 
 def main(number: str, path: Path | None, limit_s: float = 0.0) -> int:
-    """Check a solution, and print the verdict; return 0 if it is right, 1 if it is wrong.
-
-    Args:
-      number: of the exercise; "" lists those that have a check.
-      path: of the solution.
-      limit_s: seconds after which a solution that has not ended is wrong, and this process ends; 0 for none.
-
-    Raises:
-      JaxperfError: no such exercise or file, or the file does not run.
-    """
+    """Check a solution, and print the verdict; return 0 if it is right, 1 if it is wrong."""
     if not number:
         print("These exercises have a check; FILE defines what stands behind the number:")
         print("\n".join(f"  {known.number}  {known}" for known in CHECKS.values()))
@@ -118,11 +109,7 @@ def judge(wanted: Check, program: Program, path: Path) -> str:
 
 
 def load(path: Path) -> Program:
-    """Run a file and return its names.
-
-    Raises:
-      JaxperfError: it fails; the message names the line.
-    """
+    """Run a file and return its names."""
     try:
         with redirect_stdout(io.StringIO()):
             return runpy.run_path(str(path), run_name="solution")
@@ -185,11 +172,7 @@ def same(result: Any, wanted: Any, what: str, *, tolerance: float = 1e-5) -> Non
 
 
 def devices(count: int = DEVICES) -> list[Any]:
-    """Return so many CPU devices.
-
-    Raises:
-      JaxperfError: JAX has started with fewer.
-    """
+    """Return so many CPU devices."""
     import jax
 
     found = jax.devices("cpu")[:count]

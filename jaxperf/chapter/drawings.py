@@ -15,12 +15,7 @@ VISIBLE = 1000  # parts of the figure's width that can be told apart
 
 
 def draw_timeline(run: Timeline, words: Mapping[str, str] | None = None) -> Any:
-    """Return a Matplotlib figure: a row for each lane, a bar for each time in which it was busy.
-
-    Args:
-      run: the timeline.
-      words: what stands on the bars, by the name that the span has without its last number.
-    """
+    """Return a Matplotlib figure: a row for each lane, a bar for each time in which it was busy."""
     from matplotlib import pyplot
 
     readable = {"outputs": "waits for the outputs", **(words or {})}

@@ -76,13 +76,7 @@ def find(figures: Sequence[Figure], key: Key) -> Figure | None:
 def rows(
     section: str, wanted: Mapping[str, Key], here: Iterable[Block]
 ) -> tuple[str, list[str], list[list[str]]]:
-    """Return title, heads and rows of a section's small table: the kept figures, and those of this run.
-
-    Args:
-      section: the script's name.
-      wanted: the rows' labels, and the figure that each shows. One that no run has is left out.
-      here: the blocks of the run that shows the table, from which the last column comes.
-    """
+    """Return title, heads and rows of a section's small table: the kept figures, and those of this run."""
     runs, figures = kept()
     own, shown, used = figures_of(here), [], set()
     for label, key in wanted.items():

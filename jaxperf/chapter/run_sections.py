@@ -21,15 +21,7 @@ PEERS = "peers"  # the section that other frameworks take part in: not one of `a
 
 @dataclass(frozen=True)
 class RunOptions:
-    """What `jaxperf run` passes on to every script.
-
-    Attributes:
-      out: folder of the results and notebooks.
-      flags: flags without a value that all sections share ("--smoke").
-      devices: how many devices; None leaves it to the script.
-      platform: "auto", "cpu" or "gpu".
-      extra: further arguments for the script.
-    """
+    """What `jaxperf run` passes on to every script."""
 
     out: Path
     flags: tuple[str, ...] = ()
@@ -50,11 +42,7 @@ class Outcome:
 
 
 def choose_sections(names: Sequence[str]) -> tuple[catalogue.SectionEntry, ...]:
-    """Return the sections that `names` name, each once, in that order; "all" means every one but `peers`.
-
-    Raises:
-      JaxperfError: no word, or one that names no section.
-    """
+    """Return the sections that `names` name, each once, in that order; "all" means every one but `peers`."""
     if not names:
         raise JaxperfError("no section named; give names or numbers from `jaxperf list`, or `all`")
     chosen: dict[str, catalogue.SectionEntry] = {}
@@ -65,11 +53,7 @@ def choose_sections(names: Sequence[str]) -> tuple[catalogue.SectionEntry, ...]:
 
 
 def check_options(sections: Sequence[catalogue.SectionEntry], options: RunOptions) -> None:
-    """Reject what cannot work before anything is started; makes the folder of the results.
-
-    Raises:
-      JaxperfError: a missing script, arguments for more than one script, or a folder that cannot be written.
-    """
+    """Reject what cannot work before anything is started; makes the folder of the results."""
     if options.extra and len(sections) != 1:
         names = ", ".join(s.name for s in sections)
         raise JaxperfError(f"flags after -- go to one section, but {len(sections)} are named: {names}")
@@ -86,9 +70,6 @@ def run_section(section: catalogue.SectionEntry, options: RunOptions) -> Outcome
     """Run one section to its end; its output goes where ours goes.
 
     Ctrl-C, SIGTERM and SIGHUP (see `exit_status.ended`) end the child first and are then raised here.
-
-    Raises:
-      BrokenPipeError: nobody reads the child's output any more, so nobody reads ours.
     """
     path = options.out / f"{section.name}.json"
     partial = so_far(path)

@@ -47,12 +47,7 @@ class Gate:
 
 
 def main(options: Gate, command: Sequence[str]) -> int:
-    """Run the command, judge it, store a baseline if requested, report, and return the exit status.
-
-    Raises:
-      JaxperfError: a mistake in the flags, a command that fails or writes no result, a damaged baseline, or
-        one that was measured with other settings.
-    """
+    """Run the command, judge it, store a baseline if requested, report, and return the exit status."""
     update = options.update or not stored_machines(options.baseline)  # before --out adds to the folder
     _check(options, command, update=update)
     with _folder(options.out) as folder:
@@ -128,9 +123,6 @@ def run_once(command: Sequence[str], path: Path, progress: str) -> Result:
     """Run the command once, as a process that writes its result to `path`, and return the result.
 
     The command's output is shown only if it fails.
-
-    Raises:
-      JaxperfError: the command cannot be started, fails, or writes no result.
     """
     arguments = process.startable_command([word.replace(PLACEHOLDER, str(path)) for word in command])
     path.unlink(missing_ok=True)
@@ -160,20 +152,12 @@ def stored_machines(baselines: Path) -> list[str]:
 
 
 def load_baseline(folder: Path) -> list[Result]:
-    """Return the baseline in a folder; empty if there is none.
-
-    Raises:
-      JaxperfError: a file in it is damaged.
-    """
+    """Return the baseline in a folder; empty if there is none."""
     return [load_result(path) for path in sorted(folder.glob("*.json"))] if folder.is_dir() else []
 
 
 def store_baseline(paths: Sequence[Path], folder: Path) -> None:
-    """Copy results to the folder as its baseline, and remove the old one when the new one is complete.
-
-    Raises:
-      JaxperfError: it cannot be written; the old one stays.
-    """
+    """Copy results to the folder as its baseline, and remove the old one when the new one is complete."""
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".jaxperf-") as name:

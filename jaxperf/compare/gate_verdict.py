@@ -29,15 +29,7 @@ SLOWER, UNDECIDED = 1, 3  # exit statuses
 
 @dataclass(frozen=True)
 class Judgement:
-    """The outcome of a gate.
-
-    Attributes:
-      judged: the measurements that decide; each is "slower", "not slower" or "undecided".
-      other: measurements that do not decide: units other than times and rates, and, if other measurements
-        have several values per process, those with one (such as compile times).
-      comparison: of the measurements that decide, with the thresholds and the numbers of processes.
-      size: the slowdown that must be found.
-    """
+    """The outcome of a gate."""
 
     judged: tuple[Compared, ...]
     not_judged: tuple[Compared, ...]
@@ -67,16 +59,7 @@ def judge(
     least: float = LEAST,
     size: float = SIZE,
 ) -> Judgement:
-    """Judge the results of several processes of a program against those of its baseline.
-
-    Args:
-      baseline, runs: one result per process.
-      alpha, least: as for `compare`.
-      size: the slowdown that must be found, as a fraction: 0.1 is 10 %.
-
-    Raises:
-      JaxperfError: `size` is not above `least`, both sides have no common time or rate, or as for `compare`.
-    """
+    """Judge the results of several processes of a program against those of its baseline."""
     if not least < size < math.inf:
         raise JaxperfError(
             f"size is {size:g} but least is {least:g}; give a size above it, e.g. {least + 0.08:g}"

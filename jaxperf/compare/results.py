@@ -111,9 +111,6 @@ def compare(
       least: the smallest difference that counts, as a fraction: 0.02 is 2 %.
       only: the rows to compare; None for all.
       apart: whether values that each process measures once count only if the processes took turns.
-
-    Raises:
-      JaxperfError: an option is out of range, no measurement is in both, or units differ within a side.
     """
     if not 0 < alpha < 1:
         raise JaxperfError(f"alpha is {alpha:g}; give a chance between 0 and 1, e.g. {ALPHA}")

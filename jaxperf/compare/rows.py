@@ -24,11 +24,7 @@ Rows = dict[RowKey, Measurement]
 
 
 def pooled(results: Sequence[Result]) -> Rows:
-    """Return the measurements of one experiment, whose values are the medians of its results.
-
-    Raises:
-      JaxperfError: a measurement's unit differs between the results.
-    """
+    """Return the measurements of one experiment, whose values are the medians of its results."""
     measurements: dict[RowKey, list[Measurement]] = {}
     for result in results:
         for key, m in measurements_by_key(result).items():

@@ -37,9 +37,6 @@ def main(pythons: Sequence[str], script: Sequence[str], runs: int, alpha: float,
     """Run a program `runs` times in each of two environments, print what differs, and return the exit status.
 
     The status is 1 if the whole run or a part of it is slower in B, else 0.
-
-    Raises:
-      JaxperfError: an environment lacks a package, or the program fails in one.
     """
     if len(pythons) != 2:
         raise JaxperfError("give --python twice: the environment that you have, and the one to judge")
@@ -87,11 +84,7 @@ def _check(name: str, python: str) -> None:
 
 
 def _run(python: str, name: str, script: Sequence[str], tool: Path, scratch: Path) -> Result:
-    """Run the program once under watch and return its result.
-
-    Raises:
-      JaxperfError: it failed, or used no JAX.
-    """
+    """Run the program once under watch and return its result."""
     path, log = scratch / "result.json", scratch / "log"
     path.unlink(missing_ok=True)
     command = [python, "-m", "jaxperf", "watch", "--json", str(path), *script]

@@ -37,10 +37,6 @@ def parse(word: str, *, seed: int = 0, shapes: bool = False) -> Any:
     """Return what a word means: an array with values from `seed`, a random key, or a Python value.
 
     With `shapes`, an array is only its shape and dtype.
-
-    Raises:
-      JaxperfError: it is neither an array, nor a key, nor a Python value; a dtype or length is wrong; or an
-        array is larger than the free memory, or has a dtype that JAX would narrow.
     """
     text = word.strip()
     array, key = _ARRAY.fullmatch(text), _KEY.fullmatch(text)
@@ -99,11 +95,7 @@ def _draw(spec: jax.ShapeDtypeStruct, rng: np.random.Generator, word: str) -> ja
 
 
 def parse_all(words: Sequence[str], *, shapes: bool = False) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return what words by position mean, and words by name (`n=3`).
-
-    Raises:
-      JaxperfError: as `parse`; a name comes twice, or a position after a name.
-    """
+    """Return what words by position mean, and words by name (`n=3`)."""
     by_position: list[Any] = []
     by_name: dict[str, Any] = {}
     for i, word in enumerate(words):

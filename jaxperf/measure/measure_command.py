@@ -54,11 +54,7 @@ def main(
     budget_s: float,
     json: Path | None,
 ) -> int:
-    """Measure functions, print the result, and write it to `json`; the flags of `jaxperf measure` say more.
-
-    Raises:
-      JaxperfError: a function, an argument or a file is not what it should be, or the user's code raised.
-    """
+    """Measure functions, print the result, and write it to `json`; the flags of `jaxperf measure` say more."""
     path = check_writable(json) if json else None
     refuse_debug_flags()
     environment = current_environment()

@@ -17,12 +17,7 @@ _NOT_BUSY = ("idle", "iowait", "guest", "guest_nice", "steal")  # "user" include
 
 @dataclass
 class OtherLoad:
-    """The average number of cores that others used, set when `other_load` ends.
-
-    Attributes:
-      others: by other programs.
-      stolen: by the host of a virtual machine.
-    """
+    """The average number of cores that others used, set when `other_load` ends."""
 
     others: float = 0.0
     stolen: float = 0.0

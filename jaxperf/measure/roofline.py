@@ -105,14 +105,7 @@ def path_for(environment: Environment) -> Path:
 
 
 def stored_roofline(environment: Environment | None = None) -> Roofline | None:
-    """Return the roofline that `jaxperf roofline` measured on this machine; None if there is none.
-
-    Args:
-      environment: of the machine; this process's if None.
-
-    Raises:
-      JaxperfError: the file cannot be read, or does not hold a whole roofline.
-    """
+    """Return the roofline that `jaxperf roofline` measured on this machine; None if there is none."""
     path = path_for(environment or current_environment())
     return from_result(load_result(path), where=str(path)) if path.exists() else None
 
@@ -123,11 +116,7 @@ def best_value(m: Measurement) -> float:
 
 
 def from_result(result: Result, *, where: str = "the result") -> Roofline:
-    """Return the roofline in a result of `jaxperf roofline`; `where` names the result in errors.
-
-    Raises:
-      JaxperfError: a part of it is missing.
-    """
+    """Return the roofline in a result of `jaxperf roofline`; `where` names the result in errors."""
     best: dict[str, dict[str, float]] = {}
     for m in result.measurements:
         best.setdefault(m.quantity, {})[m.configuration] = best_value(m)

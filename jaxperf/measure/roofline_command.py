@@ -51,9 +51,6 @@ def main(began: float) -> int:
     """Measure and store the roofline; an existing file is replaced once the new one is complete.
 
     `began` is `time.monotonic` before JAX was imported; parts that end `BUDGET_S` later are left out.
-
-    Raises:
-      JaxperfError: the cache folder cannot be written, or JAX cannot start.
     """
     ends = began + BUDGET_S - RESERVE_S
     with process.native_stderr_to(process.log_path("roofline")):
@@ -112,9 +109,6 @@ def measure_in_time(
     """Measure part after part until `ends` on `clock`, and print the best value of each at once.
 
     A part that is not needed is left out if the time is over, or if the backend cannot compute it.
-
-    Returns:
-      The measurements, and notes on the parts that were left out.
     """
     rows: list[Measurement] = []
     left_out: list[str] = []

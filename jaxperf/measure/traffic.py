@@ -15,9 +15,6 @@ def collective_bytes(hlo: str) -> dict[str, int]:
 
     For example, an all-reduce counts the array that every device has afterwards. The bytes sent over links
     depend on the algorithm: for the usual ring of k devices, they are 2 (k - 1) / k of that.
-
-    Args:
-      hlo: text of an optimized program, from `compiled.as_text()`.
     """
     module = parse(hlo)
     totals: Counter[str] = Counter()

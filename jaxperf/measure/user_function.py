@@ -43,11 +43,7 @@ class Arguments(NamedTuple):
 
 @contextmanager
 def user_errors_shown(doing: str) -> Iterator[None]:
-    """Run the user's code: an error in it is shown with its own part of the traceback, then in one line.
-
-    Raises:
-      JaxperfError: `doing` raised something, or called `sys.exit`.
-    """
+    """Run the user's code: an error in it is shown with its own part of the traceback, then in one line."""
     try:
         yield
     except JaxperfError:
@@ -68,15 +64,7 @@ def _users_part(trace: TracebackType | None) -> TracebackType | None:
 
 
 def load_function(word: str) -> Callable[..., Any]:
-    """Return the function that MODULE:FUNCTION names; MODULE is imported as if from the current folder.
-
-    Args:
-      word: "train:step", "package.module:step", "train.py:step", or "models:LeNet.apply".
-
-    Raises:
-      JaxperfError: no such module, no such function, importing the module raised something, or another module
-        has its name already.
-    """
+    """Return the function that MODULE:FUNCTION names; MODULE is imported as if from the current folder."""
     module_name, _, path = word.rpartition(":")
     if not module_name or not path:
         raise JaxperfError(f"{word!r} names no function; {EXAMPLE}")
@@ -133,9 +121,6 @@ def load_arguments(specs: Sequence[str], setup: str, *, shapes: bool = False) ->
       setup: MODULE:FUNCTION of a function without parameters. A tuple that it returns is the arguments by
         position; anything else is the only argument. It is waited for.
       shapes: whether shapes are enough: then words make no arrays, and a setup is not waited for.
-
-    Raises:
-      JaxperfError: both sources, a wrong spec, or a setup that raises.
     """
     if specs and setup:
         raise JaxperfError("arguments come from --args or from --setup; give one of the two")

@@ -87,11 +87,7 @@ def _with_its_arguments(call: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def first_step(command: Sequence[str]) -> tuple[Any, ...]:
-    """Run a program up to its first training step, and return this step and its arguments.
-
-    Args:
-      command: "python train.py --epochs 2", "python -m package.train", or without "python", as words.
-    """
+    """Run a program up to its first training step, and return this step and its arguments."""
     words = list(command)
     if words and Path(words[0]).name.startswith("python"):
         words = words[1:]

@@ -45,11 +45,7 @@ def threads() -> int:
 
 
 def cpu_model(info: Path = CPU_INFO) -> str:
-    """Return the processor's name, or the architecture if the system does not tell it.
-
-    Args:
-      info: Linux's list of processors. On ARM it has numbers instead of names.
-    """
+    """Return the processor's name, or the architecture if the system does not tell it."""
     fields = _fields(info)
     if "CPU part" in fields:  # before "model name", which only says ARMv8 on old kernels
         numbers = zip(fields.get("CPU implementer", []), fields["CPU part"])  # of large and small cores
@@ -83,11 +79,7 @@ def _split(text: str) -> dict[str, list[str]]:
 
 
 def commit(root: Path | None = None) -> str:
-    """Return the revision of a checkout, with "+dirty" if a tracked file has changed; "" without a checkout.
-
-    Args:
-      root: its top folder; by default that of this package.
-    """
+    """Return the revision of a checkout, with "+dirty" if a tracked file has changed; "" without a checkout."""
     root = root or Path(__file__).resolve().parents[2]
     if not (root / ".git").exists():
         return ""

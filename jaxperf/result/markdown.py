@@ -33,11 +33,7 @@ def table_of_markdown(
 
 
 def block_lines(block: Block) -> list[str]:
-    """Return the lines of a heading, a paragraph, a remark, code or a table, and an empty line after them.
-
-    Raises:
-      TypeError: another kind of block.
-    """
+    """Return the lines of a heading, a paragraph, a remark, code or a table, and an empty line after them."""
     match block:
         case Heading():
             return [f"### {escape(block.title)}", ""]
