@@ -114,7 +114,6 @@ class Checkpoints:
         return state, about
 
     def close(self) -> None:
-        """Wait until everything is written."""
         with self._in_one_line("cannot save the last checkpoint"):
             self._manager.wait_until_finished()
             self._manager.close()

@@ -206,7 +206,6 @@ def _jax_facts() -> dict[str, object]:
 
 
 def device_results(report: JaxReport) -> Iterator[CheckResult]:
-    """Yield the driver and its GPUs, then JAX's devices."""
     driver = ask_driver()
     yield from _driver_results(driver)
     if not report.error:

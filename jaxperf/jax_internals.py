@@ -84,7 +84,6 @@ def _is_not_about_a_plugin(record: logging.LogRecord) -> bool:
 
 
 def get(internal: Internal) -> Any:
-    """Import a name of JAX and return what it names."""
     try:
         return attrgetter(internal.attribute)(importlib.import_module(internal.module))
     except (ImportError, AttributeError):

@@ -80,7 +80,6 @@ def release(version: str) -> tuple[int, ...]:
 
 
 def faults_of(version: str, platform: str, device_kind: str = "") -> list[Fault]:
-    """Return the known faults of a version of jaxlib on a platform."""
     return [fault for fault in FAULTS if fault.in_version(version) and fault.on(platform, device_kind)]
 
 

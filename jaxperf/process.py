@@ -55,8 +55,6 @@ SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP"
 
 
 class Stopped(BaseException):  # not a SystemExit: code that parses flags would take that as its own
-    """SIGTERM or SIGHUP arrived."""
-
     def __init__(self, number: int) -> None:
         super().__init__(signal.strsignal(number))
         self.number = number

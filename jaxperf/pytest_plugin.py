@@ -162,8 +162,6 @@ def jaxperf(request: pytest.FixtureRequest) -> Baselines:
 
 
 class Baselines:
-    """The measurements of one test, and their baselines."""
-
     def __init__(self, test: pytest.Item, config: pytest.Config) -> None:
         self._test, self._properties = test.nodeid, test.user_properties
         self._names: set[str] = set()

@@ -31,7 +31,6 @@ class CellOutput(io.TextIOBase):
         self._task = self.progress.add_task("", total=None)
 
     def begin(self, outputs: list[Any], description: str) -> None:
-        """Begin a code cell."""
         self.outputs = outputs
         self.progress.reset(self._task, description=description)
 
@@ -45,7 +44,6 @@ class CellOutput(io.TextIOBase):
             self.progress.console.out(line, style="bold" if line.startswith("#") else None)
 
     def write(self, text: str) -> int:
-        """Take a part of a line, or lines."""
         if not self.outputs or self.outputs[-1].output_type != "stream":
             self.outputs.append(v4.new_output("stream", name="stdout"))
         self.outputs[-1].text += text

@@ -61,11 +61,9 @@ class Cell:
     tags: tuple[str, ...] = ()
 
     def run(self, path: Path, namespace: dict[str, Any]) -> None:
-        """Run a code cell of the script `path` in a namespace."""
         exec(compile("\n" * (self.line - 1) + self.source, path, "exec", dont_inherit=True), namespace)
 
     def node(self) -> Any:
-        """Make the notebook's cell, without outputs."""
         metadata: dict[str, Any] = {"line": self.line} | ({"tags": list(self.tags)} if self.tags else {})
         if FOLDED in self.tags:
             metadata |= {"jupyter": {"source_hidden": True}, "cellView": "form"}  # of Jupyter, and of Colab
@@ -129,8 +127,6 @@ def main(path: Path, options: Any) -> int:
 
 
 class CellRun:
-    """One run of a script's cells."""
-
     def __init__(self, path: Path, options: Any) -> None:
         for path_to_write in (options.json, options.notebook):
             if path_to_write:
@@ -144,7 +140,6 @@ class CellRun:
         self.load = OtherLoad()
 
     def all(self) -> int:
-        """Run all cells, and keep what they made."""
         global current
         module = sys.modules["__main__"] = ModuleType("__main__")
         module.__file__ = str(self.path)
@@ -236,7 +231,6 @@ class CellRun:
         self.section.add(Failed(f"{self.path.name}, line {cell.line}", message))
 
     def _keep(self, *, incomplete: bool = False) -> None:
-        """Write the notebook and the result."""
         if not self.section:
             return
         options, result = self.options, self.section.result()

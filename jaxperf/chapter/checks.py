@@ -109,7 +109,6 @@ def judge(wanted: Check, program: Program, path: Path) -> str:
 
 
 def load(path: Path) -> Program:
-    """Run a file and return its names."""
     try:
         with redirect_stdout(io.StringIO()):
             return runpy.run_path(str(path), run_name="solution")
@@ -146,7 +145,6 @@ def _give_up_after(seconds: float, number: str) -> None:
 
 
 def _prepare_devices() -> None:
-    """Divide the CPU before JAX starts."""
     os.environ.setdefault("JAX_NUM_CPU_DEVICES", str(DEVICES))
 
 
@@ -157,7 +155,6 @@ def ask(right: bool, otherwise: str) -> None:
 
 
 def same(result: Any, wanted: Any, what: str, *, tolerance: float = 1e-5) -> None:
-    """Compare two trees of arrays, leaf by leaf."""
     import jax
     import numpy as np
 
@@ -172,7 +169,6 @@ def same(result: Any, wanted: Any, what: str, *, tolerance: float = 1e-5) -> Non
 
 
 def devices(count: int = DEVICES) -> list[Any]:
-    """Return so many CPU devices."""
     import jax
 
     found = jax.devices("cpu")[:count]

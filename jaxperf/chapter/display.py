@@ -28,7 +28,6 @@ ALT = "application/x-jaxperf-alt"  # the MIME type under which a notebook keeps 
 
 
 def on_terminal(item: Shown, *, verbose: bool = False) -> None:
-    """Print an item."""
     console = terminal.console()
     match item:
         case Figure():

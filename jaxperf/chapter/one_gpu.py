@@ -46,7 +46,6 @@ class Figure:
 
 @functools.cache
 def kept() -> tuple[dict[str, GpuRun], dict[str, tuple[Figure, ...]]]:
-    """Return the runs by name, and the figures by section."""
     body = json.loads(FILE.read_text(encoding="utf-8"))
     runs = {name: GpuRun(**run) for name, run in body["runs"].items()}
     return runs, {name: tuple(Figure(*row) for row in rows) for name, rows in body["figures"].items()}

@@ -21,8 +21,6 @@ PEERS = "peers"  # the section that other frameworks take part in: not one of `a
 
 @dataclass(frozen=True)
 class RunOptions:
-    """What `jaxperf run` passes on to every script."""
-
     out: Path
     flags: tuple[str, ...] = ()
     devices: int | None = None
@@ -90,12 +88,10 @@ def run_section(section: catalogue.SectionEntry, options: RunOptions) -> Outcome
 
 
 def section_script(section: catalogue.SectionEntry) -> Path:
-    """Return the section's script."""
     return catalogue.folder() / f"{section.name}.py"
 
 
 def section_command(section: catalogue.SectionEntry, path: Path, options: RunOptions) -> list[str]:
-    """Return the command that runs the section's script, which writes its result to `path` and a notebook."""
     arguments = [sys.executable, "-u", str(section_script(section)), *options.extra, *options.flags]
     arguments += [f"--json={path}", f"--notebook={path.with_suffix('.ipynb')}"]
     arguments += [f"--devices={options.devices}"] if options.devices else []

@@ -138,7 +138,6 @@ def _without_files(arguments: Sequence[str]) -> list[str]:
 
 
 def _is_given(name: str, arguments: Sequence[str]) -> bool:
-    """Return whether the command line sets a parameter."""
     flag = "--" + name.replace("_", "-")
     return any(word.partition("=")[0].replace("_", "-") == flag for word in arguments)
 

@@ -83,7 +83,6 @@ def main(options: Gate, command: Sequence[str]) -> int:
 
 
 def _check(options: Gate, command: Sequence[str], *, update: bool) -> None:
-    """Raise JaxperfError for options that cannot work, before the command runs."""
     if not command:
         raise JaxperfError("no command given; it comes after --, as in: gate baselines -- python bench.py {}")
     if not any(PLACEHOLDER in word for word in command):
@@ -152,7 +151,6 @@ def stored_machines(baselines: Path) -> list[str]:
 
 
 def load_baseline(folder: Path) -> list[Result]:
-    """Return the baseline in a folder; empty if there is none."""
     return [load_result(path) for path in sorted(folder.glob("*.json"))] if folder.is_dir() else []
 
 
@@ -213,7 +211,6 @@ def _judge(options: Gate, baseline: Sequence[Result], results: Sequence[Result])
 
 
 def _show(options: Gate, shown: Sequence[Block]) -> None:
-    """Print a summary, and write it as Markdown if that was requested."""
     from jaxperf.result.markdown import block_lines
     from jaxperf.result.terminal import print_all
 

@@ -114,7 +114,6 @@ def summary_blocks(judgement: Judgement, *, machine: str) -> Iterator[Block]:
 
 
 def headline(judgement: Judgement) -> str:
-    """Return the outcome in one line."""
     slower, undecided, total = judgement.of("slower"), judgement.of("undecided"), len(judgement.judged)
     if slower:
         return f"Slower: {format_list([row.key.name for row in slower])}"
@@ -128,7 +127,6 @@ def headline(judgement: Judgement) -> str:
 
 
 def _how(judgement: Judgement, machine: str) -> str:
-    """Return what the verdicts mean, in full sentences."""
     comparison, size = judgement.comparison, _percent(judgement.size)
     text = (
         f"{comparison.runs[1]} processes against {comparison.runs[0]} of the baseline, on {machine}. "

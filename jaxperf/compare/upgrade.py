@@ -62,7 +62,6 @@ def main(pythons: Sequence[str], script: Sequence[str], runs: int, alpha: float,
 
 
 def _check(name: str, python: str) -> None:
-    """Raise an error unless a Python has what jaxperf needs."""
     code = (
         "import importlib.util, json, sys; "
         "print(json.dumps([n for n in sys.argv[1:] if not importlib.util.find_spec(n)]))"
@@ -84,7 +83,6 @@ def _check(name: str, python: str) -> None:
 
 
 def _run(python: str, name: str, script: Sequence[str], tool: Path, scratch: Path) -> Result:
-    """Run the program once under watch and return its result."""
     path, log = scratch / "result.json", scratch / "log"
     path.unlink(missing_ok=True)
     command = [python, "-m", "jaxperf", "watch", "--json", str(path), *script]

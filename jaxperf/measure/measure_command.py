@@ -250,7 +250,6 @@ def _record_verdicts(
 
 
 def _limit(position: Position) -> str:
-    """Return what limits a program, if that explains most of its time."""
     share = f"{position.share:.0%}"
     if position.share >= EXPLAINS:
         return f"limited by {position.limit}, {share} of what this machine can do"

@@ -24,12 +24,10 @@ class OtherLoad:
 
     @property
     def idle(self) -> bool:
-        """Return whether others used almost nothing of the machine."""
         return self.others + self.stolen <= IDLE
 
     @property
     def busy(self) -> bool:
-        """Return whether others used enough of the machine to make times noisy."""
         return self.others + self.stolen >= BUSY
 
     def __str__(self) -> str:

@@ -100,7 +100,6 @@ class Roofline:
 
 
 def path_for(environment: Environment) -> Path:
-    """Return the file that holds the roofline of this machine, in the user's cache folder."""
     return cache_folder() / "roofline" / f"{environment.fingerprint}.json"
 
 
@@ -111,7 +110,6 @@ def stored_roofline(environment: Environment | None = None) -> Roofline | None:
 
 
 def best_value(m: Measurement) -> float:
-    """Return the shortest time, or the highest rate."""
     return min(m.values) if m.unit == "s" else max(m.values)
 
 

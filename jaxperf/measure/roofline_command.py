@@ -39,8 +39,6 @@ BUSY = 0.10  # share of the cores; from here on, a measurement says that the mac
 
 @dataclass(frozen=True)
 class RooflinePart:
-    """A part of the roofline."""
-
     name: str  # as it is printed
     measure: Callable[[], Iterable[Measurement]]
     needed: bool = False  # measured however long the others took: no roofline is whole without it
@@ -131,7 +129,6 @@ def measure_in_time(
 
 
 def record_load(recorder: Recorder) -> None:
-    """Record how busy the machine was before anything was measured."""
     with other_load() as load:
         time.sleep(LOOK_S)
     others = load.others / cores()

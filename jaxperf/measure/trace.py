@@ -81,7 +81,6 @@ LaneEvent = tuple[str, str, float, float]  # lane, name, start, end
 
 
 def lines(data: ProfileData) -> list[TraceLine]:
-    """Return every thread and stream of a profile."""
     # types of ProfileData lack a __module__, for which Python 3.12 warns
     with warnings_hidden(DeprecationWarning, "builtin type .* has no __module__"):
         return [

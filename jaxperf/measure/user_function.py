@@ -37,7 +37,6 @@ class Arguments(NamedTuple):
 
     @property
     def used_up(self) -> bool:
-        """Return whether an array was donated."""
         return any(isinstance(x, jax.Array) and x.is_deleted() for x in jax.tree.leaves(self))
 
 

@@ -57,7 +57,6 @@ class Driver:
 
 
 def ask_driver() -> Driver:
-    """Ask the driver for its version, and for the names, memory, clocks and power of its GPUs."""
     program = shutil.which(PROGRAM)
     if program is None:
         return Driver(missing=True)

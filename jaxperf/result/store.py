@@ -224,7 +224,6 @@ _hints = functools.cache(typing.get_type_hints)  # a result has hundreds of meas
 
 
 def _block_class(value: Any, where: str) -> Any:
-    """Return the class of block that a JSON object names."""
     kind = value.get("kind") if isinstance(value, dict) else None
     for cls in typing.get_args(Block):
         if cls.kind == kind:

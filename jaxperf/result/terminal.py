@@ -37,7 +37,6 @@ def console() -> Console:
 
 
 def show(console: Console, block: Block | Result) -> None:
-    """Print a block, or a complete result."""
     match block:
         case Result():
             _result(console, block)
@@ -99,7 +98,6 @@ def _print_wrapped(console: Console, shown: RichTable | Words) -> None:
 
 
 def _claim(console: Console, claim: Claim) -> None:
-    """Print the sentence with its verdict, then what was expected and what was seen."""
     first = Words()
     first.append(f"[{claim.verdict}] ", style=f"bold {STYLES[claim.verdict]}")
     first.append(literal_text(claim.statement))
@@ -131,7 +129,6 @@ def environment_lines(result: Result) -> list[str]:
 
 
 def head(console: Console, result: Result) -> None:
-    """Print a result's title, question and environment."""
     console.print()
     console.rule(literal_text(f"{result.section} {result.title}".strip(), style="bold"), align="left")
     for text in (result.question, *environment_lines(result)):
@@ -152,14 +149,12 @@ def _result(console: Console, result: Result) -> None:
 
 
 def print_all(items: Iterable[Block | Result]) -> None:
-    """Print blocks or complete results to standard output."""
     screen = console()
     for item in items:
         show(screen, item)
 
 
 def render_text(items: Iterable[Block | Result], *, color: bool = False, width: int = 100) -> str:
-    """Return blocks or complete results as text."""
     out = io.StringIO()
     # rich would show HTML in a notebook, and write nothing to `out`
     options: Any = {"force_terminal": color, "no_color": not color, "force_jupyter": False}
