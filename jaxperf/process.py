@@ -385,7 +385,7 @@ def startable_command(command_line: Sequence[str]) -> tuple[str, ...]:
 
 
 def run_child(command_line: Sequence[str], environment: Mapping[str, str], **options: Any) -> int:
-    """Return a child's exit status, or minus the signal that ended it; interrupting the wait ends the child."""
+    """Return a child's exit status, or minus the signal that ended it; an interrupt ends it."""
     with held_back() as release:
         child = subprocess.Popen(command_line, env={**environment, **named_parent()}, **options)
         try:

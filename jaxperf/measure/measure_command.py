@@ -54,7 +54,7 @@ def main(
     budget_s: float,
     json: Path | None,
 ) -> int:
-    """Measure functions, print the result, and write it to `json`; the flags of `jaxperf measure` say more."""
+    """Measure functions, print the result, and write it to `json`; its help says more."""
     path = check_writable(json) if json else None
     refuse_debug_flags()
     environment = current_environment()

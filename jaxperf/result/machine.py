@@ -79,7 +79,7 @@ def _split(text: str) -> dict[str, list[str]]:
 
 
 def commit(root: Path | None = None) -> str:
-    """Return the revision of a checkout, with "+dirty" if a tracked file has changed; "" without a checkout."""
+    """Return the revision of a checkout, "+dirty" if a tracked file has changed; "" without one."""
     root = root or Path(__file__).resolve().parents[2]
     if not (root / ".git").exists():
         return ""
