@@ -22,6 +22,7 @@ from jaxperf.jax_internals import import_jax
 from jaxperf.libraries import require_chapter
 from jaxperf.process import ended, program_name, say
 from jaxperf.result import Result, load_result
+from jaxperf.result.store import check_writable
 
 # A flag stands on two lines: what it takes, and what it means.
 # fmt: off
@@ -440,13 +441,19 @@ def run(words: list[str], extra: tuple[str, ...]) -> int:
     flags = parser.parse_args(words)
     sections = run_sections.choose_sections(flags.names)
     require_chapter("`jaxperf run`")
-    shared = tuple(f"--{name}" for name in ("smoke", "full", "answers", "verbose") if getattr(flags, name))
-    options = run_sections.RunOptions(flags.out, shared, flags.devices, flags.platform, extra)
-    run_sections.check_options(sections, options)
+    if extra and len(sections) != 1:
+        names = ", ".join(section.name for section in sections)
+        raise JaxperfError(f"flags after -- go to one section, but {len(sections)} are named: {names}")
+    given = [*extra]
+    given += [f"--{name}" for name in ("smoke", "full", "answers", "verbose") if getattr(flags, name)]
+    given += [f"--devices={flags.devices}"] if flags.devices else []
+    given += [f"--platform={flags.platform}"] if flags.platform != "auto" else []
+    check_writable(flags.out / f"{sections[0].name}.json", advice="give another --out")
+    flags.out.mkdir(parents=True, exist_ok=True)
     outcomes = []
     for i, section in enumerate(sections, start=1):
         print(f"[{i}/{len(sections)}] {section.name}, {_duration(section.takes_s)}", flush=True)
-        outcome = run_sections.run_section(section, options)
+        outcome = run_sections.run_section(section, flags.out, given)
         outcomes.append(outcome)
         if outcome.error:
             say(f"failed: {section.name}: {outcome.error}")

@@ -170,6 +170,11 @@ def test_words_after_two_dashes_reach_the_one_section(out: Path, capfd: pytest.C
     assert "run of second --size 3 -- x" in capfd.readouterr().out
 
 
+def test_the_flags_of_run_reach_each_section(out: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["run", "first", f"--out={out}", "--full", "--devices=4", "--platform=cpu"]) == 0
+    assert "run of first --full --devices=4 --platform=cpu" in capfd.readouterr().out
+
+
 def test_a_failing_section_is_named_and_the_others_still_run(
     out: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

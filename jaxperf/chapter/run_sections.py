@@ -14,18 +14,9 @@ from pathlib import Path
 from jaxperf.chapter import catalogue
 from jaxperf.errors import JaxperfError
 from jaxperf.process import PIPE_CLOSED, child_environment, how_it_ended, log_path, run_child, shell_status
-from jaxperf.result.store import check_writable, so_far
+from jaxperf.result.store import so_far
 
 PEERS = "peers"  # the section that other frameworks take part in: not one of `all`
-
-
-@dataclass(frozen=True)
-class RunOptions:
-    out: Path
-    flags: tuple[str, ...] = ()
-    devices: int | None = None
-    platform: str = "auto"
-    extra: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -50,34 +41,22 @@ def choose_sections(names: Sequence[str]) -> tuple[catalogue.SectionEntry, ...]:
     return tuple(chosen.values())
 
 
-def check_options(sections: Sequence[catalogue.SectionEntry], options: RunOptions) -> None:
-    """Reject what cannot work before anything is started; makes the folder of the results."""
-    if options.extra and len(sections) != 1:
-        names = ", ".join(s.name for s in sections)
-        raise JaxperfError(f"flags after -- go to one section, but {len(sections)} are named: {names}")
-    for section in sections:
-        if not section_script(section).is_file():
-            raise JaxperfError(
-                f"section {section.name} has no script {section_script(section)}; install jaxperf again"
-            )
-    check_writable(options.out / f"{sections[0].name}.json", advice="give another --out")
-    options.out.mkdir(parents=True, exist_ok=True)
+def run_section(section: catalogue.SectionEntry, out: Path, words: Sequence[str]) -> Outcome:
+    """Run one section to its end, with `words` as its flags; its output goes where ours goes.
 
-
-def run_section(section: catalogue.SectionEntry, options: RunOptions) -> Outcome:
-    """Run one section to its end; its output goes where ours goes.
-
-    Ctrl-C, SIGTERM and SIGHUP (see `exit_status.ended`) end the child first and are then raised here.
+    Ctrl-C, SIGTERM and SIGHUP (see `process.ended`) end the child first and are then raised here.
     """
-    path = options.out / f"{section.name}.json"
+    path = out / f"{section.name}.json"
     partial = so_far(path)
     before, partial_before, began = _stamp(path), _stamp(partial), time.perf_counter()
     sys.stdout.flush()  # our output comes before the child's
-    status = run_child(section_command(section, path, options), child_environment())
+    script = catalogue.folder() / f"{section.name}.py"
+    files = (f"--json={path}", f"--notebook={path.with_suffix('.ipynb')}")
+    status = run_child([sys.executable, "-u", str(script), *words, *files], child_environment())
     if status == PIPE_CLOSED:
         raise BrokenPipeError
     fresh = _stamp(path) not in (None, before)
-    error = how_it_ended(status, fresh=fresh or not {"-h", "--help"}.isdisjoint(options.extra))
+    error = how_it_ended(status, fresh=fresh or not {"-h", "--help"}.isdisjoint(words))
     if error and not fresh and _stamp(partial) not in (None, partial_before):
         error += f"; what it found until then is in {partial}"
     if status < 0 and log_path(section.name).exists():
@@ -85,17 +64,6 @@ def run_section(section: catalogue.SectionEntry, options: RunOptions) -> Outcome
     if error and not fresh and before is not None:
         error += f"; {path} is from an earlier run"
     return Outcome(section, path, shell_status(status, error), time.perf_counter() - began, error)
-
-
-def section_script(section: catalogue.SectionEntry) -> Path:
-    return catalogue.folder() / f"{section.name}.py"
-
-
-def section_command(section: catalogue.SectionEntry, path: Path, options: RunOptions) -> list[str]:
-    arguments = [sys.executable, "-u", str(section_script(section)), *options.extra, *options.flags]
-    arguments += [f"--json={path}", f"--notebook={path.with_suffix('.ipynb')}"]
-    arguments += [f"--devices={options.devices}"] if options.devices else []
-    return arguments + ([f"--platform={options.platform}"] if options.platform != "auto" else [])
 
 
 def _stamp(path: Path) -> tuple[int, int] | None:

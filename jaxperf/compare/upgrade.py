@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import re
@@ -25,9 +24,7 @@ from jaxperf.result.ratio import turns
 # To have rows, a function takes so much of the whole run in its stages, or so long on the device in a call
 FUNCTION_SHARE, STAGE_SHARE, LONG_S = 0.05, 0.02, 1e-3
 ON_DEVICE = "t2"
-NEEDED = ("jax", "numpy", "scipy", "psutil", "rich")  # in both environments
 WHOLE = "Whole run"
-START_S = 60.0  # for a Python to start, on a slow disk
 NAMES = ("A", "B")
 # The last line of a traceback, or one of our own
 _ERROR = re.compile(r"^(?:error: .*|[\w.]*(?:Error|Exception|Interrupt)\b.*)", re.M)
@@ -48,8 +45,6 @@ def main(pythons: Sequence[str], script: Sequence[str], runs: int, alpha: float,
         tool = Path(scratch) / "tool"
         ignored = shutil.ignore_patterns("__pycache__", "experiments", "fashion_mnist_mini")
         shutil.copytree(Path(jaxperf.__file__).parent, tool / "jaxperf", ignore=ignored)
-        for name, python in zip(NAMES, pythons):
-            _check(name, python)
         draw = random.Random(0)
         for i in range(runs):
             for side in turns((0, 1), draw):
@@ -61,27 +56,6 @@ def main(pythons: Sequence[str], script: Sequence[str], runs: int, alpha: float,
     return comparison.status
 
 
-def _check(name: str, python: str) -> None:
-    code = (
-        "import importlib.util, json, sys; "
-        "print(json.dumps([n for n in sys.argv[1:] if not importlib.util.find_spec(n)]))"
-    )
-    try:
-        done = subprocess.run(
-            [python, "-c", code, *NEEDED], capture_output=True, timeout=START_S, stdin=subprocess.DEVNULL
-        )
-        missing = json.loads(done.stdout)
-    except OSError as e:
-        raise JaxperfError(f"--python {python} cannot be started: {e.strerror}; give a Python") from None
-    except subprocess.TimeoutExpired:
-        raise JaxperfError(f"--python {python} does not answer in {START_S:.0f} s; give a Python") from None
-    except ValueError:
-        printed = to_one_line(done.stdout.decode(errors="replace"))[:80]
-        raise JaxperfError(f"--python {python} is no Python: it printed {printed!r}") from None
-    if missing:
-        raise JaxperfError(f"{name} has no {', '.join(missing)}: {python} -m pip install {' '.join(missing)}")
-
-
 def _run(python: str, name: str, script: Sequence[str], tool: Path, scratch: Path) -> Result:
     path, log = scratch / "result.json", scratch / "log"
     path.unlink(missing_ok=True)
@@ -89,7 +63,10 @@ def _run(python: str, name: str, script: Sequence[str], tool: Path, scratch: Pat
     others = os.environ.get("PYTHONPATH", "")
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [str(tool), others]))}
     with log.open("w") as stream:
-        status = run_child(command, environment, stdout=subprocess.DEVNULL, stderr=stream)
+        try:
+            status = run_child(command, environment, stdout=subprocess.DEVNULL, stderr=stream)
+        except OSError as e:
+            raise JaxperfError(f"--python {python} cannot be started: {e.strerror}; give a Python") from None
     if status or not path.exists():
         errors = _ERROR.findall(log.read_text(errors="replace"))
         why = errors[-1] if errors else how_it_ended(status) or "it wrote no result"

@@ -15,8 +15,7 @@ import pytest
 
 from jaxperf import process
 from jaxperf.chapter import catalogue, run_sections
-from jaxperf.chapter.run_sections import Outcome, RunOptions
-from jaxperf.errors import JaxperfError
+from jaxperf.chapter.run_sections import Outcome
 
 WRITES = """
 import json, os, pathlib, sys
@@ -41,9 +40,9 @@ def scripts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def run(name: str, out: Path, **options: object) -> Outcome:
+def run(name: str, out: Path, *words: str) -> Outcome:
     out.mkdir(exist_ok=True)
-    return run_sections.run_section(catalogue.find(name), RunOptions(out, **options))  # type: ignore[arg-type]
+    return run_sections.run_section(catalogue.find(name), out, words)
 
 
 # --- choosing
@@ -58,38 +57,16 @@ def test_names_and_numbers_choose_the_same_sections_once_in_the_order_named(scri
     )
 
 
-# --- refusing before anything starts
-
-
-def test_what_cannot_work_is_refused_before_anything_starts(scripts: Path, tmp_path: Path) -> None:
-    sections, out = catalogue.SECTIONS, tmp_path / "out"
-    with pytest.raises(JaxperfError, match="2 are named: first, second"):
-        run_sections.check_options(sections, RunOptions(out, extra=("--size=1",)))
-    (scripts / "second.py").unlink()
-    with pytest.raises(JaxperfError, match="second has no script"):
-        run_sections.check_options(sections, RunOptions(out))
-    assert not out.exists()
-    out.touch()
-    with pytest.raises(JaxperfError, match="give another --out"):
-        run_sections.check_options(sections[:1], RunOptions(out))
-
-
 # --- running
 
 
 def test_the_script_gets_the_options_and_the_words_meant_for_it(scripts: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    outcome = run("first", out, flags=("--smoke",), devices=4, platform="cpu", extra=("--size", "7"))
+    outcome = run("first", out, "--size", "7", "--smoke")
     assert (outcome.error, outcome.status, outcome.path) == ("", 0, out / "first.json")
     argv = json.loads(outcome.path.read_text())["argv"]
-    assert argv[:2] == ["--size", "7"]
-    assert set(argv[2:]) == {
-        f"--json={outcome.path}",
-        f"--notebook={outcome.path.with_suffix('.ipynb')}",
-        "--smoke",
-        "--devices=4",
-        "--platform=cpu",
-    }
+    files = [f"--json={outcome.path}", f"--notebook={outcome.path.with_suffix('.ipynb')}"]
+    assert argv == ["--size", "7", "--smoke", *files]
     assert len(json.loads(run("first", out).path.read_text())["argv"]) == 2  # all else is the script's choice
 
 
@@ -128,7 +105,7 @@ def test_an_older_result_is_not_taken_for_this_runs(scripts: Path, tmp_path: Pat
 
 def test_asking_a_script_for_its_help_is_no_failure(scripts: Path, tmp_path: Path) -> None:
     (scripts / "first.py").write_text("print('usage')")
-    assert not run("first", tmp_path / "out", extra=("--help",)).error
+    assert not run("first", tmp_path / "out", "--help").error
 
 
 # --- ending
@@ -141,8 +118,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background
 section = catalogue.SectionEntry("first", "9.1", "First", "?", 1)
 catalogue.SECTIONS, catalogue.folder = (section,), lambda: pathlib.Path(sys.argv[1])
 print("before")
-options = launch.RunOptions(pathlib.Path(sys.argv[2]))
-raise SystemExit(ended(lambda: launch.run_section(section, options).status))
+raise SystemExit(ended(lambda: launch.run_section(section, pathlib.Path(sys.argv[2]), ()).status))
 """
 # A section with a process of its own, which ends as `script.parse` and `script.run` have it, but has no JAX.
 WAITS = """
