@@ -113,7 +113,7 @@ def _add_arguments(parser: Parser) -> None:
 def _add_thresholds(parser: Parser, least: float) -> None:
     parser.add_argument("--least", type=number(0, 1), default=least, metavar="X",
         help=f"differences up to this fraction do not count; {least:g} is {least:.0%}")
-    parser.add_argument("--alpha", type=number(0, 1), default=0.05, metavar="X",
+    parser.add_argument("--alpha", type=number(0, 1, above=True), default=0.05, metavar="X",
         help='chance of one or more wrong verdicts (in a gate, wrong "slower") among all rows')
 
 

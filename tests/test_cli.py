@@ -305,7 +305,7 @@ def test_a_mistake_in_a_comparison_is_one_line_and_status_2(
         ([f"{tmp_path},{good}"], f"{good} is named twice; each result counts once"),
         (["x" * 300], "cannot read"),
         ([str(empty)], "no result to compare on one side"),
-        ([str(good), "--alpha", "2"], "--alpha is 2; give at least 0 and at most 1"),
+        ([str(good), "--alpha", "2"], "--alpha is 2; give more than 0 and at most 1"),
         ([str(good), "--least", "-1"], "--least is -1"),
     ):
         assert cli.main(["compare", str(good), *arguments]) == 2

@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -94,8 +94,6 @@ def _check(options: Gate, command: Sequence[str], *, update: bool) -> None:
         raise JaxperfError(
             f"--size is {options.size:g}, --least is {options.least:g}; give a size above --least"
         )
-    if not 0 < options.alpha < 1:
-        raise JaxperfError(f"--alpha is {options.alpha:g}; give a chance between 0 and 1, e.g. 0.05")
     if options.baseline.exists() and not options.baseline.is_dir():
         raise JaxperfError(
             f"{options.baseline} is a file; the baselines of all machines are kept in a folder"
@@ -159,20 +157,14 @@ def store_baseline(paths: Sequence[Path], folder: Path) -> None:
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".jaxperf-") as name:
-            new, old = Path(name, "new"), Path(name, "old")
+            new = Path(name, "new")
             new.mkdir()
             for path in paths:
                 shutil.copyfile(path, new / path.name)
             if folder.exists():
-                folder.rename(old)
-            try:
-                new.rename(folder)
-            except BaseException:
-                old.rename(folder)
-                raise
+                folder.rename(Path(name, "old"))
+            new.rename(folder)
     except OSError as e:
-        with suppress(OSError):  # it has other machines' baselines
-            folder.parent.rmdir()
         raise JaxperfError(f"cannot store {folder}: {e.strerror or e}; give another baseline") from None
 
 

@@ -60,10 +60,6 @@ def judge(
     size: float = SIZE,
 ) -> Judgement:
     """Judge the results of several processes of a program against those of its baseline."""
-    if not least < size < math.inf:
-        raise JaxperfError(
-            f"size is {size:g} but least is {least:g}; give a size above it, e.g. {least + 0.08:g}"
-        )
     often = measured_often([*baseline, *runs])  # if this is empty, all measurements decide
     deciding = compare(baseline, runs, alpha=alpha, least=least, only=often or None, apart=False)
     judged = tuple(_judged(row, size) for row in deciding.rows if row.is_speed)

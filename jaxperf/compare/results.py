@@ -112,10 +112,6 @@ def compare(
       only: the rows to compare; None for all.
       apart: whether values that each process measures once count only if the processes took turns.
     """
-    if not 0 < alpha < 1:
-        raise JaxperfError(f"alpha is {alpha:g}; give a chance between 0 and 1, e.g. {ALPHA}")
-    if not 0 <= least < 1:
-        raise JaxperfError(f"least is {least:g}; give a fraction from 0 up to 1, e.g. {LEAST} for 2 %")
     if not a or not b:
         raise JaxperfError("no result to compare on one side; give a result's JSON file or a folder of them")
     groups = [

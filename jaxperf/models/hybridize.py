@@ -18,7 +18,7 @@ from flax import nnx
 from jaxperf.errors import JaxperfError
 
 
-def hybridize(net: nnx.Module, *, static_argnames: tuple[str, ...] = ()) -> Hybridized:
+def hybridize(net: nnx.Module) -> Hybridized:
     """Return a compiled version of `net` (section 8.1.2); call it as you would call `net`.
 
     It shares the module's variables: the next call sees parameters that you change, and what a call changes
@@ -27,7 +27,6 @@ def hybridize(net: nnx.Module, *, static_argnames: tuple[str, ...] = ()) -> Hybr
 
     Args:
       net: any module; its `__call__` is compiled.
-      static_argnames: arguments of `__call__` that are Python values to trace with, as in `jax.jit`.
 
     Raises:
       JaxperfError: `net` is not an `nnx.Module`.
@@ -36,7 +35,7 @@ def hybridize(net: nnx.Module, *, static_argnames: tuple[str, ...] = ()) -> Hybr
         raise JaxperfError(
             f"hybridize takes an nnx.Module, not a {type(net).__name__}; for a function use jax.jit"
         )
-    return Hybridized(net, static_argnames)
+    return Hybridized(net)
 
 
 class Hybridized:
@@ -46,8 +45,8 @@ class Hybridized:
       net: the module itself, which still runs op by op when called.
     """
 
-    def __init__(self, net: nnx.Module, static_argnames: tuple[str, ...]) -> None:
-        self.net, self._static = net, static_argnames
+    def __init__(self, net: nnx.Module) -> None:
+        self.net = net
         self._programs: dict[nnx.GraphDef[Any], Callable[..., Any]] = {}
         self._take_apart()
 
@@ -115,7 +114,7 @@ class Hybridized:
         program.__name__ = type(self.net).__name__
         leaves = inspect.Parameter("leaves", inspect.Parameter.POSITIONAL_ONLY)
         program.__signature__ = called.replace(parameters=[leaves, *called.parameters.values()])  # type: ignore[attr-defined]
-        return jax.jit(program, static_argnames=self._static)
+        return jax.jit(program)
 
 
 class _Parts:

@@ -45,37 +45,16 @@ def threads() -> int:
 
 
 def cpu_model(info: Path = CPU_INFO) -> str:
-    """Return the processor's name, or the architecture if the system does not tell it."""
-    fields = _fields(info)
-    if "CPU part" in fields:  # before "model name", which only says ARMv8 on old kernels
-        numbers = zip(fields.get("CPU implementer", []), fields["CPU part"])  # of large and small cores
-        names = dict.fromkeys(f"ARM implementer {maker}, part {part}" for maker, part in numbers)
-        return _field_of(["lscpu"], "Model name") or " + ".join(names)
-    for field in ("model name", "cpu", "uarch"):  # x86, POWER, RISC-V
-        if field in fields:
-            return fields[field][0]
-    apple = _field_of(["/usr/sbin/sysctl", "machdep.cpu.brand_string"], "machdep.cpu.brand_string")
+    """Return the processor's name, or its number on ARM, or the architecture if the system tells neither."""
+    lines = info.read_text(errors="replace").splitlines() if info.exists() else []
+    fields = [line.partition(":")[::2] for line in lines]
+    # Of ARM's parts, "model name" only says ARMv8 on old kernels; then x86, POWER and RISC-V
+    for field in ("CPU part", "model name", "cpu", "uarch"):
+        values = dict.fromkeys(value.strip() for name, value in fields if name.strip() == field)
+        if values:
+            return ("ARM part " if field == "CPU part" else "") + " + ".join(values)
+    apple = _printed(["/usr/sbin/sysctl", "-n", "machdep.cpu.brand_string"], os.environ)
     return apple or platform.processor() or platform.machine()
-
-
-def _fields(info: Path) -> dict[str, list[str]]:
-    """Return each field's values, one for each core; empty if the system has no such file."""
-    return _split(info.read_text(errors="replace")) if info.exists() else {}
-
-
-def _field_of(command: list[str], field: str) -> str:
-    """Return the values of a field in what a program of the system prints; "" if it is not there."""
-    printed = _printed(command, {**os.environ, "LC_ALL": "C"}) or ""
-    return " + ".join(_split(printed).get(field, []))
-
-
-def _split(text: str) -> dict[str, list[str]]:
-    fields: dict[str, list[str]] = {}
-    for line in text.splitlines():
-        name, colon, value = line.partition(":")
-        if colon:
-            fields.setdefault(name.strip(), []).append(value.strip())
-    return fields
 
 
 def commit(root: Path | None = None) -> str:

@@ -6,7 +6,6 @@ import jax
 import numpy as np
 import pytest
 
-from jaxperf.errors import JaxperfError
 from jaxperf.measure.memory import MemorySampler, device_memory
 
 MB = 1_000_000
@@ -54,15 +53,8 @@ def test_its_thread_ends_with_the_body_however_that_ends() -> None:
     assert len(memory.resident_bytes) >= 2
 
 
-@pytest.mark.parametrize("interval_s", [0, -1.0, float("nan")])
-def test_an_impossible_interval_is_refused(interval_s: float) -> None:
-    with pytest.raises(JaxperfError, match="sampling interval"):
-        MemorySampler(interval_s=interval_s)
-
-
 def test_a_devices_own_account_is_plain_numbers_or_empty() -> None:
     account = device_memory()
-    assert device_memory(jax.devices()[0]).keys() == account.keys()
     assert all(isinstance(value, int) for value in account.values())
     if jax.default_backend() == "cpu":
         assert account == {}

@@ -111,13 +111,6 @@ def test_eval_and_train_each_trace_once():
     assert len(runs) == 2
 
 
-def test_a_static_argument_is_a_python_value():
-    eager, net = twins(Stateful)
-    compiled = hybridize(net, static_argnames=("flip",))
-    for flip in (False, True):
-        close(compiled(X, flip=flip), eager(X, flip=flip))
-
-
 def test_leaves_and_their_names_are_the_modules_arrays_in_the_order_of_the_program():
     net = Mlp(nnx.Rngs(0))
     compiled = hybridize(net)
