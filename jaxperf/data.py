@@ -45,7 +45,7 @@ FOLDER_VARIABLE, URL_VARIABLE = "JAXPERF_DATA", "JAXPERF_FASHION_MNIST_URL"
 DEBIAN_FOLDER = Path("/usr/share/datasets/fashion-mnist")  # of the package dataset-fashion-mnist
 ORIGIN_URL = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"  # the one TFDS uses
 SILENCE_S, TOTAL_S = 5.0, 900.0  # until a server answers, and between two packets; for all files
-TFDS_S = 300.0  # reading takes about 10 s
+TFDS_S = 900.0  # reading takes about 10 s, preparing 20 and the download
 MOST = 100_000  # examples in a file
 _LARGEST = MOST * 28 * 28 + 2**16  # bytes of a file; a gzip stream may be a little longer than its contents
 _IMAGES, _LABELS = 0x0803, 0x0801  # magic numbers: unsigned bytes of rank 3 and 1
@@ -125,7 +125,8 @@ def fashion_mnist(*, source: str = "auto", folder: str | os.PathLike[str] | None
 
     "auto" takes the first source that works:
       "folder": the four IDX files in `folder`, else in JAXPERF_DATA, else where Debian's package puts them;
-      "tfds": TensorFlow Datasets, where it is installed and has prepared the data set;
+      "tfds": TensorFlow Datasets, where it is installed and has prepared the data set; if it is named, it
+        downloads and prepares it;
       "download": the origin's files, or those of the mirror JAXPERF_FASHION_MNIST_URL, kept in the user's
         cache folder;
       "mini": the balanced subset of 6,000 + 1,000 images in this package.
@@ -151,7 +152,7 @@ def fashion_mnist(*, source: str = "auto", folder: str | os.PathLike[str] | None
     skipped: list[str] = []
     for name in ("folder", "tfds", "download"):
         try:
-            return replace(_load(name), skipped=tuple(skipped))
+            return replace(_load(name, prepare=False), skipped=tuple(skipped))
         except JaxperfError as e:
             skipped.append(f"{name}: {e}")
     return replace(_load("mini"), skipped=tuple(skipped))
@@ -186,12 +187,12 @@ def _expanded(path: str | os.PathLike[str]) -> Path:
     return Path(os.path.expanduser(path))  # noqa: PTH111  # Path.expanduser raises if the user is unknown
 
 
-def _load(source: str, folder: str | os.PathLike[str] | None = None) -> FashionMNIST:
+def _load(source: str, folder: str | os.PathLike[str] | None = None, *, prepare: bool = True) -> FashionMNIST:
     if source == "folder":
         named = named_folder(folder) or DEBIAN_FOLDER
         return FashionMNIST(*read_folder(named), source=f"folder {named}")
     if source == "tfds":
-        return _read_tfds()
+        return _read_tfds(prepare)
     return FashionMNIST(*read_folder(fetch() if source == "download" else mini_folder()), source=source)
 
 
@@ -341,7 +342,7 @@ def _base_url() -> str:
     return base.rstrip("/") + "/"
 
 
-def _is_pinned(data: bytes, file: OriginFile) -> bool:
+def _is_pinned(data: bytes | bytearray, file: OriginFile) -> bool:
     return hashlib.sha256(data).hexdigest() == file.sha256
 
 
@@ -377,6 +378,7 @@ sys.excepthook = lambda kind, e, trace: print(kind.__name__, *str(e).splitlines(
 import numpy as np, tensorflow_datasets as tfds
 data_dir, out = sys.argv[1:]
 builder = tfds.builder("fashion_mnist", data_dir=data_dir)
+builder.download_and_prepare()  # returns at once if it is prepared
 parts = {}
 for part in ("train", "test"):
     whole = tfds.as_numpy(builder.as_dataset(split=part, batch_size=-1, shuffle_files=False))
@@ -390,16 +392,14 @@ def tfds_folder() -> Path:
     return _expanded(os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets")
 
 
-def _read_tfds() -> FashionMNIST:
-    """Read the data set as prepared; TFDS has an order of its own, so batches differ from other sources'."""
+def _read_tfds(prepare: bool) -> FashionMNIST:
+    """Read the data set, which TFDS may prepare; it has an order of its own, so batches differ."""
     missing = missing_from(("tensorflow_datasets", "tensorflow"))
     if missing:
         raise JaxperfError(f"package {missing[0]} is not installed; pip install 'jaxperf[tfds]'")
     folder = tfds_folder()
-    if not any(folder.joinpath("fashion_mnist").glob("*/dataset_info.json")):
-        raise JaxperfError(
-            f"{folder} has no fashion_mnist; `tensorflow_datasets.load('fashion_mnist')` prepares it"
-        )
+    if not prepare and not any(folder.joinpath("fashion_mnist").glob("*/dataset_info.json")):
+        raise JaxperfError(f"{folder} has no fashion_mnist; the source 'tfds' prepares it")
     with tempfile.TemporaryDirectory() as scratch:
         out = Path(scratch, "fashion_mnist.npz")
         # -P keeps the working directory off its import path

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxperf.errors import JaxperfError
-from jaxperf.process import FAILED, say
+from jaxperf.process import FAILED, forced_end, say
 
 # Seconds without a heartbeat until the others give up on a process. JAX's own 100 s are for clusters of
 # thousands of machines; a C++ thread sends the heartbeat, so it is on time even if Python is busy.
@@ -29,6 +29,7 @@ HEARTBEAT_S = 30
 BY_HAND = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
 
 
+@forced_end()
 def together(work: Callable[[], int]) -> int:
     """Run `work` as one of several processes, or alone, and return the exit status; JAX starts after this.
 

@@ -57,6 +57,10 @@ class Parser(argparse.ArgumentParser):
             self._refuse(unknown)
         return options
 
+    def print_help(self, file: Any = None) -> None:
+        """Print the help; argparse's own hides that it cannot be written."""
+        print(self.format_help(), end="", file=file)
+
     def error(self, message: str) -> NoReturn:
         raise JaxperfError(f"{to_one_line(_sentence(message))}; see `{self.prog} --help`")
 

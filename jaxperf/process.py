@@ -301,9 +301,13 @@ def forced_end(clean_up: Callable[[], object] = lambda: None) -> Iterator[None]:
       clean_up: is called before the process ends, in another thread than the main one.
     """
     over = threading.Event()
+    handlers = {number: signal.getsignal(number) for number in SIGNALS}
 
     def receive(number: int) -> None:
-        if number in SIGNALS and not over.wait(GRACE_S):
+        # The block may have set a handler of its own, such as one that saves a training first
+        if number not in handlers or signal.getsignal(number) is not handlers[number]:
+            return
+        if not over.wait(GRACE_S):
             _end_now(number, clean_up)
 
     with signals_heard(receive):

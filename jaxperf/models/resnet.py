@@ -116,7 +116,7 @@ class ResNet(nnx.Module):
         block = partial(Residual, kernel_init=kernel_init, dtype=dtype, rngs=rngs)
         self.stages: nnx.List[nnx.Sequential] = nnx.List()
         for i, (num_channels, num_blocks) in enumerate(stages):
-            halving = {"use_1x1conv": True, "strides": 2} if i else {}
+            halving: Any = {"use_1x1conv": True, "strides": 2} if i else {}
             first = block(channels, num_channels, **halving)
             rest = [block(num_channels, num_channels) for _ in range(num_blocks - 1)]
             self.stages.append(nnx.Sequential(first, *rest))

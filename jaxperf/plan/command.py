@@ -19,11 +19,12 @@ from jaxperf.plan.arguments import by_position
 from jaxperf.plan.first_step import first_step
 from jaxperf.plan.planning import plan
 from jaxperf.plan.report import StepPlan
-from jaxperf.process import log_path, native_stderr_to, say
+from jaxperf.process import forced_end, log_path, native_stderr_to, say
 from jaxperf.result import terminal
 from jaxperf.result.store import check_writable, write_whole
 
 
+@forced_end()
 def main(asked: Any, program: Sequence[str]) -> int:
     """Plan a step, or that of the program after --, print the plan, and write it to the path of `--json`."""
     if asked.get:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from idx_files import generated, isolate, packed, pins, write_folder
+from idx_files import closed_port, generated, isolate, packed, pins, write_folder
 
 from jaxperf import data as module
 from jaxperf.data import Splits, fashion_mnist
@@ -100,11 +100,14 @@ def test_a_missing_package_is_named_with_the_command_that_installs_it(
             fashion_mnist(source="tfds")
 
 
-def test_what_is_not_prepared_is_skipped_before_anything_is_started(
+def test_what_is_not_prepared_is_prepared_only_if_tfds_is_named(
     cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stand_in(monkeypatch, "sys.exit('started')")
-    with pytest.raises(JaxperfError, match=r"has no fashion_mnist; .* prepares it"):
+    monkeypatch.setenv("JAXPERF_FASHION_MNIST_URL", closed_port())
+    data = fashion_mnist()
+    assert data.source == "mini" and "has no fashion_mnist; the source 'tfds' prepares it" in data.skipped[1]
+    with pytest.raises(JaxperfError, match="TensorFlow Datasets failed: started"):
         fashion_mnist(source="tfds")
 
 

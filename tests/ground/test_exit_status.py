@@ -106,25 +106,48 @@ def test_what_parses_flags_does_not_take_a_signal_for_a_mistake(capsys: pytest.C
 
 
 DROPPED = """
-import signal, sys, time
-from jaxperf.process import ended, forced_end
+import signal, time
 class Swallows:
     def __del__(self):
         signal.raise_signal(signal.SIGTERM)
-def main():
-    with forced_end():
-        Swallows()
-        time.sleep(600)
-sys.exit(ended(main))
+def step():
+    Swallows()
+    time.sleep(600)
 """
 
 
-def test_a_signal_that_arrives_where_python_drops_exceptions_is_not_lost() -> None:
+@pytest.mark.parametrize(
+    "command",
+    [
+        "from jaxperf import cli; sys.exit(cli.main(['plan', '--setup', 'drops:step', 'drops:step']))",
+        "from jaxperf import cli; sys.exit(cli.main(['measure', 'drops:step']))",
+        "from jaxperf.distributed import together; sys.exit(ended(lambda: together(drops.step)))",
+    ],
+    ids=["plan", "measure", "a training"],
+)
+def test_a_signal_that_arrives_where_python_drops_exceptions_is_not_lost(
+    command: str, tmp_path: Path
+) -> None:
     """JAX's garbage collection is such a place, as is a `__del__`."""
+    (tmp_path / "drops.py").write_text(DROPPED)
+    code = f"import sys; sys.path.insert(0, '.')\nimport drops\nfrom jaxperf.process import ended\n{command}"
     done = subprocess.run(
-        [sys.executable, "-c", DROPPED], capture_output=True, text=True, env=child_environment()
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, env=child_environment()
     )
-    assert done.returncode == 143 and done.stderr.endswith("stopped\n")
+    assert done.returncode == 143 and done.stderr.endswith("stopped\n"), done.stderr
+
+
+def test_a_handler_that_the_block_has_set_itself_decides() -> None:
+    before, received = signal.getsignal(signal.SIGTERM), []
+    with pytest.MonkeyPatch.context() as patch, exit_status.forced_end():
+        patch.setattr(exit_status, "GRACE_S", 0.0)
+        patch.setattr(exit_status, "_end_now", lambda number, clean_up: received.append("ended"))
+        signal.signal(signal.SIGTERM, lambda number, frame: received.append("saved"))
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        finally:
+            signal.signal(signal.SIGTERM, before)
+    assert received == ["saved"]
 
 
 def test_what_was_told_to_ignore_a_signal_ignores_it() -> None:
