@@ -78,19 +78,19 @@ def _shape_and_dtype(name: str, lengths: str, word: str) -> jax.ShapeDtypeStruct
 
 
 def _draw(spec: jax.ShapeDtypeStruct, rng: np.random.Generator, word: str) -> jax.Array:
-    dtype = spec.dtype
-    size, free = math.prod(spec.shape) * dtype.itemsize, psutil.virtual_memory().available
+    dtype, shape = spec.dtype, tuple[int, ...](spec.shape)
+    size, free = math.prod(shape) * dtype.itemsize, psutil.virtual_memory().available
     if size > free:
         raise JaxperfError(
             f"argument {word!r} has {size:,} bytes, but only {free:,} are free; give a smaller one"
         )
     values: np.ndarray
     if jnp.issubdtype(dtype, jnp.complexfloating):
-        values = rng.standard_normal(spec.shape) + 1j * rng.standard_normal(spec.shape)
+        values = rng.standard_normal(shape) + 1j * rng.standard_normal(shape)
     elif jnp.issubdtype(dtype, jnp.floating):
-        values = rng.standard_normal(spec.shape, dtype=np.float64 if dtype.itemsize > 4 else np.float32)
+        values = rng.standard_normal(shape, dtype=np.float64 if dtype.itemsize > 4 else np.float32)
     else:
-        values = rng.integers(0, 2, spec.shape, dtype=np.int8)
+        values = rng.integers(0, 2, shape, dtype=np.int8)
     return jnp.asarray(values, dtype)
 
 
