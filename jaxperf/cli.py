@@ -20,7 +20,7 @@ from jaxperf.errors import JaxperfError, escape_control, to_one_line
 from jaxperf.flags import Parser, did_you_mean, file_path, number, whole
 from jaxperf.jax_internals import import_jax
 from jaxperf.libraries import require_chapter
-from jaxperf.process import ended, program_name, say
+from jaxperf.process import QUIET, ended, program_name, say
 from jaxperf.result import Result, load_result
 from jaxperf.result.store import check_writable
 
@@ -197,6 +197,7 @@ def roofline(words: list[str], _: tuple[str, ...]) -> int:
     """Measure once what this machine can do at best: calls, matrix products, memory, copies."""
     _new_parser("roofline", roofline).parse_args(words)
     began = time.monotonic()
+    os.environ |= QUIET | os.environ
     import_jax()
     from jaxperf.measure import roofline_command
 
@@ -244,6 +245,7 @@ def plan(words: list[str], program: tuple[str, ...]) -> int:
         help="what connects the nodes: infiniband, efa, tcpxo")
     parser.add_argument("--json", type=file_path, metavar="PATH", help="write the plan here")
     options = parser.parse_args(words)
+    os.environ |= QUIET | os.environ
     import_jax()
     from jaxperf.plan import command
 
@@ -430,7 +432,6 @@ def run(words: list[str], extra: tuple[str, ...]) -> int:
     size.add_argument("--full", action="store_true",
         help="the long versions, with which the pages of the book are made")
     parser.add_argument("--answers", action="store_true", help="run the answers to the exercises too")
-    parser.add_argument("--verbose", action="store_true", help="print the text of the sections too")
     parser.add_argument("--devices", type=whole(1, 1024), metavar="N",
         help="how many devices to use; on a CPU, how many to split it into; each section has a default of "
         "its own")
@@ -445,7 +446,7 @@ def run(words: list[str], extra: tuple[str, ...]) -> int:
         names = ", ".join(section.name for section in sections)
         raise JaxperfError(f"flags after -- go to one section, but {len(sections)} are named: {names}")
     given = [*extra]
-    given += [f"--{name}" for name in ("smoke", "full", "answers", "verbose") if getattr(flags, name)]
+    given += [f"--{name}" for name in ("smoke", "full", "answers") if getattr(flags, name)]
     given += [f"--devices={flags.devices}"] if flags.devices else []
     given += [f"--platform={flags.platform}"] if flags.platform != "auto" else []
     check_writable(flags.out / f"{sections[0].name}.json", advice="give another --out")

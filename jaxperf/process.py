@@ -12,7 +12,6 @@ from __future__ import annotations
 import _thread
 import contextlib
 import errno
-import faulthandler
 import io
 import math
 import os
@@ -46,6 +45,8 @@ SAME_S = 5.0
 GRACE_S = 1.2  # for Python's own way to end: its handler raises, and the block is left
 CLEANUP_S = 0.4  # for `clean_up`, after that
 # Of child processes
+# XLA logs as errors what is none, such as a kernel whose time it could not take; what ends a process remains
+QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3"}
 PARENT = "JAXPERF_PARENT"  # names the process that a child must not outlive
 LOOK_S = 1.0  # from one look at the parent to the next
 OWN_END_S = 0.4  # how long a child may take to end by itself, before it gets SIGTERM
@@ -433,13 +434,6 @@ def shell_status(status: int, error: str = "") -> int:
     return 1 if error and not status else status
 
 
-# --- what C++ code logs
-#
-# XLA logs to standard error, for instance a line for each kernel whose time it could not take well ("Delay
-# kernel timed out"). Such lines look like errors between those of the command. `TF_CPP_MIN_LOG_LEVEL` would
-# silence them, and with them the message before a crash. A file keeps all.
-
-
 def cache_folder() -> Path:
     """Return the folder of this user's files that jaxperf can make again."""
     home = Path.home()
@@ -448,40 +442,3 @@ def cache_folder() -> Path:
     usual = home / "Library" / "Caches" if sys.platform == "darwin" else home / ".cache"
     named = Path(os.environ.get("XDG_CACHE_HOME", ""))
     return (named if named.is_absolute() else usual) / "jaxperf"
-
-
-def log_path(name: str) -> Path:
-    """Return the file for a section's script or a command; every run of it begins the file anew."""
-    return cache_folder() / "log" / f"{name}.log"
-
-
-@contextlib.contextmanager
-def native_stderr_to(path: Path) -> Iterator[None]:
-    """Let file descriptor 2 be the file `path` from now on; Python's own `sys.stderr` stays where it is.
-
-    When the block ends, a line says where the file is; an empty one is removed. Child processes write
-    to the file too, unless they are started with a `stderr`. After a crash, Python's traceback is where
-    `sys.stderr` is. Where the file cannot be written, or a test or a notebook has replaced `sys.stderr`,
-    nothing changes.
-    """
-    if sys.stderr is not sys.__stderr__:
-        yield
-        return
-    try:
-        terminal = os.dup(2)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600)
-    except OSError:  # no folder to write to, or no standard error
-        yield
-        return
-    os.dup2(log, 2)
-    os.close(log)
-    sys.stderr = os.fdopen(terminal, "w", buffering=1, errors="backslashreplace")
-    faulthandler.enable(sys.stderr)
-    try:
-        yield
-    finally:
-        if path.exists() and path.stat().st_size:
-            say(to_one_line(f"note: what C++ code (XLA) logged is in {path}"))
-        else:
-            path.unlink(missing_ok=True)

@@ -54,41 +54,35 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )  # fmt: skip
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    """Count what a test traces and compiles, with its fixtures, if JAX is imported before or in it."""
-    if not item.config.getoption("--jaxperf-compiles"):
-        return (yield)
-    compiles = Compiles()
-    compiles.listen()
-    try:
-        return (yield)
-    finally:
-        compiles.stop()
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[Any]:
-    """Add to the last report of a test what was compiled in it."""
-    if Compiles.current:
-        Compiles.current.listen()  # the test, or its fixture, may have imported JAX
-        if call.when == "teardown":
-            item.user_properties.append((COMPILES, Compiles.current.figures()))
-    return (yield)
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--jaxperf-compiles"):
+        config.pluginmanager.register(Compiles())
 
 
 class Compiles:
-    """The programs that one test compiles, and the seconds for them."""
-
-    current: Compiles | None = None
+    """The programs that each test compiles, with its fixtures, and the seconds for them."""
 
     def __init__(self) -> None:
-        Compiles.current = self
         self._times: Counter[str] = Counter()
         self._seconds: defaultdict[str, float] = defaultdict(float)
-        self._listens, self._began = False, time.perf_counter()
+        self._listens, self._began = False, 0.0
 
-    def listen(self) -> None:
+    def pytest_runtest_logstart(self) -> None:
+        self._listen()
+        self._times.clear()
+        self._seconds.clear()
+        self._began = time.perf_counter()
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[Any]:
+        """Add to the last report of a test its seconds, and times and seconds of each program."""
+        self._listen()  # the test, or its fixture, may have imported JAX
+        if call.when == "teardown":
+            programs = {name: [self._times[name], seconds] for name, seconds in self._seconds.items()}
+            item.user_properties.append((COMPILES, [time.perf_counter() - self._began, programs]))
+        return (yield)
+
+    def _listen(self) -> None:
         """Have JAX tell what it compiles, once the tests have imported it; they may set its flags first."""
         if not self._listens and "jax.monitoring" in sys.modules:
             self._listens = True
@@ -99,18 +93,6 @@ class Compiles:
             name = str(about.get("fun_name", "a program")).removeprefix("jit(").removesuffix(")")
             self._seconds[name] += duration_secs
             self._times[name] += event.endswith("backend_compile_duration")
-
-    def figures(self) -> list[Any]:
-        """Return the seconds of the test so far, and times and seconds of each program."""
-        programs = {name: [self._times[name], seconds] for name, seconds in self._seconds.items()}
-        return [time.perf_counter() - self._began, programs]
-
-    def stop(self) -> None:
-        Compiles.current = None
-        if self._listens:
-            from jaxperf import jax_internals
-
-            jax_internals.stop_listening("event_duration", self._note)
 
 
 def compile_lines(tests: list[tuple[str, list[Any]]]) -> Iterator[str]:

@@ -35,8 +35,6 @@ from jaxperf.process import (
     ended,
     follow_parent,
     forced_end,
-    log_path,
-    native_stderr_to,
     say,
 )
 from jaxperf.result import Fact, Failed, Note, recorder
@@ -120,7 +118,7 @@ def main(path: Path, options: Any) -> int:
 
     def run_all() -> int:
         run = CellRun(path, options)
-        with forced_end(run.keep_incomplete), run.logging:
+        with forced_end(run.keep_incomplete):
             return run.all()
 
     return ended(run_all)
@@ -133,8 +131,7 @@ class CellRun:
                 check_writable(path_to_write)
         self.path, self.options, self.cells = path, options, read(path)
         self.nodes: list[Any] = []
-        self.logging = contextlib.ExitStack()
-        self.output = CellOutput(sys.stdout, verbose=options.verbose)
+        self.output = CellOutput(sys.stdout)
         self.section: Recorder | None = None
         self.failures = 0
         self.load = OtherLoad()
@@ -147,9 +144,10 @@ class CellRun:
         on_begin.append(self._began)
         try:
             with (
-                self.output.progress, contextlib.redirect_stdout(self.output), watch_compilation() as log,
+                contextlib.redirect_stdout(self.output),
+                watch_compilation() as log,
                 other_load() as self.load,
-            ):  # fmt: skip
+            ):
                 for number, cell in enumerate(self.cells, 1):
                     self._run(number, cell, vars(module))
         except BaseException:
@@ -188,12 +186,7 @@ class CellRun:
                     part.unlink(missing_ok=True)
 
     def _began(self, section: Recorder) -> None:
-        """Take the section; from now on, what XLA logs goes to a file.
-
-        JAX has started by then: if it could not, as with a wrong XLA_FLAGS, XLA's reason is on the terminal.
-        """
         self.section = section
-        self.logging.enter_context(native_stderr_to(log_path(self.path.stem)))
 
     def _run(self, number: int, cell: Cell, namespace: dict[str, Any]) -> None:
         self.nodes.append(node := cell.node())
@@ -202,7 +195,7 @@ class CellRun:
             return
         if ANSWER in cell.tags and not self.options.answers:
             return
-        self.output.begin(node.outputs, f"cell {number} of {len(self.cells)}, line {cell.line}")
+        self.output.outputs = node.outputs
         node.execution_count = number
         node.metadata["execution"] = {"iopub.execute_input": _now()}  # named as Jupyter names them
         try:

@@ -27,13 +27,13 @@ Shown = Block | Figure
 ALT = "application/x-jaxperf-alt"  # the MIME type under which a notebook keeps a figure's text for the blind
 
 
-def on_terminal(item: Shown, *, verbose: bool = False) -> None:
+def on_terminal(item: Shown) -> None:
     console = terminal.console()
     match item:
         case Figure():
             terminal.print_line(console, f"figure: {item.caption}", style="dim")
         case Table() | Grid():
-            if item.detail and not verbose:
+            if item.detail:
                 line = f"{item.title}: {len(item.rows)} rows, in the notebook"
                 terminal.print_line(console, line, style="dim")
             else:

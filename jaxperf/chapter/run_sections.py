@@ -13,7 +13,7 @@ from pathlib import Path
 
 from jaxperf.chapter import catalogue
 from jaxperf.errors import JaxperfError
-from jaxperf.process import PIPE_CLOSED, child_environment, how_it_ended, log_path, run_child, shell_status
+from jaxperf.process import PIPE_CLOSED, QUIET, child_environment, how_it_ended, run_child, shell_status
 from jaxperf.result.store import so_far
 
 PEERS = "peers"  # the section that other frameworks take part in: not one of `all`
@@ -52,15 +52,13 @@ def run_section(section: catalogue.SectionEntry, out: Path, words: Sequence[str]
     sys.stdout.flush()  # our output comes before the child's
     script = catalogue.folder() / f"{section.name}.py"
     files = (f"--json={path}", f"--notebook={path.with_suffix('.ipynb')}")
-    status = run_child([sys.executable, "-u", str(script), *words, *files], child_environment())
+    status = run_child([sys.executable, "-u", str(script), *words, *files], QUIET | child_environment())
     if status == PIPE_CLOSED:
         raise BrokenPipeError
     fresh = _stamp(path) not in (None, before)
     error = how_it_ended(status, fresh=fresh or not {"-h", "--help"}.isdisjoint(words))
     if error and not fresh and _stamp(partial) not in (None, partial_before):
         error += f"; what it found until then is in {partial}"
-    if status < 0 and log_path(section.name).exists():
-        error += f"; what C++ code (XLA) logged is in {log_path(section.name)}"
     if error and not fresh and before is not None:
         error += f"; {path} is from an earlier run"
     return Outcome(section, path, shell_status(status, error), time.perf_counter() - began, error)

@@ -116,7 +116,6 @@ def _parse(about: catalogue.SectionEntry, values: Mapping[str, Any], arguments: 
     )
     size.add_argument("--full", action="store_true", help="run the long version, as on the pages of the book")
     add("--answers", action="store_true", help="run the answers to the exercises too")
-    add("--verbose", action="store_true", help="print the text of the section too")
     add("--json", type=flags.file_path, metavar="FILE", help="keep the measurements and claims in this file")
     add("--notebook", type=flags.file_path, metavar="FILE", help="keep the executed notebook in this file")
     for name, value in values.items():

@@ -10,7 +10,6 @@ from functools import partial
 import jax
 import psutil
 
-from jaxperf import process
 from jaxperf.errors import to_one_line
 from jaxperf.measure import ceilings
 from jaxperf.measure.environment import current_environment
@@ -51,11 +50,10 @@ def main(began: float) -> int:
     `began` is `time.monotonic` before JAX was imported; parts that end `BUDGET_S` later are left out.
     """
     ends = began + BUDGET_S - RESERVE_S
-    with process.native_stderr_to(process.log_path("roofline")):
-        environment = current_environment()
-        path = path_for(environment)
-        check_writable(path, advice="set XDG_CACHE_HOME to another folder")
-        roofline = measure_all(environment, ends=ends)
+    environment = current_environment()
+    path = path_for(environment)
+    check_writable(path, advice="set XDG_CACHE_HOME to another folder")
+    roofline = measure_all(environment, ends=ends)
     save_result(roofline.result, path)
     print(to_one_line(f"kept: {path}"))
     return 0

@@ -19,7 +19,7 @@ from jaxperf.plan.arguments import by_position
 from jaxperf.plan.first_step import first_step
 from jaxperf.plan.planning import plan
 from jaxperf.plan.report import StepPlan
-from jaxperf.process import forced_end, log_path, native_stderr_to, say
+from jaxperf.process import forced_end, say
 from jaxperf.result import terminal
 from jaxperf.result.store import check_writable, write_whole
 
@@ -42,8 +42,7 @@ def main(asked: Any, program: Sequence[str]) -> int:
         )
     deviceless.use_own_plugin()
     path = asked.json and check_writable(asked.json)
-    with native_stderr_to(log_path("plan")):  # XLA logs that there is no GPU
-        made = _plan(asked, program)
+    made = _plan(asked, program)
     terminal.print_all(made.blocks())
     if path:
         write_whole(path, json.dumps(made.to_json(), indent=1) + "\n")
