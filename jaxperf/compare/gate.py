@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,7 +52,7 @@ def main(options: Gate, command: Sequence[str]) -> int:
     _check(options, command, update=update)
     with _folder(options.out) as folder:
         paths = [folder / f"run-{i}.json" for i in range(1, options.runs + 1)]
-        first = run_once(command, paths[0], f"[1/{options.runs}]")
+        first = _counted(command, paths, 0)
         baseline_folder = options.baseline / first.environment.fingerprint
         try:
             baseline = load_baseline(baseline_folder)
@@ -68,9 +68,7 @@ def main(options: Gate, command: Sequence[str]) -> int:
                 f"{baseline_folder} {unlike}; give the command what it had, give another command a folder "
                 "of its own, or store a new baseline with --update"
             )
-        results = [first]
-        for i, path in enumerate(paths[1:], start=2):
-            results.append(run_once(command, path, f"[{i}/{options.runs}]"))
+        results = [first, *(_counted(command, paths, i) for i in range(1, len(paths)))]
         status = _judge(options, baseline, results) if baseline and not unlike else 0
         if not update:
             return status
@@ -116,18 +114,26 @@ def _folder(out: Path | None) -> Iterator[Path]:
             yield Path(name)
 
 
-def run_once(command: Sequence[str], path: Path, progress: str) -> Result:
+def _counted(command: Sequence[str], paths: Sequence[Path], i: int) -> Result:
+    began = time.perf_counter()
+    result = run_once(command, paths[i])
+    print(f"[{i + 1}/{len(paths)}] {time.perf_counter() - began:.1f} s", flush=True)
+    return result
+
+
+def run_once(command: Sequence[str], path: Path, environment: Mapping[str, str] | None = None) -> Result:
     """Run the command once, as a process that writes its result to `path`, and return the result.
 
     The command's output is shown only if it fails.
     """
     arguments = process.startable_command([word.replace(PLACEHOLDER, str(path)) for word in command])
     path.unlink(missing_ok=True)
-    began = time.perf_counter()
     with tempfile.TemporaryFile() as log:
         try:
             streams = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": subprocess.STDOUT}
-            status = process.run_child(arguments, os.environ, preexec_fn=release_signals, **streams)
+            status = process.run_child(
+                arguments, environment or os.environ, preexec_fn=release_signals, **streams
+            )
         except OSError as e:
             raise JaxperfError(f"cannot start {arguments[0]!r}: {e.strerror or e}; give a command") from None
         log.seek(0)
@@ -136,7 +142,6 @@ def run_once(command: Sequence[str], path: Path, progress: str) -> Result:
     if status or not path.exists():
         sys.stderr.write(output[-TAIL:])
         raise JaxperfError(f"the command {how} {status}: {shlex.join(arguments)}")
-    print(f"{progress} {time.perf_counter() - began:.1f} s", flush=True)
     result = load_result(path)
     if result.smoke:
         raise JaxperfError("the command made a smoke run, whose toy sizes decide nothing; leave --smoke out")

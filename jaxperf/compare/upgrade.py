@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import os
 import random
-import re
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import jaxperf
 from jaxperf.compare.comparison_blocks import comparison_blocks
+from jaxperf.compare.gate import PLACEHOLDER, run_once
 from jaxperf.compare.results import compare
 from jaxperf.compare.rows import RowKey, measurements_by_key
-from jaxperf.errors import JaxperfError, to_one_line
+from jaxperf.errors import JaxperfError
 from jaxperf.known_faults import FAULTS
-from jaxperf.process import how_it_ended, run_child, say
-from jaxperf.result import Block, Note, Result, Text, load_result, terminal
+from jaxperf.process import say
+from jaxperf.result import Block, Note, Result, Text, terminal
 from jaxperf.result.ratio import turns
 
 # To have rows, a function takes so much of the whole run in its stages, or so long on the device in a call
@@ -26,8 +25,6 @@ FUNCTION_SHARE, STAGE_SHARE, LONG_S = 0.05, 0.02, 1e-3
 ON_DEVICE = "t2"
 WHOLE = "Whole run"
 NAMES = ("A", "B")
-# The last line of a traceback, or one of our own
-_ERROR = re.compile(r"^(?:error: .*|[\w.]*(?:Error|Exception|Interrupt)\b.*)", re.M)
 
 
 def main(pythons: Sequence[str], script: Sequence[str], runs: int, alpha: float, least: float) -> int:
@@ -49,31 +46,19 @@ def main(pythons: Sequence[str], script: Sequence[str], runs: int, alpha: float,
         for i in range(runs):
             for side in turns((0, 1), draw):
                 say(f"run {i + 1} of {runs} in {NAMES[side]}")
-                sides[side].append(_run(pythons[side], NAMES[side], script, tool, Path(scratch)))
+                sides[side].append(_run(pythons[side], script, tool, Path(scratch) / "result.json"))
     a, b = sides
     comparison = compare(a, b, alpha=alpha, least=least, only=_large_rows(a, b), apart=False)
     terminal.print_all([*comparison_blocks(comparison), *_faults(a, b)])
     return comparison.status
 
 
-def _run(python: str, name: str, script: Sequence[str], tool: Path, scratch: Path) -> Result:
-    path, log = scratch / "result.json", scratch / "log"
-    path.unlink(missing_ok=True)
-    command = [python, "-m", "jaxperf", "watch", "--json", str(path), *script]
+def _run(python: str, script: Sequence[str], tool: Path, path: Path) -> Result:
     others = os.environ.get("PYTHONPATH", "")
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [str(tool), others]))}
-    with log.open("w") as stream:
-        try:
-            status = run_child(command, environment, stdout=subprocess.DEVNULL, stderr=stream)
-        except OSError as e:
-            raise JaxperfError(f"--python {python} cannot be started: {e.strerror}; give a Python") from None
-    if status or not path.exists():
-        errors = _ERROR.findall(log.read_text(errors="replace"))
-        why = errors[-1] if errors else how_it_ended(status) or "it wrote no result"
-        raise JaxperfError(f"{' '.join(script)} failed in {name} ({python}): {to_one_line(why)[:200]}")
-    result = load_result(path)
+    result = run_once([python, "-m", "jaxperf", "watch", "--json", PLACEHOLDER, *script], path, environment)
     if not measurements_by_key(result):
-        raise JaxperfError(f"{' '.join(script)} compiled nothing in {name}: there is nothing to compare")
+        raise JaxperfError(f"{' '.join(script)} compiled nothing with {python}: there is nothing to compare")
     return result
 
 

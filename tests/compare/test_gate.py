@@ -174,7 +174,7 @@ def test_the_command_starts_with_no_signal_blocked(tmp_path: Path) -> None:
     """Else Ctrl-C would not end it, nor `terminate` the processes that it starts."""
     program = "import signal, sys; sys.exit(len(signal.pthread_sigmask(signal.SIG_BLOCK, ())))"
     with pytest.raises(JaxperfError, match="wrote no result but ended with status 0"):
-        run_once([sys.executable, "-c", program], tmp_path / "result.json", "run 1 of 1")
+        run_once([sys.executable, "-c", program], tmp_path / "result.json")
 
 
 def test_the_command_needs_no_environment_on_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
