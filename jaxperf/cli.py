@@ -488,7 +488,7 @@ def check(words: list[str], _: tuple[str, ...]) -> int:
     options = parser.parse_args(words)
     from jaxperf.chapter import checks
 
-    return checks.main(options.exercise, options.file, checks.LIMIT_S)
+    return checks.main(options.exercise, options.file)
 
 
 COMMANDS: dict[str, Callable[[list[str], tuple[str, ...]], int]] = {

@@ -144,8 +144,7 @@ def model_of(net: Any) -> Model:
     """Return a Flax module (`nnx.Module`) as a `Model`; the module itself is left alone.
 
     Raises:
-      JaxperfError: parameters that cannot be trained (integers), or state other than parameters and BatchNorm
-        statistics, such as dropout's keys.
+      JaxperfError: state other than parameters and BatchNorm statistics, such as dropout's keys.
     """
     from flax import nnx
 
@@ -156,7 +155,6 @@ def model_of(net: Any) -> Model:
         raise JaxperfError(
             f"state of kind {', '.join(kinds)} is not divided among devices; use a net without it"
         )
-    _check_trainable(params)
 
     def apply(
         params: Tree, stats: Tree, X: jax.Array, *, train: bool, axis_name: str | None = None
@@ -176,12 +174,7 @@ def model_of(net: Any) -> Model:
 
 
 def model_of_function(net: Callable[[jax.Array, Tree], jax.Array], params: Tree) -> Model:
-    """Return a function of images and parameters, such as `lenet(X, params)`, as a `Model`; it has no stats.
-
-    Raises:
-      JaxperfError: parameters that cannot be trained (integers).
-    """
-    _check_trainable(params)
+    """Return a function of images and parameters, such as `lenet(X, params)`, as a `Model` without stats."""
 
     def apply(params: Tree, stats: Tree, X: jax.Array, *, train: bool) -> tuple[jax.Array, Tree]:
         return net(_scaled(X), params), stats
@@ -192,16 +185,6 @@ def model_of_function(net: Callable[[jax.Array, Tree], jax.Array], params: Tree)
 def _scaled(X: jax.Array) -> jax.Array:
     """Return images that travelled as bytes as float32 0..1, and others as they are."""
     return X.astype(jnp.float32) / 255 if X.dtype == jnp.uint8 else X
-
-
-def _check_trainable(params: Tree) -> None:
-    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
-        dtype = jnp.result_type(leaf)
-        if not jnp.issubdtype(dtype, jnp.floating):
-            name = jax.tree_util.keystr(path)
-            raise JaxperfError(
-                f"parameter {name} is {dtype}, which cannot be trained; pass .astype('float32')"
-            )
 
 
 def softmax_cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:

@@ -13,7 +13,6 @@ import numbers
 import os
 import re
 import runpy
-import threading
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
@@ -24,10 +23,10 @@ from typing import Any
 
 from jaxperf.errors import JaxperfError
 from jaxperf.flags import did_you_mean
+from jaxperf.process import forced_end
 
 RIGHT, WRONG = 0, 1
 DEVICES = 4
-LIMIT_S = 300.0  # after which the command gives up; a check takes seconds
 Program = dict[str, Any]
 
 
@@ -66,7 +65,8 @@ def check(number: str, *defines: str) -> Callable[[Callable[..., None]], Callabl
     return register
 
 
-def main(number: str, path: Path | None, limit_s: float = 0.0) -> int:
+@forced_end()
+def main(number: str, path: Path | None) -> int:
     """Check a solution, and print the verdict; return 0 if it is right, 1 if it is wrong."""
     if not number:
         print("These exercises have a check; FILE defines what stands behind the number:")
@@ -82,9 +82,7 @@ def main(number: str, path: Path | None, limit_s: float = 0.0) -> int:
         raise JaxperfError(f"give a file that defines {wanted}")
     if not path.is_file():
         raise JaxperfError(f"there is no file {path}; write one that defines {wanted}")
-    _prepare_devices()
-    if limit_s:
-        _give_up_after(limit_s, number)
+    os.environ.setdefault("JAX_NUM_CPU_DEVICES", str(DEVICES))  # before JAX starts
     program = load(path)
     for name in wanted.names:
         if not callable(program.get(name)):
@@ -130,22 +128,6 @@ def _lines(error: BaseException, path: Path) -> list[int]:
 def _place(error: BaseException, path: Path) -> str:
     lines = _lines(error, path)
     return f"{path}:{lines[-1]}" if lines else str(path)
-
-
-def _give_up_after(seconds: float, number: str) -> None:
-    """End this process after so long; an endless loop may run in XLA, where no signal stops it."""
-
-    def give_up() -> None:
-        os.write(1, f"{number}: wrong: it has not ended after {seconds:g} s\n".encode())
-        os._exit(WRONG)
-
-    timer = threading.Timer(seconds, give_up)
-    timer.daemon = True
-    timer.start()
-
-
-def _prepare_devices() -> None:
-    os.environ.setdefault("JAX_NUM_CPU_DEVICES", str(DEVICES))
 
 
 def ask(right: bool, otherwise: str) -> None:

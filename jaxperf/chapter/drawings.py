@@ -60,16 +60,8 @@ def _word(run: Timeline, lane: str, bar: Interval, readable: Mapping[str, str]) 
 
 
 def _label(ax: Any, run: Timeline, y: float, bars: list[Interval], words: list[str], color: str) -> None:
-    """Write on each bar of a lane that is wide enough; if none is, write where there is room beside them."""
+    """Write on each bar of a lane that is wide enough."""
     width = max(span.end_s for span in run.spans) or 1.0
-    lengths = [LETTER * len(word) * width for word in words]
-    fits = [length < end - start for length, (start, end) in zip(lengths, bars)]
-    for word, (start, end), fit in zip(words, bars, fits):
-        if fit:
+    for word, (start, end) in zip(words, bars):
+        if LETTER * len(word) * width < end - start:
             ax.text(500 * (start + end), y, word, ha="center", va="center", fontsize=8, color=color)
-    if not bars or any(fits):
-        return
-    if bars[-1][1] + lengths[-1] < width:
-        ax.text(1e3 * bars[-1][1], y, f" {words[-1]}", va="center", fontsize=8)
-    elif lengths[0] < bars[0][0]:
-        ax.text(1e3 * bars[0][0], y, f"{words[0]} ", ha="right", va="center", fontsize=8)

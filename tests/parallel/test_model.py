@@ -111,29 +111,6 @@ def test_bytes_are_scaled_on_the_device():
         np.testing.assert_allclose(of_bytes, of_floats, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("dtype", ["int32", "uint8", "bool", "complex64"])
-def test_values_without_a_gradient_are_named(dtype):
-    params = {"layer": [jnp.ones(2), jnp.ones(2, dtype)]}
-    with pytest.raises(JaxperfError) as caught:
-        model_of_function(lambda X, params: X, params)
-    name = "['layer'][1]"
-    assert (
-        str(caught.value) == f"parameter {name} is {dtype}, which cannot be trained; pass .astype('float32')"
-    )
-
-
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
-def test_every_real_float_can_be_trained(dtype):
-    assert model_of_function(lambda X, params: X, [jnp.ones(2, dtype)]).params[0].dtype == dtype
-
-
-def test_an_integer_parameter_of_a_module_is_named():
-    net = nnx.Linear(2, 3, param_dtype=jnp.float32, rngs=nnx.Rngs(0))
-    net.bias = nnx.Param(jnp.zeros(3, jnp.int32))
-    with pytest.raises(JaxperfError, match=r"bias.* is int32, which cannot be trained"):
-        model_of(net)
-
-
 def test_state_that_would_differ_between_devices_is_refused_by_name():
     with pytest.raises(JaxperfError, match=r"state of kind Rng.* is not divided among devices") as caught:
         model_of(nnx.Sequential(nnx.Linear(2, 2, rngs=nnx.Rngs(0)), nnx.Dropout(0.5, rngs=nnx.Rngs(0))))
