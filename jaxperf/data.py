@@ -21,7 +21,7 @@ import tempfile
 import time
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -95,7 +95,6 @@ class FashionMNIST:
       test_images: uint8 (M, 28, 28, 1), M = 10,000 where `is_full`.
       test_labels: int32 (M,), 0..9.
       source: what was read: "folder PATH", "tfds VERSION", "download" or "mini".
-      skipped: under "auto", one line for each source tried before, with the reason why it was skipped.
     """
 
     train_images: Images
@@ -103,7 +102,6 @@ class FashionMNIST:
     test_images: Images
     test_labels: Labels
     source: str
-    skipped: tuple[str, ...] = ()
 
     @property
     def is_full(self) -> bool:
@@ -149,13 +147,10 @@ def fashion_mnist(*, source: str = "auto", folder: str | os.PathLike[str] | None
     if source != "auto":
         return _load(source, folder)
     _base_url()  # a wrong URL is the user's mistake, not a reason to continue without it
-    skipped: list[str] = []
     for name in ("folder", "tfds", "download"):
-        try:
-            return replace(_load(name, prepare=False), skipped=tuple(skipped))
-        except JaxperfError as e:
-            skipped.append(f"{name}: {e}")
-    return replace(_load("mini"), skipped=tuple(skipped))
+        with contextlib.suppress(JaxperfError):
+            return _load(name, prepare=False)
+    return _load("mini")
 
 
 def check_source(source: str, folder: str | os.PathLike[str] | None = None) -> None:

@@ -6,9 +6,7 @@ broken installation can crash without ending this one.
 
 from __future__ import annotations
 
-import importlib
 import importlib.metadata
-import json
 import os
 import platform
 import re
@@ -33,7 +31,17 @@ SHOWN = ("jax", "jaxlib", "flax", "optax", "numpy", *CUDA_PLUGINS, *CUDNN)
 OLDEST_DRIVER, OLDEST_DRIVER_CUDA13 = 525, 580
 BUSY_GPU = 0.25  # share of a GPU's memory in use; JAX takes 75 % when it starts
 BUSY_CORES = 0.5  # load average per core above which times vary
-CHILD = "from jaxperf.doctor import answer; raise SystemExit(answer())"
+# Prints the backend and a line for each device; a traceback ends with what a broken installation raises
+CHILD = """
+import importlib.util
+import jax
+import jax.numpy as jnp
+if importlib.util.find_spec("flax"):
+    import flax.nnx  # what every section imports; it may not fit this JAX
+total = float(jax.jit(jnp.sum)(jnp.arange(4.0)))
+assert total == 6, f"0 + 1 + 2 + 3 is {total} on {jax.devices()[0]}"
+print(jax.default_backend(), *(f"{d.platform}:{d.id} {d.device_kind}" for d in jax.devices()), sep="\\n")
+"""
 LIMIT_S = 120.0  # a first start on a GPU takes about ten seconds
 
 
@@ -165,44 +173,13 @@ def _start(env: Mapping[str, str]) -> JaxReport:
     messages = tuple(line.strip() for line in done.stderr.splitlines() if line.strip())
     if done.returncode:
         how = f"was ended by signal {-done.returncode}" if done.returncode < 0 else "does not start"
-        return JaxReport(error=f"JAX {how}: {messages[-1] if messages else 'it said nothing'}")
-    try:
-        report = json.loads(done.stdout.splitlines()[-1])
-        return JaxReport(report["backend"], tuple(report["devices"]), warnings=messages)
-    except (ValueError, IndexError, KeyError, TypeError):
+        return JaxReport(
+            error=f"JAX {how}: {messages[-1] if messages else 'it said nothing'}", warnings=messages
+        )
+    backend, *devices = done.stdout.splitlines() or [""]
+    if not devices:
         return JaxReport(error="JAX started, but what it printed is not understood")
-
-
-def answer() -> int:
-    """Print what JAX sees as JSON, or why it does not start as the last line of standard error.
-
-    Runs in the process that `ask_jax` starts. Returns the exit status.
-    """
-    try:
-        print(json.dumps(_jax_facts()))
-    except Exception as e:  # report whatever a broken installation raises
-        reason = " ".join(str(e).split())
-        print(f"{type(e).__name__}: {reason}" if reason else type(e).__name__, file=sys.stderr)
-        return 1
-    return 0
-
-
-def _jax_facts() -> dict[str, object]:
-    import jax
-    import jax.numpy as jnp
-
-    if not libraries.missing_from(["flax"]):
-        try:
-            importlib.import_module("flax.nnx")  # what every section imports; it may not fit this JAX
-        except Exception as e:
-            raise ImportError(f"flax.nnx cannot be imported with JAX {jax.__version__}: {e}") from e
-    total = float(jax.jit(jnp.sum)(jnp.arange(4.0)))
-    if total != 6.0:
-        raise ArithmeticError(f"0 + 1 + 2 + 3 is {total} on {jax.devices()[0]}")
-    return {
-        "backend": jax.default_backend(),
-        "devices": [f"{d.platform}:{d.id} {d.device_kind}" for d in jax.devices()],
-    }
+    return JaxReport(backend, tuple(devices), warnings=messages)
 
 
 def device_results(report: JaxReport) -> Iterator[CheckResult]:
@@ -214,7 +191,7 @@ def device_results(report: JaxReport) -> Iterator[CheckResult]:
             yield _why_not_the_gpu(report)
     elif report.culprit:
         yield CheckResult("jax", "broken", report.error, f"unset {report.culprit}")
-    elif "flax.nnx" in report.error:
+    elif any("/flax/" in line for line in report.warnings):  # of a traceback
         yield CheckResult("jax", "broken", report.error, libraries.pip_install("--upgrade", "flax"))
     else:
         yield CheckResult("jax", "broken", report.error, install_self())

@@ -148,7 +148,7 @@ def test_a_setting_that_keeps_jax_from_starting_is_named_as_the_cause(
 import os
 if "XLA_FLAGS" in os.environ: os.abort()
 if os.environ.get("JAX_PLATFORMS") == "nonsense": raise SystemExit("RuntimeError: unknown backend")
-print('{"backend": "cpu", "devices": ["cpu:0 cpu"], "faults": []}')
+print("cpu\\ncpu:0 cpu")
 """
     monkeypatch.setattr(doctor, "CHILD", child)
     for name, value in (("XLA_FLAGS", "garbage"), ("JAX_PLATFORMS", "nonsense")):
@@ -170,7 +170,7 @@ def test_a_flax_that_does_not_fit_jax_is_broken(tmp_path: Path, monkeypatch: pyt
     (tmp_path / "flax").mkdir()
     (tmp_path / "flax/__init__.py").write_text("raise ImportError('no name Format in jax')")
     seen = ask_jax({"PYTHONPATH": str(tmp_path)})
-    assert "flax.nnx cannot be imported with JAX" in seen.error and "no name Format" in seen.error
+    assert seen.error == "JAX does not start: ImportError: no name Format in jax"
     [*_, check_result] = advise(monkeypatch, seen, Driver(missing=True))
     assert check_result.state == "broken" and "pip install --upgrade flax" in check_result.fix
 
