@@ -337,7 +337,7 @@ def gate(words: list[str], command: tuple[str, ...]) -> int:
     options = parser.parse_args(words)
     from jaxperf.compare import gate as gating
 
-    return gating.main(gating.Gate(**vars(options)), command)
+    return gating.main(options, command)
 
 
 def report(words: list[str], _: tuple[str, ...]) -> int:

@@ -15,7 +15,6 @@ from pathlib import Path
 
 from jaxperf.result import Block, Fact, Table
 from jaxperf.result.formatting import format_on_page
-from jaxperf.result.recorder import Recorder
 
 FILE = Path(__file__).with_name("one_gpu.json")
 COMPARISON = "peers"  # whose figures every section may show
@@ -99,16 +98,3 @@ def words(figure: Figure, beside: Figure | None = None) -> str:
     sizes, others = (SIZE.findall(each.title) if each else [] for each in (figure, beside))
     own = [size for size in sizes if size not in others]
     return f"{shown} ({', '.join(own)})" if beside and own else shown
-
-
-def show(recorder: Recorder, chosen: Mapping[str, Key]) -> None:
-    """Show and keep a small table: what the kept run on one GPU measured, and this run beside it.
-
-    Args:
-      recorder: of this run.
-      chosen: for each row its label, and the figure: the name of a fact or of a table's row, or a pair of
-        a part of the table's title and the row's name. Rows that the kept run lacks are left out.
-    """
-    title, heads, cells = rows(recorder.about.name, chosen, recorder.blocks)
-    if cells:
-        recorder.grid(heads, cells, title=title)

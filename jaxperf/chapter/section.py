@@ -174,8 +174,15 @@ class Section(Recorder):
         show(block)
 
     def on_one_gpu(self, rows: Mapping[str, one_gpu.Key]) -> None:
-        """Show and keep a small table: what the kept run on one GPU measured (see `one_gpu.show`)."""
-        one_gpu.show(self, rows)
+        """Show and keep a small table: what the kept run on one GPU measured, and this run beside it.
+
+        Args:
+          rows: for each row its label, and the figure: the name of a fact or of a table's row, or a pair of
+            a part of the table's title and the row's name. Rows that the kept run lacks are left out.
+        """
+        title, heads, cells = one_gpu.rows(self.about.name, rows, self.blocks)
+        if cells:
+            self.grid(heads, cells, title=title)
 
     def figure(self, figure: Any, caption: str, *, alt: str = "") -> None:
         """Show a Matplotlib figure and close it.

@@ -16,8 +16,8 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from jaxperf import process
 from jaxperf.compare.rows import measurements_by_key
@@ -32,22 +32,11 @@ TAIL = 4000  # characters of a failed command's output
 STEP_SUMMARY = "GITHUB_STEP_SUMMARY"  # GitHub Actions shows the Markdown that is appended to this file
 
 
-@dataclass(frozen=True)
-class Gate:
-    """What to judge, and how: the flags of `jaxperf gate`, whose help explains them."""
+def main(options: Any, command: Sequence[str]) -> int:
+    """Run the command, judge it, store a baseline if requested, report, and return the exit status.
 
-    baseline: Path
-    update: bool = False
-    runs: int = 7
-    least: float = 0.02
-    size: float = 0.10
-    alpha: float = 0.05
-    out: Path | None = None
-    summary: Path | None = None
-
-
-def main(options: Gate, command: Sequence[str]) -> int:
-    """Run the command, judge it, store a baseline if requested, report, and return the exit status."""
+    `options` are the flags of `jaxperf gate`, whose help explains them.
+    """
     update = options.update or not stored_machines(options.baseline)  # before --out adds to the folder
     _check(options, command, update=update)
     with _folder(options.out) as folder:
@@ -80,7 +69,7 @@ def main(options: Gate, command: Sequence[str]) -> int:
         return 0
 
 
-def _check(options: Gate, command: Sequence[str], *, update: bool) -> None:
+def _check(options: Any, command: Sequence[str], *, update: bool) -> None:
     if not command:
         raise JaxperfError("no command given; it comes after --, as in: gate baselines -- python bench.py {}")
     if not any(PLACEHOLDER in word for word in command):
@@ -184,7 +173,7 @@ def _why_unlike(before: Result, now: Result) -> str:
     return "" if common else "has no measurement in common with this run"
 
 
-def _report_missing(options: Gate, first: Result, command: Sequence[str]) -> int:
+def _report_missing(options: Any, first: Result, command: Sequence[str]) -> int:
     """Report that this machine has no baseline, and return the exit status for "undecided"."""
     from jaxperf.compare.gate_verdict import UNDECIDED
     from jaxperf.result import Code, Heading, Text
@@ -199,7 +188,7 @@ def _report_missing(options: Gate, first: Result, command: Sequence[str]) -> int
     return UNDECIDED
 
 
-def _judge(options: Gate, baseline: Sequence[Result], results: Sequence[Result]) -> int:
+def _judge(options: Any, baseline: Sequence[Result], results: Sequence[Result]) -> int:
     from jaxperf.compare.gate_verdict import judge, summary_blocks  # SciPy, which other commands do not need
 
     judgement = judge(baseline, results, alpha=options.alpha, least=options.least, size=options.size)
@@ -207,7 +196,7 @@ def _judge(options: Gate, baseline: Sequence[Result], results: Sequence[Result])
     return judgement.status
 
 
-def _show(options: Gate, shown: Sequence[Block]) -> None:
+def _show(options: Any, shown: Sequence[Block]) -> None:
     from jaxperf.result.markdown import block_lines
     from jaxperf.result.terminal import print_all
 

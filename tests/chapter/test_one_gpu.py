@@ -14,7 +14,7 @@ import pytest
 from jaxperf.chapter import one_gpu
 from jaxperf.chapter.catalogue import SectionEntry as About
 from jaxperf.errors import JaxperfError
-from jaxperf.result import Environment, Fact, Grid, Measurement, Result, Table, load_result, save_result
+from jaxperf.result import Environment, Fact, Measurement, Result, Table, load_result, save_result
 from jaxperf.result.recorder import Recorder
 from tools import keep_gpu_run
 
@@ -86,19 +86,16 @@ def test_a_run_is_kept_and_shown_beside_ones_own(
 
     recorder = Recorder(About("hybridize", "8.1", "A", "?", 1), Environment(), {}, command="")
     recorder.fact("t1", 5e-6, unit="s")
-    one_gpu.show(recorder, {"a call": ("Calls", "jit"), "queued": "t1", "absent": "nowhere"})
-    assert recorder.blocks[-1] == Grid(
-        "On one NVIDIA H200 (JAX 0.12.0, 2026-11-28)", ("", "GPU", "here"),
-        (("a call", "2 ms", ""), ("queued", "20.0 µs", "5.00 µs")), (1, 2),
+    shown = one_gpu.rows(
+        "hybridize", {"a call": ("Calls", "jit"), "queued": "t1", "absent": "nowhere"}, recorder.blocks
+    )
+    assert shown == (
+        "On one NVIDIA H200 (JAX 0.12.0, 2026-11-28)", ["", "GPU", "here"],
+        [["a call", "2 ms", ""], ["queued", "20.0 µs", "5.00 µs"]],
     )  # fmt: skip
-    one_gpu.show(recorder, {"a call": "jit", "an epoch": "LeNet"})
-    assert [row[-1] for row in recorder.blocks[-1].rows] == [
-        "JAX 0.12.0, 2026-11-28",
-        "JAX 0.11.2, 2026-11-27",
-    ]
-    before = len(recorder.blocks)
-    one_gpu.show(recorder, {"absent": "nowhere"})
-    assert len(recorder.blocks) == before
+    _, _, cells = one_gpu.rows("hybridize", {"a call": "jit", "an epoch": "LeNet"}, recorder.blocks)
+    assert [row[-1] for row in cells] == ["JAX 0.12.0, 2026-11-28", "JAX 0.11.2, 2026-11-27"]
+    assert one_gpu.rows("hybridize", {"absent": "nowhere"}, recorder.blocks)[2] == []
 
 
 def test_only_a_whole_run_on_a_gpu_is_kept(

@@ -11,7 +11,7 @@ import pytest
 from disks import fill
 
 from jaxperf import cli
-from jaxperf.compare.gate import Gate, load_baseline, run_once, store_baseline
+from jaxperf.compare.gate import load_baseline, run_once, store_baseline
 from jaxperf.errors import JaxperfError
 from jaxperf.result import Environment, Measurement, Result, Table, save_result
 from jaxperf.result.record import SCHEMA_VERSION
@@ -207,7 +207,7 @@ def test_the_example_for_a_hosted_ci_service_gives_commands_that_are_understood(
     one_line = re.sub(r"\s*\\?\n\s+", " ", text)
     commands = re.findall(r"jaxperf (gate .*?--json \{\})", one_line)
     assert len(commands) == 2
-    asked: list[tuple[Gate, tuple[str, ...]]] = []
+    asked: list[tuple[object, tuple[str, ...]]] = []
     monkeypatch.setattr("jaxperf.compare.gate.main", lambda *both: asked.append(both) or 0)
     monkeypatch.setattr("jaxperf.measure.measure_command.main", lambda functions, **options: 0)
     for command in commands:
