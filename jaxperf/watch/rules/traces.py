@@ -140,6 +140,7 @@ _HABITS = ("new function", "static value", "shape", "structure")
 SMALL_S = 0.2  # seconds that one program in place of many small ones must save
 SMALL_PROGRAMS = 10  # at a line outside jit that are worth one program
 MANY = 100  # arrays that one operation takes, from which on compiling takes long
+SEVERAL = 4  # operations at a line that compile for each shape, of which jit makes one program a shape
 SETTLED_S = 0.02  # seconds at a line behind its last program, after which its shapes have all come
 CALLERS = 5  # calls outwards in which lines with few programs count together
 _WEAK = ("structure", "shape", "dtype")  # reasons that JAX gives, though the types occurred before
@@ -548,6 +549,10 @@ def find_library_functions(analysis: Analysis) -> Iterator[Finding]:
             "loop (inside jit, jax.lax.scan stacks them). If each turn needs all parts so far, make an array "
             "of the final size once, and set its rows."
         ),
+        "several": (
+            "Jit {name} as a whole: it compiles one program for each shape, in place of one for each "
+            "operation and shape. To compile fewer, pad to a few sizes, and mask the rest."
+        ),
     },
 )  # fmt: skip
 @cause(
@@ -590,11 +595,17 @@ def find_eager_recompiles(analysis: Analysis) -> Iterator[Finding]:
                 through = Counter(c.through for c in compiled).most_common(1)[0][0]
                 lines[through].append(way_to_jit(finding, analysis, through))
         elif cause != "eager recompiles" and times >= 2 * REPEATS:
-            repeats = [c for group in alike if len(group) >= REPEATS for c in group[1:]]
+            repeating = [group for group in alike if len(group) >= REPEATS]
+            repeats = [c for group in repeating for c in group[1:]]
             reason = f"{name}, outside of jit, was compiled {times} times here, for {EAGER_CAUSES[cause]}"
             finding = Finding(cause, at, analysis.compiling_s(repeats), reason, name)
-            if cause == "eager shapes":
-                shapes.append(replace(finding, form=_shapes_form(analysis, at)))
+            form = _shapes_form(analysis, at) if cause == "eager shapes" else ""
+            function = statements.innermost(at, statements.FUNCTION)
+            if cause == "eager shapes" and not form and function and len(repeating) >= SEVERAL:
+                reason += f", and so were {len(repeating) - 1} more operations"
+                shapes.append(replace(finding, form="several", name=function.name, reason=reason))
+            elif cause == "eager shapes":
+                shapes.append(replace(finding, form=form))
             else:
                 yield finding
     yield from _sources(shapes)

@@ -280,6 +280,13 @@ def masked() -> list[jax.Array]:
     return [numbers[numbers > limit] for limit in range(0, 60, 7)]
 
 
+def smoothed() -> list[jax.Array]:
+    def score(x: jax.Array) -> jax.Array:
+        return jnp.sum(jnp.tanh(x) * jnp.cosh(x)) / jnp.max(jnp.abs(x))
+
+    return [score(np.linspace(1.0, 2.0, n, dtype=np.float32)) for n in range(11, 18)]
+
+
 def rolled() -> list[jax.Array]:
     rows = jnp.zeros((64, 3))
     return [jax.lax.reduce_precision(rows, 5, n) for n in range(1, 7)]
@@ -303,6 +310,7 @@ def scanned() -> list[jax.Array]:
         (lengthened, "eager shapes", "for new shapes", "Collect the parts in a Python list"),
         (cut, "eager shapes", "for new shapes", "Pad to a few sizes"),
         (masked, "eager shapes", "for new shapes", "np.asarray(x)[np.asarray(mask)]"),
+        (smoothed, "eager shapes", "more operations", "Jit score as a whole: it compiles one program"),
         (rolled, "eager recompiles", "small programs are compiled here", ""),
         (diagonals, "eager recompiles", "small programs are compiled here", ""),
         (with_bodies, "new body", "a new body function", ""),
