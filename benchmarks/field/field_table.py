@@ -29,7 +29,7 @@ FOUND = ("finding", "note", "no")
 class Edit:
     """One change of a program's text: `find` occurs once, or every occurrence is replaced.
 
-    With `line`, only that line is changed. With `file`, a module beside the script is changed in its place.
+    With `line`, only that line is changed. With `file`, a module is changed: its path is from the script on.
     """
 
     find: str
@@ -243,7 +243,7 @@ def make_ready(program: Program, clones: Path, to: Path, edits: Sequence[Edit] =
     script.write_text(program.before + text + program.after, encoding="utf-8")
     for edit in changes:
         if edit.file:
-            module = script.with_name(edit.file)
+            module = script.parent / edit.file
             module.write_text(edited(module.read_text(encoding="utf-8"), [edit], edit.file), encoding="utf-8")
     for stand_in in program.stand_ins:
         name, _, path = stand_in.partition(":")
