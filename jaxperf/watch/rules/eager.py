@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 
 from jaxperf.result.intervals import difference, total_length
-from jaxperf.watch.log import EAGER, Compiled, StackSample
+from jaxperf.watch.log import EAGER, PYTHON, Compiled, StackSample
 from jaxperf.watch.observe.executables import Facts
 from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.report.analysis import Analysis, IntervalSet
@@ -59,6 +59,10 @@ WAYS = {
         "Give the jitted function one key and the number of the turn, and call jax.random.fold_in(key, turn) "
         "in it: no key is split outside then."
     ),
+    "object": (
+        "{name} makes an object, which jit cannot return. A compile cache on disk keeps its programs from "
+        'the second start on: jax.config.update("jax_compilation_cache_dir", FOLDER).'
+    ),
     "library": (
         "Call {name} inside a function of yours under jax.jit, made once, if the library allows it there "
         "(nothing that prints, and no progress bar). Otherwise a compile cache on disk keeps the programs "
@@ -91,9 +95,9 @@ def way_to_jit(finding: Finding, analysis: Analysis, through: str = "") -> Findi
     function = statements.innermost(at, statements.FUNCTION)
     if not statements.is_definition(at):
         if called and through not in ("", "jax", "jaxlib", "numpy"):
-            return replace(
-                finding, form=through if change_of_call(through, called) else "library", name=called
-            )
+            otherwise = "object" if called.rpartition(".")[2][:1].isupper() else "library"
+            form = through if change_of_call(through, called) else otherwise
+            return replace(finding, form=form, name=called)
         if statements.yields(at):
             return replace(finding, form="generator")
         if finding.cause == "eager" or not statements.only_computes(function):
@@ -160,7 +164,9 @@ def find_eager_operations(analysis: Analysis) -> Iterator[Finding]:
     }
     through = {c.at: c.through for c in analysis.log.compiled if not c.explained}
     for finding in findings_by_function("eager", both, reason):
-        at = _busiest(analysis, finding.at)
+        inside = _inside(analysis, finding.at)
+        looks = Counter(s.at for s in inside if s.kind == EAGER)
+        at = max(looks, key=looks.__getitem__, default=finding.at)
         if array := _elements(analysis, at):
             taken = (
                 f"elements of {array} are taken one by one, each by programs of its own, and Python tests or "
@@ -170,6 +176,9 @@ def find_eager_operations(analysis: Analysis) -> Iterator[Finding]:
         elif only_keys(analysis, finding.at):
             yield replace(finding, form="keys")
         else:
+            # a function that mostly does something else, such as drawing, is not jitted as a whole
+            if sum(s.kind == PYTHON for s in inside) > looks.total():
+                finding = replace(finding, at=at)
             yield way_to_jit(finding, analysis, through.get(finding.at, ""))
 
 
@@ -199,12 +208,11 @@ def _makes_once(at: Place) -> bool:
     return bool(makes) and statements.innermost(at, statements.ROUND) is None
 
 
-def _busiest(analysis: Analysis, at: Place) -> Place:
-    """Return the line of a function that dispatches most, for a finding at its `def`."""
+def _inside(analysis: Analysis, at: Place) -> list[StackSample]:
+    """Return the samples in a function, for a finding at its `def`; none for other lines."""
     function = statements.innermost(at, statements.FUNCTION) if statements.is_definition(at) else None
-    inside = range(function.lineno, (function.end_lineno or 0) + 1) if function else ()
-    looks = Counter(s.at for s in analysis.samples if (s.kind, s.at.file) == (EAGER, at.file))
-    return max((line for line in looks if line.line in inside), key=looks.__getitem__, default=at)
+    lines = range(function.lineno, (function.end_lineno or 0) + 1) if function else ()
+    return [s for s in analysis.samples if s.at.file == at.file and s.at.line in lines]
 
 
 def _elements(analysis: Analysis, at: Place) -> str:

@@ -160,11 +160,36 @@ def test_the_reads_of_a_function_are_at_its_busiest_line_and_cover_the_waits_of_
     start, first, line = (Place(str(path), n, "show") for n in (4, 5, 6))
     samples = [sample(line, i / 10) for i in range(5)] + [sample(first, 1.0)]
     analysis = Analysis(Log("a", samples=samples))
-    assert eager._busiest(analysis, start) == line and eager._busiest(analysis, first) == first
+    assert {s.at for s in eager._inside(analysis, start)} == {first, line}
+    assert eager._inside(analysis, first) == []
     reads = Finding("element reads", line, 1.0, "elements")
     wait = Finding("wait", Place(str(path), 2, "mark"), 0.5, "waits")
     other = Finding("wait", first, 0.5, "waits")
     assert table._together([reads, wait, other]) == [reads, other]
+
+
+@pytest.mark.parametrize(
+    ("drawn", "line", "change"), [(0, 1, "Jit show as a whole"), (2, 3, "Put this line")]
+)
+def test_a_function_that_mostly_draws_is_not_jitted_as_a_whole(
+    drawn: int, line: int, change: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "curves.py"
+    path.write_text(
+        "def show(w):\n    axes.plot(w)\n    w = w + 1\n    return w\n\n"
+        "for turn in range(9000):\n    w = show(w)\n"
+    )
+    loop = Place(str(path), 7, "<module>")
+    samples = []
+    for i in range(20):
+        samples.append(sample(Place(str(path), 3, "show"), i / 2, loop))
+        draws = StackSample("python", Place(str(path), 2, "show"), i / 2 + 0.1, i / 2 + 0.2, NOWHERE, (loop,))
+        samples += [draws] * drawn
+        samples.append(StackSample("dispatch", loop, i / 2 + 0.3, i / 2 + 0.4))
+    add = Compiled("add", Place(str(path), 3, "show"), {"compile": (-0.1, 0.0)})
+    log = Log("a", -0.2, 10.0, compiled=[add], samples=samples)
+    (finding,) = eager.find_eager_operations(Analysis(log))
+    assert finding.at.line == line and change in advice_for(finding).change
 
 
 def test_what_is_made_once_is_no_matter_of_dispatch(tmp_path: Path) -> None:

@@ -52,6 +52,7 @@ def show(w):
     places = jnp.where(w > 0)
     places = jax.vmap(lambda k: predict(k))(keys)
     energies += [energy_fn(places)]
+    search = lib.Search(places)
     plot(*history.T, label=w)
 
 state = model.init(key, x)
@@ -203,6 +204,7 @@ def test_parameters_that_must_be_static_are_named(line: Callable[..., Place]) ->
         ("state = model.init", "flax", "jax.jit(model.init)"),
         ("w = lib.fit", "fitlib", "Call lib.fit inside a function of yours"),
         ("w = lib.fit", "optax", "Move lib.fit into the jitted step"),
+        ("lib.Search", "fitlib", "lib.Search makes an object, which jit cannot return"),
         ("w = update", "jax", "Put this line and its neighbors into one function"),  # of main
         ("    return w", "jax", "Jit loss as a whole: @jax.jit above it"),
         ("    print(w)", "jax", "Put this line and its neighbors into one function"),  # jit would print once
