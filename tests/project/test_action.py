@@ -98,9 +98,3 @@ def test_a_mistake_in_an_input_is_one_line(changes: dict[str, str], line: str, t
     done = run("Check the inputs", tmp_path, 0, **{**INPUTS, **changes})
     assert (done.stdout, done.stderr) == (f"::error::jaxperf: {line}\n" if line else "", "")
     assert done.returncode == (2 if line else 0)
-
-
-def test_every_input_is_described_and_used() -> None:
-    text = ROOT.joinpath("action.yml").read_text(encoding="utf-8")
-    for name, entry in ACTION["inputs"].items():
-        assert entry["description"] and f"inputs.{name}" in text

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any
 
 import nbformat
@@ -73,11 +73,6 @@ def book() -> Iterator[ModuleType]:
 @pytest.fixture(scope="module")
 def section_page(book: ModuleType) -> ModuleType:
     return __import__("section_page")
-
-
-@pytest.fixture(scope="module")
-def page_figures(book: ModuleType) -> ModuleType:
-    return __import__("page_figures")
 
 
 def show(**data: str) -> Any:
@@ -149,16 +144,6 @@ def test_from_the_first_changed_cell_on_outputs_are_left_out_and_the_page_says_s
     assert "The code of this page has changed since this run" in page.cells[-1].source
 
 
-@pytest.mark.parametrize("change", ["added", "removed"])
-def test_a_cell_that_was_added_or_removed_is_a_change(section_page: Any, script: Path, change: str) -> None:
-    notebook = keep(run_of(script), script.with_suffix(".ipynb"))
-    head = SCRIPT.rpartition("# %%")[0]
-    script.write_text(SCRIPT + "\n# %%\nprint(2)\n" if change == "added" else head)
-    page = section_page.page(script, section_page.Run.of(notebook))
-    assert all(cell.outputs for cell in code_of(page)[:2])
-    assert "has changed since this run" in page.cells[-1].source
-
-
 def test_a_page_says_what_kind_of_run_it_shows(section_page: Any, script: Path) -> None:
     def end(**about: Any) -> str:
         return text_of(
@@ -183,45 +168,6 @@ def test_a_page_says_what_kind_of_run_it_shows(section_page: Any, script: Path) 
     failed = run_of(script, v4.new_output("error", ename="E", evalue="e", traceback=["E: e"]))
     assert "A cell failed" in text_of(
         section_page.page(script, section_page.Run.of(keep(failed, script.with_suffix(".ipynb"))))
-    )
-
-
-def test_the_end_of_a_page_has_what_it_takes_to_repeat_the_run(section_page: Any) -> None:
-    environment = {
-        "python": "3.11.7", "platform": "Linux", "cpu": "A <CPU> & more", "versions": {"jax": "0.10.2"},
-        "backend": "cpu", "devices": ["cpu:0 cpu", "cpu:1 cpu"], "devices_are_fake": True, "cores": 2,
-        "memory_bytes": 25_300_000_000, "flags": {"XLA_FLAGS": "--xla_a=1", "jax_enable_x64": "False"},
-        "data_source": "mini", "commit": "abc", "of_a_later_version": 1,
-    }  # fmt: skip
-    rows = dict(section_page.settings({
-        "environment": environment, "config": {"devices": "2", "lr": "0.2"}, "wall_s": 61.2,
-        "command": "python experiments/x.py --full --devices 2",
-        "started_at": "2026-11-26T14:00:00+00:00",
-    }))  # fmt: skip
-    assert rows["Command"] == "<code>python experiments/x.py --full --devices 2</code>"
-    assert rows["Machine"] == "A &lt;CPU&gt; &amp; more, 2 cores, 25 GB"
-    assert rows["Date"] == "2026-11-26, in 61 s"
-    assert rows["Versions"] == "Python 3.11.7, jax 0.10.2"
-    assert rows["Settings"] == "<code>XLA_FLAGS=--xla_a=1</code>"
-    assert rows["Parameters"] == "<code>devices=2</code>, <code>lr=0.2</code>"
-    assert "share its cores" in rows["Devices"] and "in this package" in rows["Images"]
-    assert rows["Beside JAX"] == "nothing: JAX as installed"
-    assert section_page.settings({}) == [("Beside JAX", "nothing: JAX as installed")]
-
-
-def test_prose_keeps_markdown_within_folded_parts(section_page: Any) -> None:
-    shown = section_page.prose("<details><summary>Predict: is `x` $n$?</summary>**No.**</details>\n\nAfter.")
-    summary, inside, end = shown.split("\n\n")[:3]
-    assert summary.startswith('<details class="predict"><summary>Predict: is <code>x</code> <math')
-    assert inside == "**No.**" and end == "</details>"
-    several = "<details><summary>Answer</summary>\n\nOne.\n\nTwo.\n\n</details>"
-    assert section_page.prose(several) == several.replace("<details>", '<details class="answer">')
-    picture = section_page.prose('![Two\nboxes.](images/a.svg\n"A\ncaption.")')
-    assert picture == '![Two boxes.](images/a.svg "A caption.")'
-    broken = section_page.prose("# Title\nA question? After this\nsection you can\n- a", first=True)
-    assert "A question?\n\nAfter this" in broken
-    assert section_page.prose("# Title\nA question? After this section you can\n- a", first=True) == (
-        "# Title\n\n{.question}\nA question?\n\nAfter this section you can\n- a"
     )
 
 
@@ -252,37 +198,6 @@ def test_every_prediction_of_the_chapter_has_choices_and_no_other_has(section_pa
             assert len(offered) >= 2 and sum(answer.startswith("*") for answer in offered) <= 1
 
 
-def test_a_claim_and_a_figure_of_a_run_become_parts_of_the_page(section_page: Any) -> None:
-    claim = section_page.as_html(show(html='<div class="claim"><p>As $t_1$ grows.</p></div>'))
-    by = '<div class="claim"><p>It adds. <span class="source">section 8.2.1</span></p></div>'
-    assert (
-        '<a href="../coverage.html">section 8.2.1</a></span>'
-        in section_page.as_html(show(html=by)).data["text/html"]
-    )
-    shown_claim = claim["data"]["text/html"]
-    assert "<msub>" in shown_claim and "<mi>t</mi>" in shown_claim and "$" not in shown_claim
-    drawn = show(svg=SVG)
-    drawn.data[section_page.ALT] = "Two axes."
-    assert 'aria-label="Two axes."' in section_page.as_html(drawn)["data"]["text/html"]
-
-
-def test_the_kept_run_stands_in_for_what_a_run_left_out(section_page: Any, script: Path) -> None:
-    kept = section_page.Run.of(keep(run_of(script), script.parent / "kept.ipynb"))
-    quick = run_of(script, about={"options": []})
-    for cell in quick.cells:
-        if "answer" in cell.metadata.get("tags", ()):
-            cell.outputs = []
-    run = section_page.Run.of(keep(quick, script.with_suffix(".ipynb")))
-    first, _, answer, _ = code_of(section_page.page(script, run, kept=kept))
-    assert "Your run left the answers out" in answer.outputs[0].data["text/html"]
-    assert answer.outputs[1].text == "printed\n" and len(first.outputs) == 1
-    whole = section_page.page(script, None, kept=kept)
-    assert (
-        "does not include this section" in text_of(whole) and code_of(whole)[1].outputs[0].text == "printed\n"
-    )
-    assert "does not include" not in text_of(section_page.page(script, kept, kept=kept))
-
-
 def test_a_page_folds_what_a_gpu_showed_below_the_cell(section_page: Any, script: Path) -> None:
     notebook = keep(run_of(script, show(svg=SVG)), script.with_suffix(".ipynb"))
     about = {
@@ -302,50 +217,6 @@ def test_a_page_folds_what_a_gpu_showed_below_the_cell(section_page: Any, script
     script.write_text(SCRIPT.replace("a = 1", "a = 2"))
     changed = section_page.page(script, None, section_page.Run.of(gpu))
     assert "details class" not in str(code_of(changed)[0].outputs)
-
-
-def test_links_lead_to_pages_or_into_the_repository(book: Any) -> None:
-    theme = {"repository_url": "https://host/jaxperf"}
-    pages = {"watch", "trust", "experiments/multiple_gpus", "api/measure"}
-    app = SimpleNamespace(
-        config=SimpleNamespace(html_theme_options=theme), env=SimpleNamespace(found_docs=pages)
-    )
-    for page, link, wanted in (
-        ("experiments/hybridize", "multiple_gpus", "/experiments/multiple_gpus.py"),
-        ("experiments/hybridize", "multiple_gpus.py#841", "/experiments/multiple_gpus.py#841"),
-        ("experiments/hybridize", "../docs/watch.md", "/watch.md"),
-        ("experiments/hybridize", "../docs/watch", "/watch.md"),
-        ("watch", "trust.md#a", "/trust.md#a"),
-        ("watch", "../experiments/multiple_gpus.py", "/experiments/multiple_gpus.py"),
-        ("watch", "watch/train.py", "https://host/jaxperf/blob/main/docs/watch/train.py"),
-        ("watch", "../benchmarks", "https://host/jaxperf/tree/main/benchmarks"),
-        ("watch", "https://d2l.ai/a.md", "https://d2l.ai/a.md"),
-        ("watch", "#here", "#here"),
-        ("watch", "nowhere.md", "nowhere.md"),
-    ):
-        assert book.with_links(app, page, f"See [`a` [b]]({link}).") == f"See [`a` [b]]({wanted})."
-    theme["repository_url"] = ""  # while the owner is a placeholder, no link leads into the repository
-    assert book.with_links(app, "watch", "[`a`](../benchmarks), [b](trust.md)") == "`a`, [b](/trust.md)"
-    evidence = "([result](../benchmarks/results/field.json))"  # else the page names no source
-    assert book.with_links(app, "peers", evidence) == "(result, `benchmarks/results/field.json`)"
-    code = "```python\nf[0](trust.md)\n```"
-    assert book.with_links(app, "watch", code) == code
-
-
-def test_drawings_have_ids_of_their_own_and_the_ink_of_the_page(page_figures: Any) -> None:
-    drawn = page_figures.figure(f'<?xml version="1.0"?>\n{SVG}', "a < b", "plot")
-    assert "currentColor" in drawn and "#1f2328" not in drawn
-    assert "<style" not in drawn and "<metadata" not in drawn and "<?xml" not in drawn
-    assert f'id="{page_figures.UNIQUE}a"' in drawn and f'href="#{page_figures.UNIQUE}a"' in drawn
-    assert "a &lt; b</figcaption>" in drawn and 'role="img" aria-label="a &lt; b"' in drawn
-    assert 'aria-label="Two axes."' in page_figures.figure(SVG, "a < b", "plot", "Two axes.")
-
-
-def test_each_section_has_one_title(section_page: Any) -> None:
-    for name in section_page.sections():
-        texts = [cell.source for cell in cells.read(EXPERIMENTS / f"{name}.py") if cell.markdown]
-        prose = re.sub(r"^```.*?^```", "", "\n".join(texts), flags=re.M | re.S)
-        assert len(re.findall(r"^ *# ", prose, re.M)) == 1, name
 
 
 # The built site.
@@ -471,11 +342,6 @@ def test_figures_and_tables_have_numbers_and_cells_have_links(
     assert re.search(rf'href="{ADDRESS}/blob/main/experiments/{name}\.py#L\d+-L\d+"', page.text)
     assert not re.search(r"%(number|anchor|unique)%", "".join(p.text for p in pages.values()))
     assert "its times mean nothing" in pages[site / "experiments" / f"{section_page.sections()[1]}.html"].text
-
-
-def test_the_site_is_small(site: Path) -> None:
-    assert not list(site.rglob("*.map"))
-    assert sum(path.stat().st_size for path in site.rglob("*") if path.is_file()) < 12e6
 
 
 @pytest.mark.thorough

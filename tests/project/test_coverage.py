@@ -7,7 +7,6 @@ import pytest
 import scripts
 
 from jaxperf.chapter import catalogue
-from jaxperf.errors import JaxperfError
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
@@ -26,23 +25,3 @@ def test_every_section_of_the_book_has_rows(coverage: ModuleType) -> None:
     sections = {section.name for section in catalogue.SECTIONS} - {"peers"}  # of which the seeds have nothing
     assert sections <= rows.keys()
     assert sum(map(len, rows.values())) >= 148
-
-
-def test_a_phrase_that_is_on_no_page_is_named(coverage: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    wrong = {"hybridize": {"a row": "a phrase that nobody wrote"}, "nowhere": {"another": "x"}}
-    monkeypatch.setattr(coverage, "rows", lambda: wrong)
-    with pytest.raises(
-        JaxperfError, match=r"no page 'nowhere'; hybridize: no 'a phrase .*', of the row 'a row'"
-    ):
-        coverage.page()
-
-
-def test_a_row_links_to_the_heading_above_its_phrase(
-    coverage: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(coverage, "rows", lambda: {"hybridize": {"a row": "class HybridNet(nnx.Module):"}})
-    heading = next(
-        head for head, text in coverage.parts("hybridize") if "class HybridNet(nnx.Module)" in text
-    )
-    assert f"| a row | [{heading}](../experiments/hybridize.py#{coverage.slug(heading)}) |" in coverage.page()
-    assert coverage.slug("8.1.2 A network, and `hybridize`") == "812-a-network-and-hybridize"

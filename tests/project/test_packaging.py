@@ -5,7 +5,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tarfile
 import tomllib
 import zipfile
 from pathlib import Path
@@ -13,8 +12,6 @@ from pathlib import Path
 import children
 import pytest
 from packaging.requirements import Requirement
-
-import jaxperf
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -64,24 +61,6 @@ for module in pkgutil.walk_packages(jaxperf.__path__, "jaxperf.", onerror=lambda
     assert tools <= set(done.stdout.split())
 
 
-def test_the_pythons_of_ci_are_among_those_of_the_metadata() -> None:
-    stated = re.findall(r"Python :: (3\.\d+)", "\n".join(PROJECT["classifiers"]))
-    assert PROJECT["requires-python"] == f">={stated[0]}"
-    jobs = tomllib.loads((ROOT / ".ci/jobs.toml").read_text())
-    tested = {job["python"] for job in jobs.values() if "python" in job}
-    assert stated[0] in tested and tested <= set(stated)
-
-
-def test_package_and_citation_name_the_version_and_only_the_metadata_the_owner() -> None:
-    assert PROJECT["version"] == jaxperf.__version__
-    citation = (ROOT / "CITATION.cff").read_text()
-    assert re.findall(r"^version: (.+)", citation, re.MULTILINE) == [PROJECT["version"]]
-    repository = PROJECT["urls"]["Repository"]
-    assert all(url.startswith(repository) for url in PROJECT["urls"].values())
-    community = [ROOT / "SECURITY.md", ROOT / "CONTRIBUTING.md", *(ROOT / ".github").rglob("*.yml")]
-    assert not [path for path in community if repository in path.read_text()]
-
-
 def built(kind: str, folder: Path) -> Path:
     """Build the sdist or the wheel into a folder, and return its path."""
     pytest.importorskip("hatchling")
@@ -89,19 +68,6 @@ def built(kind: str, folder: Path) -> Path:
     subprocess.run([sys.executable, "-c", code, str(folder)], cwd=ROOT, check=True, capture_output=True)
     [path] = folder.glob("jaxperf-*")
     return path
-
-
-@pytest.mark.real
-def test_the_sdist_holds_what_its_own_tests_and_its_readme_need(tmp_path: Path) -> None:
-    if not (ROOT / ".git").exists():
-        pytest.skip("no checkout: git says what belongs in it")
-    with tarfile.open(built("sdist", tmp_path)) as file:
-        packed = {name.partition("/")[2] for name in file.getnames()}
-    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True)
-    tracked = {name for name in listed.stdout.splitlines() if (ROOT / name).exists()}
-    links = {".gitattributes", ".gitignore", "docs/experiments"}  # the last comes as files
-    assert tracked - links <= packed
-    assert [name for name in packed - tracked if not name.startswith("docs/experiments/")] == ["PKG-INFO"]
 
 
 @pytest.mark.real
@@ -202,27 +168,6 @@ def test_an_installation_that_fails_leaves_no_stamp(tree: Path) -> None:
 
 
 @needs_make
-def test_with_a_driver_the_packages_for_cuda_12_are_installed_too_and_cuda_13_is_asked_for_once(
-    tree: Path,
-) -> None:
-    [install] = installs(tree, kind="cuda13")
-    assert install.endswith("--editable .[dev,book,cuda13]")
-    assert installs(tree, kind="") == []
-    (tree / ".venv/.installed-cuda13").unlink()
-    (tree / "bin").mkdir()
-    write_script(tree / "bin/nvidia-smi", "#!/bin/sh\necho 'GPU 0'\n")
-    [install] = installs(tree, kind="", path=f"{tree}/bin:")
-    assert install.endswith("--editable .[dev,book,cuda12]")
-
-
-@needs_make
-def test_with_a_folder_of_wheels_no_index_is_asked(tree: Path) -> None:
-    (tree / "some wheels").mkdir()
-    [install] = installs(tree, "WHEELS=some wheels", kind="cuda12")
-    assert install.endswith("--no-index --find-links some wheels --editable .[dev,book,cuda12]")
-
-
-@needs_make
 def test_what_cannot_be_installed_is_one_clear_line(tree: Path) -> None:
     kinds = "it is cpu, cuda12 or cuda13, by default what this machine has"
     assert mistakes(tree, "run", kind="cuda") == [f"error: KIND is 'cuda'; {kinds}"]
@@ -261,22 +206,3 @@ def test_make_run_builds_the_book_even_from_what_is_left_of_a_failed_run(tree: P
         lines = asked(tree)
         assert "-m jaxperf run --out results hybridize --smoke" in lines
         assert any("-m sphinx" in line and "book_results" in line for line in lines) == builds
-
-
-def test_the_ci_script_is_sound_bash_and_can_be_run() -> None:
-    script = ROOT / ".ci/run"
-    assert os.access(script, os.X_OK)
-    subprocess.run(["bash", "-n", str(script)], check=True)
-    jobs = [sys.executable, str(ROOT / ".ci/jobs.py")]
-    done = subprocess.run([*jobs, "nonsense"], capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith("error: no job 'nonsense'; there are change, nightly, lint, ")
-
-
-def test_the_hosted_workflows_run_jobs_of_the_table() -> None:
-    jobs = tomllib.loads((ROOT / ".ci/jobs.toml").read_text())
-    workflows = {path.stem: path.read_text() for path in (ROOT / ".github/workflows").glob("*.yml")}
-    listed = re.findall(r"job: \[(.+)\]", workflows["nightly"])[0].split(", ")
-    nightly = {name for name, job in jobs.items() if job["when"] == "nightly"}
-    assert set(listed) == {"change", *nightly}
-    assert ".ci/run change" in workflows["test"]

@@ -50,11 +50,6 @@ def test_what_watch_says_in_the_readme_is_from_its_transcript():
     assert [line for line in lines if line not in page] == []
 
 
-def test_every_make_command_is_a_target():
-    targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.M)
-    assert {"run", "test"} <= {shlex.split(c)[1] for c in commands() if c.startswith("make ")} <= set(targets)
-
-
 def test_every_jaxperf_command_is_understood(capsys):
     """No environment need be activated first."""
     assert [c for c in commands() if not c.startswith(("make ", ".venv/bin/"))] == []

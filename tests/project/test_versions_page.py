@@ -1,7 +1,6 @@
 """docs/versions.md: made from the kept log; what it marks is proven, and what it says of a fault is so."""
 
 import importlib
-import itertools
 import json
 from pathlib import Path
 from types import ModuleType
@@ -88,24 +87,3 @@ def test_faults_of_gpus_are_not_measured_and_no_fault_is_left_out(versions_page:
     assert len(rows) == len(FAULTS)
     gpu = [row for row, fault in zip(rows, FAULTS) if "cpu" not in fault.platforms]
     assert gpu and all("not measured: it needs a GPU" in row for row in gpu)
-
-
-def test_a_busy_machine_is_named(versions_page: ModuleType) -> None:
-    kept = log(v0_11_0=times(1), v0_12_0=times(1))
-    assert "Other programs used the machine" not in versions_page.page(kept)
-    kept["probes"][LOOP.probe]["others"] = 1.5
-    assert "Other programs used the machine" in versions_page.page(kept)
-
-
-def test_a_release_has_what_it_changed_beyond_doubt(versions_page: ModuleType) -> None:
-    six = [1.0, 1.0, 1.0, 1.0, 1.0, 1.0]
-    made = log(
-        v0_10_2={"ended": "signal 11"}, v0_11_0=times(*six), v0_11_1=times(*(3 * v for v in six)),
-        v0_11_2=times(*(2.9 if i else 3.1 for i in range(6))), v0_12_0=times(*six),
-    )  # fmt: skip
-    name = LOOP.probe.replace("_", " ")
-    told = {pair: versions_page.changes(made, *pair) for pair in itertools.pairwise(made["versions"])}
-    assert told["0.10.2", "0.11.0"] == ([], [], [f"{name}: right again"])
-    assert told["0.11.0", "0.11.1"] == ([f"{name}: 3.00 times"], [], [])
-    assert told["0.11.1", "0.11.2"] == ([], [], [])
-    assert told["0.11.2", "0.12.0"] == ([], [f"{name}: 2.90 times"], [])

@@ -1,7 +1,6 @@
 """benchmarks/versions/run.py: turns, answers, resuming; with this environment in the place of versions."""
 
 import importlib
-import json
 import os
 import sys
 from pathlib import Path
@@ -64,17 +63,6 @@ def test_what_a_version_cannot_run_says_why(run: ModuleType, two: list[object]) 
         assert version.ask({"prepare": "empty_program"}) == {}
     finally:
         version.close()
-
-
-def test_a_log_of_another_machine_or_program_is_refused(run: ModuleType, tmp_path: Path) -> None:
-    path = tmp_path / "log.json"
-    fresh = run._load(path, {"seconds": 1.0})
-    path.write_text(json.dumps(fresh))
-    assert run._load(path, {"seconds": 1.0}) == fresh
-    for other in ({**fresh, "machine": {}}, {**fresh, "settings": {"seconds": 2.0}}, {}, [1]):
-        path.write_text(json.dumps(other))
-        with pytest.raises(run.JaxperfError, match="give another --out"):
-            run._load(path, {"seconds": 1.0})
 
 
 def test_there_are_forty_probes_and_twelve_reported_faults_with_their_figures(run: ModuleType) -> None:
