@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import importlib
-import json
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -12,8 +11,6 @@ from typing import Any
 
 import pytest
 from scripts import load
-
-from jaxperf.errors import JaxperfError
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -105,42 +102,6 @@ def test_scores(values: dict[str, Any], expected: tuple[int, ...], scores: Modul
 def test_a_finding_in_a_repaired_program_is_false(scores: ModuleType) -> None:
     result = scores.score({"variants": [row(), row(found_repaired=[["wait", "program.py", 1, 1.0]])]})
     assert (result.clean, result.false, result.good) == (2, 1, False)
-
-
-def test_seeds_in_the_output_are_left_out_unless_another_commit_made_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks" / "variants"))
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    run, out = (
-        load("variants_run", ROOT / "benchmarks" / "variants" / "run.py", monkeypatch),
-        tmp_path / "v.json",
-    )
-    ran: list[int] = []
-
-    def run_variant(variant: Any, rounds: int) -> dict[str, Any]:
-        ran.append(variant.seed)
-        return row(seed=variant.seed, busy=variant.busy)
-
-    def main(*flags: str) -> list[int]:
-        ran.clear()
-        monkeypatch.setattr("sys.argv", ["run.py", "--out", str(out), *flags])
-        assert run.main() == 0
-        return list(ran)
-
-    monkeypatch.setattr(run, "run_variant", run_variant)
-    assert (main("--seeds", "3,1"), main("--seeds", "0-3"), main("--seeds", "1", "--again")) == (
-        [3, 1],
-        [0, 2],
-        [1],
-    )
-    assert [each["seed"] for each in json.loads(out.read_text())["variants"]] == [0, 1, 2, 3]
-    monkeypatch.setattr(run, "commit", lambda root: "another")
-    with pytest.raises(JaxperfError, match="made with another commit"):
-        main("--seeds", "5")
-    out.write_text("[]")
-    with pytest.raises(JaxperfError, match="no output of this program"):
-        main("--seeds", "5")
 
 
 def test_a_planted_cause_is_found_at_its_line(

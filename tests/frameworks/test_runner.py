@@ -1,6 +1,5 @@
 """The runner: what fails is one line, what disagrees is not timed, and the rest takes turns."""
 
-import json
 import math
 import os
 import random
@@ -11,7 +10,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import environments
 import pytest
 import results
 import run
@@ -119,15 +117,6 @@ def test_each_workload_has_new_processes_and_none_is_left(
     assert len(pids) == 2 and not any(map(is_running, pids))
 
 
-def test_a_framework_that_cannot_be_imported_is_one_line_per_row(compared: Callable[..., Any]) -> None:
-    systems = [system("jax"), system("torch", FAKE_FAILS="1")]
-    [study], lines = compared(
-        workload(configurations={"jax": ("good",), "torch": ("good",)}), systems=systems
-    )
-    assert lines == ["work: torch good is lost: ImportError: no such framework"]
-    assert study.rows[0].values
-
-
 def test_without_jax_nothing_is_judged(compared: Callable[..., Any]) -> None:
     [study], lines = compared(workload(configurations={"jax": ("refuses",), "torch": ("good",)}))
     assert lines[1] == "work: torch good is lost: there is no answer of JAX's to agree with"
@@ -164,24 +153,6 @@ def test_a_row_is_called_slower_only_if_all_its_cores_would_not_help() -> None:
 
 def test_who_returns_first_is_no_comparison_of_speed() -> None:
     assert judged(("queued", "finished"), jax=(1, 2), mxnet=(2, 2)) == [("finished", "JAX is faster")]
-
-
-def test_jax_with_onednn_is_shown_and_never_judged(compared: Callable[..., Any]) -> None:
-    systems = [system("jax"), System("jax+oneDNN", Path(sys.executable), FAKE, {"FAKE": "jax"})]
-    configurations = {"jax": ("good",), "jax+oneDNN": ("good",)}
-    [study], _ = compared(workload(configurations=configurations), systems=systems)
-    assert not study.comparisons() and len(study.measurements("")) == 2
-
-
-def test_only_our_own_python_has_its_variables(tmp_path: Path) -> None:
-    other = System("torch", Path("/usr/bin/python3"), FAKE)
-    comparison = run.Comparison(
-        [system("jax"), other], scratch=tmp_path, environment={"PYTHONPATH": "/ours", "A": "1"}, cores=[0]
-    )
-    work = workload(configurations={"jax": ("good",), "torch": ("good",)})
-    ours, others = (comparison.variables(row, 1) for row in comparison.rows(work))
-    assert (ours.get("PYTHONPATH"), others.get("PYTHONPATH")) == ("/ours", None)
-    assert ours["A"] == others["A"] == "1"
 
 
 # --- a GPU's order
@@ -223,12 +194,6 @@ def test_torch_compile_starts_side_by_side_and_one_that_hangs_costs_only_itself(
     assert pids and not any(is_running(int(pid)) for pid in pids)
 
 
-def test_rows_that_have_not_begun_in_time_are_not_started(compared: Callable[..., Any]) -> None:
-    work = workload("a", configurations={"jax": ("good",), "torch": ("good",)})
-    studies, lines = compared(work, seconds=0.0, gpu=True, systems=[system("jax"), system("torch")])
-    assert (studies, lines) == ([], ["no time for a"]) or all("no time" in line for line in lines)
-
-
 def test_a_cuda_error_ends_the_process(compared: Callable[..., Any]) -> None:
     configurations = {"jax": ("good",), "torch": ("breaks its device", "good")}
     [study], lines = compared(workload(configurations=configurations), gpu=True, seconds=1e6)
@@ -259,79 +224,6 @@ def start(folder: Path, program: str) -> Process:
 # --- environments
 
 
-def test_a_head_says_what_an_environment_holds() -> None:
-    assert environments.head("mxnet") == {
-        "requires-python": ">=3.8,<3.12",
-        "dependencies": ["mxnet==1.9.1", "numpy==1.23.5"],
-    }
-    assert environments.python("jax", {}, print) == Path(sys.executable)
-
-
-@pytest.fixture
-def uv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
-    """Put a fake uv on PATH, which does what the text says; gives its log."""
-    monkeypatch.setattr(environments.importlib.util, "find_spec", lambda name: None)
-    monkeypatch.setattr(environments, "BUILD", tmp_path / "build")
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-
-    def make(text: str) -> Path:
-        (tmp_path / "uv").write_text(f'#!/bin/sh\necho "$*" >> {tmp_path}/log\n{text}\n')
-        (tmp_path / "uv").chmod(0o755)
-        return tmp_path / "log"
-
-    return make
-
-
-VENV = """
-if [ "$1" = venv ]; then
-  mkdir -p build/torch/bin; printf '#!/bin/sh\\necho torch 9' > build/torch/bin/python
-  chmod +x build/torch/bin/python
-fi"""
-
-
-def test_an_environment_is_made_once_with_pips_settings_and_again_if_its_head_changes(
-    uv: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PIP_FIND_LINKS", "/wheels")
-    log, lines = uv(f"{VENV}\necho $UV_FIND_LINKS >> log"), list[str]()
-    for _ in range(2):
-        assert environments.python("torch", {}, lines.append) == tmp_path / "build/torch/bin/python"
-    asked = log.read_text().splitlines()
-    assert len(lines) == 1 and "uv makes an environment" in lines[0]
-    assert [line.split()[0] for line in asked] == ["venv", "/wheels", "pip", "/wheels"]
-    assert "--torch-backend auto torch==" in asked[2]
-    wants = {"requires-python": ">=3.10", "dependencies": ["torch==1"]}
-    monkeypatch.setattr(environments, "head", lambda name: wants)
-    environments.python("torch", {}, lines.append)
-    assert len(lines) == 2
-
-
-def test_where_pytorchs_builds_cannot_be_reached_the_index_is_asked(
-    uv: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    log = uv(f'{VENV}\ncase "$*" in *backend*) echo "error: no network" >&2; exit 2;; esac')
-    assert environments.python("torch", {}, print)
-    assert [("--torch-backend" in line) for line in log.read_text().splitlines()] == [False, True, False]
-
-
-def test_what_cannot_be_had_is_one_line(uv: Callable[[str], Path], tmp_path: Path) -> None:
-    lines: list[str] = []
-    shared = {"XLA_FLAGS": ""}
-
-    def found() -> list[str]:
-        there = run.find_systems(["mxnet"], {}, shared, on_device=False, onednn=False, say=lines.append)
-        return [system.name for system in there]
-
-    assert found() == ["jax"]
-    assert lines[-1] == "mxnet is left out: uv is not installed; `pip install uv`, or --python mxnet=PATH"
-    uv('echo "error: no Python 3.8 here" >&2; exit 2')
-    assert found() == ["jax"]
-    assert lines[-1] == "mxnet is left out: error: no Python 3.8 here"
-    assert not (tmp_path / "build" / "mxnet" / "made-from.txt").exists()
-
-
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
@@ -352,17 +244,3 @@ def test_a_mistake_is_one_line(arguments: list[str], line: str, tmp_path: Path) 
 
 
 # --- results
-
-
-def test_a_result_is_json_with_its_measurements_and_comparisons() -> None:
-    work = workload(configurations={}, rounds=3)
-    rows = [
-        Row(name, "good", work, answers={}, difference=0.0, values={"": values}, warmup={"": 9.0})
-        for name, values in (("jax", [1.0, 2.0, 3.0]), ("torch", [2.0, 4.0, 6.0]))
-    ]
-    study = json.loads(json.dumps(Study(work, rows).to_json(), allow_nan=False))
-    [comparison] = study["comparisons"]
-    assert (comparison["ratio"], comparison["interval"], comparison["verdict"]) == (2.0, None, "undecided")
-    assert [m["values"] for m in study["measurements"]] == [[1.0, 2.0, 3.0], [2.0, 4.0, 6.0]]
-    assert {m["rounds"] for m in study["measurements"]} == {"rounds of work"}
-    assert results.agreement([study], "torch") == (True, "1 of 1 configurations agree, largest difference 0")

@@ -1,13 +1,10 @@
 """The one definition of the work, JAX's own side of it, and how all sides read the clock."""
 
-import ast
 import contextlib
 import dataclasses
 import itertools
-import os
 import time
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import children
@@ -45,17 +42,6 @@ def test_the_weights_fit_our_models_name_by_name(tmp_path: Path) -> None:
     assert Sizes().stages == RESNET18_STAGES
 
 
-def test_the_same_seed_writes_the_same_files_and_another_others(tmp_path: Path) -> None:
-    folders = [tmp_path / name for name in ("a", "b", "c")]
-    for folder, seed in zip(folders, (1, 1, 2)):
-        folder.mkdir()
-        defined(folder, seed=seed)
-    for name in ("mlp", "lenet", "resnet", "square", "xs", "orthogonal"):
-        a, b, c = (worker.arrays(str(folder / f"{name}.npz")) for folder in folders)
-        assert all(np.array_equal(a[k], b[k]) and a[k].dtype == np.float32 for k in a)
-        assert any(not np.array_equal(a[k], c[k]) for k in a)
-
-
 def test_all_systems_train_on_the_same_images_in_the_same_order(tmp_path: Path) -> None:
     train = defined(tmp_path)["8.4 LeNet, 1 device"]
     batches = worker.batches(dict(train.settings))
@@ -66,16 +52,6 @@ def test_all_systems_train_on_the_same_images_in_the_same_order(tmp_path: Path) 
     rows = worker.rows(dict(defined(tmp_path, on_device=True)["LeNet float32, batch 8"].settings))
     assert rows.shape == (8, 8) and sorted(rows.ravel()) == list(range(64))
     assert rows.ravel().tolist() != list(range(64))
-
-
-def test_a_cpu_has_one_device_or_several_and_onednn_only_where_one_convolves(tmp_path: Path) -> None:
-    names = ["8.1 MLP", "8.2 dot", "8.2 loop", "8.3 products"]
-    training = ["8.4 LeNet, {}", "8.5 ResNet-18, {}"]
-    two = [n.format(k) for k in ("1 device", "2 devices") for n in training]
-    assert list(defined(tmp_path)) == [*names, *two]
-    assert {w.devices for w in defined(tmp_path, devices=1).values()} == {1}
-    with_onednn = {w.name for w in defined(tmp_path).values() if "jax+oneDNN" in w.configurations}
-    assert with_onednn == {"8.4 LeNet, 1 device", "8.5 ResNet-18, 1 device"}
 
 
 def test_a_gpus_main_rows_come_first_and_have_all_ways(tmp_path: Path) -> None:
@@ -121,22 +97,6 @@ def test_a_step_on_bytes_is_the_step_on_pictures(
     computed = np.concatenate([one.answers["loss"], one.answers["loss, host-fed"]])
     np.testing.assert_allclose(computed, losses, rtol=2e-2 if precision == "bfloat16" else 1e-4)
     assert set(one.turn(2)) == {"on the device", "host-fed"} and set(many.turn(2)) == {"on the device"}
-
-
-@pytest.mark.parametrize("operation", ["mlp", "increment", "product"])
-def test_small_operations_in_a_row_are_one_program(operation: str, tmp_path: Path) -> None:
-    work = defined(tmp_path, on_device=True).values()
-    there = [w for w in work if w.settings.get("operation") == operation]
-    settings = dict(there[0].settings)
-    tasks = [with_jax.small(settings, way) for way in there[0].configurations["jax"]]
-    np.testing.assert_allclose(*(task.answers["result"] for task in tasks), rtol=1e-4, atol=1e-5)
-    assert all(task.turn(2)[""] > 0 for task in tasks)
-    square = worker.arrays(settings["square"])["x"]
-    if operation == "increment":
-        np.testing.assert_allclose(tasks[0].answers["result"], square + settings["chain"], rtol=1e-5)
-    if operation == "product":
-        power = np.linalg.matrix_power(square.astype(float), settings["chain"] + 1)
-        np.testing.assert_allclose(tasks[0].answers["result"], power, atol=1e-4)
 
 
 @pytest.mark.thorough
@@ -195,36 +155,6 @@ def test_both_loops_of_the_book_keep_an_output_until_the_next_one_is_there() -> 
 
     worker.synchronous_and_asynchronous(call, worker.nothing, worker.nothing)(4)
     assert alive == [0, 1, 1, 1] * 2
-
-
-def test_a_device_that_works_alone_has_its_share_of_the_cores_and_the_cpu_time_shows_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    if not hasattr(os, "sched_setaffinity"):
-        pytest.skip("no affinity here")
-    cores = sorted(os.sched_getaffinity(0))
-    seen: list[set[int]] = []
-    clock = SimpleNamespace(wall=0.0, cpu=0.0)
-    times = SimpleNamespace(perf_counter=lambda: clock.wall, process_time=lambda: clock.cpu)
-    monkeypatch.setattr(worker, "time", times)
-
-    def alone(i: int) -> None:
-        seen.append(os.sched_getaffinity(0))
-        clock.wall, clock.cpu = clock.wall + 2, clock.cpu + 1
-
-    def at_once() -> None:
-        clock.wall, clock.cpu = clock.wall + 3, clock.cpu + 6
-
-    value = worker.apart_and_together(2, [[c] for c in cores], alone, at_once)
-    assert seen == [{c} for c in cores] * 2 and os.sched_getaffinity(0) == set(cores)
-    assert value == {"apart": 2 * len(cores), "together": 3, "cores apart": 0.5, "cores together": 2}
-
-
-def test_what_mxnet_runs_is_python_3_8() -> None:
-    for name in ("worker", "with_mxnet"):
-        tree = ast.parse((FOLDER / f"{name}.py").read_text(), feature_version=(3, 8))
-        calls = [node for node in ast.walk(tree) if isinstance(node, ast.BinOp)]
-        assert not any(isinstance(node.left, ast.Dict) for node in calls)  # no {...} | {...}
 
 
 def test_a_process_leaves_with_its_parent_even_in_the_middle_of_a_call(tmp_path: Path) -> None:
