@@ -16,25 +16,6 @@ def test_every_section_has_its_script_and_every_script_its_section() -> None:
     assert {section.name for section in SECTIONS} == scripts - {"train"}  # the program outside of the lessons
 
 
-def test_a_section_says_what_it_asks_and_how_long_it_takes() -> None:
-    for section in SECTIONS:
-        assert section.title
-        assert section.question.endswith("?")
-        assert "\n" not in section.title + section.question
-        assert 0 < section.takes_s < 3600
-
-
-def test_a_script_opens_with_its_sections_number() -> None:
-    for section in SECTIONS:
-        title = (folder() / f"{section.name}.py").read_text().splitlines()[1]
-        assert title.startswith(" ".join(f"# # {section.number} {section.title}".split()))
-
-
-def test_names_and_numbers_are_not_taken_twice() -> None:
-    names = [word for s in SECTIONS for word in (s.name, s.number) if word]
-    assert len(names) == len(set(names))
-
-
 def test_a_section_is_found_by_name_file_or_number() -> None:
     for section in SECTIONS:
         for word in (section.name, f"{section.name}.py", f" {section.name.upper()} ", section.number):

@@ -21,7 +21,6 @@ import pytest
 from cases import cases
 
 from jaxperf.chapter import catalogue, cells, display, section
-from jaxperf.errors import JaxperfError
 from jaxperf.measure.other_load import OtherLoad
 from jaxperf.process import child_environment
 
@@ -105,13 +104,6 @@ def test_cells_are_those_of_jupytext(path: Path) -> None:
     assert all(lines[c.line - 1] == c.source.splitlines()[0] for c in script if not c.markdown)
 
 
-def test_a_line_that_begins_no_cell_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "page.py"
-    path.write_text("# %%\nx = 1\n# %% [raw]\n")
-    with pytest.raises(JaxperfError, match=r"page\.py, line 3: '# %% \[raw\]' begins no cell"):
-        cells.read(path)
-
-
 def test_flags_reach_the_section_and_everything_is_kept(tmp_path: Path) -> None:
     script = "\n# %%\nprint('done')\n"
     status, printed, errors = run_process(tmp_path, script, "--n", "4", "--devices", "2", stem="flags")
@@ -133,21 +125,6 @@ def test_sizes_follow_the_flag(run: Run, tmp_path: Path, flag: str, n: int) -> N
     assert result(tmp_path)["facts"] == {"n": n}
     assert run("", flag, "--n=7")[0] == 0
     assert result(tmp_path)["facts"] == {"n": 7}
-
-
-def test_a_gpu_has_sizes_of_its_own_that_flags_replace(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(section.jax, "default_backend", lambda: "gpu")
-    for flags, n in (((), 300), (("--full",), 300), (("--smoke",), 2), (("--n=4",), 4), (("--n", "5"), 5)):
-        run("", *flags)
-        assert json.loads((tmp_path / "page.json").read_text())["facts"]["n"] == n
-
-
-def test_smoke_and_full_exclude_each_other(run: Run) -> None:
-    status, printed, errors = run("", "--smoke", "--full")
-    assert (status, printed) == (2, "")
-    assert errors.startswith("error: --full not allowed with argument --smoke; see ")
 
 
 def test_answers_run_only_when_asked_for(run: Run) -> None:

@@ -48,15 +48,6 @@ def run(name: str, out: Path, *words: str) -> Outcome:
 # --- choosing
 
 
-def test_names_and_numbers_choose_the_same_sections_once_in_the_order_named(scripts: Path) -> None:
-    assert [s.name for s in run_sections.choose_sections(["9.2", "first", "second"])] == ["second", "first"]
-    assert (
-        run_sections.choose_sections(["all"])
-        == catalogue.SECTIONS
-        == run_sections.choose_sections(["first", "all"])
-    )
-
-
 # --- running
 
 
@@ -68,21 +59,6 @@ def test_the_script_gets_the_options_and_the_words_meant_for_it(scripts: Path, t
     files = [f"--json={outcome.path}", f"--notebook={outcome.path.with_suffix('.ipynb')}"]
     assert argv == ["--size", "7", "--smoke", *files]
     assert len(json.loads(run("first", out).path.read_text())["argv"]) == 2  # all else is the script's choice
-
-
-def test_output_passes_through_live_and_in_order(scripts: Path, tmp_path: Path) -> None:
-    """The child says a word and waits for a file that we make only after having read that word."""
-    go = tmp_path / "go"
-    (scripts / "first.py").write_text(
-        f"import pathlib, time\nprint('ready')\ngo = pathlib.Path({str(go)!r})\n"
-        f"while not go.exists(): time.sleep(0.01)\n{WRITES}"
-    )
-    with parent(scripts, tmp_path) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "before\n"
-        assert process.stdout.readline() == "ready\n"
-        go.touch()
-        assert process.wait() == 0
 
 
 def test_every_bad_end_is_named_and_has_a_status(scripts: Path, tmp_path: Path) -> None:
@@ -101,11 +77,6 @@ def test_an_older_result_is_not_taken_for_this_runs(scripts: Path, tmp_path: Pat
     assert not run("first", tmp_path / "out").error
     (scripts / "first.py").write_text("pass")
     assert "from an earlier run" in run("first", tmp_path / "out").error
-
-
-def test_asking_a_script_for_its_help_is_no_failure(scripts: Path, tmp_path: Path) -> None:
-    (scripts / "first.py").write_text("print('usage')")
-    assert not run("first", tmp_path / "out", "--help").error
 
 
 # --- ending

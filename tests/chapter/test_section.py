@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 import re
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,6 @@ from jaxperf.chapter import display, section
 from jaxperf.chapter.catalogue import SectionEntry as About
 from jaxperf.result import (
     Claim,
-    Code,
     Environment,
     Fact,
     Grid,
@@ -37,22 +35,6 @@ ROW = Measurement("eager", "s", (1.0, 2.0, 3.0))
 @pytest.fixture
 def recorder() -> Recorder:
     return Recorder(About("page", "9.1", "A page", "?", 1), Environment(), {}, command="")
-
-
-def test_blocks_come_back_in_their_order(recorder: Recorder, capsys: pytest.CaptureFixture[str]) -> None:
-    recorder.table({"eager": ROW}, title="Calls", book={"eager": 0.5})
-    recorder.table([ROW], title="Evidence", fold=True)
-    recorder.grid(["", "n"], [["a", 3], ["b", 0.25]], title="Words")
-    recorder.fact("ratio", 0.5, meaning="half")
-    recorder.claim("It holds", holds=True, expected="x", observed="y", source="section 9.1")
-    printed = capsys.readouterr().out
-    assert [printed.index(w) for w in ("Calls", "Words", "half: 0.500", "[holds] It holds")] == sorted(
-        printed.index(w) for w in ("Calls", "Words", "half: 0.500", "[holds] It holds")
-    )
-    assert "Evidence" not in printed and "500 ms (the book)" in printed
-    result = recorder.result()
-    assert [type(block) for block in result.blocks] == [Table, Table, Grid, Fact, Claim]
-    assert result.blocks[2].right == (1,)  # type: ignore[union-attr]
 
 
 def test_one_expression_decides(recorder: Recorder) -> None:
@@ -123,19 +105,6 @@ def test_a_result_tells_fitted_figures_from_predicted_ones(recorder: Recorder, t
     assert "model (predicted)" in display.bundle(recorder.blocks[0])["text/markdown"]
 
 
-def test_a_table_names_a_row_that_it_lacks(recorder: Recorder) -> None:
-    for wrong in ({"base": "jit"}, {"book": {"jit": 1.0}}):
-        with pytest.raises(ValueError, match=r"table 'Calls' has no row 'jit'; there are \['eager'\]"):
-            recorder.table([ROW], title="Calls", **wrong)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="two rows of one name"):
-        recorder.table([ROW, ROW], title="Calls")
-
-
-def test_a_fact_that_is_not_finite_is_kept_as_none(recorder: Recorder) -> None:
-    recorder.fact("inverse", math.inf)
-    assert recorder.facts == {"inverse": None}
-
-
 @pytest.mark.parametrize("text", HOSTILE)
 def test_hostile_text_is_escaped_in_every_form(text: str) -> None:
     for block in blocks(text):
@@ -143,27 +112,6 @@ def test_hostile_text_is_escaped_in_every_form(text: str) -> None:
             shown = display.bundle(block)
             markup = shown.get("text/html", "") + shown.get("text/markdown", "")
             assert not re.search(r"(?<!\\)<(script|img|/style|/svg)", markup)
-
-
-def test_evidence_is_folded_in_a_notebook() -> None:
-    folded = display.bundle(Table("Evidence", (ROW,), detail=True))["text/markdown"]
-    assert folded.startswith('<details class="evidence"><summary>Evidence</summary>\n\n| ')
-    assert folded.endswith("</details>")
-    assert "<details" not in display.bundle(Table("Calls", (ROW,)))["text/markdown"]
-
-
-def test_a_claim_has_an_anchor_and_says_what_was_expected_first() -> None:
-    claim = Claim("a < b", "does not hold", "e", "o", "section 8.2.3", "less, and 1.2 was seen")
-    shown = display.bundle(claim)["text/html"]
-    assert 'class="claim does-not-hold" id="a-b"' in shown and 'href="#a-b"' in shown and "a &lt; b" in shown
-    history = shown.partition("<details>")[2]
-    assert "At first it was: less, and 1.2 was seen." in history
-    assert "<details>" not in display.bundle(Claim("a", "holds", "e", "o"))["text/html"]
-
-
-def test_code_is_for_the_terminal_and_the_file_only() -> None:
-    with pytest.raises(TypeError, match="Code is not shown in a notebook"):
-        display.bundle(next(block for block in blocks() if isinstance(block, Code)))
 
 
 def test_the_command_that_repeats_a_run_names_no_file_of_results() -> None:

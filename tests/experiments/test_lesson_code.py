@@ -6,7 +6,7 @@ import pytest
 
 from jaxperf.chapter import catalogue
 from tools import lesson_code
-from tools.lesson_code import Cell, Lesson
+from tools.lesson_code import Lesson
 
 NAMES = [section.name for section in catalogue.SECTIONS if section.name != "peers"]
 WIDTH, LENGTH, SET_UP, ALONE = 80, 20, 8, 2 / 3
@@ -38,24 +38,3 @@ def test_two_of_three_cells_run_when_pasted_below_the_set_up(name: str) -> None:
     alone = lesson_code.run_alone_in_a_process(name)
     failed = {line: error for line, error in alone.items() if error}
     assert len(failed) <= (1 - ALONE) * len(alone), failed
-
-
-def test_statements_are_counted_by_what_they_are_for() -> None:
-    head = Cell(
-        "import jax\ns = section('8.1', n=1,\n            smoke={})\non_cpu = jax.default_backend() == 'cpu'",
-        1,
-    )
-    teaches = Cell(
-        '@jax.jit\ndef f(x):\n    """Add."""\n\n    # one\n    return x + 1\n\ntimes = interleaved({})', 5
-    )
-    judges = Cell("gain = 1\ns.claim('a',\n        holds=True)", 20, tags=("hide-input",))
-    lesson = Lesson("hybridize", head, (teaches, judges))
-    counts = lesson_code.lines_of(lesson)
-    assert counts == {"teach": 3, "measure": 1, "switch": 1, "judge": 3, "plot": 0, "set up": 2}
-    assert lesson_code.set_up_lines(lesson) == 3 and lesson.teaching == (teaches,)
-
-
-def test_a_cell_that_needs_another_does_not_run_alone(capsys: pytest.CaptureFixture[str]) -> None:
-    lesson = Lesson("hybridize", Cell("a = 1", 1), (Cell("b = a + 1", 2), Cell("print(b)", 3)))
-    assert lesson_code.run_alone(lesson) == {2: "", 3: "NameError: name 'b' is not defined"}
-    assert capsys.readouterr().out == ""

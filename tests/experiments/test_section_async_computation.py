@@ -11,13 +11,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from jaxperf.chapter import cells
-from jaxperf.measure import pending
 
 SCRIPT = Path(__file__).parents[2] / "experiments" / "async_computation.py"
 
@@ -32,38 +29,6 @@ def section() -> Iterator[ModuleType]:
 
 def batches(section: ModuleType) -> list[Any]:
     return list(section.data_iter(section.from_host, show=False))
-
-
-def test_after_every_way_that_asks_for_a_value_the_value_is_there(section: ModuleType) -> None:
-    x = jnp.ones((700, 700))
-    for way in list(section.ways)[:6]:
-        y = jnp.dot(x, x).sum()
-        section.ways[way](y)
-        assert pending(y) == 0, way
-
-
-def test_the_work_whose_result_is_dropped_tells_when_it_is_done(section: ModuleType) -> None:
-    for queue in section.queue_work.values():
-        section.finished.clear()
-        queue()
-        assert section.finished.wait()
-
-
-def test_an_error_is_raised_by_waiting_at_the_latest(section: ModuleType) -> None:
-    empty, good = jnp.zeros((400, 400)), jnp.ones((400, 400))
-    assert section.checked(good @ good) == 400
-    with pytest.raises((jax.errors.JaxRuntimeError, ValueError), match="the batch is empty"):
-        (section.checked(empty @ empty) + 1).block_until_ready()
-    assert 1 <= section.line <= 3
-
-
-@pytest.mark.parametrize("make", ["drawn", "from_host"])
-def test_batches_are_the_books_random_and_each_their_own(section: ModuleType, make: str) -> None:
-    minibatches = list(section.data_iter(getattr(section, make), show=False))
-    assert [(X.shape, y.shape) for X, y in minibatches] == [((8, 512), (8,))] * 6
-    assert all((y == 1).all() for _, y in minibatches)
-    assert abs(float(minibatches[0][0].std()) - 1) < 0.1
-    assert not np.array_equal(minibatches[0][0], minibatches[1][0])
 
 
 def test_the_step_is_gluons_sgd_on_half_the_squared_error(section: ModuleType) -> None:
@@ -110,9 +75,3 @@ def test_each_way_waits_for_its_own_output(section: ModuleType, wait: str, waite
         outputs.append(Output(i))
         section.hold_back(outputs, wait)
     assert asked == waited_for
-
-
-def test_a_watched_run_keeps_its_memory_and_its_outputs(section: ModuleType) -> None:
-    seconds, memory, outputs = section.watch(section.train, "window")
-    assert seconds > 0 and memory.increase_bytes >= 0
-    assert len(outputs) == 6

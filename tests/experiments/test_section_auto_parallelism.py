@@ -31,20 +31,6 @@ def test_run_computes_every_product_on_the_device_of_its_operand(page: Any) -> N
             np.testing.assert_array_equal(y, x @ x)
 
 
-def test_there_are_two_different_devices(page: Any) -> None:
-    assert page.cpu.platform == "cpu" and page.other != page.cpu
-    assert [x.device for x in page.xs] == [page.cpu, page.other]
-
-
-def test_averages_need_the_row_before(page: Any) -> None:
-    x = np.random.default_rng(0).uniform(size=(5, 3)).astype(np.float32)
-    average, rows = x[0], []
-    for row in x:
-        average = np.float32(0.9) * average + np.float32(0.1) * row
-        rows.append(average)
-    np.testing.assert_allclose(page.averages(x), rows, rtol=1e-6)
-
-
 def test_prefetch_yields_every_batch_in_order_and_is_one_ahead(page: Any) -> None:
     loaded: list[int] = []
 
@@ -58,34 +44,10 @@ def test_prefetch_yields_every_batch_in_order_and_is_one_ahead(page: Any) -> Non
     assert loaded == [0, 1, 2, 3]
 
 
-def test_an_error_of_the_loader_reaches_the_caller(page: Any) -> None:
-    with pytest.raises(ZeroDivisionError):
-        list(page.prefetch(lambda i: 1 / (1 - i), 3))
-
-
-def test_copies_to_the_host_are_copies(page: Any) -> None:
-    ys = [jax.device_put(jnp.ones((4, 4)) + i, page.other) for i in range(3)]
-    copies = page.copy_to_host(ys, np.empty((5, 4, 4), np.float32))
-    for i, (y, copy) in enumerate(zip(ys, copies, strict=True)):
-        assert isinstance(copy, np.ndarray)
-        np.testing.assert_array_equal(copy, np.full((4, 4), 1.0 + i))
-        assert not np.shares_memory(copy, np.asarray(y))
-
-
 def test_equal_products_become_one_and_different_ones_stay(page: Any) -> None:
     assert (page.equal, page.different) == (1, page.s.products)
     batched = jax.vmap(lambda x: jnp.dot(x, x))
     assert page.dots(batched, jnp.stack(page.operands)) == 1
-
-
-def test_graphs_use_earlier_values_and_both_devices(page: Any) -> None:
-    for seed in range(3):
-        graph = page.random_graph(seed)
-        assert len(graph) == page.s.nodes
-        for known, (op, inputs, _) in enumerate(graph, 4):
-            assert len(set(inputs)) == len(inputs) == page.OPS[op]
-            assert all(0 <= i < known for i in inputs)
-        assert {number for *_, number in graph} == {0, 1}
 
 
 def test_graphs_equal_numpy_in_every_bit_waited_for_or_not(page: Any) -> None:
@@ -97,13 +59,6 @@ def test_graphs_equal_numpy_in_every_bit_waited_for_or_not(page: Any) -> None:
         assert len(values) == len(expected) == 4 + page.s.nodes
         for a, b in zip(values, expected):
             np.testing.assert_array_equal(a, b)
-
-
-def test_values_are_computed_on_the_device_that_the_graph_names(page: Any) -> None:
-    graph = page.random_graph(1)
-    devices = page.cpu, page.other
-    values = page.run_graph(graph, page.leaves(1), devices)[4:]
-    assert [y.device for y in values] == [devices[number] for *_, number in graph]
 
 
 def test_a_control_that_gains_as_much_leaves_the_claim_about_cores_open(page: Any) -> None:

@@ -9,10 +9,8 @@ from pathlib import Path
 from types import ModuleType
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax import lax
 
 from jaxperf.chapter import cells
 from jaxperf.measure import count_ops
@@ -107,44 +105,9 @@ def test_each_way_gives_every_device_the_sum(section: ModuleType, rows: jax.Arra
     np.testing.assert_array_equal(jax.device_get(section.by_star(rows)), expected)
 
 
-@pytest.mark.parametrize("by", [1, -1])
-def test_the_halves_of_the_ring_are_the_librarys_either_way_around(
-    section: ModuleType, rows: jax.Array, by: int
-) -> None:
-    def scattered(x: jax.Array) -> jax.Array:
-        return section.ring_reduce_scatter(x, by=by)
-
-    def gathered(x: jax.Array) -> jax.Array:
-        return section.ring_all_gather(x[:3], by=by)
-
-    run = section.on_devices
-    np.testing.assert_array_equal(run(scattered)(rows), run(section.reduce_scatter)(rows))
-    np.testing.assert_array_equal(run(gathered)(rows), run(lambda x: section.all_gather(x[:3]))(rows))
-
-
 def test_the_compiled_ring_sends_the_messages_that_were_counted(section: ModuleType, rows: jax.Array) -> None:
     program = section.on_devices(section.ring).lower(rows).compile().as_text()
     assert count_ops(program)["collective-permute"] == len(section.flat) == 2 * (section.k - 1)
     program = section.on_devices(section.two_levels, section.levels).lower(rows).compile().as_text()
     c, m = section.c, section.m
     assert count_ops(program)["collective-permute"] == len(section.split) == 2 * (c - 1) + 2 * (m - 1)
-
-
-def test_a_message_counts_its_bytes_and_its_axis(section: ModuleType) -> None:
-    def two(x: jax.Array) -> jax.Array:
-        y = section.to_neighbor(x[:4], "device")
-        return section.to_neighbor(y[:1], "node")
-
-    assert section.messages(two, section.levels) == [("device", 16), ("node", 4)]
-    assert section.messages(lambda x: lax.psum(x, "d"), section.mesh) == []
-
-
-def test_the_star_loads_the_first_device(section: ModuleType) -> None:
-    section.copies.clear()
-    arrays = [jax.device_put(jnp.ones(5) * i, d) for i, d in enumerate(section.devices)]
-    sums = section.star(arrays)
-    first, k = section.devices[0], section.k
-    assert [to for _, to, _ in section.copies[: k - 1]] == [first] * (k - 1)
-    assert [origin for origin, _, _ in section.copies[k - 1 :]] == [first] * (k - 1)
-    assert sum(size for *_, size in section.copies) == 2 * (k - 1) * 20
-    assert [a.device for a in sums] == section.devices and float(sums[-1][0]) == k * (k - 1) / 2

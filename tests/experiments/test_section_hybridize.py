@@ -13,23 +13,15 @@ import pytest
 from flax import nnx
 from mxnet_fixtures import load, mlp_batch, shapes, weights
 
-import jaxperf.models
 from jaxperf.chapter import cells
 
 SCRIPT = Path(__file__).parents[2] / "experiments" / "hybridize.py"
-NAMES = {"eager_over_hybridize", "nnx_jit_over_hybridize", "trace_count_second", "outputs_max_abs_diff"}
 
 
 @pytest.fixture(scope="module")
 def section() -> ModuleType:
     """The names of the section, with toy sizes and without what takes long."""
     return cells.load(SCRIPT, "--smoke")
-
-
-def test_the_program_in_a_string_is_the_program_that_ran_line_by_line(section, capsys):
-    assert section.fancy_func(1, 2, 3, 4) == 10
-    exec(compile(section.evoke_str(), "", "exec"), {})
-    assert capsys.readouterr().out == "10\n"
 
 
 def test_every_claim_that_needs_no_clock_has_its_verdict(section):
@@ -63,16 +55,6 @@ def test_the_network_equals_mxnets_before_and_after_hybridize(section):
             np.testing.assert_allclose(call(X), desired, rtol=0, atol=1e-5 * np.abs(desired).max())
 
 
-def test_all_ways_compute_what_the_packages_mlp_does(section):
-    package_mlp = jaxperf.models.MLP((512, 256, 128, 2), rngs=nnx.Rngs(0))
-    for layer, other in zip(
-        (section.net.hidden1, section.net.hidden2, section.net.output), package_mlp.layers
-    ):
-        other.kernel[...], other.bias[...] = layer.kernel[...], layer.bias[...]
-    for way in section.ways.values():
-        chex.assert_trees_all_close(way(), package_mlp(section.x), rtol=1e-5, atol=1e-6)
-
-
 def test_jax_says_no_where_a_value_is_needed_and_only_there(section):
     errors = {what: jax_says.split(":")[0] for what, (jax_says, _) in section.trials.items()}
     assert errors == {
@@ -84,13 +66,6 @@ def test_jax_says_no_where_a_value_is_needed_and_only_there(section):
         "for row in x": "works",
         "for _ in range(n)": "TracerIntegerConversionError",
     }
-
-
-def test_the_exported_program_takes_the_arrays_in_the_order_of_the_file(section):
-    leaves = [*jax.tree.leaves(section.arrays), np.asarray(section.x)]
-    (arrays, x), _ = jax.tree.unflatten(section.exported.in_tree, leaves)
-    chex.assert_trees_all_equal(arrays, section.arrays)
-    chex.assert_trees_all_close(section.exported.call(arrays, x), section.before, rtol=1e-5)
 
 
 @pytest.mark.thorough

@@ -79,19 +79,6 @@ def test_eight_steps_each_way_equal_mxnets_on_as_many_contexts(section: ModuleTy
     assert digest_error(answers, f"sound/float64/{contexts}ctx/update", update).max() < 1e-9
 
 
-def test_the_loss_is_a_sum_so_that_gradients_of_shares_add_up(section: ModuleType) -> None:
-    X, y = section.data.train_images[:6], section.data.train_labels[:6]
-    parts = [section.gradient(section.params, X[i : i + 2], y[i : i + 2]) for i in (0, 2, 4)]
-    total = jax.tree.map(lambda *grads: sum(grads), *parts)
-    chex.assert_trees_all_close(total, section.gradient(section.params, X, y), rtol=1e-4, atol=1e-6)
-
-
-def test_the_books_allreduce(section: ModuleType) -> None:
-    ones = [jax.device_put(jnp.ones((1, 2)) * (i + 1), d) for i, d in enumerate(section.devices)]
-    for total, device in zip(section.allreduce(ones), section.devices):
-        assert total.device == device and total.tolist() == [[3.0, 3.0]]
-
-
 def test_the_books_six_rows_are_halved_and_five_are_refused(section: ModuleType) -> None:
     whole = jnp.arange(24).reshape(6, 4)
     shares = section.split_and_load(whole, section.devices)
@@ -101,12 +88,6 @@ def test_the_books_six_rows_are_halved_and_five_are_refused(section: ModuleType)
         section.split_and_load(whole[:5], section.devices)
     with pytest.raises(AssertionError, match="6 images, 5 labels"):
         section.split_batch(whole, np.arange(5), section.devices)
-
-
-def test_get_params_copies_and_leaves_the_original(section: ModuleType) -> None:
-    there = section.get_params(section.params, section.devices[1])
-    assert {p.device for p in there} == {section.devices[1]}
-    assert {p.device for p in section.params} == {section.devices[0]}
 
 
 def test_every_claim_that_needs_no_clock_holds(section: ModuleType) -> None:

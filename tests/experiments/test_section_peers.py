@@ -6,7 +6,6 @@ import children
 import pytest
 from report_results import notes_of
 
-from jaxperf.process import USER_MISTAKE
 from jaxperf.result import Grid, load_result
 
 SCRIPT = Path(__file__).parents[2] / "experiments" / "peers.py"
@@ -31,11 +30,3 @@ def test_the_section_shows_what_was_measured(tmp_path):
     [loops] = [grid for grid in result.of(Grid) if grid.title.startswith("The loop of 8.2")]
     assert {("jax", "eager"), ("jax", "jit")} <= {row[:2] for row in loops.rows}
     assert "jax" in str(result.facts["versions_jax"])
-
-
-@pytest.mark.thorough
-def test_a_mistake_is_one_line_and_leaves_no_result(tmp_path):
-    done = run(tmp_path, "--only", "8.9")
-    assert done.returncode == USER_MISTAKE
-    assert "error: no workload holds 8.9; there are 8.1 MLP, " in done.stderr
-    assert not (tmp_path / "peers.json").exists()

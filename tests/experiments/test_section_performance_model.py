@@ -6,8 +6,6 @@ from pathlib import Path
 from types import ModuleType
 
 import chex
-import jax
-import jax.numpy as jnp
 import pytest
 
 from jaxperf.chapter import cells
@@ -36,16 +34,6 @@ def test_the_compiler_counts_the_flops_that_arithmetic_gives(section: ModuleType
     assert counted == pytest.approx(by_hand, rel=0.03)
 
 
-def test_the_bytes_of_one_pass_are_a_read_and_a_write(section: ModuleType) -> None:
-    moved = list(section.work.values())[2][1]
-    assert moved == 2 * section.x.nbytes
-
-
-def test_ten_fused_lines_move_the_bytes_of_one(section: ModuleType) -> None:
-    one, ten = (section.cost(jax.jit(lambda x, n=n: section.chain(x, n)), section.x) for n in (1, 10))
-    assert ten[0] == 10 * one[0] and ten[1] == one[1]
-
-
 def test_claims_that_need_no_clock_hold(section: ModuleType) -> None:
     verdicts = {claim.statement: claim.verdict for claim in section.s.result().claims}
     by_size = "Checkpoints need less memory, and mixed precision too"
@@ -53,23 +41,10 @@ def test_claims_that_need_no_clock_hold(section: ModuleType) -> None:
     assert len(verdicts) == 3 and set(verdicts.values()) == {"holds"}
 
 
-def test_the_rung_that_changes_the_training_learns_too(section: ModuleType) -> None:
-    X, y = section.images, section.labels
-    before = section.loss(section.params, jnp.asarray(X) / 255, y)
-    params, _ = section.large_batch(section.copy(section.params))
-    assert section.loss(params, jnp.asarray(X) / 255, y) < before
-
-
 def test_a_bill_predicts_what_it_saves(section: ModuleType) -> None:
     section.bills["old"], section.bills["new"] = {"calls": 3.0, "FLOPs": 1.0}, {"calls": 1.0, "FLOPs": 1.0}
     assert section.predict("old", 10.0, "new") == pytest.approx(10 / 8)
     assert section.predict("old", 1.0, "new") == pytest.approx(1 / 2)  # never less than the new bill
-
-
-def test_a_program_that_is_cut_over_cores_is_told_from_one_that_is_not(section: ModuleType) -> None:
-    if jax.default_backend() == "cpu":
-        small = section.sweep.lower(jnp.zeros(4096), 10).compile()
-        assert section.cores_of(small) == 1
 
 
 def test_all_kinds_of_transformer_step_compute_the_same_gradient(section: ModuleType) -> None:

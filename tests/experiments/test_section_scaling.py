@@ -77,27 +77,6 @@ def test_a_predicted_step_by_hand(section: ModuleType) -> None:
     assert section.predict(1, 256, size, weak=True) == (pytest.approx(3.67152e-3), pytest.approx(1.0))
 
 
-def test_the_calls_of_all_devices_are_made_one_after_the_other(section: ModuleType) -> None:
-    assert section.calls_of(2, 6.0, 3.0, 1.0) == 12.0
-    assert section.calls_of(2, 1.0, 55.0, 4.0) == 59.0
-
-
-def test_resnet18_has_the_books_parameters_and_normalizes(section: ModuleType) -> None:
-    kernels, norms, head = section.resnet18_shapes(64)
-    count = sum(int(np.prod(shape)) for shape in [*kernels, *(n for pair in norms for n in pair), *head])
-    assert count == 11_171_018 and len(kernels) == 20 and len(norms) == 17
-    X = jax.random.normal(jax.random.key(0), (16, 3, 3, 2)) * 5 + 1
-    normal = section.batch_norm(X, jnp.ones(2), jnp.zeros(2))
-    assert float(abs(normal.mean((0, 1, 2))).max()) < 1e-5 and float(abs(normal.std() - 1)) < 1e-3
-
-
-def test_small_sums_are_of_two_numbers_per_channel_and_layer(section: ModuleType) -> None:
-    c = section.s.channels
-    layers = [c] * 5 + [2 * c] * 4 + [4 * c] * 4 + [8 * c] * 4
-    assert sorted(section.small) == sorted(2 * [2 * 4 * width for width in layers])
-    assert max(section.by_jit) == section.gradients == section.by_shard_map[0]
-
-
 def test_both_steps_update_alike_where_shares_have_the_same_statistics(section: ModuleType) -> None:
     def draw(key: jax.Array, shape: jax.ShapeDtypeStruct) -> np.ndarray:
         return 0.2 * np.asarray(jax.random.normal(key, shape.shape))
@@ -115,31 +94,6 @@ def test_both_steps_update_alike_where_shares_have_the_same_statistics(section: 
     moved = max(float(abs(a - b).max()) for a, b in zip(*map(jax.tree.leaves, (new, params))))
     apart = max(float(abs(a - b).max()) for a, b in zip(*map(jax.tree.leaves, (new, other))))
     assert apart < 1e-2 * moved
-
-
-def test_bytes_of_each_parallelism_by_hand(section: ModuleType) -> None:
-    sent = section.bytes_sent(8, P=1000.0, L=3, d=10, T=100)
-    assert sent == {
-        "data": pytest.approx(1.75 * 2000),
-        "FSDP": pytest.approx(2.625 * 2000),
-        "tensor": pytest.approx(4 * 3 * 1.75 * 2000),
-        "pipeline": 4000,
-    }
-
-
-def test_efficiency_falls_with_the_exchange_and_hides_behind_the_backward_pass(section: ModuleType) -> None:
-    exchange = section.all_reduce(44.7e6, 64)
-    assert section.efficiency("ResNet-18", 64) == pytest.approx(3.66e-3 / (3.66e-3 + exchange))
-    assert section.efficiency("ResNet-18", 64, 2.0) == pytest.approx(3.66e-3 / (3.66e-3 + 2 * exchange))
-    assert section.efficiency("MPT-1b", 64) == 1.0
-    assert all(section.efficiency(network, 1) == 1.0 for network in section.networks)
-    assert section.efficiency("ResNet-18", 64, sums=section.small) < section.efficiency("ResNet-18", 64)
-
-
-def test_the_exchange_at_several_nodes_by_hand(section: ModuleType) -> None:
-    # 64 H200 in 8 nodes: one delay, 1.75 arrays inside, 1.75 / 8 arrays between nodes
-    expected = 46e-6 + 20e-6 + 1.75 * 44.7e6 / 468e9 + 1.75 / 8 * 44.7e6 / 50e9
-    assert section.all_reduce(44.7e6, 64) == pytest.approx(expected)
 
 
 def test_the_model_of_clusters_is_that_of_the_collectives(section: ModuleType) -> None:

@@ -6,9 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
-from flax import nnx
 
 from jaxperf.chapter import catalogue, cells
 from jaxperf.measure.compile_log import watch_compilation
@@ -36,37 +34,12 @@ def test_names_of_missing_gpus_fall_back_to_the_cpu(page: Any) -> None:
         assert page.try_gpu() == jax.devices()[0] and page.try_all_gpus() == jax.devices("gpu")
 
 
-def test_require_gpu_stops_a_program_on_a_cpu(page: Any) -> None:
-    if jax.default_backend() == "cpu":
-        with pytest.raises(RuntimeError, match="no GPU: JAX runs on"):
-            page.require_gpu()
-    else:
-        page.require_gpu()
-
-
 def test_uncommitted_and_numpy_operands_follow_and_two_committed_ones_are_an_error(page: Any) -> None:
     assert page.first != page.second
     free, followed, numpy, error = page.outcomes.values()
     assert free == f"runs on {jax.devices()[0]}, result committed: False"
     assert followed == numpy == f"runs on {page.second}, result committed: True"
     assert error.startswith("ValueError: Received incompatible devices")
-
-
-def test_a_guard_that_is_on_from_the_start_reports_copies_between_devices(page: Any) -> None:
-    _, first, second = page.mixtures["uncommitted + uncommitted"], page.X, page.Z
-    fresh = jax.jit(lambda x, y: x - y)
-    with jax.transfer_guard("disallow"), pytest.raises(RuntimeError, match="device-to-device"):
-        fresh(first, second)
-
-
-def test_a_network_moves_with_its_state_and_computes_the_same(page: Any) -> None:
-    net = nnx.Linear(3, 1, rngs=nnx.Rngs(1))
-    x = jnp.ones((2, 3))
-    before = np.asarray(net(x))
-    for device in (page.second, page.first):
-        moved = page.to(net, device)
-        assert moved is net and page.where(net) == {device} == {net(x).device}
-        np.testing.assert_allclose(net(x), before, rtol=1e-6)
 
 
 def test_rounded_products_keep_as_many_bits_as_they_say(page: Any) -> None:
