@@ -2,13 +2,9 @@
 
 import gzip
 import hashlib
-import os
 import socket
-import subprocess
-import sys
 import threading
 import time
-import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -35,11 +31,8 @@ from jaxperf.data import (
     Splits,
     check_source,
     mini_folder,
-    read_folder,
 )  # fmt: skip
 from jaxperf.errors import JaxperfError
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -121,14 +114,6 @@ def test_the_environment_names_a_folder_and_the_argument_wins(
     monkeypatch.setenv("JAXPERF_DATA", str(first))
     assert len(fashion_mnist().train_images) == 20
     assert len(fashion_mnist(folder=second).train_images) == 30
-
-
-def test_debians_folder_is_found_without_being_named(
-    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = write_folder(tmp_path / "debian", packed(generated()))
-    monkeypatch.setattr("jaxperf.data.DEBIAN_FOLDER", folder)
-    assert fashion_mnist().source == f"folder {folder}"
 
 
 def test_a_named_folder_that_is_wrong_is_never_skipped(
@@ -279,13 +264,6 @@ def test_what_is_not_a_web_address_is_refused(cache: Path) -> None:
         assert url in refusal(source="download", url=url)
 
 
-def test_a_cache_that_cannot_be_written_is_named(cache: Path, files: dict[str, bytes]) -> None:
-    cache.parent.mkdir(parents=True)
-    cache.write_text("in the way")
-    with loopback(files) as server:
-        assert str(cache) in refusal(source="download", url=server.url)
-
-
 # --- auto without anything
 
 
@@ -311,35 +289,13 @@ def test_the_subset_is_balanced_and_typed_as_promised_whatever_the_environment_n
     assert np.bincount(data.test_labels).tolist() == [100] * 10
 
 
-def shipped() -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in mini_folder().iterdir() if path.is_file()}
-
-
-def test_the_subset_is_readable_from_inside_an_archive(tmp_path: Path) -> None:
-    archive = tmp_path / "jaxperf.zip"
-    with zipfile.ZipFile(archive, "w") as packed_wheel:
-        for name, data in shipped().items():
-            packed_wheel.writestr(f"mini/{name}", data)
-    assert same(read_folder(zipfile.Path(archive, "mini/")), read_folder(mini_folder()))
-
-
 def test_the_subset_has_its_checksums_and_its_licence() -> None:
+    shipped = {path.name: path.read_bytes() for path in mini_folder().iterdir() if path.is_file()}
     notice = mini_folder().joinpath("NOTICE").read_text()
     assert "Zalando SE" in notice and "MIT" in notice and "without restriction" in notice
-    for line in shipped()["SHA256SUMS"].decode().splitlines():
+    for line in shipped["SHA256SUMS"].decode().splitlines():
         sha256, name = line.split(maxsplit=1)
-        assert hashlib.sha256(shipped()[name]).hexdigest() == sha256
-
-
-@pytest.mark.thorough
-@pytest.mark.real
-@needs_debian
-def test_the_script_makes_the_shipped_subset_from_the_full_data(tmp_path: Path) -> None:
-    script = ROOT / "tools" / "make_mini_fashion_mnist.py"
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, str(script), "--folder", str(DEBIAN_FOLDER), "--out", str(tmp_path)]
-    subprocess.run(command, env=environment, check=True, capture_output=True)
-    assert same(read_folder(tmp_path), read_folder(mini_folder()))
+        assert hashlib.sha256(shipped[name]).hexdigest() == sha256
 
 
 # --- the real full data

@@ -28,21 +28,6 @@ def test_arrays_and_python_values_are_what_their_words_stand_for() -> None:
         assert parse(repr(value)) == value
 
 
-def test_long_names_and_blanks_mean_the_same_as_short_ones() -> None:
-    for word in ("float32[ 256, 28,28 ,1 ]", "f32[256,28,28,1]"):
-        assert parse(word, shapes=True) == array("float32", 256, 28, 28, 1)
-    for word in ("bfloat16[]", "bf16[ ]"):
-        assert parse(word, shapes=True) == array("bfloat16")
-
-
-def test_specs_have_positions_and_names() -> None:
-    words = ["f32[2]", "-3", "n=4", "mode='a=b'", "x=i32[2,2]"]
-    by_position, by_name = parse_all(words, shapes=True)
-    assert by_position == (array("float32", 2), -3)
-    assert by_name == {"n": 4, "mode": "a=b", "x": array("int32", 2, 2)}
-    assert parse_all([]) == ((), {})
-
-
 def test_an_array_has_its_shape_and_dtype_and_the_same_values_each_time() -> None:
     for short, dtype in DTYPES.items():
         if dtype in ("int64", "uint64", "float64", "complex128"):

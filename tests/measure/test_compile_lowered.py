@@ -64,12 +64,3 @@ def test_ctrl_c_leaves_a_compilation_behind() -> None:
     finally:
         gate.set()
         signal.signal(signal.SIGINT, before)
-
-
-def test_an_error_of_the_compiler_is_raised() -> None:
-    class Broken:
-        def compile(self) -> None:
-            raise jax.errors.JaxRuntimeError("INTERNAL: no such algorithm")
-
-    with pytest.raises(jax.errors.JaxRuntimeError, match="no such algorithm"):
-        compile_lowered([Broken(), Broken()])

@@ -30,12 +30,6 @@ def test_numpy_is_synchronous() -> None:
     assert probed.queued_share.rounds == 4 and 0 < probed.queued_share.median <= 1
 
 
-def test_a_probe_calls_once_more_than_it_counts() -> None:
-    calls = []
-    probe(calls.append, 1, calls=3)
-    assert calls == [1] * 4
-
-
 def test_a_program_has_finished_if_one_of_its_results_is_there() -> None:
     both = jax.jit(lambda x: (jnp.sin(x), jnp.cos(x)))
     assert len(probe(lambda: both(jnp.ones(3))[0]).ready) == 5

@@ -10,8 +10,7 @@ import psutil
 import pytest
 
 from jaxperf.measure.environment import current_environment
-from jaxperf.result import machine
-from jaxperf.result.machine import commit, cores, threads, versions
+from jaxperf.result.machine import commit, versions
 
 
 def test_every_field_says_something() -> None:
@@ -27,21 +26,6 @@ def test_every_field_says_something() -> None:
     assert 1 <= environment.cores <= (os.cpu_count() or 1)
     assert environment.memory_bytes == psutil.virtual_memory().total
     assert environment.data_source == "full, from a folder"
-
-
-def test_cores_are_those_this_process_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3, 5}, raising=False)
-    assert cores() == 2
-
-
-def test_threads_are_what_the_libraries_were_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    for value, count in {"4": 4, "4,2": 4, " 3 ": 3, "": 0, "many": 0, "-1": 0}.items():
-        monkeypatch.setenv("OMP_NUM_THREADS", value)
-        assert threads() == count
-    monkeypatch.setenv("OMP_NUM_THREADS", "5")
-    assert current_environment().threads == 5
-    monkeypatch.delenv("OMP_NUM_THREADS")
-    assert threads() == 0
 
 
 def test_variables_that_change_speed_are_kept_and_others_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,26 +88,3 @@ def test_the_commit_is_marked_when_a_kept_file_changed(checkout: Path) -> None:
     git(checkout, "commit", "-q", "-a", "-m", "second")
     assert len(commit(checkout)) == 12
     assert commit(checkout) != clean
-
-
-def test_without_a_checkout_a_first_commit_or_git_there_is_no_commit(
-    tmp_path: Path, checkout: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    inside, fresh = checkout / "site-packages", tmp_path / "fresh"
-    inside.mkdir()
-    assert commit(inside) == ""  # an installed package inside someone's checkout is not that checkout
-    fresh.mkdir()
-    git(fresh, "init", "-q")
-    assert commit(fresh) == ""
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert commit(checkout) == ""
-
-
-def test_it_is_our_own_checkout_whatever_a_hooks_variables_say(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    expected = commit(Path(machine.__file__).parents[2])
-    assert commit() == expected
-    monkeypatch.setenv("GIT_DIR", str(tmp_path / "elsewhere"))
-    monkeypatch.setenv("GIT_WORK_TREE", str(tmp_path))
-    assert commit() == expected

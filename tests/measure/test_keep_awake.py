@@ -34,18 +34,3 @@ def test_each_core_has_a_program_of_idle_priority_that_stops_when_told_and_ends_
             pass
         keep(False)  # a stopped program ends, too
     assert not any(p.is_running() for p in programs)
-
-
-@needs_linux
-def test_the_programs_end_with_an_error_inside() -> None:
-    with pytest.raises(ZeroDivisionError), cores_awake():
-        raise ZeroDivisionError
-    assert not spinning()
-
-
-def test_without_an_idle_priority_nothing_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(os, "SCHED_IDLE", raising=False)
-    with cores_awake() as keep:
-        keep(False)
-        keep(True)
-        assert not spinning()

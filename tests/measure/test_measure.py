@@ -140,24 +140,6 @@ def test_values_in_which_another_program_had_the_core_are_set_aside(
     assert m.note == "3 of 9 values set aside: another program had the core"
 
 
-def test_what_is_set_aside_has_no_part_in_when_it_stops(
-    clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for disturbed in ([False], [True], [False, True]):
-        monkeypatch.setattr(timing, "Scheduler", Waits(clock, cycle(disturbed)))
-        m = measure(clock.program(cycle([1.0, 3.0])), loops=1, min_values=3, max_values=500, budget_s=11.0)
-        assert len(m.values) + len(m.set_aside) == 6
-
-
-def test_a_wait_of_less_than_a_hundredth_of_a_value_disturbs_nothing(
-    clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for cost, aside in ((149.0, 5), (151.0, 0)):
-        monkeypatch.setattr(timing, "Scheduler", Waits(clock, [True] * 5 + [False] * 5))
-        m = measure(clock.program(cycle([cost])), loops=2, min_values=5, max_values=10, **ALL)
-        assert len(m.set_aside) == aside
-
-
 def test_options_out_of_range_are_one_line() -> None:
     calls = count()
     wrong: tuple[dict[str, Any], ...] = (

@@ -76,6 +76,8 @@ def data():
     return jnp.ones((4, 4)), jnp.ones((4, 4))
 """
 ARGS = ("--args", "f32[4,4]", "f32[4,4]")
+
+
 NUMBERS = (
     "flops", "bytes_accessed", "argument_bytes", "output_bytes", "peak_bytes", "jaxpr_equations", "fusions",
     "dots", "convolutions",
@@ -168,12 +170,6 @@ def test_donated_arguments_are_copied_for_every_call() -> None:
 def test_static_arguments_are_given_by_name() -> None:
     result = measured("own_step:power", "--args", "f32[3]", "n=4")
     assert names(result, 1) == ["power"]
-
-
-def test_the_same_name_in_two_modules_is_told_apart() -> None:
-    Path("own_two.py").write_text(MODULE)
-    result = measured("own_step:step", "own_two:step", *ARGS)
-    assert names(result, 1) == ["own_step:step", "own_two:step"]
 
 
 def test_only_what_jit_returned_has_stages() -> None:

@@ -32,14 +32,3 @@ def test_others_are_what_is_busy_less_ourselves(monkeypatch: pytest.MonkeyPatch)
     assert other.stolen == pytest.approx(0.25)
     assert not other.idle
     assert re.fullmatch(r"other programs used 0.75 of \d+ cores, and its host took 0.25", str(other))
-
-
-def test_a_host_that_takes_a_core_now_and_then_leaves_no_idle_machine() -> None:
-    assert load.OtherLoad(0.04, 0.0).idle
-    assert not load.OtherLoad(0.0, 0.06).idle
-
-
-def test_it_ends_with_an_error_inside() -> None:
-    with pytest.raises(ZeroDivisionError), other_load() as other:
-        raise ZeroDivisionError
-    assert other.others >= 0

@@ -3,10 +3,7 @@
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
-import jax
-import jax.numpy as jnp
 import pytest
 from report_results import notes_of
 
@@ -15,7 +12,7 @@ from jaxperf.errors import JaxperfError
 from jaxperf.measure import ceilings, roofline, roofline_command
 from jaxperf.measure.environment import current_environment
 from jaxperf.measure.other_load import OtherLoad
-from jaxperf.measure.stages import Program, build_program
+from jaxperf.measure.stages import Program
 from jaxperf.result import Environment, Grid, Measurement, Result, Table, save_result
 from jaxperf.result.machine import cores
 
@@ -72,17 +69,6 @@ def test_a_program_is_limited_by_what_takes_it_longest() -> None:
     # an estimate that says too little places nothing
     assert limits.position(replace(PROGRAM, loops=1), seconds=1.0) is None
     assert limits.position(replace(PROGRAM, flops=0.0, bytes_accessed=0.0), seconds=1.0) is None
-
-
-def test_a_program_says_whether_it_loops_and_what_its_products_are_in() -> None:
-    def mixed(x: jax.Array, y: jax.Array) -> jax.Array:
-        return (x @ x).sum() + (y @ y).sum()
-
-    small, large = jnp.ones((4, 4), jnp.float32), jnp.ones((32, 32), jnp.bfloat16)
-    assert build_program(mixed, small, large).program.matrix_dtype == "bfloat16"
-    looped = build_program(lambda x: jax.lax.fori_loop(0, 3, lambda i, a: a @ a, x), small).program
-    assert (looped.loops, looped.matrix_dtype) == (1, "float32")
-    assert build_program(jnp.tanh, small).program.matrix_dtype == ""
 
 
 def test_it_is_kept_per_machine_and_read_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,45 +150,6 @@ def test_parts_that_do_not_fit_are_named_and_the_needed_ones_are_measured(
     assert [m.name for m in rows] == ["a", "b", "c", "e"]
     assert notes == ["no time was left for: d, f"]
     assert capsys.readouterr().out == "".join(f"{name}: 2 TFLOP/s\n" for name in "abce")
-
-
-def test_a_dtype_that_the_backend_refuses_is_named_and_a_needed_one_raises() -> None:
-    def refuse() -> list[Measurement]:
-        raise jax.errors.JaxRuntimeError("UNIMPLEMENTED: no such product\nstack")
-
-    part = roofline_command.RooflinePart("matrix product, int8", refuse)
-    notes = ["not possible here: matrix product, int8: UNIMPLEMENTED: no such product"]
-    assert roofline_command.measure_in_time([part], ends=1e99) == ([], notes)
-    with pytest.raises(jax.errors.JaxRuntimeError):
-        roofline_command.measure_in_time([replace(part, needed=True)], ends=1e99)
-
-
-def test_importing_jax_has_its_part_of_the_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    now, ends_at = 100.0, []
-
-    def import_jax() -> None:
-        nonlocal now
-        now += 7.0
-
-    monkeypatch.setattr(cli, "time", SimpleNamespace(monotonic=lambda: now))
-    monkeypatch.setattr(cli, "import_jax", import_jax)
-
-    def measure_all(environment: Environment, *, ends: float) -> roofline.Roofline:
-        ends_at.append(ends)
-        raise JaxperfError("enough")
-
-    monkeypatch.setattr(roofline_command, "measure_all", measure_all)
-    assert cli.main(["roofline"]) == 2
-    assert now == 107.0 and ends_at == [100.0 + roofline_command.BUDGET_S - roofline_command.RESERVE_S]
-
-
-def test_the_most_important_parts_come_first_and_are_a_whole_roofline() -> None:
-    parts = roofline_command.parts()
-    needed = [part.name for part in parts if part.needed]
-    assert [part.name for part in parts][: len(needed) + 1] == [*needed, "matrix product, bfloat16"]
-    assert needed[:2] == ["calls", "matrix product, float32"] and "array of 16,384 B" in needed
-    assert parts[-1].name == "matrix product, int8"
 
 
 def test_a_cache_folder_that_cannot_be_written_is_one_line_before_anything_is_measured(

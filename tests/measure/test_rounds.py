@@ -13,7 +13,6 @@ from jaxperf.measure.rounds import (
     PRECISE,
     TRIED_CALLS,
     interleaved,
-    per_round,
     rounds_to_add,
 )
 from jaxperf.result import Measurement, ratio, ratio_of
@@ -167,11 +166,3 @@ def test_mistakes_are_refused_in_one_line():
 
 def seconds(name, *values):
     return Measurement(name, "s", values, rounds="r")
-
-
-def test_per_round_combines_the_values_of_one_round_and_refuses_others():
-    a, b = seconds("a", 1.0, 2.0), seconds("b", 10.0, 20.0)
-    sums = per_round("sum", lambda x, y: x + y, a, b)
-    assert (sums.values, sums.rounds) == ((11.0, 22.0), "r")
-    with pytest.raises(ValueError, match="zip"):
-        per_round("sum", lambda x, y: x + y, a, seconds("c", 1.0))

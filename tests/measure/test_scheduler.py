@@ -1,6 +1,5 @@
 """What other programs took from this process, by the scheduler's account, and the values set aside for it."""
 
-import os
 import threading
 from pathlib import Path
 
@@ -53,35 +52,6 @@ def test_the_account_is_read_for_every_thread_in_seconds(tmp_path: Path) -> None
         assert threads.account().threads["a"] == (1.6, 1.0)
 
 
-def test_files_are_closed_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    opened: list[int] = []
-    really = os.open
-    monkeypatch.setattr(os, "open", lambda *args: opened.append(really(*args)) or opened[-1])
-    with Scheduler(thread_folder(tmp_path, a="1 2 3", b="1 2 3")) as threads:
-        threads.account()
-    assert len(opened) == 2
-    for file in opened:
-        with pytest.raises(OSError, match="Bad file descriptor"):
-            os.fstat(file)
-
-
-def test_few_files_are_open_however_many_threads_there_are(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(scheduler, "MOST", 2)
-    with Scheduler(thread_folder(tmp_path, **dict.fromkeys("abcd", "1 2 3"))) as threads:
-        assert len(threads.account().threads) == 2
-
-
-def test_a_system_without_the_account_has_lost_nothing(tmp_path: Path) -> None:
-    (tmp_path / "1").mkdir()
-    for folder in (tmp_path, tmp_path / "no such folder"):
-        with Scheduler(folder) as threads:
-            before, after = threads.account(), threads.account()
-        assert before.threads == after.threads == {}
-        assert lost_s(before, after) == 0
-
-
 @pytest.mark.skipif(not scheduler.THREADS.is_dir(), reason="no threads are listed here")
 def test_a_thread_that_ends_is_left_out() -> None:
     go = threading.Event()
@@ -115,12 +85,6 @@ def test_where_too_few_others_remain_all_are_kept_and_the_note_says_so() -> None
         assert (m.values, m.set_aside, m.disturbed) == ((1.0, 2.0, 3.0), (), sum(disturbed))
         assert m.note == note
         assert m.trusted is ("trusted" not in note)
-
-
-def test_a_tenth_of_the_values_is_not_set_aside_and_more_is() -> None:
-    for count, aside in ((1, 0), (2, 0), (3, 3)):
-        m = set_aside(values(*[1.0] * 20), [True] * count + [False] * (20 - count), 5)
-        assert (len(m.set_aside), m.disturbed, m.note == "") == (aside, count - aside, not aside)
 
 
 def test_values_of_rounds_are_never_set_aside(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -73,23 +73,6 @@ def test_spans_are_cut_to_the_run_and_nothing_outside_remains():
     assert spans == {("cpu 0", "across"): (0, 50), ("cpu 0", "late"): (950, 1000)}
 
 
-def test_python_shows_outermost_calls_and_marks_go_to_their_lane():
-    events = [
-        RUN,
-        ("PjitFunction(f)", 110, 50, {}),
-        ("ParseArguments", 115, 5, {}),
-        (f"{trace.MARK}wait/outputs", 200, 300, {}),
-        ("Await", 210, 280, {}),
-        (f"{trace.MARK}copies/to host", 600, 50, {}),
-    ]
-    spans, _ = read(plane("/host:CPU", python=events))
-    assert spans == {
-        ("python", "PjitFunction(f)"): (10, 60),
-        ("wait", "outputs"): (100, 400),
-        ("copies", "to host"): (500, 550),
-    }
-
-
 START, STOP = "ThreadpoolListener::StartRegion", "ThreadpoolListener::StopRegion"
 
 
@@ -112,11 +95,6 @@ def test_work_of_the_pool_without_an_instruction_is_a_copy_between_devices():
     assert copies == [(100, 200), (800, 1000)]
 
 
-def test_without_a_copy_asked_for_there_is_none():
-    spans, _ = read(plane("/host:CPU", python=[RUN], **{f"{trace.CPU_POOL}/1": pool_thread()}))
-    assert {lane for lane, _ in spans} == {"cpu 0"}
-
-
 def test_gpu_streams_are_devices_and_transfers_are_copies():
     gpu = {
         "Stream #13(Compute)": [op("gemm", 200, 100, 0), ("MemcpyD2D", 310, 10, {})],
@@ -130,13 +108,6 @@ def test_gpu_streams_are_devices_and_transfers_are_copies():
         ("gpu 0", "MemcpyD2D"): (210, 220),
         ("copies", "MemcpyD2H"): (150, 250),
     }
-
-
-@pytest.mark.parametrize(
-    "empty", ["", 'planes { name: "/host:CPU" }', plane("/host:CPU", python=[op("a", 1, 1, 0)])]
-)
-def test_a_trace_without_the_run_is_empty(empty):
-    assert trace.read(ProfileData.from_text_proto(empty)) == ([], 0.0)
 
 
 def device_lanes(recorded):
