@@ -15,10 +15,9 @@ from jax import lax
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-import jaxperf
 from jaxperf.errors import JaxperfError
-from jaxperf.plan import arguments, planning
-from jaxperf.plan.arguments import by_position, find_batch, mesh_of, place, positions_by_shape
+from jaxperf.plan import planning
+from jaxperf.plan.arguments import by_position, place, positions_by_shape
 from jaxperf.plan.cards import CARDS
 
 
@@ -55,21 +54,9 @@ def test_the_batch_grows_with_the_devices() -> None:
     assert on_eight.batch == 128 and tuple(on_eight.axis) == (1, 2)
 
 
-def test_examples_per_device_or_of_the_whole_batch() -> None:
-    assert placed(W, X, Y, per_device=4).args[1].shape == (32, 5)
-    assert placed(W, X, Y, total=64).args[1].shape == (64, 5)
-
-
 def test_numpys_64_bits_are_32_in_the_program() -> None:
     labels = np.zeros((16, 3), np.int64)
     assert placed(W, X, labels).args[2].dtype == jnp.int32
-
-
-def test_the_batch_may_be_named() -> None:
-    for batch in ((1,), (1, 1)):
-        on_eight = placed(W, X, Y, batch=batch)
-        assert [a.shape for a in on_eight.args] == [(5, 3), (128, 5), (16, 3)]
-        assert tuple(on_eight.axis) == (1,)
 
 
 def test_a_named_batch_may_have_scalars_but_needs_a_common_first_axis() -> None:
@@ -90,17 +77,6 @@ def test_a_batch_over_two_axes_is_divided_by_both(options: dict[str, int], batch
     assert (on_eight.batch, on_eight.batch_axes) == (batch, ("data", "fsdp"))
 
 
-@pytest.mark.parametrize("position", [7, -1])
-def test_a_batch_that_is_no_argument(position: int) -> None:
-    with pytest.raises(JaxperfError, match=f"--batch names argument {position}, but the step has 3, counted"):
-        placed(W, X, Y, batch=(1, position))
-
-
-def test_no_batch_to_change() -> None:
-    with pytest.raises(JaxperfError, match="no argument is a batch"):
-        placed(W, 3, per_device=4, fn=jax.jit(lambda w, n: w * n))
-
-
 def test_shardings_are_kept_on_a_larger_mesh() -> None:
     mesh = Mesh(np.array(devices(4)).reshape(2, 2), ("data", "model"))
     w = jax.device_put(jnp.zeros((4, 6)), NamedSharding(mesh, P(None, "model")))
@@ -112,23 +88,6 @@ def test_shardings_are_kept_on_a_larger_mesh() -> None:
         32,
         4,
     )  # eight examples on each of two devices become eight on each of four
-
-
-def test_meshes() -> None:
-    assert dict(mesh_of(devices(8), {}, ()).shape) == {"data": 8}
-    assert dict(mesh_of(devices(8), {"data": 2, "model": 2}, ()).shape) == {"data": 4, "model": 2}
-    with pytest.raises(JaxperfError, match="model=3 does not fit 8 devices"):
-        mesh_of(devices(8), {"data": 1, "model": 3}, ())
-
-
-def test_a_function_of_devices_makes_the_step() -> None:
-    seen = []
-
-    def make(devices: list[Any]) -> Any:
-        seen.append(len(devices))
-        return jax.jit(step)
-
-    assert placed(W, X, Y, fn=make).made and seen == [8]
 
 
 @pytest.mark.parametrize(
@@ -159,19 +118,6 @@ def test_what_cannot_be_planned() -> None:
     pure = jax.jit(lambda x: jax.pure_callback(np.sin, jax.ShapeDtypeStruct((), jnp.float32), x.sum()))
     with pytest.raises(JaxperfError, match="pure_callback"):
         planning.plan(pure, X, devices=(1,))
-
-
-@pytest.mark.parametrize("fn", [jax.jit(step), lambda devices: jax.jit(step)], ids=["step", "made"])
-def test_missing_arguments(fn: Any) -> None:
-    with pytest.raises(JaxperfError, match=r"^step needs arguments \(w, x, y\), .* by --setup or --args$"):
-        placed(fn=fn)
-
-
-@pytest.mark.parametrize(
-    ("count", "nodes"), [(1, (1, 1)), (8, (1, 8)), (5, (1, 5)), (64, (8, 8)), (1024, (128, 8))]
-)
-def test_nodes(count: int, nodes: tuple[int, int]) -> None:
-    assert CARDS["h100"].nodes_of(count) == nodes
 
 
 def test_the_description_of_a_card_is_read_as_utf8() -> None:
@@ -207,19 +153,6 @@ def test_a_plan_of_a_data_parallel_step() -> None:
     body = step_plan.to_json()
     assert body["format"] == "jaxperf-plan"
     assert json.loads(json.dumps(body))["sizes"][2]["exchanges"][0]["groups"] == [[*range(8)]]
-
-
-@pytest.mark.usefixtures("cpus_as_gpus", "several_devices")
-def test_the_batch_is_found_once_for_all_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[int] = []
-
-    def find(*args: Any) -> Any:
-        asked.append(1)
-        return find_batch(*args)
-
-    monkeypatch.setattr(arguments, "find_batch", find)
-    step_plan = planning.plan(jax.jit(step), W, X, Y, devices=(1, 2, 8))
-    assert [size.batch for size in step_plan.sizes] == [16, 32, 128] and len(asked) == 1
 
 
 @pytest.mark.usefixtures("cpus_as_gpus", "several_devices")
@@ -261,22 +194,6 @@ def test_a_step_that_takes_the_mesh_of_its_context() -> None:
     assert [size.collectives for size in step_plan.sizes] == [{"all-reduce": 1}] * 2
 
 
-@pytest.mark.usefixtures("cpus_as_gpus", "several_devices")
-def test_a_step_of_flax() -> None:
-    from flax import nnx
-
-    @nnx.jit
-    def step(net: nnx.Linear, x: jax.Array, y: jax.Array) -> jax.Array:
-        loss, grads = nnx.value_and_grad(lambda net: ((net(x) - y) ** 2).mean())(net)
-        nnx.update(net, jax.tree.map(lambda p, g: p - 0.1 * g, nnx.state(net), grads))
-        return loss
-
-    net = nnx.Linear(8, 4, rngs=nnx.Rngs(0))
-    step_plan = planning.plan(step, net, jnp.zeros((4, 8)), jnp.zeros((4, 4)), devices=(8,))
-    assert sum(step_plan.sizes[0].collectives.values()) >= 1
-    assert step_plan.sizes[0].batch_arguments == (1, 2)
-
-
 class FilterJit:
     """A step as Equinox jits it: what is no array is a part of the program."""
 
@@ -302,15 +219,3 @@ def test_a_step_of_equinox() -> None:
     assert step_plan.name == "step_of"
     assert step_plan.sizes[0].collectives == {"all-reduce": 1}
     assert step_plan.sizes[0].batch == 128
-
-
-@pytest.mark.usefixtures("cpus_as_gpus", "several_devices")
-def test_donated_arguments() -> None:
-    step_plan = planning.plan(jax.jit(step, donate_argnums=0), W, X, Y, devices=(8,))
-    assert step_plan.sizes[0].collectives == {"all-reduce": 1}
-
-
-@pytest.mark.usefixtures("cpus_as_gpus", "several_devices")
-def test_the_package_is_a_function() -> None:
-    step_plan = jaxperf.plan(jax.jit(step), W, X, Y, devices=(8,))  # type: ignore[operator]
-    assert isinstance(step_plan, jaxperf.plan.StepPlan)

@@ -13,7 +13,6 @@ from jax.sharding import Mesh
 from jaxperf import hlo
 from jaxperf.errors import JaxperfError
 from jaxperf.plan.advice import advise
-from jaxperf.plan.collectives import axes_of
 from jaxperf.plan.kernels import kernels_of
 from jaxperf.plan.memory import ANOTHER, CHECKPOINT, FUSED, USABLE, Live
 from jaxperf.plan.planning import plan
@@ -280,10 +279,3 @@ def test_an_asynchronous_fusion_moves_slices_and_not_stacks() -> None:
     one = 64 * 64 * 4
     assert (put.bytes, take.bytes) == (2 * one + 4, 2 * one + 4)
     assert module.operands(next(i for i in module.instructions if i.name == "td"))
-
-
-def test_axes_of_groups() -> None:
-    mesh = {"data": 2, "model": 4}
-    assert axes_of(((0, 1, 2, 3), (4, 5, 6, 7)), mesh) == ("model",)
-    assert axes_of(((0, 4),), mesh) == ("data",)
-    assert axes_of((tuple(range(8)),), mesh) == ("data", "model")

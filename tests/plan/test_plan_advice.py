@@ -1,4 +1,4 @@
-"""What a plan advises: each advice from a recorded program, and from a small step compiled without a GPU."""
+"""What a plan advises about recorded programs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from jaxperf.plan import arguments, planning
 from jaxperf.plan.advice import advise
 from jaxperf.plan.cards import CARDS
 from jaxperf.plan.deviceless import Program
-from tests.plan.small_steps import STEPS
 
 PROGRAMS = Path(__file__).parent / "programs"
 RECORDED = {
@@ -61,14 +60,3 @@ def test_memory() -> None:
     for gigabytes, kind in ((60, None), (70, "above JAX's share"), (100, "does not fit")):
         memory = NO_MEMORY._replace(temp_bytes=gigabytes * 10**9)
         assert kinds_of("scatter_jax_0_12", memory) == {kind} - {None}
-
-
-@pytest.mark.real
-@pytest.mark.usefixtures("compiles_anew", "cuda_plugin")
-@pytest.mark.parametrize("kind", STEPS)
-def test_a_small_step(kind: str) -> None:
-    (size_plan,) = planning.plan(STEPS[kind], device="h100", devices=(8,)).sizes
-    texts = size_plan.advice
-    assert kind in texts
-    if size_plan.exchanges and kind != "not overlapped":
-        assert "small_steps.py:" in texts[kind]

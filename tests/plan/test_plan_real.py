@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import optax
 import pytest
 from flax import nnx
-from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from jaxperf import jax_internals
@@ -26,7 +26,6 @@ from jaxperf.plan.cards import CARDS
 from jaxperf.plan.memory import ANOTHER, CHECKPOINT, FUSED
 from jaxperf.plan.planning import plan
 from jaxperf.plan.report import SizePlan
-from tests.plan import other_styles
 
 WAYS = ("pmap", "shard_map", "jit")
 
@@ -73,29 +72,6 @@ def test_lenet_has_one_all_reduce_in_each_way(way: str) -> None:
     assert gradients <= exchange.bytes <= gradients + 64  # and the loss and the hits
     assert exchange.group_size == 8
     assert size_plan.fits and size_plan.temp_bytes > 0
-
-
-def test_lenet_with_explicit_sharding_has_one_all_reduce() -> None:
-    model = model_of(LeNet(rngs=nnx.Rngs(0)))
-
-    def make(devices: list[Any]) -> Any:
-        mesh = Mesh(devices, ("data",), axis_types=(AxisType.Explicit,))
-        whole, split = NamedSharding(mesh, P()), NamedSharding(mesh, P("data"))
-
-        @jax.jit
-        def step(params: Any, images: jax.Array, labels: jax.Array) -> Any:
-            def loss(params: Any) -> jax.Array:
-                logits, _ = model.apply(params, model.stats, images, train=True)
-                wanted = labels[:, None] == jnp.arange(10)
-                return -(jax.nn.log_softmax(logits) * wanted).sum() / 256
-
-            return jax.tree.map(lambda w, g: w - 0.1 * g, params, jax.grad(loss)(params))
-
-        images = jax.ShapeDtypeStruct((256, 28, 28, 1), jnp.float32, sharding=split)
-        labels = jax.ShapeDtypeStruct((256,), jnp.int32, sharding=split)
-        return step, (shapes(model.params, whole), images, labels)
-
-    assert plan(make, devices=(8,)).sizes[0].collectives == {"all-reduce": 1}
 
 
 @pytest.mark.thorough
@@ -340,20 +316,3 @@ def test_a_pallas_kernel_is_a_call_of_known_work() -> None:
     unknown = plan(pallas_step(), *arguments, devices=(1,), batch=(1,))
     assert unknown.sizes[0].time.flops == product and unknown.sizes[0].time.bytes > nbytes
     assert "--kernel twice=FLOPS,BYTES of one run" in str(unknown)
-
-
-def test_a_custom_call_that_is_not_here_is_compiled() -> None:
-    def step(x: jax.Array) -> jax.Array:
-        call = jax.ffi.ffi_call("my_library_kernel", jax.ShapeDtypeStruct(x.shape, x.dtype))
-        return jnp.sin(call(jnp.cos(x)))
-
-    step_plan = plan(jax.jit(step), jnp.zeros((64, 64)), devices=(1,), batch=(0,))
-    assert "my_library_kernel is a kernel whose arithmetic is not known" in str(step_plan)
-
-
-def test_a_pipelines_useful_work_is_that_of_its_micro_batches() -> None:
-    """Three products for each of sixteen micro-batches; one device alone needs no gradient of its input."""
-    one, eight = plan(other_styles.pipeline, devices=(1, 8)).sizes
-    product = 2 * 4 * 256 * 256
-    assert one.exchanges == () and one.time.flops == 2 * 16 * product
-    assert eight.time.flops * eight.useful == pytest.approx(3 * 16 * product)
