@@ -103,17 +103,6 @@ def test_another_machine_has_no_baseline_and_gets_one_beside_the_first(
     assert {p.name for p in Path("kept").iterdir()} == {MACHINE.fingerprint, other.fingerprint}
 
 
-def test_versions_and_flags_do_not_make_another_machine_but_hardware_does() -> None:
-    same = replace(MACHINE, versions={"jax": "9"}, flags={"XLA_FLAGS": "x"}, python="3.99", memory_bytes=1)
-    assert same.fingerprint == MACHINE.fingerprint
-    gpu = replace(MACHINE, backend="gpu", devices=("gpu:0 NVIDIA H100", "gpu:1 NVIDIA H100"))
-    one = replace(gpu, devices=gpu.devices[:1])
-    others = [replace(MACHINE, cpu="z80 b"), replace(MACHINE, cores=4), gpu, one]
-    assert len({e.fingerprint for e in (MACHINE, *others)}) == 5
-    assert gpu.machine == "Z80, 2 cores, gpu, 2 NVIDIA H100"
-    assert all(set(e.fingerprint) <= set("abcdefghijklmnopqrstuvwxyz0123456789-") for e in others)
-
-
 def test_updating_replaces_the_baseline_and_says_how_it_moved(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -175,14 +164,6 @@ def test_the_command_starts_with_no_signal_blocked(tmp_path: Path) -> None:
     program = "import signal, sys; sys.exit(len(signal.pthread_sigmask(signal.SIG_BLOCK, ())))"
     with pytest.raises(JaxperfError, match="wrote no result but ended with status 0"):
         run_once([sys.executable, "-c", program], tmp_path / "result.json")
-
-
-def test_the_command_needs_no_environment_on_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    recorded(tmp_path / "a", 1e-3)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    copy = "import shutil, sys; shutil.copy(sys.argv[1], sys.argv[2])"
-    command = ["python", "-S", "-c", copy, str(tmp_path / "a" / "0.json"), "{}"]
-    assert cli.main(["gate", "kept", "--runs=4", "--update", "--", *command]) == 0
 
 
 def test_a_damaged_baseline_is_named(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -96,27 +96,11 @@ def test_wrong_verdicts_are_as_rare_as_stated(repeats: int) -> None:
     assert wrong["slower"] <= 0.05 * repeats and wrong["passed"] <= 0.05 * repeats
 
 
-def test_too_few_processes_decide_nothing() -> None:
-    rng = random.Random(5)
-    judgement = judge(processes(rng, count=2), processes(rng, count=2))
-    assert (decided(judgement), judgement.status) == (["undecided"], 3)
-    assert "too little is known" in headline(judgement) and "too few runs: 2 and 2" in shown(judgement)
-
-
 def test_what_is_taken_once_beside_what_is_taken_often_is_shown_and_not_judged() -> None:
     rng = random.Random(6)
     judgement = judge(processes(rng), processes(rng))
     assert [row.key.name for row in judgement.not_judged] == ["step: compile"]
     assert "Shown, not judged" in shown(judgement)
-
-
-def test_where_everything_is_taken_once_all_of_it_is_judged() -> None:
-    def once(value: float) -> Result:
-        return replace(RESULT, blocks=(Table("", (Measurement("run", "s", (value,)),)),))
-
-    base = [once(1 + i / 1000) for i in range(7)]
-    assert judge(base, base).status == 0
-    assert judge(base, [once(2 + i / 1000) for i in range(7)]).status == 1
 
 
 def test_of_a_rate_less_is_slower() -> None:

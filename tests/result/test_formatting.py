@@ -6,11 +6,8 @@ import pytest
 
 from jaxperf.result import Measurement
 from jaxperf.result.formatting import (
-    format_list,
     format_multiple,
-    format_on_page,
     format_quantity,
-    format_scalar,
     format_spread,
 )
 
@@ -35,42 +32,6 @@ def test_a_quantity_reads_back_within_a_percent_also_where_the_prefix_changes() 
             assert read_back(shown, unit) == pytest.approx(value, rel=0.01), (value, unit)
 
 
-def test_quantities_that_a_reader_knows() -> None:
-    for value, unit, text in (
-        (1.23e-5, "s", "12.3 us"),
-        (0.4943, "s", "494 ms"),
-        (7.3877, "s", "7.39 s"),
-        (7200.0, "s", "7200 s"),
-        (4.1e7, "bytes", "41 MB"),
-        (12, "bytes", "12 bytes"),
-        (0.5, "bytes", "0.500 bytes"),
-        (1.96e11, "FLOP/s", "196 GFLOP/s"),
-        (1500.4, "images/s", "1500 images/s"),
-        (0, "s", "0 s"),
-        (3, "", "3"),
-        (None, "s", "-"),
-        (float("nan"), "s", "-"),
-    ):
-        assert format_quantity(value, unit) == text
-    assert format_on_page(1.23e-5, "s") == "12.3 µs"
-    assert format_on_page(5.0, "units") == "5 units"
-
-
-def test_facts_are_shown_in_full_where_they_count_and_scaled_where_they_measure() -> None:
-    for value, unit, text in (
-        (True, "", "yes"),
-        (False, "", "no"),
-        (None, "s", "none"),
-        ("x", "", "x"),
-        (11_175_818, "", "11,175,818"),
-        (0.25, "s", "250 ms"),
-        (4_100_000, "bytes", "4.10 MB"),
-        (3, "devices", "3 devices"),
-        (0.5, "", "0.500"),
-    ):
-        assert format_scalar(value, unit) == text
-
-
 def test_spread_says_how_sure_a_median_is() -> None:
     def of(*values: float) -> str:
         return format_spread(Measurement("m", "s", values))
@@ -90,7 +51,3 @@ def test_a_multiple_has_an_interval_only_for_values_of_the_same_rounds() -> None
     assert format_multiple(Measurement("a", "s", (2.0,) * 6, rounds="q"), base) == "2"
     assert format_multiple(Measurement("a", "bytes", (2.0,)), base) == ""
     assert format_multiple(Measurement("a", "s", (2.0,)), Measurement("zero", "s", (0.0,))) == ""
-
-
-def test_words_are_listed_as_in_a_sentence() -> None:
-    assert (format_list(["a"]), format_list(["a", "b", "c"])) == ("a", "a, b and c")

@@ -20,21 +20,6 @@ def random_intervals(rng):
     return [(a, min(GRID, a + rng.randrange(0, 15))) for a in starts]
 
 
-@pytest.mark.parametrize(
-    ("intervals", "merged"),
-    [
-        ([], []),
-        ([(1, 1)], []),
-        ([(0, 2), (1, 3)], [(0, 3)]),
-        ([(0, 1), (1, 2)], [(0, 2)]),
-        ([(3, 4), (0, 1)], [(0, 1), (3, 4)]),
-        ([(0, 9), (2, 3)], [(0, 9)]),
-    ],
-)
-def test_union_joins_what_overlaps_or_touches(intervals, merged):
-    assert union(intervals) == merged
-
-
 def test_known_overlap_of_two_devices():
     first, second = [(0, 4), (6, 10)], [(3, 7)]
     assert intersection(first, second) == [(3, 4), (6, 7)]
@@ -43,12 +28,6 @@ def test_known_overlap_of_two_devices():
     assert overlap_fraction(first, []) == 0.0
     assert overlap_fraction([(0, 1)], [(1, 2)]) == 0.0
     assert overlap_fraction([(0, 1)], [(0, 5)]) == 1.0
-
-
-def test_one_that_ends_where_another_starts_shares_no_moment():
-    assert most_at_once([(0, 1), (1, 2)]) == 1
-    assert most_at_once([(0, 3), (1, 2), (1, 4)]) == 3
-    assert most_at_once([(5, 5)]) == 0
 
 
 def test_random_intervals_agree_with_counting_moments():

@@ -1,9 +1,7 @@
 """The one rule: ratios of rounds, an interval that holds its error rate, and what it decides."""
 
-import itertools
 import math
 import random
-from collections import Counter
 
 import numpy as np
 import pytest
@@ -112,22 +110,6 @@ def test_the_words_of_a_ratio_show_the_digits_on_which_its_verdict_rests() -> No
 
 def test_decisions_combine_to_no_before_undecided_before_yes() -> None:
     assert (both(True, True), both(True, None), both(None, False), both()) == (True, None, False, True)
-
-
-def test_values_that_were_not_interleaved_have_no_ratio() -> None:
-    for a, b in ((rounds([1.0], "a"), rounds([1.0], "b")), (rounds([1.0], ""), rounds([1.0], ""))):
-        with pytest.raises(ValueError, match="not measured in the same rounds"):
-            ratio(a, b)
-    with pytest.raises(ValueError, match="zip"):
-        ratio(rounds([1.0]), rounds([1.0, 2.0]))
-
-
-def test_every_order_of_the_turns_is_as_likely() -> None:
-    draw = random.Random(0)
-    drawn = Counter(tuple(turns("abc", draw)) for _ in range(6000))
-    assert drawn.keys() == set(itertools.permutations("abc"))
-    assert all(900 < times < 1100 for times in drawn.values())  # 29 is one standard deviation
-    assert turns([], draw) == []
 
 
 @pytest.mark.parametrize("lasts", [3, *(pytest.param(n, marks=pytest.mark.thorough) for n in (1, 2, 7, 60))])

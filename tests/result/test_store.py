@@ -221,18 +221,6 @@ def test_what_readers_of_json_need_stands_at_the_top_level() -> None:
     assert body["environment"]["accelerated"] == []
 
 
-def test_a_newer_schema_says_what_to_do_and_a_file_that_is_not_text_what_it_is_not(tmp_path: Path) -> None:
-    newer = f"schema version {SCHEMA_VERSION + 1}.*upgrade jaxperf"
-    for content, message in (
-        (DAMAGED["a newer schema"].encode(), newer),
-        (b"\xff\xfe{}", r"r\.json is not JSON"),
-        (b"\x89PNG\r\n\x1a\n\x00", r"r\.json is not JSON"),
-    ):
-        (tmp_path / "r.json").write_bytes(content)
-        with pytest.raises(JaxperfError, match=message):
-            load_result(tmp_path / "r.json")
-
-
 def test_what_is_not_a_regular_file_is_refused_in_one_line_and_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.json")
     for path in (tmp_path / "none.json", tmp_path / "pipe.json", Path("/dev/zero"), tmp_path):

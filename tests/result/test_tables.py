@@ -27,25 +27,6 @@ def test_a_table_shows_median_spread_multiple_and_the_books_figure() -> None:
     assert grid.remarks == ("Published by MXNet, section 8.1.2, hardware unstated.",)
 
 
-def test_columns_appear_only_where_they_say_something() -> None:
-    assert as_grid(Table("", (EAGER,))).heads == ("", "median", "spread")
-    timed = Measurement("step", "s", (0.5,) * 4, items=64)
-    assert cells(as_grid(Table("", (timed,))))["step"]["per second"] == "128"
-
-
-def test_each_source_of_published_figures_is_named_once_below_the_table() -> None:
-    other = Reference("jitted", 2e-3, "s", "PyTorch", "a blog")
-    grid = as_grid(Table("", (EAGER, JITTED), references=(BOOK, other)))
-    assert cells(grid)["jitted (fake)"]["published"] == "2 ms (PyTorch)"
-    assert grid.remarks == ("Published by MXNet, section 8.1.2; PyTorch, a blog, hardware unstated.",)
-
-
-def test_evidence_is_marked_and_a_grid_keeps_its_cells() -> None:
-    assert as_grid(Table("", (EAGER, JITTED), "jitted", detail=True)).detail
-    grid = Grid("g", ("a",), (("x",),), (0,))
-    assert as_grid(grid) is grid
-
-
 def test_verdicts_of_claims_are_counted() -> None:
     claims = (
         Claim("a", "holds", "p", "o"),

@@ -2,12 +2,11 @@
 
 from collections import Counter
 
-import pytest
 from report_results import result as with_every_block
 from rich.console import Console
 
 from jaxperf.result import Claim, Environment, Fact, Grid, Heading, Measurement, Note, Result, Table, Text
-from jaxperf.result.terminal import console, environment_lines, literal_text, render_text, show
+from jaxperf.result.terminal import environment_lines, literal_text, render_text, show
 
 
 def drawn(rows: Grid, width: int) -> str:
@@ -49,14 +48,6 @@ def test_a_whole_result_shows_its_blocks_in_their_order() -> None:
     assert "\x1b" in render_text([result], color=True)
 
 
-def test_a_notebook_shows_a_result_as_html_without_the_evidence_behind_it() -> None:
-    blocks = (Text("a < b"), Note("seen"), Grid("Evidence", ("x",), (("folded",),), detail=True))
-    result = Result("e", "", "Title", "Which?", {}, Environment(), blocks)
-    shown = result._repr_html_()
-    assert shown.startswith("<pre") and "a &lt; b" in shown and "note: seen" in shown
-    assert "folded" not in shown and repr(result) == "<Result of e: 3 blocks>"
-
-
 def test_fake_devices_are_named_as_such() -> None:
     for fake in (True, False):
         e = Environment(
@@ -82,9 +73,3 @@ def test_a_long_table_shows_its_first_rows_and_how_many_more_there_are() -> None
     for first in (0, 9, 20):
         whole = drawn(Grid("The title", ("",), cells, first=first), 80)
         assert "row 8" in whole and "more" not in whole
-
-
-def test_no_line_of_a_table_in_a_file_ends_in_blanks(capsys: pytest.CaptureFixture[str]) -> None:
-    show(console(), Grid("Title", ("a", "b"), (("x", "long"), ("longer", "y"))))
-    lines = capsys.readouterr().out.splitlines()
-    assert lines == ["Title", "a       b", "x       long", "longer  y"]

@@ -34,12 +34,6 @@ def test_warm_up_values_and_those_set_aside_enter_no_statistic_and_raw_values_ke
         assert (m.median, m.iqr, m.noise, m.values) == (plain.median, plain.iqr, plain.noise, (3.0, 1.0, 2.0))
 
 
-def test_a_median_is_trusted_while_most_values_are_undisturbed() -> None:
-    for count, trusted in ((0, True), (1, True), (2, False), (3, False)):
-        assert measured(1.0, 2.0, 3.0, disturbed=count).trusted is trusted
-    assert not measured(1.0, 2.0, disturbed=1).trusted  # the median is the mean of both
-
-
 def test_a_row_is_noisy_if_its_median_may_be_off_by_more_than_10_percent() -> None:
     for values, verdict in {
         (1.0, 9.0, 5.0, 1.0, 1.0): "few",  # five values enclose no median with 95 %
@@ -63,12 +57,6 @@ def test_what_a_quiet_row_promises_is_kept_for_medians_of_skewed_noise() -> None
         m = measured(*rng.lognormal(0, 0.1, 30).tolist())
         wrong += abs(m.median - 1) > m.off_by
     assert wrong / 200 <= 0.05 + 0.04  # 2.6 standard deviations
-
-
-def test_items_per_s_is_items_over_the_median_and_none_where_it_means_nothing() -> None:
-    assert measured(0.1, 0.2, 0.3, items=64).items_per_s == pytest.approx(320.0)
-    for m in (measured(0.5), measured(0.0, items=64), Measurement("memory", "bytes", (1.0,), items=64)):
-        assert m.items_per_s is None
 
 
 def test_what_makes_no_sense_is_refused() -> None:
