@@ -250,24 +250,3 @@ def test_a_terminal_without_utf_8_shows_what_it_can(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("? row\n" * 5000) and "usage: jaxperf" in done.stdout
     assert done.stdout.isascii() and "A ? B" in done.stdout
-
-
-def test_a_hint_names_what_can_be_typed_here(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "venv").mkdir()
-    for name in ("jaxperf", "python"):
-        (tmp_path / "venv" / name).touch(mode=0o755)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "executable", str(tmp_path / "venv" / "python"))
-    found = str(tmp_path / "venv" / "jaxperf")
-    for program, path, name in (
-        ("venv/jaxperf", "/nowhere", "venv/jaxperf"),
-        ("venv/jaxperf", str(tmp_path / "venv"), "venv/jaxperf"),
-        (found, str(tmp_path / "venv"), "jaxperf"),
-        ("experiments/hybridize.py", "/nowhere", f"{tmp_path}/venv/python -m jaxperf"),
-    ):
-        monkeypatch.setattr(sys, "argv", [program])
-        monkeypatch.setenv("PATH", path)
-        exit_status.say("error: no GPU; see `jaxperf doctor`")
-        assert capsys.readouterr().err == f"error: no GPU; see `{name} doctor`\n"

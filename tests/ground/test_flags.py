@@ -1,7 +1,5 @@
 """Flags: what they set, and that every mistake is one line that helps."""
 
-import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -110,35 +108,3 @@ def test_hostile_words_are_one_line_too() -> None:
             with pytest.raises(JaxperfError) as caught:
                 demo().parse_args(arguments)
             assert not set("\n\x1b\u202e") & set(str(caught.value))
-
-
-def test_help_lists_each_flag_with_its_meaning_and_the_defaults_that_say_something(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "100")
-    with pytest.raises(SystemExit) as caught:
-        parse("--help")
-    assert not caught.value.code
-    shown = capsys.readouterr().out
-    for text in (
-        "What is shown.\n\nMore of it, with 100 %.", "rows of the matrices (default: 2000)",
-        "up to 100 % (default: 0.5)", "--mode {eager,jit}", "(default: 1 2)", "--no-split-cores",
-    ):  # fmt: skip
-        assert text in shown
-    assert "None" not in shown and "False" not in shown and "default: )" not in shown
-
-
-@dataclass(frozen=True)
-class Config:
-    times: int = 20
-    section: str = "use_gpu"
-    latest_s: float = 0.0
-    out: Path = Path("results")
-
-
-def test_the_fields_of_a_scripts_dataclass_are_its_flags(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "argv", ["tool.py", "--times", "3", "--latest-s", "1.5", "--out", "x"])
-    assert flags.parse_config(Config, "What it does.\n\nMore.") == Config(3, "use_gpu", 1.5, Path("x"))
-    monkeypatch.setattr(sys, "argv", ["tool.py", "--times", "0"])
-    with pytest.raises(JaxperfError, match=r"^--times is 0; give at least 1; see"):
-        flags.parse_config(Config)

@@ -1,14 +1,11 @@
 """A process follows its parent only where that has asked for it, and goes with it however it ends."""
 
-import os
-import signal
 import subprocess
 import sys
 
 import psutil
 import pytest
 
-from jaxperf import process as parent
 from jaxperf.process import child_environment
 
 CHILD = """
@@ -46,21 +43,3 @@ def test_a_process_outlives_a_killed_parent_only_where_nobody_asked_it_to_follow
     with pytest.raises(psutil.TimeoutExpired):
         child.wait(0.5)
     child.kill()
-
-
-def test_a_parent_that_is_gone_already_is_noticed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    sent: list[int] = []
-    monkeypatch.setattr(parent, "PATIENCE_S", 0)
-    monkeypatch.setattr(os, "kill", lambda pid, number: sent.append(number))
-    parent._follow(os.getpid())  # nobody is their own parent
-    assert sent == [signal.SIGTERM, signal.SIGKILL]
-
-
-def test_the_word_is_for_one_generation(monkeypatch: pytest.MonkeyPatch) -> None:
-    parents: list[int] = []
-    monkeypatch.setattr(parent, "_follow", parents.append)
-    monkeypatch.setenv(parent.PARENT, str(os.getppid()))
-    parent.follow_parent()
-    parent.follow_parent()
-    assert parents == [os.getppid()] and parent.PARENT not in os.environ
-    assert parent.named_parent() == {parent.PARENT: str(os.getpid())}

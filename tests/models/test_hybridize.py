@@ -111,32 +111,6 @@ def test_eval_and_train_each_trace_once():
     assert len(runs) == 2
 
 
-def test_leaves_and_their_names_are_the_modules_arrays_in_the_order_of_the_program():
-    net = Mlp(nnx.Rngs(0))
-    compiled = hybridize(net)
-    named = dict(zip(compiled.leaf_names(), compiled.leaves()))
-    np.testing.assert_array_equal(named["hidden/kernel"], net.hidden.kernel[...])
-    output, changed = compiled.function(compiled.leaves(), X)
-    close(output, net(X))
-    assert changed == {}
-
-
-def test_what_is_asked_without_a_call_is_of_the_module_as_it_is_now():
-    net = nnx.BatchNorm(3, rngs=nnx.Rngs(0))
-    compiled, x = hybridize(net), X[:, :3]
-    compiled(x)
-    net.eval()
-    close(compiled.function(compiled.leaves(), x)[0], net(x))
-
-
-def test_gradients_flow_through_the_compiled_function():
-    compiled = hybridize(Mlp(nnx.Rngs(0)))
-    gradients = jax.grad(lambda leaves: compiled.function(leaves, X)[0].sum())(compiled.leaves())
-    expected = nnx.grad(lambda net: net(X).sum())(compiled.net)
-    for gradient, expected_gradient in zip(gradients, jax.tree.leaves(expected)):
-        close(gradient, expected_gradient)
-
-
 def test_what_is_no_module_is_refused_with_the_way_out():
     with pytest.raises(JaxperfError, match=r"not a function; for a function use jax\.jit"):
         hybridize(lambda x: x)

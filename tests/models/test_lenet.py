@@ -1,6 +1,5 @@
 import functools
 import itertools
-import re
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +11,7 @@ from flax import nnx
 from mxnet_fixtures import DTYPES, KINDS, LENET, LENET_SHAPES, batch, digest_error, load, weights
 
 from jaxperf.errors import JaxperfError
-from jaxperf.models import LeNet, from_gluon, lenet, lenet_params, sgd, to_gluon
+from jaxperf.models import LeNet, from_gluon, lenet, lenet_params, sgd
 
 # In float32 a relu that changes sides moves a gradient by more than rounding does; float64 is the proof.
 TOLERANCE = {"float32": 1e-5, "float64": 1e-10}
@@ -89,35 +88,10 @@ def module_of(params, **options):
     return from_gluon(net, [p.T if p.ndim == 2 else p for p in params])
 
 
-@pytest.mark.thorough
-def test_module_and_function_give_equal_gradients(book):
-    params, X, y = book
-    graph, state = nnx.split(module_of(params))
-
-    @jax.jit
-    @jax.grad
-    def gradient(state):
-        logits = nnx.merge(graph, state)(X)
-        return optax.softmax_cross_entropy_with_integer_labels(logits, y).sum()
-
-    by_module = to_gluon(nnx.merge(graph, gradient(state))).values()
-    by_function, _ = jax.jit(jax.grad(loss_of, has_aux=True))(params, X, y)
-    for module_value, function_value in zip(by_module, by_function):
-        expected = function_value.T if function_value.ndim == 2 else function_value
-        np.testing.assert_allclose(module_value, expected, rtol=1e-4, atol=1e-4 * np.abs(expected).max())
-
-
 def test_the_module_is_the_function(book):
     params, X, _ = book
     by_module, by_function = (jax.jit(net)(X) for net in (module_of(params), lambda X: lenet(X, params)))
     np.testing.assert_allclose(by_module, by_function, rtol=1e-5, atol=1e-5)
-
-
-def test_whole_images_are_convolved(book):
-    params, X, _ = book
-    for net in (lambda X: lenet(X, params), module_of(params)):
-        convolutions = re.findall(r"f32\[([\d,]+)\] = conv_general_dilated", str(jax.make_jaxpr(net)(X)))
-        assert convolutions == ["8,26,26,20", "8,9,9,50"]
 
 
 def test_fresh_params_are_the_books():
@@ -140,11 +114,3 @@ def test_wrong_images_are_told_in_one_line(call):
     ):  # fmt: skip
         with pytest.raises(JaxperfError, match=r"images are .* reads floats \(n, height, width, 1\); pass"):
             call(images)
-
-
-def test_sgd_divides_by_the_whole_batch_and_leaves_its_input_alone():
-    params, grads = [jnp.array([1.0, 2.0]), jnp.array(3.0)], [jnp.array([4.0, 8.0]), jnp.array(-4.0)]
-    new = sgd(params, grads, lr=0.5, batch_size=4)
-    np.testing.assert_array_equal(new[0], [0.5, 1.0])
-    assert float(new[1]) == 3.5
-    np.testing.assert_array_equal(params[0], [1.0, 2.0])

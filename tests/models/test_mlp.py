@@ -1,7 +1,6 @@
 import itertools
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
@@ -50,16 +49,3 @@ def test_outputs_losses_and_gradients_equal_mxnet(name, kind, dtype):
         np.testing.assert_allclose(actual, desired, rtol=tolerance, atol=tolerance * np.abs(desired).max())
     assert errors.max() < GRADIENTS[dtype]
     assert np.median(errors) < tolerance
-
-
-def test_sizes_make_the_layers():
-    wide = nnx.eval_shape(lambda: MLP((512, 2048, 512, 1), rngs=nnx.Rngs(0)))
-    assert [layer.kernel.shape for layer in wide.layers] == [(512, 2048), (2048, 512), (512, 1)]
-    default = nnx.eval_shape(lambda: MLP(rngs=nnx.Rngs(0)))
-    assert sum(leaf.size for leaf in jax.tree.leaves(nnx.state(default, nnx.Param))) == 164_482
-
-
-def test_relu_stands_between_layers_and_not_after_the_last():
-    net = MLP((1, 1, 1), rngs=nnx.Rngs(0))
-    from_gluon(net, [np.array([[1.0]]), np.zeros(1), np.array([[-1.0]]), np.zeros(1)])
-    np.testing.assert_array_equal(net(jnp.array([[-2.0], [3.0]])), [[0.0], [-3.0]])

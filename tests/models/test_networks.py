@@ -54,9 +54,3 @@ def test_bfloat16_computes_in_bfloat16_and_keeps_weights_statistics_and_logits_f
     if network is small:
         np.testing.assert_allclose(rough.bn.mean[...], exact.bn.mean[...], atol=1e-3)
         assert rough.bn(rough.conv(IMAGES)).dtype == jnp.bfloat16
-
-
-def test_an_mlp_in_bfloat16_answers_in_it():
-    net = MLP((4, 3, 2), dtype=jnp.bfloat16, rngs=nnx.Rngs(0))
-    assert net(jnp.ones((1, 4))).dtype == jnp.bfloat16
-    assert {leaf.dtype.name for leaf in jax.tree.leaves(nnx.state(net))} == {"float32"}

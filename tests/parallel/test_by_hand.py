@@ -20,15 +20,6 @@ def test_the_first_devices_come_in_jaxs_order():
     assert cpus(5) == jax.devices("cpu")[:5]
 
 
-def test_the_books_six_rows_are_halved_onto_two_devices():
-    batch = np.arange(24, dtype=np.float32).reshape(6, 4)
-    devices = cpus(2)
-    shares = split_and_load(batch, devices)
-    assert [s.devices() for s in shares] == [{d} for d in devices]
-    np.testing.assert_array_equal(shares[0], batch[:3])
-    np.testing.assert_array_equal(shares[1], batch[3:])
-
-
 @pytest.mark.parametrize("k", [1, 2, 4, 8])
 @pytest.mark.parametrize("of", [np.asarray, jax.numpy.asarray])
 def test_shares_put_together_are_the_batch(k, of):

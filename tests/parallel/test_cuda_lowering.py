@@ -67,26 +67,6 @@ def test_a_training_step_lowers_for_cuda(model: str, way: Any, batch_norm: Any, 
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("model", ["LeNet by hand", "ResNet"])
-def test_both_halves_of_a_step_lower_for_cuda(model: str) -> None:
-    """The step "manual" runs them on each device and moves arrays between them by hand."""
-    step = make_step("manual", model_named(model), optax.sgd(0.1), first_devices(1, platform="cpu"))
-    [state], gradient, update = step.init(), step.programs["gradient"], step.programs["update"]
-    assert custom_calls(gradient, state, X, y) == set()
-    sums = jax.eval_shape(gradient, state, X, y)
-    assert custom_calls(lambda state, sums: update(state, sums, len(y)), state, sums) == set()
-
-
-@pytest.mark.parametrize(("name",), cases([(name,) for name in NETS], quick=lambda name: name == "LeNet"))
-def test_a_forward_lowers_for_cuda(name: str) -> None:
-    net = NETS[name]()
-    net.eval()
-    graph, state = nnx.split(net)
-    x = np.zeros((1, 512) if name == "MLP" else (4, 28, 28, 1), np.float32)
-    assert custom_calls(lambda state, x: nnx.merge(graph, state)(x), state, x) == set()
-
-
-@pytest.mark.thorough
 def test_the_steps_that_section_8_4_shows_lower_for_cuda() -> None:
     section = cells.load(catalogue.folder() / "multiple_gpus.py", "--smoke")
     params = section.init_params(jax.random.key(0))

@@ -23,7 +23,7 @@ from jaxperf.hlo import COLLECTIVES
 from jaxperf.measure import count_ops
 from jaxperf.measure.compile_log import nothing_compiles
 from jaxperf.models import lenet, lenet_params
-from jaxperf.parallel import WAYS, allreduce, first_devices, make_step, model_of, model_of_function
+from jaxperf.parallel import WAYS, first_devices, make_step, model_of, model_of_function
 
 TEN_STEPS = 1e-11  # by which parameters of order one may differ after ten updates
 COUNTS = (1, 2, 8)
@@ -236,29 +236,6 @@ def test_the_network_is_traced_once_and_nothing_compiles_after_the_first_step(wa
         jax.block_until_ready((state, metrics))
 
 
-def test_by_hand_each_program_can_be_run_alone_and_makes_the_step():
-    """What section 8.4 times: the gradient on each device, the sum, the update."""
-    step, (X, y) = lenet_step("manual", 2), next(batches(1))
-    gradient, update = step.programs["gradient"], step.programs["update"]
-    states = step.init()
-    totals = allreduce([gradient(state, *share) for state, share in zip(states, zip(*step.load(X, y)))])
-    states = [update(state, total, len(y))[0] for state, total in zip(states, totals)]
-    whole, _ = step(step.init(), X, y)
-    chex.assert_trees_all_equal(jax.device_get(states), jax.device_get(whole))
-
-
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.thorough
-def test_metrics_are_the_full_batchs_means_before_the_update(way):
-    X, y = next(batches(1))
-    step = lenet_step(way, 2)
-    _, metrics = step(step.init(), X, y)
-    logits = lenet(X, book().params)
-    losses = optax.softmax_cross_entropy_with_integer_labels(logits, y)
-    np.testing.assert_allclose(metrics["loss"], losses.mean(), rtol=1e-5)
-    np.testing.assert_allclose(metrics["accuracy"], (logits.argmax(-1) == y).mean(), rtol=1e-6)
-
-
 def tanh_layers(X, W):
     return jnp.tanh(X.reshape(len(X), -1) @ W["first"]) @ W["second"]
 
@@ -282,18 +259,6 @@ def test_any_optimizer_and_schedule_gives_one_devices_parameters_and_moments_eac
     chex.assert_trees_all_close(*after_steps, rtol=0, atol=1e-8)
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize(
-    ("way", "batch_norm"),
-    cases(zip(WAYS, ["share", "whole"] * 2), quick=lambda way, _: way in ("pmap", "jit")),
-)
-def test_bfloat16_computes_roughly_what_float32_does_and_keeps_float32(way, batch_norm):
-    step = make_step(way, small(jnp.bfloat16), optax.sgd(0.1), cpus(2), batch_norm=batch_norm)
-    rough, exact = (after(s, batches(3, side=8)) for s in (step, normalized_step(way, 2, batch_norm)))
-    assert {a.dtype.name for a in jax.tree.leaves(rough)} == {"float32"}
-    assert 1e-4 < difference(rough, exact) < 0.05
-
-
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -314,14 +279,6 @@ def test_what_cannot_be_is_told_in_one_line(call, message):
 
 def make(way, k=2, **options):
     return make_step(way, small(), optax.sgd(0.1), cpus(k), **options)
-
-
-def test_by_hand_the_whole_batch_is_normalized_where_it_is_one_share():
-    """On one device; and LeNet has nothing to normalize on any number."""
-    one = trainings.step_of("manual", k=1)
-    whole = make_step("manual", one.model, one.optimizer, one.devices, batch_norm="whole")
-    chex.assert_trees_all_equal(*(after(step, [trainings.images()]) for step in (one, whole)))
-    assert make_step("manual", book(), optax.sgd(0.1), cpus(2), batch_norm="whole").way == "manual"
 
 
 @pytest.mark.thorough

@@ -55,17 +55,6 @@ def test_a_module_computes_and_remembers_what_it_did_as_a_module():
     assert equal(after, stats)
 
 
-@pytest.mark.parametrize("mode", ["train", "eval"])
-def test_the_modules_own_mode_does_not_matter_and_is_left_alone(mode):
-    net, X = small(), images()
-    getattr(net, mode)()
-    model = model_of(net)
-    apply = jax.jit(model.apply, static_argnames="train")
-    trained, evaluated = (apply(model.params, model.stats, X, train=t)[0] for t in (True, False))
-    assert net.bn.use_running_average == (mode == "eval")
-    assert not np.allclose(trained, evaluated, atol=1e-3)
-
-
 def test_batch_norm_sums_over_the_axis_only_when_told_one():
     model, X = model_of(small()), images()
     alone, stats = jax.jit(model.apply, static_argnames="train")(model.params, model.stats, X, train=True)
@@ -83,24 +72,6 @@ def test_batch_norm_sums_over_the_axis_only_when_told_one():
     chex.assert_trees_all_close(jax.device_get(stats_of_shares), both, rtol=1e-4, atol=1e-6)
     apart, _ = over_shares(functools.partial(share, axis_name=None))
     assert not np.allclose(apart.reshape(4, 10), alone, atol=1e-3)
-
-
-def test_params_are_what_is_trained_and_stats_what_is_remembered():
-    net = small()
-    model = model_of(net)
-    count = [sum(leaf.size for leaf in jax.tree.leaves(tree)) for tree in (model.params, model.stats)]
-    kinds = nnx.Param, nnx.BatchStat
-    assert count == [sum(leaf.size for leaf in jax.tree.leaves(nnx.state(net, kind))) for kind in kinds]
-    assert model_of(nnx.Linear(2, 2, rngs=nnx.Rngs(0))).stats == {}
-
-
-def test_a_function_of_images_and_params_is_a_model_without_statistics():
-    params, X = jnp.arange(3.0), images()
-    model = model_of_function(jnp.multiply, params)
-    for train in (True, False):
-        logits, stats = model.apply(params, model.stats, X, train=train)
-        np.testing.assert_array_equal(logits, X * params)
-        assert jax.tree.leaves(stats) == []
 
 
 def test_bytes_are_scaled_on_the_device():

@@ -71,10 +71,6 @@ def test_a_folder_with_checkpoints_is_not_overwritten(folder: Path) -> None:
         opened(folder, resume=False)
 
 
-def test_without_a_checkpoint_there_is_none_to_resume(tmp_path: Path) -> None:
-    assert opened(tmp_path / "a" / "b").step is None
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -132,11 +128,6 @@ def test_values_and_figures_that_were_changed_are_noticed(folder: Path) -> None:
         opened(folder).load(state())
 
 
-def test_after_the_damaged_one_is_removed_the_one_before_is_used(folder: Path) -> None:
-    shutil.rmtree(folder / "5")
-    assert opened(folder).load(state())[0]["hits"] == 4
-
-
 def test_what_a_kill_leaves_of_a_save_is_no_checkpoint(folder: Path) -> None:
     part = folder / "6.orbax-checkpoint-tmp"
     shutil.copytree(folder / "5", part)
@@ -166,10 +157,3 @@ def test_a_full_disk_is_one_line_and_earlier_checkpoints_stay(small_disk: Path) 
         checkpoints.close()
     assert "\n" not in str(caught.value)
     assert opened(small_disk / "saved").load(state())[0]["hits"] == 7
-
-
-def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(JaxperfError, match="cannot save there") as caught:
-        opened(tmp_path / "file" / "saved")
-    assert "\n" not in str(caught.value)

@@ -6,7 +6,7 @@ import pytest
 import several
 
 from jaxperf import distributed
-from jaxperf.distributed import check_same, join, stop_signal, together
+from jaxperf.distributed import join, together
 from jaxperf.errors import JaxperfError
 
 
@@ -51,12 +51,6 @@ def test_a_shell_on_a_node_is_alone(variables: dict[str, str], monkeypatch: pyte
     assert not join() and together(lambda: 7) == 7
 
 
-def test_the_names_of_methods_are_ones_that_jax_knows() -> None:
-    from jax._src import clusters
-
-    assert {"slurm", "mpi4py"} <= {kind.name for kind in clusters.ClusterEnv._cluster_types}
-
-
 @pytest.mark.parametrize(
     "values",
     [("", "2", "0"), ("host", "2", "0"), ("host:1", "two", "0"), ("host:1", "2", "2"), ("h:1", "2", "")],
@@ -68,18 +62,6 @@ def test_variables_that_make_no_sense_are_one_line(
         monkeypatch.setenv(name, value)
     with pytest.raises(JaxperfError, match="; several processes need all three"):
         join()
-
-
-def test_a_missing_package_of_a_cluster_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PMI_SIZE", "2")
-    monkeypatch.setattr(distributed, "find_spec", lambda name: None)
-    with pytest.raises(JaxperfError, match="pip install mpi4py"):
-        join()
-
-
-def test_alone_all_are_alike_and_nobody_stops() -> None:
-    check_same("anything")
-    assert not stop_signal(saves=False)()
 
 
 PROGRAM = """

@@ -232,31 +232,6 @@ def test_a_run_compiles_two_programs_whatever_the_number_of_seeds_and_epochs(fla
     assert sorted(name.removeprefix("jit(").removesuffix(")") for name in names) == ["evaluate", "update"]
 
 
-@pytest.mark.parametrize("name", ["lenet", "resnet18"])
-def test_bfloat16_is_computed_in_and_parameters_stay_float32(name: str) -> None:
-    config = program.parse(["--smoke", "--model", name, "--dtype", "bfloat16"])
-    recipe = program.recipe_of(config)
-    model = program.network(config, recipe)
-    X = jax.ShapeDtypeStruct((2, 28, 28, 1), np.uint8)
-    predict = jax.jit(lambda params, stats, X: model.apply(params, stats, X, train=True))
-    text = predict.lower(model.params, model.stats, X).as_text()
-    convolutions = re.findall(r"stablehlo.convolution.*-> tensor<(.*)>", text)
-    assert convolutions and all(shape.endswith("xbf16") for shape in convolutions)
-    state = program.first_state(model, recipe, 0)
-    assert {a.dtype for a in jax.tree.leaves(state["params"])} == {np.dtype("float32")}
-
-
-def test_the_fast_recipe_draws_hes_weights_and_turns_one_cycle() -> None:
-    config = program.parse(["--smoke", "--recipe", "fast", "--updates", "50", "--epochs", "2"])
-    recipe = program.recipe_of(config)
-    state = program.first_state(program.network(config, recipe), recipe, 0)
-    kernel = state["params"]["stages"][1]["layers"][0]["conv2"]["kernel"]
-    assert kernel.std() == pytest.approx((2 / np.prod(kernel.shape[:-1])) ** 0.5, rel=0.05)
-    rates = program.rates_of(recipe)
-    assert len(rates) == 100 and rates.argmax() == 20 and rates.max() == np.float32(recipe.lr)
-    assert rates[0] == pytest.approx(recipe.lr / 25) and 0 < rates[-1] < recipe.lr / 1000
-
-
 def test_an_update_of_the_fast_recipe_is_optaxs() -> None:
     """Nesterov's momentum with decay of the kernels, by Optax's own transformations, on a linear model."""
     import optax
