@@ -11,13 +11,11 @@ import children
 import pytest
 from disks import bound_by_permissions, make_read_only
 
-import jaxperf
 from jaxperf import cli
 from jaxperf.chapter import catalogue
-from jaxperf.process import INTERRUPTED, PIPE_CLOSED, child_environment
+from jaxperf.process import child_environment
 from jaxperf.result import Environment, Measurement, Result, Table, load_result, save_result
-from jaxperf.result.formatting import INCOMPLETE
-from jaxperf.result.store import save_so_far, to_json
+from jaxperf.result.store import to_json
 
 GOOD = """
 import pathlib, shutil, sys
@@ -77,22 +75,6 @@ def test_help_names_every_command_however_it_is_asked_for(capsys: pytest.Capture
     assert shown[0] == shown[1] == shown[2] and shown[3] == shown[4] != shown[0]
 
 
-def test_the_version_is_the_packages_own(capsys: pytest.CaptureFixture[str]) -> None:
-    for word in ("--version", "-V", "version"):
-        assert cli.main([word]) == 0
-        assert capsys.readouterr().out == f"jaxperf {jaxperf.__version__}\n"
-
-
-def test_the_list_tells_number_name_time_and_question_of_each_section(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert cli.main(["list"]) == 0
-    shown = capsys.readouterr().out
-    for section in catalogue.SECTIONS:
-        assert all(part in shown for part in (section.number, section.name, section.title, section.question))
-    assert shown.count("about") == len(catalogue.SECTIONS) + 1  # and all together
-
-
 # --- mistakes
 
 MISTAKES = {
@@ -138,20 +120,6 @@ def test_a_mistake_is_one_line_and_status_2_before_anything_runs(
     assert not out.exists()
 
 
-@pytest.mark.parametrize(
-    "mistake", ["list --json", "list --smok", "measure f --platfor", "--json", "run --json=3"]
-)
-def test_no_flag_is_suggested_that_was_typed_or_that_only_another_command_has(
-    mistake: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert cli.main(mistake.split()) == 2
-    message = capsys.readouterr().err
-    assert (
-        message.startswith(("error: there is no flag", "error: no flag", "error: --json expected"))
-        and "did you mean" not in message
-    )
-
-
 # --- running
 
 
@@ -185,14 +153,6 @@ def test_a_failing_section_is_named_and_the_others_still_run(
     assert "failed: first: exit status 7" in shown.err
     assert [p.name for p in out.iterdir()] == ["second.json"]
     assert cli.main(["run", "first", "--out", str(out)]) == 7  # a single section's own status
-
-
-def test_an_interrupted_run_ends_with_130(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(cli.run_sections, "run_section", interrupted)
-    assert cli.main(["run", "all", "--out", str(out)]) == INTERRUPTED
 
 
 def test_two_runs_into_one_folder_leave_one_whole_result_of_either(out: Path) -> None:
@@ -229,15 +189,6 @@ save_result(recorder.result(), path)
         and len(result.facts) == 40
     )
     assert {path.suffix for path in out.iterdir()} == {".json"}
-
-
-def test_a_run_whose_reader_has_gone_stops_without_naming_a_failed_section(
-    out: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    (catalogue.folder() / "first.py").write_text(f"raise SystemExit({PIPE_CLOSED})")
-    assert cli.main(["run", "all", "--out", str(out)]) == PIPE_CLOSED
-    shown = capfd.readouterr()
-    assert shown.err == "" and "second" not in shown.out
 
 
 # --- reporting
@@ -388,17 +339,6 @@ def test_names_of_files_command_no_terminal(out: Path, capsys: pytest.CaptureFix
     for arguments in (["report", "\x1b[31m"], ["compare", "\x1b[31m", str(out)], ["report", "x" * 300]):
         assert cli.main(arguments) == 2
         assert capsys.readouterr().err.startswith(("error: cannot read \\x1b", "error: cannot read xxx"))
-
-
-def test_a_result_that_is_incomplete_says_so_wherever_it_is_shown(
-    out: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    save_result(timed("first", (1.0,)), out / "first.json")
-    save_so_far(timed("second", (1.0,)), out / "second.json")
-    assert cli.main(["report", str(out)]) == 0
-    assert capsys.readouterr().out.count(INCOMPLETE) == 1
-    assert cli.main(["compare", str(out), str(out)]) == 0
-    assert "differs: B is incomplete" in capsys.readouterr().out
 
 
 def test_a_folder_without_a_readable_result_is_a_mistake(

@@ -4,7 +4,6 @@ import os
 import re
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,9 +15,8 @@ from jaxperf.doctor import (
     ask_jax,
     checkout_folder,
 )
-from jaxperf.errors import JaxperfError
 from jaxperf.process import child_environment
-from jaxperf.result.gpus import Driver, Gpu, ask_driver
+from jaxperf.result.gpus import Driver, Gpu
 
 CPU = JaxReport("cpu", ("cpu:0 cpu",))
 H100 = Driver(
@@ -73,29 +71,6 @@ def test_something_broken_gives_status_1_and_its_command(
     assert lines[-1] == "not usable: 1 problem must be fixed; see the command above"
 
 
-@pytest.mark.parametrize(
-    ("found", "last", "status"),
-    [
-        (["note"], "usable", 0),
-        (["note", "warn"], "usable; 1 thing could be better", 0),
-        (["warn", "broken", "broken"], "not usable: 2 problems must be fixed; see the command above", 1),
-    ],
-)
-def test_the_verdict_counts_only_what_matters(
-    found: list[doctor.State],
-    last: str,
-    status: int,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    for check in ("package", "device", "data", "machine"):
-        monkeypatch.setattr(doctor, f"{check}_results", lambda *_: [])
-    monkeypatch.setattr(doctor, "ask_jax", lambda: CPU)
-    monkeypatch.setattr(doctor, "data_results", lambda: [CheckResult("x", state, "") for state in found])
-    assert doctor.main() == status
-    assert capsys.readouterr().out.splitlines()[-1] == last
-
-
 # --- packages
 
 
@@ -111,30 +86,6 @@ def test_packages_that_are_missing_or_too_old_are_named(monkeypatch: pytest.Monk
         "without no_such_package,"
     )
     assert last.fix.endswith("[chapter]'")
-
-
-def test_the_bounds_are_those_of_the_metadata_without_extras(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert {"jax", "numpy", "scipy", "psutil", "rich"} == set(doctor.lower_bounds())
-    monkeypatch.setattr(
-        doctor.importlib.metadata, "requires", lambda _: ["jax>=0.5.3", "jax[cuda12]>=1; extra == 'cuda12'"]
-    )
-    assert doctor.lower_bounds() == {"jax": "0.5.3"}
-
-
-@pytest.mark.parametrize(
-    ("version", "fits"),
-    [("0.5.3", True), ("0.5.2", False), ("0.10.0", True), ("0.6", True), ("0.5.3.dev1+g1", True)],
-)
-def test_versions_are_compared_as_numbers(version: str, fits: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "versions", lambda names: {"jax": version})
-    assert (doctor._problem("jax", "0.5.3") == "") == fits
-
-
-def test_an_installed_package_is_named_by_its_own_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pip finds it installed, wherever it came from, and installs what it lacks."""
-    monkeypatch.setattr(doctor, "checkout_folder", lambda: None)
-    assert doctor.install_self() == f"{sys.executable} -m pip install jaxperf"
-    assert doctor.install_self("cuda12") == f"{sys.executable} -m pip install 'jaxperf[cuda12]'"
 
 
 # --- JAX in its own process
@@ -157,22 +108,6 @@ print("cpu\\ncpu:0 cpu")
         assert advise(monkeypatch, seen, Driver(missing=True))[-1].fix == f"unset {name}"
     neither = ask_jax({**os.environ, "XLA_FLAGS": "garbage", "JAX_PLATFORMS": "nonsense"})
     assert neither.error == "JAX was ended by signal 6: it said nothing" and not neither.culprit
-
-
-@pytest.mark.thorough
-def test_xla_flags_that_xla_refuses_are_the_cause() -> None:
-    seen = ask_jax({"XLA_FLAGS": "garbage"})
-    assert seen.culprit == "XLA_FLAGS" and "XLA_FLAGS=garbage" in seen.error
-
-
-@pytest.mark.thorough
-def test_a_flax_that_does_not_fit_jax_is_broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "flax").mkdir()
-    (tmp_path / "flax/__init__.py").write_text("raise ImportError('no name Format in jax')")
-    seen = ask_jax({"PYTHONPATH": str(tmp_path)})
-    assert seen.error == "JAX does not start: ImportError: no name Format in jax"
-    [*_, check_result] = advise(monkeypatch, seen, Driver(missing=True))
-    assert check_result.state == "broken" and "pip install --upgrade flax" in check_result.fix
 
 
 def test_a_jax_that_cannot_be_imported_is_a_finding_too(tmp_path: Path) -> None:
@@ -203,56 +138,6 @@ def test_a_crash_or_a_hang_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 # --- GPUs
-
-
-ROW = "NVIDIA H100, 81920, 1024, 0, 70.00, 700.00, 345, 1980, 570.86"
-
-
-def fake_driver(folder: Path, monkeypatch: pytest.MonkeyPatch, output: str, status: int = 0) -> None:
-    """An `nvidia-smi` that prints this, first on the path."""
-    program = folder / "nvidia-smi"
-    program.write_text(f"#!/bin/sh\ncat <<'END'\n{output}\nEND\nexit {status}\n")
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", str(folder), prepend=os.pathsep)
-
-
-def test_the_driver_tells_version_names_and_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fake_driver(tmp_path, monkeypatch, ROW)
-    assert ask_driver() == H100
-    fake_driver(tmp_path, monkeypatch, f"{ROW}\n{ROW}")
-    assert len(ask_driver().gpus) == 2
-
-
-def untold(**missing: int) -> Driver:
-    return replace(H100, gpus=(replace(H100.gpus[0], **missing),))  # type: ignore[arg-type]
-
-
-def test_a_gpus_clock_and_power_are_told_next_to_their_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    pace = "345 of at most 1980 MHz, 70 of at most 700 W"
-    assert H100.description() == ("NVIDIA driver 570.86", f"0: NVIDIA H100, {pace}")
-    assert Driver("570.86", (Gpu("NVIDIA H100"),)).description() == ("NVIDIA driver 570.86", "0: NVIDIA H100")
-    assert Driver(missing=True).description() == ()
-    seen = JaxReport("gpu", ("gpu:0 NVIDIA H100",))
-    [gpu] = [f for f in advise(monkeypatch, seen, H100) if f.topic == "gpu"]
-    assert gpu.text.endswith(f"in use, {pace}")
-
-
-def test_a_driver_that_fails_is_described(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for output, status, expected in (
-        ("NVIDIA-SMI has failed because it could not communicate with the driver", 9, Driver(missing=True)),
-        (
-            "Failed to initialize NVML: version mismatch",
-            18,
-            Driver(error="Failed to initialize NVML: version mismatch"),
-        ),
-        ("No devices were found", 6, Driver(error="No devices were found")),
-        (ROW.replace("81920, 1024", "[N/A], [N/A]"), 0, untold(total_bytes=0, used_bytes=0)),
-        (ROW.replace("345, 1980", "[Not Supported], [N/A]"), 0, untold(clock_mhz=0, most_clock_mhz=0)),
-    ):
-        fake_driver(tmp_path, monkeypatch, output, status)
-        assert ask_driver() == expected
-    monkeypatch.setenv("PATH", "/nonexistent")
-    assert ask_driver() == Driver(missing=True)
 
 
 def advise(
@@ -316,15 +201,6 @@ def test_a_folder_that_was_named_wrongly_is_told(tmp_path: Path, monkeypatch: py
     first, mini = doctor.data_results()
     assert (first.state, first.fix, mini.state) == ("warn", "unset JAXPERF_DATA", "ok")
     assert "nowhere: no such folder" in first.text
-
-
-def test_a_damaged_subset_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
-    def damaged(source: str) -> None:
-        raise JaxperfError("the subset is damaged")
-
-    monkeypatch.setattr("jaxperf.data.fashion_mnist", damaged)
-    result = next(doctor.data_results())
-    assert (result.state, result.text) == ("broken", "the subset is damaged") and "pip install" in result.fix
 
 
 # --- machine

@@ -100,6 +100,7 @@ def test_a_plugin_without_a_driver_is_no_traceback(
 ) -> None:
     logger = logging.getLogger("jax._src.xla_bridge")
     monkeypatch.setattr(logger, "filters", [])
+    caplog.set_level(logging.WARNING, logger.name)  # lessons that ran in this process may silence JAX
     monkeypatch.setattr(internals.shutil, "which", lambda name: driver)
     internals.quiet_without_driver()
     logger.warning("Jax plugin configuration error: Exception when calling %s.initialize()", "cuda12")

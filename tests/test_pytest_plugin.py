@@ -148,9 +148,3 @@ def test_seconds_of_compiling_are_told_for_each_test(pytester: pytest.Pytester, 
     most = lines[lines.index("compiled most often:") + 1 :]
     [function] = [line for line in most if line.endswith(": <lambda>")]
     assert function.split()[:2] == ["5", "times,"]
-
-
-def test_compiling_is_not_told_unasked(pytester: pytest.Pytester) -> None:
-    pytester.makeini("[pytest]")
-    pytester.makepyfile(test_mine=COMPILING)
-    assert "compiling" not in pytester.runpytest_inprocess("-q", "-p", "no:cacheprovider").stdout.str()
