@@ -321,10 +321,13 @@ def _made_at(chain: Sequence[Place]) -> Place | None:
 def _function_in_loop(chain: tuple[Place, ...]) -> Place | None:
     """Return the `def` of the function that a loop of steps calls to get to an operation.
 
-    None if the operation itself is in the loop, or if there is no such loop.
+    A lambda has no `def`: the line that calls it stands for it. None if the operation itself is in the loop,
+    or if there is no such loop.
     """
     for i, at in enumerate(chain):
         if loop_body.loop_of_steps(at):
+            if i and chain[i - 1].function == "<lambda>":
+                return at
             function = statements.innermost(chain[i - 1], statements.FUNCTION) if i else None
             return chain[i - 1]._replace(line=function.lineno) if function else None
     return None

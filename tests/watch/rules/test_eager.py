@@ -70,6 +70,19 @@ def test_an_operation_in_a_helper_belongs_to_the_function_that_the_loop_calls(tm
     assert line(sample(call, 1.0)) == call  # an operation of the loop itself
 
 
+def test_an_operation_in_a_lambda_belongs_to_the_line_of_the_loop_that_calls_it(
+    program_file: Callable[[str], str],
+) -> None:
+    path = program_file(
+        "drift = dict(\n    rate=lambda x: x * x + 1,\n)\n"
+        "def walk(x, force):\n    while x < 9:\n        x = x + force(x)\n    return x\n"
+    )
+    operation, call = Place(path, 2, "<lambda>"), Place(path, 6, "walk")
+    turns = [sample(operation, t, call) for t in range(9)]
+    line = eager.outermost(SimpleNamespace(samples=turns))  # type: ignore[arg-type]
+    assert {line(s) for s in turns} == {call}
+
+
 def test_a_comparison_that_only_a_test_waits_for_belongs_to_the_wait(tmp_path: Path) -> None:
     path = tmp_path / "program.py"
     path.write_text(
