@@ -31,7 +31,6 @@ from jaxperf.result import Note
 from jaxperf.watch import session
 from jaxperf.watch.observe import compiles, frame_arguments, sampler, source_location, windows
 from jaxperf.watch.report.analysis import FULL_QUEUE, Analysis
-from jaxperf.watch.rules import program_notes
 from jaxperf.watch.source import statements
 
 HERE = Path(__file__).name
@@ -159,7 +158,7 @@ def test_what_a_library_jits_for_itself_is_an_operation_outside_of_jit(watched: 
     assert not any(source.startswith("optimizer.update") for source in explained.values())
 
 
-def test_a_function_under_checkify_keeps_its_name_and_is_noted(watched: Any) -> None:
+def test_a_function_under_checkify_keeps_its_name(watched: Any) -> None:
     def quotient(x: jax.Array) -> jax.Array:
         return 1 / x
 
@@ -167,8 +166,6 @@ def test_a_function_under_checkify_keeps_its_name_and_is_noted(watched: Any) -> 
     analysis = watched(lambda: checked(jnp.ones(41)))
     (call,) = [c for c in analysis.log.compiled if c.name == "checked_fun"]
     assert (call.called, call.explained) == ("quotient", True)
-    notes = [block.text for block in program_notes.note_blocks(analysis) if isinstance(block, Note)]
-    assert any(n.startswith("checkify adds tests to the operations of quotient") for n in notes)
 
 
 def test_a_trace_has_its_own_explanation_and_not_that_of_one_inside_of_the_same_name(watched: Any) -> None:

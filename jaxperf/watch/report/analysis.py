@@ -17,9 +17,9 @@ import itertools
 import re
 import statistics
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psutil
 
@@ -37,7 +37,6 @@ from jaxperf.watch.log import (
     Compiled,
     ExecutedProgram,
     Log,
-    Put,
     StackSample,
     Wait,
 )
@@ -46,34 +45,21 @@ from jaxperf.watch.observe.source_location import NOWHERE, Place
 from jaxperf.watch.source import call_sites, loop_body, statements
 from jaxperf.watch.source.call_sites import CallSite
 
-if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
 
-
-def step_lines(compiled: Iterable[Compiled], sites: Iterable[CallSite] = ()) -> frozenset[Place]:
-    calls: list[Compiled | CallSite] = [*(c for c in compiled if c.explained), *sites]
-    return frozenset(p for call in calls for p in (call.at, *call.callers) if p)
-
-
-def reclassified_samples(
-    samples: Iterable[StackSample],
-    compiled: Collection[Compiled],
-    puts: Collection[Put] = (),
-    sites: Collection[CallSite] = (),
-) -> list[StackSample]:
-    """Return the samples, reclassified by their loops.
+def reclassified_samples(log: Log) -> list[StackSample]:
+    """Return the samples of a log, reclassified by their loops.
 
     In a loop of steps, a statement that could run ahead of the steps becomes `DATA`, and other Python code
     becomes `BETWEEN`; both get the line in the loop. Whatever runs at the call of a jitted function is its
     `DISPATCH`.
     """
-    lines = step_lines(compiled, sites)
-    dispatching = {c.at for c in compiled if c.explained} | {s.at for s in sites if s.program}
-    batches = {p.at for p in puts} - {p.at for p in puts if p.again or p.numbers}
+    calls: list[Compiled | CallSite] = [*(c for c in log.compiled if c.explained), *log.call_sites]
+    lines = frozenset(p for call in calls for p in (call.at, *call.callers) if p)
+    dispatching = {call.at for call in calls if isinstance(call, Compiled) or call.program}
+    batches = {p.at for p in log.puts} - {p.at for p in log.puts if p.again or p.numbers}
     known: dict[tuple[str, Place, tuple[Place, ...]], tuple[str, Place]] = {}
     results = []
-    for s in samples:
+    for s in log.samples:
         key = s.kind, s.at, s.callers
         if key not in known:
             known[key] = _reclassify(s, lines, dispatching, batches)
@@ -121,37 +107,22 @@ def _in_loop(s: StackSample, steps: frozenset[Place]) -> tuple[Place, str]:
 
 
 def _file_written(at: Place, kind: str) -> Place:
+    """Return the line of the `with open(path, "wb")` that a line of a loop is in, or begins."""
     loop = statements.innermost(at, loop_body.LOOP)
     for node in statements.enclosing_nodes(at, ast.With):
         meant = node.lineno == at.line if kind == PYTHON else not loop or loop.lineno < node.lineno
-        if meant and any(_opens_to_write(item.context_expr) for item in node.items):
+        if meant and any(_OPENS.search(ast.unparse(item.context_expr)) for item in node.items):
             return at._replace(line=node.lineno)
     return NOWHERE
-
-
-def _opens_to_write(call: ast.expr) -> bool:
-    """Return whether an expression is `open(path, "wb")` or `path.open("wb")`."""
-    match call:
-        case ast.Call(func=ast.Name(id="open"), args=[_, ast.Constant(value=str(mode))]):
-            return bool({*mode} & {*"wax"})
-        case ast.Call(func=ast.Attribute(attr="open"), args=[ast.Constant(value=str(mode)), *_]):
-            return bool({*mode} & {*"wax"})
-    return False
 
 
 FULL_QUEUE, UFUNC = "a full queue", "a NumPy function"
 BLOCKED, BLOCKED_S = 3, 1.0  # so many intervals at a line, or so many seconds, show a full queue
 BRIEF_S = 0.005  # seconds in windows that say little about a line
-JOINED_S = 0.005  # between two compilations, in which no work is queued
 LONG_WAIT_S = 0.02  # a wait this long is for a computation; copies to the host and calls take less
 
 
-_NUMBER = re.compile(r"-?\d+")
-
-
-def _repeats(at: Place, callers: tuple[Place, ...]) -> bool:
-    """Return whether a line runs again and again: nothing could run beside what happens once."""
-    return any(statements.innermost(place, statements.ROUND) for place in (at, *callers))
+_OPENS = re.compile(r"\bopen\(.*['\"]b?[wax][bt+]*['\"]")  # a file to write
 
 
 class IntervalSet:
@@ -199,16 +170,13 @@ class WaitingLine:
 
 
 class Analysis:
-    """Derives everything from a log; each figure is computed on first use."""
-
     def __init__(self, log: Log) -> None:
         self.log = log
         self.findings: list[Any] | None = None  # of the rules, once they have run
 
     @functools.cached_property
     def samples(self) -> list[StackSample]:
-        r = self.log
-        return reclassified_samples(r.samples, r.compiled, r.puts, r.call_sites)
+        return reclassified_samples(self.log)
 
     @functools.cached_property
     def compiling(self) -> IntervalSet:
@@ -257,61 +225,27 @@ class Analysis:
         return max(0.0, seconds) * sample.undelayed
 
     @functools.cached_property
-    def _delays(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-        """Return times, and the seconds in which the front end had waited for a core until then."""
-        import numpy as np  # its threads would be seen before a watched program imports it
-
-        samples = self.log.samples
-        delayed = itertools.accumulate((s.delayed_s for s in samples), initial=0.0)
-        return np.array([self.log.start, *(s.end for s in samples)]), np.fromiter(delayed, float)
-
-    def undelayed_s(self, spans: Sequence[Interval]) -> list[float]:
-        """Return the seconds of each interval in which the front end did not wait for a core."""
-        import numpy as np  # its threads would be seen before a watched program imports it
-
-        until = np.interp(np.ravel(spans), *self._delays)
-        delayed = until[1::2] - until[::2]
-        return [b - a - float(late) for (a, b), late in zip(spans, delayed)]
-
-    @functools.cached_property
     def run_s(self) -> float:
         """Return the seconds of the run in which neither the front end nor a compiler waited for a core."""
-        (seconds,) = self.undelayed_s([(self.log.start, self.log.end)])
-        return seconds - self._without_cores_s(self.log.compiled)
+        outside = ((s, s.end - s.start - self.compiling.within(s.start, s.end)) for s in self.samples)
+        delayed_s = sum(seconds * (1 - s.undelayed) for s, seconds in outside)
+        return self.log.wall_s - delayed_s - self._without_cores_s(self.log.compiled)
 
     def _without_cores_s(self, compiled: Iterable[Compiled]) -> float:
-        """Return the seconds of tracing and compiling in which the compiler's own threads waited for cores.
+        """Return the seconds of tracing and compiling for which the process had no core.
 
-        The whole process then used less processor time than the front end waited for them. On a GPU, it may
-        have waited for a trial of kernels.
+        It then used less processor time. On a GPU, it may have waited for a trial of kernels.
         """
         if self.log.backend not in ("", "cpu"):
             return 0.0
         watched = [c for c in compiled if c.thread in (0, self.log.thread_id)]
-        stages = [
-            (span, c.used_s[stage]) for c in watched for stage, span in c.stages.items() if stage in c.used_s
-        ]
-        alone_s = self.undelayed_s([span for span, _ in stages])
-        return sum(max(0.0, seconds - used_s) for seconds, (_, used_s) in zip(alone_s, stages))
+        return sum(max(0.0, c.seconds(stage) - used_s) for c in watched for stage, used_s in c.used_s.items())
 
     def compiling_s(self, compiled: Iterable[Compiled]) -> float:
-        """Return the seconds that the program would save if none of them were traced and compiled.
-
-        While there is no core for it, nothing is traced or compiled. And devices first do what is queued, so
-        that the beginning of each compilation costs nothing.
-        """
+        """Return the seconds that the program would save if none of them were traced and compiled."""
         compiled = list(compiled)
-        spans = union(span for c in compiled for span in c.stages.values())
-        together = union((a, b + JOINED_S) for a, b in spans if a > self.begin)
-        queued_s = sum(min(b - JOINED_S - a, self.backlog_s) for a, b in together)
-        return max(0.0, sum(self.undelayed_s(spans)) - self._without_cores_s(compiled) - queued_s)
-
-    @functools.cached_property
-    def backlog_s(self) -> float:
-        """Return the median seconds from a call to its execution, for which devices have work."""
-        waited = [b - a for a, b in self.log.activity.queued]
-        calls = sum(p.calls for name, p in self.log.activity.programs.items() if name in self.jitted)
-        return statistics.median(waited) if 2 * len(waited) > calls else 0.0
+        seconds = total_length(span for c in compiled for span in c.stages.values())
+        return max(0.0, seconds - self._without_cores_s(compiled))
 
     @functools.cached_property
     def front_s(self) -> dict[str, float]:
@@ -384,7 +318,7 @@ class Analysis:
         return tuple(
             name
             for name, values in known.items()
-            if len(values) == 1 or not any(map(_NUMBER.fullmatch, values))
+            if len(values) == 1 or not any(value.removeprefix("-").isdigit() for value in values)
         )
 
     def shares(self) -> dict[str, float]:
@@ -516,9 +450,9 @@ class Analysis:
                 lost.append(0.0)
                 continue
             followed = bisect.bisect_left(starts, gap[1] - 1e-9) < len(starts)
-            (alone_s,) = self.undelayed_s([(max(gap[0], wait.start), gap[1])])
-            lost.append(min(wait.end - wait.start, self.beside * alone_s) if followed else 0.0)
-            after.append(wait.end - max(gap[0], wait.start))
+            begin = max(gap[0], wait.start)
+            lost.append(min(wait.end - wait.start, self.beside * (gap[1] - begin)) if followed else 0.0)
+            after.append(wait.end - begin)
         count = sum(w.times for w in waits)
         return WaitingLine(
             at, kind, count, sum(w.total_s for w in waits), sum(w.times * w.nbytes for w in waits),
@@ -540,8 +474,14 @@ class Analysis:
 
     @functools.cached_property
     def numpy_idle(self) -> dict[Place, float]:
-        """Return the seconds, by line, in which devices were idle while NumPy computed and did not wait."""
-        in_loop = functools.cache(_repeats)
+        """Return the seconds, by line, in which devices were idle while NumPy computed and did not wait.
+
+        Nothing could run beside what happens once, so only lines in loops count.
+        """
         return self.idle_at(
-            lambda s: s.kind == NUMPY and in_loop(s.at, s.callers) and not self.waiting.containing(s.end)
+            lambda s: (
+                s.kind == NUMPY
+                and not self.waiting.containing(s.end)
+                and any(statements.innermost(at, statements.ROUND) for at in (s.at, *s.callers))
+            )
         )

@@ -15,7 +15,6 @@ WHOLE, STAGES = "Whole run", ((TRACE, "trace"), (LOWER, "lower"), (COMPILE, "com
 
 
 def figure_blocks(analysis: Analysis) -> Iterator[Block]:
-    """Yield tables that a terminal does not show: values in seconds, bytes, and counts without a unit."""
     log = analysis.log
     if not log.used_jax or not log.compiled:
         return

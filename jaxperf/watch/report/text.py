@@ -40,7 +40,6 @@ WIDEST, NAME = 44, 14  # characters of a reason and of a program's name in a tab
 
 
 def make_result(analysis: Analysis, *, command: str = "", ended: str = "") -> Result:
-    """Return the report as a result; `ended` says how the program ended if not normally."""
     log = analysis.log
     environment = log.losses.ask("rows of the report: the environment", environment_of_jax, Environment())
     return Result(
@@ -145,7 +144,6 @@ def _compiled(log: Log) -> Iterator[Block]:
 
 
 def _compiling_s(compiled: Iterable[Compiled]) -> float:
-    """Return the seconds in which any of them was traced or compiled; threads may overlap."""
     return total_length(span for c in compiled for span in c.stages.values())
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import itertools
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -12,7 +13,7 @@ from jaxperf.watch.log import EAGER, PYTHON, Compiled, StackSample
 from jaxperf.watch.observe.executables import Facts
 from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.report.analysis import Analysis, IntervalSet
-from jaxperf.watch.rules.idle import OFTEN, REPEATS, TAKING, findings_by_function, only_keys
+from jaxperf.watch.rules.idle import OFTEN, REPEATS, TAKING, findings_by_function
 from jaxperf.watch.rules.libraries import change_of_call, library_of_file
 from jaxperf.watch.rules.table import PERFORMANCE, Finding, cause
 from jaxperf.watch.source import loop_body, statements
@@ -37,9 +38,6 @@ WAYS = {
         "Jit {name} as a whole: {decorator} above it; float() and print() stay outside, an if on an array "
         "becomes jnp.where, and a loop over examples jax.vmap."
     ),
-    "generator": (
-        "Put what this generator computes for each item into one jitted function, and yield its result."
-    ),
     "init": "Make jax.jit({name}) once, and call that here: one program in place of many small ones.",
     "made": "{made}",
     "transform": (
@@ -54,10 +52,6 @@ WAYS = {
         "Move what {name} computes with arrays into a function that takes the arrays and returns what "
         "changes of self, and jit that (in an nnx.Module, @nnx.jit above {name} does). float() and print() "
         "stay outside, an if on an array becomes jnp.where, and a loop over examples jax.vmap."
-    ),
-    "keys": (
-        "Give the jitted function one key and the number of the turn, and call jax.random.fold_in(key, turn) "
-        "in it: no key is split outside then."
     ),
     "object": (
         "{name} makes an object, which jit cannot return. A compile cache on disk keeps its programs from "
@@ -98,8 +92,6 @@ def way_to_jit(finding: Finding, analysis: Analysis, through: str = "") -> Findi
             otherwise = "object" if called.rpartition(".")[2][:1].isupper() else "library"
             form = through if change_of_call(through, called) else otherwise
             return replace(finding, form=form, name=called)
-        if statements.yields(at):
-            return replace(finding, form="generator")
         if finding.cause == "eager" or not statements.only_computes(function):
             return finding
     if statements.is_method(at):
@@ -109,7 +101,6 @@ def way_to_jit(finding: Finding, analysis: Analysis, through: str = "") -> Findi
 
 
 def _static(analysis: Analysis, file: str, function: str) -> tuple[str, ...]:
-    """Return the parameters that must be static, as samples saw their values, or as calls pass them."""
     known = analysis.static_parameters(file, function)
     return tuple(dict.fromkeys([*known, *statements.literal_parameters(file, function)]))
 
@@ -144,9 +135,6 @@ def find_eager_operations(analysis: Analysis) -> Iterator[Finding]:
         idle = {at: seconds for at, seconds in by_samples.items() if "jit(" not in at.source}
     elif rate < RATE:
         idle = {}
-    if rate >= RATE:
-        for at, seconds in _beside_calls(analysis).items():
-            idle[at] = idle.get(at, 0.0) + seconds
     unfused = {at: s for at, s in _unfused(analysis, line, waits).items() if "jit(" not in at.source}
     often = f"{rate:,.0f} operations per second"
     reason = f"{often} are dispatched outside of jit, and devices are idle meanwhile"
@@ -173,8 +161,6 @@ def find_eager_operations(analysis: Analysis) -> Iterator[Finding]:
                 "prints them"
             )
             yield Finding("element reads", at, finding.seconds, taken, argument=array)
-        elif only_keys(analysis, finding.at):
-            yield replace(finding, form="keys")
         else:
             # a function that mostly does something else, such as drawing, is not jitted as a whole
             if sum(s.kind == PYTHON for s in inside) > looks.total():
@@ -182,28 +168,7 @@ def find_eager_operations(analysis: Analysis) -> Iterator[Finding]:
             yield way_to_jit(finding, analysis, through.get(finding.at, ""))
 
 
-def _beside_calls(analysis: Analysis) -> dict[Place, float]:
-    """Return the seconds of dispatching operations in the arguments of a jitted call, by line.
-
-    Samples there count for the call. The operations are known if only this line compiled them. They cost
-    nothing while devices have work.
-    """
-    lines: dict[str, set[Place]] = defaultdict(set)
-    for at, names in analysis.outside_jit.items():
-        for name in names:
-            lines[name].add(at)
-    calls, seconds = {at for _, at in analysis.called}, dict[Place, float]()
-    for name, program in analysis.log.activity.programs.items():
-        if name not in analysis.jitted and len(lines[name]) == 1 and program.calls >= OFTEN:
-            (at,) = lines[name]
-            if at in calls:
-                seconds[at] = seconds.get(at, 0.0) + sum(program.dispatch_s) * analysis.scale
-    idle = analysis.idle_at(lambda s: s.at in seconds)
-    return {at: min(seconds[at], idle_s) for at, idle_s in idle.items()}
-
-
 def _makes_once(at: Place) -> bool:
-    """Return whether a line makes a module, or calls an init, outside of loops."""
     makes = statements.made_module(at) or statements.init_call(at)
     return bool(makes) and statements.innermost(at, statements.ROUND) is None
 
@@ -220,7 +185,7 @@ def _elements(analysis: Analysis, at: Place) -> str:
 
     All that runs there outside of jit takes elements.
     """
-    array = loop_body.indexed(at)
+    array = loop_body.element_read(at, any_use=True)
     names = analysis.outside_jit.get(at, set())
     called = statements.called_at(at)
     reads = sum(
@@ -231,12 +196,11 @@ def _elements(analysis: Analysis, at: Place) -> str:
 
 def _waits(analysis: Analysis) -> set[Place]:
     """Return the lines with no operation but one whose value they wait for: `find_waits` covers these."""
-    lines = (x.at for x in analysis.lines)
     return {
         at
-        for at in lines
+        for at in (line.at for line in analysis.lines)
         if loop_body.element_read(at)
-        or statements.is_test(at)
+        or isinstance(statements.innermost(at, ast.stmt), ast.If | ast.While)
         or not (at in analysis.outside_jit or statements.has_operations(at))
     }
 
@@ -257,7 +221,6 @@ def _front_bound(
 
 
 def _long(analysis: Analysis) -> set[str]:
-    """Return the programs that take longer than their dispatch."""
     return {
         name
         for name, program in analysis.log.activity.programs.items()
@@ -315,7 +278,8 @@ def outermost(analysis: Analysis) -> Callable[[StackSample | Compiled], Place]:
 def _made_at(chain: Sequence[Place]) -> Place | None:
     """Return the line that makes the module whose `__init__` runs; None for none."""
     pairs = [(outer, inner) for inner, outer in itertools.pairwise(chain) if inner.function == "__init__"]
-    return next((outer for outer, inner in reversed(pairs) if statements.is_module(inner)), None)
+    made = (outer for outer, inner in reversed(pairs) if statements.in_module(inner))
+    return next(made, None)
 
 
 def _function_in_loop(chain: tuple[Place, ...]) -> Place | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator
-from typing import NamedTuple
 
 from jaxperf.result.formatting import format_quantity
 from jaxperf.watch.log import BETWEEN, IMPORT, NUMPY, PYTHON, LiveArrays, Memory
@@ -31,18 +30,6 @@ PYTHON_SHARE, LINE_SHARE = 0.2, 0.05  # of the run, in Python outside of JAX, an
 MOST_LINES = 3
 IMPORTS_S = 3.0  # of importing that are worth a note; JAX itself takes about one
 _CLOCKS = {"time", "perf_counter", "monotonic", "time_ns", "perf_counter_ns", "monotonic_ns"}
-
-
-def habit_notes(analysis: Analysis) -> Iterator[str]:
-    """Yield all notes of this module."""
-    yield from growth_notes(analysis)
-    yield from timing_notes(analysis)
-    yield from fork_notes(analysis)
-    yield from keras_notes(analysis)
-    yield from python_notes(analysis)
-
-
-# --- memory that grows from step to step
 
 
 def growth_notes(analysis: Analysis) -> Iterator[str]:
@@ -74,8 +61,9 @@ def growth_notes(analysis: Analysis) -> Iterator[str]:
             yield f"{message}; arrays of JAX do not explain it, so look for what else the loop keeps"
         return
     made = f", made at {live.at}" if live.at else ""
+    held = f" in {live.held} ({live.held_at})" if live.held else ""
     yield (
-        f"{message}, since {more} more arrays {live.kind}{made}, stay alive{_held(live)}: keep what is read "
+        f"{message}, since {more} more arrays {live.kind}{made}, stay alive{held}: keep what is read "
         "later (a number of each, or every hundredth), or bring them to the host in blocks, with "
         "jax.device_get, and drop them"
     )
@@ -102,112 +90,62 @@ def _grown_arrays(readings: list[Memory], since: float, until: float) -> tuple[L
     return most, count
 
 
-def _held(live: LiveArrays) -> str:
-    """Return a phrase with the variable that holds arrays, and the line that adds to it."""
-    if not live.held:
-        return ""
-    function = statements.innermost(live.held_at, statements.FUNCTION)
-    within = function or statements.syntax_tree(live.held_at.file)
-    nodes = (n for n in ast.walk(within) if isinstance(n, ast.Call | ast.AugAssign | ast.Assign))
-    added = next((n.lineno for n in nodes if _adds(n, live.held)), 0)
-    at = live.held_at._replace(line=added) if added else live.held_at
-    return f" in {live.held}" + (f", to which {at} adds" if added else f" ({at})")
-
-
-def _adds(node: ast.AST, name: str) -> bool:
-    """Return whether a node adds to a container of this name: by a method, an operator or a key."""
-    match node:
-        case ast.Call(func=ast.Attribute(value=owner, attr="append" | "appendleft" | "extend" | "add")):
-            return ast.unparse(owner).partition("[")[0] == name
-        case ast.AugAssign(target=target):
-            return ast.unparse(target) == name
-        case ast.Assign(targets=[ast.Subscript(value=owner)]):
-            return ast.unparse(owner) == name
-    return False
-
-
 # --- the program's own timing
-
-
-class Timing(NamedTuple):
-    """The lines between which a program takes the time, both in one function."""
-
-    start: int
-    end: int
 
 
 def timing_notes(analysis: Analysis) -> Iterator[str]:
     """Yield a note where a program times a call without waiting for its result."""
     hot = {row.name: row for row in hottest_programs(analysis)}
     waits = [line.at for line in analysis.lines]
-    told: set[tuple[str, Timing]] = set()
+    told: set[tuple[str, int, int]] = set()
     for c, at in analysis.called:
         row = hot.get(c.program)
         if row is None or row.dispatch_s is None or row.device_s < LATER * row.dispatch_s:
             continue
-        for timing in timings_around(at):
-            inside = [w for w in waits if w.file == at.file and timing.start <= w.line <= timing.end]
-            if inside or (at.file, timing) in told or _waits_inside(at, timing, waits):
+        for start, end in timings_around(at):
+            calls = statements.calls_in(statements.syntax_tree(at.file))
+            timed = {statements.last_name(call.func) for call in calls if start <= call.lineno <= end}
+            waiting = timed & {w.function for w in waits}
+            inside = any(w.file == at.file and start <= w.line <= end for w in waits)
+            if inside or waiting or (at.file, start, end) in told:
                 continue
-            told.add((at.file, timing))
+            told.add((at.file, start, end))
             yield (
-                f"the time that {at._replace(line=timing.end)} takes, from line {timing.start} on, is that "
-                f"of dispatching {c.called} (line {at.line}), not of computing it: a call returns after "
+                f"the time that {at._replace(line=end)} takes, from line {start} on, is that of dispatching "
+                f"{c.called} (line {at.line}), not of computing it: a call returns after "
                 f"{format_quantity(row.dispatch_s, 's')}, and the device takes "
                 f"{format_quantity(row.device_s, 's')}. Call jax.block_until_ready on the result first"
             )
 
 
-def timings_around(at: Place) -> list[Timing]:
-    """Return the innermost stretches around a line whose time its function takes with Python's clocks."""
-    function = statements.innermost(at, statements.FUNCTION)
-    nodes = list(ast.walk(function or statements.syntax_tree(at.file)))
-    read: dict[str, list[int]] = {}
+def timings_around(at: Place) -> Iterator[tuple[int, int]]:
+    """Yield the innermost stretches around a line whose time its function takes with Python's clocks."""
+    nodes = list(ast.walk(statements.innermost(at, statements.FUNCTION) or statements.syntax_tree(at.file)))
+    read: dict[str, list[int]] = defaultdict(list)
     for node in nodes:
         match node:
             case ast.Assign(targets=[ast.Name(id=name)], value=value) if _reads_clock(value):
-                read.setdefault(name, []).append(node.lineno)
-    found: list[Timing] = []
+                read[name].append(node.lineno)
     for node in nodes:
         match node:
             case ast.BinOp(op=ast.Sub(), left=left, right=ast.Name(id=started)) if started in read:
-                if _reads_clock(left):
-                    end = node.lineno
-                elif isinstance(left, ast.Name) and left.id in read:
-                    end = max((n for n in read[left.id] if n <= node.lineno), default=0)
-                else:
-                    continue
+                ends = [node.lineno] if _reads_clock(left) else read.get(ast.unparse(left), [])
+                end = max((n for n in ends if n <= node.lineno), default=0)
                 start = max((n for n in read[started] if n < end), default=0)
-                if start < at.line <= end and start:
-                    found.append(Timing(start, end))
-    return found
+                if 0 < start < at.line <= end:
+                    yield start, end
 
 
 def _reads_clock(value: ast.expr) -> bool:
     """Return whether an expression is `time.perf_counter()` or the like."""
-    if not isinstance(value, ast.Call) or value.args or value.keywords:
-        return False
-    owner, _, name = ast.unparse(value.func).rpartition(".")
-    return name in _CLOCKS and owner in ("", "time")
-
-
-def _waits_inside(at: Place, timing: Timing, waits: list[Place]) -> bool:
-    """Return whether a function that the timed lines call waits for a device."""
-    names = {w.function for w in waits}
-    tree = statements.syntax_tree(at.file)
-    return any(
-        isinstance(n, ast.Call)
-        and timing.start <= n.lineno <= timing.end
-        and statements.last_name(n.func) in names
-        for n in ast.walk(tree)
-    )
+    owner, _, name = ast.unparse(value).rpartition(".")
+    return owner in ("", "time") and name.removesuffix("()") in _CLOCKS and name.endswith("()")
 
 
 # --- processes that are forked after JAX has started
 
 
 def fork_notes(analysis: Analysis) -> Iterator[str]:
-    """Yield a note for each line that forks processes while JAX's threads run."""
     for at, count in Counter(analysis.log.forks).items():
         times = "a process was" if count == 1 else f"{count} processes were"
         yield (
@@ -273,7 +211,6 @@ def _lines_of(analysis: Analysis, kinds: Collection[str], what: str) -> Iterator
 
 
 def keras_notes(analysis: Analysis) -> Iterator[str]:
-    """Yield a note if Keras takes long between two steps of `fit`, which `steps_per_execution` shortens."""
     hot = {row.name: row for row in hottest_programs(analysis)}
     for c in {c.program: c for c in analysis.log.compiled if c.owner == "keras"}.values():
         program, row = analysis.ran(c), hot.get(c.program)

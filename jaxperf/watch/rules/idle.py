@@ -7,13 +7,13 @@ import itertools
 import re
 import statistics
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 
 from jaxperf.result.formatting import format_list, format_quantity
 from jaxperf.result.intervals import Interval, difference, intersection, total_length, union
 from jaxperf.watch.grouping import group_by
-from jaxperf.watch.log import BETWEEN, COMPILE, DATA, DISPATCH, EAGER, WRITE, Compiled, Put, StackSample
+from jaxperf.watch.log import BETWEEN, COMPILE, DATA, DISPATCH, EAGER, WRITE, Compiled, Put
 from jaxperf.watch.observe.source_location import NOWHERE, Place
 from jaxperf.watch.report.analysis import Analysis, IntervalSet, WaitingLine
 from jaxperf.watch.report.top_programs import hottest_programs
@@ -27,7 +27,6 @@ TURN_SHARE = 0.25  # of longer turns: where a turn does much else, that comes fi
 SHORT_TURNS_S = 0.05  # seconds that another program must save: it takes as long to compile
 WRITTEN = 10_000  # bytes that make a file
 WALK = 2  # ratio of `nnx.jit`'s time to JAX's own dispatch that is worth a change
-_MAKES_ARRAYS = re.compile(r"\b(?:jnp|jax\.numpy)\.(?:array|asarray|stack)\b")
 SMALL_PUTS = 5  # small puts per step that are worth combining
 
 
@@ -48,9 +47,7 @@ SMALL_PUTS = 5  # small puts per step that are worth combining
     "forward(model.bias[...])    # in the loop: what the module learns stays in it",
 )  # fmt: skip
 def find_slow_dispatch(analysis: Analysis) -> Iterator[Finding]:
-    """Find calls whose dispatch takes longer than their computation."""
-    converts = _converts(analysis)
-    idle = analysis.idle_at(lambda s: s.kind == DISPATCH and not converts(s), itself=True)
+    idle = analysis.idle_at(lambda s: s.kind == DISPATCH, itself=True)
     hot = {row.name: row for row in hottest_programs(analysis)}
     for c, at in analysis.called:
         program = analysis.ran(c)
@@ -114,16 +111,8 @@ def _modules(c: Compiled, at: Place) -> str:
     "list", "transfer", COMMUNICATE, "an array is made of Python's numbers on each turn of a loop",
     "JAX takes the numbers of a list one by one: before the loop, make one NumPy array of them all with "
     "np.array(..., np.float32), and give each turn its rows.",
-    forms={
-        "call": (
-            "JAX takes the elements of a list or tuple one by one: make one NumPy array of each first, with "
-            "np.stack or np.array(..., np.float32), or keep them in NumPy arrays from the beginning and take "
-            "rows of these."
-        ),
-    },
 )  # fmt: skip
 def find_list_conversions(analysis: Analysis) -> Iterator[Finding]:
-    """Find lines that repeatedly make an array from a list of many numbers."""
     for at, made in group_by((p for p in analysis.log.puts if p.numbers), lambda put: put.at).items():
         steady = IntervalSet(analysis.steady)
         seen_s = sum(steady.within(put.start, put.end) for put in made)
@@ -132,20 +121,6 @@ def find_list_conversions(analysis: Analysis) -> Iterator[Finding]:
         reason = f"{made[0].numbers} numbers of Python's become an array here, {len(made)} times"
         if len(made) >= REPEATS:
             yield Finding("list", at, lost_s, reason)
-    for at, seconds in analysis.idle_at(_converts(analysis)).items():
-        if _MAKES_ARRAYS.search(at.source):
-            reason = f"arguments of {statements.outermost_call(at) or 'the call'} become arrays of JAX here"
-            yield Finding("list", at, seconds, reason, form="call")
-
-
-def _converts(analysis: Analysis) -> Callable[[StackSample], bool]:
-    """Return a test for samples at the call of a jitted function in which its arguments are converted.
-
-    Where the line calls a transformation of the function, that runs there, too.
-    """
-    eager = (s for s in analysis.log.samples if s.kind == EAGER)
-    converting = {(s.at, s.start) for s in eager if not statements.transforms(s.at)}
-    return lambda s: s.kind == DISPATCH and (s.at, s.start) in converting
 
 
 @cause(
@@ -157,7 +132,6 @@ def _converts(analysis: Analysis) -> Callable[[StackSample], bool]:
     choose=lambda f: "" if statements.innermost(f.at, loop_body.LOOP) else "function",
 )  # fmt: skip
 def find_repeated_puts(analysis: Analysis) -> Iterator[Finding]:
-    """Find lines that put the same large array on a device again and again."""
     programs = analysis.log.activity.programs
     busy = [span for name in analysis.jitted.keys() & programs.keys() for span in programs[name].spans]
     idle = difference(analysis.steady, busy)  # the copy itself may run then
@@ -194,7 +168,6 @@ def _copied_between_devices_s(analysis: Analysis, at: Place, again: list[Put]) -
     "Give jax.device_put the whole dictionary or list, and one sharding that is made once.",
 )  # fmt: skip
 def find_small_puts(analysis: Analysis) -> Iterator[Finding]:
-    """Find lines that put many small arrays on devices for each step, one by one."""
     activity = analysis.log.activity
     steps = max((p.calls for name, p in activity.programs.items() if name in analysis.jitted), default=0)
     idle = analysis.idle_at(lambda s: s.kind == EAGER)
@@ -222,7 +195,6 @@ def _copying(analysis: Analysis, at: Place) -> list[Interval]:
     "orbax.checkpoint writes in threads of its own.",
 )  # fmt: skip
 def find_writes(analysis: Analysis) -> Iterator[Finding]:
-    """Find lines that write files, such as checkpoints, while devices are idle."""
     idle = analysis.idle_at(lambda s: s.kind == WRITE)
     written: Counter[tuple[str, str]] = Counter()
     for s in analysis.samples:
@@ -244,12 +216,7 @@ def find_writes(analysis: Analysis) -> Iterator[Finding]:
             "has something to compute meanwhile."
         ),
     },
-    choose=lambda f: "next step" if statements.gives_a_value(f.at) else "",
-)  # fmt: skip
-@cause(
-    "garbage collector", "python", AHEAD, "Python's garbage collector runs between two steps",
-    "Leave it out: JAX frees an array as soon as nothing refers to it, also without the collector. Objects "
-    "that refer to each other in circles wait for the collector: call it once in a while, as after an epoch.",
+    choose=lambda f: "next step" if isinstance(statements.innermost(f.at, ast.stmt), ast.Assign) else "",
 )  # fmt: skip
 def find_python_work(analysis: Analysis) -> Iterator[Finding]:
     """Find the reader's Python code between two steps, which delays the dispatch of the next step."""
@@ -259,12 +226,7 @@ def find_python_work(analysis: Analysis) -> Iterator[Finding]:
         at: s for at, s in idle.items() if not loop_body.element_read(at) and at not in analysis.numpy_idle
     }
     reason = "devices have done all steps that were dispatched, and are idle while Python runs here"
-    collecting = {at: s for at, s in idle.items() if "gc.collect(" in at.source}
-    for at, seconds in collecting.items():
-        collected = "devices are idle while gc.collect() looks at all objects of the program"
-        yield Finding("garbage collector", at, seconds, collected, "gc.collect")
-    others = {at: s for at, s in idle.items() if at not in collecting}
-    for finding in findings_by_function("python", others, reason):
+    for finding in findings_by_function("python", idle, reason):
         yield replace(finding, reason=reason + describe_longest_inside(analysis, BETWEEN, finding.at))
 
 
@@ -278,16 +240,14 @@ _FROM_THREAD = re.compile(r"\.(get|get_nowait|result)\(")  # of a queue or of a 
 
 
 def _wait_form(finding: Finding) -> str:
-    """Return the form of advice that fits a wait's call, the arrays that come, and its statement."""
     if finding.name in _NEEDLESS:
         return "needless"
     if loop_body.comes_back(finding.at):
         return "next turn"
-    if isinstance(statements.innermost(finding.at, ast.stmt), ast.Return):
+    statement = statements.innermost(finding.at, ast.stmt)
+    if isinstance(statement, ast.Return):
         return "returned"
-    if loop_body.decides(finding.at) or statements.is_branch(finding.at):
-        return "test"
-    return statements.statement_rows(finding.at)[0].partition(" ")[0].removeprefix("el")
+    return "test" if isinstance(statement, ast.If | ast.While) or loop_body.decides(finding.at) else ""
 
 
 @cause(
@@ -296,18 +256,13 @@ def _wait_form(finding: Finding) -> str:
     "jax.device_get, or in a long run every hundredth turn. If each turn shows the value, read that of the "
     "turn before.",
     forms={
-        "while": (
-            "Give jax.lax.while_loop the test and a turn as functions of the arrays, or test every tenth "
-            "turn, so that the device has the next ones to do meanwhile."
-        ),
-        "if": "Choose with jnp.where, or with jax.lax.cond, which computes one side only.",
         "next turn": (
             "The next turn needs the value: let one wait serve many turns (a batch of them under jax.vmap), "
             "or write what needs it in jax.numpy, so that the whole loop is one program, with jax.lax.scan."
         ),
         "test": (
-            "A test in the loop needs the value: start the next turn before it, and test what the turn "
-            "before has given, or test every tenth turn."
+            "A test in the loop needs the value: choose with jnp.where or jax.lax.cond, give it to "
+            "jax.lax.while_loop, or test every tenth turn, so that the device has the next ones to do."
         ),
         "returned": (
             "If nothing needs the value before the loop ends, return the array itself, and fetch all of "
@@ -333,7 +288,6 @@ def _wait_form(finding: Finding) -> str:
     "log.debug('%s', x) is not.",
 )  # fmt: skip
 def find_waits(analysis: Analysis) -> Iterator[Finding]:
-    """Find lines whose waits keep the front end from running ahead."""
     apart = {c.at for c in analysis.log.compiled if is_operation(c) and takes_apart(c)}
     for line in analysis.lines:
         loop = statements.innermost(line.at, loop_body.LOOP)
@@ -471,7 +425,6 @@ def find_data_waits(analysis: Analysis) -> Iterator[Finding]:
     "Do the same with jnp inside the jitted step: the values never leave the device.",
 )  # fmt: skip
 def find_numpy_work(analysis: Analysis) -> Iterator[Finding]:
-    """Find functions in which NumPy computes while devices are idle, including waits for its inputs."""
     operators = analysis.idle_at(lambda s: s.kind == BETWEEN)  # which samples cannot tell from Python's
     idle = {at: s + operators.get(at, 0.0) for at, s in analysis.numpy_idle.items()}
     for finding in findings_by_function("numpy", idle, "devices are idle while NumPy computes here"):
@@ -486,7 +439,6 @@ def find_numpy_work(analysis: Analysis) -> Iterator[Finding]:
     "the result may share NumPy's memory: do not change that afterwards, or call jnp.array.",
 )  # fmt: skip
 def find_transfers(analysis: Analysis) -> Iterator[Finding]:
-    """Find calls that copy large NumPy arrays to the device while it is idle."""
     idle = analysis.idle_at(lambda s: s.kind in (DISPATCH, EAGER))  # pmap puts its arguments in Python
     for c, at in analysis.called:
         if c.host_bytes >= COPIED and copies_much(analysis, c) and at in idle:

@@ -31,7 +31,6 @@ LARGE_FACTOR = 10  # from which on the whole program is slow, where no window sa
     choose=lambda f: f.argument,  # the issue
 )  # fmt: skip
 def find_known_faults(analysis: Analysis) -> Iterator[Finding]:
-    """Find programs that a known fault of the installed version makes slow."""
     for fault, facts, call, at in met_faults(analysis):
         if fault.factor:
             slow_s = _slow_s(analysis, fault, facts) * (1 - 1 / fault.factor)

@@ -74,8 +74,8 @@ _NONE = Library()
 
 def library_of_file(file: str) -> Library:
     """Return the library of modules that a file imports, Flax NNX or Equinox; else one that says jax.jit."""
-    imported = statements.imports(file)
-    return next((words for name, words in LIBRARIES.items() if words.makes and name in imported), _NONE)
+    makers = ((name, words) for name, words in LIBRARIES.items() if words.makes)
+    return next((words for name, words in makers if statements.imports_module(file, name)), _NONE)
 
 
 def change_of_call(library: str, called: str) -> str:

@@ -9,32 +9,24 @@ import ast
 import re
 from collections.abc import Iterator
 
-from jaxperf.hlo import COLLECTIVES, Instruction, dtype_name, shape_of
+from jaxperf.hlo import COLLECTIVES, Instruction, dtype_name
 from jaxperf.result import Block, Note
 from jaxperf.result.formatting import format_quantity
 from jaxperf.result.intervals import total_length
 from jaxperf.watch.compiling.report import contents
 from jaxperf.watch.compiling.words import parts
 from jaxperf.watch.log import COMPILE, LOWER, TRACE, Compiled, ExecutedProgram
-from jaxperf.watch.observe.compiles import WRAPPED
 from jaxperf.watch.observe.executables import Facts
 from jaxperf.watch.observe.source_location import NOWHERE, Place
 from jaxperf.watch.report.analysis import Analysis
-from jaxperf.watch.rules.habits import habit_notes
+from jaxperf.watch.rules import habits
 from jaxperf.watch.rules.known import fault_notes
-from jaxperf.watch.rules.programs import called_programs, device_notes, precision_notes
+from jaxperf.watch.rules.programs import called_programs
 from jaxperf.watch.source import statements
 
 NOTE_SHARE = 0.2  # of the run
 LONG_COMPILE_S = 2.0  # seconds of a program's stages that are worth a note
 CACHED_S = 1.0  # seconds of compiling from which on JAX's cache keeps a program by default
-
-
-def compile_notes(analysis: Analysis) -> Iterator[str]:
-    """Yield notes on the time before programs run."""
-    yield from _slowest(analysis)
-    yield from cache_notes(analysis)
-    yield from fault_notes(analysis)
 
 
 def _slowest(analysis: Analysis) -> Iterator[str]:
@@ -53,7 +45,6 @@ def _slowest(analysis: Analysis) -> Iterator[str]:
 
 
 def cache_notes(analysis: Analysis) -> Iterator[str]:
-    """Yield what a compile cache on disk would save."""
     r = analysis.log
     spans = [c.stages[COMPILE] for c in r.compiled if COMPILE in c.stages]
     long_s = total_length((a, b) for a, b in spans if b - a >= CACHED_S)
@@ -71,7 +62,6 @@ BUSY_SHARE = 0.2  # share of the devices' time that makes a program worth notes
 CONVOLUTION_SHARE = 0.5  # share of a program's time in a convolution that is worth a note
 _CONDITION = re.compile(r"condition=%?([\w.-]+)")
 _BODY = re.compile(r"body=%?([\w.-]+)")
-_BRANCHES = ("cond", "switch")
 _HEAVY = ("while", "dot", "convolution", "custom-call", "sort")
 _GROUPS = re.compile(r"feature_group_count=(\d+)")
 
@@ -82,20 +72,13 @@ def note_blocks(analysis: Analysis) -> Iterator[Block]:
         return
     for facts, c, program, program_s in called_programs(analysis):
         if program_s >= BUSY_SHARE * analysis.computing_s:
-            for rule in (_collectives, _branches, _grouped, device_notes, precision_notes):
+            for rule in (_collectives, _branches, _grouped):
                 yield from map(Note, rule(facts, c, program))
-    yield from map(Note, _mapped(analysis))
-    yield from map(Note, _unusable(analysis))
-    yield from map(Note, compile_notes(analysis))
-    yield from map(Note, _checked(analysis))
-    yield from map(Note, habit_notes(analysis))
-
-
-def _checked(analysis: Analysis) -> Iterator[str]:
-    """Yield a note for each function that runs under `checkify`."""
-    for c, at in analysis.called:
-        if c.name in WRAPPED:
-            yield f"checkify adds tests to the operations of {c.called} ({at}); measure it without them, too"
+    for notes in (
+        _mapped, _unusable, _slowest, cache_notes, fault_notes, habits.growth_notes, habits.timing_notes,
+        habits.fork_notes, habits.keras_notes, habits.python_notes,
+    ):  # fmt: skip
+        yield from map(Note, notes(analysis))
 
 
 def _collectives(facts: Facts, c: Compiled, _: ExecutedProgram) -> Iterator[str]:
@@ -124,36 +107,30 @@ def _collectives(facts: Facts, c: Compiled, _: ExecutedProgram) -> Iterator[str]
 
 
 def _source(i: Instruction, facts: Facts, name: str) -> Place:
-    """Return the reader's line that computed an instruction's operand; for an argument, its first use."""
+    """Return the reader's line that computed what is gathered; for an argument, its first use."""
     by_name = {known.name: known for known in facts.instructions}
-    for _ in range(8):
-        operand = next((by_name[n] for n in i.operands if n in by_name), None)
-        if operand is None:
-            break
+    while operand := next((by_name[n] for n in i.operands if n in by_name), None):
         i = operand
         if at := facts.at(i):
             return at
-    argument = re.search(r'op_name="(\w+)', i.text) if i.opcode == "parameter" else None
-    places = (p for p in sorted(facts.places) if p.function == name)
-    at = next(places, NOWHERE)
-    functions = [n for n in statements.enclosing_nodes(at, statements.FUNCTION) if n.name == name]
-    uses = (
-        n.lineno
-        for function in functions
-        for n in ast.walk(function)
-        if argument and isinstance(n, ast.Name) and n.id == argument[1]
-    )
-    return at._replace(line=line) if (line := min(uses, default=0)) else NOWHERE
+    at = next((p for p in sorted(facts.places) if p.function == name), NOWHERE)
+    function = statements.innermost(at, statements.FUNCTION)
+    names = [n for n in ast.walk(function) if isinstance(n, ast.Name)] if function else []
+    uses = [n.lineno for n in names if n.id == i.op_name.partition("[")[0]]
+    return at._replace(line=min(uses)) if uses else NOWHERE
 
 
 def _branches(facts: Facts, c: Compiled, _: ExecutedProgram) -> Iterator[str]:
     """Yield a note for each `lax.cond` with a costly branch that `vmap` has turned into a select."""
     heavy = [i for i in facts.instructions if i.opcode in _HEAVY]
-    heavy_lines = [(p.file, p.line) for i in heavy for p in facts.around(i)]
+    functions = {p.function.rpartition(".")[2] for i in heavy for p in facts.around(i)}
     selects = [i for i in facts.instructions if i.opcode == "select" and "/select_n" in i.op_name]
     for at in dict.fromkeys(facts.at(i) for i in selects if "vmap(" in i.op_name):
-        lines = _lines_of_branches(at)
-        if any(file == at.file and line in lines for file, line in heavy_lines):
+        calls = statements.calls_in(statements.innermost(at, ast.stmt))
+        branching = [c for c in calls if statements.last_name(c.func) in ("cond", "switch")]
+        nodes = [n for call in branching for n in ast.walk(call)]
+        named = {getattr(n, "id", "") or getattr(n, "attr", "") for n in nodes}  # step, self.step
+        if named & functions:
             yield (
                 f"under vmap, the branch at {at} is a select: {c.called} computes both sides for every "
                 "element. Choose the elements first (sort or gather them), or use jax.lax.map, which "
@@ -161,22 +138,7 @@ def _branches(facts: Facts, c: Compiled, _: ExecutedProgram) -> Iterator[str]:
             )
 
 
-def _lines_of_branches(at: Place) -> set[int]:
-    """Return the lines of the branch functions of a statement's `lax.cond` or `lax.switch`."""
-    calls = statements.calls_in(statements.innermost(at, ast.stmt))
-    argument_nodes = {
-        id(n): n for call in calls if statements.last_name(call.func) in _BRANCHES for n in ast.walk(call)
-    }.values()
-    named = {n.id for n in argument_nodes if isinstance(n, ast.Name)}
-    named |= {n.attr for n in argument_nodes if isinstance(n, ast.Attribute)}  # self.branch
-    nodes = ast.walk(statements.syntax_tree(at.file))
-    functions = [n for n in nodes if isinstance(n, statements.FUNCTION) and n.name in named]
-    bodies = [*functions, *(n for n in argument_nodes if isinstance(n, ast.Lambda) and n.lineno != at.line)]
-    return {line for n in bodies for line in range(n.lineno, (n.end_lineno or n.lineno) + 1)}
-
-
 def _grouped(facts: Facts, c: Compiled, program: ExecutedProgram) -> Iterator[str]:
-    """Yield a note for each grouped convolution that takes most of a program's time."""
     total_s = program.op_s(facts.steps.__contains__)
     for i in facts.instructions:
         groups = _GROUPS.search(i.text) if i.opcode in ("convolution", "custom-call") else None
@@ -193,7 +155,6 @@ def _grouped(facts: Facts, c: Compiled, program: ExecutedProgram) -> Iterator[st
 
 
 def _mapped(analysis: Analysis) -> Iterator[str]:
-    """Yield a note for each `jax.lax.map` where devices compute much: its turns run one after the other."""
     if analysis.computing_s < BUSY_SHARE * (analysis.log.end - analysis.begin):
         return
     for facts in analysis.log.programs:
@@ -201,7 +162,8 @@ def _mapped(analysis: Analysis) -> Iterator[str]:
         loops = (i for i in facts.instructions if c and not facts.old and i.opcode == "while")
         for at in dict.fromkeys(map(facts.at, loops)):
             calls = statements.calls_in(statements.innermost(at, ast.stmt))
-            if any(statements.is_plain_map(call) for call in calls) and c:
+            mapped = (x for x in calls if ast.unparse(x.func) in ("jax.lax.map", "lax.map"))
+            if c and any(not call.keywords for call in mapped):
                 yield (
                     f"{c.called} takes the elements of jax.lax.map at {at} one after the other, though none "
                     "needs another: jax.vmap takes all at once, and batch_size= of jax.lax.map some at a time"
@@ -209,43 +171,39 @@ def _mapped(analysis: Analysis) -> Iterator[str]:
 
 
 def _unusable(analysis: Analysis) -> Iterator[str]:
-    """Yield a note for each large donated argument whose memory no result can take."""
+    """Yield a note for each program of a function that donates, though no result can take the memory."""
     for facts in analysis.log.programs:
         c = analysis.jitted.get(facts.program)
         if c is None or facts.old or facts.module.aliases or not facts.text:
             continue
-        donated = statements.donated_parameters(*_definition(c))
-        for where, text in c.signature.items():
-            name = statements.parameter_name(_definition(c)[0], c.called, where)
-            shape = shape_of(text)
-            if name in donated and shape and shape.bytes >= MOVED and shape not in facts.layout[1]:
-                results = ", ".join(f"{dtype_name(s.dtype)}{[*s.dims]}" for s in facts.layout[1][:2])
-                yield (
-                    f"{name} is donated to {c.called} ({c.at}), but no result has its type, {text}: the "
-                    f"results are {results}, so its memory is not used again; give the result that type"
-                )
-
-
-def _definition(c: Compiled) -> tuple[str, str]:
-    return c.defined.rpartition(":")[0], c.called
-
-
-def _keeps_residuals(loop: Instruction) -> bool:
-    """Return whether the gradient of a loop keeps what its turns compute: random bits have no gradient."""
-    random = any(name in loop.op_name for name in ("threefry", "random_bits", "shuffle"))
-    return "jvp(" in loop.op_name and not random and any(shape.dtype[0] in "fbc" for shape in loop.shapes)
+        arguments, results = facts.layout
+        largest = max(arguments, key=lambda shape: shape.bytes, default=None)
+        if largest is None or largest.bytes < MOVED or largest in results:
+            continue
+        if statements.donates(c.defined.rpartition(":")[0], c.called):
+            types = ", ".join(f"{dtype_name(s.dtype)}{[*s.dims]}" for s in (largest, *results[:2]))
+            yield (
+                f"{c.called} ({c.at}) donates arguments, but no result has the type of its largest one: "
+                f"they are {types}, so its memory is not used again; give the result that type"
+            )
 
 
 def temporaries_note(analysis: Analysis) -> Iterator[str]:
-    """Yield a note on the program with the largest temporaries, and on the scan whose gradient needs them."""
     new = [f for f in analysis.log.programs if not f.old and f.program in analysis.jitted]
     facts = max(new, key=lambda f: f.temporary_bytes, default=None)
     if facts is None or facts.temporary_bytes < TEMPORARY:
         return
     name, size = analysis.jitted[facts.program].called, format_quantity(facts.temporary_bytes, "bytes")
     message = f"temporaries of {name}: {size}"
-    scans = (i for i in facts.instructions if i.opcode == "while" and _keeps_residuals(i))
-    if line := next(filter(None, (facts.at(i) for i in scans)), NOWHERE):
+    scans = (i for i in facts.instructions if i.opcode == "while" and "jvp(" in i.op_name)
+    kept = [
+        facts.at(i)
+        for i in scans
+        # random bits have no gradient
+        if not re.search("threefry|random_bits|shuffle", i.op_name)
+        and any(shape.dtype[0] in "fbc" for shape in i.shapes)
+    ]
+    if line := next(filter(None, kept), NOWHERE):
         message += (
             f"; the gradient of the loop at {line} keeps what each turn computes, and jax.checkpoint "
             "around its body computes it again instead"

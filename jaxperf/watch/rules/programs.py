@@ -5,11 +5,11 @@ from __future__ import annotations
 import ast
 import functools
 import re
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from jaxperf.hlo import COLLECTIVES, Instruction, Shape, shape_of
+from jaxperf.hlo import COLLECTIVES, Instruction, shape_of
 from jaxperf.result.formatting import format_quantity
 from jaxperf.result.intervals import difference, intersection, total_length, union
 from jaxperf.watch.grouping import group_by
@@ -17,7 +17,6 @@ from jaxperf.watch.log import CALLBACK as IN_CALLBACK
 from jaxperf.watch.log import COMPILE, DISPATCH, EAGER, Compiled, ExecutedProgram
 from jaxperf.watch.observe import source_location
 from jaxperf.watch.observe.executables import (
-    CONTAINERS,
     MULTIPLYING,
     PRODUCTS,
     Facts,
@@ -48,13 +47,10 @@ from jaxperf.watch.source.loop_body import donating_option, passed_arguments, re
 WIDE = ("float64", "double", "complex128")
 WIDENED = 1 << 16  # bytes of an array below which its dtype does not matter
 LARGE = 1 << 20  # bytes of an array of float64 that is worth reporting
-PRODUCT_SHARE = 0.2  # share of a program's time in matrix products that is worth a note
 _CARRYING = {  # instructions that compute nothing
     "broadcast", "constant", "copy", "dynamic-slice", "dynamic-update-slice", "fusion", "get-tuple-element",
     "parameter", "tuple", "while",
 }  # fmt: skip
-_PRODUCT = re.compile(r"^(?:dot|convolution)$|__cublas|__cudnn\$conv")
-_HIGHEST = re.compile(r"operand_precision\W+\[?\W*highest", re.IGNORECASE)
 
 
 @cause(
@@ -77,7 +73,7 @@ def find_float64(analysis: Analysis) -> Iterator[Finding]:
     at = set_at("jax_enable_x64", analysis, NOWHERE) if turned_on else None
     where = f" at {at}: {at.source}" if at else ""
     for facts, c, _, program_s in called_programs(analysis):
-        if lines := Counter(facts.at(i) for i in _widening(facts, ("f32[", "bf16[", "f16["), "f64[")):
+        if lines := Counter(facts.at(i) for i in _widening(facts)):
             line = next((p for p, _ in lines.most_common() if p), c.at)
             reason = (
                 f"{facts.name} turns float32 into float64 here, which moves twice the bytes from there on"
@@ -99,11 +95,11 @@ def find_float64(analysis: Analysis) -> Iterator[Finding]:
             yield Finding("all float64", made, program_s / 2, reason, facts.name, argument=name)
 
 
-def _widening(facts: Facts, narrow: tuple[str, ...], wide: str) -> Iterator[Instruction]:
-    """Yield the instructions that convert one of some types to a wider one, to `WIDENED` bytes or more."""
-    names = {i.name for i in facts.instructions if i.type.startswith(narrow)}
+def _widening(facts: Facts) -> Iterator[Instruction]:
+    """Yield the instructions that convert `WIDENED` bytes or more to float64."""
+    names = {i.name for i in facts.instructions if i.type.startswith(("f32[", "bf16[", "f16["))}
     for i in facts.instructions:
-        widens = i.opcode == "convert" and i.type.startswith(wide) and names & {*i.operands}
+        widens = i.opcode == "convert" and i.type.startswith("f64[") and names & {*i.operands}
         if widens and i.shapes[0].bytes >= WIDENED:
             yield i
 
@@ -145,92 +141,12 @@ def _made(c: Compiled) -> tuple[Place, str]:
     return (c.at._replace(line=max(lines)), expression.id) if lines else (c.at, "")
 
 
-def widened_lines(facts: Facts) -> dict[Place, int]:
-    """Return the lines at which an operator converts bfloat16 to float32, with the bytes of the array.
-
-    JAX does so if the other operand is float32. Intended conversions, as by `astype` and `mean`, are calls
-    rather than operators.
-    """
-    lines: dict[Place, int] = {}
-    products: dict[Place, int] = {}
-    for i in _widening(facts, ("bf16[",), "f32["):
-        at = facts.at(i)
-        if not i.operation or not at or not _is_operator(at):
-            continue
-        if i.operation in PRODUCTS:
-            products[at] = products.get(at, 0) + 1
-        if i.operation in ("convert_element_type", *PRODUCTS):
-            lines[at] = max(lines.get(at, 0), Shape("bf16", i.shapes[0].dims).bytes)
-    return {at: size for at, size in lines.items() if products.get(at, 1) == 1}  # 2: both were bfloat16
-
-
-def _is_operator(at: Place) -> bool:
-    """Return whether a statement uses operators, and no function that converts on purpose."""
-    statement = statements.innermost(at, ast.stmt)
-    nodes = list(ast.walk(statement)) if statement else []
-    names = {n.attr for n in nodes if isinstance(n, ast.Attribute)}
-    names |= {str(n.value) for n in nodes if isinstance(n, ast.Constant)}
-    operators = any(isinstance(n, ast.BinOp | ast.AugAssign) for n in nodes)
-    return operators and not names & {"astype", "float32", "mean", "sum", "var", "std"}
-
-
-def precision_notes(facts: Facts, c: Compiled, program: ExecutedProgram) -> Iterator[str]:
-    """Yield a note for each place where a program computes in a wider dtype than it may need."""
-    for at, size in sorted(widened_lines(facts).items(), key=lambda item: -item[1])[:3]:
-        yield (
-            f"bfloat16 becomes float32 at {at}, as the other operand is float32: {c.called} then moves twice "
-            f"the bytes of an array of {format_quantity(size, 'bytes')} and all that comes from it. Give the "
-            "other operand .astype(jnp.bfloat16) if that is precise enough"
-        )
-    if facts.platform not in ("cpu", "tpu"):
-        yield from _product_notes(facts, c, program)
-
-
-def _product_notes(facts: Facts, c: Compiled, program: ExecutedProgram) -> Iterator[str]:
-    """Yield notes on the share of a GPU's time in products of float32 matrices."""
-    types = {i.name: i.type for i in facts.instructions}
-    wide = [i for i in facts.instructions if _is_product(i) and _takes(i, "f32[", types)]
-    for full in (True, False):
-        chosen = [i for i in wide if bool(_HIGHEST.search(i.text)) == full]
-        inside = {i.computation for i in chosen}
-        callers = {i.name for i in facts.instructions if any(f"calls=%{name}," in i.text for name in inside)}
-        products_s = program.op_s({*callers, *(i.name for i in chosen)}.__contains__)
-        total_s = program.op_s(facts.steps.__contains__)
-        if not chosen or not total_s or products_s < PRODUCT_SHARE * total_s:
-            continue
-        at = next((at for i in chosen if (at := facts.at(i))), c.at)
-        share = f"{products_s / total_s:.0%} of {c.called}'s time goes to products of float32 matrices ({at})"
-        yield (
-            f"{share} at the highest precision: jax.default_matmul_precision('tensorfloat32') lets the GPU "
-            "take TensorFloat32, with 10 bits of mantissa in place of 23"
-            if full
-            else f"{share}: in bfloat16 they take half of the bytes, and a GPU computes them faster than in "
-            "TensorFloat32"
-        )
-
-
-def _takes(i: Instruction, dtype: str, types: Mapping[str, str]) -> bool:
-    """Return whether an instruction's first operand has a type; the result's may be wider."""
-    return types.get(next(iter(i.operands), ""), "").startswith(dtype)
-
-
-def _is_product(i: Instruction) -> bool:
-    if i.opcode == "custom-call":
-        return bool(_PRODUCT.search(i.target))
-    return bool(_PRODUCT.search(i.opcode))
-
-
-SENT = 0.3  # share of a program's time in collectives
-UNEQUAL_TIMES = 1.5  # the most work on one device over the mean; shared cores explain less
-
-
 @cause(
     "moved", "transfer", DATA_PARALLEL, "arrays are copied between devices on each call",
     "Before the loop, call jax.device_put once for them with the sharding that {name} needs: "
     'NamedSharding(mesh, P()) gives each device a copy, P("data") a share.',
 )  # fmt: skip
 def find_moves(analysis: Analysis) -> Iterator[Finding]:
-    """Find calls that each time copy large arrays from other devices to those of their program."""
     dispatching = analysis.idle_at(lambda s: s.kind in (DISPATCH, EAGER))
     for c, at in analysis.called:
         if (size := sum(c.elsewhere.values())) < COPIED:
@@ -238,9 +154,11 @@ def find_moves(analysis: Analysis) -> Iterator[Finding]:
         largest = max(c.elsewhere, key=lambda where: c.elsewhere[where])
         more = f" and {len(c.elsewhere) - 1} more arguments" if len(c.elsewhere) > 1 else ""
         count = max(len(facts.devices) for facts in analysis.programs[c.program])
+        lie = c.placements[largest].devices
+        where = f"device {lie[0]}" if len(lie) == 1 else f"{len(lie)} devices"
         reason = (
             f"each call of {c.called} copies {format_quantity(size, 'bytes')}, {largest}{more}, to its "
-            f"{count} devices: they lie on {_where(c.placements[largest].devices)} only"
+            f"{count} devices: they lie on {where} only"
         )
         waits = intersection(difference(analysis.steady, analysis.busy), analysis.log.activity.queued)
         seconds = dispatching.get(at, 0.0) + total_length(waits) * analysis.scale
@@ -276,42 +194,6 @@ def _same_everywhere(facts: Facts) -> bool:
     """Return whether a program has matrix products, but no collectives and no dependence on the device."""
     opcodes = {i.opcode.removesuffix("-start") for i in facts.instructions}
     return bool(facts.matrix_dtype) and not opcodes & {*COLLECTIVES, "partition-id"}
-
-
-def device_notes(facts: Facts, c: Compiled, program: ExecutedProgram) -> Iterator[str]:
-    """Yield notes on the share of a program's time in collectives, and on a device that delays the others.
-
-    CPU devices share the host's cores, so their time in a collective is mostly waiting and does not count.
-    """
-    opcodes = {i.name: i for i in facts.instructions}
-    sent: dict[str, float] = defaultdict(float)
-    work: dict[str, float] = defaultdict(float)
-    for (device, op), times in program.ops.items():
-        opcode = opcodes[op].opcode.removesuffix("-start").removesuffix("-done") if op in opcodes else ""
-        if opcode in COLLECTIVES:
-            sent[op] += sum(times)
-        elif opcode not in CONTAINERS:
-            work[device] += sum(times)
-    if len(facts.devices) < 2 or not work:
-        return
-    sent_s, work_s = sum(sent.values()), sum(work.values())
-    share = sent_s / (sent_s + work_s)
-    if share >= SENT and facts.platform != "cpu":
-        most = opcodes[max(sent, key=lambda op: sent[op])]
-        yield (
-            f"devices spend {share:.0%} of {c.called} in what they send to each other, most of it in an "
-            f"{most.opcode.removesuffix('-start')} for {facts.at(most) or c.at}"
-        )
-    slowest, mean = max(work, key=lambda device: work[device]), work_s / len(facts.devices)
-    if work[slowest] >= UNEQUAL_TIMES * mean:
-        yield (
-            f"{slowest} computes {work[slowest] / mean:.1f} times as long as the {len(facts.devices)} "
-            f"devices of {c.called} in the mean, and the others wait for it: give all of them as much to do"
-        )
-
-
-def _where(devices: tuple[int, ...]) -> str:
-    return f"device {devices[0]}" if len(devices) == 1 else f"{len(devices)} devices"
 
 
 CONSTANT = 1 << 20  # bytes of constants in a program that are worth reporting
@@ -370,7 +252,6 @@ def find_donations(analysis: Analysis) -> Iterator[Finding]:
     confidence="bound",
 )  # fmt: skip
 def find_eager_copies(analysis: Analysis) -> Iterator[Finding]:
-    """Find updates outside jit such as `x = x.at[i].set(y)`, which copy the whole array."""
     updates = (c for c in analysis.log.compiled if not c.explained and _changes_part(c.at))
     calls = {c.program: c for c in updates}
     looks = Counter(s.at for s in analysis.samples if calls and s.kind == EAGER)
@@ -406,7 +287,6 @@ def _copied_s(
     "Write the loop as jax.lax.fori_loop, or as jax.lax.scan over stacked weights or inputs.",
 )  # fmt: skip
 def find_unrolled_loops(analysis: Analysis) -> Iterator[Finding]:
-    """Find Python loops that tracing has unrolled."""
     explained = {c.program for c in analysis.log.compiled if c.explained}
     costs = (analysis.compiling_s([c]) for c in analysis.log.compiled if COMPILE in c.stages)
     least_s = min(costs, default=0.0)
@@ -433,7 +313,6 @@ def find_unrolled_loops(analysis: Analysis) -> Iterator[Finding]:
     confidence="bound",
 )  # fmt: skip
 def find_constants(analysis: Analysis) -> Iterator[Finding]:
-    """Find programs that contain large arrays as constants because their functions capture them."""
     for facts in (f for f in analysis.log.programs if not f.old):
         c = _call(analysis, facts)
         if c is None or not c.at or source_location.library_of(c.defined.rpartition(":")[0]):
@@ -455,7 +334,6 @@ def find_constants(analysis: Analysis) -> Iterator[Finding]:
     "Compute it once, in a jitted function of its own, and pass the result to {name} as an argument.",
 )  # fmt: skip
 def find_constant_work(analysis: Analysis) -> Iterator[Finding]:
-    """Find programs in which each call computes something that depends on no argument."""
     for facts, c, program, program_s in called_programs(analysis):
         instructions = facts.instructions if facts.layout[0] else []
         fixed = independent_instructions(instructions, facts.steps)
@@ -524,7 +402,6 @@ def _arrays(c: Compiled) -> Iterator[str]:
     choose=lambda f: "debug" if "debug." in f.at.source else "",
 )  # fmt: skip
 def find_callbacks(analysis: Analysis) -> Iterator[Finding]:
-    """Find programs that call back into Python."""
     sampled = [s for s in analysis.samples if s.kind == IN_CALLBACK] + analysis.log.called_back
     sampled_s = total_length(union((s.start, s.end) for s in sampled))
     for facts in analysis.log.programs:
@@ -545,7 +422,6 @@ def find_callbacks(analysis: Analysis) -> Iterator[Finding]:
     confidence="bound",
 )  # fmt: skip
 def find_cpu_programs(analysis: Analysis) -> Iterator[Finding]:
-    """Find programs that run on the CPU although there is an accelerator."""
     r = analysis.log
     others = dict.fromkeys([r.backend, *(f.platform for f in r.programs)])
     beside = [name for name in others if name not in ("", "cpu")]
@@ -562,7 +438,6 @@ def find_cpu_programs(analysis: Analysis) -> Iterator[Finding]:
     confidence="bound",
 )  # fmt: skip
 def find_unequal_shards(analysis: Analysis) -> Iterator[Finding]:
-    """Find functions that were compiled with more work for one device than for the others."""
     for name, programs in analysis.programs.items():
         by_devices = group_by(programs, lambda facts: facts.devices)
         flops = {devices: max(f.flops for f in same) for devices, same in by_devices.items()}

@@ -285,7 +285,6 @@ def parse_kinds(text: str) -> frozenset[str]:
 
 
 def kind_of(finding: Finding) -> str:
-    """Return the kind of a finding."""
     return CAUSES.get(finding.cause, _OTHER).kind
 
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import ast
-import functools
 import itertools
 import re
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from jaxperf.jax_internals import DEBUG_FLAGS
@@ -21,8 +20,8 @@ from jaxperf.retraces import (
     shorten_value,
 )
 from jaxperf.watch.grouping import group_by
-from jaxperf.watch.log import DISPATCH, EAGER, TRACE, Compiled, StackSample, canonical_name
-from jaxperf.watch.observe.source_location import NOWHERE, Place
+from jaxperf.watch.log import DISPATCH, EAGER, TRACE, Compiled, canonical_name
+from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.report.analysis import Analysis
 from jaxperf.watch.rules.eager import WAYS, outermost, way_to_jit
 from jaxperf.watch.rules.idle import is_operation, takes_apart
@@ -35,7 +34,6 @@ from jaxperf.watch.rules.table import (
     TRACED_AGAIN,
     Finding,
     cause,
-    least_saving_s,
 )
 from jaxperf.watch.source import loop_body, statements
 
@@ -69,7 +67,6 @@ EXPLAINS |= dict.fromkeys(_READS, ("wait", *_ONE_BY_ONE, *_DONATIONS))
     choose=lambda f: "line" if f.argument else "",
 )  # fmt: skip
 def find_debug_settings(analysis: Analysis) -> Iterator[Finding]:
-    """Find JAX's debug settings that were on while something was traced."""
     for flag in DEBUG_FLAGS:
         first = analysis.log.settings.get(flag)
         if first is not None and flag not in _FOR_NOTHING:
@@ -106,28 +103,17 @@ def _dispatching_s(flag: str, analysis: Analysis) -> float:
 
 def set_at(flag: str, analysis: Analysis, first: Place) -> Place | None:
     """Return the line that turns a setting on, from the reader's files; None if it is not found."""
-    names = flag.removeprefix("jax_"), _OTHER_NAMES.get(flag, flag)
+    names = f"({flag.removeprefix('jax_')}|{_OTHER_NAMES.get(flag, flag)})"
+    turns_on = re.compile(
+        rf"(update|setdefault|setenv)\(.*{names}|environ\[.*{names}|\b{names}\(", re.I | re.S
+    )
     places = (p for c in analysis.log.compiled for p in (c.at, *c.callers))
-    files = [p.file for p in (first, *places)] + analysis.log.modules
-    for file in dict.fromkeys(files):
+    for file in dict.fromkeys([*(p.file for p in (first, *places)), *analysis.log.modules]):
         calls = (n for n in ast.walk(statements.syntax_tree(file)) if isinstance(n, ast.Call | ast.Assign))
-        if lines := [node.lineno for node in calls if _turns_on(node, names)]:
+        texts = ((n.lineno, ast.unparse(n)) for n in calls)
+        if lines := [line for line, text in texts if turns_on.search(text) and "False" not in text]:
             return Place(file, min(lines))
     return None
-
-
-def _turns_on(node: ast.Call | ast.Assign, names: tuple[str, str]) -> bool:
-    """Return whether a call or an assignment names a setting, or its variable, and no False."""
-    parts = list(ast.walk(node))
-    values = [n.value for n in parts if isinstance(n, ast.Constant)]
-    told = [v for v in values if isinstance(v, str)] + [n.attr for n in parts if isinstance(n, ast.Attribute)]
-    told += [n.id for n in parts if isinstance(n, ast.Name)]
-    if isinstance(node, ast.Call):
-        turns = statements.last_name(node.func) in ("update", "setdefault", "setenv", *names)
-    else:
-        turns = isinstance(node.targets[0], ast.Subscript)  # os.environ["JAX_DEBUG_NANS"] = "1"
-    named = any(name in text.lower() for text in told for name in names)
-    return turns and named and False not in values
 
 
 REPEATS = 3  # traces that count as repeated
@@ -142,7 +128,6 @@ SMALL_PROGRAMS = 10  # at a line outside jit that are worth one program
 MANY = 100  # arrays that one operation takes, from which on compiling takes long
 SEVERAL = 4  # operations at a line that compile for each shape, of which jit makes one program a shape
 SETTLED_S = 0.02  # seconds at a line behind its last program, after which its shapes have all come
-CALLERS = 5  # calls outwards in which lines with few programs count together
 _WEAK = ("structure", "shape", "dtype")  # reasons that JAX gives, though the types occurred before
 _ARRAY = re.compile(r"\w+\[[\d,]*\]")
 _CLASS = re.compile(r"<class '([\w.<>]+)'>")
@@ -162,11 +147,6 @@ _IN_TREE = re.compile(r"(\w+|argument \d+)[.\[].*")
         "objects": (
             "Apply {wrapper} to {name} once, at the module's level or before the loop, and make {argument} "
             "once, before that; numbers and arrays that vary are arguments."
-        ),
-        "optimizer": (
-            "Apply {wrapper} to {name} once, at the module's level or before the loop, and make {argument} "
-            "once, before that. If its rate varies, optax.inject_hyperparams makes the rate a part of its "
-            "state."
         ),
     },
     choose=lambda f: "values" if f.argument else "",
@@ -335,7 +315,6 @@ def _of_another_class(change: Change) -> bool:
 
 
 def _habit(repeats: list[Compiled]) -> bool:
-    """Return whether one line has enough repeats; each of several lines may have one of its own."""
     return Counter(c.at for c in repeats).most_common(1)[0][1] >= REPEATS - 1
 
 
@@ -370,8 +349,6 @@ def _retrace(analysis: Analysis, kind: str, group: list[Compiled], repeats: list
         objects = [c for c in captured if _another_object(c) and not _ARRAY.match(c.now)]
         names = ", ".join(change.what for change in objects or captured)
         form = "objects" if objects else ""
-        if any(change.now.startswith("GradientTransformation") for change in objects):
-            form = "optimizer"
         return Finding(kind, at, seconds, reason, first.called, argument=names, form=form)
     if not changes:  # JAX named another difference, from a call that is nearer
         leaves = _weakly_other(repeats[0], group[: group.index(repeats[0])])
@@ -404,12 +381,11 @@ def _readable(what: str, at: Place, c: Compiled) -> str:
         return what
     first = [where for where in c.signature if re.match(r"argument 0\b", where)]
     rest = [where for where in c.signature if where not in first and not where.startswith("self")]
-    leaves, number = {"first": first, "rest": rest}.get(leaf[1], []), int(leaf[2])
-    if number >= len(leaves):
-        return f"leaf {number} of {'its first argument' if leaf[1] == 'first' else 'its other arguments'}"
-    argument = re.match(r"argument \d+|\w+", leaves[number])
-    variable = statements.variable_passed(at, c.called, argument[0]) if argument else ""
-    return variable + leaves[number].removeprefix(argument[0] if argument else "")
+    leaves, number = first if leaf[1] == "first" else rest, int(leaf[2])
+    found = re.match(r"(argument \d+|\w+)(.*)", leaves[number]) if number < len(leaves) else None
+    if found is None:
+        return f"leaf {number} of its arguments"
+    return statements.variable_passed(at, c.called, found[1]) + found[2]
 
 
 def _closed_over(traces: list[Compiled]) -> list[Change]:
@@ -476,7 +452,6 @@ def find_placements(analysis: Analysis) -> Iterator[Finding]:
     "Leave it out; if memory grows, make the jitted functions once and give them few shapes.",
 )  # fmt: skip
 def find_cleared_caches(analysis: Analysis) -> Iterator[Finding]:
-    """Find calls of `jax.clear_caches` after which the same functions were compiled again."""
     for at, again in group_by(analysis.log.compiled, lambda c: c.cleared).items():
         if at is None:
             continue
@@ -566,62 +541,69 @@ def find_eager_recompiles(analysis: Analysis) -> Iterator[Finding]:
     What one program would compile just the same does not count: of a program for new shapes, jit saves what
     every program costs, however small, but not what its operation costs.
     """
-    small = [c for c in analysis.log.compiled if is_operation(c) and not takes_apart(c)]
-    # an import is no function that a reader could jit; `cache_notes` says what keeps its programs
-    small = [c for c in small if not statements.is_import(c.at)]
-    # what every small program costs: the seconds of the quarter that compiled fastest
-    costs = sorted(analysis.compiling_s([c]) for c in small)
-    each_s = costs[len(costs) // 4] if costs else 0.0
+    line = outermost(analysis)
     # lines at which a library jits anew: the same change serves
     libraries = {c.at for c in analysis.log.compiled if c.owner and not c.changes}
     libraries |= {finding.at for finding in find_library_functions(analysis)}
+    small = [c for c in analysis.log.compiled if is_operation(c) and not takes_apart(c)]
+    # an import is no function that a reader could jit; `cache_notes` says what keeps its programs
+    small = [c for c in small if not statements.is_import(c.at) and not {c.at, line(c)} & libraries]
+    # what every small program costs: the seconds of the quarter that compiled fastest
+    costs = sorted(analysis.compiling_s([c]) for c in small)
+    each_s = costs[len(costs) // 4] if costs else 0.0
+
     shapes: list[Finding] = []
-    lines: dict[str, list[Finding]] = defaultdict(list)  # by the library that they call
-    for at, compiled in _by_change(analysis, small, each_s).items():
-        if at in libraries or any(c.at in libraries for c in compiled):
-            continue
+    for at, compiled in group_by(small, line).items():
         # a line whose operation gets new shapes, not lines that each have a shape of their own
         alike = group_by(compiled, lambda c: (c.at, c.name)).values()
         again = max(alike, key=len)
-        name, times, cause = again[0].name, len(again), eager_cause(again)
-        if cause == "eager recompiles" and times >= 2 * REPEATS and _takes_by_mask(analysis, at):
-            cause = "eager shapes"
-        varies = times >= 2 * REPEATS and _in_loop(again) and _keeps_compiling(analysis, at, again)
-        if cause == "eager shapes" and not varies:
-            cause = "eager recompiles"  # as the layers of a network, whose sizes differ on purpose
-        if cause == "eager recompiles" and (len(compiled) >= SMALL_PROGRAMS or times >= 2 * REPEATS):
-            finding = _one_by_one(analysis, at, compiled, each_s)
-            if finding.seconds >= SMALL_S:
-                through = Counter(c.through for c in compiled).most_common(1)[0][0]
-                lines[through].append(way_to_jit(finding, analysis, through))
-        elif cause != "eager recompiles" and times >= 2 * REPEATS:
-            repeating = [group for group in alike if len(group) >= REPEATS]
-            repeats = [c for group in repeating for c in group[1:]]
-            reason = f"{name}, outside of jit, was compiled {times} times here, for {EAGER_CAUSES[cause]}"
-            finding = Finding(cause, at, analysis.compiling_s(repeats), reason, name)
-            form = _shapes_form(analysis, at) if cause == "eager shapes" else ""
-            function = statements.innermost(at, statements.FUNCTION)
-            if cause == "eager shapes" and not form and function and len(repeating) >= SEVERAL:
-                reason += f", and so were {len(repeating) - 1} more operations"
-                shapes.append(replace(finding, form="several", name=function.name, reason=reason))
-            elif cause == "eager shapes":
-                shapes.append(replace(finding, form=form))
-            else:
-                yield finding
+        if len(again) < 2 * REPEATS or (cause := _cause_at(analysis, at, again)) == "eager recompiles":
+            continue
+        small = [c for c in small if line(c) != at]
+        repeating = [group for group in alike if len(group) >= REPEATS]
+        repeats = [c for group in repeating for c in group[1:]]
+        name, times = again[0].name, len(again)
+        reason = f"{name}, outside of jit, was compiled {times} times here, for {EAGER_CAUSES[cause]}"
+        finding = Finding(cause, at, analysis.compiling_s(repeats), reason, name)
+        form, function = _shapes_form(analysis, at), statements.innermost(at, statements.FUNCTION)
+        if cause == "new body":
+            yield finding
+        elif not form and function and len(repeating) >= SEVERAL:
+            reason += f", and so were {len(repeating) - 1} more operations"
+            shapes.append(replace(finding, form="several", name=function.name, reason=reason))
+        else:
+            shapes.append(replace(finding, form=form))
     yield from _sources(shapes)
-    for findings in lines.values():
-        yield from _joined(findings, least_saving_s(analysis))
+    # one jitted function could hold all lines of a function
+    for compiled in group_by(small, lambda c: statements.neighborhood(line(c)) or line(c)).values():
+        saved_s = (min(len(compiled) * each_s, analysis.compiling_s(compiled))) - each_s
+        most = max(map(len, group_by(compiled, lambda c: (c.at, c.name)).values()))
+        if (len(compiled) < SMALL_PROGRAMS and most < 2 * REPEATS) or saved_s < SMALL_S:
+            continue
+        lines = group_by(compiled, line)
+        at = max(lines, key=lambda each: (len(lines[each]), analysis.compiling_s(lines[each])))
+        dearest = max(group_by(compiled, lambda c: c.name).values(), key=analysis.compiling_s)
+        reason = (
+            f"{len(compiled)} small programs are compiled here, {analysis.compiling_s(compiled):.2g} s in "
+            f"all, one for each operation outside of jit and each shape; the dearest is {dearest[0].name}, "
+            f"{analysis.compiling_s(dearest):.2g} s"
+        )
+        through = Counter(c.through for c in compiled).most_common(1)[0][0]
+        yield way_to_jit(Finding("eager recompiles", at, saved_s, reason, at.function), analysis, through)
 
 
-def _joined(findings: list[Finding], least_s: float) -> Iterator[Finding]:
-    """Yield findings; those that save less than `least_s` count together, at the line that saves most."""
-    small = sorted((f for f in findings if f.seconds < least_s), key=lambda f: -f.seconds)
-    yield from (f for f in findings if f.seconds >= least_s)
-    if small:
-        reason = small[0].reason
-        if small[1:]:
-            reason += f"; so at {format_list([str(f.at) for f in small[1:]])}, which need the same change"
-        yield replace(small[0], seconds=sum(f.seconds for f in small), reason=reason)
+def _cause_at(analysis: Analysis, at: Place, again: list[Compiled]) -> str:
+    """Return why an operation compiles again at a line.
+
+    The layers of a network have sizes that differ on purpose, and all come in the first turn of a loop.
+    """
+    cause = eager_cause(again)
+    if cause == "eager recompiles" and _takes_by_mask(analysis, at):
+        cause = "eager shapes"
+    looped = any(statements.innermost(p, statements.ROUND) for c in again for p in (c.at, *c.callers))
+    if cause == "eager shapes" and not (looped and _keeps_compiling(analysis, at, again)):
+        cause = "eager recompiles"
+    return cause
 
 
 def _sources(findings: list[Finding]) -> Iterator[Finding]:
@@ -644,62 +626,6 @@ def _shapes_form(analysis: Analysis, at: Place) -> str:
     if statements.size_by_values(at) or _takes_by_mask(analysis, at):
         return "values"
     return "growing" if statements.joins(at) else ""
-
-
-def _by_change(analysis: Analysis, small: list[Compiled], each_s: float) -> dict[Place, list[Compiled]]:
-    """Return small programs by the line that one change would make one program of.
-
-    Lines with few programs count together at the line that called their function, or at its caller, if jit
-    could take that function; else at the line with most of them in their function.
-    """
-    least_s = max(SMALL_S, least_saving_s(analysis))
-    line = outermost(analysis)
-    levels: list[Callable[[StackSample | Compiled], Place]] = [line]
-    levels += [functools.partial(_caller, outwards=n) for n in range(1, CALLERS)]
-    levels.append(lambda c: statements.neighborhood(line(c)))
-    found, left = dict[Place, list[Compiled]](), small
-    for level in levels:
-        groups = group_by(left, level)
-        many = {at: g for at, g in groups.items() if at.file and _matters(analysis, g, each_s, least_s)}
-        left = [c for at, group in groups.items() if at not in many for c in group]
-        for at, group in many.items():
-            lines = group_by(group, line)
-            most = max(lines, key=lambda each: (len(lines[each]), analysis.compiling_s(lines[each])))
-            found.setdefault(at if at.line > 0 else most, []).extend(group)
-    return {**group_by(left, line), **found}
-
-
-def _caller(c: StackSample | Compiled, outwards: int) -> Place:
-    """Return a calling line, if jit could take the function that it calls; else NOWHERE."""
-    chain = (c.at, *c.callers)
-    if len(chain) <= outwards:
-        return NOWHERE
-    function = statements.innermost(chain[outwards - 1], statements.FUNCTION)
-    return chain[outwards] if statements.only_computes(function) else NOWHERE
-
-
-def _matters(analysis: Analysis, group: list[Compiled], each_s: float, least_s: float) -> bool:
-    most = max(group_by(group, lambda c: (c.at, c.name)).values(), key=len)
-    if len(most) >= 2 * REPEATS and analysis.compiling_s(most) >= least_s:  # its shapes may vary
-        return True
-    return len(group) >= SMALL_PROGRAMS and len(group) * each_s >= least_s
-
-
-def _one_by_one(analysis: Analysis, at: Place, compiled: list[Compiled], each_s: float) -> Finding:
-    """Return the finding for a line with many small programs that one program would replace."""
-    seconds = analysis.compiling_s(compiled)
-    dearest = max(group_by(compiled, lambda c: c.name).values(), key=analysis.compiling_s)
-    reason = (
-        f"{len(compiled)} small programs are compiled here, {seconds:.2g} s in all, one for each operation "
-        f"outside of jit and each shape; the dearest is {dearest[0].name}, "
-        f"{analysis.compiling_s(dearest):.2g} s"
-    )
-    saved_s = min(len(compiled) * each_s, seconds) - each_s
-    return Finding("eager recompiles", at, max(0.0, saved_s), reason, at.function)
-
-
-def _in_loop(compiled: list[Compiled]) -> bool:
-    return any(statements.innermost(p, statements.ROUND) for c in compiled for p in (c.at, *c.callers))
 
 
 def _keeps_compiling(analysis: Analysis, at: Place, compiled: list[Compiled]) -> bool:

@@ -142,5 +142,4 @@ def _called(c: Compiled) -> set[str]:
 
 
 def _turns(call: Compiled | CallSite) -> int:
-    """Return the number of loops around a call."""
     return sum(len(statements.enclosing_nodes(p, loop_body.LOOP)) for p in (call.at, *call.callers))

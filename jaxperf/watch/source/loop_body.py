@@ -37,11 +37,12 @@ def replaced_variables(at: Place, callers: tuple[Place, ...] = ()) -> tuple[set[
     """
     names, function = _replaced(at), statements.innermost(at, statements.FUNCTION)
     body = function or statements.syntax_tree(at.file)
-    around = statements.innermost(at, ast.ClassDef) or body  # other methods may read `self.w`
     still_used = {name for name in names if _caller_reads(callers, function, name)}
     for name in names:
-        scope = around if "." in name else body
-        if any(_keeps(node, name, scope) for node in _inside(scope, all_functions="." in name)):
+        of_object = "." in name  # other methods may read `self.w`
+        scope = (statements.innermost(at, ast.ClassDef) or body) if of_object else body
+        nodes = ast.walk(scope) if of_object else _statements_around(at)
+        if any(_keeps(node, name, scope) for node in nodes):
             still_used.add(name)
     return names - still_used, still_used
 
@@ -79,21 +80,6 @@ def _replaced(at: Place) -> set[str]:
             name for name in _targets(*node.targets) if any(f"{p}.".startswith(f"{name}.") for p in passed)
         }
     return set()
-
-
-def _uses(nodes: Iterable[ast.AST], name: str, context: type[ast.expr_context]) -> bool:
-    """Return whether any of some nodes is a variable that is read (`ast.Load`) or assigned (`ast.Store`)."""
-    variables = (n for n in nodes if isinstance(n, ast.Name | ast.Attribute))
-    return any(isinstance(n.ctx, context) and _dotted_name(n) == name for n in variables)
-
-
-def _inside(node: ast.AST, *, all_functions: bool) -> Iterator[ast.AST]:
-    """Yield the statements in a function, class or module; those of nested ones only if `all_functions`."""
-    for child in ast.iter_child_nodes(node):
-        if not isinstance(child, ast.expr):
-            yield child
-            if all_functions or not isinstance(child, statements.FUNCTION | ast.ClassDef):
-                yield from _inside(child, all_functions=all_functions)
 
 
 def _keeps(node: ast.AST, name: str, scope: ast.AST) -> bool:
@@ -138,10 +124,11 @@ def _is_read_again(name: str, statement: ast.stmt, scope: ast.AST) -> bool:
     """Return whether another statement reads a variable, or this one does in the next iteration."""
     inside = {id(n) for n in ast.walk(statement)}
     others = [n for n in ast.walk(scope) if id(n) not in inside]
-    if _uses(others, name, ast.Load):
+    variables = (n for n in others if isinstance(n, ast.Name | ast.Attribute))
+    if any(isinstance(n.ctx, ast.Load) and _dotted_name(n) == name for n in variables):
         return True
     loops = [n for n in others if isinstance(n, LOOP) and any(m is statement for m in ast.walk(n))]
-    return any(not _uses(ast.walk(loop), name, ast.Store) for loop in loops)
+    return any(name not in _writes(map(_flow, _statements(loop))) for loop in loops)
 
 
 def _caller_reads(callers: tuple[Place, ...], function: Any, name: str) -> bool:
@@ -222,7 +209,6 @@ def loop_of_steps(at: Place) -> ast.stmt | None:
 
 
 def _loops(at: Place) -> list[Any]:
-    """Return the loops around a line within its function, the innermost first."""
     first = getattr(statements.innermost(at, statements.FUNCTION), "lineno", 0)
     return [loop for loop in reversed(statements.enclosing_nodes(at, LOOP)) if loop.lineno >= first]
 
@@ -261,36 +247,28 @@ def _in_loop(at: Place) -> tuple[Any, Any]:
     return (None, None) if loop is None or loop is statement else (loop, statement)
 
 
-def element_read(at: Place) -> str:
-    """Return the array of which each iteration reads one element, as `float(x[i])` does; "" for none."""
-    loop, statement = _in_loop(at)
-    if loop is None:
-        return ""
-    changed = _writes(f for f in _flows(at.file, loop) if f.node is not loop)
-    for call in statements.calls_in(statement):
-        reads = call.func.value if isinstance(call.func, ast.Attribute) and call.func.attr == "item" else None
-        if isinstance(call.func, ast.Name) and call.func.id in ("float", "int", "bool") and call.args:
-            reads = call.args[0]
-        if not isinstance(reads, ast.Subscript) or not (name := _dotted_name(reads.value)):
-            continue
-        if not _share({name}, changed) and _reads(reads.slice):
-            return name
-    return ""
+def element_read(at: Place, *, any_use: bool = False) -> str:
+    """Return the array of which a statement reads one element after the other; "" for none.
 
-
-def indexed(at: Place) -> str:
-    """Return the array of which a statement takes one element after the other; "" for none.
-
-    A loop's variable, or that of a comprehension, is in its index, as in `[name(x[i]) for i in range(9)]`.
+    The index varies with a loop or a comprehension, as in `float(x[i])`, and the loop does not change the
+    array. With `any_use`, the statement need not bring the elements to the host.
     """
     loop, statement = statements.innermost(at, LOOP), statements.innermost(at, ast.stmt)
-    inside = [n for n in ast.walk(statement) if isinstance(n, ast.comprehension)] if statement else []
-    targets = _targets(*(n.target for n in inside), *([loop.target] if isinstance(loop, ast.For) else []))
-    changed = _writes(f for f in _flows(at.file, loop) if f.node is not loop) if loop else frozenset()
-    for node in ast.walk(statement) if statement else ():
+    if statement is None or statement is loop:
+        return ""
+    flows = _flows(at.file, loop) if loop else ()
+    inside = [n for n in ast.walk(statement) if isinstance(n, ast.comprehension)]
+    varying = _writes(flows) | _targets(*(n.target for n in inside))
+    changed = _writes(f for f in flows if f.node is not loop)
+    nodes = list(ast.walk(statement))
+    if not any_use:
+        calls = statements.calls_in(statement)
+        nodes = [c.args[0] for c in calls if c.args and ast.unparse(c.func) in ("float", "int", "bool")]
+        nodes += [c.func.value for c in calls if isinstance(c.func, ast.Attribute) and c.func.attr == "item"]
+    for node in nodes:
         if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load):
             name = _dotted_name(node.value)
-            if name and _share(_reads(node.slice), targets) and not _share({name}, changed):
+            if name and _share(_reads(node.slice), varying) and not _share({name}, changed):
                 return name
     return ""
 
@@ -302,8 +280,7 @@ def reads_from(at: Place, other: Place) -> bool:
     reading, making = (statements.innermost(p, ast.stmt) for p in (at, other))
     if reading is making or reading is None or making is None:
         return reading is making
-    within = statements.innermost(other, statements.FUNCTION) or statements.syntax_tree(other.file)
-    flows = [_flow(node) for statement in within.body for node in _statements(statement)]
+    flows = [*map(_flow, _statements_around(other))]
     return _share(_flow(reading).reads, _reached(_flow(making).writes, flows))
 
 
@@ -325,6 +302,13 @@ def _statements(node: ast.stmt) -> Iterator[ast.stmt]:
             bodies = [child] if isinstance(child, ast.stmt) else getattr(child, "body", [])
             for inner in bodies if isinstance(bodies, list) else []:
                 yield from _statements(inner)
+
+
+def _statements_around(at: Place) -> Iterator[ast.stmt]:
+    """Yield the statements of the function or module around a line, without those of functions inside."""
+    within = statements.innermost(at, statements.FUNCTION) or statements.syntax_tree(at.file)
+    for statement in within.body:
+        yield from _statements(statement)
 
 
 def _flow(node: ast.stmt) -> Flow:

@@ -10,6 +10,7 @@ import linecache
 import math
 import re
 import textwrap
+from collections.abc import Iterator
 from typing import Any
 
 from jaxperf.watch.guard import without_syntax_warnings
@@ -82,7 +83,6 @@ def called_at(at: Place) -> set[str]:
 
 
 def calls_in(node: ast.AST | None) -> list[ast.Call]:
-    """Return the calls in a statement or an expression; none for None."""
     return [n for n in ast.walk(node) if isinstance(n, ast.Call)] if node else []
 
 
@@ -103,80 +103,37 @@ def is_method(at: Place) -> bool:
     return function is not None and [a.arg for a in function.args.args[:1]] == ["self"]
 
 
-def gives_a_value(at: Place) -> bool:
-    """Return whether the statement at a line is an assignment."""
-    return isinstance(innermost(at, ast.stmt), ast.Assign | ast.AugAssign | ast.AnnAssign)
-
-
-def yields(at: Place) -> bool:
-    """Return whether a statement of a generator gives an item to the caller."""
-    statement = innermost(at, ast.stmt)
-    return statement is not None and any(isinstance(n, ast.Yield) for n in ast.walk(statement))
-
-
-def is_test(at: Place) -> bool:
-    """Return whether a line is the test of an `if` or a `while`."""
-    return isinstance(innermost(at, ast.stmt), ast.If | ast.While)
-
-
 def has_operations(at: Place) -> bool:
     """Return whether a statement may do an operation of JAX: an operator, an index, or a call of JAX."""
     statement = innermost(at, ast.stmt)
     nodes = list(ast.walk(statement)) if statement else []
     operators = ast.BinOp | ast.UnaryOp | ast.Compare | ast.Subscript | ast.AugAssign
-    calls = (ast.unparse(n.func) for n in nodes if isinstance(n, ast.Call))
-    return (
-        not nodes
-        or any(isinstance(n, operators) for n in nodes)
-        or any(name.partition(".")[0] in _names_of_jax(at.file) for name in calls)
-    )
-
-
-@functools.cache
-def _names_of_jax(file: str) -> frozenset[str]:
-    """Return the names that a file's imports give to JAX and its parts, such as "jnp"."""
-    names: set[str] = set()
-    for node in ast.walk(syntax_tree(file)):
-        if isinstance(node, ast.Import):
-            modules = [(alias.name, alias.asname or alias.name.partition(".")[0]) for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            modules = [(node.module, alias.asname or alias.name) for alias in node.names]
-        else:
-            continue
-        names.update(name for module, name in modules if module.partition(".")[0] == "jax")
-    return frozenset(names)
-
-
-def is_branch(at: Place) -> bool:
-    """Return whether a line tests for what only Python can do: leave the block, or change an attribute."""
-    node = innermost(at, ast.stmt)
-    if not isinstance(node, ast.If):
-        return False
-    inside = [n for statement in (*node.body, *node.orelse) for n in ast.walk(statement)]
-    leaves = ast.Break | ast.Continue | ast.Return | ast.Raise
-    return any(
-        isinstance(n, leaves) or (isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Store))
-        for n in inside
-    )
+    called = {ast.unparse(n.func).partition(".")[0] for n in nodes if isinstance(n, ast.Call)}
+    of_jax = {name for name, module in imports(at.file) if f"{module}.".startswith("jax.")}
+    return not nodes or any(isinstance(n, operators) for n in nodes) or bool(called & of_jax)
 
 
 def in_jitted(at: Place) -> bool:
-    """Return whether a line is in a function that a decorator jits."""
     return any(_wrapper(d) for f in enclosing_nodes(at, FUNCTION) for d in f.decorator_list)
 
 
 def jit_wrapper(file: str, function: str) -> str:
     """Return the transformation that jits a function in a file, such as "nnx.jit"; else "jax.jit"."""
+    return next(filter(None, map(_wrapper, _jits_of(file, function))), "jax.jit")
+
+
+def donates(file: str, function: str) -> bool:
+    """Return whether the decorator of a function, or the call that jits it, donates arguments."""
+    return any("donate_arg" in ast.unparse(node) for node in _jits_of(file, function))
+
+
+def _jits_of(file: str, function: str) -> Iterator[ast.expr]:
+    """Yield the decorators of a function, and the calls that take it as their first argument."""
     for node in ast.walk(syntax_tree(file)):
         if isinstance(node, FUNCTION) and node.name == function:
-            wrappers = [_wrapper(d) for d in node.decorator_list]
-        elif isinstance(node, ast.Call) and node.args and function in (ast.unparse(node.args[0]), "<lambda>"):
-            wrappers = [_wrapper(node.func)]
-        else:
-            continue
-        if wrapper := next(filter(None, wrappers), ""):
-            return wrapper
-    return "jax.jit"
+            yield from node.decorator_list
+        elif isinstance(node, ast.Call) and function in ("<lambda>", *map(ast.unparse, node.args[:1])):
+            yield node
 
 
 def _wrapper(decorator: ast.expr) -> str:
@@ -185,32 +142,6 @@ def _wrapper(decorator: ast.expr) -> str:
         inner = decorator.args[:1] if last_name(decorator.func) == "partial" else [decorator.func]
         return next(filter(None, map(_wrapper, inner)), "")
     return ast.unparse(decorator) if last_name(decorator) in _JITS else ""
-
-
-def donated_parameters(file: str, function: str) -> set[str]:
-    """Return the parameters that the decorator of a function, or the call that jits it, donates."""
-    names: set[str] = set()
-    for node in ast.walk(syntax_tree(file)):
-        calls: list[ast.expr] = []
-        if isinstance(node, FUNCTION) and node.name == function:
-            calls = node.decorator_list
-        elif isinstance(node, ast.Call) and node.args and ast.unparse(node.args[0]) == function:
-            calls = [node]
-        for keyword in (k for call in calls if isinstance(call, ast.Call) for k in call.keywords):
-            with contextlib.suppress(ValueError):
-                if keyword.arg in ("donate_argnums", "donate_argnames"):
-                    value = ast.literal_eval(keyword.value)
-                    values = value if isinstance(value, tuple | list) else (value,)
-                    names |= {
-                        parameter_name(file, function, f"argument {v}" if isinstance(v, int) else v)
-                        for v in values
-                    }
-    return names
-
-
-def is_plain_map(call: ast.Call) -> bool:
-    """Return whether a call is `jax.lax.map` of one element after the other."""
-    return ast.unparse(call.func) in ("jax.lax.map", "lax.map") and not call.keywords
 
 
 def made_at(at: Place, kind: str) -> Place | None:
@@ -235,7 +166,6 @@ def neighborhood(at: Place) -> Place:
 
 
 def is_import(at: Place) -> bool:
-    """Return whether a line imports a module."""
     return isinstance(innermost(at, ast.stmt), ast.Import | ast.ImportFrom)
 
 
@@ -254,26 +184,25 @@ _TAKES_ALL = {"list", "tuple", "set", "sorted", "map", "min", "max", "sum", "any
 
 def iterated(at: Place) -> str:
     """Return the variable over which a line's loop, comprehension, `min` or unpacking goes; "" for none."""
-    over = [n.iter for n in enclosing_nodes(at, ast.For)[-1:] if n.lineno == at.line]
-    statement = innermost(at, ast.stmt)
+    statement, over = innermost(at, ast.stmt), list[ast.expr]()
     for node in ast.walk(statement) if statement else ():
-        if isinstance(node, ast.comprehension):
-            over.append(node.iter)
-        elif isinstance(node, ast.Call) and ast.unparse(node.func) in _TAKES_ALL:
-            over += node.args[-1:]
-        elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Tuple | ast.List):
-            over.append(node.value)
-        if isinstance(node, ast.Starred) and isinstance(node.ctx, ast.Load):  # plot(*points)
-            over.append(node.value)
-    for expression in over:
-        inner = expression.args if isinstance(expression, ast.Call) and last_name(expression.func) in (
-            "enumerate", "zip", "reversed"
-        ) else [expression]  # fmt: skip
-        for each in inner:
-            if isinstance(each, ast.Name | ast.Attribute | ast.Subscript):
-                return ast.unparse(each)
-            if isinstance(each, ast.Call) and last_name(each.func) not in ("range", "items", "leaves"):
-                return ast.unparse(each)
+        match node:
+            case (
+                ast.For(iter=value) | ast.comprehension(iter=value) | ast.Starred(value=value, ctx=ast.Load())
+            ):
+                over.append(value)
+            case ast.Assign(targets=[ast.Tuple() | ast.List(), *_], value=value):
+                over.append(value)
+            case ast.Call(func=ast.Name(id=name), args=[*_, value]) if name in _TAKES_ALL:
+                over.append(value)
+    for value in over:
+        called = last_name(value.func) if isinstance(value, ast.Call) else ""
+        if isinstance(value, ast.Call) and called in ("enumerate", "zip", "reversed"):
+            over += value.args
+        elif called not in ("", "range", "items", "leaves") or isinstance(
+            value, ast.Name | ast.Attribute | ast.Subscript
+        ):
+            return ast.unparse(value)
     return ""
 
 
@@ -316,42 +245,44 @@ def init_call(at: Place) -> str:
 
 
 @functools.cache
-def imports(file: str) -> frozenset[str]:
-    """Return the modules that a file imports, also with the names that it imports from them: "flax.nnx"."""
-    names: set[str] = set()
+def imports(file: str) -> frozenset[tuple[str, str]]:
+    """Return the names that a file's imports define, each with what it stands for, as ("nnx", "flax.nnx")."""
+    names: set[tuple[str, str]] = set()
     for node in ast.walk(syntax_tree(file)):
-        if isinstance(node, ast.Import):
-            names.update(alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            names.update([node.module, *(f"{node.module}.{alias.name}" for alias in node.names)])
+        match node:
+            case ast.Import():
+                names.update((a.asname or a.name.partition(".")[0], a.name) for a in node.names)
+            case ast.ImportFrom(module=str(module)):
+                names.update((a.asname or a.name, f"{module}.{a.name}") for a in node.names)
     return frozenset(names)
 
 
-def is_module(at: Place) -> bool:
+def imports_module(file: str, module: str) -> bool:
+    """Return whether a file imports a module, a part of it, or a name from it."""
+    return any(f"{name}.".startswith(f"{module}.") for _, name in imports(file))
+
+
+def in_module(at: Place) -> bool:
     """Return whether a line is in a class of which objects are modules, as `class Net(nnx.Module)` says."""
-    classes = {n.name: n for n in ast.walk(syntax_tree(at.file)) if isinstance(n, ast.ClassDef)}
-    left, seen = [innermost(at, ast.ClassDef)], list[Any]()
-    while left:
-        node = left.pop()
-        if node is None or node in seen:
-            continue
-        seen.append(node)
-        bases = [last_name(base) for base in node.bases]
-        if "Module" in bases:
-            return True
-        left += [classes.get(base) for base in bases]
-    return False
+    return _is_module(innermost(at, ast.ClassDef), at.file)
+
+
+def _is_module(node: ast.ClassDef | None, file: str) -> bool:
+    bases = [last_name(base) for base in node.bases] if node else []
+    others = [c for c in _all_nodes(file, ast.ClassDef) if c.name in bases and c is not node]
+    return "Module" in bases or any(_is_module(other, file) for other in others)
 
 
 def made_module(at: Place) -> str:
     """Return the class of the module that a statement makes, such as "Net" or "eqx.nn.MLP"; else ""."""
     called = outermost_call(at)
     name = called.rpartition(".")[2]
-    if not name[:1].isupper() or not {"flax.nnx", "equinox"} & imports(at.file):
+    libraries = any(imports_module(at.file, library) for library in ("flax.nnx", "equinox"))
+    if not name[:1].isupper() or not libraries:
         return ""
-    classes = [n for n in ast.walk(syntax_tree(at.file)) if isinstance(n, ast.ClassDef) and n.name == name]
     layer = called.startswith(("nnx.", "eqx.", "equinox.")) and name not in ("Rngs", "Optimizer")
-    return called if layer or any(is_module(at._replace(line=n.lineno)) for n in classes) else ""
+    classes = [c for c in _all_nodes(at.file, ast.ClassDef) if c.name == name]
+    return called if layer or any(_is_module(c, at.file) for c in classes) else ""
 
 
 _STAYS = {"print", "open", "input", "savefig", "show", "append", "block_until_ready", "item", "tolist"}

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from jaxperf.watch.log import Log
 from jaxperf.watch.observe.compiles import Compiled
 from jaxperf.watch.observe.sampler import StackSample
 from jaxperf.watch.observe.source_location import NOWHERE, Place
@@ -103,8 +104,7 @@ def test_what_a_look_was_busy_with_follows_from_its_loop(
         )
     ]
     put = Put(Place(file, line("x = jnp"), "main"), 0.0, 1.0, 1 << 20, again=False)
-    (sample,) = reclassified_samples(
-        [StackSample(kind, innermost, 0.0, 1.0, NOWHERE, tuple(callers))], steps, [put]
-    )
+    looked = StackSample(kind, innermost, 0.0, 1.0, NOWHERE, tuple(callers))
+    (sample,) = reclassified_samples(Log("a", samples=[looked], compiled=steps, puts=[put]))
     assert (sample.kind, sample.at.line) == (as_kind, line(at))
     assert sample.inside == (innermost if sample.at != innermost else NOWHERE)

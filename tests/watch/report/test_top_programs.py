@@ -1,4 +1,4 @@
-"""The hottest programs: how often they ran, what they do, and their place under the roofline or why not."""
+"""The hottest programs: how often they ran, what they do, and their place under the roofline."""
 
 from __future__ import annotations
 
@@ -105,24 +105,23 @@ def test_a_program_has_its_place_where_a_roofline_is_stored(
         assert place.startswith("step: ") and reason in place and notes == []
 
 
-def test_without_a_place_one_line_says_why(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_program_of_which_too_little_is_known_has_no_place(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "empty"))
     assert texts_and_notes(record(STEP)) == ([], [roofline.MISSING])
     keep_roofline(monkeypatch, tmp_path, HERE)
     fake = replace(HERE, devices_are_fake=True)
-    for facts, environment, why in (
-        ((STEP, replace(STEP, flops=1.0)), HERE, "2 programs have this name"),
-        ((), HERE, "its program was gone before it could be read"),
-        ((replace(STEP, text=""),), HERE, "its program's text is not known"),
-        ((LOOP,), HERE, "the compiler counts one turn of its loop"),
-        ((replace(STEP, flops=0.0, bytes_accessed=0.0),), HERE, "the compiler gives no estimate"),
-        ((replace(STEP, platform="gpu"),), HERE, "it runs on gpu, the roofline is of cpu"),
-        ((STEP,), fake, "CPU devices share the cores that the roofline is of"),
+    for facts, environment in (
+        ((STEP, replace(STEP, flops=1.0)), HERE),  # two programs have this name
+        ((), HERE),
+        ((replace(STEP, text=""),), HERE),
+        ((LOOP,), HERE),  # the compiler counts one turn
+        ((replace(STEP, flops=0.0, bytes_accessed=0.0),), HERE),
+        ((replace(STEP, platform="gpu"),), HERE),
+        ((STEP,), fake),
     ):
-        assert texts_and_notes(record(*facts), environment) == (
-            [],
-            [f"no place under the roofline: step ({why})"],
-        )
+        assert texts_and_notes(record(*facts), environment) == ([], [])
     roofline.path_for(HERE).write_text("{")
     places, (note,) = texts_and_notes(record(STEP))
     assert places == [] and "is not JSON" in note
@@ -133,9 +132,7 @@ def test_of_a_loop_figures_are_least_values() -> None:
     assert isinstance(grid, Grid) and grid.rows[0][4:6] == ("> 4 GFLOP", "> 1 MB")
 
 
-@pytest.mark.parametrize(
-    ("sizes", "cell"), [((), "-"), ((8000,), "8 kB"), ((8000, 8000), "8 kB"), ((8000, 4000), "<= 8 kB")]
-)
+@pytest.mark.parametrize(("sizes", "cell"), [((), "-"), ((8000,), "8 kB"), ((8000, 4000), "8 kB")])
 def test_of_calls_with_several_sizes_the_bytes_from_the_host_are_at_most_the_largest(
     sizes: tuple[int, ...], cell: str
 ) -> None:

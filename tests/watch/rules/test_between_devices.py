@@ -1,8 +1,7 @@
-"""What is copied between devices at each call, and which of them the others wait for."""
+"""What is copied between devices at each call, and what each of them computes."""
 
 from __future__ import annotations
 
-from collections import defaultdict
 from dataclasses import replace
 
 import jax
@@ -19,7 +18,7 @@ from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.observe.windows import DeviceActivity, ExecutedProgram
 from jaxperf.watch.report.analysis import Analysis
 from jaxperf.watch.rules import program_notes
-from jaxperf.watch.rules.programs import device_notes, find_moves, find_replicated_work
+from jaxperf.watch.rules.programs import find_moves, find_replicated_work
 
 AT = Place("a.py", 3)
 HEAD = "HloModule jit_step, entry_computation_layout={(f32[1024,1024]{1,0}, f32[4]{0})->f32[4]{0}}, x=y\n\n"
@@ -69,30 +68,6 @@ def test_an_argument_that_every_call_copies_to_other_devices_is_found(
     for finding in findings:
         assert "copies 4.19 MB, argument 0, to its 4 devices: they lie on device 0 only" in finding.reason
         assert finding.seconds == pytest.approx(0.1 + 0.2 * 1.5)  # of 1.5 s after compiling, one was seen
-
-
-def ran(**seconds: list[float]) -> ExecutedProgram:
-    """Return a program whose instructions took these seconds on each of the devices."""
-    names = {"dot": "dot.1", "sums": "all-reduce.1", "loop": "while.1"}
-    ops = {(f"gpu {i}", names[op]): [s] for op, times in seconds.items() for i, s in enumerate(times)}
-    return ExecutedProgram("step", ops=defaultdict(list, ops))
-
-
-@pytest.mark.parametrize(
-    ("program", "platform", "shown"),
-    [
-        (ran(dot=[1.0] * 4, sums=[1.0] * 4), "gpu", ["devices spend 50% of step in what they send"]),
-        (ran(dot=[1.0] * 4, sums=[1.0] * 4), "cpu", []),  # most of it is waiting for a core
-        (ran(dot=[1.0] * 4, sums=[0.1] * 4, loop=[9.0, 1.0, 1.0, 1.0]), "gpu", []),  # what is inside counts
-        (ran(dot=[4.0, 1.0, 1.0, 1.0], sums=[0.1, 1.0, 1.0, 1.0]), "cpu", ["gpu 0 computes 2.3 times"]),
-    ],
-)
-def test_collectives_and_the_slowest_device_are_named(
-    program: ExecutedProgram, platform: str, shown: list[str]
-) -> None:
-    notes = list(device_notes(facts(platform), call(0), program))
-    assert [note.startswith(start) for note, start in zip(notes, shown, strict=True)] == [True] * len(shown)
-    assert all("a.py:3" in note for note in notes if "send" in note)
 
 
 def step(w: jax.Array, batch: jax.Array) -> jax.Array:

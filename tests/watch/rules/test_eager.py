@@ -17,7 +17,7 @@ from jaxperf.watch.observe.source_location import NOWHERE, Place
 from jaxperf.watch.observe.windows import DeviceActivity
 from jaxperf.watch.report.analysis import Analysis
 from jaxperf.watch.rules import eager, table
-from jaxperf.watch.rules.table import Finding, advice_for
+from jaxperf.watch.rules.table import Finding
 
 LOSS, GRAD, CALL = (Place("train.py", line) for line in (3, 8, 20))
 
@@ -93,31 +93,6 @@ def test_a_comparison_that_only_a_test_waits_for_belongs_to_the_wait(tmp_path: P
     assert eager._waits(_with_lines(lines)) == {lines[0].at, lines[2].at}
     compiled = [Compiled("add", lines[2].at)]  # in `env.step`, a library's
     assert eager._waits(_with_lines(lines, compiled)) == {lines[0].at}
-
-
-def test_keys_that_are_split_in_the_arguments_of_a_call_are_dispatched_there(tmp_path: Path) -> None:
-    path = tmp_path / "actor.py"
-    path.write_text("for t in range(9000):\n    a = act(w, next(keys))\n    s = env.step(int(a))\n")
-    at = Place(str(path), 2, "<module>")
-    activity = DeviceActivity([(0.0, 1.0)])
-    for name in ("act", "threefry_split", "unstack"):
-        program = activity.program(name)
-        program.calls, program.dispatch_s = 1000, [1e-4] * 1000
-        program.devices["cpu 0"] = [(i / 1000, i / 1000 + 1e-5) for i in range(1000)]
-    log = Log(
-        "a", -0.1, 5.0, activity=activity,
-        compiled=[
-            Compiled("act", at, {"compile": (-0.1, 0.0)}, explained=True),
-            Compiled("threefry_split", at, {"compile": (-0.1, 0.0)}),
-            Compiled("unstack", at, {"compile": (-0.1, 0.0)}),
-        ],
-        samples=[StackSample(EAGER, at, i / 10, (i + 1) / 10) for i in range(50)],
-    )  # fmt: skip
-    (finding,) = eager.find_eager_operations(Analysis(log))
-    assert (finding.at, finding.form, finding.seconds) == (at, "keys", pytest.approx(1.0))
-    assert "jax.random.fold_in(key, turn)" in advice_for(finding).change
-    activity.program("act").devices["cpu 0"] = [(0.0, 1.0)]  # which has work all the time
-    assert list(eager.find_eager_operations(Analysis(log))) == []
 
 
 @pytest.mark.parametrize(("each_s", "seconds"), [(1e-5, 0.9), (1e-3, 0.0)])

@@ -125,7 +125,7 @@ def test_the_line_that_keeps_appending_arrays_is_named(
     log.end = begin + 10
     (note,) = habits.growth_notes(Analysis(log))
     assert "more arrays float32[256,1024], made at " in note
-    assert "in self.history, to which " in note and "train.py:13 adds" in note
+    assert "stay alive in self.history (" in note and "train.py:" in note
 
 
 TIMED = """

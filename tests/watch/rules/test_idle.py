@@ -74,7 +74,7 @@ def test_a_call_that_sleeps_once_or_twice_waits_for_a_queue_only_if_it_is_long(
 
 def test_while_other_programs_have_the_core_no_change_would_save_time() -> None:
     step = ExecutedProgram("step", devices={"cpu 0": [(1.0, 6.0)]})
-    call = Compiled("step", NOWHERE, {"compile": (0.0, 1.0)}, explained=True)
+    call = Compiled("step", NOWHERE, {"compile": (0.0, 1.0)}, explained=True, used_s={"compile": 0.5})
     samples = [
         StackSample(EAGER, AT, 0.0, 2.0, delayed_s=1.0), StackSample(DATA, AT, 6.0, 10.0, delayed_s=3.0),
     ]  # fmt: skip

@@ -109,11 +109,6 @@ def test_calls_of_jax_are_operations_by_whatever_name_a_file_imports_it(tmp_path
     assert answers == [True, True, False, False]
 
 
-def test_a_statement_gives_a_value_if_it_assigns_one(file: str) -> None:
-    assert statements.gives_a_value(Place(file, line("x = update")))
-    assert not statements.gives_a_value(Place(file, line("print(u)")))
-
-
 def test_what_jits_a_function_is_named_as_the_program_does(file: str, tmp_path: Path) -> None:
     assert statements.jit_wrapper(file, "step") == statements.jit_wrapper(file, "power") == "jax.jit"
     assert statements.jit_wrapper(file, "update") == "nnx.jit"
