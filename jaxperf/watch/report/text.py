@@ -26,7 +26,7 @@ from jaxperf.watch.grouping import group_by
 from jaxperf.watch.log import COMPILE, LOWER, TRACE, Compiled, Log
 from jaxperf.watch.observe import hooks
 from jaxperf.watch.observe.source_location import shorten_path
-from jaxperf.watch.report import figures, top_programs
+from jaxperf.watch.report import top_programs
 from jaxperf.watch.report.analysis import Analysis
 from jaxperf.watch.report.top_programs import ROWS, STORED_ROWS
 from jaxperf.watch.rules import find_causes, program_notes
@@ -81,7 +81,7 @@ def _blocks(analysis: Analysis, environment: Environment, ended: str) -> Iterato
         ("memory", lambda: _memory(analysis)),
         ("findings", lambda: _findings(analysis)),
         ("notes", lambda: program_notes.note_blocks(analysis)),
-        ("figures for comparisons", lambda: figures.figure_blocks(analysis)),
+        ("figures for comparisons", lambda: top_programs.figure_blocks(analysis)),
     )
     for what, part in parts:
         with log.losses.guard(f"rows of the report: {what}"):

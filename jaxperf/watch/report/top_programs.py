@@ -3,6 +3,8 @@
 The profiler's windows have only a program's name. So if programs with one name differ in their work, it is
 unknown which one ran, and none of them gets FLOPs and bytes.
 
+`figure_blocks` has the figures of a run for `compare` and `upgrade`.
+
 `line_blocks` reports the lines of jitted functions on whose instructions devices spend most time in windows.
 
 An instruction has the line at which it was traced. In a backward pass, that is the line of the forward pass.
@@ -20,11 +22,11 @@ from typing import TYPE_CHECKING
 
 from jaxperf.errors import JaxperfError
 from jaxperf.hlo import Instruction
-from jaxperf.result import Block, Environment, Grid, Note, Text
+from jaxperf.result import Block, Environment, Grid, Measurement, Note, Table, Text
 from jaxperf.result.formatting import format_quantity
 from jaxperf.result.intervals import total_length
 from jaxperf.watch.grouping import group_by
-from jaxperf.watch.log import ExecutedProgram
+from jaxperf.watch.log import COMPILE, LOWER, TRACE, Compiled, ExecutedProgram
 from jaxperf.watch.observe.executables import CONTAINERS, Facts
 from jaxperf.watch.observe.source_location import NOWHERE, Place, library_of
 from jaxperf.watch.report.analysis import Analysis
@@ -253,3 +255,35 @@ def roofline_sentence(at: Position) -> str:
     if at.share > ABOVE:
         text += "; the compiler's estimate is too large, or the roofline was measured on a busy machine"
     return text
+
+
+WHOLE, STAGES = "Whole run", ((TRACE, "trace"), (LOWER, "lower"), (COMPILE, "compile"))
+
+
+def figure_blocks(analysis: Analysis) -> Iterator[Block]:
+    log = analysis.log
+    if not log.used_jax or not log.compiled:
+        return
+    peaks = [(f"peak of {kind} memory", "bytes", float(peak)) for kind, peak in log.peaks.items()]
+    yield _table(
+        WHOLE,
+        [("time", "s", log.wall_s), *_stages(log.compiled),
+         ("programs", "", float(len(log.compiled))), *peaks],
+    )  # fmt: skip
+    device_s = {hot.name: hot.device_s for hot in hottest_programs(analysis) if not hot.longer}
+    for name, calls in group_by(log.compiled, lambda c: c.called).items():
+        program_s = [device_s[c.program] for c in calls if c.program in device_s][:1]
+        values = [*_stages(calls), ("programs", "", float(len(calls)))]
+        yield _table(name, values + [("t2, the program on the device", "s", s) for s in program_s])
+
+
+def _stages(calls: list[Compiled]) -> list[tuple[str, str, float]]:
+    spans = {
+        name: total_length(c.stages[stage] for c in calls if stage in c.stages) for stage, name in STAGES
+    }
+    return [(name, "s", seconds) for name, seconds in spans.items() if seconds]
+
+
+def _table(title: str, values: list[tuple[str, str, float]]) -> Table:
+    rows = tuple(Measurement(name, unit, (value,)) for name, unit, value in values)
+    return Table(title, rows, detail=True)

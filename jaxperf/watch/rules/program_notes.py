@@ -20,8 +20,7 @@ from jaxperf.watch.observe.executables import Facts
 from jaxperf.watch.observe.source_location import NOWHERE, Place
 from jaxperf.watch.report.analysis import Analysis
 from jaxperf.watch.rules import habits
-from jaxperf.watch.rules.known import fault_notes
-from jaxperf.watch.rules.programs import called_programs
+from jaxperf.watch.rules.programs import called_programs, fault_notes
 from jaxperf.watch.source import statements
 
 NOTE_SHARE = 0.2  # of the run

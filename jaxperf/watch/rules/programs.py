@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import ast
 import functools
+import importlib.metadata
 import re
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from jaxperf.hlo import COLLECTIVES, Instruction, shape_of
+from jaxperf.known_faults import FAULTS, Fault, faults_of
 from jaxperf.result.formatting import format_quantity
 from jaxperf.result.intervals import difference, intersection, total_length, union
 from jaxperf.watch.grouping import group_by
@@ -29,13 +32,13 @@ from jaxperf.watch.report.top_programs import execution_count
 from jaxperf.watch.rules.idle import COPIED, SLOWEST
 from jaxperf.watch.rules.table import (
     ASYNCHRONOUS,
-    COMMITTED,
     DATA_PARALLEL,
     FORBIDDEN,
     MEMORY,
     PERFORMANCE,
     PRECISION,
     SYMBOLIC,
+    VERSIONS,
     Finding,
     cause,
     least_saving_s,
@@ -202,6 +205,7 @@ COMPILED = 60e6  # bytes/s at which constants compile, at most
 _IN_MODULE = re.compile(r"(?:argument )?(\w+)\.")
 COMPILE_S = 0.5  # seconds of compiling that make an unrolled loop with few iterations worth reporting
 CONSTANT_SHARE = 0.2  # share of a program's time in constant work that is worth reporting
+LARGE_FACTOR = 10  # of a fault, from which on the whole program is slow, where no window saw instructions
 UNEQUAL = 1.3  # the most work on one device over the mean
 
 
@@ -417,21 +421,6 @@ def find_callbacks(analysis: Analysis) -> Iterator[Finding]:
 
 
 @cause(
-    "on the cpu", "program", COMMITTED, "a program runs on the CPU beside an accelerator",
-    "Leave out device=cpu and jax.default_device, and give {name} arrays on the accelerator.",
-    confidence="bound",
-)  # fmt: skip
-def find_cpu_programs(analysis: Analysis) -> Iterator[Finding]:
-    r = analysis.log
-    others = dict.fromkeys([r.backend, *(f.platform for f in r.programs)])
-    beside = [name for name in others if name not in ("", "cpu")]
-    for facts, c, _, program_s in called_programs(analysis):
-        if facts.platform == "cpu" and beside:
-            reason = f"{facts.name} runs on the CPU although there is an accelerator ({beside[0]})"
-            yield Finding("on the cpu", c.at, program_s, reason, facts.name)
-
-
-@cause(
     "shards", "program", DATA_PARALLEL, "one device gets more work than the others",
     'Give all devices equal shares: jax.device_put(x, NamedSharding(mesh, P("data"))) over a jax.make_mesh '
     "of all of them.",
@@ -457,6 +446,79 @@ def find_unequal_shards(analysis: Analysis) -> Iterator[Finding]:
                 f"{format_quantity(mean, 'FLOP')} in the mean of {len(flops)}, and the others wait for it"
             )
             yield Finding("shards", at, busy_s * (1 - mean / most) * analysis.beside, reason, name)
+
+
+def _way_out(fault: Fault) -> str:
+    return f"{fault.way_out[0].upper()}{fault.way_out[1:]}.".replace("{", "{{").replace("}", "}}")
+
+
+@cause(
+    "known fault", "version", VERSIONS,
+    "the installed version of JAX has a fault that this program meets",
+    "Take another version.",
+    confidence="bound",
+    forms={fault.issue: _way_out(fault) for fault in FAULTS if fault.pattern},
+    choose=lambda f: f.argument,  # the issue
+)  # fmt: skip
+def find_known_faults(analysis: Analysis) -> Iterator[Finding]:
+    for fault, facts, call, at in met_faults(analysis):
+        if fault.factor:
+            slow_s = _slow_s(analysis, fault, facts) * (1 - 1 / fault.factor)
+            reason = _reason(fault, call)
+            yield Finding("known fault", at, slow_s, reason, call.called, argument=fault.issue)
+
+
+def _slow_s(analysis: Analysis, fault: Fault, facts: Facts) -> float:
+    """Return the device seconds of the instructions that a fault hits.
+
+    The profiler's windows may be shorter than one execution, and then see neither it nor its instructions.
+    """
+    module, hits = facts.module, fault.hits(facts.module)
+    inside = {i.computation for i in hits}
+    names = {i.name for i in hits} | {i.name for i in module.instructions if i.called in inside}
+    seen = [(program, s) for f, _, program, s in called_programs(analysis) if f is facts]
+    seconds = sum(program.op_s(names.__contains__) for program, _ in seen) * analysis.scale
+    if seconds or fault.factor < LARGE_FACTOR:
+        return min([seconds, *(program_s for _, program_s in seen)])
+    return max((program_s for _, program_s in seen), default=analysis.computing_s)
+
+
+def fault_notes(analysis: Analysis) -> Iterator[str]:
+    """Yield a note on each program that a known fault may give wrong values or end."""
+    for fault, _, call, at in met_faults(analysis):
+        if not fault.factor:
+            yield f"{_reason(fault, call)} ({at}); {fault.way_out}"
+
+
+def _reason(fault: Fault, call: Compiled) -> str:
+    version = importlib.metadata.version("jaxlib")
+    times = f", up to {fault.factor:g} times longer" if fault.factor else ""
+    return f"{call.called} has {fault.name}; with jaxlib {version} {fault.symptom}{times} ({fault.issue})"
+
+
+def met_faults(analysis: Analysis) -> Iterator[tuple[Fault, Facts, Compiled, Place]]:
+    """Yield the faults that the reader's programs meet, each once a line: with the call and the line."""
+    done: set[tuple[str, Place]] = set()
+    for facts in analysis.log.programs:
+        call = analysis.jitted.get(facts.program)
+        faults = faults_of(importlib.metadata.version("jaxlib"), facts.platform, _device_kind(facts.platform))
+        if not call or not facts.text:
+            continue
+        for fault in faults:
+            for instruction in fault.hits(facts.module):
+                at = facts.at(instruction) or call.at
+                if (fault.issue, at) not in done:
+                    done.add((fault.issue, at))
+                    yield fault, facts, call, at
+
+
+def _device_kind(platform: str) -> str:
+    """Return the kind of the first device of a platform, where JAX runs; else ""."""
+    jax = sys.modules.get("jax")
+    try:
+        return str(jax.local_devices(backend=platform)[0].device_kind) if jax else ""
+    except RuntimeError:
+        return ""
 
 
 def called_programs(

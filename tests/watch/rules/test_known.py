@@ -10,7 +10,7 @@ from jaxperf.watch.observe.executables import Facts
 from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.observe.waits import Wait
 from jaxperf.watch.report.analysis import Analysis
-from jaxperf.watch.rules import known
+from jaxperf.watch.rules import programs
 from jaxperf.watch.rules.table import advice_for, find_causes
 from tests.test_known_faults import PATH, ROWS, SCATTER
 
@@ -37,7 +37,7 @@ def test_a_slow_program_has_a_finding_with_its_line(
         assert 7.5 < finding.seconds < 8.0
         assert "jax-ml/jax#40101" in finding.reason and version in finding.reason
         assert "jaxlib 0.11.0" in advice_for(finding).change
-    assert not list(known.fault_notes(run(PATH)))
+    assert not list(programs.fault_notes(run(PATH)))
 
 
 @pytest.mark.parametrize(("version", "count"), [("0.10.2", 1), ("0.10.1", 0)])
@@ -46,7 +46,7 @@ def test_a_program_that_may_be_wrong_has_a_note(
 ) -> None:
     monkeypatch.setattr("importlib.metadata.version", lambda _: version)
     analysis = run(ROWS)
-    notes = list(known.fault_notes(analysis))
+    notes = list(programs.fault_notes(analysis))
     assert len(notes) == count
     assert all("jax-ml/jax#39103" in note and "some rows are wrong" in note for note in notes)
     assert not [f for f in find_causes(analysis) if f.cause == "known fault"]
@@ -57,5 +57,5 @@ def test_a_fault_of_gpus_is_none_on_others(
     platform: str, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("importlib.metadata.version", lambda _: "0.10.2")
-    faults = [fault.issue for fault, *_ in known.met_faults(run(SCATTER, platform))]
+    faults = [fault.issue for fault, *_ in programs.met_faults(run(SCATTER, platform))]
     assert sum("38806" in issue for issue in faults) == count

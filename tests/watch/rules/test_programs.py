@@ -21,7 +21,6 @@ from jaxperf.watch.observe.windows import DeviceActivity, ExecutedProgram
 from jaxperf.watch.report.analysis import Analysis
 from jaxperf.watch.rules.programs import (
     find_constants,
-    find_cpu_programs,
     find_donations,
     find_float64,
 )
@@ -124,20 +123,6 @@ def ran(*facts: Facts, compiled: Compiled, backend: str = "cpu") -> Analysis:
     activity = DeviceActivity([(0.0, 1.0)], {program.name: program})
     record = Log("a", 0.0, 1.0, compiled=[compiled], programs=[*facts], activity=activity, backend=backend)
     return Analysis(record)
-
-
-@pytest.mark.parametrize(
-    ("platforms", "backend", "count"),
-    [(("cpu",), "cpu", 0), (("cpu",), "gpu", 1), (("cpu", "cuda"), "cpu", 1), (("cuda",), "gpu", 0)],
-)
-def test_a_program_on_the_cpu_is_found_beside_an_accelerator(
-    platforms: tuple[str, ...], backend: str, count: int
-) -> None:
-    compiled = Compiled("step", Place("a.py", 3), {"compile": (-0.1, 0.0)}, explained=True)
-    facts = [Facts(f"step{i or ''}", platform, 1.0, 1.0) for i, platform in enumerate(platforms)]
-    findings = list(find_cpu_programs(ran(*facts, compiled=compiled, backend=backend)))
-    assert len(findings) == count
-    assert all(f.seconds == pytest.approx(0.5) and "an accelerator" in f.reason for f in findings)
 
 
 @pytest.mark.parametrize(
