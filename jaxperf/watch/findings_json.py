@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from jaxperf.watch.rules.table import Finding, advice_for, confidence_of, kind_of
+from jaxperf.watch.rules.table import Finding, advice_for, cause_of
 
 
 def fields(finding: Finding, wall_s: float) -> dict[str, Any]:
@@ -17,7 +17,7 @@ def fields(finding: Finding, wall_s: float) -> dict[str, Any]:
     advice = advice_for(finding)
     return {
         "cause": finding.cause,
-        "kind": kind_of(finding),
+        "kind": cause_of(finding).kind,
         "title": advice.title,
         "site": {
             "file": _in_the_project(finding.at.file),
@@ -34,7 +34,7 @@ def fields(finding: Finding, wall_s: float) -> dict[str, Any]:
             "share": min(1.0, finding.seconds / wall_s) if wall_s else 0.0,
             "memory_bytes": finding.memory_bytes,
         },
-        "confidence": confidence_of(finding),
+        "confidence": cause_of(finding).confidence,
     }
 
 

@@ -11,13 +11,13 @@ import pytest
 from jaxperf import cli
 from jaxperf.errors import JaxperfError
 from jaxperf.watch.observe.source_location import NOWHERE, Place
-from jaxperf.watch.rules.table import CAUSES, KINDS, Finding, kind_of, parse_kinds
+from jaxperf.watch.rules.table import CAUSES, KINDS, Finding, cause_of, parse_kinds
 
 
 def test_every_cause_of_the_table_has_a_kind_that_the_flag_takes() -> None:
     assert {cause.kind for cause in CAUSES.values()} <= {*KINDS}
     assert all(parse_kinds(kind) == {kind} for kind in KINDS)
-    assert kind_of(Finding("static value", NOWHERE, 1.0, "")) == "retrace"
+    assert cause_of(Finding("static value", NOWHERE, 1.0, "")).kind == "retrace"
 
 
 def test_kinds_are_named_with_commas_and_an_unknown_one_is_one_line() -> None:

@@ -146,23 +146,21 @@ def find_causes(analysis: Analysis) -> list[Finding]:
     The seconds of a finding are what the change would save in this run: time of repeated work, or time in
     which devices were idle for that reason. An error in a rule costs its findings only.
     """
-    if analysis.findings is None:
-        analysis.findings = _find(analysis) if analysis.log.names_causes else []
-    return list(analysis.findings)
-
-
-def _find(analysis: Analysis) -> list[Finding]:
-    r, least_s = analysis.log, least_saving_s(analysis)
-    run_s = r.wall_s - analysis.front_s[IMPORT]
+    log, least_s = analysis.log, least_saving_s(analysis)
+    if analysis.findings is not None or not log.names_causes:
+        return list(analysis.findings or ())
     found: list[Finding] = []
     for finder in RULES:
-        what = f"findings ({finder.__name__})"
-        found += r.losses.ask(what, functools.partial(_list, finder, analysis), [])
-    settled = {cause for setting in r.settings for cause in EXPLAINS.get(setting, ())}
+        found += log.losses.ask(
+            f"findings ({finder.__name__})", functools.partial(_list, finder, analysis), []
+        )
+    settled = {cause for setting in log.settings for cause in EXPLAINS.get(setting, ())}
     candidates = _together(_worst(f for f in found if f.cause not in settled))
     findings = [f for f in candidates if f.seconds >= least_s or f.memory_bytes >= LARGE]
+    run_s = log.wall_s - analysis.front_s[IMPORT]
     findings = [replace(f, seconds=min(f.seconds, run_s)) for f in findings]
-    return sorted(findings, key=lambda f: (-f.seconds, f.at))
+    analysis.findings = sorted(findings, key=lambda f: (-f.seconds, f.at))
+    return list(analysis.findings)
 
 
 def least_saving_s(analysis: Analysis) -> float:
@@ -235,7 +233,7 @@ _OTHER = Cause(
 
 def advice_for(finding: Finding) -> Advice:
     """Return the advice for a finding, with its own names filled in."""
-    cause, name = CAUSES.get(finding.cause, _OTHER), finding.name.removeprefix("jit_")
+    cause, name = cause_of(finding), finding.name.removeprefix("jit_")
     form = finding.form or cause.choose(finding)
     words = change_of_call(form, name) or cause.forms.get(form, cause.usual)
     template, _, example = words.partition("\n")
@@ -284,13 +282,9 @@ def parse_kinds(text: str) -> frozenset[str]:
     return named
 
 
-def kind_of(finding: Finding) -> str:
-    return CAUSES.get(finding.cause, _OTHER).kind
-
-
-def confidence_of(finding: Finding) -> str:
-    """Return how the seconds of a finding are known: "measured", "estimated" or "bound"."""
-    return CAUSES.get(finding.cause, _OTHER).confidence
+def cause_of(finding: Finding) -> Cause:
+    """Return the entry of a finding's cause."""
+    return CAUSES.get(finding.cause, _OTHER)
 
 
 def failures(findings: Collection[Finding], wanted: Collection[str]) -> Iterator[str]:
@@ -298,7 +292,6 @@ def failures(findings: Collection[Finding], wanted: Collection[str]) -> Iterator
     from jaxperf.result.formatting import format_quantity
 
     for finding in findings:
-        if (kind := kind_of(finding)) in wanted or ANY in wanted:
-            saving = format_quantity(finding.seconds, "s")
-            title = advice_for(finding).title
-            yield f"error: --fail-on {kind}: {title}, {finding.at}: saves up to {saving}"
+        cause, saving = cause_of(finding), format_quantity(finding.seconds, "s")
+        if cause.kind in wanted or ANY in wanted:
+            yield f"error: --fail-on {cause.kind}: {cause.title}, {finding.at}: saves up to {saving}"
