@@ -23,7 +23,7 @@ from typing import Any
 
 import psutil
 
-from jaxperf.result.intervals import Interval, clip, difference, intersection, total_length, union
+from jaxperf.result.intervals import Interval, clip, difference, total_length, union
 from jaxperf.watch.grouping import group_by
 from jaxperf.watch.log import (
     BETWEEN,
@@ -363,23 +363,14 @@ class Analysis:
         waits = [(w.start, w.end) for w in self.waits if w.end - w.start >= LONG_WAIT_S]
         return IntervalSet([*waits, *itertools.chain(*self.blocked.values())])
 
-    def idle_at(
-        self,
-        wanted: Callable[[StackSample], bool],
-        where: Callable[[StackSample], Place] = lambda s: s.at,
-        *,
-        itself: bool = False,
-    ) -> dict[Place, float]:
+    def idle_at(self, wanted: Callable[[StackSample], bool], *, itself: bool = False) -> dict[Place, float]:
         """Return the seconds of the run in which devices were idle during some samples, the most first.
 
         Args:
           wanted: selects the samples.
-          where: returns the line that a sample counts for.
           itself: leave out idle time that a wait just before has caused.
         """
-        blamed = self._idle_by_waits if itself else self._idle_in_waits
-        idle = IntervalSet(difference(self.idle.stretches, blamed.stretches))
-        return self.of_the_run(idle, wanted, where)
+        return self.of_the_run(self._idle_itself if itself else self._idle_alone, wanted)
 
     def of_the_run(
         self,
@@ -408,19 +399,19 @@ class Analysis:
         return dict(sorted(((at, x) for at, x in seconds.items() if x > 0), key=lambda item: -item[1]))
 
     @functools.cached_property
-    def _idle_in_waits(self) -> IntervalSet:
-        return IntervalSet(intersection(self.idle.stretches, self.waiting.stretches))
+    def _idle_alone(self) -> IntervalSet:
+        return IntervalSet(difference(self.idle.stretches, self.waiting.stretches))
 
     @functools.cached_property
-    def _idle_by_waits(self) -> IntervalSet:
-        """Return idle intervals in waits and, after each wait, for as long as it took.
+    def _idle_itself(self) -> IntervalSet:
+        """Return idle intervals outside of waits and, after each wait, for longer than it took.
 
-        Idle time while a list becomes an array is included, because another rule reports it.
+        Idle time while a list becomes an array is left out, because another rule reports it.
         """
         longer = [(w.start, w.start + 2 * w.total_s) for w in self.waits]
         longer += [(p.start, p.end) for p in self.log.puts if p.numbers]
         longer += itertools.chain(*self.blocked.values())
-        return IntervalSet(intersection(self.idle.stretches, longer))
+        return IntervalSet(difference(self.idle.stretches, longer))
 
     @functools.cached_property
     def lines(self) -> list[WaitingLine]:

@@ -157,11 +157,9 @@ def find_moves(analysis: Analysis) -> Iterator[Finding]:
         largest = max(c.elsewhere, key=lambda where: c.elsewhere[where])
         more = f" and {len(c.elsewhere) - 1} more arguments" if len(c.elsewhere) > 1 else ""
         count = max(len(facts.devices) for facts in analysis.programs[c.program])
-        lie = c.placements[largest].devices
-        where = f"device {lie[0]}" if len(lie) == 1 else f"{len(lie)} devices"
         reason = (
             f"each call of {c.called} copies {format_quantity(size, 'bytes')}, {largest}{more}, to its "
-            f"{count} devices: they lie on {where} only"
+            f"{count} devices: they lie on others, or not on all"
         )
         waits = intersection(difference(analysis.steady, analysis.busy), analysis.log.activity.queued)
         seconds = dispatching.get(at, 0.0) + total_length(waits) * analysis.scale
