@@ -231,6 +231,12 @@ class Analysis:
         delayed_s = sum(seconds * (1 - s.undelayed) for s, seconds in outside)
         return self.log.wall_s - delayed_s - self._without_cores_s(self.log.compiled)
 
+    @functools.cached_property
+    def alone(self) -> float:
+        """Return the share of the front end's time in which it did not wait for a core."""
+        seen_s = sum(s.end - s.start for s in self.log.samples)
+        return 1 - sum(s.delayed_s for s in self.log.samples) / seen_s if seen_s else 1.0
+
     def _without_cores_s(self, compiled: Iterable[Compiled]) -> float:
         """Return the seconds of tracing and compiling for which the process had no core.
 
@@ -442,7 +448,8 @@ class Analysis:
                 continue
             followed = bisect.bisect_left(starts, gap[1] - 1e-9) < len(starts)
             begin = max(gap[0], wait.start)
-            lost.append(min(wait.end - wait.start, self.beside * (gap[1] - begin)) if followed else 0.0)
+            idle_s = self.beside * self.alone * (gap[1] - begin)
+            lost.append(min(wait.end - wait.start, idle_s) if followed else 0.0)
             after.append(wait.end - begin)
         count = sum(w.times for w in waits)
         return WaitingLine(
