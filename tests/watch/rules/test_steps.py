@@ -87,8 +87,9 @@ def test_a_transformation_of_a_jitted_function_is_what_its_line_does_outside_jit
     call = Compiled("model", at, {"compile": (-1.0, 0.0)}, explained=True)
     samples = [StackSample(EAGER, at, i / 10, i / 10 + 0.09) for i in range(100)]
     analysis = Analysis(Log("a", -1.0, 10.0, compiled=[call], samples=samples, activity=activity))
-    assert [(f.cause, f.form) for f in find_slow_dispatch(analysis)] == [("eager", "transform")]
-    assert found[0].seconds == pytest.approx(100 * 0.089, rel=0.1)
+    (finding,) = find_slow_dispatch(analysis)
+    assert (finding.cause, finding.form) == ("eager", "transform")
+    assert finding.seconds == pytest.approx(100 * 0.089, rel=0.1)
 
 
 def test_an_execution_that_another_program_interrupted_does_not_hide_slow_dispatch() -> None:
