@@ -7,7 +7,7 @@ import itertools
 import re
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 from jaxperf.jax_internals import DEBUG_FLAGS
@@ -34,6 +34,7 @@ from jaxperf.watch.rules.table import (
     TRACED_AGAIN,
     Finding,
     cause,
+    least_saving_s,
 )
 from jaxperf.watch.source import loop_body, statements
 
@@ -574,22 +575,34 @@ def find_eager_recompiles(analysis: Analysis) -> Iterator[Finding]:
         else:
             shapes.append(replace(finding, form=form))
     yield from _sources(shapes)
-    # one jitted function could hold all lines of a function
-    for compiled in group_by(small, lambda c: statements.neighborhood(line(c)) or line(c)).values():
-        saved_s = (min(len(compiled) * each_s, analysis.compiling_s(compiled))) - each_s
-        most = max(map(len, group_by(compiled, lambda c: (c.at, c.name)).values()))
-        if (len(compiled) < SMALL_PROGRAMS and most < 2 * REPEATS) or saved_s < SMALL_S:
-            continue
-        lines = group_by(compiled, line)
-        at = max(lines, key=lambda each: (len(lines[each]), analysis.compiling_s(lines[each])))
-        dearest = max(group_by(compiled, lambda c: c.name).values(), key=analysis.compiling_s)
-        reason = (
-            f"{len(compiled)} small programs are compiled here, {analysis.compiling_s(compiled):.2g} s in "
-            f"all, one for each operation outside of jit and each shape; the dearest is {dearest[0].name}, "
-            f"{analysis.compiling_s(dearest):.2g} s"
-        )
-        through = Counter(c.through for c in compiled).most_common(1)[0][0]
-        yield way_to_jit(Finding("eager recompiles", at, saved_s, reason, at.function), analysis, through)
+    # one jitted function could hold all lines of a function that have few programs each
+    for level, least_s in (
+        (line, max(SMALL_S, least_saving_s(analysis))),
+        (lambda c: statements.neighborhood(line(c)) or line(c), SMALL_S),
+    ):
+        for compiled in group_by(small, level).values():
+            saved_s = min(len(compiled) * each_s, analysis.compiling_s(compiled)) - each_s
+            most = max(map(len, group_by(compiled, lambda c: (c.at, c.name)).values()))
+            if (len(compiled) < SMALL_PROGRAMS and most < 2 * REPEATS) or saved_s < least_s:
+                continue
+            taken = {*map(id, compiled)}
+            small = [c for c in small if id(c) not in taken]
+            yield _one_by_one(analysis, line, compiled, saved_s)
+
+
+def _one_by_one(
+    analysis: Analysis, line: Callable[[Compiled], Place], compiled: list[Compiled], saved_s: float
+) -> Finding:
+    lines = group_by(compiled, line)
+    at = max(lines, key=lambda each: (len(lines[each]), analysis.compiling_s(lines[each])))
+    dearest = max(group_by(compiled, lambda c: c.name).values(), key=analysis.compiling_s)
+    reason = (
+        f"{len(compiled)} small programs are compiled here, {analysis.compiling_s(compiled):.2g} s in "
+        f"all, one for each operation outside of jit and each shape; the dearest is {dearest[0].name}, "
+        f"{analysis.compiling_s(dearest):.2g} s"
+    )
+    through = Counter(c.through for c in compiled).most_common(1)[0][0]
+    return way_to_jit(Finding("eager recompiles", at, saved_s, reason, at.function), analysis, through)
 
 
 def _cause_at(analysis: Analysis, at: Place, again: list[Compiled]) -> str:
