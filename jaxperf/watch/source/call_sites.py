@@ -8,17 +8,14 @@ around the call, so all names that this function calls are looked up.
 from __future__ import annotations
 
 import functools
-import inspect
-from collections.abc import Callable, Collection, Iterable
-from types import CodeType, FrameType, FunctionType, MethodType
-from typing import Any, NamedTuple
+from collections.abc import Collection, Iterable
+from types import CodeType, FrameType
+from typing import NamedTuple
 
 from jaxperf.watch.log import Compiled, canonical_name
-from jaxperf.watch.observe import frame_arguments, source_location
+from jaxperf.watch.observe import source_location
 from jaxperf.watch.observe.source_location import Place, jitted_program
 from jaxperf.watch.source import loop_body, statements
-
-DEPTH = 3  # nested calls that are followed from a function that a sample sees
 
 
 class CallSite(NamedTuple):
@@ -39,67 +36,28 @@ class CallSites:
 
     def look(self, frame: FrameType | None) -> None:
         """Add the call sites in the reader's functions on a frame's stack."""
-        frames = [
-            f
-            for f in source_location.frames_outwards(frame)
-            if not source_location.library_of(f.f_code.co_filename)
-        ]
+        outwards = source_location.frames_outwards(frame)
+        frames = [f for f in outwards if not source_location.library_of(f.f_code.co_filename)]
         chain, below = tuple(map(source_location.place_of, frames)), False
         for i, f in enumerate(frames):
             if below:
                 self.sites.add(CallSite(chain[i]))
-            here = self._note(
-                f.f_code, functools.partial(source_location.variable_value, f), chain[i + 1 :], DEPTH
-            )
-            below = below or here
+            self._note(f, chain[i + 1 :])
+            below = below or f.f_code in self._stepping
 
-    def _note(
-        self, code: CodeType, lookup: Callable[[str], Any], callers: tuple[Place, ...], depth: int
-    ) -> bool:
-        """Add the call sites in a function, and return whether it has any."""
+    def _note(self, frame: FrameType, callers: tuple[Place, ...]) -> None:
+        """Add the call sites in a running function."""
+        code, left = frame.f_code, set[tuple[str, int]]()
+        lookup = functools.partial(source_location.variable_value, frame)
         names = self._left[code] if code in self._left else source_location.called_names(code)
-        left: set[tuple[str, int]] = set()
-        self._left[code] = left  # set before the loop, since the function may be recursive
         for name, line in names:
             value, method = source_location.resolve_name(name, lookup)
-            at, program = (
-                Place(code.co_filename, line, code.co_name),
-                "" if method else jitted_program(value, name),
-            )
             if value is None:
                 left.add((name, line))
-            elif program or self._goes_on(value, method, (at, *callers), depth):
-                self.sites.add(CallSite(at, program, callers))
+            elif not method and (program := jitted_program(value, name)):
+                self.sites.add(CallSite(Place(code.co_filename, line, code.co_name), program, callers))
                 self._stepping.add(code)
-        return code in self._stepping
-
-    def _goes_on(self, called: Any, method: str, callers: tuple[Place, ...], depth: int) -> bool:
-        """Return whether a called object is a function of the reader that has call sites."""
-        function, owner = _function(called, method)
-        if function is None or not depth or source_location.library_of(function.__code__.co_filename):
-            return False
-        if function.__code__ not in self._left:
-            self._note(function.__code__, _names(function, owner), callers, depth - 1)
-        return function.__code__ in self._stepping
-
-
-def _function(called: Any, method: str) -> tuple[FunctionType | None, Any]:
-    """Return the Python function of a called object, and the object whose method it is; None for none."""
-    owner = called
-    if not method and type(called) in (FunctionType, MethodType):
-        owner, function = getattr(called, "__self__", None), getattr(called, "__func__", called)
-    else:
-        function = inspect.getattr_static(type(called), method or "__call__", None)
-    return (function, owner) if isinstance(function, FunctionType) else (None, None)
-
-
-def _names(function: FunctionType, owner: Any) -> Callable[[str], Any]:
-    """Return a look-up of names in a function that does not run and so has no local variables."""
-    code, known = function.__code__, frame_arguments.captured_values(function)
-    if owner is not None and code.co_argcount:
-        known[code.co_varnames[0]] = owner
-    local = {*code.co_varnames, *code.co_cellvars, *code.co_freevars}
-    return lambda name: known.get(name) if name in local else function.__globals__.get(name)
+        self._left[code] = left
 
 
 def called_at(

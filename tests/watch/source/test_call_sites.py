@@ -69,7 +69,6 @@ def loop(steps: CallSites, trainer: Trainer, function: Callable[..., Any], compi
 PROGRAMS = {
     "step(w)": "step", "function(w)": "<lambda>", "local(w)": "step", "compiled(w)": "update",
     "trainer.step(w)": "<lambda>", "trainer.shared(w)": "step", "trainer.nnx(w)": "update",
-    "update(w)": "", "bound(w)": "", "trainer.fit(w)": "",
 }  # fmt: skip
 
 
@@ -82,10 +81,6 @@ def test_the_names_that_a_function_calls_lead_to_jitted_functions() -> None:
     loop(steps, Trainer(), jax.jit(lambda w: w - 1), compiled, never=False)
     programs = {source(s.at): s.program for s in steps.sites if s.at.function == "loop"}
     assert programs == PROGRAMS
-    further = {(source(s.at), s.program) for s in steps.sites if s.at.function in ("update", "fit")}
-    assert further == {("return step(w)", "step"), ("return self.step(w)", "<lambda>")}
-    callers = {source(s.callers[0]) for s in steps.sites if s.at.function == "update"}
-    assert callers <= {"update(w)", "trainer.nnx(w)"}
 
 
 def test_the_lines_around_a_function_with_steps_have_them_further_down() -> None:
