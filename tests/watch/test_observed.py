@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import io
-import os
 import pickle
 import re
 import sys
@@ -32,28 +31,6 @@ from jaxperf.watch import session
 from jaxperf.watch.observe import compiles, frame_arguments, sampler, source_location, windows
 from jaxperf.watch.report.analysis import FULL_QUEUE, Analysis
 from jaxperf.watch.source import statements
-
-HERE = Path(__file__).name
-
-
-def test_an_error_in_a_hook_stays_out_of_the_program(monkeypatch: pytest.MonkeyPatch, watched: Any) -> None:
-    def broken(*args: object) -> None:
-        raise RuntimeError("no such frame")
-
-    monkeypatch.setattr("jaxperf.watch.observe.source_location.reader_and_library_frames", broken)
-    values = []
-    record = watched(lambda: values.append(float(jax.jit(lambda x: x + 23)(1.0)))).log
-    assert values == [24.0] and any("no such frame" in remark for remark in record.losses.remarks)
-
-
-def test_a_program_goes_on_if_jax_cannot_be_watched(monkeypatch: pytest.MonkeyPatch, watched: Any) -> None:
-    def broken(*args: object) -> None:
-        raise RuntimeError("no such listener")
-
-    monkeypatch.setattr(jax.monitoring, "register_scalar_listener", broken)
-    values = []
-    record = watched(lambda: values.append(float(jax.jit(lambda x: x + 29)(1.0)))).log
-    assert values == [30.0] and any("no such listener" in remark for remark in record.losses.remarks)
 
 
 def test_everything_is_as_before_once_a_watch_is_over() -> None:
@@ -131,18 +108,6 @@ def test_a_switch_interval_that_the_program_sets_outlives_the_watch(watched: Any
 
 
 # what was compiled
-
-
-def test_what_was_compiled_is_counted_at_the_callers_line(watched: Any) -> None:
-    step = jax.jit(lambda x: x * 3)
-    record = watched(
-        lambda: [step(np.ones(n, np.float32)) for n in (2, 3, 4)]  # here
-    ).log
-    lambdas = [c for c in record.compiled if c.name == "<lambda>"]
-    assert [c.at.source.endswith("# here") for c in lambdas] == [True] * 3
-    assert [len(c.changes) for c in lambdas] == [0, 1, 1]
-    assert [c.host_bytes for c in lambdas] == [8, 12, 16]
-    assert {"trace", "lower", "compile"} == set(lambdas[0].stages)
 
 
 def test_what_a_library_jits_for_itself_is_an_operation_outside_of_jit(watched: Any) -> None:
@@ -229,12 +194,6 @@ def test_new_programs_without_an_event_are_a_remark(monkeypatch: pytest.MonkeyPa
     (remark,) = outcome.log.remarks
     assert "does not tell what it traces and compiles" in remark
     assert not [b for b in outcome.result.of(Note) if "Nothing in it used JAX" in b.text]
-
-
-def test_a_block_without_new_programs_needs_no_event(watched: Any) -> None:
-    step, x = jax.jit(lambda x: x * 47), jnp.ones(47)
-    step(x)
-    assert watched(lambda: step(x)).log.remarks == []
 
 
 @pytest.mark.thorough
@@ -383,50 +342,6 @@ def test_importing_is_distinguished_from_computing_in_python(
     analysis = watched(program)
     assert Counter(s.kind for s in analysis.log.samples)["import"] > 0
     assert sum(list(analysis.shares().values())[:5]) == pytest.approx(1.0)
-
-
-def test_numpy_and_what_waits_for_a_disk_are_known_by_what_the_line_calls() -> None:
-    read, write = os.pipe()
-    rows = [[float(i + j) for j in range(300)] for i in range(300)]
-    with jaxperf.watch(show=False, profile=False) as outcome:
-        samples = session._open_watch.log.samples  # type: ignore[union-attr]
-        while len(samples) < 20:  # by count, since a busy machine takes few in a given time
-            np.array(rows)
-        while len(samples) < 40:
-            with contextlib.suppress(OSError):
-                os.fsync(write)
-    for end in (read, write):
-        os.close(end)
-    assert outcome.log is not None
-    kinds = Counter(s.kind for s in outcome.log.samples if "np.array" in s.at.source)
-    assert kinds.most_common(1)[0][0] == sampler.NUMPY
-    assert sampler.WRITE in {s.kind for s in outcome.log.samples if "fsync" in s.at.source}
-
-
-def test_a_window_begins_with_the_first_execution_that_it_saw() -> None:
-    step, w = jax.jit(lambda w: jnp.tanh(w @ w)), jnp.ones((300, 300))
-    w, inside = step(w), 0
-    with jaxperf.watch(show=False) as outcome:
-        profiler = session._open_watch.profiler  # type: ignore[union-attr]
-        while inside < 9 or not profiler.windows_s:
-            window = profiler._session
-            w = step(w).block_until_ready()
-            inside += window is not None and profiler._session is window
-    assert outcome.log is not None
-    activity = outcome.log.activity
-    firsts = {a for spans in activity.busy.values() for a, _ in spans}
-    assert any(a in firsts for a, _ in activity.windows)
-
-
-def test_the_line_that_made_the_largest_arrays_is_named() -> None:
-    with jaxperf.watch(show=False, profile=False) as outcome:
-        table = jnp.ones((1021, 1023)) * 2
-        readings = session._open_watch.memory  # type: ignore[union-attr]
-        readings._listed_at = readings._list_after = 0.0
-        readings.read()
-    assert outcome.log is not None and table.size
-    (live,) = (live for live in outcome.log.live_arrays if live.kind == "float32[1021,1023]")
-    assert live.at.source == "table = jnp.ones((1021, 1023)) * 2"
 
 
 # nothing of the program runs for a look at it

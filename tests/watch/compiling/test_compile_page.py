@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from test_compile_report import SETUP, STEP, described, function, operation
 
-from jaxperf.watch.compiling import output, words
+from jaxperf.watch.compiling import output
 from jaxperf.watch.log import Stack
 from jaxperf.watch.observe.source_location import Place
 
@@ -90,23 +90,3 @@ def test_a_page_fits_and_sorts(report: dict[str, Any], width: int, tmp_path: Pat
         "train.py:40",
     ):
         assert words_ in seen["text"], words_
-
-
-def test_two_reports_have_a_page(report: dict[str, Any], tmp_path: Path) -> None:
-    sides = [report, described(function(0, 1, 1, 1))]
-    page = output.render("two compile reports compared", words.difference(*sides), sides)
-    chromium = shutil.which("chromium")
-    if not chromium:
-        pytest.skip("needs chromium")
-    (tmp_path / "page.html").write_text(page)
-    command = [
-        chromium,
-        "--headless",
-        "--no-sandbox",
-        "--disable-gpu",
-        f"--user-data-dir={tmp_path / 'profile'}",
-    ]
-    command += ["--dump-dom", (tmp_path / "page.html").as_uri()]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    shown = done.stdout.partition("<main>")[2].partition("</main>")[0]
-    assert "By function, the largest difference first" in shown and "step" in shown and "−" in shown

@@ -78,26 +78,6 @@ def test_each_program_has_its_reason() -> None:
     assert [row["kind"] for row in rows] == ["function"] * 4 + ["library"] + ["operation"] * 3
 
 
-def test_an_operation_in_a_library_counts_for_the_librarys_line_and_names_the_call() -> None:
-    inside = Place("/lib/site-packages/vmex/geometry.py", 120, "baselines")
-    found = described(*(operation(i, 1, inner=inside) for i in range(5)))
-    [row] = found["by_function"]
-    assert (row["name"], row["line"], row["programs"]) == ("baselines", str(inside), 5)
-    assert row["called_at"] == str(SETUP)
-
-
-def test_samples_of_the_stack_count_for_the_program_that_is_traced() -> None:
-    at = (LAYER, STEP)
-    samples = [Stack(i / 10, (i + 1) / 10, at) for i in range(100)]
-    samples += [Stack(50, 51, (SETUP,))]  # nothing is traced then
-    found = described(function(0, 10, 0, 5), samples=tuple(samples))
-    [traced] = found["tracing"]
-    assert [line["line"] for line in traced["lines"]] == [str(LAYER), str(STEP)]
-    assert traced["lines"][0]["seconds"] == pytest.approx(10)
-    assert traced["lines"][1]["seconds"] == 0
-    assert traced["lines"][1]["with_calls_s"] == pytest.approx(10)
-
-
 def test_a_program_that_ends_while_it_compiles_has_a_remark() -> None:
     running = [Stack(20 + i, 21 + i, (LAYER, STEP)) for i in range(10)]
     [remark] = described(function(0, 2, 2, 2), wall_s=30.0, samples=tuple(running))["remarks"]

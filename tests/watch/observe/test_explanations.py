@@ -103,17 +103,3 @@ def test_values_that_print_several_lines_are_read_whole() -> None:
     text = f"  * at input path [0][2], now {now} and before {before}, so the metadata does not match"
     (change,) = parse_explanation(MISS + text).changes
     assert change == Change("static value", "argument 2", "Net(rate = 0.1)", "Net(rate = 0.2)")
-
-
-def test_two_changes_are_told_apart() -> None:
-    text = "  * at x, now f32[4] and before f32[3]\n  * at y, now i32[] and before f32[]"
-    assert [(c.what, c.kind, c.before) for c in parse_explanation(MISS + text).changes] == [
-        ("x", "shape", "f32[3]"),
-        ("y", "dtype", "f32[]"),
-    ]
-
-
-def test_of_long_values_the_part_that_differs_is_shown() -> None:
-    same = "Net(" + "width=3, " * 40
-    description = str(Change("static value", "net", f"{same}depth=4)", f"{same}depth=5)"))
-    assert "depth=4)" in description and "depth=5)" in description and len(description) < 100

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -13,54 +12,11 @@ from jaxperf.watch.log import Log, Wait
 from jaxperf.watch.observe import waits
 from jaxperf.watch.observe.hooks import Replacements
 from jaxperf.watch.observe.source_location import Place
-from jaxperf.watch.observe.waits import FIRST_WAITS, RATE, Waits
+from jaxperf.watch.observe.waits import Waits
 from jaxperf.watch.report.analysis import Analysis
 from jaxperf.watch.session import Watcher
 
 READS = Place("a.py", 3, "reads")
-
-
-def test_all_waits_are_recorded_until_there_are_many_a_second() -> None:
-    reads = Waits(Log("a"), Replacements())
-    for count, seconds, often in (
-        (FIRST_WAITS - 1, 0.1, False),  # the first ones, at any rate
-        (RATE, 2.0, False),
-        (RATE, 0.5, True),
-        (RATE, 2.0, False),
-    ):
-        reads._count += count
-        reads.look(reads._moment + seconds)
-        assert reads._often == often
-
-
-def test_a_recorded_wait_stands_for_the_brief_ones_before_it_and_long_ones_are_all_kept(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    now = 0.0
-
-    class Scalar:
-        nbytes = 4
-
-        def read(self, seconds: float = 1e-6) -> float:
-            nonlocal now
-            now += seconds
-            return 1.0
-
-    monkeypatch.setattr(waits, "time", SimpleNamespace(perf_counter=lambda: now))
-    log = Log("a")
-    reads = Waits(log, Replacements())
-    read = reads._method(Scalar.read, "tobytes")
-    scalar, reads._often = Scalar(), True
-    for _ in range(1000):
-        read(scalar)
-    for _ in range(3):
-        read(scalar, 0.002)
-    reads.close()
-    long = [wait for wait in log.waits if wait.end - wait.start > 0.001]
-    brief = [wait for wait in log.waits if wait not in long]
-    assert [wait.times for wait in long] == [1] * 3
-    assert 900 <= sum(wait.times for wait in brief) <= 1000 and len(brief) < 50
-    assert any("stands for the others" in remark for remark in log.remarks)
 
 
 def test_a_recorded_wait_is_no_object_for_the_garbage_collector() -> None:

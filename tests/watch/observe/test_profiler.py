@@ -88,27 +88,3 @@ def test_on_a_cuda_device_a_program_in_another_thread_has_no_windows_and_a_note(
     thread.join()
     assert not records[0].activity.windows and not waiting_threads
     assert any("main thread" in remark for remark in records[0].remarks)
-
-
-def test_a_call_asked_for_in_another_thread_runs_once_in_the_main_thread() -> None:
-    threads: list[threading.Thread] = []
-    asking = threading.Thread(
-        target=lambda: profiler.call_in_main_thread(lambda: threads.append(threading.current_thread()))
-    )
-    asking.start()
-    asking.join()
-    while not threads:
-        pass
-    assert threads == [threading.main_thread()]
-
-
-def test_a_driver_without_that_device_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = []
-
-    class Driver:
-        def __getattr__(self, name: str) -> Any:
-            return lambda *arguments: calls.append(name) or int(name == "cuDevicePrimaryCtxRetain")
-
-    monkeypatch.setattr(profiler, "cuda_driver", Driver)
-    profiler.wait_for_cuda_devices([0])
-    assert calls == ["cuDevicePrimaryCtxRetain"]

@@ -101,14 +101,6 @@ def test_turns_are_those_of_the_loop_not_of_an_operation_that_each_turn_has_twic
     assert {loop.iterations for loop in loops} == {TURNS}
 
 
-def test_a_loop_among_other_work_has_its_share_only() -> None:
-    def both(w: jax.Array, ws: list[jax.Array], x: jax.Array) -> jax.Array:
-        return layers(ws, shared(w, x))
-
-    (loop,) = loops_of(both, W, [W] * TURNS, X)
-    assert "# shared" in loop.at.source and 0.1 < loop.share < 0.6
-
-
 def simulation(field: jax.Array) -> jax.Array:
     def step(field: jax.Array, _: None) -> tuple[jax.Array, None]:
         for _ in range(4):
@@ -162,14 +154,3 @@ def test_a_scan_that_is_unrolled_on_purpose_is_no_loop_of_python(unroll: int) ->
         return jax.lax.scan(turn, x, None, length=2 * TURNS, unroll=unroll)[0]
 
     assert loops_of(scanned, W, X) == []
-
-
-def test_a_jitted_function_in_a_loop_of_python_is_one() -> None:
-    turn = jax.jit(lambda w, x: jnp.tanh(x @ w))
-
-    def looped(w: jax.Array, x: jax.Array) -> jax.Array:
-        for _ in range(TURNS):
-            x = turn(w, x)
-        return x
-
-    assert len(loops_of(looped, W, X)) == 1

@@ -78,14 +78,6 @@ def test_an_instruction_that_two_programs_of_one_name_have_at_different_lines_ha
     assert ({*lines}, total_s) == ({NOWHERE}, pytest.approx(0.4))
 
 
-def test_copies_that_xla_adds_have_a_row_without_a_line(text: str) -> None:
-    analysis = analysis_of(text, sort_s=0.1, dot_s=0.1)
-    analysis.log.activity.programs["step"].ops["cpu 0", "copy.99"] = [0.2]
-    (table,) = top_programs.line_blocks(analysis)
-    assert isinstance(table, Grid)
-    assert table.rows[0] == ("copy", "50%", "-", "no line of its own")
-
-
 UNNAMED = """HloModule jit_step, entry_computation_layout={(f32[1,8,8,128]{3,2,1,0}, f32[3,3,1,128]{3,2,1,0})->f32[]}
 
 %fused_computation (p.0: f32[1,8,8,128], p.1: f32[3,3,1,128]) -> f32[1,6,6,128] {

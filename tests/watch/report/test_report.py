@@ -12,7 +12,7 @@ import pytest
 
 import jaxperf
 from jaxperf import cli
-from jaxperf.result import Code, Grid, Heading, Text
+from jaxperf.result import Grid, Heading, Text
 from jaxperf.result.intervals import Interval
 from jaxperf.result.store import load_result
 from jaxperf.result.terminal import render_text
@@ -179,26 +179,3 @@ def test_a_block_is_reported_under_pytest_however_it_ends(
     err = capsys.readouterr().err
     assert "watch: a block" in err and f"{Path(__file__).name}:" in err and end in err
     assert "devices were not seen" in err
-
-
-def test_the_result_keeps_the_rows_that_a_terminal_leaves_out() -> None:
-    waits = [Wait("item", Place("a.py", i), float(i), i + 0.1, 4) for i in range(1, 121)]
-    result = text.make_result(Analysis(Log("a", 0.0, 200.0, waits=waits)))
-    (grid,) = (g for g in result.of(Grid) if g.title.startswith("Where the front end waits"))
-    assert (len(grid.rows), grid.first) == (text.STORED_ROWS, text.ROWS)
-    assert f"and {text.STORED_ROWS - text.ROWS} more in the result's file" in render_text([result])
-    assert any("a.py:99" in cell for row in grid.rows for cell in row)
-
-
-def test_findings_from_the_sixth_on_have_their_line_seconds_and_reason(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    findings = [Finding("wait", Place("a.py", i), 9.0 - i, f"reason {i}", "item") for i in range(8)]
-    monkeypatch.setattr(text, "find_causes", lambda analysis: findings)
-    wait = Wait("item", Place("a.py", 1), 1.0, 1.1, 4)
-    result = text.make_result(Analysis(Log("a", 0.0, 200.0, waits=[wait])))
-    rows = [b.text for b in result.of(Text) if b.text[0].isdigit()]
-    assert len(list(result.of(Code))) == text.FINDINGS and len(rows) == 8
-    assert all(
-        f"a.py:{i}" in row and "saves up to" in row and f"eason {i}" in row for i, row in enumerate(rows)
-    )

@@ -127,11 +127,6 @@ def test_a_program_of_which_too_little_is_known_has_no_place(
     assert places == [] and "is not JSON" in note
 
 
-def test_of_a_loop_figures_are_least_values() -> None:
-    (grid, *_) = top_programs.program_blocks(Analysis(record(LOOP)), HERE)
-    assert isinstance(grid, Grid) and grid.rows[0][4:6] == ("> 4 GFLOP", "> 1 MB")
-
-
 @pytest.mark.parametrize(("sizes", "cell"), [((), "-"), ((8000,), "8 kB"), ((8000, 4000), "8 kB")])
 def test_of_calls_with_several_sizes_the_bytes_from_the_host_are_at_most_the_largest(
     sizes: tuple[int, ...], cell: str

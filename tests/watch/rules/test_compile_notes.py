@@ -41,11 +41,6 @@ def test_of_two_programs_with_one_name_none_is_described() -> None:
     assert note == "step (a.py:3) took 500 ms to trace, 0 s to lower, 5 s to compile"
 
 
-@pytest.mark.parametrize(("compile_s", "wall_s"), [(0.5, 9.0), (5.0, 90.0)])
-def test_a_short_compile_has_no_line(compile_s: float, wall_s: float) -> None:
-    assert list(program_notes._slowest(record(compile_s, wall_s=wall_s))) == []
-
-
 @pytest.mark.parametrize(("cache", "count"), [("", 1), ("/tmp/cache", 0)])
 def test_a_start_that_compiles_for_long_without_a_cache_has_a_note(cache: str, count: int) -> None:
     assert len(list(program_notes.cache_notes(record(5.0, cache=cache)))) == count

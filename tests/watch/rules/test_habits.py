@@ -32,7 +32,7 @@ from jaxperf.watch.observe.compiles import Compiles
 from jaxperf.watch.observe.hooks import Replacements
 from jaxperf.watch.observe.memory import MemoryReadings
 from jaxperf.watch.observe.sampler import Sampler
-from jaxperf.watch.observe.source_location import NOWHERE, Place
+from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.report.analysis import Analysis
 from jaxperf.watch.rules import habits
 
@@ -203,12 +203,6 @@ def test_a_fork_after_jax_has_started_is_noted_at_its_line(watched: Any) -> None
 
 def jaxperf_path() -> str:
     return str(Place(__file__, 1)).rpartition(":")[0]
-
-
-def test_forks_are_counted_by_line() -> None:
-    log = Log("a", forks=[Place("a.py", 4), Place("a.py", 4), NOWHERE])
-    first, _ = habits.fork_notes(Analysis(log))
-    assert first.startswith("2 processes were forked at a.py:4 ")
 
 
 @pytest.mark.parametrize(("turn_s", "noted"), [(5e-3, True), (1.2e-3, False)])

@@ -14,13 +14,10 @@ import numpy as np
 import pytest
 
 import jaxperf
-from jaxperf.watch.log import Log
-from jaxperf.watch.observe.compiles import Compiled
-from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.report.analysis import Analysis
 from jaxperf.watch.rules import find_causes
 from jaxperf.watch.rules.table import Finding, advice_for
-from jaxperf.watch.rules.traces import find_debug_settings, ran_one_by_one, set_at
+from jaxperf.watch.rules.traces import find_debug_settings
 
 
 def findings_under(
@@ -52,10 +49,6 @@ def test_what_a_setting_causes_is_no_fault_of_the_program() -> None:
     assert not {f.cause for f in every} & {"eager", "eager recompiles", "eager shapes"}
 
 
-def test_without_such_a_setting_nothing_is_found() -> None:
-    assert findings_under()[0] == []
-
-
 def test_a_setting_of_the_environment_has_no_line_and_is_named(tmp_path: Path) -> None:
     (tmp_path / "step.py").write_text("import jax\nprint(jax.jit(lambda x: x + 1)(2.0))\n")
     jax.config.update("jax_debug_infs", True)
@@ -80,17 +73,3 @@ def test_a_program_under_a_setting_still_fails_as_it_would(value: float) -> None
                 jax.jit(lambda x: x * 2)(jnp.float32(value))
         else:
             assert jax.jit(lambda x: x * 2)(jnp.float32(value)) == 2.0
-
-
-def test_a_setting_is_found_in_a_module_of_settings(tmp_path: Path) -> None:
-    settings, train = tmp_path / "settings.py", tmp_path / "train.py"
-    settings.write_text('import jax\njax.config.update("jax_disable_jit", True)\n')
-    train.write_text("@jax.jit\ndef step(x):\n    return x + 1\n")
-    inside, outside = Place(str(train), 3, "step"), Place(str(train), 9)
-    compiled = [
-        Compiled("add", inside, {"trace": (0.0, 2.0)}),
-        Compiled("mul", outside, {"trace": (2.0, 3.0)}),
-    ]
-    record = Log("a", 0, 9, compiled=compiled, modules=[str(settings), str(train)])
-    assert set_at("jax_disable_jit", Analysis(record), inside) == Place(str(settings), 2)
-    assert [c.name for c in ran_one_by_one(Analysis(record))] == ["add"]

@@ -83,29 +83,6 @@ def test_the_names_that_a_function_calls_lead_to_jitted_functions() -> None:
     assert programs == PROGRAMS
 
 
-def test_the_lines_around_a_function_with_steps_have_them_further_down() -> None:
-    steps = CallSites()
-    loop(steps, Trainer(), describe, describe, never=False)  # here
-    assert {s.program for s in steps.sites if source(s.at).endswith("# here")} == {""}
-
-
-def test_a_name_that_stands_for_nothing_yet_is_tried_again() -> None:
-    steps = CallSites()
-
-    def late(ready: bool) -> None:
-        if ready:
-            function = jax.jit(lambda w: w - 3)
-        steps.look(sys._getframe())
-        if not ready:
-            function(1)  # late
-
-    with pytest.raises(UnboundLocalError):
-        late(False)
-    assert not [s for s in steps.sites if s.program]
-    late(True)
-    assert [s.program for s in steps.sites if source(s.at).endswith("# late")] == ["<lambda>"]
-
-
 def test_what_is_jaxs_own_or_only_looks_jitted_is_no_step() -> None:
     class Lower:
         def lower(self) -> None: ...
