@@ -114,12 +114,12 @@ class Watcher:
         global _open_watch
         log = self.log
         log.end, log.closed_s = time.perf_counter(), time.process_time()
-        instruments = {what: instrument.close for what, instrument in self.instruments.items()}
-        del instruments["what JAX compiles"]  # is among what `_undo` closes
+        parts: dict[str, Waits | Profiler | MemoryReadings | None] = {
+            "waits": self.waits, "windows of the profiler": self.profiler, "memory": self.memory
+        }  # fmt: skip
         steps: dict[str, Callable[[], object]] = {
             "the end of sampling": self.sampler.close,
-            **instruments,
-            "memory": self.memory.close if self.memory else lambda: None,
+            **{what: part.close for what, part in parts.items() if part},
             "compiled programs": self.programs.close,
             "the removal of a hook": self._undo.close,
             "empty windows": lambda: log.activity.drop_unseen((w.start, w.end) for w in log.waits),

@@ -42,7 +42,6 @@ POINTS: list[tuple[object, str]] = [
     (waits.Waits, "open"), (waits.Waits, "_calls_from"), (waits.Waits, "close"),
     (waits.Waits, "look"),
     (transfers.Puts, "open"), (transfers.Puts, "_note"), (transfers.Puts, "_note_small"),
-    (transfers.Puts, "close"),
     (hooks.Replacements, "replace"), (hooks.Replacements, "close"),
     (sampler.Sampler, "open"), (sampler.Sampler, "_look"), (sampler.Sampler, "close"),
     (memory.MemoryReadings, "look"), (memory.MemoryReadings, "read"), (memory.MemoryReadings, "close"),

@@ -13,7 +13,6 @@ BRIEF_S = 0.1  # seconds below which none is
 LITTLE = 0.1  # share of the wall time below which a program does not wait for compiling
 SEVERAL = 8  # equal parts, or operations outside jit, that are worth a sentence
 MAIN = 0.2  # share of a program's instructions that makes a line, or a loop, worth naming
-KEPT_S = 1.0  # JAX's compile cache keeps programs that take as long, unless it is told to keep all
 LARGE = 1 << 20  # bytes of constants that are
 _DOING = {"trace_s": "tracing", "lower_s": "lowering", "compile_s": "compiling (XLA)"}
 _CHANGES = {
@@ -129,10 +128,10 @@ def parts(contents: Mapping[str, Any]) -> tuple[str, str]:
 def _disk(report: Mapping[str, Any]) -> Iterator[Fact]:
     cache, compile_s = report["cache"], report["stages"]["compile"]
     if not cache["folder"]:
-        change = 'jax.config.update("jax_compilation_cache_dir", FOLDER) before the first call'
-        kept_s = sum(p["compile_s"] for p in report["list"] if p["compile_s"] >= KEPT_S)
-        if kept_s < compile_s / 2:
-            change += ', and ("jax_persistent_cache_min_compile_time_secs", 0), since most programs are small'
+        change = (
+            'jax.config.update("jax_compilation_cache_dir", FOLDER) before the first call, and to keep '
+            'programs of less than a second, too, ("jax_persistent_cache_min_compile_time_secs", 0)'
+        )
         yield (
             compile_s,
             f"There is no compile cache on disk, so each start spends {seconds(compile_s)} in XLA",

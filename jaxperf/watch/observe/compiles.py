@@ -23,19 +23,11 @@ from typing import Any
 
 from jaxperf import jax_internals
 from jaxperf.result.intervals import Interval
-from jaxperf.retraces import (
-    MISS,
-    Change,
-    Explanation,
-    argument_changes,
-    parse_explanation,
-)
+from jaxperf.retraces import MISS, Change, Explanation, argument_changes, parse_explanation
 from jaxperf.watch.log import COMPILE, LOWER, TRACE, Compiled, Log
 from jaxperf.watch.observe import frame_arguments, hooks, source_location
 from jaxperf.watch.observe.hooks import Replacements, named_as
 from jaxperf.watch.observe.source_location import NOWHERE, Place
-
-__all__ = ["COMPILE", "LOWER", "TRACE", "WRAPPED", "Compiled", "Compiles"]
 
 FLAG = "jax_explain_cache_misses"
 _STAGES = {

@@ -84,12 +84,11 @@ def named_as(old: Any, new: Any) -> Any:
     return new
 
 
-class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+class _Finder(importlib.abc.MetaPathFinder):
     """Finds one module as the other finders do, and calls `then` once it has been imported."""
 
     def __init__(self, name: str, then: Callable[[ModuleType], None]) -> None:
         self.name, self.then = name, then
-        self.loader: Any = None
 
     def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
         if name != self.name:
@@ -97,16 +96,15 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(name)
         if spec is not None:
-            self.loader, spec.loader = spec.loader, self
+            loader: Any = spec.loader
+
+            def exec_module(module: ModuleType) -> None:
+                del loader.exec_module  # the class's own is left
+                loader.exec_module(module)
+                self.then(module)
+
+            loader.exec_module = exec_module
         return spec
-
-    def create_module(self, spec: Any) -> Any:
-        return self.loader.create_module(spec)
-
-    def exec_module(self, module: ModuleType) -> None:
-        module.__spec__.loader = module.__loader__ = self.loader  # type: ignore[union-attr]
-        self.loader.exec_module(module)
-        self.then(module)
 
 
 @contextlib.contextmanager

@@ -20,14 +20,11 @@ import ctypes
 import functools
 import inspect
 import operator
-import shutil
 import sys
-import tempfile
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import Any
 
 from jaxperf import jax_internals
@@ -81,7 +78,7 @@ COST_SHARE = 0.05  # cost of a window over the pause after it, at most
 EARLY_S, LATER_SHARE = 3.0, 0.01  # so long after the first window, this share replaces `COST_SHARE`
 SLOWDOWN = 0.05  # of a program in a window, roughly
 PAUSE = 0.02  # shortest pause over the time since the first window
-READ_BYTES = 6_000_000  # bytes of windows that are read after the program has ended; 1 MB takes about 0.3 s
+READ_BYTES = 6_000_000  # bytes of windows that are kept: of more, every second one; to read 1 MB takes 0.3 s
 
 
 class Profiler:
@@ -92,11 +89,10 @@ class Profiler:
 
     def __init__(self, log: Log, replacements: Replacements, compiling: Callable[[], bool]) -> None:
         self.log, self._replacements = log, replacements
-        self.files: list[tuple[Path, float, float]] = []
+        self.windows: list[tuple[bytes, float, float]] = []
         # to open and close each window: processor time, or the time of the clock on a GPU
         self.windows_s: list[float] = []
         self._compiling = compiling
-        self._folder = Path()
         self._session: Any = None
         self._opened = self._first = self._next = self._opening_s = 0.0
         self._length_s = SHORT_S
@@ -180,11 +176,9 @@ class Profiler:
         wait_for_cuda_devices(_cuda_devices())
         ended, worked = time.perf_counter(), time.thread_time()
         session, self._session = self._session, None
-        if not self.files:
-            self._folder = Path(tempfile.mkdtemp(prefix="jaxperf-watch-"))
-        file = self._folder / f"{len(self.files)}.xplane.pb"
-        file.write_bytes(session.stop())
-        self.files.append((file, self._tied, ended))
+        self.windows.append((session.stop(), self._tied, ended))
+        if sum(len(profile) for profile, _, _ in self.windows) > READ_BYTES:
+            del self.windows[1::2]
         now, cost_s = time.perf_counter(), self._opening_s + self._cost_s(ended, worked)
         self.log.overhead_s["profiler"] += cost_s
         self.windows_s.append(cost_s)
@@ -194,19 +188,14 @@ class Profiler:
         self._next = now + max(pause_s, PAUSE * (now - self._first))
 
     def close(self) -> None:
-        """Close the open window, write what all windows saw into the log, and delete their files."""
+        """Close the open window, and write what the windows saw into the log."""
         with self.log.losses.guard("a window of the profiler"):
             self.end()
-        try:
-            self.read()
-        finally:
-            if self.files:
-                shutil.rmtree(self._folder, ignore_errors=True)
+        self.read()
 
     def read(self) -> None:
-        every = -(-sum(file.stat().st_size for file, _, _ in self.files) // READ_BYTES)
-        for file, tied, ended in self.files[:: every or 1]:
-            read_window(file, tied, ended, self.log.activity)
+        for profile, tied, ended in self.windows:
+            read_window(profile, tied, ended, self.log.activity)
 
 
 def _cuda_devices() -> list[int]:

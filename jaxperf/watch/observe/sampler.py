@@ -36,7 +36,6 @@ from types import CodeType, FrameType, FunctionType, MethodType
 from typing import Any
 
 from jaxperf.watch.log import (
-    BETWEEN,
     CALLBACK,
     DATA,
     DISPATCH,
@@ -53,11 +52,6 @@ from jaxperf.watch.observe import source_location
 from jaxperf.watch.observe.source_location import NOWHERE, Place, jitted_program, module_of
 from jaxperf.watch.source.call_sites import CallSites
 
-__all__ = [
-    "BETWEEN", "CALLBACK", "DATA", "DISPATCH", "EAGER", "IMPORT", "NUMPY", "PYTHON", "WRITE", "Sampler",
-    "Sleep", "StackSample", "undisturbed",
-]  # fmt: skip
-
 THREADS = Path("/proc/self/task")
 AWAKE = 0.1  # a thread that ran or was ready for a smaller share of the time between two calls has slept
 
@@ -70,46 +64,38 @@ class Sleep:
     """
 
     def __init__(self, threads: Path = THREADS) -> None:
-        folder, self._files = threads / str(threading.get_native_id()), list[int]()
-        self.delayed_s = 0.0
-        with contextlib.suppress(OSError):
-            for name in ("schedstat", "stat"):
-                self._files.append(os.open(folder / name, os.O_RDONLY))
+        folder = threads / str(threading.get_native_id())
+        self._files = str(folder / "schedstat"), str(folder / "stat")
         self._awake = self._last = time.perf_counter()
-        self._ran_s, self._waited_s = self._read_s() if len(self._files) == 2 else (0.0, 0.0)
+        self._ran_s = self._waited_s = self.delayed_s = 0.0
+        self.until(self._last)
 
     def until(self, now: float) -> float:
         """Return the seconds that the thread has slept until `now`, a time of `time.perf_counter`."""
-        if len(self._files) < 2:
-            return 0.0
         try:
-            (ran_s, waited_s), asleep = self._read_s(), self._state() in b"SD"
-        except OSError:  # the thread has ended
+            times, stat = (_read(file) for file in self._files)
+        except OSError:  # the thread has ended, or this system has no such statistics
             self.delayed_s = 0.0
             return 0.0
+        ran_s, waited_s = (int(part) / 1e9 for part in times.split()[:2])
+        state = stat.rpartition(b")")[2].split()[
+            0
+        ]  # as in `proc_pid_stat(5)`: b"R" if it runs or is ready to
         self.delayed_s = waited_s - self._waited_s
-        if not asleep or ran_s - self._ran_s + self.delayed_s > AWAKE * (now - self._last):
+        if state not in (b"S", b"D") or ran_s - self._ran_s + self.delayed_s > AWAKE * (now - self._last):
             self._awake = now
         self._last, self._ran_s, self._waited_s = now, ran_s, waited_s
         return now - self._awake
 
-    def close(self) -> None:
-        while self._files:
-            os.close(self._files.pop())
 
-    def _read_s(self) -> tuple[float, float]:
-        ran, waited, _ = os.pread(self._files[0], 100, 0).split()
-        return int(ran) / 1e9, int(waited) / 1e9
-
-    def _state(self) -> bytes:
-        """Return the thread's state as in `proc_pid_stat(5)`: b"R" if it runs or is ready to run."""
-        return os.pread(self._files[1], 200, 0).rpartition(b")")[2].split()[0]
+def _read(file: str) -> bytes:
+    with open(file, "rb", buffering=0) as opened:  # noqa: PTH123  a path object takes longer
+        return opened.read(400)
 
 
 CLOSE_S = 0.005  # between samples, in a window of the profiler
 WIDE_S = 0.05  # between samples outside of windows, at most
 WIDER = 0.02  # interval over the time since the first sample, until it reaches `WIDE_S`
-_LOADERS = {"tensorflow", "tensorflow_datasets", "torch", "grain", "datasets", "PIL", "cv2", "h5py"}
 _EAGER = {"jax", "flax", "optax", "equinox", "haiku"}  # unless a jitted function is called
 _WRITERS = {
     "dump", "dumps", "save", "savez", "savez_compressed", "save_file", "to_bytes", "write", "fsync",
@@ -162,8 +148,6 @@ class Sampler:
         if os.getpid() == self._pid:  # a forked child has no such thread, and its locks may stay taken
             self._stop.set()
             self._stopped.wait()
-        with contextlib.suppress(OSError):
-            self._sleep.close()
         if sys.getswitchinterval() == self._switch_interval_s:  # the program has not changed it
             sys.setswitchinterval(self._before)
         self.log.call_sites = sorted(self.call_sites.sites)
@@ -296,8 +280,7 @@ def undisturbed() -> Iterator[None]:
 def _bytes_written() -> int:
     """Return the bytes that this process has written to files and pipes; 0 on systems that do not say."""
     try:
-        with open("/proc/self/io", "rb", buffering=0) as file:  # noqa: PTH123  a path object takes longer
-            return int(file.read(200).split(b"wchar: ")[1].split()[0])
+        return int(_read("/proc/self/io").split(b"wchar: ")[1].split()[0])
     except (OSError, IndexError, ValueError):
         return 0
 
@@ -355,8 +338,6 @@ def _kind(frame: FrameType | None, reader: FrameType, library: FrameType | None)
     name = source_location.library_of(library.f_code.co_filename)
     if name in _EAGER:
         return DISPATCH if jitted_program(source_location.callee(reader)) else EAGER
-    if name in _LOADERS:
-        return DATA
     return NUMPY if name == "numpy" else _kind_inside(frame, reader)
 
 

@@ -15,7 +15,7 @@ import time
 import weakref
 from collections import defaultdict, deque
 from collections.abc import Callable
-from types import CodeType, FrameType
+from types import FrameType
 from typing import Any
 
 from jaxperf.watch.log import Log, Put
@@ -24,8 +24,6 @@ from jaxperf.watch.observe.frame_arguments import is_tracer
 from jaxperf.watch.observe.hooks import Replacements, named_as
 from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.observe.waits import array_classes
-
-__all__ = ["LARGE", "LONG_LIST", "Put", "Puts"]
 
 LARGE = 1 << 20  # bytes
 LONG_LIST = 100  # numbers in a list
@@ -38,7 +36,6 @@ class Puts:
 
     def __init__(self, log: Log, replacements: Replacements) -> None:
         self.log, self._replacements = log, replacements
-        self._small: dict[tuple[int, int], tuple[CodeType, list[float]]] = {}
         self._last: dict[Place, deque[list[Mark]]] = defaultdict(lambda: deque(maxlen=_REMEMBERED))
 
     def open(self, jax: Any) -> None:
@@ -48,14 +45,6 @@ class Puts:
         arrays = (numpy, *(c for c in array_classes(jax) if "__array__" in vars(c)))
         leaves = jax.tree_util.tree_leaves
         replace(jax, "device_put", functools.partial(self._noted, kinds=arrays, leaves=leaves))
-
-    def close(self) -> None:
-        """Write into the log when each of the reader's lines called `jax.device_put` for small arrays."""
-        for (_, at), (code, times) in self._small.items():
-            if not source_location.library_of(code.co_filename):
-                line = next((n for a, b, n in code.co_lines() if a <= at < b), None)
-                place = Place(code.co_filename, line or 0, code.co_name)
-                self.log.small_puts.setdefault(place, []).extend(times)
 
     def _noted(
         self,
@@ -87,10 +76,9 @@ class Puts:
         return named_as(function, putting)
 
     def _note_small(self, caller: FrameType, start: float) -> None:
-        key = id(caller.f_code), caller.f_lasti
-        if key not in self._small:
-            self._small[key] = caller.f_code, []
-        self._small[key][1].append(start)
+        """Note when a line of the reader calls `jax.device_put` for small arrays."""
+        if not source_location.library_of(caller.f_code.co_filename):
+            self.log.small_puts.setdefault(source_location.place_of(caller), []).append(start)
 
     def _note(self, arrays: list[Any], put: list[Any], numbers: int, start: float) -> None:
         end = time.perf_counter()

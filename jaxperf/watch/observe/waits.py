@@ -33,8 +33,6 @@ from jaxperf.watch.observe import source_location
 from jaxperf.watch.observe.hooks import Replacements, named_as
 from jaxperf.watch.observe.source_location import Place
 
-__all__ = ["Wait", "Waits", "array_classes"]
-
 RATE = 4000  # waits per second from which on not all are recorded
 FIRST_WAITS = 5000  # that are recorded in any case, so that a short program has all of them
 BRIEF_S = 1e-3  # longer waits are always recorded

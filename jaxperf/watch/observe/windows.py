@@ -8,7 +8,6 @@ import re
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import Any
 
 from jaxperf.result.intervals import Interval, clip
@@ -21,13 +20,13 @@ _COPIES = ("DevicePut", "cpp_pjit_shard_arg_fallback")  # to one device, to seve
 _DISPATCH = re.compile(r"PjitFunction\((.*)\)")
 
 
-def read_window(file: Path, tied: float, ended: float, activity: DeviceActivity) -> None:
+def read_window(profile: bytes, tied: float, ended: float, activity: DeviceActivity) -> None:
     """Add to `activity` what one window saw; `tied` is when its event `MARK` was, and `ended` its end."""
     from jax.profiler import ProfileData
 
     from jaxperf.measure import trace  # which imports JAX
 
-    lines = list(trace.lines(ProfileData.from_file(str(file))))
+    lines = list(trace.lines(ProfileData.from_serialized_xspace(profile)))
     marks = [e.start for line in lines for e in line.events if e.name == MARK]
     if not marks:
         return

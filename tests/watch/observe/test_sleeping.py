@@ -38,4 +38,3 @@ def test_a_thread_sleeps_since_it_last_ran_or_was_ready_to_run(folder: Path) -> 
         account(folder, state, ran_ms, waited_ms)
         assert sleep.until(start + ms / 1000) == pytest.approx(slept_ms / 1000, abs=1e-9)
         assert sleep.delayed_s == pytest.approx(0.09 if ms == 500 else 0.0)
-    sleep.close()
