@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TextIO
 
@@ -21,12 +21,12 @@ from jaxperf.watch.report.analysis import Analysis
 from jaxperf.watch.session import Watcher
 
 
+@dataclass
 class Watched:
     """What a watch found: the `log` of all events, and the report as a `result`; None in the block."""
 
-    def __init__(self) -> None:
-        self.log: Log | None = None
-        self.result: Result | None = None
+    log: Log | None = None
+    result: Result | None = None
 
 
 @contextlib.contextmanager

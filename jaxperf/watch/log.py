@@ -10,7 +10,7 @@ import functools
 import re
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
@@ -219,7 +219,6 @@ class DeviceActivity:
     windows: list[Interval] = field(default_factory=list)
     programs: dict[str, ExecutedProgram] = field(default_factory=dict)
     queued: list[Interval] = field(default_factory=list)  # between a call's end and its execution's start
-    empty: list[Interval] = field(default_factory=list)  # windows in which no instruction began
 
     def program(self, name: str) -> ExecutedProgram:
         return self.programs.setdefault(name, ExecutedProgram(name))
@@ -232,15 +231,6 @@ class DeviceActivity:
             for device, spans in program.devices.items():
                 spans_by_device[device] += spans
         return {device: union(spans) for device, spans in sorted(spans_by_device.items())}
-
-    def drop_unseen(self, waits: Iterable[Interval]) -> None:
-        """Drop the empty windows in which the front end waited for a device.
-
-        The device was busy then: an instruction that began before a window has no event in it.
-        """
-        waited = list(waits)
-        unseen = [w for w in self.empty if any(a < w[1] and w[0] < b for a, b in waited)]
-        self.windows = [w for w in self.windows if w not in unseen]
 
 
 @functools.cache
@@ -278,7 +268,7 @@ class Log:
     live_arrays: list[LiveArrays] = field(default_factory=list)  # near the peak of memory
     on_cpu: dict[str, float] = field(default_factory=dict)  # seconds there of an accelerator's programs
     # JAX
-    jax_version: tuple[int, ...] = ()
+    names_causes: bool = True  # whether this version says enough for findings
     backend: str = ""  # the platform of the devices that JAX uses by default
     settings: dict[str, Place] = field(default_factory=dict)  # those that were on
     compile_cache: str = ""  # the folder of JAX's compile cache
@@ -291,11 +281,6 @@ class Log:
     closed_s: float = 0.0  # and when it ended
     remarks: list[str] = field(default_factory=list)
     losses: Losses = field(default_factory=Losses)  # what errors inside the watch cost
-
-    @property
-    def names_causes(self) -> bool:
-        """Return whether this JAX says enough for findings; an unknown version counts as new."""
-        return not self.jax_version or self.jax_version >= NAMES_CAUSES
 
     @property
     def wall_s(self) -> float:

@@ -12,10 +12,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from types import FrameType, ModuleType
+from types import ModuleType
 
 from jaxperf.errors import JaxperfError, warnings_hidden
-from jaxperf.watch.log import DISPATCH, EAGER, Compiled, Log
+from jaxperf.watch.log import DISPATCH, EAGER, NAMES_CAUSES, Log
 from jaxperf.watch.observe import hooks, sampler, source_location
 from jaxperf.watch.observe.compiles import Compiles
 from jaxperf.watch.observe.executables import Programs, note_copied_arguments
@@ -48,7 +48,7 @@ class Watcher:
         self.compiles = Compiles(log, self.replacements)
         self.instruments: dict[str, Compiles | Waits | Puts | Profiler] = {"what JAX compiles": self.compiles}
         self.programs, self.trials = Programs(log, slow_only=compiles_only), CpuTrials(log)
-        self.compiles.on_compiled = [self.programs.keep, self.trials.keep, self._begin]
+        self.compiles.on_compiled = [self.programs.keep, self.trials.keep]
         self.waits: Waits | None = None
         self.memory: MemoryReadings | None = None
         self.profiler: Profiler | None = None
@@ -59,13 +59,13 @@ class Watcher:
         if profile and not compiles_only:
             self.profiler = Profiler(log, self.replacements, self._compiling)
             self.instruments["windows of the profiler"] = self.profiler
+            self.compiles.on_compiled.append(self.profiler.begin_anew)
         self.sampler = Sampler(log, self._look, self._compiling if compiles_only else None)
         self.in_child: Callable[[], None] = lambda: None  # what else a forked child has to undo
         self._undo = contextlib.ExitStack()
         self._own_threads = 2 if starts else 1  # the sampler's, and one that hears signals
         self._fork_warning = self._undo.enter_context(contextlib.ExitStack())
         self._compiles_only = compiles_only
-        self._begun = False
 
     def open(self) -> None:
         """Begin to watch.
@@ -122,7 +122,6 @@ class Watcher:
             **{what: part.close for what, part in parts.items() if part},
             "compiled programs": self.programs.close,
             "the removal of a hook": self._undo.close,
-            "empty windows": lambda: log.activity.drop_unseen((w.start, w.end) for w in log.waits),
             "a trial on the CPU": self.trials.close,
             "copied arguments": lambda: note_copied_arguments(log),
             "the program's files and settings": self._describe_program,
@@ -137,7 +136,7 @@ class Watcher:
     def _attach(self, jax: ModuleType) -> None:
         """Install the hooks into JAX, once the program has imported it; each opens in a guard of its own."""
         self._undo.callback(self.replacements.close)
-        self.log.jax_version = tuple(getattr(jax, "__version_info__", ()))
+        self.log.names_causes = getattr(jax, "__version_info__", NAMES_CAUSES) >= NAMES_CAUSES
         if not self.log.names_causes and self.profiler:
             # its windows say nothing, and print lines of their own
             self.profiler = None
@@ -146,13 +145,6 @@ class Watcher:
         for what, instrument in self.instruments.items():
             with self.log.losses.guard(what):
                 instrument.open(jax)
-
-    def _begin(self, c: Compiled, _: FrameType) -> None:
-        """Have a window of the profiler when the program's first function runs."""
-        if c.explained and not self._begun:
-            self._begun = True
-            if self.profiler:
-                self.profiler.begin_anew()
 
     def _look(self) -> bool:
         """Note programs and memory, open and close windows; return whether a window is open.

@@ -25,10 +25,11 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
+from types import FrameType
 from typing import Any
 
 from jaxperf import jax_internals
-from jaxperf.watch.log import Log
+from jaxperf.watch.log import Compiled, Log
 from jaxperf.watch.observe.hooks import Replacements
 from jaxperf.watch.observe.windows import MARK, read_window
 
@@ -96,7 +97,8 @@ class Profiler:
         self._session: Any = None
         self._opened = self._first = self._next = self._opening_s = 0.0
         self._length_s = SHORT_S
-        self._ended = self._asked = False  # asked: the main thread has yet to open or close a window
+        # begun: the program's first function runs; asked: the main thread has yet to open or close a window
+        self._begun = self._ended = self._asked = False
         self._lock = threading.RLock()  # `end` runs in the program's thread
 
     def open(self, jax: Any) -> None:
@@ -166,9 +168,10 @@ class Profiler:
         """Return the seconds since a time on a GPU, whose thread waits; else the thread's processor time."""
         return time.perf_counter() - began if _cuda_devices() else time.thread_time() - worked
 
-    def begin_anew(self) -> None:
-        """Open the next window soon: what devices did before the program's first function does not count."""
-        self._next = 0.0
+    def begin_anew(self, c: Compiled, _: FrameType) -> None:
+        """Open a window when the program's first function runs: what devices did before does not count."""
+        if c.explained and not self._begun:
+            self._begun, self._next = True, 0.0
 
     def _close_window(self) -> None:
         if self._session is None:
@@ -195,7 +198,7 @@ class Profiler:
 
     def read(self) -> None:
         for profile, tied, ended in self.windows:
-            read_window(profile, tied, ended, self.log.activity)
+            read_window(profile, tied, ended, self.log)
 
 
 def _cuda_devices() -> list[int]:

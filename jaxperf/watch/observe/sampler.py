@@ -78,9 +78,7 @@ class Sleep:
             self.delayed_s = 0.0
             return 0.0
         ran_s, waited_s = (int(part) / 1e9 for part in times.split()[:2])
-        state = stat.rpartition(b")")[2].split()[
-            0
-        ]  # as in `proc_pid_stat(5)`: b"R" if it runs or is ready to
+        state = stat.rpartition(b")")[2].split()[0]  # b"R" if it runs or is ready to run
         self.delayed_s = waited_s - self._waited_s
         if state not in (b"S", b"D") or ran_s - self._ran_s + self.delayed_s > AWAKE * (now - self._last):
             self._awake = now

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from jaxperf.result.intervals import Interval, clip
-from jaxperf.watch.log import DeviceActivity, ExecutedProgram, canonical_name
+from jaxperf.watch.log import DeviceActivity, ExecutedProgram, Log, canonical_name
 
 __all__ = ["MARK", "DeviceActivity", "ExecutedProgram", "canonical_name", "queued_intervals", "read_window"]
 
@@ -20,8 +20,8 @@ _COPIES = ("DevicePut", "cpp_pjit_shard_arg_fallback")  # to one device, to seve
 _DISPATCH = re.compile(r"PjitFunction\((.*)\)")
 
 
-def read_window(profile: bytes, tied: float, ended: float, activity: DeviceActivity) -> None:
-    """Add to `activity` what one window saw; `tied` is when its event `MARK` was, and `ended` its end."""
+def read_window(profile: bytes, tied: float, ended: float, log: Log) -> None:
+    """Add to the log what one window saw; `tied` is when its event `MARK` was, and `ended` its end."""
     from jax.profiler import ProfileData
 
     from jaxperf.measure import trace  # which imports JAX
@@ -38,10 +38,10 @@ def read_window(profile: bytes, tied: float, ended: float, activity: DeviceActiv
     executed = [list(trace.executed_instructions(line, done)) for line in lines]
     # on a CPU, work that was queued before the window has no events, so the window begins at the first event
     first = min((clock(e[3]) for events in executed for e in events), default=tied)
-    window = (max(first, tied), ended)
-    activity.windows.append(window)
-    if not any(executed):
-        activity.empty.append(window)
+    window, activity = (max(first, tied), ended), log.activity
+    # an instruction that began before a window has no event in it: the device for which one waits is busy
+    if any(executed) or not any(wait.start < ended and tied < wait.end for wait in log.waits):
+        activity.windows.append(window)
     calls: dict[str, list[Interval]] = defaultdict(list)
     runs: dict[tuple[str, str], dict[str, Interval]] = defaultdict(dict)
     last: dict[tuple[str, str, str], tuple[float, str]] = {}  # each execution's last instruction and its end

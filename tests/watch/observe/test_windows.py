@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from jaxperf.watch.log import Log, Wait
+from jaxperf.watch.observe.hooks import Replacements
+from jaxperf.watch.observe.profiler import Profiler
+from jaxperf.watch.observe.source_location import NOWHERE
 from jaxperf.watch.observe.windows import DeviceActivity, ExecutedProgram, _add_tails
 
 Ends = dict[tuple[str, str, str], tuple[float, str]]
@@ -29,3 +33,13 @@ def test_where_no_execution_was_seen_to_end_the_tail_is_not_known() -> None:
     activity = DeviceActivity(programs={"step": ExecutedProgram("step")})
     _add_tails(activity, {("cpu 0", "step", "1"): (0.4, "dot.1")}, 1.0)
     assert activity.busy == {}
+
+
+@pytest.mark.parametrize(("waited_s", "seen"), [(1e9, 0), (0.0, 1)])
+def test_an_empty_window_within_a_wait_says_nothing(waited_s: float, seen: int) -> None:
+    log = Log("a", waits=[Wait("float", NOWHERE, 0.0, waited_s, 4)])
+    windows = Profiler(log, Replacements(), compiling=lambda: False)
+    windows._open_window()
+    windows._close_window()
+    windows.read()
+    assert len(log.activity.windows) == seen

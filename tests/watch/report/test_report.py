@@ -54,12 +54,6 @@ def test_a_device_computes_while_the_front_end_waits_though_the_profiler_has_no_
     assert Analysis(record).shares()["devices compute"] == pytest.approx(0.1)  # the wait; no more was seen
 
 
-def test_an_empty_window_within_a_wait_says_nothing() -> None:
-    windows = DeviceActivity([(1.0, 1.2), (3.0, 3.2)], empty=[(1.0, 1.2), (3.0, 3.2)])
-    windows.drop_unseen([(2.9, 4.0)])
-    assert windows.windows == [(1.0, 1.2)]
-
-
 @pytest.mark.parametrize(("whole", "longer"), [(0, True), (1, False)])
 def test_a_program_that_no_window_saw_whole_has_a_bound(whole: int, longer: bool) -> None:
     ran = program((1.0, 1.25), calls=1, run_s=[0.25, 0.2], whole=whole)
