@@ -183,6 +183,9 @@ def _worst(findings: Iterable[Finding]) -> list[Finding]:
     return list(worst.values())
 
 
+_SERVED = ("eager recompiles", "new body", "library function", "dispatch")  # by jit of a whole function
+
+
 def _together(findings: list[Finding]) -> list[Finding]:
     """Return one finding for all that one change makes one program.
 
@@ -190,7 +193,7 @@ def _together(findings: list[Finding]) -> list[Finding]:
     others and call functions that are jitted already.
     """
     whole = [f for f in findings if f.cause == "eager"]
-    parts = [f for f in findings if f.cause in ("eager recompiles", "new body", "dispatch")]
+    parts = [f for f in findings if f.cause in _SERVED]
     left = [f for f in findings if f not in whole and f not in parts]
     for finding in whole:
         same = [finding, *(f for f in parts if _serves(finding, f))]

@@ -627,7 +627,8 @@ def test_what_a_whole_function_compiles_is_part_of_its_finding(line: Callable[..
         Finding("eager recompiles", inside, 1.0, "programs"),
         Finding("eager recompiles", other, 2.0, "others"),
         Finding("eager", whole, 3.0, "operations"),
-        Finding("new body", inside, 0.5, "loops"),
+        Finding("new body", inside, 0.25, "loops"),
+        Finding("library function", inside, 0.25, "a new jit"),
     ]
     assert [(f.cause, f.at, f.seconds) for f in table._together(findings)] == [
         ("eager recompiles", other, 2.0), ("eager", whole, 4.5)
