@@ -23,7 +23,7 @@ from jaxperf.result.formatting import format_quantity
 from jaxperf.result.intervals import total_length
 from jaxperf.watch import findings_json
 from jaxperf.watch.grouping import group_by
-from jaxperf.watch.log import COMPILE, LOWER, TRACE, Compiled, Log
+from jaxperf.watch.log import Compiled, Log
 from jaxperf.watch.observe import hooks
 from jaxperf.watch.observe.source_location import shorten_path
 from jaxperf.watch.report import top_programs
@@ -49,7 +49,7 @@ def make_result(analysis: Analysis, *, command: str = "", ended: str = "") -> Re
         question="Where does its time go, why, and what would save it?",
         config={},
         environment=environment,
-        blocks=tuple(_blocks(analysis, environment, ended)),
+        blocks=tuple(_blocks(analysis, ended)),
         command=command,
         started_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         wall_s=log.wall_s,
@@ -65,7 +65,7 @@ def environment_of_jax() -> Environment:
     return current_environment()
 
 
-def _blocks(analysis: Analysis, environment: Environment, ended: str) -> Iterator[Block]:
+def _blocks(analysis: Analysis, ended: str) -> Iterator[Block]:
     log = analysis.log
     summary = f"It ran for {format_quantity(log.wall_s, 's')}{ended and ', ' + ended}. "
     if not log.used_jax:
@@ -76,7 +76,7 @@ def _blocks(analysis: Analysis, environment: Environment, ended: str) -> Iterato
         ("shares of the time", lambda: [_shares(analysis)]),
         ("what was compiled", lambda: _compiled(log)),
         ("waits for devices", lambda: _waits(analysis)),
-        ("programs", lambda: top_programs.program_blocks(analysis, environment)),
+        ("programs", lambda: top_programs.program_blocks(analysis)),
         ("lines on which devices work", lambda: top_programs.line_blocks(analysis)),
         ("memory", lambda: _memory(analysis)),
         ("findings", lambda: _findings(analysis)),
@@ -123,15 +123,11 @@ def _compiled(log: Log) -> Iterator[Block]:
     longest = sorted(groups.values(), key=lambda group: -_compiling_s(group))
     rows = []
     for group in longest[:STORED_ROWS]:
-        seconds = [
-            total_length(c.stages[stage] for c in group if stage in c.stages)
-            for stage in (TRACE, LOWER, COMPILE)
-        ]
         rows.append(
             (
                 group[0].called[:NAME],
                 str(len(group)),
-                *(format_quantity(s, "s") for s in seconds),
+                *(format_quantity(s, "s") for *_, s in top_programs.stage_seconds(group)),
                 str(group[-1].at or "-"),
                 _why(group) if log.names_causes else "",
             )

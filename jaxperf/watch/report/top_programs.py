@@ -1,4 +1,4 @@
-"""Report the programs that kept devices busy longest: the cost of a call, and its place under the roofline.
+"""Report the programs that kept devices busy longest, and the cost of a call.
 
 The profiler's windows have only a program's name. So if programs with one name differ in their work, it is
 unknown which one ran, and none of them gets FLOPs and bytes.
@@ -18,11 +18,9 @@ import statistics
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from jaxperf.errors import JaxperfError
 from jaxperf.hlo import Instruction
-from jaxperf.result import Block, Environment, Grid, Measurement, Note, Table, Text
+from jaxperf.result import Block, Grid, Measurement, Table
 from jaxperf.result.formatting import format_quantity
 from jaxperf.result.intervals import total_length
 from jaxperf.watch.grouping import group_by
@@ -30,9 +28,6 @@ from jaxperf.watch.log import COMPILE, LOWER, TRACE, Compiled, ExecutedProgram
 from jaxperf.watch.observe.executables import CONTAINERS, Facts
 from jaxperf.watch.observe.source_location import NOWHERE, Place, library_of
 from jaxperf.watch.report.analysis import Analysis
-
-if TYPE_CHECKING:
-    from jaxperf.measure.roofline import Position
 
 LINES, STORED_LINES = 5, 20  # on a terminal, and in the result
 ROW_SHARE = 0.03  # smallest share of the devices' time that a row needs
@@ -117,10 +112,8 @@ def _line(facts: Facts, i: Instruction) -> Place:
 
 
 ROWS, STORED_ROWS = 6, 100  # in a table on a terminal, and in the result
-PLACED = 3  # programs that get a place under the roofline
 NAME = 22  # characters of a program's name in the table
 SEEN = 3  # executions that have a median
-ABOVE = 1.05  # share of the roofline that noise does not explain
 
 
 @dataclass(frozen=True)
@@ -145,8 +138,8 @@ class Hot:
     longer: bool = False
 
 
-def program_blocks(analysis: Analysis, environment: Environment) -> Iterator[Block]:
-    """Yield the table of the hottest programs, and the places of the first few under the stored roofline."""
+def program_blocks(analysis: Analysis) -> Iterator[Block]:
+    """Yield the table of the hottest programs."""
     programs = hottest_programs(analysis)[:STORED_ROWS]
     if not programs:
         return
@@ -160,7 +153,6 @@ def program_blocks(analysis: Analysis, environment: Environment) -> Iterator[Blo
     ]  # fmt: skip
     heads = ("", "seen", "t1", "t2", "FLOPs", "bytes", "from the host")
     yield Grid("Hottest programs, per call", heads, tuple(rows), tuple(range(1, 7)), first=ROWS)
-    yield from _places(programs[:PLACED], environment)
 
 
 def _work(facts: Facts | None) -> tuple[str, str]:
@@ -224,40 +216,7 @@ def execution_count(program: ExecutedProgram, facts: Facts) -> float:
     return sum(map(sum, once)) / means_s if means_s else 0.0
 
 
-def _places(programs: list[Hot], environment: Environment) -> Iterator[Block]:
-    from jaxperf.measure import roofline  # which imports JAX
-
-    try:
-        stored = roofline.stored_roofline(environment)
-    except JaxperfError as e:
-        yield Note(str(e))
-        return
-    if stored is None:
-        yield Note(roofline.MISSING)
-        return
-    if environment.devices_are_fake:  # they share the cores that the roofline is of
-        return
-    for hot in programs:
-        facts = hot.facts if not hot.longer else None
-        if facts is None or not facts.text or facts.platform != environment.backend:
-            continue
-        if at := stored.position(facts, seconds=hot.device_s):
-            yield Text(f"{hot.name}: {roofline_sentence(at)}")
-    if differences := stored.differences(environment):
-        yield Note(f"the roofline was measured under other conditions: {'; '.join(differences)}")
-
-
-def roofline_sentence(at: Position) -> str:
-    reached = f"{format_quantity(at.flops_per_s, 'FLOP/s')} and {format_quantity(at.bytes_per_s, 'bytes/s')}"
-    if at.limit == "dispatch":
-        return f"{reached}; so little work that dispatching a call limits it"
-    text = f"{reached}, {at.share:.0%} of what {at.limit} allows"
-    if at.share > ABOVE:
-        text += "; the compiler's estimate is too large, or the roofline was measured on a busy machine"
-    return text
-
-
-WHOLE, STAGES = "Whole run", ((TRACE, "trace"), (LOWER, "lower"), (COMPILE, "compile"))
+WHOLE, STAGES = "Whole run", (TRACE, LOWER, COMPILE)
 
 
 def figure_blocks(analysis: Analysis) -> Iterator[Block]:
@@ -267,23 +226,23 @@ def figure_blocks(analysis: Analysis) -> Iterator[Block]:
     peaks = [(f"peak of {kind} memory", "bytes", float(peak)) for kind, peak in log.peaks.items()]
     yield _table(
         WHOLE,
-        [("time", "s", log.wall_s), *_stages(log.compiled),
+        [("time", "s", log.wall_s), *stage_seconds(log.compiled),
          ("programs", "", float(len(log.compiled))), *peaks],
     )  # fmt: skip
     device_s = {hot.name: hot.device_s for hot in hottest_programs(analysis) if not hot.longer}
     for name, calls in group_by(log.compiled, lambda c: c.called).items():
         program_s = [device_s[c.program] for c in calls if c.program in device_s][:1]
-        values = [*_stages(calls), ("programs", "", float(len(calls)))]
+        values = [*stage_seconds(calls), ("programs", "", float(len(calls)))]
         yield _table(name, values + [("t2, the program on the device", "s", s) for s in program_s])
 
 
-def _stages(calls: list[Compiled]) -> list[tuple[str, str, float]]:
-    spans = {
-        name: total_length(c.stages[stage] for c in calls if stage in c.stages) for stage, name in STAGES
-    }
-    return [(name, "s", seconds) for name, seconds in spans.items() if seconds]
+def stage_seconds(calls: list[Compiled]) -> list[tuple[str, str, float]]:
+    """Return the name of each stage, "s", and its seconds; threads may overlap."""
+    return [
+        (stage, "s", total_length(c.stages[stage] for c in calls if stage in c.stages)) for stage in STAGES
+    ]
 
 
 def _table(title: str, values: list[tuple[str, str, float]]) -> Table:
-    rows = tuple(Measurement(name, unit, (value,)) for name, unit, value in values)
+    rows = tuple(Measurement(name, unit, (value,)) for name, unit, value in values if value)
     return Table(title, rows, detail=True)

@@ -62,9 +62,9 @@ LIBRARIES = {
     "optax": Library(
         calls=((r".", "Move {name} into the jitted step, behind the gradient: it then costs no program."),),
     ),
-    "diffrax": Library(calls=((r".", _INSIDE % "eqx.filter_jit"),)),
-    "optimistix": Library(calls=((r".", _INSIDE % "eqx.filter_jit"),)),
-    "lineax": Library(calls=((r".", _INSIDE % "eqx.filter_jit"),)),
+    **dict.fromkeys(
+        ("diffrax", "optimistix", "lineax"), Library(calls=((r".", _INSIDE % "eqx.filter_jit"),))
+    ),
     "blackjax": Library(
         calls=((r".", "Make jax.jit({name}) once, or call it in the body of jax.lax.scan under jax.jit."),),
     ),

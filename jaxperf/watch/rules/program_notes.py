@@ -9,13 +9,11 @@ import ast
 import re
 from collections.abc import Iterator
 
-from jaxperf.hlo import COLLECTIVES, Instruction, dtype_name
+from jaxperf.hlo import COLLECTIVES, Instruction
 from jaxperf.result import Block, Note
 from jaxperf.result.formatting import format_quantity
 from jaxperf.result.intervals import total_length
-from jaxperf.watch.compiling.report import contents
-from jaxperf.watch.compiling.words import parts
-from jaxperf.watch.log import COMPILE, LOWER, TRACE, Compiled, ExecutedProgram
+from jaxperf.watch.log import COMPILE, Compiled
 from jaxperf.watch.observe.executables import Facts
 from jaxperf.watch.observe.source_location import NOWHERE, Place
 from jaxperf.watch.report.analysis import Analysis
@@ -24,23 +22,7 @@ from jaxperf.watch.rules.programs import called_programs, fault_notes
 from jaxperf.watch.source import statements
 
 NOTE_SHARE = 0.2  # of the run
-LONG_COMPILE_S = 2.0  # seconds of a program's stages that are worth a note
 CACHED_S = 1.0  # seconds of compiling from which on JAX's cache keeps a program by default
-
-
-def _slowest(analysis: Analysis) -> Iterator[str]:
-    """Yield a note on the program that took longest to trace and compile."""
-    c = max(analysis.log.compiled, key=lambda c: c.total_s, default=None)
-    if c is None or c.total_s < max(LONG_COMPILE_S, NOTE_SHARE * analysis.log.wall_s):
-        return
-    stages = ", ".join(
-        f"{format_quantity(c.seconds(stage), 's')} to {verb}"
-        for stage, verb in ((TRACE, "trace"), (LOWER, "lower"), (COMPILE, "compile"))
-    )
-    named = [f for f in analysis.programs.get(c.program, []) if not f.old]
-    known = len(named) == 1 and named[0].text
-    what, change = parts(contents(named[0], c)) if known else ("", "")
-    yield f"{c.called} ({c.at}) took {stages}{what}" + (f": {change}" if change else "")
 
 
 def cache_notes(analysis: Analysis) -> Iterator[str]:
@@ -58,29 +40,27 @@ def cache_notes(analysis: Analysis) -> Iterator[str]:
 MOVED = 1 << 20  # bytes of a collective that are worth a note
 TEMPORARY = 64 << 20  # bytes of temporaries that are worth a note
 BUSY_SHARE = 0.2  # share of the devices' time that makes a program worth notes
-CONVOLUTION_SHARE = 0.5  # share of a program's time in a convolution that is worth a note
 _CONDITION = re.compile(r"condition=%?([\w.-]+)")
 _BODY = re.compile(r"body=%?([\w.-]+)")
 _HEAVY = ("while", "dot", "convolution", "custom-call", "sort")
-_GROUPS = re.compile(r"feature_group_count=(\d+)")
 
 
 def note_blocks(analysis: Analysis) -> Iterator[Block]:
     """Yield all notes; none if this JAX says too little."""
     if not analysis.log.names_causes:
         return
-    for facts, c, program, program_s in called_programs(analysis):
+    for facts, c, _, program_s in called_programs(analysis):
         if program_s >= BUSY_SHARE * analysis.computing_s:
-            for rule in (_collectives, _branches, _grouped):
-                yield from map(Note, rule(facts, c, program))
+            for rule in (_collectives, _branches):
+                yield from map(Note, rule(facts, c))
     for notes in (
-        _mapped, _unusable, _slowest, cache_notes, fault_notes, habits.growth_notes, habits.timing_notes,
+        _mapped, cache_notes, fault_notes, habits.growth_notes, habits.timing_notes,
         habits.fork_notes, habits.keras_notes, habits.python_notes,
     ):  # fmt: skip
         yield from map(Note, notes(analysis))
 
 
-def _collectives(facts: Facts, c: Compiled, _: ExecutedProgram) -> Iterator[str]:
+def _collectives(facts: Facts, c: Compiled) -> Iterator[str]:
     """Yield notes on collectives in the condition of a loop, and on those that move many bytes."""
     loops = " ".join(i.text for i in facts.instructions if i.opcode == "while")
     conditions, bodies = {*_CONDITION.findall(loops)}, {*_BODY.findall(loops)}
@@ -119,7 +99,7 @@ def _source(i: Instruction, facts: Facts, name: str) -> Place:
     return at._replace(line=min(uses)) if uses else NOWHERE
 
 
-def _branches(facts: Facts, c: Compiled, _: ExecutedProgram) -> Iterator[str]:
+def _branches(facts: Facts, c: Compiled) -> Iterator[str]:
     """Yield a note for each `lax.cond` with a costly branch that `vmap` has turned into a select."""
     heavy = [i for i in facts.instructions if i.opcode in _HEAVY]
     functions = {p.function.rpartition(".")[2] for i in heavy for p in facts.around(i)}
@@ -137,22 +117,6 @@ def _branches(facts: Facts, c: Compiled, _: ExecutedProgram) -> Iterator[str]:
             )
 
 
-def _grouped(facts: Facts, c: Compiled, program: ExecutedProgram) -> Iterator[str]:
-    total_s = program.op_s(facts.steps.__contains__)
-    for i in facts.instructions:
-        groups = _GROUPS.search(i.text) if i.opcode in ("convolution", "custom-call") else None
-        if not groups or int(groups[1]) < 2:
-            continue
-        names = {i.name, *(user.name for user in facts.instructions if user.called == i.computation)}
-        grouped_s = program.op_s(names.__contains__)
-        if total_s and grouped_s >= CONVOLUTION_SHARE * total_s:
-            yield (
-                f"a convolution in {groups[1]} groups takes {grouped_s / total_s:.0%} of {c.called}'s time "
-                f"({facts.at(i) or c.at}); compilers often reach a small share of the machine "
-                "there: compare it with a sum of shifted products, one for each position of the kernel"
-            )
-
-
 def _mapped(analysis: Analysis) -> Iterator[str]:
     if analysis.computing_s < BUSY_SHARE * (analysis.log.end - analysis.begin):
         return
@@ -167,24 +131,6 @@ def _mapped(analysis: Analysis) -> Iterator[str]:
                     f"{c.called} takes the elements of jax.lax.map at {at} one after the other, though none "
                     "needs another: jax.vmap takes all at once, and batch_size= of jax.lax.map some at a time"
                 )
-
-
-def _unusable(analysis: Analysis) -> Iterator[str]:
-    """Yield a note for each program of a function that donates, though no result can take the memory."""
-    for facts in analysis.log.programs:
-        c = analysis.jitted.get(facts.program)
-        if c is None or facts.old or facts.module.aliases or not facts.text:
-            continue
-        arguments, results = facts.layout
-        largest = max(arguments, key=lambda shape: shape.bytes, default=None)
-        if largest is None or largest.bytes < MOVED or largest in results:
-            continue
-        if statements.donates(c.defined.rpartition(":")[0], c.called):
-            types = ", ".join(f"{dtype_name(s.dtype)}{[*s.dims]}" for s in (largest, *results[:2]))
-            yield (
-                f"{c.called} ({c.at}) donates arguments, but no result has the type of its largest one: "
-                f"they are {types}, so its memory is not used again; give the result that type"
-            )
 
 
 def temporaries_note(analysis: Analysis) -> Iterator[str]:

@@ -289,12 +289,10 @@ def _copied_s(
     "Write the loop as jax.lax.fori_loop, or as jax.lax.scan over stacked weights or inputs.",
 )  # fmt: skip
 def find_unrolled_loops(analysis: Analysis) -> Iterator[Finding]:
-    explained = {c.program for c in analysis.log.compiled if c.explained}
     costs = (analysis.compiling_s([c]) for c in analysis.log.compiled if COMPILE in c.stages)
     least_s = min(costs, default=0.0)
-    for facts in (f for f in analysis.log.programs if not f.old and f.program in explained):
-        c = _call(analysis, facts)
-        if c is None or c.total_s < least_saving_s(analysis):  # reading a program takes long
+    for facts, c in _new_programs(analysis):
+        if c.total_s < least_saving_s(analysis):  # reading a program takes long
             continue
         if loops := unrolled_loops(facts, few=c.total_s >= COMPILE_S, outside=(c.at, *c.callers)):
             loop, share = loops[0], sum(x.share for x in loops)  # all lines of a loop have one cause
@@ -315,9 +313,8 @@ def find_unrolled_loops(analysis: Analysis) -> Iterator[Finding]:
     confidence="bound",
 )  # fmt: skip
 def find_constants(analysis: Analysis) -> Iterator[Finding]:
-    for facts in (f for f in analysis.log.programs if not f.old):
-        c = _call(analysis, facts)
-        if c is None or not c.at or source_location.library_of(c.defined.rpartition(":")[0]):
+    for facts, c in _new_programs(analysis):
+        if not c.at or source_location.library_of(c.defined.rpartition(":")[0]):
             continue
         constants = [shape for shape in facts.constants() if shape.bytes >= SMALL]
         names = [name for name, text in c.refers_to.items() if shape_of(text) in constants]
@@ -406,10 +403,8 @@ def _arrays(c: Compiled) -> Iterator[str]:
 def find_callbacks(analysis: Analysis) -> Iterator[Finding]:
     sampled = [s for s in analysis.samples if s.kind == IN_CALLBACK] + analysis.log.called_back
     sampled_s = total_length(union((s.start, s.end) for s in sampled))
-    for facts in analysis.log.programs:
-        c, program = _call(analysis, facts), analysis.ran(facts)
-        if c is None or facts.old:
-            continue
+    for facts, c in _new_programs(analysis):
+        program = analysis.ran(facts)
         for op, line in facts.callbacks():
             seconds = program.op_s(op.__eq__) * analysis.scale if program else 0.0
             if len(analysis.called) == 1 or not seconds:
@@ -538,6 +533,13 @@ def called_programs(
                 windows_s = total_length(intersection(analysis.busy, analysis.steady)) * analysis.scale
                 busy_s *= max(1.0, analysis.computing_s / windows_s) if windows_s else 1.0
             yield facts, c, program, busy_s * analysis.scale
+
+
+def _new_programs(analysis: Analysis) -> Iterator[tuple[Facts, Compiled]]:
+    """Yield the reader's programs that the watch saw being compiled, each with its call."""
+    for facts in analysis.log.programs:
+        if not facts.old and (c := _call(analysis, facts)):
+            yield facts, c
 
 
 def _call(analysis: Analysis, facts: Facts) -> Compiled | None:

@@ -122,11 +122,6 @@ def jit_wrapper(file: str, function: str) -> str:
     return next(filter(None, map(_wrapper, _jits_of(file, function))), "jax.jit")
 
 
-def donates(file: str, function: str) -> bool:
-    """Return whether the decorator of a function, or the call that jits it, donates arguments."""
-    return any("donate_arg" in ast.unparse(node) for node in _jits_of(file, function))
-
-
 def _jits_of(file: str, function: str) -> Iterator[ast.expr]:
     """Yield the decorators of a function, and the calls that take it as their first argument."""
     for node in ast.walk(syntax_tree(file)):

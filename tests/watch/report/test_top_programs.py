@@ -1,19 +1,17 @@
-"""The hottest programs: how often they ran, what they do, and their place under the roofline."""
+"""The hottest programs: how often they ran, and what they do."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import replace
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import pytest
 
 import jaxperf
-from jaxperf.measure import ceilings, roofline
 from jaxperf.measure.stages import build_program
-from jaxperf.result import Environment, Grid, Measurement, Note, Result, Table, Text, save_result
+from jaxperf.result import Grid
 from jaxperf.watch.log import Log
 from jaxperf.watch.observe.compiles import Compiled
 from jaxperf.watch.observe.executables import Facts
@@ -53,34 +51,6 @@ def record(*facts: Facts, calls: int = 2, devices: int = 1) -> Log:
     return Log("a", 0.0, 1.0, programs=list(facts), activity=activity)
 
 
-def keep_roofline(monkeypatch: pytest.MonkeyPatch, folder: Path, environment: Environment) -> None:
-    """Keep a roofline of 1 TFLOP/s, 10 GB/s and 10 us per call for a machine."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
-    rows = [
-        Measurement(at, unit, (value,), quantity=quantity, configuration=at)
-        for quantity, at, unit, value in (
-            (ceilings.DISPATCH, "each", "s", 1e-5),
-            (ceilings.DISPATCH, "end", "s", 1e-6),
-            (ceilings.MATRIX, "float32", "FLOP/s", 1e12),
-            (ceilings.MEMORY, str(ceilings.SMALLEST), "bytes/s", 1e10),
-            (ceilings.COPY, ceilings.TO_DEVICE, "bytes/s", 1e9),
-            (ceilings.COPY, ceilings.TO_HOST, "bytes/s", 1e9),
-        )
-    ]
-    result = Result("roofline", "", "T", "Q?", {}, environment, blocks=(Table("", tuple(rows)),))
-    save_result(result, roofline.path_for(environment))
-
-
-HERE = Environment(cpu="Z80", backend="cpu", devices=("cpu:0 cpu",))
-
-
-def texts_and_notes(record: Log, environment: Environment = HERE) -> tuple[list[str], list[str]]:
-    """Places and notes of a record."""
-    blocks = list(top_programs.program_blocks(Analysis(record), environment))
-    assert isinstance(blocks[0], Grid)
-    return [b.text for b in blocks if isinstance(b, Text)], [b.text for b in blocks if isinstance(b, Note)]
-
-
 def test_executions_are_counted_by_what_devices_ran_and_not_by_calls() -> None:
     (program,) = record(STEP).activity.programs.values()
     assert top_programs.execution_count(program, STEP) == pytest.approx(4.0)
@@ -91,42 +61,6 @@ def test_executions_are_counted_by_what_devices_ran_and_not_by_calls() -> None:
         assert hot.device_s == pytest.approx(0.004)
 
 
-def test_a_program_has_its_place_where_a_roofline_is_stored(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    keep_roofline(monkeypatch, tmp_path, HERE)
-    for changes, reason in (
-        ({}, "1 TFLOP/s and 250 MB/s, 100% of what arithmetic allows"),
-        ({"flops": 1e6, "bytes_accessed": 1e7}, "250 MFLOP/s and 2.50 GB/s, 25% of what memory allows"),
-        ({"flops": 1e3, "bytes_accessed": 1e3}, "so little work that dispatching a call limits it"),
-        ({"flops": 8e9}, "200% of what arithmetic allows; the compiler's estimate is too large"),
-    ):
-        (place,), notes = texts_and_notes(record(replace(STEP, **changes)))  # type: ignore[arg-type]
-        assert place.startswith("step: ") and reason in place and notes == []
-
-
-def test_a_program_of_which_too_little_is_known_has_no_place(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "empty"))
-    assert texts_and_notes(record(STEP)) == ([], [roofline.MISSING])
-    keep_roofline(monkeypatch, tmp_path, HERE)
-    fake = replace(HERE, devices_are_fake=True)
-    for facts, environment in (
-        ((STEP, replace(STEP, flops=1.0)), HERE),  # two programs have this name
-        ((), HERE),
-        ((replace(STEP, text=""),), HERE),
-        ((LOOP,), HERE),  # the compiler counts one turn
-        ((replace(STEP, flops=0.0, bytes_accessed=0.0),), HERE),
-        ((replace(STEP, platform="gpu"),), HERE),
-        ((STEP,), fake),
-    ):
-        assert texts_and_notes(record(*facts), environment) == ([], [])
-    roofline.path_for(HERE).write_text("{")
-    places, (note,) = texts_and_notes(record(STEP))
-    assert places == [] and "is not JSON" in note
-
-
 @pytest.mark.parametrize(("sizes", "cell"), [((), "-"), ((8000,), "8 kB"), ((8000, 4000), "8 kB")])
 def test_of_calls_with_several_sizes_the_bytes_from_the_host_are_at_most_the_largest(
     sizes: tuple[int, ...], cell: str
@@ -134,7 +68,7 @@ def test_of_calls_with_several_sizes_the_bytes_from_the_host_are_at_most_the_lar
     run = record(STEP)
     run.compiled.extend(Compiled("step", NOWHERE, host={"x": size}) for size in sizes)
     run.activity.programs["step"].copies = 2
-    (grid, *_) = top_programs.program_blocks(Analysis(run), HERE)
+    (grid,) = top_programs.program_blocks(Analysis(run))
     assert isinstance(grid, Grid) and grid.rows[0][6] == cell
 
 

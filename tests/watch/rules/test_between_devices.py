@@ -81,7 +81,7 @@ def test_an_argument_that_is_gathered_is_named_at_the_line_that_uses_it_first() 
     w, batch = jax.device_put(jnp.ones((2048, 4)), everywhere), jax.device_put(jnp.ones((256, 2048)), split)
     text = jax.jit(step).lower(w, batch).compile().as_text() or ""
     program = Facts("step", "cpu", 1.0, 1.0, devices=(0, 1, 2, 3), text=text)
-    notes = list(program_notes._collectives(program, call(0), ExecutedProgram("step")))
+    notes = list(program_notes._collectives(program, call(0)))
     assert any("all-gather of f32[4,64,2048], 2.10 MB per call at " in note for note in notes), notes
     line = step.__code__.co_firstlineno + 1
     assert all(f"test_between_devices.py:{line}, for " in note for note in notes)

@@ -1,8 +1,7 @@
-"""What a program's text shows: collectives, branches under vmap, grouped convolutions, constant work."""
+"""What a program's text shows: collectives, branches under vmap, constant work."""
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable
 
 import jax
@@ -18,7 +17,6 @@ from jaxperf.watch.report.analysis import Analysis
 from jaxperf.watch.rules import program_notes
 from jaxperf.watch.rules.programs import find_constant_work
 
-STEP = ExecutedProgram("step")
 CALL = Compiled("step", Place("a.py", 3), {"trace": (0.0, 0.5)}, explained=True)
 
 
@@ -77,7 +75,7 @@ WHILE = (
 
 @pytest.mark.parametrize(("devices", "count"), [(4, 2), (1, 0)])
 def test_collectives_in_a_condition_and_large_gathers_are_located(devices: int, count: int) -> None:
-    notes = list(program_notes._collectives(facts_of(WHILE, devices=devices), CALL, STEP))
+    notes = list(program_notes._collectives(facts_of(WHILE, devices=devices), CALL))
     assert len(notes) == count  # the sum of a gradient is no fault
     if count:
         assert "all-gather of f32[2048,2048], 16.8 MB per call at a.py:3" in notes[1]
@@ -102,7 +100,7 @@ class Branches:
 
 def test_a_costly_branch_may_be_a_method_called_by_a_lambda() -> None:
     facts = compiled(jax.vmap(Branches().chosen), jnp.ones(64))
-    (note,) = program_notes._branches(facts, CALL, STEP)
+    (note,) = program_notes._branches(facts, CALL)
     assert "computes both sides" in note
 
 
@@ -113,22 +111,4 @@ def test_a_costly_branch_under_vmap_is_named(branch: Callable[[jax.Array], jax.A
             return jax.lax.cond(x > 2, costly, cheap, x)
         return jax.lax.cond(x > 2, cheap, lambda x: x, x)
 
-    assert len(list(program_notes._branches(compiled(jax.vmap(chosen), jnp.ones(64)), CALL, STEP))) == count
-
-
-def test_a_convolution_in_groups_that_takes_most_of_the_time_is_named() -> None:
-    text = (
-        "HloModule jit_step\n\n"
-        "%fused (a: f32[1,8,8,4], b: f32[3,3,1,4]) -> f32[1,8,8,4] {\n"
-        "  ROOT %conv.1 = f32[1,8,8,4]{3,2,1,0} convolution(%a, %b), window={size=3x3}, "
-        "dim_labels=b01f_01io->b01f, feature_group_count=4\n"
-        "}\n\n"
-        "ENTRY %main (x: f32[1,8,8,4]) -> f32[1,8,8,4] {\n"
-        "  %x = f32[1,8,8,4]{3,2,1,0} parameter(0)\n"
-        "  %fusion.1 = f32[1,8,8,4]{3,2,1,0} fusion(%x, %x), kind=kCustom, calls=%fused, metadata={}\n"
-        "  ROOT %add.1 = f32[1,8,8,4]{3,2,1,0} add(%fusion.1, %x)\n"
-        "}\n"
-    )
-    ops = defaultdict(list, {("cpu 0", "fusion.1"): [0.9], ("cpu 0", "add.1"): [0.1]})
-    (note,) = program_notes._grouped(facts_of(text), CALL, ExecutedProgram("step", ops=ops))
-    assert "a convolution in 4 groups takes 90% of step's time (a.py:3)" in note
+    assert len(list(program_notes._branches(compiled(jax.vmap(chosen), jnp.ones(64)), CALL))) == count
