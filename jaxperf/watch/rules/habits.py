@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import ast
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 
 from jaxperf.result.formatting import format_quantity
-from jaxperf.watch.log import BETWEEN, IMPORT, NUMPY, PYTHON, LiveArrays, Memory
+from jaxperf.watch.log import BETWEEN, NUMPY, PYTHON, LiveArrays, Memory
 from jaxperf.watch.observe.source_location import NOWHERE, Place
 from jaxperf.watch.report.analysis import Analysis
 from jaxperf.watch.report.top_programs import hottest_programs
@@ -26,7 +26,6 @@ AROUND = 1.5  # ratio of a turn of Keras to its step that is worth a note
 FASTER = 1.5  # ratio of a turn to its program on the CPU that is worth a change
 PYTHON_SHARE, LINE_SHARE = 0.2, 0.05  # of the run, in Python outside of JAX, and at one of its lines
 MOST_LINES = 3
-IMPORTS_S = 3.0  # of importing that are worth a note; JAX itself takes about one
 _CLOCKS = {"time", "perf_counter", "monotonic", "time_ns", "perf_counter_ns", "monotonic_ns"}
 
 
@@ -178,29 +177,18 @@ def find_faster_on_cpu(analysis: Analysis) -> Iterator[Finding]:
 
 
 def python_notes(analysis: Analysis) -> Iterator[str]:
-    """Yield notes with the lines at which Python runs, or imports, for much of the run without a finding."""
-    yield from _lines_of(analysis, (PYTHON, NUMPY, BETWEEN), "Python runs outside of JAX for {}, most of it")
-    if analysis.front_s[IMPORT] >= IMPORTS_S:
-        for note in _lines_of(analysis, (IMPORT,), "modules are imported for {}, most of it"):
-            yield (
-                f"{note}. `python -X importtime` tells which modules take so long; one that few runs need "
-                "can be imported where it is used"
-            )
-
-
-def _lines_of(analysis: Analysis, kinds: Collection[str], what: str) -> Iterator[str]:
-    """Yield what takes time, with the lines at which samples of some kinds were most, if that is much."""
+    """Yield a note with the lines at which Python runs for much of the run without a finding."""
     named = {f.at for f in find_causes(analysis)}
     seconds: dict[Place, float] = defaultdict(float)
     for sample in analysis.samples:
-        if sample.kind in kinds and sample.at:
+        if sample.kind in (PYTHON, NUMPY, BETWEEN) and sample.at:
             seconds[sample.at] += analysis.front(sample)
     total_s = sum(seconds.values())
     most = sorted(seconds, key=lambda at: -seconds[at])[:MOST_LINES]
     lines = [at for at in most if seconds[at] >= LINE_SHARE * analysis.run_s and at not in named]
     if total_s >= PYTHON_SHARE * analysis.run_s and lines:
         where = "; ".join(f"{format_quantity(seconds[at], 's')} at {at}: {at.source[:60]}" for at in lines)
-        yield f"{what.format(format_quantity(total_s, 's'))} here: {where}"
+        yield f"Python runs outside of JAX for {format_quantity(total_s, 's')}, most of it here: {where}"
 
 
 # --- Keras

@@ -389,13 +389,7 @@ def _function(at: Place) -> tuple[str, str]:
             "Reading takes longer than the steps. If it computes, do that once before the loop, or for a "
             "whole batch with NumPy; what must stay Python goes into processes (grain, or torch's "
             "DataLoader with workers). If it waits for a disk or a network, and may be called from several "
-            "threads, let them read some batches ahead:\n"
-            "import collections, concurrent.futures    # abs(i) stands for reading batch i\n"
-            "threads = concurrent.futures.ThreadPoolExecutor(8)\n"
-            "coming = collections.deque(threads.submit(abs, i) for i in range(16))    # so many ahead\n"
-            "for i in range(16, 116):\n"
-            "    x = coming.popleft().result()    # then the step with x\n"
-            "    if i < 100: coming.append(threads.submit(abs, i))"
+            "threads, let a concurrent.futures.ThreadPoolExecutor read some batches ahead."
         ),
     },
 )  # fmt: skip

@@ -44,9 +44,6 @@ _EFFECTS = {
     "jax_disable_jit": "runs jitted functions one operation at a time",
     "jax_debug_nans": "reads every result on the host, so that each call waits for the device",
     "jax_debug_infs": "reads every result on the host, so that each call waits for the device",
-    "jax_debug_key_reuse": "looks for keys that are used twice in each call",
-    "jax_check_tracer_leaks": "looks for what a trace leaves behind, and traces more often",
-    "jax_enable_checks": "checks JAX's own data while it traces",
 }
 _DONATIONS = ("donation", "eager copy", "module state")
 _READS = ("jax_debug_nans", "jax_debug_infs")  # they read results with `np.asarray`

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -34,7 +33,6 @@ ENTRY %main (x: f32[8,8]) -> f32[8,8] {
 }
 """
 STEP = Facts("step", "cpu", 4e9, 1e6, 2**20, (0,), TEXT)
-LOOP = replace(STEP, text=TEXT.replace(" multiply(", " while("))
 
 
 def record(*facts: Facts, calls: int = 2, devices: int = 1) -> Log:

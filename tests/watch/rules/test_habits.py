@@ -15,7 +15,6 @@ import pytest
 import jaxperf
 from jaxperf.watch.log import (
     DISPATCH,
-    IMPORT,
     NUMPY,
     PYTHON,
     Compiled,
@@ -264,16 +263,3 @@ def test_lines_where_python_runs_for_much_of_the_run_are_named(seconds: float, n
     if noted:
         assert notes[0].startswith("Python runs outside of JAX for 4 s, most of it here: 3.20 s at a.py:3")
         assert "800 ms at a.py:8" in notes[0] and "a.py:9" not in notes[0]
-
-
-@pytest.mark.parametrize(("seconds", "noted"), [(5.0, True), (2.5, False)])
-def test_long_imports_are_named_but_not_that_of_jax_alone(seconds: float, noted: bool) -> None:
-    samples = [
-        StackSample(IMPORT, Place("a.py", 1), 0.0, seconds * 0.9),
-        StackSample(IMPORT, Place("a.py", 2), seconds * 0.9, seconds),
-        StackSample(DISPATCH, Place("a.py", 9), seconds, 10.0),
-    ]
-    notes = list(habits.python_notes(Analysis(Log("a", 0.0, 10.0, samples=samples))))
-    assert len(notes) == int(noted)
-    if noted:
-        assert notes[0].startswith("modules are imported for 5 s, most of it here: 4.50 s at a.py:1")
