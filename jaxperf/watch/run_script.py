@@ -124,13 +124,16 @@ def _check_module(name: str) -> None:
 
 def _roots(name: str) -> list[str]:
     """Return the paths of the code of a module's package; none for packages that the watch itself uses."""
-    package = name.partition(".")[0]
-    if package in ("", *sys.stdlib_module_names, "jaxperf", "jax", "jaxlib", "flax", "optax", "numpy"):
+    parts = name.split(".")
+    if parts[0] in ("", *sys.stdlib_module_names, "jaxperf", "jax", "jaxlib", "flax", "optax", "numpy"):
         return []
-    spec = importlib.util.find_spec(package)
-    if spec and spec.submodule_search_locations is not None:
-        return [f"{folder}{os.sep}" for folder in spec.submodule_search_locations]
-    return [spec.origin] if spec and spec.origin else []
+    for i in range(1, len(parts) + 1):
+        spec = importlib.util.find_spec(".".join(parts[:i]))
+        # A namespace package, which has no origin, may hold libraries beside the module's package
+        if spec and spec.origin and spec.has_location:
+            folders = spec.submodule_search_locations
+            return [f"{folder}{os.sep}" for folder in folders] if folders else [spec.origin]
+    return []
 
 
 def _watched(
@@ -288,28 +291,30 @@ def _status(end: SystemExit) -> int:
 
 
 def _show_traceback(error: BaseException) -> None:
-    _drop_our_frames(error, set())
+    _drop_our_frames(error)
     if sys.excepthook is sys.__excepthook__:
         traceback.print_exception(error)
     else:
         sys.excepthook(type(error), error, error.__traceback__)
 
 
-def _drop_our_frames(error: BaseException | None, seen: set[int]) -> None:
+def _drop_our_frames(error: BaseException) -> None:
     """Remove the frames of jaxperf's hooks from an error, and from those that it came from."""
-    if error is None or id(error) in seen:
-        return
-    seen.add(id(error))
-    kept = list[types.TracebackType]()
-    frames = error.__traceback__
-    while frames:
-        name = str(frames.tb_frame.f_globals.get("__name__"))
-        if not (name.startswith("jaxperf.watch.") or (name == "runpy" and not kept)):
-            kept.append(frames)
-        frames = frames.tb_next
-    for frame, inner in itertools.zip_longest(kept, kept[1:]):
-        frame.tb_next = inner
-    error.__traceback__ = kept[0] if kept else None
-    inside = error.exceptions if isinstance(error, BaseExceptionGroup) else ()
-    for other in (error.__cause__, error.__context__, *inside):
-        _drop_our_frames(other, seen)
+    left: list[BaseException | None] = [error]
+    seen: set[int] = set()
+    while left:
+        e = left.pop()
+        if e is None or id(e) in seen:
+            continue
+        seen.add(id(e))
+        frames, kept = e.__traceback__, list[types.TracebackType]()
+        while frames:
+            name = str(frames.tb_frame.f_globals.get("__name__"))
+            if not (name.startswith("jaxperf.watch.") or (name == "runpy" and not kept)):
+                kept.append(frames)
+            frames = frames.tb_next
+        for frame, inner in itertools.zip_longest(kept, kept[1:]):
+            frame.tb_next = inner
+        e.__traceback__ = kept[0] if kept else None
+        inside = e.exceptions if isinstance(e, BaseExceptionGroup) else ()
+        left += [e.__cause__, e.__context__, *inside]
