@@ -212,8 +212,6 @@ class Step:
       devices: where it runs.
       model: the network with its initial values.
       optimizer: optax's.
-      load: `load(X, y)` starts copying a batch's shares to the devices.
-      run: `run(state, shares)` on a loaded batch; it queues the work without waiting. `state` is donated.
       programs: the jitted functions it runs, for timing each alone: "gradient" and "update" by hand,
         otherwise "step".
     """
@@ -222,8 +220,6 @@ class Step:
     devices: tuple[jax.Device, ...]
     model: Model
     optimizer: Any
-    load: Callable[[Any, Any], tuple[Any, Any]]
-    run: Callable[[State, tuple[Any, Any]], tuple[State, dict[str, jax.Array]]]
     programs: Mapping[str, Any]
 
     def init(self, model: Model | None = None) -> State:
@@ -241,14 +237,36 @@ class Step:
         """Return the state as one `TrainState`; by hand it is the first device's, which equals the others."""
         return state[0] if self.way == "manual" else state
 
+    def load(self, X: Any, y: Any) -> tuple[Any, Any]:
+        """Start copying a batch's shares to the devices.
+
+        Raises:
+          JaxperfError: a batch that does not divide among the devices.
+        """
+        if self.way == "manual":
+            return split_and_load(X, self.devices), split_and_load(y, self.devices)
+        k = len(self.devices)
+        _check_divisible(len(y), k)
+        if self.way == "pmap":  # with an axis of devices
+            X, y = (a.reshape(k, -1, *a.shape[1:]) for a in (X, y))
+        return jax.device_put((X, y), NamedSharding(_mesh(self.devices), P(AXIS)))
+
+    def run(self, state: State, shares: tuple[Any, Any]) -> tuple[State, dict[str, jax.Array]]:
+        """Train on a loaded batch; the work is queued without waiting, and `state` is donated."""
+        if self.way != "manual":
+            return self.programs["step"](state, *shares)
+        gradient, update = self.programs["gradient"], self.programs["update"]
+        # JAX queues work and returns, so a plain loop over devices makes them all compute at the same time
+        sums = [gradient(one, X, y) for one, X, y in zip(state, *shares)]
+        n = sum(map(len, shares[1]))
+        new = [update(one, total, n) for one, total in zip(state, allreduce(sums))]
+        return [one for one, _ in new], new[0][1]  # every device has the same metrics
+
     def __call__(self, state: State, X: Any, y: Any) -> tuple[State, dict[str, jax.Array]]:
         """Train on images (n, ...) and labels (n,), n the full batch; `state` is donated.
 
         Returns:
           The new state and {"loss", "accuracy"}, means over the full batch, float32 scalars.
-
-        Raises:
-          JaxperfError: a batch that does not divide among the devices.
         """
         return self.run(state, self.load(X, y))
 
@@ -304,8 +322,12 @@ def make_step(
         params = jax.tree.map(lambda p, u: (p + u).astype(p.dtype), state.params, changes)
         return TrainState(params, stats, opt_state), {"loss": value, "accuracy": hits}
 
-    parts = _manual if way == "manual" else partial(_one_program, way)
-    return Step(way, tuple(devices), model, optimizer, *parts(gradient, update, tuple(devices)))
+    if way == "manual":
+        second = jax.jit(update, static_argnums=2, donate_argnums=0)
+        programs = {"gradient": jax.jit(gradient), "update": second}
+    else:
+        programs = {"step": _one_program(way, gradient, update, tuple(devices))}
+    return Step(way, tuple(devices), model, optimizer, programs)
 
 
 def _with_batch_norm(model: Model, way: Way, batch_norm: BatchNorm, k: int) -> Callable[..., Any]:
@@ -328,7 +350,7 @@ def _with_batch_norm(model: Model, way: Way, batch_norm: BatchNorm, k: int) -> C
     return mapped_over_shares
 
 
-def _one_program(way: Way, gradient: Any, update: Any, devices: tuple[jax.Device, ...]) -> tuple[Any, ...]:
+def _one_program(way: Way, gradient: Any, update: Any, devices: tuple[jax.Device, ...]) -> Any:
     k, mesh = len(devices), _mesh(devices)
 
     def whole(state: TrainState, X: jax.Array, y: jax.Array) -> Any:
@@ -338,42 +360,15 @@ def _one_program(way: Way, gradient: Any, update: Any, devices: tuple[jax.Device
         sums = gradient(state, X, y)
         return update(state, lax.psum(sums, AXIS) if k > 1 else sums, k * len(y))
 
-    program: Any
     if way == "jit":
-        program = jax.jit(whole, out_shardings=NamedSharding(mesh, P()), donate_argnums=0)
-    elif way == "shard_map":
+        return jax.jit(whole, out_shardings=NamedSharding(mesh, P()), donate_argnums=0)
+    if way == "shard_map":
         # Unchecked, so that the sums are only where we write them: with the check, `jax.grad` with respect to
         # what all devices share (the parameters) would sum over devices by itself
         specs: Any = {"in_specs": (P(), P(AXIS), P(AXIS)), "out_specs": P(), "check_vma": False}
-        program = jax.jit(jax.shard_map(share, mesh=mesh, **specs), donate_argnums=0)
-    else:
-        axes: Any = {"in_axes": (None, 0, 0), "out_axes": None, "axis_name": AXIS}
-        program = jax.pmap(share, devices=devices, donate_argnums=0, **axes)
-
-    def load(X: Any, y: Any) -> tuple[Any, Any]:
-        _check_divisible(len(y), k)
-        if way == "pmap":  # with an axis of devices
-            X, y = (a.reshape(k, -1, *a.shape[1:]) for a in (X, y))
-        return jax.device_put((X, y), NamedSharding(mesh, P(AXIS)))
-
-    return load, lambda state, shares: program(state, *shares), {"step": program}
-
-
-def _manual(gradient: Any, update: Any, devices: tuple[jax.Device, ...]) -> tuple[Any, ...]:
-    first = jax.jit(gradient)
-    second = jax.jit(update, static_argnums=2, donate_argnums=0)
-
-    def load(X: Any, y: Any) -> tuple[Any, Any]:
-        return split_and_load(X, devices), split_and_load(y, devices)
-
-    def run(states: list[TrainState], shares: tuple[Any, Any]) -> Any:
-        # JAX queues work and returns, so a plain loop over devices makes them all compute at the same time
-        sums = [first(state, X, y) for state, X, y in zip(states, *shares)]
-        n = sum(map(len, shares[1]))
-        new = [second(state, total, n) for state, total in zip(states, allreduce(sums))]
-        return [state for state, _ in new], new[0][1]  # every device has the same metrics
-
-    return load, run, {"gradient": first, "update": second}
+        return jax.jit(jax.shard_map(share, mesh=mesh, **specs), donate_argnums=0)
+    axes: Any = {"in_axes": (None, 0, 0), "out_axes": None, "axis_name": AXIS}
+    return jax.pmap(share, devices=devices, donate_argnums=0, **axes)
 
 
 def _mesh(devices: Sequence[jax.Device]) -> Mesh:
