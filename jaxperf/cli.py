@@ -10,6 +10,7 @@ import os
 import shlex
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -354,12 +355,11 @@ def report(words: list[str], _: tuple[str, ...]) -> int:
     if not results:
         raise JaxperfError(f"no result to show in {options.results}; `{program_name()} run all` makes some")
     from jaxperf.result import terminal
-    from jaxperf.result.tables import count_verdicts, format_counts
 
     terminal.print_all(results)
-    claims = count_verdicts(results)
+    claims = Counter(claim.verdict for result in results for claim in result.claims)
     if claims:
-        print(f"claims: {format_counts(claims)}")
+        print(f"claims: {', '.join(f'{number} {verdict}' for verdict, number in claims.items())}")
     print(escape_control(f"results: {', '.join(map(str, by_path))} (JSON, one file per section)"))
     notebooks = [path.with_suffix(".ipynb") for path in by_path if path.with_suffix(".ipynb").exists()]
     if notebooks:

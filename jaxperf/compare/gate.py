@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import textwrap
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -197,11 +198,10 @@ def _judge(options: Any, baseline: Sequence[Result], results: Sequence[Result]) 
 
 
 def _show(options: Any, shown: Sequence[Block]) -> None:
-    from jaxperf.result.markdown import block_lines
-    from jaxperf.result.terminal import print_all
+    from jaxperf.result.terminal import print_all, render_text
 
     print_all(shown)
-    text = "\n".join(line for block in shown for line in block_lines(block))
+    text = textwrap.indent(render_text(shown), "    ")  # code in Markdown, in which no words are markup
     if options.summary:
         write_whole(options.summary, text)
     page = os.environ.get(STEP_SUMMARY)

@@ -6,8 +6,6 @@ import re
 from collections.abc import Sequence
 
 from jaxperf.errors import escape_control
-from jaxperf.result import Block, Code, Grid, Heading, Note, Table, Text
-from jaxperf.result.tables import as_grid
 
 _MEANT = re.compile(r"([\\`*_{}\[\]<>|~$&#])")
 _LINE_START = re.compile(r"^(\d{1,9})([.)])(?=\s|$)|^([-+=])(?=[-+=\s]|$)")
@@ -30,24 +28,6 @@ def table_of_markdown(
     """Return the lines of a table whose cells are Markdown, columns `right` aligned to the right."""
     rule = ["---:" if i in right else "---" for i in range(len(heads))]
     return [f"| {' | '.join(row)} |" for row in (heads, rule, *cells)]
-
-
-def block_lines(block: Block) -> list[str]:
-    """Return the lines of a heading, a paragraph, a remark, code or a table, and an empty line after them."""
-    match block:
-        case Heading():
-            return [f"### {escape(block.title)}", ""]
-        case Text():
-            return [escape(block.text), ""]
-        case Note():
-            return [f"Note: {escape(block.text)}", ""]
-        case Code():
-            return [*(f"    {escape_control(line)}" for line in block.source.splitlines()), ""]
-        case Table() | Grid():
-            grid = as_grid(block)
-            title = [strong(grid.title), ""] if grid.title else []
-            return [*title, *table(grid.heads, grid.rows, right=grid.right)]
-    raise TypeError(f"{type(block).__name__} has no Markdown")
 
 
 def strong(text: str) -> str:

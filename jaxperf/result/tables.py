@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable
-from typing import get_args
-
-from jaxperf.result import Grid, Measurement, Result, Table
-from jaxperf.result.blocks import Verdict
+from jaxperf.result import Grid, Measurement, Table
 from jaxperf.result.formatting import format_multiple, format_on_page, format_spread
 
 
@@ -41,15 +36,3 @@ def _label(m: Measurement) -> str:
     basis = "" if m.basis == "measured" else m.basis
     remarks = ", ".join(filter(None, (basis, m.note)))
     return f"{m.name} ({remarks})" if remarks else m.name
-
-
-def count_verdicts(results: Iterable[Result]) -> dict[str, int]:
-    counts = Counter(claim.verdict for result in results for claim in result.claims)
-    return {verdict: counts[verdict] for verdict in get_args(Verdict) if counts[verdict]}
-
-
-def format_counts(counts: dict[str, int]) -> str:
-    """Return counts as words: "3 hold, 1 does not hold, 2 undecided"; "none" if there are none."""
-    several = {"holds": "hold", "does not hold": "do not hold"}
-    phrases = (f"{n} {word if n == 1 else several.get(word, word)}" for word, n in counts.items())
-    return ", ".join(phrases) or "none"

@@ -13,7 +13,7 @@ from jaxperf.compare.gate_verdict import Judgement, headline, judge, summary_blo
 from jaxperf.errors import JaxperfError
 from jaxperf.measure.stages import build_program
 from jaxperf.result import Environment, Measurement, Result, Table
-from jaxperf.result.markdown import block_lines
+from jaxperf.result.terminal import render_text
 
 RESULT = Result("measure", "", "Title", "Why?", {}, Environment(cpu="one", cores=2, backend="cpu"))
 
@@ -36,7 +36,7 @@ def decided(judgement: Judgement) -> list[str]:
 
 
 def shown(judgement: Judgement) -> str:
-    return "\n".join(line for item in summary_blocks(judgement, machine="one") for line in block_lines(item))
+    return render_text(summary_blocks(judgement, machine="one"), width=1000)
 
 
 def test_a_function_with_twice_the_work_is_slower() -> None:

@@ -1,7 +1,7 @@
 """Tables as text: medians, spreads, multiples and published figures, and the tally of claims."""
 
-from jaxperf.result import Claim, Environment, Grid, Measurement, Reference, Result, Table
-from jaxperf.result.tables import as_grid, count_verdicts, format_counts
+from jaxperf.result import Grid, Measurement, Reference, Table
+from jaxperf.result.tables import as_grid
 
 EAGER = Measurement("eager", "s", (1e-3,) * 6, rounds="r")
 JITTED = Measurement("jitted", "s", (1e-5, 1e-5, 1e-5, 1e-5, 2e-5, 2e-5), rounds="r", note="fake")
@@ -25,17 +25,3 @@ def test_a_table_shows_median_spread_multiple_and_the_books_figure() -> None:
     }
     assert cells(grid)["jitted (fake)"]["over jitted"] == "1"
     assert grid.remarks == ("Published by MXNet, section 8.1.2, hardware unstated.",)
-
-
-def test_verdicts_of_claims_are_counted() -> None:
-    claims = (
-        Claim("a", "holds", "p", "o"),
-        Claim("b", "does not hold", "p", "o"),
-        Claim("c", "undecided", "p", "o"),
-        Claim("d", "not measurable here", "p", "o"),
-        Claim("e", "does not hold", "p", "o"),
-    )
-    counts = count_verdicts([Result("e", "", "t", "q", {}, Environment(), claims)])
-    assert counts == {"holds": 1, "does not hold": 2, "undecided": 1, "not measurable here": 1}
-    assert format_counts(counts) == "1 holds, 2 do not hold, 1 undecided, 1 not measurable here"
-    assert format_counts(count_verdicts([])) == "none"
