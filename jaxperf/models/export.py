@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 from flax import nnx
 from jax import export as jax_export
@@ -43,7 +44,13 @@ def export_net(
       JaxperfError: the files cannot be written.
     """
     twin = net if isinstance(net, Hybridized) else hybridize(net)
-    program, arrays = twin.by_name(), dict(zip(twin.leaf_names(), twin.leaves()))
+    function, names = twin.function, twin.leaf_names()
+
+    @jax.jit
+    def program(arrays: dict[str, jax.Array], *args: Any) -> Any:
+        return function([arrays[name] for name in names], *args)[0]
+
+    arrays = dict(zip(names, twin.leaves()))
     exported = jax_export.export(program, platforms=platforms)(arrays, *args)
     write_whole(_path(stem, ARRAYS), save({k: np.asarray(v) for k, v in arrays.items()}))
     write_whole(_path(stem, PROGRAM), bytes(exported.serialize()))

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
 from typing import Any, TypeVar
 
 import jax.numpy as jnp
@@ -91,7 +90,9 @@ def from_gluon(net: M, arrays: Mapping[str, Any] | Sequence[Any]) -> M:
     """
     slots = list(_slots(net))
     pairs = _named(arrays, [slot.name for slot in slots])
-    values = [_checked(slot, pair, len(slots), len(pairs)) for slot, pair in zip_longest(slots, pairs)]
+    if len(slots) != len(pairs):
+        raise JaxperfError(f"the network has {len(slots)} arrays, {len(pairs)} were given; give as many")
+    values = [_checked(slot, name, np.asarray(array)) for slot, (name, array) in zip(slots, pairs)]
     for slot, value in zip(slots, values):
         slot.variable.set_value(jnp.asarray(slot.from_gluon(value), slot.variable.dtype))
     return net
@@ -113,15 +114,8 @@ def _named(arrays: Mapping[str, Any] | Sequence[Any], expected: list[str]) -> li
     return [(name, arrays[name]) for name in names]
 
 
-def _checked(slot: _Slot | None, pair: tuple[str, Any] | None, wanted: int, passed: int) -> np.ndarray:
-    counts = f"the network has {wanted} arrays, {passed} were given"
-    if slot is None and pair is not None:
-        raise JaxperfError(f"array {pair[0]} of shape {np.shape(pair[1])} is left over: {counts}")
-    assert slot is not None
+def _checked(slot: _Slot, name: str, array: np.ndarray) -> np.ndarray:
     shape = slot.gluon_shape
-    if pair is None:
-        raise JaxperfError(f"parameter {slot.name} of shape {shape} gets no array: {counts}")
-    name, array = pair[0], np.asarray(pair[1])
     kind = next((kind for kind in _KINDS if name.endswith(kind)), slot.kind)
     if kind != slot.kind:
         raise JaxperfError(f"array {name} comes where {slot.name} is due; keep the order of collect_params()")

@@ -8,7 +8,7 @@ where each array is, and at each call only checks that the module still has the 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from operator import is_
 from typing import Any
 
@@ -52,10 +52,9 @@ class Hybridized:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Return the module's output for these arguments, from the compiled program."""
-        self._refresh()
-        output, changed = self._function(self._parts.leaves(), *args, **kwargs)
+        output, changed = self.function(self._arrays(), *args, **kwargs)
         for i, value in changed.items():
-            self._parts.variables[i].set_raw_value(value)
+            self._variables[i].set_raw_value(value)
         return output
 
     @property
@@ -67,43 +66,45 @@ class Hybridized:
     def leaves(self) -> list[Any]:
         """Return the module's current arrays, in the order in which `function` takes them."""
         self._refresh()
-        return self._parts.leaves()
+        return self._arrays()
 
     def leaf_names(self) -> list[str]:
         """Return the names of `leaves()`: paths in the module such as "layers/0/kernel"."""
         self._refresh()
-        return list(self._parts.names)
+        return list(self._names)
 
-    def by_name(self) -> Any:
-        """Return `jax.jit` of a function that takes `leaves()` in a dictionary, and returns the output."""
-        function, names = self.function, self.leaf_names()
-
-        def program(arrays: dict[str, jax.Array], *args: Any) -> Any:
-            return function([arrays[name] for name in names], *args)[0]
-
-        return jax.jit(program)
+    def _arrays(self) -> list[Any]:
+        return [variable.get_raw_value() for variable in self._variables]
 
     def _refresh(self) -> None:
-        if self._parts.changed():  # for example by `net.eval()`
-            self._take_apart()
+        """Take the module apart again if a variable, layer or flag was replaced or added (`net.eval()`)."""
+        # Compared by identity: equality would compare arrays by their values, at every call
+        for fields, snapshot in self._snapshots:
+            if len(fields) != len(snapshot) or not all(map(is_, fields.values(), snapshot)):
+                self._take_apart()
+                return
 
     def _take_apart(self) -> None:
-        """Find the module's arrays and remember what it is made of, for `__call__` to compare with."""
-        self._parts = _Parts(self.net)
-        graphdef = self._parts.graphdef
+        """Find the module's variables, and remember what it is made of, for `_refresh` to compare with."""
+        graphdef, state = nnx.split(self.net)
+        nodes, flat = dict(nnx.iter_graph(self.net)), nnx.to_flat_state(state)
+        self._names = ["/".join(map(str, path)) for path, _ in flat]
+        self._variables = [_variable(nodes, path) for path, _ in flat]
+        attributes = [_attributes(node) for node in nodes.values()]
+        self._snapshots = [(fields, tuple(fields.values())) for fields in attributes if fields is not None]
         if graphdef not in self._programs:
-            self._programs[graphdef] = self._make_program(self._parts)
+            self._programs[graphdef] = self._make_program(graphdef, jax.tree.structure(state))
         self._function: Any = self._programs[graphdef]
 
-    def _make_program(self, parts: _Parts) -> Callable[..., Any]:
+    def _make_program(self, graphdef: nnx.GraphDef[Any], structure: Any) -> Callable[..., Any]:
         """Return `jax.jit` of a function of the flat arrays, giving the output and what it changed."""
         called = inspect.signature(self.net.__call__)
 
         def program(leaves: list[Any], *args: Any, **kwargs: Any) -> tuple[Any, dict[int, Any]]:
-            net = parts.put_together(leaves)
+            net = nnx.merge(graphdef, jax.tree.unflatten(structure, leaves))
             output = net(*args, **kwargs)
             after, state = nnx.split(net)
-            if after != parts.graphdef:
+            if after != graphdef:
                 raise JaxperfError(
                     f"hybridize: calling {type(net).__name__} changes its attributes or adds variables, "
                     "which a compiled program can't repeat; call it without hybridize, or through nnx.jit"
@@ -115,47 +116,6 @@ class Hybridized:
         leaves = inspect.Parameter("leaves", inspect.Parameter.POSITIONAL_ONLY)
         program.__signature__ = called.replace(parameters=[leaves, *called.parameters.values()])  # type: ignore[attr-defined]
         return jax.jit(program)
-
-
-class _Parts:
-    """What `nnx.split` finds in a module, kept with the variables themselves.
-
-    Attributes:
-      names: paths of the variables, such as "layers/0/kernel".
-      variables: in the order in which `put_together` takes their arrays.
-      graphdef: the rest of the module; equal for modules of equal structure.
-
-    Raises:
-      JaxperfError: an array of the module is not in an `nnx.Variable`.
-    """
-
-    def __init__(self, net: nnx.Module) -> None:
-        self.graphdef, state = nnx.split(net)
-        self._structure = jax.tree.structure(state)
-        nodes = dict(nnx.iter_graph(net))
-        flat = nnx.to_flat_state(state)
-        self.names = ["/".join(map(str, path)) for path, _ in flat]
-        self.variables = [_variable(nodes, path) for path, _ in flat]
-        self._snapshots = [
-            (fields, tuple(fields.values()))
-            for fields in map(_attributes, nodes.values())
-            if fields is not None
-        ]
-
-    def changed(self) -> bool:
-        """Return whether a variable, layer or flag of the module has been replaced or added."""
-        # Compared by identity: equality would compare arrays by their values, at every call
-        for fields, snapshot in self._snapshots:
-            if len(fields) != len(snapshot) or not all(map(is_, fields.values(), snapshot)):
-                return True
-        return False
-
-    def leaves(self) -> list[Any]:
-        return [v.get_raw_value() for v in self.variables]
-
-    def put_together(self, leaves: Sequence[Any]) -> nnx.Module:
-        """Return a module of this structure with other arrays."""
-        return nnx.merge(self.graphdef, jax.tree.unflatten(self._structure, leaves))
 
 
 def _attributes(node: Any) -> dict[Any, Any] | None:

@@ -65,10 +65,8 @@ def test_wrong_arrays_are_named_and_nothing_is_written():
     net = NETS["mlp"](0)
     arrays = drawn(net)
     values = list(arrays.values())
-    refused(
-        net, values[:3], r"parameter 1.bias of shape \(4,\) gets no array: the network has 4 arrays, 3 were"
-    )
-    refused(net, [*values, np.ones(7)], r"array number 4 of shape \(7,\) is left over")
+    refused(net, values[:3], "the network has 4 arrays, 3 were given")
+    refused(net, [*values, np.ones(7)], "the network has 4 arrays, 5 were given")
     refused(
         net,
         [values[0], values[1], values[2].T, values[3]],
