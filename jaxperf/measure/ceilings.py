@@ -11,7 +11,6 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -40,7 +39,6 @@ SMALLEST, LARGEST = 16 * 2**10, 2**30  # bytes of the arrays with which memory i
 TRAFFIC, MOST_ITERATIONS = 2**35, 2000  # bytes and largest number of iterations of a call on a GPU
 LARGEST_COPY = 2**28  # bytes of the largest copied array
 RATE_S = 0.3  # for the measured values of a rate
-_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 
 
 def call_costs() -> Iterator[Measurement]:
@@ -180,37 +178,11 @@ def _growth(elapsed_s: float, *, dimensions: int = 1, most: int = 8) -> int:
 
 
 def array_sizes() -> tuple[int, ...]:
-    """Return the bytes of the arrays with which to measure memory; each is 4 (GPU: 16) times the previous.
-
-    If memory allows, the largest is at least four times the last cache, so that no cache holds much of it.
-    """
-    known = max(cache_sizes().values(), default=0)
-    cpu = jax.default_backend() == "cpu"
-    wanted = min(LARGEST, max(4 * known, 2**28)) if cpu else LARGEST
-    most = max(SMALLEST, min(wanted, free_bytes() // MEMORY_SHARE))
-    sizes = (SMALLEST * (4 if cpu else 16) ** i for i in itertools.count())
+    """Return the bytes of the arrays with which to measure memory; each is 4 (GPU: 16) times the previous."""
+    most = max(SMALLEST, min(LARGEST, free_bytes() // MEMORY_SHARE))
+    factor = 4 if jax.default_backend() == "cpu" else 16
+    sizes = (SMALLEST * factor**i for i in itertools.count())
     return tuple(itertools.takewhile(lambda size: size <= most, sizes))
-
-
-def cache_sizes() -> dict[str, int]:
-    """Return the bytes of a CPU's data caches, "L1" to "L3"; empty if they are unknown, or for a GPU."""
-    if jax.default_backend() != "cpu":
-        return {}
-    sizes = {}
-    for cache in sorted(_CACHES.glob("index*")):
-        try:
-            level, kind, size = ((cache / name).read_text().strip() for name in ("level", "type", "size"))
-            if kind != "Instruction":
-                sizes[f"L{level}"] = int(size.removesuffix("K")) * 1024
-        except (OSError, ValueError):
-            continue
-    return sizes
-
-
-def level_of(size: int, known: dict[str, int]) -> str:
-    """Return the first cache that an array of `size` bytes fits, or "memory"; "" without known caches."""
-    fitting = (f"{level} cache" for level, holds in known.items() if size <= 0.75 * holds)
-    return next(fitting, "memory") if known else ""
 
 
 def free_bytes() -> int:

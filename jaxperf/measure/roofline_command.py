@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 
@@ -70,7 +70,6 @@ def measure_all(environment: Environment, *, ends: float) -> Roofline:
         recorder.table(measurements, title=TITLES[quantity], fold=True)
     for note in notes:
         recorder.note(note)
-    summary(recorder, [m for measurements in by_quantity.values() for m in measurements])
     return from_result(recorder.result())
 
 
@@ -138,19 +137,3 @@ def record_load(recorder: Recorder) -> None:
             f"other programs used {others:.0%} of the cores, so this is less than the machine can do; "
             "run it again when it is idle"
         )
-
-
-def summary(recorder: Recorder, rows: Sequence[Measurement]) -> None:
-    """Show the roofline itself on half a screen: the best value of every part."""
-    known = ceilings.cache_sizes()
-    best: dict[str, tuple[float, str]] = {}
-    for m in rows:
-        name, value = m.name, best_value(m)
-        if m.quantity == ceilings.MEMORY:
-            size = int(m.configuration)
-            level = ceilings.level_of(size, known)
-            name = f"{level}, read and written" if level else f"arrays of {format_on_page(size, 'bytes')}"
-            value = max(value, best.get(name, (0.0, ""))[0])
-        best[name] = value, m.unit
-    cells = [(name, format_on_page(*value)) for name, value in best.items()]
-    recorder.grid(("", "at best"), cells, title="The roofline")
