@@ -185,10 +185,8 @@ def closest_limit(function: Any) -> None:
     }
     for what, (flops, moved, limit) in cases.items():
         answer = function(flops, moved, peak, bandwidth, call_s)
-        ask(
-            answer in ("arithmetic", "memory", "overhead"),
-            f"for {what} it returns {answer!r}, no name of a limit",
-        )
+        is_limit = answer in ("arithmetic", "memory", "overhead")
+        ask(is_limit, f"for {what} it returns {answer!r}, no name of a limit")
         ask(answer == limit, f"for {what}, {answer!r} is not the limit that takes the longest")
     swapped = function(16e9, 48e6, peak * 1e6, bandwidth, call_s)
     ask(swapped == "memory", "with a peak a million times as high, the large product has another limit")
@@ -242,19 +240,16 @@ def run_all(function: Any) -> None:
             item = __float__ = __array__ = block_until_ready
 
         results = function(Result, list(range(count)), window)
-        ask(
-            [getattr(r, "number", None) for r in results] == list(range(count)),
-            "it does not return all results in order",
-        )
+        numbers_in_order = [getattr(r, "number", None) for r in results]
+        ask(numbers_in_order == list(range(count)), "it does not return all results in order")
         unfinished, peak, early = set(), 0, False
         for event, number in events:
             if event == "call":
                 unfinished.add(number)
                 peak = max(peak, len(unfinished))
             else:
-                newest = max(
-                    (n for e, n in events[: events.index((event, number))] if e == "call"), default=0
-                )
+                until_then = events[: events.index((event, number))]
+                newest = max((n for e, n in until_then if e == "call"), default=0)
                 early |= newest - number < window and newest < count - 1
                 unfinished -= {n for n in unfinished if n <= number}  # a device works in order
         ask(peak <= window + 1, f"with a window of {window}, up to {peak} results are unfinished")
@@ -293,14 +288,9 @@ def fetch_all(function: Any) -> None:
     first_wait = next((i for i, (event, _) in enumerate(events) if event == "wait"), len(events))
     calls = [i for i, (event, _) in enumerate(events) if event == "call"]
     copies = {number: i for i, (event, number) in enumerate(events) if event == "copy"}
-    ask(
-        max(calls) < first_wait,
-        "it waits for a result before all calls are queued, so the device has nothing to do",
-    )
-    ask(
-        len(copies) == 5 and max(copies.values()) < first_wait,
-        "no copy is under way while the device computes",
-    )
+    ask(max(calls) < first_wait, "it waits before all calls are queued, so the device has nothing to do")
+    started = len(copies) == 5 and max(copies.values()) < first_wait
+    ask(started, "no copy is under way while the device computes")
 
 
 @check("8.4.3", "allreduce(trees) -> list of trees, each the sum, each where the tree at its place was")
@@ -316,10 +306,8 @@ def allreduce(function: Any) -> None:
     ]
     total = {"W": jnp.full((2, 3), 10.0), "b": jnp.arange(3.0) * 6}
     summed = function([dict(tree) for tree in trees])
-    ask(
-        isinstance(summed, list | tuple) and len(summed) == len(places),
-        "it does not return a tree for each device",
-    )
+    one_each = isinstance(summed, list | tuple) and len(summed) == len(places)
+    ask(one_each, "it does not return a tree for each device")
     for i, (tree, place) in enumerate(zip(summed, places)):
         same(tree, total, f"the sum on device {i}")
         for leaf in jax.tree.leaves(tree):
@@ -376,11 +364,8 @@ def try_gpu(function: Any) -> None:
     def call(gpus: list[Any], *arguments: int) -> tuple[Any, str]:
         jax.devices, heard = pretend(gpus), io.StringIO()
         try:
-            with (
-                warnings.catch_warnings(record=True) as caught,
-                redirect_stdout(heard),
-                redirect_stderr(heard),
-            ):
+            recorded = warnings.catch_warnings(record=True)
+            with recorded as caught, redirect_stdout(heard), redirect_stderr(heard):
                 warnings.simplefilter("always")
                 device = function(*arguments)
         finally:
@@ -422,10 +407,8 @@ def two_rings(function: Any) -> None:
             f"it leaves the sum to {name}; send with ppermute")  # fmt: skip
         if name == "ppermute":
             steps = {(b - a) % k for a, b in equation.params["perm"]}
-            ask(
-                steps <= {1, k - 1} and len(steps) == 1,
-                "a message goes further than to a neighbor, or both ways at once",
-            )
+            to_a_neighbor = steps <= {1, k - 1} and len(steps) == 1
+            ask(to_a_neighbor, "a message goes further than to a neighbor, or both ways at once")
             sent[1 if steps == {1} else -1] += equation.outvars[0].aval.size
     ask(min(sent.values()) > 0, "all messages go the same way around")
     ask(sent[1] == sent[-1], f"one way carries {sent[1]} numbers, the other {sent[-1]}")
@@ -445,14 +428,9 @@ def micro_batches(function: Any) -> None:
         whole = isinstance(answer, numbers.Real) or hasattr(answer, "__index__")
         ask(whole and answer % 1 == 0, f"for {stages} stages it returns {answer}, not a whole number")
         share = (stages - 1) / (answer + stages - 1) if answer > 0 else 1.0
-        ask(
-            answer >= wanted,
-            f"with {answer} micro-batches, {stages} stages idle {share:.1%}, not less than {idle:.0%}",
-        )
-        ask(
-            answer == wanted,
-            f"for {stages} stages and {idle:.0%}, fewer than {answer} micro-batches are enough",
-        )
+        idles = f"with {answer} micro-batches, {stages} stages idle {share:.1%}, not less than {idle:.0%}"
+        ask(answer >= wanted, idles)
+        ask(answer == wanted, f"for {stages} stages and {idle:.0%}, fewer than {answer} are enough")
 
 
 @check(
@@ -483,8 +461,6 @@ def accumulated(function: Any) -> None:
     same(jax.jit(mapped)(params, batches), wanted, "the gradient")
     sums = [inside for equation, inside in equations(jax.make_jaxpr(mapped)(params, batches).jaxpr)
             if re.match(r"psum|all_reduce|pmean", equation.primitive.name)]  # fmt: skip
-    ask(
-        not any({"scan", "while"} & {*inside} for inside in sums),
-        "the loop exchanges the gradient in each turn",
-    )
+    in_a_loop = any({"scan", "while"} & {*inside} for inside in sums)
+    ask(not in_a_loop, "the loop exchanges the gradient in each turn")
     ask(len(sums) == 1, f"the program has {len(sums)} exchanges of the gradient, and one is enough")
