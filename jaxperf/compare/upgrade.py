@@ -89,13 +89,9 @@ def _faults(a: Sequence[Result], b: Sequence[Result]) -> Iterator[Block]:
         met = [
             f"{name} (jaxlib {side[0].environment.versions.get('jaxlib', 'unknown')})"
             for name, side in zip(NAMES, (a, b))
-            if any(_says(result, fault.issue) for result in side)
+            if any(fault.issue in getattr(block, "text", "") for result in side for block in result.blocks)
         ]
         if met:
             yield Text(f"known fault in {' and '.join(met)}: {fault.text}")
     yield Note("Functions below 5 % of the run in their stages, and below 1 ms a call, have no rows.")
     yield Note("Stages and t2 of each function are as `jaxperf watch` sees them; watching itself costs time.")
-
-
-def _says(result: Result, issue: str) -> bool:
-    return any(issue in getattr(block, "text", "") for block in result.blocks)

@@ -46,22 +46,11 @@ def parse(word: str, *, seed: int = 0, shapes: bool = False) -> Any:
     if key:
         return jax.random.key(int(key[1] or 0))
     with contextlib.suppress(ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
-        value = ast.literal_eval(text)
-        if _is_plain(value):
-            return value
+        return ast.literal_eval(text)
     raise JaxperfError(
         f"argument {word!r} is not understood; give an array like f32[256,28,28,1], key or key(7), "
         "or a Python value like 3, 0.5 or '\"same\"'; --setup takes a function that makes anything else"
     )
-
-
-def _is_plain(value: Any) -> bool:
-    """Return whether a literal is a pytree of numbers and strings, which sets and `...` are not."""
-    if isinstance(value, dict):
-        return len({type(key) for key in value}) <= 1 and all(map(_is_plain, value.values()))
-    if isinstance(value, tuple | list):
-        return all(map(_is_plain, value))
-    return value is not ... and not isinstance(value, set)
 
 
 def _shape_and_dtype(name: str, lengths: str, word: str) -> jax.ShapeDtypeStruct:

@@ -46,7 +46,7 @@ def current_environment(*, data_source: str = "") -> Environment:
         cores=cores(),
         threads=threads(),
         memory_bytes=psutil.virtual_memory().total,
-        flags={**_variables(), **_settings()},
+        flags={k: v for k, v in sorted(os.environ.items()) if k.startswith(FLAG_PREFIXES)} | _settings(),
         accelerated=("oneDNN convolutions",) if ONEDNN in os.environ.get("XLA_FLAGS", "").split() else (),
         data_source=data_source,
         commit=commit(),
@@ -69,10 +69,6 @@ def _started() -> tuple[list[jax.Device], str]:
             "`jaxperf doctor`"
         )
     return jax.devices(), backend
-
-
-def _variables() -> dict[str, str]:
-    return {k: v for k, v in sorted(os.environ.items()) if k.startswith(FLAG_PREFIXES)}
 
 
 def _settings() -> dict[str, str]:

@@ -50,7 +50,9 @@ def record(fn: Callable[..., Any], *args: Any, name: str = "", warmup_calls: int
                 block(outputs)
             wall_s = time.perf_counter() - began
         del outputs
-        spans, traced_s = _read(Path(scratch))
+        profiles = sorted(Path(scratch).rglob("*.xplane.pb"))
+        read = trace.read(ProfileData.from_file(str(profiles[0]))) if profiles else ([], 0.0)
+    spans, traced_s = read
     return Timeline(label, tuple(spans), wall_s, traced_s=traced_s)
 
 
@@ -95,8 +97,3 @@ def _profiler(folder: str) -> Iterator[None]:
         yield
     finally:
         jax.profiler.stop_trace()
-
-
-def _read(scratch: Path) -> tuple[list[Any], float]:
-    profiles = sorted(scratch.rglob("*.xplane.pb"))
-    return trace.read(ProfileData.from_file(str(profiles[0]))) if profiles else ([], 0.0)

@@ -126,10 +126,6 @@ def end_times(every: Iterable[TraceLine]) -> dict[Any, float]:
     }
 
 
-def _end(event: Event, done: Mapping[Any, float]) -> float:
-    return max(event.end, done.get(event.stats.get("_p"), event.end))
-
-
 class Executed(NamedTuple):
     """An instruction that a device executed; times in nanoseconds since the profiler started."""
 
@@ -152,7 +148,8 @@ def executed_instructions(line: TraceLine, done: Mapping[Any, float]) -> Iterato
             yield Executed(f"{device[1].lower()} {device[2]}", program, op, e.start, e.end)
         elif not device and _is_instruction(e):
             device_name, run = f"cpu {e.stats['device_ordinal']}", str(e.stats.get("run_id", ""))
-            yield Executed(device_name, program, op, e.start, _end(e, done), run)
+            end = max(e.end, done.get(e.stats.get("_p"), e.end))
+            yield Executed(device_name, program, op, e.start, end, run)
 
 
 def _is_instruction(event: Event) -> bool:
@@ -193,8 +190,5 @@ def _cut(in_lanes: Iterable[LaneEvent], window: Event) -> list[Span]:
         for lane, name, start, end in in_lanes
         if start < window.end and end > window.start
     ]
-    return sorted(spans, key=lambda s: (_rank(s.lane), s.start_s, s.end_s))
-
-
-def _rank(lane: str) -> tuple[int, str]:
-    return {PYTHON: 0, WAIT: 1, COPIES: 3}.get(lane, 2), lane
+    places = {PYTHON: 0, WAIT: 1, COPIES: 3}
+    return sorted(spans, key=lambda s: (places.get(s.lane, 2), s.lane, s.start_s, s.end_s))
