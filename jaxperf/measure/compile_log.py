@@ -97,15 +97,6 @@ def refuse_same_arrays(
     """Raise JaxperfError if a call returned the arrays of the previous call, so that it computed nothing.
 
     Arrays among its own arguments do not count, nor do calls that return no array.
-
-    Args:
-      name: of the timed function.
-      out: the call's result.
-      before: what this function returned for the previous call; empty for the first.
-      args: the call's arguments.
-
-    Returns:
-      Weak references to the arrays in `out`.
     """
     inputs = {id(leaf) for leaf in jax.tree.leaves(args)}
     arrays = [x for x in jax.tree.leaves(out) if isinstance(x, jax.Array) and id(x) not in inputs]

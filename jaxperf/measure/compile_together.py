@@ -38,9 +38,6 @@ def compile_lowered(lowered: Sequence[Any]) -> list[Any]:
     XLA releases the GIL while it compiles. On a CPU, each program has its own thread. For a GPU, programs
     compile one after another, because XLA times kernels on the GPU and reuses the results for the next
     program. Ctrl-C raises at once; XLA cannot be interrupted, so the threads go on until they are done.
-
-    Raises:
-      Exception: what compiling one of them raised.
     """
     compiled: list[Any] = [None] * len(lowered)
     errors: list[Exception] = []

@@ -121,9 +121,6 @@ def build_program(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Built:
     """Take `fn` from Python to a compiled program, and run nothing.
 
     A jitted function keeps the compiled program, so calling it with such arguments compiles nothing more.
-
-    Args:
-      fn, *args, **kwargs: as for `stages`; no argument is donated.
     """
     clock, jitted = time.perf_counter, _untraced(fn)
     began = clock()

@@ -201,14 +201,7 @@ def time_value(
     wait: Wait,
     clock: Callable[[], float] = time.perf_counter,
 ) -> float:
-    """Return seconds per call over `loops` calls of `fn(*args)`, waiting for all their outputs and effects.
-
-    Args:
-      fn, args: the function and its arguments.
-      loops: number of calls.
-      wait: "each" waits after every call, "end" for all outputs after the last.
-      clock: returns the time in seconds.
-    """
+    """Return seconds per call over `loops` calls of `fn(*args)`, waiting for all their outputs and effects."""
     outputs: list[Any] = [None] * loops
     began = clock()
     if wait == "each":

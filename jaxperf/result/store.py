@@ -26,11 +26,7 @@ LARGEST = 16 * 2**20  # bytes of a file that is read
 
 
 def to_json(result: Result) -> str:
-    """Return the result as JSON text.
-
-    Raises:
-      ValueError: the result contains NaN or infinity.
-    """
+    """Return the result as JSON text."""
     body = {"format": FORMAT, **dataclasses.asdict(result)}
     body |= {  # for other programs; `load_result` reads the blocks
         "measurements": [dataclasses.asdict(m) for m in result.measurements],
@@ -59,9 +55,6 @@ def save_so_far(result: Result, path: Path) -> Path:
     """Write the result of an unfinished run, marked incomplete, next to its final path; return the path used.
 
     The complete result of an earlier run thus stays until this run is complete.
-
-    Raises:
-      JaxperfError: the path cannot be written.
     """
     partial = so_far(path)
     write_whole(partial, to_json(dataclasses.replace(result, incomplete=True)) + "\n")
@@ -78,9 +71,6 @@ def write_whole(path: Path, content: str | bytes) -> None:
 
     A file that exists keeps its permissions. Links are followed. Anything but a regular file (/dev/stdout, a
     pipe) is written to directly.
-
-    Raises:
-      JaxperfError: the path cannot be written.
     """
     data = content.encode() if isinstance(content, str) else content
     try:
@@ -95,15 +85,8 @@ def write_whole(path: Path, content: str | bytes) -> None:
 def check_writable(path: Path, advice: str = "give another path") -> Path:
     """Check, before a long run, that `path` can be written; nothing is made.
 
-    Args:
-      path: of the file, whose folders may be missing.
-      advice: what to do if it cannot be written.
-
     Returns:
       the absolute path, which stays the same if the user's code changes the working directory.
-
-    Raises:
-      JaxperfError: as `write_whole`.
     """
     try:
         if path.is_dir():
@@ -184,9 +167,6 @@ def _as(hint: Any, value: Any, where: str) -> Any:
 
     Objects become the dataclasses that they represent, without unknown keys, and lists become tuples.
     Integers become floats where floats are expected; bools are accepted as neither.
-
-    Raises:
-      TypeError: the value has another type; `where` names it.
     """
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if hint is Block:
