@@ -201,7 +201,7 @@ def time_value(
     wait: Wait,
     clock: Callable[[], float] = time.perf_counter,
 ) -> float:
-    """Return seconds per call over `loops` calls of `fn(*args)`, waiting for all their outputs and effects."""
+    """Return seconds per call over `loops` calls, waiting for all their outputs and effects."""
     outputs: list[Any] = [None] * loops
     began = clock()
     if wait == "each":

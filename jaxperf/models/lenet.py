@@ -37,7 +37,7 @@ PARAM_SHAPES = {
 
 
 def check_images(X: jax.Array | np.ndarray, *, channels: int) -> None:
-    """Reject images that are not NHWC floats with so many channels: bytes would be computed with as they are."""
+    """Reject images that are not NHWC floats with so many channels; bytes would be taken as they are."""
     if X.ndim != 4 or X.shape[3] != channels or not jnp.issubdtype(X.dtype, jnp.floating):
         raise JaxperfError(
             f"images are {X.dtype} of shape {X.shape}, the network reads floats (n, height, width, "
