@@ -117,18 +117,20 @@ def run(folder: Path, *arguments: str, **variables: str) -> tuple[int, str, str]
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
-def test_a_forked_child_has_no_report(tmp_path: Path) -> None:
+def test_a_forked_child_has_no_report_and_the_program_may_remove_its_listeners(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(
         "import os, sys\n"
         "if not (child := os.fork()):\n"
         "    sys.exit(7)\n"
         "print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n"
         "import jax\n"
-        "print(jax.jit(lambda x: x * 59)(1.0))  # here\n"
+        "print(jax.jit(lambda x: x * 59)(1.0))\n"
+        "jax.monitoring.clear_event_listeners()\n"
+        "print(jax.jit(lambda x: x * 61)(1.0))\n"
     )
     status, out, err = run(tmp_path, "watch", "train.py")
-    assert (status, out, err.count("watch: train.py")) == (0, "7\n59.0\n", 1)
-    assert "Traced and compiled" in err and "train.py:6" in err and "lost what" not in err
+    assert (status, out, err.count("watch: train.py")) == (0, "7\n59.0\n61.0\n", 1)
+    assert "Traced and compiled: 2 times" in err and "train.py:8" in err and "note: lost" not in err
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")

@@ -103,10 +103,25 @@ class Compiles:
         if not hasattr(jax, "monitoring"):
             importlib.import_module("jax.monitoring")
         self._undo.callback(jax_internals.stop_listening, "event_duration", self._ended)
-        jax.monitoring.register_event_duration_secs_listener(self._ended)
         if hasattr(jax.monitoring, "register_scalar_listener"):  # from JAX 0.6 on
             self._undo.callback(jax_internals.stop_listening, "scalar", self._began)
-            jax.monitoring.register_scalar_listener(self._began)
+        self._register(jax.monitoring)
+        self._replacements.replace(jax.monitoring, "clear_event_listeners", self._clearing)
+
+    def _register(self, monitoring: ModuleType) -> None:
+        monitoring.register_event_duration_secs_listener(self._ended)
+        if hasattr(monitoring, "register_scalar_listener"):
+            monitoring.register_scalar_listener(self._began)
+
+    def _clearing(self, clear: Callable[[], None]) -> Callable[[], None]:
+        """Wrap `jax.monitoring.clear_event_listeners`, so that the watch still listens afterwards."""
+
+        def cleared() -> None:
+            clear()
+            with self.log.losses.guard("what JAX compiles"):
+                self._register(sys.modules["jax.monitoring"])
+
+        return named_as(clear, cleared)  # type: ignore[no-any-return]
 
     def explain(self, jax: ModuleType) -> None:
         """Have JAX explain cache misses until the end, and show that only to a program that asks for it."""
