@@ -9,11 +9,11 @@ import ast
 import re
 from collections.abc import Iterator
 
-from jaxperf.hlo import COLLECTIVES, Instruction
+from jaxperf.hlo import COLLECTIVES, Instruction, dtype_name, shape_of
 from jaxperf.result import Block, Note
 from jaxperf.result.formatting import format_quantity
 from jaxperf.result.intervals import total_length
-from jaxperf.watch.log import COMPILE, Compiled
+from jaxperf.watch.log import COMPILE, Compiled, ExecutedProgram
 from jaxperf.watch.observe.executables import Facts
 from jaxperf.watch.observe.source_location import NOWHERE, Place
 from jaxperf.watch.report.analysis import Analysis
@@ -40,21 +40,24 @@ def cache_notes(analysis: Analysis) -> Iterator[str]:
 MOVED = 1 << 20  # bytes of a collective that are worth a note
 TEMPORARY = 64 << 20  # bytes of temporaries that are worth a note
 BUSY_SHARE = 0.2  # share of the devices' time that makes a program worth notes
+CONVOLUTION_SHARE = 0.5  # share of a program's time in a convolution that is worth a note
 _CONDITION = re.compile(r"condition=%?([\w.-]+)")
 _BODY = re.compile(r"body=%?([\w.-]+)")
 _HEAVY = ("while", "dot", "convolution", "custom-call", "sort")
+_GROUPS = re.compile(r"feature_group_count=([2-9]|\d\d+)")
 
 
 def note_blocks(analysis: Analysis) -> Iterator[Block]:
     """Yield all notes; none if this JAX says too little."""
     if not analysis.log.names_causes:
         return
-    for facts, c, _, program_s in called_programs(analysis):
+    for facts, c, program, program_s in called_programs(analysis):
         if program_s >= BUSY_SHARE * analysis.computing_s:
             for rule in (_collectives, _branches):
                 yield from map(Note, rule(facts, c))
+            yield from map(Note, _grouped(facts, c, program))
     for notes in (
-        _mapped, cache_notes, fault_notes, habits.growth_notes, habits.timing_notes,
+        _mapped, _unusable, cache_notes, fault_notes, habits.growth_notes, habits.timing_notes,
         habits.fork_notes, habits.keras_notes, habits.python_notes,
     ):  # fmt: skip
         yield from map(Note, notes(analysis))
@@ -117,6 +120,22 @@ def _branches(facts: Facts, c: Compiled) -> Iterator[str]:
             )
 
 
+def _grouped(facts: Facts, c: Compiled, program: ExecutedProgram) -> Iterator[str]:
+    """Yield a note for each convolution in groups that takes most of a program's time."""
+    total_s = program.op_s(facts.steps.__contains__)
+    for i in facts.instructions:
+        groups = _GROUPS.search(i.text) if i.opcode in ("convolution", "custom-call") else None
+        if groups is None:
+            continue
+        names = {i.name, *(user.name for user in facts.instructions if user.called == i.computation)}
+        if program.op_s(names.__contains__) >= CONVOLUTION_SHARE * total_s > 0:
+            yield (
+                f"a convolution in {groups[1]} groups takes most of {c.called}'s time "
+                f"({facts.at(i) or c.at}); compilers often reach a small share of the machine there: compare "
+                "it with a sum of shifted products, one for each position of the kernel"
+            )
+
+
 def _mapped(analysis: Analysis) -> Iterator[str]:
     if analysis.computing_s < BUSY_SHARE * (analysis.log.end - analysis.begin):
         return
@@ -130,6 +149,24 @@ def _mapped(analysis: Analysis) -> Iterator[str]:
                 yield (
                     f"{c.called} takes the elements of jax.lax.map at {at} one after the other, though none "
                     "needs another: jax.vmap takes all at once, and batch_size= of jax.lax.map some at a time"
+                )
+
+
+def _unusable(analysis: Analysis) -> Iterator[str]:
+    """Yield a note for each large donated argument whose memory no result can take."""
+    for facts in analysis.log.programs:
+        c = analysis.jitted.get(facts.program)
+        if c is None or facts.old or facts.module.aliases or not facts.text:
+            continue
+        file, results = c.defined.rpartition(":")[0], facts.layout[1]
+        donated = statements.donated_parameters(file, c.called)
+        for where, text in c.signature.items():
+            name, shape = statements.parameter_name(file, c.called, where), shape_of(text)
+            if name in donated and shape and shape.bytes >= MOVED and shape not in results:
+                types = ", ".join(f"{dtype_name(s.dtype)}{[*s.dims]}" for s in results[:2])
+                yield (
+                    f"{name} is donated to {c.called} ({c.at}), but no result has its type, {text}: the "
+                    f"results are {types}, so its memory is not used again; give the result that type"
                 )
 
 

@@ -122,6 +122,15 @@ def jit_wrapper(file: str, function: str) -> str:
     return next(filter(None, map(_wrapper, _jits_of(file, function))), "jax.jit")
 
 
+def donated_parameters(file: str, function: str) -> set[str]:
+    """Return the parameters that the decorator of a function, or the call that jits it, donates."""
+    keywords = (k for node in _jits_of(file, function) for k in ast.walk(node) if isinstance(k, ast.keyword))
+    donated = (k.value for k in keywords if k.arg in ("donate_argnums", "donate_argnames"))
+    values = [n.value for value in donated for n in ast.walk(value) if isinstance(n, ast.Constant)]
+    arguments = (f"argument {value}" if isinstance(value, int) else str(value) for value in values)
+    return {parameter_name(file, function, argument) for argument in arguments}
+
+
 def _jits_of(file: str, function: str) -> Iterator[ast.expr]:
     """Yield the decorators of a function, and the calls that take it as their first argument."""
     for node in ast.walk(syntax_tree(file)):

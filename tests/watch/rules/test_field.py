@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import sysconfig
 from collections.abc import Callable
@@ -516,6 +517,30 @@ def test_a_map_that_takes_one_element_after_the_other_is_noted(function: Any, co
     record = observed(function, jnp.ones((8, 5)), name=function.__name__)
     notes = list(program_notes._mapped(Analysis(record)))
     assert len(notes) == count and all("jax.vmap takes all at once" in note for note in notes)
+
+
+@functools.partial(jax.jit, donate_argnums=0)
+def narrowed(history: jax.Array, row: jax.Array) -> jax.Array:
+    return (history + row).astype(jnp.bfloat16)
+
+
+@functools.partial(jax.jit, donate_argnames="history")
+def kept(history: jax.Array, row: jax.Array) -> jax.Array:
+    return history + row
+
+
+@functools.partial(jax.jit, donate_argnames=("count",))
+def counted(history: jax.Array, count: jax.Array) -> tuple[jax.Array, jax.Array]:
+    return jnp.float16(history * count[0]), jnp.int32(count[0])  # what is large is not donated
+
+
+@pytest.mark.parametrize(("function", "count"), [(narrowed, 1), (kept, 0), (counted, 0)])
+@pytest.mark.filterwarnings("ignore:Some donated buffers were not usable")
+def test_a_donated_argument_whose_memory_nothing_can_take_is_noted(function: Any, count: int) -> None:
+    record = observed(function, jnp.ones((600, 600)), jnp.ones(600), name=function.__name__)
+    notes = list(program_notes._unusable(Analysis(record)))
+    assert len(notes) == count and all("history is donated to narrowed" in note for note in notes)
+    assert all("the results are bfloat16[600, 600], so" in note for note in notes)
 
 
 # more than one line, and more than one library

@@ -1,7 +1,8 @@
-"""What a program's text shows: collectives, branches under vmap, constant work."""
+"""What a program's text shows: collectives, branches under vmap, grouped convolutions, constant work."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
 
 import jax
@@ -112,3 +113,23 @@ def test_a_costly_branch_under_vmap_is_named(branch: Callable[[jax.Array], jax.A
         return jax.lax.cond(x > 2, cheap, lambda x: x, x)
 
     assert len(list(program_notes._branches(compiled(jax.vmap(chosen), jnp.ones(64)), CALL))) == count
+
+
+@pytest.mark.parametrize(("seconds", "count"), [(0.9, 1), (0.3, 0)])
+def test_a_convolution_in_groups_that_takes_most_of_the_time_is_named(seconds: float, count: int) -> None:
+    text = (
+        "HloModule jit_step\n\n"
+        "%fused (a: f32[1,8,8,4], b: f32[3,3,1,4]) -> f32[1,8,8,4] {\n"
+        "  ROOT %conv.1 = f32[1,8,8,4]{3,2,1,0} convolution(%a, %b), window={size=3x3}, "
+        "dim_labels=b01f_01io->b01f, feature_group_count=4\n"
+        "}\n\n"
+        "ENTRY %main (x: f32[1,8,8,4]) -> f32[1,8,8,4] {\n"
+        "  %x = f32[1,8,8,4]{3,2,1,0} parameter(0)\n"
+        "  %fusion.1 = f32[1,8,8,4]{3,2,1,0} fusion(%x, %x), kind=kCustom, calls=%fused, metadata={}\n"
+        "  ROOT %add.1 = f32[1,8,8,4]{3,2,1,0} add(%fusion.1, %x)\n"
+        "}\n"
+    )
+    ops = defaultdict(list, {("cpu 0", "fusion.1"): [seconds], ("cpu 0", "add.1"): [1 - seconds]})
+    notes = list(program_notes._grouped(facts_of(text), CALL, ExecutedProgram("step", ops=ops)))
+    assert len(notes) == count
+    assert all("a convolution in 4 groups takes most of step's time (a.py:3)" in note for note in notes)
