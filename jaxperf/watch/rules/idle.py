@@ -240,11 +240,12 @@ _FROM_THREAD = re.compile(r"\.(get|get_nowait|result)\(")  # of a queue or of a 
 
 
 def _wait_form(finding: Finding) -> str:
+    statement = statements.innermost(finding.at, ast.stmt)
     if finding.name in _NEEDLESS:
-        return "needless"
+        written = statement is None or finding.name in ast.unparse(statement)
+        return "needless" if written else "inside"
     if loop_body.comes_back(finding.at):
         return "next turn"
-    statement = statements.innermost(finding.at, ast.stmt)
     if isinstance(statement, ast.Return):
         return "returned"
     return "test" if isinstance(statement, ast.If | ast.While) or loop_body.decides(finding.at) else ""
@@ -274,6 +275,10 @@ def _wait_form(finding: Finding) -> str:
             "a norm, and fetch that; or fetch them every hundredth turn (if step % 100 == 0)."
         ),
         "needless": "Leave out {name} here, and wait once, after the loop.",
+        "inside": (
+            "What this line calls waits by itself, as functions under eqx.filter_jit do: let one call do "
+            "several turns, with jax.lax.scan inside of it, and it waits once for all of them."
+        ),
     },
     choose=_wait_form,
 )  # fmt: skip

@@ -121,3 +121,11 @@ def test_a_change_names_the_readers_variables_and_functions(
 ) -> None:
     finding = Finding(cause, Place(file, line, "<module>"), 1.0, "", "step", argument=argument)
     assert change in advice_for(finding).change
+
+
+def test_a_wait_in_what_a_line_calls_cannot_be_left_out_there(tmp_path: Path) -> None:
+    path = tmp_path / "steps.py"
+    path.write_text("for x in xs:\n    w = step(w, x)\n    jax.tree.map(jax.block_until_ready, w)\n")
+    lines = (Place(str(path), number, "<module>") for number in (2, 3))
+    inside, written = (advice_for(Finding("wait", at, 1.0, "", "block_until_ready")).change for at in lines)
+    assert "let one call do several turns" in inside and written.startswith("Leave out block_until_ready")
