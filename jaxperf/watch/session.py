@@ -103,7 +103,8 @@ class Watcher:
 
     def before_fork(self) -> None:
         """Note a fork while JAX runs; else hide Python's warning of other threads if they are the watch's."""
-        self._fork_warning.close()
+        with sampler.SAMPLING:  # let a sample end
+            self._fork_warning.close()
         if hooks.is_running():
             self.log.forks.append(source_location.reader_place(sys._getframe(2)))
         elif sampler.THREADS.is_dir() and len([*sampler.THREADS.iterdir()]) <= 1 + self._own_threads:

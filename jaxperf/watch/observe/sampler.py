@@ -91,6 +91,7 @@ def _read(file: str) -> bytes:
         return opened.read(400)
 
 
+SAMPLING = threading.RLock()  # held while a sample has changed settings that a forked child would keep
 CLOSE_S = 0.005  # between samples, in a window of the profiler
 WIDE_S = 0.05  # between samples outside of windows, at most
 WIDER = 0.02  # interval over the time since the first sample, until it reaches `WIDE_S`
@@ -262,17 +263,18 @@ def undisturbed() -> Iterator[None]:
     Garbage collection is off, too. Python 3.11 may collect while `frame.f_back` allocates, and JAX's callback
     to the collector lets the program run, so that the frame ends. That would crash or hang the program.
     """
-    before, collects = sys.getswitchinterval(), gc.isenabled()
-    sys.setswitchinterval(_LONG_S)
-    switch_interval_s = sys.getswitchinterval()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if collects:
-            gc.enable()
-        if sys.getswitchinterval() == switch_interval_s:
-            sys.setswitchinterval(before)
+    with SAMPLING:
+        before, collects = sys.getswitchinterval(), gc.isenabled()
+        sys.setswitchinterval(_LONG_S)
+        switch_interval_s = sys.getswitchinterval()
+        gc.disable()
+        try:
+            yield
+        finally:
+            if collects:
+                gc.enable()
+            if sys.getswitchinterval() == switch_interval_s:
+                sys.setswitchinterval(before)
 
 
 def _bytes_written() -> int:
