@@ -463,10 +463,10 @@ def find_cleared_caches(analysis: Analysis) -> Iterator[Finding]:
 
 @cause(
     "library function", "retrace", TRACED_AGAIN, "a library compiles one of its functions again and again",
-    "Call {argument} inside a function of yours under jax.jit, made once, if the library allows it there "
-    "(nothing that prints, and no progress bar): within one program, the library's own jit costs nothing. "
-    "Otherwise make one call serve all cases, as jax.vmap over what varies; or let a compile cache on disk "
-    'keep its programs: jax.config.update("jax_compilation_cache_dir", FOLDER).',
+    "Make one call of {argument} serve all cases, as jax.vmap over what varies. Or call it inside a function "
+    "of yours under jax.jit, made once, if the library allows it there (no progress bar, nothing that prints "
+    "or loops over values): within one program, the library's own jit costs nothing. A compile cache on disk "
+    'keeps its programs from the second start on: jax.config.update("jax_compilation_cache_dir", FOLDER).',
     confidence="bound",
     forms={
         "variable": (

@@ -150,7 +150,9 @@ def test_a_library_that_jits_in_each_call_is_named_with_its_repeats_only(line: C
     same = fits(at, ["float32[20]"] * 4)
     (finding,) = traces.find_library_functions(Analysis(Log("a", 0.0, 9.0, compiled=same)))
     assert (finding.cause, finding.at, finding.seconds) == ("library function", at, pytest.approx(1.5))
-    assert "Call lib.fit inside a function of yours under jax.jit" in advice_for(finding).change
+    change = advice_for(finding).change
+    # what fits may loop over a length that is an array under jit, so that comes second
+    assert change.startswith("Make one call of lib.fit serve all cases") and "under jax.jit" in change
     sizes = fits(at, [f"float32[{n}]" for n in range(4)])
     assert list(traces.find_library_functions(Analysis(Log("a", 0.0, 9.0, compiled=sizes)))) == []
 
