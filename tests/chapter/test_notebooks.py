@@ -81,33 +81,6 @@ def test_the_kept_notebooks_show_their_drawings_and_name_a_kernel(name: str) -> 
     assert notebooks.FIRST in notebook.cells[1].metadata.tags
 
 
-def test_links_of_a_notebook_outside_of_a_checkout(tmp_path: Path) -> None:
-    inside = notebooks.resolve_in_checkout(KEPT / "a.ipynb", "")
-    assert inside("hybridize") == inside("hybridize#812-x") == "hybridize.ipynb"
-    assert inside("../docs/plan.md#a") == "../../../docs/plan.md#a" and inside("#here") == "#here"
-    outside = notebooks.resolve_in_checkout(tmp_path / "a.ipynb", "")
-    assert outside("hybridize") == "hybridize.ipynb" and outside("../docs/plan.md") is None
-    with_address = notebooks.resolve_in_checkout(tmp_path / "a.ipynb", ADDRESS)
-    assert with_address("../docs/plan.md#a") == f"{ADDRESS}/blob/main/docs/plan.md#a"
-    text = v4.new_markdown_cell(
-        "# Title\n[the plan](../docs/plan.md), `[a](b)`\n```\n[c](../docs/plan.md)\n```"
-    )
-    title, first = notebooks.finish([text], tmp_path, outside)
-    assert "the plan, " in title.source and "[c](../docs/plan.md)" in title.source
-    assert 'pip install --quiet "jaxperf[chapter]"' in first.source
-    _, first = notebooks.finish([text], tmp_path, outside, address=ADDRESS)
-    assert f'"jaxperf[chapter] @ git+{ADDRESS}"' in first.source
-
-
-def test_a_placeholder_is_no_address(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(notebooks, "ROOT", tmp_path)
-    for owner, wanted in (("OWNER", ""), ("somebody", ADDRESS)):
-        urls = f'[project]\n[project.urls]\nRepository = "https://github.com/{owner}/jaxperf"\n'
-        (tmp_path / "pyproject.toml").write_text(urls)
-        assert notebooks.repository() == wanted
-    assert notebooks.colab_address("hybridize", "https://gitlab.com/a/b") == ""
-
-
 @pytest.mark.real
 @pytest.mark.thorough
 def test_a_notebook_installs_what_it_needs_in_an_empty_environment(tmp_path: Path) -> None:

@@ -45,9 +45,6 @@ def run(name: str, out: Path, *words: str) -> Outcome:
     return run_sections.run_section(catalogue.find(name), out, words)
 
 
-# --- choosing
-
-
 # --- running
 
 

@@ -114,13 +114,6 @@ def test_hostile_text_is_escaped_in_every_form(text: str) -> None:
             assert not re.search(r"(?<!\\)<(script|img|/style|/svg)", markup)
 
 
-def test_the_command_that_repeats_a_run_names_no_file_of_results() -> None:
-    kept = ["--full", "--data-folder", "/data", "--devices", "2"]
-    words = [*kept[:1], "--json=/tmp/a.json", "--notebook", "/tmp/a.ipynb", *kept[1:]]
-    assert section._without_files(words) == kept
-    assert section._without_files(["--json"]) == []
-
-
 def test_figures_are_drawn_alike_every_time_and_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     plt.style.use(section.STYLE)
     drawn: list[display.Figure] = []

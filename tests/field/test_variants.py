@@ -27,12 +27,6 @@ def scores(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return importlib.import_module("score_variants")
 
 
-def test_a_seed_gives_the_same_program_and_others_differ(write: ModuleType) -> None:
-    assert write.draw(3) == write.draw(3)
-    texts = {tuple(write.draw(seed).files.values()) for seed in range(30)}
-    assert len(texts) == 30
-
-
 def test_seeds_cover_all_that_varies(write: ModuleType) -> None:
     variants = [write.draw(seed) for seed in range(300)]
     assert {v.skeleton for v in variants} == {*write.SKELETONS}
@@ -51,14 +45,6 @@ def test_the_repaired_program_differs_and_each_cause_has_a_line_of_its_own(write
         assert variant.files != repaired.files and not repaired.places
         ((file, line), *_) = variant.places[variant.planted[0]]
         assert LINES[variant.planted[0]] in variant.files[file].splitlines()[line - 1]
-
-
-def test_of_two_causes_one_can_be_repaired_alone(write: ModuleType) -> None:
-    variant = write.draw(1, causes=("wait", "python"))
-    both, left = write.repaired(variant), write.without(variant, "wait")
-    assert (variant.causes, left.causes, both.causes) == (("wait", "python"), ("python",), ())
-    assert {*left.places} == {"python"}
-    assert len({tuple(v.files.values()) for v in (variant, left, both)}) == 3
 
 
 # what the line of a cause has

@@ -17,8 +17,6 @@ from processes import LostError, Process, System
 from results import Row, Study
 from workloads import Workload
 
-from jaxperf.errors import JaxperfError
-
 FAKE = Path(__file__).with_name("fake_framework.py")
 ANSWER = [1.0, 2.0, 3.0]
 
@@ -219,28 +217,3 @@ def start(folder: Path, program: str) -> Process:
     script = folder / "program.py"
     script.write_text(program)
     return Process(System("x", Path(sys.executable), script), start={}, environment={}, log=folder / "log")
-
-
-# --- environments
-
-
-@pytest.mark.parametrize(
-    ("arguments", "line"),
-    [
-        (["--only", "8.9"], "no workload holds 8.9; there are 8.1 MLP, 8.2 dot, "),
-        (["--python", "torch"], "--python is 'torch'; give NAME=PATH for one of jax, mxnet, torch"),
-        (["--python", "torch=/nowhere"], "/nowhere does not start: No such file or directory; name a Python"),
-        (["--python", f"torch={sys.executable}"], "named 'torch'; name a Python that has torch"),
-        (["--seconds", "-1"], "--seconds"),
-        (["--devices", "3"], "--devices is 3; it must divide 8 images"),
-        (["--frameworks", "caffe"], "'caffe'"),
-    ],
-)
-def test_a_mistake_is_one_line(arguments: list[str], line: str, tmp_path: Path) -> None:
-    with pytest.raises(JaxperfError) as mistake:
-        run.main(["--smoke", "--json", str(tmp_path / "run.json"), *arguments])
-    assert line in str(mistake.value) and "\n" not in str(mistake.value)
-    assert not list(tmp_path.iterdir())
-
-
-# --- results

@@ -1,8 +1,6 @@
 """The one definition of the work, JAX's own side of it, and how all sides read the clock."""
 
 import contextlib
-import dataclasses
-import itertools
 import time
 from pathlib import Path
 from typing import Any
@@ -52,26 +50,6 @@ def test_all_systems_train_on_the_same_images_in_the_same_order(tmp_path: Path) 
     rows = worker.rows(dict(defined(tmp_path, on_device=True)["LeNet float32, batch 8"].settings))
     assert rows.shape == (8, 8) and sorted(rows.ravel()) == list(range(64))
     assert rows.ravel().tolist() != list(range(64))
-
-
-def test_a_gpus_main_rows_come_first_and_have_all_ways(tmp_path: Path) -> None:
-    sizes = dataclasses.replace(SMOKE, compiles=True)
-    there = workloads(sizes, tmp_path, IMAGES, LABELS, on_device=True, gpu=True)
-    training = [w for w in there if w.settings["task"] == "train on device"]
-    assert [w.name for w in training if w.main] == [
-        "ResNet-18 bfloat16, batch 16", "ResNet-18 TF32, batch 8", "LeNet TF32, batch 8",
-        "LeNet bfloat16, batch 16",
-    ]  # fmt: skip
-    kinds = itertools.product(("LeNet", "ResNet-18"), ("TF32", "bfloat16"), (8, 16))
-    assert {w.name for w in training} == {f"{net} {exact}, batch {n}" for net, exact, n in kinds}
-    assert [w.main for w in there] == sorted((w.main for w in there), reverse=True)
-    ways = ("eager", "channels-last", "CUDA graphs", "compiled", "compiled, CUDA graphs")
-    assert all(w.configurations["torch"] == ways for w in training)
-    assert all(w.quantities == ("on the device", "host-fed") for w in training)
-    assert Sizes().gpu_batches == (256, 1024)
-    on_cpu = defined(tmp_path, on_device=True)
-    assert not any("TF32" in name for name in on_cpu)
-    assert not any("graphs" in way for w in on_cpu.values() for way in w.configurations["torch"])
 
 
 STEPS = [("LeNet", "float32", 1e-5), ("ResNet-18", "float32", 1e-5), ("ResNet-18", "bfloat16", 1e-2)]

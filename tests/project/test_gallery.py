@@ -158,6 +158,3 @@ def test_jax_logs_as_many_compilations_and_retraces_as_the_page_says(
 
 def program(path: Path) -> dict[str, Any]:
     return runpy.run_path(str(path), run_name="program")
-
-
-# Ways to time JAX wrongly

@@ -1,7 +1,6 @@
 """Packaging: one set of bounds, a wheel that holds all that runs, a Makefile that resumes what was cut."""
 
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -16,15 +15,6 @@ from packaging.requirements import Requirement
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
-
-
-def test_requirements_are_the_extras_that_pyproject_defines() -> None:
-    editable, cuda = (
-        line for line in (ROOT / "requirements.txt").read_text().splitlines() if not line.startswith("#")
-    )
-    named = re.fullmatch(r"--editable \.\[(.*)\]", editable)
-    assert named and set(named[1].split(",")) == {"chapter", "tfds"} <= set(EXTRAS)
-    assert cuda == 'jax[cuda12]>=0.10; sys_platform == "linux"'
 
 
 def test_the_light_core_needs_five_packages_with_lower_bounds_alone() -> None:

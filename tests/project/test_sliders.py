@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from jaxperf.chapter import catalogue
-
 SCRIPT = Path(__file__).resolve().parents[2] / "docs" / "_static" / "sliders.js"
 FIGURES = ("timeline", "collectives", "scaling")
 pytestmark = pytest.mark.real
@@ -49,14 +47,3 @@ def test_the_figures_say_what_the_formulas_give(said: dict[str, str]) -> None:
     assert "100 MB on 64 devices: the formulas give the least time to two levels." in said["collectives"]
     # ResNet-18 on H200 and 400 Gb/s: section 8.9 computes 8.9 ms on one device, 4.4 ms on 64
     assert "A fixed batch of 1024 gains most on 32 devices: 2.2 times" in said["scaling"]
-
-
-def test_each_figure_stands_below_a_drawing_that_a_section_shows() -> None:
-    source = (SCRIPT.parents[1] / "page_figures.py").read_text()
-    drawings = dict(re.findall(r'"(\w+\.svg)": "(\w+)"', source))
-    assert sorted(drawings.values()) == sorted(FIGURES)
-    texts = [(catalogue.folder() / f"{section.name}.py").read_text() for section in catalogue.SECTIONS]
-    for drawing in drawings:
-        assert sum(f"(images/{drawing}" in text for text in texts) == 1
-    script = SCRIPT.read_text()
-    assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)|import\s|fetch\(", script)

@@ -79,11 +79,3 @@ def test_a_fault_is_shown_by_the_versions_that_have_it(
     answers: dict[str, Any], shown: str, versions_page: ModuleType
 ) -> None:
     assert versions_page.shown_by(LOOP, log(**answers)) == shown
-
-
-def test_faults_of_gpus_are_not_measured_and_no_fault_is_left_out(versions_page: ModuleType) -> None:
-    page = versions_page.page(log(v0_11_0=times(1), v0_12_0=times(1)))
-    rows = [line for line in page.splitlines() if "https://github.com/" in line and line.startswith("| ")]
-    assert len(rows) == len(FAULTS)
-    gpu = [row for row, fault in zip(rows, FAULTS) if "cpu" not in fault.platforms]
-    assert gpu and all("not measured: it needs a GPU" in row for row in gpu)

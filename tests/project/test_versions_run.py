@@ -1,6 +1,5 @@
 """benchmarks/versions/run.py: turns, answers, resuming; with this environment in the place of versions."""
 
-import importlib
 import os
 import sys
 from pathlib import Path
@@ -63,24 +62,3 @@ def test_what_a_version_cannot_run_says_why(run: ModuleType, two: list[object]) 
         assert version.ask({"prepare": "empty_program"}) == {}
     finally:
         version.close()
-
-
-def test_there_are_forty_probes_and_twelve_reported_faults_with_their_figures(run: ModuleType) -> None:
-    importlib.import_module("operations"), importlib.import_module("reported")
-    probes = importlib.import_module("registry").PROBES
-    assert len(probes) >= 40 and all(len(p.about) > 10 for p in probes.values())
-    reported = {p.issue for p in probes.values() if p.issue}
-    assert len(reported) >= 12 and all(p.told for p in probes.values() if p.issue)
-
-
-def test_what_a_release_made_worse_is_told(run: ModuleType) -> None:
-    def log(old: dict[str, object], new: dict[str, object]) -> list[str]:
-        return list(run.worse({"probes": {"p": {"versions": {"1": old, "2": new}}}}, "1", "2"))
-
-    once, twice = {"values": {"": [1.0] * 6}}, {"values": {"": [2.0] * 6}}
-    assert log(once, twice) == ["p: 2 (2 to 2) times the time with 1"]
-    assert log(twice, once) == log(once, once) == []
-    assert log(once, {"values": {"": [2.0, 2.0, 2.0, 2.0, 2.0, 1.0]}}) == []  # not proven
-    assert log({"wrong": ""}, {"wrong": "3 of 4"}) and not log({"wrong": "3 of 4"}, {"wrong": "3 of 4"})
-    assert log(once, {"ended": "signal 11"}) and log(once, {"cannot": "TypeError"})
-    assert log({"bytes": 100}, {"bytes": 200}) and not log({"bytes": 100}, {"bytes": 110})
