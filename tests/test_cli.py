@@ -75,6 +75,16 @@ def test_help_names_every_command_however_it_is_asked_for(capsys: pytest.Capture
     assert shown[0] == shown[1] == shown[2] and shown[3] == shown[4] != shown[0]
 
 
+def test_the_list_tells_number_name_time_and_question_of_each_section(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert cli.main(["list"]) == 0
+    shown = capsys.readouterr().out
+    for section in catalogue.SECTIONS:
+        assert all(part in shown for part in (section.number, section.name, section.title, section.question))
+    assert shown.count("about") == len(catalogue.SECTIONS) + 1  # and all together
+
+
 # --- mistakes
 
 MISTAKES = {

@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from jaxperf.doctor import (
     checkout_folder,
 )
 from jaxperf.process import child_environment
-from jaxperf.result.gpus import Driver, Gpu
+from jaxperf.result.gpus import Driver, Gpu, ask_driver
 
 CPU = JaxReport("cpu", ("cpu:0 cpu",))
 H100 = Driver(
@@ -135,6 +136,46 @@ def test_a_crash_or_a_hang_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None
         monkeypatch.setattr(doctor, "CHILD", child)
         monkeypatch.setattr(doctor, "LIMIT_S", 0.5 if "sleep" in child else 600.0)
         assert says in ask_jax({"PATH": os.defpath}).error
+
+
+ROW = "NVIDIA H100, 81920, 1024, 0, 70.00, 700.00, 345, 1980, 570.86"
+
+
+def fake_driver(folder: Path, monkeypatch: pytest.MonkeyPatch, output: str, status: int = 0) -> None:
+    """An `nvidia-smi` that prints this, first on the path."""
+    program = folder / "nvidia-smi"
+    program.write_text(f"#!/bin/sh\ncat <<'END'\n{output}\nEND\nexit {status}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(folder), prepend=os.pathsep)
+
+
+def test_the_driver_tells_version_names_and_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_driver(tmp_path, monkeypatch, ROW)
+    assert ask_driver() == H100
+    fake_driver(tmp_path, monkeypatch, f"{ROW}\n{ROW}")
+    assert len(ask_driver().gpus) == 2
+
+
+def untold(**missing: int) -> Driver:
+    return replace(H100, gpus=(replace(H100.gpus[0], **missing),))  # type: ignore[arg-type]
+
+
+def test_a_driver_that_fails_is_described(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for output, status, expected in (
+        ("NVIDIA-SMI has failed because it could not communicate with the driver", 9, Driver(missing=True)),
+        (
+            "Failed to initialize NVML: version mismatch",
+            18,
+            Driver(error="Failed to initialize NVML: version mismatch"),
+        ),
+        ("No devices were found", 6, Driver(error="No devices were found")),
+        (ROW.replace("81920, 1024", "[N/A], [N/A]"), 0, untold(total_bytes=0, used_bytes=0)),
+        (ROW.replace("345, 1980", "[Not Supported], [N/A]"), 0, untold(clock_mhz=0, most_clock_mhz=0)),
+    ):
+        fake_driver(tmp_path, monkeypatch, output, status)
+        assert ask_driver() == expected
+    monkeypatch.setenv("PATH", "/nonexistent")
+    assert ask_driver() == Driver(missing=True)
 
 
 # --- GPUs

@@ -96,6 +96,13 @@ def test_wrong_verdicts_are_as_rare_as_stated(repeats: int) -> None:
     assert wrong["slower"] <= 0.05 * repeats and wrong["passed"] <= 0.05 * repeats
 
 
+def test_too_few_processes_decide_nothing() -> None:
+    rng = random.Random(5)
+    judgement = judge(processes(rng, count=2), processes(rng, count=2))
+    assert (decided(judgement), judgement.status) == (["undecided"], 3)
+    assert "too little is known" in headline(judgement) and "too few runs: 2 and 2" in shown(judgement)
+
+
 def test_what_is_taken_once_beside_what_is_taken_often_is_shown_and_not_judged() -> None:
     rng = random.Random(6)
     judgement = judge(processes(rng), processes(rng))

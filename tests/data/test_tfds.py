@@ -126,3 +126,18 @@ def test_a_worker_that_hangs_is_ended(
     monkeypatch.setattr(module, "TFDS_S", 0.5)
     with pytest.raises(JaxperfError, match="took over"):
         fashion_mnist(source="tfds")
+
+
+def test_arrays_that_are_not_fashion_mnist_are_refused(
+    cache: Path, prepared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for shape, label in (((1, 28, 28), 9), ((2, 28, 28, 1), 9), ((1, 28, 28, 1), -1)):
+        answer = f"""
+x, y = np.zeros({shape}, np.uint8), np.array([{label}])
+np.savez(out, version="9.9", train_images=x, train_labels=y, test_images=x, test_labels=y)
+"""
+        stand_in(monkeypatch, answer)
+        with pytest.raises(
+            JaxperfError, match=r"^tfds 9\.9: not the arrays of Fashion-MNIST; prepare fashion_mnist again$"
+        ):
+            fashion_mnist(source="tfds")

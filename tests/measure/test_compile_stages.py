@@ -67,3 +67,8 @@ def test_programs_that_are_compiled_together_are_there_and_compile_no_more() -> 
     with nothing_compiles("calls of the jitted functions"):
         double(here)
         add(here, 2.0)
+
+
+def test_an_error_of_one_of_several_programs_comes_through() -> None:
+    with pytest.raises(TypeError, match=r"incompatible shapes|broadcast"):
+        compile_together({"fine": (jnp.tanh, jnp.ones(3)), "not": (jnp.add, jnp.ones(3), jnp.ones(4))})

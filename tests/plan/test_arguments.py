@@ -15,9 +15,10 @@ from jax import lax
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+import jaxperf
 from jaxperf.errors import JaxperfError
 from jaxperf.plan import planning
-from jaxperf.plan.arguments import by_position, place, positions_by_shape
+from jaxperf.plan.arguments import by_position, mesh_of, place, positions_by_shape
 from jaxperf.plan.cards import CARDS
 
 
@@ -77,6 +78,11 @@ def test_a_batch_over_two_axes_is_divided_by_both(options: dict[str, int], batch
     assert (on_eight.batch, on_eight.batch_axes) == (batch, ("data", "fsdp"))
 
 
+def test_no_batch_to_change() -> None:
+    with pytest.raises(JaxperfError, match="no argument is a batch"):
+        placed(W, 3, per_device=4, fn=jax.jit(lambda w, n: w * n))
+
+
 def test_shardings_are_kept_on_a_larger_mesh() -> None:
     mesh = Mesh(np.array(devices(4)).reshape(2, 2), ("data", "model"))
     w = jax.device_put(jnp.zeros((4, 6)), NamedSharding(mesh, P(None, "model")))
@@ -88,6 +94,13 @@ def test_shardings_are_kept_on_a_larger_mesh() -> None:
         32,
         4,
     )  # eight examples on each of two devices become eight on each of four
+
+
+def test_meshes() -> None:
+    assert dict(mesh_of(devices(8), {}, ()).shape) == {"data": 8}
+    assert dict(mesh_of(devices(8), {"data": 2, "model": 2}, ()).shape) == {"data": 4, "model": 2}
+    with pytest.raises(JaxperfError, match="model=3 does not fit 8 devices"):
+        mesh_of(devices(8), {"data": 1, "model": 3}, ())
 
 
 @pytest.mark.parametrize(
@@ -137,7 +150,7 @@ def test_counts_that_fill_no_nodes() -> None:
 
 @pytest.mark.usefixtures("cpus_as_gpus", "several_devices")
 def test_a_plan_of_a_data_parallel_step() -> None:
-    step_plan = planning.plan(jax.jit(step), W, X, Y, devices=(1, 2, 8))
+    step_plan = jaxperf.plan(jax.jit(step), W, X, Y, devices=(1, 2, 8))  # type: ignore[operator]
     assert [size.devices for size in step_plan.sizes] == [1, 2, 8]
     assert [size.collectives for size in step_plan.sizes] == [{}, {"all-reduce": 1}, {"all-reduce": 1}]
     one, *_, eight = step_plan.sizes

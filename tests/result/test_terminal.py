@@ -48,6 +48,14 @@ def test_a_whole_result_shows_its_blocks_in_their_order() -> None:
     assert "\x1b" in render_text([result], color=True)
 
 
+def test_a_notebook_shows_a_result_as_html_without_the_evidence_behind_it() -> None:
+    blocks = (Text("a < b"), Note("seen"), Grid("Evidence", ("x",), (("folded",),), detail=True))
+    result = Result("e", "", "Title", "Which?", {}, Environment(), blocks)
+    shown = result._repr_html_()
+    assert shown.startswith("<pre") and "a &lt; b" in shown and "note: seen" in shown
+    assert "folded" not in shown and repr(result) == "<Result of e: 3 blocks>"
+
+
 def test_fake_devices_are_named_as_such() -> None:
     for fake in (True, False):
         e = Environment(

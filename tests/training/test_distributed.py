@@ -64,6 +64,13 @@ def test_variables_that_make_no_sense_are_one_line(
         join()
 
 
+def test_a_missing_package_of_a_cluster_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PMI_SIZE", "2")
+    monkeypatch.setattr(distributed, "find_spec", lambda name: None)
+    with pytest.raises(JaxperfError, match="pip install mpi4py"):
+        join()
+
+
 PROGRAM = """
 import sys
 from jaxperf.distributed import check_same, together

@@ -88,3 +88,15 @@ def test_on_a_cuda_device_a_program_in_another_thread_has_no_windows_and_a_note(
     thread.join()
     assert not records[0].activity.windows and not waiting_threads
     assert any("main thread" in remark for remark in records[0].remarks)
+
+
+def test_a_driver_without_that_device_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+
+    class Driver:
+        def __getattr__(self, name: str) -> Any:
+            return lambda *arguments: calls.append(name) or int(name == "cuDevicePrimaryCtxRetain")
+
+    monkeypatch.setattr(profiler, "cuda_driver", Driver)
+    profiler.wait_for_cuda_devices([0])
+    assert calls == ["cuDevicePrimaryCtxRetain"]
