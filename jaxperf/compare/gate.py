@@ -152,13 +152,17 @@ def store_baseline(paths: Sequence[Path], folder: Path) -> None:
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".jaxperf-") as name:
-            new = Path(name, "new")
+            new, old = Path(name, "new"), Path(name, "old")
             new.mkdir()
             for path in paths:
                 shutil.copyfile(path, new / path.name)
             if folder.exists():
-                folder.rename(Path(name, "old"))
-            new.rename(folder)
+                folder.rename(old)
+            try:
+                new.rename(folder)
+            except BaseException:
+                old.rename(folder)
+                raise
     except OSError as e:
         raise JaxperfError(f"cannot store {folder}: {e.strerror or e}; give another baseline") from None
 

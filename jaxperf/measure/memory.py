@@ -85,7 +85,7 @@ class MemorySampler:
         self.seconds.append(time.perf_counter() - self._began)
 
 
-def device_memory() -> dict[str, int]:
-    """Return the first device's memory statistics ("bytes_in_use", ...); empty on a CPU."""
-    stats = jax.devices()[0].memory_stats()
+def device_memory(device: jax.Device | None = None) -> dict[str, int]:
+    """Return the memory statistics of a device, or of the first one ("bytes_in_use", ...); empty on a CPU."""
+    stats = (device or jax.devices()[0]).memory_stats()
     return {key: int(value) for key, value in (stats or {}).items()}

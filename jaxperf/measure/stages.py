@@ -87,6 +87,7 @@ def stages(
     fn: Callable[..., Any],
     *args: Any,
     name: str | None = None,
+    static_argnames: tuple[str, ...] = (),
     measure_options: Mapping[str, Any] | None = None,
     **kwargs: Any,
 ) -> Stages:
@@ -96,6 +97,7 @@ def stages(
       fn: a function of arrays. If it is jitted already, its jit options apply, and its cache is cleared.
       *args: arrays or pytrees of arrays; every call gets the same ones, so none may be donated.
       name: of the measurement; the function's own by default.
+      static_argnames: as in `jax.jit`, for a function that is not jitted yet.
       measure_options: keyword options of `measure` for the steady run.
       **kwargs: further arguments, by name, including static ones.
 
@@ -103,7 +105,7 @@ def stages(
       JaxperfError: as `measure`; or a static argument was given by position.
     """
     label = name or str(getattr(fn, "__name__", type(fn).__name__))
-    built = build_program(fn, *args, **kwargs)
+    built = build_program(fn, *args, static_argnames=static_argnames, **kwargs)
     dynamic = _dynamic(built.lowered, args, kwargs, label)
 
     def run(*a: Any) -> Any:
@@ -117,12 +119,14 @@ def stages(
     return Stages(**vars(built), first_run_s=first_run_s, steady=steady)
 
 
-def build_program(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Built:
+def build_program(
+    fn: Callable[..., Any], *args: Any, static_argnames: tuple[str, ...] = (), **kwargs: Any
+) -> Built:
     """Take `fn` from Python to a compiled program, and run nothing.
 
     A jitted function keeps the compiled program, so calling it with such arguments compiles nothing more.
     """
-    clock, jitted = time.perf_counter, _untraced(fn)
+    clock, jitted = time.perf_counter, _untraced(fn, static_argnames)
     began = clock()
     traced = jitted.trace(*args, **kwargs)
     traced_at = clock()
@@ -151,13 +155,14 @@ def _dynamic(lowered: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], lab
     return {k: v for k, v in kwargs.items() if k in named}
 
 
-def _untraced(fn: Callable[..., Any]) -> Any:
+def _untraced(fn: Callable[..., Any], static_argnames: tuple[str, ...]) -> Any:
     """Return `fn` jitted and without traces, since JAX would return an earlier trace."""
     if hasattr(fn, "trace") and hasattr(fn, "clear_cache"):
         fn.clear_cache()
         return fn
     # jit caches traces per function object, so this is a new one; `wraps` keeps the signature
-    return jax.jit(functools.wraps(fn, updated=())(lambda *a, **k: fn(*a, **k)))
+    again = functools.wraps(fn, updated=())(lambda *a, **k: fn(*a, **k))
+    return jax.jit(again, static_argnames=static_argnames)
 
 
 def describe_program(traced: Any, compiled: Any) -> Program:
