@@ -546,6 +546,8 @@ def find_eager_recompiles(analysis: Analysis) -> Iterator[Finding]:
     small = [c for c in analysis.log.compiled if is_operation(c) and not takes_apart(c)]
     # an import is no function that a reader could jit; `cache_notes` says what keeps its programs
     small = [c for c in small if not statements.is_import(c.at) and not {c.at, line(c)} & libraries]
+    # JAX does not explain each trace of a function that it traces very often
+    small = [c for c in small if c.program not in analysis.jitted]
     # what every small program costs: the seconds of the quarter that compiled fastest
     costs = sorted(analysis.compiling_s([c]) for c in small)
     each_s = costs[len(costs) // 4] if costs else 0.0

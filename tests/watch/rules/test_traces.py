@@ -329,6 +329,19 @@ def test_what_an_operation_outside_of_jit_is_compiled_for_is_told(
     assert list(find_retraces(analysis)) == []
 
 
+def test_a_function_whose_traces_jax_explains_no_longer_is_no_operation_outside_jit(
+    program_file: Callable[[str], str],
+) -> None:
+    at = Place(program_file("for n in sizes:\n    state = advance(state[:n])\n"), 2)
+    names = {"advance": 5, "concatenate": 0}  # of each, so many traces are explained
+    found = []
+    for name, explained in names.items():
+        spans = [{"trace": (t, t + 0.1), "compile": (t + 0.1, t + 0.9)} for t in range(30)]
+        compiled = [Compiled(name, at, span, explained=t < explained) for t, span in enumerate(spans)]
+        found.append(list(find_eager_recompiles(Analysis(Log("a", -1.0, 40.0, compiled=compiled)))))
+    assert not found[0] and found[1]
+
+
 def test_a_program_for_another_device_is_the_readers_and_no_finding() -> None:
     step = stepped()
     arrays = [jax.device_put(jnp.ones(9), d) for d in jax.devices()[:4]]
