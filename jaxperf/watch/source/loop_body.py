@@ -36,13 +36,12 @@ def replaced_variables(at: Place, callers: tuple[Place, ...] = ()) -> tuple[set[
       Those that could be donated, and those whose old arrays the program still uses.
     """
     names, function = _replaced(at), statements.innermost(at, statements.FUNCTION)
-    body = function or statements.syntax_tree(at.file)
-    still_used = {name for name in names if _caller_reads(callers, function, name)}
+    around = statements.innermost(at, ast.ClassDef) or function or statements.syntax_tree(at.file)
+    still_used = {name for name in names if _caller_keeps(callers, function, name)}
     for name in names:
-        of_object = "." in name  # other methods may read `self.w`
-        scope = (statements.innermost(at, ast.ClassDef) or body) if of_object else body
-        nodes = ast.walk(scope) if of_object else _statements_around(at)
-        if any(_keeps(node, name, scope) for node in nodes):
+        # other methods may read `self.w`
+        nodes = ast.walk(around) if "." in name else _statements_around(at)
+        if any(_keeps(node, name) for node in nodes):
             still_used.add(name)
     return names - still_used, still_used
 
@@ -82,8 +81,8 @@ def _replaced(at: Place) -> set[str]:
     return set()
 
 
-def _keeps(node: ast.AST, name: str, scope: ast.AST) -> bool:
-    """Return whether a statement keeps a second reference to a variable's arrays beyond the next call."""
+def _keeps(node: ast.AST, name: str) -> bool:
+    """Return whether a statement makes a second reference to a variable's arrays, or gives it some."""
     match node:
         case (
             ast.Assign(value=value)
@@ -93,7 +92,7 @@ def _keeps(node: ast.AST, name: str, scope: ast.AST) -> bool:
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             shared = {*_shared(value)}
             if name in _targets(*targets):  # as in `w = start`
-                return any(n != name and _is_read_again(n, node, scope) for n in shared)
+                return bool(shared - {name})
         case ast.Expr(value=ast.Call(func=ast.Attribute(attr=method), args=args)) if method in _STORING:
             shared = {n for argument in args for n in _shared(argument)}
         case ast.Expr(value=ast.Yield(value=ast.expr() as value)):
@@ -120,31 +119,13 @@ def _shared(value: ast.expr) -> Iterator[str]:
         yield from _shared(part)
 
 
-def _is_read_again(name: str, statement: ast.stmt, scope: ast.AST) -> bool:
-    """Return whether another statement reads a variable, or this one does in the next iteration."""
-    inside = {id(n) for n in ast.walk(statement)}
-    others = [n for n in ast.walk(scope) if id(n) not in inside]
-    variables = (n for n in others if isinstance(n, ast.Name | ast.Attribute))
-    if any(isinstance(n.ctx, ast.Load) and _dotted_name(n) == name for n in variables):
-        return True
-    loops = [n for n in others if isinstance(n, LOOP) and any(m is statement for m in ast.walk(n))]
-    return any(name not in _writes(map(_flow, _statements(loop))) for loop in loops)
-
-
-def _caller_reads(callers: tuple[Place, ...], function: Any, name: str) -> bool:
-    """Return whether the caller of a function later reads the variable that it passes for a parameter."""
+def _caller_keeps(callers: tuple[Place, ...], function: Any, name: str) -> bool:
+    """Return whether the caller of a function keeps the variable that it passes for a parameter."""
     parameters = [a.arg for a in function.args.args] if function else []
-    statement = statements.innermost(callers[0], ast.stmt) if callers and name in parameters else None
-    names = [statements.last_name(call.func) for call in statements.calls_in(statement)]
-    if not statement or function.name not in names:
+    if not callers or name not in parameters or function.name not in statements.called_at(callers[0]):
         return False
     passed = statements.argument_expression(callers[0], function.name, f"argument {parameters.index(name)}")
-    if not isinstance(passed, ast.Name | ast.Attribute) or (variable := ast.unparse(passed)) in _replaced(
-        callers[0]
-    ):
-        return False
-    scope = statements.innermost(callers[0], statements.FUNCTION) or statements.syntax_tree(callers[0].file)
-    return _is_read_again(variable, statement, scope)
+    return isinstance(passed, ast.Name | ast.Attribute) and ast.unparse(passed) not in _replaced(callers[0])
 
 
 LOOP = statements.LOOP

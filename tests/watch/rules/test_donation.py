@@ -60,8 +60,8 @@ def main():
         ("BEFORE", "old = w", False),
         ("BEFORE", "w = old", False),  # which the end returns
         ("BEGIN", "w = start", False),  # the same in each turn
-        ("BEFORE", "w = start", True),
-        ("BEFORE", "w, state = carry", True),
+        ("BEFORE", "w = start", False),
+        ("BEFORE", "w, state = carry", False),
         ("BEGIN", "old = 0.9 * old + 0.1 * w", True),
         ("BEGIN", "old = average(old, w)", True),
         ("END", "print(w, w.shape)", True),
@@ -109,7 +109,7 @@ for rate in rates:
     ("begin", "end", "donated"),
     [
         ("pass", "pass", False),  # the next turn passes the same arrays
-        ("start = init()", "pass", True),
+        ("start = init()", "pass", False),
         ("start = init()", "print(start - result)", False),
         ("pass", "start = result", True),
     ],
