@@ -251,7 +251,7 @@ class Analysis:
         """Return the seconds that the program would save if none of them were traced and compiled."""
         compiled = list(compiled)
         seconds = total_length(span for c in compiled for span in c.stages.values())
-        return max(0.0, seconds - self._without_cores_s(compiled))
+        return max(0.0, min(seconds * self.alone, seconds - self._without_cores_s(compiled)))
 
     @functools.cached_property
     def front_s(self) -> dict[str, float]:

@@ -80,7 +80,7 @@ def test_while_other_programs_have_the_core_no_change_would_save_time() -> None:
     ]  # fmt: skip
     activity = DeviceActivity([(1.0, 10.0)], {"step": step})
     analysis = Analysis(Log("a", 0.0, 10.0, compiled=[call], samples=samples, activity=activity))
-    assert analysis.compiling_s([call]) == pytest.approx(0.5)
+    assert analysis.compiling_s([call]) == pytest.approx(1 / 3)  # others had the core for 4 of 6 s
     assert analysis.compiling_s([]) == 0.0
     assert [finding.seconds for finding in find_data_waits(analysis)] == [pytest.approx(1.0)]
 
