@@ -4,9 +4,7 @@
 """
 
 import sys
-from contextlib import AbstractContextManager
 from types import ModuleType
-from typing import Any
 
 from jaxperf.watch.context import Watched, watch
 from jaxperf.watch.run_script import run_module, run_script
@@ -15,9 +13,7 @@ __all__ = ["Watched", "run_module", "run_script", "watch"]
 
 
 class _Callable(ModuleType):
-    def __call__(self, *args: Any, **kwargs: Any) -> AbstractContextManager[Watched]:
-        """Call `watch`."""
-        return watch(*args, **kwargs)
+    __call__ = staticmethod(watch)
 
 
 sys.modules[__name__].__class__ = _Callable

@@ -77,11 +77,6 @@ class Compiled:
         return sum(self.host.values())
 
     @property
-    def host_argument(self) -> str:
-        """Return the name of the largest NumPy array among the arguments; "" for none."""
-        return max(self.host, key=lambda where: self.host[where], default="")
-
-    @property
     def total_s(self) -> float:
         return total_length(self.stages.values())
 

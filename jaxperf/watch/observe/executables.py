@@ -246,10 +246,6 @@ class Facts:
     def layout(self) -> tuple[tuple[Shape, ...], tuple[Shape, ...]]:
         return self.module.layout
 
-    @property
-    def argument_bytes(self) -> int:
-        return sum(shape.bytes for shape in self.layout[0])
-
     @functools.cached_property
     def places(self) -> frozenset[Place]:
         return frozenset(

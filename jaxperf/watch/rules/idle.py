@@ -441,7 +441,8 @@ def find_transfers(analysis: Analysis) -> Iterator[Finding]:
     idle = analysis.idle_at(lambda s: s.kind in (DISPATCH, EAGER))  # pmap puts its arguments in Python
     for c, at in analysis.called:
         if c.host_bytes >= COPIED and copies_much(analysis, c) and at in idle:
-            copied, argument = format_quantity(c.host_bytes, "bytes"), c.host_argument
+            copied = format_quantity(c.host_bytes, "bytes")
+            argument = max(c.host, key=lambda name: c.host[name])
             reason = f"each call of {c.called} copies {copied} of NumPy arrays to the device"
             yield Finding("transfer", at, idle.pop(at), reason, c.called, argument=argument)
 
@@ -449,7 +450,8 @@ def find_transfers(analysis: Analysis) -> Iterator[Finding]:
 def copies_much(analysis: Analysis, c: Compiled) -> bool:
     """Return whether calls of a program copy large NumPy arrays, or may do so if their size is unknown."""
     program = analysis.ran(c)
-    sizes = (facts.argument_bytes for facts in analysis.programs.get(c.program, ()))
+    programs = analysis.programs.get(c.program, ())
+    sizes = (sum(shape.bytes for shape in facts.layout[0]) for facts in programs)
     return bool(program and program.copies) and (c.host_bytes or max(sizes, default=0)) >= COPIED
 
 
