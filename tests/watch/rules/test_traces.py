@@ -212,8 +212,11 @@ def test_what_a_new_function_has_from_outside_is_told_where_it_changes(
 
 
 def test_an_optimizer_in_the_closure_is_made_once_like_the_function() -> None:
+    optimizers = []  # all alive, so that no two of them have the same address
+
     def fit() -> None:
         tx = optax.sgd(0.1)
+        optimizers.append(tx)
 
         @jax.jit
         def descend(w: jax.Array) -> jax.Array:
