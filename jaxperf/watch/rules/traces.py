@@ -568,7 +568,7 @@ def find_eager_recompiles(analysis: Analysis) -> Iterator[Finding]:
         form, function = _shapes_form(analysis, at), statements.innermost(at, statements.FUNCTION)
         if cause == "new body":
             yield finding
-        elif not form and function and len(repeating) >= SEVERAL:
+        elif not form and statements.only_computes(function) and len(repeating) >= SEVERAL:
             reason += f", and so were {len(repeating) - 1} more operations"
             shapes.append(replace(finding, form="several", name=function.name, reason=reason))
         else:
