@@ -163,7 +163,10 @@ def find_eager_operations(analysis: Analysis) -> Iterator[Finding]:
             yield Finding("element reads", at, finding.seconds, taken, argument=array)
         else:
             # a function that mostly does something else, such as drawing, is not jitted as a whole
-            if sum(s.kind == PYTHON for s in inside) > looks.total():
+            spent_s = {
+                kind: sum(analysis.front(s) for s in inside if s.kind == kind) for kind in (EAGER, PYTHON)
+            }
+            if spent_s[PYTHON] > spent_s[EAGER]:
                 finding = replace(finding, at=at)
             yield way_to_jit(finding, analysis, through.get(finding.at, ""))
 

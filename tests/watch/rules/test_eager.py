@@ -157,10 +157,10 @@ def test_the_reads_of_a_function_are_at_its_busiest_line_and_cover_the_waits_of_
 
 
 @pytest.mark.parametrize(
-    ("drawn", "line", "change"), [(0, 1, "Jit show as a whole"), (2, 3, "Put this line")]
+    ("drawn", "line", "change"), [(0.01, 1, "Jit show as a whole"), (0.15, 3, "Put this line")]
 )
 def test_a_function_that_mostly_draws_is_not_jitted_as_a_whole(
-    drawn: int, line: int, change: str, tmp_path: Path
+    drawn: float, line: int, change: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "curves.py"
     path.write_text(
@@ -171,8 +171,9 @@ def test_a_function_that_mostly_draws_is_not_jitted_as_a_whole(
     samples = []
     for i in range(20):
         samples.append(sample(Place(str(path), 3, "show"), i / 2, loop))
-        draws = StackSample("python", Place(str(path), 2, "show"), i / 2 + 0.1, i / 2 + 0.2, NOWHERE, (loop,))
-        samples += [draws] * drawn
+        # one long sample, as of a call that draws
+        draws = Place(str(path), 2, "show")
+        samples.append(StackSample("python", draws, i / 2 + 0.1, i / 2 + 0.1 + drawn, NOWHERE, (loop,)))
         samples.append(StackSample("dispatch", loop, i / 2 + 0.3, i / 2 + 0.4))
     add = Compiled("add", Place(str(path), 3, "show"), {"compile": (-0.1, 0.0)})
     log = Log("a", -0.2, 10.0, compiled=[add], samples=samples)
