@@ -14,11 +14,12 @@ from typing import Any
 
 import jax
 from flax import nnx
+from flax.errors import TraceContextError
 
 from jaxperf.errors import JaxperfError
 
 
-def hybridize(net: nnx.Module) -> Hybridized:
+def hybridize(net: nnx.Module, *, static_argnames: tuple[str, ...] = ()) -> Hybridized:
     """Return a compiled version of `net` (section 8.1.2); call it as you would call `net`.
 
     It shares the module's variables: the next call sees parameters that you change, and what a call changes
@@ -27,6 +28,7 @@ def hybridize(net: nnx.Module) -> Hybridized:
 
     Args:
       net: any module; its `__call__` is compiled.
+      static_argnames: arguments of `__call__` that are Python values to trace with, as in `jax.jit`.
 
     Raises:
       JaxperfError: `net` is not an `nnx.Module`.
@@ -35,7 +37,7 @@ def hybridize(net: nnx.Module) -> Hybridized:
         raise JaxperfError(
             f"hybridize takes an nnx.Module, not a {type(net).__name__}; for a function use jax.jit"
         )
-    return Hybridized(net)
+    return Hybridized(net, static_argnames)
 
 
 class Hybridized:
@@ -45,16 +47,26 @@ class Hybridized:
       net: the module itself, which still runs op by op when called.
     """
 
-    def __init__(self, net: nnx.Module) -> None:
-        self.net = net
+    def __init__(self, net: nnx.Module, static_argnames: tuple[str, ...]) -> None:
+        self.net, self._static = net, static_argnames
         self._programs: dict[nnx.GraphDef[Any], Callable[..., Any]] = {}
         self._take_apart()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the module's output for these arguments, from the compiled program."""
+        """Return the module's output for these arguments, from the compiled program.
+
+        Raises:
+          JaxperfError: the call changes the module inside another transformation, such as `jax.vmap`.
+        """
         output, changed = self.function(self._arrays(), *args, **kwargs)
         for i, value in changed.items():
-            self._variables[i].set_raw_value(value)
+            try:
+                self._variables[i].set_raw_value(value)
+            except TraceContextError:
+                raise JaxperfError(
+                    f"this call changes {self._names[i]} of {type(self.net).__name__}, which another "
+                    "transformation of JAX does not allow; call eval() on it first, or hybridize outermost"
+                ) from None
         return output
 
     @property
@@ -115,7 +127,7 @@ class Hybridized:
         program.__name__ = type(self.net).__name__
         leaves = inspect.Parameter("leaves", inspect.Parameter.POSITIONAL_ONLY)
         program.__signature__ = called.replace(parameters=[leaves, *called.parameters.values()])  # type: ignore[attr-defined]
-        return jax.jit(program)
+        return jax.jit(program, static_argnames=self._static)
 
 
 def _attributes(node: Any) -> dict[Any, Any] | None:

@@ -116,6 +116,23 @@ def test_what_is_no_module_is_refused_with_the_way_out():
         hybridize(lambda x: x)
 
 
+def test_a_static_argument_is_a_python_value():
+    eager, net = twins(Stateful)
+    compiled = hybridize(net, static_argnames=("flip",))
+    for flip in (False, True):
+        close(compiled(X, flip=flip), eager(X, flip=flip))
+
+
+@pytest.mark.parametrize("transform", [lambda f: jax.vmap(f)(X[None]), lambda f: jax.eval_shape(f, X)])
+def test_a_call_that_changes_the_module_inside_another_transformation_is_one_line(transform):
+    net = nnx.Sequential(nnx.Linear(X.shape[1], 3, rngs=nnx.Rngs(0)), nnx.BatchNorm(3, rngs=nnx.Rngs(0)))
+    compiled = hybridize(net)
+    with pytest.raises(JaxperfError, match=r"^this call changes \S+ of Sequential, .* eval\(\) on it first"):
+        transform(compiled)
+    net.eval()
+    transform(compiled)
+
+
 def test_a_call_that_changes_the_module_itself_is_refused():
     class Counting(Mlp):
         calls = 0

@@ -46,7 +46,10 @@ def small(**options):
 def test_bfloat16_computes_in_bfloat16_and_keeps_weights_statistics_and_logits_float32(network):
     exact, rough = network(), network(dtype=jnp.bfloat16)
     convolution = r"bf16\[8,\d+,\d+,\d+\] = conv_general_dilated"
-    assert re.search(convolution, str(jax.make_jaxpr(rough)(IMAGES)))
+    # BatchNorm changes its statistics, so the module is taken apart for the trace
+    graphdef, state = nnx.split(rough)
+    traced = jax.make_jaxpr(lambda state, x: nnx.merge(graphdef, state)(x))(state, IMAGES)
+    assert re.search(convolution, str(traced))
     logits, expected = rough(IMAGES), exact(IMAGES)
     assert logits.dtype == jnp.float32
     assert 1e-4 < float(jnp.abs(logits - expected).max()) < 0.2 * float(jnp.abs(expected).max())

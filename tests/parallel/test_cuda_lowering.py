@@ -15,6 +15,7 @@ import optax
 import pytest
 from cases import cases
 from flax import nnx
+from jax.sharding import PartitionSpec as P
 
 from jaxperf.chapter import catalogue, cells
 from jaxperf.models import MLP, SMALL_STAGES, LeNet, ResNet, lenet, lenet_params
@@ -71,6 +72,8 @@ def test_the_steps_that_section_8_4_shows_lower_for_cuda() -> None:
     section = cells.load(catalogue.folder() / "multiple_gpus.py", "--smoke")
     params = section.init_params(jax.random.key(0))
     assert custom_calls(section.gradient, params, X, y) == set()
-    assert custom_calls(section.step, params, X, y) == set()
-    assert custom_calls(section.shard_map_step, params, X, y) == set()
+    assert custom_calls(section.step, params, X, y, 0.1) == set()
+    with jax.set_mesh(section.mesh):
+        split = jax.device_put((params, X, y), (P(), P("data"), P("data")))
+    assert custom_calls(section.shard_map_step, *split, 0.1) == set()
     assert custom_calls(lambda *args: section.sgd(*args, 0.1, len(y)), params, params) == set()
