@@ -127,12 +127,13 @@ def _roots(name: str) -> list[str]:
     parts = name.split(".")
     if parts[0] in ("", *sys.stdlib_module_names, "jaxperf", "jax", "jaxlib", "flax", "optax", "numpy"):
         return []
-    for i in range(1, len(parts) + 1):
-        spec = importlib.util.find_spec(".".join(parts[:i]))
-        # A namespace package, which has no origin, may hold libraries beside the module's package
-        if spec and spec.origin and spec.has_location:
-            folders = spec.submodule_search_locations
-            return [f"{folder}{os.sep}" for folder in folders] if folders else [spec.origin]
+    with contextlib.suppress(ImportError):  # running the module will report it
+        for i in range(1, len(parts) + 1):
+            spec = importlib.util.find_spec(".".join(parts[:i]))
+            # A namespace package, which has no origin, may hold libraries beside the module's package
+            if spec and spec.origin and spec.has_location:
+                folders = spec.submodule_search_locations
+                return [f"{folder}{os.sep}" for folder in folders] if folders else [spec.origin]
     return []
 
 
