@@ -177,10 +177,13 @@ def _makes_once(at: Place) -> bool:
 
 
 def _inside(analysis: Analysis, at: Place) -> list[StackSample]:
-    """Return the samples in a function, for a finding at its `def`; none for other lines."""
+    """Return the samples in a function, for a finding at its `def`; none for other lines.
+
+    They are as taken: Python between two steps counts at the line of the loop otherwise.
+    """
     function = statements.innermost(at, statements.FUNCTION) if statements.is_definition(at) else None
     lines = range(function.lineno, (function.end_lineno or 0) + 1) if function else ()
-    return [s for s in analysis.samples if s.at.file == at.file and s.at.line in lines]
+    return [s for s in analysis.log.samples if s.at.file == at.file and s.at.line in lines]
 
 
 def _elements(analysis: Analysis, at: Place) -> str:
