@@ -123,8 +123,7 @@ def fashion_mnist(*, source: str = "auto", folder: str | os.PathLike[str] | None
 
     "auto" takes the first source that works:
       "folder": the four IDX files in `folder`, else in JAXPERF_DATA, else where Debian's package puts them;
-      "tfds": TensorFlow Datasets, where it is installed and has prepared the data set; if it is named, it
-        downloads and prepares it;
+      "tfds": TensorFlow Datasets, where it has prepared the data set; if it is named, it prepares it;
       "download": the origin's files, or those of the mirror JAXPERF_FASHION_MNIST_URL, kept in a cache;
       "mini": the balanced subset of 6,000 + 1,000 images in this package.
     A folder that was named, by argument or JAXPERF_DATA, must be valid: it is never silently skipped. A
