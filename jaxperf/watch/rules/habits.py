@@ -16,6 +16,8 @@ from jaxperf.watch.source import statements
 
 GROWN = 32 << 20  # bytes of growth that are worth a note
 GROWN_SHARE = 0.1  # of the peak
+# without arrays of JAX or compilations that explain it: a list that is built takes less
+UNKNOWN_GROWN, UNKNOWN_S = 256 << 20, 10.0
 STEADY = 3.0  # the most ratio of what two thirds of the time grew by, for memory that grows steadily
 LONG_ENOUGH_S = 1.0  # seconds of a run in which growth is judged
 MANY = 8  # arrays more than before
@@ -54,6 +56,8 @@ def growth_notes(analysis: Analysis) -> Iterator[str]:
         compiled = sum(start >= analysis.begin for start in starts)
         if compiled >= COMPILED:
             yield f"{message}; {compiled} programs were compiled meanwhile, which JAX keeps"
+        elif grown >= UNKNOWN_GROWN and length_s >= UNKNOWN_S:
+            yield f"{message}; arrays of JAX do not explain it, so look for what else the loop keeps"
         return
     made = f", made at {live.at}" if live.at else ""
     held = f" in {live.held} ({live.held_at})" if live.held else ""
