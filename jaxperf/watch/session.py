@@ -103,8 +103,7 @@ class Watcher:
 
     def before_fork(self) -> None:
         """Note a fork while JAX runs; else hide Python's warning of other threads if they are the watch's."""
-        with sampler.SAMPLING:  # let a sample end
-            self._fork_warning.close()
+        self._fork_warning.close()
         if hooks.is_running():
             self.log.forks.append(source_location.reader_place(sys._getframe(2)))
         elif sampler.THREADS.is_dir() and len([*sampler.THREADS.iterdir()]) <= 1 + self._own_threads:
@@ -216,15 +215,19 @@ class Watcher:
 
 @functools.cache  # a registration cannot be undone
 def _watch_forks() -> None:
-    os.register_at_fork(before=_before_fork, after_in_child=_after_fork)
+    release = sampler.SAMPLING.release
+    os.register_at_fork(before=_before_fork, after_in_parent=release, after_in_child=_leave_child)
 
 
-def _after_fork() -> None:
+def _leave_child() -> None:
+    sampler.SAMPLING.release()
     if _open_watch:
         _open_watch.leave_child()
 
 
 def _before_fork() -> None:
+    # Let a sample end, and none begin until the process has forked: a child would keep its settings
+    sampler.SAMPLING.acquire()
     if _open_watch:
         with _open_watch.log.losses.guard("a fork"):
             _open_watch.before_fork()
