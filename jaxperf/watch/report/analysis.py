@@ -111,9 +111,19 @@ def _file_written(at: Place, kind: str) -> Place:
     loop = statements.innermost(at, loop_body.LOOP)
     for node in statements.enclosing_nodes(at, ast.With):
         meant = node.lineno == at.line if kind == PYTHON else not loop or loop.lineno < node.lineno
-        if meant and any(_OPENS.search(ast.unparse(item.context_expr)) for item in node.items):
+        if meant and any(_opens_to_write(item.context_expr) for item in node.items):
             return at._replace(line=node.lineno)
     return NOWHERE
+
+
+def _opens_to_write(call: ast.expr) -> bool:
+    """Return whether an expression is `open(path, "wb")`, `path.open("wb")` or `gzip.open(path, "wb")`."""
+    if not isinstance(call, ast.Call) or statements.last_name(call.func) != "open":
+        return False
+    # The first argument of the function itself is the path
+    modes = call.args[1:2] if isinstance(call.func, ast.Name) else call.args[:2]
+    modes = [*modes, *(keyword.value for keyword in call.keywords if keyword.arg == "mode")]
+    return any(isinstance(mode, ast.Constant) and _WRITES.fullmatch(str(mode.value)) for mode in modes)
 
 
 FULL_QUEUE, UFUNC = "a full queue", "a NumPy function"
@@ -122,7 +132,7 @@ BRIEF_S = 0.005  # seconds in windows that say little about a line
 LONG_WAIT_S = 0.02  # a wait this long is for a computation; copies to the host and calls take less
 
 
-_OPENS = re.compile(r"\bopen\(.*['\"]b?[wax][bt+]*['\"]")  # a file to write
+_WRITES = re.compile(r"b?[wax][bt+]*")  # the mode of a file to write
 
 
 class IntervalSet:

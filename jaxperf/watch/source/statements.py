@@ -268,13 +268,18 @@ def imports_module(file: str, module: str) -> bool:
 
 def in_module(at: Place) -> bool:
     """Return whether a line is in a class of which objects are modules, as `class Net(nnx.Module)` says."""
-    return _is_module(innermost(at, ast.ClassDef), at.file)
+    node = innermost(at, ast.ClassDef)
+    return node is not None and _is_module(node, at.file)
 
 
-def _is_module(node: ast.ClassDef | None, file: str) -> bool:
-    bases = [last_name(base) for base in node.bases] if node else []
-    others = [c for c in _all_nodes(file, ast.ClassDef) if c.name in bases and c is not node]
-    return "Module" in bases or any(_is_module(other, file) for other in others)
+def _is_module(node: ast.ClassDef, file: str) -> bool:
+    classes = [node]  # and those that it is derived from; a notebook may define `class Net(Net)` again
+    for known in classes:
+        bases = [last_name(base) for base in known.bases]
+        if "Module" in bases:
+            return True
+        classes += [c for c in _all_nodes(file, ast.ClassDef) if c.name in bases and c not in classes]
+    return False
 
 
 def made_module(at: Place) -> str:

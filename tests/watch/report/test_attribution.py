@@ -37,6 +37,10 @@ def main(w):
             np.savez(file, w)
         with open("wax.txt") as file:
             describe(file)
+        with open(paths["w"]) as table:
+            describe(table)
+        with gzip.open(name, mode="wb") as packed:
+            np.save(packed, w)
 
     with open("last.npz", "wb") as last:
         np.savez(last, w)
@@ -66,6 +70,8 @@ def line(start: str) -> int:
         ("python", ("describe(w)", "main(1)"), "between", "describe(w)"),
         ("python", ("describe(file)", "main(1)"), "between", "describe(file)"),
         ("numpy", ("describe(w)", "main(1)"), "numpy", "describe(w)"),
+        ("python", ("describe(table)", "main(1)"), "between", "describe(table)"),
+        ("write", ("np.save(packed", "main(1)"), "write", "with gzip.open(name"),
         ("write", ("np.savez(file", "main(1)"), "write", 'with open(name + ".npz"'),
         ("python", ('with open(name + ".npz"', "main(1)"), "write", 'with open(name + ".npz"'),
         ("python", ("return step(w, x)", "w = update(w, x)", "main(1)"), "dispatch", "return step(w, x)"),

@@ -119,3 +119,17 @@ def test_what_a_call_gives_for_an_argument_is_found_by_place_or_name(tmp_path: P
         "",
     ]
     assert expression(3, "argument 1") == ""  # of which call?
+
+
+@pytest.mark.parametrize(("base", "is_module"), [("nnx.Module", True), ("object", False)])
+def test_a_class_that_is_derived_from_one_of_its_own_name_is_followed_once(
+    base: str, is_module: bool, tmp_path: Path
+) -> None:
+    """Notebooks add methods to a class so."""
+    path = tmp_path / "net.py"
+    path.write_text(
+        f"from flax import nnx\nclass Net({base}): pass\nclass Net(Net): pass\nclass Net(Net): pass\n"
+    )
+    assert statements.in_module(Place(str(path), 4)) == is_module
+    path.with_name("made.py").write_text(path.read_text() + "net = Net()\n")
+    assert statements.made_module(Place(str(path.with_name("made.py")), 5)) == ("Net" if is_module else "")
