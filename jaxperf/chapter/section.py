@@ -138,7 +138,7 @@ def _without_files(arguments: Sequence[str]) -> list[str]:
 
 def _is_given(name: str, arguments: Sequence[str]) -> bool:
     flag = "--" + name.replace("_", "-")
-    return any(word.partition("=")[0].replace("_", "-") == flag for word in arguments)
+    return any(word.partition("=")[0] == flag for word in arguments)
 
 
 def _choose_devices(count: int, cpu_devices: int, platform: str) -> None:

@@ -102,11 +102,8 @@ def timing_notes(analysis: Analysis) -> Iterator[str]:
         if row is None or row.dispatch_s is None or row.device_s < LATER * row.dispatch_s:
             continue
         for start, end in timings_around(at):
-            calls = statements.calls_in(statements.syntax_tree(at.file))
-            timed = {statements.last_name(call.func) for call in calls if start <= call.lineno <= end}
-            waiting = timed & {w.function for w in waits}
             inside = any(w.file == at.file and start <= w.line <= end for w in waits)
-            if inside or waiting or (at.file, start, end) in told:
+            if inside or (at.file, start, end) in told or _waits_inside(at.file, start, end, waits):
                 continue
             told.add((at.file, start, end))
             yield (
@@ -115,6 +112,13 @@ def timing_notes(analysis: Analysis) -> Iterator[str]:
                 f"{format_quantity(row.dispatch_s, 's')}, and the device takes "
                 f"{format_quantity(row.device_s, 's')}. Call jax.block_until_ready on the result first"
             )
+
+
+def _waits_inside(file: str, start: int, end: int, waits: list[Place]) -> bool:
+    """Return whether a function that some lines call waits for a device."""
+    calls = statements.calls_in(statements.syntax_tree(file))
+    timed = {statements.last_name(call.func) for call in calls if start <= call.lineno <= end}
+    return not timed.isdisjoint(at.function for at in waits)
 
 
 def timings_around(at: Place) -> Iterator[tuple[int, int]]:
@@ -137,8 +141,10 @@ def timings_around(at: Place) -> Iterator[tuple[int, int]]:
 
 def _reads_clock(value: ast.expr) -> bool:
     """Return whether an expression is `time.perf_counter()` or the like."""
-    owner, _, name = ast.unparse(value).rpartition(".")
-    return owner in ("", "time") and name.removesuffix("()") in _CLOCKS and name.endswith("()")
+    if not isinstance(value, ast.Call) or value.args or value.keywords:
+        return False
+    owner, _, name = ast.unparse(value.func).rpartition(".")
+    return owner in ("", "time") and name in _CLOCKS
 
 
 # --- processes that are forked after JAX has started

@@ -109,7 +109,7 @@ def _branches(facts: Facts, c: Compiled) -> Iterator[str]:
     selects = [i for i in facts.instructions if i.opcode == "select" and "/select_n" in i.op_name]
     for at in dict.fromkeys(facts.at(i) for i in selects if "vmap(" in i.op_name):
         calls = statements.calls_in(statements.innermost(at, ast.stmt))
-        branching = [c for c in calls if statements.last_name(c.func) in ("cond", "switch")]
+        branching = [call for call in calls if statements.last_name(call.func) in ("cond", "switch")]
         nodes = [n for call in branching for n in ast.walk(call)]
         named = {getattr(n, "id", "") or getattr(n, "attr", "") for n in nodes}  # step, self.step
         if named & functions:

@@ -552,14 +552,15 @@ def find_eager_recompiles(analysis: Analysis) -> Iterator[Finding]:
     costs = sorted(analysis.compiling_s([c]) for c in small)
     each_s = costs[len(costs) // 4] if costs else 0.0
 
-    shapes: list[Finding] = []
+    shapes, left = list[Finding](), list[Compiled]()
     for at, compiled in group_by(small, line).items():
         # a line whose operation gets new shapes, not lines that each have a shape of their own
         alike = group_by(compiled, lambda c: (c.at, c.name)).values()
         again = max(alike, key=len)
-        if len(again) < 2 * REPEATS or (cause := _cause_at(analysis, at, again)) == "eager recompiles":
+        cause = _cause_at(analysis, at, again) if len(again) >= 2 * REPEATS else "eager recompiles"
+        if cause == "eager recompiles":
+            left += compiled
             continue
-        small = [c for c in small if line(c) != at]
         repeating = [group for group in alike if len(group) >= REPEATS]
         repeats = [c for group in repeating for c in group[1:]]
         name, times = again[0].name, len(again)
@@ -579,14 +580,14 @@ def find_eager_recompiles(analysis: Analysis) -> Iterator[Finding]:
         (line, max(SMALL_S, least_saving_s(analysis))),
         (lambda c: statements.neighborhood(line(c)) or line(c), SMALL_S),
     ):
-        for compiled in group_by(small, level).values():
+        groups, left = group_by(left, level).values(), []
+        for compiled in groups:
             saved_s = min(len(compiled) * each_s, analysis.compiling_s(compiled)) - each_s
             most = max(map(len, group_by(compiled, lambda c: (c.at, c.name)).values()))
             if (len(compiled) < SMALL_PROGRAMS and most < 2 * REPEATS) or saved_s < least_s:
-                continue
-            taken = {*map(id, compiled)}
-            small = [c for c in small if id(c) not in taken]
-            yield _one_by_one(analysis, line, compiled, saved_s)
+                left += compiled
+            else:
+                yield _one_by_one(analysis, line, compiled, saved_s)
 
 
 def _one_by_one(
