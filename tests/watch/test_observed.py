@@ -99,13 +99,19 @@ def test_a_sample_is_not_interrupted_and_leaves_switching_and_garbage_collection
 
 
 def test_a_fork_waits_for_the_end_of_a_sample_whose_settings_a_child_would_keep() -> None:
-    watcher = session.Watcher("forks", profile=False)
-    forking = threading.Thread(target=watcher.before_fork)
+    forked = threading.Event()
+
+    def fork() -> None:
+        session._before_fork()
+        forked.set()
+        sampler.SAMPLING.release()
+
+    forking = threading.Thread(target=fork)
     with sampler.undisturbed():
         forking.start()
-        forking.join(0.2)
-        assert forking.is_alive()
+        assert not forked.wait(0.2)
     forking.join()
+    assert forked.is_set()
 
 
 def test_a_switch_interval_that_the_program_sets_outlives_the_watch(watched: Any) -> None:
