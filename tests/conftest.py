@@ -10,7 +10,6 @@ import os
 import shutil
 import signal
 import tempfile
-from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -43,7 +42,7 @@ CACHE_EVERYTHING = {
 OPTIMIZATION = "JAX_DISABLE_MOST_OPTIMIZATIONS"
 
 
-def pytest_configure(config: pytest.Config) -> None:
+def pytest_configure(config):
     """Caches go to a folder that exists as long as this run; xdist's workers inherit it."""
     # nohup ignores the one, and a script's background jobs the other; what tests start would inherit that
     for number, usual in ((signal.SIGHUP, signal.SIG_DFL), (signal.SIGINT, signal.default_int_handler)):
@@ -62,7 +61,7 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.setdefault(OPTIMIZATION, "1")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(items):
     """Mark what tests the sections and the book; loading a section compiles its programs."""
     for item in items:
         if item.path.parent.name == "experiments" or item.path.name == "test_book.py":
@@ -70,7 +69,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture
-def optimized() -> Iterator[None]:
+def optimized():
     """Compile as users do: ResNet-18 in float64 takes twice as long otherwise."""
     import jax
 
@@ -80,7 +79,7 @@ def optimized() -> Iterator[None]:
 
 
 @pytest.fixture
-def several_devices() -> None:
+def several_devices():
     """For tests of what sections do with all of their devices: a machine with a single GPU skips them.
 
     Tests that choose devices by themselves take the CPU's, `jax.devices("cpu")`, of which there are eight
@@ -93,12 +92,12 @@ def several_devices() -> None:
 
 
 @pytest.fixture
-def compiles_anew() -> Iterator[None]:
+def compiles_anew():
     """Switch the compile cache off, for tests of compiling itself."""
     import jax
     from jax.experimental.compilation_cache import compilation_cache
 
-    folder = jax.config.jax_compilation_cache_dir  # type: ignore[attr-defined]
+    folder = jax.config.jax_compilation_cache_dir
     jax.config.update("jax_compilation_cache_dir", None)
     compilation_cache.reset_cache()
     yield
@@ -107,7 +106,7 @@ def compiles_anew() -> Iterator[None]:
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
+def small_disk(tmp_path):
     """A disk of its own with 400 KiB; mark the test `real`."""
     from disks import mounted
 
@@ -117,7 +116,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+def pytest_runtest_makereport(item):
     """Under JAXPERF_REQUIRE_REAL=1 a test marked `real` fails where it would be skipped."""
     report = yield
     if (
@@ -131,9 +130,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_make_collect_report(
-    collector: pytest.Collector,
-) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+def pytest_make_collect_report(collector):
     """Under JAXPERF_REQUIRE_REAL=1 no file may skip itself whole: its marks can't be seen then."""
     report = yield
     if REQUIRE_REAL and report.skipped:
@@ -141,7 +138,7 @@ def pytest_make_collect_report(
     return report
 
 
-def _refuse_skip(report: pytest.TestReport | pytest.CollectReport, nodeid: str) -> None:
+def _refuse_skip(report, nodeid):
     reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
     report.outcome = "failed"
     report.longrepr = f"{nodeid}: must not be skipped under JAXPERF_REQUIRE_REAL=1, but: {reason}"

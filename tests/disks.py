@@ -3,15 +3,13 @@
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
 
 @contextmanager
-def mounted(folder: Path, *, size: str) -> Iterator[Path]:
+def mounted(folder, *, size):
     """A disk of so many bytes and 500 files in this folder; the test is skipped where nobody may mount it."""
     if os.geteuid() or shutil.which("mount") is None:
         pytest.skip("only root can mount a small disk")
@@ -23,7 +21,7 @@ def mounted(folder: Path, *, size: str) -> Iterator[Path]:
         subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
-def fill(disk: Path) -> Path:
+def fill(disk):
     """Fill a disk to its last byte; the file that does it."""
     ballast = disk / "ballast"
     with pytest.raises(OSError, match="No space left on device"), ballast.open("wb", buffering=0) as f:
@@ -32,16 +30,16 @@ def fill(disk: Path) -> Path:
     return ballast
 
 
-def make_read_only(disk: Path) -> None:
+def make_read_only(disk):
     """From now on the kernel refuses every change to a disk."""
     assert _mount("-o", "remount,ro", str(disk)).returncode == 0
 
 
-def _mount(*arguments: str) -> subprocess.CompletedProcess[bytes]:
+def _mount(*arguments):
     return subprocess.run(["mount", *arguments], capture_output=True, check=False)
 
 
-def bound_by_permissions() -> list[str] | None:
+def bound_by_permissions():
     """The words before a command that make root obey permissions, as others do; None where there are none."""
     if os.geteuid():
         return []

@@ -3,11 +3,8 @@
 import contextlib
 import copy
 import json
-import random
 import resource
 import signal
-from collections.abc import Iterator
-from types import FrameType
 from typing import Any
 
 from report_results import HOSTILE
@@ -26,11 +23,11 @@ BARE = (
 STRINGS = (
     *HOSTILE, "s", "bytes", "FLOP/s", "images/s", "u", "a\nb", "[bold]x[/]", "[/nope]", "`", "\ud800", "{0}",
 )  # fmt: skip
-OTHERS: tuple[Any, ...] = (None, True, False, [], {}, [[]], {"kind": "table"}, {"": ""}, [None] * 3)
+OTHERS = (None, True, False, [], {}, [[]], {"kind": "table"}, {"": ""}, [None] * 3)
 Place = tuple[Any, Any]
 
 
-def damaged(data: bytes, rng: random.Random) -> bytes:
+def damaged(data, rng):
     """The bytes of a file after one to three accidents."""
     out = bytearray(data)
     for _ in range(rng.choice((1, 1, 1, 2, 3))):
@@ -54,7 +51,7 @@ def damaged(data: bytes, rng: random.Random) -> bytes:
     return bytes(out)
 
 
-def distorted(body: dict[str, Any], rng: random.Random) -> str:
+def distorted(body, rng):
     """A result's JSON with one to four of its values replaced, left out, repeated or exchanged."""
     body = copy.deepcopy(body)
     for _ in range(rng.choice((1, 1, 1, 2, 4))):
@@ -65,7 +62,7 @@ def distorted(body: dict[str, Any], rng: random.Random) -> str:
     return text
 
 
-def _places(value: Any) -> Iterator[Place]:
+def _places(value):
     """Every place that holds a value, as its container and key."""
     for key in (
         list(value) if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ()
@@ -74,7 +71,7 @@ def _places(value: Any) -> Iterator[Place]:
         yield from _places(value[key])
 
 
-def _distort(place: Place, rng: random.Random, places: list[Place]) -> None:
+def _distort(place, rng, places):
     holder, key = place
     value = holder[key]
     match rng.randrange(10):
@@ -94,7 +91,7 @@ def _distort(place: Place, rng: random.Random, places: list[Place]) -> None:
             holder[key] = _akin(value, rng)
 
 
-def _akin(value: Any, rng: random.Random) -> Any:
+def _akin(value, rng):
     if isinstance(value, bool):
         return not value
     if isinstance(value, int | float):
@@ -111,10 +108,10 @@ class OutOfPatienceError(BaseException):
 
 
 @contextlib.contextmanager
-def patience(seconds: int) -> Iterator[None]:
+def patience(seconds):
     """Bound the processor time of what runs in here; time spent waiting for a core does not count."""
 
-    def over(number: int, frame: FrameType | None) -> None:
+    def over(number, frame):
         raise OutOfPatienceError(f"more than {seconds} s of processor time")
 
     before = signal.signal(signal.SIGPROF, over)
@@ -126,6 +123,6 @@ def patience(seconds: int) -> Iterator[None]:
         signal.signal(signal.SIGPROF, before)
 
 
-def peak_bytes() -> int:
+def peak_bytes():
     """The most memory that this process has held at any time."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -7,10 +7,8 @@ import socket
 import struct
 import threading
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,17 +18,15 @@ from jaxperf.data import DEBIAN_FOLDER, OriginFile, Splits, download_folder
 needs_debian = pytest.mark.skipif(not DEBIAN_FOLDER.is_dir(), reason=f"needs Debian's {DEBIAN_FOLDER}")
 
 
-def images_file(
-    count: int, *, magic: int = 0x0803, rows: int = 28, columns: int = 28, body: bytes = b""
-) -> bytes:
+def images_file(count, *, magic=0x0803, rows=28, columns=28, body=b""):
     return struct.pack(">IIII", magic, count, rows, columns) + body
 
 
-def labels_file(count: int, *, magic: int = 0x0801, body: bytes = b"") -> bytes:
+def labels_file(count, *, magic=0x0801, body=b""):
     return struct.pack(">II", magic, count) + body
 
 
-def generated(train: int = 40, test: int = 20) -> Splits:
+def generated(train=40, test=20):
     """Images that are all different, and labels that go round the classes."""
     rng = np.random.default_rng(7)
     x, y = (
@@ -40,7 +36,7 @@ def generated(train: int = 40, test: int = 20) -> Splits:
     return Splits(x[:train], y[:train], x[train:], y[train:])
 
 
-def packed(splits: Splits) -> dict[str, bytes]:
+def packed(splits):
     """The four gzip IDX files, by name."""
     files = {}
     for part, images, labels in (("train", *splits[:2]), ("t10k", *splits[2:])):
@@ -51,14 +47,14 @@ def packed(splits: Splits) -> dict[str, bytes]:
     return files
 
 
-def write_folder(folder: Path, files: dict[str, bytes]) -> Path:
+def write_folder(folder, files):
     folder.mkdir(parents=True, exist_ok=True)
     for name, data in files.items():
         folder.joinpath(name).write_bytes(data)
     return folder
 
 
-def pins(files: dict[str, bytes]) -> tuple[OriginFile, ...]:
+def pins(files):
     """What `ORIGIN_FILES` would be if `files` were the published ones."""
     return tuple(
         OriginFile(name.removesuffix(".gz"), len(data), hashlib.sha256(data).hexdigest())
@@ -66,19 +62,19 @@ def pins(files: dict[str, bytes]) -> tuple[OriginFile, ...]:
     )
 
 
-def same(a: Splits, b: Splits) -> bool:
+def same(a, b):
     return all(x.dtype == y.dtype and np.array_equal(x, y) for x, y in zip(a, b, strict=True))
 
 
 class Loopback:
     """A server on 127.0.0.1: `files` by name, `gets` counted by name."""
 
-    def __init__(self, files: dict[str, bytes]) -> None:
+    def __init__(self, files):
         self.files, self.gets = files, Counter[str]()
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
+            def do_GET(self):
                 name = self.path.rpartition("/")[2]
                 outer.gets[name] += 1
                 data = outer.files.get(name)
@@ -87,7 +83,7 @@ class Loopback:
                 self.end_headers()
                 self.wfile.write(data or b"")
 
-            def log_message(self, *args: object) -> None:
+            def log_message(self, *args):
                 pass
 
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
@@ -95,7 +91,7 @@ class Loopback:
 
 
 @contextmanager
-def loopback(files: dict[str, bytes]) -> Iterator[Loopback]:
+def loopback(files):
     """Serves `files` while the block runs."""
     served = Loopback(files)
     thread = threading.Thread(target=served.server.serve_forever, args=(0.02,), daemon=True)
@@ -109,19 +105,19 @@ def loopback(files: dict[str, bytes]) -> Iterator[Loopback]:
 
 
 @functools.cache
-def _taken() -> socket.socket:
+def _taken():
     """A port that is taken, so that nobody else can listen on it."""
     taken = socket.socket()
     taken.bind(("127.0.0.1", 0))
     return taken
 
 
-def closed_port() -> str:
+def closed_port():
     """A URL on this machine that nothing listens on."""
     return f"http://127.0.0.1:{_taken().getsockname()[1]}/"
 
 
-def isolate(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+def isolate(monkeypatch, tmp_path):
     """A machine with no folder, no cache and no prepared data; gives the cache folder to come."""
     for variable in ("JAXPERF_DATA", "JAXPERF_FASHION_MNIST_URL"):
         monkeypatch.delenv(variable, raising=False)

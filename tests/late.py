@@ -2,13 +2,10 @@
 
 import itertools
 import threading
-from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
 from jaxperf.measure import dispatch
 
@@ -25,7 +22,7 @@ class Late:
     nothing, and both are called again.
     """
 
-    def __init__(self, work: Callable[[], object] = lambda: None, device: jax.Device | None = None) -> None:
+    def __init__(self, work=lambda: None, device=None):
         self.gate = threading.Event()
         self.fails = False
         self._work = work
@@ -40,7 +37,7 @@ class Late:
             self._caller = threading.get_ident()
             program(self._busy(self._x).block_until_ready())
 
-    def _done(self, _: Any) -> np.float32:
+    def _done(self, _):
         if threading.get_ident() == self._caller:
             self._early = True
             return np.float32(0)
@@ -50,7 +47,7 @@ class Late:
         self._work()
         return np.float32(1)
 
-    def _begin(self, program: Callable[[jax.Array], Any]) -> Any:
+    def _begin(self, program):
         for _ in range(1000):
             self._caller, self._early = threading.get_ident(), False
             out = program(self._busy(self._x))
@@ -58,24 +55,24 @@ class Late:
                 return out
         raise AssertionError("no program was late")
 
-    def array(self) -> jax.Array:
+    def array(self):
         """Return an array, float32 of shape (), that is there after `work`."""
-        return self._begin(self._answer)  # type: ignore[no-any-return]
+        return self._begin(self._answer)
 
-    def nothing(self) -> None:
+    def nothing(self):
         """Return nothing; `work` comes later."""
         self._begin(self._remark)
 
-    def held(self, monkeypatch: pytest.MonkeyPatch) -> Callable[[], jax.Array]:
+    def held(self, monkeypatch):
         """Return a function whose arrays, but for the first, are there once `probe` has looked at them."""
         calls, pending = itertools.count(), dispatch.pending
 
-        def look(tree: Any) -> int:
+        def look(tree):
             unfinished = pending(tree)
             self.gate.set()
             return unfinished
 
-        def call() -> jax.Array:
+        def call():
             if next(calls):
                 self.gate.clear()
             return self.array()

@@ -9,8 +9,6 @@ network's dtype (BatchNorm's momentum, the trainer's rate): 5e-7. In float32 a s
 and moves the gradient by about 1 / sqrt(N), 1 to 2 per cent in the ResNets. There float64 is the proof.
 """
 
-from __future__ import annotations
-
 import ast
 import functools
 import os

@@ -1,7 +1,6 @@
 """Results for tests: every kind of block, hostile text, odd numbers."""
 
 from jaxperf.result import (
-    Block,
     Claim,
     Code,
     Environment,
@@ -47,7 +46,7 @@ CPU = Environment(
 )
 
 
-def blocks(text: str = "text") -> tuple[Block, ...]:
+def blocks(text="text"):
     """One block of every kind, with `text` wherever text may stand."""
     rows = (
         Measurement(f"eager {text}", "s", (2.0, 2.2, 2.4, 2.1, 2.3, 2.2), rounds="r", items=10, note=text),
@@ -69,7 +68,7 @@ def blocks(text: str = "text") -> tuple[Block, ...]:
     )
 
 
-def result(text: str = "text", *, name: str = "hybridize") -> Result:
+def result(text="text", *, name="hybridize"):
     """A result with every kind of block."""
     return Result(
         experiment=name,
@@ -85,11 +84,11 @@ def result(text: str = "text", *, name: str = "hybridize") -> Result:
     )
 
 
-def all_results() -> list[Result]:
+def all_results():
     """Results with plain text, and with every hostile one."""
     return [result(), *map(result, HOSTILE)]
 
 
-def notes_of(result: Result) -> tuple[str, ...]:
+def notes_of(result):
     """The notes of a result, in order."""
     return tuple(note.text for note in result.of(Note))

@@ -2,13 +2,9 @@
 
 import importlib.util
 import sys
-from pathlib import Path
-from types import ModuleType
-
-import pytest
 
 
-def load(name: str, path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+def load(name, path, monkeypatch):
     """Return a script as a module; it may import its neighbors."""
     monkeypatch.syspath_prepend(str(path.parent))
     spec = importlib.util.spec_from_file_location(name, path)

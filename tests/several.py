@@ -2,15 +2,13 @@
 
 import socket
 import subprocess
-from collections.abc import Sequence
-from pathlib import Path
 
 from jaxperf.process import child_environment
 
-_held: list[socket.socket] = []
+_held = []
 
 
-def free_port() -> int:
+def free_port():
     """Return a port that only a server that shares ports, as gRPC's do, may take until this process ends."""
     probe = socket.socket()
     probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
@@ -19,9 +17,7 @@ def free_port() -> int:
     return int(probe.getsockname()[1])
 
 
-def start(
-    command: Sequence[str | Path], count: int = 2, *, folder: Path | None = None, **variables: str
-) -> list[subprocess.Popen[str]]:
+def start(command, count=2, *, folder=None, **variables):
     """Start the processes, whose output is to be read by `communicate`."""
     environment = child_environment() | {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "1"} | variables
     environment |= {"JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{free_port()}", "JAX_NUM_PROCESSES": str(count)}
@@ -34,7 +30,7 @@ def start(
     ]  # fmt: skip
 
 
-def finish(processes: Sequence[subprocess.Popen[str]]) -> list[tuple[int, str, str]]:
+def finish(processes):
     """Wait for the processes, and return each one's status, output and errors."""
     try:
         texts = [process.communicate() for process in processes]
@@ -44,7 +40,5 @@ def finish(processes: Sequence[subprocess.Popen[str]]) -> list[tuple[int, str, s
     return [(process.returncode, *text) for process, text in zip(processes, texts)]
 
 
-def run(
-    command: Sequence[str | Path], count: int = 2, *, folder: Path | None = None, **variables: str
-) -> list[tuple[int, str, str]]:
+def run(command, count=2, *, folder=None, **variables):
     return finish(start(command, count, folder=folder, **variables))

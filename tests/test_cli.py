@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import children
 import pytest
@@ -26,17 +25,17 @@ print("run of", pathlib.Path(__file__).stem, *arguments)
 """
 
 
-def sample(name: str) -> str:
+def sample(name):
     return to_json(timed(name, (1.0, 2.0)))
 
 
-def timed(name: str, values: tuple[float, ...]) -> Result:
+def timed(name, values):
     table = Table("Times", (Measurement(f"time of {name}", "s", values),))
     return Result(name, "9.1", name.title(), "What?", {}, Environment(), blocks=(table,))
 
 
 @pytest.fixture
-def out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def out(tmp_path, monkeypatch):
     """Two sections, `first` and `second`, whose scripts write a sample result; the folder for results."""
     folder = tmp_path / "experiments"
     folder.mkdir()
@@ -53,7 +52,7 @@ def out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 # --- talking only
 
 
-def test_what_only_talks_imports_neither_jax_nor_numpy() -> None:
+def test_what_only_talks_imports_neither_jax_nor_numpy():
     code = (
         "import sys; from jaxperf import cli\n"
         "for arguments in ('--help', 'list', '--version', 'help', 'run --help'):\n"
@@ -66,7 +65,7 @@ def test_what_only_talks_imports_neither_jax_nor_numpy() -> None:
     assert done.stdout
 
 
-def test_help_names_every_command_however_it_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_names_every_command_however_it_is_asked_for(capsys):
     shown = []
     for arguments in (["--help"], ["-h"], ["help"], ["run", "--help"], ["help", "run"]):
         assert cli.main(arguments) == 0
@@ -75,9 +74,7 @@ def test_help_names_every_command_however_it_is_asked_for(capsys: pytest.Capture
     assert shown[0] == shown[1] == shown[2] and shown[3] == shown[4] != shown[0]
 
 
-def test_the_list_tells_number_name_time_and_question_of_each_section(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_the_list_tells_number_name_time_and_question_of_each_section(capsys):
     assert cli.main(["list"]) == 0
     shown = capsys.readouterr().out
     for section in catalogue.SECTIONS:
@@ -116,9 +113,7 @@ MISTAKES = {
 }
 
 
-def test_a_mistake_is_one_line_and_status_2_before_anything_runs(
-    out: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_mistake_is_one_line_and_status_2_before_anything_runs(out, capfd):
     for mistake, says in MISTAKES.items():
         arguments = mistake.split()
         if arguments[:1] == ["run"] and "--" not in arguments:
@@ -133,9 +128,7 @@ def test_a_mistake_is_one_line_and_status_2_before_anything_runs(
 # --- running
 
 
-def test_run_leaves_a_result_for_each_section_and_says_how_to_read_them(
-    out: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_run_leaves_a_result_for_each_section_and_says_how_to_read_them(out, capfd):
     assert cli.main(["run", "all", "--out", str(out), "--smoke"]) == 0
     shown = capfd.readouterr().out
     assert shown.index("run of first --smoke") < shown.index("[2/2] second") < shown.index("run of second")
@@ -143,19 +136,17 @@ def test_run_leaves_a_result_for_each_section_and_says_how_to_read_them(
     assert f"report {out}`" in shown.splitlines()[-1]
 
 
-def test_words_after_two_dashes_reach_the_one_section(out: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_words_after_two_dashes_reach_the_one_section(out, capfd):
     assert cli.main(["run", "9.2", f"--out={out}", "--", "--size", "3", "--", "x"]) == 0
     assert "run of second --size 3 -- x" in capfd.readouterr().out
 
 
-def test_the_flags_of_run_reach_each_section(out: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_flags_of_run_reach_each_section(out, capfd):
     assert cli.main(["run", "first", f"--out={out}", "--full", "--devices=4", "--platform=cpu"]) == 0
     assert "run of first --full --devices=4 --platform=cpu" in capfd.readouterr().out
 
 
-def test_a_failing_section_is_named_and_the_others_still_run(
-    out: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_failing_section_is_named_and_the_others_still_run(out, capfd):
     (catalogue.folder() / "first.py").write_text("raise SystemExit(7)")
     assert cli.main(["run", "all", "--out", str(out)]) == 1
     shown = capfd.readouterr()
@@ -165,7 +156,7 @@ def test_a_failing_section_is_named_and_the_others_still_run(
     assert cli.main(["run", "first", "--out", str(out)]) == 7  # a single section's own status
 
 
-def test_two_runs_into_one_folder_leave_one_whole_result_of_either(out: Path) -> None:
+def test_two_runs_into_one_folder_leave_one_whole_result_of_either(out):
     """Nothing is locked: each file is written whole, and the run that ends last is the one that is kept."""
     source = f"""
 import sys, time
@@ -204,9 +195,7 @@ save_result(recorder.result(), path)
 # --- reporting
 
 
-def test_the_report_shows_good_results_and_names_what_it_leaves_out(
-    out: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_report_shows_good_results_and_names_what_it_leaves_out(out, capsys):
     out.mkdir()
     for name in ("second", "first"):
         (out / f"{name}.json").write_text(sample(name))
@@ -226,9 +215,7 @@ def test_the_report_shows_good_results_and_names_what_it_leaves_out(
 # --- comparing
 
 
-def test_a_result_is_no_slower_than_itself_but_than_a_faster_one(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_result_is_no_slower_than_itself_but_than_a_faster_one(tmp_path, capsys):
     """As a file, as several with commas between them, and as a folder."""
     for side, factor in (("a", 1.0), ("b", 1.5)):
         for i in range(6):
@@ -250,9 +237,7 @@ def test_a_result_is_no_slower_than_itself_but_than_a_faster_one(
         assert ("What would decide: 4 results per side instead of 1 and 1" in shown) != several
 
 
-def test_a_mistake_in_a_comparison_is_one_line_and_status_2(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_mistake_in_a_comparison_is_one_line_and_status_2(tmp_path, capsys):
     good, empty = tmp_path / "a.json", tmp_path / "empty"
     save_result(timed("first", (1.0,)), good)
     empty.mkdir()
@@ -274,9 +259,7 @@ def test_a_mistake_in_a_comparison_is_one_line_and_status_2(
         assert message.startswith("error: ") and message.count("\n") == 1 and says in message
 
 
-def test_what_is_not_a_file_is_left_out_and_never_waited_for(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_not_a_file_is_left_out_and_never_waited_for(tmp_path, capsys):
     save_result(timed("first", (1.0,)), tmp_path / "first.json")
     os.mkfifo(tmp_path / "pipe.json")
     (tmp_path / "endless.json").symlink_to("/dev/zero")
@@ -289,9 +272,7 @@ def test_what_is_not_a_file_is_left_out_and_never_waited_for(
 
 
 @pytest.mark.real
-def test_a_read_only_disk_is_one_line_where_something_is_to_be_written(
-    small_disk: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_read_only_disk_is_one_line_where_something_is_to_be_written(small_disk, capsys):
     save_result(timed("first", (1.0,)), small_disk / "first.json")
     make_read_only(small_disk)
     for folder in (small_disk, small_disk / "new"):
@@ -304,7 +285,7 @@ def test_a_read_only_disk_is_one_line_where_something_is_to_be_written(
 
 
 @pytest.mark.skipif(bound_by_permissions() is None, reason="no setpriv, which makes root obey permissions")
-def test_what_permissions_forbid_is_one_line(tmp_path: Path) -> None:
+def test_what_permissions_forbid_is_one_line(tmp_path):
     good, shut, fixed = (tmp_path / name for name in ("good", "shut", "fixed"))
     for folder in (good, shut, fixed):
         save_result(timed("first", (1.0,)), folder / "first.json")
@@ -332,7 +313,7 @@ def test_what_permissions_forbid_is_one_line(tmp_path: Path) -> None:
     ), lines
 
 
-def test_names_of_files_command_no_terminal(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_names_of_files_command_no_terminal(out, capsys):
     save_result(timed("first", (1.0,)), out / "first.json")
     save_result(timed("second", (1.0,)), out / "\x1b[31mgood.json")
     (out / "\x1b[31mred.json").write_text("{")
@@ -351,9 +332,7 @@ def test_names_of_files_command_no_terminal(out: Path, capsys: pytest.CaptureFix
         assert capsys.readouterr().err.startswith(("error: cannot read \\x1b", "error: cannot read xxx"))
 
 
-def test_a_folder_without_a_readable_result_is_a_mistake(
-    out: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_folder_without_a_readable_result_is_a_mistake(out, capsys):
     out.mkdir()
     (out / "first.json").write_text("{")
     for path, says in ((out, "no result to show"), (out / "first.json", "first.json is not JSON")):

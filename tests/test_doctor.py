@@ -11,7 +11,6 @@ import pytest
 
 from jaxperf import cli, doctor
 from jaxperf.doctor import (
-    CheckResult,
     JaxReport,
     ask_jax,
     checkout_folder,
@@ -31,12 +30,12 @@ H100 = Driver(
 )  # fmt: skip
 
 
-def states(results: list[CheckResult]) -> list[tuple[str, str]]:
+def states(results):
     return [(f.topic, f.state) for f in results]
 
 
 @pytest.fixture(autouse=True)
-def plain_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+def plain_machine(monkeypatch):
     monkeypatch.setattr("jaxperf.data.DEBIAN_FOLDER", Path("/nonexistent"))
     monkeypatch.delenv("JAXPERF_DATA", raising=False)
     monkeypatch.setattr(doctor, "LIMIT_S", 600.0)  # however slow this machine is
@@ -48,8 +47,8 @@ def plain_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_machine_that_runs_this_suite_is_usable_and_jax_is_asked_in_a_process_of_its_own(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+    monkeypatch, capsys
+):
     for name, value in (("PLATFORMS", "cpu"), ("NUM_CPU_DEVICES", "3")):
         monkeypatch.setenv(f"JAX_{name}", value)
     assert cli.main(["doctor"]) == 0
@@ -60,9 +59,7 @@ def test_a_machine_that_runs_this_suite_is_usable_and_jax_is_asked_in_a_process_
     assert last.startswith("usable")
 
 
-def test_something_broken_gives_status_1_and_its_command(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_something_broken_gives_status_1_and_its_command(monkeypatch, capsys):
     broken = JaxReport(error="JAX does not start with JAX_PLATFORMS=\x1b[31m")
     monkeypatch.setattr(doctor, "ask_jax", lambda: broken)
     assert cli.main(["doctor"]) == 1
@@ -75,7 +72,7 @@ def test_something_broken_gives_status_1_and_its_command(
 # --- packages
 
 
-def test_packages_that_are_missing_or_too_old_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_packages_that_are_missing_or_too_old_are_named(monkeypatch):
     wanted = {"jax": "99", "no-such-package": "1", "numpy": "1.25"}
     monkeypatch.setattr(doctor, "lower_bounds", lambda: wanted)
     monkeypatch.setattr(doctor.libraries, "CHAPTER", ("flax", "no_such_package"))
@@ -92,9 +89,7 @@ def test_packages_that_are_missing_or_too_old_are_named(monkeypatch: pytest.Monk
 # --- JAX in its own process
 
 
-def test_a_setting_that_keeps_jax_from_starting_is_named_as_the_cause(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_setting_that_keeps_jax_from_starting_is_named_as_the_cause(monkeypatch):
     """A stand-in for JAX that aborts as XLA does on a flag it does not know, or refuses a platform."""
     child = """
 import os
@@ -111,7 +106,7 @@ print("cpu\\ncpu:0 cpu")
     assert neither.error == "JAX was ended by signal 6: it said nothing" and not neither.culprit
 
 
-def test_a_jax_that_cannot_be_imported_is_a_finding_too(tmp_path: Path) -> None:
+def test_a_jax_that_cannot_be_imported_is_a_finding_too(tmp_path):
     (tmp_path / "jax").mkdir()
     (tmp_path / "jax/__init__.py").write_text("raise ImportError('jaxlib is too old')")
     plain = {k: v for k, v in os.environ.items() if not k.startswith("JAX_")}
@@ -125,7 +120,7 @@ def test_a_jax_that_cannot_be_imported_is_a_finding_too(tmp_path: Path) -> None:
     assert "ImportError: jaxlib is too old" in done.stdout and "not usable" in done.stdout
 
 
-def test_a_crash_or_a_hang_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_crash_or_a_hang_is_a_finding(monkeypatch):
     for child, says in (
         ("import os; os.abort()", "signal 6"),
         ("raise SystemExit(3)", "it said nothing"),
@@ -141,7 +136,7 @@ def test_a_crash_or_a_hang_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None
 ROW = "NVIDIA H100, 81920, 1024, 0, 70.00, 700.00, 345, 1980, 570.86"
 
 
-def fake_driver(folder: Path, monkeypatch: pytest.MonkeyPatch, output: str, status: int = 0) -> None:
+def fake_driver(folder, monkeypatch, output, status=0):
     """An `nvidia-smi` that prints this, first on the path."""
     program = folder / "nvidia-smi"
     program.write_text(f"#!/bin/sh\ncat <<'END'\n{output}\nEND\nexit {status}\n")
@@ -149,18 +144,18 @@ def fake_driver(folder: Path, monkeypatch: pytest.MonkeyPatch, output: str, stat
     monkeypatch.setenv("PATH", str(folder), prepend=os.pathsep)
 
 
-def test_the_driver_tells_version_names_and_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_driver_tells_version_names_and_memory(tmp_path, monkeypatch):
     fake_driver(tmp_path, monkeypatch, ROW)
     assert ask_driver() == H100
     fake_driver(tmp_path, monkeypatch, f"{ROW}\n{ROW}")
     assert len(ask_driver().gpus) == 2
 
 
-def untold(**missing: int) -> Driver:
-    return replace(H100, gpus=(replace(H100.gpus[0], **missing),))  # type: ignore[arg-type]
+def untold(**missing):
+    return replace(H100, gpus=(replace(H100.gpus[0], **missing),))
 
 
-def test_a_driver_that_fails_is_described(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_driver_that_fails_is_described(tmp_path, monkeypatch):
     for output, status, expected in (
         ("NVIDIA-SMI has failed because it could not communicate with the driver", 9, Driver(missing=True)),
         (
@@ -181,9 +176,7 @@ def test_a_driver_that_fails_is_described(tmp_path: Path, monkeypatch: pytest.Mo
 # --- GPUs
 
 
-def advise(
-    monkeypatch: pytest.MonkeyPatch, seen: JaxReport, driver: Driver, **installed: str
-) -> list[CheckResult]:
+def advise(monkeypatch, seen, driver, **installed):
     """Findings on this driver and probe, with these packages installed and no other plugin."""
     monkeypatch.setattr(doctor, "ask_driver", lambda: driver)
     names = {k.replace("_", "-"): v for k, v in installed.items()}
@@ -191,7 +184,7 @@ def advise(
     return list(doctor.device_results(seen))
 
 
-def test_no_driver_is_no_fault_and_a_gpu_that_jax_uses_is_fine(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_driver_is_no_fault_and_a_gpu_that_jax_uses_is_fine(monkeypatch):
     assert states(advise(monkeypatch, CPU, Driver(missing=True))) == [("driver", "note"), ("jax", "ok")]
     seen = JaxReport("gpu", ("gpu:0 NVIDIA H100",))
     assert {s for _, s in states(advise(monkeypatch, seen, H100))} == {"ok"}
@@ -219,9 +212,9 @@ FITS = {"jaxlib": "1", "jax_cuda12_plugin": "1"}
     ],
 )  # fmt: skip
 def test_what_keeps_jax_from_a_gpu_is_named_with_its_command(
-    variables: dict[str, str], seen: JaxReport, driver: Driver, installed: dict[str, str], says: str,
-    fix: str, monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+    variables, seen, driver, installed, says,
+    fix, monkeypatch
+):  # fmt: skip
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     [result] = [r for r in advise(monkeypatch, seen, driver, **installed) if r.state in ("warn", "note")]
@@ -231,13 +224,13 @@ def test_what_keeps_jax_from_a_gpu_is_named_with_its_command(
 # --- data
 
 
-def test_without_full_data_the_debian_package_is_advised() -> None:
+def test_without_full_data_the_debian_package_is_advised():
     mini, advice = doctor.data_results()
     assert mini.state == "ok" and "mini: 6,000 + 1,000" in mini.text
     assert (advice.state, advice.fix) == ("note", "apt-get install dataset-fashion-mnist")
 
 
-def test_a_folder_that_was_named_wrongly_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_was_named_wrongly_is_told(tmp_path, monkeypatch):
     monkeypatch.setenv("JAXPERF_DATA", str(tmp_path / "nowhere"))
     first, mini = doctor.data_results()
     assert (first.state, first.fix, mini.state) == ("warn", "unset JAXPERF_DATA", "ok")
@@ -247,7 +240,7 @@ def test_a_folder_that_was_named_wrongly_is_told(tmp_path: Path, monkeypatch: py
 # --- machine
 
 
-def test_a_load_that_scatters_times_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_load_that_scatters_times_is_told(monkeypatch):
     monkeypatch.setattr(doctor, "cores", lambda: 8)
     for load, found in ((3.0, []), (6.0, [("load", "warn")])):
         monkeypatch.setattr(os, "getloadavg", lambda load=load: (load, 0.0, 0.0))

@@ -2,9 +2,7 @@
 
 import importlib
 import logging
-from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
 
 import children
 import jax
@@ -17,7 +15,7 @@ from jaxperf.plan.cards import CARDS
 from jaxperf.watch.observe import hooks
 
 # What each name is for: a call that then raises one line.
-CALLS: dict[internals.Internal, Callable[[], Any]] = {
+CALLS = {
     internals.TOPOLOGY: lambda: deviceless.devices_of(CARDS["h100"], 8),
 }
 # These have a way out, so that nothing is refused.
@@ -33,7 +31,7 @@ WAYS_OUT = {
 }  # fmt: skip
 
 
-def remove(internal: internals.Internal, monkeypatch: pytest.MonkeyPatch) -> None:
+def remove(internal, monkeypatch):
     *path, name = internal.attribute.split(".")
     owner = importlib.import_module(internal.module)
     for part in path:
@@ -41,7 +39,7 @@ def remove(internal: internals.Internal, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.delattr(owner, name)
 
 
-def test_every_name_is_here_and_has_a_test() -> None:
+def test_every_name_is_here_and_has_a_test():
     assert {*CALLS, *WAYS_OUT} == {*internals.ALL}
     present = {*internals.ALL} - {
         internals.ENABLE_X64,
@@ -51,9 +49,7 @@ def test_every_name_is_here_and_has_a_test() -> None:
 
 
 @pytest.mark.parametrize("internal", CALLS, ids=lambda internal: internal.attribute)
-def test_a_feature_whose_private_name_is_gone_says_so_in_one_line(
-    internal: internals.Internal, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_feature_whose_private_name_is_gone_says_so_in_one_line(internal, monkeypatch):
     monkeypatch.setattr(deviceless, "check_plugin", lambda card: None)
     remove(internal, monkeypatch)
     with pytest.raises(JaxperfError) as caught:
@@ -63,22 +59,20 @@ def test_a_feature_whose_private_name_is_gone_says_so_in_one_line(
     assert str(caught.value) == f"{line}; a newer jaxperf may know its new name"
 
 
-def test_without_the_answer_whether_the_backend_runs_the_caller_decides(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_without_the_answer_whether_the_backend_runs_the_caller_decides(monkeypatch):
     jax.devices()
     assert hooks.is_running()
     remove(internals.BACKEND_STARTED, monkeypatch)
     assert hooks.is_running(otherwise=True) and not hooks.is_running()
 
 
-def test_without_a_devices_topology_the_table_of_cards_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_devices_topology_the_table_of_cards_is_used(monkeypatch):
     remove(internals.DEVICE_TOPOLOGY, monkeypatch)
     monkeypatch.setattr(jax, "devices", lambda platform: [SimpleNamespace(device_kind="NVIDIA H200")])
     assert deviceless.card_of_this_machine().target == ""
 
 
-def test_nothing_is_imported_that_needs_them() -> None:
+def test_nothing_is_imported_that_needs_them():
     program = """
 from jaxperf import jax_internals
 from jaxperf.errors import JaxperfError
@@ -95,9 +89,7 @@ print(measure(jax.jit(lambda x: x + 1), jnp.ones(3), budget_s=0.1).median > 0)
 
 
 @pytest.mark.parametrize("driver", [None, "/usr/bin/nvidia-smi"])
-def test_a_plugin_without_a_driver_is_no_traceback(
-    driver: str | None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_plugin_without_a_driver_is_no_traceback(driver, monkeypatch, caplog):
     logger = logging.getLogger("jax._src.xla_bridge")
     monkeypatch.setattr(logger, "filters", [])
     caplog.set_level(logging.WARNING, logger.name)  # lessons that ran in this process may silence JAX

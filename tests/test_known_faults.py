@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 
 from jaxperf import hlo
-from jaxperf.known_faults import FAULTS, Fault, faults_of
+from jaxperf.known_faults import FAULTS, faults_of
 
 ROOT = Path(__file__).resolve().parents[1]
 PROGRAMS = ROOT / "tests" / "fixtures" / "programs"  # shortened from what each version compiled
 BY_ISSUE = {fault.issue.split(",")[0]: fault for fault in FAULTS}
 
 
-def fault(issue: str) -> Fault:
+def fault(issue):
     return BY_ISSUE[issue]
 
 
@@ -43,20 +43,18 @@ RECORDED = [
 
 
 @pytest.mark.parametrize(("issue", "text", "name", "change"), RECORDED, ids=lambda value: str(value)[:20])
-def test_a_pattern_finds_its_instruction_and_nothing_after_the_change(
-    issue: str, text: str, name: str, change: tuple[str, str]
-) -> None:
+def test_a_pattern_finds_its_instruction_and_nothing_after_the_change(issue, text, name, change):
     assert change[0] in text
     hits = fault(issue).hits(hlo.parse(text))
     assert hits and (not name or {i.name for i in hits} == {name})
     assert fault(issue).hits(hlo.parse(text.replace(*change))) == []
 
 
-def test_every_pattern_has_a_recorded_program() -> None:
+def test_every_pattern_has_a_recorded_program():
     assert {f.issue.split(",")[0] for f in FAULTS if f.pattern} == {issue for issue, *_ in RECORDED}
 
 
-def test_the_line_of_a_hit_is_that_of_the_program() -> None:
+def test_the_line_of_a_hit_is_that_of_the_program():
     module = hlo.parse(PATH)
     (hit,) = fault("jax-ml/jax#40101").hits(module)
     assert module.frames(hit)[0][:2] == ("a.py", 12)
@@ -72,11 +70,11 @@ def test_the_line_of_a_hit_is_that_of_the_program() -> None:
         ("openxla/xla#26371", "0.5.3", True), ("openxla/xla#26371", "9.9.9", True),
     ],
 )  # fmt: skip
-def test_versions(issue: str, version: str, has: bool) -> None:
+def test_versions(issue, version, has):
     assert fault(issue).in_version(version) == has
 
 
-def test_a_fault_of_one_platform_and_card_is_not_one_of_others() -> None:
+def test_a_fault_of_one_platform_and_card_is_not_one_of_others():
     issues = {f.issue for f in faults_of("0.10.2", "cpu")}
     assert "openxla/xla#26371" not in issues and "jax-ml/jax#39103" in issues
     a100 = {f.issue for f in faults_of("0.10.2", "gpu", "NVIDIA A100-SXM4-80GB")}
@@ -120,9 +118,7 @@ print(fn.lower(*arguments).compile().as_text())
         ("jax-ml/jax#29537", "0.6.2", True, True),
     ],
 )
-def test_the_version_compiles_what_the_pattern_expects(
-    issue: str, faulty: str, catch: bool, x64: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_version_compiles_what_the_pattern_expects(issue, faulty, catch, x64, monkeypatch):
     folder = ROOT / "benchmarks" / "versions"
     monkeypatch.syspath_prepend(str(folder))
     import run

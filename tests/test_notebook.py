@@ -1,7 +1,6 @@
 """`%%jaxperf`: a cell runs under watch, its names stay, and mistakes are one line."""
 
 import re
-from pathlib import Path
 
 import children
 import pytest
@@ -25,7 +24,7 @@ for n in range(20, 40):
 """
 
 
-def run(tmp_path: Path, *cells: str) -> str:
+def run(tmp_path, *cells):
     script = tmp_path / "cells.py"
     script.write_text(CELLS.format(cells=["%load_ext jaxperf", *cells]))
     done = children.run(script, IPYTHONDIR=str(tmp_path), NO_COLOR="1")
@@ -33,7 +32,7 @@ def run(tmp_path: Path, *cells: str) -> str:
     return done.stdout + done.stderr
 
 
-def test_a_cell_shows_its_compilations_and_waits_and_its_names_stay(tmp_path: Path) -> None:
+def test_a_cell_shows_its_compilations_and_waits_and_its_names_stay(tmp_path):
     output = run(tmp_path, DEFINE, RETRACED, "print('last', y)")
     assert "step was traced 20 times" in " ".join(output.split())
     assert re.search(r"^float +20 ", output, re.M)  # waits, by line
@@ -41,7 +40,7 @@ def test_a_cell_shows_its_compilations_and_waits_and_its_names_stay(tmp_path: Pa
     assert "last 1521.0" in output  # 39 x 39 elements, each the tanh of 39
 
 
-def test_mistakes_in_a_cell_are_shown_and_the_next_cell_is_watched_again(tmp_path: Path) -> None:
+def test_mistakes_in_a_cell_are_shown_and_the_next_cell_is_watched_again(tmp_path):
     output = run(
         tmp_path, "%%jaxperf --nonsense\n1", "%%jaxperf --no-profile\n1 / 0", "%%jaxperf --no-profile\n2"
     )

@@ -23,13 +23,13 @@ Run = Callable[..., tuple[int, str]]
 
 
 @pytest.fixture
-def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Run:
+def run(pytester, monkeypatch):
     """`run(seconds, *flags)` runs the test of a step that takes so long; returns status and output."""
     pytester.makepyfile(test_mine=TEST)
     pytester.makeini("[pytest]")
     jax.devices()
 
-    def run_test(seconds: float, *flags: str) -> tuple[int, str]:
+    def run_test(seconds, *flags):
         # Recorded values, since a busy machine leaves real ones undecided
         values = tuple(seconds * (1 + i / 1000) for i in range(20))
         monkeypatch.setattr(
@@ -41,7 +41,7 @@ def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Run:
     return run_test
 
 
-def test_a_step_that_became_slower_fails_its_test_and_an_update_passes(run: Run) -> None:
+def test_a_step_that_became_slower_fails_its_test_and_an_update_passes(run):
     status, output = run(0.001)
     [baseline] = Path(".jaxperf").resolve().rglob("*.json")
     assert status == 0 and f"baseline stored: test_mine.py::test_step: step, {baseline}" in output
@@ -55,20 +55,20 @@ def test_a_step_that_became_slower_fails_its_test_and_an_update_passes(run: Run)
     assert status == 0 and "test_mine.py::test_step: step, " in output and ", 0.01 times" in output
 
 
-def test_workers_of_xdist_report_to_the_terminal(run: Run, pytester: pytest.Pytester) -> None:
+def test_workers_of_xdist_report_to_the_terminal(run, pytester):
     pytest.importorskip("xdist")
     done = pytester.runpytest_subprocess("-q", "-p", "no:cacheprovider", "-n1")
     [baseline] = Path(".jaxperf").resolve().rglob("*.json")
     done.stdout.fnmatch_lines(f"baseline stored: test_mine.py::test_step: step, {baseline}")
 
 
-def test_two_measurements_of_a_test_need_two_names(run: Run) -> None:
+def test_two_measurements_of_a_test_need_two_names(run):
     Path("test_mine.py").write_text(TEST + "    jaxperf.measure(step, 2.0)\n")
     status, output = run(0.001)
     assert status == 1 and "error: test_mine.py::test_step measures 'step' twice; give each a name=" in output
 
 
-def test_what_cannot_be_measured_is_one_line(pytester: pytest.Pytester) -> None:
+def test_what_cannot_be_measured_is_one_line(pytester):
     pytester.makeini("[pytest]")
     pytester.makepyfile(test_mine="def test_it(jaxperf): jaxperf.measure(len, [1], budget_s=-1.0)")
     output = pytester.runpytest_inprocess("-q", "-p", "no:cacheprovider").stdout.str()
@@ -76,7 +76,7 @@ def test_what_cannot_be_measured_is_one_line(pytester: pytest.Pytester) -> None:
     assert "timing.py" not in output and "During handling" not in output
 
 
-def test_baselines_may_be_elsewhere_and_a_damaged_one_is_one_line(run: Run, tmp_path: Path) -> None:
+def test_baselines_may_be_elsewhere_and_a_damaged_one_is_one_line(run, tmp_path):
     flag = f"--jaxperf-baselines={tmp_path / 'baselines'}"
     assert run(0.001, flag)[0] == 0
     [baseline] = (tmp_path / "baselines").rglob("*.json")
@@ -86,7 +86,7 @@ def test_baselines_may_be_elsewhere_and_a_damaged_one_is_one_line(run: Run, tmp_
     assert baseline.read_text() == "{"
 
 
-def test_without_the_fixture_nothing_is_printed_and_nothing_imported(pytester: pytest.Pytester) -> None:
+def test_without_the_fixture_nothing_is_printed_and_nothing_imported(pytester):
     pytester.makeini("[pytest]")
     pytester.makepyfile(test_mine="import sys\ndef test_it(): assert 'jax' not in sys.modules\n")
     done = pytester.runpytest_subprocess("-q", "-p", "no:cacheprovider")
@@ -104,10 +104,8 @@ def test_without_the_fixture_nothing_is_printed_and_nothing_imported(pytester: p
         (98.0, 0.65, 50, True),
     ],
 )
-def test_only_a_difference_that_noise_cannot_make_fails(
-    factor: float, spread: float, aside: int, fails: bool
-) -> None:
-    def measured(median: float) -> Measurement:
+def test_only_a_difference_that_noise_cannot_make_fails(factor, spread, aside, fails):
+    def measured(median):
         values = tuple(median * (1 + spread * (i - 10) / 10) for i in range(21))
         return Measurement("step", "s", values, set_aside=(5 * median,) * aside)
 
@@ -133,7 +131,7 @@ def test_nothing():
 
 
 @pytest.mark.parametrize("workers", ["-n0", "-n2"])
-def test_seconds_of_compiling_are_told_for_each_test(pytester: pytest.Pytester, workers: str) -> None:
+def test_seconds_of_compiling_are_told_for_each_test(pytester, workers):
     pytest.importorskip("xdist")
     pytester.makeini("[pytest]")
     pytester.makepyfile(test_mine=COMPILING)

@@ -18,14 +18,14 @@ _SLOW = re.compile(r"  # -(?: cause: .*)?$")
 _REPAIRED = re.compile(r"^( *)# \+ ?")
 
 
-def cause(path: Path) -> tuple[str, int]:
+def cause(path):
     """Return the cause that a slow program has, and the number of its line."""
     lines = enumerate(path.read_text(encoding="utf-8").splitlines(), start=1)
     ((name, number),) = ((mark[1], n) for n, line in lines if (mark := _CAUSE.search(line)))
     return name, number
 
 
-def marked(line: str) -> tuple[str, str]:
+def marked(line):
     """Return "-" for a line of the slow program alone, "+" of the repaired one, else " "; and its code."""
     if _REPAIRED.match(line):
         return "+", _REPAIRED.sub(r"\1", line)
@@ -33,13 +33,13 @@ def marked(line: str) -> tuple[str, str]:
     return sign, _CAUSE.sub("", _SLOW.sub("", line))
 
 
-def repaired(path: Path) -> str:
+def repaired(path):
     """Return the text of the repaired program in a slow program's file."""
     lines = map(marked, path.read_text(encoding="utf-8").splitlines())
     return "".join(f"{code}\n" for sign, code in lines if sign != "-")
 
 
-def write_repaired(name: str, folder: Path) -> Path:
+def write_repaired(name, folder):
     """Write a repaired program to a folder, and return its file."""
     path = folder / f"{name}.py"
     path.write_text(repaired(PROGRAMS / path.name), encoding="utf-8")

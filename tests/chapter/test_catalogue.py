@@ -1,9 +1,5 @@
 """The catalogue of sections: every script is in it, and a word finds the right one or the nearest."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 
 from jaxperf.chapter import catalogue
@@ -11,19 +7,19 @@ from jaxperf.chapter.catalogue import SECTIONS, find, folder
 from jaxperf.errors import JaxperfError
 
 
-def test_every_section_has_its_script_and_every_script_its_section() -> None:
+def test_every_section_has_its_script_and_every_script_its_section():
     scripts = {path.stem for path in folder().glob("*.py") if not path.name.startswith("_")}
     assert {section.name for section in SECTIONS} == scripts - {"train"}  # the program outside of the lessons
 
 
-def test_a_section_is_found_by_name_file_or_number() -> None:
+def test_a_section_is_found_by_name_file_or_number():
     for section in SECTIONS:
         for word in (section.name, f"{section.name}.py", f" {section.name.upper()} ", section.number):
             if word:
                 assert find(word) is section
 
 
-def test_a_wrong_word_gets_the_nearest_right_one() -> None:
+def test_a_wrong_word_gets_the_nearest_right_one():
     for word, nearest in {
         "hybridise": "hybridize",
         "hybrid": "hybridize",
@@ -34,7 +30,7 @@ def test_a_wrong_word_gets_the_nearest_right_one() -> None:
             find(word)
 
 
-def test_any_word_gets_one_line() -> None:
+def test_any_word_gets_one_line():
     for word in ("", " ", ".py", "x" * 1000, "a\nb", "\x1b[31m", "../../etc/passwd", "[bold]"):
         with pytest.raises(JaxperfError) as caught:
             find(word)
@@ -43,9 +39,7 @@ def test_any_word_gets_one_line() -> None:
         assert "`jaxperf list` shows all" in line
 
 
-def test_scripts_are_found_in_a_checkout_and_in_an_installed_package(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_scripts_are_found_in_a_checkout_and_in_an_installed_package(tmp_path, monkeypatch):
     assert (folder() / "hybridize.py").is_file()
     package = tmp_path / "site-packages" / "jaxperf"
     installed = package / "experiments"

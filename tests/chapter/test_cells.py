@@ -1,7 +1,5 @@
 """Scripts of cells: read as jupytext reads them, run like a script, and kept as result and notebook."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -10,9 +8,8 @@ import runpy
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import jax
 import jupytext
@@ -40,16 +37,16 @@ OUTPUT_FLAGS = ("--json=page.json", "--notebook=page.ipynb")
 Run = Callable[..., tuple[int, str, str]]
 
 
-def start(folder: Path, script: str, *flags: str, stem: str = "page") -> subprocess.Popen[str]:
+def start(folder, script, *flags, stem="page"):
     """Start a page in a process of its own."""
     (folder / f"{stem}.py").write_text(HEAD + script)
     environment = child_environment({k: v for k, v in os.environ.items() if k != "JAX_NUM_CPU_DEVICES"})
     command = [sys.executable, f"{stem}.py", *OUTPUT_FLAGS, *flags]
-    pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     return subprocess.Popen(command, cwd=folder, env=environment, **pipes)
 
 
-def run_process(folder: Path, script: str, *flags: str, stem: str) -> tuple[int, str, str]:
+def run_process(folder, script, *flags, stem):
     """Run a page in a process of its own; return its exit status and what it printed."""
     process = start(folder, script, *flags, stem=stem)
     printed, errors = process.communicate()
@@ -57,7 +54,7 @@ def run_process(folder: Path, script: str, *flags: str, stem: str) -> tuple[int,
 
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Run]:
+def run(tmp_path, monkeypatch, capsys):
     """`run(script, *flags)` runs a page as a script in this process, and returns what `run_process` does."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(section, "leave", sys.exit)
@@ -67,34 +64,34 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     monkeypatch.setattr(cells, "on_begin", [])
     monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
 
-    def run_page(script: str, *flags: str) -> tuple[int, str, str]:
+    def run_page(script, *flags):
         Path("page.py").write_text(HEAD + script)
         monkeypatch.setattr(sys, "argv", ["page.py", *OUTPUT_FLAGS, *flags])
         cells.current = None
         with pytest.raises(SystemExit) as end:
             runpy.run_path("page.py", run_name="__main__")
-        return end.value.code, *capsys.readouterr()  # type: ignore[return-value]
+        return end.value.code, *capsys.readouterr()
 
-    platforms = jax.config.jax_platforms  # type: ignore[attr-defined]
+    platforms = jax.config.jax_platforms
     yield run_page
     jax.config.update("jax_platforms", platforms)
 
 
-def result(folder: Path, name: str = "page.json") -> dict[str, Any]:
+def result(folder, name="page.json"):
     return json.loads((folder / name).read_text())
 
 
-def notebook(folder: Path, name: str = "page.ipynb") -> Any:
+def notebook(folder, name="page.ipynb"):
     nbformat.validate(read := nbformat.read(folder / name, as_version=4))
     return read
 
 
-def outputs(folder: Path, name: str = "page.ipynb") -> list[str]:
+def outputs(folder, name="page.ipynb"):
     return [output.output_type for cell in notebook(folder, name).cells for output in cell.get("outputs", [])]
 
 
 @pytest.mark.parametrize("path", SECTIONS, ids=lambda path: path.stem)
-def test_cells_are_those_of_jupytext(path: Path) -> None:
+def test_cells_are_those_of_jupytext(path):
     expected = jupytext.reads(path.read_text(), fmt="py:percent").cells
     script = cells.read(path)
     assert [(c.source, c.markdown, list(c.tags)) for c in script] == [
@@ -104,7 +101,7 @@ def test_cells_are_those_of_jupytext(path: Path) -> None:
     assert all(lines[c.line - 1] == c.source.splitlines()[0] for c in script if not c.markdown)
 
 
-def test_flags_reach_the_section_and_everything_is_kept(tmp_path: Path) -> None:
+def test_flags_reach_the_section_and_everything_is_kept(tmp_path):
     script = "\n# %%\nprint('done')\n"
     status, printed, errors = run_process(tmp_path, script, "--n", "4", "--devices", "2", stem="flags")
     assert (status, errors) == (0, "")
@@ -120,20 +117,20 @@ def test_flags_reach_the_section_and_everything_is_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("flag, n", [("--smoke", 2), ("--full", 30)])
-def test_sizes_follow_the_flag(run: Run, tmp_path: Path, flag: str, n: int) -> None:
+def test_sizes_follow_the_flag(run, tmp_path, flag, n):
     assert run("", flag)[0] == 0
     assert result(tmp_path)["facts"] == {"n": n}
     assert run("", flag, "--n=7")[0] == 0
     assert result(tmp_path)["facts"] == {"n": 7}
 
 
-def test_answers_run_only_when_asked_for(run: Run) -> None:
+def test_answers_run_only_when_asked_for(run):
     answer = '\n# %% tags=["answer"]\nprint("forty-two")\n'
     assert "forty-two" not in run(answer)[1]
     assert "forty-two" in run(answer, "--answers")[1]
 
 
-def test_a_failing_cell_is_reported_and_the_others_run(run: Run, tmp_path: Path) -> None:
+def test_a_failing_cell_is_reported_and_the_others_run(run, tmp_path):
     status, printed, errors = run(
         "\n# %%\nprint('before')\nx = undefined\n\n# %%\nprint(x)\n\n# %%\nprint('after')\n"
     )
@@ -146,7 +143,7 @@ def test_a_failing_cell_is_reported_and_the_others_run(run: Run, tmp_path: Path)
     assert outputs(tmp_path).count("error") == 2
 
 
-def test_a_run_on_a_busy_machine_says_so(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_on_a_busy_machine_says_so(run, tmp_path, monkeypatch):
     monkeypatch.setattr(cells, "other_load", lambda: contextlib.nullcontext(OtherLoad(others=1.25)))
     status, printed, _ = run("")
     assert status == 0 and re.search(r"note: other programs used 1\.25 of \d+ cores meanwhile", printed)
@@ -155,7 +152,7 @@ def test_a_run_on_a_busy_machine_says_so(run: Run, tmp_path: Path, monkeypatch: 
     assert notebook(tmp_path).metadata["jaxperf"]["busy"].startswith("other programs used ")
 
 
-def test_a_mistake_is_one_line_and_status_2(run: Run, tmp_path: Path) -> None:
+def test_a_mistake_is_one_line_and_status_2(run, tmp_path):
     for flags, line in (
         (["--nn", "4"], "there is no flag --nn (did you mean --n?)"),
         (["--n", "four"], "give a whole number"),
@@ -168,7 +165,7 @@ def test_a_mistake_is_one_line_and_status_2(run: Run, tmp_path: Path) -> None:
         assert errors.startswith("error: ") and line in errors
 
 
-def test_load_gives_the_names_of_the_cells_that_are_not_slow(tmp_path: Path) -> None:
+def test_load_gives_the_names_of_the_cells_that_are_not_slow(tmp_path):
     path = tmp_path / "page.py"
     path.write_text(HEAD + '\n# %%\ndef f():\n    return s.n\n\n# %% tags=["slow"]\ng = 1\n')
     page = cells.load(path, "--n", "5")
@@ -178,7 +175,7 @@ def test_load_gives_the_names_of_the_cells_that_are_not_slow(tmp_path: Path) -> 
 # --- ends that need a process
 
 
-def start_waiting(folder: Path, script: str) -> subprocess.Popen[str]:
+def start_waiting(folder, script):
     """Start a page, and return once its last cell waits."""
     process = start(folder, script)
     assert process.stdout is not None
@@ -186,7 +183,7 @@ def start_waiting(folder: Path, script: str) -> subprocess.Popen[str]:
     return process
 
 
-def test_control_c_keeps_what_there_is(tmp_path: Path) -> None:
+def test_control_c_keeps_what_there_is(tmp_path):
     (tmp_path / "page.json").write_text("of an earlier run")
     with start_waiting(
         tmp_path, "\n# %%\nimport time\nprint('waiting', flush=True)\ntime.sleep(60)\n"
@@ -202,9 +199,7 @@ def test_control_c_keeps_what_there_is(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "number, status", cases([(signal.SIGINT, 130), (signal.SIGTERM, 143)], quick=lambda _, n: n == 130)
 )
-def test_ctrl_c_ends_a_section_whose_main_thread_stays_in_c_as_in_a_compilation(
-    tmp_path: Path, number: signal.Signals, status: int
-) -> None:
+def test_ctrl_c_ends_a_section_whose_main_thread_stays_in_c_as_in_a_compilation(tmp_path, number, status):
     """The call of C takes many minutes, so the section ends before it would have."""
     script = (
         "\n# %%\nimport hashlib, subprocess\nfrom pathlib import Path\n"
@@ -221,7 +216,7 @@ def test_ctrl_c_ends_a_section_whose_main_thread_stays_in_c_as_in_a_compilation(
     assert result(tmp_path, "page.incomplete.json")["facts"] == {"n": 3}
 
 
-def test_why_jax_cannot_start_is_on_the_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_why_jax_cannot_start_is_on_the_terminal(tmp_path, monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", "--nosuch")
     status, _, errors = run_process(tmp_path, "", stem="starts")
     assert status != 0 and "Unknown flag in XLA_FLAGS: --nosuch" in errors

@@ -1,7 +1,5 @@
 """`jaxperf check`: a right solution passes, a wrong one is told what is wrong, and never how to do it."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess
@@ -76,18 +74,18 @@ WRONG = {
 }  # fmt: skip
 
 
-def path_of(number: str) -> Path:
+def path_of(number):
     return SOLUTIONS / f"exercise_{number.replace('.', '_')}.py"
 
 
-def test_ten_exercises_one_of_each_section_have_a_check() -> None:
+def test_ten_exercises_one_of_each_section_have_a_check():
     assert len(CHECKS) == len(WRONG) >= 10
     sections = {number.rpartition(".")[0] for number in CHECKS}
     assert sections == {section.number for section in catalogue.SECTIONS if section.name != "peers"}
 
 
 @pytest.mark.parametrize("number", CHECKS)
-def test_the_solution_of_the_tests_is_right(number: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_solution_of_the_tests_is_right(number, capsys):
     if len(jax.devices("cpu")) < checks.DEVICES:
         pytest.skip("needs four CPU devices")
     assert checks.main(number, path_of(number)) == 0
@@ -95,9 +93,7 @@ def test_the_solution_of_the_tests_is_right(number: str, capsys: pytest.CaptureF
 
 
 @pytest.mark.parametrize("number", CHECKS)
-def test_wrong_solutions_are_told_what_is_wrong(
-    number: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_wrong_solutions_are_told_what_is_wrong(number, tmp_path, capsys):
     if len(jax.devices("cpu")) < checks.DEVICES:
         pytest.skip("needs four CPU devices")
     right = path_of(number).read_text()
@@ -110,7 +106,7 @@ def test_wrong_solutions_are_told_what_is_wrong(
         assert said.count("\n") == 1
 
 
-def test_mistakes_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_mistakes_are_one_line(tmp_path, capsys):
     (empty := tmp_path / "empty.py").write_text("a = 1\n")
     (fails := tmp_path / "fails.py").write_text("a = 1\n1 / 0\n")
     (damaged := tmp_path / "damaged.py").write_text("a = \n")
@@ -132,7 +128,7 @@ def test_mistakes_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert all(f"  {number}  " in listed for number in CHECKS)
 
 
-def test_the_command_runs_in_a_process_with_devices_of_its_own(tmp_path: Path) -> None:
+def test_the_command_runs_in_a_process_with_devices_of_its_own(tmp_path):
     environment = {k: v for k, v in os.environ.items() if k != "JAX_NUM_CPU_DEVICES"}
     command = [sys.executable, "-m", "jaxperf", "check", "8.4.3", str(path_of("8.4.3"))]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)

@@ -1,7 +1,5 @@
 """Timelines: a bar for each time in which a lane was busy, with a word on it, and waiting in grey."""
 
-from __future__ import annotations
-
 import matplotlib.pyplot as plt
 import pytest
 
@@ -22,7 +20,7 @@ RUN = Timeline(
 
 
 @pytest.mark.parametrize("words", [None, {"ynn_fusion": "product"}])
-def test_bars_have_words_and_waiting_is_quiet(words: dict[str, str] | None) -> None:
+def test_bars_have_words_and_waiting_is_quiet(words):
     figure = draw_timeline(RUN, words)
     (ax,) = figure.axes
     bars = [len(lane.get_paths()) for lane in ax.collections]
@@ -36,7 +34,7 @@ def test_bars_have_words_and_waiting_is_quiet(words: dict[str, str] | None) -> N
     plt.close(figure)
 
 
-def test_ten_thousand_kernels_are_a_drawing_of_readable_size() -> None:
+def test_ten_thousand_kernels_are_a_drawing_of_readable_size():
     kernels = tuple(Span("gpu:0", f"kernel.{i}", i * 1e-6, i * 1e-6 + 0.9e-6) for i in range(10_000))
     figure = draw_timeline(Timeline("step", kernels, 1e-2))
     (lane,) = figure.axes[0].collections

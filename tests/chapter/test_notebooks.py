@@ -1,7 +1,5 @@
 """Kept notebooks can be opened anywhere: drawings are in them, and links lead somewhere."""
 
-from __future__ import annotations
-
 import base64
 import os
 import re
@@ -9,7 +7,6 @@ import subprocess
 import sys
 import xml.etree.ElementTree as ET
 from pathlib import Path
-from typing import Any
 
 import nbformat
 import pytest
@@ -23,7 +20,7 @@ NAMES = [section.name for section in catalogue.SECTIONS]
 ADDRESS = "https://github.com/somebody/jaxperf"
 
 
-def made(name: str, target: Path, address: str = "") -> Any:
+def made(name, target, address=""):
     """The notebook of a section as a run keeps it, without outputs."""
     script = catalogue.folder() / f"{name}.py"
     finished = notebooks.finish(
@@ -36,7 +33,7 @@ def made(name: str, target: Path, address: str = "") -> Any:
     return v4.new_notebook(cells=finished, metadata=notebooks.KERNEL)
 
 
-def lost(notebook: Any, folder: Path) -> list[str]:
+def lost(notebook, folder):
     """The pictures and links of a notebook that lead nowhere from a folder; the network is not asked."""
     missing = []
     for cell in notebook.cells:
@@ -56,7 +53,7 @@ def lost(notebook: Any, folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_pictures_and_links_of_a_section_lead_somewhere_from_its_notebook(name: str, tmp_path: Path) -> None:
+def test_pictures_and_links_of_a_section_lead_somewhere_from_its_notebook(name, tmp_path):
     notebook = made(name, KEPT / f"{name}.ipynb")
     nbformat.validate(notebook)
     assert lost(notebook, KEPT) == []
@@ -73,7 +70,7 @@ def test_pictures_and_links_of_a_section_lead_somewhere_from_its_notebook(name: 
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_kept_notebooks_show_their_drawings_and_name_a_kernel(name: str) -> None:
+def test_the_kept_notebooks_show_their_drawings_and_name_a_kernel(name):
     notebook = nbformat.read(KEPT / f"{name}.ipynb", as_version=4)
     nbformat.validate(notebook)
     assert lost(notebook, KEPT) == []
@@ -83,7 +80,7 @@ def test_the_kept_notebooks_show_their_drawings_and_name_a_kernel(name: str) -> 
 
 @pytest.mark.real
 @pytest.mark.thorough
-def test_a_notebook_installs_what_it_needs_in_an_empty_environment(tmp_path: Path) -> None:
+def test_a_notebook_installs_what_it_needs_in_an_empty_environment(tmp_path):
     pytest.importorskip("hatchling")
     code = "import sys, hatchling.build as b; print(b.build_wheel(sys.argv[1]))"
     subprocess.run([sys.executable, "-c", code, str(tmp_path)], cwd=ROOT, check=True, capture_output=True)

@@ -1,10 +1,7 @@
 """The small tables "on one GPU": every figure is from a kept run, whose card and date have one place."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
-from typing import Any
 
 from jaxperf.chapter import one_gpu
 from jaxperf.result import Environment, Fact, Measurement, Result, Table, load_result
@@ -17,14 +14,14 @@ CALLS = Table(
 )
 
 
-def result(name: str, environment: Environment = GPU, **changes: Any) -> Result:
+def result(name, environment=GPU, **changes):
     made = Result(
         name, "8.1", "A", "?", {}, environment, (CALLS, Fact("t1", 2e-5, "s")), started_at="2026-11-28T05:00"
     )
     return dataclasses.replace(made, **changes)
 
 
-def test_every_kept_figure_is_in_the_results_of_its_run() -> None:
+def test_every_kept_figure_is_in_the_results_of_its_run():
     one_gpu.kept.cache_clear()
     runs, figures = one_gpu.kept()
     for section, rows in figures.items():

@@ -1,21 +1,17 @@
 """Sections as processes: what they are given, how they end, and that nothing of them is left behind."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import psutil
 import pytest
 
 from jaxperf import process
 from jaxperf.chapter import catalogue, run_sections
-from jaxperf.chapter.run_sections import Outcome
 
 WRITES = """
 import json, os, pathlib, sys
@@ -25,7 +21,7 @@ pathlib.Path(path).write_text(json.dumps({"argv": sys.argv[1:], "env": dict(os.e
 
 
 @pytest.fixture
-def scripts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def scripts(tmp_path, monkeypatch):
     """A folder of scripts in place of the catalogue's: `first` and `second`, which write their words."""
     folder = tmp_path / "experiments"
     folder.mkdir()
@@ -40,7 +36,7 @@ def scripts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def run(name: str, out: Path, *words: str) -> Outcome:
+def run(name, out, *words):
     out.mkdir(exist_ok=True)
     return run_sections.run_section(catalogue.find(name), out, words)
 
@@ -48,7 +44,7 @@ def run(name: str, out: Path, *words: str) -> Outcome:
 # --- running
 
 
-def test_the_script_gets_the_options_and_the_words_meant_for_it(scripts: Path, tmp_path: Path) -> None:
+def test_the_script_gets_the_options_and_the_words_meant_for_it(scripts, tmp_path):
     out = tmp_path / "out"
     outcome = run("first", out, "--size", "7", "--smoke")
     assert (outcome.error, outcome.status, outcome.path) == ("", 0, out / "first.json")
@@ -58,7 +54,7 @@ def test_the_script_gets_the_options_and_the_words_meant_for_it(scripts: Path, t
     assert len(json.loads(run("first", out).path.read_text())["argv"]) == 2  # all else is the script's choice
 
 
-def test_every_bad_end_is_named_and_has_a_status(scripts: Path, tmp_path: Path) -> None:
+def test_every_bad_end_is_named_and_has_a_status(scripts, tmp_path):
     for source, status, error in (
         ("raise SystemExit(3)", 3, "exit status 3"),
         ("import os; os.abort()", 134, "ended by signal 6"),
@@ -70,7 +66,7 @@ def test_every_bad_end_is_named_and_has_a_status(scripts: Path, tmp_path: Path) 
         assert (outcome.status, error in outcome.error) == (status, True), outcome
 
 
-def test_an_older_result_is_not_taken_for_this_runs(scripts: Path, tmp_path: Path) -> None:
+def test_an_older_result_is_not_taken_for_this_runs(scripts, tmp_path):
     assert not run("first", tmp_path / "out").error
     (scripts / "first.py").write_text("pass")
     assert "from an earlier run" in run("first", tmp_path / "out").error
@@ -106,7 +102,7 @@ raise SystemExit(ended(main))
 IN_C = WAITS.replace("time.sleep(600)\nraise", "hashlib.pbkdf2_hmac('sha256', b'', b'', 2**31 - 1)\nraise")
 
 
-def parent(scripts: Path, out: Path) -> subprocess.Popen[str]:
+def parent(scripts, out):
     """A process that runs the section `first`, in a session of its own as under a terminal."""
     return subprocess.Popen(
         [sys.executable, "-c", PARENT, str(scripts), str(out)],
@@ -120,9 +116,7 @@ def parent(scripts: Path, out: Path) -> subprocess.Popen[str]:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("source", [WAITS, IN_C], ids=["in Python", "in C"])
-def test_whatever_ends_a_run_ends_its_section_and_what_that_has_started(
-    source: str, scripts: Path, tmp_path: Path
-) -> None:
+def test_whatever_ends_a_run_ends_its_section_and_what_that_has_started(source, scripts, tmp_path):
     """A terminal's Ctrl-C and its end reach all processes, `kill` only the parent, and `kill -9` unheard."""
     (scripts / "first.py").write_text(source)
     ends = [
@@ -145,7 +139,7 @@ def test_whatever_ends_a_run_ends_its_section_and_what_that_has_started(
 
 
 @pytest.mark.thorough
-def test_a_section_that_is_killed_takes_what_it_has_started_along(scripts: Path, tmp_path: Path) -> None:
+def test_a_section_that_is_killed_takes_what_it_has_started_along(scripts, tmp_path):
     (scripts / "first.py").write_text(WAITS)
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGKILL):
         with parent(scripts, tmp_path) as process:
@@ -157,7 +151,7 @@ def test_a_section_that_is_killed_takes_what_it_has_started_along(scripts: Path,
             assert not psutil.wait_procs([grandchild])[1]
 
 
-def test_a_child_that_ignores_signals_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_child_that_ignores_signals_is_killed(monkeypatch):
     monkeypatch.setattr(process, "OWN_END_S", 0.1)
     monkeypatch.setattr(process, "PATIENCE_S", 0.1)
     deaf = "import signal, time\nfor n in (2, 15): signal.signal(n, signal.SIG_IGN)\nprint(1, flush=True)\n"
@@ -169,9 +163,7 @@ def test_a_child_that_ignores_signals_is_killed(monkeypatch: pytest.MonkeyPatch)
         assert child.returncode == -signal.SIGKILL
 
 
-def test_a_command_that_path_lacks_is_the_one_that_runs_here(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_command_that_path_lacks_is_the_one_that_runs_here(tmp_path, monkeypatch):
     """As for a newcomer who types `.venv/bin/jaxperf gate baselines -- jaxperf measure ...`."""
     monkeypatch.setenv("PATH", str(tmp_path))
     assert process.startable_command(["jaxperf", "list"]) == (sys.executable, "-m", "jaxperf", "list")
@@ -185,7 +177,7 @@ def test_a_command_that_path_lacks_is_the_one_that_runs_here(
 # --- the environment
 
 
-def test_a_script_of_the_checkout_finds_this_very_package(scripts: Path, tmp_path: Path) -> None:
+def test_a_script_of_the_checkout_finds_this_very_package(scripts, tmp_path):
     (scripts / "first.py").write_text(
         f"import jaxperf\n{WRITES.replace('dict(os.environ)', 'jaxperf.__file__')}"
     )

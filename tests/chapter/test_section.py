@@ -1,12 +1,8 @@
 """What a section shows: the same claim, table and figure on a terminal, in a notebook and on a page."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import re
-from pathlib import Path
-from typing import Any
 
 import matplotlib.pyplot as plt
 import pytest
@@ -33,11 +29,11 @@ ROW = Measurement("eager", "s", (1.0, 2.0, 3.0))
 
 
 @pytest.fixture
-def recorder() -> Recorder:
+def recorder():
     return Recorder(About("page", "9.1", "A page", "?", 1), Environment(), {}, command="")
 
 
-def test_one_expression_decides(recorder: Recorder) -> None:
+def test_one_expression_decides(recorder):
     for holds in (True, False, None):
         recorder.claim("s", holds=holds, expected="e", observed="o")
     recorder.claim("s", holds=True, expected="e", observed="o", cannot="one device only")
@@ -49,7 +45,7 @@ def test_one_expression_decides(recorder: Recorder) -> None:
 SENTENCES = {"if_holds": "Take `jit`.", "if_not": "Take\n  neither.", "if_open": "Measure again."}
 
 
-def test_the_sentence_of_a_claim_is_that_of_its_outcome(recorder: Recorder) -> None:
+def test_the_sentence_of_a_claim_is_that_of_its_outcome(recorder):
     wanted = {True: "Take `jit`.", False: "Take neither.", None: "Measure again."}
     for holds, sentence in wanted.items():
         recorder.claim("s", holds=holds, expected="e", observed="o", **SENTENCES)
@@ -64,7 +60,7 @@ def test_the_sentence_of_a_claim_is_that_of_its_outcome(recorder: Recorder) -> N
     assert len(recorder.blocks) == before
 
 
-def test_a_test_can_turn_all_verdicts_around(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_test_can_turn_all_verdicts_around(recorder, monkeypatch):
     opposite = {"holds": "does not hold", "does not hold": "holds", "not measurable here": "holds"}
     monkeypatch.setattr("jaxperf.result.recorder.turned", opposite)
     recorder.claim("s", holds=True, expected="e", observed="o", **SENTENCES)
@@ -74,8 +70,8 @@ def test_a_test_can_turn_all_verdicts_around(recorder: Recorder, monkeypatch: py
     assert recorder.sentence(False, **SENTENCES) == "Take `jit`."
 
 
-def test_a_claim_says_what_it_lacks_to_be_measured() -> None:
-    def lacks(*needs: str, smoke: bool = False, **environment: Any) -> str:
+def test_a_claim_says_what_it_lacks_to_be_measured():
+    def lacks(*needs, smoke=False, **environment):
         about = About("page", "9.1", "A page", "?", 1)
         recorder = Recorder(about, Environment(**environment), {}, command="", smoke=smoke)
         recorder.claim("s", holds=True, expected="e", observed="o", needs=needs)
@@ -93,7 +89,7 @@ def test_a_claim_says_what_it_lacks_to_be_measured() -> None:
         lacks_string.claim("s", holds=True, expected="e", observed="o", needs="size")
 
 
-def test_a_result_tells_fitted_figures_from_predicted_ones(recorder: Recorder, tmp_path: Path) -> None:
+def test_a_result_tells_fitted_figures_from_predicted_ones(recorder, tmp_path):
     recorder.table([ROW, dataclasses.replace(ROW, name="model", basis="predicted")], title="Calls")
     recorder.fact("t1", 1.0, basis="fitted")
     recorder.claim("s", holds=True, expected="e", observed="o", basis="predicted")
@@ -106,7 +102,7 @@ def test_a_result_tells_fitted_figures_from_predicted_ones(recorder: Recorder, t
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-def test_hostile_text_is_escaped_in_every_form(text: str) -> None:
+def test_hostile_text_is_escaped_in_every_form(text):
     for block in blocks(text):
         if isinstance(block, Table | Grid | Claim | Fact):
             shown = display.bundle(block)
@@ -114,9 +110,9 @@ def test_hostile_text_is_escaped_in_every_form(text: str) -> None:
             assert not re.search(r"(?<!\\)<(script|img|/style|/svg)", markup)
 
 
-def test_figures_are_drawn_alike_every_time_and_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_figures_are_drawn_alike_every_time_and_closed(monkeypatch):
     plt.style.use(section.STYLE)
-    drawn: list[display.Figure] = []
+    drawn = []
     open_before = plt.get_fignums()  # of other tests of this process
     monkeypatch.setattr(display, "printer", drawn.append)
     run = Timeline("step", (Span("cpu 0", "dot", 0.0, 1e-3), Span("cpu 1", "dot", 0.0, 2e-3)), 2e-3)

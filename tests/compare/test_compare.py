@@ -2,14 +2,13 @@
 
 import math
 import random
-from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 from cases import cases
 
 from jaxperf.compare.comparison_blocks import comparison_blocks, what_would_decide
-from jaxperf.compare.results import IDENTICAL, ONCE, Comparison
+from jaxperf.compare.results import IDENTICAL, ONCE
 from jaxperf.compare.results import compare as compare_runs
 from jaxperf.errors import JaxperfError
 from jaxperf.result import Environment, Heading, Measurement, Result, Table, ranks
@@ -18,16 +17,16 @@ from jaxperf.result.terminal import render_text
 RESULT = Result("hybridize", "8.1", "Title", "Why?", {"size": 3}, Environment(cpu="one", cores=2))
 
 
-def result(*measurements: Measurement, **changes: object) -> Result:
-    return replace(RESULT, blocks=(Table("", measurements),), **changes)  # type: ignore[arg-type]
+def result(*measurements, **changes):
+    return replace(RESULT, blocks=(Table("", measurements),), **changes)
 
 
-def processes(run: Result) -> list[Result]:
+def processes(run):
     """One result per value: each process has measured every row once, as the median of its own values."""
     tables = [block for block in run.blocks if isinstance(block, Table)]
     count = max(len(m.values) for table in tables for m in table.rows)
 
-    def of_process(i: int) -> Result:
+    def of_process(i):
         rows = [
             Table(
                 table.title,
@@ -41,17 +40,15 @@ def processes(run: Result) -> list[Result]:
     return [of_process(i) for i in range(count)]
 
 
-def compare(a: Result, b: Result, **options: float) -> Comparison:
+def compare(a, b, **options):
     return compare_runs(processes(a), processes(b), **options)
 
 
-def render_comparison(comparison: Comparison, *, width: int = 100) -> str:
+def render_comparison(comparison, *, width=100):
     return render_text(comparison_blocks(comparison), width=width)
 
 
-def noisy(
-    rng: random.Random, n: int, *, median: float = 1e-3, spread: float = 0.03, memory: float = 0.0
-) -> tuple[float, ...]:
+def noisy(rng, n, *, median=1e-3, spread=0.03, memory=0.0):
     """Times with a stray slow value now and then; `memory` makes each resemble the one before."""
     values, state = [], rng.gauss(0, 1)
     for _ in range(n):
@@ -61,7 +58,7 @@ def noisy(
     return tuple(values)
 
 
-def timing(name: str, values: tuple[float, ...], unit: str = "s") -> Measurement:
+def timing(name, values, unit="s"):
     return Measurement(name, unit, values)
 
 
@@ -70,7 +67,7 @@ NOISE = [(7, 0.0), (12, 0.0), (40, 0.02)]
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(("n", "least"), NOISE)
-def test_without_a_change_wrong_verdicts_are_as_rare_as_promised(n: int, least: float) -> None:
+def test_without_a_change_wrong_verdicts_are_as_rare_as_promised(n, least):
     """120 comparisons of 8 rows each; at 5 % six of them go wrong, and 13 or more in under 1 %."""
     rng, wrong = random.Random(n), 0
     for _ in range(120):
@@ -84,7 +81,7 @@ CHANGES = [(n, change, verdict) for n in (10, 40) for change, verdict in ((1.1, 
 
 
 @pytest.mark.parametrize(("n", "change", "verdict"), cases(CHANGES, lambda n, *_: n == 10))
-def test_a_change_of_ten_percent_is_found_among_other_rows(n: int, change: float, verdict: str) -> None:
+def test_a_change_of_ten_percent_is_found_among_other_rows(n, change, verdict):
     rng, hits = random.Random(3), 0
     for _ in range(10):
         same = [timing(f"m{i}", noisy(rng, n, spread=0.015)) for i in range(9)]
@@ -98,7 +95,7 @@ def test_a_change_of_ten_percent_is_found_among_other_rows(n: int, change: float
     assert hits >= 8
 
 
-def test_the_interval_holds_the_true_ratio_as_often_as_it_says() -> None:
+def test_the_interval_holds_the_true_ratio_as_often_as_it_says():
     rng, inside = random.Random(5), 0
     for _ in range(200):
         low, high = ranks.interval(noisy(rng, 9), noisy(rng, 9, median=1.3e-3), alpha=0.05)
@@ -107,7 +104,7 @@ def test_the_interval_holds_the_true_ratio_as_often_as_it_says() -> None:
     assert inside >= 182  # 190 expected; fewer than 182 in under 1 %
 
 
-def test_a_change_below_the_minimum_does_not_count_and_one_above_does() -> None:
+def test_a_change_below_the_minimum_does_not_count_and_one_above_does():
     a = result(timing("x", tuple(1 + i * 1e-6 for i in range(20))))
     b = result(timing("x", tuple(1.04 + i * 1e-6 for i in range(20))))
     assert compare(a, b, least=0.05).rows[0].verdict == "same"
@@ -116,14 +113,14 @@ def test_a_change_below_the_minimum_does_not_count_and_one_above_does() -> None:
     assert compare(a, b, least=0.02).status == 1
 
 
-def test_more_per_second_is_faster_and_other_units_only_change() -> None:
+def test_more_per_second_is_faster_and_other_units_only_change():
     few, many = tuple(100.0 + i for i in range(20)), tuple(200.0 + i for i in range(20))
     for unit, verdict in (("s", "slower"), ("images/s", "faster"), ("bytes", "changed")):
         comparison = compare(result(timing("x", few, unit)), result(timing("x", many, unit)))
         assert (comparison.rows[0].verdict, comparison.status) == (verdict, int(verdict == "slower"))
 
 
-def test_too_few_values_are_undecided_and_cost_the_other_rows_nothing() -> None:
+def test_too_few_values_are_undecided_and_cost_the_other_rows_nothing():
     slow, quick = tuple(2 + i / 1e4 for i in range(7)), tuple(1 + i / 1e4 for i in range(7))
     lone, others = ([timing(f"single {i}", (v,)) for i in range(200)] for v in (1.0, 1.001))
     comparison = compare(result(timing("x", quick), *lone), result(timing("x", slow), *others))
@@ -132,7 +129,7 @@ def test_too_few_values_are_undecided_and_cost_the_other_rows_nothing() -> None:
     assert "too few runs: 1 and 1" in comparison.rows[1].remark
 
 
-def test_what_has_no_ratio_or_stands_alone_is_named() -> None:
+def test_what_has_no_ratio_or_stands_alone_is_named():
     x, zero = timing("x", (1.0,)), timing("zero", (0.0, -1.0))
     a = result(x, timing("unit", (1.0,), "s"), zero, timing("old", (1.0,)))
     b = result(x, timing("unit", (1.0,), "bytes"), timing("zero", (0.0, 1.0)), timing("new", (1.0,)))
@@ -148,7 +145,7 @@ def test_what_has_no_ratio_or_stands_alone_is_named() -> None:
     assert "units differ: s and bytes" in text.replace("\n", " ") or "units differ" in text
 
 
-def test_values_that_no_float_holds_the_ratios_of_are_named_and_the_other_rows_judged() -> None:
+def test_values_that_no_float_holds_the_ratios_of_are_named_and_the_other_rows_judged():
     """Found by fuzzing: NumPy warned of an overflow, and made objects of integers of 2^64 and more."""
     for odd in (1.7e308, 5e-324, 1e300, 2.0**64):
         a, b = (timing("odd", (v, 1.0, v, v, 1.0, v)) for v in (odd, odd / 4 or odd))
@@ -157,7 +154,7 @@ def test_values_that_no_float_holds_the_ratios_of_are_named_and_the_other_rows_j
         assert (comparison.rows[0].remark == "values beyond 1e+75 have no ratio") is (odd != 2.0**64)
 
 
-def test_differing_circumstances_are_named_in_the_output() -> None:
+def test_differing_circumstances_are_named_in_the_output():
     other = Environment(cpu="two", cores=2, versions={"jax": "0.12"}, flags={"OMP_NUM_THREADS": "1"})
     a = result(timing("x", (1.0,)))
     b = result(timing("x", (1.0,)), environment=other, smoke=True, config={"size": 4, "seed": 1})
@@ -174,8 +171,8 @@ def test_differing_circumstances_are_named_in_the_output() -> None:
     assert "differs" not in render_comparison(compare(a, a))
 
 
-def test_rows_are_matched_within_their_table_or_part_and_else_by_their_order() -> None:
-    def run(*titles: str) -> Result:
+def test_rows_are_matched_within_their_table_or_part_and_else_by_their_order():
+    def run(*titles):
         """Tables with a row "x" each: 1 s in "copy", 2 s in "sum"."""
         seconds = {"copy": 1.0, "sum": 2.0}
         return replace(RESULT, blocks=tuple(Table(t, (timing("x", (seconds[t],) * 9),)) for t in titles))
@@ -188,7 +185,7 @@ def test_rows_are_matched_within_their_table_or_part_and_else_by_their_order() -
     assert titles == [("One", "x"), ("Two", "x"), ("Two", "x (2)")]
 
 
-def test_several_experiments_are_compared_each_with_its_own_and_judged_together() -> None:
+def test_several_experiments_are_compared_each_with_its_own_and_judged_together():
     quick, slow = (tuple(s + i * 1e-6 for i in range(8)) for s in (1.0, 2.0))
     other = replace(result(timing("x", slow)), experiment="other")
     alone = replace(result(timing("a", quick), timing("b", quick)), experiment="alone")
@@ -204,10 +201,10 @@ def test_several_experiments_are_compared_each_with_its_own_and_judged_together(
     assert comparison.rows[0].p == pytest.approx(2 * single.rows[0].p)  # Holm over both
 
 
-def test_mistakes_are_one_line() -> None:
+def test_mistakes_are_one_line():
     x = result(timing("x", (1.0,)))
     other_unit = result(timing("x", (1.0,), "bytes"))
-    mistakes: list[tuple[list[Result], list[Result], dict[str, float], str]] = [
+    mistakes = [
         ([RESULT], [RESULT], {}, "no measurement is in both: A has none"),
         ([x], [replace(x, experiment="other")], {}, "A has 'hybridize: x', B has 'other: x'"),
         ([], [RESULT], {}, "no result to compare on one side"),
@@ -219,7 +216,7 @@ def test_mistakes_are_one_line() -> None:
         assert "\n" not in str(caught.value)
 
 
-def test_one_process_per_side_decides_nothing_however_far_they_lie_apart() -> None:
+def test_one_process_per_side_decides_nothing_however_far_they_lie_apart():
     """Of each, the median is compared, whatever its values are."""
     quick, slow = (result(timing("x", tuple(s + i * 1e-6 for i in range(50)))) for s in (1.0, 400.0))
     comparison = compare_runs([quick], [slow])
@@ -230,7 +227,7 @@ def test_one_process_per_side_decides_nothing_however_far_they_lie_apart() -> No
     assert compare_runs([quick] * 4, [slow] * 4).status == 1
 
 
-def test_processes_that_others_disturbed_decide_nothing() -> None:
+def test_processes_that_others_disturbed_decide_nothing():
     slow, quick = (1.0,) * 12, (0.5,) * 12
     busy = [result(replace(timing("m", quick), disturbed=n)) for n in (6, 6, 0, 0)]  # half of their values
     row = compare_runs([result(timing("m", slow))] * 4, busy).rows[0]
@@ -240,11 +237,11 @@ def test_processes_that_others_disturbed_decide_nothing() -> None:
     assert compare_runs([result(timing("m", slow))] * 5, [*busy[1:], *busy[2:]]).rows[0].verdict == "faster"
 
 
-def test_what_each_process_measures_once_counts_only_if_both_sides_took_turns() -> None:
+def test_what_each_process_measures_once_counts_only_if_both_sides_took_turns():
     """The values are compile times of unchanged code, on a machine with five times the load of its cores."""
     values = ((132, 120, 152, 137, 139), (214, 200, 192, 176, 223))
 
-    def side(name: str, number: int, starts: Sequence[int], often: int = 1) -> list[Result]:
+    def side(name, number, starts, often=1):
         rows = [timing(name, (v / 1e3,) * often) for v in values[number]]
         return [replace(result(m), started_at=f"2026-11-27T00:{s:02}") for m, s in zip(rows, starts)]
 
@@ -256,7 +253,7 @@ def test_what_each_process_measures_once_counts_only_if_both_sides_took_turns() 
     assert often.rows[0].verdict == "slower"
 
 
-def test_a_result_compared_with_itself_is_the_same_in_every_row() -> None:
+def test_a_result_compared_with_itself_is_the_same_in_every_row():
     rows = [timing("once", (1.0,)), timing("few", (1.0, 3.0)), timing("noisy", (1.0, 9.0) * 9)]
     for least in (0.0, 0.02):
         comparison = compare(result(*rows), result(*rows), least=least)
@@ -264,11 +261,11 @@ def test_a_result_compared_with_itself_is_the_same_in_every_row() -> None:
         assert what_would_decide(comparison) == []
 
 
-def test_undecided_rows_are_counted_by_reason_and_the_number_of_results_that_decides_is_named() -> None:
+def test_undecided_rows_are_counted_by_reason_and_the_number_of_results_that_decides_is_named():
     rng = random.Random(3)
     names = [f"m{i}" for i in range(20)]
 
-    def side(count: int) -> list[Result]:
+    def side(count):
         return [result(*(timing(n, (rng.uniform(1, 2),)) for n in names)) for _ in range(count)]
 
     lines = what_would_decide(compare_runs(side(1), side(1)))

@@ -28,31 +28,29 @@ done
 """
 
 
-def recorded(folder: Path, median: float, *, spread: float = 0.001, **changes: object) -> Path:
+def recorded(folder, median, *, spread=0.001, **changes):
     """A folder of four results as processes would leave them; `changes` are fields of the result."""
     for i in range(4):
         values = tuple(median * (1 + spread * i + 1e-5 * k) for k in range(5))
         result = Result("measure", "", "T", "Q?", {"n": 1}, MACHINE,
                         blocks=(Table("Times", (Measurement("step", "s", values),)),))  # fmt: skip
-        save_result(replace(result, **changes), folder / f"{i}.json")  # type: ignore[arg-type]
+        save_result(replace(result, **changes), folder / f"{i}.json")
     return folder
 
 
 @pytest.fixture(autouse=True)
-def anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def anywhere(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
     Path("copy.sh").write_text(COPY)
 
 
-def gate(results: Path, *flags: str, runs: int = 4) -> int:
+def gate(results, *flags, runs=4):
     command = ["sh", "copy.sh", "{}", str(results)]
     return cli.main(["gate", "kept", f"--runs={runs}", *flags, "--", *command])
 
 
-def test_a_baseline_is_stored_then_judged_against_and_the_status_says_how(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_baseline_is_stored_then_judged_against_and_the_status_says_how(tmp_path, capsys, monkeypatch):
     assert gate(recorded(tmp_path / "a", 1e-3), "--update") == 0
     assert [r.config for r in load_baseline(Path("kept", MACHINE.fingerprint))] == [{"n": 1}] * 4
     assert "baseline stored" in capsys.readouterr().out
@@ -72,9 +70,7 @@ def test_a_baseline_is_stored_then_judged_against_and_the_status_says_how(
     assert len(load_baseline(Path("kept-runs"))) == 4
 
 
-def test_the_first_run_stores_the_baseline_and_the_second_is_judged(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_first_run_stores_the_baseline_and_the_second_is_judged(tmp_path, capsys):
     assert gate(recorded(tmp_path / "a", 1e-3)) == 0
     assert "the next run of the same command is judged against it" in capsys.readouterr().out
     assert len(load_baseline(Path("kept", MACHINE.fingerprint))) == 4
@@ -82,7 +78,7 @@ def test_the_first_run_stores_the_baseline_and_the_second_is_judged(
     assert "Slower: step" in capsys.readouterr().out
 
 
-def test_gate_refuses_smoke_runs(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_gate_refuses_smoke_runs(tmp_path, capfd):
     assert gate(recorded(tmp_path / "a", 1e-3, smoke=True)) == 2
     assert "smoke run, whose toy sizes decide nothing" in capfd.readouterr().err
     sides = [str(recorded(tmp_path / name, 1e-3, smoke=True)) for name in "bc"]
@@ -90,9 +86,7 @@ def test_gate_refuses_smoke_runs(tmp_path: Path, capfd: pytest.CaptureFixture[st
     assert capfd.readouterr().err.startswith("error: measure: smoke runs, whose toy sizes decide nothing")
 
 
-def test_another_machine_has_no_baseline_and_gets_one_beside_the_first(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_another_machine_has_no_baseline_and_gets_one_beside_the_first(tmp_path, capsys):
     assert gate(recorded(tmp_path / "a", 1e-3), "--update") == 0
     other = replace(MACHINE, cpu="6502")
     assert gate(recorded(tmp_path / "b", 1e-3, environment=other)) == 3
@@ -103,9 +97,7 @@ def test_another_machine_has_no_baseline_and_gets_one_beside_the_first(
     assert {p.name for p in Path("kept").iterdir()} == {MACHINE.fingerprint, other.fingerprint}
 
 
-def test_updating_replaces_the_baseline_and_says_how_it_moved(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_updating_replaces_the_baseline_and_says_how_it_moved(tmp_path, capsys):
     gate(recorded(tmp_path / "a", 1e-3), "--update")
     assert gate(recorded(tmp_path / "b", 2e-3), "--update") == 0
     assert "Slower: step" in capsys.readouterr().out
@@ -116,7 +108,7 @@ def test_updating_replaces_the_baseline_and_says_how_it_moved(
     assert [p.name for p in Path("kept").iterdir()] == [MACHINE.fingerprint]
 
 
-def test_a_full_disk_is_one_line_and_leaves_nothing(small_disk: Path, tmp_path: Path) -> None:
+def test_a_full_disk_is_one_line_and_leaves_nothing(small_disk, tmp_path):
     paths = sorted(recorded(tmp_path / "a", 1.0).glob("*.json"))
     fill(small_disk)
     with pytest.raises(JaxperfError, match=r"^cannot store \S+kept/machine: No space left"):
@@ -124,7 +116,7 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(small_disk: Path, tmp_path: 
     assert {p.name for p in small_disk.rglob("*")} == {"ballast", "kept"}
 
 
-def test_mistakes_are_one_line_and_status_2(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_mistakes_are_one_line_and_status_2(tmp_path, capfd):
     gate(recorded(tmp_path / "a", 1e-3), "--update")
     other = recorded(tmp_path / "b", 1e-3, config={"n": 2})
     Path("file").touch()
@@ -149,7 +141,7 @@ def test_mistakes_are_one_line_and_status_2(tmp_path: Path, capfd: pytest.Captur
         assert output.startswith("error: ") and output.count("\n") == 1 and says in output, output
 
 
-def test_a_failing_command_is_shown_with_what_it_said(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_failing_command_is_shown_with_what_it_said(capfd):
     arguments = ["sh", "-c", "echo no such data; exit 1", "{}"]
     assert cli.main(["gate", "kept", "--update", "--", *arguments]) == 2
     assert capfd.readouterr().err.startswith("no such data\nerror: the command failed with status 1")
@@ -159,14 +151,14 @@ def test_a_failing_command_is_shown_with_what_it_said(capfd: pytest.CaptureFixtu
     assert Path("kept").is_dir()  # it was there before
 
 
-def test_the_command_starts_with_no_signal_blocked(tmp_path: Path) -> None:
+def test_the_command_starts_with_no_signal_blocked(tmp_path):
     """Else Ctrl-C would not end it, nor `terminate` the processes that it starts."""
     program = "import signal, sys; sys.exit(len(signal.pthread_sigmask(signal.SIG_BLOCK, ())))"
     with pytest.raises(JaxperfError, match="wrote no result but ended with status 0"):
         run_once([sys.executable, "-c", program], tmp_path / "result.json")
 
 
-def test_a_damaged_baseline_is_named(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_damaged_baseline_is_named(tmp_path, capfd):
     gate(recorded(tmp_path / "a", 1e-3), "--update")
     broken = Path("kept", MACHINE.fingerprint, "run-2.json")
     broken.write_text(json.dumps({"format": "jaxperf-result", "schema_version": SCHEMA_VERSION}))
@@ -176,19 +168,17 @@ def test_a_damaged_baseline_is_named(tmp_path: Path, capfd: pytest.CaptureFixtur
     assert len(load_baseline(broken.parent)) == 4
 
 
-def test_results_kept_beside_the_first_baseline_are_not_another_machines(tmp_path: Path) -> None:
+def test_results_kept_beside_the_first_baseline_are_not_another_machines(tmp_path):
     assert gate(recorded(tmp_path / "a", 1e-3), "--out=kept/runs") == 0
     assert gate(recorded(tmp_path / "b", 2e-3), "--out=kept/runs") == 1
 
 
-def test_the_example_for_a_hosted_ci_service_gives_commands_that_are_understood(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_example_for_a_hosted_ci_service_gives_commands_that_are_understood(monkeypatch):
     text = Path(__file__).parents[2].joinpath("docs", "gate.yml").read_text(encoding="utf-8")
     one_line = re.sub(r"\s*\\?\n\s+", " ", text)
     commands = re.findall(r"jaxperf (gate .*?--json \{\})", one_line)
     assert len(commands) == 2
-    asked: list[tuple[object, tuple[str, ...]]] = []
+    asked = []
     monkeypatch.setattr("jaxperf.compare.gate.main", lambda *both: asked.append(both) or 0)
     monkeypatch.setattr("jaxperf.measure.measure_command.main", lambda functions, **options: 0)
     for command in commands:

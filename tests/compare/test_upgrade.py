@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -28,12 +27,12 @@ print(float(step(x).sum()))
 
 
 @pytest.fixture
-def program(tmp_path: Path) -> str:
+def program(tmp_path):
     (tmp_path / "train.py").write_text(PROGRAM)
     return str(tmp_path / "train.py")
 
 
-def python_with(folder: Path, name: str, **variables: str) -> str:
+def python_with(folder, name, **variables):
     """Return a program that starts this Python with environment variables: another environment."""
     path = folder / name
     lines = [f"export {key}={value}" for key, value in variables.items()]
@@ -42,13 +41,11 @@ def python_with(folder: Path, name: str, **variables: str) -> str:
     return str(path)
 
 
-def upgrade(*words: str) -> int:
+def upgrade(*words):
     return cli.main(["upgrade", *words])
 
 
-def test_the_tables_have_the_whole_run_each_function_and_what_differs(
-    program: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_the_tables_have_the_whole_run_each_function_and_what_differs(program, tmp_path, capfd):
     other = python_with(tmp_path, "other", SHAPES="3", JAX_ENABLE_X64="1")
     assert upgrade("--runs", "1", "--python", sys.executable, "--python", other, "--", program) == 0
     out, err = capfd.readouterr()
@@ -63,9 +60,7 @@ def test_the_tables_have_the_whole_run_each_function_and_what_differs(
     assert sorted(err.split("\n")[:2]) == ["run 1 of 1 in A", "run 1 of 1 in B"]
 
 
-def test_the_figures_for_comparisons_are_not_in_the_report_on_a_terminal(
-    program: str, tmp_path: Path
-) -> None:
+def test_the_figures_for_comparisons_are_not_in_the_report_on_a_terminal(program, tmp_path):
     path = tmp_path / "watch.json"
     command = [sys.executable, "-m", "jaxperf", "watch", "--json", str(path), program]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
@@ -77,8 +72,8 @@ def test_the_figures_for_comparisons_are_not_in_the_report_on_a_terminal(
 @pytest.mark.thorough
 @pytest.mark.parametrize(("planted", "status"), [({}, 0), ({"MORE": "150"}, 1)])
 def test_equal_environments_are_not_slower_and_a_planted_difference_is(
-    planted: dict[str, str], status: int, program: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+    planted, status, program, tmp_path, capfd
+):
     other = python_with(tmp_path, "other", **planted)
     words = ("--runs", "7", "--python", sys.executable, "--python", other, "--least", "0.2")
     assert upgrade(*words, "--", program) == status, capfd.readouterr().out
@@ -95,17 +90,13 @@ def test_equal_environments_are_not_slower_and_a_planted_difference_is(
         ),
     ],
 )
-def test_a_mistake_is_one_line(
-    pythons: tuple[str, ...], message: str, program: str, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_mistake_is_one_line(pythons, message, program, capfd):
     flags = [word for python in pythons for word in ("--python", python)]
     assert upgrade(*flags, "--", program) == 2
     assert message in capfd.readouterr().err.splitlines()[-1]
 
 
-def test_a_program_that_fails_in_one_environment_names_it_and_the_reason(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_program_that_fails_in_one_environment_names_it_and_the_reason(tmp_path, capfd):
     (tmp_path / "broken.py").write_text("import jax\nraise ValueError('no such operation')\n")
     both = ("--python", sys.executable, "--python", sys.executable)
     assert upgrade(*both, "--", str(tmp_path / "broken.py")) == 2
@@ -114,9 +105,7 @@ def test_a_program_that_fails_in_one_environment_names_it_and_the_reason(
     assert "ValueError: no such operation" in said
 
 
-def test_an_environment_without_a_needed_package_is_named(
-    program: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_an_environment_without_a_needed_package_is_named(program, tmp_path, capfd):
     bare = tmp_path / "bare"
     bare.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S "$@"\n')
     bare.chmod(0o755)

@@ -1,7 +1,5 @@
 """Batches: one shape always, nothing lost where nothing may be, and the same order for the same seed."""
 
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 
@@ -11,17 +9,17 @@ from jaxperf.errors import JaxperfError
 N, B = 23, 5
 
 
-def data(n: int = N) -> tuple[np.ndarray, np.ndarray]:
+def data(n=N):
     """Example i is an image full of i with label i."""
     labels = np.arange(n, dtype=np.int32)
     return np.broadcast_to(labels.astype(np.uint8)[:, None, None, None], (n, 2, 2, 1)).copy(), labels
 
 
-def order(**options: int) -> list[int]:
+def order(**options):
     return [int(label) for _, y in epoch_batches(*data(), batch_size=B, **options) for label in y]
 
 
-def test_training_batches_have_one_shape_and_drop_the_partial_one_and_images_keep_their_labels() -> None:
+def test_training_batches_have_one_shape_and_drop_the_partial_one_and_images_keep_their_labels():
     batches = list(epoch_batches(*data(), batch_size=B, seed=0, epoch=0))
     assert len(batches) == N // B == 4
     for x, y in batches:
@@ -30,14 +28,14 @@ def test_training_batches_have_one_shape_and_drop_the_partial_one_and_images_kee
         assert (x == y[:, None, None, None]).all()
 
 
-def test_the_order_depends_on_seed_and_epoch_and_on_nothing_else() -> None:
+def test_the_order_depends_on_seed_and_epoch_and_on_nothing_else():
     assert order(seed=3, epoch=2) == order(seed=3, epoch=2)
     orders = {tuple(order(seed=seed, epoch=epoch)) for seed in range(3) for epoch in range(3)}
     assert len(orders) == 9
     assert tuple(range(20)) not in orders
 
 
-def test_updates_repeat_the_data_in_a_new_order_each_pass() -> None:
+def test_updates_repeat_the_data_in_a_new_order_each_pass():
     seen = order(seed=0, epoch=0, updates=10)
     assert len(seen) == 10 * B
     first, second = seen[:20], seen[20:40]
@@ -47,9 +45,9 @@ def test_updates_repeat_the_data_in_a_new_order_each_pass() -> None:
     assert first[:10] == order(seed=0, epoch=0, updates=2)
 
 
-def test_evaluation_sees_every_example_once_in_batches_of_one_shape() -> None:
+def test_evaluation_sees_every_example_once_in_batches_of_one_shape():
     for n in (1, 4, 5, 6, 10, 23):
-        seen: list[int] = []
+        seen = []
         for x, y, real in padded_batches(*data(n), batch_size=B):
             assert x.shape == (B, 2, 2, 1) and y.shape == real.shape == (B,)
             assert x.dtype == np.uint8 and y.dtype == np.int32 and real.dtype == np.bool_
@@ -59,11 +57,11 @@ def test_evaluation_sees_every_example_once_in_batches_of_one_shape() -> None:
         assert seen == list(range(n))
 
 
-def epoch(n: int = N, labels: int = N, batch_size: int = B) -> object:
+def epoch(n=N, labels=N, batch_size=B):
     return next(epoch_batches(data(n)[0], data(labels)[1], batch_size=batch_size, seed=0, epoch=0))
 
 
-def padded(n: int = N, labels: int = N, batch_size: int = B) -> object:
+def padded(n=N, labels=N, batch_size=B):
     return next(padded_batches(data(n)[0], data(labels)[1], batch_size=batch_size))
 
 
@@ -78,6 +76,6 @@ def padded(n: int = N, labels: int = N, batch_size: int = B) -> object:
         (lambda: padded(0, 0), "0 images and 0 labels; "),
     ],
 )
-def test_what_cannot_be_is_refused(call: Callable[[], object], message: str) -> None:
+def test_what_cannot_be_is_refused(call, message):
     with pytest.raises(JaxperfError, match=message):
         call()

@@ -5,7 +5,6 @@ import hashlib
 import socket
 import threading
 import time
-from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -27,7 +26,6 @@ from jaxperf import data as module
 from jaxperf.data import (
     DEBIAN_FOLDER,
     SOURCES,
-    FashionMNIST,
     Splits,
     check_source,
     mini_folder,
@@ -36,13 +34,13 @@ from jaxperf.errors import JaxperfError
 
 
 @pytest.fixture
-def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+def cache(monkeypatch, tmp_path):
     """The cache folder of a machine that has no source but the network and the package."""
     return isolate(monkeypatch, tmp_path)
 
 
 @pytest.fixture
-def files(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
+def files(monkeypatch):
     """Four generated files that pass for the published ones."""
     generated_files = packed(generated())
     monkeypatch.setattr("jaxperf.data.ORIGIN_FILES", pins(generated_files))
@@ -50,11 +48,11 @@ def files(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
 
 
 @contextmanager
-def talking(start: bytes, drip: bytes, *, pause_s: float = 0.0) -> Iterator[str]:
+def talking(start, drip, *, pause_s=0.0):
     """The URL of a server that takes a connection, sends `start`, and then `drip` again and again."""
     over = threading.Event()
 
-    def serve() -> None:
+    def serve():
         connection, _ = listener.accept()
         with connection, suppress(OSError):
             connection.sendall(start)
@@ -72,7 +70,7 @@ def talking(start: bytes, drip: bytes, *, pause_s: float = 0.0) -> Iterator[str]
             thread.join()
 
 
-def fashion_mnist(*, url: str = "", **options: object) -> FashionMNIST:
+def fashion_mnist(*, url="", **options):
     """The data set, with a mirror at `url` that the environment names."""
     with pytest.MonkeyPatch.context() as patch:
         if url:
@@ -80,11 +78,11 @@ def fashion_mnist(*, url: str = "", **options: object) -> FashionMNIST:
         return module.fashion_mnist(**options)
 
 
-def arrays(data: FashionMNIST) -> Splits:
+def arrays(data):
     return Splits(data.train_images, data.train_labels, data.test_images, data.test_labels)
 
 
-def refusal(**options: object) -> str:
+def refusal(**options):
     with pytest.raises(JaxperfError) as caught:
         fashion_mnist(**options)
     text = str(caught.value)
@@ -95,7 +93,7 @@ def refusal(**options: object) -> str:
 # --- the folder
 
 
-def test_a_named_folder_is_read_packed_or_not(cache: Path, tmp_path: Path) -> None:
+def test_a_named_folder_is_read_packed_or_not(cache, tmp_path):
     files = packed(generated())
     raw = {name.removesuffix(".gz"): gzip.decompress(content) for name, content in files.items()}
     for name, written in (("packed", files), ("raw", raw)):
@@ -106,9 +104,7 @@ def test_a_named_folder_is_read_packed_or_not(cache: Path, tmp_path: Path) -> No
             assert data.source == f"folder {folder}" and not data.is_full
 
 
-def test_the_environment_names_a_folder_and_the_argument_wins(
-    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_environment_names_a_folder_and_the_argument_wins(cache, tmp_path, monkeypatch):
     first = write_folder(tmp_path / "first", packed(generated(20, 10)))
     second = write_folder(tmp_path / "second", packed(generated(30, 10)))
     monkeypatch.setenv("JAXPERF_DATA", str(first))
@@ -116,9 +112,7 @@ def test_the_environment_names_a_folder_and_the_argument_wins(
     assert len(fashion_mnist(folder=second).train_images) == 30
 
 
-def test_a_named_folder_that_is_wrong_is_never_skipped(
-    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_named_folder_that_is_wrong_is_never_skipped(cache, tmp_path, monkeypatch):
     lacking, damaged = (write_folder(tmp_path / n, packed(generated())) for n in ("lacking", "damaged"))
     lacking.joinpath("t10k-labels-idx1-ubyte.gz").unlink()
     damaged.joinpath("t10k-labels-idx1-ubyte.gz").write_bytes(b"nonsense")
@@ -130,12 +124,10 @@ def test_a_named_folder_that_is_wrong_is_never_skipped(
         monkeypatch.delenv("JAXPERF_DATA")
 
 
-def test_a_folder_that_may_not_be_looked_into_is_refused(
-    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_that_may_not_be_looked_into_is_refused(cache, tmp_path, monkeypatch):
     """Root may look everywhere, so the kernel's answer is made here."""
 
-    def forbidden(self: Path) -> bool:
+    def forbidden(self):
         raise PermissionError(13, "Permission denied", str(self))
 
     folder = write_folder(tmp_path / "shut", packed(generated()))
@@ -144,27 +136,23 @@ def test_a_folder_that_may_not_be_looked_into_is_refused(
         assert "has no train-images-idx3-ubyte.gz that can be read" in refusal(folder=folder)
 
 
-def test_a_damaged_folder_that_nobody_named_is_skipped(
-    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_damaged_folder_that_nobody_named_is_skipped(cache, tmp_path, monkeypatch):
     folder = write_folder(tmp_path / "debian", dict.fromkeys(packed(generated()), b"nonsense"))
     monkeypatch.setattr("jaxperf.data.DEBIAN_FOLDER", folder)
     assert fashion_mnist(url=closed_port()).source == "mini"
 
 
-def test_source_folder_without_any_folder_says_how_to_get_one(cache: Path) -> None:
+def test_source_folder_without_any_folder_says_how_to_get_one(cache):
     assert "apt install dataset-fashion-mnist" in refusal(source="folder")
 
 
-def test_a_wrong_source_gets_the_nearest_right_one() -> None:
+def test_a_wrong_source_gets_the_nearest_right_one():
     assert "did you mean mini?" in refusal(source="minni")
     assert "did you mean download?" in refusal(source="Download")
     assert "there are auto, folder" in refusal(source="")
 
 
-def test_a_folder_that_cannot_serve_is_refused_before_anything_is_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_that_cannot_serve_is_refused_before_anything_is_read(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "_load", pytest.fail)
     for source in ("auto", "folder"):
         assert refusal(source=source, folder="/no/such").startswith("/no/such: no such folder; ")
@@ -179,9 +167,7 @@ def test_a_folder_that_cannot_serve_is_refused_before_anything_is_read(
 # --- the download
 
 
-def test_a_download_is_checked_kept_and_not_repeated(
-    cache: Path, files: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_download_is_checked_kept_and_not_repeated(cache, files, monkeypatch):
     with loopback(files) as server:
         monkeypatch.setenv("JAXPERF_FASHION_MNIST_URL", server.url)
         for url in (server.url, ""):
@@ -199,18 +185,14 @@ def test_a_download_is_checked_kept_and_not_repeated(
     assert "Connection refused; connect" in refusal(source="download", url=closed_port())
 
 
-def test_auto_downloads_where_there_is_no_folder(
-    cache: Path, files: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_auto_downloads_where_there_is_no_folder(cache, files, monkeypatch):
     monkeypatch.setattr("jaxperf.data.missing_from", list)
     with loopback(files) as server:
         data = fashion_mnist(url=server.url)
     assert data.source == "download"
 
 
-def test_what_is_not_the_published_file_is_refused_and_nothing_is_kept(
-    cache: Path, files: dict[str, bytes]
-) -> None:
+def test_what_is_not_the_published_file_is_refused_and_nothing_is_kept(cache, files):
     name = "train-images-idx3-ubyte.gz"
     whole = files[name]
     with loopback(files) as server:
@@ -237,9 +219,9 @@ OK = b"HTTP/1.0 200 OK\r\n"
     ids=["endless", "silent", "dripping"],
 )
 def test_a_server_that_never_ends_is_given_up(
-    limits: dict[str, float], start: bytes, drip: bytes, says: str, cache: Path,
-    files: dict[str, bytes], monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+    limits, start, drip, says, cache,
+    files, monkeypatch
+):  # fmt: skip
     for name, seconds in limits.items():
         monkeypatch.setattr(module, name, seconds)
     with talking(start, drip, pause_s=0.05 if limits else 0.0) as url:
@@ -247,7 +229,7 @@ def test_a_server_that_never_ends_is_given_up(
     assert not cache.exists()
 
 
-def test_a_damaged_cached_file_is_fetched_again(cache: Path, files: dict[str, bytes]) -> None:
+def test_a_damaged_cached_file_is_fetched_again(cache, files):
     name = "t10k-labels-idx1-ubyte.gz"
     with loopback(files) as server:
         fashion_mnist(source="download", url=server.url)
@@ -256,7 +238,7 @@ def test_a_damaged_cached_file_is_fetched_again(cache: Path, files: dict[str, by
         assert server.gets[name] == 2 and sum(server.gets.values()) == 5
 
 
-def test_what_is_not_a_web_address_is_refused(cache: Path) -> None:
+def test_what_is_not_a_web_address_is_refused(cache):
     for url in ("ftp://127.0.0.1/", "file:///tmp", "127.0.0.1:80"):
         for source in ("auto", "download"):
             assert "is not an http or https URL" in refusal(source=source, url=url)
@@ -267,7 +249,7 @@ def test_what_is_not_a_web_address_is_refused(cache: Path) -> None:
 # --- auto without anything
 
 
-def test_auto_without_folder_and_network_ends_in_the_subset(cache: Path) -> None:
+def test_auto_without_folder_and_network_ends_in_the_subset(cache):
     data = fashion_mnist(url=closed_port())
     assert data.source == "mini" and not data.is_full
     assert not cache.exists()
@@ -276,9 +258,7 @@ def test_auto_without_folder_and_network_ends_in_the_subset(cache: Path) -> None
 # --- the subset
 
 
-def test_the_subset_is_balanced_and_typed_as_promised_whatever_the_environment_names(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_subset_is_balanced_and_typed_as_promised_whatever_the_environment_names(monkeypatch):
     monkeypatch.setenv("JAXPERF_DATA", "/no/such/folder")
     data = fashion_mnist(source="mini")
     assert data.source == "mini" and not data.is_full
@@ -289,7 +269,7 @@ def test_the_subset_is_balanced_and_typed_as_promised_whatever_the_environment_n
     assert np.bincount(data.test_labels).tolist() == [100] * 10
 
 
-def test_the_subset_has_its_checksums_and_its_licence() -> None:
+def test_the_subset_has_its_checksums_and_its_licence():
     shipped = {path.name: path.read_bytes() for path in mini_folder().iterdir() if path.is_file()}
     notice = mini_folder().joinpath("NOTICE").read_text()
     assert "Zalando SE" in notice and "MIT" in notice and "without restriction" in notice
@@ -303,7 +283,7 @@ def test_the_subset_has_its_checksums_and_its_licence() -> None:
 
 @pytest.mark.real
 @needs_debian
-def test_debians_package_is_the_full_data() -> None:
+def test_debians_package_is_the_full_data():
     data = fashion_mnist(source="folder", folder=DEBIAN_FOLDER)
     assert data.is_full
     assert data.train_images.shape == (60_000, 28, 28, 1) and data.test_images.shape == (10_000, 28, 28, 1)

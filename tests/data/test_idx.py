@@ -4,8 +4,6 @@ import gzip
 import os
 import tracemalloc
 import zlib
-from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,13 +16,13 @@ from jaxperf.errors import JaxperfError
 ONE = bytes(range(196)) * 4  # the pixels of one image
 
 
-def write(tmp_path: Path, data: bytes, name: str = "images.gz") -> Path:
+def write(tmp_path, data, name="images.gz"):
     path = tmp_path / name
     path.write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
     return path
 
 
-def refusal(call: object, *args: object) -> str:
+def refusal(call, *args):
     with pytest.raises(JaxperfError) as caught:
         call(*args)
     text = str(caught.value)
@@ -33,7 +31,7 @@ def refusal(call: object, *args: object) -> str:
     return text
 
 
-def test_images_and_labels_come_back_as_they_were_written(tmp_path: Path) -> None:
+def test_images_and_labels_come_back_as_they_were_written(tmp_path):
     images = generated().train_images
     for name in ("raw", "packed.gz"):
         got = read_images(write(tmp_path, images_file(len(images), body=images.tobytes()), name))
@@ -44,7 +42,7 @@ def test_images_and_labels_come_back_as_they_were_written(tmp_path: Path) -> Non
         assert labels.tolist() == list(range(10))
 
 
-def test_output_that_the_inflater_still_holds_is_not_lost(tmp_path: Path) -> None:
+def test_output_that_the_inflater_still_holds_is_not_lost(tmp_path):
     # Long runs of one byte leave output inside the inflater after the last input byte is taken.
     body = bytes(784 * 300)
     path = tmp_path / "images.gz"
@@ -53,7 +51,7 @@ def test_output_that_the_inflater_still_holds_is_not_lost(tmp_path: Path) -> Non
         assert read_images(path).tobytes() == body
 
 
-def test_every_truncation_is_refused(tmp_path: Path) -> None:
+def test_every_truncation_is_refused(tmp_path):
     for name in ("images", "images.gz"):
         path = write(tmp_path, images_file(2, body=ONE + ONE), name)
         whole = path.read_bytes()
@@ -81,14 +79,12 @@ def test_every_truncation_is_refused(tmp_path: Path) -> None:
         (read_labels, labels_file(3, body=b"\1\12\2"), "label 10 at index 1"),
     ],
 )  # fmt: skip
-def test_what_is_not_such_a_file_is_refused(
-    read: Callable[[Path], object], contents: bytes, says: str, tmp_path: Path
-) -> None:
+def test_what_is_not_such_a_file_is_refused(read, contents, says, tmp_path):
     for name in ("raw", "packed.gz"):
         assert says in refusal(read, write(tmp_path, contents, name))
 
 
-def test_bytes_after_the_gzip_stream_are_refused(tmp_path: Path) -> None:
+def test_bytes_after_the_gzip_stream_are_refused(tmp_path):
     path = write(tmp_path, images_file(1, body=ONE))
     whole = path.read_bytes()
     for extra in (b"x", gzip.compress(b"more"), bytes(1 << 17)):
@@ -96,23 +92,21 @@ def test_bytes_after_the_gzip_stream_are_refused(tmp_path: Path) -> None:
         assert "not the 800 bytes" in refusal(read_images, path)
 
 
-def test_a_gzip_bomb_is_decompressed_to_the_announced_size_and_one_byte(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_gzip_bomb_is_decompressed_to_the_announced_size_and_one_byte(tmp_path, monkeypatch):
     produced = 0
     real = zlib.decompressobj
 
     class Counting:
-        def __init__(self, **options: int) -> None:
+        def __init__(self, **options):
             self.inner = real(**options)
 
-        def decompress(self, data: bytes, limit: int) -> bytes:
+        def decompress(self, data, limit):
             nonlocal produced
             piece = self.inner.decompress(data, limit)
             produced += len(piece)
             return piece
 
-        def __getattr__(self, name: str) -> object:
+        def __getattr__(self, name):
             return getattr(self.inner, name)
 
     path = write(tmp_path, images_file(1, body=bytes(4 << 20)))
@@ -121,7 +115,7 @@ def test_a_gzip_bomb_is_decompressed_to_the_announced_size_and_one_byte(
     assert produced == 16 + (16 + 784 + 1)  # the header alone, then all
 
 
-def test_a_hostile_count_costs_no_memory(tmp_path: Path) -> None:
+def test_a_hostile_count_costs_no_memory(tmp_path):
     path = write(tmp_path, images_file(0xFFFFFFFF, body=ONE), "images")
     tracemalloc.start()
     try:
@@ -131,7 +125,7 @@ def test_a_hostile_count_costs_no_memory(tmp_path: Path) -> None:
         tracemalloc.stop()
 
 
-def test_a_flipped_bit_is_refused(tmp_path: Path) -> None:
+def test_a_flipped_bit_is_refused(tmp_path):
     path = write(tmp_path, images_file(1, body=ONE))
     whole = bytearray(path.read_bytes())
     whole[-8] ^= 1  # the stream's own checksum
@@ -139,7 +133,7 @@ def test_a_flipped_bit_is_refused(tmp_path: Path) -> None:
     assert "damaged gzip data" in refusal(read_images, path)
 
 
-def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_read_is_refused(tmp_path):
     assert "cannot be read" in refusal(read_images, tmp_path / "absent.gz")
     assert "cannot be read" in refusal(read_images, tmp_path)
     if os.geteuid() != 0:  # root reads everything
@@ -148,7 +142,7 @@ def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
         assert "cannot be read" in refusal(read_images, path)
 
 
-def test_counts_that_differ_are_refused(tmp_path: Path) -> None:
+def test_counts_that_differ_are_refused(tmp_path):
     for name, content in packed(generated()).items():
         (tmp_path / name).write_bytes(content)
     write(tmp_path, labels_file(2, body=b"\1\2"), "train-labels-idx1-ubyte.gz")

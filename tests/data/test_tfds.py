@@ -4,7 +4,6 @@ import json
 import subprocess
 import sys
 from importlib.util import find_spec
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -41,13 +40,13 @@ data_dir, out = sys.argv[1:]
 
 
 @pytest.fixture
-def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+def cache(monkeypatch, tmp_path):
     """The cache folder of a machine without folder, prepared data or downloads."""
     return isolate(monkeypatch, tmp_path)
 
 
 @pytest.fixture
-def prepared(tmp_path: Path) -> Path:
+def prepared(tmp_path):
     """A folder that looks as if the data set were prepared."""
     info = tmp_path / "tensorflow_datasets" / "fashion_mnist" / "3.0.1" / "dataset_info.json"
     info.parent.mkdir(parents=True)
@@ -55,18 +54,18 @@ def prepared(tmp_path: Path) -> Path:
     return info
 
 
-def stand_in(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
+def stand_in(monkeypatch, code):
     """Puts a few lines in the real program's place, and lets the extra pass for installed."""
     monkeypatch.setattr(module, "_TFDS_PROGRAM", STAND_IN + code)
     monkeypatch.setattr(module, "missing_from", lambda names: [])
 
 
-def pairs(images: np.ndarray, labels: np.ndarray) -> list[tuple[bytes, int]]:
+def pairs(images, labels):
     """What TFDS keeps while it changes the order: the set of (image, label)."""
     return sorted((image.tobytes(), int(label)) for image, label in zip(images, labels, strict=True))
 
 
-def same_up_to_order(a: Splits, b: Splits) -> bool:
+def same_up_to_order(a, b):
     return pairs(*a[:2]) == pairs(*b[:2]) and pairs(*a[2:]) == pairs(*b[2:])
 
 
@@ -77,7 +76,7 @@ needs_tfds = pytest.mark.skipif(
 
 @pytest.mark.real
 @needs_tfds
-def test_what_the_real_builder_has_prepared_is_read(cache: Path, tmp_path: Path) -> None:
+def test_what_the_real_builder_has_prepared_is_read(cache, tmp_path):
     files = packed(generated())
     folder = write_folder(tmp_path / "files", files)
     origin = json.dumps([(f.name, f.size_bytes, f.sha256) for f in pins(files)])
@@ -90,9 +89,7 @@ def test_what_the_real_builder_has_prepared_is_read(cache: Path, tmp_path: Path)
     assert same_up_to_order(read, generated())
 
 
-def test_a_missing_package_is_named_with_the_command_that_installs_it(
-    cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_package_is_named_with_the_command_that_installs_it(cache, monkeypatch):
     for missing in ("tensorflow_datasets", "tensorflow"):
         monkeypatch.setattr(module, "missing_from", lambda names, missing=missing: [missing])
         line = rf"package {missing} is not installed; pip install 'jaxperf\[tfds\]'"
@@ -100,9 +97,7 @@ def test_a_missing_package_is_named_with_the_command_that_installs_it(
             fashion_mnist(source="tfds")
 
 
-def test_what_is_not_prepared_is_prepared_only_if_tfds_is_named(
-    cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_not_prepared_is_prepared_only_if_tfds_is_named(cache, monkeypatch):
     stand_in(monkeypatch, "sys.exit('started')")
     monkeypatch.setenv("JAXPERF_FASHION_MNIST_URL", closed_port())
     assert fashion_mnist().source == "mini"
@@ -110,27 +105,21 @@ def test_what_is_not_prepared_is_prepared_only_if_tfds_is_named(
         fashion_mnist(source="tfds")
 
 
-def test_a_worker_that_fails_is_quoted_in_one_line(
-    cache: Path, tmp_path: Path, prepared: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_worker_that_fails_is_quoted_in_one_line(cache, tmp_path, prepared, monkeypatch):
     stand_in(monkeypatch, "print('noise', file=sys.stderr); sys.exit('ValueError: torn record')")
     with pytest.raises(JaxperfError, match="failed: ValueError: torn record; ") as caught:
         fashion_mnist(source="tfds")
     assert "\n" not in str(caught.value) and "noise" not in str(caught.value)
 
 
-def test_a_worker_that_hangs_is_ended(
-    cache: Path, tmp_path: Path, prepared: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_worker_that_hangs_is_ended(cache, tmp_path, prepared, monkeypatch):
     stand_in(monkeypatch, "time.sleep(60)")
     monkeypatch.setattr(module, "TFDS_S", 0.5)
     with pytest.raises(JaxperfError, match="took over"):
         fashion_mnist(source="tfds")
 
 
-def test_arrays_that_are_not_fashion_mnist_are_refused(
-    cache: Path, prepared: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_arrays_that_are_not_fashion_mnist_are_refused(cache, prepared, monkeypatch):
     for shape, label in (((1, 28, 28), 9), ((2, 28, 28, 1), 9), ((1, 28, 28, 1), -1)):
         answer = f"""
 x, y = np.zeros({shape}, np.uint8), np.array([{label}])

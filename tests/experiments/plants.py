@@ -1,18 +1,14 @@
 """Judge a section's claim by planted values: a claim that nothing makes fail says nothing."""
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import io
 from pathlib import Path
-from types import ModuleType
-from typing import Any
 
 import matplotlib.pyplot as plt
 
 from jaxperf.chapter import cells
-from jaxperf.chapter.cells import FOLDED, Cell
+from jaxperf.chapter.cells import FOLDED
 from jaxperf.result import Measurement, Ratio
 from jaxperf.result.recorder import VERDICTS
 
@@ -27,31 +23,31 @@ class Judge:
       everywhere: whether to decide also at toy size and on a CPU, whatever the claims need.
     """
 
-    def __init__(self, section: Any, *, everywhere: bool) -> None:
+    def __init__(self, section, *, everywhere):
         self._section, self._everywhere, self.verdicts = section, everywhere, dict[str, str]()
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name):
         return getattr(self._section, name)
 
-    def claim(self, statement: str, *, holds: Any, needs: Any = (), cannot: str = "", **_: Any) -> None:
+    def claim(self, statement, *, holds, needs=(), cannot="", **_):
         """Keep the verdict."""
         lacks = not self._everywhere and (cannot or self._section._lacks(needs))
         decided = VERDICTS[None if holds is None else bool(holds)]
         self.verdicts[statement] = "not measurable here" if lacks else decided
 
-    def figure(self, drawn: Any, *_: Any, **__: Any) -> None:
+    def figure(self, drawn, *_, **__):
         """Close a figure: Matplotlib warns of twenty open ones."""
         plt.close(drawn)
 
-    def _nothing(self, *_: Any, **__: Any) -> None:
+    def _nothing(self, *_, **__):
         """Show nothing."""
 
     fact = say = grid = table = on_one_gpu = timeline = _nothing
 
 
-def judging_cells(path: Path, statement: str) -> list[Cell]:
+def judging_cells(path, statement):
     """Return the folded cells up to the one whose claim begins so, from the first of that run on."""
-    run: list[Cell] = []
+    run = []
     for cell in cells.read(path):
         if cell.markdown:
             continue
@@ -61,7 +57,7 @@ def judging_cells(path: Path, statement: str) -> list[Cell]:
     raise AssertionError(f"{path.name} has no folded cell that claims {statement!r}")
 
 
-def claims_of(cell: Cell) -> set[str]:
+def claims_of(cell):
     """Return the statements that a cell claims, where they are written out."""
     return {
         node.args[0].value
@@ -71,12 +67,12 @@ def claims_of(cell: Cell) -> set[str]:
     }  # fmt: skip
 
 
-def all_claims(path: Path) -> set[str]:
+def all_claims(path):
     """Return the statements of all claims of a section."""
     return set().union(*(claims_of(cell) for cell in cells.read(path) if not cell.markdown))
 
 
-def verdict(section: ModuleType, statement: str, /, *, everywhere: bool = False, **planted: Any) -> str:
+def verdict(section, statement, /, *, everywhere=False, **planted):
     """Return the verdict on a claim where the names of `planted` have other values.
 
     Args:
@@ -98,12 +94,12 @@ def verdict(section: ModuleType, statement: str, /, *, everywhere: bool = False,
     return found
 
 
-def exactly(value: float) -> Ratio:
+def exactly(value):
     """Return a ratio that is known without doubt."""
     return Ratio(value, value, value, ROUNDS)
 
 
-def took(**seconds: float) -> dict[str, Measurement]:
+def took(**seconds):
     """Return measurements of the same rounds that took exactly so long."""
     return {
         name: Measurement(name, "s", (float(value),) * ROUNDS, rounds="planted")

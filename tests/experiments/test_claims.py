@@ -1,10 +1,7 @@
 """Every claim of the chapter has a sentence for each outcome, and the page says the one of its run."""
 
-from __future__ import annotations
-
 import ast
 import json
-from pathlib import Path
 
 import pytest
 
@@ -17,7 +14,7 @@ NAMES = [section.name for section in catalogue.SECTIONS]
 UNDECIDED = ("above", "below", "at_least", "at_most", "within", "both")
 
 
-def calls_of(name: str, *methods: str) -> list[ast.Call]:
+def calls_of(name, *methods):
     """The calls of these methods of `s` in a section's script."""
     tree = ast.parse((catalogue.folder() / f"{name}.py").read_text(encoding="utf-8"))
     return [
@@ -31,7 +28,7 @@ def calls_of(name: str, *methods: str) -> list[ast.Call]:
     ]
 
 
-def may_be_open(call: ast.Call) -> bool:
+def may_be_open(call):
     """Whether a claim can be undecided, or not measurable on some machine."""
     given = {keyword.arg: keyword.value for keyword in call.keywords}
     names = {
@@ -43,7 +40,7 @@ def may_be_open(call: ast.Call) -> bool:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_claim_has_a_sentence_for_each_outcome(name: str) -> None:
+def test_every_claim_has_a_sentence_for_each_outcome(name):
     calls = calls_of(name, "claim")
     assert calls
     for call in calls:
@@ -53,7 +50,7 @@ def test_every_claim_has_a_sentence_for_each_outcome(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_figures_have_a_text_apart_from_their_caption_and_sentences_have_no_links(name: str) -> None:
+def test_figures_have_a_text_apart_from_their_caption_and_sentences_have_no_links(name):
     for call in calls_of(name, "figure", "timeline"):
         given = {keyword.arg: ast.unparse(keyword.value) for keyword in call.keywords}
         assert given.get("alt") not in (None, ast.unparse(call.args[1])), f"{name}.py, line {call.lineno}"
@@ -63,7 +60,7 @@ def test_figures_have_a_text_apart_from_their_caption_and_sentences_have_no_link
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", ["use_gpu", "scaling"])
-def test_a_run_can_be_turned_around_to_read_the_other_sentences(name: str, tmp_path: Path) -> None:
+def test_a_run_can_be_turned_around_to_read_the_other_sentences(name, tmp_path):
     assert turned_pages.run_turned(name, tmp_path, "--smoke") == 0
     turned = load_result(tmp_path / f"{name}.json").claims
     about = json.loads((tmp_path / f"{name}.ipynb").read_text())["metadata"]["jaxperf"]

@@ -1,7 +1,5 @@
 """Every claim of these sections can hold and can fail: values are planted for which it does."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -18,21 +16,21 @@ Plant = Callable[[ModuleType], dict[str, Any]]
 EIGHT = np.ones(ROUNDS)
 
 
-def pair(name: str, holds: Any, fails: Any) -> tuple[Plant, Plant]:
+def pair(name, holds, fails):
     """Plant one name, with a value for which the claim holds and one for which it fails."""
     return (lambda m: {name: holds}), (lambda m: {name: fails})
 
 
-def times(holds: dict[str, float], fails: dict[str, float], name: str = "times") -> tuple[Plant, Plant]:
+def times(holds, fails, name="times"):
     """Plant measurements that took exactly so long."""
     return pair(name, took(**holds), took(**fails))
 
 
-def hlo(f: Callable[..., Any], *args: Any) -> str:
+def hlo(f, *args):
     return str(jax.jit(f).lower(*args).compile().as_text())
 
 
-def memory(installed: float, given_back: float, in_place: float) -> dict[str, Any]:
+def memory(installed, given_back, in_place):
     """The processes of 8.2.3: rows of seconds and page faults, waiting and not, with `once` 1 s."""
     zero = 0 * EIGHT
     factors = {"a": installed, "b": installed, "kept": 1.0, "given back": given_back, "in place": in_place}
@@ -40,29 +38,29 @@ def memory(installed: float, given_back: float, in_place: float) -> dict[str, An
     return {"turn": turn, "INSTALLED": ("a", "b")}
 
 
-def model(error: float) -> dict[str, Any]:
+def model(error):
     """What 8.2.3 predicts at sizes that were not fitted, so wrong."""
     return {"off": {2: [0.0, error], 8: [error, 0.0]}, "unseen": [2, 8], "crossover": 2.0}
 
 
-def trainings(never: float, window: float, each: float = 1.0) -> Plant:
+def trainings(never, window, each=1.0):
     """Runs of 8.2.4 that took so many seconds and bytes."""
 
-    def run(amount: float) -> tuple[float, Any, list[Any]]:
+    def run(amount):
         recorded = SimpleNamespace(
             increase_bytes=int(1e6 * amount), seconds=[0.0], resident_bytes=[0], base_bytes=0
         )
         return amount, recorded, []
 
-    def plant(m: ModuleType) -> dict[str, Any]:
+    def plant(m):
         ways = {"never": never, "window": window, "each": each}
         runs = {(task, way): [run(amount)] * ROUNDS for task in (m.train, m.predict)
                 for way, amount in ways.items()}  # fmt: skip
 
-        def measurements(task: Any, unit: str, value: Any) -> Any:
+        def measurements(task, unit, value):
             return took(**{way: value(done[0]) for (which, way), done in runs.items() if which is task})
 
-        def peak(run: Any) -> float:
+        def peak(run):
             return float(run[1].increase_bytes)
 
         both = {"times": measurements(m.train, "s", lambda r: r[0]), "peaks": measurements(m.train, "", peak)}
@@ -71,21 +69,21 @@ def trainings(never: float, window: float, each: float = 1.0) -> Plant:
     return plant
 
 
-def bill(gain: float) -> Plant:
+def bill(gain):
     """A ladder of one rung that the bill predicts as twice as fast."""
     rungs = took(**{"op by op": 2.0, "jit": 1.0})
     gains = {"predicted": {"jit": 2.0}, "gains": {"jit": exactly(gain)}}
     return lambda m: gains | {"rungs": rungs, "times": rungs, "total": exactly(20)}
 
 
-def blocks(checkpoint: float, mixed: float) -> Plant:
+def blocks(checkpoint, mixed):
     """Steps of the transformer that took so long, for 1.3 times the FLOPs."""
     work = {"checkpoint": (1.3, 1.0), "float32": (1.0, 1.0)}
     steps = took(float32=1.0, checkpoint=checkpoint, mixed=mixed)
     return lambda m: {"times": steps, "tokens_work": work}
 
 
-def batches(gain_small: float, gain_large: float) -> Plant:
+def batches(gain_small, gain_large):
     """The MLP of 8.1 at two batches, compiled so many times as fast."""
     gains = {1: gain_small, 8: gain_large}
     calls = {f"one by one, {n}": gain for n, gain in gains.items()}
@@ -94,12 +92,12 @@ def batches(gain_small: float, gain_large: float) -> Plant:
     return lambda m: {"batches": [1, 8], "sweep": sweep}
 
 
-def undonated(m: ModuleType) -> dict[str, Any]:
+def undonated(m):
     return {"donated_step": jax.jit(lambda params, X, y: m.step(params, X, y))}
 
 
 ONE_AFTER, TOGETHER = "two devices: one after the other", "two devices: both"
-PLANTED: dict[str, dict[str, Any]] = {
+PLANTED = {
     "performance_model": {
         "Op by op, overhead limits the MLP: eight examples take as long as one": (
             lambda m: {"growth": exactly(1.1), "compiled_growth": exactly(1)},
@@ -296,17 +294,17 @@ PLANTED: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-def small(m: ModuleType, once: float) -> dict[str, Any]:
+def small(m, once):
     """Ten small products of 8.3: as one program or batch they take so long, as ten calls 10 s."""
     ways = {"called one by one": 10.0, "one program": once, "one batch (vmap)": once}
     measured = {name: took(x=value)["x"] for name, value in ways.items()}
     return {"small": dict.fromkeys((20, 50), measured), "SMALL": (20, 50)}
 
 
-def products(m: ModuleType, lost: float) -> Any:
+def products(m, lost):
     """`jnp` whose products at default precision are so much off."""
 
-    def dot(a: Any, b: Any, precision: str | None = None) -> Any:
+    def dot(a, b, precision=None):
         exact = jnp.dot(a, b, precision="highest")
         return exact if precision else exact * (1 + lost)
 
@@ -314,11 +312,11 @@ def products(m: ModuleType, lost: float) -> Any:
 
 
 @pytest.fixture(scope="module")
-def modules() -> dict[str, ModuleType]:
+def modules():
     return {}
 
 
-def load(name: str, modules: dict[str, ModuleType]) -> ModuleType:
+def load(name, modules):
     """Load a section once, at toy size, with its answers and without what takes long."""
     if name not in modules:
         modules[name] = cells.load(catalogue.folder() / f"{name}.py", "--smoke", without=("slow",))
@@ -326,7 +324,7 @@ def load(name: str, modules: dict[str, ModuleType]) -> ModuleType:
 
 
 @pytest.mark.parametrize("name", PLANTED)
-def test_every_claim_has_its_plants(name: str) -> None:
+def test_every_claim_has_its_plants(name):
     assert set(PLANTED[name]) == all_claims(catalogue.folder() / f"{name}.py")
 
 
@@ -334,9 +332,7 @@ def test_every_claim_has_its_plants(name: str) -> None:
     ("name", "statement"),
     [(name, statement) for name, statements in PLANTED.items() for statement in statements],
 )
-def test_a_claim_holds_and_fails_by_what_was_measured(
-    name: str, statement: str, modules: dict[str, ModuleType]
-) -> None:
+def test_a_claim_holds_and_fails_by_what_was_measured(name, statement, modules):
     module = load(name, modules)
     holds, fails = "holds", "does not hold"
     if statement.startswith("One of the three waits for everything"):

@@ -1,7 +1,5 @@
 """The code of a section is a lesson's: short set-up, cells and lines; cells can be pasted alone."""
 
-from __future__ import annotations
-
 import pytest
 
 from jaxperf.chapter import catalogue
@@ -13,7 +11,7 @@ WIDTH, LENGTH, SET_UP, ALONE = 80, 20, 8, 2 / 3
 
 
 @pytest.mark.parametrize("name", [*NAMES, "peers"])
-def test_set_up_cells_and_lines_are_short(name: str) -> None:
+def test_set_up_cells_and_lines_are_short(name):
     lesson = Lesson.read(name)
     assert lesson_code.set_up_lines(lesson) <= SET_UP
     wide = [
@@ -28,13 +26,13 @@ def test_set_up_cells_and_lines_are_short(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "use_gpu"])  # platforms are its subject
-def test_no_cell_that_teaches_asks_for_platform_or_toy_size(name: str) -> None:
+def test_no_cell_that_teaches_asks_for_platform_or_toy_size(name):
     assert lesson_code.lines_of(Lesson.read(name))["switch"] == 0
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", NAMES)
-def test_two_of_three_cells_run_when_pasted_below_the_set_up(name: str) -> None:
+def test_two_of_three_cells_run_when_pasted_below_the_set_up(name):
     alone = lesson_code.run_alone_in_a_process(name)
     failed = {line: error for line, error in alone.items() if error}
     assert len(failed) <= (1 - ALONE) * len(alone), failed

@@ -3,13 +3,8 @@
 No test asks how long anything takes.
 """
 
-from __future__ import annotations
-
 import logging
-from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
-from typing import Any
 
 import numpy as np
 import pytest
@@ -20,18 +15,18 @@ SCRIPT = Path(__file__).parents[2] / "experiments" / "async_computation.py"
 
 
 @pytest.fixture(scope="module")
-def section() -> Iterator[ModuleType]:
+def section():
     logger = logging.getLogger("jax")  # which the section silences; other tests in this process read it
     level = logger.level
     yield cells.load(SCRIPT, "--smoke", "--batches=6", "--examples=8", "--side=300")
     logger.setLevel(level)
 
 
-def batches(section: ModuleType) -> list[Any]:
+def batches(section):
     return list(section.data_iter(section.from_host, show=False))
 
 
-def test_the_step_is_gluons_sgd_on_half_the_squared_error(section: ModuleType) -> None:
+def test_the_step_is_gluons_sgd_on_half_the_squared_error(section):
     X, y = batches(section)[0]
     params = section.initial
     assert [(W.shape, b.shape) for W, b in params] == [
@@ -50,7 +45,7 @@ def test_the_step_is_gluons_sgd_on_half_the_squared_error(section: ModuleType) -
     np.testing.assert_allclose(changed[2][0], last, rtol=1e-3, atol=1e-5)
 
 
-def test_losses_are_equal_and_in_order_however_they_are_waited_for(section: ModuleType) -> None:
+def test_losses_are_equal_and_in_order_however_they_are_waited_for(section):
     ways = ("each", "window", "never")
     losses = {way: list(map(float, section.train(iter(batches(section)), way))) for way in ways}
     assert len(set(losses["each"])) == 6
@@ -60,17 +55,17 @@ def test_losses_are_equal_and_in_order_however_they_are_waited_for(section: Modu
 
 
 @pytest.mark.parametrize(("wait", "waited_for"), [("each", [0, 1, 2, 3]), ("window", [0, 1]), ("never", [])])
-def test_each_way_waits_for_its_own_output(section: ModuleType, wait: str, waited_for: list[int]) -> None:
-    asked: list[int] = []
+def test_each_way_waits_for_its_own_output(section, wait, waited_for):
+    asked = []
 
     class Output:
-        def __init__(self, i: int) -> None:
+        def __init__(self, i):
             self.i = i
 
-        def item(self) -> None:
+        def item(self):
             asked.append(self.i)
 
-    outputs: list[Output] = []
+    outputs = []
     for i in range(4):
         outputs.append(Output(i))
         section.hold_back(outputs, wait)

@@ -3,10 +3,7 @@
 No test asks how long anything takes.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
-from types import ModuleType
 
 import jax
 import numpy as np
@@ -20,13 +17,13 @@ SCRIPT = Path(__file__).parents[2] / "experiments" / "collectives.py"
 
 
 @pytest.fixture(scope="module")
-def section() -> ModuleType:
+def section():
     """The names of the section, with toy sizes and without its timings."""
     return cells.load(SCRIPT, "--smoke")
 
 
 @pytest.fixture(scope="module")
-def rows(section: ModuleType) -> jax.Array:
+def rows(section):
     """Small whole numbers, whose sums are exact in any order."""
     return jax.random.randint(jax.random.key(3), (section.k, 6 * section.k), -9, 9).astype("float32")
 
@@ -37,14 +34,14 @@ KNOWN = {  # verdicts that depend on the published tables alone, so every machin
 }
 
 
-def test_every_claim_that_needs_no_clock_has_its_verdict(section: ModuleType) -> None:
+def test_every_claim_that_needs_no_clock_has_its_verdict(section):
     verdicts = {claim.statement: claim.verdict for claim in section.s.result().claims}
     assert len(verdicts) == 6
     assert {name: verdicts.pop(name) for name in KNOWN} == KNOWN
     assert set(verdicts.values()) == {"holds"}
 
 
-def test_each_claim_fails_where_it_should(section: ModuleType) -> None:
+def test_each_claim_fails_where_it_should(section):
     """Planted: another message, a device with a wrong sum, a halved prediction."""
     statement = "A ring sends less than two arrays"
     assert verdict(section, statement, flat=[*section.flat, ("d", 8)]) == "does not hold"
@@ -65,9 +62,7 @@ def test_each_claim_fails_where_it_should(section: ModuleType) -> None:
 
 
 @pytest.mark.parametrize(("middle", "expected"), [(1.0, "holds"), (4.0, "does not hold")])
-def test_the_model_of_two_processes_is_judged_between_its_ends(
-    section: ModuleType, middle: float, expected: str
-) -> None:
+def test_the_model_of_two_processes_is_judged_between_its_ends(section, middle, expected):
     sizes = np.array([4096.0, 65536.0, 1048576.0])
     both = 2 * 50e-6 + sizes / 1e9
     both[1] *= middle
@@ -88,7 +83,7 @@ def test_the_model_of_two_processes_is_judged_between_its_ends(
         section.s.smoke = toy
 
 
-def test_no_row_that_was_fitted_is_tested(section: ModuleType) -> None:
+def test_no_row_that_was_fitted_is_tested(section):
     delay, bandwidth = section.fit_node(section.SIZES, section.published["8 H200"])
     fitted = section.node_seconds(section.SIZES[[0, -1]], delay, bandwidth)
     np.testing.assert_allclose(fitted, section.published["8 H200"][[0, -1]])
@@ -98,14 +93,14 @@ def test_no_row_that_was_fitted_is_tested(section: ModuleType) -> None:
     assert section.factors["8 H200"] == section.worst_factor(seconds[1:-1], changed[1:-1])
 
 
-def test_each_way_gives_every_device_the_sum(section: ModuleType, rows: jax.Array) -> None:
+def test_each_way_gives_every_device_the_sum(section, rows):
     expected = np.tile(rows.sum(0), (section.k, 1))
     for way, function in section.ways.items():
         np.testing.assert_array_equal(function(rows), expected, err_msg=way)
     np.testing.assert_array_equal(jax.device_get(section.by_star(rows)), expected)
 
 
-def test_the_compiled_ring_sends_the_messages_that_were_counted(section: ModuleType, rows: jax.Array) -> None:
+def test_the_compiled_ring_sends_the_messages_that_were_counted(section, rows):
     program = section.on_devices(section.ring).lower(rows).compile().as_text()
     assert count_ops(program)["collective-permute"] == len(section.flat) == 2 * (section.k - 1)
     program = section.on_devices(section.two_levels, section.levels).lower(rows).compile().as_text()

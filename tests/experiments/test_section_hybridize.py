@@ -1,9 +1,6 @@
 """Section 8.1: the book's programs, its hybridize, what traces again, and what tracing forbids."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from types import ModuleType
 
 import chex
 import jax
@@ -19,7 +16,7 @@ SCRIPT = Path(__file__).parents[2] / "experiments" / "hybridize.py"
 
 
 @pytest.fixture(scope="module")
-def section() -> ModuleType:
+def section():
     """The names of the section, with toy sizes and without what takes long."""
     return cells.load(SCRIPT, "--smoke")
 

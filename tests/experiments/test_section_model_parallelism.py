@@ -1,9 +1,6 @@
 """Splitting the model: every way computes what one device computes, and what it sends is counted."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from types import ModuleType
 
 import chex
 import jax
@@ -17,18 +14,18 @@ SCRIPT = Path(__file__).parents[2] / "experiments" / "model_parallelism.py"
 
 
 @pytest.fixture(scope="module")
-def section() -> ModuleType:
+def section():
     """The names of the section, with toy sizes and without its timings."""
     return cells.load(SCRIPT, "--smoke")
 
 
-def test_every_claim_that_needs_no_clock_holds(section: ModuleType) -> None:
+def test_every_claim_that_needs_no_clock_holds(section):
     verdicts = {claim.statement: claim.verdict for claim in section.s.result().claims}
     assert len(verdicts) == 3
     assert set(verdicts.values()) == {"holds"}
 
 
-def test_each_claim_fails_where_it_should(section: ModuleType) -> None:
+def test_each_claim_fails_where_it_should(section):
     """Planted: an update of another rate or none, bytes that grow, weights that stay whole."""
     other = section.sgd(section.params, jax.grad(section.loss)(section.params, section.X, section.y), 8)
     new = {**section.new, "data": other}
@@ -42,8 +39,8 @@ def test_each_claim_fails_where_it_should(section: ModuleType) -> None:
     assert verdict(section, statement, held=held) == "does not hold"
 
 
-def test_times_that_contradict_a_pipeline_make_its_claims_fail(section: ModuleType) -> None:
-    def rounds_of(name: str, seconds: float) -> Measurement:
+def test_times_that_contradict_a_pipeline_make_its_claims_fail(section):
+    def rounds_of(name, seconds):
         return Measurement(name, "s", tuple(seconds + i / 1e4 for i in range(9)), rounds="one")
 
     idle = {1: [0.5 + i / 1e4 for i in range(9)], 4: [0.2 + i / 1e4 for i in range(9)]}
@@ -57,14 +54,14 @@ def test_times_that_contradict_a_pipeline_make_its_claims_fail(section: ModuleTy
 
 
 @pytest.mark.parametrize("m", [1, 2, 16])
-def test_the_pipeline_computes_the_step_for_any_number_of_micro_batches(section: ModuleType, m: int) -> None:
+def test_the_pipeline_computes_the_step_for_any_number_of_micro_batches(section, m):
     new = section.pipeline_step(section.stages, section.X, section.y, m)
     chex.assert_trees_all_close(*jax.device_get((new, section.one_device)), atol=1e-6)
     for weights, device in zip(new, section.devices):
         assert {w.device for w in jax.tree.leaves(weights)} == {device}
 
 
-def test_each_device_holds_the_part_that_the_plan_says(section: ModuleType) -> None:
+def test_each_device_holds_the_part_that_the_plan_says(section):
     k, (A, B) = section.k, section.params[0]
     for plan, shapes in {
         "data": (A.shape, B.shape),
@@ -78,7 +75,7 @@ def test_each_device_holds_the_part_that_the_plan_says(section: ModuleType) -> N
         )
 
 
-def test_tensor_parallelism_has_one_sum_per_block_each_way_but_for_the_input(section: ModuleType) -> None:
+def test_tensor_parallelism_has_one_sum_per_block_each_way_but_for_the_input(section):
     for step in (section.step, section.tensor_step):
         kinds, moved = section.sent(section.plans["tensor"], step, 8)
         k = section.k

@@ -3,11 +3,7 @@
 No test asks how long anything takes.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
-from types import ModuleType
-from typing import Any
 
 import chex
 import jax
@@ -26,34 +22,34 @@ SCRIPT = Path(__file__).parents[2] / "experiments" / "multiple_gpus.py"
 
 
 @pytest.fixture(scope="module")
-def section() -> ModuleType:
+def section():
     return cells.load(SCRIPT, "--smoke")
 
 
-def verdicts(section: ModuleType) -> dict[str, str]:
+def verdicts(section):
     return {claim.statement: claim.verdict for claim in section.s.result().claims}
 
 
-def test_fresh_weights_are_the_books(section: ModuleType) -> None:
+def test_fresh_weights_are_the_books(section):
     assert [p.shape for p in section.params] == list(LENET_SHAPES.values())
     assert float(section.params[4].std()) == pytest.approx(0.01, rel=0.02) and not section.params[5].any()
 
 
-def mxnets_lenet() -> tuple[dict[str, np.ndarray], int, list[jax.Array]]:
+def mxnets_lenet():
     """MXNet's answers, their seed, and the weights that they begin with, in float64."""
     answers = load("lenet")
     drawn = weights(LENET_SHAPES, "sound", int(answers["seed"]))
     return answers, int(answers["seed"]), [jnp.asarray(w, "float64") for w in drawn.values()]
 
 
-def mxnets_batch(seed: int, step: int) -> tuple[np.ndarray, np.ndarray]:
+def mxnets_batch(seed, step):
     """A batch as the section takes it: NHWC, from 0 to 255."""
     X, y = batch(seed, step, LENET.batch)
     return 255 * X.transpose(0, 2, 3, 1).astype("float64"), y
 
 
 @pytest.mark.usefixtures("optimized")
-def test_logits_and_gradients_equal_mxnets(section: ModuleType) -> None:
+def test_logits_and_gradients_equal_mxnets(section):
     with jax.enable_x64(True), jax.default_matmul_precision("highest"):
         answers, seed, params = mxnets_lenet()
         X, y = mxnets_batch(seed, 0)
@@ -65,7 +61,7 @@ def test_logits_and_gradients_equal_mxnets(section: ModuleType) -> None:
 
 @pytest.mark.usefixtures("optimized")
 @pytest.mark.parametrize("way", ["one device", "by hand", "pmap", "shard_map", "explicit", "automatic"])
-def test_eight_steps_each_way_equal_mxnets_on_as_many_contexts(section: ModuleType, way: str) -> None:
+def test_eight_steps_each_way_equal_mxnets_on_as_many_contexts(section, way):
     contexts = 1 if way == "one device" else len(section.devices)
     with jax.enable_x64(True), jax.default_matmul_precision("highest"):
         answers, seed, start = mxnets_lenet()
@@ -79,7 +75,7 @@ def test_eight_steps_each_way_equal_mxnets_on_as_many_contexts(section: ModuleTy
     assert digest_error(answers, f"sound/float64/{contexts}ctx/update", update).max() < 1e-9
 
 
-def test_the_books_six_rows_are_halved_and_five_are_refused(section: ModuleType) -> None:
+def test_the_books_six_rows_are_halved_and_five_are_refused(section):
     whole = jnp.arange(24).reshape(6, 4)
     shares = section.split_and_load(whole, section.devices)
     assert [share.device for share in shares] == section.devices
@@ -90,19 +86,19 @@ def test_the_books_six_rows_are_halved_and_five_are_refused(section: ModuleType)
         section.split_batch(whole, np.arange(5), section.devices)
 
 
-def test_every_claim_that_needs_no_clock_holds(section: ModuleType) -> None:
+def test_every_claim_that_needs_no_clock_holds(section):
     by_statement = verdicts(section)
     assert by_statement["All five ways compute what one device computes"] == "holds"
     assert by_statement["A step sums as many bytes as the parameters occupy"] == "holds"
 
 
-def test_a_second_psum_multiplies_by_the_number_of_devices(section: ModuleType) -> None:
+def test_a_second_psum_multiplies_by_the_number_of_devices(section):
     slope = section.slope(section.w, jnp.arange(12.0).reshape(4, 3))
     chex.assert_trees_all_close(section.twice(*section.split), 2 * slope)
     chex.assert_trees_all_close(section.once(*section.split), slope)
 
 
-def test_a_scan_over_batches_is_one_program_and_the_same_updates_as_a_step_each(section: ModuleType) -> None:
+def test_a_scan_over_batches_is_one_program_and_the_same_updates_as_a_step_each(section):
     """Nothing is copied from the host while it runs; without shuffling it would be `step` in a loop."""
     args = jax.device_put(
         (section.params, section.data.train_images, section.data.train_labels), section.devices[0]
@@ -121,18 +117,16 @@ def test_a_scan_over_batches_is_one_program_and_the_same_updates_as_a_step_each(
     chex.assert_trees_all_close(new, expected, rtol=1e-5, atol=1e-6)
 
 
-def test_both_trainings_of_whole_epochs_agree(
-    section: ModuleType, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_both_trainings_of_whole_epochs_agree(section, capsys):
     by_hand = section.train(num_gpus=2, batch_size=16, lr=0.2, epochs=1)
     assert by_hand == section.train_with_pmap(num_gpus=2, batch_size=16, lr=0.2, epochs=1)
     assert capsys.readouterr().out.count("epoch 1, time ") == 2
 
 
-def test_each_claim_fails_where_it_should(section: ModuleType) -> None:
+def test_each_claim_fails_where_it_should(section):
     """Planted: devices that wait for one another, gradients that are not summed."""
 
-    def in_turn(X: Any, y: Any, device_params: Any, devices: Any) -> None:
+    def in_turn(X, y, device_params, devices):
         Xs, ys = section.split_batch(X, y, devices)
         for params, X, y in zip(device_params, Xs, ys):
             jax.block_until_ready(section.gradient(params, X, y))
@@ -150,7 +144,7 @@ def test_each_claim_fails_where_it_should(section: ModuleType) -> None:
     assert verdict(section, "All five ways compute", after=after) == "does not hold"
 
 
-def test_accuracies_are_compared_only_where_something_was_learned(section: ModuleType) -> None:
+def test_accuracies_are_compared_only_where_something_was_learned(section):
     learned, worse, guessed = [[0.1, 0.76], [0.1, 0.75]], [[0.1, 0.66], [0.1, 0.7]], [[0.1, 0.1], [0.1, 0.1]]
     statement = "LeNet becomes as accurate on several devices as on one"
     assert verdict(section, statement, one=learned, several=learned) == "holds"
@@ -164,11 +158,11 @@ def test_accuracies_are_compared_only_where_something_was_learned(section: Modul
     assert verdict(section, statement, rows=[[*row[:3], 0.1] for row in rows]) == "not measurable here"
 
 
-def rounds_of(name: str, seconds: float) -> Measurement:
+def rounds_of(name, seconds):
     return Measurement(name, "s", tuple(seconds + i / 1e4 for i in range(9)), rounds="one")
 
 
-def test_times_that_contradict_a_claim_make_it_fail(section: ModuleType) -> None:
+def test_times_that_contradict_a_claim_make_it_fail(section):
     alike = {way: rounds_of(way, 1.0) for way in section.ways}
     slow = {way: {**alike, way: rounds_of(way, 2.0)} for way in section.ways}
     assert verdict(section, "The compiled ways are equally fast", times=alike) == "holds"

@@ -3,11 +3,8 @@
 No test asks how long anything takes.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
-from typing import Any
+from types import SimpleNamespace
 
 import chex
 import jax
@@ -24,13 +21,11 @@ SCRIPT = Path(__file__).parents[2] / "experiments" / "multiple_gpus_concise.py"
 
 
 @pytest.fixture(scope="module")
-def section() -> ModuleType:
+def section():
     return cells.load(SCRIPT, "--smoke")
 
 
-def test_a_gpus_compiled_program_knows_no_flops_and_the_table_says_so(
-    section: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_gpus_compiled_program_knows_no_flops_and_the_table_says_so(section, monkeypatch):
     """`cost_analysis` as recorded on an H200 (JAX 0.11.2): it has no "flops"."""
     recorded = {"bytes accessed": 1.0e9, "optimal_seconds": -1.0}
     monkeypatch.setattr(jax.stages.Lowered, "cost_analysis", lambda self: recorded)
@@ -38,20 +33,20 @@ def test_a_gpus_compiled_program_knows_no_flops_and_the_table_says_so(
     assert np.isnan(flops) and summed == 4 * 129_068
 
 
-def layers_of(net: Any) -> list[nnx.Module]:
+def layers_of(net):
     """The layers of the section's network or of the package's, in one order."""
     if isinstance(net, ResNet):
         return [net.conv, net.bn, *(block for stage in net.stages for block in stage.layers), net.dense]
     return [layer for layer in net.layers if isinstance(layer, nnx.Module)]
 
 
-def copy_state(source: Any, to: Any) -> None:
+def copy_state(source, to):
     """Give a network the parameters and statistics of another."""
     for layer, same in zip(layers_of(source), layers_of(to), strict=True):
         nnx.update(same, nnx.state(layer))
 
 
-def test_the_same_weights_give_the_packages_logits_and_statistics(section: ModuleType) -> None:
+def test_the_same_weights_give_the_packages_logits_and_statistics(section):
     stages = ((4, 2), (8, 2), (16, 2), (32, 2))
     package = ResNet(10, stages=stages, rngs=nnx.Rngs(1))
     net = section.resnet18(10, 4, rngs=nnx.Rngs(0))
@@ -64,7 +59,7 @@ def test_the_same_weights_give_the_packages_logits_and_statistics(section: Modul
     chex.assert_trees_all_close(section.predict(net, X), package(X), rtol=1e-4, atol=1e-4)
 
 
-def mxnets_resnet(section: ModuleType, dtype: str) -> tuple[dict[str, np.ndarray], Any]:
+def mxnets_resnet(section, dtype):
     """MXNet's answers, and the section's network with the weights that they begin with."""
     answers = load("resnet18")
     package = nnx.eval_shape(lambda: resnet18(10, rngs=nnx.Rngs(0)))
@@ -75,7 +70,7 @@ def mxnets_resnet(section: ModuleType, dtype: str) -> tuple[dict[str, np.ndarray
     return answers, nnx.merge(graph, jax.tree.map(lambda a: np.asarray(a, dtype), state))
 
 
-def test_predictions_equal_mxnets(section: ModuleType) -> None:
+def test_predictions_equal_mxnets(section):
     answers, net = mxnets_resnet(section, "float32")
     X, _ = batch(int(answers["seed"]), 0, RESNET18.batch)
     with jax.default_matmul_precision("highest"):
@@ -87,7 +82,7 @@ def test_predictions_equal_mxnets(section: ModuleType) -> None:
 @pytest.mark.thorough
 @pytest.mark.usefixtures("optimized")
 @pytest.mark.parametrize(("way", "contexts"), [("make_jit_step", 1), ("make_pmap_step", 2)])
-def test_training_equals_mxnets_on_as_many_contexts(section: ModuleType, way: str, contexts: int) -> None:
+def test_training_equals_mxnets_on_as_many_contexts(section, way, contexts):
     """On two contexts, Gluon normalizes each share apart, as `pmap` does."""
     devices = section.devices[:contexts]
     mesh = jax.make_mesh((contexts,), ("data",), devices=devices)
@@ -113,7 +108,7 @@ def test_training_equals_mxnets_on_as_many_contexts(section: ModuleType, way: st
     assert digest_error(answers, f"{case}/update", update).max() < 1e-5  # MXNet keeps the rate in float32
 
 
-def test_weights_are_drawn_as_in_the_book(section: ModuleType) -> None:
+def test_weights_are_drawn_as_in_the_book(section):
     net = section.fresh_net(0, section.s.channels)
     kernel = net.layers[-3].conv2.kernel[...]
     assert float(kernel.std()) == pytest.approx(0.01, rel=0.1)
@@ -123,7 +118,7 @@ def test_weights_are_drawn_as_in_the_book(section: ModuleType) -> None:
 EQUAL = "With BatchNorm over the whole batch, several devices compute what one computes"
 
 
-def test_claims_that_need_no_clock(section: ModuleType) -> None:
+def test_claims_that_need_no_clock(section):
     by_statement = {claim.statement: claim.verdict for claim in section.s.result().claims}
     assert by_statement["The same parameter has the same values on every device"] == "holds"
     assert by_statement[EQUAL] == "holds"
@@ -133,7 +128,7 @@ def test_claims_that_need_no_clock(section: ModuleType) -> None:
     assert by_statement[statement] == "holds"
 
 
-def test_equality_is_judged_in_float64(section: ModuleType) -> None:
+def test_equality_is_judged_in_float64(section):
     args = section.X, section.y, 0
     for dtype in ("float32", "float64"):
         updates = section.updates(section.make_jit_step, section.mesh, *args, dtype)
@@ -141,10 +136,10 @@ def test_equality_is_judged_in_float64(section: ModuleType) -> None:
     assert max(section.parts["jit"] + section.parts["axis"]) < 1e-12 < min(section.parts["softplus"])
 
 
-def test_the_claims_of_equality_fail_where_they_should(section: ModuleType) -> None:
+def test_the_claims_of_equality_fail_where_they_should(section):
     """Planted: a step that forgets a part of the batch; shares that normalize as the whole batch does."""
 
-    def forgets(mesh: Any) -> Any:
+    def forgets(mesh):
         step = section.make_jit_step(mesh)
         return lambda net, optimizer, X, y: step(net, optimizer, np.concatenate([X[:60], X[:4]]), y)
 
@@ -163,7 +158,7 @@ def test_the_claims_of_equality_fail_where_they_should(section: ModuleType) -> N
     )
 
 
-def test_the_other_claims_fail_where_they_should(section: ModuleType) -> None:
+def test_the_other_claims_fail_where_they_should(section):
     statement = "The same parameter has the same values on every device"
     assert (
         verdict(section, statement, copies=[np.ones(3), np.array([1, 1, 1 + 1e-7], "float32")])
@@ -190,18 +185,18 @@ def test_the_other_claims_fail_where_they_should(section: ModuleType) -> None:
         section.s.smoke = toy
 
 
-def test_batch_norm_sees_a_share_under_pmap_and_the_batch_under_jit(section: ModuleType) -> None:
+def test_batch_norm_sees_a_share_under_pmap_and_the_batch_under_jit(section):
     share = section.over_devices(section.norm, section.shares)
     chex.assert_trees_all_close(np.ravel(section.by_jit), np.array([-3, -1, 1, 3]) / 5**0.5, rtol=1e-3)
     chex.assert_trees_all_close(np.ravel(share), np.array([-1.0, 1, -1, 1]), rtol=1e-3)
 
 
-def test_exercise_1_compares_rows_of_as_many_updates_seed_by_seed() -> None:
+def test_exercise_1_compares_rows_of_as_many_updates_seed_by_seed():
     """Planted: a rate that is worse for every seed, a warm-up that overlaps, a batch that is better."""
     (cell,) = (cell for cell in cells.read(SCRIPT) if "def lower(" in cell.source)
     losses = {"small batch": [1.3, 1.2], "larger batch": [1.6, 1.7], "and larger rate": [2.0, 2.1],
               "and warm-up": [1.9, 2.2], "no warm-up, more updates": [1.0, 0.9]}  # fmt: skip
-    said: list[bool | None] = []
+    said = []
     recorder = SimpleNamespace(say=lambda holds, **_: said.append(holds))
     cell.run(SCRIPT, {"losses": losses, "s": recorder})
     assert said == [False, None, True]

@@ -1,9 +1,6 @@
 """Section 8.0: the placed programs do the work that arithmetic says, and the rungs train the same network."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from types import ModuleType
 
 import chex
 import pytest
@@ -14,12 +11,12 @@ SCRIPT = Path(__file__).parents[2] / "experiments" / "performance_model.py"
 
 
 @pytest.fixture(scope="module")
-def section() -> ModuleType:
+def section():
     """The names of the section, with toy sizes and without the cells that need a quiet machine."""
     return cells.load(SCRIPT, "--smoke")
 
 
-def test_the_compiler_counts_the_flops_that_arithmetic_gives(section: ModuleType) -> None:
+def test_the_compiler_counts_the_flops_that_arithmetic_gives(section):
     side, batch = section.s.side, section.batch
     conv2 = 2 * 9 * 9 * 50 * 25 * 20  # outputs times kernel, one multiplication and one addition each
     conv1, dense = 2 * 26 * 26 * 20 * 9, 2 * (800 * 128 + 128 * 10)
@@ -34,20 +31,20 @@ def test_the_compiler_counts_the_flops_that_arithmetic_gives(section: ModuleType
     assert counted == pytest.approx(by_hand, rel=0.03)
 
 
-def test_claims_that_need_no_clock_hold(section: ModuleType) -> None:
+def test_claims_that_need_no_clock_hold(section):
     verdicts = {claim.statement: claim.verdict for claim in section.s.result().claims}
     by_size = "Checkpoints need less memory, and mixed precision too"
     assert verdicts.pop(by_size) == "not measurable here"
     assert len(verdicts) == 3 and set(verdicts.values()) == {"holds"}
 
 
-def test_a_bill_predicts_what_it_saves(section: ModuleType) -> None:
+def test_a_bill_predicts_what_it_saves(section):
     section.bills["old"], section.bills["new"] = {"calls": 3.0, "FLOPs": 1.0}, {"calls": 1.0, "FLOPs": 1.0}
     assert section.predict("old", 10.0, "new") == pytest.approx(10 / 8)
     assert section.predict("old", 1.0, "new") == pytest.approx(1 / 2)  # never less than the new bill
 
 
-def test_all_kinds_of_transformer_step_compute_the_same_gradient(section: ModuleType) -> None:
+def test_all_kinds_of_transformer_step_compute_the_same_gradient(section):
     params, X, y = section.tokens, section.rows[0], section.row_labels[0]
     stepped = {name: step(params, X, y)[0] for name, step in section.steps.items()}
     chex.assert_trees_all_close(stepped["checkpoint"], stepped["float32"], rtol=1e-4, atol=1e-6)

@@ -1,9 +1,6 @@
 """From 2 to 1,000 devices: predictions are those computed by hand, counts are of compiled programs."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from types import ModuleType
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +15,7 @@ SCRIPT = Path(__file__).parents[2] / "experiments" / "scaling.py"
 
 
 @pytest.fixture(scope="module")
-def section() -> ModuleType:
+def section():
     """The names of the section, with toy sizes."""
     return cells.load(SCRIPT, "--smoke")
 
@@ -26,14 +23,14 @@ def section() -> ModuleType:
 P100 = "Bytes and bandwidth predict the published throughput of eight P100"
 
 
-def test_every_claim_has_its_verdict(section: ModuleType) -> None:
+def test_every_claim_has_its_verdict(section):
     claims = {claim.statement: claim for claim in section.s.result().claims}
     assert len(claims) == 5 and claims.pop(P100).verdict == "does not hold"
     (toy,) = (c for c in claims.values() if c.verdict != "holds")
     assert toy.verdict == "not measurable here" and toy.observed == "the sizes are those of a toy"
 
 
-def test_each_claim_fails_where_it_should(section: ModuleType) -> None:
+def test_each_claim_fails_where_it_should(section):
     """Planted: ten times the bytes, a step without calls, one sum more, a rule that always or never works."""
     heavy = section.epoch(section.resnet_step + 10 * section.resnet_sum, 512)
     assert verdict(section, "The book's ResNet-18 on two GPUs fits", resnet=heavy) == "does not hold"
@@ -56,7 +53,7 @@ def test_each_claim_fails_where_it_should(section: ModuleType) -> None:
         section.s.smoke = toy
 
 
-def test_the_books_epochs_by_hand(section: ModuleType) -> None:
+def test_the_books_epochs_by_hand(section):
     # ResNet-18: 234 steps of 13.0 / 234 s; two GPUs make 117 steps, each with 44.7 MB at 10 GB/s = 4.47 ms
     assert section.resnet == pytest.approx(117 * (13.0 / 234 + 4.47e-3), rel=1e-6)
     assert section.resnet == pytest.approx(7.02, abs=0.01)
@@ -65,7 +62,7 @@ def test_the_books_epochs_by_hand(section: ModuleType) -> None:
     assert section.lenet == pytest.approx(2.8)
 
 
-def test_a_predicted_step_by_hand(section: ModuleType) -> None:
+def test_a_predicted_step_by_hand(section):
     # 256 images: 1.9 + 1.77152 ms. Ring of 4: 6 x 5 us + 1.5 x 44.684 MB / 50 GB/s = 1.37052 ms
     size = 4 * 11_171_018
     seconds, efficiency = section.predict(4, 256, size, weak=True)
@@ -77,8 +74,8 @@ def test_a_predicted_step_by_hand(section: ModuleType) -> None:
     assert section.predict(1, 256, size, weak=True) == (pytest.approx(3.67152e-3), pytest.approx(1.0))
 
 
-def test_both_steps_update_alike_where_shares_have_the_same_statistics(section: ModuleType) -> None:
-    def draw(key: jax.Array, shape: jax.ShapeDtypeStruct) -> np.ndarray:
+def test_both_steps_update_alike_where_shares_have_the_same_statistics(section):
+    def draw(key, shape):
         return 0.2 * np.asarray(jax.random.normal(key, shape.shape))
 
     leaves, tree = jax.tree.flatten(section.params)
@@ -96,7 +93,7 @@ def test_both_steps_update_alike_where_shares_have_the_same_statistics(section: 
     assert apart < 1e-2 * moved
 
 
-def test_the_model_of_clusters_is_that_of_the_collectives(section: ModuleType) -> None:
+def test_the_model_of_clusters_is_that_of_the_collectives(section):
     collectives = cells.load(SCRIPT.with_name("collectives.py"), "--smoke")
     for count in (2, 8, 64, 1024):
         for size in (1e3, 44.7e6, 14e9):

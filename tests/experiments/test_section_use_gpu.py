@@ -1,9 +1,5 @@
 """Using a GPU: which device names fall back, what follows what, and how a network moves."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import pytest
@@ -15,16 +11,16 @@ SCRIPT = catalogue.folder() / "use_gpu.py"
 
 
 @pytest.fixture(scope="module")
-def page() -> Any:
+def page():
     """The section's names, after all cells but those that take time."""
     return cells.load(SCRIPT, "--smoke", without=("slow",))
 
 
-def verdicts(page: Any) -> dict[str, str]:
+def verdicts(page):
     return {claim.statement: claim.verdict for claim in page.s.result().claims}
 
 
-def test_names_of_missing_gpus_fall_back_to_the_cpu(page: Any) -> None:
+def test_names_of_missing_gpus_fall_back_to_the_cpu(page):
     assert page.try_gpu(10_000) == jax.devices("cpu")[0]
     if jax.default_backend() == "cpu":
         assert page.gpus() == []
@@ -34,7 +30,7 @@ def test_names_of_missing_gpus_fall_back_to_the_cpu(page: Any) -> None:
         assert page.try_gpu() == jax.devices()[0] and page.try_all_gpus() == jax.devices("gpu")
 
 
-def test_uncommitted_and_numpy_operands_follow_and_two_committed_ones_are_an_error(page: Any) -> None:
+def test_uncommitted_and_numpy_operands_follow_and_two_committed_ones_are_an_error(page):
     assert page.first != page.second
     free, followed, numpy, error = page.outcomes.values()
     assert free == f"runs on {jax.devices()[0]}, result committed: False"
@@ -42,7 +38,7 @@ def test_uncommitted_and_numpy_operands_follow_and_two_committed_ones_are_an_err
     assert error.startswith("ValueError: Received incompatible devices")
 
 
-def test_rounded_products_keep_as_many_bits_as_they_say(page: Any) -> None:
+def test_rounded_products_keep_as_many_bits_as_they_say(page):
     one = jnp.ones((1, 1))
     for bits in (10, 7):
         ulp = 2.0**-bits
@@ -51,13 +47,13 @@ def test_rounded_products_keep_as_many_bits_as_they_say(page: Any) -> None:
     assert page.float32 < page.tf32 < page.bf16
 
 
-def test_claims_that_need_no_clock(page: Any) -> None:
+def test_claims_that_need_no_clock(page):
     by_statement = verdicts(page)
     assert by_statement.pop("Operands must be on the same device") == "does not hold"
     assert set(by_statement.values()) == {"holds"} and len(by_statement) == 3
 
 
-def test_committed_and_uncommitted_arguments_are_compiled_apart(page: Any) -> None:
+def test_committed_and_uncommitted_arguments_are_compiled_apart(page):
     triple = jax.jit(lambda x: x * 3)
     with watch_compilation() as log:
         for x in (page.fresh, page.loaded, page.loaded):

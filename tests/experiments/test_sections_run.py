@@ -1,13 +1,10 @@
 """Every section runs as a script with its answers: no cell fails, and it compiles what it plans to."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -24,14 +21,14 @@ OTHER_DEVICES = {  # for sections of several devices
 RUNS = [(name, flags) for name in NAMES for flags in ([], *OTHER_DEVICES.get(name, ()))]
 
 
-def budget_of(name: str) -> int:
+def budget_of(name):
     """Return how many programs a section plans to compile; 0 if that is open."""
     text = (catalogue.folder() / f"{name}.py").read_text(encoding="utf-8")
     planned = re.search(r"^s = section\(.*programs=(\d+)", text, re.M)
     return int(planned[1]) if planned else 0
 
 
-def run(name: str, folder: Path, *flags: str) -> tuple[dict, str]:
+def run(name, folder, *flags):
     """Run a section at toy size on CPU devices; return its result and what it printed."""
     path = folder / "result.json"
     script = catalogue.folder() / f"{name}.py"
@@ -47,7 +44,7 @@ def run(name: str, folder: Path, *flags: str) -> tuple[dict, str]:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(("name", "flags"), RUNS, ids=["".join((name, *flags)) for name, flags in RUNS])
-def test_a_section_runs_with_its_answers(name: str, flags: list[str], tmp_path: Path) -> None:
+def test_a_section_runs_with_its_answers(name, flags, tmp_path):
     result, _ = run(name, tmp_path, "--answers", *flags)
     assert result["failed"] == []
     statements = [claim["statement"] for claim in result["claims"]]
@@ -60,7 +57,7 @@ def test_a_section_runs_with_its_answers(name: str, flags: list[str], tmp_path: 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", [name for name in NAMES if budget_of(name)])
-def test_a_section_compiles_no_more_programs_than_it_plans_to(name: str, tmp_path: Path) -> None:
+def test_a_section_compiles_no_more_programs_than_it_plans_to(name, tmp_path):
     result, printed = run(name, tmp_path)
     facts, budget = result["facts"], budget_of(name)
     assert budget / 4 < facts["programs_compiled"] <= budget

@@ -1,13 +1,9 @@
 """benchmarks/field: programs are read from clones, edited, and judged as the table says."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import subprocess
 from pathlib import Path
-from types import ModuleType
-from typing import Any
 
 import children
 import pytest
@@ -26,14 +22,14 @@ NOTEBOOK = {
 
 
 @pytest.fixture
-def field(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+def field(monkeypatch):
     for folder in ("docs", "benchmarks", "benchmarks/field"):
         monkeypatch.syspath_prepend(str(ROOT / folder))
     return importlib.import_module("field_table")
 
 
 @pytest.fixture
-def clones(tmp_path: Path) -> Path:
+def clones(tmp_path):
     """Return a folder with a clone of a repository that has a notebook."""
     repository = tmp_path / "clones" / "owner+name"
     repository.mkdir(parents=True)
@@ -45,11 +41,11 @@ def clones(tmp_path: Path) -> Path:
     return repository.parent
 
 
-def entry(field: ModuleType, **values: Any) -> Any:
+def entry(field, **values):
     return field._program("one", {"repository": "owner/name", "commit": "HEAD", "environment": "e", **values})
 
 
-def test_the_table_names_only_what_is_there(field: ModuleType) -> None:
+def test_the_table_names_only_what_is_there(field):
     programs, environments = field.read_table()
     assert programs and environments
     for program in programs.values():
@@ -58,7 +54,7 @@ def test_the_table_names_only_what_is_there(field: ModuleType) -> None:
         assert len({repair.name for repair in program.repairs}) == len(program.repairs)
 
 
-def test_an_edit_may_name_a_module_beside_the_script(field: ModuleType, clones: Path, tmp_path: Path) -> None:
+def test_an_edit_may_name_a_module_beside_the_script(field, clones, tmp_path):
     edits = [["x = 1", "from helper import WIDTH as x"], ["WIDTH = 9", "WIDTH = 3", "helper.py"]]
     program = entry(field, path="notebook.ipynb", folder=".", edits=edits)
     assert children.run(field.make_ready(program, clones, tmp_path / "made")).stdout == "3 4\n"
@@ -81,19 +77,12 @@ def test_an_edit_may_name_a_module_beside_the_script(field: ModuleType, clones: 
         ("turn 1\nturn 2", "failed", "turn 1\nturn 2\nturn 3", False),
     ],
 )
-def test_output_is_the_same_but_for_what_varies_by_itself(
-    plain: str,
-    watched: str,
-    again: str | None,
-    same: bool,
-    field: ModuleType,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_output_is_the_same_but_for_what_varies_by_itself(plain, watched, again, same, field, monkeypatch):
     run = load("field_run", ROOT / "benchmarks" / "field" / "run.py", monkeypatch)
     assert run.same_output(plain, watched, again) == same
 
 
-def watched(**values: Any) -> dict[str, Any]:
+def watched(**values):
     return {
         "status": [0, 0],
         "same_output": True,
@@ -104,7 +93,7 @@ def watched(**values: Any) -> dict[str, Any]:
     }
 
 
-def test_the_page_is_that_of_the_kept_log(field: ModuleType) -> None:
+def test_the_page_is_that_of_the_kept_log(field):
     page = importlib.import_module("field_page")
     kept = json.loads(page.KEPT.read_text())
     assert page.PAGE.read_text() == page.page(kept, field.read_table()[0]), "run: python docs/field_page.py"

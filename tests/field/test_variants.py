@@ -1,13 +1,9 @@
 """benchmarks/variants: a seed gives the same program, whose causes are where the generator says."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
-from typing import Any
 
 import pytest
 from scripts import load
@@ -16,18 +12,18 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
-def write(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+def write(monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks" / "variants"))
     return importlib.import_module("write_variants")
 
 
 @pytest.fixture
-def scores(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+def scores(monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks" / "variants"))
     return importlib.import_module("score_variants")
 
 
-def test_seeds_cover_all_that_varies(write: ModuleType) -> None:
+def test_seeds_cover_all_that_varies(write):
     variants = [write.draw(seed) for seed in range(300)]
     assert {v.skeleton for v in variants} == {*write.SKELETONS}
     assert {v.layout for v in variants} == {*write.LAYOUTS}
@@ -36,7 +32,7 @@ def test_seeds_cover_all_that_varies(write: ModuleType) -> None:
     assert {v.devices for v in variants} == {1, 2} and {v.busy for v in variants} == {True, False}
 
 
-def test_the_repaired_program_differs_and_each_cause_has_a_line_of_its_own(write: ModuleType) -> None:
+def test_the_repaired_program_differs_and_each_cause_has_a_line_of_its_own(write):
     for seed in range(120):
         variant = write.draw(seed, causes=(write.CAUSES[seed % len(write.CAUSES)],))
         repaired = write.repaired(variant)
@@ -57,7 +53,7 @@ LINES = {
 }  # fmt: skip
 
 
-def row(**values: Any) -> dict[str, Any]:
+def row(**values):
     return {
         "layout": "script", "others": 0.0, "busy": False, "causes": ["wait"],
         "places": {"wait": [["program.py", 9], ["program.py", 7]]}, "found_repaired": [],
@@ -80,19 +76,17 @@ def row(**values: Any) -> dict[str, Any]:
         ({"wall_without wait": 2.95}, (0, 0, 0, 0)),  # another cause is what gains
     ],
 )
-def test_scores(values: dict[str, Any], expected: tuple[int, ...], scores: ModuleType) -> None:
+def test_scores(values, expected, scores):
     total = scores.score({"variants": [row(**values)]}).total
     assert (total.planted, total.found, total.located, total.right) == expected
 
 
-def test_a_finding_in_a_repaired_program_is_false(scores: ModuleType) -> None:
+def test_a_finding_in_a_repaired_program_is_false(scores):
     result = scores.score({"variants": [row(), row(found_repaired=[["wait", "program.py", 1, 1.0]])]})
     assert (result.clean, result.false, result.good) == (2, 1, False)
 
 
-def test_a_planted_cause_is_found_at_its_line(
-    tmp_path: Path, write: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_planted_cause_is_found_at_its_line(tmp_path, write, monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     run = load("variants_run", ROOT / "benchmarks" / "variants" / "run.py", monkeypatch)
     # compiling takes most of such a program's time, on any machine

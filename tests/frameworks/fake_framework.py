@@ -5,7 +5,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks" / "frameworks"))
 
@@ -16,19 +15,19 @@ NAME = os.environ["FAKE"]
 SECONDS = {"jax": 1.0, "mxnet": 2.0, "torch": 0.5}
 
 
-def note(*words: object) -> None:
+def note(*words):
     with Path("said.log").open("a", encoding="utf-8") as log:  # one write a line, so that lines stay whole
         log.write(" ".join(map(str, (NAME, os.getpid(), *words))) + "\n")
 
 
-def greet(start: dict[str, Any]) -> dict[str, str]:
+def greet(start):
     note("start")
     if os.environ.get("FAKE_FAILS"):
         raise ImportError("no such framework\nand a second line")
     return {NAME: "1.0"}
 
 
-def make(settings: dict[str, Any], how: str) -> worker.Task:
+def make(settings, how):
     note("prepare", how.replace(" ", "_"))
     if how == "dies":
         print("Segmentation fault, nearly", file=sys.stderr)
@@ -45,7 +44,7 @@ def make(settings: dict[str, Any], how: str) -> worker.Task:
     values = {"wrong": answer * 1.1, "shape": answer[:1], "nan": answer * np.nan}
     turns = 0
 
-    def turn(calls: int) -> dict[str, float]:
+    def turn(calls):
         nonlocal turns
         turns += 1
         note("turn", how.replace(" ", "_"), calls)

@@ -5,9 +5,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import environments
 import numpy as np
@@ -15,7 +13,7 @@ import pytest
 import run
 from processes import System
 from results import QUEUED, agreement, compare_answers
-from workloads import SMOKE, Workload, workloads
+from workloads import SMOKE, workloads
 
 from jaxperf.data import fashion_mnist
 
@@ -23,7 +21,7 @@ pytestmark = [pytest.mark.real, pytest.mark.thorough]
 
 
 @pytest.fixture(scope="module", params=["mxnet", "torch"])
-def peer(request: pytest.FixtureRequest) -> System:
+def peer(request):
     """A framework in the environment that uv makes for all these tests."""
     name = request.param
     made = (environments.BUILD / name / "made-from.txt").is_file()
@@ -35,18 +33,17 @@ def peer(request: pytest.FixtureRequest) -> System:
         pytest.skip(f"{name}: {e}")
 
 
-def compared(peer: System, arguments: list[str], folder: Path) -> dict[str, Any]:
+def compared(peer, arguments, folder):
     """Run the runner with a framework that another Python has, which needs neither uv nor a network."""
     command = [sys.executable, run.__file__, "--smoke", "--rounds", "1", "--json", str(folder / "run.json")]
     command += ["--frameworks", "--python", f"{peer.name}={peer.python}", *arguments]
     environment = {**os.environ, "UV_OFFLINE": "1"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    result: dict[str, Any] = json.loads((folder / "run.json").read_text())
-    return result
+    return json.loads((folder / "run.json").read_text())
 
 
-def check(result: dict[str, Any], peer: str) -> None:
+def check(result, peer):
     """Every row is timed and agrees with JAX, and rows that used no more than their cores are compared.
 
     Whether a row of one short round used more is up to the machine.
@@ -64,13 +61,13 @@ def check(result: dict[str, Any], peer: str) -> None:
 
 
 @pytest.mark.parametrize("names", [("8.1", "8.2", "8.3", "8.4"), ("8.5",)], ids=["8.1 to 8.4", "8.5"])
-def test_they_compute_what_jax_does(peer: System, names: tuple[str, ...], tmp_path: Path) -> None:
+def test_they_compute_what_jax_does(peer, names, tmp_path):
     result = compared(peer, ["--only", *names], tmp_path)
     check(result, peer.name)
     assert peer.name in result["versions"][peer.name]
 
 
-def test_with_images_on_the_device_pytorch_computes_what_jax_does(peer: System, tmp_path: Path) -> None:
+def test_with_images_on_the_device_pytorch_computes_what_jax_does(peer, tmp_path):
     if peer.name == "mxnet":
         result = compared(peer, ["--on-device", "--only", "8.2 loop, waiting once"], tmp_path)
         assert "mxnet is left out: the package of its last release computes on CPUs only" in result["notes"]
@@ -81,20 +78,18 @@ def test_with_images_on_the_device_pytorch_computes_what_jax_does(peer: System, 
 
 @pytest.mark.parametrize("change", ["rate", "weights", "batch"])
 @pytest.mark.parametrize("name", ["8.4 LeNet, 1 device", "8.5 ResNet-18, 2 devices"])
-def test_a_framework_that_trains_otherwise_is_found_out(
-    name: str, change: str, peer: System, tmp_path: Path
-) -> None:
+def test_a_framework_that_trains_otherwise_is_found_out(name, change, peer, tmp_path):
     """Tolerances would be worth nothing if a rate off by a tenth or one array by a twentieth passed them."""
     data = fashion_mnist(source="mini")
     images = data.train_images[:64], data.train_labels[:64]
     work = {w.name: w for w in workloads(SMOKE, tmp_path, *images)}[name]
     jax = System("jax", Path(sys.executable), environments.script("jax"))
-    answers: Callable[..., dict[str, np.ndarray]] = lambda *args: answered(*args, folder=tmp_path)  # noqa: E731
+    answers = lambda *args: answered(*args, folder=tmp_path)  # noqa: E731
     wrong = answers(jax, dataclasses.replace(work, settings=changed(work, change, tmp_path)))
     assert compare_answers(wrong, answers(peer, work)) > 2 * work.rtol
 
 
-def answered(system: System, work: Workload, *, folder: Path) -> dict[str, np.ndarray]:
+def answered(system, work, *, folder):
     """What the first configuration of a system computes."""
     comparison = run.Comparison(
         [system], scratch=folder, environment=run.shared_environment(print), cores=run.available_cores()
@@ -108,7 +103,7 @@ def answered(system: System, work: Workload, *, folder: Path) -> dict[str, np.nd
     return dict(row.answers)
 
 
-def changed(work: Workload, change: str, folder: Path) -> dict[str, object]:
+def changed(work, change, folder):
     """The workload's settings with one thing wrong."""
     settings = dict(work.settings)
     if change == "rate":
@@ -120,5 +115,5 @@ def changed(work: Workload, change: str, folder: Path) -> dict[str, object]:
         last = [name for name, a in arrays.items() if a.ndim == 2][-1]  # BatchNorm would undo a convolution's
         arrays[last] *= 1.05
         settings["weights"] = str(folder / "changed.npz")
-        np.savez(settings["weights"], **arrays)  # type: ignore[arg-type]
+        np.savez(settings["weights"], **arrays)
     return settings

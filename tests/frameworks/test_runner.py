@@ -5,10 +5,8 @@ import os
 import random
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import results
@@ -21,22 +19,22 @@ FAKE = Path(__file__).with_name("fake_framework.py")
 ANSWER = [1.0, 2.0, 3.0]
 
 
-def workload(name: str = "work", *, configurations: dict[str, tuple[str, ...]], **options: Any) -> Workload:
+def workload(name="work", *, configurations, **options):
     settings = {"task": "fake", "answer": ANSWER, **options.pop("settings", {})}
     return Workload(name, "", settings, configurations, lead=1, **{"rounds": 6, **options})
 
 
-def system(name: str, **variables: str) -> System:
+def system(name, **variables):
     return System(name, Path(sys.executable), FAKE, {"FAKE": name, **variables})
 
 
 @pytest.fixture
-def compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[list[Study], list[str]]]:
+def compared(tmp_path, monkeypatch):
     """Run workloads on fake frameworks; gives the studies and the lines that were said."""
     monkeypatch.setattr(run, "SETTLE_S", 0)
 
-    def compare(*work: Workload, seconds: float = math.inf, **options: Any) -> tuple[list[Study], list[str]]:
-        lines: list[str] = []
+    def compare(*work, seconds=math.inf, **options):
+        lines = []
         comparison = run.Comparison(
             options.pop("systems", [system("jax"), system("mxnet"), system("torch")]),
             scratch=tmp_path,
@@ -51,20 +49,18 @@ def compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., t
     return compare
 
 
-def said(tmp_path: Path) -> list[list[str]]:
+def said(tmp_path):
     return [line.split() for line in (tmp_path / "said.log").read_text().splitlines()]
 
 
-def is_running(pid: int) -> bool:
+def is_running(pid):
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
 
 
-def test_rows_that_fail_or_disagree_are_one_line_each_and_the_others_are_timed(
-    compared: Callable[..., Any],
-) -> None:
+def test_rows_that_fail_or_disagree_are_one_line_each_and_the_others_are_timed(compared):
     ways = ("good", "wrong", "nan", "shape", "refuses", "odd")
     [study], lines = compared(workload(configurations={"jax": ("good",), "torch": ways}))
     timed = [(row.system, row.configuration) for row in study.rows if row.values]
@@ -81,7 +77,7 @@ def test_rows_that_fail_or_disagree_are_one_line_each_and_the_others_are_timed(
     assert agrees is False and text.startswith("2 of 6 configurations agree") and rows["wrong"]["lost"]
 
 
-def test_a_process_that_dies_costs_its_own_rows_only(compared: Callable[..., Any]) -> None:
+def test_a_process_that_dies_costs_its_own_rows_only(compared):
     configurations = {"jax": ("good",), "mxnet": ("good", "dies later"), "torch": ("good", "dies")}
     [study], lines = compared(workload(configurations=configurations))
     assert [(row.system, row.configuration) for row in study.rows if row.values] == [("jax", "good")]
@@ -90,9 +86,7 @@ def test_a_process_that_dies_costs_its_own_rows_only(compared: Callable[..., Any
     assert len(study.rows[0].values[""]) == 6
 
 
-def test_rounds_are_in_random_order_with_warm_up_apart(
-    compared: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rounds_are_in_random_order_with_warm_up_apart(compared, tmp_path, monkeypatch):
     seeded = random.Random(0)
     monkeypatch.setattr(run, "random", SimpleNamespace(Random=lambda: seeded))
     configurations = {"jax": ("good", "slow"), "torch": ("good",)}
@@ -106,30 +100,26 @@ def test_rounds_are_in_random_order_with_warm_up_apart(
     assert (comparison["text"], comparison["verdict"]) == ("0.5 (0.5 to 0.5)", "JAX is slower")
 
 
-def test_each_workload_has_new_processes_and_none_is_left(
-    compared: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_each_workload_has_new_processes_and_none_is_left(compared, tmp_path):
     work = [workload(name, configurations={"jax": ("good",)}) for name in ("a", "b")]
     assert len(compared(*work)[0]) == 2
     pids = {int(words[1]) for words in said(tmp_path)}
     assert len(pids) == 2 and not any(map(is_running, pids))
 
 
-def test_without_jax_nothing_is_judged(compared: Callable[..., Any]) -> None:
+def test_without_jax_nothing_is_judged(compared):
     [study], lines = compared(workload(configurations={"jax": ("refuses",), "torch": ("good",)}))
     assert lines[1] == "work: torch good is lost: there is no answer of JAX's to agree with"
     assert not study.comparisons()
 
 
-def test_a_row_that_used_more_cores_than_it_was_given_is_shown_and_not_judged(
-    compared: Callable[..., Any],
-) -> None:
+def test_a_row_that_used_more_cores_than_it_was_given_is_shown_and_not_judged(compared):
     [study], _ = compared(workload(configurations={"jax": ("good",), "torch": ("greedy",)}))
     assert not study.comparisons() and len(study.measurements("")) == 2
     assert study.to_json()["rows"][1]["fair"] == {"": False}
 
 
-def judged(quantities: tuple[str, ...] = ("",), **rows: tuple[float, float]) -> list[tuple[str, str]]:
+def judged(quantities=("",), **rows):
     """Return the verdicts about rows of which each took so many seconds, and used so many of two cores."""
     study = Study(workload(configurations={}, quantities=quantities), [], threads=2)
     for name, (seconds, cores) in rows.items():
@@ -139,7 +129,7 @@ def judged(quantities: tuple[str, ...] = ("",), **rows: tuple[float, float]) -> 
     return [(c["quantity"], c["verdict"]) for c in study.comparisons()]
 
 
-def test_a_row_is_called_slower_only_if_all_its_cores_would_not_help() -> None:
+def test_a_row_is_called_slower_only_if_all_its_cores_would_not_help():
     assert judged(jax=(1, 2), mxnet=(2, 2)) == [("", "JAX is faster")]
     assert judged(jax=(1, 2), mxnet=(2, 1.2)) == [("", "JAX is faster")]  # 1.2 s with both cores
     assert judged(jax=(1, 2), mxnet=(2, 0.8)) == [("", "not judged: mxnet used 0.80 of 2 cores")]
@@ -149,7 +139,7 @@ def test_a_row_is_called_slower_only_if_all_its_cores_would_not_help() -> None:
     assert judged(jax=(1, 2), mxnet=(2, 0)) == [("", "JAX is faster")]  # it did not say what it used
 
 
-def test_who_returns_first_is_no_comparison_of_speed() -> None:
+def test_who_returns_first_is_no_comparison_of_speed():
     assert judged(("queued", "finished"), jax=(1, 2), mxnet=(2, 2)) == [("finished", "JAX is faster")]
 
 
@@ -157,15 +147,15 @@ def test_who_returns_first_is_no_comparison_of_speed() -> None:
 
 
 def test_torch_compile_starts_side_by_side_and_one_that_hangs_costs_only_itself(
-    compared: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    compared, tmp_path, monkeypatch
+):
     now, ask, take_turns = 0.0, Process.ask, run.Comparison.take_turns
 
-    def asked(self: Process, op: str, *, limit_s: float, **question: Any) -> dict[str, Any]:
+    def asked(self, op, *, limit_s, **question):
         hangs = question.get("configuration") in question.get("settings", {}).get("hang", ())
         return ask(self, op, limit_s=0.1 if hangs else 600.0, **question)
 
-    def taken(*arguments: Any, **options: Any) -> None:
+    def taken(*arguments, **options):
         nonlocal now
         take_turns(*arguments, **options)
         now += 2.0
@@ -192,14 +182,14 @@ def test_torch_compile_starts_side_by_side_and_one_that_hangs_costs_only_itself(
     assert pids and not any(is_running(int(pid)) for pid in pids)
 
 
-def test_a_cuda_error_ends_the_process(compared: Callable[..., Any]) -> None:
+def test_a_cuda_error_ends_the_process(compared):
     configurations = {"jax": ("good",), "torch": ("breaks its device", "good")}
     [study], lines = compared(workload(configurations=configurations), gpu=True, seconds=1e6)
     assert lines[0].startswith("work: torch breaks its device is lost: its process broke its device: ")
     assert [row.system for row in study.rows if row.values] == ["jax"]
 
 
-def test_a_process_that_hangs_or_babbles_is_ended(tmp_path: Path) -> None:
+def test_a_process_that_hangs_or_babbles_is_ended(tmp_path):
     with pytest.raises(LostError, match="printed 'hello' instead of an answer"):
         start(tmp_path, "print('hello', flush=True)\nwhile True: pass")
     with pytest.raises(LostError, match="ended with status 4: why"):
@@ -213,7 +203,7 @@ def test_a_process_that_hangs_or_babbles_is_ended(tmp_path: Path) -> None:
         process.ask("turn", limit_s=0.1)
 
 
-def start(folder: Path, program: str) -> Process:
+def start(folder, program):
     script = folder / "program.py"
     script.write_text(program)
     return Process(System("x", Path(sys.executable), script), start={}, environment={}, log=folder / "log")

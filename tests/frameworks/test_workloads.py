@@ -3,7 +3,6 @@
 import contextlib
 import time
 from pathlib import Path
-from typing import Any
 
 import children
 import jax
@@ -14,7 +13,7 @@ import with_jax
 import worker
 from cases import cases
 from flax import nnx
-from workloads import LENET, SMOKE, Sizes, Workload, mlp_shapes, resnet_shapes, workloads
+from workloads import LENET, SMOKE, Sizes, mlp_shapes, resnet_shapes, workloads
 
 from jaxperf.models import MLP, RESNET18_STAGES, ResNet, from_gluon, lenet_params, to_gluon
 
@@ -23,11 +22,11 @@ LABELS = np.arange(64) % 10
 FOLDER = Path(worker.__file__).parent
 
 
-def defined(folder: Path, **options: Any) -> dict[str, Workload]:
+def defined(folder, **options):
     return {w.name: w for w in workloads(SMOKE, folder, IMAGES, LABELS, **options)}
 
 
-def test_the_weights_fit_our_models_name_by_name(tmp_path: Path) -> None:
+def test_the_weights_fit_our_models_name_by_name(tmp_path):
     assert mlp_shapes() == {name: a.shape for name, a in to_gluon(MLP(rngs=nnx.Rngs(0))).items()}
     assert list(LENET.values()) == [p.shape for p in lenet_params(jax.random.key(0))]
     defined(tmp_path)
@@ -40,7 +39,7 @@ def test_the_weights_fit_our_models_name_by_name(tmp_path: Path) -> None:
     assert Sizes().stages == RESNET18_STAGES
 
 
-def test_all_systems_train_on_the_same_images_in_the_same_order(tmp_path: Path) -> None:
+def test_all_systems_train_on_the_same_images_in_the_same_order(tmp_path):
     train = defined(tmp_path)["8.4 LeNet, 1 device"]
     batches = worker.batches(dict(train.settings))
     assert [X.shape for X, _ in batches] == [(16, 1, 28, 28)] * 4
@@ -56,9 +55,7 @@ STEPS = [("LeNet", "float32", 1e-5), ("ResNet-18", "float32", 1e-5), ("ResNet-18
 
 
 @pytest.mark.parametrize(("net", "precision", "rtol"), cases(STEPS, lambda net, *_: net == "LeNet"))
-def test_a_step_on_bytes_is_the_step_on_pictures(
-    net: str, precision: str, rtol: float, tmp_path: Path
-) -> None:
+def test_a_step_on_bytes_is_the_step_on_pictures(net, precision, rtol, tmp_path):
     """One jitted step, a scan of several, and steps fed by the host compute what `update` does on floats."""
     work = defined(tmp_path, on_device=True)
     batch = 16 if precision == "bfloat16" else 8
@@ -79,7 +76,7 @@ def test_a_step_on_bytes_is_the_step_on_pictures(
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", ["8.1 MLP", "8.2 dot", "8.2 loop", "8.4 LeNet, 2 devices"])
-def test_all_of_jaxs_configurations_compute_the_same(name: str, tmp_path: Path) -> None:
+def test_all_of_jaxs_configurations_compute_the_same(name, tmp_path):
     work = defined(tmp_path)[name]
     prepare = with_jax.TASKS[work.settings["task"]]
     tasks = [prepare(dict(work.settings), way) for way in work.configurations["jax"]]
@@ -92,15 +89,15 @@ def test_all_of_jaxs_configurations_compute_the_same(name: str, tmp_path: Path) 
 # --- the clock
 
 
-def test_turns_make_the_calls_and_wait_as_their_names_say(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_turns_make_the_calls_and_wait_as_their_names_say(monkeypatch):
     """A call takes 1 s to queue, a wait 10 s, by a clock of our own."""
     now = [0.0]
     monkeypatch.setattr(worker.time, "perf_counter", lambda: now[0])
 
-    def call() -> None:
+    def call():
         now[0] += 1
 
-    def wait(_: object) -> None:
+    def wait(_):
         now[0] += 10
 
     assert worker.waiting_once(call, wait)(5) == {"": 3.0}
@@ -113,21 +110,21 @@ def test_turns_make_the_calls_and_wait_as_their_names_say(monkeypatch: pytest.Mo
     assert task.answers["loss"].tolist() == [0.5] * 4 and task.turn(5) == {"": 3.0}
 
 
-def test_both_loops_of_the_book_keep_an_output_until_the_next_one_is_there() -> None:
+def test_both_loops_of_the_book_keep_an_output_until_the_next_one_is_there():
     """Else one loop gets the memory that was just freed, and the other one new memory."""
-    alive: list[int] = []
+    alive = []
     living = 0
 
     class Output:
-        def __init__(self) -> None:
+        def __init__(self):
             nonlocal living
             living += 1
 
-        def __del__(self) -> None:
+        def __del__(self):
             nonlocal living
             living -= 1
 
-    def call() -> Output:
+    def call():
         alive.append(living)
         return Output()
 
@@ -135,7 +132,7 @@ def test_both_loops_of_the_book_keep_an_output_until_the_next_one_is_there() -> 
     assert alive == [0, 1, 1, 1] * 2
 
 
-def test_a_process_leaves_with_its_parent_even_in_the_middle_of_a_call(tmp_path: Path) -> None:
+def test_a_process_leaves_with_its_parent_even_in_the_middle_of_a_call(tmp_path):
     (tmp_path / "sleeps.py").write_text(
         f"import sys, time; sys.path.insert(0, {str(FOLDER)!r}); import worker\n"
         "def greet(start):\n"

@@ -23,11 +23,11 @@ from jaxperf.process import (
 from jaxperf.result import Environment, Note, Result, save_result
 
 
-def raising(error: BaseException) -> int:
+def raising(error):
     raise error
 
 
-def test_every_end_has_its_status_and_its_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_end_has_its_status_and_its_line(capsys):
     for main, status, line in (
         (lambda: 7, 7, ""),
         (lambda: raising(JaxperfError("no such thing; give another")), USER_MISTAKE, "error: no such thing"),
@@ -46,12 +46,10 @@ def test_every_end_has_its_status_and_its_line(capsys: pytest.CaptureFixture[str
         assert err.startswith(line) and err.count("\n") == bool(line)
     for error in (ZeroDivisionError(), FileNotFoundError(2, "No such file", "some/file")):  # bugs of ours
         with pytest.raises(type(error)):
-            ended(lambda error=error: raising(error))  # type: ignore[misc]
+            ended(lambda error=error: raising(error))
 
 
-def test_a_working_directory_that_is_gone_is_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_working_directory_that_is_gone_is_one_line(tmp_path, monkeypatch, capsys):
     (tmp_path / "gone").mkdir()
     monkeypatch.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
@@ -59,12 +57,12 @@ def test_a_working_directory_that_is_gone_is_one_line(
     assert capsys.readouterr().err == "error: the working directory was deleted; change to another\n"
 
 
-def test_a_signal_unwinds_what_runs_and_leaves_the_handlers_as_they_were() -> None:
+def test_a_signal_unwinds_what_runs_and_leaves_the_handlers_as_they_were():
     before = [signal.getsignal(number) for number in SIGNALS]
     for number, status in ((signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGINT, INTERRUPTED)):
         cleaned = []
 
-        def main(number: int = number, cleaned: list[int] = cleaned) -> int:
+        def main(number=number, cleaned=cleaned):
             try:
                 signal.raise_signal(number)
             finally:
@@ -75,13 +73,11 @@ def test_a_signal_unwinds_what_runs_and_leaves_the_handlers_as_they_were() -> No
     assert [signal.getsignal(number) for number in SIGNALS] == before
 
 
-def test_a_signal_that_is_repeated_soon_does_not_disturb_what_the_first_has_set_off(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_signal_that_is_repeated_soon_does_not_disturb_what_the_first_has_set_off(monkeypatch):
     """`timeout` tells its child and then the whole group; a later one is a second request."""
     cleaned = []
 
-    def main() -> int:
+    def main():
         try:
             signal.raise_signal(signal.SIGTERM)
         finally:
@@ -94,8 +90,8 @@ def test_a_signal_that_is_repeated_soon_does_not_disturb_what_the_first_has_set_
         assert ended(main) == 143 and len(cleaned) == 1
 
 
-def test_what_parses_flags_does_not_take_a_signal_for_a_mistake(capsys: pytest.CaptureFixture[str]) -> None:
-    def stops(word: str) -> str:
+def test_what_parses_flags_does_not_take_a_signal_for_a_mistake(capsys):
+    def stops(word):
         signal.raise_signal(signal.SIGTERM)
         return word
 
@@ -125,9 +121,7 @@ def step():
     ],
     ids=["plan", "measure", "a training"],
 )
-def test_a_signal_that_arrives_where_python_drops_exceptions_is_not_lost(
-    command: str, tmp_path: Path
-) -> None:
+def test_a_signal_that_arrives_where_python_drops_exceptions_is_not_lost(command, tmp_path):
     """JAX's garbage collection is such a place, as is a `__del__`."""
     (tmp_path / "drops.py").write_text(DROPPED)
     code = f"import sys; sys.path.insert(0, '.')\nimport drops\nfrom jaxperf.process import ended\n{command}"
@@ -137,7 +131,7 @@ def test_a_signal_that_arrives_where_python_drops_exceptions_is_not_lost(
     assert done.returncode == 143 and done.stderr.endswith("stopped\n"), done.stderr
 
 
-def test_a_handler_that_the_block_has_set_itself_decides() -> None:
+def test_a_handler_that_the_block_has_set_itself_decides():
     before, received = signal.getsignal(signal.SIGTERM), []
     with pytest.MonkeyPatch.context() as patch, exit_status.forced_end():
         patch.setattr(exit_status, "GRACE_S", 0.0)
@@ -150,7 +144,7 @@ def test_a_handler_that_the_block_has_set_itself_decides() -> None:
     assert received == ["saved"]
 
 
-def test_what_was_told_to_ignore_a_signal_ignores_it() -> None:
+def test_what_was_told_to_ignore_a_signal_ignores_it():
     """As `nohup` has it for SIGHUP."""
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
@@ -169,7 +163,7 @@ signal.raise_signal(int(sys.argv[1]))
 """
 
 
-def test_outside_of_ended_a_signal_ends_the_process_without_a_word() -> None:
+def test_outside_of_ended_a_signal_ends_the_process_without_a_word():
     for arguments, status, message in (
         (["2"], -2, ""),
         (["15"], -15, ""),
@@ -183,10 +177,10 @@ def test_outside_of_ended_a_signal_ends_the_process_without_a_word() -> None:
         assert (done.returncode, done.stderr) == (status, message), arguments
 
 
-def test_signals_held_back_arrive_when_they_are_released() -> None:
+def test_signals_held_back_arrive_when_they_are_released():
     seen = []
 
-    def main() -> int:
+    def main():
         with held_back() as release:
             signal.raise_signal(signal.SIGTERM)  # to this thread: JAX's threads keep nothing back
             seen.append("held")
@@ -210,14 +204,14 @@ for command in sys.argv[1:]:
 """
 
 
-def process(*commands: str, stdout: int, **variables: str) -> subprocess.CompletedProcess[str]:
+def process(*commands, stdout, **variables):
     return subprocess.run(
         [sys.executable, "-c", SCRIPT, *commands], stdout=stdout, stderr=subprocess.PIPE, text=True,
         env=child_environment() | variables,
     )  # fmt: skip
 
 
-def test_a_pipe_closed_early_leaves_no_traceback() -> None:
+def test_a_pipe_closed_early_leaves_no_traceback():
     """Standard output is a pipe that nobody reads any more, as after `| head -0`."""
     reader, writer = os.pipe()
     os.close(reader)
@@ -228,7 +222,7 @@ def test_a_pipe_closed_early_leaves_no_traceback() -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
-def test_a_full_disk_is_one_line() -> None:
+def test_a_full_disk_is_one_line():
     for command in ("list", "doctor --help"):
         with Path("/dev/full").open("w") as full:
             done = process(command, stdout=full.fileno())
@@ -236,13 +230,13 @@ def test_a_full_disk_is_one_line() -> None:
         assert done.stderr == "error: cannot write the output: No space left on device; send it elsewhere\n"
 
 
-def test_a_closed_standard_output_is_like_one_that_nobody_reads() -> None:
+def test_a_closed_standard_output_is_like_one_that_nobody_reads():
     command = ["sh", "-c", 'exec "$0" -m jaxperf list >&-', sys.executable]
     done = subprocess.run(command, stderr=subprocess.PIPE, text=True, env=child_environment())
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_a_terminal_without_utf_8_shows_what_it_can(tmp_path: Path) -> None:
+def test_a_terminal_without_utf_8_shows_what_it_can(tmp_path):
     path = tmp_path / "é.json"
     save_result(Result("first", "9.1", "A × B", "編譯?", {}, Environment(), blocks=(Note("±"),)), path)
     commands = ("show", "--help", f"report {path}")

@@ -9,7 +9,7 @@ from jaxperf.errors import JaxperfError
 from jaxperf.flags import Parser, add_parameter, number, whole
 
 
-def demo() -> Parser:
+def demo():
     parser = Parser("demo.py", "What is shown.\n\nMore of it, with 100 %.", hint="; ask again")
     parser.add_argument("names", nargs="*", metavar="NAME", help="what to show")
     parser.add_argument("--size", type=whole(1), default=2000, metavar="N", help="rows of the matrices")
@@ -27,7 +27,7 @@ def demo() -> Parser:
     return parser
 
 
-def parse(line: str) -> dict[str, object]:
+def parse(line):
     return vars(demo().parse_args(line.split()))
 
 
@@ -37,7 +37,7 @@ DEFAULTS = {
 }  # fmt: skip
 
 
-def test_flags_replace_defaults_and_words_may_stand_among_them() -> None:
+def test_flags_replace_defaults_and_words_may_stand_among_them():
     assert parse("") == DEFAULTS
     given = parse(
         "a --size 3 b --mode=eager -c -2 --batch-sizes 4 5 --rate 1e-3 --no-split-cores --folder x c"
@@ -77,7 +77,7 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_is_one_line(mistake: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_mistake_is_one_line(mistake, capfd):
     with pytest.raises(JaxperfError) as caught:
         parse(mistake)
     line = str(caught.value)
@@ -86,7 +86,7 @@ def test_a_mistake_is_one_line(mistake: str, capfd: pytest.CaptureFixture[str]) 
     assert capfd.readouterr() == ("", "")  # the caller prints the line
 
 
-def test_words_that_no_flag_takes_and_words_that_are_missing() -> None:
+def test_words_that_no_flag_takes_and_words_that_are_missing():
     parser = Parser("demo.py")
     parser.add_argument("a", metavar="A")
     parser.add_argument("b", metavar="B")
@@ -102,7 +102,7 @@ def test_words_that_no_flag_takes_and_words_that_are_missing() -> None:
         parser.parse_args(["x", ""])
 
 
-def test_hostile_words_are_one_line_too() -> None:
+def test_hostile_words_are_one_line_too():
     for word in ("a\nb", "\x1b[31mred", "x" * 500, "[bold]", "--s\u202eize", "%s"):
         for arguments in (["--mode", word], ["--size", word], [f"--{word}"]):
             with pytest.raises(JaxperfError) as caught:

@@ -14,7 +14,7 @@ from jaxperf.libraries import library_of
 from jaxperf.process import child_environment
 
 
-def test_installed_code_is_a_librarys_and_the_rest_the_users(tmp_path: Path) -> None:
+def test_installed_code_is_a_librarys_and_the_rest_the_users(tmp_path):
     files = {
         jax.__file__: "jax",
         np.__file__: "numpy",
@@ -26,14 +26,14 @@ def test_installed_code_is_a_librarys_and_the_rest_the_users(tmp_path: Path) -> 
     assert library_of(str(tmp_path / "train.py")) == library_of("<ipython-input-1>") == ""
 
 
-def test_an_installed_package_is_the_users_while_it_is_watched() -> None:
+def test_an_installed_package_is_the_users_while_it_is_watched():
     root = str(Path(np.__file__).parent)
     with libraries.user_code([root]):
         assert library_of(np.__file__) == ""
     assert library_of(np.__file__) == "numpy"
 
 
-def test_jax_outside_site_packages_is_a_library_too(tmp_path: Path) -> None:
+def test_jax_outside_site_packages_is_a_library_too(tmp_path):
     """As with PYTHONPATH, `pip --target` or a checkout; a file beside it is the user's."""
     (tmp_path / "jax").symlink_to(Path(jax.__file__).parent)
     (tmp_path / "flax").mkdir()
@@ -48,7 +48,7 @@ def test_jax_outside_site_packages_is_a_library_too(tmp_path: Path) -> None:
     assert (done.stdout, done.stderr) == ("jax flax ''\n", "")
 
 
-def test_a_missing_extra_is_named_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_extra_is_named_in_one_line(monkeypatch):
     libraries.require_chapter("`jaxperf run`")
     monkeypatch.setattr(libraries, "CHAPTER", ("flax", "no_such.module", "nor_this"))
     with pytest.raises(JaxperfError) as caught:

@@ -2,7 +2,6 @@
 
 import re
 from pathlib import Path
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +13,7 @@ from jaxperf.errors import JaxperfError
 PROGRAMS = Path(__file__).parents[1] / "fixtures" / "programs"
 
 
-def named(module: hlo.Module, name: str) -> hlo.Instruction:
+def named(module, name):
     return next(i for i in module.instructions if i.name == name)
 
 
@@ -25,7 +24,7 @@ def named(module: hlo.Module, name: str) -> hlo.Instruction:
         ("token[]", 0),
     ],
 )  # fmt: skip
-def test_bytes(text: str, size: int) -> None:
+def test_bytes(text, size):
     (shape,) = hlo.shapes_in(f"{text}{{0:T(8,128)S(1)}}")
     assert shape.bytes == size
 
@@ -33,17 +32,17 @@ def test_bytes(text: str, size: int) -> None:
 @pytest.mark.parametrize(
     "dtype", ["float32", "bfloat16", "int4", "uint8", "complex64", "bool", "float8_e4m3fn"]
 )
-def test_names_of_dtypes(dtype: str) -> None:
+def test_names_of_dtypes(dtype):
     assert hlo.dtype_name(hlo.hlo_dtype(dtype)) == dtype
     assert hlo.shape_of(f"{dtype}[3,4]") == (hlo.hlo_dtype(dtype), (3, 4))
 
 
 @pytest.mark.parametrize("described", ["3", "key<fry>[]", "thing[2]x", ""])
-def test_what_is_no_array(described: str) -> None:
+def test_what_is_no_array(described):
     assert hlo.shape_of(described) is None
 
 
-def test_a_text_with_source_files() -> None:
+def test_a_text_with_source_files():
     """As JAX 0.5.3 prints a scan with a gradient on a CPU: each instruction names its file and line."""
     module = hlo.parse((PROGRAMS / "source_file_jax_0_5_3.hlo").read_text())
     assert (module.name, module.entry) == ("jit_f", "main.70")
@@ -59,7 +58,7 @@ def test_a_text_with_source_files() -> None:
     assert named(module, "c").inside == "{1, 2}" and named(module, "c").bytes == 4
 
 
-def test_a_text_with_tables_of_stack_frames() -> None:
+def test_a_text_with_tables_of_stack_frames():
     module = hlo.parse((PROGRAMS / "tables_jax_0_12.hlo").read_text())
     start = named(module, "y")
     assert start.collective == "all-reduce" and named(module, "z").collective == ""
@@ -75,21 +74,21 @@ def test_a_text_with_tables_of_stack_frames() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "module @jit_f {}", "HloModule x\n"])
-def test_a_text_of_another_kind(text: str) -> None:
+def test_a_text_of_another_kind(text):
     with pytest.raises(JaxperfError, match="no ENTRY"):
         hlo.parse(text)
 
 
-def compiled(fn: Any, *args: Any, **options: Any) -> tuple[hlo.Module, Any]:
+def compiled(fn, *args, **options):
     program = jax.jit(fn, **options).lower(*args).compile()
     return hlo.parse(program.as_text() or ""), program
 
 
-def test_a_program_compiled_here() -> None:
+def test_a_program_compiled_here():
     """All of it on this version of JAX: operands, loops, lines, dtypes, aliases and costs."""
 
-    def step(w: jax.Array, x: jax.Array) -> tuple[jax.Array, jax.Array]:
-        def body(c: jax.Array, _: None) -> tuple[jax.Array, None]:
+    def step(w, x):
+        def body(c, _):
             return jnp.tanh(c @ w), None
 
         return w + 1, jax.lax.scan(body, x, None, length=6)[0]
@@ -113,7 +112,7 @@ def test_a_program_compiled_here() -> None:
     assert hlo.costs(program.runtime_executable())[2:] == costs[2:]
 
 
-def test_every_line_of_a_program_with_a_convolution_is_read() -> None:
+def test_every_line_of_a_program_with_a_convolution_is_read():
     x, k = jnp.ones((2, 8, 8, 4)), jnp.ones((3, 3, 4, 4))
     fn = jax.grad(lambda k: jnp.tanh(jax.lax.conv_general_dilated(
         x, k, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))).sum())  # fmt: skip

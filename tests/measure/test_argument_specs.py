@@ -11,11 +11,11 @@ from jaxperf.errors import JaxperfError
 from jaxperf.measure.argument_specs import DTYPES, parse, parse_all
 
 
-def array(dtype: str, *shape: int) -> jax.ShapeDtypeStruct:
+def array(dtype, *shape):
     return jax.ShapeDtypeStruct(shape, jnp.dtype(dtype))
 
 
-def test_arrays_and_python_values_are_what_their_words_stand_for() -> None:
+def test_arrays_and_python_values_are_what_their_words_stand_for():
     rng = random.Random(0)
     narrow = {s: long for s, long in DTYPES.items() if s not in ("i64", "u64", "f64", "c128")}
     for _ in range(200):
@@ -28,7 +28,7 @@ def test_arrays_and_python_values_are_what_their_words_stand_for() -> None:
         assert parse(repr(value)) == value
 
 
-def test_an_array_has_its_shape_and_dtype_and_the_same_values_each_time() -> None:
+def test_an_array_has_its_shape_and_dtype_and_the_same_values_each_time():
     for short, dtype in DTYPES.items():
         if dtype in ("int64", "uint64", "float64", "complex128"):
             continue
@@ -41,7 +41,7 @@ def test_an_array_has_its_shape_and_dtype_and_the_same_values_each_time() -> Non
     assert set(whole.tolist()) == {0, 1}
 
 
-def test_sixty_four_bits_are_refused_where_jax_would_narrow_them() -> None:
+def test_sixty_four_bits_are_refused_where_jax_would_narrow_them():
     for word in ("f64[3]", "i64[3]", "c128[3]"):
         with pytest.raises(JaxperfError, match="JAX_ENABLE_X64=1"):
             parse(word)
@@ -49,12 +49,12 @@ def test_sixty_four_bits_are_refused_where_jax_would_narrow_them() -> None:
             assert parse(word).dtype == jnp.dtype(DTYPES[word[: word.index("[")]])
 
 
-def test_keys_have_their_seeds() -> None:
+def test_keys_have_their_seeds():
     for word, seed in (("key", 0), ("key(0)", 0), ("key(7)", 7)):
         assert (jax.random.key_data(parse(word)) == jax.random.key_data(jax.random.key(seed))).all()
 
 
-def test_a_wrong_word_is_one_line_that_names_it() -> None:
+def test_a_wrong_word_is_one_line_that_names_it():
     mistakes = {
         "f32[3": "'f32[3' is not understood",
         "f32[3]]": "is not understood",

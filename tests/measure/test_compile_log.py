@@ -1,8 +1,6 @@
 """What a clock refuses to time: tracing, compiling, and programs under JAX's debug settings."""
 
-from collections.abc import Callable, Iterator
 from itertools import chain
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,46 +13,46 @@ from jaxperf.measure.compile_log import (
 )
 from jaxperf.measure.timing import measure
 
-QUICK: dict[str, Any] = {"warmup_calls": 3, "warmup_s": 0, "min_values": 5, "max_values": 5}
+QUICK = {"warmup_calls": 3, "warmup_s": 0, "min_values": 5, "max_values": 5}
 
 
-def fresh_each_time(x: jax.Array) -> jax.Array:
+def fresh_each_time(x):
     return jax.jit(lambda y: y + 1)(x)
 
 
-def changes_shape(shapes: Iterator[int], program: Callable) -> Callable:
-    def changes_shape() -> jax.Array:
+def changes_shape(shapes, program):
+    def changes_shape():
         return program(jnp.zeros(next(shapes)))
 
     return changes_shape
 
 
-def doubled(x: jax.Array) -> jax.Array:
+def doubled(x):
     return x * 2
 
 
-def test_measure_refuses_what_compiles_inside_the_clock_without_tracing() -> None:
+def test_measure_refuses_what_compiles_inside_the_clock_without_tracing():
     again, new = (jax.jit(doubled).lower(jnp.ones(size)) for size in (201, 202))
     programs = chain([again] * 5, [new] * 99)
     with pytest.raises(RetraceError, match=r"^aot: jit\(doubled\) was compiled inside the timed part"):
         measure(lambda: next(programs).compile() and 0, name="aot", loops=1, **QUICK)
 
 
-def test_warm_up_goes_on_until_nothing_is_traced() -> None:
+def test_warm_up_goes_on_until_nothing_is_traced():
     shapes = iter([101, 102, 103, 104, 105, 106] + [107] * 99)  # no other test has met these
     m = measure(changes_shape(shapes, jax.jit(doubled)), loops=1, **QUICK)
     assert len(m.warmup) == 8  # six shapes and twice the last
     assert len(m.values) == 5
 
 
-def test_eager_transformations_and_callbacks_are_no_retrace() -> None:
+def test_eager_transformations_and_callbacks_are_no_retrace():
     """They leave JAX's fast path at every call, and yet nothing is traced anew."""
-    heard: list[Any] = []
+    heard = []
 
-    def loss(x: jax.Array) -> jax.Array:
+    def loss(x):
         return jnp.sum(jax.nn.relu(x) ** 2)
 
-    def program(x: jax.Array) -> jax.Array:
+    def program(x):
         jax.debug.callback(heard.append, x[0])
         return x + 1
 
@@ -64,7 +62,7 @@ def test_eager_transformations_and_callbacks_are_no_retrace() -> None:
     assert len(heard) == len(m.warmup) + 2 * len(m.values)
 
 
-def test_an_error_of_the_function_comes_through() -> None:
+def test_an_error_of_the_function_comes_through():
     with pytest.raises(ZeroDivisionError):
         measure(lambda: 1 / 0)
     with pytest.raises(ZeroDivisionError), nothing_compiles("x"):
@@ -72,7 +70,7 @@ def test_an_error_of_the_function_comes_through() -> None:
         raise ZeroDivisionError  # and is not hidden by the retrace
 
 
-def test_the_witness_sees_only_what_happens_inside() -> None:
+def test_the_witness_sees_only_what_happens_inside():
     with watch_compilation() as seen:
         pass
     fresh_each_time(jnp.ones(5))

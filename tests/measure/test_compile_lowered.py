@@ -1,7 +1,5 @@
 """Programs compile side by side, and Ctrl-C waits for none of them."""
 
-from __future__ import annotations
-
 import signal
 import threading
 import time
@@ -16,26 +14,26 @@ from jaxperf.measure.compile_together import compile_lowered
 class Waiting:
     """A lowered program whose compilation ends when a gate opens."""
 
-    def __init__(self, gate: threading.Barrier | threading.Event) -> None:
+    def __init__(self, gate):
         self.gate = gate
 
-    def compile(self) -> Waiting:
+    def compile(self):
         self.gate.wait(FAR)
         return self
 
 
-def test_all_are_compiled_at_the_same_time() -> None:
+def test_all_are_compiled_at_the_same_time():
     meeting = threading.Barrier(3)  # breaks unless three wait at it together
     programs = [Waiting(meeting) for _ in range(3)]
     assert compile_lowered(programs) == programs and not meeting.broken
     assert compile_lowered([]) == []
 
 
-def test_for_a_gpu_they_are_compiled_one_after_another(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_for_a_gpu_they_are_compiled_one_after_another(monkeypatch):
     running, most = 0, 0
 
     class Counted:
-        def compile(self) -> Counted:
+        def compile(self):
             nonlocal running, most
             running += 1
             most = max(most, running)
@@ -48,11 +46,11 @@ def test_for_a_gpu_they_are_compiled_one_after_another(monkeypatch: pytest.Monke
     assert compile_lowered(programs) == programs and most == 1
 
 
-def test_ctrl_c_leaves_a_compilation_behind() -> None:
+def test_ctrl_c_leaves_a_compilation_behind():
     gate = threading.Event()
 
     class Interrupted(Waiting):
-        def compile(self) -> Waiting:
+        def compile(self):
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
             return super().compile()
 

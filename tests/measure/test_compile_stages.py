@@ -1,7 +1,6 @@
 """The stages on their own: each taken once, and told apart from the steady run."""
 
 import functools
-from typing import Any
 from unittest.mock import create_autospec
 
 import jax
@@ -12,30 +11,30 @@ import pytest
 from jaxperf.errors import JaxperfError
 from jaxperf.measure.compile_log import nothing_compiles, watch_compilation
 from jaxperf.measure.compile_together import compile_together
-from jaxperf.measure.stages import Stages, stages
+from jaxperf.measure.stages import stages
 
-BRIEF: dict[str, Any] = {"warmup_calls": 1, "warmup_s": 0, "min_values": 2, "max_values": 2, "loops": 1}
+BRIEF = {"warmup_calls": 1, "warmup_s": 0, "min_values": 2, "max_values": 2, "loops": 1}
 take = functools.partial(stages, measure_options=BRIEF)
 
 
-def product(x: jax.Array) -> jax.Array:
+def product(x):
     return jnp.tanh(x @ x)
 
 
-def power(x: jax.Array, n: int, *, flip: bool = False) -> jax.Array:
+def power(x, n, *, flip=False):
     """`n` and `flip` must be static: Python looks at them."""
     for _ in range(n):
         x = x * x
     return -x if flip else x
 
 
-def assert_complete(measured: Stages) -> None:
+def assert_complete(measured):
     stages_s = measured.trace_s, measured.lower_s, measured.compile_s, measured.first_run_s
     assert min(*stages_s, measured.steady.median) > 0
     assert len(measured.steady.values) == 2
 
 
-def test_each_stage_takes_time_and_python_runs_once_each_time() -> None:
+def test_each_stage_takes_time_and_python_runs_once_each_time():
     counted, x = create_autospec(product, side_effect=product), jnp.ones((8, 8))
     for name, times in (("product", 1), ("aot", 2)):
         measured = take(counted, x, name="" if name == "product" else name)
@@ -44,7 +43,7 @@ def test_each_stage_takes_time_and_python_runs_once_each_time() -> None:
         np.testing.assert_allclose(measured.compiled(x), product(x), rtol=1e-6)
 
 
-def test_static_values_are_built_into_the_program() -> None:
+def test_static_values_are_built_into_the_program():
     names, x = ("n", "flip"), jnp.full(3, 2.0)
     for fn in (power, jax.jit(power, static_argnames=names)):
         measured = take(fn, x, n=3, flip=True, static_argnames=names)
@@ -52,12 +51,12 @@ def test_static_values_are_built_into_the_program() -> None:
         np.testing.assert_array_equal(measured.compiled(x), [-256.0] * 3)
 
 
-def test_a_static_value_by_position_is_one_line() -> None:
+def test_a_static_value_by_position_is_one_line():
     with pytest.raises(JaxperfError, match=r"^stages\(power\): 1 of 2 positional .* by name$"):
         take(jax.jit(power, static_argnames="n"), jnp.ones(3), 2)
 
 
-def test_programs_that_are_compiled_together_are_there_and_compile_no_more() -> None:
+def test_programs_that_are_compiled_together_are_there_and_compile_no_more():
     double, add = jax.jit(lambda x: 2 * x), jax.jit(lambda x, y: x + y)
     shape, here = jax.ShapeDtypeStruct((31,), jnp.float32), jax.device_put(np.ones(31, np.float32))
     with watch_compilation() as seen:
@@ -70,6 +69,6 @@ def test_programs_that_are_compiled_together_are_there_and_compile_no_more() -> 
         add(here, 2.0)
 
 
-def test_an_error_of_one_of_several_programs_comes_through() -> None:
+def test_an_error_of_one_of_several_programs_comes_through():
     with pytest.raises(TypeError, match=r"incompatible shapes|broadcast"):
         compile_together({"fine": (jnp.tanh, jnp.ones(3)), "not": (jnp.add, jnp.ones(3), jnp.ones(4))})

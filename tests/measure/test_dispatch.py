@@ -8,7 +8,7 @@ from late import Late
 from jaxperf.measure.dispatch import pending, probe
 
 
-def test_pending_counts_arrays_that_are_not_there() -> None:
+def test_pending_counts_arrays_that_are_not_there():
     quick = jax.block_until_ready(jnp.ones(3))
     program = Late()
     late = program.array()
@@ -21,7 +21,7 @@ def test_pending_counts_arrays_that_are_not_there() -> None:
     assert pending([late, quick]) == 0
 
 
-def test_numpy_is_synchronous() -> None:
+def test_numpy_is_synchronous():
     probed = probe(np.dot, np.ones((50, 50)), np.ones((50, 50)), calls=4)
     assert probed.ready == (True,) * 4
     assert not probed.asynchronous
@@ -30,6 +30,6 @@ def test_numpy_is_synchronous() -> None:
     assert probed.queued_share.rounds == 4 and 0 < probed.queued_share.median <= 1
 
 
-def test_a_program_has_finished_if_one_of_its_results_is_there() -> None:
+def test_a_program_has_finished_if_one_of_its_results_is_there():
     both = jax.jit(lambda x: (jnp.sin(x), jnp.cos(x)))
     assert len(probe(lambda: both(jnp.ones(3))[0]).ready) == 5

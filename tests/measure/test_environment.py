@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import jax
 import psutil
@@ -13,7 +12,7 @@ from jaxperf.measure.environment import current_environment
 from jaxperf.result.machine import commit, versions
 
 
-def test_every_field_says_something() -> None:
+def test_every_field_says_something():
     environment = current_environment(data_source="full, from a folder")
     assert environment.python == ".".join(map(str, sys.version_info[:3]))
     assert environment.platform
@@ -28,7 +27,7 @@ def test_every_field_says_something() -> None:
     assert environment.data_source == "full, from a folder"
 
 
-def test_variables_that_change_speed_are_kept_and_others_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variables_that_change_speed_are_kept_and_others_are_not(monkeypatch):
     flags_set = {
         "XLA_FLAGS": "--a=b",
         "MALLOC_TOP_PAD_": "67108864",
@@ -42,13 +41,13 @@ def test_variables_that_change_speed_are_kept_and_others_are_not(monkeypatch: py
     assert not {"SECRET_TOKEN", "HOME_XLA_FLAGS"} & set(flags)
 
 
-def test_jax_settings_that_change_speed_are_kept() -> None:
+def test_jax_settings_that_change_speed_are_kept():
     with jax.default_matmul_precision("highest"):
         assert current_environment().flags["jax_default_matmul_precision"] == "highest"
     assert current_environment().flags["jax_enable_x64"] == "False"
 
 
-def test_several_cpu_devices_of_one_host_are_fake(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_cpu_devices_of_one_host_are_fake(monkeypatch):
     cpus = jax.devices("cpu")
     monkeypatch.setattr(jax, "default_backend", lambda: "cpu")
     for count in (1, 2):
@@ -61,7 +60,7 @@ def test_several_cpu_devices_of_one_host_are_fake(monkeypatch: pytest.MonkeyPatc
     assert current_environment().devices_are_fake is False
 
 
-def git(folder: Path, *args: str) -> None:
+def git(folder, *args):
     # Never the user's own checkout.
     environment = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")}
     who = ["-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false"]
@@ -69,7 +68,7 @@ def git(folder: Path, *args: str) -> None:
 
 
 @pytest.fixture
-def checkout(tmp_path: Path) -> Path:
+def checkout(tmp_path):
     git(tmp_path, "init", "-q")
     (tmp_path / "code.py").write_text("1")
     git(tmp_path, "add", "code.py")
@@ -77,7 +76,7 @@ def checkout(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_commit_is_marked_when_a_kept_file_changed(checkout: Path) -> None:
+def test_the_commit_is_marked_when_a_kept_file_changed(checkout):
     clean = commit(checkout)
     assert len(clean) == 12
     assert int(clean, 16) >= 0

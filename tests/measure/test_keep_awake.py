@@ -11,7 +11,7 @@ from jaxperf.measure.keep_awake import cores_awake
 needs_linux = pytest.mark.skipif(not hasattr(os, "SCHED_IDLE"), reason="no idle priority here")
 
 
-def spinning() -> list[psutil.Process]:
+def spinning():
     found = []
     for process in psutil.Process().children():
         with contextlib.suppress(psutil.Error):  # another test's, which has ended
@@ -21,7 +21,7 @@ def spinning() -> list[psutil.Process]:
 
 
 @needs_linux
-def test_each_core_has_a_program_of_idle_priority_that_stops_when_told_and_ends_at_the_end() -> None:
+def test_each_core_has_a_program_of_idle_priority_that_stops_when_told_and_ends_at_the_end():
     with cores_awake() as keep:
         programs = spinning()
         assert len(programs) == len(os.sched_getaffinity(0))

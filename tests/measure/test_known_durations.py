@@ -1,7 +1,6 @@
 """Known durations: ticks that hold whatever a call costs, counted steps, and what counts as right."""
 
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 import scripts
@@ -12,12 +11,12 @@ SCRIPT = Path(__file__).parents[2] / "benchmarks" / "known_durations.py"
 
 
 @pytest.fixture
-def known(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+def known(monkeypatch):
     return scripts.load("known_durations", SCRIPT, monkeypatch)
 
 
 @pytest.mark.thorough
-def test_known_durations_are_measured_right(known: ModuleType) -> None:
+def test_known_durations_are_measured_right(known):
     """Ticks are right under any load; what is counted or called back, where the machine is idle."""
     with other_load() as load:
         checked = {

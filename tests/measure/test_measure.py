@@ -1,45 +1,41 @@
 """`measure`: what it counts, what it waits for and when it stops."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import count, cycle, product
-from typing import Any
 
 import pytest
 
 from jaxperf.errors import JaxperfError
 from jaxperf.measure import timing
 from jaxperf.measure.scheduler import Account
-from jaxperf.measure.timing import Wait, calls_per_value, measure, time_value
+from jaxperf.measure.timing import calls_per_value, measure, time_value
 
-ALL: dict[str, Any] = {"warmup_calls": 1, "warmup_s": 0, "least_s": 1e9, "budget_s": 1e9}
-QUICK: dict[str, Any] = {"warmup_calls": 3, "warmup_s": 0, "min_values": 5, "max_values": 5}
+ALL = {"warmup_calls": 1, "warmup_s": 0, "least_s": 1e9, "budget_s": 1e9}
+QUICK = {"warmup_calls": 3, "warmup_s": 0, "min_values": 5, "max_values": 5}
 
 
 class Clock:
     """Moves by `tick` at each look and by whatever the tests say; stands for the module `time`."""
 
-    def __init__(self, tick: float = 0.0) -> None:
+    def __init__(self, tick=0.0):
         self.now, self.tick = 0.0, tick
 
-    def perf_counter(self) -> float:
+    def perf_counter(self):
         self.now += self.tick
         return self.now
 
-    def program(self, costs: Iterable[float]) -> Callable[[], int]:
+    def program(self, costs):
         """A function whose calls take these times, one after the other."""
         rest = iter(costs)
 
-        def program() -> int:
+        def program():
             self.now += next(rest)
             return 0
 
         return program
 
 
-def wind(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Clock:
+def wind(clock, monkeypatch):
     """Let `measure` read this clock."""
     monkeypatch.setattr(timing, "time", clock)
     monkeypatch.setattr(timing, "time_value", partial(time_value, clock=clock.perf_counter))
@@ -47,20 +43,18 @@ def wind(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+def clock(monkeypatch):
     return wind(Clock(), monkeypatch)
 
 
-def test_a_core_that_is_taken_while_the_clock_is_timed_makes_no_value_longer(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_core_that_is_taken_while_the_clock_is_timed_makes_no_value_longer(monkeypatch):
     reads = count()
     monkeypatch.setattr(timing.time, "perf_counter", lambda: 1e-7 * (n := next(reads)) + 0.03 * (n > 500))
     assert calls_per_value(1e-5, 2e-3) == 203  # of 9.9 us each
 
 
-def test_every_call_is_counted() -> None:
-    waits: tuple[Wait, ...] = ("each", "end")
+def test_every_call_is_counted():
+    waits = ("each", "end")
     for wait, loops in product(waits, (1, 4)):
         calls = count()
         m = measure(lambda calls=calls: next(calls), loops=loops, wait=wait, **QUICK)
@@ -68,19 +62,19 @@ def test_every_call_is_counted() -> None:
         assert next(calls) == len(m.warmup) + m.loops * len(m.values)
 
 
-def test_values_are_seconds_per_call(clock: Clock) -> None:
+def test_values_are_seconds_per_call(clock):
     m = measure(clock.program([1.0] * 3 + [1.0, 2.0, 3.0] * 5), loops=3, name="p", items=10, **QUICK)
     assert m.values == (2.0,) * 5
     assert (m.name, m.unit, m.items_per_s) == ("p", "s", 5.0)
 
 
-def test_warm_up_lasts_as_long_as_asked_but_no_more_than_a_hundred_calls(clock: Clock) -> None:
+def test_warm_up_lasts_as_long_as_asked_but_no_more_than_a_hundred_calls(clock):
     for seconds, calls in ((1.0, 7), (1e-6, 100)):
         m = measure(clock.program(cycle([seconds])), **{**QUICK, "warmup_s": 7.0, "loops": 1})
         assert len(m.warmup) == calls
 
 
-def test_reading_the_clock_is_under_a_thousandth_of_a_value(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reading_the_clock_is_under_a_thousandth_of_a_value(monkeypatch):
     for tick, cost in product((1e-8, 1e-7, 1e-5), (1e-6, 1e-5, 1e-3, 1.0)):
         clock = wind(Clock(tick), monkeypatch)
         m = measure(clock.program(cycle([cost])), min_value_s=2e-3, **QUICK)
@@ -89,17 +83,17 @@ def test_reading_the_clock_is_under_a_thousandth_of_a_value(monkeypatch: pytest.
         assert m.loops == 1 or (m.loops - 1) * cost < 1.001 * enough  # and no more than it takes
 
 
-def test_it_stops_when_the_spread_is_small_and_goes_on_while_it_is_large(clock: Clock) -> None:
+def test_it_stops_when_the_spread_is_small_and_goes_on_while_it_is_large(clock):
     m = measure(clock.program([1.0] * 90), loops=1, min_values=7, max_values=50, budget_s=1e9)
     assert len(m.values) == 7
     costs = [1.0] * 2 + [1.0, 3.0] * 6 + [2.0] * 80  # settles only after twelve wild values
-    options: dict[str, Any] = {"warmup_calls": 2, "warmup_s": 0, "min_values": 5, "max_values": 80}
+    options = {"warmup_calls": 2, "warmup_s": 0, "min_values": 5, "max_values": 80}
     m = measure(clock.program(costs), loops=1, target_rel_iqr=0.01, budget_s=1e9, **options)
     assert 24 <= len(m.values) < 80
     assert m.rel_iqr <= 0.01
 
 
-def test_it_stops_when_the_budget_is_spent_within_the_bounds_of_the_number_of_values(clock: Clock) -> None:
+def test_it_stops_when_the_budget_is_spent_within_the_bounds_of_the_number_of_values(clock):
     program = clock.program(cycle([1.0, 3.0]))
     m = measure(program, loops=1, min_values=3, max_values=500, budget_s=11.0)
     assert sum(m.values[:-1]) < 11.0 <= sum(m.values)
@@ -111,27 +105,25 @@ def test_it_stops_when_the_budget_is_spent_within_the_bounds_of_the_number_of_va
 class Waits:
     """Stands for the scheduler's account: a thread waits for another program before each of these values."""
 
-    def __init__(self, clock: Clock, disturbed: Iterable[bool]) -> None:
+    def __init__(self, clock, disturbed):
         self.clock, self.disturbed, self.readings, self.waited = clock, iter(disturbed), count(), 0.0
 
-    def __call__(self) -> Waits:
+    def __call__(self):
         return self
 
-    def __enter__(self) -> Waits:
+    def __enter__(self):
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *_):
         pass
 
-    def account(self) -> Account:
+    def account(self):
         if next(self.readings) % 2 and next(self.disturbed):  # every other reading is after a value
             self.waited += 3.0
         return Account(self.clock.now, {"1": (self.clock.now, self.waited)})
 
 
-def test_values_in_which_another_program_had_the_core_are_set_aside(
-    clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_values_in_which_another_program_had_the_core_are_set_aside(clock, monkeypatch):
     monkeypatch.setattr(timing, "Scheduler", Waits(clock, cycle([False, True, False])))
     costs = [1.0, *[1.0, 1.0, 2.0, 2.0, 1.5, 1.5] * 3]
     m = measure(clock.program(costs), loops=2, min_values=6, max_values=9, **ALL)
@@ -140,9 +132,9 @@ def test_values_in_which_another_program_had_the_core_are_set_aside(
     assert m.note == "3 of 9 values set aside: another program had the core"
 
 
-def test_options_out_of_range_are_one_line() -> None:
+def test_options_out_of_range_are_one_line():
     calls = count()
-    wrong: tuple[dict[str, Any], ...] = (
+    wrong = (
         {"min_values": 0},
         {"min_values": 5, "max_values": 4},
         {"loops": 0},

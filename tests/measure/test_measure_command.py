@@ -2,7 +2,6 @@
 
 import signal
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -85,7 +84,7 @@ NUMBERS = (
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def folder(tmp_path, monkeypatch):
     """A folder with the module `own_step`, and a cache without a roofline."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", sys.path[:])
@@ -95,18 +94,16 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     sys.modules.pop("own_step", None)
 
 
-def measured(*arguments: str, rounds: int = 2) -> Result:
+def measured(*arguments, rounds=2):
     assert cli.main(["measure", *arguments, f"--rounds={rounds}", "--budget-s=0", "--json=r.json"]) == 0
     return load_result(Path("r.json"))
 
 
-def names(result: Result, table: int) -> list[str]:
+def names(result, table):
     return [m.name for m in list(result.of(Table))[table].rows]
 
 
-def test_functions_take_turns_and_are_told_as_a_result_that_compares_and_reports(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_functions_take_turns_and_are_told_as_a_result_that_compares_and_reports(capsys):
     result = measured("own_step:step", "own_step:twice", *ARGS, rounds=6)
     stages = ["trace", "lower", "compile", "first run"]
     assert names(result, 0) == [f"{fn}: {stage}" for fn in ("step", "twice") for stage in stages]
@@ -127,22 +124,20 @@ def test_functions_take_turns_and_are_told_as_a_result_that_compares_and_reports
     assert cli.main(["compare", "r.json", "r.json"]) == 0
 
 
-def test_each_figure_of_a_program_is_shown_once(capfd: pytest.CaptureFixture[str]) -> None:
+def test_each_figure_of_a_program_is_shown_once(capfd):
     assert cli.main(["measure", "own_step:step", *ARGS, "--rounds", "2", "--budget-s", "0"]) == 0
     rows = [row for row in capfd.readouterr().out.splitlines() if "temporaries" in row]
     assert len(rows) == 1
 
 
 @pytest.mark.parametrize(("used", "rows"), [(10, 0), (1000, 1)])
-def test_memory_that_the_c_library_had_kept_is_not_shown_as_none(used: int, rows: int) -> None:
+def test_memory_that_the_c_library_had_kept_is_not_shown_as_none(used, rows):
     program = SimpleNamespace(temp_bytes=100, collectives={}, **dict.fromkeys(NUMBERS, 0))
-    names = measure_command._numbers(program, None, used)  # type: ignore[arg-type]
+    names = measure_command._numbers(program, None, used)
     assert len([name for name in names if "warm call" in name]) == rows
 
 
-def test_what_is_not_jitted_is_called_as_it_is_unless_told_otherwise(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_what_is_not_jitted_is_called_as_it_is_unless_told_otherwise(capsys):
     result = measured("own_step:plain", "--setup=own_step:data")
     assert names(result, 0) == ["plain: first call"]
     assert any(note.startswith("plain: called as it is") for note in notes_of(result))
@@ -151,38 +146,36 @@ def test_what_is_not_jitted_is_called_as_it_is_unless_told_otherwise(
     assert names(jitted, 0)[0] == "plain: trace" and jitted.facts["plain: matrix products"] == 1
 
 
-def test_a_result_is_written_where_the_command_began(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_result_is_written_where_the_command_began(tmp_path, capsys):
     arguments = ["own_step:step", "--setup=own_step:moves", "--rounds=2", "--budget-s=0", "--json=r.json"]
     assert cli.main(["measure", *arguments]) == 0
     assert (tmp_path / "r.json").is_file() and not list(tmp_path.glob("elsewhere/*"))
     assert capsys.readouterr().out.endswith("result: r.json\n")
 
 
-def test_donated_arguments_are_copied_for_every_call() -> None:
+def test_donated_arguments_are_copied_for_every_call():
     result = measured("own_step:update", "own_step:step", *ARGS)
     update, step = list(result.of(Table))[1].rows
     assert (update.loops, step.loops, len(update.values), len(step.values)) == (1, 1, 2, 2)
     assert any("update: arguments are donated" in note for note in notes_of(result))
 
 
-def test_static_arguments_are_given_by_name() -> None:
+def test_static_arguments_are_given_by_name():
     result = measured("own_step:power", "--args", "f32[3]", "n=4")
     assert names(result, 1) == ["power"]
 
 
-def test_only_what_jit_returned_has_stages() -> None:
+def test_only_what_jit_returned_has_stages():
     assert is_jitted(jax.jit(lambda x: x))
     assert not any(is_jitted(fn) for fn in (len, lambda x: x, nnx.jit(lambda x: x)))
 
 
-def test_a_method_that_is_jitted_in_its_class_is_called_as_it_is() -> None:
+def test_a_method_that_is_jitted_in_its_class_is_called_as_it_is():
     result = measured("own_step:net.step", "--args", "f32[4,4]")
     assert names(result, 0) == ["net.step: first call"]
 
 
-def stored_roofline() -> None:
+def stored_roofline():
     """A roofline of round numbers: 1 us per call, 1 TFLOP/s, 100 GB/s."""
     rows = [
         Measurement("a", "s", (1e-6,), quantity=ceilings.DISPATCH, configuration="each"),
@@ -198,7 +191,7 @@ def stored_roofline() -> None:
     save_result(result, roofline.path_for(environment))
 
 
-def test_a_stored_roofline_places_the_program_and_a_missing_one_is_asked_for() -> None:
+def test_a_stored_roofline_places_the_program_and_a_missing_one_is_asked_for():
     without = measured("own_step:step", *ARGS)
     assert any("`jaxperf roofline` measures it" in note for note in notes_of(without))
     assert "step: nearest limit" not in without.facts
@@ -217,14 +210,12 @@ def test_a_stored_roofline_places_the_program_and_a_missing_one_is_asked_for() -
         (0.25, "25% of its nearest limit, memory, so that other costs take most of the time"),
     ],
 )
-def test_a_limit_that_accounts_for_less_than_half_of_the_time_explains_nothing(
-    share: float, text: str
-) -> None:
+def test_a_limit_that_accounts_for_less_than_half_of_the_time_explains_nothing(share, text):
     position = roofline.Position("memory", 1.0, share, 1e9, 1e9)
     assert measure_command._limit(position) == text
 
 
-def test_mistakes_are_one_line_and_leave_no_result(capfd: pytest.CaptureFixture[str]) -> None:
+def test_mistakes_are_one_line_and_leave_no_result(capfd):
     mistakes = [
         (["own_step:stop", *ARGS], "did you mean step?"),
         (["own_step:step", "own_step:step", *ARGS], "own_step:step is named twice"),
@@ -246,9 +237,7 @@ def test_mistakes_are_one_line_and_leave_no_result(capfd: pytest.CaptureFixture[
     assert not Path("never.json").exists()
 
 
-def test_what_the_users_function_raises_is_shown_from_its_own_lines(
-    capfd: pytest.CaptureFixture[str],
-) -> None:
+def test_what_the_users_function_raises_is_shown_from_its_own_lines(capfd):
     assert cli.main(["measure", "own_step:fails", *ARGS]) == 2
     output = capfd.readouterr().err
     assert output.startswith("Traceback") and 'raise ValueError("no such thing")' in output
@@ -260,7 +249,7 @@ def test_what_the_users_function_raises_is_shown_from_its_own_lines(
     "number, status",
     [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.thorough)],
 )
-def test_a_signal_ends_it_while_the_function_stays_in_c(number: signal.Signals, status: int) -> None:
+def test_a_signal_ends_it_while_the_function_stays_in_c(number, status):
     with children.start("-m", "jaxperf", "measure", "own_step:stays_in_c", "--json=r.json") as process:
         assert process.stdout is not None
         assert "waiting\n" in iter(process.stdout.readline, "")

@@ -11,7 +11,7 @@ MB = 1_000_000
 KNOWN = 200 * MB  # far over what a test process allocates by itself
 
 
-def look_again(memory: MemorySampler) -> None:
+def look_again(memory):
     """Return once the sampler has looked twice more, so that at least one look began after this call."""
     looks, far = len(memory.seconds), threading.Event()
     for _ in range(60_000):
@@ -21,14 +21,14 @@ def look_again(memory: MemorySampler) -> None:
     raise AssertionError("the sampler stopped looking")
 
 
-def allocate_and_free(memory: MemorySampler) -> None:
+def allocate_and_free(memory):
     block = np.ones(KNOWN, np.uint8)
     look_again(memory)
     del block
     look_again(memory)
 
 
-def test_an_allocation_of_known_size_is_seen_and_its_end_too() -> None:
+def test_an_allocation_of_known_size_is_seen_and_its_end_too():
     with MemorySampler(interval_s=0.001) as memory:
         allocate_and_free(memory)
     assert 0.9 * KNOWN < memory.increase_bytes < 1.25 * KNOWN
@@ -37,7 +37,7 @@ def test_an_allocation_of_known_size_is_seen_and_its_end_too() -> None:
     assert abs(before_and_after) < 0.25 * KNOWN, "the difference of two looks would have missed it, too"
 
 
-def test_its_thread_ends_with_the_body_however_that_ends() -> None:
+def test_its_thread_ends_with_the_body_however_that_ends():
     with pytest.raises(ValueError, match="from the body"), MemorySampler() as memory:
         assert any(t.name == "jaxperf-memory" for t in threading.enumerate())
         raise ValueError("from the body")

@@ -20,7 +20,7 @@ class Times(NamedTuple):
     guest: float
 
 
-def test_others_are_what_is_busy_less_ourselves(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_others_are_what_is_busy_less_ourselves(monkeypatch):
     times = iter([Times(10, 5, 100, 1, 2, 3), Times(14, 6, 190, 9, 3, 9)])  # 4 + 1 s were busy, 1 was stolen
     now, cpu_s = iter([0.0, 4.0]), iter([0.0, 2.0])
     monkeypatch.setattr(psutil, "cpu_times", lambda: next(times))

@@ -1,6 +1,5 @@
 """What a function became: equations, instructions, FLOPs and bytes of programs small enough to know."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import jax
@@ -8,16 +7,16 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, PartitionSpec
 
-from jaxperf.measure.stages import Program, count_equations, count_ops, describe_program
+from jaxperf.measure.stages import count_equations, count_ops, describe_program
 
 
-def program(fn: Callable, *args: object, **options: object) -> Program:
-    traced = jax.jit(fn, **options).trace(*args)  # type: ignore[call-overload]
+def program(fn, *args, **options):
+    traced = jax.jit(fn, **options).trace(*args)
     return describe_program(traced, traced.lower().compile())
 
 
-def test_convolutions_are_counted() -> None:
-    def net(x: jax.Array, kernels: list[jax.Array]) -> jax.Array:
+def test_convolutions_are_counted():
+    def net(x, kernels):
         for kernel in kernels:
             x = jax.lax.conv_general_dilated(
                 x, kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
@@ -29,21 +28,21 @@ def test_convolutions_are_counted() -> None:
         assert (compiled.convolutions, compiled.dots) == (layers, 0)
 
 
-def test_a_matrix_product_is_two_flops_per_inner_step() -> None:
+def test_a_matrix_product_is_two_flops_per_inner_step():
     for m, k, n in ((64, 128, 32), (1, 512, 256)):
         compiled = program(lambda a, b: a @ b, jnp.ones((m, k)), jnp.ones((k, n)))
         assert compiled.flops == 2 * m * n * k
         assert compiled.bytes_accessed >= 4 * (m * k + k * n + m * n)
 
 
-def test_a_donated_argument_is_counted_once() -> None:
+def test_a_donated_argument_is_counted_once():
     x = jnp.ones((64, 64))
     assert program(lambda x: x + 1, x).peak_bytes == 2 * x.nbytes
     assert program(lambda x: x + 1, x, donate_argnums=0).peak_bytes == x.nbytes
 
 
-def test_equations_are_counted_at_every_depth() -> None:
-    def nested(depth: int) -> Callable:
+def test_equations_are_counted_at_every_depth():
+    def nested(depth):
         return (
             jnp.sin
             if depth == 0
@@ -54,7 +53,7 @@ def test_equations_are_counted_at_every_depth() -> None:
     assert counts == [1, 2, 3, 4]
 
 
-COLLECTIVES: dict[str, Callable] = {
+COLLECTIVES = {
     "all-reduce": lambda v: jax.lax.psum(v, "d"),
     "all-gather": lambda v: jax.lax.all_gather(v, "d"),
     "collective-permute": lambda v: jax.lax.ppermute(v, "d", [(0, 1), (1, 0)]),
@@ -63,7 +62,7 @@ COLLECTIVES: dict[str, Callable] = {
 }
 
 
-def test_a_collective_over_two_devices_is_counted_once() -> None:
+def test_a_collective_over_two_devices_is_counted_once():
     devices = np.array(jax.devices("cpu")[:2])
     mesh = jax.sharding.Mesh(devices, ("d",), axis_types=(AxisType.Auto,))
     each = PartitionSpec("d")
@@ -76,20 +75,20 @@ def test_a_collective_over_two_devices_is_counted_once() -> None:
 GPU = (Path(__file__).parents[1] / "fixtures" / "programs" / "gpu.hlo").read_text()
 
 
-def test_a_gpu_program_counts_library_calls_as_what_they_do() -> None:
+def test_a_gpu_program_counts_library_calls_as_what_they_do():
     ops = count_ops(GPU)
     assert ops["dot"] == 3  # two of cuBLAS, one in a fusion
     assert ops["convolution"] == 3  # two of cuDNN, one plain
     assert ops["custom-call"] == 1  # the one that is neither
 
 
-def test_the_two_halves_of_an_asynchronous_collective_count_as_one() -> None:
+def test_the_two_halves_of_an_asynchronous_collective_count_as_one():
     ops = count_ops(GPU)
     assert (ops["all-reduce"], ops["all-gather"], ops["reduce-scatter"]) == (1, 1, 1)
     assert not [name for name in ops if name.endswith(("-start", "-done"))]
 
 
-def test_every_instruction_is_counted_and_nothing_else() -> None:
+def test_every_instruction_is_counted_and_nothing_else():
     ops = count_ops(GPU)
     assert (ops["while"], ops["fusion"], ops["tuple"], ops["parameter"], ops["add"]) == (1, 1, 1, 4, 1)
     assert sum(ops.values()) == GPU.count(" = ") - 3  # second halves are no instructions of their own

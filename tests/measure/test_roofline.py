@@ -2,7 +2,6 @@
 
 from contextlib import nullcontext
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from report_results import notes_of
@@ -24,7 +23,7 @@ PROGRAM = Program(
 )  # fmt: skip
 
 
-def result(**memory: float) -> Result:
+def result(**memory):
     """A roofline of round numbers; each measurement has a worse value, too."""
     rates = memory or {"16384": 4e11, "65536": 1e11, "4194304": 2e11, "67108864": 1e10}
     rows = [
@@ -40,7 +39,7 @@ def result(**memory: float) -> Result:
     return Result("roofline", "", "T", "Q?", {}, environment, blocks=(Table("", tuple(rows)),))
 
 
-def test_the_best_value_of_each_part_counts() -> None:
+def test_the_best_value_of_each_part_counts():
     limits = roofline.from_result(result())
     assert limits.dispatch_s == 1e-5
     assert limits.flops_per_s == {"float32": 1e12, "bfloat16": 2e12}
@@ -50,7 +49,7 @@ def test_the_best_value_of_each_part_counts() -> None:
     assert rates == [4e11, 4e11, 2e11, 2e11, 1e10, 1e10]
 
 
-def test_a_program_is_limited_by_what_takes_it_longest() -> None:
+def test_a_program_is_limited_by_what_takes_it_longest():
     limits = roofline.from_result(result())
     for changes, limit, bound_s in (
         ({}, "arithmetic", 4e9 / 2e12),
@@ -60,7 +59,7 @@ def test_a_program_is_limited_by_what_takes_it_longest() -> None:
         ({"flops": 1e6, "bytes_accessed": 1e9}, "memory", 1e9 / 2e11),
         ({"flops": 0.0, "bytes_accessed": 1e9, "peak_bytes": 2**40}, "memory", 1e9 / 1e10),
     ):
-        at = limits.position(replace(PROGRAM, **changes), seconds=0.01)  # type: ignore[arg-type]
+        at = limits.position(replace(PROGRAM, **changes), seconds=0.01)
         assert at is not None and (at.limit, at.bound_s, at.share) == (limit, bound_s, bound_s / 0.01), (
             changes
         )
@@ -71,7 +70,7 @@ def test_a_program_is_limited_by_what_takes_it_longest() -> None:
     assert limits.position(replace(PROGRAM, flops=0.0, bytes_accessed=0.0), seconds=1.0) is None
 
 
-def test_it_is_kept_per_machine_and_read_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_kept_per_machine_and_read_back(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     here, other = result().environment, Environment(cpu="6502")
     assert roofline.stored_roofline(here) is None
@@ -84,7 +83,7 @@ def test_it_is_kept_per_machine_and_read_back(tmp_path: Path, monkeypatch: pytes
     assert limits.differences(changed) == ["jax was 1, is 2", "B was unset, is x"]
 
 
-def test_a_file_without_a_whole_roofline_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_without_a_whole_roofline_is_one_line(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     whole = result()
     [table] = whole.of(Table)
@@ -105,9 +104,7 @@ def test_a_file_without_a_whole_roofline_is_one_line(tmp_path: Path, monkeypatch
 
 
 @pytest.mark.thorough
-def test_the_command_measures_every_part_keeps_it_and_shows_a_short_table(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_measures_every_part_keeps_it_and_shows_a_short_table(tmp_path, monkeypatch, capsys):
     """With calls that need not last, two dtypes and two arrays, it takes a second."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(ceilings, "LONG_S", 1e-5)
@@ -129,14 +126,12 @@ def test_the_command_measures_every_part_keeps_it_and_shows_a_short_table(
     assert cli.main(["report", str(roofline.path_for(current_environment()))]) == 0
 
 
-def test_parts_that_do_not_fit_are_named_and_the_needed_ones_are_measured(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_parts_that_do_not_fit_are_named_and_the_needed_ones_are_measured(capsys):
     """By a clock that only the parts turn."""
     seconds = 0.0
 
-    def part(name: str, takes_s: float, *, needed: bool = False) -> roofline_command.RooflinePart:
-        def measure() -> list[Measurement]:
+    def part(name, takes_s, *, needed=False):
+        def measure():
             nonlocal seconds
             seconds += takes_s
             return [Measurement(name, "FLOP/s", (1e12, 2e12))]
@@ -152,8 +147,8 @@ def test_parts_that_do_not_fit_are_named_and_the_needed_ones_are_measured(
 
 
 def test_a_cache_folder_that_cannot_be_written_is_one_line_before_anything_is_measured(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+    tmp_path, monkeypatch, capsys
+):
     (tmp_path / "jaxperf").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert cli.main(["roofline"]) == 2

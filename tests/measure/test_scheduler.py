@@ -13,11 +13,11 @@ from jaxperf.result import Measurement
 NONE = Account(0.0, dict.fromkeys("abcd", (0.0, 0.0)))
 
 
-def values(*of: float, note: str = "") -> Measurement:
+def values(*of, note=""):
     return Measurement("m", "s", of, note=note)
 
 
-def test_what_a_thread_waited_beyond_what_its_process_ran_others_took() -> None:
+def test_what_a_thread_waited_beyond_what_its_process_ran_others_took():
     for used, threads, lost in (
         (2.0, {"a": (2.0, 0.0)}, 0.0),
         (2.0, {"a": (2.0, 4.0)}, 4.0),
@@ -35,7 +35,7 @@ def test_what_a_thread_waited_beyond_what_its_process_ran_others_took() -> None:
     assert lost_s(before, Account(12.0, {"a": (8.0, 51.5), "b": (4.0, 0.0)})) == 1.5
 
 
-def thread_folder(folder: Path, **accounts: str) -> Path:
+def thread_folder(folder, **accounts):
     """A folder of threads like Linux keeps."""
     for thread, account in accounts.items():
         (folder / thread).mkdir(parents=True, exist_ok=True)
@@ -43,7 +43,7 @@ def thread_folder(folder: Path, **accounts: str) -> Path:
     return folder
 
 
-def test_the_account_is_read_for_every_thread_in_seconds(tmp_path: Path) -> None:
+def test_the_account_is_read_for_every_thread_in_seconds(tmp_path):
     with Scheduler(
         thread_folder(tmp_path, a="1500000000 2 7\n", b="0 3000000000 1\n"), used=lambda: 2.5
     ) as threads:
@@ -53,7 +53,7 @@ def test_the_account_is_read_for_every_thread_in_seconds(tmp_path: Path) -> None
 
 
 @pytest.mark.skipif(not scheduler.THREADS.is_dir(), reason="no threads are listed here")
-def test_a_thread_that_ends_is_left_out() -> None:
+def test_a_thread_that_ends_is_left_out():
     go = threading.Event()
     thread = threading.Thread(target=go.wait)
     thread.start()
@@ -68,7 +68,7 @@ def test_a_thread_that_ends_is_left_out() -> None:
     assert lost_s(before, after) >= 0
 
 
-def test_disturbed_values_are_set_aside_where_enough_others_remain() -> None:
+def test_disturbed_values_are_set_aside_where_enough_others_remain():
     taken = values(1.0, 9.0, 2.0, 8.0, 3.0, note="devices are fake")
     assert set_aside(taken, [False] * 5, 7) == taken
     m = set_aside(taken, [False, True, False, True, False], 3)
@@ -76,7 +76,7 @@ def test_disturbed_values_are_set_aside_where_enough_others_remain() -> None:
     assert m.note == "devices are fake; 2 of 5 values set aside: another program had the core"
 
 
-def test_where_too_few_others_remain_all_are_kept_and_the_note_says_so() -> None:
+def test_where_too_few_others_remain_all_are_kept_and_the_note_says_so():
     for disturbed, note in (
         ([True, False, True], "not to be trusted: another program had the core in 2 of 3 values"),
         ([True, False, False], "another program had the core in 1 of 3 values"),  # the median is another's
@@ -87,7 +87,7 @@ def test_where_too_few_others_remain_all_are_kept_and_the_note_says_so() -> None
         assert m.trusted is ("trusted" not in note)
 
 
-def test_values_of_rounds_are_never_set_aside(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_values_of_rounds_are_never_set_aside(monkeypatch):
     waited = iter(range(10**6))
     monkeypatch.setattr(Scheduler, "account", lambda self: Account(0.0, {"1": (0.0, float(next(waited)))}))
     for m in interleaved(dict.fromkeys("ab", int), count=8, loops=1).values():

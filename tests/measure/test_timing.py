@@ -12,14 +12,14 @@ from jaxperf.measure.timing import Benchmark
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+def clock(monkeypatch):
     """A clock that stands still unless it is moved."""
     hand = SimpleNamespace(now=100.0)
     monkeypatch.setattr(timing, "time", SimpleNamespace(perf_counter=lambda: hand.now))
     return hand
 
 
-def test_benchmark_prints_the_books_line(clock: SimpleNamespace, capsys: pytest.CaptureFixture[str]) -> None:
+def test_benchmark_prints_the_books_line(clock, capsys):
     with Benchmark("Workloads are queued.") as bench:
         clock.now += 0.12344
     with Benchmark():
@@ -28,7 +28,7 @@ def test_benchmark_prints_the_books_line(clock: SimpleNamespace, capsys: pytest.
     assert bench.seconds == pytest.approx(0.12344)
 
 
-def test_benchmark_prints_nothing_and_hides_nothing_on_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+def test_benchmark_prints_nothing_and_hides_nothing_on_an_error(capsys):
     bench = Benchmark("x")
     with pytest.raises(KeyError, match="ours"), bench:
         bench.wait_for(object())  # could not be waited for, which must not hide the error
@@ -36,10 +36,10 @@ def test_benchmark_prints_nothing_and_hides_nothing_on_an_error(capsys: pytest.C
     assert capsys.readouterr().out == ""
 
 
-def test_benchmark_waits_for_all_that_it_was_handed() -> None:
+def test_benchmark_waits_for_all_that_it_was_handed():
     late, lines = Late(), list[str]()
 
-    def run() -> None:
+    def run():
         with Benchmark("x", show=lines.append) as bench:
             assert bench.wait_for(slow) is slow
             bench.wait_for([jnp.ones(3)])

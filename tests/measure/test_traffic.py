@@ -11,7 +11,7 @@ from jax.sharding import PartitionSpec as P
 from jaxperf.measure.traffic import collective_bytes, device_bytes
 
 
-def program(lines: str) -> str:
+def program(lines):
     return f"HloModule jit_f\n\nENTRY %main (a: f32[10]) -> f32[10] {{\n{lines}}}\n"
 
 

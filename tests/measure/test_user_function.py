@@ -1,7 +1,6 @@
 """A user's function is found as Python would find it, and its errors are told as its own."""
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import jax
@@ -30,7 +29,7 @@ size = 3
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def folder(tmp_path, monkeypatch):
     """A folder with the modules `own_train`, and some that cannot be imported."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", sys.path[:])
@@ -49,7 +48,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
             del sys.modules[name]
 
 
-def test_a_function_is_found_by_module_by_file_and_inside_a_class() -> None:
+def test_a_function_is_found_by_module_by_file_and_inside_a_class():
     assert load_function("own_train:step")(2) == 4
     assert load_function("own_train.py:step")(2) == 4
     assert load_function("sub/own_other.py:step")(2) == 6  # with its folder on the path, as when it is run
@@ -57,7 +56,7 @@ def test_a_function_is_found_by_module_by_file_and_inside_a_class() -> None:
     assert load_function("math:sqrt")(4) == 2
 
 
-def test_a_file_whose_name_another_module_has_is_refused() -> None:
+def test_a_file_whose_name_another_module_has_is_refused():
     Path("sub", "own_train.py").write_text("def step(x): return x * 4")
     Path("random.py").write_text("def step(x): return x * 5")
     assert load_function("own_train.py:step")(2) == load_function("./own_train.py:step")(2) == 4
@@ -66,7 +65,7 @@ def test_a_file_whose_name_another_module_has_is_refused() -> None:
             load_function(word)
 
 
-def test_what_is_not_there_is_one_line_and_shows_no_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_not_there_is_one_line_and_shows_no_traceback(capsys):
     mistakes = {
         "own_train": "names no function; give MODULE:FUNCTION",
         "own_train:": "names no function",
@@ -85,7 +84,7 @@ def test_what_is_not_there_is_one_line_and_shows_no_traceback(capsys: pytest.Cap
     assert capsys.readouterr().err == ""
 
 
-def test_a_module_that_cannot_be_imported_shows_its_own_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_module_that_cannot_be_imported_shows_its_own_traceback(capsys):
     for module, says, line in (
         ("own_raises", "importing own_raises raised ZeroDivisionError: division by zero", "1 / 0"),
         ("own_exits", "raised SystemExit: usage: give a file", "raise SystemExit"),
@@ -98,9 +97,7 @@ def test_a_module_that_cannot_be_imported_shows_its_own_traceback(capsys: pytest
         assert line in shown and "importlib" not in shown
 
 
-def test_what_a_function_raises_is_shown_from_its_own_first_line_on(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_what_a_function_raises_is_shown_from_its_own_first_line_on(capsys):
     fails = load_function("own_train:fails")
     with pytest.raises(JaxperfError, match=r"^fails raised ValueError: wrong$"), user_errors_shown("fails"):
         fails(1)
@@ -112,7 +109,7 @@ def test_what_a_function_raises_is_shown_from_its_own_first_line_on(
         raise KeyboardInterrupt
 
 
-def test_arguments_come_from_words_a_setup_or_a_file() -> None:
+def test_arguments_come_from_words_a_setup_or_a_file():
     from_text = load_arguments(["f32[2,3]", "4", "n=i32[2]"], "")
     array, number = from_text.by_position
     assert (array.shape, number, from_text.by_name["n"].dtype) == ((2, 3), 4, jnp.int32)
@@ -124,13 +121,13 @@ def test_arguments_come_from_words_a_setup_or_a_file() -> None:
     assert load_arguments([], "") == ((), {})
 
 
-def test_shapes_take_no_memory_and_are_not_waited_for() -> None:
+def test_shapes_take_no_memory_and_are_not_waited_for():
     many = load_arguments(["f32[1000000,1000000]", "n=3"], "", shapes=True)
     assert many == ((jax.ShapeDtypeStruct((1_000_000, 1_000_000), jnp.float32),), {"n": 3})
     assert load_arguments([], "own_train:strange", shapes=True).by_name == {}
 
 
-def test_mistakes_in_arguments_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_mistakes_in_arguments_are_one_line(capsys):
     for specs, setup, says in (
         (["3"], "own_train:pair", "give one of the two"),
         ([], "own_train:pare", "did you mean pair?"),
@@ -142,7 +139,7 @@ def test_mistakes_in_arguments_are_one_line(capsys: pytest.CaptureFixture[str]) 
         assert "\n" not in str(caught.value)
 
 
-def test_copies_are_used_up_and_the_originals_are_not() -> None:
+def test_copies_are_used_up_and_the_originals_are_not():
     originals = Arguments((jnp.ones(3), 2, "word", jax.random.key(0)), {"y": jnp.zeros(2)})
     copies = originals.fresh()
     assert not copies.used_up

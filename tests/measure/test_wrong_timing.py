@@ -14,11 +14,9 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 from unittest.mock import Mock
 
 import jax
@@ -41,36 +39,36 @@ from jaxperf.measure import (
 )
 from jaxperf.measure.compile_log import COPIES
 from jaxperf.measure.scheduler import Account, Scheduler
-from jaxperf.measure.timing import Wait, calls_per_value, time_value
+from jaxperf.measure.timing import calls_per_value, time_value
 from jaxperf.result import Measurement, ratio, ratio_of, turns
 
-QUICK: dict[str, Any] = {"warmup_calls": 2, "warmup_s": 0, "min_values": 3, "max_values": 3, "loops": 2}
+QUICK = {"warmup_calls": 2, "warmup_s": 0, "min_values": 3, "max_values": 3, "loops": 2}
 SOURCE = Path(__file__)
 
 
 class Events(Late):
     """What happened, in order: late work said that it is done, the clock was read."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__(self._say)
-        self.events: list[str] = []
+        self.events = []
         self.gate.set()
 
-    def _say(self) -> None:
+    def _say(self):
         time.sleep(0.01)
         self.events.append("done")
 
-    def clock(self) -> float:
+    def clock(self):
         """Note that the clock was read."""
         self.events.append("clock")
         return 0.0
 
-    def timed(self, fn: Callable[[], Any]) -> list[str]:
+    def timed(self, fn):
         """What happened, in order, while a value of two calls of `fn` was taken, in both ways of waiting."""
         seen = []
         for wait in ("each", "end"):
             self.events.clear()
-            time_value(fn, (), 2, wait, self.clock)  # type: ignore[arg-type]
+            time_value(fn, (), 2, wait, self.clock)
             seen += self.events
         return seen
 
@@ -79,12 +77,12 @@ ALL_DONE = ["clock", "done", "done", "clock"] * 2
 
 
 @pytest.fixture(scope="module")
-def shared() -> Events:
+def shared():
     return Events()
 
 
 @pytest.fixture
-def late(shared: Events) -> Iterator[Events]:
+def late(shared):
     shared.events.clear()
     yield shared
     shared.gate.set()
@@ -94,7 +92,7 @@ def late(shared: Events) -> Iterator[Events]:
 # Not waiting for all of it
 
 
-def test_not_waiting(late: Events) -> None:
+def test_not_waiting(late):
     late.gate.clear()
     y = late.array()
     assert pending(y) == 1
@@ -104,29 +102,29 @@ def test_not_waiting(late: Events) -> None:
     assert late.timed(late.array) == ALL_DONE
 
 
-def test_waiting_for_one_of_several_results(late: Events) -> None:
+def test_waiting_for_one_of_several_results(late):
     quick = jnp.ones(3)
     assert late.timed(lambda: (late.array(), quick)) == ALL_DONE
 
 
-def test_a_result_deep_inside_a_tree(late: Events) -> None:
+def test_a_result_deep_inside_a_tree(late):
     quick = jnp.ones(3)
     assert late.timed(lambda: {"a": [quick, {"b": (None, late.array())}], "c": 1.0}) == ALL_DONE
 
 
-def test_one_shard_of_several(late: Events) -> None:
+def test_one_shard_of_several(late):
     devices = jax.devices("cpu")[:2]
     sharding = jax.sharding.NamedSharding(jax.sharding.Mesh(devices, "d"), jax.P("d"))
     quick = jnp.ones(1)
 
-    def sharded() -> jax.Array:
+    def sharded():
         parts = [jax.device_put(p, d) for p, d in zip((quick, late.array()[None]), devices)]
         return jax.make_array_from_single_device_arrays((2,), sharding, parts)
 
     assert late.timed(sharded) == ALL_DONE
 
 
-def test_a_callback_that_is_still_running(late: Events) -> None:
+def test_a_callback_that_is_still_running(late):
     late.gate.clear()
     late.nothing()
     assert not late.events
@@ -135,20 +133,20 @@ def test_a_callback_that_is_still_running(late: Events) -> None:
     assert late.timed(late.nothing) == ALL_DONE
 
 
-def test_a_callback_beside_a_finished_output(late: Events) -> None:
+def test_a_callback_beside_a_finished_output(late):
     quick = jnp.ones(3)
 
-    def logs() -> jax.Array:
+    def logs():
         late.nothing()
         return quick
 
     assert late.timed(logs) == ALL_DONE
 
 
-def test_work_left_over_from_before(late: Events) -> None:
+def test_work_left_over_from_before(late):
     argument = late.array()
 
-    def program(x: jax.Array) -> jax.Array:
+    def program(x):
         late.events.append("call")
         return x + 1
 
@@ -156,24 +154,24 @@ def test_work_left_over_from_before(late: Events) -> None:
     assert late.events.index("done") <= len(m.warmup)  # in the warm-up
 
 
-def test_a_function_that_returns_nothing(late: Events) -> None:
-    kept: list[jax.Array] = []
+def test_a_function_that_returns_nothing(late):
+    kept = []
     refuses_to_leave_work(late, lambda: kept.append(late.array()), "returns no array to wait for")
 
 
-def test_a_function_that_returns_only_a_shape(late: Events) -> None:
+def test_a_function_that_returns_only_a_shape(late):
     refuses_to_leave_work(late, lambda: late.array().shape, "returns no array to wait for")
 
 
-def test_a_function_that_returns_a_part_of_what_it_computes(late: Events) -> None:
+def test_a_function_that_returns_a_part_of_what_it_computes(late):
     y = jnp.ones(3)
     refuses_to_leave_work(
         late, lambda: (jnp.sin(y), late.array())[0], "before .*, which it calls, has finished"
     )
 
 
-def refuses_to_leave_work(late: Events, fn: Callable[[], Any], why: str) -> None:
-    timers: list[Callable[[], Any]] = [
+def refuses_to_leave_work(late, fn, why):
+    timers = [
         lambda: measure(fn, **QUICK),
         lambda: interleaved({"quick": lambda: jnp.ones(3) + 1, "late": fn}, count=6),
         lambda: probe(fn),
@@ -186,25 +184,25 @@ def refuses_to_leave_work(late: Events, fn: Callable[[], Any], why: str) -> None
         late.array().block_until_ready()  # and so is all that came before
 
 
-def test_a_function_that_waits_by_itself_and_returns_nothing(late: Events) -> None:
-    def waits() -> None:
+def test_a_function_that_waits_by_itself_and_returns_nothing(late):
+    def waits():
         late.array().block_until_ready()
 
     assert late.timed(waits) == ALL_DONE
     assert measure(waits, **QUICK).median > 0
 
 
-def test_an_error_that_surfaces_late(late: Events) -> None:
+def test_an_error_that_surfaces_late(late):
     late.fails = True
     with pytest.raises(jax.errors.JaxRuntimeError, match="the late program failed"):
         measure(late.array, **QUICK)
 
 
-def test_a_generator_of_outputs() -> None:
+def test_a_generator_of_outputs():
     refuses_to_wait(lambda: (jnp.sin(x) for x in (1.0, 2.0)), "a generator")
 
 
-def test_an_object_that_hides_its_arrays() -> None:
+def test_an_object_that_hides_its_arrays():
     @dataclass
     class State:
         weights: jax.Array
@@ -212,25 +210,25 @@ def test_an_object_that_hides_its_arrays() -> None:
     refuses_to_wait(lambda: State(jnp.ones(3)), "a State")
 
 
-def test_a_future() -> None:
+def test_a_future():
     with ThreadPoolExecutor(1) as pool:
         refuses_to_wait(lambda: pool.submit(jnp.sin, 1.0), "a Future")
 
 
-def test_a_function_that_is_returned_and_not_called() -> None:
+def test_a_function_that_is_returned_and_not_called():
     refuses_to_wait(lambda: functools.partial(jnp.sin, 1.0), "a partial")
 
 
-def refuses_to_wait(fn: Callable[[], Any], what: str) -> None:
+def refuses_to_wait(fn, what):
     with pytest.raises(TypeError, match=f"^cannot wait for the output, {what}: "):
         measure(fn, **QUICK)
 
 
-def test_dispatch_of_a_tracer() -> None:
+def test_dispatch_of_a_tracer():
     for output in (lambda x: x + 1, lambda x: (x + 1, x)):
 
         @jax.jit
-        def traced(x: jax.Array, output: Callable[[jax.Array], Any] = output) -> jax.Array:
+        def traced(x, output=output):
             measure(output, x, **QUICK)
             return x
 
@@ -238,60 +236,60 @@ def test_dispatch_of_a_tracer() -> None:
             traced(jnp.ones(3))
 
 
-def test_waiting_in_a_way_that_does_not_exist() -> None:
+def test_waiting_in_a_way_that_does_not_exist():
     with pytest.raises(JaxperfError, match="wait is 'last'; it is one of each, end"):
-        measure(jnp.sin, 1.0, wait="last")  # type: ignore[arg-type]
+        measure(jnp.sin, 1.0, wait="last")
 
 
 # Timing the compiler
 
 
-def test_timing_the_compile() -> None:
+def test_timing_the_compile():
     traced = Mock(side_effect=lambda x: x * 2 + 41)
     m = measure(jax.jit(traced), jnp.ones(3), **QUICK)
     assert traced.call_count == 1
     assert m.warmup[0] > 0  # the call that compiled; the timed part fails if anything compiles in it
 
 
-def test_a_new_jit_at_every_call() -> None:
+def test_a_new_jit_at_every_call():
     refuses_to_retrace(lambda: jax.jit(lambda x: x + 1)(jnp.ones(3)))
 
 
-def test_a_shape_that_changes() -> None:
+def test_a_shape_that_changes():
     refuses_to_retrace(after_warm_up(jax.jit(jnp.tanh), np.ones(31, np.float32), np.ones(32, np.float32)))
 
 
-def test_a_static_value_that_changes() -> None:
+def test_a_static_value_that_changes():
     power = jax.jit(lambda x, n: x**n, static_argnums=1)
     refuses_to_retrace(after_warm_up(lambda n: power(1.5, n), 2, 3))
 
 
-def test_a_dtype_that_changes() -> None:
+def test_a_dtype_that_changes():
     refuses_to_retrace(after_warm_up(jax.jit(lambda x: x * 3), np.ones(3, np.float32), np.ones(3, np.int32)))
 
 
-def test_x64_switched_on_midway() -> None:
+def test_x64_switched_on_midway():
     program, calls = jax.jit(lambda x: x * 5), itertools.count()
 
-    def switches() -> jax.Array:
+    def switches():
         with jax.enable_x64(next(calls) >= 3):
-            return program(np.ones(3))  # type: ignore[no-any-return]
+            return program(np.ones(3))
 
     refuses_to_retrace(switches)
 
 
-def test_caches_cleared_midway() -> None:
+def test_caches_cleared_midway():
     program = jax.jit(lambda x: x * 7)
 
-    def clears() -> jax.Array:
+    def clears():
         program.clear_cache()
-        return program(1.0)  # type: ignore[no-any-return]
+        return program(1.0)
 
     refuses_to_retrace(clears)
 
 
-def test_another_thread_that_compiles() -> None:
-    def compiles() -> None:
+def test_another_thread_that_compiles():
+    def compiles():
         thread = threading.Thread(target=lambda: jax.jit(lambda x: x + 9)(1.0))
         thread.start()
         thread.join()
@@ -299,26 +297,26 @@ def test_another_thread_that_compiles() -> None:
     refuses_to_retrace(compiles)
 
 
-def test_a_loop_whose_types_settle_late() -> None:
+def test_a_loop_whose_types_settle_late():
     program = Mock(side_effect=lambda x: x + jnp.float32(1))
     step, state = jax.jit(program), [1.0]  # a Python number, then an array
 
-    def advance() -> jax.Array:
+    def advance():
         state[0] = step(state[0])
-        return state[0]  # type: ignore[return-value]
+        return state[0]
 
     m = measure(advance, **{**QUICK, "warmup_calls": 1})
     assert program.call_count == 2
     assert len(m.warmup) >= 3
 
 
-def after_warm_up(program: Callable[[Any], Any], first: Any, then: Any) -> Callable[[], Any]:
+def after_warm_up(program, first, then):
     """A function that calls `program` with another argument once it is timed."""
     arguments = itertools.chain([first] * 3, itertools.repeat(then))
     return lambda: program(next(arguments))
 
 
-def refuses_to_retrace(fn: Callable[[], Any]) -> None:
+def refuses_to_retrace(fn):
     with pytest.raises(RetraceError, match="inside the timed part"):
         measure(fn, **{**QUICK, "warmup_calls": 2})
 
@@ -327,35 +325,35 @@ def refuses_to_retrace(fn: Callable[[], Any]) -> None:
 
 
 @pytest.mark.usefixtures("optimized", "compiles_anew")
-def test_constant_folding() -> None:
+def test_constant_folding():
     host = np.arange(64, dtype=np.float32).reshape(8, 8)
     assert dots(lambda: jnp.asarray(host) @ host) == 0  # `Program` says it: no product is left to time
     assert dots(lambda a: a @ a, jnp.asarray(host)) == 1
 
 
-def test_dead_code() -> None:
+def test_dead_code():
     x = jnp.ones((8, 8))
     assert dots(lambda a: (a @ a, a + 1)[1], x) == 0
     assert dots(lambda a: (a @ a, a + 1), x) == 1
 
 
 @pytest.mark.usefixtures("optimized", "compiles_anew")
-def test_equal_work_that_is_merged() -> None:
+def test_equal_work_that_is_merged():
     x = jnp.ones((8, 8))
     assert dots(lambda a: [a @ a for _ in range(4)], x) == 1
     assert dots(lambda *a: [b @ b for b in a], x, x + 1, x + 2, x + 3) == 4
 
 
-def dots(fn: Callable[..., Any], *args: jax.Array) -> int:
+def dots(fn, *args):
     return stages(fn, *args, measure_options=QUICK).program.dots
 
 
-def test_a_program_that_returns_its_input() -> None:
+def test_a_program_that_returns_its_input():
     program = stages(lambda x: x, jnp.ones((8, 8)), measure_options=QUICK).program
     assert (program.flops, program.fusions, program.jaxpr_equations) == (0, 0, 0)
 
 
-def test_a_cached_result() -> None:
+def test_a_cached_result():
     cached = functools.lru_cache(lambda: jnp.sin(1.0))
     with pytest.raises(JaxperfError, match="returned the very arrays of the first"):
         measure(cached, **QUICK)
@@ -365,7 +363,7 @@ def test_a_cached_result() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:Some donated buffers")
-def test_a_donated_input() -> None:
+def test_a_donated_input():
     step = jax.jit(lambda x: x + 1, donate_argnums=0)
     with pytest.raises(JaxperfError, match=r"args\[0\] was donated, so it can be used only once"):
         measure(step, jnp.ones(3), **QUICK)
@@ -375,10 +373,10 @@ def test_a_donated_input() -> None:
     assert next(made) == 1 + 3  # a new input for each call, that of the warm-up included
 
 
-def test_an_output_that_the_next_call_overwrites() -> None:
+def test_an_output_that_the_next_call_overwrites():
     step, state = jax.jit(lambda x: x + 1, donate_argnums=0), [jnp.ones(3)]
 
-    def advance() -> jax.Array:
+    def advance():
         state[0] = step(state[0])
         return state[0]
 
@@ -387,21 +385,21 @@ def test_an_output_that_the_next_call_overwrites() -> None:
         measure(advance, wait="end", **QUICK)
 
 
-def test_host_transfer_counted_as_compute() -> None:
+def test_host_transfer_counted_as_compute():
     program, host = jax.jit(lambda x: x + 1), np.ones(3, np.float32)
     assert COPIES in measure(program, host, **QUICK).note
     assert COPIES not in measure(program, jax.device_put(host), **QUICK).note
     assert COPIES not in measure(np.add, host, host, **QUICK).note  # NumPy's own work copies nothing
 
 
-def test_a_copy_back_to_the_host_counted_as_dispatch(late: Events, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_copy_back_to_the_host_counted_as_dispatch(late, monkeypatch):
     fetched = probe(lambda: np.asarray(late.array()))
     assert not fetched.asynchronous
     assert all(fetched.ready)
     assert probe(late.held(monkeypatch)).asynchronous
 
 
-def test_the_wrong_device(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_wrong_device(monkeypatch):
     assert current_environment().backend == jax.default_backend()  # every result says where it ran
     if jax.default_backend() == "cpu":
         monkeypatch.setattr(type(jax.config), "jax_platforms", "cuda,cpu", raising=False)
@@ -409,7 +407,7 @@ def test_the_wrong_device(monkeypatch: pytest.MonkeyPatch) -> None:
             current_environment()
 
 
-def test_fake_devices_taken_for_real_ones() -> None:
+def test_fake_devices_taken_for_real_ones():
     several_of_one_host = jax.default_backend() == "cpu" and jax.device_count() > 1
     assert current_environment().devices_are_fake is several_of_one_host
 
@@ -418,16 +416,16 @@ def test_fake_devices_taken_for_real_ones() -> None:
 
 
 @pytest.mark.parametrize("flag", [flag for flag in DEBUG_FLAGS if flag != "jax_disable_jit"])
-def test_debug_flags(flag: str) -> None:
+def test_debug_flags(flag):
     assert flag in jax.config.values, "JAX knows no such setting"
     refuses_flag(flag)
 
 
-def test_jit_switched_off() -> None:
+def test_jit_switched_off():
     refuses_flag("jax_disable_jit")
 
 
-def refuses_flag(flag: str) -> None:
+def refuses_flag(flag):
     jax.config.update(flag, True)
     try:
         for timed in (lambda: measure(int, **QUICK), lambda: interleaved({"a": int}, count=1)):
@@ -440,19 +438,19 @@ def refuses_flag(flag: str) -> None:
 # The clock and the first calls
 
 
-def test_first_touch_of_memory() -> None:
+def test_first_touch_of_memory():
     calls = itertools.count()
     m = measure(lambda: next(calls), **QUICK)
     assert next(calls) == len(m.warmup) + m.loops * len(m.values)  # and the two are never mixed
     assert len(m.warmup) >= QUICK["warmup_calls"]
 
 
-def test_a_lazy_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lazy_import(tmp_path, monkeypatch):
     (tmp_path / "slow_to_import.py").write_text("imported = True\n")
     monkeypatch.syspath_prepend(tmp_path)
-    absent: list[bool] = []
+    absent = []
 
-    def imports() -> None:
+    def imports():
         absent.append("slow_to_import" not in sys.modules)
         importlib.import_module("slow_to_import")
 
@@ -462,16 +460,16 @@ def test_a_lazy_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(m.warmup) >= 1  # the call that imported is one of these
 
 
-def test_a_clock_too_coarse_for_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_clock_too_coarse_for_the_call(monkeypatch):
     reads = itertools.count()
     monkeypatch.setattr(timing.time, "perf_counter", lambda: 1e-4 * next(reads))  # 0.1 ms per read
     assert calls_per_value(1.1e-4, 0) * 1e-5 >= 1000 * 2 * 1e-4 * 0.999  # a call of 10 us: 0.2 s per value
 
 
-def test_freeing_memory_inside_the_clock(late: Events) -> None:
+def test_freeing_memory_inside_the_clock(late):
     made = itertools.count(1.0)
 
-    def program() -> jax.Array:
+    def program():
         out = jnp.full(3, next(made))
         weakref.finalize(out, late.events.append, "freed")
         return out
@@ -484,13 +482,13 @@ def test_freeing_memory_inside_the_clock(late: Events) -> None:
 # From values to verdicts
 
 
-def test_one_slow_moment() -> None:
+def test_one_slow_moment():
     values = (1.0,) * 6 + (50.0,)
     assert Measurement("m", "s", values).median == 1
     assert ratio_of(values).low == 1
 
 
-def test_moments_in_which_another_program_had_the_core(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_moments_in_which_another_program_had_the_core(monkeypatch):
     waited = itertools.chain((0, 9), itertools.repeat(9))  # seconds, during the first value
     monkeypatch.setattr(Scheduler, "account", lambda self: Account(0.0, {"1": (0.0, float(next(waited)))}))
     m = measure(int, **{**QUICK, "max_values": 4, "target_rel_iqr": 0, "budget_s": 60})
@@ -498,20 +496,20 @@ def test_moments_in_which_another_program_had_the_core(monkeypatch: pytest.Monke
     assert m.note == "1 of 4 values set aside: another program had the core"
 
 
-def test_too_few_values_for_a_verdict() -> None:
+def test_too_few_values_for_a_verdict():
     assert ratio_of([2.0] * 5).word == "undecided"
     assert Measurement("m", "s", (1.0, 1.0)).noise == "few"
 
 
-def test_programs_timed_at_different_moments() -> None:
+def test_programs_timed_at_different_moments():
     a, b = (measure(int, name=name, **QUICK) for name in "ab")
     with pytest.raises(ValueError, match="not measured in the same rounds"):
         ratio(a, b)
 
 
-def test_always_in_the_same_order() -> None:
-    order: list[str] = []
-    waits: Wait = "each"
+def test_always_in_the_same_order():
+    order = []
+    waits = "each"
     parts = {name: functools.partial(order.append, name) for name in "ab"}
     interleaved(parts, count=100, wait=waits, loops=1, seed=0)
     rounds = list(zip(order[2::2], order[3::2]))  # after a call of each for the warm-up
@@ -521,7 +519,7 @@ def test_always_in_the_same_order() -> None:
     assert 40 <= rounds.count(("a", "b")) <= 60
 
 
-def test_a_machine_that_grows_slower() -> None:
+def test_a_machine_that_grows_slower():
     now = itertools.accumulate(itertools.count(1))  # each reading of the clock is later by one more
     measurements = interleaved(
         dict.fromkeys("ab", int), count=40, loops=1, seed=0, clock=lambda: float(next(now))
@@ -534,7 +532,7 @@ def test_a_machine_that_grows_slower() -> None:
 # The list
 
 
-def test_the_page_lists_the_same_ways() -> None:
+def test_the_page_lists_the_same_ways():
     tests = set(re.findall(r"^def test_(\w+)", SOURCE.read_text(), re.MULTILINE))
     ways = tests - {"the_page_lists_the_same_ways"}
     assert len(ways) >= 30

@@ -16,7 +16,7 @@ SHAPES = ((1, 1), (7, 3), (5, 5, 1, 20), (784, 256))
     [(HE_INIT, nnx.initializers.he_normal()), (BOOK_INIT, nnx.initializers.normal(0.01))],
     ids=["he", "book"],
 )
-def test_the_values_are_flaxs_up_to_the_last_bit(initializer: nnx.Initializer, flax: nnx.Initializer) -> None:
+def test_the_values_are_flaxs_up_to_the_last_bit(initializer, flax):
     for i, shape in enumerate(SHAPES):
         key = jax.random.key(i)
         values, expected = (np.asarray(init(key, shape, jnp.float32)) for init in (initializer, flax))

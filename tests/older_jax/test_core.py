@@ -8,7 +8,6 @@ import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -44,7 +43,7 @@ sys.exit(3)
 """
 
 
-def run_jaxperf(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
+def run_jaxperf(*arguments, folder):
     command = [sys.executable, "-m", "jaxperf", *arguments]
     # What another version compiled is of no use, and old versions say so
     variables = {key: value for key, value in os.environ.items() if key != "JAX_COMPILATION_CACHE_DIR"}
@@ -52,17 +51,17 @@ def run_jaxperf(*arguments: str, folder: Path) -> subprocess.CompletedProcess[st
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path):
     (tmp_path / "program.py").write_text(PROGRAM)
     (tmp_path / "retraces.py").write_text(RETRACES)
     return tmp_path
 
 
-def measure_command(result: str) -> list[str]:
+def measure_command(result):
     return ["measure", "program.py:product", "--setup", "program.py:arguments", "--json", result]
 
 
-def test_functions_of_measure_work_on_this_version() -> None:
+def test_functions_of_measure_work_on_this_version():
     f = jax.jit(lambda x: (x @ x).sum())
     x = jnp.ones((64, 64))
     assert measure(f, x, budget_s=0.1).median > 0
@@ -72,7 +71,7 @@ def test_functions_of_measure_work_on_this_version() -> None:
     assert stages(f, x)
 
 
-def test_measure_and_compare_are_commands_on_this_version(folder: Path) -> None:
+def test_measure_and_compare_are_commands_on_this_version(folder):
     done = run_jaxperf(*measure_command("a.json"), folder=folder)
     assert done.returncode == 0, done.stderr
     assert "per call" in done.stdout
@@ -81,7 +80,7 @@ def test_measure_and_compare_are_commands_on_this_version(folder: Path) -> None:
     assert "same" in compared.stdout
 
 
-def test_gate_stores_a_baseline_on_this_version(folder: Path) -> None:
+def test_gate_stores_a_baseline_on_this_version(folder):
     command = [sys.executable, "-m", "jaxperf", *measure_command("{}")]
     done = run_jaxperf("gate", "baselines", "--runs", "4", "--", *command, folder=folder)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -89,9 +88,7 @@ def test_gate_stores_a_baseline_on_this_version(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["roofline", "doctor"])
-def test_command_ends_well_on_this_version(
-    command: str, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_command_ends_well_on_this_version(command, folder, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
     done = run_jaxperf(command, folder=folder)
     assert done.returncode in (0, 1), done.stderr
@@ -99,7 +96,7 @@ def test_command_ends_well_on_this_version(
     assert "GB/s" in done.stdout or "usable" in done.stdout
 
 
-def test_watch_leaves_the_program_alone_and_never_names_a_cause_that_it_cannot_know(folder: Path) -> None:
+def test_watch_leaves_the_program_alone_and_never_names_a_cause_that_it_cannot_know(folder):
     done = run_jaxperf("watch", "--json", "watch.json", "retraces.py", folder=folder)
     assert done.returncode == 3
     assert done.stdout == "the program's own output\n"

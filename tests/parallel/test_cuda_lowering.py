@@ -5,8 +5,6 @@ Lowering needs no GPU; what XLA makes of the program on one is not tested here.
 
 import itertools
 import re
-from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -19,23 +17,23 @@ from jax.sharding import PartitionSpec as P
 
 from jaxperf.chapter import catalogue, cells
 from jaxperf.models import MLP, SMALL_STAGES, LeNet, ResNet, lenet, lenet_params
-from jaxperf.parallel import Model, first_devices, make_step, model_of, model_of_function
+from jaxperf.parallel import first_devices, make_step, model_of, model_of_function
 
 PARTITIONER = {"Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape"}  # its marks, which it removes
 X, y = np.zeros((4, 28, 28, 1), np.uint8), np.zeros(4, np.int32)
 
 
-def custom_calls(fn: Callable[..., Any], *args: Any, on: str = "cuda") -> set[str]:
+def custom_calls(fn, *args, on="cuda"):
     """Names of what `fn` calls outside XLA, as it is lowered for a platform."""
     text = jax.jit(lambda *a: fn(*a)).trace(*args).lower(lowering_platforms=(on,)).as_text()
     return set(re.findall(r"custom_call @([\w$.]+)", text)) - PARTITIONER
 
 
-def small_resnet(dtype: Any = None) -> ResNet:
+def small_resnet(dtype=None):
     return ResNet(10, stages=SMALL_STAGES, dtype=dtype, rngs=nnx.Rngs(0))
 
 
-NETS: dict[str, Callable[[], nnx.Module]] = {
+NETS = {
     "LeNet": lambda: LeNet(rngs=nnx.Rngs(0)),
     "MLP": lambda: MLP((512, 256, 128, 2), rngs=nnx.Rngs(0)),
     "ResNet": small_resnet,
@@ -43,7 +41,7 @@ NETS: dict[str, Callable[[], nnx.Module]] = {
 }
 
 
-def model_named(name: str) -> Model:
+def model_named(name):
     if name == "LeNet by hand":
         return model_of_function(lenet, lenet_params(jax.random.key(0)))
     return model_of(NETS[name]())
@@ -60,7 +58,7 @@ STEPS = cases(
 
 
 @pytest.mark.parametrize(("model", "way", "batch_norm", "devices"), STEPS)
-def test_a_training_step_lowers_for_cuda(model: str, way: Any, batch_norm: Any, devices: int) -> None:
+def test_a_training_step_lowers_for_cuda(model, way, batch_norm, devices):
     sgd, on = optax.sgd(0.1, momentum=0.9), first_devices(devices, platform="cpu")
     step = make_step(way, model_named(model), sgd, on, batch_norm=batch_norm)
     images = np.zeros((4, 512), np.uint8) if model == "MLP" else X
@@ -68,7 +66,7 @@ def test_a_training_step_lowers_for_cuda(model: str, way: Any, batch_norm: Any, 
 
 
 @pytest.mark.thorough
-def test_the_steps_that_section_8_4_shows_lower_for_cuda() -> None:
+def test_the_steps_that_section_8_4_shows_lower_for_cuda():
     section = cells.load(catalogue.folder() / "multiple_gpus.py", "--smoke")
     params = section.init_params(jax.random.key(0))
     assert custom_calls(section.gradient, params, X, y) == set()

@@ -1,7 +1,5 @@
 """What tests of plans share: the CPU's devices in place of GPUs, and skips where no compiler is here."""
 
-from __future__ import annotations
-
 import jax
 import pytest
 
@@ -11,14 +9,14 @@ from jaxperf.plan.cards import find_card
 
 
 @pytest.fixture
-def cpus_as_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+def cpus_as_gpus(monkeypatch):
     """Compile for the CPU's devices, whose programs have the same form."""
     monkeypatch.setattr(deviceless, "check_plugin", lambda card: None)
     monkeypatch.setattr(deviceless, "devices_of", lambda card, count: jax.devices("cpu")[:count])
     monkeypatch.setattr(deviceless, "compile_for", lambda card, lowered, *_, **__: lowered.compile())
 
 
-def _needs(card: str) -> None:
+def _needs(card):
     try:
         deviceless.check_plugin(find_card(card))
     except JaxperfError as e:
@@ -26,12 +24,12 @@ def _needs(card: str) -> None:
 
 
 @pytest.fixture
-def cuda_plugin() -> None:
+def cuda_plugin():
     """Skip a test where JAX's CUDA plugin is not installed."""
     _needs("h100")
 
 
 @pytest.fixture
-def libtpu() -> None:
+def libtpu():
     """Skip a test where libtpu is not installed."""
     _needs("v5e")

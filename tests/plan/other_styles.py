@@ -1,37 +1,33 @@
 """Training steps of other styles than data parallelism, each small; what a plan says of them is tested."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 WIDTH, LAYERS, EXAMPLES = 64, 12, 8
 
 
-def _shape(mesh: Mesh, spec: P, *lengths: int, dtype: Any = jnp.float32) -> Any:
+def _shape(mesh, spec, *lengths, dtype=jnp.float32):
     return jax.ShapeDtypeStruct(lengths, dtype, sharding=NamedSharding(mesh, spec))
 
 
-def _update(loss: Any, *, remat: bool = False) -> Any:
+def _update(loss, *, remat=False):
     if remat:
         loss = jax.checkpoint(loss)
 
     @jax.jit
-    def step(p: Any, x: jax.Array) -> Any:
+    def step(p, x):
         return jax.tree.map(lambda w, g: w - 0.1 * g, p, jax.grad(loss)(p, x))
 
     return step
 
 
-def tensor_parallel(mesh: Mesh) -> Any:
+def tensor_parallel(mesh):
     """Twelve layers whose products are split over the second axis: each sums activations, both ways."""
 
-    def loss(p: Any, x: jax.Array) -> jax.Array:
+    def loss(p, x):
         for up, down in p:
             x = x + jnp.tanh(x @ up) @ down
             x = lax.with_sharding_constraint(x, NamedSharding(mesh, P("data")))
@@ -41,11 +37,11 @@ def tensor_parallel(mesh: Mesh) -> Any:
     return _update(loss), ([layer] * LAYERS, _shape(mesh, P("data"), EXAMPLES * mesh.shape["data"], WIDTH))
 
 
-def experts(mesh: Mesh) -> Any:
+def experts(mesh):
     """Each device has an expert, to which the others send examples and from which they come back."""
 
-    def inside(w: jax.Array, x: jax.Array) -> jax.Array:
-        def loss(w: jax.Array) -> jax.Array:
+    def inside(w, x):
+        def loss(w):
             sent = lax.all_to_all(x.reshape(mesh.size, -1, WIDTH), "data", 0, 0)
             back = lax.all_to_all(jnp.tanh(sent @ w[0]), "data", 0, 0)
             return (back**2).mean()
@@ -59,13 +55,13 @@ def experts(mesh: Mesh) -> Any:
     return jax.jit(step), (w, _shape(mesh, P("data"), 64 * mesh.size, WIDTH))
 
 
-def pipeline(mesh: Mesh) -> Any:
+def pipeline(mesh):
     """A stage on each device; sixteen micro-batches pass from one to the next."""
     count, micro = mesh.size, 16
 
-    def inside(w: jax.Array, xs: jax.Array) -> jax.Array:
-        def loss(w: jax.Array) -> jax.Array:
-            def turn(h: jax.Array, t: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def inside(w, xs):
+        def loss(w):
+            def turn(h, t):
                 first = lax.axis_index("data") == 0
                 h = jnp.tanh(jnp.where(first, xs[jnp.minimum(t, micro - 1)], h) @ w[0])
                 return lax.ppermute(h, "data", [(i, (i + 1) % count) for i in range(count)]), h
@@ -79,11 +75,11 @@ def pipeline(mesh: Mesh) -> Any:
     return jax.jit(step), (_shape(mesh, P("data"), count, 256, 256), _shape(mesh, P(), micro, 4, 256))
 
 
-def loss_summed(mesh: Mesh) -> Any:
+def loss_summed(mesh):
     """Only the last device has the loss, which all sum: its derivative, 1, is summed, too."""
 
-    def inside(w: jax.Array, x: jax.Array) -> jax.Array:
-        def loss(w: jax.Array) -> jax.Array:
+    def inside(w, x):
+        def loss(w):
             last = lax.axis_index("data") == mesh.size - 1
             return lax.psum(jnp.where(last, (jnp.tanh(x @ w) ** 2).mean(), 0.0), "data")
 
@@ -93,13 +89,13 @@ def loss_summed(mesh: Mesh) -> Any:
     return jax.jit(step), (_shape(mesh, P(), WIDTH, WIDTH), _shape(mesh, P("data"), 8 * mesh.size, WIDTH))
 
 
-def stencil(mesh: Mesh) -> Any:
+def stencil(mesh):
     """Values on a grid: in each of 20 turns, neighbors send each other their edges, in both directions."""
     right = [(i, (i + 1) % mesh.size) for i in range(mesh.size)]
 
-    def inside(w: jax.Array, x: jax.Array) -> jax.Array:
-        def loss(w: jax.Array) -> jax.Array:
-            def turn(h: jax.Array, _: None) -> tuple[jax.Array, None]:
+    def inside(w, x):
+        def loss(w):
+            def turn(h, _):
                 low = lax.ppermute(h[-1:], "data", right)
                 high = lax.ppermute(h[:1], "data", [(b, a) for a, b in right])
                 h = jnp.concatenate([low, h, high])
@@ -113,13 +109,13 @@ def stencil(mesh: Mesh) -> Any:
     return jax.jit(step), (_shape(mesh, P(), WIDTH, WIDTH), _shape(mesh, P("data"), 32 * mesh.size, WIDTH))
 
 
-def ring(mesh: Mesh, *, rounds: int = 1) -> Any:
+def ring(mesh, *, rounds=1):
     """Keys go round all devices, as in ring attention: each device multiplies in each turn."""
     count = mesh.size
 
-    def inside(w: jax.Array, x: jax.Array) -> jax.Array:
-        def loss(w: jax.Array) -> jax.Array:
-            def turn(c: tuple[jax.Array, jax.Array], _: None) -> tuple[tuple[jax.Array, jax.Array], None]:
+    def inside(w, x):
+        def loss(w):
+            def turn(c, _):
                 total, keys = c
                 passed = lax.ppermute(keys, "data", [(i, (i + 1) % count) for i in range(count)])
                 return (total + jnp.tanh(x @ keys.T) @ keys, passed), None
@@ -133,11 +129,11 @@ def ring(mesh: Mesh, *, rounds: int = 1) -> Any:
     return jax.jit(step), (_shape(mesh, P(), WIDTH, WIDTH), _shape(mesh, P("data"), 32 * mesh.size, WIDTH))
 
 
-def sharded(mesh: Mesh, *, remat: bool = False) -> Any:
+def sharded(mesh, *, remat=False):
     """Parameters sharded over the devices (FSDP), activations over the batch."""
     batch = NamedSharding(mesh, P("data"))
 
-    def loss(p: Any, x: jax.Array) -> jax.Array:
+    def loss(p, x):
         for w in p:
             x = lax.with_sharding_constraint(jnp.tanh(x @ w), batch)
         return (x**2).mean()
@@ -146,10 +142,10 @@ def sharded(mesh: Mesh, *, remat: bool = False) -> Any:
     return _update(loss, remat=remat), (p, _shape(mesh, P("data"), EXAMPLES * mesh.size, 1024))
 
 
-def activations_gathered(mesh: Mesh) -> Any:
+def activations_gathered(mesh):
     """Parameters sharded by their columns, and activations that nothing constrains: XLA gathers these."""
 
-    def loss(p: Any, x: jax.Array) -> jax.Array:
+    def loss(p, x):
         for w in p:
             x = lax.with_sharding_constraint(jnp.tanh(x @ w), NamedSharding(mesh, P(None, "data")))
         return (x**2).mean()
@@ -159,10 +155,10 @@ def activations_gathered(mesh: Mesh) -> Any:
 
 
 @jax.jit
-def accumulated(p: Any, x: jax.Array) -> Any:
+def accumulated(p, x):
     """Gradients of four micro-batches, of which each is a part of the batch on two of eight devices."""
 
-    def turn(total: Any, micro: jax.Array) -> tuple[Any, None]:
+    def turn(total, micro):
         grads = jax.grad(lambda p: (jnp.tanh(micro @ p) ** 2).mean())(p)
         return total + grads, None
 
@@ -170,10 +166,10 @@ def accumulated(p: Any, x: jax.Array) -> Any:
     return p - 0.1 * total
 
 
-def mapped(devices: list[Any]) -> Any:
+def mapped(devices):
     """A step of `jax.pmap`, whose arguments begin with the devices."""
 
-    def train_step(w: jax.Array, x: jax.Array) -> jax.Array:
+    def train_step(w, x):
         return w - lax.pmean(jax.grad(lambda w: ((x @ w) ** 2).mean())(w), "d")
 
     w = jax.ShapeDtypeStruct((len(devices), WIDTH, WIDTH), jnp.float32)
@@ -182,11 +178,11 @@ def mapped(devices: list[Any]) -> Any:
 
 
 @jax.jit
-def recurrent(p: Any, x: jax.Array, y: jax.Array) -> Any:
+def recurrent(p, x, y):
     """A recurrent net over 60 turns, of few and tiny kernels each; the first axis is the batch."""
 
-    def loss(p: Any) -> jax.Array:
-        def cell(h: jax.Array, u: jax.Array) -> tuple[jax.Array, None]:
+    def loss(p):
+        def cell(h, u):
             return jnp.tanh(u @ p["in"] + h @ p["out"]), None
 
         h, _ = lax.scan(cell, jnp.zeros((x.shape[0], 32)), x.swapaxes(0, 1))
@@ -196,11 +192,11 @@ def recurrent(p: Any, x: jax.Array, y: jax.Array) -> Any:
 
 
 @jax.jit
-def time_major(w: Any, xs: jax.Array, ys: jax.Array) -> Any:
+def time_major(w, xs, ys):
     """A recurrent net whose arrays begin with the time, as in Haiku's."""
 
-    def loss(w: Any) -> jax.Array:
-        def body(h: jax.Array, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def loss(w):
+        def body(h, x):
             h = jnp.tanh(x @ w["in"] + h @ w["hidden"])
             return h, h @ w["out"]
 
@@ -210,15 +206,15 @@ def time_major(w: Any, xs: jax.Array, ys: jax.Array) -> Any:
     return jax.tree.map(lambda p, g: p - 0.1 * g, w, jax.grad(loss)(w))
 
 
-def time_major_arguments() -> Any:
+def time_major_arguments():
     w = {"in": jnp.ones((4, 16)), "hidden": jnp.ones((16, 16)), "out": jnp.ones((16, 4))}
     return w, jnp.ones((24, 32, 4)), jnp.ones((24, 32, 4))
 
 
-def _generator(split: bool) -> Any:
+def _generator(split):
     @jax.jit
-    def step(w: jax.Array, real: jax.Array, key: jax.Array) -> jax.Array:
-        def loss(w: jax.Array) -> jax.Array:
+    def step(w, real, key):
+        def loss(w):
             noise = jax.random.normal(key, (real.shape[0], WIDTH))
             if split:
                 noise = lax.with_sharding_constraint(noise, P("data"))
@@ -235,7 +231,7 @@ generator, generator_split = _generator(False), _generator(True)
 
 
 @jax.jit
-def drawn(w: jax.Array, key: jax.Array) -> jax.Array:
+def drawn(w, key):
     """A step that draws its own batch."""
     x = jax.random.normal(key, (256, 8))
     return w - 0.1 * jax.grad(lambda w: (jnp.tanh(x @ w) ** 2).mean())(w)

@@ -1,11 +1,8 @@
 """How a step's arguments are placed on a mesh of another size; the CPU's eight devices stand for the GPUs."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -22,22 +19,22 @@ from jaxperf.plan.arguments import by_position, mesh_of, place, positions_by_sha
 from jaxperf.plan.cards import CARDS
 
 
-def devices(count: int) -> list[Any]:
+def devices(count):
     return jax.devices("cpu")[:count]
 
 
-def step(w: jax.Array, x: jax.Array, y: jax.Array) -> jax.Array:
+def step(w, x, y):
     return w - 0.1 * jax.grad(lambda w: ((x @ w - y) ** 2).mean())(w)
 
 
 W, X, Y = jnp.zeros((5, 3)), jnp.zeros((16, 5)), jnp.zeros((16, 3))
 
 
-def placed(*args: Any, count: int = 8, fn: Any = None, **options: Any) -> Any:
+def placed(*args, count=8, fn=None, **options):
     return place(fn or jax.jit(step), args, devices(count), **{"axes": {}, **options})
 
 
-def test_the_last_arguments_of_one_length_are_the_batch() -> None:
+def test_the_last_arguments_of_one_length_are_the_batch():
     assert positions_by_shape((W, X, Y)) == (1, 2)
     assert positions_by_shape((W, X, Y, jnp.float32(1))) == (1, 2)
     assert positions_by_shape((W, X, Y, jax.random.PRNGKey(0))) == (1, 2)
@@ -48,19 +45,19 @@ def test_the_last_arguments_of_one_length_are_the_batch() -> None:
     assert positions_by_shape(()) == ()
 
 
-def test_the_batch_grows_with_the_devices() -> None:
+def test_the_batch_grows_with_the_devices():
     on_eight = placed(W, X, Y)
     assert [a.shape for a in on_eight.args] == [(5, 3), (128, 5), (128, 3)]
     assert [a.sharding.spec for a in on_eight.args] == [P(), P("data"), P("data")]
     assert on_eight.batch == 128 and tuple(on_eight.axis) == (1, 2)
 
 
-def test_numpys_64_bits_are_32_in_the_program() -> None:
+def test_numpys_64_bits_are_32_in_the_program():
     labels = np.zeros((16, 3), np.int64)
     assert placed(W, X, labels).args[2].dtype == jnp.int32
 
 
-def test_a_named_batch_may_have_scalars_but_needs_a_common_first_axis() -> None:
+def test_a_named_batch_may_have_scalars_but_needs_a_common_first_axis():
     on_eight = placed(W, {"x": X, "y": Y, "scale": jnp.float32(1)}, batch=(1,))
     assert on_eight.batch == 128 and on_eight.args[1]["scale"].shape == ()
     with pytest.raises(
@@ -70,7 +67,7 @@ def test_a_named_batch_may_have_scalars_but_needs_a_common_first_axis() -> None:
 
 
 @pytest.mark.parametrize(("options", "batch"), [({"per_device": 4}, 32), ({"total": 24}, 24)])
-def test_a_batch_over_two_axes_is_divided_by_both(options: dict[str, int], batch: int) -> None:
+def test_a_batch_over_two_axes_is_divided_by_both(options, batch):
     alone = NamedSharding(Mesh(np.array(devices(1)).reshape(1, 1), ("data", "fsdp")), P(("data", "fsdp")))
     x, y = (jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=alone) for a in (X, Y))
     on_eight = placed(W, x, y, axes={"data": 4, "fsdp": 2}, **options)
@@ -78,12 +75,12 @@ def test_a_batch_over_two_axes_is_divided_by_both(options: dict[str, int], batch
     assert (on_eight.batch, on_eight.batch_axes) == (batch, ("data", "fsdp"))
 
 
-def test_no_batch_to_change() -> None:
+def test_no_batch_to_change():
     with pytest.raises(JaxperfError, match="no argument is a batch"):
         placed(W, 3, per_device=4, fn=jax.jit(lambda w, n: w * n))
 
 
-def test_shardings_are_kept_on_a_larger_mesh() -> None:
+def test_shardings_are_kept_on_a_larger_mesh():
     mesh = Mesh(np.array(devices(4)).reshape(2, 2), ("data", "model"))
     w = jax.device_put(jnp.zeros((4, 6)), NamedSharding(mesh, P(None, "model")))
     x = jax.device_put(jnp.zeros((16, 4)), NamedSharding(mesh, P("data")))
@@ -96,7 +93,7 @@ def test_shardings_are_kept_on_a_larger_mesh() -> None:
     )  # eight examples on each of two devices become eight on each of four
 
 
-def test_meshes() -> None:
+def test_meshes():
     assert dict(mesh_of(devices(8), {}, ()).shape) == {"data": 8}
     assert dict(mesh_of(devices(8), {"data": 2, "model": 2}, ()).shape) == {"data": 4, "model": 2}
     with pytest.raises(JaxperfError, match="model=3 does not fit 8 devices"):
@@ -106,16 +103,16 @@ def test_meshes() -> None:
 @pytest.mark.parametrize(
     ("made", "name"), [("step", "str"), (None, "NoneType"), (("step", (X,)), "str"), (step, "step")]
 )
-def test_a_function_of_devices_that_makes_no_step(made: Any, name: str) -> None:
-    def make(devices: list[Any]) -> Any:
+def test_a_function_of_devices_that_makes_no_step(made, name):
+    def make(devices):
         return made
 
     with pytest.raises(JaxperfError, match=f"^make returned {name}, which is no jitted step; give what"):
         placed(W, X, Y, fn=make)
 
 
-def test_a_function_of_a_mesh_may_give_its_arguments() -> None:
-    def make(mesh: Mesh) -> Any:
+def test_a_function_of_a_mesh_may_give_its_arguments():
+    def make(mesh):
         x = jax.ShapeDtypeStruct((8, 3), jnp.float32, sharding=NamedSharding(mesh, P(mesh.axis_names[0])))
         return jax.jit(jnp.sin), (x,)
 
@@ -124,7 +121,7 @@ def test_a_function_of_a_mesh_may_give_its_arguments() -> None:
 
 
 @pytest.mark.usefixtures("cpus_as_gpus")
-def test_what_cannot_be_planned() -> None:
+def test_what_cannot_be_planned():
     printing = jax.jit(lambda x: jax.debug.print("{}", x.sum()))
     with pytest.raises(JaxperfError, match="calls Python while it runs"):
         planning.plan(printing, X, devices=(1,))
@@ -133,7 +130,7 @@ def test_what_cannot_be_planned() -> None:
         planning.plan(pure, X, devices=(1,))
 
 
-def test_the_description_of_a_card_is_read_as_utf8() -> None:
+def test_the_description_of_a_card_is_read_as_utf8():
     code = (
         "import warnings; from jaxperf.plan import cards, deviceless\n"
         "warnings.simplefilter('error', EncodingWarning); deviceless.target_config(cards.CARDS['h100'])"
@@ -141,7 +138,7 @@ def test_the_description_of_a_card_is_read_as_utf8() -> None:
     subprocess.run([sys.executable, "-X", "warn_default_encoding", "-c", code], check=True)
 
 
-def test_counts_that_fill_no_nodes() -> None:
+def test_counts_that_fill_no_nodes():
     with pytest.raises(JaxperfError, match="12 devices do not fill nodes of 8; take 8 or 16"):
         CARDS["h100"].nodes_of(12)
     with pytest.raises(JaxperfError, match="0 devices"):
@@ -149,8 +146,8 @@ def test_counts_that_fill_no_nodes() -> None:
 
 
 @pytest.mark.usefixtures("cpus_as_gpus", "several_devices")
-def test_a_plan_of_a_data_parallel_step() -> None:
-    step_plan = jaxperf.plan(jax.jit(step), W, X, Y, devices=(1, 2, 8))  # type: ignore[operator]
+def test_a_plan_of_a_data_parallel_step():
+    step_plan = jaxperf.plan(jax.jit(step), W, X, Y, devices=(1, 2, 8))
     assert [size.devices for size in step_plan.sizes] == [1, 2, 8]
     assert [size.collectives for size in step_plan.sizes] == [{}, {"all-reduce": 1}, {"all-reduce": 1}]
     one, *_, eight = step_plan.sizes
@@ -169,13 +166,13 @@ def test_a_plan_of_a_data_parallel_step() -> None:
 
 
 @pytest.mark.usefixtures("cpus_as_gpus", "several_devices")
-def test_a_plan_of_a_step_without_parameters() -> None:
+def test_a_plan_of_a_step_without_parameters():
     step_plan = planning.plan(jax.jit(lambda size=4: jnp.sin(jnp.arange(float(size)))), devices=(1, 8))
     assert [(size.devices, size.batch) for size in step_plan.sizes] == [(1, 0), (8, 0)]
 
 
 @pytest.mark.usefixtures("cpus_as_gpus", "several_devices")
-def test_an_argument_by_name_only_may_be_the_batch() -> None:
+def test_an_argument_by_name_only_may_be_the_batch():
     by_name = jax.jit(lambda w, *, batch, scale: w - scale * jax.grad(lambda w: (batch @ w).sum())(w))
     fn, args = by_position(by_name, (W,), {"batch": X, "scale": 2})
     (size,) = planning.plan(fn, *args, devices=(8,)).sizes
@@ -185,7 +182,7 @@ def test_an_argument_by_name_only_may_be_the_batch() -> None:
 
 
 @pytest.mark.usefixtures("cpus_as_gpus")
-def test_a_step_bound_to_devices() -> None:
+def test_a_step_bound_to_devices():
     mesh = Mesh(np.array(devices(2)), ("data",))
     mapped = jax.shard_map(step, mesh=mesh, in_specs=(P(), P("data"), P("data")), out_specs=P())
     for bound in (jax.jit(step, out_shardings=NamedSharding(mesh, P())), jax.jit(mapped)):
@@ -196,8 +193,8 @@ def test_a_step_bound_to_devices() -> None:
 
 
 @pytest.mark.usefixtures("cpus_as_gpus", "several_devices")
-def test_a_step_that_takes_the_mesh_of_its_context() -> None:
-    def inside(w: jax.Array, x: jax.Array) -> jax.Array:
+def test_a_step_that_takes_the_mesh_of_its_context():
+    def inside(w, x):
         return w - 0.1 * lax.psum(jax.grad(lambda w: jnp.tanh(x @ w).sum())(w), "data")
 
     fn = jax.jit(
@@ -212,20 +209,20 @@ class FilterJit:
 
     __module__ = "equinox._jit"
 
-    def __init__(self, fn: Any) -> None:
+    def __init__(self, fn):
         self.__wrapped__ = fn
 
-    def lower(self, *args: Any) -> Any:
+    def lower(self, *args):
         raise AssertionError("shapes are no arrays to Equinox")
 
-    def __call__(self, *args: Any) -> Any:
+    def __call__(self, *args):
         assert all(isinstance(a, jax.Array) for a in args[1:])
         return self.__wrapped__(*args)
 
 
 @pytest.mark.usefixtures("cpus_as_gpus", "several_devices")
-def test_a_step_of_equinox() -> None:
-    def step_of(activation: Any, w: jax.Array, x: jax.Array, y: jax.Array) -> Any:
+def test_a_step_of_equinox():
+    def step_of(activation, w, x, y):
         return activation, w - jax.grad(lambda w: ((activation(x @ w) - y) ** 2).mean())(w)
 
     step_plan = planning.plan(FilterJit(step_of), jnp.tanh, W, X, Y, devices=(8,))

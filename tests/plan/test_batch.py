@@ -1,9 +1,6 @@
 """Which arguments are taken for the batch, in the forms that people's steps have."""
 
-from __future__ import annotations
-
 import functools
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,49 +14,49 @@ from jaxperf.plan.arguments import find_batch
 W, X, Y = jnp.zeros((5, 3)), jnp.zeros((16, 5)), jnp.zeros((16, 3))
 
 
-def update(w: jax.Array, x: jax.Array, y: jax.Array) -> jax.Array:
+def update(w, x, y):
     return w - 0.1 * jax.grad(lambda w: ((x @ w - y) ** 2).mean())(w)
 
 
 class Trainer:
     @functools.partial(jax.jit, static_argnums=0)
-    def step(self, w: jax.Array, x: jax.Array, y: jax.Array) -> jax.Array:
+    def step(self, w, x, y):
         return update(w, x, y)
 
 
-def found(step: Any, *args: Any) -> dict[int, int]:
+def found(step, *args):
     return find_batch(jax.jit(step), args)[0]
 
 
-def test_the_batch_may_come_first_and_the_state_last() -> None:
+def test_the_batch_may_come_first_and_the_state_last():
     state = {"w": W, "m": W}
     step = lambda x, y, s: {"w": update(s["w"], x, y), "m": s["m"]}  # noqa: E731
     assert found(step, X, Y, state) == {0: 0, 1: 0}
     assert found(lambda x, w: (update(w, x, x[:, :3]), 0.0), X, W) == {0: 0}
 
 
-def test_state_may_stand_between_two_arguments_of_the_batch() -> None:
+def test_state_may_stand_between_two_arguments_of_the_batch():
     assert found(lambda w, x, m, y: (update(w, x, y), m), W, X, {"m": W}, Y) == {1: 0, 3: 0}
 
 
-def test_most_arguments_of_one_length_are_the_batch() -> None:
+def test_most_arguments_of_one_length_are_the_batch():
     step = lambda w, x, y, places: update(w, x + places.sum(), y)  # noqa: E731
     assert found(step, W, X, Y, jnp.zeros(128)) == {1: 0, 2: 0}
     assert found(lambda frozen, w, x: update(w, x @ frozen, Y), jnp.zeros((5, 5)), W, X) == {2: 0}
 
 
-def test_a_batch_may_have_the_shape_of_a_weight() -> None:
+def test_a_batch_may_have_the_shape_of_a_weight():
     params = [jnp.zeros((16, 5)), jnp.zeros((3, 16))]
     step = lambda p, x, y: [a + ((x @ p[0].T) @ p[1].T - y).sum() for a in p]  # noqa: E731
     assert found(step, params, X, Y) == {1: 0, 2: 0}
 
 
-def test_a_batch_may_have_scalars_and_keys() -> None:
+def test_a_batch_may_have_scalars_and_keys():
     batch = {"x": X, "y": Y, "weight": jnp.float32(1), "key": jax.random.key(0)}
     assert found(lambda w, b: update(w, b["x"], b["y"]) * b["weight"], W, batch) == {1: 0}
 
 
-def test_parameters_that_do_not_come_back_are_no_batch() -> None:
+def test_parameters_that_do_not_come_back_are_no_batch():
     frozen = {"w": jnp.zeros((5, 3), jnp.int8), "scale": jnp.zeros((3,), jnp.bfloat16)}
     lora = {"a": jnp.zeros((5, 2), jnp.bfloat16)}
     step = lambda f, p, x: jax.tree.map(lambda a: a + (x @ (f["w"] * f["scale"])).sum(), p)  # noqa: E731
@@ -67,14 +64,14 @@ def test_parameters_that_do_not_come_back_are_no_batch() -> None:
 
 
 @pytest.mark.parametrize("last", [False, True])
-def test_frozen_layers_that_are_scanned_are_no_batch(last: bool) -> None:
+def test_frozen_layers_that_are_scanned_are_no_batch(last):
     """A fine-tuning whose adapters come back; the layers that it scans have the same first axis."""
     frozen, adapters = jnp.zeros((7, 5, 5)), jnp.zeros((7, 5, 2))
 
-    def step(adapters: jax.Array, *others: jax.Array) -> jax.Array:
+    def step(adapters, *others):
         x, frozen = others if last else others[::-1]
 
-        def layer(h: jax.Array, w: Any) -> tuple[jax.Array, None]:
+        def layer(h, w):
             return jnp.tanh(h @ w[0] + h @ w[1] @ w[1].T), None
 
         return adapters * lax.scan(layer, x, (frozen, adapters))[0].mean()
@@ -83,8 +80,8 @@ def test_frozen_layers_that_are_scanned_are_no_batch(last: bool) -> None:
     assert found(step, adapters, *others) == {1 if last else 2: 0}
 
 
-def test_an_example_for_each_sequence_beside_arrays_that_begin_with_the_time() -> None:
-    def step(w: jax.Array, xs: jax.Array, y: jax.Array) -> jax.Array:
+def test_an_example_for_each_sequence_beside_arrays_that_begin_with_the_time():
+    def step(w, xs, y):
         last, _ = lax.scan(lambda h, x: (jnp.tanh(x @ w + h), None), jnp.zeros((16, 3)), xs)
         return w * ((last - y) ** 2).mean()
 
@@ -92,8 +89,8 @@ def test_an_example_for_each_sequence_beside_arrays_that_begin_with_the_time() -
         find_batch(jax.jit(step), (W, jnp.zeros((7, 16, 5)), Y))
 
 
-def test_tokens_whose_embeddings_are_scanned_begin_with_the_time() -> None:
-    def step(w: jax.Array, tokens: jax.Array, y: jax.Array) -> jax.Array:
+def test_tokens_whose_embeddings_are_scanned_begin_with_the_time():
+    def step(w, tokens, y):
         last, _ = lax.scan(lambda h, x: (jnp.tanh(x + h), None), jnp.zeros((16, 3)), w[tokens])
         return w * ((last - y) ** 2).mean()
 
@@ -102,8 +99,8 @@ def test_tokens_whose_embeddings_are_scanned_begin_with_the_time() -> None:
 
 
 @pytest.mark.usefixtures("cpus_as_gpus", "several_devices")
-def test_arguments_by_name_and_methods_of_objects() -> None:
-    def given(step: Any, *args: Any, **kwargs: Any) -> Any:
+def test_arguments_by_name_and_methods_of_objects():
+    def given(step, *args, **kwargs):
         (size,) = planning.plan(step, *args, devices=(8,), **kwargs).sizes
         return size.batch, size.batch_arguments, size.collectives
 
@@ -113,7 +110,7 @@ def test_arguments_by_name_and_methods_of_objects() -> None:
 
 
 @pytest.mark.usefixtures("cpus_as_gpus", "several_devices")
-def test_a_step_that_asks_for_a_traced_value_is_not_about_the_batch() -> None:
+def test_a_step_that_asks_for_a_traced_value_is_not_about_the_batch():
     step = jax.jit(lambda w, x: w if x.sum() > 0 else -w)
     with pytest.raises(JaxperfError, match="raised TracerBoolConversionError") as caught:
         planning.plan(step, W, X, devices=(8,))
@@ -121,7 +118,7 @@ def test_a_step_that_asks_for_a_traced_value_is_not_about_the_batch() -> None:
 
 
 @pytest.mark.usefixtures("cpus_as_gpus", "several_devices")
-def test_a_carry_that_comes_back_is_named_where_the_step_cannot_be_traced() -> None:
+def test_a_carry_that_comes_back_is_named_where_the_step_cannot_be_traced():
     step = jax.jit(lambda w, h, x: (w, jnp.tanh(x @ w + h)))
     with pytest.raises(JaxperfError, match=r"raised TypeError: .*with 128 examples, as by --batch 2, "):
         planning.plan(step, W, Y, X, devices=(8,))

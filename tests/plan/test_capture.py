@@ -1,7 +1,5 @@
 """Steps as programs have them: taken from a script, a Flax or Equinox training loop, or a class's method."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -89,13 +87,7 @@ open("ran", "w").close()
     [(PLAIN, ("--epochs", "2")), (NNX, ()), (STATE, ()), (EQUINOX, ())],
     ids=["method", "nnx", "TrainState", "equinox"],
 )
-def test_a_program_is_planned_and_does_not_train(
-    program: str,
-    arguments: tuple[str, ...],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_program_is_planned_and_does_not_train(program, arguments, tmp_path, monkeypatch, capsys):
     if program is EQUINOX:
         pytest.importorskip("equinox")
     monkeypatch.chdir(tmp_path)
@@ -107,7 +99,7 @@ def test_a_program_is_planned_and_does_not_train(
 
 
 @pytest.mark.usefixtures("cpus_as_gpus")
-def test_programs_without_a_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_programs_without_a_step(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("only_init.py").write_text(
         "import jax, jax.numpy as jnp\njax.jit(jnp.sin)(1.0)\nraise SystemExit(0)\n"

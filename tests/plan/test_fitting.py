@@ -1,9 +1,6 @@
 """What `--fit` finds, on a card whose memory is set so that the answer is known."""
 
-from __future__ import annotations
-
 import dataclasses
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,13 +15,13 @@ pytestmark = pytest.mark.usefixtures("cpus_as_gpus", "several_devices")
 LAYERS, WIDTH, EXAMPLES = 16, 64, 256
 
 
-def step(*, loop: bool = True) -> Any:
-    def layer(x: jax.Array, w: jax.Array) -> tuple[jax.Array, None]:
+def step(*, loop=True):
+    def layer(x, w):
         for _ in range(4):
             x = jnp.tanh(x @ w)
         return x, None
 
-    def loss(ws: jax.Array, x: jax.Array) -> jax.Array:
+    def loss(ws, x):
         if loop:
             return (jax.lax.scan(layer, x, ws)[0] ** 2).mean()
         return (layer(layer(x, ws[0])[0], ws[1])[0] ** 2).mean()
@@ -32,23 +29,23 @@ def step(*, loop: bool = True) -> Any:
     return jax.jit(lambda ws, x: ws - 0.1 * jax.grad(loss)(ws, x))
 
 
-def arguments(examples: int = EXAMPLES) -> Any:
+def arguments(examples=EXAMPLES):
     return jnp.zeros((LAYERS, WIDTH, WIDTH)), jnp.zeros((examples, WIDTH))
 
 
-def peak(examples: int) -> int:
+def peak(examples):
     return plan(step(), *arguments(examples), devices=(8,)).sizes[0].peak_bytes
 
 
-def with_memory(monkeypatch: pytest.MonkeyPatch, memory: int) -> None:
+def with_memory(monkeypatch, memory):
     """Let programs use this memory."""
     card = dataclasses.replace(CARDS["h100"], memory_bytes=memory / USABLE)
     monkeypatch.setattr(planning, "find_card", lambda name: card)
 
 
-def test_the_largest_batch_that_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_largest_batch_that_fits(monkeypatch):
     with_memory(monkeypatch, peak(3 * EXAMPLES))
-    told: list[str] = []
+    told = []
     step_plan = plan(step(), *arguments(), devices=(8,), fit=True, told=told.append)
     assert step_plan.fit.largest == 3 * EXAMPLES
     assert not any(change for change, _ in step_plan.fit.tries)
@@ -61,7 +58,7 @@ def test_the_largest_batch_that_fits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("given", [None, EXAMPLES])
-def test_what_makes_a_batch_fit(given: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_makes_a_batch_fit(given, monkeypatch):
     with_memory(monkeypatch, peak(EXAMPLES) - 1)
     of_arguments = 8 if given else EXAMPLES
     step_plan = plan(step(), *arguments(of_arguments), devices=(8,), fit=True, per_device=given)
@@ -73,7 +70,7 @@ def test_what_makes_a_batch_fit(given: int | None, monkeypatch: pytest.MonkeyPat
     assert any("sharded over all devices" in change for change, _ in step_plan.fit.tries)
 
 
-def test_a_step_without_a_loop_has_nothing_to_rematerialize(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_without_a_loop_has_nothing_to_rematerialize(monkeypatch):
     with_memory(monkeypatch, 1)
     step_plan = plan(step(loop=False), *arguments(4), devices=(8,), fit=True)
     assert not any("lax.scan" in change for change, _ in step_plan.fit.tries)

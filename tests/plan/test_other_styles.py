@@ -1,14 +1,10 @@
 """What a plan says of steps of other styles, on the CPU's eight devices in place of GPUs."""
 
-from __future__ import annotations
-
 import dataclasses
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import pytest
-from jax.sharding import Mesh
 
 from jaxperf import hlo
 from jaxperf.errors import JaxperfError
@@ -16,17 +12,16 @@ from jaxperf.plan.advice import advise
 from jaxperf.plan.kernels import kernels_of
 from jaxperf.plan.memory import ANOTHER, CHECKPOINT, FUSED, USABLE, Live
 from jaxperf.plan.planning import plan
-from jaxperf.plan.report import SizePlan
 from tests.plan import other_styles
 
 pytestmark = pytest.mark.usefixtures("cpus_as_gpus", "several_devices")
 
 
-def on_eight(step: Any, *args: Any, **options: Any) -> SizePlan:
+def on_eight(step, *args, **options):
     return plan(step, *args, devices=(8,), **options).sizes[0]
 
 
-def test_sums_over_the_model_axis_are_activations_and_are_not_merged() -> None:
+def test_sums_over_the_model_axis_are_activations_and_are_not_merged():
     size = on_eight(other_styles.tensor_parallel, mesh={"data": 2, "model": 4})
     over_model = [e for e in size.exchanges if e.axes == ("model",)]
     assert sum(e.times for e in over_model) >= other_styles.LAYERS
@@ -37,14 +32,14 @@ def test_sums_over_the_model_axis_are_activations_and_are_not_merged() -> None:
     assert "fewer devices along model" in advice.get("not overlapped", "fewer devices along model")
 
 
-def test_an_exchange_that_the_program_asks_for_needs_no_constraint() -> None:
+def test_an_exchange_that_the_program_asks_for_needs_no_constraint():
     size = on_eight(other_styles.experts)
     exchanges = [e for e in size.exchanges if e.kind == "all-to-all"]
     assert exchanges and all(e.asked for e in exchanges)
     assert "resharded" not in size.advice
 
 
-def test_a_pipeline() -> None:
+def test_a_pipeline():
     one, eight = plan(other_styles.pipeline, devices=(1, 8)).sizes
     assert one.exchanges == () and one.useful == 1
     turns, useful = 16 + 8 - 1, 16
@@ -57,13 +52,13 @@ def test_a_pipeline() -> None:
 
 
 @pytest.mark.parametrize("rounds", [1, 2])
-def test_values_that_go_round_a_ring_are_no_pipeline(rounds: int) -> None:
+def test_values_that_go_round_a_ring_are_no_pipeline(rounds):
     size = on_eight(lambda mesh: other_styles.ring(mesh, rounds=rounds))
     assert size.collectives["collective-permute"] == 8 * 2 * rounds and size.useful == 1
     assert "pipeline idle" not in size.advice
 
 
-def test_neighbors_that_send_each_other_their_edges_are_no_pipeline() -> None:
+def test_neighbors_that_send_each_other_their_edges_are_no_pipeline():
     size = on_eight(other_styles.stencil)
     assert size.collectives["collective-permute"] == 20 * 2 * 2 and size.useful == 1
     assert "pipeline idle" not in size.advice
@@ -74,7 +69,7 @@ def test_neighbors_that_send_each_other_their_edges_are_no_pipeline() -> None:
     [(10**9, "whole state on every device"), (12 * 2**20, None)],
     ids=["much", "little"],
 )
-def test_a_placement_is_proposed_only_if_it_fits(memory: int, placement: str | None) -> None:
+def test_a_placement_is_proposed_only_if_it_fits(memory, placement):
     size = on_eight(lambda mesh: other_styles.sharded(mesh))
     gathers = [e for e in size.exchanges if e.kind == "all-gather"]
     assert {e.carries for e in gathers} == {"parameters"}
@@ -86,14 +81,14 @@ def test_a_placement_is_proposed_only_if_it_fits(memory: int, placement: str | N
         assert "parameters gathered" not in advice
 
 
-def test_a_copy_in_each_node_is_proposed_if_only_that_fits() -> None:
+def test_a_copy_in_each_node_is_proposed_if_only_that_fits():
     size = dataclasses.replace(on_eight(lambda mesh: other_styles.sharded(mesh)), per_node=2)
     whole = size.peak_bytes + size.state_bytes - size.state_share_bytes
     advice = advise(dataclasses.replace(size, memory_bytes=(whole - 1) / USABLE))
     assert "sharded over the 2 devices of a node only" in advice["parameters gathered"]
 
 
-def test_gathered_activations_are_told_from_parameters() -> None:
+def test_gathered_activations_are_told_from_parameters():
     size = on_eight(other_styles.activations_gathered)
     gathers = [e for e in size.exchanges if e.kind == "all-gather"]
     assert any(e.carries == "activations" for e in gathers)
@@ -101,7 +96,7 @@ def test_gathered_activations_are_told_from_parameters() -> None:
     assert "parameters gathered" not in size.advice
 
 
-def test_waits_for_what_a_sharding_removes_are_named_once() -> None:
+def test_waits_for_what_a_sharding_removes_are_named_once():
     """The batch is split by its first half; a turn of the loop needs a quarter of it on all devices."""
     size = on_eight(other_styles.accumulated, jnp.ones((64, 64)), jnp.ones((64, 64)))
     assert any(e.kind == "all-gather" and e.carries == "activations" for e in size.exchanges)
@@ -114,7 +109,7 @@ def test_waits_for_what_a_sharding_removes_are_named_once() -> None:
     ("make", "carried", "helps"),
     [(other_styles.sharded, "parameters", False), (other_styles.loss_summed, "gradients", True)],
 )
-def test_micro_batches_are_proposed_for_gradients_only(make: Any, carried: str, helps: bool) -> None:
+def test_micro_batches_are_proposed_for_gradients_only(make, carried, helps):
     """Parameters are gathered for each micro-batch again."""
     text = on_eight(lambda mesh: make(mesh)).advice["not overlapped"]
     assert f"s of {carried}" in text and "more examples" in text
@@ -124,7 +119,7 @@ def test_micro_batches_are_proposed_for_gradients_only(make: Any, carried: str, 
 @pytest.mark.parametrize(
     ("nbytes", "helps"), [(1000, "give each device more examples"), (10**7, "what its examples need")]
 )
-def test_small_sums_of_activations_are_latency(nbytes: int, helps: str) -> None:
+def test_small_sums_of_activations_are_latency(nbytes, helps):
     """More examples hide the latency of BatchNorm's statistics; larger sums grow with the examples."""
     size = on_eight(other_styles.loss_summed)
     most = max(size.exchanges, key=lambda each: each.waits_s)
@@ -134,7 +129,7 @@ def test_small_sums_of_activations_are_latency(nbytes: int, helps: str) -> None:
 
 
 @pytest.mark.parametrize("remat", [False, True])
-def test_remat_is_not_proposed_where_it_is(remat: bool) -> None:
+def test_remat_is_not_proposed_where_it_is(remat):
     size = on_eight(lambda mesh: other_styles.sharded(mesh, remat=remat))
     remedy = ANOTHER if remat else CHECKPOINT
     live = (Live(2**30, hlo.Shape("f32", (2**18, 2**10)), "train.py:5", "tanh", remedy),)
@@ -144,7 +139,7 @@ def test_remat_is_not_proposed_where_it_is(remat: bool) -> None:
     assert ("jax.checkpoint around each layer" in text) is not remat
 
 
-def test_scores_of_attention_are_named() -> None:
+def test_scores_of_attention_are_named():
     size = on_eight(lambda mesh: other_styles.sharded(mesh, remat=True))
     live = (Live(2**30, hlo.Shape("bf16", (2, 64, 2048, 2048)), "model.py:9", "softmax", FUSED),)
     full = dataclasses.replace(size, memory_bytes=2**20, temp_bytes=2**30, live=live)
@@ -152,7 +147,7 @@ def test_scores_of_attention_are_named() -> None:
     assert "the scores of attention" in text and 'implementation="cudnn"' in text
 
 
-def test_pmap_has_its_name_and_its_examples() -> None:
+def test_pmap_has_its_name_and_its_examples():
     step_plan = plan(other_styles.mapped, devices=(2, 8))
     assert step_plan.name == "train_step"
     assert [size.batch for size in step_plan.sizes] == [2 * 32, 8 * 32]
@@ -160,14 +155,14 @@ def test_pmap_has_its_name_and_its_examples() -> None:
     assert "all devices do the same work" not in str(step_plan)  # no argument says where it is
 
 
-def test_a_step_that_is_mostly_overhead_has_its_line() -> None:
+def test_a_step_that_is_mostly_overhead_has_its_line():
     p = {"in": jnp.ones((32, 32)), "out": jnp.ones((32, 32))}
     size = on_eight(other_styles.recurrent, p, jnp.ones((64, 60, 32)), jnp.ones((64, 32)))
     text = size.advice["mostly overhead"]
     assert "small kernels" in text and "other_styles.py:" in text and "larger batch per device" in text
 
 
-def test_time_is_no_batch() -> None:
+def test_time_is_no_batch():
     arguments = other_styles.time_major_arguments()
     with pytest.raises(JaxperfError, match=r"scans over the first axis of argument 1, .*1:axis=1,2:axis=1"):
         on_eight(other_styles.time_major, *arguments)
@@ -178,9 +173,9 @@ def test_time_is_no_batch() -> None:
     assert "taken for the batch: --batch 1:axis=1,2:axis=1, positions from 0" in text
 
 
-def test_a_nets_first_state_is_named_with_what_begins_with_the_time() -> None:
-    def stateful(w: jax.Array, h: jax.Array, xs: jax.Array) -> Any:
-        def loss(w: jax.Array) -> Any:
+def test_a_nets_first_state_is_named_with_what_begins_with_the_time():
+    def stateful(w, h, xs):
+        def loss(w):
             last, _ = jax.lax.scan(lambda h, x: (jnp.tanh(x @ w + h), None), h, xs)
             return (last**2).mean(), last
 
@@ -192,21 +187,21 @@ def test_a_nets_first_state_is_named_with_what_begins_with_the_time() -> None:
     assert on_eight(jax.jit(stateful), *arguments, batch={1: 0, 2: 1}).batch == 32 * 8
 
 
-def test_a_sum_of_a_constant_carries_no_parameters() -> None:
+def test_a_sum_of_a_constant_carries_no_parameters():
     size = on_eight(other_styles.pipeline)
     assert "parameters" not in {each.carries for each in size.exchanges}
     summed = on_eight(other_styles.loss_summed)
     assert [each.carries for each in summed.exchanges if each.bytes == 4].count("parameters") == 0
 
 
-def test_a_batch_that_the_step_draws_is_asked_about() -> None:
+def test_a_batch_that_the_step_draws_is_asked_about():
     step_plan = plan(other_styles.drawn, jnp.ones((8, 8)), jax.random.key(0), devices=(1, 8))
     text = str(step_plan).replace("\n", " ")
     assert "every device draws all of it" in text
     assert step_plan.sizes[1].efficiency is None and step_plan.sizes[1].batch == 0
 
 
-def test_a_part_of_the_batch_that_the_step_draws() -> None:
+def test_a_part_of_the_batch_that_the_step_draws():
     """Each device makes all examples of a generator whose noise nothing splits."""
     (one, eight), other = (
         plan(step, jnp.ones((64, 64)), jnp.ones((16, 64)), jax.random.key(0), devices=(1, 8)).sizes
@@ -217,21 +212,21 @@ def test_a_part_of_the_batch_that_the_step_draws() -> None:
     assert not any("arithmetic repeated" in size.advice for size in (one, *other))
 
 
-def test_one_bare_array_of_parameters_is_no_batch() -> None:
+def test_one_bare_array_of_parameters_is_no_batch():
     step = jax.jit(lambda w: w - 0.1 * jax.grad(lambda w: jnp.tanh(w).sum())(w))
     step_plan = plan(step, jnp.ones((64, 8)), devices=(1, 8))
     assert step_plan.sizes[1].batch == 0 and "comes back" in str(step_plan)
     assert plan(step, jnp.ones((64, 8)), devices=(8,), batch=(0,)).sizes[0].batch == 512
 
 
-def test_parameters_beside_a_batch_of_their_length() -> None:
+def test_parameters_beside_a_batch_of_their_length():
     step = jax.jit(lambda lr, w, x: (w - lr * jax.grad(lambda w: ((x @ w) ** 2).mean())(w), x.mean()))
     size = on_eight(step, jnp.float32(1), jnp.ones((16, 16)), jnp.ones((16, 16, 16)))
     assert size.batch_arguments == (2,)
 
 
-def test_a_batch_that_is_whole_on_every_device_has_no_efficiency() -> None:
-    def make(mesh: Mesh) -> Any:
+def test_a_batch_that_is_whole_on_every_device_has_no_efficiency():
+    def make(mesh):
         whole = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
         w, x = (jax.ShapeDtypeStruct(s, jnp.float32, sharding=whole) for s in ((8, 8), (32, 8)))
         return jax.jit(lambda w, x: w - jax.grad(lambda w: ((x @ w) ** 2).mean())(w)), (w, x)
@@ -273,7 +268,7 @@ ENTRY %main (x: f32[100,64,64], j: s32[], n: f32[64,64]) -> f32[64,64] {
 """  # noqa: E501
 
 
-def test_an_asynchronous_fusion_moves_slices_and_not_stacks() -> None:
+def test_an_asynchronous_fusion_moves_slices_and_not_stacks():
     module = hlo.parse(ASYNCHRONOUS)
     put, take = kernels_of(module).values()
     one = 64 * 64 * 4

@@ -1,7 +1,5 @@
 """What a plan advises about recorded programs."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 
@@ -26,7 +24,7 @@ RECORDED = {
 NO_MEMORY = hlo.Costs(0, 0, 0, 0, 0, 0)
 
 
-def kinds_of(name: str, memory: hlo.Costs = NO_MEMORY) -> set[str]:
+def kinds_of(name, memory=NO_MEMORY):
     """The kinds of advice for a recorded program on eight devices."""
     mesh = Mesh(np.array(jax.devices("cpu")[:8]), ("data",))
     placed = arguments.Placed(None, (), mesh, batch_axes=("data",), made=True)
@@ -38,15 +36,15 @@ def kinds_of(name: str, memory: hlo.Costs = NO_MEMORY) -> set[str]:
 
 @pytest.mark.parametrize("version", ["jax_0_10", "jax_0_12"])
 @pytest.mark.parametrize("kind", RECORDED)
-def test_a_recorded_program(kind: str, version: str) -> None:
+def test_a_recorded_program(kind, version):
     assert kind in kinds_of(f"{RECORDED[kind]}_{version}")
 
 
-def test_a_step_without_collectives_needs_no_advice() -> None:
+def test_a_step_without_collectives_needs_no_advice():
     assert kinds_of("scatter_jax_0_12") == set()
 
 
-def test_waits_of_asynchronous_collectives_count() -> None:
+def test_waits_of_asynchronous_collectives_count():
     mesh = Mesh(np.array(jax.devices("cpu")[:8]), ("data",))
     module = hlo.parse((PROGRAMS / "data_parallel_jax_0_12.hlo").read_text())
     placed = arguments.Placed(None, (), mesh, made=True)
@@ -56,7 +54,7 @@ def test_waits_of_asynchronous_collectives_count() -> None:
     assert "not overlapped" in advise(size) and "not overlapped" in advise(later)
 
 
-def test_memory() -> None:
+def test_memory():
     for gigabytes, kind in ((60, None), (70, "above JAX's share"), (100, "does not fit")):
         memory = NO_MEMORY._replace(temp_bytes=gigabytes * 10**9)
         assert kinds_of("scatter_jax_0_12", memory) == {kind} - {None}

@@ -1,7 +1,5 @@
 """The flags of `jaxperf plan`, and its mistakes, each one line."""
 
-from __future__ import annotations
-
 import json
 import math
 import shlex
@@ -9,7 +7,6 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
-from typing import Any
 
 import jax
 import pytest
@@ -43,14 +40,14 @@ ARGS = "--args f32[5,3] f32[16,5] f32[16,3]"
 
 
 @pytest.fixture
-def train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def train(tmp_path, monkeypatch):
     """A program in the current folder."""
     (tmp_path / "train_to_plan.py").write_text(TRAIN)
     monkeypatch.chdir(tmp_path)
     monkeypatch.delitem(sys.modules, "train_to_plan", raising=False)  # another test's
 
 
-def planned(words: str) -> Any:
+def planned(words):
     """The JSON of a plan."""
     assert cli.main(["plan", *shlex.split(words), "--json", "plan.json"]) == 0
     return json.loads(Path("plan.json").read_text())
@@ -58,7 +55,7 @@ def planned(words: str) -> Any:
 
 @pytest.mark.usefixtures("cpus_as_gpus", "several_devices", "train")
 @pytest.mark.parametrize("source", [ARGS, "--setup train_to_plan.py:shapes"])
-def test_a_plan(source: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_plan(source, capsys):
     body = planned(f"{STEP} {source} --devices 1,8 --per-device 4")
     out = capsys.readouterr().out
     assert "Predicted step" in out and "plan: plan.json" in out
@@ -68,27 +65,27 @@ def test_a_plan(source: str, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.usefixtures("cpus_as_gpus", "train")
-def test_a_plan_is_written_where_the_command_began(tmp_path: Path) -> None:
+def test_a_plan_is_written_where_the_command_began(tmp_path):
     words = f"plan {STEP} --setup train_to_plan.py:moves --devices 1 --json plan.json"
     assert cli.main(words.split()) == 0
     assert (tmp_path / "plan.json").is_file() and not list(tmp_path.glob("elsewhere/*"))
 
 
 @pytest.mark.usefixtures("cpus_as_gpus", "several_devices", "train")
-def test_a_mesh_counts_for_one_number_of_devices_and_its_first_axis_grows() -> None:
+def test_a_mesh_counts_for_one_number_of_devices_and_its_first_axis_grows():
     body = planned(f"{STEP} {ARGS} --devices 4,8 --mesh data=2,model=2")
     assert [size["mesh"] for size in body["sizes"]] == [{"data": 2, "model": 2}, {"data": 4, "model": 2}]
 
 
 @pytest.mark.usefixtures("cpus_as_gpus", "several_devices", "train")
-def test_a_plain_function_is_planned_as_one_program(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_plain_function_is_planned_as_one_program(capsys):
     body = planned(f"train_to_plan:plain {ARGS} --devices 1,8")
     assert body["sizes"][1]["collectives"] == {"all-reduce": 1}
     assert "plain is not jitted: it is planned as one program" in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.usefixtures("cpus_as_gpus", "several_devices", "train")
-def test_an_equal_program_in_the_compile_cache_does_not_give_its_lines() -> None:
+def test_an_equal_program_in_the_compile_cache_does_not_give_its_lines():
     Path("moved.py").write_text("\n\n" + TRAIN)
     lines = []
     for path in ("train_to_plan.py", "moved.py"):
@@ -98,12 +95,12 @@ def test_an_equal_program_in_the_compile_cache_does_not_give_its_lines() -> None
 
 
 @pytest.mark.usefixtures("cpus_as_gpus", "several_devices", "train")
-def test_threads_that_compile_leave_the_cache_setting_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_that_compile_leave_the_cache_setting_as_it_was(monkeypatch):
     """The first of the two has ended before the second begins to compile."""
     done, settings = threading.Event(), []
     before = jax.config.jax_persistent_cache_min_compile_time_secs
 
-    def compiled(card: object, lowered: Any, options: object, *, count: int) -> Any:
+    def compiled(card, lowered, options, *, count):
         if count > 1:
             done.wait()
         settings.append(jax.config.jax_persistent_cache_min_compile_time_secs)
@@ -150,25 +147,23 @@ def test_threads_that_compile_leave_the_cache_setting_as_it_was(monkeypatch: pyt
         (f"{STEP} -- python train_to_plan.py", "give a step and its arguments, or a program after --"),
     ],
 )
-def test_mistakes(words: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_mistakes(words, message, capsys):
     assert cli.main(["plan", *words.split()]) == 2
     lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
     assert len(lines) == 1 and message in lines[0]
 
 
 @pytest.mark.usefixtures("train")
-def test_no_plugin(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_plugin(monkeypatch):
     monkeypatch.setattr(deviceless, "_PLUGINS", ("jax_plugins.no_such_plugin",))
     with pytest.raises(JaxperfError, match=r"install it: .* -m pip install jax-cuda12-plugin==\d"):
         deviceless.check_plugin(CARDS["h100"])
 
 
-def test_the_plugin_is_got_aside_on_the_users_word(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    calls: list[list[str]] = []
+def test_the_plugin_is_got_aside_on_the_users_word(monkeypatch, tmp_path, capsys):
+    calls = []
 
-    def run(words: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+    def run(words, **_):
         calls.append(words)
         failed = len(calls) > 1
         return subprocess.CompletedProcess(words, int(failed), "", "ERROR: no network\n" if failed else "")
@@ -184,9 +179,7 @@ def test_the_plugin_is_got_aside_on_the_users_word(
     assert "cannot install" in error and "ERROR: no network; try: uv run --with" in error
 
 
-def test_a_plugin_aside_is_found_only_where_the_environment_has_none(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_plugin_aside_is_found_only_where_the_environment_has_none(monkeypatch, tmp_path):
     monkeypatch.setattr(deviceless, "cache_folder", lambda: tmp_path)
     monkeypatch.setattr(sys, "path", sys.path[:])
     deviceless.own_folder().mkdir(parents=True)

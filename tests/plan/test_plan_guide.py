@@ -4,8 +4,6 @@ The screens need JAX's CUDA plugin, and the version of JAX that made them. To ma
 `JAXPERF_UPDATE_PAGE=1 pytest tests/plan/test_plan_guide.py`.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shlex
@@ -26,7 +24,7 @@ SECONDS = re.compile(r"(?<=compilations)\sin\s\d+\ss\b|(?<=` \| )(\d+|-)(?= \|$)
 SCREEN = re.compile(r"^```\n\$ (jaxperf plan .*)\n((?:.*\n)*?)```$", re.M)
 
 
-def test_tables(validate) -> None:  # type: ignore[no-untyped-def]  # noqa: F811
+def test_tables(validate):  # noqa: F811
     page = PAGE.read_text()
     made = page
     *tables, sets = validate.tables_for_page()
@@ -46,7 +44,7 @@ def test_tables(validate) -> None:  # type: ignore[no-untyped-def]  # noqa: F811
 @pytest.mark.real
 @pytest.mark.thorough
 @pytest.mark.usefixtures("cuda_plugin")
-def test_screens(tmp_path: Path) -> None:
+def test_screens(tmp_path):
     page = PAGE.read_text()
     programs = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     for name, program in zip(PROGRAMS, programs):

@@ -1,7 +1,5 @@
 """The text of programs that two versions of JAX compiled for eight H100s, without a GPU."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -16,7 +14,7 @@ PROGRAMS = Path(__file__).parent / "programs"
 VERSIONS = ("jax_0_10", "jax_0_12")
 
 
-def program(name: str, version: str) -> hlo.Module:
+def program(name, version):
     return hlo.parse((PROGRAMS / f"{name}_{version}.hlo").read_text())
 
 
@@ -39,17 +37,17 @@ COLLECTIVES = {
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("name", COLLECTIVES)
-def test_collectives(name: str, version: str) -> None:
+def test_collectives(name, version):
     in_order = collectives(program(name, version), {"data": 8}).values()
     seen = [(c.kind, c.bytes, len(c.groups), c.group_size, c.times) for c in in_order]
     assert seen == COLLECTIVES[name]
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_loop_runs_its_body_as_often_as_it_says(version: str) -> None:
+def test_a_loop_runs_its_body_as_often_as_it_says(version):
     once, loop = (program(name, version) for name in ("data_parallel", "loop"))
 
-    def flops(module: hlo.Module) -> float:
+    def flops(module):
         works = kernels_of(module)
         return sum(times * works[i.name].flops for i, times in module.executed() if i.name in works)
 
@@ -70,7 +68,7 @@ def test_a_loop_runs_its_body_as_often_as_it_says(version: str) -> None:
         ("source_target_pairs={{0,1},{1,0}}", ((0, 1), (1, 0))),
     ],
 )
-def test_groups(attribute: str, groups: tuple[tuple[int, ...], ...]) -> None:
+def test_groups(attribute, groups):
     assert hlo.groups_of(f'channel_id=1, {attribute}, metadata={{op_name="x"}}', 4) == groups
 
 
@@ -94,7 +92,7 @@ ENTRY %main (x: f32[8]) -> f32[8] {
         ("jit(my_shard_map_step)/dot_general", False),
     ],
 )
-def test_a_collective_that_the_program_asks_for(operation: str, asked: bool) -> None:
+def test_a_collective_that_the_program_asks_for(operation, asked):
     (each,) = collectives(hlo.parse(REDUCE.replace("NAME", operation)), {"data": 8}).values()
     assert each.asked is asked
 
@@ -113,7 +111,7 @@ ENTRY %main (x: f32[8,10,10,4], w: f32[16,3,3,4]) -> f32[8,8,8,16] {
 """  # noqa: E501
 
 
-def test_convolutions() -> None:
+def test_convolutions():
     module = hlo.parse(CONVOLUTION)
     works = kernels_of(module)
     flops = 2 * 8 * 8 * 8 * 16 * 9 * 4
@@ -123,7 +121,7 @@ def test_convolutions() -> None:
     assert "x" not in works
 
 
-def test_a_slice_reads_what_it_gives() -> None:
+def test_a_slice_reads_what_it_gives():
     text = """HloModule jit_f
 
 %inner (p: f32[1000,4], i: s32[]) -> f32[1,4] {
@@ -167,7 +165,7 @@ ENTRY %main (x: f32[1000,64], i: s32[8,1], v: f32[8,1,64]) -> f32[1000,64] {
 """
 
 
-def test_a_scatter_in_a_fusion_moves_the_rows_that_it_changes_and_not_the_table() -> None:
+def test_a_scatter_in_a_fusion_moves_the_rows_that_it_changes_and_not_the_table():
     module = hlo.parse(SCATTER)
     (work,) = kernels_of(module).values()
     row_bytes, index_bytes = 8 * 64 * 4, 8 * 4
@@ -175,7 +173,7 @@ def test_a_scatter_in_a_fusion_moves_the_rows_that_it_changes_and_not_the_table(
 
 
 @pytest.mark.parametrize(("version", "lines"), [("0.11.0", 1), ("0.12.0", 0)])
-def test_a_known_fault_of_jaxlib_is_named(version: str, lines: int) -> None:
+def test_a_known_fault_of_jaxlib_is_named(version, lines):
     module = hlo.parse(SCATTER)
     notes = _of_program(CARDS["h100"], module, {}, version)
     assert len(notes) == lines

@@ -1,7 +1,5 @@
 """The cost model and the cards, and what the model says beside published measurements."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -20,28 +18,28 @@ H100 = CARDS["h100"]
 NETWORK = links.NETWORKS["infiniband"]
 
 
-def run(module: hlo.Module) -> timeline.Elapsed:
+def run(module):
     found = {
         name: planning._timed(H100, each, NETWORK) for name, each in collectives(module, {"data": 8}).items()
     }
     return timeline.run(module, kernels_of(module), found, H100)
 
 
-def test_a_kernel_takes_the_larger_of_both() -> None:
+def test_a_kernel_takes_the_larger_of_both():
     product = hlo.Product(1, 8192, 8192, 8192, "bfloat16")
     assert Kernel(1e6, (product,)).seconds(H100) == product.flops / H100.matrix_flops("bfloat16") + KERNEL_S
     assert Kernel(1e9, (product,)).memory_s(H100) < Kernel(1e9, (product,)).arithmetic_s(H100)
     assert Kernel(1e9).seconds(H100) == 1e9 / H100.bandwidth + KERNEL_S
 
 
-def test_more_bytes_take_longer_and_more_nodes_too() -> None:
+def test_more_bytes_take_longer_and_more_nodes_too():
     sizes = [links.exchange_s(H100, "all-reduce", 2**n, 8, 1) for n in range(10, 34)]
     assert sizes == sorted(sizes)
     nodes = [links.exchange_s(H100, "all-reduce", 2**26, 8 * n, n) for n in (1, 2, 8, 128)]
     assert nodes == sorted(nodes)
 
 
-def test_a_synchronous_collective_is_waited_for() -> None:
+def test_a_synchronous_collective_is_waited_for():
     module = hlo.parse((PROGRAMS / "data_parallel_jax_0_12.hlo").read_text())
     elapsed = run(module)
     assert elapsed.waits_s == pytest.approx(links.exchange_s(H100, "all-reduce", 2**21, 8, 1))
@@ -67,7 +65,7 @@ ENTRY %main (x: f32[262144], y: f32[KERNEL]) -> f32[262144] {
 
 
 @pytest.mark.parametrize(("length", "hidden"), [(10**9, True), (10, False)])
-def test_an_asynchronous_collective_is_overlapped(length: int, hidden: bool) -> None:
+def test_an_asynchronous_collective_is_overlapped(length, hidden):
     elapsed = run(hlo.parse(OVERLAP.replace("KERNEL", str(length))))
     alone = links.exchange_s(H100, "all-reduce", 2**20, 8, 1)
     waited = elapsed.waits_s
@@ -75,8 +73,8 @@ def test_an_asynchronous_collective_is_overlapped(length: int, hidden: bool) -> 
 
 
 @pytest.mark.parametrize("kind", ["NVIDIA A10G", None])
-def test_this_without_a_gpu_that_is_known(kind: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    def devices(platform: str) -> list[SimpleNamespace]:
+def test_this_without_a_gpu_that_is_known(kind, monkeypatch):
+    def devices(platform):
         if kind is None:
             raise RuntimeError("Unknown backend cuda")
         return [SimpleNamespace(device_kind=kind)]

@@ -3,11 +3,8 @@
 They need JAX's CUDA plugin, or libtpu if their name has "tpu", and are skipped without it.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -20,12 +17,11 @@ from jax.sharding import PartitionSpec as P
 from jaxperf import jax_internals
 from jaxperf.errors import JaxperfError
 from jaxperf.models import LeNet, resnet18
-from jaxperf.parallel import Model, TrainState, make_step, model_of
+from jaxperf.parallel import TrainState, make_step, model_of
 from jaxperf.plan import deviceless
 from jaxperf.plan.cards import CARDS
 from jaxperf.plan.memory import ANOTHER, CHECKPOINT, FUSED
 from jaxperf.plan.planning import plan
-from jaxperf.plan.report import SizePlan
 
 WAYS = ("pmap", "shard_map", "jit")
 
@@ -35,24 +31,24 @@ OPTIMIZER = optax.sgd(0.1)
 
 
 @pytest.fixture(autouse=True)
-def compiler(request: pytest.FixtureRequest) -> None:
+def compiler(request):
     """Skip a test where what compiles its programs is not installed."""
     request.getfixturevalue("libtpu" if "tpu" in request.node.name else "cuda_plugin")
 
 
-def shapes(tree: Any, sharding: Any = None) -> Any:
+def shapes(tree, sharding=None):
     return jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=sharding), tree)
 
 
-def on_eight(model: Model, way: str, batch_norm: str, per_device: int = 32) -> SizePlan:
+def on_eight(model, way, batch_norm, per_device=32):
     """A training step of the package on eight H100s."""
     state = shapes(TrainState(model.params, model.stats, OPTIMIZER.init(model.params)))
     lead = (8, per_device) if way == "pmap" else (8 * per_device,)
     images = jax.ShapeDtypeStruct((*lead, 28, 28, 1), jnp.float32)
     labels = jax.ShapeDtypeStruct(lead, jnp.int32)
 
-    def make(devices: list[Any]) -> Any:
-        step = make_step(way, model, OPTIMIZER, devices, batch_norm=batch_norm).programs["step"]  # type: ignore[arg-type]
+    def make(devices):
+        step = make_step(way, model, OPTIMIZER, devices, batch_norm=batch_norm).programs["step"]
         if way != "jit":
             return step, (state, images, labels)
         mesh = Mesh(devices, ("data",))
@@ -63,7 +59,7 @@ def on_eight(model: Model, way: str, batch_norm: str, per_device: int = 32) -> S
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_lenet_has_one_all_reduce_in_each_way(way: str) -> None:
+def test_lenet_has_one_all_reduce_in_each_way(way):
     model = model_of(LeNet(rngs=nnx.Rngs(0)))
     size_plan = on_eight(model, way, "share")
     assert size_plan.collectives == {"all-reduce": 1}
@@ -75,7 +71,7 @@ def test_lenet_has_one_all_reduce_in_each_way(way: str) -> None:
 
 
 @pytest.mark.thorough
-def test_resnet_18_for_eight_gpus_has_at_most_two_gradient_all_reduces() -> None:
+def test_resnet_18_for_eight_gpus_has_at_most_two_gradient_all_reduces():
     model = model_of(resnet18(rngs=nnx.Rngs(0)))
     size_plan = on_eight(model, "shard_map", "share")
     assert size_plan.collectives["all-reduce"] <= 2  # XLA merges at most 30 MB into one
@@ -86,7 +82,7 @@ def test_resnet_18_for_eight_gpus_has_at_most_two_gradient_all_reduces() -> None
 
 
 @pytest.mark.thorough
-def test_resnet_18_with_global_statistics_has_34_sums_more() -> None:
+def test_resnet_18_with_global_statistics_has_34_sums_more():
     size_plan = on_eight(model_of(resnet18(rngs=nnx.Rngs(0))), "jit", "whole")
     small = sum(
         each.times for each in size_plan.exchanges if each.bytes <= 8 * 512 and each.carries == "activations"
@@ -97,9 +93,7 @@ def test_resnet_18_with_global_statistics_has_34_sums_more() -> None:
 
 
 @pytest.mark.parametrize("count", [2, 8])
-def test_a_machine_with_one_gpu_sees_the_program_of_several(
-    count: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_machine_with_one_gpu_sees_the_program_of_several(count, monkeypatch):
     """`device="this"` on a pretended H200: one all-reduce, in one message, of all gradients."""
     here = [SimpleNamespace(device_kind="NVIDIA H200")]
     monkeypatch.setattr(jax, "devices", lambda platform=None: here)
@@ -120,7 +114,7 @@ def test_a_machine_with_one_gpu_sees_the_program_of_several(
     assert exchange.group_size == count
 
 
-def test_sixty_four_devices_cross_nodes() -> None:
+def test_sixty_four_devices_cross_nodes():
     w, x = jnp.zeros((512, 512)), jnp.zeros((32, 512))
     step = jax.jit(lambda w, x: w - 0.1 * jax.grad(lambda w: jnp.tanh(x @ w).sum())(w))
     one, node, nodes = plan(step, w, x, devices=(1, 8, 64)).sizes
@@ -132,7 +126,7 @@ def test_sixty_four_devices_cross_nodes() -> None:
     assert nodes.exchanges[0].each_s > node.exchanges[0].each_s
 
 
-def test_nothing_of_cuda_is_needed() -> None:
+def test_nothing_of_cuda_is_needed():
     """The assembler that XLA calls is the plan's own, which writes nothing: no kernel has machine code."""
     calls = Path(deviceless.toolkit().name) / "calls"
     assembler = Path(deviceless.toolkit().name) / "bin" / "ptxas"
@@ -145,7 +139,7 @@ def test_nothing_of_cuda_is_needed() -> None:
     assert "-arch=sm_90a" in calls.read_text()
 
 
-def test_eight_tpus_sum_the_gradients_once() -> None:
+def test_eight_tpus_sum_the_gradients_once():
     step = jax.jit(lambda w, x: w - 0.1 * jax.grad(lambda w: jnp.tanh(x @ w).sum())(w))
     one, eight = plan(step, jnp.zeros((512, 512)), jnp.zeros((32, 512)), device="v5e", devices=(1, 8)).sizes
     assert (one.collectives, eight.collectives) == ({}, {"all-reduce": 1})
@@ -155,7 +149,7 @@ def test_eight_tpus_sum_the_gradients_once() -> None:
     assert eight.time is None and eight.fits
 
 
-def test_a_step_that_does_not_fit_into_a_tpu() -> None:
+def test_a_step_that_does_not_fit_into_a_tpu():
     with pytest.raises(JaxperfError, match=r"cannot compile this step for 1 x v5e: .*15\.75G.*smaller batch"):
         plan(
             jax.jit(jnp.sin),
@@ -166,7 +160,7 @@ def test_a_step_that_does_not_fit_into_a_tpu() -> None:
         )
 
 
-def test_beside_nvidias_packages() -> None:
+def test_beside_nvidias_packages():
     """XLA would link with the package's nvJitLink, against the empty library that replaces CUDA's."""
     pytest.importorskip("nvidia.nvjitlink")
     step = jax.jit(lambda w, x: w - jax.grad(lambda w: jnp.tanh(jnp.abs(x) @ w).sum())(w))
@@ -177,17 +171,17 @@ def test_beside_nvidias_packages() -> None:
 B, T, N, H = 4, 1024, 8, 64  # of each device
 
 
-def attention_step(implementation: str | None) -> Any:
+def attention_step(implementation):
     """A gradient of causal attention over a scan of layers, whose stacks are saved and read by slices."""
 
     @jax.jit
-    def step(ws: jax.Array, x: jax.Array) -> jax.Array:
-        def layer(x: jax.Array, w: jax.Array) -> tuple[jax.Array, None]:
+    def step(ws, x):
+        def layer(x, w):
             q, k, v = (a.reshape(*x.shape[:2], N, H) for a in jnp.split(x @ w, 3, -1))
             out = jax.nn.dot_product_attention(q, k, v, is_causal=True, implementation=implementation)
             return x + out.reshape(x.shape), None
 
-        def loss(ws: jax.Array) -> jax.Array:
+        def loss(ws):
             y, _ = jax.lax.scan(layer, x.astype(jnp.bfloat16), ws.astype(jnp.bfloat16))
             return (y.astype(jnp.float32) ** 2).mean()
 
@@ -196,12 +190,12 @@ def attention_step(implementation: str | None) -> Any:
     return step
 
 
-def attention_plan(implementation: str | None) -> SizePlan:
+def attention_plan(implementation):
     arguments = jnp.zeros((3, N * H, 3 * N * H)), jnp.zeros((B, T, N * H))
     return plan(attention_step(implementation), *arguments, devices=(8,)).sizes[0]
 
 
-def test_flash_attention_is_planned() -> None:
+def test_flash_attention_is_planned():
     plain, fused = attention_plan("xla"), attention_plan("cudnn")
     assert fused.collectives == plain.collectives and not fused.notes
     # two products forward and five backward, over half of the scores, in each of three layers
@@ -219,7 +213,7 @@ def test_flash_attention_is_planned() -> None:
     assert CHECKPOINT in remedies and FUSED not in remedies
 
 
-def test_a_scan_moves_its_slices_and_not_its_stacks() -> None:
+def test_a_scan_moves_its_slices_and_not_its_stacks():
     """The traffic of a scan with a gradient grows with its layers, and not with their square."""
     step = attention_step("cudnn")
     x = jnp.zeros((B, T, N * H))
@@ -229,12 +223,12 @@ def test_a_scan_moves_its_slices_and_not_its_stacks() -> None:
     assert many / few == pytest.approx(16 / 4, rel=0.15)
 
 
-def test_the_arrays_of_an_unrolled_network_are_one_row() -> None:
+def test_the_arrays_of_an_unrolled_network_are_one_row():
     """Each of 64 layers saves an array, which is less than 2 % of the temporaries."""
 
     @jax.jit
-    def step(ws: list[jax.Array], x: jax.Array) -> list[jax.Array]:
-        def loss(ws: list[jax.Array]) -> jax.Array:
+    def step(ws, x):
+        def loss(ws):
             y = x
             for w in ws:
                 y = jnp.tanh(y @ w)
@@ -249,22 +243,22 @@ def test_the_arrays_of_an_unrolled_network_are_one_row() -> None:
     assert saved.shown == f"{saved.count} x f32[2048,256]"
 
 
-def _stem(x: jax.Array, w: jax.Array) -> jax.Array:
+def _stem(x, w):
     for _ in range(6):
         x = jnp.sin(jnp.tanh(x @ w))
     return x
 
 
-def _layer(x: jax.Array, w: jax.Array) -> tuple[jax.Array, None]:
+def _layer(x, w):
     return x + jnp.tanh(jnp.tanh(x @ w) @ w) @ w, None
 
 
 @pytest.mark.parametrize("rolled", [True, False])
-def test_only_what_is_made_inside_of_a_checkpoint_goes_with_another_one(rolled: bool) -> None:
+def test_only_what_is_made_inside_of_a_checkpoint_goes_with_another_one(rolled):
     policy = jax.checkpoint_policies.dots_with_no_batch_dims_saveable
     body = jax.checkpoint(_layer, policy=policy)
 
-    def loss(ws: jax.Array, x: jax.Array) -> jax.Array:
+    def loss(ws, x):
         y = _stem(x, ws[0])
         if rolled:
             y, _ = jax.lax.scan(body, y, ws)
@@ -274,7 +268,7 @@ def test_only_what_is_made_inside_of_a_checkpoint_goes_with_another_one(rolled: 
 
     step = jax.jit(lambda ws, x: ws - 0.1 * jax.grad(loss)(ws, x))
     (size,) = plan(step, jnp.zeros((6, 256, 256)), jnp.zeros((4096, 256)), devices=(8,), batch=(1,)).sizes
-    remedies: dict[str, set[str]] = {}
+    remedies = {}
     for function in (_stem, _layer):
         code = function.__code__
         lines = {f"test_plan_real.py:{line}" for *_, line in code.co_lines()}
@@ -283,13 +277,13 @@ def test_only_what_is_made_inside_of_a_checkpoint_goes_with_another_one(rolled: 
     assert remedies["_layer"] - {""} == {ANOTHER}
 
 
-def pallas_step(cost: Any = None) -> Any:
+def pallas_step(cost=None):
     pl = pytest.importorskip("jax.experimental.pallas")
 
-    def double(x_ref: Any, o_ref: Any) -> None:
+    def double(x_ref, o_ref):
         o_ref[...] = x_ref[...] * 2
 
-    def step(w: jax.Array, x: jax.Array) -> jax.Array:
+    def step(w, x):
         h = x @ w
         call = pl.pallas_call(
             double, out_shape=jax.ShapeDtypeStruct(h.shape, h.dtype), name="twice", cost_estimate=cost
@@ -299,7 +293,7 @@ def pallas_step(cost: Any = None) -> Any:
     return jax.jit(step)
 
 
-def test_a_pallas_kernel_is_a_call_of_known_work() -> None:
+def test_a_pallas_kernel_is_a_call_of_known_work():
     from jax.experimental import pallas as pl
 
     arguments = jnp.zeros((512, 512)), jnp.zeros((256, 512))

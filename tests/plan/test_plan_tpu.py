@@ -1,7 +1,5 @@
 """TPUs: their slices, the collectives of programs for eight v5e, and lower bounds of time."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import jax
@@ -22,7 +20,7 @@ VERSIONS = ("jax_0_10", "jax_0_12")
 W = 4096 * 4096  # elements of one of the two parameters of the recorded step
 
 
-def program(version: str) -> hlo.Module:
+def program(version):
     return hlo.parse((Path(__file__).parent / "programs" / f"tpu_gathered_{version}.hlo").read_text())
 
 
@@ -36,13 +34,13 @@ def program(version: str) -> hlo.Module:
         ("v5p", 0, "take 1"),
     ],
 )
-def test_slices_that_do_not_exist(name: str, count: int, message: str) -> None:
+def test_slices_that_do_not_exist(name, count, message):
     with pytest.raises(JaxperfError, match=message):
         CARDS[name].slice_of(count)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_collectives(version: str) -> None:
+def test_collectives(version):
     """Both parameters are gathered, one of them in parts, beside three kernels; it counts once."""
     large = [c for c in collectives(program(version), {"data": 8}).values() if c.bytes > 2**20]
     assert [(c.kind, c.bytes, c.group_size) for c in large] == [
@@ -53,7 +51,7 @@ def test_collectives(version: str) -> None:
     assert large[-1].source == "small_steps.py:58"
 
 
-def test_the_report_has_no_times() -> None:
+def test_the_report_has_no_times():
     mesh = Mesh(np.array(jax.devices("cpu")[:8]), ("data",))
     compiled = deviceless.Program(program("jax_0_12"), hlo.Costs(0, 0, 0, 0, 20 * 10**9, 0))
     step_plan = plan_of(V5E, [Placed(None, (), mesh, 64, {1: 0}, ("data",), made=True)], [compiled])

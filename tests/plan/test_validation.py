@@ -1,11 +1,8 @@
 """The model beside published figures: what sets a constant tests none, and plans print the tests' errors."""
 
-from __future__ import annotations
-
 import importlib.util
 import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
@@ -16,7 +13,7 @@ PATH = Path(__file__).parents[2] / "benchmarks" / "plan" / "validate.py"
 
 
 @pytest.fixture(scope="module")
-def validate() -> ModuleType:
+def validate():
     spec = importlib.util.spec_from_file_location("validate_plan", PATH)
     assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)
@@ -25,19 +22,19 @@ def validate() -> ModuleType:
     return module
 
 
-def test_tables_that_fit_and_tables_that_test_are_disjoint(validate: ModuleType) -> None:
+def test_tables_that_fit_and_tables_that_test_are_disjoint(validate):
     tables = {row["table"] for row in validate.read("collectives.csv")}
     assert set(validate.FITS) | set(validate.TESTS) == tables
     assert not set(validate.FITS) & set(validate.TESTS)
     assert {network.source for network in links.NETWORKS.values()} <= set(validate.FITS)
 
 
-def test_the_printed_errors_are_those_of_the_tests(validate: ModuleType) -> None:
+def test_the_printed_errors_are_those_of_the_tests(validate):
     for name, value in validate.accuracy().items():
         assert getattr(accuracy, name) == pytest.approx(value), name
 
 
-def test_all_reduces_of_all_test_tables(validate: ModuleType) -> None:
+def test_all_reduces_of_all_test_tables(validate):
     """Also with older versions of NCCL and over more nodes; the other kinds are on the page."""
     kinds = {row["table"]: row["kind"] for row in validate.read("collectives.csv")}
     rows = validate.counted(validate.collectives(validate.TESTS))
@@ -47,13 +44,13 @@ def test_all_reduces_of_all_test_tables(validate: ModuleType) -> None:
     assert validate.median_error(reduces) <= 0.15 and validate.factor(in_node) <= 1.5
 
 
-def test_seven_of_ten_steps_are_within_a_quarter(validate: ModuleType) -> None:
+def test_seven_of_ten_steps_are_within_a_quarter(validate):
     rows = validate.published_steps()
     assert len(rows) >= 10
     assert validate.within(rows, 0.25) >= 0.69 * len(rows)
 
 
-def test_a_network_without_a_test_says_that_it_is_a_guess() -> None:
+def test_a_network_without_a_test_says_that_it_is_a_guess():
     assert "a guess" in accuracy.summary("tcpxo") and "a guess" not in accuracy.summary("infiniband")
     assert accuracy.collective_factor("tcpxo", True) == max(accuracy.BETWEEN.values())
     assert set(accuracy.BETWEEN) < set(links.NETWORKS) and CARDS

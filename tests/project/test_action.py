@@ -3,7 +3,6 @@
 import os
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -23,7 +22,7 @@ GATE = {
 }  # fmt: skip
 
 
-def run(step: str, folder: Path, status: int, **inputs: str) -> subprocess.CompletedProcess[str]:
+def run(step, folder, status, **inputs):
     """Run a step's script in bash, where jaxperf ends with this status."""
     (folder / "status").write_text(str(status))
     (folder / "python").write_text(PYTHON)
@@ -35,11 +34,11 @@ def run(step: str, folder: Path, status: int, **inputs: str) -> subprocess.Compl
     )  # fmt: skip
 
 
-def command(folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, ...]:
+def command(folder, monkeypatch):
     """What jaxperf understands of the arguments that it got: the command, and what follows it."""
     module, name, *arguments = (folder / "arguments").read_text().splitlines()
     assert (module, name) == ("-m", "jaxperf")
-    commands: list[tuple[Any, ...]] = []
+    commands = []
     monkeypatch.setattr(gate, "main", lambda *parsed: commands.append(parsed) or 0)
     monkeypatch.setattr(
         "jaxperf.watch.run_script", lambda *parsed, **options: commands.append((*parsed, options)) or 0
@@ -49,7 +48,7 @@ def command(folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, ...]:
 
 
 @pytest.mark.parametrize("update", [False, True])
-def test_the_gate_gets_the_inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, update: bool) -> None:
+def test_the_gate_gets_the_inputs(tmp_path, monkeypatch, update):
     assert run("Gate", tmp_path, 0, **{**GATE, "UPDATE": str(update).lower()}).returncode == 0
     measure = ("jaxperf", "measure", "train:step", "--args", "f32[4, 4]", "--json", "{}")
     options, words = command(tmp_path, monkeypatch)
@@ -62,17 +61,15 @@ def test_the_gate_gets_the_inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     [(0, "warn", 0), (1, "warn", 1), (2, "warn", 2), (3, "warn", 0), (3, "fail", 3)],
 )
 def test_the_job_fails_where_a_function_became_slower_and_warns_or_fails_where_the_gate_is_undecided(
-    status: int, undecided: str, job_status: int, tmp_path: Path
-) -> None:
+    status, undecided, job_status, tmp_path
+):
     done = run("Gate", tmp_path, status, **{**GATE, "UNDECIDED": undecided})
     assert done.returncode == job_status
     assert ("::warning::" in done.stdout) == ((status, job_status) == (3, 0))
 
 
 @pytest.mark.parametrize("status", [0, 1])
-def test_watch_gets_the_program_and_its_kinds_and_its_status_is_the_jobs(
-    status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_watch_gets_the_program_and_its_kinds_and_its_status_is_the_jobs(status, tmp_path, monkeypatch):
     done = run("Watch", tmp_path, status, PROGRAM="--no-profile 'my train.py' --lr 1", FAIL_ON="retrace,sync")
     assert done.returncode == status
     options = {"profile": False, "json": None, "fail_on": parse_kinds("retrace,sync"), "compiles": None}
@@ -94,7 +91,7 @@ INPUTS = {"gate": "", "watch": "train.py", "update": "false", "install": "true",
         ({"undecided": "ignore"}, "undecided is 'ignore'; give warn or fail"),
     ],
 )
-def test_a_mistake_in_an_input_is_one_line(changes: dict[str, str], line: str, tmp_path: Path) -> None:
+def test_a_mistake_in_an_input_is_one_line(changes, line, tmp_path):
     done = run("Check the inputs", tmp_path, 0, **{**INPUTS, **changes})
     assert (done.stdout, done.stderr) == (f"::error::jaxperf: {line}\n" if line else "", "")
     assert done.returncode == (2 if line else 0)

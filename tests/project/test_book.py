@@ -6,11 +6,8 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
-from types import ModuleType
-from typing import Any
 
 import nbformat
 import pytest
@@ -61,7 +58,7 @@ FOLDED = (
 
 
 @pytest.fixture(scope="module")
-def book() -> Iterator[ModuleType]:
+def book():
     pytest.importorskip("sphinx")
     sys.path.insert(0, str(DOCS))
     try:
@@ -71,18 +68,18 @@ def book() -> Iterator[ModuleType]:
 
 
 @pytest.fixture(scope="module")
-def section_page(book: ModuleType) -> ModuleType:
+def section_page(book):
     return __import__("section_page")
 
 
-def show(**data: str) -> Any:
+def show(**data):
     """An output of a cell; `html`, `markdown` and `svg` name its form."""
     kinds = {"html": "text/html", "markdown": "text/markdown", "svg": "image/svg+xml"}
     shown = {kinds[name]: value for name, value in data.items()}
     return v4.new_output("display_data", data={**shown, "text/plain": "What there is to see."})
 
 
-def run_of(script: Path, *outputs: Any, about: dict[str, Any] | None = None) -> Any:
+def run_of(script, *outputs, about=None):
     """A notebook of a run of a script, with these outputs in its first code cell and lines in the others."""
     nodes = [cell.node() for cell in cells.read(script)]
     first, *others = (node for node in nodes if node.cell_type == "code")
@@ -93,29 +90,27 @@ def run_of(script: Path, *outputs: Any, about: dict[str, Any] | None = None) -> 
     return v4.new_notebook(cells=nodes, metadata={"jaxperf": {**known, **(about or {})}})
 
 
-def keep(notebook: Any, path: Path) -> Path:
+def keep(notebook, path):
     path.write_text(nbformat.writes(notebook), encoding="utf-8")
     return path
 
 
 @pytest.fixture
-def script(tmp_path: Path) -> Path:
+def script(tmp_path):
     path = tmp_path / "multiple_gpus.py"
     path.write_text(SCRIPT)
     return path
 
 
-def text_of(page: Any) -> str:
+def text_of(page):
     return "\n".join(cell.source for cell in page.cells if cell.cell_type == "markdown")
 
 
-def code_of(page: Any) -> list[Any]:
+def code_of(page):
     return [cell for cell in page.cells if cell.cell_type == "code"]
 
 
-def test_a_page_has_the_outputs_of_its_run_and_the_lines_of_its_cells(
-    section_page: Any, script: Path
-) -> None:
+def test_a_page_has_the_outputs_of_its_run_and_the_lines_of_its_cells(section_page, script):
     notebook = keep(run_of(script, show(svg=SVG)), script.with_suffix(".ipynb"))
     page = section_page.page(script, section_page.Run.of(notebook))
     first, second, answer, claimed = code_of(page)
@@ -132,9 +127,7 @@ def test_a_page_has_the_outputs_of_its_run_and_the_lines_of_its_cells(
     assert "changed since" not in text_of(page)
 
 
-def test_from_the_first_changed_cell_on_outputs_are_left_out_and_the_page_says_so(
-    section_page: Any, script: Path
-) -> None:
+def test_from_the_first_changed_cell_on_outputs_are_left_out_and_the_page_says_so(section_page, script):
     notebook = keep(run_of(script), script.with_suffix(".ipynb"))
     script.write_text(SCRIPT.replace("a + 1", "a + 2").replace("What does it ask?", "What else?"))
     page = section_page.page(script, section_page.Run.of(notebook))
@@ -144,8 +137,8 @@ def test_from_the_first_changed_cell_on_outputs_are_left_out_and_the_page_says_s
     assert "The code of this page has changed since this run" in page.cells[-1].source
 
 
-def test_a_page_says_what_kind_of_run_it_shows(section_page: Any, script: Path) -> None:
-    def end(**about: Any) -> str:
+def test_a_page_says_what_kind_of_run_it_shows(section_page, script):
+    def end(**about):
         return text_of(
             section_page.page(
                 script, section_page.Run.of(keep(run_of(script, about=about), script.with_suffix(".ipynb")))
@@ -171,7 +164,7 @@ def test_a_page_says_what_kind_of_run_it_shows(section_page: Any, script: Path) 
     )
 
 
-def test_a_prediction_has_choices_before_its_explanation(section_page: Any) -> None:
+def test_a_prediction_has_choices_before_its_explanation(section_page):
     box = "<details><summary>Predict: is <code>x</code> $n$?</summary>\n\n**No.**\n\n</details>"
     offered = {section_page.question_of("is `x` $n$?"): ["yes", "*no", "`y`"]}
     shown = section_page.prose(box, offered)
@@ -185,7 +178,7 @@ def test_a_prediction_has_choices_before_its_explanation(section_page: Any) -> N
     assert "<details" in section_page.prose(box, {})
 
 
-def test_every_prediction_of_the_chapter_has_choices_and_no_other_has(section_page: Any) -> None:
+def test_every_prediction_of_the_chapter_has_choices_and_no_other_has(section_page):
     for name in section_page.sections():
         text = "\n".join(cell.source for cell in cells.read(EXPERIMENTS / f"{name}.py") if cell.markdown)
         asked = {
@@ -198,7 +191,7 @@ def test_every_prediction_of_the_chapter_has_choices_and_no_other_has(section_pa
             assert len(offered) >= 2 and sum(answer.startswith("*") for answer in offered) <= 1
 
 
-def test_a_page_folds_what_a_gpu_showed_below_the_cell(section_page: Any, script: Path) -> None:
+def test_a_page_folds_what_a_gpu_showed_below_the_cell(section_page, script):
     notebook = keep(run_of(script, show(svg=SVG)), script.with_suffix(".ipynb"))
     about = {
         "environment": {"devices": ["cuda:0 NVIDIA H200"], "backend": "gpu", "versions": {"jax": "0.12.0"}}
@@ -225,13 +218,13 @@ def test_a_page_folds_what_a_gpu_showed_below_the_cell(section_page: Any, script
 class Page(HTMLParser):
     """Of a page: where its links lead, its anchors, and what a browser loads to show it."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path):
         super().__init__()
         self.links, self.ids, self.loads = [], set(), []
         self.text = path.read_text(encoding="utf-8")
         self.feed(self.text)
 
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+    def handle_starttag(self, tag, attrs):
         known = {name: value or "" for name, value in attrs}
         self.ids |= {known[name] for name in ("id", "name") if name in known}
         if tag == "a" and "href" in known:
@@ -245,7 +238,7 @@ class Page(HTMLParser):
 
 
 @pytest.fixture(scope="module")
-def site(section_page: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def site(section_page, tmp_path_factory):
     """The book, built with two runs: one with a figure, tables and a claim, one at toy size."""
     folder = tmp_path_factory.mktemp("book")
     names = section_page.sections()
@@ -257,12 +250,12 @@ def site(section_page: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def kept_site(book: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def kept_site(book, tmp_path_factory):
     """The book with the kept runs: real plots and tables."""
     return build(tmp_path_factory.mktemp("kept"))
 
 
-def build(folder: Path, *settings: str) -> Path:
+def build(folder, *settings):
     command = [sys.executable, *("-m", "sphinx", "-q", "-W", "--keep-going", "-b", "html")]
     command += ["-d", str(folder / "doctrees"), *(word for setting in settings for word in ("-D", setting))]
     done = subprocess.run(
@@ -273,13 +266,11 @@ def build(folder: Path, *settings: str) -> Path:
 
 
 @pytest.fixture(scope="module")
-def pages(site: Path) -> dict[Path, Page]:
+def pages(site):
     return {path: Page(path) for path in site.rglob("*.html")}
 
 
-def test_the_site_has_a_page_for_each_section_and_guide(
-    site: Path, section_page: Any, pages: dict[Path, Page]
-) -> None:
+def test_the_site_has_a_page_for_each_section_and_guide(site, section_page, pages):
     start = pages[site / "index.html"]
     for name in section_page.sections():
         assert f"experiments/{name}.html" in start.links
@@ -292,7 +283,7 @@ def test_the_site_has_a_page_for_each_section_and_guide(
             assert section.question.split("?")[0].replace("'", "’") in start.text.replace("&#39;", "’")
 
 
-def test_no_page_loads_anything_from_elsewhere(site: Path, pages: dict[Path, Page]) -> None:
+def test_no_page_loads_anything_from_elsewhere(site, pages):
     outside = re.compile(r"^\s*['\"]?\s*(\w+:)?//")
     loaded = [(path.name, url) for path, page in pages.items() for url in page.loads if outside.match(url)]
     assert not loaded
@@ -302,7 +293,7 @@ def test_no_page_loads_anything_from_elsewhere(site: Path, pages: dict[Path, Pag
         assert not [url for pair in urls for url in pair if outside.match(url)], path
 
 
-def test_no_link_leads_nowhere(site: Path, pages: dict[Path, Page]) -> None:
+def test_no_link_leads_nowhere(site, pages):
     missing = []
     for path, page in pages.items():
         for link in page.links:
@@ -315,7 +306,7 @@ def test_no_link_leads_nowhere(site: Path, pages: dict[Path, Page]) -> None:
     assert not missing
 
 
-def test_no_flag_in_prose_has_become_a_dash(pages: dict[Path, Page]) -> None:
+def test_no_flag_in_prose_has_become_a_dash(pages):
     """Outside code, Markdown's "--flag" is printed as a dash, and a reader who copies it gets no flag."""
     found = [
         (path.name, dash)
@@ -325,9 +316,7 @@ def test_no_flag_in_prose_has_become_a_dash(pages: dict[Path, Page]) -> None:
     assert not found
 
 
-def test_figures_and_tables_have_numbers_and_cells_have_links(
-    site: Path, section_page: Any, pages: dict[Path, Page]
-) -> None:
+def test_figures_and_tables_have_numbers_and_cells_have_links(site, section_page, pages):
     name = section_page.sections()[0]
     page = pages[site / "experiments" / f"{name}.html"]
     number = next(s.number for s in catalogue.SECTIONS if s.name == name)
@@ -345,7 +334,7 @@ def test_figures_and_tables_have_numbers_and_cells_have_links(
 
 
 @pytest.mark.thorough
-def test_a_notebook_runs_on_a_fresh_kernel_and_shows_claims(tmp_path: Path) -> None:
+def test_a_notebook_runs_on_a_fresh_kernel_and_shows_claims(tmp_path):
     nbclient = pytest.importorskip("nbclient")
     pytest.importorskip("ipykernel")
     nodes = [cell.node() for cell in cells.read(EXPERIMENTS / "use_gpu.py")]
@@ -383,7 +372,7 @@ MEASURE = """<script>addEventListener('load', () => setTimeout(() => {
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("width", [390, 1280])
-def test_nothing_is_cut_on_a_screen_or_a_phone(kept_site: Path, width: int, tmp_path: Path) -> None:
+def test_nothing_is_cut_on_a_screen_or_a_phone(kept_site, width, tmp_path):
     chromium = shutil.which("chromium")
     if not chromium:
         pytest.skip("needs chromium")

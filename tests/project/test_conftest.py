@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 
-def test_another_plugin_may_warn_about_its_settings(tmp_path: Path) -> None:
+def test_another_plugin_may_warn_about_its_settings(tmp_path):
     """Warnings are errors here; pytest-asyncio, or pytest-benchmark beside xdist, warn when pytest starts."""
     (tmp_path / "pytest_other.py").write_text(
         "import warnings\ndef pytest_configure(config): warnings.warn('set my option')\n"

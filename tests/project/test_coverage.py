@@ -1,7 +1,6 @@
 """docs/coverage.md: each row of docs/coverage.toml is on a page, and the table is up to date."""
 
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 import scripts
@@ -12,15 +11,15 @@ DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 
 @pytest.fixture
-def coverage(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+def coverage(monkeypatch):
     return scripts.load("book_coverage", DOCS / "coverage.py", monkeypatch)
 
 
-def test_each_row_is_on_its_page_and_the_table_is_up_to_date(coverage: ModuleType) -> None:
+def test_each_row_is_on_its_page_and_the_table_is_up_to_date(coverage):
     assert coverage.PAGE.read_text(encoding="utf-8") == coverage.page(), "run: python docs/coverage.py"
 
 
-def test_every_section_of_the_book_has_rows(coverage: ModuleType) -> None:
+def test_every_section_of_the_book_has_rows(coverage):
     rows = coverage.rows()
     sections = {section.name for section in catalogue.SECTIONS} - {"peers"}  # of which the seeds have nothing
     assert sections <= rows.keys()

@@ -3,7 +3,6 @@
 import copy
 import json
 from pathlib import Path
-from typing import Any
 
 import jsonschema
 import pytest
@@ -19,17 +18,17 @@ POD = ("spec", "replicatedJobs", 0, "template", "spec", "template", "spec")  # o
 JOBSET = "jobset.sigs.k8s.io/jobset-name"
 
 
-def objects() -> dict[str, dict[str, Any]]:
+def objects():
     manifests = list(yaml.safe_load_all((DEPLOY / "jobset.yaml").read_text()))
     return {each["kind"]: each for each in manifests}
 
 
-def check(each: dict[str, Any]) -> None:
+def check(each):
     kind = "JobSet" if each["kind"] == "JobSet" else f"V1{each['kind']}"
     jsonschema.validate(each, {**SCHEMA, "$ref": f"#/definitions/{kind}"})
 
 
-def test_every_object_is_valid_and_a_slip_is_not() -> None:
+def test_every_object_is_valid_and_a_slip_is_not():
     assert list(objects()) == [
         "ServiceAccount", "Role", "RoleBinding", "Service", "PersistentVolumeClaim", "JobSet",
     ]  # fmt: skip
@@ -43,7 +42,7 @@ def test_every_object_is_valid_and_a_slip_is_not() -> None:
         ((*POD, "containers", 0, "cmd"), []),
     ):
         wrong = copy.deepcopy(objects()["JobSet"])
-        inner: Any = wrong
+        inner = wrong
         for key in path[:-1]:
             inner = inner[key]
         inner[path[-1]] = value
@@ -51,7 +50,7 @@ def test_every_object_is_valid_and_a_slip_is_not() -> None:
             check(wrong)
 
 
-def test_the_pods_have_the_names_and_rights_that_jax_needs() -> None:
+def test_the_pods_have_the_names_and_rights_that_jax_needs():
     by_kind = objects()
     jobset, service, role = by_kind["JobSet"], by_kind["Service"], by_kind["Role"]
     name, [workers] = jobset["metadata"]["name"], jobset["spec"]["replicatedJobs"]
@@ -72,10 +71,10 @@ def test_the_pods_have_the_names_and_rights_that_jax_needs() -> None:
     assert (ROOT / command[1]).is_file()
 
 
-def test_pods_that_are_started_again_go_on_from_checkpoints_that_outlived_them() -> None:
+def test_pods_that_are_started_again_go_on_from_checkpoints_that_outlived_them():
     """On a volume that all pods mount, with flags that the program takes."""
     by_kind = objects()
-    pod: Any = by_kind["JobSet"]
+    pod = by_kind["JobSet"]
     for key in POD:
         pod = pod[key]
     [container] = pod["containers"]

@@ -21,7 +21,7 @@ PYTHONS = [f"3.{minor}" for minor in range(8, 15)]
 TOO_OLD = {"google-deepmind/penzai", "kazewong/flowMC", "vwxyzjn/cleanrl"}
 
 
-def changes(pins: dict[str, str], requirements: list[Requirement]) -> list[str]:
+def changes(pins, requirements):
     """What pip would change: a locked version that a requirement does not allow. What is absent, it adds."""
     return [
         f"{r.name} {pins[r.name]} is not {r.specifier}"
@@ -31,7 +31,7 @@ def changes(pins: dict[str, str], requirements: list[Requirement]) -> list[str]:
 
 
 @pytest.mark.parametrize("name", ENVIRONMENTS)
-def test_a_locked_environment_accepts_the_light_core_unchanged(name: str) -> None:
+def test_a_locked_environment_accepts_the_light_core_unchanged(name):
     environment = ENVIRONMENTS[name]
     pythons = [
         python
@@ -43,7 +43,7 @@ def test_a_locked_environment_accepts_the_light_core_unchanged(name: str) -> Non
     assert accepts == (name not in TOO_OLD), (pythons, changes(environment["pins"], CORE))
 
 
-def test_at_least_19_of_22_accept_it_and_few_would_with_the_chapter() -> None:
+def test_at_least_19_of_22_accept_it_and_few_would_with_the_chapter():
     """The second half shows that the test can fail: the chapter needs newer packages than most have."""
     chapter = [Requirement(line) for line in PROJECT["optional-dependencies"]["chapter"]]
     assert len(ENVIRONMENTS) - len(TOO_OLD) >= 19

@@ -5,10 +5,7 @@ import importlib
 import re
 import runpy
 import tomllib
-from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -23,16 +20,16 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
-def gallery(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+def gallery(monkeypatch):
     monkeypatch.syspath_prepend(ROOT / "docs")
     return importlib.import_module("gallery")
 
 
-def test_every_slow_program_has_an_entry_and_every_entry_a_program(gallery: ModuleType) -> None:
+def test_every_slow_program_has_an_entry_and_every_entry_a_program(gallery):
     assert sorted(gallery.names()) == NAMES
 
 
-def test_entries_are_complete_and_every_text_and_thread_is_used(gallery: ModuleType) -> None:
+def test_entries_are_complete_and_every_text_and_thread_is_used(gallery):
     about = gallery.entries()
     entries = [about[name] for name in gallery.names()]
     assert {e["group"] for e in entries} == set(about["groups"])
@@ -46,7 +43,7 @@ def test_entries_are_complete_and_every_text_and_thread_is_used(gallery: ModuleT
         assert "like" not in like and ("like" not in entry or like["group"] == entry["group"])
 
 
-def test_what_watch_said_names_the_line_and_the_cause_that_its_test_expects(gallery: ModuleType) -> None:
+def test_what_watch_said_names_the_line_and_the_cause_that_its_test_expects(gallery):
     stored = gallery.stored()
     expected = {name: gallery.cause(PROGRAMS / f"{name}.py") for name in NAMES}
     records = {name: values["record"] for name, values in stored.items() if "record" in values}
@@ -57,7 +54,7 @@ def test_what_watch_said_names_the_line_and_the_cause_that_its_test_expects(gall
         assert f"{name}.py:{expected[name][1]}" in stored[name]["record"]["text"]
 
 
-def test_the_page_has_a_row_for_every_program_and_a_section_for_every_cause(gallery: ModuleType) -> None:
+def test_the_page_has_a_row_for_every_program_and_a_section_for_every_cause(gallery):
     page, entries = gallery.page(), gallery.entries()
     for name in NAMES:
         place, title = gallery.anchor(entries[name].get("like", name)), entries[name]["title"]
@@ -71,7 +68,7 @@ def test_the_page_has_a_row_for_every_program_and_a_section_for_every_cause(gall
     assert not re.search(r"\{(file|name|slow|fixed)\}|# cause", page)
 
 
-def test_every_cause_that_watch_reports_is_on_the_page(gallery: ModuleType) -> None:
+def test_every_cause_that_watch_reports_is_on_the_page(gallery):
     shown = {gallery.cause(PROGRAMS / f"{name}.py")[0] for name in NAMES}
     others = [title for name, title in ((n, c.title) for n, c in CAUSES.items()) if name not in shown]
     assert 0 < len(others) <= 5
@@ -87,7 +84,7 @@ COMPILED = [name for name, entry in ENTRIES.items() if "compiled" in entry]
 
 
 @pytest.fixture
-def as_users_do() -> Iterator[None]:
+def as_users_do():
     """Forget what a program has set."""
     yield
     jax.config.update("jax_enable_x64", False)
@@ -96,9 +93,7 @@ def as_users_do() -> Iterator[None]:
 @pytest.mark.parametrize(
     "name", cases([(n,) for n in NAMES], quick=lambda n: n in ("weak_types", "partial_batch"))
 )
-def test_a_repaired_program_has_the_result_of_the_slow_one(
-    name: str, tmp_path: Path, as_users_do: None, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_repaired_program_has_the_result_of_the_slow_one(name, tmp_path, as_users_do, capsys):
     if ENTRIES[name].get("devices", 1) > len(jax.devices()):
         pytest.skip("there is one device")
     slow, repaired = (
@@ -109,7 +104,7 @@ def test_a_repaired_program_has_the_result_of_the_slow_one(
     np.testing.assert_allclose(repaired, slow, rtol=1e-3 if "differs" in ENTRIES[name] else 1e-4)
 
 
-def test_a_donated_array_is_gone_under_all_its_names(tmp_path: Path) -> None:
+def test_a_donated_array_is_gone_under_all_its_names(tmp_path):
     write = program(write_repaired("no_donation", tmp_path))["write"]
     cache = other = jnp.zeros((4096, 1024))
     write(cache, 0, jnp.ones(1024))
@@ -117,7 +112,7 @@ def test_a_donated_array_is_gone_under_all_its_names(tmp_path: Path) -> None:
         other.sum()
 
 
-def test_a_clone_of_a_donated_module_is_gone_too_unless_it_has_arrays_of_its_own(tmp_path: Path) -> None:
+def test_a_clone_of_a_donated_module_is_gone_too_unless_it_has_arrays_of_its_own(tmp_path):
     from flax import nnx
 
     names = program(write_repaired("nnx_state", tmp_path))
@@ -130,9 +125,7 @@ def test_a_clone_of_a_donated_module_is_gone_too_unless_it_has_arrays_of_its_own
     assert own.rows[...].sum() == 0
 
 
-def test_a_static_object_that_changes_later_is_not_seen_again_unless_that_is_forbidden(
-    tmp_path: Path,
-) -> None:
+def test_a_static_object_that_changes_later_is_not_seen_again_unless_that_is_forbidden(tmp_path):
     paths = PROGRAMS / "static_config.py", write_repaired("static_config", tmp_path)
     slow, repaired = (program(path) for path in paths)
     w, config = jnp.ones((64, 64)), slow["Config"]()
@@ -144,9 +137,7 @@ def test_a_static_object_that_changes_later_is_not_seen_again_unless_that_is_for
 
 
 @pytest.mark.parametrize("name", cases([(n,) for n in COMPILED], quick=lambda n: n == "weak_types"))
-def test_jax_logs_as_many_compilations_and_retraces_as_the_page_says(
-    name: str, compiles_anew: None, caplog: pytest.LogCaptureFixture, tmp_path: Path
-) -> None:
+def test_jax_logs_as_many_compilations_and_retraces_as_the_page_says(name, compiles_anew, caplog, tmp_path):
     entry, counts = ENTRIES[name], []
     with jax.log_compiles():
         for path in (PROGRAMS / f"{name}.py", write_repaired(name, tmp_path)):
@@ -156,5 +147,5 @@ def test_jax_logs_as_many_compilations_and_retraces_as_the_page_says(
     assert counts == entry["compiled"]
 
 
-def program(path: Path) -> dict[str, Any]:
+def program(path):
     return runpy.run_path(str(path), run_name="program")

@@ -17,7 +17,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
 
 
-def test_the_light_core_needs_five_packages_with_lower_bounds_alone() -> None:
+def test_the_light_core_needs_five_packages_with_lower_bounds_alone():
     requirements = [Requirement(line) for line in PROJECT["dependencies"]]
     assert [r.name for r in requirements] == ["jax", "numpy", "scipy", "psutil", "rich"]
     lines = [*PROJECT["dependencies"], *(line for lines in EXTRAS.values() for line in lines)]
@@ -26,7 +26,7 @@ def test_the_light_core_needs_five_packages_with_lower_bounds_alone() -> None:
             assert [bound.operator for bound in requirement.specifier] == [">="], requirement
 
 
-def test_the_core_imports_nothing_but_what_it_requires() -> None:
+def test_the_core_imports_nothing_but_what_it_requires():
     """With the packages of every extra hidden, all that is not the chapter's can be imported."""
     program = """
 import importlib, pkgutil, sys
@@ -51,7 +51,7 @@ for module in pkgutil.walk_packages(jaxperf.__path__, "jaxperf.", onerror=lambda
     assert tools <= set(done.stdout.split())
 
 
-def built(kind: str, folder: Path) -> Path:
+def built(kind, folder):
     """Build the sdist or the wheel into a folder, and return its path."""
     pytest.importorskip("hatchling")
     code = f"import sys, hatchling.build as b; print(b.build_{kind}(sys.argv[1]))"
@@ -61,7 +61,7 @@ def built(kind: str, folder: Path) -> Path:
 
 
 @pytest.mark.real
-def test_the_wheel_holds_the_package_the_scripts_and_the_data(tmp_path: Path) -> None:
+def test_the_wheel_holds_the_package_the_scripts_and_the_data(tmp_path):
     packed = set(zipfile.ZipFile(built("wheel", tmp_path)).namelist())
     sources = [*(ROOT / "jaxperf").rglob("*"), *(ROOT / "experiments").rglob("*")]
     expected = {
@@ -87,7 +87,7 @@ esac
 
 
 @pytest.fixture
-def tree(tmp_path: Path) -> Path:
+def tree(tmp_path):
     """A checkout's Makefile with an environment whose Python only writes down what it is asked."""
     for name in ("Makefile", "pyproject.toml", "requirements.txt"):
         shutil.copy(ROOT / name, tmp_path)
@@ -98,19 +98,19 @@ def tree(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def write_script(path: Path, text: str) -> None:
+def write_script(path, text):
     path.write_text(text)
     path.chmod(0o755)
 
 
-def make(tree: Path, *arguments: str, kind: str = "cpu", path: str = "") -> subprocess.CompletedProcess[str]:
+def make(tree, *arguments, kind="cpu", path=""):
     env = {k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS", "PYTHON")}
     env["PATH"] = path + env["PATH"]
     arguments = (*arguments, f"KIND={kind}") if kind else arguments
     return subprocess.run(["make", *arguments], cwd=tree, env=env, capture_output=True, text=True)
 
 
-def asked(tree: Path) -> list[str]:
+def asked(tree):
     """What the environment's Python was asked since last time."""
     log = tree / "log"
     lines = log.read_text().splitlines() if log.exists() else []
@@ -118,13 +118,13 @@ def asked(tree: Path) -> list[str]:
     return lines
 
 
-def installs(tree: Path, *arguments: str, **options: str) -> list[str]:
+def installs(tree, *arguments, **options):
     """What a target that succeeds has installed first."""
     assert make(tree, "lint", *arguments, **options).returncode == 0
     return [line for line in asked(tree) if "pip install" in line]
 
 
-def mistakes(tree: Path, *arguments: str, **options: str) -> list[str]:
+def mistakes(tree, *arguments, **options):
     """The lines of a target that fails, without make's own."""
     done = make(tree, *arguments, **options)
     assert done.returncode != 0
@@ -135,9 +135,7 @@ needs_make = pytest.mark.skipif(shutil.which("make") is None, reason="no make")
 
 
 @needs_make
-def test_make_installs_once_and_again_when_the_bounds_change(
-    tree: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_make_installs_once_and_again_when_the_bounds_change(tree, monkeypatch):
     monkeypatch.setenv("VENV", "of-something-else")
     assert len(installs(tree, "-j4", "types")) == 1
     assert installs(tree) == []
@@ -147,7 +145,7 @@ def test_make_installs_once_and_again_when_the_bounds_change(
 
 
 @needs_make
-def test_an_installation_that_fails_leaves_no_stamp(tree: Path) -> None:
+def test_an_installation_that_fails_leaves_no_stamp(tree):
     (tree / "no-network").touch()
     assert make(tree, "test").returncode != 0
     assert not list((tree / ".venv").glob(".installed*"))
@@ -158,7 +156,7 @@ def test_an_installation_that_fails_leaves_no_stamp(tree: Path) -> None:
 
 
 @needs_make
-def test_what_cannot_be_installed_is_one_clear_line(tree: Path) -> None:
+def test_what_cannot_be_installed_is_one_clear_line(tree):
     kinds = "it is cpu, cuda12 or cuda13, by default what this machine has"
     assert mistakes(tree, "run", kind="cuda") == [f"error: KIND is 'cuda'; {kinds}"]
     no_folder = "error: no folder some wheels; 'make bundle' makes one where there is a network"
@@ -175,7 +173,7 @@ def test_what_cannot_be_installed_is_one_clear_line(tree: Path) -> None:
 
 
 @needs_make
-def test_an_old_or_missing_python_is_one_clear_line(tree: Path) -> None:
+def test_an_old_or_missing_python_is_one_clear_line(tree):
     shutil.rmtree(tree / ".venv")
     write_script(tree / "old", '#!/bin/sh\ncase "$2" in *version_info*) exit 1;; esac\n')
     write_script(tree / "broken", "#!/bin/sh\necho 'pyenv: command not found' >&2\nexit 127\n")
@@ -188,7 +186,7 @@ def test_an_old_or_missing_python_is_one_clear_line(tree: Path) -> None:
 
 
 @needs_make
-def test_make_run_builds_the_book_even_from_what_is_left_of_a_failed_run(tree: Path) -> None:
+def test_make_run_builds_the_book_even_from_what_is_left_of_a_failed_run(tree):
     for status, builds in (("0", True), ("1", True), ("2", False)):
         (tree / "status").write_text(status)
         done = make(tree, "run", "ARGS=hybridize --smoke")

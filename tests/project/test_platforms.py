@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 import children
-import pytest
 
 from jaxperf import libraries
 from jaxperf.result import machine
@@ -39,25 +38,23 @@ POWER = "processor\t: {i}\ncpu\t\t: POWER9 (architected), altivec supported\nclo
 RISC_V = "processor\t: {i}\nhart\t\t: 0\nisa\t\t: rv64imafdc\nmmu\t\t: sv39\nuarch\t\t: sifive,u74-mc\n"
 
 
-def model_of(tmp_path: Path, *cores: str) -> str:
+def model_of(tmp_path, *cores):
     info = tmp_path / "cpuinfo"
     info.write_text("\n".join(core.replace("{i}", str(i)) for i, core in enumerate(cores)))
     return machine.cpu_model(info)
 
 
-def arm(maker: str, part: str) -> str:
+def arm(maker, part):
     return ARM64.replace("{maker}", maker).replace("{part}", part)
 
 
-def test_linux_processors_are_named_on_every_architecture(tmp_path: Path) -> None:
+def test_linux_processors_are_named_on_every_architecture(tmp_path):
     assert model_of(tmp_path, X86, X86) == "AMD EPYC 7R13 Processor"
     assert model_of(tmp_path, POWER) == "POWER9 (architected), altivec supported"
     assert model_of(tmp_path, RISC_V) == "sifive,u74-mc"
 
 
-def test_arm_processors_have_numbers_and_apples_have_names(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_arm_processors_have_numbers_and_apples_have_names(tmp_path, monkeypatch):
     assert model_of(tmp_path, arm("0x41", "0xd0c"), arm("0x41", "0xd0b")) == "ARM part 0xd0c + 0xd0b"
     done = subprocess.CompletedProcess([], 0, stdout="Apple M3\n")
     monkeypatch.setattr(machine.subprocess, "run", lambda *_, **__: done)
@@ -97,7 +94,7 @@ print("\\n".join(failed))
 """
 
 
-def test_windows_imports_every_module_and_none_starts_a_backend() -> None:
+def test_windows_imports_every_module_and_none_starts_a_backend():
     program = WITHOUT_POSIX
     if sys.platform == "win32":  # nothing need be taken away
         program = program.replace("delattr(signal, name)", "pass").replace("sys.modules[name] = None", "pass")
@@ -105,7 +102,7 @@ def test_windows_imports_every_module_and_none_starts_a_backend() -> None:
     assert (done.stdout.strip(), done.returncode) == ("", 0), done.stderr[-2000:]
 
 
-def test_windows_paths_of_libraries_are_recognized(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_windows_paths_of_libraries_are_recognized(monkeypatch):
     packages = r"C:\venv\Lib\site-packages"
     monkeypatch.setattr(libraries.os, "sep", "\\")
     monkeypatch.setattr(libraries.sysconfig, "get_paths", lambda: dict.fromkeys(KEYS, packages))

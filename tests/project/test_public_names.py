@@ -16,20 +16,20 @@ PUBLIC = {
 
 
 @pytest.mark.parametrize("module", PUBLIC)
-def test_a_public_name_can_be_called(module: str) -> None:
+def test_a_public_name_can_be_called(module):
     package = importlib.import_module(module)
     names = PUBLIC[module].split()
     assert [name for name in names if not callable(getattr(package, name, None))] == []
     assert {*names} <= {*getattr(package, "__all__", names)}
 
 
-def test_watch_is_a_package_and_a_function() -> None:
+def test_watch_is_a_package_and_a_function():
     import jaxperf
 
     assert callable(jaxperf.watch) and importlib.import_module("jaxperf.watch.session")
 
 
-def test_what_the_package_lists_is_there_without_another_import() -> None:
+def test_what_the_package_lists_is_there_without_another_import():
     import jaxperf
 
     assert {module.split(".")[1] for module in PUBLIC} <= {*dir(jaxperf)}

@@ -2,10 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
-from typing import Any
 
 import jax
 import numpy as np
@@ -25,16 +22,16 @@ QUICK = "disk"
 
 
 @pytest.fixture
-def check(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+def check(monkeypatch):
     return scripts.load("check_puzzle", FOLDER / "check.py", monkeypatch)
 
 
 @pytest.fixture
-def compiled(compiles_anew: None) -> Iterator[Counter[str]]:
+def compiled(compiles_anew):
     """Count what is compiled."""
-    events: Counter[str] = Counter()
+    events = Counter()
 
-    def count(event: str, seconds: float, **_: Any) -> None:
+    def count(event, seconds, **_):
         events[event.rpartition("/")[2]] += 1
 
     jax.monitoring.register_event_duration_secs_listener(count)
@@ -46,9 +43,7 @@ def compiled(compiles_anew: None) -> Iterator[Counter[str]]:
     ("ratios", "status", "word"),
     [([5.0] * 7, 0, "solved"), ([2.9] * 7, 1, "not yet"), ([2.0, 5.0] * 4, 3, "undecided")],
 )
-def test_the_verdict_follows_the_interval_of_the_ratio(
-    check: ModuleType, ratios: list[float], status: int, word: str
-) -> None:
+def test_the_verdict_follows_the_interval_of_the_ratio(check, ratios, status, word):
     actual, line = check.verdict(ratio_of(ratios), 3.0)
     assert (actual, line.partition(":")[0]) == (status, word)
     assert "asks for 3 times" in line
@@ -64,7 +59,7 @@ def test_the_verdict_follows_the_interval_of_the_ratio(
         ([], r"main returns arrays of the shapes \[\]"),
     ],
 )
-def test_results_are_compared_up_to_rounding(check: ModuleType, results: list[Any], line: str) -> None:
+def test_results_are_compared_up_to_rounding(check, results, line):
     assert re.match(line or "$", check.difference([np.ones(3)], results))
 
 
@@ -76,9 +71,7 @@ def test_results_are_compared_up_to_rounding(check: ModuleType, results: list[An
         ("def main(seed:\n", r"mine\.py raises SyntaxError"),
     ],
 )
-def test_a_mistake_in_a_solution_is_one_line(
-    check: ModuleType, tmp_path: Path, text: str, message: str
-) -> None:
+def test_a_mistake_in_a_solution_is_one_line(check, tmp_path, text, message):
     path = tmp_path / "mine.py"
     path.write_text(text)
     with pytest.raises(JaxperfError, match=message) as e:
@@ -86,7 +79,7 @@ def test_a_mistake_in_a_solution_is_one_line(
     assert "\n" not in str(e.value)
 
 
-def test_a_mistake_in_the_call_names_the_puzzles(check: ModuleType) -> None:
+def test_a_mistake_in_the_call_names_the_puzzles(check):
     with pytest.raises(JaxperfError, match="the puzzles are diary, disk, "):
         check.main(["nosuch", "x.py"])
     with pytest.raises(JaxperfError, match="there is no file nosuch"):
@@ -94,9 +87,7 @@ def test_a_mistake_in_the_call_names_the_puzzles(check: ModuleType) -> None:
 
 
 @pytest.mark.parametrize("name", cases([(n,) for n in NAMES], quick=lambda n: n == QUICK))
-def test_a_solution_returns_what_the_puzzle_returns_and_compiles_no_more(
-    check: ModuleType, compiled: Counter[str], name: str
-) -> None:
+def test_a_solution_returns_what_the_puzzle_returns_and_compiles_no_more(check, compiled, name):
     results, counts = [], []
     for folder in (FOLDER, SOLUTIONS):
         compiled.clear()
@@ -110,8 +101,8 @@ def test_a_solution_returns_what_the_puzzle_returns_and_compiles_no_more(
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", NAMES)
 def test_the_puzzle_fails_its_own_check_and_the_solution_passes(
-    check: ModuleType, name: str, compiles_anew: None, optimized: None, capsys: pytest.CaptureFixture[str]
-) -> None:
+    check, name, compiles_anew, optimized, capsys
+):
     assert check.main([name, str(FOLDER / f"{name}.py")]) == check.NOT_YET
     for _ in range(3):  # a busy moment decides nothing
         if status := check.main([name, str(SOLUTIONS / f"{name}.py")]):

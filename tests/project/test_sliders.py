@@ -13,7 +13,7 @@ pytestmark = pytest.mark.real
 
 
 @pytest.fixture
-def said(tmp_path: Path) -> dict[str, str]:
+def said(tmp_path):
     """What each figure says below its drawing, at the sliders' first places and after one was moved."""
     chromium = shutil.which("chromium")
     if not chromium:
@@ -40,7 +40,7 @@ def said(tmp_path: Path) -> dict[str, str]:
     return dict(found)
 
 
-def test_the_figures_say_what_the_formulas_give(said: dict[str, str]) -> None:
+def test_the_figures_say_what_the_formulas_give(said):
     # t1 = t2 = t3 = 20: 5 (t1 + t2 + t3) with waiting; t1 + 5 t2 + t3 without; three times as fast in the end
     assert "Five turns take 300 µs with waiting in each, and 140 µs" in said["timeline"]
     assert "max(t₁, t₂) = 3.00" in said["timeline"]

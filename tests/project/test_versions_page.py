@@ -3,8 +3,6 @@
 import importlib
 import json
 from pathlib import Path
-from types import ModuleType
-from typing import Any
 
 import pytest
 
@@ -15,12 +13,12 @@ LOOP = next(fault for fault in FAULTS if "40101" in fault.issue)
 
 
 @pytest.fixture
-def versions_page(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+def versions_page(monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "docs"))
     return importlib.import_module("versions_page")
 
 
-def log(**versions: Any) -> dict[str, Any]:
+def log(**versions):
     """Return a log with the loop's probe: answers by version, "v0_11_1" for 0.11.1."""
     answers = {name.removeprefix("v").replace("_", "."): answer for name, answer in versions.items()}
     probe = {
@@ -33,11 +31,11 @@ def log(**versions: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def times(*values: float) -> dict[str, Any]:
+def times(*values):
     return {"values": {"": list(values)}}
 
 
-def test_the_page_is_that_of_the_kept_log(versions_page: ModuleType) -> None:
+def test_the_page_is_that_of_the_kept_log(versions_page):
     kept = json.loads(versions_page.KEPT.read_text())
     assert versions_page.PAGE.read_text() == versions_page.page(kept), "run: python docs/versions_page.py"
     for family in {probe["family"] for probe in kept["probes"].values()}:
@@ -55,9 +53,7 @@ def test_the_page_is_that_of_the_kept_log(versions_page: ModuleType) -> None:
         ([2.0, 2.0, 2.0, 2.0, 2.0, 1.0], [1.0] * 6, "2.00"),  # the interval contains 1.3
     ],
 )
-def test_only_what_an_interval_proves_is_bold(
-    older: list[float], newest: list[float], shown: str, versions_page: ModuleType
-) -> None:
+def test_only_what_an_interval_proves_is_bold(older, newest, shown, versions_page):
     page = versions_page.page(log(v0_10_2=times(*older), v0_11_0=times(*newest)))
     row = next(line for line in page.splitlines() if line.startswith("| A \\*path\\* of `x_y`"))
     assert row.split(" | ")[1] == shown
@@ -75,7 +71,5 @@ def test_only_what_an_interval_proves_is_bold(
         ({"v0_11_1": times(1)}, "all versions here have it, so that none shows it"),
     ],
 )
-def test_a_fault_is_shown_by_the_versions_that_have_it(
-    answers: dict[str, Any], shown: str, versions_page: ModuleType
-) -> None:
+def test_a_fault_is_shown_by_the_versions_that_have_it(answers, shown, versions_page):
     assert versions_page.shown_by(LOOP, log(**answers)) == shown

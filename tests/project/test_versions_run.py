@@ -3,7 +3,6 @@
 import os
 import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 import scripts
@@ -12,18 +11,18 @@ SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "versions" / "run.
 
 
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+def run(monkeypatch):
     # By its path: the comparison of frameworks has a module of this name, too
     return scripts.load("versions_run", SCRIPT, monkeypatch)
 
 
 @pytest.fixture
-def two(run: ModuleType, tmp_path: Path) -> list[object]:
+def two(run, tmp_path):
     installed = run._installed(Path(sys.executable))
     return [run.Version(name, Path(sys.executable), installed, tmp_path / name) for name in ("a", "b")]
 
 
-def test_each_kind_of_probe_has_its_answer_from_each_version(run: ModuleType, two: list[object]) -> None:
+def test_each_kind_of_probe_has_its_answer_from_each_version(run, two):
     kinds = {
         "empty_program": "values", "compiling_a_perceptron": "values", "rows_shifted_in_place": "wrong",
         "memory_of_a_transformer_step": "bytes",
@@ -40,9 +39,7 @@ def test_each_kind_of_probe_has_its_answer_from_each_version(run: ModuleType, tw
             version.close()
 
 
-def test_a_process_that_dies_is_said_and_the_next_probe_has_a_new_one(
-    run: ModuleType, two: list[object]
-) -> None:
+def test_a_process_that_dies_is_said_and_the_next_probe_has_a_new_one(run, two):
     version = two[0]
     try:
         version.ask({"prepare": "empty_program"})
@@ -55,7 +52,7 @@ def test_a_process_that_dies_is_said_and_the_next_probe_has_a_new_one(
         version.close()
 
 
-def test_what_a_version_cannot_run_says_why(run: ModuleType, two: list[object]) -> None:
+def test_what_a_version_cannot_run_says_why(run, two):
     version = two[0]
     try:
         assert "KeyError" in version.ask({"prepare": "no such probe"})["cannot"]

@@ -15,14 +15,14 @@ POWERS = dict(zip(("n", "u", "m", "", "k", "M", "G", "T", "P"), range(-9, 18, 3)
 SYMBOLS = {unit: unit for unit in ("s", "FLOP", "FLOP/s", "images/s")} | {"bytes": "B", "bytes/s": "B/s"}
 
 
-def read_back(text: str, unit: str) -> float:
+def read_back(text, unit):
     """The value that a quantity's text stands for."""
     number, _, symbol = text.partition(" ")
     prefix = "" if symbol == unit else symbol.removesuffix(SYMBOLS[unit])
     return float(number) * 10.0 ** POWERS[prefix]
 
 
-def test_a_quantity_reads_back_within_a_percent_also_where_the_prefix_changes() -> None:
+def test_a_quantity_reads_back_within_a_percent_also_where_the_prefix_changes():
     random.seed(0)
     for unit in SYMBOLS:
         values = [random.choice((1, -1)) * 10 ** random.uniform(-12, 19) for _ in range(500)]
@@ -32,8 +32,8 @@ def test_a_quantity_reads_back_within_a_percent_also_where_the_prefix_changes() 
             assert read_back(shown, unit) == pytest.approx(value, rel=0.01), (value, unit)
 
 
-def test_spread_says_how_sure_a_median_is() -> None:
-    def of(*values: float) -> str:
+def test_spread_says_how_sure_a_median_is():
+    def of(*values):
         return format_spread(Measurement("m", "s", values))
 
     assert (of(1.0), of(1.0, 2.0)) == ("1 value", "2 values")
@@ -44,7 +44,7 @@ def test_spread_says_how_sure_a_median_is() -> None:
     assert of(*[0.8, 1.0, 1.2] * 40) == "40.0 %"  # values differ, their median is known
 
 
-def test_a_multiple_has_an_interval_only_for_values_of_the_same_rounds() -> None:
+def test_a_multiple_has_an_interval_only_for_values_of_the_same_rounds():
     base = Measurement("base", "s", (1.0,) * 6, rounds="r")
     assert format_multiple(base, base) == "1"
     assert format_multiple(Measurement("a", "s", (2.0,) * 6, rounds="r"), base) == "2 (2 to 2)"

@@ -11,9 +11,6 @@ import io
 import json
 import os
 import random
-from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -36,13 +33,13 @@ CHUNKS = [pytest.param(0, QUICK, id="quick")] + [
 ]
 
 
-def seeds(first: int, last: int) -> Iterable[int]:
+def seeds(first, last):
     only = os.environ.get("FUZZ_SEEDS")
     return map(int, only.split(",")) if only else range(first, last)
 
 
 @contextlib.contextmanager
-def bounded() -> Iterator[None]:
+def bounded():
     before = peak_bytes()
     yield
     assert peak_bytes() - before < MOST_BYTES
@@ -53,9 +50,7 @@ def bounded() -> Iterator[None]:
 
 @pytest.mark.parametrize("read", [read_images, read_labels])
 @pytest.mark.parametrize("first, last", CHUNKS)
-def test_a_hostile_idx_file_is_read_or_refused_in_one_line(
-    first: int, last: int, read: Callable[[Path], Any], tmp_path: Path
-) -> None:
+def test_a_hostile_idx_file_is_read_or_refused_in_one_line(first, last, read, tmp_path):
     images = generated(3, 1).train_images
     files = images_file(3, body=images.tobytes()), labels_file(9, body=bytes(range(9)))
     whole = files[read is read_labels]
@@ -90,12 +85,12 @@ def test_a_hostile_idx_file_is_read_or_refused_in_one_line(
 
 
 @functools.cache
-def pool() -> tuple[dict[str, Any], ...]:
+def pool():
     """Results as JSON, with every kind of block in them."""
     return tuple(json.loads(to_json(r)) for r in (*all_results(), FULL))
 
 
-def small(rng: random.Random) -> dict[str, Any]:
+def small(rng):
     """A result of a few blocks."""
     body = dict(rng.choice(pool()))
     body["blocks"] = rng.sample(body["blocks"], k=rng.randrange(1, 4))
@@ -103,9 +98,7 @@ def small(rng: random.Random) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("first, last", CHUNKS)
-def test_a_hostile_result_is_refused_in_one_line_or_shown_by_every_command(
-    first: int, last: int, tmp_path: Path
-) -> None:
+def test_a_hostile_result_is_refused_in_one_line_or_shown_by_every_command(first, last, tmp_path):
     path, other = tmp_path / "fuzz.json", tmp_path / "other.json"
     read_well = 0
     with bounded():
@@ -123,16 +116,14 @@ def test_a_hostile_result_is_refused_in_one_line_or_shown_by_every_command(
     assert read_well > (last - first) // 4 or "FUZZ_SEEDS" in os.environ
 
 
-def shown(path: Path, other: Path) -> bool:
+def shown(path, other):
     """Whether it is read; then all commands must show it and leave the terminal alone."""
     status, out, err = outcome_of(lambda: cli.report([str(path)], ()))
     if status:
         assert (status, out, err.count("\n")) == (USER_MISTAKE, "", 1), err
         assert err.startswith("error: ") and len(err) < 1000
         return False
-    commands: list[Callable[[], int]] = [
-        lambda a=a, b=b: cli.compare([str(a), str(b)], ()) for a, b in ((path, other), (other, path))
-    ]
+    commands = [lambda a=a, b=b: cli.compare([str(a), str(b)], ()) for a, b in ((path, other), (other, path))]
     for command in commands:
         status, more, err = outcome_of(command)
         out += more
@@ -144,7 +135,7 @@ def shown(path: Path, other: Path) -> bool:
     return True
 
 
-def outcome_of(command: Callable[[], int]) -> tuple[int, str, str]:
+def outcome_of(command):
     with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
         status = ended(command)
     return status, out.getvalue(), err.getvalue()

@@ -1,7 +1,6 @@
 """Markdown: tables stay tables, and words stay words."""
 
 from markdown_it import MarkdownIt
-from markdown_it.token import Token
 from report_results import HOSTILE
 
 from jaxperf.errors import escape_control
@@ -11,18 +10,18 @@ PARSER = MarkdownIt("commonmark").enable("table").enable("strikethrough")
 MARKUP = {"html_inline", "html_block", "link_open", "image", "code_block", "code_inline", "s_open", "em_open"}
 
 
-def tokens(markdown: str) -> list[Token]:
+def tokens(markdown):
     return [t for token in PARSER.parse(markdown) for t in [token, *(token.children or [])]]
 
 
-def seen(text: str) -> str:
+def seen(text):
     """Words as one line shows them."""
     return " ".join(escape_control(text).split())
 
 
-def cells(markdown: str) -> list[list[str]]:
+def cells(markdown):
     """The table's cells as a reader sees them, a list for each row."""
-    rows: list[list[str]] = []
+    rows = []
     inside = False
     for token in PARSER.parse(markdown):
         if token.type == "tr_open":
@@ -33,7 +32,7 @@ def cells(markdown: str) -> list[list[str]]:
     return rows
 
 
-def test_any_words_stay_words_in_a_cell_a_line_and_a_heading() -> None:
+def test_any_words_stay_words_in_a_cell_a_line_and_a_heading():
     for text in HOSTILE:
         rows = [[text, "1"], ["2", text]]
         shown = "\n".join(table([text, "b"], rows, right=[1]))
@@ -44,7 +43,7 @@ def test_any_words_stay_words_in_a_cell_a_line_and_a_heading() -> None:
             assert MARKUP.isdisjoint(t.type for t in parsed)
 
 
-def test_a_line_that_would_begin_something_else_is_a_line() -> None:
+def test_a_line_that_would_begin_something_else_is_a_line():
     begins = ("1. one", "1) one", "- a", "+ a", "---", "===", "* a", "> a", "# a", "    a", "| a |", "~~a~~")
     for text in (*begins, "-1.5"):
         shown = PARSER.parse(escape(text))
@@ -52,6 +51,6 @@ def test_a_line_that_would_begin_something_else_is_a_line() -> None:
         assert [t.content for t in tokens(escape(text)) if t.type == "text"] == [text.strip()]
 
 
-def test_strong_is_nothing_without_words() -> None:
+def test_strong_is_nothing_without_words():
     assert strong("  ") == ""
     assert {"strong_open"} <= {t.type for t in tokens(strong("a * b"))}

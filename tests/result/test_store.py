@@ -4,7 +4,6 @@ import json
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -70,20 +69,20 @@ FULL = Result(
 )
 
 
-def test_a_full_result_comes_back_equal(tmp_path: Path) -> None:
+def test_a_full_result_comes_back_equal(tmp_path):
     path = tmp_path / "new folder" / "résultat.json"
     save_result(FULL, path)
     assert load_result(path) == FULL
     assert json.loads(path.read_text(encoding="utf-8"))["title"] == "Imperative × symbolic"
 
 
-def test_array_scalars_are_stored_as_plain_numbers() -> None:
+def test_array_scalars_are_stored_as_plain_numbers():
     scalars = {"a": np.float32(0.5), "b": np.int64(3), "c": jnp.float32(0.25), "d": np.bool_(True)}
     body = json.loads(to_json(replace(FULL, config={**scalars, "lr": jnp.bfloat16(2), "in": Path("x")})))
     assert body["config"] == {"a": 0.5, "b": 3, "c": 0.25, "d": True, "lr": 2.0, "in": "x"}
 
 
-def test_what_json_lacks_is_refused_when_stored(tmp_path: Path) -> None:
+def test_what_json_lacks_is_refused_when_stored(tmp_path):
     with pytest.raises(TypeError, match="cannot store object"):
         to_json(replace(FULL, config={"x": object()}))
     for bad in (float("nan"), float("inf"), np.float32("nan")):
@@ -92,13 +91,13 @@ def test_what_json_lacks_is_refused_when_stored(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_arguments_that_are_no_utf8_can_be_stored(tmp_path: Path) -> None:
+def test_arguments_that_are_no_utf8_can_be_stored(tmp_path):
     odd = replace(FULL, command=b"python x.py \xff".decode("utf-8", "surrogateescape"))
     save_result(odd, tmp_path / "r.json")
     assert load_result(tmp_path / "r.json") == odd
 
 
-def test_integers_are_read_as_the_floats_that_the_fields_hold(tmp_path: Path) -> None:
+def test_integers_are_read_as_the_floats_that_the_fields_hold(tmp_path):
     body = json.loads(to_json(FULL))
     table = next(b for b in body["blocks"] if b["kind"] == "table")
     table["rows"][0]["values"] = [1, 2**64]
@@ -112,7 +111,7 @@ def test_integers_are_read_as_the_floats_that_the_fields_hold(tmp_path: Path) ->
         load_result(tmp_path / "r.json")
 
 
-def test_unknown_keys_are_ignored_and_those_of_later_versions_have_defaults(tmp_path: Path) -> None:
+def test_unknown_keys_are_ignored_and_those_of_later_versions_have_defaults(tmp_path):
     body = json.loads(to_json(FULL))
     body["invented"] = {"later": 1}
     body["environment"]["gpu_temperature"] = 40
@@ -127,7 +126,7 @@ def test_unknown_keys_are_ignored_and_those_of_later_versions_have_defaults(tmp_
     assert (measured.set_aside, measured.disturbed, measured.trusted) == ((), 0, True)
 
 
-def edited(*path: Any, value: Any = ...) -> str:
+def edited(*path, value=...):
     """FULL as JSON with the value at `path` replaced, or removed."""
     body = json.loads(to_json(FULL))
     inner = body
@@ -188,7 +187,7 @@ DAMAGED = {
 }
 
 
-def test_a_damaged_file_is_one_line_that_names_it(tmp_path: Path) -> None:
+def test_a_damaged_file_is_one_line_that_names_it(tmp_path):
     path = tmp_path / "odd.json"
     for name, text in DAMAGED.items():
         path.write_text(text)
@@ -199,9 +198,7 @@ def test_a_damaged_file_is_one_line_that_names_it(tmp_path: Path) -> None:
         assert len(str(caught.value)) < 400 + len(str(path)), name
 
 
-def test_a_setting_beyond_floats_is_shown_as_infinity(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_setting_beyond_floats_is_shown_as_infinity(tmp_path, capsys):
     """Unlike NaN, 1e400 is JSON, and Python reads it as infinity."""
     text = to_json(replace(FULL, smoke=False, blocks=(Table("calls", (EAGER,)),)))
     for name, rate in (("a", "0.1"), ("b", "1e400")):
@@ -213,7 +210,7 @@ def test_a_setting_beyond_floats_is_shown_as_infinity(
     assert "differs: config rate: 0.1 and inf" in shown.out and shown.err == ""
 
 
-def test_what_readers_of_json_need_stands_at_the_top_level() -> None:
+def test_what_readers_of_json_need_stands_at_the_top_level():
     body = json.loads(to_json(FULL))
     assert [row["name"] for row in body["measurements"]] == ["eager"]
     assert [claim["verdict"] for claim in body["claims"]] == ["holds", "not measurable here"]
@@ -221,16 +218,14 @@ def test_what_readers_of_json_need_stands_at_the_top_level() -> None:
     assert body["environment"]["accelerated"] == []
 
 
-def test_what_is_not_a_regular_file_is_refused_in_one_line_and_not_waited_for(tmp_path: Path) -> None:
+def test_what_is_not_a_regular_file_is_refused_in_one_line_and_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "pipe.json")
     for path in (tmp_path / "none.json", tmp_path / "pipe.json", Path("/dev/zero"), tmp_path):
         with pytest.raises(JaxperfError, match=f"cannot read {path}: [^\n]+$"):
             load_result(path)
 
 
-def test_a_file_larger_than_any_result_is_refused_before_it_is_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_larger_than_any_result_is_refused_before_it_is_read(tmp_path, monkeypatch):
     path = tmp_path / "r.json"
     path.write_text("{" + " " * 999)
     with path.open("r+b") as f:

@@ -1,6 +1,6 @@
 """Tables as text: medians, spreads, multiples and published figures, and the tally of claims."""
 
-from jaxperf.result import Grid, Measurement, Reference, Table
+from jaxperf.result import Measurement, Reference, Table
 from jaxperf.result.tables import as_grid
 
 EAGER = Measurement("eager", "s", (1e-3,) * 6, rounds="r")
@@ -8,11 +8,11 @@ JITTED = Measurement("jitted", "s", (1e-5, 1e-5, 1e-5, 1e-5, 2e-5, 2e-5), rounds
 BOOK = Reference("eager", 5e-4, "s", "MXNet", "section 8.1.2")
 
 
-def cells(grid: Grid) -> dict[str, dict[str, str]]:
+def cells(grid):
     return {row[0]: dict(zip(grid.heads, row)) for row in grid.rows}
 
 
-def test_a_table_shows_median_spread_multiple_and_the_books_figure() -> None:
+def test_a_table_shows_median_spread_multiple_and_the_books_figure():
     grid = as_grid(Table("calls", (EAGER, JITTED), "jitted", (BOOK,)))
     assert grid.heads == ("", "median", "spread", "over jitted", "published")
     assert grid.right == (1, 2, 3, 4)

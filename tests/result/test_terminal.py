@@ -9,14 +9,14 @@ from jaxperf.result import Claim, Environment, Fact, Grid, Heading, Measurement,
 from jaxperf.result.terminal import environment_lines, literal_text, render_text, show
 
 
-def drawn(rows: Grid, width: int) -> str:
+def drawn(rows, width):
     con = Console(width=width, highlight=False, force_terminal=False)
     with con.capture() as capture:
         show(con, rows)
     return capture.get()
 
 
-def test_a_narrow_table_folds_and_loses_nothing() -> None:
+def test_a_narrow_table_folds_and_loses_nothing():
     heads = ("", "median", "over a very long base")
     rows = Grid(
         "The title", heads, (("a very long name/of_a_measurement", "1.23 ms", "12.5 (11 to 13)"),), (1, 2)
@@ -28,7 +28,7 @@ def test_a_narrow_table_folds_and_loses_nothing() -> None:
         assert Counter("".join(narrow.split())) == Counter("".join(wide.split()))
 
 
-def test_a_whole_result_shows_its_blocks_in_their_order() -> None:
+def test_a_whole_result_shows_its_blocks_in_their_order():
     head, body = ("8.1 Two ways", "Which?", "CPU X"), ("a lesson", "eager", "n: 3", "It is so.", "a remark")
     texts = (*head, "Part one", *body, "Part two")
     blocks = (
@@ -48,7 +48,7 @@ def test_a_whole_result_shows_its_blocks_in_their_order() -> None:
     assert "\x1b" in render_text([result], color=True)
 
 
-def test_a_notebook_shows_a_result_as_html_without_the_evidence_behind_it() -> None:
+def test_a_notebook_shows_a_result_as_html_without_the_evidence_behind_it():
     blocks = (Text("a < b"), Note("seen"), Grid("Evidence", ("x",), (("folded",),), detail=True))
     result = Result("e", "", "Title", "Which?", {}, Environment(), blocks)
     shown = result._repr_html_()
@@ -56,7 +56,7 @@ def test_a_notebook_shows_a_result_as_html_without_the_evidence_behind_it() -> N
     assert "folded" not in shown and repr(result) == "<Result of e: 3 blocks>"
 
 
-def test_fake_devices_are_named_as_such() -> None:
+def test_fake_devices_are_named_as_such():
     for fake in (True, False):
         e = Environment(
             devices=("cpu:0 cpu", "cpu:1 cpu"), devices_are_fake=fake, cores=2, data_source="mini"
@@ -66,7 +66,7 @@ def test_fake_devices_are_named_as_such() -> None:
         assert "data: mini" in text
 
 
-def test_hostile_words_are_printed_and_not_obeyed() -> None:
+def test_hostile_words_are_printed_and_not_obeyed():
     hostile = "[bold]b[/bold] [/x] :warning: \x1b[31mred\x1b]8;;http://x\x07 \x9b2J\r \u202eltr"
     text = render_text([with_every_block(hostile)], width=1000)
     assert not set("\x1b\x07\x9b\r\u202e") & set(text)
@@ -74,7 +74,7 @@ def test_hostile_words_are_printed_and_not_obeyed() -> None:
     assert literal_text("é 編\n\tx").plain == "é 編\n\tx"
 
 
-def test_a_long_table_shows_its_first_rows_and_how_many_more_there_are() -> None:
+def test_a_long_table_shows_its_first_rows_and_how_many_more_there_are():
     cells = tuple((f"row {i}",) for i in range(9))
     shown = drawn(Grid("The title", ("",), cells, first=6), 80)
     assert "row 5" in shown and "row 6" not in shown and "and 3 more in the result's file" in shown

@@ -11,27 +11,25 @@ from jaxperf.errors import JaxperfError
 from jaxperf.result.store import check_writable, write_whole
 
 
-def names(folder: Path) -> list[str]:
+def names(folder):
     return [path.name for path in folder.iterdir()]
 
 
-def test_text_and_bytes_replace_what_was_there(tmp_path: Path) -> None:
+def test_text_and_bytes_replace_what_was_there(tmp_path):
     path = tmp_path / "a" / "b" / "out"
-    contents: tuple[str | bytes, ...] = ("before", "zwölf\n", b"\x00\xff")
+    contents = ("before", "zwölf\n", b"\x00\xff")
     for content in contents:
         write_whole(path, content)
         assert path.read_bytes() == (content.encode() if isinstance(content, str) else content)
         assert names(path.parent) == ["out"]
 
 
-def test_a_failing_write_leaves_the_old_file_and_no_part(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failing_write_leaves_the_old_file_and_no_part(tmp_path, monkeypatch):
     path = tmp_path / "out.json"
     write_whole(path, "the old")
     for error in (OSError(28, "No space left on device"), KeyboardInterrupt(), MemoryError()):
 
-        def fail(*_: object, error: BaseException = error) -> None:
+        def fail(*_, error=error):
             raise error
 
         for step in ("chmod", "replace"):
@@ -43,13 +41,13 @@ def test_a_failing_write_leaves_the_old_file_and_no_part(
             assert names(tmp_path) == ["out.json"]
 
 
-def test_a_reader_never_sees_half(tmp_path: Path) -> None:
+def test_a_reader_never_sees_half(tmp_path):
     path = tmp_path / "out"
     texts = {letter * 200_000 for letter in "ab"}
     write_whole(path, "a" * 200_000)
     stop, seen = threading.Event(), set()
 
-    def read() -> None:
+    def read():
         while not stop.is_set():
             seen.add(path.read_text())
 
@@ -64,9 +62,7 @@ def test_a_reader_never_sees_half(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o027, 0o640)])
-def test_a_new_file_has_the_permissions_of_the_umask_and_an_old_one_keeps_its_own(
-    tmp_path: Path, umask: int, mode: int
-) -> None:
+def test_a_new_file_has_the_permissions_of_the_umask_and_an_old_one_keeps_its_own(tmp_path, umask, mode):
     path = tmp_path / "out"
     before = os.umask(umask)
     try:
@@ -81,7 +77,7 @@ def test_a_new_file_has_the_permissions_of_the_umask_and_an_old_one_keeps_its_ow
 
 
 @pytest.mark.parametrize("act", [check_writable, lambda path: write_whole(path, "x")])
-def test_a_path_that_cannot_be_written_is_one_line(act: object, tmp_path: Path) -> None:
+def test_a_path_that_cannot_be_written_is_one_line(act, tmp_path):
     (tmp_path / "file").write_text("in the way")
     paths = {
         tmp_path: "folder|directory",
@@ -91,12 +87,12 @@ def test_a_path_that_cannot_be_written_is_one_line(act: object, tmp_path: Path) 
     }
     for path, reason in paths.items():
         with pytest.raises(JaxperfError, match=f"(?i)^cannot write [^\n]*{reason}[^\n]*; give another path$"):
-            act(path)  # type: ignore[operator]
+            act(path)
     assert (tmp_path / "file").read_text() == "in the way"
     assert names(tmp_path) == ["file"]
 
 
-def test_checking_writes_nothing(tmp_path: Path) -> None:
+def test_checking_writes_nothing(tmp_path):
     (tmp_path / "old").write_text("kept")
     check_writable(tmp_path / "old")
     check_writable(tmp_path / "new")
@@ -105,7 +101,7 @@ def test_checking_writes_nothing(tmp_path: Path) -> None:
     assert names(tmp_path) == ["old"]
 
 
-def test_a_link_is_followed(tmp_path: Path) -> None:
+def test_a_link_is_followed(tmp_path):
     (tmp_path / "there").mkdir()
     (tmp_path / "link").symlink_to("there/out")
     write_whole(tmp_path / "link", "x")
@@ -113,9 +109,9 @@ def test_a_link_is_followed(tmp_path: Path) -> None:
     assert (tmp_path / "there" / "out").read_text() == "x"
 
 
-def test_a_pipe_is_written_to_and_not_replaced(tmp_path: Path) -> None:
+def test_a_pipe_is_written_to_and_not_replaced(tmp_path):
     os.mkfifo(tmp_path / "pipe")
-    got: list[str] = []
+    got = []
     reader = threading.Thread(target=lambda: got.append((tmp_path / "pipe").read_text()))
     reader.start()
     write_whole(tmp_path / "pipe", "through")

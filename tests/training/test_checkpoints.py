@@ -4,7 +4,6 @@ import json
 import random
 import shutil
 from pathlib import Path
-from typing import Any
 
 import chex
 import jax.numpy as jnp
@@ -19,7 +18,7 @@ SETTINGS = {"lr": 0.1, "stages": (8, 16)}  # a tuple comes back from JSON as a l
 ABOUT = {"losses": [2.3, 0.1 + 0.2], "updates": 3}
 
 
-def state() -> dict[str, Any]:
+def state():
     rng = np.random.default_rng(0)
     return {
         "params": {"kernel": rng.normal(size=(3, 5)).astype(np.float32), "layers": {0: rng.normal(size=700)}},
@@ -29,12 +28,12 @@ def state() -> dict[str, Any]:
     }
 
 
-def opened(folder: Path, *, resume: bool = True, **settings: Any) -> Checkpoints:
+def opened(folder, *, resume=True, **settings):
     return Checkpoints(folder, SETTINGS | settings, resume=resume)
 
 
 @pytest.fixture(scope="module")
-def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def kept(tmp_path_factory):
     """A folder in which five steps were saved, from arrays that JAX holds."""
     folder = tmp_path_factory.mktemp("saved") / "new"
     checkpoints = opened(folder, resume=False)
@@ -46,12 +45,12 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def folder(kept: Path, tmp_path: Path) -> Path:
+def folder(kept, tmp_path):
     """A copy of it."""
     return Path(shutil.copytree(kept, tmp_path / "saved"))
 
 
-def test_the_newest_comes_back_bit_for_bit_and_a_few_before_it_stay(folder: Path) -> None:
+def test_the_newest_comes_back_bit_for_bit_and_a_few_before_it_stay(folder):
     checkpoints = opened(folder)
     assert checkpoints.step == 5
     assert sorted(path.name for path in folder.iterdir()) == [str(5 - i) for i in reversed(range(KEPT))]
@@ -66,7 +65,7 @@ def test_the_newest_comes_back_bit_for_bit_and_a_few_before_it_stay(folder: Path
     assert opened(folder).step == 6
 
 
-def test_a_folder_with_checkpoints_is_not_overwritten(folder: Path) -> None:
+def test_a_folder_with_checkpoints_is_not_overwritten(folder):
     with pytest.raises(JaxperfError, match="holds checkpoints; add --resume to go on"):
         opened(folder, resume=False)
 
@@ -78,12 +77,12 @@ def test_a_folder_with_checkpoints_is_not_overwritten(folder: Path) -> None:
         ({"seed": 1}, "seed is missing in the checkpoint, and 1 here"),
     ],
 )
-def test_other_settings_are_one_line(folder: Path, settings: dict[str, Any], message: str) -> None:
+def test_other_settings_are_one_line(folder, settings, message):
     with pytest.raises(JaxperfError, match=f"{message}; give what it was saved with, or another folder$"):
         opened(folder, **settings).load(state())
 
 
-def is_refused(folder: Path, path: Path, damaged: bytes, expected: tuple[Any, dict[str, Any]]) -> bool:
+def is_refused(folder, path, damaged, expected):
     """Damage a file, and put it right again: what is loaded meanwhile is one line, or the same as before."""
     whole = path.read_bytes()
     path.write_bytes(damaged)
@@ -101,7 +100,7 @@ def is_refused(folder: Path, path: Path, damaged: bytes, expected: tuple[Any, di
 
 
 @pytest.mark.parametrize("times", [1, pytest.param(20, marks=pytest.mark.thorough)])
-def test_a_flipped_bit_or_a_cut_file_is_never_continued_with_other_values(folder: Path, times: int) -> None:
+def test_a_flipped_bit_or_a_cut_file_is_never_continued_with_other_values(folder, times):
     """Each file of the newest checkpoint is cut, and has a bit flipped, at random places."""
     expected, rng = opened(folder).load(state()), random.Random(0)
     files = [path for path in (folder / "5").rglob("*") if path.is_file() and path.stat().st_size]
@@ -117,7 +116,7 @@ def test_a_flipped_bit_or_a_cut_file_is_never_continued_with_other_values(folder
         assert is_refused(folder, path, path.read_bytes()[: path.stat().st_size // 2], expected)
 
 
-def test_values_and_figures_that_were_changed_are_noticed(folder: Path) -> None:
+def test_values_and_figures_that_were_changed_are_noticed(folder):
     """A figure in the JSON file, which stays valid; and an array of another shape."""
     with pytest.raises(JaxperfError, match="is damaged"):
         opened(folder).load(state() | {"hits": np.zeros(3, np.int32)})
@@ -128,7 +127,7 @@ def test_values_and_figures_that_were_changed_are_noticed(folder: Path) -> None:
         opened(folder).load(state())
 
 
-def test_what_a_kill_leaves_of_a_save_is_no_checkpoint(folder: Path) -> None:
+def test_what_a_kill_leaves_of_a_save_is_no_checkpoint(folder):
     part = folder / "6.orbax-checkpoint-tmp"
     shutil.copytree(folder / "5", part)
     checkpoints = opened(folder)
@@ -138,7 +137,7 @@ def test_what_a_kill_leaves_of_a_save_is_no_checkpoint(folder: Path) -> None:
     assert opened(folder).step == 6 and not part.exists()
 
 
-def test_a_state_that_is_not_finite_is_not_saved(tmp_path: Path) -> None:
+def test_a_state_that_is_not_finite_is_not_saved(tmp_path):
     with pytest.raises(JaxperfError, match="not finite at step 3; use a smaller learning rate"):
         opened(tmp_path).save(3, {"W": np.array([1, np.nan])})
     assert opened(tmp_path).step is None
@@ -146,7 +145,7 @@ def test_a_state_that_is_not_finite_is_not_saved(tmp_path: Path) -> None:
 
 @pytest.mark.real
 @pytest.mark.thorough
-def test_a_full_disk_is_one_line_and_earlier_checkpoints_stay(small_disk: Path) -> None:
+def test_a_full_disk_is_one_line_and_earlier_checkpoints_stay(small_disk):
     checkpoints = opened(small_disk / "saved")
     checkpoints.save(1, state())
     checkpoints.close()

@@ -11,7 +11,7 @@ from jaxperf.errors import JaxperfError
 
 
 @pytest.fixture(autouse=True)
-def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def alone(monkeypatch):
     for name in (*distributed.BY_HAND, "SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"):
         monkeypatch.delenv(name, raising=False)
 
@@ -26,9 +26,7 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"KUBERNETES_SERVICE_HOST": "10.0.0.1", "JOB_COMPLETION_INDEX": "0"}, None),
     ],
 )
-def test_a_cluster_is_recognized_by_what_it_sets_for_tasks(
-    variables: dict[str, str], method: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cluster_is_recognized_by_what_it_sets_for_tasks(variables, method, monkeypatch):
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     assert (distributed._by_cluster() or {})["cluster_detection_method"] == method
@@ -45,7 +43,7 @@ def test_a_cluster_is_recognized_by_what_it_sets_for_tasks(
         {"JAX_COORDINATOR_ADDRESS": "host:1"},
     ],
 )
-def test_a_shell_on_a_node_is_alone(variables: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_shell_on_a_node_is_alone(variables, monkeypatch):
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     assert not join() and together(lambda: 7) == 7
@@ -55,16 +53,14 @@ def test_a_shell_on_a_node_is_alone(variables: dict[str, str], monkeypatch: pyte
     "values",
     [("", "2", "0"), ("host", "2", "0"), ("host:1", "two", "0"), ("host:1", "2", "2"), ("h:1", "2", "")],
 )
-def test_variables_that_make_no_sense_are_one_line(
-    values: tuple[str, str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_variables_that_make_no_sense_are_one_line(values, monkeypatch):
     for name, value in zip(distributed.BY_HAND, values):
         monkeypatch.setenv(name, value)
     with pytest.raises(JaxperfError, match="; several processes need all three"):
         join()
 
 
-def test_a_missing_package_of_a_cluster_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_of_a_cluster_is_one_line(monkeypatch):
     monkeypatch.setenv("PMI_SIZE", "2")
     monkeypatch.setattr(distributed, "find_spec", lambda name: None)
     with pytest.raises(JaxperfError, match="pip install mpi4py"):
@@ -90,7 +86,7 @@ leave(ended(lambda: together(work)))
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("what", ["works", "differs", "raises"])
-def test_processes_that_disagree_or_fail_end_at_once_with_a_status(what: str) -> None:
+def test_processes_that_disagree_or_fail_end_at_once_with_a_status(what):
     done = several.run([sys.executable, "-c", PROGRAM, what])
     statuses, outputs, errors = zip(*done)
     # Gloo's C++ code may add lines of its own

@@ -21,7 +21,7 @@ pytestmark = [
 ]
 
 
-def by_mpi(*processes: list[str]) -> subprocess.CompletedProcess[str]:
+def by_mpi(*processes):
     """Train at toy size in two processes, which share the cores; each with its own flags."""
     environment = child_environment() | {"JAX_PLATFORMS": "cpu"}
     program = [sys.executable, "experiments/train.py", "--smoke"]
@@ -30,7 +30,7 @@ def by_mpi(*processes: list[str]) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
 
 
-def test_two_processes_train_one_model_and_the_first_writes(tmp_path: Path) -> None:
+def test_two_processes_train_one_model_and_the_first_writes(tmp_path):
     done = by_mpi(*2 * [["--json", f"{tmp_path}/r.json"]])
     assert done.returncode == 0, done.stdout + done.stderr
     result = load_result(tmp_path / "r.json")
@@ -39,7 +39,7 @@ def test_two_processes_train_one_model_and_the_first_writes(tmp_path: Path) -> N
     assert done.stdout.count("epoch 1, time ") == 1  # process 0 alone prints
 
 
-def test_a_process_with_other_flags_ends_all_with_a_line_and_a_status(tmp_path: Path) -> None:
+def test_a_process_with_other_flags_ends_all_with_a_line_and_a_status(tmp_path):
     done = by_mpi(*(["--json", f"{tmp_path}/r.json", "--epochs", n] for n in ("1", "2")))
     assert done.returncode != 0
     assert "process 1 has other flags or versions than process 0; start all alike" in done.stderr

@@ -32,7 +32,7 @@ scontrol show job 1
 """
 
 
-def in_cluster(folder: Path, commands: str) -> str:
+def in_cluster(folder, commands):
     """What bash prints that runs `commands` in a SLURM of two nodes; HERE is `folder`."""
     command = [str(ROOT / "tests" / "slurm_cluster.sh"), str(folder / "slurm"), "bash", "-c", commands]
     environment = child_environment() | {"JAX_PLATFORMS": "cpu", "HERE": str(folder)}
@@ -41,7 +41,7 @@ def in_cluster(folder: Path, commands: str) -> str:
     return done.stdout
 
 
-def test_a_job_of_two_nodes_that_is_stopped_is_queued_again_and_goes_on(tmp_path: Path) -> None:
+def test_a_job_of_two_nodes_that_is_stopped_is_queued_again_and_goes_on(tmp_path):
     """The script's own command, at toy size and with results here."""
     added = (
         f"--smoke --epochs 2 --updates 400 --json {tmp_path}/r.json "
@@ -58,7 +58,7 @@ def test_a_job_of_two_nodes_that_is_stopped_is_queued_again_and_goes_on(tmp_path
     assert not result.incomplete and result.config["processes"] == 2
 
 
-def test_a_task_that_fails_ends_the_job_and_the_tasks_that_would_wait(tmp_path: Path) -> None:
+def test_a_task_that_fails_ends_the_job_and_the_tasks_that_would_wait(tmp_path):
     (tmp_path / "broken.py").write_text(
         "import os, sys, time\n"
         "sys.exit('error: broken') if os.environ['SLURM_PROCID'] == '1' else time.sleep(300)\n"

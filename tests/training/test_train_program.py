@@ -6,7 +6,6 @@ import signal
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import children
 import jax
@@ -16,7 +15,6 @@ import several
 
 from experiments import train as program
 from jaxperf.process import ended
-from jaxperf.result import Result
 from jaxperf.result.store import load_result
 
 ROOT = Path(__file__).parents[2]
@@ -25,26 +23,26 @@ SMOKE = (sys.executable, str(PROGRAM), "--smoke")
 LONG = ("--seeds", "3", "--epochs", "2", "--updates", "20")
 
 
-def run(*flags: str | Path, **variables: str) -> children.Finished:
+def run(*flags, **variables):
     return children.run(*SMOKE[1:], *flags, **variables)
 
 
-def start(*flags: str | Path) -> children.Started:
+def start(*flags):
     return children.start(*SMOKE[1:], *flags)
 
 
-def saved_steps(folder: Path) -> list[int]:
+def saved_steps(folder):
     return sorted(int(path.name) for path in folder.glob("seed-*/*") if path.name.isdecimal())
 
 
-def wait_for_step(processes: list[children.Started], folder: Path, *, beyond: int) -> None:
+def wait_for_step(processes, folder, *, beyond):
     """Wait until a later checkpoint is there, or a process has ended."""
     while all(process.poll() is None for process in processes) and max([*saved_steps(folder), 0]) <= beyond:
         time.sleep(0.01)
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Result, str]:
+def undisturbed(tmp_path_factory):
     """A training of two epochs of 20 updates on two devices: the result, and what was printed."""
     path = tmp_path_factory.mktemp("train") / "new" / "r.json"
     done = run("--devices", "2", *LONG, "--json", path)
@@ -52,7 +50,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Result, str]:
     return load_result(path), done.stdout
 
 
-def test_a_smoke_run_prints_its_epochs_and_keeps_them(undisturbed: tuple[Result, str]) -> None:
+def test_a_smoke_run_prints_its_epochs_and_keeps_them(undisturbed):
     result, printed = undisturbed
     lines = printed.splitlines()
     assert lines[0] == "lenet, data: mini, devices: cpu:0, cpu:1"
@@ -69,9 +67,7 @@ def test_a_smoke_run_prints_its_epochs_and_keeps_them(undisturbed: tuple[Result,
     assert result.environment.data_source == "mini" and result.environment.devices_are_fake
 
 
-def test_two_processes_have_the_bits_of_one_with_two_devices(
-    tmp_path: Path, undisturbed: tuple[Result, str]
-) -> None:
+def test_two_processes_have_the_bits_of_one_with_two_devices(tmp_path, undisturbed):
     done = several.run([*SMOKE, *LONG, "--json", tmp_path / "r.json"])
     assert [status for status, _, _ in done] == [0, 0], done
     assert ["epoch 2, time" in out for _, out, _ in done] == [True, False]
@@ -80,12 +76,12 @@ def test_two_processes_have_the_bits_of_one_with_two_devices(
     assert result.facts["state_3"] == undisturbed[0].facts["state_3"]
 
 
-def test_a_subset_of_devices_changes_the_sums_only_by_rounding(undisturbed: tuple[Result, str]) -> None:
+def test_a_subset_of_devices_changes_the_sums_only_by_rounding(undisturbed):
     """Another number of devices adds in another order; the figures of 40 updates are still these."""
     assert figures(run(*LONG).stdout) == pytest.approx(figures(undisturbed[1]), abs=5e-3)
 
 
-def figures(printed: str) -> list[float]:
+def figures(printed):
     lines = re.findall(r"^epoch.*loss (.*)$", printed, re.M)
     return [float(number) for line in lines for number in re.findall(r"\d\.\d+", line)]
 
@@ -113,9 +109,7 @@ time.sleep(600)
     ("kills", "seed"),
     [(1, 0), *(pytest.param(5, seed, marks=pytest.mark.thorough) for seed in range(1, 5))],
 )
-def test_a_killed_training_ends_with_the_same_bits(
-    kills: int, seed: int, tmp_path: Path, undisturbed: tuple[Result, str]
-) -> None:
+def test_a_killed_training_ends_with_the_same_bits(kills, seed, tmp_path, undisturbed):
     """SIGKILL up to 30 ms after a checkpoint has begun, so that many come while one is written."""
     rng, folder = random.Random(seed), tmp_path / "saved"
     flags = ("--devices", "2", *LONG, "--checkpoints", folder, "--every-steps", "1", "--resume")
@@ -129,16 +123,14 @@ def test_a_killed_training_ends_with_the_same_bits(
     assert load_result(tmp_path / "r.json").facts["state_3"] == undisturbed[0].facts["state_3"]
 
 
-def digest_in(printed: str) -> str:
+def digest_in(printed):
     [digest] = re.findall(r"last state: ([0-9a-f]{64})", printed)
     return digest
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("victim", [0, 1])
-def test_when_one_of_two_processes_is_killed_the_other_ends_and_both_go_on(
-    victim: int, tmp_path: Path, undisturbed: tuple[Result, str]
-) -> None:
+def test_when_one_of_two_processes_is_killed_the_other_ends_and_both_go_on(victim, tmp_path, undisturbed):
     flags = (*LONG, "--checkpoints", str(tmp_path / "saved"), "--every-steps", "1", "--resume")
     processes = several.start([*SMOKE, *flags])
     wait_for_step(processes, tmp_path / "saved", beyond=2)
@@ -161,9 +153,7 @@ def test_when_one_of_two_processes_is_killed_the_other_ends_and_both_go_on(
         pytest.param(signal.SIGINT, 130, "stopped", marks=pytest.mark.thorough),
     ],
 )
-def test_sigterm_saves_the_step_and_ctrl_c_ends_at_once(
-    sent: signal.Signals, status: int, last: str, tmp_path: Path
-) -> None:
+def test_sigterm_saves_the_step_and_ctrl_c_ends_at_once(sent, status, last, tmp_path):
     flags = ("--devices", "2", "--updates", "2000", "--checkpoints", tmp_path, "--every-steps", "2")
     with start(*flags) as process:
         wait_for_step([process], tmp_path, beyond=2)
@@ -176,7 +166,7 @@ def test_sigterm_saves_the_step_and_ctrl_c_ends_at_once(
 
 
 @pytest.mark.thorough
-def test_sigterm_to_one_of_two_processes_saves_one_step_of_both(tmp_path: Path) -> None:
+def test_sigterm_to_one_of_two_processes_saves_one_step_of_both(tmp_path):
     flags = ("--updates", "5000", "--checkpoints", str(tmp_path), "--every-steps", "5")
     processes = several.start([*SMOKE, *flags])
     wait_for_step(processes, tmp_path, beyond=5)
@@ -188,7 +178,7 @@ def test_sigterm_to_one_of_two_processes_saves_one_step_of_both(tmp_path: Path) 
 
 
 @pytest.mark.thorough
-def test_what_a_checkpoint_folder_holds_is_not_mixed_up(tmp_path: Path) -> None:
+def test_what_a_checkpoint_folder_holds_is_not_mixed_up(tmp_path):
     """Without --resume, with other settings, and with fewer epochs than it has."""
     flags = ("--checkpoints", tmp_path, "--updates", "2", "--epochs", "2")
     assert run(*flags).returncode == 0
@@ -225,14 +215,14 @@ print(status, *names)
         pytest.param(("--recipe", "fast", "--dtype", "bfloat16"), marks=pytest.mark.thorough),
     ],
 )
-def test_a_run_compiles_two_programs_whatever_the_number_of_seeds_and_epochs(flags: tuple[str, ...]) -> None:
+def test_a_run_compiles_two_programs_whatever_the_number_of_seeds_and_epochs(flags):
     done = children.run("-c", COUNTED, "--smoke", *flags, folder=ROOT)
     status, *names = done.stdout.splitlines()[-1].split()
     assert status == "0", done.stdout + done.stderr
     assert sorted(name.removeprefix("jit(").removesuffix(")") for name in names) == ["evaluate", "update"]
 
 
-def test_an_update_of_the_fast_recipe_is_optaxs() -> None:
+def test_an_update_of_the_fast_recipe_is_optaxs():
     """Nesterov's momentum with decay of the kernels, by Optax's own transformations, on a linear model."""
     import optax
 
@@ -256,7 +246,7 @@ def test_an_update_of_the_fast_recipe_is_optaxs() -> None:
     for i, rows in enumerate(order):
         X = np.where((rows >= 4)[:, None, None, None], images[rows % 4][:, :, ::-1], images[rows % 4])
 
-        def loss(params: Any, X: Any = X, y: Any = labels[rows % 4]) -> Any:
+        def loss(params, X=X, y=labels[rows % 4]):
             logits, _ = model.apply(params, {}, X, train=True)
             return optax.softmax_cross_entropy_with_integer_labels(logits, y).mean()
 
@@ -268,7 +258,7 @@ def test_an_update_of_the_fast_recipe_is_optaxs() -> None:
 
 
 @pytest.mark.thorough
-def test_the_fast_recipe_trains_on_two_devices_and_keeps_its_programs(tmp_path: Path) -> None:
+def test_the_fast_recipe_trains_on_two_devices_and_keeps_its_programs(tmp_path):
     flags = ("--devices", "2", "--recipe", "fast", "--seeds", "0", "1", "--compile-cache", tmp_path / "cache")
     done = run(*flags, "--json", tmp_path / "r.json")
     assert done.returncode == 0, done.stderr
@@ -280,9 +270,7 @@ def test_the_fast_recipe_trains_on_two_devices_and_keeps_its_programs(tmp_path: 
     assert digest_in(run(*flags, "--seeds", "0").stdout) == result.facts["state_0"]
 
 
-def test_nonsense_flags_are_one_line_and_status_2(
-    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_nonsense_flags_are_one_line_and_status_2(capfd, monkeypatch, tmp_path):
     monkeypatch.setattr(program, "together", lambda work: pytest.fail("nothing is to be trained"))
     (tmp_path / "file").touch()
     for flags, message in (
@@ -315,9 +303,7 @@ def test_nonsense_flags_are_one_line_and_status_2(
         pytest.param((), {"JAX_NUM_PROCESSES": "2"}, marks=pytest.mark.thorough),
     ],
 )
-def test_what_is_wrong_only_once_jax_runs_is_one_line_too(
-    flags: tuple[str, ...], variables: dict[str, str]
-) -> None:
+def test_what_is_wrong_only_once_jax_runs_is_one_line_too(flags, variables):
     done = run("--devices", "2", *flags, **variables)
     errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
     assert done.returncode == 2 and len(errors) == 1 and "Traceback" not in done.stderr, done.stderr

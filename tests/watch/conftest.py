@@ -1,10 +1,5 @@
 """What the tests of `jaxperf watch` share: functions that are watched, and programs in a file."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from pathlib import Path
-
 import pytest
 
 import jaxperf
@@ -12,10 +7,10 @@ from jaxperf.watch.report.analysis import Analysis
 
 
 @pytest.fixture
-def watched() -> Callable[[Callable[[], object]], Analysis]:
+def watched():
     """Call a function under a watch without the profiler, and return what its record shows."""
 
-    def watch(function: Callable[[], object]) -> Analysis:
+    def watch(function):
         with jaxperf.watch(show=False, profile=False) as outcome:
             function()
         assert outcome.log is not None
@@ -25,10 +20,10 @@ def watched() -> Callable[[Callable[[], object]], Analysis]:
 
 
 @pytest.fixture
-def program_file(tmp_path: Path) -> Callable[[str], str]:
+def program_file(tmp_path):
     """Write a program's text, and return its path."""
 
-    def write(text: str) -> str:
+    def write(text):
         path = tmp_path / "program.py"
         path.write_text(text)
         return str(path)

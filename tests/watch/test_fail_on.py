@@ -1,10 +1,7 @@
 """`watch --fail-on`: kinds, the exit status, and a line for each finding."""
 
-from __future__ import annotations
-
 import re
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -14,13 +11,13 @@ from jaxperf.watch.observe.source_location import NOWHERE, Place
 from jaxperf.watch.rules.table import CAUSES, KINDS, Finding, cause_of, parse_kinds
 
 
-def test_every_cause_of_the_table_has_a_kind_that_the_flag_takes() -> None:
+def test_every_cause_of_the_table_has_a_kind_that_the_flag_takes():
     assert {cause.kind for cause in CAUSES.values()} <= {*KINDS}
     assert all(parse_kinds(kind) == {kind} for kind in KINDS)
     assert cause_of(Finding("static value", NOWHERE, 1.0, "")).kind == "retrace"
 
 
-def test_kinds_are_named_with_commas_and_an_unknown_one_is_one_line() -> None:
+def test_kinds_are_named_with_commas_and_an_unknown_one_is_one_line():
     assert parse_kinds("retrace,sync") == {"retrace", "sync"} and parse_kinds("") == set()
     for text, line in (
         ("retrace,syncs", "--fail-on has no kind 'syncs' (did you mean sync?); it takes retrace, sync, "),
@@ -36,9 +33,9 @@ def test_kinds_are_named_with_commas_and_an_unknown_one_is_one_line() -> None:
     [("retrace", "", 1), ("any", "", 1), ("memory", "", 0), ("any", "raise SystemExit(7)\n", 7)],
 )
 def test_the_status_is_1_for_findings_of_these_kinds_unless_the_program_fails(
-    kinds: str, end: str, status: int, tmp_path: Path,
-    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+    kinds, end, status, tmp_path,
+    capfd, monkeypatch
+):  # fmt: skip
     path = tmp_path / "retraces.py"
     path.write_text("for n in range(3):\n    pass  # traced\n" + end)
     finding = Finding("new function", Place(str(path), 2), 1.5, "step was traced 3 times", "step")

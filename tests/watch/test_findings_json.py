@@ -1,7 +1,5 @@
 """The findings in the JSON of `jaxperf watch`: they fit the schema, ids stay, and a bot can use them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -32,7 +30,7 @@ IDS = {
 
 
 @pytest.fixture(scope="module")
-def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def stored(tmp_path_factory):
     """The JSON of a program that has a static argument vary."""
     folder = tmp_path_factory.mktemp("watched")
     (folder / "train.py").write_text(
@@ -50,7 +48,7 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "watch.json"
 
 
-def test_real_output_fits_the_schema_and_names_the_line(stored: Path) -> None:
+def test_real_output_fits_the_schema_and_names_the_line(stored):
     report = json.loads(stored.read_text())
     jsonschema.Draft202012Validator.check_schema(SCHEMA)
     jsonschema.validate(report, SCHEMA)
@@ -67,7 +65,7 @@ def test_real_output_fits_the_schema_and_names_the_line(stored: Path) -> None:
     assert [dict(found.fields) for found in load_result(stored).of(Found)] == report["findings"]
 
 
-def test_a_field_that_goes_or_changes_its_type_does_not_fit(stored: Path) -> None:
+def test_a_field_that_goes_or_changes_its_type_does_not_fit(stored):
     good = json.loads(stored.read_text())
     for change in (
         lambda finding: finding.pop("cause"),
@@ -81,14 +79,12 @@ def test_a_field_that_goes_or_changes_its_type_does_not_fit(stored: Path) -> Non
             jsonschema.validate(report, SCHEMA)
 
 
-def test_ids_of_causes_stay() -> None:
+def test_ids_of_causes_stay():
     assert not IDS - {*CAUSES}, "an id goes only with a new FINDINGS_VERSION; a new name is a new id"
 
 
 @pytest.mark.parametrize("cause", sorted(CAUSES))
-def test_the_fields_of_each_cause_fit_the_schema(
-    cause: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_the_fields_of_each_cause_fit_the_schema(cause, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text("step(x)\n")
     at = Place(str(tmp_path / "train.py"), 1, "main")
@@ -98,7 +94,7 @@ def test_the_fields_of_each_cause_fit_the_schema(
     assert fields["site"]["file"] == "train.py" and fields["saving"]["share"] == 0.5
 
 
-def test_a_bot_makes_annotations_of_them(stored: Path) -> None:
+def test_a_bot_makes_annotations_of_them(stored):
     done = children.run(DOCS / "watch" / "annotate.py", stored)
     assert done.returncode == 0, done.stderr
     assert "::warning file=train.py,line=7,title=a static argument varies: up to " in done.stdout

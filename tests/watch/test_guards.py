@@ -1,13 +1,8 @@
 """An error inside an instrument of a watch costs its rows and a line of the report, and nothing else."""
 
-from __future__ import annotations
-
 import functools
 import runpy
 import sys
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import jax
 import pytest
@@ -32,7 +27,7 @@ jax.device_put(np.ones(3))
 jax.clear_caches()
 """
 # each instrument: where it opens, while it runs, where it closes
-POINTS: list[tuple[object, str]] = [
+POINTS = [
     (Watcher, "_attach"), (Watcher, "_look"), (Watcher, "_started"), (Watcher, "_describe_program"),
     (Watcher, "_remarks"),
     (Compiles, "open"), (Compiles, "listen"), (Compiles, "explain"),
@@ -55,17 +50,15 @@ POINTS: list[tuple[object, str]] = [
 ]  # fmt: skip
 
 
-def _name(point: tuple[object, str]) -> str:
+def _name(point):
     return f"{getattr(point[0], '__name__', '')}.{point[1]}"
 
 
 @pytest.mark.parametrize("point", POINTS, ids=_name)
-def test_the_program_and_the_report_outlive_an_error(
-    point: tuple[object, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any
-) -> None:
+def test_the_program_and_the_report_outlive_an_error(point, tmp_path, monkeypatch, capfd):
     owner, name = point
 
-    def broken(*args: object, **kwargs: object) -> None:
+    def broken(*args, **kwargs):
         if name in ("close", "_close_window", "end"):  # threads and windows must end
             close(*args, **kwargs)
         raise RuntimeError("a new JAX")
@@ -85,7 +78,7 @@ def test_the_program_and_the_report_outlive_an_error(
     assert "a new JAX" in said or _never_called(point)
 
 
-def _never_called(point: tuple[object, str]) -> bool:
+def _never_called(point):
     """Return whether such a short program may end before a thread of the watch calls this."""
     return point[1] in (
         "device_lines",
@@ -99,10 +92,8 @@ def _never_called(point: tuple[object, str]) -> bool:
 
 
 @pytest.mark.parametrize("rule", find.RULES, ids=lambda rule: rule.__name__)
-def test_an_error_in_a_rule_costs_its_findings_only(
-    rule: Callable[..., Any], watched: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def broken(_: object) -> Any:
+def test_an_error_in_a_rule_costs_its_findings_only(rule, watched, monkeypatch):
+    def broken(_):
         raise KeyError("no such program")
 
     broken.__name__ = rule.__name__
@@ -114,10 +105,8 @@ def test_an_error_in_a_rule_costs_its_findings_only(
 
 
 @pytest.mark.parametrize("what", ["make_result", "deliver_report"])
-def test_the_status_is_the_programs_though_the_report_fails(
-    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any
-) -> None:
-    def broken(*args: object, **kwargs: object) -> None:
+def test_the_status_is_the_programs_though_the_report_fails(what, tmp_path, monkeypatch, capfd):
+    def broken(*args, **kwargs):
         raise RuntimeError("a new JAX")
 
     (tmp_path / "train.py").write_text("import sys\nprint('done')\nsys.exit(7)\n")

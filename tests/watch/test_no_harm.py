@@ -1,9 +1,6 @@
 """What a program prints, warns of, and how it fails, is the same under `jaxperf watch` as alone."""
 
-from __future__ import annotations
-
 import re
-from pathlib import Path
 
 import children
 import pytest
@@ -58,7 +55,7 @@ down(0)
 
 
 @pytest.mark.parametrize("text", [WITH_JAX, WITHOUT_JAX], ids=["with JAX", "without JAX"])
-def test_a_program_says_the_same_as_alone(text: str, tmp_path: Path) -> None:
+def test_a_program_says_the_same_as_alone(text, tmp_path):
     (tmp_path / "real.py").write_text(text)
     (tmp_path / "train.py").symlink_to("real.py")
     said = []
@@ -78,7 +75,7 @@ print(sys.argv, sys.path[0], __name__, __file__, helper.__file__)
 
 
 @pytest.mark.parametrize("text", ["def :\n", "x = (1,\ny = 2\n", "a = 1\n  b = 2\n"])
-def test_a_script_that_is_not_python_ends_as_alone(text: str, tmp_path: Path) -> None:
+def test_a_script_that_is_not_python_ends_as_alone(text, tmp_path):
     (tmp_path / "train.py").write_text(text)
     ends = []
     for command in ([], ["-m", "jaxperf", "watch"]):
@@ -88,7 +85,7 @@ def test_a_script_that_is_not_python_ends_as_alone(text: str, tmp_path: Path) ->
     assert ends[1] == ends[0]
 
 
-def test_a_folder_with_a_main_runs_as_alone(tmp_path: Path) -> None:
+def test_a_folder_with_a_main_runs_as_alone(tmp_path):
     (tmp_path / "app").mkdir()
     (tmp_path / "app" / "__main__.py").write_text(SAYS_WHERE)
     (tmp_path / "app" / "helper.py").touch()
@@ -112,7 +109,7 @@ step(True)
 """
 
 
-def test_a_program_that_asks_why_jax_traces_again_is_told_so(tmp_path: Path) -> None:
+def test_a_program_that_asks_why_jax_traces_again_is_told_so(tmp_path):
     (tmp_path / "train.py").write_text(EXPLAINED)
     told = []
     for command in ([], ["-m", "jaxperf", "watch"]):

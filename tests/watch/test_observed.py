@@ -1,7 +1,5 @@
 """What a watch records of a running program, and that the program and JAX are as before once it is over."""
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import io
@@ -13,7 +11,6 @@ import time
 import warnings
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -33,8 +30,8 @@ from jaxperf.watch.report.analysis import FULL_QUEUE, Analysis
 from jaxperf.watch.source import statements
 
 
-def test_everything_is_as_before_once_a_watch_is_over() -> None:
-    def hooks() -> list[object]:
+def test_everything_is_as_before_once_a_watch_is_over():
+    def hooks():
         array = type(jnp.float32(1))
         return [
             array.item, array.__float__, np.asarray, np.array, jax.block_until_ready, jax.device_get,
@@ -52,7 +49,7 @@ def test_everything_is_as_before_once_a_watch_is_over() -> None:
     assert hooks() == before
 
 
-def test_a_second_watch_is_refused_and_the_first_goes_on() -> None:
+def test_a_second_watch_is_refused_and_the_first_goes_on():
     with jaxperf.watch("first", show=False, profile=False) as outcome:
         with pytest.raises(JaxperfError, match="first is being watched already"), jaxperf.watch(show=False):
             pass
@@ -60,7 +57,7 @@ def test_a_second_watch_is_refused_and_the_first_goes_on() -> None:
     assert outcome.log is not None and "<lambda>" in {c.name for c in outcome.log.compiled}
 
 
-def test_the_programs_own_profile_is_left_to_it(tmp_path: Path) -> None:
+def test_the_programs_own_profile_is_left_to_it(tmp_path):
     with jaxperf.watch(show=False):
         jax.jit(lambda x: x + 11)(jnp.ones(3)).block_until_ready()
         with warnings.catch_warnings():
@@ -72,11 +69,11 @@ def test_the_programs_own_profile_is_left_to_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("fails", "collects"), [(False, True), (True, False)])
 def test_a_sample_is_not_interrupted_and_leaves_switching_and_garbage_collection_as_they_were(
-    fails: bool, collects: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    fails, collects, monkeypatch
+):
     looks = []
 
-    def sample(*args: object) -> sampler.StackSample:
+    def sample(*args):
         looks.append((sys.getswitchinterval(), gc.isenabled()))
         if fails:
             raise ValueError
@@ -98,10 +95,10 @@ def test_a_sample_is_not_interrupted_and_leaves_switching_and_garbage_collection
     assert sys.getswitchinterval() == before
 
 
-def test_a_fork_waits_for_the_end_of_a_sample_whose_settings_a_child_would_keep() -> None:
+def test_a_fork_waits_for_the_end_of_a_sample_whose_settings_a_child_would_keep():
     forked = threading.Event()
 
-    def fork() -> None:
+    def fork():
         session._before_fork()
         forked.set()
         sampler.SAMPLING.release()
@@ -114,7 +111,7 @@ def test_a_fork_waits_for_the_end_of_a_sample_whose_settings_a_child_would_keep(
     assert forked.is_set()
 
 
-def test_a_switch_interval_that_the_program_sets_outlives_the_watch(watched: Any) -> None:
+def test_a_switch_interval_that_the_program_sets_outlives_the_watch(watched):
     before = sys.getswitchinterval()
     try:
         watched(lambda: sys.setswitchinterval(0.02))
@@ -126,11 +123,11 @@ def test_a_switch_interval_that_the_program_sets_outlives_the_watch(watched: Any
 # what was compiled
 
 
-def test_what_a_library_jits_for_itself_is_an_operation_outside_of_jit(watched: Any) -> None:
+def test_what_a_library_jits_for_itself_is_an_operation_outside_of_jit(watched):
     optimizer = optax.adam(0.1)
     state = optimizer.init(jnp.ones(37))
 
-    def program() -> None:
+    def program():
         optimizer.update(jnp.ones(37), state)
         jax.jit(optimizer.update)(jnp.ones(37), state)  # the reader's own jit of a library's function
 
@@ -139,8 +136,8 @@ def test_what_a_library_jits_for_itself_is_an_operation_outside_of_jit(watched: 
     assert not any(source.startswith("optimizer.update") for source in explained.values())
 
 
-def test_a_function_under_checkify_keeps_its_name(watched: Any) -> None:
-    def quotient(x: jax.Array) -> jax.Array:
+def test_a_function_under_checkify_keeps_its_name(watched):
+    def quotient(x):
         return 1 / x
 
     checked = jax.jit(checkify.checkify(quotient, errors=checkify.float_checks))
@@ -149,15 +146,15 @@ def test_a_function_under_checkify_keeps_its_name(watched: Any) -> None:
     assert (call.called, call.explained) == ("quotient", True)
 
 
-def test_a_trace_has_its_own_explanation_and_not_that_of_one_inside_of_the_same_name(watched: Any) -> None:
+def test_a_trace_has_its_own_explanation_and_not_that_of_one_inside_of_the_same_name(watched):
     @jax.jit
-    def loss(x: jax.Array, d: jax.Array) -> jax.Array:
+    def loss(x, d):
         return jnp.sum((x - d) ** 2)
 
     @jax.jit
-    def step(x: jax.Array) -> jax.Array:
+    def step(x):
         @jax.jit
-        def step(y: jax.Array) -> jax.Array:
+        def step(y):
             return jnp.cos(y)
 
         return step(x) + 1
@@ -175,9 +172,7 @@ def test_a_trace_has_its_own_explanation_and_not_that_of_one_inside_of_the_same_
         assert [[change.kind for change in c.changes] for c in explained] == [[], ["shape"], ["shape"]], way
 
 
-def test_traces_inside_another_one_are_neither_described_nor_kept(
-    watched: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_traces_inside_another_one_are_neither_described_nor_kept(watched, monkeypatch):
     """A simulator traces thousands of functions inside one step, far from the line that calls it."""
     inner = [jax.jit(lambda x, i=i: jnp.sin(x) + i) for i in range(20)]
     described = []
@@ -187,7 +182,7 @@ def test_traces_inside_another_one_are_neither_described_nor_kept(
     )
 
     @jax.jit
-    def step(x: jax.Array) -> jax.Array:
+    def step(x):
         for function in inner:
             x = function(x)
         with jax.ensure_compile_time_eval():
@@ -201,7 +196,7 @@ def test_traces_inside_another_one_are_neither_described_nor_kept(
     assert {c.at.file for c in log.nested} == {__file__}
 
 
-def test_new_programs_without_an_event_are_a_remark(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_new_programs_without_an_event_are_a_remark(monkeypatch):
     step, x = jax.jit(lambda x: x * 43), jnp.ones(43)
     monkeypatch.setattr(compiles, "_STAGES", {})
     with jaxperf.watch(show=False, profile=False) as outcome:
@@ -214,15 +209,13 @@ def test_new_programs_without_an_event_are_a_remark(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("renamed", [True, False])
-def test_devices_that_compute_without_a_call_are_a_remark(
-    renamed: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_devices_that_compute_without_a_call_are_a_remark(renamed, monkeypatch):
     step, x = jax.jit(lambda x: jnp.tanh(x @ x)), jnp.ones((64, 64))
     step(x)
     if renamed:
         monkeypatch.setattr(windows, "_DISPATCH", re.compile("another name"))
     with jaxperf.watch(show=False) as outcome:
-        profiler = session._open_watch.profiler  # type: ignore[union-attr]
+        profiler = session._open_watch.profiler
         while len(profiler.windows_s) < 3:
             x = step(x).block_until_ready()
     assert outcome.log is not None
@@ -233,7 +226,7 @@ def test_devices_that_compute_without_a_call_are_a_remark(
 # what the front end waited for
 
 
-def test_every_way_to_wait_is_seen_once_with_its_line_and_bytes(watched: Any) -> None:
+def test_every_way_to_wait_is_seen_once_with_its_line_and_bytes(watched):
     x, s = jax.block_until_ready((jnp.arange(6.0), jnp.float32(2)))
     ways = {
         "item": (lambda: s.item(), 4),
@@ -255,10 +248,10 @@ def test_every_way_to_wait_is_seen_once_with_its_line_and_bytes(watched: Any) ->
     assert {w.at.file for w in record.waits} == {__file__}
 
 
-def test_arrays_that_numpy_reads_from_a_list_are_waited_for_and_keys_are_not(watched: Any) -> None:
+def test_arrays_that_numpy_reads_from_a_list_are_waited_for_and_keys_are_not(watched):
     x, key = jnp.arange(6.0), jax.random.PRNGKey(0)
 
-    def program() -> None:
+    def program():
         np.array([x, x])
         _, sub = jax.random.split(key)
         rows = [row * 2 for row in jnp.ones((3, 2))]
@@ -270,15 +263,15 @@ def test_arrays_that_numpy_reads_from_a_list_are_waited_for_and_keys_are_not(wat
 
 
 @pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="no account of the scheduler")
-def test_a_call_that_waits_for_a_full_queue_is_a_wait_for_the_device(watched: Any) -> None:
+def test_a_call_that_waits_for_a_full_queue_is_a_wait_for_the_device(watched):
     step = jax.jit(lambda x: x + 1)
     step(jnp.float32(0)).block_until_ready()
     late = Late()
     x = late.array()
 
-    def open_gate() -> None:
+    def open_gate():
         """End the device's work once the sampler has seen the front end wait for most of the time."""
-        samples = session._open_watch.log.samples  # type: ignore[union-attr]
+        samples = session._open_watch.log.samples
         seconds = {True: 0.0, False: 1e-9}
         while seconds[True] < max(2.0, 3 * seconds[False]):  # one call must have slept for long
             time.sleep(0.01)
@@ -286,7 +279,7 @@ def test_a_call_that_waits_for_a_full_queue_is_a_wait_for_the_device(watched: An
                 seconds[blocked] = sum(s.end - s.start for s in samples if s.blocked == blocked)
         late.gate.set()
 
-    def program() -> None:
+    def program():
         nonlocal x
         threading.Thread(target=open_gate).start()
         for _ in range(80):
@@ -301,16 +294,16 @@ def test_a_call_that_waits_for_a_full_queue_is_a_wait_for_the_device(watched: An
     assert shares["front end waits for devices"] > shares["front end runs Python and dispatches"]
 
 
-def test_what_callbacks_convert_and_debug_prints_format_is_no_wait_of_the_front_end(watched: Any) -> None:
-    def half(x: jax.Array) -> np.ndarray:
+def test_what_callbacks_convert_and_debug_prints_format_is_no_wait_of_the_front_end(watched):
+    def half(x):
         return np.asarray(x) / 2
 
     @jax.jit
-    def step(x: jax.Array) -> jax.Array:
+    def step(x):
         jax.debug.print("value {}", x)
         return jax.pure_callback(half, jax.ShapeDtypeStruct(x.shape, x.dtype), x)
 
-    def program() -> None:
+    def program():
         step(jnp.float32(3)).block_until_ready()
         jax.effects_barrier()
         print(jnp.float32(4))
@@ -321,8 +314,8 @@ def test_what_callbacks_convert_and_debug_prints_format_is_no_wait_of_the_front_
     assert [w.kind for w in waits] == ["block_until_ready", "effects_barrier", "print"]
 
 
-def test_jax_in_other_threads_is_said_to_be_unwatched(watched: Any) -> None:
-    def program() -> None:
+def test_jax_in_other_threads_is_said_to_be_unwatched(watched):
+    def program():
         thread = threading.Thread(target=lambda: float(jax.jit(lambda x: x - 31)(2.0)))
         thread.start()
         thread.join()
@@ -335,9 +328,7 @@ def test_jax_in_other_threads_is_said_to_be_unwatched(watched: Any) -> None:
 # what samples and windows saw
 
 
-def test_importing_is_distinguished_from_computing_in_python(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, watched: Any
-) -> None:
+def test_importing_is_distinguished_from_computing_in_python(tmp_path, monkeypatch, watched):
     folder = tmp_path / "site-packages"
     folder.mkdir()
     (folder / "slow_to_import_31.py").write_text(
@@ -352,8 +343,8 @@ def test_importing_is_distinguished_from_computing_in_python(
     source_location.library_of.cache_clear()
     libraries._installed_roots.cache_clear()
 
-    def program() -> None:
-        import slow_to_import_31  # type: ignore[import-not-found]  # noqa: F401
+    def program():
+        import slow_to_import_31  # noqa: F401
 
     analysis = watched(program)
     assert Counter(s.kind for s in analysis.log.samples)["import"] > 0
@@ -368,26 +359,26 @@ class Strict:
 
     asked: list[str] = []  # noqa: RUF012
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name):
         if name.startswith("__jax"):  # JAX asks for its own
             raise AttributeError(name)
         self.asked.append(name)
         raise KeyError(name)
 
-    def lower(self) -> str:
+    def lower(self):
         return "no jitted function"
 
-    def __call__(self, x: jax.Array) -> jax.Array:
+    def __call__(self, x):
         return x * 67
 
 
-def test_attributes_of_the_programs_objects_are_not_asked_for(watched: Any) -> None:
+def test_attributes_of_the_programs_objects_are_not_asked_for(watched):
     strict = Strict()
 
-    def make() -> Any:
+    def make():
         return jax.jit(lambda x, static: strict(x), static_argnums=1)
 
-    def program(static: Strict) -> None:
+    def program(static):
         for _ in range(3):
             make()(jnp.ones(3), static)
             strict(jnp.ones(3))
@@ -406,18 +397,18 @@ class Named(str):
 
     shown = 0
 
-    def __repr__(self) -> str:
+    def __repr__(self):
         Named.shown += 1
         return "shown"
 
 
-def test_values_are_described_by_pythons_own_methods_and_only_their_beginning() -> None:
+def test_values_are_described_by_pythons_own_methods_and_only_their_beginning():
     assert frame_arguments.describe_value(Named("x" * 1000)) == "'" + "x" * 59 and Named.shown == 0
     assert sampler._static_value((1,) * 100_000) == "" and sampler._static_value((3, 4)) == "(3, 4)"
     assert "function two line" in frame_arguments.describe_value(two)
 
 
-def two() -> int:
+def two():
     return 2
 
 
@@ -432,14 +423,14 @@ class Typed:
     """An object of the program that has an array's attributes, which fail before it is ready."""
 
     @property
-    def dtype(self) -> str:
+    def dtype(self):
         raise AttributeError("not yet")
 
     shape = dtype
 
 
-def test_an_object_that_cannot_be_looked_at_is_named_by_its_class(watched: Any) -> None:
-    def call(node: object, other: object) -> dict[str, object]:
+def test_an_object_that_cannot_be_looked_at_is_named_by_its_class(watched):
+    def call(node, other):
         return frame_arguments.call_arguments(sys._getframe())
 
     leaves = call(Unready(), {"a": 1})
@@ -449,15 +440,15 @@ def test_an_object_that_cannot_be_looked_at_is_named_by_its_class(watched: Any) 
     assert watched(lambda: function(jnp.ones(3), Typed())).log.losses.remarks == []
 
 
-def test_of_a_long_list_few_elements_are_looked_at() -> None:
-    def call(values: object) -> dict[str, object]:
+def test_of_a_long_list_few_elements_are_looked_at():
+    def call(values):
         return frame_arguments.call_arguments(sys._getframe())
 
     for long in ([1.0] * 100_000, [np.float32(1)] * 100_000, [[1] * 1000] * 1000, [jnp.ones(1)] * 5000):
         assert 1 <= len(call(long)) <= frame_arguments.SHOWN**2
 
 
-def test_a_file_that_is_parsed_again_warns_only_once(tmp_path: Path) -> None:
+def test_a_file_that_is_parsed_again_warns_only_once(tmp_path):
     path = tmp_path / "escapes.py"
     path.write_text("import warnings\npattern = '\\d'\nx = 1\n")
     with warnings.catch_warnings(record=True) as caught:
@@ -468,8 +459,8 @@ def test_a_file_that_is_parsed_again_warns_only_once(tmp_path: Path) -> None:
     assert caught == []
 
 
-def test_hidden_warnings_do_not_make_python_repeat_others() -> None:
-    def warn() -> None:
+def test_hidden_warnings_do_not_make_python_repeat_others():
+    def warn():
         warnings.warn("once for each line", UserWarning, stacklevel=1)
 
     with warnings.catch_warnings(record=True) as caught:

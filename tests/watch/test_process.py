@@ -1,7 +1,5 @@
 """A watched program starts, fails, is interrupted and ends as it would alone, and is reported."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
@@ -23,7 +21,7 @@ from jaxperf.watch.observe import stuck
 
 
 @pytest.fixture
-def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def script(tmp_path, monkeypatch):
     """A script that fails, is interrupted or exits as its first word says."""
     path = tmp_path / "train.py"
     path.write_text(
@@ -60,9 +58,7 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("well", 0, ""),
     ],
 )
-def test_the_program_ends_as_it_would_alone_and_is_reported(
-    script: Path, word: str, status: int, message: str, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_the_program_ends_as_it_would_alone_and_is_reported(script, word, status, message, capfd):
     assert cli.main(["watch", "--no-profile", "train.py", word, "--lr", "0.1"]) == status
     out, err = capfd.readouterr()
     assert out.splitlines() == [f"words {['train.py', word, '--lr', '0.1']} __main__ {script}", "3.0"]
@@ -74,7 +70,7 @@ def test_the_program_ends_as_it_would_alone_and_is_reported(
         assert 'train.py", line 10, in <module>' in before
 
 
-def test_a_mistake_is_one_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_mistake_is_one_line(tmp_path, capfd):
     for arguments, message in {
         (): "no program to watch",
         ("-m", "no_such_module"): "no module named no_such_module;",
@@ -89,9 +85,7 @@ def test_a_mistake_is_one_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]
 
 
 @pytest.mark.parametrize(("moves", "judged"), [(False, [signal.SIGINT]), (True, [])])
-def test_a_second_ctrl_c_counts_if_the_first_had_no_effect(
-    moves: bool, judged: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_second_ctrl_c_counts_if_the_first_had_no_effect(moves, judged, monkeypatch):
     guard, positions, judgments = stuck.Guard(print), iter([(1, 2), (1, 3 if moves else 2)]), []
     monkeypatch.setattr(stuck, "_position", lambda: next(positions))
     monkeypatch.setattr(guard, "_judge", lambda number, at: judgments.append(number))
@@ -106,18 +100,18 @@ def test_a_second_ctrl_c_counts_if_the_first_had_no_effect(
 # in a process of its own
 
 
-def start(folder: Path, *arguments: str) -> children.Started:
+def start(folder, *arguments):
     return children.start("-m", "jaxperf", "watch", *arguments, folder=folder)
 
 
-def run(folder: Path, *arguments: str, **variables: str) -> tuple[int, str, str]:
+def run(folder, *arguments, **variables):
     """Return exit status, output and errors of jaxperf in a process of its own."""
     done = children.run("-m", "jaxperf", *arguments, folder=folder, **variables)
     return done.returncode, done.stdout, done.stderr
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
-def test_a_forked_child_has_no_report_and_the_program_may_remove_its_listeners(tmp_path: Path) -> None:
+def test_a_forked_child_has_no_report_and_the_program_may_remove_its_listeners(tmp_path):
     (tmp_path / "train.py").write_text(
         "import os, sys\n"
         "if not (child := os.fork()):\n"
@@ -134,7 +128,7 @@ def test_a_forked_child_has_no_report_and_the_program_may_remove_its_listeners(t
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
-def test_a_forked_child_has_no_handler_and_no_hook_of_the_watch(tmp_path: Path) -> None:
+def test_a_forked_child_has_no_handler_and_no_hook_of_the_watch(tmp_path):
     (tmp_path / "train.py").write_text(
         "import os, signal, sys, warnings\n"
         "import jax, numpy as np\n"
@@ -156,7 +150,7 @@ def test_a_forked_child_has_no_handler_and_no_hook_of_the_watch(tmp_path: Path) 
 
 
 @pytest.mark.thorough
-def test_ctrl_c_ends_a_real_process_in_the_middle_of_a_window_with_one_report(tmp_path: Path) -> None:
+def test_ctrl_c_ends_a_real_process_in_the_middle_of_a_window_with_one_report(tmp_path):
     (tmp_path / "train.py").write_text(
         "import jax\n"
         "step = jax.jit(lambda x: x @ x / 300)\n"
@@ -181,7 +175,7 @@ def test_ctrl_c_ends_a_real_process_in_the_middle_of_a_window_with_one_report(tm
 
 
 @pytest.mark.thorough
-def test_a_program_that_does_not_answer_sigterm_ends_with_its_line_and_report(tmp_path: Path) -> None:
+def test_a_program_that_does_not_answer_sigterm_ends_with_its_line_and_report(tmp_path):
     (tmp_path / "train.py").write_text(
         "import signal, sys, threading, time\n"
         "import jax\n"
@@ -255,8 +249,8 @@ sys.stdout, sys.stderr = (Closed(), Tee(sys.stderr)) if sys.argv[1:] else (Tee(s
 
 @pytest.mark.parametrize("arguments", [(), ("closed",)])
 def test_a_program_may_replace_its_streams_await_all_threads_and_pickle_wrapped_functions(
-    arguments: tuple[str, ...], tmp_path: Path
-) -> None:
+    arguments, tmp_path
+):
     (tmp_path / "train.py").write_text(UNUSUAL)
     status, out, err = run(tmp_path, "watch", "--json", "watch.json", "train.py", *arguments)
     assert out.splitlines() == ["61.0", "cancelled", "interrupted", "done"], err
@@ -266,7 +260,7 @@ def test_a_program_may_replace_its_streams_await_all_threads_and_pickle_wrapped_
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
-def test_a_full_disk_under_a_stream_ends_the_program_as_it_would_alone(tmp_path: Path) -> None:
+def test_a_full_disk_under_a_stream_ends_the_program_as_it_would_alone(tmp_path):
     (tmp_path / "program.py").write_text("print('lost')\n")
     environment = {name: v for name, v in child_environment().items() if name != "PYTHONUNBUFFERED"}
     for full in ("stdout", "stderr"):
@@ -284,7 +278,7 @@ def test_a_full_disk_under_a_stream_ends_the_program_as_it_would_alone(tmp_path:
             assert "program.py" in report[1]
 
 
-def test_a_program_without_standard_output_runs_as_it_would_alone(tmp_path: Path) -> None:
+def test_a_program_without_standard_output_runs_as_it_would_alone(tmp_path):
     text = "import sys\nprint('lost')\nopen('seen', 'w').write(repr(sys.stdout))\nsys.exit(5)\n"
     (tmp_path / "program.py").write_text(text)
     command = ["sh", "-c", 'exec "$0" "$@" >&-', sys.executable, "-m", "jaxperf", "watch", "program.py"]
@@ -293,7 +287,7 @@ def test_a_program_without_standard_output_runs_as_it_would_alone(tmp_path: Path
     assert "watch: program.py" in done.stderr and "error" not in done.stderr
 
 
-def test_a_program_that_closes_its_streams_ends_as_it_would_alone(tmp_path: Path) -> None:
+def test_a_program_that_closes_its_streams_ends_as_it_would_alone(tmp_path):
     (tmp_path / "train.py").write_text("import os, sys\nsys.stdout.close()\nos.close(2)\n")
     assert run(tmp_path, "watch", "--json", "watch.json", "train.py") == (0, "", "")
     assert load_result(tmp_path / "watch.json").title == "watch: train.py"
@@ -303,9 +297,7 @@ def test_a_program_that_closes_its_streams_ends_as_it_would_alone(tmp_path: Path
 @pytest.mark.parametrize(
     "arguments", cases([(("train.py",),), (("-m", "train"),)], quick=lambda arguments: len(arguments) == 1)
 )
-def test_a_process_of_its_own_sets_jax_up_before_jax_is_imported(
-    arguments: tuple[str, ...], tmp_path: Path
-) -> None:
+def test_a_process_of_its_own_sets_jax_up_before_jax_is_imported(arguments, tmp_path):
     (tmp_path / "train.py").write_text(
         "import os, sys\n"
         "assert 'jax' not in sys.modules and 'numpy' not in sys.modules\n"
@@ -321,7 +313,7 @@ def test_a_process_of_its_own_sets_jax_up_before_jax_is_imported(
 
 
 @pytest.mark.thorough
-def test_a_program_for_which_jax_cannot_start_is_reported_too(tmp_path: Path) -> None:
+def test_a_program_for_which_jax_cannot_start_is_reported_too(tmp_path):
     (tmp_path / "train.py").write_text("import jax\njax.numpy.ones(3)\n")
     status, _, err = run(tmp_path, "watch", "train.py", JAX_PLATFORMS="no_such_platform")
     assert status == 1 and "no_such_platform" in err.partition("watch: train.py")[0]
@@ -329,7 +321,7 @@ def test_a_program_for_which_jax_cannot_start_is_reported_too(tmp_path: Path) ->
 
 
 @pytest.mark.thorough
-def test_a_thread_that_is_left_is_watched_until_it_ends(tmp_path: Path) -> None:
+def test_a_thread_that_is_left_is_watched_until_it_ends(tmp_path):
     (tmp_path / "train.py").write_text(
         "import threading, time\n"
         "import jax\n"
@@ -344,7 +336,7 @@ def test_a_thread_that_is_left_is_watched_until_it_ends(tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
-def test_pytest_finds_no_plugin_imported_already(tmp_path: Path) -> None:
+def test_pytest_finds_no_plugin_imported_already(tmp_path):
     (tmp_path / "test_a.py").write_text("def test_a(): pass\n")
     options = ("--no-profile", "-m", "pytest", "-W", "error", "-p", "no:cacheprovider", "test_a.py")
     status, out, _ = run(tmp_path, "watch", *options)
@@ -366,7 +358,7 @@ jax.distributed.shutdown()
 
 
 @pytest.mark.thorough
-def test_of_several_processes_the_first_one_prints_and_each_keeps_its_report(tmp_path: Path) -> None:
+def test_of_several_processes_the_first_one_prints_and_each_keeps_its_report(tmp_path):
     (tmp_path / "train.py").write_text(TOGETHER)
     command = [sys.executable, "-m", "jaxperf", "watch", "--json", "watch.json", "train.py"]
     for i, (status, out, err) in enumerate(several.run(command, folder=tmp_path)):

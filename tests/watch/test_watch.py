@@ -1,12 +1,9 @@
 """A watch finds each known cause in a small slow program, at its line, and not in the repaired program."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import re
 import runpy
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import jax
@@ -17,11 +14,11 @@ from twins import NAMES, PROGRAMS, cause, write_repaired
 import jaxperf
 from jaxperf.chapter import catalogue
 from jaxperf.result import Code, Text
-from jaxperf.watch import Watched, session
+from jaxperf.watch import session
 from jaxperf.watch.observe.source_location import shorten_path
 from jaxperf.watch.report.analysis import Analysis
 from jaxperf.watch.rules import table as find
-from jaxperf.watch.rules.table import _OTHER, CAUSES, VERSIONS, Finding, advice_for
+from jaxperf.watch.rules.table import _OTHER, CAUSES, VERSIONS, advice_for
 
 FAST = [
     *sorted((Path(__file__).parents[1] / "fast_programs").glob("*.py")),
@@ -33,7 +30,7 @@ QUICK = ("item_in_loop", "new_jit", "no_prefetch")
 
 
 @pytest.fixture(autouse=True)
-def as_users_do() -> Iterator[None]:
+def as_users_do():
     """Compile as users do, and forget what a program has set."""
     jax.config.update("jax_disable_most_optimizations", False)
     yield
@@ -42,9 +39,7 @@ def as_users_do() -> Iterator[None]:
     jax.config.update("jax_debug_nans", False)
 
 
-def first_right_run(
-    path: Path, right: Callable[[list[Finding]], bool], windows: int = 0
-) -> tuple[Watched, list[Finding]]:
+def first_right_run(path, right, windows=0):
     """Return what the first of at most `RUNS` runs finds that is as it should be."""
     if "JAX_NUM_CPU_DEVICES" in path.read_text() and len(jax.devices()) < 2:
         pytest.skip("there is one device")
@@ -53,7 +48,7 @@ def first_right_run(
         jax.clear_caches()
         with contextlib.redirect_stdout(io.StringIO()), jaxperf.watch(path.name, show=False) as outcome:
             main = runpy.run_path(str(path), run_name="__main__").get("main")
-            profiler = session._open_watch.profiler  # type: ignore[union-attr]
+            profiler = session._open_watch.profiler
             while main and len(profiler.windows_s) < windows:
                 main()
         assert outcome.log is not None
@@ -65,7 +60,7 @@ def first_right_run(
     pytest.fail(f"no run is as it should be: {runs}")
 
 
-def test_every_section_that_advice_names_is_a_heading_of_the_chapter() -> None:
+def test_every_section_that_advice_names_is_a_heading_of_the_chapter():
     scripts = [path.read_text() for path in catalogue.folder().glob("*.py")]
     lines = [line for text in scripts for line in re.findall(r"^# #+ (?:[\d.]+ )?(.*)", text, re.M)]
     headings = {line.replace("`", "") for line in lines}
@@ -74,7 +69,7 @@ def test_every_section_that_advice_names_is_a_heading_of_the_chapter() -> None:
 
 
 @pytest.mark.parametrize("name", cases([(n,) for n in NAMES], quick=lambda n: n in QUICK))
-def test_each_cause_is_found_at_its_line(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_cause_is_found_at_its_line(name, monkeypatch):
     # other programs of the machine make a run longer, but not what a change would save; see test_find.py
     monkeypatch.setattr(find, "LEAST_SHARE", find.LEAST_SHARE / 10)
     path = PROGRAMS / f"{name}.py"
@@ -91,7 +86,7 @@ def test_each_cause_is_found_at_its_line(name: str, monkeypatch: pytest.MonkeyPa
     assert {suggestion.example} <= {b.source for b in outcome.result.of(Code)} | {""}
 
 
-def test_a_cause_is_gone_once_it_is_repaired(tmp_path: Path) -> None:
+def test_a_cause_is_gone_once_it_is_repaired(tmp_path):
     kind, _ = cause(PROGRAMS / "new_jit.py")
     path = write_repaired("new_jit", tmp_path)
     first_right_run(path, lambda findings: kind not in {f.cause for f in findings})
@@ -102,11 +97,11 @@ def test_a_cause_is_gone_once_it_is_repaired(tmp_path: Path) -> None:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", NAMES)
-def test_nothing_is_found_once_it_is_repaired(name: str, tmp_path: Path) -> None:
+def test_nothing_is_found_once_it_is_repaired(name, tmp_path):
     first_right_run(write_repaired(name, tmp_path), lambda findings: not findings)
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("path", FAST, ids=lambda path: path.stem)
-def test_nothing_is_found_in_a_program_without_a_fault(path: Path) -> None:
+def test_nothing_is_found_in_a_program_without_a_fault(path):
     first_right_run(path, lambda findings: not findings)

@@ -1,11 +1,8 @@
 """However a program ends, and however many share a folder, each has its compile report."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
-from pathlib import Path
 
 import children
 import pytest
@@ -15,7 +12,7 @@ from jaxperf import cli
 STEP = "import jax\nprint(float(jax.jit(lambda x: x * 2)(1.5)), flush=True)\n"
 
 
-def start(folder: Path, text: str, **variables: str) -> children.Started:
+def start(folder, text, **variables):
     (folder / "train.py").write_text(STEP + text)
     flags = () if "JAXPERF_COMPILES" in variables else ("--compiles", "out")
     variables |= {"JAX_NUM_CPU_DEVICES": "1", "PYTHONUNBUFFERED": ""}
@@ -35,7 +32,7 @@ def start(folder: Path, text: str, **variables: str) -> children.Started:
         ),
     ],
 )  # fmt: skip
-def test_the_report_is_written_at_any_end(tmp_path: Path, text: str, status: int, ended: str) -> None:
+def test_the_report_is_written_at_any_end(tmp_path, text, status, ended):
     process = start(tmp_path, text)
     out, err = process.communicate()
     assert process.returncode == status, err
@@ -46,7 +43,7 @@ def test_the_report_is_written_at_any_end(tmp_path: Path, text: str, status: int
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["train.html", "train.json"]
 
 
-def test_processes_that_share_a_folder_have_reports_of_their_own(tmp_path: Path) -> None:
+def test_processes_that_share_a_folder_have_reports_of_their_own(tmp_path):
     waits = "import pathlib, time\nwhile not pathlib.Path('go').exists():\n    time.sleep(0.05)\n"
     processes = [start(tmp_path, waits, JAXPERF_COMPILES="out") for _ in range(2)]
     for process in processes:
@@ -64,7 +61,7 @@ def test_processes_that_share_a_folder_have_reports_of_their_own(tmp_path: Path)
     assert sorted(path.name for path in (tmp_path / "out").glob("*.json")) == names
 
 
-def test_a_mistake_is_one_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_mistake_is_one_line(tmp_path, capfd):
     (tmp_path / "train.py").write_text("print('never')\n")
     (tmp_path / "file").touch()
     script = str(tmp_path / "train.py")
@@ -86,7 +83,7 @@ def test_a_mistake_is_one_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGTERM"), reason="there is no SIGTERM")
-def test_sigterm_in_the_middle_of_a_trace_still_gives_its_line(tmp_path: Path) -> None:
+def test_sigterm_in_the_middle_of_a_trace_still_gives_its_line(tmp_path):
     text = (
         "import time\n"
         "@jax.jit\n"

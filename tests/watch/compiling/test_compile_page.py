@@ -1,14 +1,10 @@
 """The page of a compile report in a real browser: what it shows, how it sorts, and that it fits."""
 
-from __future__ import annotations
-
 import html
 import json
 import re
 import shutil
 import subprocess
-from pathlib import Path
-from typing import Any
 
 import pytest
 from test_compile_report import SETUP, STEP, described, function, operation
@@ -35,7 +31,7 @@ addEventListener("load", () => {
 </script>"""
 
 
-def opened(page: str, folder: Path, width: int, *flags: str) -> dict[str, Any]:
+def opened(page, folder, width, *flags):
     """Return what a page of that width says about itself."""
     chromium = shutil.which("chromium")
     if not chromium:
@@ -59,7 +55,7 @@ def opened(page: str, folder: Path, width: int, *flags: str) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def report() -> dict[str, Any]:
+def report():
     long = Place("/p/" + "a_rather_long_name_of_a_module_" * 3 + ".py", 12345, "build_everything")
     programs = [function(0, 30, 1, 4), *(operation(40 + i / 10, 0.1, f"op{i}") for i in range(80))]
     programs += [operation(60 + i, 0.5, f"op{i}", Place(f"/p/part{i}.py", i, f"part_{i}")) for i in range(60)]
@@ -69,7 +65,7 @@ def report() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("width", [390, 1280])
-def test_a_page_fits_and_sorts(report: dict[str, Any], width: int, tmp_path: Path) -> None:
+def test_a_page_fits_and_sorts(report, width, tmp_path):
     page = output.render("compile report: train.py", report["summary"], [report])
     seen = opened(page, tmp_path, width)
     assert seen["width"] == width and seen["page"] <= 0

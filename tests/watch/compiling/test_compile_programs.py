@@ -1,10 +1,6 @@
 """What public threads found out about slow compiling can be read off the report of a program like theirs."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
-from typing import Any
 
 import children
 import compile_programs as texts
@@ -14,36 +10,35 @@ from jaxperf.watch.compiling import words
 
 
 @pytest.fixture(autouse=True)
-def everything_is_worth_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+def everything_is_worth_a_sentence(monkeypatch):
     """How many seconds a small program compiles, and which part takes most, is up to the machine."""
     for name in ("WORTH", "BRIEF_S", "LITTLE"):
         monkeypatch.setattr(words, name, 0.0)
 
 
-def hints_of(report: dict[str, Any], word: str) -> list[str]:
+def hints_of(report, word):
     """Return the hints of a report that have this word."""
     return [hint for hint in words.sentences(report)[1] if word in hint]
 
 
-def watched(folder: Path, text: str, **variables: str) -> dict[str, Any]:
+def watched(folder, text, **variables):
     """Run a program under `jaxperf watch --compiles`; return the report."""
     (folder / "train.py").write_text(text)
     variables["JAX_NUM_CPU_DEVICES"] = "1"
     done = children.run("-m", "jaxperf", "watch", "--compiles", "out", "train.py", folder=folder, **variables)
     assert done.returncode == 0, done.stderr
     assert "Page: " in done.stderr and (folder / "out" / "train.html").is_file()
-    report: dict[str, Any] = json.loads((folder / "out" / "train.json").read_text())
-    return report
+    return json.loads((folder / "out" / "train.json").read_text())
 
 
-def row(report: dict[str, Any], name: str) -> dict[str, Any]:
+def row(report, name):
     [found] = [each for each in report["by_function"] if each["name"] == name]
     return found
 
 
 def test_a_setup_outside_jit_is_counted_by_its_function_and_jitting_it_shows_in_the_comparison(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+    tmp_path, capfd
+):
     from jaxperf import cli
 
     reports = []
@@ -74,7 +69,7 @@ def test_a_setup_outside_jit_is_counted_by_its_function_and_jitting_it_shows_in_
     assert (tmp_path / "both" / "compare.html").is_file()
 
 
-def test_a_static_value_that_varies_is_the_reason_of_the_repeats(tmp_path: Path) -> None:
+def test_a_static_value_that_varies_is_the_reason_of_the_repeats(tmp_path):
     report = watched(tmp_path, texts.REPEATS)
     step = row(report, "step")
     assert step["programs"] == 12 and step["reasons"] == {"static value": 11, "first call": 1}
@@ -84,7 +79,7 @@ def test_a_static_value_that_varies_is_the_reason_of_the_repeats(tmp_path: Path)
     assert "make it an ordinary argument" in hint
 
 
-def test_the_line_that_splits_keys_in_each_module_has_most_instructions(tmp_path: Path) -> None:
+def test_the_line_that_splits_keys_in_each_module_has_most_instructions(tmp_path):
     report = watched(tmp_path, texts.KEYS)
     [inside] = [each for each in report["contents"] if each["name"] == "forward"]
     split = sum(line["share"] for line in inside["by_line"] if "jax.random.split" in line["source"])
@@ -93,7 +88,7 @@ def test_the_line_that_splits_keys_in_each_module_has_most_instructions(tmp_path
     assert "jax.random.split" in what and "equal parts" in what
 
 
-def test_python_that_is_slow_while_a_function_is_traced_has_a_line(tmp_path: Path) -> None:
+def test_python_that_is_slow_while_a_function_is_traced_has_a_line(tmp_path):
     report = watched(tmp_path, texts.SLOW)
     [traced] = [each for each in report["tracing"] if each["name"] == "step"]
     most = traced["lines"][0]
@@ -107,7 +102,7 @@ def test_python_that_is_slow_while_a_function_is_traced_has_a_line(tmp_path: Pat
     assert "train.py:" in hint
 
 
-def test_programs_from_the_compile_cache_are_counted(tmp_path: Path) -> None:
+def test_programs_from_the_compile_cache_are_counted(tmp_path):
     text = (
         "import jax, jax.numpy as jnp, numpy as np\n"
         "table = np.arange(5, dtype=np.float32)\n"

@@ -1,12 +1,8 @@
 """The compile report says what was compiled and why; its sentences follow the figures."""
 
-from __future__ import annotations
-
 import json
 import os
 import time
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -21,7 +17,7 @@ SHAPE = Change("shape", "x", "f32[1]", "f32[2]")
 LAYER = Place("/p/train.py", 22, "layer")
 
 
-def stages(start: float, *seconds: float) -> dict[str, tuple[float, float]]:
+def stages(start, *seconds):
     """Intervals of tracing, lowering and compiling, one after the other."""
     spans = {}
     for name, length in zip(report.STAGES, seconds):
@@ -30,22 +26,22 @@ def stages(start: float, *seconds: float) -> dict[str, tuple[float, float]]:
     return spans
 
 
-def function(start: float, *seconds: float, **known: Any) -> Compiled:
+def function(start, *seconds, **known):
     known = {"explained": True, "defined": "/p/train.py:30", **known}
     return Compiled("step", STEP, stages(start, *seconds), **known)
 
 
-def operation(start: float, seconds: float, name: str = "add", at: Place = SETUP, **known: Any) -> Compiled:
+def operation(start, seconds, name="add", at=SETUP, **known):
     return Compiled(name, at, stages(start, 0.0, 0.0, seconds), **known)
 
 
-def described(*compiled: Compiled, wall_s: float = 100.0, samples: tuple[Stack, ...] = ()) -> dict[str, Any]:
+def described(*compiled, wall_s=100.0, samples=()):
     found = report.describe(Log("train.py", 0.0, wall_s, compiled=list(compiled), stacks=list(samples)))
     found["summary"], found["hints"] = words.sentences(found)
     return found
 
 
-def test_stages_add_up_to_the_wall_time_though_programs_compile_while_another_is_traced() -> None:
+def test_stages_add_up_to_the_wall_time_though_programs_compile_while_another_is_traced():
     found = described(function(10, 60, 5, 20), operation(20, 4), operation(30, 6))
     assert found["stages"] == {"import": 0, "trace": 50, "lower": 5, "compile": 30, "other": 15}
     assert sum(found["stages"].values()) == pytest.approx(found["wall_s"])
@@ -55,7 +51,7 @@ def test_stages_add_up_to_the_wall_time_though_programs_compile_while_another_is
     assert sum(row["seconds"] for row in found["by_line"]) == pytest.approx(85)
 
 
-def test_each_program_has_its_reason() -> None:
+def test_each_program_has_its_reason():
     change = Change("static value", "rate", "0.1", "0.2")
     programs = [
         function(0, 1, 1, 1),
@@ -78,7 +74,7 @@ def test_each_program_has_its_reason() -> None:
     assert [row["kind"] for row in rows] == ["function"] * 4 + ["library"] + ["operation"] * 3
 
 
-def test_a_program_that_ends_while_it_compiles_has_a_remark() -> None:
+def test_a_program_that_ends_while_it_compiles_has_a_remark():
     running = [Stack(20 + i, 21 + i, (LAYER, STEP)) for i in range(10)]
     [remark] = described(function(0, 2, 2, 2), wall_s=30.0, samples=tuple(running))["remarks"]
     assert "ended while JAX was tracing or compiling at p/train.py:22, for 10 s" in remark
@@ -104,12 +100,12 @@ def test_a_program_that_ends_while_it_compiles_has_a_remark() -> None:
         ),
     ],
 )  # fmt: skip
-def test_the_summary_names_what_takes_most(programs: list[Compiled], says: str, does_not_say: str) -> None:
+def test_the_summary_names_what_takes_most(programs, says, does_not_say):
     summary = described(*programs)["summary"]
     assert says in summary and does_not_say not in summary
 
 
-def test_the_cache_says_how_much_it_had_and_why_not(tmp_path: Path) -> None:
+def test_the_cache_says_how_much_it_had_and_why_not(tmp_path):
     for name in ("jit_step-1a-cache", "jit_step-2b-cache", "jit_step-2b-atime", "jit_mul-3c-cache"):
         (tmp_path / name).touch()
         os.utime(tmp_path / name, (1e9, 1e9))
@@ -133,7 +129,7 @@ def test_the_cache_says_how_much_it_had_and_why_not(tmp_path: Path) -> None:
     assert any("no compile cache on disk" in hint for hint in hints)
 
 
-def test_thousands_of_operations_make_a_small_page() -> None:
+def test_thousands_of_operations_make_a_small_page():
     places = [Place("/p/train.py", 10 + i % 700, f"f{i % 300}") for i in range(5000)]
     found = described(*(operation(i / 100, 0.01, f"op{i}", places[i]) for i in range(5000)))
     assert (found["programs"], found["operations"], found["lines"], found["functions"]) == (
@@ -149,7 +145,7 @@ def test_thousands_of_operations_make_a_small_page() -> None:
     assert sum(len(found[part]) for part in ("by_line", "by_function")) == 2 * report.ROWS
 
 
-def test_a_line_of_the_program_cannot_become_part_of_the_page(tmp_path: Path) -> None:
+def test_a_line_of_the_program_cannot_become_part_of_the_page(tmp_path):
     source = tmp_path / "train.py"
     source.write_text("x = '</script><script>alert(1)</script> @data@'\n")
     at = Place(str(source), 1, "<module>")
@@ -161,7 +157,7 @@ def test_a_line_of_the_program_cannot_become_part_of_the_page(tmp_path: Path) ->
     assert json.loads(figures)["reports"][0]["list"] == found["list"]
 
 
-def test_two_reports_are_compared_by_function_though_lines_moved() -> None:
+def test_two_reports_are_compared_by_function_though_lines_moved():
     before = described(function(0, 1, 1, 5), *(operation(10 + i, 0.5, f"op{i}") for i in range(20)))
     moved = Place("/p/train.py", 90, "setup")
     after = described(function(0, 1, 1, 5), *(operation(10 + i, 0.5, f"op{i}", moved) for i in range(70)))
@@ -177,7 +173,7 @@ def test_two_reports_are_compared_by_function_though_lines_moved() -> None:
     assert "no function differs" in words.difference(before, before)
 
 
-def test_what_is_no_report_is_one_line(tmp_path: Path) -> None:
+def test_what_is_no_report_is_one_line(tmp_path):
     good = described(function(0, 1, 1, 1))
     (tmp_path / "train.json").write_text(json.dumps(good))
     for path in (tmp_path, tmp_path / "train.json", tmp_path / "train.html"):

@@ -1,7 +1,5 @@
 """JAX's explanations of cache misses are read, and what is not recognized is kept."""
 
-from __future__ import annotations
-
 import logging
 
 import jax
@@ -45,7 +43,7 @@ DICT = "<class 'dict'> with {}"
         ("another reason", ("other", "", "", "another reason")),
     ],
 )
-def test_an_explanation_is_read_and_an_unknown_one_is_kept(text: str, change: tuple[str, ...]) -> None:
+def test_an_explanation_is_read_and_an_unknown_one_is_kept(text, change):
     explanation = parse_explanation(MISS + text)
     assert (explanation.name, explanation.defined) == ("step", "a.py:1")
     assert [(c.kind, c.what, c.before, c.now) for c in explanation.changes] == [change]
@@ -65,9 +63,7 @@ WEAK = """TRACING CACHE MISS at a.py:3 (main) costing 1.2 ms because:
     See https://docs.jax.dev/en/latest/type_promotion.html#weak-types."""
 
 
-def test_before_jax_0_9_an_explanation_belongs_to_the_trace_before_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_before_jax_0_9_an_explanation_belongs_to_the_trace_before_it(monkeypatch):
     monkeypatch.setattr(source_location, "reader_and_library_frames", lambda frame: (frame, None))
     log = Log("a", 0.0, 1.0)
     compiles = Compiles(log, Replacements())
@@ -83,7 +79,7 @@ def test_before_jax_0_9_an_explanation_belongs_to_the_trace_before_it(
     ]
 
 
-def test_a_new_function_is_distinguished_from_a_changed_call() -> None:
+def test_a_new_function_is_distinguished_from_a_changed_call():
     new = (
         "TRACING CACHE MISS at a.py:3:4 (main):\n  never seen function:\n    <lambda> id=12 defined at a.py:3"
     )
@@ -98,7 +94,7 @@ def test_a_new_function_is_distinguished_from_a_changed_call() -> None:
 NET = "Net(\n    # attributes\n    rate = {}\n)"
 
 
-def test_values_that_print_several_lines_are_read_whole() -> None:
+def test_values_that_print_several_lines_are_read_whole():
     now, before = (STATIC.format(NET.format(rate)) for rate in (0.2, 0.1))
     text = f"  * at input path [0][2], now {now} and before {before}, so the metadata does not match"
     (change,) = parse_explanation(MISS + text).changes

@@ -1,7 +1,5 @@
 """Of thousands of brief reads a second, about every fiftieth is recorded, and stands for the others."""
 
-from __future__ import annotations
-
 import gc
 
 import jax
@@ -19,7 +17,7 @@ from jaxperf.watch.session import Watcher
 READS = Place("a.py", 3, "reads")
 
 
-def test_a_recorded_wait_is_no_object_for_the_garbage_collector() -> None:
+def test_a_recorded_wait_is_no_object_for_the_garbage_collector():
     """Such objects would let it run more often, in the middle of the program."""
     log, x = Log("a"), jnp.float32(2)
     reads = Waits(log, Replacements())
@@ -33,7 +31,7 @@ def test_a_recorded_wait_is_no_object_for_the_garbage_collector() -> None:
     assert len(log.waits) == 1001 and {wait.nbytes for wait in log.waits} == {4}
 
 
-def test_count_seconds_and_bytes_of_a_line_are_of_all_waits_that_the_recorded_ones_stand_for() -> None:
+def test_count_seconds_and_bytes_of_a_line_are_of_all_waits_that_the_recorded_ones_stand_for():
     recorded = [Wait("float", READS, float(t), t + 0.01, 4, times=10) for t in range(5)]
     analysis = Analysis(Log("a", 0.0, 5.0, waits=recorded))
     (line,) = analysis.lines
@@ -42,7 +40,7 @@ def test_count_seconds_and_bytes_of_a_line_are_of_all_waits_that_the_recorded_on
     assert analysis.shares()["front end waits for devices"] == pytest.approx(0.1)
 
 
-def test_a_program_of_reads_is_counted_and_its_methods_are_restored(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_of_reads_is_counted_and_its_methods_are_restored(monkeypatch):
     monkeypatch.setattr(waits, "FIRST_WAITS", 100)
     monkeypatch.setattr(waits, "RATE", 0)  # any rate is high
     monkeypatch.setattr(waits, "BRIEF_S", 1e9)  # and any wait brief
@@ -52,7 +50,7 @@ def test_a_program_of_reads_is_counted_and_its_methods_are_restored(monkeypatch:
     watcher = Watcher("a", profile=False)
     watcher.open()
     try:
-        while not watcher.waits._often:  # type: ignore[union-attr]
+        while not watcher.waits._often:
             float(values[reads % 100])
             reads += 1
         for _ in range(1000):

@@ -2,8 +2,6 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,9 +14,9 @@ from jaxperf.watch.observe.hooks import Replacements
 
 
 @pytest.fixture
-def waiting_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
+def waiting_threads(monkeypatch):
     """Pretend a CUDA device, and list the threads in which the profiler waited for it."""
-    threads: list[Any] = []
+    threads = []
     monkeypatch.setattr(profiler, "_cuda_devices", lambda: [0])
     monkeypatch.setattr(
         profiler, "wait_for_cuda_devices", lambda numbers: threads.append(threading.current_thread())
@@ -26,15 +24,13 @@ def waiting_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
     yield threads
 
 
-def compute(until: Callable[[profiler.Profiler], object]) -> None:
+def compute(until):
     step, x, windows = jax.jit(lambda x: x @ x / 100), jnp.ones((100, 100)), session._open_watch.profiler
     while not until(windows):
         x = step(x).block_until_ready()
 
 
-def test_on_a_cuda_device_windows_begin_and_end_in_the_main_thread_while_it_is_idle(
-    waiting_threads: list[Any],
-) -> None:
+def test_on_a_cuda_device_windows_begin_and_end_in_the_main_thread_while_it_is_idle(waiting_threads):
     with watch(show=False) as watched:
         compute(lambda profiler: len(profiler.windows_s) >= 2)
     windows = watched.log.activity.windows
@@ -45,18 +41,18 @@ def test_on_a_cuda_device_windows_begin_and_end_in_the_main_thread_while_it_is_i
 
 @pytest.mark.parametrize("slow", ["opening", "closing"])
 def test_a_window_that_is_slow_to_open_or_close_is_followed_by_a_long_pause(
-    slow: str, waiting_threads: list[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def work(seconds: float) -> None:
+    slow, waiting_threads, monkeypatch
+):
+    def work(seconds):
         until = time.thread_time() + seconds
         while time.thread_time() < until:
             pass
 
     class Session:
-        def __init__(self, options: Any) -> None:
+        def __init__(self, options):
             work(0.2 * (slow == "opening"))
 
-        def stop(self) -> bytes:
+        def stop(self):
             work(0.2 * (slow == "closing"))
             return b""
 
@@ -73,12 +69,10 @@ def test_a_window_that_is_slow_to_open_or_close_is_followed_by_a_long_pause(
     assert windows._next - before >= windows.windows_s[0] / profiler.COST_SHARE
 
 
-def test_on_a_cuda_device_a_program_in_another_thread_has_no_windows_and_a_note(
-    waiting_threads: list[Any],
-) -> None:
+def test_on_a_cuda_device_a_program_in_another_thread_has_no_windows_and_a_note(waiting_threads):
     records = []
 
-    def program() -> None:
+    def program():
         with watch(show=False) as watched:
             compute(lambda profiler: profiler._ended)
         records.append(watched.log)
@@ -90,11 +84,11 @@ def test_on_a_cuda_device_a_program_in_another_thread_has_no_windows_and_a_note(
     assert any("main thread" in remark for remark in records[0].remarks)
 
 
-def test_a_driver_without_that_device_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_driver_without_that_device_is_not_waited_for(monkeypatch):
     calls = []
 
     class Driver:
-        def __getattr__(self, name: str) -> Any:
+        def __getattr__(self, name):
             return lambda *arguments: calls.append(name) or int(name == "cuDevicePrimaryCtxRetain")
 
     monkeypatch.setattr(profiler, "cuda_driver", Driver)

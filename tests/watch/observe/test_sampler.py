@@ -1,13 +1,9 @@
 """What a look says that the front end does: by the library that it is in, or by what it calls."""
 
-from __future__ import annotations
-
 import runpy
 import sys
 import time
 import types
-from pathlib import Path
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -31,7 +27,7 @@ def inside(look, x):
 
 
 @pytest.fixture
-def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+def library(tmp_path, monkeypatch):
     """A library that computes with JAX, in a folder of installed code."""
     folder = tmp_path / "site-packages"
     folder.mkdir()
@@ -44,13 +40,13 @@ def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     libraries._installed_roots.cache_clear()
 
 
-def test_jaxs_operations_in_another_library_are_eager(library: Any) -> None:
+def test_jaxs_operations_in_another_library_are_eager(library):
     kinds = []
 
-    def look() -> None:
+    def look():
         frame = sys._getframe(1)  # the library's
         while source_location.library_of(frame.f_code.co_filename) == "":
-            frame = frame.f_back  # type: ignore[assignment]
+            frame = frame.f_back
         kinds.append(sampler._sample_of(frame, 0.0, 1.0).kind)
 
     library.inside(look, jnp.ones(2))
@@ -58,9 +54,9 @@ def test_jaxs_operations_in_another_library_are_eager(library: Any) -> None:
     assert kinds == [sampler.EAGER, sampler.PYTHON]
 
 
-def test_a_readers_own_module_may_begin_with_jax() -> None:
+def test_a_readers_own_module_may_begin_with_jax():
     class Environment:
-        def reset(self) -> None: ...
+        def reset(self): ...
 
     Environment.__module__ = "jaxrl.environments"
     environment = Environment()
@@ -73,12 +69,10 @@ def test_a_readers_own_module_may_begin_with_jax() -> None:
     assert sampler._kind_of_callee(jax.jit(lambda x: x)) == sampler.DISPATCH
 
 
-def test_a_program_that_keeps_pythons_lock_is_seen_again_soon_after_a_sample_lost_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_program_that_keeps_pythons_lock_is_seen_again_soon_after_a_sample_lost_it(monkeypatch):
     sample_of, intervals = sampler._sample_of, []
 
-    def slow(*args: Any) -> Any:
+    def slow(*args):
         intervals.append(sys.getswitchinterval())
         end = time.perf_counter() + 0.02  # the program asks for the lock after 5 ms, and is given it here
         while time.perf_counter() < end:
@@ -94,13 +88,11 @@ def test_a_program_that_keeps_pythons_lock_is_seen_again_soon_after_a_sample_los
     assert max(intervals) < 1  # seconds after which the sampler asks for the lock that it has lost
 
 
-def test_while_memory_grows_listing_the_live_arrays_takes_at_most_one_percent_of_the_time(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_while_memory_grows_listing_the_live_arrays_takes_at_most_one_percent_of_the_time(monkeypatch):
     """A program that keeps every loss has 100,000 arrays, and each listing looks at all of them."""
     now, listed = 0.0, 0
 
-    def list_them(jax: object, held_by: object) -> list[object]:
+    def list_them(jax, held_by):
         nonlocal now, listed
         now, listed = now + 0.04, listed + 1
         return []

@@ -1,10 +1,7 @@
 """A thread that neither runs nor waits for a core sleeps, by the account of the scheduler."""
 
-from __future__ import annotations
-
 import threading
 import time
-from pathlib import Path
 
 import pytest
 
@@ -12,18 +9,18 @@ from jaxperf.watch.observe.sampler import Sleep
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path):
     folder = tmp_path / str(threading.get_native_id())
     folder.mkdir()
     return folder
 
 
-def account(folder: Path, state: str, ran_ms: int, waited_ms: int) -> None:
+def account(folder, state, ran_ms, waited_ms):
     (folder / "schedstat").write_text(f"{ran_ms * 1_000_000} {waited_ms * 1_000_000} 7\n")
     (folder / "stat").write_text(f"12 (python (3)) {state} 1 12\n")
 
 
-def test_a_thread_sleeps_since_it_last_ran_or_was_ready_to_run(folder: Path) -> None:
+def test_a_thread_sleeps_since_it_last_ran_or_was_ready_to_run(folder):
     account(folder, "R", 5000, 0)
     sleep, start = Sleep(folder.parent), time.perf_counter()
     for ms, state, ran_ms, waited_ms, slept_ms in (

@@ -1,10 +1,7 @@
 """What a frame calls is looked up by name, and nothing of the program runs for that."""
 
-from __future__ import annotations
-
 import sys
 import weakref
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -18,14 +15,14 @@ from jaxperf.watch.run_script import _roots, run_module
 class Telling:
     """Called, it tells what its caller's frame seems to call."""
 
-    def __init__(self, callees: list[Any]) -> None:
+    def __init__(self, callees):
         self.callees = callees
 
-    def __call__(self) -> None:
+    def __call__(self):
         frame = sys._getframe(1)
         self.callees.append(source_location.callee(frame))
 
-    def method(self) -> None:
+    def method(self):
         self()
 
 
@@ -36,46 +33,46 @@ class Slots:
 class Trainer:
     shared: Any = None
 
-    def __init__(self, step: Any) -> None:
+    def __init__(self, step):
         self.step = step
         self.inner = Slots()
         self.inner.step = step
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name):
         raise AssertionError(f"{name} was asked for")
 
     @property
-    def made(self) -> Any:
+    def made(self):
         """A function that is made when somebody asks."""
         self.__dict__["asked"] = self.__dict__.get("asked", 0) + 1
         return self.step
 
-    def run(self) -> None:
+    def run(self):
         self.step()
         self.inner.step()
         self.shared()
 
-    def run_made(self) -> None:
+    def run_made(self):
         self.made()
 
 
-def test_attributes_are_followed_to_what_is_called() -> None:
-    callees: list[Any] = []
+def test_attributes_are_followed_to_what_is_called():
+    callees = []
     step = Telling(callees)
     Trainer.shared = step
     Trainer(step).run()
     assert callees == [step] * 3
 
 
-def test_a_property_is_not_asked_for_its_value() -> None:
-    callees: list[Any] = []
+def test_a_property_is_not_asked_for_its_value():
+    callees = []
     trainer = Trainer(Telling(callees))
     trainer.run_made()
     assert callees == [trainer] and vars(trainer)["asked"] == 1
 
 
 @pytest.fixture
-def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def installed(tmp_path, monkeypatch):
     """A package in a folder of installed code."""
     folder = tmp_path / "site-packages" / "installed_37"
     folder.mkdir(parents=True)
@@ -95,7 +92,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_the_package_that_is_run_is_the_readers_code_where_it_is_installed(installed: Path) -> None:
+def test_the_package_that_is_run_is_the_readers_code_where_it_is_installed(installed):
     file = str(installed / "train.py")
     assert source_location.library_of(file) == "installed_37"
     with libraries.user_code(_roots("installed_37.train")):
@@ -104,7 +101,7 @@ def test_the_package_that_is_run_is_the_readers_code_where_it_is_installed(insta
     assert source_location.library_of(file) == "installed_37"
 
 
-def test_a_module_that_is_installed_has_findings(installed: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_module_that_is_installed_has_findings(installed, capfd):
     jax.block_until_ready(jax.numpy.ones(3) + 1)  # else the start of JAX is most of the run
     assert run_module("installed_37.train", [], profile=False) == 0
     err = capfd.readouterr().err
@@ -112,7 +109,7 @@ def test_a_module_that_is_installed_has_findings(installed: Path, capfd: pytest.
 
 
 @pytest.mark.parametrize("name", ["jax.nothing", "json.tool", "no_such_package_37.train", ""])
-def test_what_watching_needs_itself_stays_a_library(name: str) -> None:
+def test_what_watching_needs_itself_stays_a_library(name):
     assert _roots(name) == []
 
 
@@ -120,8 +117,8 @@ class Held:
     pass
 
 
-def test_what_a_program_drops_is_not_kept_by_a_look_at_its_variables() -> None:
-    def run() -> tuple[Any, Any]:
+def test_what_a_program_drops_is_not_kept_by_a_look_at_its_variables():
+    def run():
         large = Held()
         dropped = weakref.ref(large)
         value = source_location.variable_value(sys._getframe(), "large")
@@ -133,7 +130,7 @@ def test_what_a_program_drops_is_not_kept_by_a_look_at_its_variables() -> None:
     assert alive is None
 
 
-def test_variables_that_a_program_has_from_locals_stay() -> None:
+def test_variables_that_a_program_has_from_locals_stay():
     number, other = 3, Held()
     variables = locals()
     assert source_location.variable_value(sys._getframe(), "other") is other

@@ -1,7 +1,5 @@
 """Large arrays that a program puts on a device are heard of, and whether the same bytes were there before."""
 
-from __future__ import annotations
-
 import threading
 
 import jax
@@ -14,7 +12,7 @@ from jaxperf.watch.observe.transfers import LARGE
 
 
 @pytest.mark.parametrize("put", [jnp.array, jnp.asarray, jax.device_put])
-def test_bytes_that_were_put_there_before_are_told_from_new_ones(put: object) -> None:
+def test_bytes_that_were_put_there_before_are_told_from_new_ones(put):
     name = getattr(put, "__name__", "")
     table = np.zeros(LARGE // 4, np.float32)
     with jaxperf.watch(show=False, profile=False) as outcome:
@@ -26,7 +24,7 @@ def test_bytes_that_were_put_there_before_are_told_from_new_ones(put: object) ->
     assert {(p.at.file, p.nbytes) for p in outcome.log.puts} == {(__file__, LARGE)}
 
 
-def test_small_arrays_arrays_of_jax_and_other_threads_are_left_alone() -> None:
+def test_small_arrays_arrays_of_jax_and_other_threads_are_left_alone():
     large = np.zeros(LARGE, np.float32)
     with jaxperf.watch(show=False, profile=False) as outcome:
         jnp.array(np.ones(3))
@@ -38,8 +36,8 @@ def test_small_arrays_arrays_of_jax_and_other_threads_are_left_alone() -> None:
     assert outcome.log is not None and outcome.log.puts == []
 
 
-def test_a_line_that_puts_several_arrays_in_turns_remembers_each() -> None:
-    def put(array: np.ndarray) -> jax.Array:
+def test_a_line_that_puts_several_arrays_in_turns_remembers_each():
+    def put(array):
         return jnp.asarray(array)
 
     x, y = np.zeros(LARGE // 4, np.float32), np.ones(LARGE // 4, np.float32)
@@ -54,7 +52,7 @@ def test_a_line_that_puts_several_arrays_in_turns_remembers_each() -> None:
     assert [p.again for p in outcome.log.puts] == [False, False, True, True] + [False] * 8
 
 
-def test_lists_of_many_numbers_are_counted_and_those_of_arrays_are_not() -> None:
+def test_lists_of_many_numbers_are_counted_and_those_of_arrays_are_not():
     with jaxperf.watch(show=False, profile=False) as outcome:
         jnp.array([[1.0, 2.0]] * 60)
         jnp.asarray((1, 2, 3))
@@ -64,7 +62,7 @@ def test_lists_of_many_numbers_are_counted_and_those_of_arrays_are_not() -> None
     assert [(p.numbers, p.nbytes, p.again) for p in outcome.log.puts] == [(120, 0, False)]
 
 
-def test_arrays_of_jax_that_go_to_another_device_are_noted_and_those_that_stay_are_not() -> None:
+def test_arrays_of_jax_that_go_to_another_device_are_noted_and_those_that_stay_are_not():
     if len(jax.devices()) < 2:
         pytest.skip("there is one device")
     here, there = jax.devices()[:2]

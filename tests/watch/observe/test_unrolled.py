@@ -1,75 +1,70 @@
 """A loop that Python unrolled is told from layers with their own weights, and from updates of many arrays."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import pytest
 
-from jaxperf.watch.observe.executables import EQUAL_COUNT, IN_A_ROW, Facts, Loop, unrolled_loops
+from jaxperf.watch.observe.executables import EQUAL_COUNT, IN_A_ROW, Facts, unrolled_loops
 
 TURNS = EQUAL_COUNT + 6
 W, X = jnp.ones((8, 8)), jnp.ones((4, 8))
 
 
-def loops_of(function: Callable[..., Any], *arguments: Any, few: bool = False) -> list[Loop]:
+def loops_of(function, *arguments, few=False):
     text = jax.jit(function).lower(*arguments).compile().as_text()
     assert text is not None
     return unrolled_loops(Facts("f", "cpu", 1.0, 1.0, text=text), few=few)
 
 
-def shared(w: jax.Array, x: jax.Array) -> jax.Array:
+def shared(w, x):
     for _ in range(TURNS):  # shared
         x = jnp.tanh(x @ w)
     return x
 
 
-def stacked(ws: jax.Array, x: jax.Array) -> jax.Array:
+def stacked(ws, x):
     for i in range(TURNS):  # stacked
         x = jnp.tanh(x @ ws[i])
     return x
 
 
-def field(p: jax.Array, state: jax.Array) -> jax.Array:
+def field(p, state):
     prey, hunters = state
     return jnp.stack([p[0] * prey - p[1] * prey * hunters, p[2] * prey * hunters - p[3] * hunters])
 
 
-def collected(p: jax.Array, state: jax.Array) -> jax.Array:
+def collected(p, state):
     states = [state]
     while len(states) < 20:  # collected
         states.append(states[-1] + 0.1 * field(p, states[-1]))
     return jnp.stack(states)
 
 
-def layers(ws: list[jax.Array], x: jax.Array) -> jax.Array:
+def layers(ws, x):
     for w in ws:
         x = x + jnp.tanh(x @ w)
     return x
 
 
-def updates(ws: list[jax.Array], x: jax.Array) -> list[jax.Array]:
+def updates(ws, x):
     norm = sum(jnp.sum(w**2) for w in ws)
     return jax.tree.map(lambda w: w / norm + x.sum(), ws)
 
 
-def shapes(x: jax.Array) -> jax.Array:
+def shapes(x):
     parts = [jnp.tanh(x[:i] * 2).sum() for i in range(1, TURNS)]
     return jnp.stack(parts)
 
 
 @pytest.mark.parametrize(("function", "weights"), [(shared, W), (stacked, jnp.ones((TURNS, 8, 8)))])
-def test_turns_that_could_share_a_body_are_a_loop(function: Callable[..., Any], weights: jax.Array) -> None:
+def test_turns_that_could_share_a_body_are_a_loop(function, weights):
     loop = loops_of(function, weights, X)[0]
     assert f"# {function.__name__}" in loop.at.source
     assert loop.copies >= TURNS and loop.iterations >= TURNS
     assert 0.5 < loop.share <= 1.0
 
 
-def test_a_loop_is_found_at_its_while_and_not_at_the_line_that_stacks_what_its_turns_made() -> None:
+def test_a_loop_is_found_at_its_while_and_not_at_the_line_that_stacks_what_its_turns_made():
     gradient = jax.grad(lambda p, state: jnp.mean(collected(p, state) ** 2))
     loops = loops_of(gradient, jnp.ones(4), jnp.ones(2), few=True)
     assert loops and {"# collected" in loop.at.source for loop in loops} == {True}
@@ -86,12 +81,12 @@ def test_a_loop_is_found_at_its_while_and_not_at_the_line_that_stacks_what_its_t
         (lambda w, x: jax.lax.fori_loop(0, TURNS, lambda _, x: jnp.tanh(x @ w), x), (W, X)),
     ],
 )
-def test_what_no_single_body_could_do_is_none(function: Callable[..., Any], arguments: Any) -> None:
+def test_what_no_single_body_could_do_is_none(function, arguments):
     assert loops_of(function, *arguments) == []
 
 
-def test_turns_are_those_of_the_loop_not_of_an_operation_that_each_turn_has_twice() -> None:
-    def both_sides(w: jax.Array, x: jax.Array) -> jax.Array:
+def test_turns_are_those_of_the_loop_not_of_an_operation_that_each_turn_has_twice():
+    def both_sides(w, x):
         for _ in x:
             w = x @ w @ x
             w = jnp.tanh(w)
@@ -101,8 +96,8 @@ def test_turns_are_those_of_the_loop_not_of_an_operation_that_each_turn_has_twic
     assert {loop.iterations for loop in loops} == {TURNS}
 
 
-def simulation(field: jax.Array) -> jax.Array:
-    def step(field: jax.Array, _: None) -> tuple[jax.Array, None]:
+def simulation(field):
+    def step(field, _):
         for _ in range(4):
             field = jnp.tanh(field + 0.1 * (jnp.roll(field, 1, 0) - 2 * field + jnp.roll(field, -1, 0)))
             field = jnp.sin(field) * jnp.cos(field) + field
@@ -111,17 +106,17 @@ def simulation(field: jax.Array) -> jax.Array:
     return jax.grad(lambda f: jax.lax.scan(step, f, None, length=50)[0].sum())(field)
 
 
-def test_a_loop_of_four_turns_is_none_whatever_fusing_has_copied() -> None:
+def test_a_loop_of_four_turns_is_none_whatever_fusing_has_copied():
     assert loops_of(simulation, jnp.ones((100, 100)), few=True) == []
 
 
-def recurrent(w: jax.Array, x: jax.Array, turns: int) -> jax.Array:
+def recurrent(w, x, turns):
     for _ in range(turns):
         x = jnp.tanh(x @ w)  # recurrent
     return x
 
 
-def normal_layers(ws: list[jax.Array], x: jax.Array) -> jax.Array:
+def normal_layers(ws, x):
     for w in ws:
         x = x @ w
         x = x / jnp.sqrt(jnp.mean(x**2) + 1e-6)  # no weights of its own
@@ -129,12 +124,12 @@ def normal_layers(ws: list[jax.Array], x: jax.Array) -> jax.Array:
     return x
 
 
-def normal(key: jax.Array) -> jax.Array:
+def normal(key):
     return jax.random.normal(key, (64, 64)) + jax.lax.erf_inv(jnp.ones((64, 64)) / 2)
 
 
 @pytest.mark.thorough
-def test_where_compiling_takes_long_a_loop_of_few_turns_counts_and_layers_do_not() -> None:
+def test_where_compiling_takes_long_a_loop_of_few_turns_counts_and_layers_do_not():
     for turns, count in ((IN_A_ROW + 4, 1), (IN_A_ROW - 4, 0)):
         once = jax.tree_util.Partial(recurrent, turns=turns)
         assert len(loops_of(lambda w, x, once=once: once(w, x), W, X, few=True)) == count
@@ -146,9 +141,9 @@ def test_where_compiling_takes_long_a_loop_of_few_turns_counts_and_layers_do_not
 
 
 @pytest.mark.parametrize("unroll", [True, TURNS])
-def test_a_scan_that_is_unrolled_on_purpose_is_no_loop_of_python(unroll: int) -> None:
-    def scanned(w: jax.Array, x: jax.Array) -> jax.Array:
-        def turn(x: jax.Array, _: None) -> tuple[jax.Array, None]:
+def test_a_scan_that_is_unrolled_on_purpose_is_no_loop_of_python(unroll):
+    def scanned(w, x):
+        def turn(x, _):
             return jnp.tanh(x @ w), None
 
         return jax.lax.scan(turn, x, None, length=2 * TURNS, unroll=unroll)[0]

@@ -1,7 +1,5 @@
 """The end of a window: an instruction that still runs has no event, but its device computes."""
 
-from __future__ import annotations
-
 import pytest
 
 from jaxperf.watch.log import Log, Wait
@@ -20,23 +18,21 @@ Ends = dict[tuple[str, str, str], tuple[float, str]]
         ((0.8, "add.2"), []),
     ],
 )
-def test_the_tail_of_a_window_computes_if_the_last_execution_lacks_its_last_instruction(
-    last: tuple[float, str], tail: list[tuple[float, float]]
-) -> None:
+def test_the_tail_of_a_window_computes_if_the_last_execution_lacks_its_last_instruction(last, tail):
     activity = DeviceActivity(programs={"step": ExecutedProgram("step")})
-    ends: Ends = {("cpu 0", "step", "1"): (0.4, "add.2"), ("cpu 0", "step", "2"): last}
+    ends = {("cpu 0", "step", "1"): (0.4, "add.2"), ("cpu 0", "step", "2"): last}
     _add_tails(activity, ends, 1.0)
     assert activity.program("step").devices["cpu 0"] == tail
 
 
-def test_where_no_execution_was_seen_to_end_the_tail_is_not_known() -> None:
+def test_where_no_execution_was_seen_to_end_the_tail_is_not_known():
     activity = DeviceActivity(programs={"step": ExecutedProgram("step")})
     _add_tails(activity, {("cpu 0", "step", "1"): (0.4, "dot.1")}, 1.0)
     assert activity.busy == {}
 
 
 @pytest.mark.parametrize(("waited_s", "seen"), [(1e9, 0), (0.0, 1)])
-def test_an_empty_window_within_a_wait_says_nothing(waited_s: float, seen: int) -> None:
+def test_an_empty_window_within_a_wait_says_nothing(waited_s, seen):
     log = Log("a", waits=[Wait("float", NOWHERE, 0.0, waited_s, 4)])
     windows = Profiler(log, Replacements(), compiling=lambda: False)
     windows._open_window()

@@ -1,9 +1,5 @@
 """A look at the front end is told apart by its loop: data, bookkeeping, a file that is written, or a step."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 
 from jaxperf.watch.log import Log
@@ -51,13 +47,13 @@ LINES = PROGRAM.splitlines()
 
 
 @pytest.fixture
-def file(tmp_path: Path) -> str:
+def file(tmp_path):
     path = tmp_path / "program.py"
     path.write_text(PROGRAM)
     return str(path)
 
 
-def line(start: str) -> int:
+def line(start):
     return next(i for i, text in enumerate(LINES, start=1) if text.strip().startswith(start))
 
 
@@ -85,9 +81,7 @@ def line(start: str) -> int:
         ("import", ("table", "main(1)"), "import", "table"),
     ],
 )
-def test_what_a_look_was_busy_with_follows_from_its_loop(
-    kind: str, chain: tuple[str, ...], as_kind: str, at: str, file: str
-) -> None:
+def test_what_a_look_was_busy_with_follows_from_its_loop(kind, chain, as_kind, at, file):
     functions = {
         "return np": "get_batch",
         "return step(w, x)": "update",

@@ -1,7 +1,5 @@
 """The table of lines that keep devices busy: shares, operations, and what belongs to no line."""
 
-from __future__ import annotations
-
 import sysconfig
 from collections import defaultdict
 
@@ -20,24 +18,24 @@ from jaxperf.watch.report.analysis import Analysis
 from jaxperf.watch.source.call_sites import CallSite
 
 
-def turn(_: int, z: jax.Array) -> jax.Array:
+def turn(_, z):
     return z @ z  # multiplies
 
 
-def step(x: jax.Array) -> jax.Array:
+def step(x):
     y = jnp.sort(x, axis=0)  # sorts
     return jax.lax.fori_loop(0, 3, turn, y)
 
 
 @pytest.fixture(scope="module")
-def text() -> str:
+def text():
     """Return a program that sorts, then multiplies in a loop."""
     compiled = jax.jit(step).lower(jnp.ones((64, 64))).compile().as_text()
     assert compiled is not None
     return compiled
 
 
-def analysis_of(*texts: str, sort_s: float, dot_s: float, jitted: bool = True) -> Analysis:
+def analysis_of(*texts, sort_s, dot_s, jitted=True):
     """Return what a window of 1 s saw: a sort, and a loop whose products take all of its time."""
     programs = [Facts("step", "cpu", 1.0, 1.0, text=t) for t in texts]
     names = {i.opcode: i.name for i in programs[0].instructions}
@@ -54,7 +52,7 @@ def analysis_of(*texts: str, sort_s: float, dot_s: float, jitted: bool = True) -
     return Analysis(record)
 
 
-def test_lines_have_shares_and_a_loop_is_not_counted_beside_its_body(text: str) -> None:
+def test_lines_have_shares_and_a_loop_is_not_counted_beside_its_body(text):
     (table,) = top_programs.line_blocks(analysis_of(text, sort_s=0.3, dot_s=0.1))
     assert isinstance(table, Grid)
     assert [(operation, share) for operation, share, _, _ in table.rows] == [
@@ -64,15 +62,15 @@ def test_lines_have_shares_and_a_loop_is_not_counted_beside_its_body(text: str) 
     assert [source.rpartition("# ")[2] for *_, source in table.rows] == ["sorts", "multiplies"]
 
 
-def test_lines_of_devices_that_hardly_compute_are_not_shown(text: str) -> None:
+def test_lines_of_devices_that_hardly_compute_are_not_shown(text):
     assert list(top_programs.line_blocks(analysis_of(text, sort_s=0.02, dot_s=0.01))) == []
 
 
-def test_operations_outside_of_jit_have_no_lines_since_their_programs_serve_several(text: str) -> None:
+def test_operations_outside_of_jit_have_no_lines_since_their_programs_serve_several(text):
     assert list(top_programs.line_blocks(analysis_of(text, sort_s=0.3, dot_s=0.1, jitted=False))) == []
 
 
-def test_an_instruction_that_two_programs_of_one_name_have_at_different_lines_has_none(text: str) -> None:
+def test_an_instruction_that_two_programs_of_one_name_have_at_different_lines_has_none(text):
     moved = text.replace("line=", "line=1")
     lines, total_s = top_programs.device_lines(analysis_of(text, moved, sort_s=0.3, dot_s=0.1))
     assert ({*lines}, total_s) == ({NOWHERE}, pytest.approx(0.4))
@@ -94,7 +92,7 @@ ENTRY %main (x: f32[1,8,8,128], k: f32[3,3,1,128]) -> f32[1,6,6,128] {
 """  # noqa: E501
 
 
-def test_a_fusion_without_a_line_says_what_it_computes() -> None:
+def test_a_fusion_without_a_line_says_what_it_computes():
     (facts,) = [Facts("step", "cpu", 1.0, 1.0, text=UNNAMED)]
     assert top_programs._origins([facts])["fusion.7"] == ("fusion", "convolution in 128 groups", NOWHERE)
     product = UNNAMED.replace(", feature_group_count=128", "")
@@ -102,7 +100,7 @@ def test_a_fusion_without_a_line_says_what_it_computes() -> None:
     assert names["fusion.7"][1] == "conv_general_dilated (ynn_fusion)"
 
 
-def test_programs_that_a_library_jits_have_rows_at_the_librarys_lines(text: str) -> None:
+def test_programs_that_a_library_jits_have_rows_at_the_librarys_lines(text):
     analysis = analysis_of(text, sort_s=0.3, dot_s=0.1, jitted=False)
     installed = f"{sysconfig.get_paths()['purelib']}/keras/src/layer.py"
     analysis.log.programs[0] = Facts("step", "cpu", 1.0, 1.0, text=text.replace(__file__, installed))

@@ -1,10 +1,7 @@
 """The report: shares of the time that are true though windows see only a part, and blocks of a result."""
 
-from __future__ import annotations
-
 import contextlib
 from pathlib import Path
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +10,6 @@ import pytest
 import jaxperf
 from jaxperf import cli
 from jaxperf.result import Grid, Heading, Text
-from jaxperf.result.intervals import Interval
 from jaxperf.result.store import load_result
 from jaxperf.result.terminal import render_text
 from jaxperf.watch.log import Log
@@ -31,40 +27,36 @@ AT = Place("a.py", 3)
 COMPILED = Compiled("step", NOWHERE, {"compile": (-1.0, 0.0)}, explained=True)
 
 
-def program(*spans: Interval, **fields: object) -> ExecutedProgram:
-    return ExecutedProgram("step", devices={"cpu 0": [*spans]}, **fields)  # type: ignore[arg-type]
+def program(*spans, **fields):
+    return ExecutedProgram("step", devices={"cpu 0": [*spans]}, **fields)
 
 
-def activity_of(
-    ran: ExecutedProgram, *windows: tuple[float, float], queued: tuple[tuple[float, float], ...] = ()
-) -> DeviceActivity:
+def activity_of(ran, *windows, queued=()):
     return DeviceActivity([*windows], {ran.name: ran}, queued=[*queued])
 
 
-def test_devices_compute_no_longer_than_the_run_without_imports() -> None:
+def test_devices_compute_no_longer_than_the_run_without_imports():
     samples = [StackSample(IMPORT, AT, 0.0, 8.0), StackSample(PYTHON, AT, 8.0, 10.0)]
     ran = program((9.0, 9.2))  # all of the only window
     record = Log("a", 0.0, 10.0, samples=samples, activity=activity_of(ran, (9.0, 9.2)))
     assert 0.02 <= Analysis(record).shares()["devices compute"] <= 0.2
 
 
-def test_a_device_computes_while_the_front_end_waits_though_the_profiler_has_no_event() -> None:
+def test_a_device_computes_while_the_front_end_waits_though_the_profiler_has_no_event():
     wait = Wait("float", AT, 5.0, 6.0, 4)
     record = Log("a", 0.0, 10.0, waits=[wait], activity=activity_of(program((5.0, 5.05)), (5.0, 5.5)))
     assert Analysis(record).shares()["devices compute"] == pytest.approx(0.1)  # the wait; no more was seen
 
 
 @pytest.mark.parametrize(("whole", "longer"), [(0, True), (1, False)])
-def test_a_program_that_no_window_saw_whole_has_a_bound(whole: int, longer: bool) -> None:
+def test_a_program_that_no_window_saw_whole_has_a_bound(whole, longer):
     ran = program((1.0, 1.25), calls=1, run_s=[0.25, 0.2], whole=whole)
     (hot,) = hottest_programs(Analysis(Log("a", 0.0, 10.0, activity=activity_of(ran, (1.0, 1.25)))))
     assert (hot.longer, hot.device_s) == (longer, 0.225 if longer else 0.25)
 
 
 @pytest.mark.parametrize(("queued", "idle"), [((), 8.0), (((1.5, 4.0),), 6.0)])
-def test_a_device_that_has_something_queued_does_not_wait_for_the_front_end(
-    queued: tuple[Interval, ...], idle: float
-) -> None:
+def test_a_device_that_has_something_queued_does_not_wait_for_the_front_end(queued, idle):
     windows = activity_of(program((1.0, 2.0), (5.0, 6.0)), (0.0, 10.0), queued=queued)
     samples = [StackSample("between", NOWHERE, 0.0, 10.0)]
     analysis = Analysis(Log("a", 0.0, 10.0, compiled=[COMPILED], samples=samples, activity=windows))
@@ -72,7 +64,7 @@ def test_a_device_that_has_something_queued_does_not_wait_for_the_front_end(
 
 
 @pytest.mark.parametrize(("itself", "idle"), [(False, 6.0), (True, 4.0)])
-def test_idle_after_a_wait_is_the_waits_for_as_long_as_it_took(itself: bool, idle: float) -> None:
+def test_idle_after_a_wait_is_the_waits_for_as_long_as_it_took(itself, idle):
     wait, sample = Wait("item", NOWHERE, 2.0, 4.0, 4), StackSample("between", NOWHERE, 4.0, 10.0)
     windows = activity_of(program((0.0, 3.0)), (0.0, 10.0))
     record = Log("a", 0.0, 10.0, compiled=[COMPILED], waits=[wait], samples=[sample], activity=windows)
@@ -90,23 +82,21 @@ def test_idle_after_a_wait_is_the_waits_for_as_long_as_it_took(itself: bool, idl
         ([], [1], []),
     ],
 )
-def test_an_execution_belongs_to_the_call_that_came_as_many_calls_before(
-    calls: list[Interval], starts: list[float], spans: list[Interval]
-) -> None:
+def test_an_execution_belongs_to_the_call_that_came_as_many_calls_before(calls, starts, spans):
     assert queued_intervals(calls, starts) == spans
 
 
 # the result
 
 
-def titles_and_rows(*compiled: Compiled) -> tuple[str, list[str]]:
+def titles_and_rows(*compiled):
     """Title and first row of the table of what was compiled."""
     result = text.make_result(Analysis(Log("a", 0.0, 9.0, compiled=[*compiled])))
     (grid,) = (g for g in result.of(Grid) if g.title.startswith("Traced"))
     return grid.title, [str(cell) for cell in grid.rows[0]]
 
 
-def test_what_threads_compile_at_the_same_time_counts_once() -> None:
+def test_what_threads_compile_at_the_same_time_counts_once():
     threads = [Compiled("step", AT, {"trace": (0, 1), "compile": (1 + i, 5 + i)}) for i in range(3)]
     title, row = titles_and_rows(*threads)
     assert title == "Traced and compiled: 3 times, 7 s"
@@ -122,7 +112,7 @@ def test_what_threads_compile_at_the_same_time_counts_once() -> None:
         ({}, "new shapes or constants, not in jit"),
     ],
 )
-def test_why_again_says_what_is_known(how: dict[str, Any], why: str) -> None:
+def test_why_again_says_what_is_known(how, why):
     compiled = Compiled("step", AT, {"compile": (0.0, 1.0)}, **how)
     assert titles_and_rows(compiled, compiled)[1][-1] == why
 
@@ -130,16 +120,14 @@ def test_why_again_says_what_is_known(how: dict[str, Any], why: str) -> None:
 @pytest.mark.parametrize(
     ("seconds", "saves"), [(0.0, "saves up to 67.1 MB"), (2.0, "saves up to 2 s and 67.1 MB")]
 )
-def test_no_seconds_are_promised_where_none_are_saved(
-    seconds: float, saves: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_seconds_are_promised_where_none_are_saved(seconds, saves, monkeypatch):
     finding = Finding("donation", AT, seconds, "reason", "step", 1 << 26)
     monkeypatch.setattr(text, "find_causes", lambda analysis: [finding])
     result = text.make_result(Analysis(Log("a", 0.0, 9.0, compiled=[COMPILED])))
     assert any(f"{saves} of memory. Reason." in b.text for b in result.of(Text))
 
 
-def test_the_report_is_a_result_that_every_renderer_takes(tmp_path: Path) -> None:
+def test_the_report_is_a_result_that_every_renderer_takes(tmp_path):
     path = tmp_path / "watch.json"
     with jaxperf.watch("a block", show=False, json=path) as outcome:
         for n in range(3, 6):
@@ -162,9 +150,7 @@ def test_the_report_is_a_result_that_every_renderer_takes(tmp_path: Path) -> Non
         (KeyboardInterrupt, "until it was interrupted"),
     ],
 )
-def test_a_block_is_reported_under_pytest_however_it_ends(
-    error: type[BaseException] | None, end: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_block_is_reported_under_pytest_however_it_ends(error, end, capsys):
     expected = pytest.raises(error) if error else contextlib.nullcontext()
     with expected, jaxperf.watch("a block", profile=False):
         float(jax.jit(lambda x: x / 7)(1.0))

@@ -1,7 +1,5 @@
 """The hottest programs: how often they ran, and what they do."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 
 import jax
@@ -35,9 +33,9 @@ ENTRY %main (x: f32[8,8]) -> f32[8,8] {
 STEP = Facts("step", "cpu", 4e9, 1e6, 2**20, (0,), TEXT)
 
 
-def record(*facts: Facts, calls: int = 2, devices: int = 1) -> Log:
+def record(*facts, calls=2, devices=1):
     """A record of a program whose two instructions took 1 and 3 ms, four times on each device."""
-    ops: dict[tuple[str, str], list[float]] = defaultdict(list)
+    ops = defaultdict(list)
     spans = {}
     for i in range(devices):
         ops[f"cpu {i}", "multiply.1"] = [0.001] * 4
@@ -49,7 +47,7 @@ def record(*facts: Facts, calls: int = 2, devices: int = 1) -> Log:
     return Log("a", 0.0, 1.0, programs=list(facts), activity=activity)
 
 
-def test_executions_are_counted_by_what_devices_ran_and_not_by_calls() -> None:
+def test_executions_are_counted_by_what_devices_ran_and_not_by_calls():
     (program,) = record(STEP).activity.programs.values()
     assert top_programs.execution_count(program, STEP) == pytest.approx(4.0)
     program.ops["cpu 0", "multiply.1"] = [0.001] * 5  # the window's end cut the fifth execution off
@@ -60,9 +58,7 @@ def test_executions_are_counted_by_what_devices_ran_and_not_by_calls() -> None:
 
 
 @pytest.mark.parametrize(("sizes", "cell"), [((), "-"), ((8000,), "8 kB"), ((8000, 4000), "8 kB")])
-def test_of_calls_with_several_sizes_the_bytes_from_the_host_are_at_most_the_largest(
-    sizes: tuple[int, ...], cell: str
-) -> None:
+def test_of_calls_with_several_sizes_the_bytes_from_the_host_are_at_most_the_largest(sizes, cell):
     run = record(STEP)
     run.compiled.extend(Compiled("step", NOWHERE, host={"x": size}) for size in sizes)
     run.activity.programs["step"].copies = 2
@@ -70,8 +66,8 @@ def test_of_calls_with_several_sizes_the_bytes_from_the_host_are_at_most_the_lar
     assert isinstance(grid, Grid) and grid.rows[0][6] == cell
 
 
-def test_facts_of_a_live_program_are_those_of_its_stages() -> None:
-    def both(x: jax.Array) -> jax.Array:
+def test_facts_of_a_live_program_are_those_of_its_stages():
+    def both(x):
         return jax.lax.fori_loop(0, 3, lambda i, a: jnp.tanh(a @ a), x)
 
     x, jitted = jnp.ones((16, 16)), jax.jit(both)

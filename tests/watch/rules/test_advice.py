@@ -1,8 +1,5 @@
 """Advice names what the reader's program names, and its examples run."""
 
-from __future__ import annotations
-
-from pathlib import Path
 from typing import Any
 
 import jax.numpy as jnp
@@ -20,7 +17,7 @@ EXAMPLES = [example for _, _, example in CHANGES if example]
 
 
 @pytest.mark.parametrize("example", EXAMPLES)
-def test_an_example_runs_as_it_is_and_so_do_the_functions_that_it_jits(example: str) -> None:
+def test_an_example_runs_as_it_is_and_so_do_the_functions_that_it_jits(example):
     rows, names = example.splitlines(), dict[str, Any]()
     assert 2 <= len(rows) <= 6 and max(map(len, rows)) <= WIDEST
     exec(example, names)
@@ -56,14 +53,14 @@ class Agent:
 
 
 @pytest.fixture
-def file(tmp_path: Path) -> str:
+def file(tmp_path):
     path = tmp_path / "program.py"
     path.write_text(PROGRAM)
     return str(path)
 
 
 @pytest.mark.parametrize("cause", [*CAUSES, "a cause of the future"])
-def test_every_cause_has_a_change_at_every_line(cause: str, file: str) -> None:
+def test_every_cause_has_a_change_at_every_line(cause, file):
     for number, _ in enumerate(PROGRAM.splitlines(), start=1):
         for name, argument in (("step", "argument 1"), ("jit_step", ""), ("<lambda>", "rate"), ("", "")):
             advice = advice_for(Finding(cause, Place(file, number), 1.0, "", name, argument=argument))
@@ -84,9 +81,7 @@ def test_every_cause_has_a_change_at_every_line(cause: str, file: str) -> None:
         ("weak type", 5, "tree", "w = jax.tree.map(lambda x: jnp.asarray(x, jnp.result_type(x))"),
     ],
 )
-def test_a_change_has_the_form_that_its_rule_chose(
-    cause: str, line: int, form: str, change: str, file: str
-) -> None:
+def test_a_change_has_the_form_that_its_rule_chose(cause, line, form, change, file):
     finding = Finding(cause, Place(file, line, "<module>"), 1.0, "", "step", argument="w", form=form)
     assert change in advice_for(finding).change
 
@@ -116,14 +111,12 @@ def test_a_change_has_the_form_that_its_rule_chose(
         ("donation", 5, "", "donate_argnums or donate_argnames"),
     ],
 )
-def test_a_change_names_the_readers_variables_and_functions(
-    cause: str, line: int, argument: str, change: str, file: str
-) -> None:
+def test_a_change_names_the_readers_variables_and_functions(cause, line, argument, change, file):
     finding = Finding(cause, Place(file, line, "<module>"), 1.0, "", "step", argument=argument)
     assert change in advice_for(finding).change
 
 
-def test_a_wait_in_what_a_line_calls_cannot_be_left_out_there(tmp_path: Path) -> None:
+def test_a_wait_in_what_a_line_calls_cannot_be_left_out_there(tmp_path):
     path = tmp_path / "steps.py"
     path.write_text("for x in xs:\n    w = step(w, x)\n    jax.tree.map(jax.block_until_ready, w)\n")
     lines = (Place(str(path), number, "<module>") for number in (2, 3))

@@ -1,7 +1,5 @@
 """What is copied between devices at each call, and what each of them computes."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import jax
@@ -38,11 +36,11 @@ REPLICATED = HEAD + (
 )
 
 
-def facts(platform: str = "gpu", devices: int = 4) -> Facts:
+def facts(platform="gpu", devices=4):
     return Facts("step", platform, 1e6, 1e6, devices=tuple(range(devices)), text=TEXT)
 
 
-def call(*devices: int) -> Compiled:
+def call(*devices):
     c = Compiled("step", AT, {"trace": (0.0, 0.5)}, explained=True)
     c.signature = {"argument 0": "float32[1024,1024]", "argument 1": "float32[4]"}
     c.placements = {
@@ -53,9 +51,7 @@ def call(*devices: int) -> Compiled:
 
 
 @pytest.mark.parametrize(("devices", "copies", "count"), [((0,), 1, 1), ((0,), 0, 0), ((0, 1, 2, 3), 1, 0)])
-def test_an_argument_that_every_call_copies_to_other_devices_is_found(
-    devices: tuple[int, ...], copies: int, count: int
-) -> None:
+def test_an_argument_that_every_call_copies_to_other_devices_is_found(devices, copies, count):
     c = call(*devices)
     program = ExecutedProgram("step", 10, [0.01] * 10, copies=10 * copies)
     program.devices["gpu 0"] = [(1.0, 1.5)]
@@ -70,12 +66,12 @@ def test_an_argument_that_every_call_copies_to_other_devices_is_found(
         assert finding.seconds == pytest.approx(0.1 + 0.2 * 1.5)  # of 1.5 s after compiling, one was seen
 
 
-def step(w: jax.Array, batch: jax.Array) -> jax.Array:
+def step(w, batch):
     micro = batch.reshape(4, -1, 2048)  # gathers
     return jax.lax.scan(lambda total, x: (total + jnp.tanh(x @ w).sum(), None), jnp.zeros(()), micro)[0]
 
 
-def test_an_argument_that_is_gathered_is_named_at_the_line_that_uses_it_first() -> None:
+def test_an_argument_that_is_gathered_is_named_at_the_line_that_uses_it_first():
     mesh = Mesh(jax.devices("cpu")[:4], ("data",))
     split, everywhere = (NamedSharding(mesh, PartitionSpec(*axes)) for axes in (("data",), ()))
     w, batch = jax.device_put(jnp.ones((2048, 4)), everywhere), jax.device_put(jnp.ones((256, 2048)), split)
@@ -98,9 +94,7 @@ def test_an_argument_that_is_gathered_is_named_at_the_line_that_uses_it_first() 
         (("PartitionSpec()", "PartitionSpec()"), REPLICATED.replace(" dot(", " add("), 0),
     ],
 )
-def test_a_program_of_which_no_argument_is_divided_computes_the_same_on_each_device(
-    splits: tuple[str, str], program: str, count: int
-) -> None:
+def test_a_program_of_which_no_argument_is_divided_computes_the_same_on_each_device(splits, program, count):
     c = call(0, 1, 2, 3)
     c.placements = {f"argument {i}": Placement((0, 1, 2, 3), s, True) for i, s in enumerate(splits)}
     ran = ExecutedProgram("step")

@@ -1,7 +1,5 @@
 """The page of causes says what the table says."""
 
-from __future__ import annotations
-
 import importlib.util
 from pathlib import Path
 
@@ -11,7 +9,7 @@ from jaxperf.watch.rules.table import KINDS
 SCRIPT = Path(__file__).parents[3] / "docs" / "watch_causes.py"
 
 
-def test_the_page_of_causes_is_as_the_table_makes_it() -> None:
+def test_the_page_of_causes_is_as_the_table_makes_it():
     spec = importlib.util.spec_from_file_location("watch_causes", SCRIPT)
     assert spec and spec.loader
     script = importlib.util.module_from_spec(spec)

@@ -1,8 +1,5 @@
 """An argument can be donated if the call replaces it, and if nothing reads the old array afterwards."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -22,13 +19,11 @@ from jaxperf.watch.source.loop_body import donating_option, passed_arguments, re
         ("w = [step(w)]  # call", True),
     ],
 )
-def test_only_what_a_call_replaces_can_be_donated(
-    text: str, donated: bool, program_file: Callable[[str], str]
-) -> None:
+def test_only_what_a_call_replaces_can_be_donated(text, donated, program_file):
     assert bool(replaced_variables(_call(program_file(text)))[0]) == donated
 
 
-def _call(file: str, mark: str = "# call") -> Place:
+def _call(file, mark="# call"):
     lines = enumerate(Path(file).read_text().splitlines(), start=1)
     return Place(file, next(i for i, line in lines if mark in line), "main")
 
@@ -71,9 +66,7 @@ def main():
         ("BEFORE", "def other(w):\n        kept = w", True),
     ],
 )
-def test_what_a_loop_keeps_of_the_old_arrays_cannot_be_donated(
-    place: str, statement: str, donated: bool, program_file: Callable[[str], str]
-) -> None:
+def test_what_a_loop_keeps_of_the_old_arrays_cannot_be_donated(place, statement, donated, program_file):
     text = LOOP.replace(place, statement)
     for other in {"BEFORE", "BEGIN", "END"} - {place}:
         text = text.replace(other, "pass")
@@ -81,9 +74,7 @@ def test_what_a_loop_keeps_of_the_old_arrays_cannot_be_donated(
 
 
 @pytest.mark.parametrize(("value", "donated"), [("self.w", False), ("self.w.sum()", True)])
-def test_what_another_method_keeps_cannot_be_donated(
-    value: str, donated: bool, program_file: Callable[[str], str]
-) -> None:
+def test_what_another_method_keeps_cannot_be_donated(value, donated, program_file):
     text = (
         "class Model:\n    def fit(self):\n        self.w = step(self.w)  # call\n"
         f"    def note(self):\n        self.best = {value}\n"
@@ -111,16 +102,12 @@ for rate in rates:
         ("result = fit(init(), rate)", True),
     ],
 )
-def test_what_the_caller_keeps_cannot_be_donated(
-    call: str, donated: bool, program_file: Callable[[str], str]
-) -> None:
+def test_what_the_caller_keeps_cannot_be_donated(call, donated, program_file):
     file = program_file(FIT.replace("CALL", call))
     assert bool(replaced_variables(_call(file), (_call(file, "# caller"),))[0]) == donated
 
 
-def test_a_cache_is_donated_though_the_tokens_that_come_with_it_are_kept(
-    program_file: Callable[[str], str],
-) -> None:
+def test_a_cache_is_donated_though_the_tokens_that_come_with_it_are_kept(program_file):
     loop = "for i in range(9):\n    cache, token = decode(params, cache, token, i)  # call\n"
     at = _call(program_file(loop + "    tokens.append(token)\n"))
     assert replaced_variables(at) == ({"cache"}, {"token"})
@@ -137,5 +124,5 @@ def test_a_cache_is_donated_though_the_tokens_that_come_with_it_are_kept(
         (["0", "net"], "donate_argnames=('net',)"),
     ],
 )
-def test_the_option_of_jit_names_numbers_or_names(arguments: list[str], option: str) -> None:
+def test_the_option_of_jit_names_numbers_or_names(arguments, option):
     assert donating_option(arguments) == option

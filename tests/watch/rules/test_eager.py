@@ -1,11 +1,6 @@
 """The line that operations outside of jit belong to."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Sequence
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -22,37 +17,37 @@ from jaxperf.watch.rules.table import Finding, advice_for
 LOSS, GRAD, CALL = (Place("train.py", line) for line in (3, 8, 20))
 
 
-def _with_lines(lines: list[Any], compiled: Sequence[Compiled] = ()) -> Analysis:
+def _with_lines(lines, compiled=()):
     """Return the analysis of a run whose waiting lines are known."""
     analysis = Analysis(Log("a", compiled=list(compiled)))
     analysis.lines = lines
     return analysis
 
 
-def sample(at: Place, start: float, *callers: Place) -> StackSample:
+def sample(at, start, *callers):
     return StackSample(EAGER, at, start, start + 0.1, NOWHERE, callers)
 
 
-def belongs(samples: list[StackSample]) -> set[Place]:
-    analysis: Any = SimpleNamespace(samples=samples)
+def belongs(samples):
+    analysis = SimpleNamespace(samples=samples)
     line = eager.outermost(analysis)
     return {line(s) for s in samples if s.at == LOSS}
 
 
-def test_what_a_caller_dispatches_in_turns_with_it_is_the_callers() -> None:
+def test_what_a_caller_dispatches_in_turns_with_it_is_the_callers():
     """`jax.grad(loss)(w)` in a loop: operations of `loss`, and then those that `grad` makes of them."""
     turns = [s for t in range(9) for s in (sample(LOSS, t, GRAD, CALL), sample(GRAD, t + 0.5, CALL))]
     assert belongs(turns) == {GRAD}
 
 
-def test_what_a_caller_dispatches_before_and_after_a_loop_changes_nothing() -> None:
+def test_what_a_caller_dispatches_before_and_after_a_loop_changes_nothing():
     """`chain(jax.random.key(0)).mean()`: the key and the mean are not why the chain is slow."""
     loop = [sample(LOSS, t, CALL) for t in range(1, 9)]
     around = [sample(CALL, t) for t in (0.1, 0.2, 0.3, 10.1, 10.2, 10.3)]
     assert belongs([*around[:3], *loop, *around[3:]]) == {LOSS}
 
 
-def test_an_operation_in_a_helper_belongs_to_the_function_that_the_loop_calls(tmp_path: Path) -> None:
+def test_an_operation_in_a_helper_belongs_to_the_function_that_the_loop_calls(tmp_path):
     path = tmp_path / "helpers.py"
     path.write_text(
         "def norm(x):\n    return x - x.mean()\n"
@@ -65,25 +60,23 @@ def test_an_operation_in_a_helper_belongs_to_the_function_that_the_loop_calls(tm
         Place(str(path), 9, "main"),
     )
     turns = [s for t in range(9) for s in (sample(operation, t, layer, call), sample(layer, t, call))]
-    line = eager.outermost(SimpleNamespace(samples=turns))  # type: ignore[arg-type]
+    line = eager.outermost(SimpleNamespace(samples=turns))
     assert {line(s) for s in turns} == {Place(str(path), 3, "update")}
     assert line(sample(call, 1.0)) == call  # an operation of the loop itself
 
 
-def test_an_operation_in_a_lambda_belongs_to_the_line_of_the_loop_that_calls_it(
-    program_file: Callable[[str], str],
-) -> None:
+def test_an_operation_in_a_lambda_belongs_to_the_line_of_the_loop_that_calls_it(program_file):
     path = program_file(
         "drift = dict(\n    rate=lambda x: x * x + 1,\n)\n"
         "def walk(x, force):\n    while x < 9:\n        x = x + force(x)\n    return x\n"
     )
     operation, call = Place(path, 2, "<lambda>"), Place(path, 6, "walk")
     turns = [sample(operation, t, call) for t in range(9)]
-    line = eager.outermost(SimpleNamespace(samples=turns))  # type: ignore[arg-type]
+    line = eager.outermost(SimpleNamespace(samples=turns))
     assert {line(s) for s in turns} == {call}
 
 
-def test_a_comparison_that_only_a_test_waits_for_belongs_to_the_wait(tmp_path: Path) -> None:
+def test_a_comparison_that_only_a_test_waits_for_belongs_to_the_wait(tmp_path):
     path = tmp_path / "program.py"
     path.write_text(
         "for x in xs:\n    if f(x) < best:\n        best = x\n    y = float(x) + g(x)\n"
@@ -96,9 +89,7 @@ def test_a_comparison_that_only_a_test_waits_for_belongs_to_the_wait(tmp_path: P
 
 
 @pytest.mark.parametrize(("each_s", "seconds"), [(1e-5, 0.9), (1e-3, 0.0)])
-def test_short_operations_are_the_front_ends_time_and_long_ones_the_devices(
-    each_s: float, seconds: float
-) -> None:
+def test_short_operations_are_the_front_ends_time_and_long_ones_the_devices(each_s, seconds):
     """For 1 s, one operation follows the other; 0.9 s of it without `step`, which is jitted."""
     count = round(0.9 / each_s)
     activity = DeviceActivity([(0.0, 1.0)])
@@ -126,9 +117,7 @@ def test_short_operations_are_the_front_ends_time_and_long_ones_the_devices(
         ("text = shown(nodes[0])", {"dynamic_slice"}, 40, ""),
     ],
 )
-def test_elements_that_python_shows_one_by_one_are_read_at_once(
-    statement: str, compiled: set[str], reads: int, array: str, tmp_path: Path
-) -> None:
+def test_elements_that_python_shows_one_by_one_are_read_at_once(statement, compiled, reads, array, tmp_path):
     path = tmp_path / "life.py"
     path.write_text(f"def shown(value):\n    return '*' if value else ' '\n\n{statement}\n")
     at = Place(str(path), 4, "<module>")
@@ -137,9 +126,7 @@ def test_elements_that_python_shows_one_by_one_are_read_at_once(
     assert eager._elements(_with_lines(waits, calls), at) == array
 
 
-def test_the_reads_of_a_function_are_at_its_busiest_line_and_cover_the_waits_of_what_they_call(
-    tmp_path: Path,
-) -> None:
+def test_the_reads_of_a_function_are_at_its_busiest_line_and_cover_the_waits_of_what_they_call(tmp_path):
     path = tmp_path / "board.py"
     path.write_text(
         "def mark(value):\n    return '*' if value else ' '\n\ndef show(board):\n    total = board.sum()\n"
@@ -159,9 +146,7 @@ def test_the_reads_of_a_function_are_at_its_busiest_line_and_cover_the_waits_of_
 @pytest.mark.parametrize(
     ("drawn", "line", "change"), [(0.01, 1, "Jit show as a whole"), (0.15, 3, "Put this line")]
 )
-def test_a_function_that_mostly_draws_is_not_jitted_as_a_whole(
-    drawn: float, line: int, change: str, tmp_path: Path
-) -> None:
+def test_a_function_that_mostly_draws_is_not_jitted_as_a_whole(drawn, line, change, tmp_path):
     path = tmp_path / "curves.py"
     path.write_text(
         "def show(w):\n    axes.plot(w)\n    w = w + 1\n    return w\n\n"
@@ -181,7 +166,7 @@ def test_a_function_that_mostly_draws_is_not_jitted_as_a_whole(
     assert finding.at.line == line and change in advice_for(finding).change
 
 
-def test_what_is_made_once_is_no_matter_of_dispatch(tmp_path: Path) -> None:
+def test_what_is_made_once_is_no_matter_of_dispatch(tmp_path):
     path = tmp_path / "train.py"
     path.write_text(
         "import flax.nnx as nnx\nnet = nnx.Linear(2, 3)\nw = model.init(key, x)\nfor seed in seeds:\n"
@@ -190,7 +175,7 @@ def test_what_is_made_once_is_no_matter_of_dispatch(tmp_path: Path) -> None:
     assert [eager._makes_once(Place(str(path), n)) for n in (2, 3, 5, 6)] == [True, True, False, False]
 
 
-def test_a_function_that_transforms_another_is_jitted_as_a_whole(tmp_path: Path) -> None:
+def test_a_function_that_transforms_another_is_jitted_as_a_whole(tmp_path):
     path = tmp_path / "sampler.py"
     path.write_text(
         "def move(state, x):\n    force = jax.grad(density)(state)\n    return state + force * x\n"
@@ -201,9 +186,7 @@ def test_a_function_that_transforms_another_is_jitted_as_a_whole(tmp_path: Path)
     assert eager.way_to_jit(line, analysis).form == "transform"
 
 
-def test_a_line_that_waits_for_operations_of_others_dispatches_none(
-    program_file: Callable[[str], str],
-) -> None:
+def test_a_line_that_waits_for_operations_of_others_dispatches_none(program_file):
     path = program_file("for turn in range(9):\n    x = x * 2 + 1\n    print(x)\n")
     work, shown = Place(path, 2), Place(path, 3)
     activity = DeviceActivity(windows=[(0.0, 9.0)])

@@ -1,14 +1,9 @@
 """What trials on public programs showed: seconds that are not there, and advice that fails."""
 
-from __future__ import annotations
-
 import functools
 import sys
 import sysconfig
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -60,19 +55,19 @@ state = model.init(key, x)
 
 
 @pytest.fixture
-def line(tmp_path: Path) -> Callable[[str], Place]:
+def line(tmp_path):
     """Return the place of a line of the program by its text."""
     path = tmp_path / "train.py"
     path.write_text(PROGRAM)
 
-    def find(text: str, function: str = "main") -> Place:
+    def find(text, function="main"):
         numbers = [n for n, row in enumerate(PROGRAM.splitlines(), start=1) if text in row]
         return Place(str(path), numbers[0], function)
 
     return find
 
 
-def compiled(at: Place, start: float, seconds: float, name: str = "add", **more: Any) -> Compiled:
+def compiled(at, start, seconds, name="add", **more):
     return Compiled(name, at, {"compile": (start, start + seconds)}, **more)
 
 
@@ -82,9 +77,7 @@ def compiled(at: Place, start: float, seconds: float, name: str = "add", **more:
 @pytest.mark.parametrize(
     ("queued", "most"), [([], 0.31), ([(0.0, 0.2)], 0.01)], ids=["nothing queued", "all queued"]
 )
-def test_one_by_one_saves_no_more_than_samples_saw_nor_what_is_queued(
-    queued: list[tuple[float, float]], most: float
-) -> None:
+def test_one_by_one_saves_no_more_than_samples_saw_nor_what_is_queued(queued, most):
     """0.3 s of operations, all in a window, in a run of 10 s whose rest is one compiled program."""
     at, call = Place("a.py", 3, "f"), Place("a.py", 9)
     samples = [StackSample(EAGER, at, i / 10, (i + 1) / 10) for i in range(3)]
@@ -96,7 +89,7 @@ def test_one_by_one_saves_no_more_than_samples_saw_nor_what_is_queued(
     assert seconds <= most
 
 
-def test_a_line_gets_the_share_of_its_own_windows() -> None:
+def test_a_line_gets_the_share_of_its_own_windows():
     seen, other = Place("a.py", 3), Place("a.py", 4)
     samples = [StackSample(EAGER, seen, 0.0, 1.0), StackSample(EAGER, other, 5.0, 7.0)]
     analysis = Analysis(Log("a", 0.0, 10.0, samples=samples, activity=DeviceActivity([(0.0, 1.0)])))
@@ -107,7 +100,7 @@ def test_a_line_gets_the_share_of_its_own_windows() -> None:
     assert seconds == {seen: pytest.approx(0.5, abs=0.01)}
 
 
-def test_what_one_program_compiles_too_is_not_saved(line: Callable[..., Place]) -> None:
+def test_what_one_program_compiles_too_is_not_saved(line):
     """Thirty small programs and two that take long inside jit as well."""
     at = line("params = ")
     small = [compiled(at, i, 0.04) for i in range(30)]
@@ -118,7 +111,7 @@ def test_what_one_program_compiles_too_is_not_saved(line: Callable[..., Place]) 
     assert 'jax.jit(init_net, static_argnums=(1,), static_argnames=("depth",))' in advice_for(finding).change
 
 
-def test_functions_that_are_jitted_and_imports_are_no_operations(line: Callable[..., Place]) -> None:
+def test_functions_that_are_jitted_and_imports_are_no_operations(line):
     at = line("import heavylib", "<module>")
     imported = [compiled(at, i, 0.04) for i in range(30)]
     first = [compiled(line("params = "), 40 + i, 0.5, f"f{i}", explained=True) for i in range(12)]
@@ -129,7 +122,7 @@ def test_functions_that_are_jitted_and_imports_are_no_operations(line: Callable[
 # libraries
 
 
-def fits(at: Place, types: list[str], *changes: Change) -> list[Compiled]:
+def fits(at, types, *changes):
     return [
         compiled(
             at,
@@ -145,7 +138,7 @@ def fits(at: Place, types: list[str], *changes: Change) -> list[Compiled]:
     ]
 
 
-def test_a_library_that_jits_in_each_call_is_named_with_its_repeats_only(line: Callable[..., Place]) -> None:
+def test_a_library_that_jits_in_each_call_is_named_with_its_repeats_only(line):
     at = line("w = lib.fit")
     same = fits(at, ["float32[20]"] * 4)
     (finding,) = traces.find_library_functions(Analysis(Log("a", 0.0, 9.0, compiled=same)))
@@ -157,7 +150,7 @@ def test_a_library_that_jits_in_each_call_is_named_with_its_repeats_only(line: C
     assert list(traces.find_library_functions(Analysis(Log("a", 0.0, 9.0, compiled=sizes)))) == []
 
 
-def test_a_library_that_gets_new_static_objects_is_called_inside_jit(line: Callable[..., Place]) -> None:
+def test_a_library_that_gets_new_static_objects_is_called_inside_jit(line):
     change = Change("static value", "argument 1", "<function f at 0x1>", "<function f at 0x2>")
     same = fits(line("w = lib.fit"), ["float32[20]"] * 4, change)
     (finding,) = traces.find_library_functions(Analysis(Log("a", 0.0, 9.0, compiled=same)))
@@ -167,17 +160,17 @@ def test_a_library_that_gets_new_static_objects_is_called_inside_jit(line: Calla
     )
 
 
-def test_inside_a_transform_the_line_is_the_call_of_the_transformed_function() -> None:
+def test_inside_a_transform_the_line_is_the_call_of_the_transformed_function():
     folder = sysconfig.get_paths()["purelib"]
-    names: dict[str, Any] = {}
+    names = {}
     source = "def apply(f):\n    return f()\n"
     exec(compile(source, f"{folder}/haiku/_src/transform.py", "exec"), names)
     exec(compile(source.replace("apply", "layer"), f"{folder}/haiku/_src/base.py", "exec"), names)
 
-    def here() -> Any:
+    def here():
         return source_location.reader_and_library_frames(sys._getframe(1))
 
-    def net() -> Any:
+    def net():
         return names["layer"](here)
 
     exec(compile("def look(f):\n    return f()\n", f"{folder}/jaxlibrary/x.py", "exec"), names)
@@ -191,7 +184,7 @@ def test_inside_a_transform_the_line_is_the_call_of_the_transformed_function() -
 # advice
 
 
-def test_parameters_that_must_be_static_are_named(line: Callable[..., Place]) -> None:
+def test_parameters_that_must_be_static_are_named(line):
     at = line("def loss", "loss")
     known = {(at.file, "loss"): {"width": {"8"}, "mode": {"'mean'", "'sum'"}, "rate": {"1", "2", "3"}}}
     static = Analysis(Log("a", 0.0, 1.0, parameters=known)).static_parameters(at.file, "loss")
@@ -212,16 +205,14 @@ def test_parameters_that_must_be_static_are_named(line: Callable[..., Place]) ->
         ("    print(w)", "jax", "Put this line and its neighbors into one function"),  # jit would print once
     ],
 )
-def test_advice_on_small_programs_names_what_can_be_jitted(
-    text: str, through: str, change: str, line: Callable[..., Place]
-) -> None:
+def test_advice_on_small_programs_names_what_can_be_jitted(text, through, change, line):
     at = line(text)
     small = [compiled(at, i, 0.1, through=through) for i in range(12)]
     (finding,) = traces.find_eager_recompiles(Analysis(Log("a", 0.0, 60.0, compiled=small)))
     assert change in advice_for(finding).change
 
 
-def test_an_array_that_is_iterated_is_named(line: Callable[..., Place]) -> None:
+def test_an_array_that_is_iterated_is_named(line):
     at = line("tokens")
     apart = compiled(at, 1.0, 1.5, "unstack")
     (finding,) = traces.find_iterated_arrays(Analysis(Log("a", 0.0, 9.0, compiled=[apart])))
@@ -243,18 +234,14 @@ def test_an_array_that_is_iterated_is_named(line: Callable[..., Place]) -> None:
         ("plot(", "history.T"),
     ],
 )
-def test_whatever_takes_an_array_apart_is_an_iteration(
-    text: str, name: str, line: Callable[..., Place]
-) -> None:
+def test_whatever_takes_an_array_apart_is_an_iteration(text, name, line):
     apart = compiled(line(text), 1.0, 1.5, "unstack", through="jax")
     (finding,) = traces.find_iterated_arrays(Analysis(Log("a", 0.0, 9.0, compiled=[apart])))
     assert finding.argument == name
 
 
 @pytest.mark.parametrize(("count", "found"), [(300, 1), (30, 0)])
-def test_an_operation_over_very_many_arrays_is_done_on_the_host(
-    count: int, found: int, tmp_path: Path
-) -> None:
+def test_an_operation_over_very_many_arrays_is_done_on_the_host(count, found, tmp_path):
     path = tmp_path / "ode.py"
     path.write_text("path = jnp.stack(points)\n")
     types = ", ".join(["f32[3]{0}"] * count)
@@ -268,14 +255,14 @@ def test_an_operation_over_very_many_arrays_is_done_on_the_host(
         assert "jax.device_get(points)" in advice_for(finding).change
 
 
-def test_a_library_that_iterates_gets_arrays_of_numpy(line: Callable[..., Place]) -> None:
+def test_a_library_that_iterates_gets_arrays_of_numpy(line):
     apart = compiled(line("w = lib.fit"), 1.0, 1.5, "unstack", through="matplotlib")
     (finding,) = traces.find_iterated_arrays(Analysis(Log("a", 0.0, 9.0, compiled=[apart])))
     assert "that matplotlib iterates over" in finding.reason
     assert advice_for(finding).change.startswith("Give lib.fit NumPy's arrays")
 
 
-def test_what_reads_arrays_of_varying_shapes_has_the_cause_of_their_source(tmp_path: Path) -> None:
+def test_what_reads_arrays_of_varying_shapes_has_the_cause_of_their_source(tmp_path):
     path = tmp_path / "reject.py"
     path.write_text("for k in keys:\n    kept = x[u < 1]\n    mean = kept - kept.mean()\n    y = x[:k]\n")
     small = [
@@ -306,7 +293,7 @@ fit(x)
 """
 
 
-def test_lines_with_few_programs_count_together_in_their_function(tmp_path: Path) -> None:
+def test_lines_with_few_programs_count_together_in_their_function(tmp_path):
     """Eight programs at each of four lines, 2.4 of 40 s: one jit of the lines serves all."""
     path = tmp_path / "gp.py"
     path.write_text(NEIGHBORS)
@@ -324,7 +311,7 @@ def test_lines_with_few_programs_count_together_in_their_function(tmp_path: Path
         assert change in advice_for(finding).change
 
 
-def test_lines_whose_savings_are_small_count_together_however_long_they_compile(tmp_path: Path) -> None:
+def test_lines_whose_savings_are_small_count_together_however_long_they_compile(tmp_path):
     """Ten programs at each of four lines: 1 s each, of which one program would save 0.02 s."""
     path = tmp_path / "gp.py"
     path.write_text(NEIGHBORS)
@@ -336,7 +323,7 @@ def test_lines_whose_savings_are_small_count_together_however_long_they_compile(
     assert "40 small programs" in finding.reason and finding.seconds == pytest.approx(39 * 0.02)
 
 
-def test_lines_that_each_have_a_shape_of_their_own_do_not_vary(line: Callable[..., Place]) -> None:
+def test_lines_that_each_have_a_shape_of_their_own_do_not_vary(line):
     at = [line(text) for text in ("w = lib.fit", "w = update", "text = ")]
     small = [compiled(at[i % 3], i, 0.05, "matmul", signature={"x": f"float32[{i + 1}]"}) for i in range(12)]
     one = [replace(c, at=at[0]) for c in small]
@@ -348,9 +335,7 @@ def test_lines_that_each_have_a_shape_of_their_own_do_not_vary(line: Callable[..
 
 
 @pytest.mark.parametrize(("after_s", "causes"), [(0.0, ["eager shapes"]), (1.0, ["eager recompiles"])])
-def test_shapes_that_all_came_in_the_first_turn_do_not_vary(
-    after_s: float, causes: list[str], line: Callable[..., Place]
-) -> None:
+def test_shapes_that_all_came_in_the_first_turn_do_not_vary(after_s, causes, line):
     """Twelve shapes of one operation in a loop, and after them many turns without a program, or none."""
     at = line("w = update")
     shapes = [compiled(at, i, 0.05, signature={"x": f"float32[{i + 1}]"}, through="jax") for i in range(12)]
@@ -361,9 +346,7 @@ def test_shapes_that_all_came_in_the_first_turn_do_not_vary(
 
 
 @pytest.mark.parametrize("kind", ["structure", "static value", ""])
-def test_a_library_that_compiles_again_is_found_whatever_jax_names(
-    kind: str, line: Callable[..., Place]
-) -> None:
+def test_a_library_that_compiles_again_is_found_whatever_jax_names(kind, line):
     change = (Change(kind, "input path [0]", "<Fn object at 0x1>", "<Fn object at 0x2>"),) if kind else ()
     same = fits(line("energy_fn"), ["float32[20]"] * 4, *change)
     (finding,) = traces.find_library_functions(Analysis(Log("a", 0.0, 9.0, compiled=same)))
@@ -373,9 +356,7 @@ def test_a_library_that_compiles_again_is_found_whatever_jax_names(
 
 
 @pytest.mark.parametrize(("flops", "found"), [(10.0, 1), (1e9, 0)])
-def test_operations_one_by_one_need_no_window_of_the_profiler(
-    flops: float, found: int, line: Callable[..., Place]
-) -> None:
+def test_operations_one_by_one_need_no_window_of_the_profiler(flops, found, line):
     at = line("w = update")
     add = compiled(at, 0.0, 0.1, "add")
     facts = Facts("add", "cpu", flops, 100.0)
@@ -385,13 +366,13 @@ def test_operations_one_by_one_need_no_window_of_the_profiler(
     assert [round(f.seconds) for f in findings] == [3] * found
 
 
-def test_a_size_that_depends_on_values_is_for_numpy(line: Callable[..., Place]) -> None:
+def test_a_size_that_depends_on_values_is_for_numpy(line):
     small = [compiled(line("jnp.where(w > 0)"), i, 0.1) for i in range(12)]
     (finding,) = traces.find_eager_recompiles(Analysis(Log("a", 0.0, 60.0, compiled=small)))
     assert "np.where(np.asarray(x))" in advice_for(finding).change
 
 
-def test_a_library_that_jits_and_the_loop_in_it_are_one_finding(line: Callable[..., Place]) -> None:
+def test_a_library_that_jits_and_the_loop_in_it_are_one_finding(line):
     change = Change("static value", "argument 1", "<function f at 0x1>", "<function f at 0x2>")
     at, caller = line("w = lib.fit"), line("show(w)")
     body = Change("new body", "", "", "f is a new function each time")
@@ -407,9 +388,7 @@ def test_a_library_that_jits_and_the_loop_in_it_are_one_finding(line: Callable[.
 
 
 @pytest.mark.parametrize(("written", "found"), [(0, 0), (100_000, 1)])
-def test_a_method_called_save_that_writes_nothing_is_no_file(
-    written: int, found: int, line: Callable[..., Place]
-) -> None:
+def test_a_method_called_save_that_writes_nothing_is_no_file(written, found, line):
     at, call = line("w = lib.fit"), line("w = update")
     samples = [
         StackSample(WRITE, at, 1.0, 2.0, written=written),
@@ -422,9 +401,7 @@ def test_a_method_called_save_that_writes_nothing_is_no_file(
 
 
 @pytest.mark.parametrize(("text", "found"), [("w = lib.fit", 1), ("state = model.init", 0)])
-def test_numpy_that_runs_once_could_not_run_beside_anything(
-    text: str, found: int, line: Callable[..., Place]
-) -> None:
+def test_numpy_that_runs_once_could_not_run_beside_anything(text, found, line):
     at = line(text)
     step = Compiled("step", at, {"compile": (0.0, 0.5)}, explained=True)
     samples = [StackSample(NUMPY, at, 1.0, 2.0)]
@@ -433,8 +410,8 @@ def test_numpy_that_runs_once_could_not_run_beside_anything(
 
 
 @pytest.mark.parametrize(("heavy", "fixed"), [(False, False), (True, True)])
-def test_an_identity_is_made_where_it_is_added_and_a_sort_is_work(heavy: bool, fixed: bool) -> None:
-    def f(x: jax.Array) -> jax.Array:
+def test_an_identity_is_made_where_it_is_added_and_a_sort_is_work(heavy, fixed):
+    def f(x):
         table = jnp.sort(jnp.arange(4000.0) % 7) if heavy else jnp.eye(60).reshape(-1)[:1000] * 0.1
         return x + table[:1000].reshape(1000)
 
@@ -443,8 +420,8 @@ def test_an_identity_is_made_where_it_is_added_and_a_sort_is_work(heavy: bool, f
     assert bool(independent_instructions(facts.instructions, facts.steps)) == fixed
 
 
-def test_the_products_of_a_loss_are_in_its_gradient_and_not_the_other_way_round() -> None:
-    def loss(w: jax.Array, x: jax.Array) -> jax.Array:
+def test_the_products_of_a_loss_are_in_its_gradient_and_not_the_other_way_round():
+    def loss(w, x):
         return jnp.tanh(x @ w).sum()
 
     args = jnp.ones((8, 8)), jnp.ones((4, 8))
@@ -461,11 +438,11 @@ def test_the_products_of_a_loss_are_in_its_gradient_and_not_the_other_way_round(
 # the program's own objects
 
 
-def test_no_attribute_of_the_programs_objects_is_asked_for() -> None:
+def test_no_attribute_of_the_programs_objects_is_asked_for():
     asked = []
 
     class Module:
-        def __getattr__(self, name: str) -> Any:
+        def __getattr__(self, name):
             asked.append(name)
             raise KeyError(name)
 
@@ -477,8 +454,8 @@ def test_no_attribute_of_the_programs_objects_is_asked_for() -> None:
     assert frame_arguments.is_array(np.ones(3)) and frame_arguments.is_array(jnp.ones(3))
 
 
-def test_a_list_of_numbers_costs_the_same_whatever_its_length() -> None:
-    def call(values: Any) -> dict[str, Any]:
+def test_a_list_of_numbers_costs_the_same_whatever_its_length():
+    def call(values):
         return frame_arguments.call_arguments(sys._getframe())
 
     assert len(call([1.0] * 1_000_000)) == frame_arguments.SHOWN
@@ -490,7 +467,7 @@ def test_a_list_of_numbers_costs_the_same_whatever_its_length() -> None:
 # notes
 
 
-def observed(function: Callable[..., Any], *arguments: Any, name: str) -> Log:
+def observed(function, *arguments, name):
     """Return the record of a jitted function that computed for most of a run."""
     text = function.lower(*arguments).compile().as_text() or ""
     at = Place(__file__, function.__wrapped__.__code__.co_firstlineno, name)
@@ -505,40 +482,40 @@ def observed(function: Callable[..., Any], *arguments: Any, name: str) -> Log:
 
 
 @jax.jit
-def one_by_one(xs: jax.Array) -> jax.Array:
+def one_by_one(xs):
     return jax.lax.map(lambda x: jnp.sin(x) @ x, xs)
 
 
 @jax.jit
-def some_at_a_time(xs: jax.Array) -> jax.Array:
+def some_at_a_time(xs):
     return jax.lax.map(lambda x: jnp.sin(x) @ x, xs, batch_size=4)
 
 
 @pytest.mark.parametrize(("function", "count"), [(one_by_one, 1), (some_at_a_time, 0)])
-def test_a_map_that_takes_one_element_after_the_other_is_noted(function: Any, count: int) -> None:
+def test_a_map_that_takes_one_element_after_the_other_is_noted(function, count):
     record = observed(function, jnp.ones((8, 5)), name=function.__name__)
     notes = list(program_notes._mapped(Analysis(record)))
     assert len(notes) == count and all("jax.vmap takes all at once" in note for note in notes)
 
 
 @functools.partial(jax.jit, donate_argnums=0)
-def narrowed(history: jax.Array, row: jax.Array) -> jax.Array:
+def narrowed(history, row):
     return (history + row).astype(jnp.bfloat16)
 
 
 @functools.partial(jax.jit, donate_argnames="history")
-def kept(history: jax.Array, row: jax.Array) -> jax.Array:
+def kept(history, row):
     return history + row
 
 
 @functools.partial(jax.jit, donate_argnames=("count",))
-def counted(history: jax.Array, count: jax.Array) -> tuple[jax.Array, jax.Array]:
+def counted(history, count):
     return jnp.float16(history * count[0]), jnp.int32(count[0])  # what is large is not donated
 
 
 @pytest.mark.parametrize(("function", "count"), [(narrowed, 1), (kept, 0), (counted, 0)])
 @pytest.mark.filterwarnings("ignore:Some donated buffers were not usable")
-def test_a_donated_argument_whose_memory_nothing_can_take_is_noted(function: Any, count: int) -> None:
+def test_a_donated_argument_whose_memory_nothing_can_take_is_noted(function, count):
     record = observed(function, jnp.ones((600, 600)), jnp.ones(600), name=function.__name__)
     notes = list(program_notes._unusable(Analysis(record)))
     assert len(notes) == count and all("history is donated to narrowed" in note for note in notes)
@@ -578,12 +555,12 @@ for x in loader.table:
 
 
 @pytest.fixture
-def modules(tmp_path: Path) -> Callable[..., Place]:
+def modules(tmp_path):
     """Return the place of a line of a program with modules by its text."""
     path = tmp_path / "modules.py"
     path.write_text(MODULES)
 
-    def find(text: str, function: str = "<module>") -> Place:
+    def find(text, function="<module>"):
         numbers = [n for n, row in enumerate(MODULES.splitlines(), start=1) if text in row]
         return Place(str(path), numbers[0], function)
 
@@ -598,9 +575,7 @@ def modules(tmp_path: Path) -> Callable[..., Place]:
         ("mlp = eqx", "", "nnx.jit(lambda: eqx.nn.MLP(...))()"),
     ],
 )
-def test_a_module_is_made_by_one_program(
-    inner: str, outer: str, change: str, modules: Callable[..., Place]
-) -> None:
+def test_a_module_is_made_by_one_program(inner, outer, change, modules):
     at = modules(inner, "__init__" if outer else "<module>")
     callers = (modules(outer),) if outer else ()
     small = [compiled(at, i, 0.1, callers=callers, through="jax") for i in range(12)]
@@ -609,15 +584,13 @@ def test_a_module_is_made_by_one_program(
     assert finding.at == (modules(outer) if outer and made else at) and change in advice_for(finding).change
 
 
-def test_a_function_of_modules_is_jitted_by_their_library_with_its_sizes(
-    modules: Callable[..., Place],
-) -> None:
+def test_a_function_of_modules_is_jitted_by_their_library_with_its_sizes(modules):
     at = modules("def forward", "forward")
     finding = eager.way_to_jit(Finding("eager", at, 1.0, ""), Analysis(Log("a", 0.0, 1.0)))
     assert '@functools.partial(nnx.jit, static_argnames=("width",)) above it' in advice_for(finding).change
 
 
-def test_lines_that_would_wait_in_the_place_of_another_are_named(modules: Callable[..., Place]) -> None:
+def test_lines_that_would_wait_in_the_place_of_another_are_named(modules):
     first, second = modules("loss, score"), modules("best = max")
     waits = [
         Wait("float", at, i + j / 9, i + j / 9 + 0.05, 4)
@@ -629,7 +602,7 @@ def test_lines_that_would_wait_in_the_place_of_another_are_named(modules: Callab
     assert f"line {second.line} in the same loop would wait in its place" in found[first]
 
 
-def test_what_a_whole_function_compiles_is_part_of_its_finding(line: Callable[..., Place]) -> None:
+def test_what_a_whole_function_compiles_is_part_of_its_finding(line):
     whole, inside, other = line("def loss", "loss"), line("return w", "loss"), line("w = update")
     findings = [
         Finding("eager recompiles", inside, 1.0, "programs"),
@@ -643,7 +616,7 @@ def test_what_a_whole_function_compiles_is_part_of_its_finding(line: Callable[..
     ]  # fmt: skip
 
 
-def test_the_wait_for_an_array_is_no_cost_of_its_iteration(line: Callable[..., Place]) -> None:
+def test_the_wait_for_an_array_is_no_cost_of_its_iteration(line):
     at = line("tokens")
     apart = compiled(at, 1.0, 1.5, "unstack")
     waits = [Wait("int", at, 3.0, 6.0, 4)] + [
@@ -656,7 +629,7 @@ def test_the_wait_for_an_array_is_no_cost_of_its_iteration(line: Callable[..., P
 # traces
 
 
-def traced(*changes: Change, closure: dict[str, str] | None = None, **types: str) -> Compiled:
+def traced(*changes, closure=None, **types):
     return Compiled(
         "step", Place("a.py", 3), {"compile": (0.0, 0.5)}, True, "a.py:1", changes,
         signature=types, closure=closure or {},
@@ -672,9 +645,7 @@ def traced(*changes: Change, closure: dict[str, str] | None = None, **types: str
         (["float32[3] at 0x1", "float32[3] at 0x2", "float32[3] at 0x3"], ["new function"]),
     ],
 )
-def test_a_new_function_with_another_function_inside_compiles_anyway(
-    captured: list[str], causes: list[str]
-) -> None:
+def test_a_new_function_with_another_function_inside_compiles_anyway(captured, causes):
     calls = [traced(closure={"f": value}, x="float32[3]") for value in captured]
     analysis = Analysis(Log("a", 0.0, 9.0, compiled=calls))
     assert [f.cause for f in traces.find_retraces(analysis)] == causes
@@ -693,9 +664,7 @@ TX = "GradientTransformation(init=<function adam.<locals>.init at {}>)"
         (STATE.format(tx=TX.format("0x1")), STATE.format(tx=TX.format("0x2")), ["static part"]),
     ],
 )
-def test_another_structure_may_be_another_model_or_a_new_optimizer(
-    before: str, now: str, found: list[str]
-) -> None:
+def test_another_structure_may_be_another_model_or_a_new_optimizer(before, now, found):
     change = Change("structure", "argument 0", before, now)
     calls = [traced(x="float32[3]"), *(traced(change, x=f"float32[{n}]") for n in (4, 5))]
     findings = list(traces.find_retraces(Analysis(Log("a", 0.0, 9.0, compiled=calls))))
@@ -711,9 +680,7 @@ def test_another_structure_may_be_another_model_or_a_new_optimizer(
         ([], "structure", "structure of input path [0]"),  # static parts of modules, which JAX does not print
     ],
 )
-def test_equal_types_are_a_weak_type_only_where_one_was_weak(
-    weak: list[str], cause: str, reason: str
-) -> None:
+def test_equal_types_are_a_weak_type_only_where_one_was_weak(weak, cause, reason):
     types = {"best": "float32[]", "mean": "float32[3]"}
     change = Change("structure", "input path [0]", "<class 'es.State'>", "dict with 2 children")
     first = replace(traced(**types), weak=frozenset(weak))
@@ -722,7 +689,7 @@ def test_equal_types_are_a_weak_type_only_where_one_was_weak(
     assert finding.cause == cause and reason in finding.reason
 
 
-def test_a_leaf_of_equinox_has_a_name_that_can_be_evaluated(tmp_path: Path) -> None:
+def test_a_leaf_of_equinox_has_a_name_that_can_be_evaluated(tmp_path):
     path = tmp_path / "gan.py"
     path.write_text("for x in data:\n    net, state = step(net, state, x)\n")
     change = Change("weak type", "dynamic_nodonate['first'][1]", "f32[]{weak_type=True}", "f32[]")

@@ -1,9 +1,5 @@
 """What is reported is worth a twentieth of the run."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 
 from jaxperf.watch.log import PYTHON, Compiled, Log
@@ -28,13 +24,8 @@ AT = Place("a.py", 3)
     ],
 )
 def test_a_finding_is_worth_a_twentieth_of_the_run(
-    wall_s: float,
-    imports_s: float,
-    seconds: float,
-    memory_bytes: int,
-    reported: float | None,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    wall_s, imports_s, seconds, memory_bytes, reported, monkeypatch
+):
     samples = [StackSample(IMPORT, NOWHERE, 0.0, imports_s)]
     analysis = Analysis(Log("a", 0.0, wall_s, samples=samples))
     finding = Finding("wait", AT, seconds, "", memory_bytes=memory_bytes)
@@ -42,7 +33,7 @@ def test_a_finding_is_worth_a_twentieth_of_the_run(
     assert [f.seconds for f in find.find_causes(analysis)] == ([] if reported is None else [reported])
 
 
-def test_a_run_whose_core_others_had_is_as_long_as_it_would_be_alone() -> None:
+def test_a_run_whose_core_others_had_is_as_long_as_it_would_be_alone():
     """Of ten seconds, others had the core for four; a compiler's threads then waited for two more."""
     samples = [StackSample(PYTHON, AT, 0.0, 8.0, delayed_s=4.0), StackSample(PYTHON, AT, 8.0, 10.0)]
     compiled = Compiled("f", AT, {"compile": (5.0, 9.0)}, used_s={"compile": 0.5})
@@ -54,8 +45,8 @@ def test_a_run_whose_core_others_had_is_as_long_as_it_would_be_alone() -> None:
 
 
 def test_what_a_function_that_is_to_be_jitted_calls_and_compiles_is_no_finding_of_its_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, monkeypatch
+):
     file = tmp_path / "solve.py"
     file.write_text("def turn(y):\n    k = f(y)\n    return y + 0.1 * k\n\ny = turn(y)\nz = f(y)\n")
     at = {line: Place(str(file), line, "turn" if line < 4 else "<module>") for line in (1, 2, 3, 6)}
@@ -74,9 +65,7 @@ def test_what_a_function_that_is_to_be_jitted_calls_and_compiles_is_no_finding_o
     assert findings[0].reason == "one by one; compiles; calls of f"
 
 
-def test_the_operations_of_an_iteration_over_an_array_are_part_of_its_finding(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_operations_of_an_iteration_over_an_array_are_part_of_its_finding(monkeypatch):
     other = AT._replace(line=9)
     found = [Finding("iterated array", AT, 3.0, "")]
     found += [Finding("eager", at, 1.0, "") for at in (AT, other)]

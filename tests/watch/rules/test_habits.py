@@ -1,12 +1,8 @@
 """Notes on what a program keeps, how it takes the time, where it forks, and how it trains with Keras."""
 
-from __future__ import annotations
-
 import os
 import runpy
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -38,15 +34,13 @@ from jaxperf.watch.rules import habits
 MB = 1 << 20
 
 
-def readings(
-    *resident_mb: float, arrays: Callable[[int], tuple[LiveArrays, ...]] = lambda i: ()
-) -> list[Memory]:
+def readings(*resident_mb, arrays=lambda i: ()):
     """Return readings of a run of ten seconds, at equal distances."""
     step = 10.0 / (len(resident_mb) - 1)
     return [Memory(i * step, int(mb * MB), arrays=arrays(i)) for i, mb in enumerate(resident_mb)]
 
 
-def growth(memory: list[Memory], compiled: list[Compiled] | None = None) -> list[str]:
+def growth(memory, compiled=None):
     busy = ExecutedProgram("step")
     busy.devices["cpu 0"].append((0.0, 1.0))
     activity = DeviceActivity([(0.0, 1.0)], {"step": busy})
@@ -54,7 +48,7 @@ def growth(memory: list[Memory], compiled: list[Compiled] | None = None) -> list
     return list(habits.growth_notes(Analysis(log)))
 
 
-def kept(i: int) -> tuple[LiveArrays, ...]:
+def kept(i):
     return (LiveArrays("float32[1000,250]", 10 + 20 * i, (10 + 20 * i) * MB, Place("a.py", 7)),)
 
 
@@ -69,14 +63,14 @@ def kept(i: int) -> tuple[LiveArrays, ...]:
         ([*range(500, 800, 30), 500, 500, 500], True),  # and what it kept was dropped
     ],
 )
-def test_memory_is_noted_if_it_grows_steadily_to_the_end(resident_mb: Any, noted: bool) -> None:
+def test_memory_is_noted_if_it_grows_steadily_to_the_end(resident_mb, noted):
     notes = growth(readings(*resident_mb, arrays=kept))
     assert bool(notes) == noted
     if noted:
         assert "more arrays float32[1000,250], made at a.py:7, stay alive" in notes[0]
 
 
-def test_growth_without_arrays_of_jax_says_so_or_names_the_compilations() -> None:
+def test_growth_without_arrays_of_jax_says_so_or_names_the_compilations():
     assert growth(readings(*range(500, 800, 20))) == []  # a list that is built
     (note,) = growth(readings(*range(500, 2000, 100)))
     assert "arrays of JAX do not explain it" in note
@@ -104,9 +98,7 @@ Trainer().run()
 """
 
 
-def test_the_line_that_keeps_appending_arrays_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_line_that_keeps_appending_arrays_is_named(tmp_path, monkeypatch):
     """The arrays are those of a program, and the times are of a run of ten seconds."""
     path = tmp_path / "train.py"
     path.write_text(KEEPS)
@@ -144,12 +136,10 @@ def run(step, x, n):
 
 
 @pytest.fixture
-def timed(tmp_path: Path) -> Callable[..., list[str]]:
+def timed(tmp_path):
     """Return the notes on a program that times a loop at line 7, and a call at line 11."""
 
-    def notes(
-        wait: str = "pass", *, at: int = 7, waited_at: int = 0, function: str = "run", device_s: float = 1e-2
-    ) -> list[str]:
+    def notes(wait="pass", *, at=7, waited_at=0, function="run", device_s=1e-2):
         path = tmp_path / str(len(list(tmp_path.iterdir()))) / "train.py"
         path.parent.mkdir()
         path.write_text(TIMED.replace("{wait}", wait))
@@ -168,7 +158,7 @@ def timed(tmp_path: Path) -> Callable[..., list[str]]:
     return notes
 
 
-def test_a_time_around_calls_that_nobody_waits_for_is_noted_with_its_lines(timed: Any) -> None:
+def test_a_time_around_calls_that_nobody_waits_for_is_noted_with_its_lines(timed):
     (note,) = timed()
     assert "train.py:9 takes, from line 5 on" in note and "dispatching step (line 7)" in note
     assert "100 us" in note and "10 ms" in note
@@ -176,7 +166,7 @@ def test_a_time_around_calls_that_nobody_waits_for_is_noted_with_its_lines(timed
     assert "train.py:12 takes, from line 10 on" in note
 
 
-def test_a_time_that_includes_a_wait_or_only_the_dispatch_matters_is_none(timed: Any) -> None:
+def test_a_time_that_includes_a_wait_or_only_the_dispatch_matters_is_none(timed):
     assert timed("x.block_until_ready()", waited_at=8) == []
     assert timed("check(x)", waited_at=40, function="check") == []  # waits inside a function
     assert timed(device_s=1.5e-4) == []
@@ -186,10 +176,10 @@ def test_a_time_that_includes_a_wait_or_only_the_dispatch_matters_is_none(timed:
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
 @pytest.mark.filterwarnings("ignore:os.fork")
 @pytest.mark.filterwarnings("ignore:This process")
-def test_a_fork_after_jax_has_started_is_noted_at_its_line(watched: Any) -> None:
+def test_a_fork_after_jax_has_started_is_noted_at_its_line(watched):
     jnp.ones(3)
 
-    def program() -> None:
+    def program():
         child = os.fork()  # here
         if not child:
             os._exit(0)
@@ -202,12 +192,12 @@ def test_a_fork_after_jax_has_started_is_noted_at_its_line(watched: Any) -> None
     assert note.startswith(f"a process was forked at {jaxperf_path()}:{line} after JAX had started")
 
 
-def jaxperf_path() -> str:
+def jaxperf_path():
     return str(Place(__file__, 1)).rpartition(":")[0]
 
 
 @pytest.mark.parametrize(("turn_s", "noted"), [(5e-3, True), (1.2e-3, False)])
-def test_pythons_share_of_a_step_of_keras_is_noted(turn_s: float, noted: bool) -> None:
+def test_pythons_share_of_a_step_of_keras_is_noted(turn_s, noted):
     ran = ExecutedProgram("train_step", calls=30, dispatch_s=[2e-4] * 30, turns_s=[turn_s] * 29,
                           run_s=[1e-3] * 30, whole=30)  # fmt: skip
     ran.devices["cpu 0"].append((0.0, 0.03))
@@ -221,9 +211,7 @@ def test_pythons_share_of_a_step_of_keras_is_noted(turn_s: float, noted: bool) -
 
 
 @pytest.mark.parametrize(("turn_s", "found"), [(3e-4, True), (1e-4, False)])
-def test_a_turn_with_an_accelerator_that_takes_longer_than_the_cpu_is_found(
-    turn_s: float, found: bool
-) -> None:
+def test_a_turn_with_an_accelerator_that_takes_longer_than_the_cpu_is_found(turn_s, found):
     ran = ExecutedProgram("step", calls=100, dispatch_s=[5e-5] * 100, turns_s=[turn_s] * 99)
     ran.devices["gpu 0"].append((0.5, 0.53))
     step = Compiled("step", Place("a.py", 9), {"compile": (0.0, 0.5)}, explained=True)
@@ -236,7 +224,7 @@ def test_a_turn_with_an_accelerator_that_takes_longer_than_the_cpu_is_found(
         assert "300 us with the gpu" in findings[0].reason and "in 100 us" in findings[0].reason
 
 
-def test_a_program_kept_from_jaxs_compiler_runs_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_kept_from_jaxs_compiler_runs_on_the_cpu(monkeypatch):
     log = Log("a")
     trials, replacements = on_cpu.CpuTrials(log), Replacements()
     compiles = Compiles(log, replacements)
@@ -253,7 +241,7 @@ def test_a_program_kept_from_jaxs_compiler_runs_on_the_cpu(monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize(("seconds", "noted"), [(4.0, True), (1.0, False)])
-def test_lines_where_python_runs_for_much_of_the_run_are_named(seconds: float, noted: bool) -> None:
+def test_lines_where_python_runs_for_much_of_the_run_are_named(seconds, noted):
     at, other = Place("a.py", 3), Place("a.py", 8)
     samples = [
         StackSample(PYTHON, at, 0.0, seconds * 0.8),

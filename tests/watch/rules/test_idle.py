@@ -1,11 +1,8 @@
 """Devices that wait for data: what one thread that reads ahead can save, and what it cannot."""
 
-from __future__ import annotations
-
 import re
 import sys
 from dataclasses import replace
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -26,9 +23,7 @@ COMPILED = Compiled("step", NOWHERE, {"compile": (-1.0, 0.0)}, explained=True)
 
 
 @pytest.mark.parametrize(("computing_s", "slow"), [(0.5, True), (5.0, False)])
-def test_reading_that_is_slower_than_the_steps_needs_more_than_one_thread(
-    computing_s: float, slow: bool
-) -> None:
+def test_reading_that_is_slower_than_the_steps_needs_more_than_one_thread(computing_s, slow):
     step = ExecutedProgram("step", devices={"cpu 0": [(0.0, computing_s)]})
     record = Log(
         "a", 0.0, 10.0, compiled=[COMPILED], samples=[StackSample(DATA, AT, computing_s, 10.0)],
@@ -42,7 +37,7 @@ def test_reading_that_is_slower_than_the_steps_needs_more_than_one_thread(
     assert advice_for(finding).change.startswith("Reading takes longer" if slow else "Read the next batch")
 
 
-def test_a_thread_that_reads_already_is_slower_than_the_steps(tmp_path: Path) -> None:
+def test_a_thread_that_reads_already_is_slower_than_the_steps(tmp_path):
     (tmp_path / "loader.py").write_text("while True:\n    yield self.queue.get()\n")
     step = ExecutedProgram("step", devices={"cpu 0": [(0.0, 5.0)]})
     record = Log(
@@ -55,7 +50,7 @@ def test_a_thread_that_reads_already_is_slower_than_the_steps(tmp_path: Path) ->
     assert advice_for(finding).change.startswith("Reading takes longer")
 
 
-def test_a_full_queue_at_a_line_that_reads_elements_is_no_wait_of_its_own(tmp_path: Path) -> None:
+def test_a_full_queue_at_a_line_that_reads_elements_is_no_wait_of_its_own(tmp_path):
     (tmp_path / "reads.py").write_text("for i in range(9):\n    best = max(best, float(x[i]))\n")
     at = Place(str(tmp_path / "reads.py"), 2)
     samples = [StackSample(EAGER, at, t, t + 0.1, blocked=True) for t in (1.0, 2.0, 3.0)]
@@ -65,14 +60,12 @@ def test_a_full_queue_at_a_line_that_reads_elements_is_no_wait_of_its_own(tmp_pa
 
 
 @pytest.mark.parametrize(("spans", "lines"), [([(1.0, 1.1), (2.0, 2.1)], 0), ([(1.0, 2.1)], 1)])
-def test_a_call_that_sleeps_once_or_twice_waits_for_a_queue_only_if_it_is_long(
-    spans: list[tuple[float, float]], lines: int
-) -> None:
+def test_a_call_that_sleeps_once_or_twice_waits_for_a_queue_only_if_it_is_long(spans, lines):
     samples = [StackSample(EAGER, AT, *span, blocked=True) for span in spans]
     assert len(Analysis(Log("a", 0.0, 10.0, samples=samples)).blocked_lines) == lines
 
 
-def test_while_other_programs_have_the_core_no_change_would_save_time() -> None:
+def test_while_other_programs_have_the_core_no_change_would_save_time():
     step = ExecutedProgram("step", devices={"cpu 0": [(1.0, 6.0)]})
     call = Compiled("step", NOWHERE, {"compile": (0.0, 1.0)}, explained=True, used_s={"compile": 0.5})
     samples = [
@@ -85,7 +78,7 @@ def test_while_other_programs_have_the_core_no_change_would_save_time() -> None:
     assert [finding.seconds for finding in find_data_waits(analysis)] == [pytest.approx(1.0)]
 
 
-def test_a_ufunc_that_sleeps_waits_for_an_array_and_computes_nothing(tmp_path: Path) -> None:
+def test_a_ufunc_that_sleeps_waits_for_an_array_and_computes_nothing(tmp_path):
     (tmp_path / "search.py").write_text("for i in range(9):\n    y = step(y)\n    s += np.sin(y)\n")
     call, at = (Place(str(tmp_path / "search.py"), line) for line in (2, 3))
     step = Compiled("step", call, {"compile": (-1.0, 0.0)}, explained=True)
@@ -98,19 +91,19 @@ def test_a_ufunc_that_sleeps_waits_for_an_array_and_computes_nothing(tmp_path: P
         assert [line.kind for line in analysis.blocked_lines] == [UFUNC] * blocked
 
 
-def test_a_line_in_a_ufunc_is_told_from_others() -> None:
+def test_a_line_in_a_ufunc_is_told_from_others():
     class Array:
-        def __array__(self, dtype: object = None, copy: object = None) -> np.ndarray:
+        def __array__(self, dtype=None, copy=None):
             seen.append(_in_ufunc(sys._getframe(1)))
             return np.ones(3)
 
-    seen: list[bool] = []
+    seen = []
     np.sin(Array())
     np.asarray(Array())
     assert seen == [True, False]
 
 
-def test_numbers_and_weak_arrays_get_a_dtype_by_what_the_advice_prints() -> None:
+def test_numbers_and_weak_arrays_get_a_dtype_by_what_the_advice_prints():
     finding = Finding("weak type", AT, 1.0, "", "step", argument="state", form="tree")
     code = re.search(r"(jax\.tree\.map\(.*\))\.$", advice_for(finding).change)
     assert code
@@ -121,7 +114,7 @@ def test_numbers_and_weak_arrays_get_a_dtype_by_what_the_advice_prints() -> None
     assert [made[name].dtype for name in ("best", "loss", "w")] == [jnp.float32] * 3
 
 
-def test_an_iterator_that_splits_keys_gives_no_data(tmp_path: Path) -> None:
+def test_an_iterator_that_splits_keys_gives_no_data(tmp_path):
     path = tmp_path / "actor.py"
     path.write_text("for t in range(9000):\n    a = act(w, next(keys))\n")
     library = tmp_path / "keyseq.py"

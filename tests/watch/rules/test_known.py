@@ -1,7 +1,5 @@
 """Known faults of the installed JAX: a finding with its line where one makes a program slow, else a note."""
 
-from __future__ import annotations
-
 import pytest
 
 from jaxperf.watch.log import Log
@@ -15,7 +13,7 @@ from jaxperf.watch.rules.table import advice_for, find_causes
 from tests.test_known_faults import PATH, ROWS, SCATTER
 
 
-def run(text: str, platform: str = "cpu") -> Analysis:
+def run(text, platform="cpu"):
     """Return a run of 9 s, of which the front end waited 8 s for a program that no window saw."""
     name = text.partition(",")[0].removeprefix("HloModule jit_")
     at = Place("b.py", 3)
@@ -26,9 +24,7 @@ def run(text: str, platform: str = "cpu") -> Analysis:
 
 
 @pytest.mark.parametrize(("version", "count"), [("0.11.1", 1), ("0.11.0", 0), ("0.12.0.1", 0)])
-def test_a_slow_program_has_a_finding_with_its_line(
-    version: str, count: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_slow_program_has_a_finding_with_its_line(version, count, monkeypatch):
     monkeypatch.setattr("importlib.metadata.version", lambda _: version)
     findings = [f for f in find_causes(run(PATH)) if f.cause == "known fault"]
     assert len(findings) == count
@@ -41,9 +37,7 @@ def test_a_slow_program_has_a_finding_with_its_line(
 
 
 @pytest.mark.parametrize(("version", "count"), [("0.10.2", 1), ("0.10.1", 0)])
-def test_a_program_that_may_be_wrong_has_a_note(
-    version: str, count: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_program_that_may_be_wrong_has_a_note(version, count, monkeypatch):
     monkeypatch.setattr("importlib.metadata.version", lambda _: version)
     analysis = run(ROWS)
     notes = list(programs.fault_notes(analysis))
@@ -53,9 +47,7 @@ def test_a_program_that_may_be_wrong_has_a_note(
 
 
 @pytest.mark.parametrize(("platform", "count"), [("gpu", 1), ("cpu", 0), ("tpu", 0)])
-def test_a_fault_of_gpus_is_none_on_others(
-    platform: str, count: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_fault_of_gpus_is_none_on_others(platform, count, monkeypatch):
     monkeypatch.setattr("importlib.metadata.version", lambda _: "0.10.2")
     faults = [fault.issue for fault, *_ in programs.met_faults(run(SCATTER, platform))]
     assert sum("38806" in issue for issue in faults) == count

@@ -1,9 +1,6 @@
 """What a program's text shows: collectives, branches under vmap, grouped convolutions, constant work."""
 
-from __future__ import annotations
-
 from collections import defaultdict
-from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -21,16 +18,16 @@ from jaxperf.watch.rules.programs import find_constant_work
 CALL = Compiled("step", Place("a.py", 3), {"trace": (0.0, 0.5)}, explained=True)
 
 
-def facts_of(text: str, *, devices: int = 1) -> Facts:
+def facts_of(text, *, devices=1):
     return Facts("step", "cpu", 1e6, 1e6, devices=tuple(range(devices)), text=text)
 
 
-def compiled(function: Callable[..., object], *arguments: object) -> Facts:
+def compiled(function, *arguments):
     return facts_of(jax.jit(function).lower(*arguments).compile().as_text() or "")
 
 
-def test_work_that_depends_on_no_argument_is_distinguished_from_what_fills_memory() -> None:
-    def step(x: jax.Array) -> jax.Array:
+def test_work_that_depends_on_no_argument_is_distinguished_from_what_fills_memory():
+    def step(x):
         return x * jnp.sort(jnp.arange(30_000) * 7919 % 10_007)[:100].sum() + jnp.zeros(100)
 
     facts = compiled(step, jnp.ones(100))
@@ -40,7 +37,7 @@ def test_work_that_depends_on_no_argument_is_distinguished_from_what_fills_memor
 
 
 @pytest.mark.parametrize(("share", "count"), [(0.9, 1), (0.1, 0)])
-def test_constant_work_is_a_finding_if_it_takes_a_share(share: float, count: int) -> None:
+def test_constant_work_is_a_finding_if_it_takes_a_share(share, count):
     text = (
         "HloModule jit_step, entry_computation_layout={(f32[4]{0})->f32[4]{0}}, x=y\n\n"
         "ENTRY %main (x: f32[4]) -> f32[4] {\n"
@@ -75,7 +72,7 @@ WHILE = (
 
 
 @pytest.mark.parametrize(("devices", "count"), [(4, 2), (1, 0)])
-def test_collectives_in_a_condition_and_large_gathers_are_located(devices: int, count: int) -> None:
+def test_collectives_in_a_condition_and_large_gathers_are_located(devices, count):
     notes = list(program_notes._collectives(facts_of(WHILE, devices=devices), CALL))
     assert len(notes) == count  # the sum of a gradient is no fault
     if count:
@@ -83,31 +80,31 @@ def test_collectives_in_a_condition_and_large_gathers_are_located(devices: int, 
         assert "all-reduce in the condition of a loop at a.py:3" in notes[0]
 
 
-def costly(x: jax.Array) -> jax.Array:
+def costly(x):
     return jax.lax.fori_loop(0, 50, lambda _, y: jnp.sin(y) + x, x)
 
 
-def cheap(x: jax.Array) -> jax.Array:
+def cheap(x):
     return x * 2
 
 
 class Branches:
-    def costly(self, x: jax.Array) -> jax.Array:
+    def costly(self, x):
         return jax.lax.fori_loop(0, 50, lambda _, y: jnp.cos(y) + x, x)
 
-    def chosen(self, x: jax.Array) -> jax.Array:
+    def chosen(self, x):
         return jax.lax.cond(x > 2, lambda x: self.costly(x), cheap, x)
 
 
-def test_a_costly_branch_may_be_a_method_called_by_a_lambda() -> None:
+def test_a_costly_branch_may_be_a_method_called_by_a_lambda():
     facts = compiled(jax.vmap(Branches().chosen), jnp.ones(64))
     (note,) = program_notes._branches(facts, CALL)
     assert "computes both sides" in note
 
 
 @pytest.mark.parametrize(("branch", "count"), [(costly, 1), (cheap, 0)])
-def test_a_costly_branch_under_vmap_is_named(branch: Callable[[jax.Array], jax.Array], count: int) -> None:
-    def chosen(x: jax.Array) -> jax.Array:
+def test_a_costly_branch_under_vmap_is_named(branch, count):
+    def chosen(x):
         if branch is costly:
             return jax.lax.cond(x > 2, costly, cheap, x)
         return jax.lax.cond(x > 2, cheap, lambda x: x, x)
@@ -116,7 +113,7 @@ def test_a_costly_branch_under_vmap_is_named(branch: Callable[[jax.Array], jax.A
 
 
 @pytest.mark.parametrize(("seconds", "count"), [(0.9, 1), (0.3, 0)])
-def test_a_convolution_in_groups_that_takes_most_of_the_time_is_named(seconds: float, count: int) -> None:
+def test_a_convolution_in_groups_that_takes_most_of_the_time_is_named(seconds, count):
     text = (
         "HloModule jit_step\n\n"
         "%fused (a: f32[1,8,8,4], b: f32[3,3,1,4]) -> f32[1,8,8,4] {\n"

@@ -1,10 +1,5 @@
 """What the rules say about compiled programs, from their text and the calls that made them."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from pathlib import Path
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -27,20 +22,20 @@ from jaxperf.watch.rules.programs import (
 from jaxperf.watch.rules.table import Finding, _worst, advice_for
 
 
-def record(call: object, *arguments: object) -> Log:
+def record(call, *arguments):
     with jaxperf.watch(show=False, profile=False) as outcome:
-        call(*arguments)  # type: ignore[operator]
+        call(*arguments)
     assert outcome.log is not None
     return outcome.log
 
 
-def program(name: str, run: Log, function: str = "") -> tuple[Facts, Compiled]:
+def program(name, run, function=""):
     (facts,) = (f for f in run.programs if f.name == name and not f.old)
     return facts, next(c for c in run.compiled if c.name == (function or name))
 
 
-def test_an_argument_that_is_not_donated_is_counted_as_copied() -> None:
-    def both(w: jax.Array, v: jax.Array, x: jax.Array) -> tuple[jax.Array, ...]:
+def test_an_argument_that_is_not_donated_is_counted_as_copied():
+    def both(w, v, x):
         return x.sum(), w * 1.5, v * 2.5
 
     arrays = jnp.ones((8, 8)), jnp.ones(16), jnp.ones(3)
@@ -51,13 +46,13 @@ def test_an_argument_that_is_not_donated_is_counted_as_copied() -> None:
     assert donated.unshared_bytes() == 64
 
 
-def test_nnx_jit_returns_the_state_of_its_modules_and_of_nothing_else() -> None:
+def test_nnx_jit_returns_the_state_of_its_modules_and_of_nothing_else():
     class Net(nnx.Module):
-        def __init__(self) -> None:
+        def __init__(self):
             self.w = nnx.Param(jnp.ones((8, 8)))
 
     @nnx.jit
-    def predict(net: Net, x: jax.Array) -> jax.Array:
+    def predict(net, x):
         return x @ net.w[...]
 
     facts, c = program("predict", record(predict, Net(), jnp.ones((5, 8))))
@@ -67,7 +62,7 @@ def test_nnx_jit_returns_the_state_of_its_modules_and_of_nothing_else() -> None:
     assert facts.unshared_bytes() == 256 + 160
 
 
-def test_programs_of_one_name_have_one_finding_at_a_line() -> None:
+def test_programs_of_one_name_have_one_finding_at_a_line():
     at = Place("a.py", 3)
     findings = [Finding("float64", at, seconds, "") for seconds in (1.0, 3.0, 2.0)]
     other = Finding("donation", at, 1.0, "")
@@ -77,7 +72,7 @@ def test_programs_of_one_name_have_one_finding_at_a_line() -> None:
 TABLE = np.random.default_rng(0).random(1 << 18, np.float32)  # XLA makes an iota of np.arange
 
 
-def test_programs_from_before_the_watch_leave_room_for_those_of_one_name_during_it() -> None:
+def test_programs_from_before_the_watch_leave_room_for_those_of_one_name_during_it():
     before = [jax.jit(lambda x, n=n: x * n) for n in range(4)]
     for fn in before:
         fn(jnp.float32(1))
@@ -85,7 +80,7 @@ def test_programs_from_before_the_watch_leave_room_for_those_of_one_name_during_
     assert list(facts.constants()) == [Shape("f32", (TABLE.size,))]
 
 
-def test_an_array_that_a_function_refers_to_is_named_and_one_that_it_is_given_is_none() -> None:
+def test_an_array_that_a_function_refers_to_is_named_and_one_that_it_is_given_is_none():
     bias = jnp.ones(3)
     refers = record(jax.jit(lambda x: x * TABLE + bias[0]), jnp.float32(2))
     (finding,) = find_constants(Analysis(refers))
@@ -101,23 +96,23 @@ def test_an_array_that_a_function_refers_to_is_named_and_one_that_it_is_given_is
 
 
 class Model:
-    def __init__(self) -> None:
+    def __init__(self):
         self.table, self.norms = TABLE + 3, 7
 
-    def scale(self, x: jax.Array) -> jax.Array:
+    def scale(self, x):
         return x * self.table / self.norms
 
-    def scaled(self) -> Callable[[jax.Array], jax.Array]:
+    def scaled(self):
         return lambda x: x * self.table
 
 
 @pytest.mark.parametrize("function", [Model().scale, Model().scaled()])
-def test_an_array_that_belongs_to_an_object_is_named_with_it(function: Callable[..., jax.Array]) -> None:
+def test_an_array_that_belongs_to_an_object_is_named_with_it(function):
     (finding,) = find_constants(Analysis(record(jax.jit(function), jnp.float32(2))))
     assert finding.argument == "self.table"
 
 
-def ran(*facts: Facts, compiled: Compiled, backend: str = "cpu") -> Analysis:
+def ran(*facts, compiled, backend="cpu"):
     """A second of a window in which a program ran half of the time."""
     program = ExecutedProgram(facts[0].name, 100, [1e-4] * 100, devices={"device 0": [(0.25, 0.75)]})
     activity = DeviceActivity([(0.0, 1.0)], {program.name: program})
@@ -139,8 +134,8 @@ def ran(*facts: Facts, compiled: Compiled, backend: str = "cpu") -> Analysis:
     ],
 )
 def test_a_program_of_large_wide_floats_only_is_found_unless_they_are_asked_for(
-    types: str, computed: str, line: str, count: int, tmp_path: Path
-) -> None:
+    types, computed, line, count, tmp_path
+):
     (tmp_path / "a.py").write_text(f'"""Of float64."""\n{line}  # float64\nfor _ in range(9):\n    step(x)\n')
     at = Place(str(tmp_path / "a.py"), 4)
     signature = {"argument 0": "float64[512,256]"}
@@ -154,7 +149,7 @@ def test_a_program_of_large_wide_floats_only_is_found_unless_they_are_asked_for(
 
 
 @pytest.mark.parametrize(("size", "count"), [(0, 0), (8, 0), (1 << 16, 1)])
-def test_a_number_of_32_bits_beside_wide_floats_does_not_count_as_widened(size: int, count: int) -> None:
+def test_a_number_of_32_bits_beside_wide_floats_does_not_count_as_widened(size, count):
     dims = str(size) if size else ""
     text = (
         "HloModule jit_step, entry_computation_layout={(f32[])->f64[]}, x=1\n\nENTRY %main () -> f64[] {\n"
@@ -165,13 +160,13 @@ def test_a_number_of_32_bits_beside_wide_floats_does_not_count_as_widened(size: 
     assert [f.cause for f in findings] == ["float64"] * count
 
 
-def test_a_few_bytes_are_not_worth_donating_whatever_else_is_copied(tmp_path: Path) -> None:
+def test_a_few_bytes_are_not_worth_donating_whatever_else_is_copied(tmp_path):
     (tmp_path / "steps.py").write_text("w = step(w)\n")
     compiled = Compiled("step", Place(str(tmp_path / "steps.py"), 1), {"compile": (0.0, 0.1)}, explained=True)
     program = ExecutedProgram("step", 100, [1e-4] * 100)
     program.devices["cpu 0"], program.ops["cpu 0", "copy.1"] = [(0.1, 0.9)], [0.008] * 100
 
-    def seconds(size: int) -> float:
+    def seconds(size):
         head = f"HloModule jit_step, entry_computation_layout={{(f32[{size}]{{0}})->f32[{size}]{{0}}}}, x=1\n"
         facts = Facts("step", "cpu", 1.0, 1.0, devices=(0,), text=head)
         activity = DeviceActivity([(0.1, 1.0)], {"step": program})

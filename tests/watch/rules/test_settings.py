@@ -1,11 +1,7 @@
 """Debug settings of JAX are found, with the line that turns them on, and explain what they cause."""
 
-from __future__ import annotations
-
 import contextlib
 import runpy
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from pathlib import Path
 
 import jax
@@ -16,13 +12,11 @@ import pytest
 import jaxperf
 from jaxperf.watch.report.analysis import Analysis
 from jaxperf.watch.rules import find_causes
-from jaxperf.watch.rules.table import Finding, advice_for
+from jaxperf.watch.rules.table import advice_for
 from jaxperf.watch.rules.traces import find_debug_settings
 
 
-def findings_under(
-    *managers: Callable[[], AbstractContextManager[object]],
-) -> tuple[list[Finding], list[Finding]]:
+def findings_under(*managers):
     """What the rule, and all rules, say about operations under some settings."""
     jax.clear_caches()
     with jaxperf.watch(show=False, profile=False) as watched, contextlib.ExitStack() as stack:
@@ -36,20 +30,20 @@ def findings_under(
     return list(find_debug_settings(analysis)), find_causes(analysis)
 
 
-def test_a_setting_is_named_at_the_line_that_turns_it_on() -> None:
+def test_a_setting_is_named_at_the_line_that_turns_it_on():
     (finding,), _ = findings_under(lambda: jax.debug_nans(True))  # here
     assert finding.name == "jax_debug_nans" and "jax_debug_nans is on" in finding.reason
     assert finding.at.source.endswith("# here") and finding.seconds > 0
     assert "only while you look" in advice_for(finding).change
 
 
-def test_what_a_setting_causes_is_no_fault_of_the_program() -> None:
+def test_what_a_setting_causes_is_no_fault_of_the_program():
     (finding,), every = findings_under(lambda: jax.disable_jit())
     assert finding.name == "jax_disable_jit"
     assert not {f.cause for f in every} & {"eager", "eager recompiles", "eager shapes"}
 
 
-def test_a_setting_of_the_environment_has_no_line_and_is_named(tmp_path: Path) -> None:
+def test_a_setting_of_the_environment_has_no_line_and_is_named(tmp_path):
     (tmp_path / "step.py").write_text("import jax\nprint(jax.jit(lambda x: x + 1)(2.0))\n")
     jax.config.update("jax_debug_infs", True)
     try:
@@ -66,7 +60,7 @@ def test_a_setting_of_the_environment_has_no_line_and_is_named(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("value", [np.nan, 1.0])
-def test_a_program_under_a_setting_still_fails_as_it_would(value: float) -> None:
+def test_a_program_under_a_setting_still_fails_as_it_would(value):
     with jaxperf.watch(show=False, profile=False), jax.debug_nans(True):
         if np.isnan(value):
             with pytest.raises(FloatingPointError):

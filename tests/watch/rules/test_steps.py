@@ -1,9 +1,6 @@
 """Rules about what the front end does between steps, on made-up records."""
 
-from __future__ import annotations
-
 from collections import defaultdict
-from collections.abc import Callable
 
 import pytest
 
@@ -23,7 +20,7 @@ from jaxperf.watch.rules.idle import (
 AT, OTHER = Place("a.py", 8, "main"), Place("a.py", 9, "main")
 
 
-def record(*again: bool) -> Log:
+def record(*again):
     """Ten turns of 1 s: 0.1 s in `asarray`, 0.4 s more for its copy on the device, then 0.2 s of a step."""
     made = [Put(AT, i, i + 0.1, 1 << 24, again=a) for i, a in enumerate(again)]
     activity = DeviceActivity(windows=[(0.0, 10.0)])
@@ -36,12 +33,12 @@ def record(*again: bool) -> Log:
     return Log("a", -1.0, 10.0, compiled=[step, *compiled], activity=activity, puts=made)
 
 
-def test_an_array_put_again_costs_its_call_and_its_copy_on_the_device_but_no_other_program() -> None:
+def test_an_array_put_again_costs_its_call_and_its_copy_on_the_device_but_no_other_program():
     (finding,) = find_repeated_puts(Analysis(record(False, *[True] * 9)))
     assert (finding.at, finding.seconds) == (AT, pytest.approx(9 * 0.1 + 10 * 0.4))
 
 
-def test_where_most_arrays_are_new_only_the_calls_for_the_others_are_lost() -> None:
+def test_where_most_arrays_are_new_only_the_calls_for_the_others_are_lost():
     (finding,) = find_repeated_puts(Analysis(record(*[False] * 8, True, True)))
     assert finding.seconds == pytest.approx(2 * 0.1)
     assert not list(find_repeated_puts(Analysis(record(*[False] * 10))))
@@ -55,9 +52,7 @@ def test_where_most_arrays_are_new_only_the_calls_for_the_others_are_lost() -> N
         ("flax", 0.06, [("dispatch", 8.0)]),  # most of the call is JAX's own
     ],
 )
-def test_what_nnx_jit_does_in_python_is_what_binding_its_modules_saves(
-    through: str, dispatch_s: float, findings: list[tuple[str, float]]
-) -> None:
+def test_what_nnx_jit_does_in_python_is_what_binding_its_modules_saves(through, dispatch_s, findings):
     """A hundred calls in 10 s, each of which takes the front end 0.1 s and the device 0.02 s."""
     activity = DeviceActivity(windows=[(0.0, 10.0)])
     program = activity.program("step")
@@ -74,9 +69,7 @@ def test_what_nnx_jit_does_in_python_is_what_binding_its_modules_saves(
     assert {f.argument for f in reported} <= {"argument 0, argument 1", ""}
 
 
-def test_a_transformation_of_a_jitted_function_is_what_its_line_does_outside_jit(
-    program_file: Callable[[str], str],
-) -> None:
+def test_a_transformation_of_a_jitted_function_is_what_its_line_does_outside_jit(program_file):
     """A hundred calls in 10 s, each of which takes the front end 10 ms and the device 1 ms."""
     line = "d = jax.jacrev(model)(w, jnp.array(row))"
     at = Place(program_file(f"for row in rows:\n    {line}\n"), 2)
@@ -92,7 +85,7 @@ def test_a_transformation_of_a_jitted_function_is_what_its_line_does_outside_jit
     assert finding.seconds == pytest.approx(100 * 0.089, rel=0.1)
 
 
-def test_an_execution_that_another_program_interrupted_does_not_hide_slow_dispatch() -> None:
+def test_an_execution_that_another_program_interrupted_does_not_hide_slow_dispatch():
     """A call takes the front end 50 ms; of a hundred executions of 0.1 ms, one is interrupted for 0.5 s."""
     activity = DeviceActivity(windows=[(0.0, 10.0)])
     program = activity.program("step")
@@ -107,7 +100,7 @@ def test_an_execution_that_another_program_interrupted_does_not_hide_slow_dispat
 
 
 @pytest.mark.parametrize(("each", "count"), [(40, 1), (1, 0)])
-def test_many_small_puts_per_step_are_one_finding(each: int, count: int) -> None:
+def test_many_small_puts_per_step_are_one_finding(each, count):
     at, step = Place("a.py", 3), Place("a.py", 5)
     times = [1 + i / 100 / each for i in range(100 * each)]
     samples = [StackSample(EAGER, at, 1 + i / 100, 1.01 + i / 100) for i in range(100)]
@@ -128,7 +121,7 @@ def test_many_small_puts_per_step_are_one_finding(each: int, count: int) -> None
 
 
 @pytest.mark.parametrize(("call_s", "count"), [(0.05, 1), (0.01, 0)])
-def test_a_call_that_is_a_small_part_of_its_turn_is_not_what_to_change(call_s: float, count: int) -> None:
+def test_a_call_that_is_a_small_part_of_its_turn_is_not_what_to_change(call_s, count):
     """A turn takes 100 ms, and the device 1 ms: Python does the rest."""
     activity = DeviceActivity(windows=[(0.0, 10.0)])
     program = activity.program("step")

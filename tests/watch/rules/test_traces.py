@@ -1,9 +1,6 @@
 """What was traced again is a finding where nobody wants it, and says what to keep the same."""
 
-from __future__ import annotations
-
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -23,7 +20,7 @@ from jaxperf.watch.observe.source_location import NOWHERE, Place
 from jaxperf.watch.observe.windows import DeviceActivity, ExecutedProgram
 from jaxperf.watch.report.analysis import Analysis
 from jaxperf.watch.rules import traces
-from jaxperf.watch.rules.table import Finding, advice_for
+from jaxperf.watch.rules.table import advice_for
 from jaxperf.watch.rules.traces import (
     find_cleared_caches,
     find_eager_recompiles,
@@ -32,34 +29,34 @@ from jaxperf.watch.rules.traces import (
 )
 
 
-def watched(program: Callable[[], object]) -> Analysis:
+def watched(program):
     with jaxperf.watch(show=False, profile=False) as outcome:
         program()
     assert outcome.log is not None
     return Analysis(outcome.log)
 
 
-def findings_of(program: Callable[[], object]) -> list[Finding]:
+def findings_of(program):
     """Return what the rule says about a program, however little it costs."""
     return list(find_retraces(watched(program)))
 
 
-def stepped() -> Callable[..., jax.Array]:
+def stepped():
     @partial(jax.jit, static_argnames="n")
-    def step(x: jax.Array, n: int = 0) -> jax.Array:
+    def step(x, n=0):
         return x * 2 + n
 
     return step
 
 
-def test_two_lines_may_each_have_their_own_flag_and_size() -> None:
+def test_two_lines_may_each_have_their_own_flag_and_size():
     step = stepped()
 
-    def run(size: int, n: int) -> None:
+    def run(size, n):
         for _ in range(2):
             step(jnp.ones(size), n)
 
-    def program() -> None:
+    def program():
         run(3, 0)
         run(4, 1)
 
@@ -67,7 +64,7 @@ def test_two_lines_may_each_have_their_own_flag_and_size() -> None:
 
 
 @pytest.mark.parametrize(("values", "kinds"), [((0, 1), []), ((0, 1, 2), ["static value"])])
-def test_a_flag_has_two_values_and_what_has_more_keeps_coming(values: list[int], kinds: list[str]) -> None:
+def test_a_flag_has_two_values_and_what_has_more_keeps_coming(values, kinds):
     step = stepped()
     assert [f.cause for f in findings_of(lambda: [step(jnp.ones(3), n=n) for n in values * 2])] == kinds
 
@@ -76,9 +73,7 @@ def test_a_flag_has_two_values_and_what_has_more_keeps_coming(values: list[int],
     ("sizes", "kinds"),
     [((4, 8), []), ((8, 8, 3), ["partial batch"]), ((3, 4, 5), ["shape"]), ((3, 6, 12), [])],
 )
-def test_two_sizes_are_wanted_and_stages_but_not_what_fewer_sizes_could_hold(
-    sizes: list[int], kinds: list[str]
-) -> None:
+def test_two_sizes_are_wanted_and_stages_but_not_what_fewer_sizes_could_hold(sizes, kinds):
     step = stepped()
     assert [f.cause for f in findings_of(lambda: [step(jnp.ones(n)) for n in sizes])] == kinds
 
@@ -93,7 +88,7 @@ ENTRY %main () -> f32[] {
 """
 
 
-def programs_of(values: tuple[str, ...], **replacements: tuple[object, ...]) -> Analysis:
+def programs_of(values, **replacements):
     """A record of a function that was traced for some static values, with a program for each."""
     compiled, programs = [], []
     for i, now in enumerate(values):
@@ -125,16 +120,14 @@ NUMBERS, TEXTS, MODULES = ("1", "2", "3"), ("'tanh'", "'sin'", "'exp'"), ("Net(n
         (("<Net object at 0x1>", "<Net object at 0x2>", "<Net object at 0x3>"), {"ROWS": (8, 16, 32)}, []),
     ],
 )
-def test_a_static_value_may_be_a_size_a_number_of_turns_or_a_model(
-    values: tuple[str, ...], replacements: dict[str, tuple[object, ...]], kinds: list[str]
-) -> None:
+def test_a_static_value_may_be_a_size_a_number_of_turns_or_a_model(values, replacements, kinds):
     assert [f.cause for f in find_retraces(programs_of(values, **replacements))] == kinds
 
 
-def test_a_retrace_by_a_weak_type_is_named_with_its_line() -> None:
+def test_a_retrace_by_a_weak_type_is_named_with_its_line():
     step = stepped()
 
-    def program() -> None:
+    def program():
         x = step(0.1)
         step(x + jnp.float32(1))
 
@@ -142,16 +135,16 @@ def test_a_retrace_by_a_weak_type_is_named_with_its_line() -> None:
     assert finding.cause == "weak type" and finding.at.source == "step(x + jnp.float32(1))"
 
 
-def test_a_static_object_that_prints_the_same_is_another_object_and_is_made_once() -> None:
+def test_a_static_object_that_prints_the_same_is_another_object_and_is_made_once():
     @dataclass(eq=False)
     class Config:
         rate: float = 0.1
 
     @partial(jax.jit, static_argnums=1)
-    def configured(x: jax.Array, config: Config) -> jax.Array:
+    def configured(x, config):
         return x * config.rate
 
-    def program() -> None:
+    def program():
         for _ in range(3):
             configured(jnp.ones(2), Config(rate=0.1))
 
@@ -163,14 +156,14 @@ def test_a_static_object_that_prints_the_same_is_another_object_and_is_made_once
     assert change.startswith("Make config once, before the loop, and change it no more, since configured")
 
 
-def made(**outside: object) -> Callable[[jax.Array], jax.Array]:
+def made(**outside):
     """A new jitted function with values in its closure and as its default."""
     rate, table, never = outside["rate"], outside["table"], None
     if rate is None:
         del never
 
     @jax.jit
-    def step(x: jax.Array, scale: object = outside["scale"]) -> jax.Array:
+    def step(x, scale=outside["scale"]):
         return x if rate is None and never else x * rate * table * scale
 
     return step
@@ -196,13 +189,11 @@ ONES = jnp.ones(3)
         (lambda n: {}, "each call makes a new function object", "what varies is an argument"),
     ],
 )
-def test_what_a_new_function_has_from_outside_is_told_where_it_changes(
-    outside: Callable[[int], dict[str, object]], message: str, change: str
-) -> None:
+def test_what_a_new_function_has_from_outside_is_told_where_it_changes(outside, message, change):
     same = {"rate": 3, "table": ONES, "scale": 4}
     arrays = [outside(n) for n in (1, 2, 3)]  # alive together, so that each is an object of its own
 
-    def program() -> None:
+    def program():
         for values in arrays:
             made(**same | values)(ONES)
 
@@ -211,15 +202,15 @@ def test_what_a_new_function_has_from_outside_is_told_where_it_changes(
     assert change in advice_for(finding).change
 
 
-def test_an_optimizer_in_the_closure_is_made_once_like_the_function() -> None:
+def test_an_optimizer_in_the_closure_is_made_once_like_the_function():
     optimizers = []  # all alive, so that no two of them have the same address
 
-    def fit() -> None:
+    def fit():
         tx = optax.sgd(0.1)
         optimizers.append(tx)
 
         @jax.jit
-        def descend(w: jax.Array) -> jax.Array:
+        def descend(w):
             return w + jnp.asarray(tx.update(w, tx.init(w))[0])
 
         descend(ONES)
@@ -230,10 +221,10 @@ def test_an_optimizer_in_the_closure_is_made_once_like_the_function() -> None:
     assert "make tx once, before that" in change
 
 
-def test_what_clear_caches_makes_jax_forget_is_told_from_a_new_function() -> None:
+def test_what_clear_caches_makes_jax_forget_is_told_from_a_new_function():
     step = stepped()
 
-    def program() -> None:
+    def program():
         for n in (0, 1, 2):
             step(jnp.ones(5), n=0)
             _ = jnp.ones(5) * 1.5
@@ -249,15 +240,15 @@ def test_what_clear_caches_makes_jax_forget_is_told_from_a_new_function() -> Non
     assert [bool(c.cleared) for c in again] == [False, True, True]
 
 
-def test_after_clear_caches_another_shape_and_a_new_function_keep_their_reasons() -> None:
+def test_after_clear_caches_another_shape_and_a_new_function_keep_their_reasons():
     step = stepped()
 
-    def shapes() -> None:
+    def shapes():
         for n in (6, 7, 8):
             step(jnp.ones(n))
             jax.clear_caches()
 
-    def functions() -> None:
+    def functions():
         for n in range(3):
             jax.jit(lambda x, n=n: x * n)(ONES)
             jax.clear_caches()
@@ -266,44 +257,44 @@ def test_after_clear_caches_another_shape_and_a_new_function_keep_their_reasons(
     assert [f.cause for f in find_retraces(watched(functions)) if "lambda" in f.reason] == ["new function"]
 
 
-def lengthened() -> jax.Array:
+def lengthened():
     rows = jnp.zeros((0, 3))
     for _ in range(6):
         rows = jnp.concatenate([rows, jnp.ones((1, 3))])
     return rows
 
 
-def cut() -> list[jax.Array]:
+def cut():
     rows = jnp.zeros((64, 3))
     return [rows[:n] for n in range(1, 7)]
 
 
-def masked() -> list[jax.Array]:
+def masked():
     numbers = jnp.arange(64.0)
     return [numbers[numbers > limit] for limit in range(0, 60, 7)]
 
 
-def smoothed() -> list[jax.Array]:
-    def score(x: jax.Array) -> jax.Array:
+def smoothed():
+    def score(x):
         return jnp.sum(jnp.tanh(x) * jnp.cosh(x)) / jnp.max(jnp.abs(x))
 
     return [score(np.linspace(1.0, 2.0, n, dtype=np.float32)) for n in range(11, 18)]
 
 
-def rolled() -> list[jax.Array]:
+def rolled():
     rows = jnp.zeros((64, 3))
     return [jax.lax.reduce_precision(rows, 5, n) for n in range(1, 7)]
 
 
-def diagonals() -> list[jax.Array]:
+def diagonals():
     return [jnp.eye(n) for n in range(31, 38)]
 
 
-def with_bodies() -> list[jax.Array]:
+def with_bodies():
     return [jax.lax.fori_loop(0, 3, lambda i, x, n=n: x * n, jnp.ones(4)) for n in range(6)]
 
 
-def scanned() -> list[jax.Array]:
+def scanned():
     return [jax.lax.scan(lambda c, x, n=n: (c + x * n, None), 0.0, jnp.ones(4))[0] for n in range(6)]
 
 
@@ -321,8 +312,8 @@ def scanned() -> list[jax.Array]:
     ],
 )
 def test_what_an_operation_outside_of_jit_is_compiled_for_is_told(
-    program: Callable[[], object], cause: str, reason: str, change: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    program, cause, reason, change, monkeypatch
+):
     monkeypatch.setattr(traces, "SMALL_S", -1.0)  # however fast the machine is
     jax.clear_caches()
     analysis = watched(program)
@@ -332,9 +323,7 @@ def test_what_an_operation_outside_of_jit_is_compiled_for_is_told(
     assert list(find_retraces(analysis)) == []
 
 
-def test_a_function_whose_traces_jax_explains_no_longer_is_no_operation_outside_jit(
-    program_file: Callable[[str], str],
-) -> None:
+def test_a_function_whose_traces_jax_explains_no_longer_is_no_operation_outside_jit(program_file):
     at = Place(program_file("for n in sizes:\n    state = advance(state[:n])\n"), 2)
     names = {"advance": 5, "concatenate": 0}  # of each, so many traces are explained
     found = []
@@ -345,11 +334,11 @@ def test_a_function_whose_traces_jax_explains_no_longer_is_no_operation_outside_
     assert not found[0] and found[1]
 
 
-def test_a_program_for_another_device_is_the_readers_and_no_finding() -> None:
+def test_a_program_for_another_device_is_the_readers_and_no_finding():
     step = stepped()
     arrays = [jax.device_put(jnp.ones(9), d) for d in jax.devices()[:4]]
 
-    def program() -> None:
+    def program():
         for x in arrays:
             step(x)
 
@@ -369,9 +358,7 @@ def test_a_program_for_another_device_is_the_readers_and_no_finding() -> None:
         (0, 3, {}),
     ],
 )
-def test_of_the_arrays_of_the_first_call_those_of_later_ones_count(
-    copies: int, parameters: int, expected: dict[str, int]
-) -> None:
+def test_of_the_arrays_of_the_first_call_those_of_later_ones_count(copies, parameters, expected):
     signature = {"w": "float32[1000]", "x": "float32[4]", "y": "float32[1000]"}
     c = Compiled("step", NOWHERE, host={"w": 4000, "x": 16}, signature=signature)
     types = ", ".join(["f32[4]{0}"] * parameters)
@@ -384,15 +371,15 @@ def test_of_the_arrays_of_the_first_call_those_of_later_ones_count(
 
 
 @pytest.mark.parametrize("alike", [False, True])
-def test_arrays_that_are_committed_only_sometimes_compile_a_second_program(alike: bool) -> None:
+def test_arrays_that_are_committed_only_sometimes_compile_a_second_program(alike):
     @jax.jit
-    def step(x: jax.Array) -> jax.Array:
+    def step(x):
         return x * 61
 
     free = jnp.ones(61)
     fixed = jax.device_put(free, jax.devices()[0])
 
-    def program() -> None:
+    def program():
         for x in (fixed, fixed) if alike else (free, fixed):
             step(x)  # here
 
@@ -403,12 +390,12 @@ def test_arrays_that_are_committed_only_sometimes_compile_a_second_program(alike
         assert "not committed, on device 0 -> committed to device 0" in finding.reason
 
 
-def test_the_part_of_a_graph_that_is_new_each_time_is_named() -> None:
+def test_the_part_of_a_graph_that_is_new_each_time_is_named():
     @nnx.jit
-    def step(optimizer: nnx.Optimizer, model: nnx.Module) -> None:
+    def step(optimizer, model):
         optimizer.update(model, nnx.state(model, nnx.Param))
 
-    def program() -> None:
+    def program():
         for _ in range(3):
             model = nnx.Linear(2, 2, rngs=nnx.Rngs(0))
             step(nnx.Optimizer(model, optax.sgd(0.1), wrt=nnx.Param), model)
@@ -418,8 +405,8 @@ def test_the_part_of_a_graph_that_is_new_each_time_is_named() -> None:
     assert "tx of the Optimizer" in finding.reason and "GradientTransformation" in finding.reason
 
 
-def test_a_function_that_is_made_anew_for_each_size_could_share_no_program() -> None:
-    def program() -> None:
+def test_a_function_that_is_made_anew_for_each_size_could_share_no_program():
+    def program():
         for n in range(71, 75):
             jax.jit(lambda x: x * 2)(np.ones(n))
 

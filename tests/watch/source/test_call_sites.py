@@ -1,13 +1,8 @@
 """Lines that call jitted functions are known from the names in the functions that run."""
 
-from __future__ import annotations
-
 import functools
 import linecache
 import sys
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -20,33 +15,33 @@ from jaxperf.watch.source.call_sites import CallSite, CallSites, called_at
 
 
 @jax.jit
-def step(w: jax.Array) -> jax.Array:
+def step(w):
     return w * 2
 
 
-def update(w: Any) -> Any:
+def update(w):
     return step(w)
 
 
-def describe(w: Any) -> str:
+def describe(w):
     return str(w).strip()
 
 
 class Trainer:
     shared = staticmethod(step)
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.step = jax.jit(lambda w: w + 1)
         self.nnx = nnx.jit(update)
 
-    def fit(self, w: Any) -> Any:
+    def fit(self, w):
         return self.step(w)
 
 
-def loop(steps: CallSites, trainer: Trainer, function: Callable[..., Any], compiled: Any, never: bool) -> Any:
+def loop(steps, trainer, function, compiled, never):
     local, bound = functools.partial(step), trainer.fit
     steps.look(sys._getframe())
-    w: Any = 1
+    w = 1
     while never:
         step(w)
         function(w)
@@ -62,7 +57,7 @@ def loop(steps: CallSites, trainer: Trainer, function: Callable[..., Any], compi
         jnp.sin(w)
         str(w)
         step.lower(w)
-        later(w)  # type: ignore[name-defined]  # noqa: F821
+        later(w)  # noqa: F821
     return local, bound
 
 
@@ -72,20 +67,20 @@ PROGRAMS = {
 }  # fmt: skip
 
 
-def source(at: Place) -> str:
+def source(at):
     return linecache.getline(at.file, at.line).strip()
 
 
-def test_the_names_that_a_function_calls_lead_to_jitted_functions() -> None:
+def test_the_names_that_a_function_calls_lead_to_jitted_functions():
     steps, compiled = CallSites(), jax.jit(update).lower(1.0).compile()
     loop(steps, Trainer(), jax.jit(lambda w: w - 1), compiled, never=False)
     programs = {source(s.at): s.program for s in steps.sites if s.at.function == "loop"}
     assert programs == PROGRAMS
 
 
-def test_what_is_jaxs_own_or_only_looks_jitted_is_no_step() -> None:
+def test_what_is_jaxs_own_or_only_looks_jitted_is_no_step():
     class Lower:
-        def lower(self) -> None: ...
+        def lower(self): ...
 
     for other in (jnp.sin, jax.grad, str, "text", Lower, Lower(), None, 3, update):
         assert jitted_program(other) == ""
@@ -104,13 +99,13 @@ step(v)
 
 
 @pytest.fixture
-def file(tmp_path: Path) -> str:
+def file(tmp_path):
     path = tmp_path / "program.py"
     path.write_text(PROGRAM)
     return str(path)
 
 
-def test_a_program_that_was_warmed_up_is_called_in_the_loop(file: str) -> None:
+def test_a_program_that_was_warmed_up_is_called_in_the_loop(file):
     warm, inner, after = (Place(file, line, "<module>") for line in (1, 4, 6))
     steps = [CallSite(at, "step") for at in (warm, inner, after)]
     first = Compiled("step", warm, {"trace": (0.0, 1.0)}, explained=True)
@@ -122,7 +117,7 @@ def test_a_program_that_was_warmed_up_is_called_in_the_loop(file: str) -> None:
     assert called_at([first], [], ["step"]) == [(first, warm)]
 
 
-def test_a_program_from_before_the_watch_is_known_by_the_lines_that_call_it(file: str) -> None:
+def test_a_program_from_before_the_watch_is_known_by_the_lines_that_call_it(file):
     steps = [CallSite(Place(file, line, "<module>"), "step") for line in (1, 4)]
     ((older, at),) = called_at([], steps, ["step", "multiply"])
     assert (older.name, older.stages, at.line) == ("step", {}, 4)

@@ -1,9 +1,5 @@
 """What a loop's statements hand to each other decides which of them could run ahead of its steps."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 
 from jaxperf.watch.observe.source_location import Place
@@ -33,17 +29,17 @@ LINES = PROGRAM.splitlines()
 
 
 @pytest.fixture
-def file(tmp_path: Path) -> str:
+def file(tmp_path):
     path = tmp_path / "program.py"
     path.write_text(PROGRAM)
     return str(path)
 
 
-def line(start: str) -> int:
+def line(start):
     return next(i for i, text in enumerate(LINES, start=1) if text.strip().startswith(start))
 
 
-def steps(file: str) -> set[Place]:
+def steps(file):
     return {Place(file, line(start), "main") for start in ("self.w, loss", "z = ")}
 
 
@@ -63,11 +59,11 @@ def steps(file: str) -> set[Place]:
         ("after", False),
     ],
 )
-def test_what_feeds_a_step_and_needs_none_could_run_ahead(start: str, ahead: bool, file: str) -> None:
+def test_what_feeds_a_step_and_needs_none_could_run_ahead(start, ahead, file):
     assert loop_body.could_run_ahead(Place(file, line(start), "main"), steps(file)) == ahead
 
 
-def test_of_a_steps_arguments_those_that_need_no_step_could_run_ahead(file: str) -> None:
+def test_of_a_steps_arguments_those_that_need_no_step_could_run_ahead(file):
     at = Place(file, line("z = "), "main")
     assert [loop_body.could_run_ahead(at, steps(file), name) for name in ("get_batch", "outer")] == [
         True,
@@ -79,13 +75,11 @@ def test_of_a_steps_arguments_those_that_need_no_step_could_run_ahead(file: str)
     ("start", "back"),
     [("self.w, loss", True), ("total", False), ("w = self.w", True), ("text", False), ("after", False)],
 )
-def test_a_value_comes_back_where_it_decides_what_its_statement_reads_next(
-    start: str, back: bool, file: str
-) -> None:
+def test_a_value_comes_back_where_it_decides_what_its_statement_reads_next(start, back, file):
     assert loop_body.comes_back(Place(file, line(start), "main")) == back
 
 
-def test_a_loop_belongs_to_its_own_function_and_to_steps_in_its_body(file: str) -> None:
+def test_a_loop_belongs_to_its_own_function_and_to_steps_in_its_body(file):
     at, head = Place(file, line("unused"), "main"), Place(file, line("for i"), "main")
     assert loop_body.stepping_loop(at, steps(file)) is not None
     assert loop_body.stepping_loop(at, {head}) is None
@@ -111,9 +105,7 @@ def main(w, order, losses):
     ("at", "other", "reads"),
     [(5, 3, True), (4, 3, True), (7, 3, False), (7, 6, False), (8, 6, True), (5, 6, False), (6, 6, True)],
 )
-def test_a_statement_reads_what_another_made_directly_or_by_way_of_others(
-    at: int, other: int, reads: bool, tmp_path: Path
-) -> None:
+def test_a_statement_reads_what_another_made_directly_or_by_way_of_others(at, other, reads, tmp_path):
     path = tmp_path / "reading.py"
     path.write_text(READING)
     here, there = (Place(str(path), line, "main") for line in (at, other))
@@ -140,7 +132,7 @@ def main(steps, layers, loader):
 """
 
 
-def at_reads(start: str, folder: Path) -> Place:
+def at_reads(start, folder):
     path = folder / "reads.py"
     path.write_text(READS)
     lines = READS.splitlines()
@@ -153,7 +145,7 @@ def at_reads(start: str, folder: Path) -> Place:
     ("start", "array"),
     [("best", "scores"), ("first", ""), ("loss", ""), ("last", "")],  # the same one; a new array; no loop
 )
-def test_elements_of_an_array_that_stays_are_read_in_a_loop(start: str, array: str, tmp_path: Path) -> None:
+def test_elements_of_an_array_that_stays_are_read_in_a_loop(start, array, tmp_path):
     assert loop_body.element_read(at_reads(start, tmp_path)) == array
 
 
@@ -168,7 +160,7 @@ def test_elements_of_an_array_that_stays_are_read_in_a_loop(start: str, array: s
         ("last", ""),
     ],
 )
-def test_a_loop_of_steps_is_told_from_one_over_layers(start: str, loop: str, tmp_path: Path) -> None:
+def test_a_loop_of_steps_is_told_from_one_over_layers(start, loop, tmp_path):
     node = loop_body.loop_of_steps(at_reads(start, tmp_path))
     assert (node.lineno if node else 0) == (at_reads(loop, tmp_path).line if loop else 0)
 
@@ -182,9 +174,7 @@ def test_a_loop_of_steps_is_told_from_one_over_layers(start: str, loop: str, tmp
         ("if ready:", False),
     ],
 )
-def test_a_test_of_the_loop_reads_what_a_statement_assigns_or_what_is_made_of_it(
-    test: str, decided: bool, tmp_path: Path
-) -> None:
+def test_a_test_of_the_loop_reads_what_a_statement_assigns_or_what_is_made_of_it(test, decided, tmp_path):
     rows = [
         "for step in range(9):",
         "    value = float(evaluate(w))",

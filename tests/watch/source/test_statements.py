@@ -1,9 +1,6 @@
 """Statements are shown as the reader wrote them, and what is around them is known."""
 
-from __future__ import annotations
-
 import ast
-from pathlib import Path
 
 import pytest
 
@@ -41,13 +38,13 @@ LINES = PROGRAM.splitlines()
 
 
 @pytest.fixture
-def file(tmp_path: Path) -> str:
+def file(tmp_path):
     path = tmp_path / "program.py"
     path.write_text(PROGRAM)
     return str(path)
 
 
-def line(start: str) -> int:
+def line(start):
     return next(i for i, text in enumerate(LINES, start=1) if text.strip().startswith(start))
 
 
@@ -61,13 +58,11 @@ def line(start: str) -> int:
         ("def scale", ["def scale(w): return 2 * w"]),
     ],
 )
-def test_a_statement_is_shown_whole_and_of_one_with_a_body_the_head(
-    start: str, rows: list[str], file: str
-) -> None:
+def test_a_statement_is_shown_whole_and_of_one_with_a_body_the_head(start, rows, file):
     assert statements.statement_rows(Place(file, line(start))) == rows
 
 
-def test_a_function_is_jitted_by_its_decorator_whichever_it_is(file: str) -> None:
+def test_a_function_is_jitted_by_its_decorator_whichever_it_is(file):
     for start, jitted in (
         ("return w * x", True),
         ("return w**n", True),
@@ -78,7 +73,7 @@ def test_a_function_is_jitted_by_its_decorator_whichever_it_is(file: str) -> Non
         assert statements.in_jitted(Place(file, line(start))) == jitted, start
 
 
-def test_calls_of_jax_are_operations_by_whatever_name_a_file_imports_it(tmp_path: Path) -> None:
+def test_calls_of_jax_are_operations_by_whatever_name_a_file_imports_it(tmp_path):
     file = tmp_path / "search.py"
     rows = [
         "import jax.numpy as np",
@@ -94,7 +89,7 @@ def test_calls_of_jax_are_operations_by_whatever_name_a_file_imports_it(tmp_path
     assert answers == [True, True, False, False]
 
 
-def test_what_jits_a_function_is_named_as_the_program_does(file: str, tmp_path: Path) -> None:
+def test_what_jits_a_function_is_named_as_the_program_does(file, tmp_path):
     assert statements.jit_wrapper(file, "step") == statements.jit_wrapper(file, "power") == "jax.jit"
     assert statements.jit_wrapper(file, "update") == "nnx.jit"
     assert statements.jit_wrapper(file, "solve") == "jax.jit"  # nothing does, so the usual one
@@ -102,13 +97,13 @@ def test_what_jits_a_function_is_named_as_the_program_does(file: str, tmp_path: 
     assert statements.jit_wrapper(str(tmp_path / "called.py"), "model") == "eqx.filter_jit"
 
 
-def test_what_a_call_gives_for_an_argument_is_found_by_place_or_name(tmp_path: Path) -> None:
+def test_what_a_call_gives_for_an_argument_is_found_by_place_or_name(tmp_path):
     path = tmp_path / "calls.py"
     path.write_text(
         "def step(w, x, *, rate=1): pass\nw = step(w, self.x, rate=0.1)\ny = f(g(a, b), h(c, d))\n"
     )
 
-    def expression(number: int, argument: str) -> str:
+    def expression(number, argument):
         node = statements.argument_expression(Place(str(path), number), "step", argument)
         return ast.unparse(node) if node else ""
 
@@ -122,9 +117,7 @@ def test_what_a_call_gives_for_an_argument_is_found_by_place_or_name(tmp_path: P
 
 
 @pytest.mark.parametrize(("base", "is_module"), [("nnx.Module", True), ("object", False)])
-def test_a_class_that_is_derived_from_one_of_its_own_name_is_followed_once(
-    base: str, is_module: bool, tmp_path: Path
-) -> None:
+def test_a_class_that_is_derived_from_one_of_its_own_name_is_followed_once(base, is_module, tmp_path):
     """Notebooks add methods to a class so."""
     path = tmp_path / "net.py"
     path.write_text(
