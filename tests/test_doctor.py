@@ -10,11 +10,7 @@ from pathlib import Path
 import pytest
 
 from jaxperf import cli, doctor
-from jaxperf.doctor import (
-    JaxReport,
-    ask_jax,
-    checkout_folder,
-)
+from jaxperf.doctor import JaxReport, ask_jax, checkout_folder
 from jaxperf.process import child_environment
 from jaxperf.result.gpus import Driver, Gpu, ask_driver
 

@@ -23,13 +23,7 @@ from idx_files import (
 )
 
 from jaxperf import data as module
-from jaxperf.data import (
-    DEBIAN_FOLDER,
-    SOURCES,
-    Splits,
-    check_source,
-    mini_folder,
-)  # fmt: skip
+from jaxperf.data import DEBIAN_FOLDER, SOURCES, Splits, check_source, mini_folder  # fmt: skip
 from jaxperf.errors import JaxperfError
 
 

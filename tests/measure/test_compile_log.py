@@ -6,11 +6,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from jaxperf.measure.compile_log import (
-    RetraceError,
-    nothing_compiles,
-    watch_compilation,
-)
+from jaxperf.measure.compile_log import RetraceError, nothing_compiles, watch_compilation
 from jaxperf.measure.timing import measure
 
 QUICK = {"warmup_calls": 3, "warmup_s": 0, "min_values": 5, "max_values": 5}

@@ -9,12 +9,7 @@ import pytest
 
 from jaxperf.errors import JaxperfError
 from jaxperf.measure.compile_log import RetraceError
-from jaxperf.measure.rounds import (
-    PRECISE,
-    TRIED_CALLS,
-    interleaved,
-    rounds_to_add,
-)
+from jaxperf.measure.rounds import PRECISE, TRIED_CALLS, interleaved, rounds_to_add
 from jaxperf.result import Measurement, ratio, ratio_of
 
 

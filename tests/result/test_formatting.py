@@ -5,11 +5,7 @@ import random
 import pytest
 
 from jaxperf.result import Measurement
-from jaxperf.result.formatting import (
-    format_multiple,
-    format_quantity,
-    format_spread,
-)
+from jaxperf.result.formatting import format_multiple, format_quantity, format_spread
 
 POWERS = dict(zip(("n", "u", "m", "", "k", "M", "G", "T", "P"), range(-9, 18, 3)))
 SYMBOLS = {unit: unit for unit in ("s", "FLOP", "FLOP/s", "images/s")} | {"bytes": "B", "bytes/s": "B/s"}

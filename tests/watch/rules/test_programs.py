@@ -14,11 +14,7 @@ from jaxperf.watch.observe.executables import Facts
 from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.observe.windows import DeviceActivity, ExecutedProgram
 from jaxperf.watch.report.analysis import Analysis
-from jaxperf.watch.rules.programs import (
-    find_constants,
-    find_donations,
-    find_float64,
-)
+from jaxperf.watch.rules.programs import find_constants, find_donations, find_float64
 from jaxperf.watch.rules.table import Finding, _worst, advice_for
 
 

@@ -11,11 +11,7 @@ from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.observe.transfers import Put
 from jaxperf.watch.observe.windows import DeviceActivity, ExecutedProgram
 from jaxperf.watch.report.analysis import Analysis
-from jaxperf.watch.rules.idle import (
-    find_repeated_puts,
-    find_slow_dispatch,
-    find_small_puts,
-)
+from jaxperf.watch.rules.idle import find_repeated_puts, find_slow_dispatch, find_small_puts
 
 AT, OTHER = Place("a.py", 8, "main"), Place("a.py", 9, "main")
 
