@@ -1,5 +1,3 @@
-"""The command line: fast where it only talks, one line for a mistake, a status for every end."""
-
 import json
 import os
 import subprocess

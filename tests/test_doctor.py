@@ -1,5 +1,3 @@
-"""The doctor: what it finds, what it advises for it, and that a broken part never takes it along."""
-
 import os
 import re
 import subprocess

@@ -1,5 +1,3 @@
-"""Each private name of JAX removed in turn: its feature says so in one line, and the rest works."""
-
 import importlib
 import logging
 from types import SimpleNamespace

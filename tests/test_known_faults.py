@@ -1,5 +1,3 @@
-"""Known faults: each pattern finds its instruction in a program of the faulty version, and only there."""
-
 import subprocess
 from pathlib import Path
 

@@ -1,5 +1,3 @@
-"""`%%jaxperf`: a cell runs under watch, its names stay, and mistakes are one line."""
-
 import re
 
 import children

@@ -1,5 +1,3 @@
-"""The fixture `jaxperf`: stores a baseline, passes what is as fast, fails what became slower."""
-
 from collections.abc import Callable
 from pathlib import Path
 

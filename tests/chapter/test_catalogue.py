@@ -1,5 +1,3 @@
-"""The catalogue of sections: every script is in it, and a word finds the right one or the nearest."""
-
 import pytest
 
 from jaxperf.chapter import catalogue

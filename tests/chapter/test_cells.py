@@ -1,5 +1,3 @@
-"""Scripts of cells: read as jupytext reads them, run like a script, and kept as result and notebook."""
-
 import contextlib
 import json
 import os

@@ -1,5 +1,3 @@
-"""`jaxperf check`: a right solution passes, a wrong one is told what is wrong, and never how to do it."""
-
 import os
 import re
 import subprocess

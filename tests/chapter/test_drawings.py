@@ -1,5 +1,3 @@
-"""Timelines: a bar for each time in which a lane was busy, with a word on it, and waiting in grey."""
-
 import matplotlib.pyplot as plt
 import pytest
 

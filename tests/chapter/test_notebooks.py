@@ -1,5 +1,3 @@
-"""Kept notebooks can be opened anywhere: drawings are in them, and links lead somewhere."""
-
 import base64
 import os
 import re

@@ -1,5 +1,3 @@
-"""The small tables "on one GPU": every figure is from a kept run, whose card and date have one place."""
-
 import dataclasses
 from pathlib import Path
 

@@ -1,5 +1,3 @@
-"""Sections as processes: what they are given, how they end, and that nothing of them is left behind."""
-
 import contextlib
 import json
 import os

@@ -1,5 +1,3 @@
-"""What a section shows: the same claim, table and figure on a terminal, in a notebook and on a page."""
-
 import dataclasses
 import json
 import re

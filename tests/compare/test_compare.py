@@ -1,5 +1,3 @@
-"""Comparing two results: a real change is found, noise is not, and whatever cannot be compared is named."""
-
 import math
 import random
 from dataclasses import replace

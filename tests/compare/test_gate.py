@@ -1,5 +1,3 @@
-"""The gate's command line: runs processes, keeps baselines per machine, and ends with a status."""
-
 import json
 import re
 import shlex

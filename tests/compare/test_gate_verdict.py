@@ -1,5 +1,3 @@
-"""The gate's verdicts: a regression is found, equality is shown or not claimed, and noise is called noise."""
-
 import random
 from collections import Counter
 from dataclasses import replace

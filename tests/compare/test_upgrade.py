@@ -1,5 +1,3 @@
-"""`jaxperf upgrade`: one program in two environments."""
-
 import subprocess
 import sys
 

@@ -1,5 +1,3 @@
-"""Batches: one shape always, nothing lost where nothing may be, and the same order for the same seed."""
-
 import numpy as np
 import pytest
 

@@ -1,5 +1,3 @@
-"""Fashion-MNIST's sources: which one is taken, that it is checked, that no network costs little."""
-
 import gzip
 import hashlib
 import socket

@@ -1,5 +1,3 @@
-"""The IDX reader: reads what is right, refuses what is not, and spends no memory on what a header claims."""
-
 import gzip
 import os
 import tracemalloc

@@ -1,5 +1,3 @@
-"""TensorFlow Datasets: what the real builder has prepared is read, and whatever it does is bounded."""
-
 import json
 import subprocess
 import sys

@@ -1,5 +1,3 @@
-"""Every claim of the chapter has a sentence for each outcome, and the page says the one of its run."""
-
 import ast
 import json
 

@@ -1,5 +1,3 @@
-"""Every claim of these sections can hold and can fail: values are planted for which it does."""
-
 from collections.abc import Callable
 from types import ModuleType, SimpleNamespace
 from typing import Any

@@ -1,5 +1,3 @@
-"""The code of a section is a lesson's: short set-up, cells and lines; cells can be pasted alone."""
-
 import pytest
 
 from jaxperf.chapter import catalogue

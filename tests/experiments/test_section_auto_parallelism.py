@@ -1,5 +1,3 @@
-"""Section 8.3: what is computed, where and in which order; nothing here is judged by a clock."""
-
 import jax
 import jax.numpy as jnp
 import numpy as np

@@ -1,5 +1,3 @@
-"""Section 8.1: the book's programs, its hybridize, what traces again, and what tracing forbids."""
-
 from pathlib import Path
 
 import chex

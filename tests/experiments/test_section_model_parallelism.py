@@ -1,5 +1,3 @@
-"""Splitting the model: every way computes what one device computes, and what it sends is counted."""
-
 from pathlib import Path
 
 import chex

@@ -1,5 +1,3 @@
-"""The section Beside MXNet and PyTorch: it runs the comparison, and shows what the runner wrote."""
-
 from pathlib import Path
 
 import children

@@ -1,5 +1,3 @@
-"""Section 8.0: the placed programs do the work that arithmetic says, and the rungs train the same network."""
-
 from pathlib import Path
 
 import chex

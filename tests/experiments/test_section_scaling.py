@@ -1,5 +1,3 @@
-"""From 2 to 1,000 devices: predictions are those computed by hand, counts are of compiled programs."""
-
 from pathlib import Path
 
 import jax

@@ -1,5 +1,3 @@
-"""Using a GPU: which device names fall back, what follows what, and how a network moves."""
-
 import jax
 import jax.numpy as jnp
 import pytest

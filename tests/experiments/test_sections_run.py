@@ -1,5 +1,3 @@
-"""Every section runs as a script with its answers: no cell fails, and it compiles what it plans to."""
-
 import json
 import os
 import re

@@ -1,5 +1,3 @@
-"""benchmarks/field: programs are read from clones, edited, and judged as the table says."""
-
 import importlib
 import json
 import subprocess

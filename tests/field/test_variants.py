@@ -1,5 +1,3 @@
-"""benchmarks/variants: a seed gives the same program, whose causes are where the generator says."""
-
 import ast
 import importlib
 from dataclasses import replace

@@ -1,5 +1,3 @@
-"""MXNet and PyTorch themselves, at toy size: they compute what JAX does, and a wrong setting is found out."""
-
 import dataclasses
 import json
 import os

@@ -1,5 +1,3 @@
-"""The runner: what fails is one line, what disagrees is not timed, and the rest takes turns."""
-
 import math
 import os
 import random

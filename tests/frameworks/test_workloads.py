@@ -1,5 +1,3 @@
-"""The one definition of the work, JAX's own side of it, and how all sides read the clock."""
-
 import contextlib
 import time
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""Words that are safe to print, whatever they quote."""
-
 from jaxperf.errors import escape_control, to_one_line
 
 

@@ -1,5 +1,3 @@
-"""How programs end: a status for every end, and one line where the surroundings are at fault."""
-
 import os
 import signal
 import subprocess

@@ -1,5 +1,3 @@
-"""Flags: what they set, and that every mistake is one line that helps."""
-
 from pathlib import Path
 
 import pytest

@@ -1,5 +1,3 @@
-"""Runs that are stopped at random moments end soon, say no traceback and leave nothing behind."""
-
 import sys
 from pathlib import Path
 

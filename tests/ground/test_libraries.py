@@ -1,5 +1,3 @@
-"""Whose a frame is: installed code is a library's, wherever it lies, and a missing extra is named."""
-
 import subprocess
 from pathlib import Path
 

@@ -1,5 +1,3 @@
-"""A process follows its parent only where that has asked for it, and goes with it however it ends."""
-
 import subprocess
 import sys
 

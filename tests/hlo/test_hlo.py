@@ -1,5 +1,3 @@
-"""The reader of compiled programs, on texts of four versions of JAX and on programs compiled here."""
-
 import re
 from pathlib import Path
 

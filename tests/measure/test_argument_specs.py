@@ -1,5 +1,3 @@
-"""Arguments as text: what words stand for, and a wrong word is one line."""
-
 import random
 
 import jax

@@ -1,5 +1,3 @@
-"""What a machine can do at best: work is counted exactly, and sizes grow until a call lasts."""
-
 import itertools
 
 import jax

@@ -1,5 +1,3 @@
-"""What a clock refuses to time: tracing, compiling, and programs under JAX's debug settings."""
-
 from itertools import chain
 
 import jax

@@ -1,5 +1,3 @@
-"""Programs compile side by side, and Ctrl-C waits for none of them."""
-
 import signal
 import threading
 import time

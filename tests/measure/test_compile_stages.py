@@ -1,5 +1,3 @@
-"""The stages on their own: each taken once, and told apart from the steady run."""
-
 import functools
 from unittest.mock import create_autospec
 

@@ -1,5 +1,3 @@
-"""Section 8.2's instruments: what is pending is counted, and a probe tells async from sync."""
-
 import jax
 import jax.numpy as jnp
 import numpy as np

@@ -1,5 +1,3 @@
-"""The environment that travels with a result: what is there is told, and asking starts nothing by itself."""
-
 import os
 import subprocess
 import sys

@@ -1,5 +1,3 @@
-"""Cores kept awake: one program of idle priority per core, which can be stopped, and which ends with us."""
-
 import contextlib
 import os
 

@@ -1,5 +1,3 @@
-"""Known durations: ticks that hold whatever a call costs, counted steps, and what counts as right."""
-
 from pathlib import Path
 
 import pytest

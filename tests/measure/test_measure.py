@@ -1,5 +1,3 @@
-"""`measure`: what it counts, what it waits for and when it stops."""
-
 from functools import partial
 from itertools import count, cycle, product
 

@@ -1,5 +1,3 @@
-"""`jaxperf measure`: a result like any other, whatever the function does with its arguments."""
-
 import signal
 import sys
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""Memory while a program runs: an allocation of known size is seen although it is gone in the end."""
-
 import threading
 
 import numpy as np

@@ -1,5 +1,3 @@
-"""What others use of the machine: all that is busy, less our own work."""
-
 import re
 from types import SimpleNamespace
 from typing import NamedTuple

@@ -1,5 +1,3 @@
-"""What a function became: equations, instructions, FLOPs and bytes of programs small enough to know."""
-
 from pathlib import Path
 
 import jax

@@ -1,5 +1,3 @@
-"""The roofline: where a program is under it, and that it is kept per machine and read back whole."""
-
 from contextlib import nullcontext
 from dataclasses import replace
 

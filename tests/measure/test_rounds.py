@@ -1,5 +1,3 @@
-"""Interleaved rounds: each part once per round, warm-up apart, enough calls, inputs made outside."""
-
 import math
 import random
 

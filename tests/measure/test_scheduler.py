@@ -1,5 +1,3 @@
-"""What other programs took from this process, by the scheduler's account, and the values set aside for it."""
-
 import threading
 from pathlib import Path
 

@@ -1,5 +1,3 @@
-"""Timelines: the run and nothing else, each lane from the right events, two clocks that agree."""
-
 import itertools
 import time
 

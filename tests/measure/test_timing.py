@@ -1,5 +1,3 @@
-"""Clocks wait: for every leaf, for errors too, and the book's stopwatches print and add as the book's do."""
-
 import threading
 from types import SimpleNamespace
 

@@ -1,5 +1,3 @@
-"""Bytes of collectives from a program's text, and bytes on each device, against what is known beforehand."""
-
 from functools import partial
 
 import jax

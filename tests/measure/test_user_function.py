@@ -1,5 +1,3 @@
-"""A user's function is found as Python would find it, and its errors are told as its own."""
-
 import sys
 from pathlib import Path
 

@@ -1,5 +1,3 @@
-"""`export_net`: two files that need no model code, equal output, and one line for what is wrong with them."""
-
 import json
 import subprocess
 import sys

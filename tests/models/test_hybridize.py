@@ -1,5 +1,3 @@
-"""`hybridize`: equal outputs, one trace, live parameters, state written back."""
-
 import jax
 import numpy as np
 import pytest

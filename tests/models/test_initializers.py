@@ -1,5 +1,3 @@
-"""The initializers draw what Flax's draw, with fewer programs."""
-
 import jax
 import jax.numpy as jnp
 import numpy as np

@@ -1,5 +1,3 @@
-"""What holds for every network: weights begin as they should, and bfloat16 rounds no weight."""
-
 import re
 
 import jax

@@ -1,5 +1,3 @@
-"""The book's functions for several devices: choose them, split a batch onto them, sum over them."""
-
 import functools
 
 import jax

@@ -1,5 +1,3 @@
-"""How a step's arguments are placed on a mesh of another size; the CPU's eight devices stand for the GPUs."""
-
 import json
 import subprocess
 import sys

@@ -1,5 +1,3 @@
-"""Which arguments are taken for the batch, in the forms that people's steps have."""
-
 import functools
 
 import jax

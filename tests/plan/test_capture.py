@@ -1,5 +1,3 @@
-"""Steps as programs have them: taken from a script, a Flax or Equinox training loop, or a class's method."""
-
 from pathlib import Path
 
 import pytest

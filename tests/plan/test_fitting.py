@@ -1,5 +1,3 @@
-"""What `--fit` finds, on a card whose memory is set so that the answer is known."""
-
 import dataclasses
 
 import jax

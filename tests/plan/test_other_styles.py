@@ -1,5 +1,3 @@
-"""What a plan says of steps of other styles, on the CPU's eight devices in place of GPUs."""
-
 import dataclasses
 
 import jax

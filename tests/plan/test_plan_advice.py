@@ -1,5 +1,3 @@
-"""What a plan advises about recorded programs."""
-
 import dataclasses
 from pathlib import Path
 

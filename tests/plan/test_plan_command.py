@@ -1,5 +1,3 @@
-"""The flags of `jaxperf plan`, and its mistakes, each one line."""
-
 import json
 import math
 import shlex

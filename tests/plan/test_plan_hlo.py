@@ -1,5 +1,3 @@
-"""The text of programs that two versions of JAX compiled for eight H100s, without a GPU."""
-
 from pathlib import Path
 
 import pytest

@@ -1,5 +1,3 @@
-"""The cost model and the cards, and what the model says beside published measurements."""
-
 from pathlib import Path
 from types import SimpleNamespace
 

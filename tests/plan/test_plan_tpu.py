@@ -1,5 +1,3 @@
-"""TPUs: their slices, the collectives of programs for eight v5e, and lower bounds of time."""
-
 from pathlib import Path
 
 import jax

@@ -1,5 +1,3 @@
-"""The model beside published figures: what sets a constant tests none, and plans print the tests' errors."""
-
 import importlib.util
 import sys
 from pathlib import Path

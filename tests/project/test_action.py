@@ -1,5 +1,3 @@
-"""The hosted action: its steps hand a workflow's inputs to jaxperf, and jaxperf's status to the job."""
-
 import os
 import subprocess
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""The book: what a page shows of a run, and the built site. Needs the extra `book`."""
-
 import html
 import json
 import re

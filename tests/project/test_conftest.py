@@ -1,5 +1,3 @@
-"""The suite starts beside plugins of others."""
-
 import os
 import subprocess
 import sys

@@ -1,5 +1,3 @@
-"""docs/coverage.md: each row of docs/coverage.toml is on a page, and the table is up to date."""
-
 from pathlib import Path
 
 import pytest

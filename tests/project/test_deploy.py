@@ -1,5 +1,3 @@
-"""What starts a training on a cluster: valid objects and scripts, and the names that JAX looks for."""
-
 import copy
 import json
 from pathlib import Path

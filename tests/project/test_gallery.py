@@ -1,5 +1,3 @@
-"""docs/gallery.md: each cause has a section made from its tested pair, and what is stored is still true."""
-
 import dataclasses
 import importlib
 import re

@@ -1,5 +1,3 @@
-"""The layers of pyproject.toml hold, and what must answer at once is light."""
-
 from pathlib import Path
 
 import children

@@ -1,5 +1,3 @@
-"""Packaging: one set of bounds, a wheel that holds all that runs, a Makefile that resumes what was cut."""
-
 import os
 import shutil
 import subprocess

@@ -1,5 +1,3 @@
-"""Public names stay: programs that use jaxperf as a library import them."""
-
 import importlib
 
 import pytest

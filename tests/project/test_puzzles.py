@@ -1,5 +1,3 @@
-"""docs/puzzles: what decides whether a puzzle is solved, and that each can be."""
-
 import re
 from collections import Counter
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""The READMEs: both have the same sections and commands, those commands exist, the example runs."""
-
 import re
 import shlex
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""Figures with sliders: their script computes what the sections' formulas say. Needs Chromium."""
-
 import re
 import shutil
 import subprocess

@@ -1,5 +1,3 @@
-"""docs/versions.md: made from the kept log; what it marks is proven, and what it says of a fault is so."""
-
 import importlib
 import json
 from pathlib import Path

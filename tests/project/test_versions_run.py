@@ -1,5 +1,3 @@
-"""benchmarks/versions/run.py: turns, answers, resuming; with this environment in the place of versions."""
-
 import os
 import sys
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""Values as words: quantities that can be read back, multiples with intervals."""
-
 import random
 
 import pytest

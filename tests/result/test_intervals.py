@@ -1,5 +1,3 @@
-"""Arithmetic of intervals: known cases, and random ones against counting moments one by one."""
-
 import itertools
 import random
 

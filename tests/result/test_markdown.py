@@ -1,5 +1,3 @@
-"""Markdown: tables stay tables, and words stay words."""
-
 from markdown_it import MarkdownIt
 from report_results import HOSTILE
 

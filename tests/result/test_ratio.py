@@ -1,5 +1,3 @@
-"""The one rule: ratios of rounds, an interval that holds its error rate, and what it decides."""
-
 import math
 import random
 

@@ -1,5 +1,3 @@
-"""Results as files: what is written comes back, whole or not at all, and nothing read is trusted."""
-
 import json
 import os
 from dataclasses import replace

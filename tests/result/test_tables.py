@@ -1,5 +1,3 @@
-"""Tables as text: medians, spreads, multiples and published figures, and the tally of claims."""
-
 from jaxperf.result import Measurement, Reference, Table
 from jaxperf.result.tables import as_grid
 

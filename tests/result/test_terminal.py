@@ -1,5 +1,3 @@
-"""Text for a terminal: results in block order, tables that fold, nothing that the terminal would obey."""
-
 from collections import Counter
 
 from report_results import result as with_every_block

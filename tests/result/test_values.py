@@ -1,5 +1,3 @@
-"""Measured values: their statistics are NumPy's, and what makes no sense is refused."""
-
 import dataclasses
 import math
 import random

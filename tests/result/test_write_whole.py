@@ -1,5 +1,3 @@
-"""Files that are written whole or not at all, wherever they are asked to go."""
-
 import os
 import stat
 import threading

@@ -1,5 +1,3 @@
-"""Checkpoints: the same bits come back, and damage, other settings and a full disk are one line."""
-
 import json
 import random
 import shutil

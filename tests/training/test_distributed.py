@@ -1,5 +1,3 @@
-"""One of several processes: who says so, what is refused in one line, and how it ends."""
-
 import sys
 
 import pytest

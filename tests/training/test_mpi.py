@@ -1,5 +1,3 @@
-"""The training program under a real `mpiexec`, whose processes find each other through mpi4py."""
-
 import importlib.util
 import subprocess
 import sys

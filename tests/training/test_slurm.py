@@ -1,5 +1,3 @@
-"""The batch script under a real SLURM: `sbatch deploy/slurm.sh`, with one machine for two nodes."""
-
 import os
 import shutil
 import subprocess

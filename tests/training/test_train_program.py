@@ -1,5 +1,3 @@
-"""experiments/train.py: on one device and several, in one process and two, killed and resumed."""
-
 import random
 import re
 import signal

@@ -1,5 +1,3 @@
-"""`watch --fail-on`: kinds, the exit status, and a line for each finding."""
-
 import re
 import sys
 

@@ -1,5 +1,3 @@
-"""The findings in the JSON of `jaxperf watch`: they fit the schema, ids stay, and a bot can use them."""
-
 import json
 from pathlib import Path
 

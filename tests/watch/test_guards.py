@@ -1,5 +1,3 @@
-"""An error inside an instrument of a watch costs its rows and a line of the report, and nothing else."""
-
 import functools
 import runpy
 import sys

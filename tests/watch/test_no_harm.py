@@ -1,5 +1,3 @@
-"""What a program prints, warns of, and how it fails, is the same under `jaxperf watch` as alone."""
-
 import re
 
 import children

@@ -1,5 +1,3 @@
-"""What a watch records of a running program, and that the program and JAX are as before once it is over."""
-
 import contextlib
 import gc
 import io

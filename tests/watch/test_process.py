@@ -1,5 +1,3 @@
-"""A watched program starts, fails, is interrupted and ends as it would alone, and is reported."""
-
 import os
 import signal
 import subprocess

@@ -1,5 +1,3 @@
-"""A watch finds each known cause in a small slow program, at its line, and not in the repaired program."""
-
 import contextlib
 import io
 import re

@@ -1,5 +1,3 @@
-"""However a program ends, and however many share a folder, each has its compile report."""
-
 import json
 import os
 import signal

@@ -1,5 +1,3 @@
-"""The page of a compile report in a real browser: what it shows, how it sorts, and that it fits."""
-
 import html
 import json
 import re

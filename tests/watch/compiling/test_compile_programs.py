@@ -1,5 +1,3 @@
-"""What public threads found out about slow compiling can be read off the report of a program like theirs."""
-
 import json
 
 import children

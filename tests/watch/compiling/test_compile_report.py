@@ -1,5 +1,3 @@
-"""The compile report says what was compiled and why; its sentences follow the figures."""
-
 import json
 import os
 import time

@@ -1,5 +1,3 @@
-"""JAX's explanations of cache misses are read, and what is not recognized is kept."""
-
 import logging
 
 import jax

@@ -1,5 +1,3 @@
-"""Of thousands of brief reads a second, about every fiftieth is recorded, and stands for the others."""
-
 import gc
 
 import jax

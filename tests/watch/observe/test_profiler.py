@@ -1,5 +1,3 @@
-"""Windows of the profiler on a CUDA device, which this test pretends."""
-
 import threading
 import time
 

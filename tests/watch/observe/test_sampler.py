@@ -1,5 +1,3 @@
-"""What a look says that the front end does: by the library that it is in, or by what it calls."""
-
 import runpy
 import sys
 import time

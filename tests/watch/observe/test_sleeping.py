@@ -1,5 +1,3 @@
-"""A thread that neither runs nor waits for a core sleeps, by the account of the scheduler."""
-
 import threading
 import time
 

@@ -1,5 +1,3 @@
-"""What a frame calls is looked up by name, and nothing of the program runs for that."""
-
 import sys
 import weakref
 from typing import Any

@@ -1,5 +1,3 @@
-"""Large arrays that a program puts on a device are heard of, and whether the same bytes were there before."""
-
 import threading
 
 import jax

@@ -1,5 +1,3 @@
-"""A loop that Python unrolled is told from layers with their own weights, and from updates of many arrays."""
-
 import jax
 import jax.numpy as jnp
 import pytest

@@ -1,5 +1,3 @@
-"""The end of a window: an instruction that still runs has no event, but its device computes."""
-
 import pytest
 
 from jaxperf.watch.log import Log, Wait

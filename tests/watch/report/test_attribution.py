@@ -1,5 +1,3 @@
-"""A look at the front end is told apart by its loop: data, bookkeeping, a file that is written, or a step."""
-
 import pytest
 
 from jaxperf.watch.log import Log

@@ -1,5 +1,3 @@
-"""The table of lines that keep devices busy: shares, operations, and what belongs to no line."""
-
 import sysconfig
 from collections import defaultdict
 

@@ -1,5 +1,3 @@
-"""The report: shares of the time that are true though windows see only a part, and blocks of a result."""
-
 import contextlib
 from pathlib import Path
 

@@ -1,5 +1,3 @@
-"""The hottest programs: how often they ran, and what they do."""
-
 from collections import defaultdict
 
 import jax

@@ -1,5 +1,3 @@
-"""Advice names what the reader's program names, and its examples run."""
-
 from typing import Any
 
 import jax.numpy as jnp

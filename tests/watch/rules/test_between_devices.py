@@ -1,5 +1,3 @@
-"""What is copied between devices at each call, and what each of them computes."""
-
 from dataclasses import replace
 
 import jax

@@ -1,5 +1,3 @@
-"""The page of causes says what the table says."""
-
 import importlib.util
 from pathlib import Path
 

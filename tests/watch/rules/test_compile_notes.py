@@ -1,5 +1,3 @@
-"""What a cache of programs on disk would save."""
-
 import pytest
 
 from jaxperf.watch.log import Log

@@ -1,5 +1,3 @@
-"""An argument can be donated if the call replaces it, and if nothing reads the old array afterwards."""
-
 from pathlib import Path
 
 import pytest

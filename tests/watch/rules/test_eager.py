@@ -1,5 +1,3 @@
-"""The line that operations outside of jit belong to."""
-
 from types import SimpleNamespace
 
 import pytest

@@ -1,5 +1,3 @@
-"""What trials on public programs showed: seconds that are not there, and advice that fails."""
-
 import functools
 import sys
 import sysconfig

@@ -1,5 +1,3 @@
-"""What is reported is worth a twentieth of the run."""
-
 import pytest
 
 from jaxperf.watch.log import PYTHON, Compiled, Log

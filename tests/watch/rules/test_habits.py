@@ -1,5 +1,3 @@
-"""Notes on what a program keeps, how it takes the time, where it forks, and how it trains with Keras."""
-
 import os
 import runpy
 from pathlib import Path

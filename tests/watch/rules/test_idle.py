@@ -1,5 +1,3 @@
-"""Devices that wait for data: what one thread that reads ahead can save, and what it cannot."""
-
 import re
 import sys
 from dataclasses import replace

@@ -1,5 +1,3 @@
-"""Known faults of the installed JAX: a finding with its line where one makes a program slow, else a note."""
-
 import pytest
 
 from jaxperf.watch.log import Log

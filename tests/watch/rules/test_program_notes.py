@@ -1,5 +1,3 @@
-"""What a program's text shows: collectives, branches under vmap, grouped convolutions, constant work."""
-
 from collections import defaultdict
 
 import jax

@@ -1,5 +1,3 @@
-"""What the rules say about compiled programs, from their text and the calls that made them."""
-
 import jax
 import jax.numpy as jnp
 import numpy as np

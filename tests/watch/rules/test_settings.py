@@ -1,5 +1,3 @@
-"""Debug settings of JAX are found, with the line that turns them on, and explain what they cause."""
-
 import contextlib
 import runpy
 from pathlib import Path

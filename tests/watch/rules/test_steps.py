@@ -1,5 +1,3 @@
-"""Rules about what the front end does between steps, on made-up records."""
-
 from collections import defaultdict
 
 import pytest

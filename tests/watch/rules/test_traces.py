@@ -1,5 +1,3 @@
-"""What was traced again is a finding where nobody wants it, and says what to keep the same."""
-
 import re
 from dataclasses import dataclass
 from functools import partial

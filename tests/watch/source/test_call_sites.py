@@ -1,5 +1,3 @@
-"""Lines that call jitted functions are known from the names in the functions that run."""
-
 import functools
 import linecache
 import sys

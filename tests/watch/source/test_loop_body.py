@@ -1,5 +1,3 @@
-"""What a loop's statements hand to each other decides which of them could run ahead of its steps."""
-
 import pytest
 
 from jaxperf.watch.observe.source_location import Place

@@ -1,5 +1,3 @@
-"""Statements are shown as the reader wrote them, and what is around them is known."""
-
 import ast
 
 import pytest
