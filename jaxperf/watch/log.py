@@ -274,6 +274,7 @@ class Log:
     before_s: float = 0.0  # processor time that the start took; 0 for a block of a program
     opened_s: float = 0.0  # processor time of the process when the program began
     closed_s: float = 0.0  # and when it ended
+    others_s: float = 0.0  # processor time of other programs meanwhile
     remarks: list[str] = field(default_factory=list)
     losses: Losses = field(default_factory=Losses)  # what errors inside the watch cost
 

@@ -14,6 +14,8 @@ import time
 from collections.abc import Callable, Iterator
 from types import ModuleType
 
+import psutil
+
 from jaxperf.errors import JaxperfError, warnings_hidden
 from jaxperf.watch.log import DISPATCH, EAGER, NAMES_CAUSES, Log
 from jaxperf.watch.observe import hooks, sampler, source_location
@@ -81,7 +83,7 @@ class Watcher:
             _watch_forks()
         guard = self.log.losses.guard
         self.log.thread_id, self.log.opened_s = threading.get_ident(), time.process_time()
-        self.log.start = time.perf_counter()
+        self._busy_s, self.log.start = _busy_s(), time.perf_counter()
         with guard("what JAX does"):
             if "jax" in sys.modules:
                 self._attach(sys.modules["jax"])
@@ -114,6 +116,7 @@ class Watcher:
         global _open_watch
         log = self.log
         log.end, log.closed_s = time.perf_counter(), time.process_time()
+        log.others_s = max(0.0, _busy_s() - self._busy_s - (log.closed_s - log.opened_s))
         parts: dict[str, Waits | Profiler | MemoryReadings | None] = {
             "waits": self.waits, "windows of the profiler": self.profiler, "memory": self.memory
         }  # fmt: skip
@@ -211,6 +214,12 @@ class Watcher:
                 f"no window of the profiler of JAX {version} saw a program being called, although devices "
                 "compute; findings about calls and copies lack it"
             )
+
+
+def _busy_s() -> float:
+    """Return the processor time of all programs on this machine."""
+    times = psutil.cpu_times()
+    return float(sum(times) - times.idle - getattr(times, "iowait", 0.0))
 
 
 @functools.cache  # a registration cannot be undone

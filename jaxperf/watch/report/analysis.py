@@ -388,31 +388,102 @@ class Analysis:
         """
         return self.of_the_run(self._idle_itself if itself else self._idle_alone, wanted)
 
+    def saved_at(
+        self, work: Iterable[StackSample], *, itself: bool = False, moved: bool = False
+    ) -> dict[Place, float]:
+        """Return the seconds of the run that would be saved without some of the front end's work, by line.
+
+        While devices are idle, that is all of the work. Work beside devices that compute delays the next
+        calls: where devices then wait for those, the loop is as slow as its front end, and each second of
+        this work costs one of that wait. The rest of it costs what `crowding` says.
+
+        Args:
+          work: samples, of which none is a part of another.
+          itself: leave out idle time that a wait just before has caused.
+          moved: another thread would do the work, beside devices.
+        """
+        work, idle = list(work), self._idle_itself if itself else self._idle_alone
+        left_out = {(s.at, s.start) for s in work}
+        calls = (s for s in self.samples if s.kind == DISPATCH and (s.at, s.start) not in left_out)
+        crowding = 0.0 if moved else self.crowding
+        late_s, beside_s = self._by_window(calls, self._idle_itself), self._by_window(work, self._beside)
+        late = {window: min(1.0, late_s[window] / seconds) for window, seconds in beside_s.items() if seconds}
+
+        def lost_s(s: StackSample) -> float:
+            share = late.get(self._window(s), 0.0)
+            beside = self._beside.within(s.start, s.end)
+            return idle.within(s.start, s.end) + beside * (share + (1 - share) * crowding)
+
+        return self._of_the_run(lost_s, work)
+
+    def _by_window(self, samples: Iterable[StackSample], seen: IntervalSet) -> dict[Interval, float]:
+        seconds: dict[Interval, float] = defaultdict(float)
+        for s in samples:
+            seconds[self._window(s)] += seen.within(s.start, s.end) * s.undelayed
+        return seconds
+
+    @functools.cached_property
+    def crowding(self) -> float:
+        """Return the seconds that devices lose for each second in which the front end works beside them.
+
+        The threads of a CPU device and the front end share the cores. The scheduler is fair: while one thread
+        waits for a core, another one gets it, which has to wait as long at another time. So devices lose as
+        many seconds as the front end waited for a core because of them, and at most those of one core.
+        """
+        if not self._on_cpu:
+            return 0.0
+        beside = [s for s in self.samples if 2 * self._beside.within(s.start, s.end) > s.end - s.start]
+        ran_s = sum((s.end - s.start) * s.undelayed for s in beside)
+        used_s = self.log.closed_s - self.log.opened_s
+        ours = used_s / (used_s + self.log.others_s) if used_s > 0 else 0.0
+        return min(1 - self.beside, ours * sum(s.delayed_s for s in beside) / ran_s) if ran_s > 0 else 0.0
+
     def of_the_run(
         self,
         seen: IntervalSet,
         wanted: Callable[[StackSample], bool],
         where: Callable[[StackSample], Place] = lambda s: s.at,
     ) -> dict[Place, float]:
-        """Return the seconds of the run in which samples lie in intervals that only windows show, by line.
+        """Return the seconds of the run in which samples lie in intervals that only windows show, by line."""
+        return self._of_the_run(lambda s: seen.within(s.start, s.end), filter(wanted, self.samples), where)
 
-        A line's seconds in the whole run are known from its samples. The share of them that lies in the
-        intervals is that of the windows. So no line gets more than it was seen to take, and a line that
-        windows hardly saw gets nothing.
+    def _of_the_run(
+        self,
+        seen: Callable[[StackSample], float],
+        samples: Iterable[StackSample],
+        where: Callable[[StackSample], Place] = lambda s: s.at,
+    ) -> dict[Place, float]:
+        """Return the seconds of the run for what windows saw of samples, by line.
+
+        A line's seconds in the whole run are known from its samples. The share of them that was seen is that
+        of the windows. So no line gets more than it was seen to take, and a line that windows hardly saw gets
+        nothing.
         """
-        steady = IntervalSet(self.steady)
         run_s: dict[Place, float] = defaultdict(float)
         window_s: dict[Place, float] = defaultdict(float)
         seen_s: dict[Place, float] = defaultdict(float)
-        for s in filter(wanted, self.samples):
+        for s in samples:
             if s.end > self.begin:
                 at = where(s)
                 run_s[at] += (s.end - s.start - self.compiling.within(s.start, s.end)) * s.undelayed
-                window_s[at] += steady.within(s.start, s.end)
-                seen_s[at] += seen.within(s.start, s.end)
+                window_s[at] += self._windows.within(s.start, s.end)
+                seen_s[at] += seen(s)
         shares = {at: seen_s[at] / window_s[at] for at in run_s if window_s[at] >= BRIEF_S}
         seconds = {at: share * max(0.0, run_s[at]) for at, share in shares.items()}
         return dict(sorted(((at, x) for at, x in seconds.items() if x > 0), key=lambda item: -item[1]))
+
+    @functools.cached_property
+    def _windows(self) -> IntervalSet:
+        return IntervalSet(self.steady)
+
+    def _window(self, sample: StackSample) -> Interval:
+        """Return the part of `steady` that has a sample's middle; (0, 0) for none."""
+        return self._windows.containing((sample.start + sample.end) / 2) or (0.0, 0.0)
+
+    @functools.cached_property
+    def _beside(self) -> IntervalSet:
+        """Return the intervals in `steady` in which the front end worked beside devices."""
+        return IntervalSet(difference(self.steady, [*self.idle.stretches, *self.waiting.stretches]))
 
     @functools.cached_property
     def _idle_alone(self) -> IntervalSet:
@@ -468,17 +539,19 @@ class Analysis:
             statistics.fmean(lost) * count if lost else 0.0,
         )  # fmt: skip
 
+    @property
+    def _on_cpu(self) -> bool:
+        return all(device.startswith("cpu") for device in self.log.activity.busy)
+
     @functools.cached_property
     def beside(self) -> float:
         """Return the share of idle time that is won if the front end works while devices compute.
 
         Threads of a CPU that computes lose a core to the front end.
         """
-        if not all(device.startswith("cpu") for device in self.log.activity.busy):
+        if not self._on_cpu or not hasattr(psutil.Process, "cpu_affinity"):
             return 1.0
-        return (
-            1 - 1 / len(psutil.Process().cpu_affinity()) if hasattr(psutil.Process, "cpu_affinity") else 1.0
-        )
+        return 1 - 1 / len(psutil.Process().cpu_affinity())
 
     @functools.cached_property
     def numpy_idle(self) -> dict[Place, float]:

@@ -13,7 +13,7 @@ from dataclasses import replace
 from jaxperf.result.formatting import format_list, format_quantity
 from jaxperf.result.intervals import Interval, difference, intersection, total_length, union
 from jaxperf.watch.grouping import group_by
-from jaxperf.watch.log import BETWEEN, COMPILE, DATA, DISPATCH, EAGER, WRITE, Compiled, Put
+from jaxperf.watch.log import BETWEEN, COMPILE, DATA, DISPATCH, EAGER, WRITE, Compiled, Put, StackSample
 from jaxperf.watch.observe.source_location import NOWHERE, Place
 from jaxperf.watch.report.analysis import Analysis, IntervalSet, WaitingLine
 from jaxperf.watch.report.top_programs import hottest_programs
@@ -113,14 +113,17 @@ def _modules(c: Compiled, at: Place) -> str:
     "np.array(..., np.float32), and give each turn its rows.",
 )  # fmt: skip
 def find_list_conversions(analysis: Analysis) -> Iterator[Finding]:
+    waited = 1 - analysis.alone  # for a core; a conversion is too short to know how long
+    work = [
+        StackSample(EAGER, p.at, p.start, p.end, delayed_s=waited * (p.end - p.start))
+        for p in analysis.log.puts
+        if p.numbers
+    ]
+    lost_s = analysis.saved_at(work)
     for at, made in group_by((p for p in analysis.log.puts if p.numbers), lambda put: put.at).items():
-        steady = IntervalSet(analysis.steady)
-        seen_s = sum(steady.within(put.start, put.end) for put in made)
-        idle_s = sum(analysis.idle.within(put.start, put.end) for put in made)
-        lost_s = idle_s / seen_s * sum(put.end - put.start for put in made) if seen_s else 0.0
         reason = f"{made[0].numbers} numbers of Python's become an array here, {len(made)} times"
         if len(made) >= REPEATS:
-            yield Finding("list", at, lost_s, reason)
+            yield Finding("list", at, lost_s.get(at, 0.0), reason)
 
 
 @cause(
@@ -195,7 +198,7 @@ def _copying(analysis: Analysis, at: Place) -> list[Interval]:
     "orbax.checkpoint writes in threads of its own.",
 )  # fmt: skip
 def find_writes(analysis: Analysis) -> Iterator[Finding]:
-    idle = analysis.idle_at(lambda s: s.kind == WRITE)
+    idle = analysis.saved_at(s for s in analysis.samples if s.kind == WRITE)
     written: Counter[tuple[str, str]] = Counter()
     for s in analysis.samples:
         if s.kind == WRITE:
@@ -220,7 +223,7 @@ def find_writes(analysis: Analysis) -> Iterator[Finding]:
 )  # fmt: skip
 def find_python_work(analysis: Analysis) -> Iterator[Finding]:
     """Find the reader's Python code between two steps, which delays the dispatch of the next step."""
-    idle = analysis.idle_at(lambda s: s.kind == BETWEEN, itself=True)
+    idle = analysis.saved_at((s for s in analysis.samples if s.kind == BETWEEN), itself=True)
     # `find_waits` covers the first, `find_numpy_work` the second
     idle = {
         at: s for at, s in idle.items() if not loop_body.element_read(at) and at not in analysis.numpy_idle
@@ -405,7 +408,7 @@ def find_data_waits(analysis: Analysis) -> Iterator[Finding]:
     reading itself must become faster.
     """
     reason = "devices are idle while this line waits for the next batch"
-    idle = analysis.idle_at(lambda s: s.kind == DATA)
+    idle = analysis.saved_at((s for s in analysis.samples if s.kind == DATA), moved=True)
     idle = {at: seconds for at, seconds in idle.items() if not only_keys(analysis, at)}
     for finding in findings_by_function("data", idle, reason):
         inside, slow = describe_longest_inside(analysis, DATA, finding.at), ""

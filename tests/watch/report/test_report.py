@@ -3,6 +3,7 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
+import psutil
 import pytest
 
 import jaxperf
@@ -25,8 +26,8 @@ AT = Place("a.py", 3)
 COMPILED = Compiled("step", NOWHERE, {"compile": (-1.0, 0.0)}, explained=True)
 
 
-def program(*spans, **fields):
-    return ExecutedProgram("step", devices={"cpu 0": [*spans]}, **fields)
+def program(*spans, device="cpu 0", **fields):
+    return ExecutedProgram("step", devices={device: [*spans]}, **fields)
 
 
 def activity_of(ran, *windows, queued=()):
@@ -67,6 +68,44 @@ def test_idle_after_a_wait_is_the_waits_for_as_long_as_it_took(itself, idle):
     windows = activity_of(program((0.0, 3.0)), (0.0, 10.0))
     record = Log("a", 0.0, 10.0, compiled=[COMPILED], waits=[wait], samples=[sample], activity=windows)
     assert sum(Analysis(record).idle_at(lambda s: True, itself=itself).values()) == pytest.approx(idle)
+
+
+@pytest.mark.parametrize(("call_idle_s", "saved_s"), [(1.0, 3.0), (4.0, 5.0)])
+def test_work_beside_devices_costs_what_the_next_call_comes_late(call_idle_s, saved_s):
+    """Work of 5 s: devices compute for 3 s of it, and are idle for 2 s and during the next call."""
+    end = 5.0 + call_idle_s
+    samples = [StackSample("write", AT, 0.0, 5.0), StackSample("dispatch", NOWHERE, 5.0, end)]
+    windows = activity_of(program((0.0, 3.0), device="gpu 0"), (0.0, end))
+    analysis = Analysis(Log("a", 0.0, end, compiled=[COMPILED], samples=samples, activity=windows))
+    assert analysis.saved_at(samples[:1]) == {AT: pytest.approx(saved_s)}
+    # a call itself delays no call
+    assert analysis.saved_at(samples) == {AT: pytest.approx(2.0), NOWHERE: pytest.approx(call_idle_s)}
+
+
+@pytest.mark.parametrize(
+    ("device", "delayed_s", "others_s", "lost"),
+    [
+        ("cpu 0", 0.0, 0.0, 0.0),  # there was a core for it
+        ("cpu 0", 2.0, 0.0, 0.25),
+        ("cpu 0", 2.0, 30.0, 0.0625),  # of the processor time, three quarters were of other programs
+        ("cpu 0", 8.0, 0.0, 0.5),  # no more than one core of the two
+        ("gpu 0", 2.0, 0.0, 0.0),
+    ],
+)
+def test_work_beside_a_cpu_device_costs_what_it_waited_for_a_core(
+    monkeypatch, device, delayed_s, others_s, lost
+):
+    monkeypatch.setattr(psutil.Process, "cpu_affinity", lambda self: [0, 1], raising=False)
+    sample = StackSample("write", AT, 0.0, 10.0, delayed_s=delayed_s)
+    windows = activity_of(program((0.0, 10.0), device=device), (0.0, 10.0))
+    record = Log(
+        "a", 0.0, 10.0, compiled=[COMPILED], samples=[sample], activity=windows, closed_s=10.0,
+        others_s=others_s,
+    )  # fmt: skip
+    analysis = Analysis(record)
+    assert analysis.crowding == pytest.approx(lost)
+    assert sum(analysis.saved_at([sample]).values()) == pytest.approx(lost * (10.0 - delayed_s))
+    assert analysis.saved_at([sample], moved=True) == {}  # to another thread, which needs a core as well
 
 
 @pytest.mark.parametrize(
