@@ -7,18 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 
-from jaxperf.result import (
-    Block,
-    Code,
-    Environment,
-    Fact,
-    Found,
-    Grid,
-    Heading,
-    Note,
-    Result,
-    Text,
-)
+from jaxperf.result import Block, Code, Environment, Fact, Found, Grid, Heading, Note, Result, Text
 from jaxperf.result.formatting import format_quantity
 from jaxperf.result.intervals import total_length
 from jaxperf.watch import findings_json
@@ -30,7 +19,7 @@ from jaxperf.watch.report import top_programs
 from jaxperf.watch.report.analysis import Analysis
 from jaxperf.watch.report.top_programs import ROWS, STORED_ROWS
 from jaxperf.watch.rules import find_causes, program_notes
-from jaxperf.watch.rules.table import VERSIONS, advice_for
+from jaxperf.watch.rules.table import VERSIONS, Finding, advice_for
 from jaxperf.watch.rules.traces import EAGER_CAUSES, eager_cause
 from jaxperf.watch.source import statements
 
@@ -71,25 +60,24 @@ def _blocks(analysis: Analysis, ended: str) -> Iterator[Block]:
     if not log.used_jax:
         yield Note(summary + "Nothing in it used JAX.")
         return
+    parts: dict[str, Callable[[Analysis], Iterable[Block]]] = {
+        "shares of the time": _shares,
+        "what was compiled": _compiled,
+        "waits for devices": _waits,
+        "programs": top_programs.program_blocks,
+        "lines on which devices work": top_programs.line_blocks,
+        "memory": _memory,
+        "findings": _findings,
+        "notes": program_notes.note_blocks,
+        "figures for comparisons": top_programs.figure_blocks,
+    }
     blocks: list[Block] = []
-    parts: tuple[tuple[str, Callable[[], Iterable[Block]]], ...] = (
-        ("shares of the time", lambda: [_shares(analysis)]),
-        ("what was compiled", lambda: _compiled(log)),
-        ("waits for devices", lambda: _waits(analysis)),
-        ("programs", lambda: top_programs.program_blocks(analysis)),
-        ("lines on which devices work", lambda: top_programs.line_blocks(analysis)),
-        ("memory", lambda: _memory(analysis)),
-        ("findings", lambda: _findings(analysis)),
-        ("notes", lambda: program_notes.note_blocks(analysis)),
-        ("figures for comparisons", lambda: top_programs.figure_blocks(analysis)),
-    )
-    for what, part in parts:
+    for what, part in parts.items():
         with log.losses.guard(f"rows of the report: {what}"):
-            blocks += part()
+            blocks += part(analysis)
     yield Text(summary + log.losses.ask("the cost of watching", lambda: _overhead(log), ""))
     yield from blocks
-    for remark in (*log.remarks, *log.losses.remarks):
-        yield Note(remark)
+    yield from map(Note, (*log.remarks, *log.losses.remarks))
 
 
 def _overhead(log: Log) -> str:
@@ -98,43 +86,42 @@ def _overhead(log: Log) -> str:
 
     ended_s = time.process_time()
     parts = {"start": log.before_s}
-    parts |= {
-        name: log.overhead_s[name] for name in ("samples", "hooks", "profiler") if name in log.overhead_s
-    }
+    parts |= {name: log.overhead_s.get(name, 0.0) for name in ("samples", "hooks", "profiler")}
     parts["report"] = ended_s - log.closed_s
-    watched_s, process_s = sum(parts.values()), ended_s - (0.0 if log.before_s else log.opened_s)
+    process_s = ended_s if log.before_s else ended_s - log.opened_s
     each = ", ".join(f"{name} {format_quantity(s, 's')}" for name, s in parts.items() if s)
     windows_s = sum(b - a for a, b in log.activity.windows)
     return (
-        f"Watching took {format_quantity(watched_s, 's')} of the {format_quantity(process_s, 's')} of "
-        f"processor time that this process used ({each}); devices were seen for "
+        f"Watching took {format_quantity(sum(parts.values()), 's')} of the {format_quantity(process_s, 's')} "
+        f"of processor time that this process used ({each}); devices were seen for "
         f"{format_quantity(windows_s, 's')}."
     )
 
 
-def _shares(analysis: Analysis) -> Grid:
-    wall_s, shares = analysis.log.wall_s, analysis.shares()
-    rows = [(name, f"{share:.0%}", format_quantity(share * wall_s, "s")) for name, share in shares.items()]
-    return Grid("Shares of the time", ("", "share", "seconds"), tuple(rows), (1, 2))
+def _shares(analysis: Analysis) -> Iterator[Block]:
+    rows = [
+        (name, f"{share:.0%}", format_quantity(share * analysis.log.wall_s, "s"))
+        for name, share in analysis.shares().items()
+    ]
+    yield Grid("Shares of the time", ("", "share", "seconds"), tuple(rows), (1, 2))
 
 
-def _compiled(log: Log) -> Iterator[Block]:
+def _compiled(analysis: Analysis) -> Iterator[Block]:
+    log = analysis.log
     groups = group_by(log.compiled, lambda c: (c.name, c.defined if c.explained else str(c.at)))
-    longest = sorted(groups.values(), key=lambda group: -_compiling_s(group))
-    rows = []
-    for group in longest[:STORED_ROWS]:
-        rows.append(
-            (
-                group[0].called[:NAME],
-                str(len(group)),
-                *(format_quantity(s, "s") for *_, s in top_programs.stage_seconds(group)),
-                str(group[-1].at or "-"),
-                _why(group) if log.names_causes else "",
-            )
+    rows = [
+        (
+            group[0].called[:NAME], str(len(group)),
+            *(format_quantity(s, "s") for s in top_programs.stage_seconds(group).values()),
+            str(group[-1].at or "-"), _why(group) if log.names_causes else "",
         )
+        for group in sorted(groups.values(), key=_compiling_s, reverse=True)[:STORED_ROWS]
+    ]  # fmt: skip
     if rows:
-        total_s = _compiling_s(log.compiled)
-        title = f"Traced and compiled: {len(log.compiled)} times, {format_quantity(total_s, 's')}"
+        title = (
+            f"Traced and compiled: {len(log.compiled)} times, "
+            f"{format_quantity(_compiling_s(log.compiled), 's')}"
+        )
         heads = ("", "times", "trace", "lower", "compile", "called at", "why again")
         yield Grid(title, heads, tuple(rows), (1, 2, 3, 4), first=ROWS)
 
@@ -144,9 +131,9 @@ def _compiling_s(compiled: Iterable[Compiled]) -> float:
 
 
 def _why(group: list[Compiled]) -> str:
+    last = group[-1]
     if len(group) == 1:
         return ""
-    last = group[-1]
     if last.changes:
         description = "; ".join(f"{c.kind}, {c}" if c.what else str(c) for c in last.changes)
         return description if len(description) <= WIDEST else f"{description[: WIDEST - 3]}..."
@@ -174,21 +161,15 @@ def _waits(analysis: Analysis) -> Iterator[Block]:
 def _memory(analysis: Analysis) -> Iterator[Block]:
     log = analysis.log
     for kind, peak in log.peaks.items():
-        yield Fact(
-            "peak_bytes" if kind == "resident" else f"{kind}_peak_bytes",
-            peak,
-            "bytes",
-            f"Peak of {kind} memory",
-        )
-    largest = "; ".join(
-        f"{live.number} x {live.kind}, {format_quantity(live.nbytes, 'bytes')}"
-        + (f", made at {live.at}" if live.at else "")
-        for live in log.live_arrays[:3]
-    )
+        name = "peak_bytes" if kind == "resident" else f"{kind}_peak_bytes"
+        yield Fact(name, peak, "bytes", f"Peak of {kind} memory")
+    largest = []
+    for live in log.live_arrays[:3]:
+        made = f", made at {live.at}" if live.at else ""
+        largest.append(f"{live.number} x {live.kind}, {format_quantity(live.nbytes, 'bytes')}{made}")
     if largest:
-        yield Fact("held", largest, meaning="Largest arrays alive near the peak")
-    for note in program_notes.temporaries_note(analysis):
-        yield Note(note)
+        yield Fact("held", "; ".join(largest), meaning="Largest arrays alive near the peak")
+    yield from map(Note, program_notes.temporaries_note(analysis))
 
 
 def _findings(analysis: Analysis) -> Iterator[Block]:
@@ -202,28 +183,28 @@ def _findings(analysis: Analysis) -> Iterator[Block]:
         yield Note("devices were not seen, so what may keep them idle was not judged: waits, data, dispatch")
     for i, finding in enumerate(findings, start=1):
         yield Found(findings_json.fields(finding, analysis.log.wall_s))
-        what = advice_for(finding)
-        amounts = [format_quantity(finding.seconds, "s")] if finding.seconds else []
-        if finding.memory_bytes:
-            amounts.append(f"{format_quantity(finding.memory_bytes, 'bytes')} of memory")
-        saves = f"saves up to {' and '.join(amounts)}"
-        reason = finding.reason
-        if reason.split()[0] not in (
-            finding.name,
-            finding.name.removeprefix("jit_"),
-        ):  # names stay as they are
-            reason = reason[0].upper() + reason[1:]
-        summary = f"{i}. {what.title}, {finding.at}: {saves}. {reason}."
-        if i > FINDINGS:
-            yield Text(summary)
-            continue
-        section = what.section
-        if section != VERSIONS:
-            section = f"section {section}" if section[0].isdigit() else f'section "{section}"'
-        yield Text(f"{summary} See {section}.")
-        statement = "\n".join(statements.statement_rows(finding.at))
-        yield Code(statement, shorten_path(finding.at.file), finding.at.line)
-        if what.change:
-            yield Text(what.change)
-        if what.example:
-            yield Code(what.example)
+        yield from _finding(i, finding)
+
+
+def _finding(number: int, finding: Finding) -> Iterator[Block]:
+    advice, reason = advice_for(finding), finding.reason
+    amounts = [format_quantity(finding.seconds, "s")] if finding.seconds else []
+    if finding.memory_bytes:
+        amounts.append(f"{format_quantity(finding.memory_bytes, 'bytes')} of memory")
+    # names stay as they are
+    if reason.split()[0] not in (finding.name, finding.name.removeprefix("jit_")):
+        reason = reason[0].upper() + reason[1:]
+    summary = f"{number}. {advice.title}, {finding.at}: saves up to {' and '.join(amounts)}. {reason}."
+    if number > FINDINGS:
+        yield Text(summary)
+        return
+    section = advice.section
+    if section != VERSIONS:
+        section = f"section {section}" if section[0].isdigit() else f'section "{section}"'
+    yield Text(f"{summary} See {section}.")
+    statement = "\n".join(statements.statement_rows(finding.at))
+    yield Code(statement, shorten_path(finding.at.file), finding.at.line)
+    if advice.change:
+        yield Text(advice.change)
+    if advice.example:
+        yield Code(advice.example)
