@@ -338,7 +338,16 @@ def _kind(frame: FrameType | None, reader: FrameType, library: FrameType | None)
     name = source_location.library_of(library.f_code.co_filename)
     if name in _EAGER:
         return DISPATCH if jitted_program(source_location.callee(reader)) else EAGER
-    return NUMPY if name == "numpy" else _kind_inside(frame, reader)
+    if name == "numpy" and not _numpy_calls_jax(frame, reader):
+        return NUMPY
+    return _kind_inside(frame, reader)
+
+
+def _numpy_calls_jax(frame: FrameType | None, reader: FrameType) -> bool:
+    """Return whether NumPy has given a call to an array of JAX, as `np.sum(x)` does; a copy is none."""
+    inside = itertools.takewhile(lambda f: f is not reader, source_location.frames_outwards(frame))
+    of_jax = [f for f in inside if source_location.library_of(f.f_code.co_filename) == "jax"]
+    return bool(of_jax) and of_jax[-1].f_code.co_name != "__array__"
 
 
 def _imports(frame: FrameType | None, reader: FrameType) -> bool:

@@ -52,6 +52,23 @@ def test_jaxs_operations_in_another_library_are_eager(library):
     assert kinds == [sampler.EAGER, sampler.PYTHON]
 
 
+@pytest.mark.parametrize(("array", "kind"), [(np.ones(3), sampler.NUMPY), (jnp.ones(3), sampler.EAGER)])
+def test_numpy_that_gives_its_call_to_an_array_of_jax_does_not_compute(array, kind):
+    kinds = []
+
+    def look(frame, event, argument):
+        if event == "call":
+            kinds.append(sampler._sample_of(frame, 0.0, 1.0).kind)
+
+    np.sum(array)
+    sys.setprofile(look)
+    try:
+        np.sum(array)
+    finally:
+        sys.setprofile(None)
+    assert kinds[-1] == kind
+
+
 def test_a_readers_own_module_may_begin_with_jax():
     class Environment:
         def reset(self): ...
