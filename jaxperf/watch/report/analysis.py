@@ -532,12 +532,11 @@ class Analysis:
             idle_s = self.beside * self.alone * (gap[1] - begin)
             lost.append(min(wait.end - wait.start, idle_s) if followed else 0.0)
             after.append(wait.end - begin)
-        count = sum(w.times for w in waits)
-        return WaitingLine(
-            at, kind, count, sum(w.total_s for w in waits), sum(w.times * w.nbytes for w in waits),
-            statistics.median(after) if after else None,
-            statistics.fmean(lost) * count if lost else 0.0,
-        )  # fmt: skip
+        count, waited_s = sum(w.times for w in waits), sum(w.total_s for w in waits)
+        # the waits in windows may be longer than most
+        lost_s = min(statistics.fmean(lost) * count, waited_s) if lost else 0.0
+        nbytes, after_s = sum(w.times * w.nbytes for w in waits), statistics.median(after) if after else None
+        return WaitingLine(at, kind, count, waited_s, nbytes, after_s, lost_s)
 
     @property
     def _on_cpu(self) -> bool:

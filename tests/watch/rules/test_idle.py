@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxperf.watch.log import Log
+from jaxperf.watch.log import Log, Wait
 from jaxperf.watch.observe.compiles import Compiled
 from jaxperf.watch.observe.sampler import DATA, EAGER, NUMPY, StackSample, _in_ufunc
 from jaxperf.watch.observe.source_location import NOWHERE, Place
@@ -61,6 +61,14 @@ def test_a_full_queue_at_a_line_that_reads_elements_is_no_wait_of_its_own(tmp_pa
 def test_a_call_that_sleeps_once_or_twice_waits_for_a_queue_only_if_it_is_long(spans, lines):
     samples = [StackSample(EAGER, AT, *span, blocked=True) for span in spans]
     assert len(Analysis(Log("a", 0.0, 10.0, samples=samples)).blocked_lines) == lines
+
+
+def test_waits_lose_no_more_than_they_took_if_windows_saw_the_longest():
+    long, brief = Wait("float", AT, 1.0, 1.5, 4), Wait("float", AT, 3.0, 3.001, 4, times=1000)
+    activity = DeviceActivity([(0.5, 2.5)])
+    activity.program("step").devices["gpu 0"] = [(0.5, 1.0), (2.0, 2.5)]
+    (line,) = Analysis(Log("a", 0.0, 10.0, waits=[long, brief], activity=activity)).lines
+    assert line.count == 1001 and line.lost_s == pytest.approx(1.5)
 
 
 def test_while_other_programs_have_the_core_no_change_would_save_time():
