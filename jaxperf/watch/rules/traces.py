@@ -541,7 +541,8 @@ def find_eager_recompiles(analysis: Analysis) -> Iterator[Finding]:
     """
     line = outermost(analysis)
     # lines at which a library jits anew: the same change serves
-    libraries = {c.at for c in analysis.log.compiled if c.owner and not c.changes}
+    anew = Counter((c.at, c.name) for c in analysis.log.compiled if c.owner and not c.changes)
+    libraries = {at for (at, _), times in anew.items() if times > 1}
     libraries |= {finding.at for finding in find_library_functions(analysis)}
     small = [c for c in analysis.log.compiled if is_operation(c) and not takes_apart(c)]
     # an import is no function that a reader could jit; `cache_notes` says what keeps its programs

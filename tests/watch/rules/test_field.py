@@ -117,6 +117,15 @@ def test_functions_that_are_jitted_and_imports_are_no_operations(line):
     assert list(traces.find_eager_recompiles(analysis)) == []
 
 
+@pytest.mark.parametrize(("times", "count"), [(1, 1), (3, 0)])
+def test_operations_beside_a_function_that_a_library_jits_once_are_found(line, times, count):
+    at = line("w = lib.fit")
+    operations = [compiled(at, i, 0.1) for i in range(30)]
+    own = [compiled(at, 40 + i, 0.1, "bias", owner="lib", defined="lib.py:9") for i in range(times)]
+    analysis = Analysis(Log("a", 0.0, 20.0, compiled=operations + own))
+    assert len(list(traces.find_eager_recompiles(analysis))) == count
+
+
 # libraries
 
 
