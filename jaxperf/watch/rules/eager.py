@@ -13,13 +13,14 @@ from jaxperf.watch.log import EAGER, PYTHON, Compiled, StackSample
 from jaxperf.watch.observe.executables import Facts
 from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.report.analysis import Analysis, IntervalSet
-from jaxperf.watch.rules.idle import OFTEN, REPEATS, TAKING, findings_by_function
+from jaxperf.watch.rules.idle import OFTEN, REPEATS, element_read, elements_taken, findings_by_function
 from jaxperf.watch.rules.libraries import change_of_call, library_of_file
 from jaxperf.watch.rules.table import PERFORMANCE, Finding, cause
 from jaxperf.watch.source import loop_body, statements
 
 SHORT_S = 5e-5  # mean seconds of an operation that takes less than its dispatch
 SEEN_S = 0.05  # of windows, below which samples alone say what the front end did
+SMALL_S = 0.2  # of operations before the first jitted function, which takes as long to compile
 SMALL = 1e6  # bytes and FLOPs of an operation that takes less than its dispatch
 JIT_OBJECT_S = 1e-4  # that a call takes longer through a new jit object
 RATE = 200  # operations per second; fewer do not explain idle devices
@@ -135,10 +136,14 @@ def find_eager_operations(analysis: Analysis) -> Iterator[Finding]:
         idle = {at: seconds for at, seconds in by_samples.items() if "jit(" not in at.source}
     elif rate < RATE:
         idle = {}
+    early = _by_samples(analysis, line, others, early=True)
+    # each line needs a program of its own
+    early = {at: s - SMALL_S for at, s in early.items() if s > SMALL_S and "jit(" not in at.source}
+    idle = {at: idle.get(at, 0.0) + early.get(at, 0.0) for at in {**idle, **early}}
     unfused = {at: s for at, s in _unfused(analysis, line, waits).items() if "jit(" not in at.source}
     often = f"{rate:,.0f} operations per second"
     reason = f"{often} are dispatched outside of jit, and devices are idle meanwhile"
-    if not seen:
+    if not seen or sum(early.values()) > sum(idle.values()) / 2:
         reason = "small operations are dispatched outside of jit; devices were not seen meanwhile"
     if sum(unfused.values()) > sum(idle.values()):
         reason = (
@@ -155,7 +160,7 @@ def find_eager_operations(analysis: Analysis) -> Iterator[Finding]:
         inside = _inside(analysis, finding.at)
         looks = Counter(s.at for s in inside if s.kind == EAGER)
         at = max(looks, key=looks.__getitem__, default=finding.at)
-        if array := _elements(analysis, at):
+        if array := elements_taken(analysis, at):
             taken = (
                 f"elements of {array} are taken one by one, each by programs of its own, and Python tests or "
                 "prints them"
@@ -186,26 +191,12 @@ def _inside(analysis: Analysis, at: Place) -> list[StackSample]:
     return [s for s in analysis.log.samples if s.at.file == at.file and s.at.line in lines]
 
 
-def _elements(analysis: Analysis, at: Place) -> str:
-    """Return the array whose elements a line takes one by one, and Python reads, there or in what it calls.
-
-    All that runs there outside of jit takes elements.
-    """
-    array = loop_body.element_read(at, any_use=True)
-    names = analysis.outside_jit.get(at, set())
-    called = statements.called_at(at)
-    reads = sum(
-        x.count for x in analysis.lines if x.at == at or (x.at.file == at.file and x.at.function in called)
-    )
-    return array if names and names <= TAKING and reads >= OFTEN else ""
-
-
 def _waits(analysis: Analysis) -> set[Place]:
     """Return the lines with no operation but one whose value they wait for: `find_waits` covers these."""
     return {
         at
         for at in (line.at for line in analysis.lines)
-        if loop_body.element_read(at)
+        if element_read(analysis, at)
         or isinstance(statements.innermost(at, ast.stmt), ast.If | ast.While)
         or not (at in analysis.outside_jit or statements.has_operations(at))
     }
@@ -235,9 +226,17 @@ def _long(analysis: Analysis) -> set[str]:
 
 
 def _by_samples(
-    analysis: Analysis, line: Callable[[StackSample], Place], others: Collection[Place]
+    analysis: Analysis,
+    line: Callable[[StackSample], Place],
+    others: Collection[Place],
+    *,
+    early: bool = False,
 ) -> dict[Place, float]:
-    """Return the seconds, by line, that the front end spent in small operations of loops, without windows."""
+    """Return the seconds, by line, that the front end spent in small operations of loops, without windows.
+
+    With `early`, those before the first function of the program was jitted: not all that comes before is
+    preparation, as in a notebook whose first cells do without jit.
+    """
     heavy = {f.program for f in analysis.log.programs if f.bytes_accessed > SMALL or f.flops > SMALL}
     large = {c.at for c in analysis.log.compiled if c.program in heavy - analysis.jitted.keys()}
     # a caller's loop may go round once while the line runs, as one over whole experiments does
@@ -246,7 +245,8 @@ def _by_samples(
     for s in analysis.samples:
         chain = (s.at, *s.callers) if begun[s.at] >= REPEATS else (s.at,)
         looped = any(statements.innermost(at, statements.ROUND) for at in chain)
-        if s.kind == EAGER and s.start >= analysis.begin and looped and s.at not in {*others, *large}:
+        counts = s.kind == EAGER and (s.start < analysis.begin) is early
+        if counts and looped and s.at not in {*others, *large}:
             seconds[line(s)] += analysis.front(s)
     return seconds
 

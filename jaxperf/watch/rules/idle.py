@@ -223,8 +223,14 @@ def find_writes(analysis: Analysis) -> Iterator[Finding]:
 )  # fmt: skip
 def find_python_work(analysis: Analysis) -> Iterator[Finding]:
     """Find the reader's Python code between two steps, which delays the dispatch of the next step."""
+<<<<<<< HEAD
     idle = analysis.saved_at((s for s in analysis.samples if s.kind == BETWEEN), itself=True)
     # `find_waits` covers the first, `find_numpy_work` the second
+=======
+    # `find_waits` and `find_eager_operations` cover lines that handle arrays, `find_numpy_work` those of NumPy
+    arrays = {line.at for line in analysis.lines if line.count >= OFTEN} | set(analysis.outside_jit)
+    idle = analysis.idle_at(lambda s: s.kind == BETWEEN and s.inside not in arrays, itself=True)
+>>>>>>> b3ba6047 (watch: find elements that a library reads, and early loops)
     idle = {
         at: s for at, s in idle.items() if not loop_body.element_read(at) and at not in analysis.numpy_idle
     }
@@ -289,6 +295,13 @@ def _wait_form(finding: Finding) -> str:
     "element reads", "sync", SYNCHRONIZE, "elements of an array are read one by one",
     "Before the loop, bring {argument} to the host once, with numpy.asarray({argument}), and read the "
     "elements of that.",
+    forms={
+        "several": (
+            "Before the loop, bring {argument} to the host once, with {argument} = "
+            "jax.device_get(({argument})), and read the elements of these."
+        ),
+    },
+    choose=lambda f: "several" if "," in f.argument else "",
 )  # fmt: skip
 @cause(
     "logging", "sync", SYNCHRONIZE, "logging waits for the device on each step",
@@ -303,7 +316,7 @@ def find_waits(analysis: Analysis) -> Iterator[Finding]:
             continue  # `find_iterated_arrays` covers it
         if any(_for_numpy(line, at) for at in analysis.numpy_idle):
             continue  # `find_numpy_work` covers it
-        if line.count >= REPEATS and (array := loop_body.element_read(line.at)):
+        if line.count >= REPEATS and (array := element_read(analysis, line.at)):
             yield _element_reads(analysis, line, array)
         elif line.count >= REPEATS and line.at:
             prints = line.at.source.startswith(("print(", "logging.", "logger.", "log."))
@@ -342,6 +355,34 @@ def only_keys(analysis: Analysis, at: Place) -> bool:
     looped = [line for line in lines if line == at or statements.innermost(line, loop_body.LOOP)]
     names = set().union(*(analysis.outside_jit.get(line, ()) for line in looped))
     return "threefry_split" in names and names <= _OF_KEYS
+
+
+def element_read(analysis: Analysis, at: Place) -> str:
+    """Return the arrays of which a line reads one element after the other, itself or in a library; or ""."""
+    if arrays := loop_body.element_read(at):
+        return arrays
+    calls = {c.at for c in analysis.log.compiled if c.explained}
+    calls |= {site.at for site in analysis.log.call_sites if site.program}
+    calls |= {caller for s in analysis.samples for caller in s.callers}
+    # what a function of the program returns is no element
+    return "" if at in calls else elements_taken(analysis, at)
+
+
+def elements_taken(analysis: Analysis, at: Place) -> str:
+    """Return the arrays whose elements a line takes one by one, and Python reads, there or in what it calls.
+
+    All that runs there outside of jit takes elements.
+    """
+    arrays, names = loop_body.element_read(at, any_use=True), analysis.outside_jit.get(at)
+    # a line that has compiled nothing runs programs of lines before it
+    only_takes = names <= TAKING if names else not statements.has_operators(at)
+    if not arrays or not only_takes:
+        return ""
+    called = statements.called_at(at)
+    reads = sum(
+        x.count for x in analysis.lines if x.at == at or (x.at.file == at.file and x.at.function in called)
+    )
+    return arrays if reads >= OFTEN else ""
 
 
 def _beside(analysis: Analysis, line: WaitingLine) -> str:

@@ -229,7 +229,7 @@ def _in_loop(at: Place) -> tuple[Any, Any]:
 
 
 def element_read(at: Place, *, any_use: bool = False) -> str:
-    """Return the array of which a statement reads one element after the other; "" for none.
+    """Return the arrays of which a statement reads one element after the other, as "x, y"; "" for none.
 
     The index varies with a loop or a comprehension, as in `float(x[i])`, and the loop does not change the
     array. With `any_use`, the statement need not bring the elements to the host.
@@ -246,12 +246,13 @@ def element_read(at: Place, *, any_use: bool = False) -> str:
         calls = statements.calls_in(statement)
         nodes = [c.args[0] for c in calls if c.args and ast.unparse(c.func) in ("float", "int", "bool")]
         nodes += [c.func.value for c in calls if isinstance(c.func, ast.Attribute) and c.func.attr == "item"]
+    names: dict[str, None] = {}
     for node in nodes:
         if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load):
             name = _dotted_name(node.value)
             if name and _share(_reads(node.slice), varying) and not _share({name}, changed):
-                return name
-    return ""
+                names[name] = None
+    return ", ".join(names)
 
 
 def reads_from(at: Place, other: Place) -> bool:

@@ -106,11 +106,20 @@ def is_method(at: Place) -> bool:
 def has_operations(at: Place) -> bool:
     """Return whether a statement may do an operation of JAX: an operator, an index, or a call of JAX."""
     statement = innermost(at, ast.stmt)
-    nodes = list(ast.walk(statement)) if statement else []
-    operators = ast.BinOp | ast.UnaryOp | ast.Compare | ast.Subscript | ast.AugAssign
+    indexes = any(isinstance(n, ast.Subscript) for n in ast.walk(statement or ast.Pass()))
+    return statement is None or indexes or has_operators(at)
+
+
+def has_operators(at: Place) -> bool:
+    """Return whether a statement has an operator outside of its indices, or calls JAX."""
+    left, nodes = [innermost(at, ast.stmt) or ast.Pass()], list[ast.AST]()
+    for node in left:
+        nodes.append(node)
+        left += [n for n in ast.iter_child_nodes(node) if n is not getattr(node, "slice", None)]
+    operators = ast.BinOp | ast.UnaryOp | ast.Compare | ast.AugAssign
     called = {ast.unparse(n.func).partition(".")[0] for n in nodes if isinstance(n, ast.Call)}
     of_jax = {name for name, module in imports(at.file) if f"{module}.".startswith("jax.")}
-    return not nodes or any(isinstance(n, operators) for n in nodes) or bool(called & of_jax)
+    return any(isinstance(n, operators) for n in nodes) or bool(called & of_jax)
 
 
 def in_jitted(at: Place) -> bool:

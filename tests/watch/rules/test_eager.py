@@ -1,3 +1,4 @@
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -9,7 +10,7 @@ from jaxperf.watch.observe.sampler import EAGER, StackSample
 from jaxperf.watch.observe.source_location import NOWHERE, Place
 from jaxperf.watch.observe.windows import DeviceActivity
 from jaxperf.watch.report.analysis import Analysis
-from jaxperf.watch.rules import eager, table
+from jaxperf.watch.rules import eager, idle, table
 from jaxperf.watch.rules.table import Finding, advice_for
 
 LOSS, GRAD, CALL = (Place("train.py", line) for line in (3, 8, 20))
@@ -121,7 +122,39 @@ def test_elements_that_python_shows_one_by_one_are_read_at_once(statement, compi
     at = Place(str(path), 4, "<module>")
     calls = [Compiled(name, at) for name in compiled]
     waits = [SimpleNamespace(at=Place(str(path), 2, "shown"), count=reads)]
-    assert eager._elements(_with_lines(waits, calls), at) == array
+    assert idle.elements_taken(_with_lines(waits, calls), at) == array
+
+
+@pytest.mark.parametrize(
+    ("statement", "compiled", "arrays"),
+    [
+        ("bars.add(low[i], high[i, 0])", {"dynamic_slice", "squeeze"}, "low, high"),
+        ("bars.add(low[i], high[i, 0])", set(), "low, high"),  # a line before it has compiled these programs
+        ("bars.add(low[i] - high[i, 0])", set(), ""),
+        ("bars.add(low[i], high[i, 0])", {"dynamic_slice", "negative"}, ""),
+        ("bars.add(step(low[i]))", set(), ""),  # the value that comes to the host is the step's
+    ],
+)
+def test_a_library_that_reads_each_element_gets_arrays_on_the_host(statement, compiled, arrays, program_file):
+    at = Place(program_file(f"import bars\nfor i in range(99):\n    {statement}\n"), 3)
+    step = [Compiled("step", at, explained=True)] if "step" in statement else []
+    analysis = _with_lines([SimpleNamespace(at=at, count=99)], [*step, *(Compiled(n, at) for n in compiled)])
+    assert idle.element_read(analysis, at) == arrays
+    change = advice_for(Finding("element reads", at, 1.0, "", argument="low, high")).change
+    assert "low, high = jax.device_get((low, high))" in change
+
+
+def test_loops_of_operations_before_the_first_jitted_function_are_no_preparation(program_file):
+    text = "table = [loss(x) for x in grid]\nstart = grid.mean()\nstep(start)\n"
+    loop, once = (Place(program_file(text), number) for number in (1, 2))
+    samples = [StackSample(EAGER, loop, i / 10, (i + 1) / 10) for i in range(4)]
+    samples += [StackSample(EAGER, once, 0.4, 0.9)]
+    step = Compiled("step", once._replace(line=3), {"compile": (0.9, 1.0)}, explained=True)
+    record = Log("a", 0.0, 2.0, compiled=[step], samples=samples)
+    (finding,) = eager.find_eager_operations(Analysis(record))
+    assert finding.at == loop and finding.seconds == pytest.approx(0.4 - eager.SMALL_S)
+    short = replace(record, samples=samples[:2])  # compiling a program of them would take as long
+    assert list(eager.find_eager_operations(Analysis(short))) == []
 
 
 def test_the_reads_of_a_function_are_at_its_busiest_line_and_cover_the_waits_of_what_they_call(tmp_path):
