@@ -223,14 +223,11 @@ def find_writes(analysis: Analysis) -> Iterator[Finding]:
 )  # fmt: skip
 def find_python_work(analysis: Analysis) -> Iterator[Finding]:
     """Find the reader's Python code between two steps, which delays the dispatch of the next step."""
-<<<<<<< HEAD
-    idle = analysis.saved_at((s for s in analysis.samples if s.kind == BETWEEN), itself=True)
-    # `find_waits` covers the first, `find_numpy_work` the second
-=======
-    # `find_waits` and `find_eager_operations` cover lines that handle arrays, `find_numpy_work` those of NumPy
+    # other rules cover lines that handle arrays
     arrays = {line.at for line in analysis.lines if line.count >= OFTEN} | set(analysis.outside_jit)
-    idle = analysis.idle_at(lambda s: s.kind == BETWEEN and s.inside not in arrays, itself=True)
->>>>>>> b3ba6047 (watch: find elements that a library reads, and early loops)
+    between = (s for s in analysis.samples if s.kind == BETWEEN and s.inside not in arrays)
+    idle = analysis.saved_at(between, itself=True)
+    # `find_waits` covers the first, `find_numpy_work` the second
     idle = {
         at: s for at, s in idle.items() if not loop_body.element_read(at) and at not in analysis.numpy_idle
     }
