@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jaxperf.result import Block, Claim, Fact, Failed, Grid, Note, Table, Text, markdown, terminal
-from jaxperf.result.formatting import format_scalar
-from jaxperf.result.tables import as_grid
+from jaxperf.result.formatting import as_grid, format_scalar
 
 
 @dataclass(frozen=True)

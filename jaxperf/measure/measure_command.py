@@ -106,7 +106,7 @@ def record_all(
 
     `rounds` and `budget_s` are `count` and `budget_s` of `interleaved`.
     """
-    terminal.head(terminal.console(), recorder.result())
+    terminal.print_all([recorder.result()])
     firsts = {name: first_call(name, fn, call_arguments) for name, fn in functions.items()}
     rows = [Measurement(f"{n}: {stage}", "s", (s,)) for n, f in firsts.items() for stage, s in f.paid.items()]
     recorder.table(rows, title="Once, before the program is warm")

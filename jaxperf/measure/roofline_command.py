@@ -62,7 +62,7 @@ def main(began: float) -> int:
 def measure_all(environment: Environment, *, ends: float) -> Roofline:
     """Measure the parts until `ends` on `time.monotonic`, print each, and return all."""
     recorder = Recorder(SECTION, environment, {"devices": 1}, command="jaxperf roofline")
-    terminal.head(terminal.console(), recorder.result())
+    terminal.print_all([recorder.result()])
     record_load(recorder)
     rows, notes = measure_in_time(parts(), ends=ends)
     by_quantity = {quantity: [m for m in rows if m.quantity == quantity] for quantity in TITLES}

@@ -1,11 +1,10 @@
-"""Values as words: scaled quantities, facts, multiples."""
-
-from __future__ import annotations
+"""Values as words: scaled quantities, facts, multiples; and measurements as a table of words."""
 
 import math
 import sys
+from collections.abc import Sequence
 
-from jaxperf.result import Measurement, ratio
+from jaxperf.result import Grid, Measurement, Table, ratio
 
 PREFIXES = tuple(
     (10.0**e, p) for e, p in zip(range(15, -10, -3), ("P", "T", "G", "M", "k", "", "m", "u", "n"))
@@ -86,6 +85,38 @@ def format_count(number: int, noun: str) -> str:
     return f"1 {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def format_list(items: list[str] | tuple[str, ...]) -> str:
+def format_list(items: Sequence[str]) -> str:
     """Return items as a list in a sentence: "a, b and c"."""
     return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} and {items[-1]}"
+
+
+def as_grid(table: Table | Grid) -> Grid:
+    """Return measurements as a table of text, with their spreads, multiples and published figures."""
+    if isinstance(table, Grid):
+        return table
+    rows = table.rows
+    columns = {
+        "": [_label(m) for m in rows],
+        "median": [format_on_page(m.median, m.unit) for m in rows],
+        "spread": [format_spread(m) for m in rows],
+    }
+    if any(m.items_per_s for m in rows):
+        columns["per second"] = [format_on_page(m.items_per_s, "") if m.items else "" for m in rows]
+    base = next((m for m in rows if m.name == table.base), None)
+    if base:
+        columns[f"over {base.name}"] = [format_multiple(m, base) for m in rows]
+    remarks: tuple[str, ...] = ()
+    if table.references:
+        published = {r.name: f"{format_on_page(r.value, r.unit)} ({r.system})" for r in table.references}
+        columns["published"] = [published.get(m.name, "") for m in rows]
+        sources = dict.fromkeys(f"{r.system}, {r.source}" for r in table.references)
+        remarks = (f"Published by {'; '.join(sources)}, hardware unstated.",)
+    cells = tuple(zip(*columns.values()))
+    return Grid(
+        table.title, tuple(columns), cells, tuple(range(1, len(columns))), table.detail, remarks=remarks
+    )
+
+
+def _label(m: Measurement) -> str:
+    remarks = [remark for remark in (m.basis, m.note) if remark not in ("measured", "")]
+    return f"{m.name} ({', '.join(remarks)})" if remarks else m.name

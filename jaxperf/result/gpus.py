@@ -1,13 +1,12 @@
 """What the NVIDIA driver reports through `nvidia-smi`, without starting CUDA."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from dataclasses import dataclass
 
 PROGRAM = "nvidia-smi"
 LIMIT_S = 20.0  # without persistence mode, the driver first starts each GPU
+# Those of `Gpu`, in its order, and the driver's version
 FIELDS = (
     "name", "memory.total", "memory.used", "utilization.gpu", "power.draw", "power.limit",
     "clocks.current.sm", "clocks.max.sm", "driver_version",
@@ -24,8 +23,8 @@ class Gpu:
     total_bytes: int = 0
     used_bytes: int = 0
     busy_percent: int = 0  # share of the most recent time in which it computed anything
-    power_w: float = 0.0
-    power_limit_w: float = 0.0
+    power_w: int = 0
+    power_limit_w: int = 0
     clock_mhz: int = 0  # of its multiprocessors, now; low while idle
     most_clock_mhz: int = 0
 
@@ -35,7 +34,7 @@ class Gpu:
         if self.most_clock_mhz:
             texts.append(f"{self.clock_mhz} of at most {self.most_clock_mhz} MHz")
         if self.power_limit_w:
-            texts.append(f"{self.power_w:.0f} of at most {self.power_limit_w:.0f} W")
+            texts.append(f"{self.power_w} of at most {self.power_limit_w} W")
         return tuple(texts)
 
 
@@ -65,25 +64,22 @@ def ask_driver() -> Driver:
         done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=LIMIT_S)
     except (OSError, subprocess.TimeoutExpired) as e:
         return Driver(error=str(e))
-    rows = [[cell.strip() for cell in line.split(",")] for line in done.stdout.splitlines() if line.strip()]
     if done.returncode in NO_DRIVER:
         return Driver(missing=True)
+    rows = [[cell.strip() for cell in line.split(",")] for line in done.stdout.splitlines() if line.strip()]
     if done.returncode or not all(len(row) == len(FIELDS) for row in rows):
         lines = (done.stdout + done.stderr).strip().splitlines() or [f"exit status {done.returncode}"]
         return Driver(error=lines[0])
-    return Driver(rows[0][-1] if rows else "", tuple(_gpu(row) for row in rows))
+    gpus = []
+    for name, *cells, _ in rows:
+        total_mib, used_mib, *others = map(_number, cells)
+        gpus.append(Gpu(name, total_mib * MIB, used_mib * MIB, *others))
+    return Driver(rows[0][-1] if rows else "", tuple(gpus))
 
 
-def _gpu(row: list[str]) -> Gpu:
-    total, used, busy, power, power_limit, clock, most_clock = map(_number, row[1:-1])
-    return Gpu(
-        row[0], int(total * MIB), int(used * MIB), int(busy), power, power_limit, int(clock), int(most_clock)
-    )
-
-
-def _number(cell: str) -> float:
+def _number(cell: str) -> int:
     """Return a cell as a number; 0 for what a GPU does not report, as "[N/A]"."""
     try:
-        return float(cell)
+        return round(float(cell))
     except ValueError:
-        return 0.0
+        return 0

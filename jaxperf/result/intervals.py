@@ -3,9 +3,8 @@
 An interval is a pair (start, end) with start <= end; intervals of zero length are ignored.
 """
 
-from __future__ import annotations
-
 import itertools
+import math
 from collections.abc import Iterable
 
 Interval = tuple[float, float]
@@ -40,13 +39,8 @@ def intersection(a: Iterable[Interval], b: Iterable[Interval]) -> list[Interval]
 
 def difference(a: Iterable[Interval], b: Iterable[Interval]) -> list[Interval]:
     """Return the parts of `a` that no interval of `b` covers, as disjoint intervals in order."""
-    left = union(a)
-    holes = union(b)
-    if not left:
-        return []
-    low, high = left[0][0], left[-1][1]
-    edges = [low, *itertools.chain.from_iterable(clip(holes, low, high)), high]
-    return intersection(left, zip(edges[::2], edges[1::2]))
+    edges = [-math.inf, *itertools.chain.from_iterable(union(b)), math.inf]
+    return intersection(a, zip(edges[::2], edges[1::2]))  # with the gaps between those of `b`
 
 
 def total_length(intervals: Iterable[Interval]) -> float:

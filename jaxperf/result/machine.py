@@ -1,7 +1,5 @@
 """Describe this machine and checkout with the standard library only, so that it works even without JAX."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import os
 import platform

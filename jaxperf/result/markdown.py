@@ -1,7 +1,5 @@
 """Tables and words as Markdown, escaped, so that they show as they are."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 

@@ -6,8 +6,6 @@ for few values, assumes no distribution, and is robust to outliers. A t test wou
 and a bootstrap of a median of seven values misses its level.
 """
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Hashable, Mapping, Sequence

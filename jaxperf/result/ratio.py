@@ -4,8 +4,6 @@ A busy machine slows down all programs of a round, so the ratio of two values fr
 either value. Values that were not interleaved are compared by ranks instead (`ranks.py`).
 """
 
-from __future__ import annotations
-
 import math
 import random
 import statistics
@@ -49,13 +47,7 @@ class Ratio:
         """Return whether the true ratio is below `bound`; None if the interval is too close to tell."""
         return _decide(self.high < bound / self.margin, self.low > bound * self.margin)
 
-    def at_least(self, bound: float) -> Decision:
-        """Return what `above` does: with a margin, the bound itself makes no difference."""
-        return self.above(bound)
-
-    def at_most(self, bound: float) -> Decision:
-        """Return what `below` does: with a margin, the bound itself makes no difference."""
-        return self.below(bound)
+    at_least, at_most = above, below  # with a margin, the bound itself makes no difference
 
     def within(self, least: float) -> Decision:
         """Return whether the true ratio differs from 1 by less than the fraction `least` (0.05: 5 %).

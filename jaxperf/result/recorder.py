@@ -1,7 +1,5 @@
 """Collects what a run measures, block by block: each is shown at once, and kept for the result."""
 
-from __future__ import annotations
-
 import datetime
 import math
 import re
@@ -9,14 +7,14 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from jaxperf.result import About, Environment, Measurement, Reference, Result, terminal
-from jaxperf.result.blocks import Block, Claim, Fact, Grid, Heading, Note, Table, Text, Verdict
+from jaxperf.result import Block, Decision, Environment, Measurement, Reference, Result, record, terminal
 from jaxperf.result.formatting import format_scalar
-from jaxperf.result.ratio import Decision
+from jaxperf.result.record import About, Verdict
 from jaxperf.result.values import Basis
 
 VERDICTS: dict[bool | None, Verdict] = {True: "holds", False: "does not hold", None: "undecided"}
 OF_THE_BOOK = ("8.1", "8.2", "8.3", "8.4", "8.5")  # sections that "Dive into Deep Learning" has, too
+NUMBER = re.compile(r"([-+]?[\d.,]+(e[-+]?\d+)?\b|-?$)")
 turned: Mapping[Verdict, Verdict] = {}  # a test gives each verdict another one, to read the other sentences
 
 
@@ -57,16 +55,16 @@ class Recorder:
 
     def heading(self, title: str) -> None:
         """Begin a part with its title."""
-        self.add(Heading(title))
+        self.add(record.Heading(title))
 
     def text(self, *paragraphs: str) -> None:
         """Add paragraphs of prose, in which words between backticks are code."""
         for paragraph in paragraphs:
-            self.add(Text(" ".join(paragraph.split())))
+            self.add(record.Text(" ".join(paragraph.split())))
 
     def note(self, remark: str) -> None:
         """Add a remark that readers of the figures must know."""
-        self.add(Note(remark))
+        self.add(record.Note(remark))
 
     def table(
         self,
@@ -100,15 +98,17 @@ class Recorder:
         published = tuple(
             Reference(name, value, units[name], "the book", source) for name, value in (book or {}).items()
         )
-        self.add(Table(title, measurements, base, published, fold))
+        self.add(record.Table(title, measurements, base, published, fold))
 
     def grid(
         self, heads: Sequence[str], rows: Iterable[Sequence[Any]], *, title: str = "", fold: bool = False
     ) -> None:
         """Show and keep a table of text and numbers; columns of numbers are aligned right."""
-        cells = [tuple(_cell(value) for value in row) for row in rows]
-        right = [i for i in range(1, len(heads)) if all(_NUMBER.match(row[i]) for row in cells)]
-        self.add(Grid(title, tuple(heads), tuple(cells), tuple(right), fold))
+        cells = [
+            tuple(format_scalar(v) if isinstance(v, int | float) else str(v) for v in row) for row in rows
+        ]
+        right = [i for i in range(1, len(heads)) if all(NUMBER.match(row[i]) for row in cells)]
+        self.add(record.Grid(title, tuple(heads), tuple(cells), tuple(right), fold))
 
     def claim(
         self,
@@ -147,15 +147,16 @@ class Recorder:
         """
         cannot = cannot or self._lacks(needs)
         verdict = self._verdict(holds, cannot)
-        conclusion = _sentence(verdict, if_holds, if_not, if_open)
+        conclusion = self.sentence(holds, if_holds=if_holds, if_not=if_not, if_open=if_open, cannot=cannot)
         observed, source = cannot or observed, source or "jaxperf"
-        self.add(Claim(statement, verdict, expected, observed, source, first, conclusion, basis))
+        self.add(record.Claim(statement, verdict, expected, observed, source, first, conclusion, basis))
 
     def sentence(
         self, holds: Decision, *, if_holds: str, if_not: str, if_open: str = "", cannot: str = ""
     ) -> str:
         """Return the sentence that belongs to an outcome, e.g. for the caption of a figure."""
-        return _sentence(self._verdict(holds, cannot), if_holds, if_not, if_open)
+        by_verdict = {"holds": if_holds, "does not hold": if_not}
+        return " ".join(by_verdict.get(self._verdict(holds, cannot), if_open).split())
 
     def say(
         self, holds: Decision, *, if_holds: str, if_not: str, if_open: str = "", cannot: str = ""
@@ -170,10 +171,13 @@ class Recorder:
         if isinstance(needs, str):
             raise TypeError(f"needs={needs!r} is a string; give a list of strings")
         e = self.environment
+        devices = "" if len(e.devices) > 1 else "there is only one device"
+        if e.devices_are_fake:
+            devices = "all devices are parts of one CPU"
         lacking = {
             "size": "the sizes are those of a toy" if self.smoke else "",
             "gpu": "" if e.backend == "gpu" else "this needs a GPU",
-            "devices": _why_not_devices(e),
+            "devices": devices,
             "cores": "there is only one core" if e.cores == 1 else "",
         }
         return next((lacking[need] for need in needs if lacking[need]), "")
@@ -206,12 +210,12 @@ class Recorder:
         """
         plain = value.item() if hasattr(value, "item") else value
         finite = None if isinstance(plain, float) and not math.isfinite(plain) else plain
-        self.add(Fact(name, finite, unit, meaning, in_table, basis))
+        self.add(record.Fact(name, finite, unit, meaning, in_table, basis))
 
     @property
     def facts(self) -> dict[str, Any]:
         """Return the facts until now, by name."""
-        return {block.name: block.value for block in self.blocks if isinstance(block, Fact)}
+        return {block.name: block.value for block in self.blocks if isinstance(block, record.Fact)}
 
     def result(self) -> Result:
         """Return all that was measured and claimed until now."""
@@ -228,22 +232,3 @@ class Recorder:
             started_at=self._started_at.isoformat(timespec="seconds"),
             wall_s=time.perf_counter() - self._start,
         )
-
-
-def _sentence(verdict: Verdict, if_holds: str, if_not: str, if_open: str) -> str:
-    """Return the sentence of a verdict, on one line."""
-    chosen = {"holds": if_holds, "does not hold": if_not}.get(verdict, if_open)
-    return " ".join(chosen.split())
-
-
-def _why_not_devices(environment: Environment) -> str:
-    if environment.devices_are_fake:
-        return "all devices are parts of one CPU"
-    return "" if len(environment.devices) > 1 else "there is only one device"
-
-
-_NUMBER = re.compile(r"([-+]?[\d.,]+(e[-+]?\d+)?\b|-?$)")
-
-
-def _cell(value: Any) -> str:
-    return format_scalar(value) if isinstance(value, bool | int | float) else str(value)

@@ -1,7 +1,5 @@
 """Save results as JSON files, completely or not at all, and check them fully when reading them."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import errno
@@ -18,8 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from jaxperf.errors import JaxperfError
-from jaxperf.result.blocks import Block, Failed, Found
-from jaxperf.result.record import FINDINGS_VERSION, SCHEMA_VERSION, Result
+from jaxperf.result.record import FINDINGS_VERSION, SCHEMA_VERSION, Block, Failed, Found, Result
 
 FORMAT = "jaxperf-result"
 LARGEST = 16 * 2**20  # bytes of a file that is read
@@ -27,8 +24,11 @@ LARGEST = 16 * 2**20  # bytes of a file that is read
 
 def to_json(result: Result) -> str:
     """Return the result as JSON text."""
-    body = {"format": FORMAT, **dataclasses.asdict(result)}
-    body |= {  # for other programs; `load_result` reads the blocks
+    body = {
+        "format": FORMAT,
+        **dataclasses.asdict(result),
+        "blocks": [{"kind": _name(type(block)), **dataclasses.asdict(block)} for block in result.blocks],
+        # For other programs; `load_result` reads the blocks
         "measurements": [dataclasses.asdict(m) for m in result.measurements],
         "claims": [dataclasses.asdict(claim) for claim in result.claims],
         "facts": result.facts,
@@ -79,7 +79,7 @@ def write_whole(path: Path, content: str | bytes) -> None:
         else:
             _replace(path.resolve(), data)
     except OSError as e:
-        raise JaxperfError(f"cannot write {path}: {_reason(e)}; give another path") from None
+        raise _cannot_write(path, e, "give another path") from None
 
 
 def check_writable(path: Path, advice: str = "give another path") -> Path:
@@ -92,21 +92,20 @@ def check_writable(path: Path, advice: str = "give another path") -> Path:
         if path.is_dir():
             raise IsADirectoryError(errno.EISDIR, "it is a folder")
         if path.is_file() or not path.exists():
-            folder = path.resolve().parent
-            while not folder.exists():
-                folder = folder.parent
+            folder = next(folder for folder in path.resolve().parents if folder.exists())
             if not folder.is_dir():
                 raise FileExistsError
             tempfile.TemporaryFile(dir=folder).close()
     except OSError as e:
-        raise JaxperfError(f"cannot write {path}: {_reason(e)}; {advice}") from None
+        raise _cannot_write(path, e, advice) from None
     return path.absolute()
 
 
-def _reason(error: OSError) -> str:
+def _cannot_write(path: Path, error: OSError, advice: str) -> JaxperfError:
+    reason = error.strerror or str(error)
     if isinstance(error, FileExistsError):
-        return "a file stands where its folder should be"
-    return error.strerror or str(error)
+        reason = "a file stands where its folder should be"
+    return JaxperfError(f"cannot write {path}: {reason}; {advice}")
 
 
 def _replace(path: Path, data: bytes) -> None:
@@ -135,11 +134,10 @@ def load_result(path: Path) -> Result:
         file_status = path.stat()
         if not stat.S_ISREG(file_status.st_mode):  # reading a pipe or a device may never end
             raise JaxperfError(f"cannot read {path}: it is not a file; give a result's JSON file")
-        if file_status.st_size > LARGEST:
-            raise JaxperfError(
-                f"{path} has {file_status.st_size:,} bytes, which no result has; give another file"
-            )
-        body = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_number)
+        size = file_status.st_size
+        if size > LARGEST:
+            raise JaxperfError(f"{path} has {size:,} bytes, which no result has; give another file")
+        body = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
     except OSError as e:
         raise JaxperfError(f"cannot read {path}: {e.strerror or e}") from None
     except (ValueError, RecursionError):
@@ -153,77 +151,65 @@ def load_result(path: Path) -> Result:
         fix = "upgrade jaxperf" if version > SCHEMA_VERSION else "run it again"
         raise JaxperfError(f"{path} has schema version {version}, this jaxperf reads {SCHEMA_VERSION}; {fix}")
     try:
-        return _as(Result, body, "result")
+        return _typed(Result, body, "result")
     except (TypeError, ValueError, OverflowError, RecursionError) as e:
         raise JaxperfError(f"{path} is damaged: {str(e)[:200]}") from None
 
 
-def _no_number(word: str) -> None:
+def _refuse_constant(word: str) -> None:
     raise ValueError(f"{word} is not JSON")
 
 
-def _as(hint: Any, value: Any, where: str) -> Any:
+_hints = functools.cache(typing.get_type_hints)  # a result has hundreds of measurements
+
+
+def _typed(hint: Any, value: Any, where: str) -> Any:
     """Return a value read from JSON as the annotated type of a dataclass's field.
 
     Objects become the dataclasses that they represent, without unknown keys, and lists become tuples.
     Integers become floats where floats are expected; bools are accepted as neither.
     """
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
-    if hint is Block:
-        return _build(_block_class(value, where), value, where)
-    if dataclasses.is_dataclass(hint):
-        return _build(hint, value, where)
-    if origin is Literal and value in inner and isinstance(value, str):
-        return value
-    if origin is tuple and isinstance(value, list):
-        return tuple(_as(inner[0], v, f"{where}[{i}]") for i, v in enumerate(value))
-    if origin is Mapping and isinstance(value, dict):
-        return {k: _as(inner[1], v, f"{where}[{k!r}]") for k, v in value.items()}
     if hint is Any:
-        return _tuples(value)
+        return _frozen(value)
+    if hint is Block:
+        name = value.get("kind") if isinstance(value, dict) else None
+        hint = next((cls for cls in inner if _name(cls) == name), None)
+        if not hint:
+            raise TypeError(f"{where} is of unknown kind {str(name)[:40]!r}")
+    if dataclasses.is_dataclass(hint) and isinstance(value, dict):
+        fields = {}
+        for field in dataclasses.fields(hint):
+            if field.name in value:
+                of_field = _hints(hint)[field.name]
+                fields[field.name] = _typed(of_field, value[field.name], f"{where}.{field.name}")
+            elif field.default is field.default_factory is dataclasses.MISSING:
+                raise TypeError(f"{where} has no {field.name}")
+        return hint(**fields)
+    if origin is tuple and isinstance(value, list):
+        return tuple(_typed(inner[0], v, f"{where}[{i}]") for i, v in enumerate(value))
+    if origin is Mapping and isinstance(value, dict):
+        return {k: _typed(inner[1], v, f"{where}[{k!r}]") for k, v in value.items()}
+    if origin is Literal and isinstance(value, str) and value in inner:
+        return value
     plain = inner if origin in (types.UnionType, typing.Union) else (hint,)
-    if any(_is(value, kind) for kind in plain):
-        # JSON may have 8 for 8.0; NumPy would make an array of objects from a large integer
-        return float(value) if type(value) is int and float in plain and int not in plain else value
+    if type(value) is int and float in plain and int not in plain:
+        value = float(value)  # JSON may have 8 for 8.0; NumPy would make objects of a large integer
+    if type(value) in plain and (not isinstance(value, int | float) or math.isfinite(value)):
+        return value
     raise TypeError(f"{where} is {type(value).__name__}, not {getattr(hint, '__name__', hint)}")
 
 
-def _build(cls: Any, row: Any, where: str) -> Any:
-    if not isinstance(row, dict):
-        raise TypeError(f"{where} is {type(row).__name__}, not {cls.__name__}")
-    hints, fields = _hints(cls), {}
-    for field in dataclasses.fields(cls):
-        if field.name in row and field.init:
-            fields[field.name] = _as(hints[field.name], row[field.name], f"{where}.{field.name}")
-        elif field.init and field.default is field.default_factory is dataclasses.MISSING:
-            raise TypeError(f"{where} has no {field.name}")
-    return cls(**fields)
-
-
-_hints = functools.cache(typing.get_type_hints)  # a result has hundreds of measurements
-
-
-def _block_class(value: Any, where: str) -> Any:
-    kind = value.get("kind") if isinstance(value, dict) else None
-    for cls in typing.get_args(Block):
-        if cls.kind == kind:
-            return cls
-    raise TypeError(f"{where} is of unknown kind {str(kind)[:40]!r}")
-
-
-def _tuples(value: Any) -> Any:
+def _frozen(value: Any) -> Any:
     """Return a value with lists as tuples at every depth, as in frozen configurations."""
     if isinstance(value, list):
-        return tuple(_tuples(v) for v in value)
-    return {k: _tuples(v) for k, v in value.items()} if isinstance(value, dict) else value
+        return tuple(map(_frozen, value))
+    return {k: _frozen(v) for k, v in value.items()} if isinstance(value, dict) else value
 
 
-def _is(value: Any, kind: Any) -> bool:
-    if isinstance(value, bool) and kind is not bool:
-        return False
-    if kind is float:
-        return isinstance(value, int | float) and math.isfinite(value)
-    return isinstance(kind, type) and isinstance(value, kind)
+def _name(block: type) -> str:
+    """Return what stands for a block's class in JSON."""
+    return block.__name__.lower()
 
 
 def _plain(value: Any) -> Any:

@@ -1,7 +1,5 @@
 """Results on a terminal: the log of a run as it happens, and a whole result as text."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Iterable
 from typing import Any
@@ -11,10 +9,8 @@ from rich.table import Table as RichTable
 from rich.text import Text as Words
 
 from jaxperf.errors import escape_control
-from jaxperf.result import Environment, Result
-from jaxperf.result.blocks import Block, Claim, Code, Fact, Failed, Grid, Heading, Note, Table, Text
-from jaxperf.result.formatting import INCOMPLETE, format_quantity, format_scalar
-from jaxperf.result.tables import as_grid
+from jaxperf.result import Block, Environment, Grid, Result, record
+from jaxperf.result.formatting import INCOMPLETE, as_grid, format_quantity, format_scalar
 
 STYLES = {"holds": "green", "does not hold": "red", "undecided": "yellow", "not measurable here": "dim"}
 
@@ -39,22 +35,27 @@ def console() -> Console:
 def show(console: Console, block: Block | Result) -> None:
     match block:
         case Result():
-            _result(console, block)
-        case Heading():
+            _show_result(console, block)
+        case record.Heading():
             console.rule(literal_text(block.title, style="bold"), align="left")
-        case Text():
+        case record.Text():
             _print_wrapped(console, literal_text(block.text))
-        case Code():
-            print_line(console, _indented(block.source), style="cyan")
-        case Table() | Grid():
-            _grid(console, as_grid(block))
-        case Claim():
-            _claim(console, block)
-        case Fact() if not block.in_table:
+        case record.Code():
+            lines = (f"    {line}" for line in block.source.splitlines())
+            print_line(console, "\n".join(lines), style="cyan")
+        case record.Table() | Grid():
+            _show_grid(console, as_grid(block))
+        case record.Claim():
+            verdict = Words(f"[{block.verdict}] ", style=f"bold {STYLES[block.verdict]}")
+            console.print(Words.assemble(verdict, literal_text(block.statement)), soft_wrap=True)
+            if block.conclusion:
+                print_line(console, f"    {block.conclusion}")
+            print_line(console, f"    expected: {block.expected}; observed: {block.observed}", style="dim")
+        case record.Fact() if not block.in_table:
             print_line(console, f"{block.meaning or block.name}: {format_scalar(block.value, block.unit)}")
-        case Note():
+        case record.Note():
             print_line(console, f"note: {block.text}", style="dim")
-        case Failed():
+        case record.Failed():
             print_line(console, f"failed: {block.part}: {block.error}", style="bold red")
 
 
@@ -64,24 +65,19 @@ def print_line(console: Console, text: str, *, style: str = "") -> None:
         console.print(literal_text("\n".join(lines), style=style), soft_wrap=True)
 
 
-def _indented(code: str) -> str:
-    return "\n".join(f"    {line}" for line in code.splitlines())
-
-
-def _grid(console: Console, grid: Grid) -> None:
-    if not grid.rows and not grid.remarks:
-        return
-    shown = RichTable(box=None, pad_edge=False)
-    for i, head in enumerate(grid.heads):
-        shown.add_column(literal_text(head), justify="right" if i in grid.right else "left", overflow="fold")
+def _show_grid(console: Console, grid: Grid) -> None:
     first = grid.rows[: grid.first or None]
-    for cells in first:
-        shown.add_row(*map(literal_text, cells))
-    if grid.rows:
+    if first:
+        shown = RichTable(box=None, pad_edge=False)
+        for i, head in enumerate(grid.heads):
+            justify = "right" if i in grid.right else "left"
+            shown.add_column(literal_text(head), justify=justify, overflow="fold")
+        for cells in first:
+            shown.add_row(*map(literal_text, cells))
         print_line(console, grid.title, style="bold")
         _print_wrapped(console, shown)
-    left = len(grid.rows) - len(first)
-    if left:
+    if len(first) < len(grid.rows):
+        left = len(grid.rows) - len(first)
         print_line(console, f"and {left} more in the result's file", style="dim")
     for remark in grid.remarks:
         print_line(console, remark, style="dim")
@@ -97,19 +93,8 @@ def _print_wrapped(console: Console, shown: RichTable | Words) -> None:
         console.print(Words(words.rstrip()), soft_wrap=True)
 
 
-def _claim(console: Console, claim: Claim) -> None:
-    first = Words()
-    first.append(f"[{claim.verdict}] ", style=f"bold {STYLES[claim.verdict]}")
-    first.append(literal_text(claim.statement))
-    console.print(first, soft_wrap=True)
-    if claim.conclusion:
-        print_line(console, f"    {claim.conclusion}")
-    print_line(console, f"    expected: {claim.expected}; observed: {claim.observed}", style="dim")
-
-
-def environment_lines(result: Result) -> list[str]:
+def environment_lines(e: Environment) -> list[str]:
     """Return machine, versions and data in a few lines, with a remark if the devices are fake."""
-    e = result.environment
     if e == Environment():  # a program that never started JAX
         return []
     memory = format_quantity(e.memory_bytes, "bytes")
@@ -128,45 +113,41 @@ def environment_lines(result: Result) -> list[str]:
     return lines
 
 
-def head(console: Console, result: Result) -> None:
+def _show_result(console: Console, result: Result) -> None:
     console.print()
-    console.rule(literal_text(f"{result.section} {result.title}".strip(), style="bold"), align="left")
-    for text in (result.question, *environment_lines(result)):
+    show(console, record.Heading(f"{result.section} {result.title}".strip()))
+    for text in (result.question, *environment_lines(result.environment)):
         print_line(console, text)
     if result.incomplete:
         print_line(console, INCOMPLETE, style="yellow")
     if result.smoke:
         print_line(console, "smoke run: toy sizes, the times mean nothing", style="yellow")
-
-
-def _result(console: Console, result: Result) -> None:
-    head(console, result)
     for block in result.blocks:
         try:
             show(console, block)
         except (ArithmeticError, ValueError) as e:  # a file may hold numbers that break every statistic
-            print_line(console, f"{block.kind} left out, its values cannot be shown: {e}")
+            name = type(block).__name__.lower()
+            print_line(console, f"{name} left out, its values cannot be shown: {e}")
 
 
-def print_all(items: Iterable[Block | Result]) -> None:
-    screen = console()
+def print_all(items: Iterable[Block | Result], screen: Console | None = None) -> Console:
+    """Print blocks or complete results on a console, by default that of this process, and return it."""
+    screen = screen or console()
     for item in items:
         show(screen, item)
+    return screen
 
 
 def render_text(items: Iterable[Block | Result], *, color: bool = False, width: int = 100) -> str:
     out = io.StringIO()
     # rich would show HTML in a notebook, and write nothing to `out`
     options: Any = {"force_terminal": color, "no_color": not color, "force_jupyter": False}
-    screen = Console(file=out, width=width, highlight=False, **options)
-    for item in items:
-        show(screen, item)
+    print_all(items, Console(file=out, width=width, highlight=False, **options))
     return out.getvalue()
 
 
 def render_html(items: Iterable[Block | Result]) -> str:
     """Return blocks or complete results as HTML for a notebook: the text of a terminal, with its colors."""
-    screen = Console(file=io.StringIO(), width=100, highlight=False, record=True, force_jupyter=False)
-    for item in items:
-        show(screen, item)
+    options: Any = {"file": io.StringIO(), "record": True, "force_jupyter": False}
+    screen = print_all(items, Console(width=100, highlight=False, **options))
     return screen.export_html(inline_styles=True, code_format='<pre style="white-space: pre">{code}</pre>')

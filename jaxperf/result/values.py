@@ -3,8 +3,6 @@
 Raw values are kept; medians and intervals are computed when needed.
 """
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Sequence
@@ -20,42 +18,25 @@ RARE = 0.1  # share of values that hardly changes a median; services of an idle 
 
 @dataclass(frozen=True)
 class Measurement:
-    """Raw values of one quantity, `values[i]` in `unit`; warm-up values are kept separately.
+    """Raw values of one quantity, `values[i]` in `unit`; warm-up values are kept separately."""
 
-    Attributes:
-      name: the row's label, unique within its table.
-      unit: "s", "bytes", "images/s", ...; SI, unscaled.
-      values: one per repetition, in their order; times are per call.
-      warmup: values of the warm-up; no statistic uses them.
-      loops: calls of which each value is the mean.
-      items: work items per call (images, operations), for `items_per_s`; 0 if none were given.
-      note: a remark on the data, such as "devices are fake".
-      rounds: the name of the interleaved rounds, of which `values[i]` belongs to round i; "" for none. Only
-        measurements from the same rounds have a `Ratio`.
-      system: the measured framework ("jax", "mxnet", "torch"), if there are several.
-      workload: the work, by the same name for all systems.
-      configuration: how the system did it ("hybridize", "compiled").
-      quantity: the measured quantity ("queued", "finished"), if there are several.
-      set_aside: further values, during which another program had the core; no statistic uses them.
-      disturbed: the number of `values` during which another program had the core, but that were kept.
-      basis: whether the values are measured, or of a model: predicted, or fitted to such measurements.
-    """
-
-    name: str
-    unit: str
-    values: tuple[float, ...]
-    warmup: tuple[float, ...] = ()
-    loops: int = 1
-    items: float = 0
-    note: str = ""
+    name: str  #: the row's label, unique within its table
+    unit: str  #: "s", "bytes", "images/s", ...; SI, unscaled
+    values: tuple[float, ...]  #: one per repetition, in their order; times are per call
+    warmup: tuple[float, ...] = ()  #: values of the warm-up; no statistic uses them
+    loops: int = 1  #: calls of which each value is the mean
+    items: float = 0  #: work items per call (images, operations), for `items_per_s`; 0 if none were given
+    note: str = ""  #: a remark on the data, such as "devices are fake"
+    #: The name of the interleaved rounds, of which `values[i]` belongs to round i; "" for none. Only
+    #: measurements from the same rounds have a `Ratio`.
     rounds: str = ""
-    system: str = ""
-    workload: str = ""
-    configuration: str = ""
-    quantity: str = ""
-    set_aside: tuple[float, ...] = ()
-    disturbed: int = 0
-    basis: Basis = "measured"
+    system: str = ""  #: the measured framework ("jax", "mxnet", "torch"), if there are several
+    workload: str = ""  #: the work, by the same name for all systems
+    configuration: str = ""  #: how the system did it ("hybridize", "compiled")
+    quantity: str = ""  #: the measured quantity ("queued", "finished"), if there are several
+    set_aside: tuple[float, ...] = ()  #: values while another program had the core; no statistic uses them
+    disturbed: int = 0  #: how many of `values` were kept although another program had the core meanwhile
+    basis: Basis = "measured"  #: or of a model: predicted, or fitted to such measurements
 
     def __post_init__(self) -> None:
         if not self.values:
@@ -153,19 +134,12 @@ class Span:
 
 @dataclass(frozen=True)
 class Timeline:
-    """What every lane did during one run of a program.
+    """What every lane did during one run of a program."""
 
-    Attributes:
-      name: of the program that ran.
-      spans: spans of all lanes; those of one lane may overlap.
-      wall_s: seconds of the run by the process's clock.
-      traced_s: seconds of the run by the profiler's clock; 0 if the profiler saw nothing.
-    """
-
-    name: str
-    spans: tuple[Span, ...]
-    wall_s: float
-    traced_s: float = 0.0
+    name: str  #: of the program that ran
+    spans: tuple[Span, ...]  #: of all lanes; those of one lane may overlap
+    wall_s: float  #: seconds of the run by the process's clock
+    traced_s: float = 0.0  #: seconds of the run by the profiler's clock; 0 if the profiler saw nothing
 
     @property
     def lanes(self) -> tuple[str, ...]:

@@ -22,7 +22,7 @@ from test_store import FULL
 from jaxperf import cli
 from jaxperf.data import read_images, read_labels
 from jaxperf.errors import JaxperfError
-from jaxperf.process import USER_MISTAKE, ended
+from jaxperf.process import USER_MISTAKE
 from jaxperf.result.store import to_json
 
 QUICK, ALL = 50, 10_000
@@ -118,14 +118,13 @@ def test_a_hostile_result_is_refused_in_one_line_or_shown_by_every_command(first
 
 def shown(path, other):
     """Whether it is read; then all commands must show it and leave the terminal alone."""
-    status, out, err = outcome_of(lambda: cli.report([str(path)], ()))
+    status, out, err = outcome_of("report", path)
     if status:
         assert (status, out, err.count("\n")) == (USER_MISTAKE, "", 1), err
         assert err.startswith("error: ") and len(err) < 1000
         return False
-    commands = [lambda a=a, b=b: cli.compare([str(a), str(b)], ()) for a, b in ((path, other), (other, path))]
-    for command in commands:
-        status, more, err = outcome_of(command)
+    for sides in ((path, other), (other, path)):
+        status, more, err = outcome_of("compare", *sides)
         out += more
         if status == USER_MISTAKE:
             assert err.startswith("error: ") and err.count("\n") == 1 and len(err) < 1000, err
@@ -135,7 +134,7 @@ def shown(path, other):
     return True
 
 
-def outcome_of(command):
+def outcome_of(*words):
     with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
-        status = ended(command)
+        status = cli.main([str(word) for word in words])
     return status, out.getvalue(), err.getvalue()

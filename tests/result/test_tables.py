@@ -1,5 +1,5 @@
 from jaxperf.result import Measurement, Reference, Table
-from jaxperf.result.tables import as_grid
+from jaxperf.result.formatting import as_grid
 
 EAGER = Measurement("eager", "s", (1e-3,) * 6, rounds="r")
 JITTED = Measurement("jitted", "s", (1e-5, 1e-5, 1e-5, 1e-5, 2e-5, 2e-5), rounds="r", note="fake")

@@ -59,7 +59,7 @@ def test_fake_devices_are_named_as_such():
         e = Environment(
             devices=("cpu:0 cpu", "cpu:1 cpu"), devices_are_fake=fake, cores=2, data_source="mini"
         )
-        text = "\n".join(environment_lines(Result("e", "8.1", "t", "q", {}, e)))
+        text = "\n".join(environment_lines(e))
         assert ("devices are fake: 2 CPU devices share the 2 cores" in text) is fake
         assert "data: mini" in text
 
