@@ -5,8 +5,6 @@ The command is run several times, each time as a new process, and writes a resul
 `jaxperf report` and `compare` read like any other.
 """
 
-from __future__ import annotations
-
 import os
 import shlex
 import shutil
@@ -15,18 +13,17 @@ import sys
 import tempfile
 import textwrap
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from jaxperf import process
-from jaxperf.compare.rows import measurements_by_key
+from jaxperf.compare.gate_verdict import UNDECIDED, judge, summary_blocks
+from jaxperf.compare.results import measurements_by_key
 from jaxperf.errors import JaxperfError, to_one_line
-from jaxperf.process import release_signals
-from jaxperf.result.blocks import Block
-from jaxperf.result.record import Result
-from jaxperf.result.store import check_writable, load_result, write_whole
+from jaxperf.result import Block, Code, Heading, Result, Text, load_result
+from jaxperf.result.store import check_writable, write_whole
+from jaxperf.result.terminal import print_all, render_text
 
 PLACEHOLDER = "{}"  # as in `find -exec`
 TAIL = 4000  # characters of a failed command's output
@@ -38,11 +35,15 @@ def main(options: Any, command: Sequence[str]) -> int:
 
     `options` are the flags of `jaxperf gate`, whose help explains them.
     """
-    update = options.update or not stored_machines(options.baseline)  # before --out adds to the folder
+    machines = stored_machines(options.baseline)  # before --out adds to the folder
+    update = options.update or not machines
     _check(options, command, update=update)
-    with _folder(options.out) as folder:
+    with tempfile.TemporaryDirectory(prefix="jaxperf-gate-") as scratch:
+        folder = options.out or Path(scratch)
+        folder.mkdir(parents=True, exist_ok=True)
         paths = [folder / f"run-{i}.json" for i in range(1, options.runs + 1)]
         first = _counted(command, paths, 0)
+        machine = first.environment.machine
         baseline_folder = options.baseline / first.environment.fingerprint
         try:
             baseline = load_baseline(baseline_folder)
@@ -52,18 +53,28 @@ def main(options: Any, command: Sequence[str]) -> int:
             baseline = []
         unlike = _why_unlike(baseline[0], first) if baseline else ""
         if not update and not baseline:
-            return _report_missing(options, first, command)
+            again = shlex.join(["jaxperf", "gate", str(options.baseline), "--update", "--", *command])
+            text = (
+                f"{options.baseline} has no baseline of this machine ({machine}). It has baselines of "
+                f"{', '.join(machines)}. Store one from the code you trust:"
+            )
+            _show(options, [Heading("Undecided: no baseline of this machine"), Text(text), Code(again)])
+            return UNDECIDED
         if not update and unlike:
             raise JaxperfError(
                 f"{baseline_folder} {unlike}; give the command what it had, give another command a folder "
                 "of its own, or store a new baseline with --update"
             )
         results = [first, *(_counted(command, paths, i) for i in range(1, len(paths)))]
-        status = _judge(options, baseline, results) if baseline and not unlike else 0
+        status = 0
+        if baseline and not unlike:
+            bounds = {"alpha": options.alpha, "least": options.least, "size": options.size}
+            judgement = judge(baseline, results, **bounds)
+            _show(options, list(summary_blocks(judgement, machine=machine)))
+            status = judgement.status
         if not update:
             return status
         store_baseline(paths, baseline_folder)
-        machine = first.environment.machine
         print(to_one_line(f"baseline stored: {baseline_folder} ({len(results)} runs on {machine})"))
         if not baseline:
             print("the next run of the same command is judged against it; --update stores a new one")
@@ -90,18 +101,8 @@ def _check(options: Any, command: Sequence[str], *, update: bool) -> None:
         check_writable(options.summary)
     if update:
         check_writable(options.baseline / "probe")
-
-
-@contextmanager
-def _folder(out: Path | None) -> Iterator[Path]:
-    """Yield the folder for the results of this run: the requested one, or a temporary one."""
-    if out:
-        check_writable(out / "run-1.json")
-        out.mkdir(parents=True, exist_ok=True)
-        yield out
-    else:
-        with tempfile.TemporaryDirectory(prefix="jaxperf-gate-") as name:
-            yield Path(name)
+    if options.out:
+        check_writable(options.out / "run-1.json")
 
 
 def _counted(command: Sequence[str], paths: Sequence[Path], i: int) -> Result:
@@ -119,19 +120,18 @@ def run_once(command: Sequence[str], path: Path, environment: Mapping[str, str] 
     arguments = process.startable_command([word.replace(PLACEHOLDER, str(path)) for word in command])
     path.unlink(missing_ok=True)
     with tempfile.TemporaryFile() as log:
+        streams = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": subprocess.STDOUT}
         try:
-            streams = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": subprocess.STDOUT}
             status = process.run_child(
-                arguments, environment or os.environ, preexec_fn=release_signals, **streams
+                arguments, environment or os.environ, preexec_fn=process.release_signals, **streams
             )
         except OSError as e:
             raise JaxperfError(f"cannot start {arguments[0]!r}: {e.strerror or e}; give a command") from None
-        log.seek(0)
-        output = log.read().decode(errors="replace")
-    how = "failed with status" if status else "wrote no result but ended with status"
-    if status or not path.exists():
-        sys.stderr.write(output[-TAIL:])
-        raise JaxperfError(f"the command {how} {status}: {shlex.join(arguments)}")
+        if status or not path.exists():
+            log.seek(0)
+            sys.stderr.write(log.read().decode(errors="replace")[-TAIL:])
+            how = "failed with status" if status else "wrote no result but ended with status"
+            raise JaxperfError(f"the command {how} {status}: {shlex.join(arguments)}")
     result = load_result(path)
     if result.smoke:
         raise JaxperfError("the command made a smoke run, whose toy sizes decide nothing; leave --smoke out")
@@ -178,32 +178,7 @@ def _why_unlike(before: Result, now: Result) -> str:
     return "" if common else "has no measurement in common with this run"
 
 
-def _report_missing(options: Any, first: Result, command: Sequence[str]) -> int:
-    """Report that this machine has no baseline, and return the exit status for "undecided"."""
-    from jaxperf.compare.gate_verdict import UNDECIDED
-    from jaxperf.result import Code, Heading, Text
-
-    again = shlex.join(["jaxperf", "gate", str(options.baseline), "--update", "--", *command])
-    others = ", ".join(stored_machines(options.baseline))
-    text = (
-        f"{options.baseline} has no baseline of this machine ({first.environment.machine}). It has baselines "
-        f"of {others}. Store one from the code you trust:"
-    )
-    _show(options, [Heading("Undecided: no baseline of this machine"), Text(text), Code(again)])
-    return UNDECIDED
-
-
-def _judge(options: Any, baseline: Sequence[Result], results: Sequence[Result]) -> int:
-    from jaxperf.compare.gate_verdict import judge, summary_blocks  # SciPy, which other commands do not need
-
-    judgement = judge(baseline, results, alpha=options.alpha, least=options.least, size=options.size)
-    _show(options, list(summary_blocks(judgement, machine=results[0].environment.machine)))
-    return judgement.status
-
-
 def _show(options: Any, shown: Sequence[Block]) -> None:
-    from jaxperf.result.terminal import print_all, render_text
-
     print_all(shown)
     text = textwrap.indent(render_text(shown), "    ")  # code in Markdown, in which no words are markup
     if options.summary:

@@ -10,20 +10,17 @@ Differences up to `least` do not count, and a slowdown of `size` must be found. 
   the machine is too noisy, or there are too few runs.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from jaxperf.compare.results import ALPHA, FEW, LEAST, NOISY, WIDE, Compared, Comparison, Verdict, compare
-from jaxperf.compare.rows import measured_often
+from jaxperf.compare import results
+from jaxperf.compare.results import NOISY, Compared, Comparison, Verdict, compare, measured_often
 from jaxperf.errors import JaxperfError
 from jaxperf.result import Block, Grid, Heading, Note, Result, Text
-from jaxperf.result.formatting import format_count, format_list, format_on_page
+from jaxperf.result.formatting import format_count, format_list
 
-SIZE = WIDE  # the slowdown that must be found
 SLOWER, UNDECIDED = 1, 3  # exit statuses
 
 
@@ -55,20 +52,19 @@ def judge(
     baseline: Sequence[Result],
     runs: Sequence[Result],
     *,
-    alpha: float = ALPHA,
-    least: float = LEAST,
-    size: float = SIZE,
+    alpha: float = results.ALPHA,
+    least: float = results.LEAST,
+    size: float = results.WIDE,
 ) -> Judgement:
     """Judge the results of several processes of a program against those of its baseline."""
     often = measured_often([*baseline, *runs])  # if this is empty, all measurements decide
     deciding = compare(baseline, runs, alpha=alpha, least=least, only=often or None, apart=False)
-    judged = tuple(_judged(row, size) for row in deciding.rows if row.is_speed)
+    judged = tuple(_judged(row, size) for row in deciding.rows if row.unit == "s" or row.unit.endswith("/s"))
     if not judged:
         raise JaxperfError("nothing measured is a time or a rate, so nothing can be slower")
-    deciding_keys = {row.key for row in judged}
-    both = compare(baseline, runs, alpha=alpha, least=least)
-    not_judged = tuple(row for row in both.rows if row.key not in deciding_keys)
-    return Judgement(judged, not_judged, deciding, size)
+    keys = {row.key for row in judged}
+    every_row = compare(baseline, runs, alpha=alpha, least=least).rows
+    return Judgement(judged, tuple(row for row in every_row if row.key not in keys), deciding, size)
 
 
 def _judged(row: Compared, size: float) -> Compared:
@@ -79,33 +75,43 @@ def _judged(row: Compared, size: float) -> Compared:
         slowest = 1 / row.low if row.low else math.nan
     if slowest <= 1 + size:
         return replace(row, verdict="not slower", remark="faster" if row.verdict == "faster" else "")
-    if math.isnan(slowest):
-        return replace(row, verdict="undecided", remark=row.remark or FEW)
     remark = f"{NOISY}: it may take up to {slowest:.3f} times as long"
+    if math.isnan(slowest):
+        remark = row.remark or results.FEW
     return replace(row, verdict="undecided", remark=remark)
 
 
 def summary_blocks(judgement: Judgement, *, machine: str) -> Iterator[Block]:
     """Yield the blocks of a summary, for a terminal or as Markdown; `machine` names the machine."""
+    comparison = judgement.comparison
+    alpha, least, size = map(_percent, (comparison.alpha, comparison.least, judgement.size))
+    how = (
+        f"{comparison.runs[1]} processes against {comparison.runs[0]} of the baseline, on {machine}. "
+        f'"Slower" means by more than {least}; the chance of any wrong "slower" is at most {alpha}. '
+        f'"Not slower" means that the interval leaves no room for a slowdown of {size} or more.'
+    )
+    if judgement.of("undecided"):
+        how += (
+            f" Where it is undecided, the runs cannot tell a slowdown of {size} from none: take more of them "
+            "(--runs), a quieter machine, or a larger --size."
+        )
     yield Heading(headline(judgement))
-    yield Text(_how(judgement, machine))
-    level = f"{_percent(1 - judgement.comparison.alpha)} interval"
-    heads = ("", "baseline", "now", "now / baseline", level, "verdict")
-    right = (1, 2, 3, 4)
+    yield Text(how)
+    level = f"{_percent(1 - comparison.alpha)} interval"
+    heads, right = ("", "baseline", "now", "now / baseline", level, "verdict"), (1, 2, 3, 4)
     names = Counter(row.key.name for row in (*judgement.not_judged, *judgement.judged))
 
     def cells(row: Compared) -> tuple[str, ...]:
         # With its table, where two rows have the same name
-        name = str(row.key) if names[row.key.name] > 1 else row.key.name
-        return name, *(format_on_page(median, row.unit) for median in (row.a, row.b)), *row.verdict_cells
+        return str(row.key) if names[row.key.name] > 1 else row.key.name, *row.cells
 
-    yield Grid("", heads, tuple(cells(row) for row in judgement.judged), right)
+    yield Grid("", heads, tuple(map(cells, judgement.judged)), right)
     if judgement.not_judged:
         rows = tuple((*cells(row)[:-1], "") for row in judgement.not_judged)
         yield Grid("Shown, not judged", heads, rows, right)
     for name in judgement.missing:
         yield Note(f"only the baseline has {name}; store a new baseline with --update if that is meant")
-    for line in dict.fromkeys(judgement.comparison.differences):
+    for line in dict.fromkeys(comparison.differences):
         yield Note(f"differs: {line}")
 
 
@@ -120,22 +126,6 @@ def headline(judgement: Judgement) -> str:
     if judgement.missing:
         return f"Undecided: {len(judgement.missing)} of the baseline's measurements are missing"
     return f"Not slower: {format_count(total, 'measurement')}"
-
-
-def _how(judgement: Judgement, machine: str) -> str:
-    comparison, size = judgement.comparison, _percent(judgement.size)
-    text = (
-        f"{comparison.runs[1]} processes against {comparison.runs[0]} of the baseline, on {machine}. "
-        f'"Slower" means by more than {_percent(comparison.least)}; the chance of any wrong "slower" is at '
-        f'most {_percent(comparison.alpha)}. "Not slower" means that the interval leaves no room for a '
-        f"slowdown of {size} or more."
-    )
-    if judgement.of("undecided"):
-        text += (
-            f" Where it is undecided, the runs cannot tell a slowdown of {size} from none: take more of them "
-            "(--runs), a quieter machine, or a larger --size."
-        )
-    return text
 
 
 def _percent(fraction: float) -> str:

@@ -15,17 +15,15 @@ significant because they have too few values are left out first (Tarone, 1990).
   such values counts only if the processes of A and B took turns.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
-from jaxperf.compare.rows import RowKey, Rows, differences, measured_often, pooled
 from jaxperf.errors import JaxperfError
-from jaxperf.result import Measurement, Result, ranks
+from jaxperf.result import Heading, Measurement, Result, Table, ranks
+from jaxperf.result.formatting import format_on_page
 
 Verdict = Literal["same", "faster", "slower", "not slower", "changed", "undecided"]
 ALPHA = 0.05
@@ -36,43 +34,44 @@ ONCE = "measured once per process: take A and B in turns"
 WIDE = 0.10  # if an interval extends further from 1, the verdict is not "same"
 
 
+class RowKey(NamedTuple):
+    """The key of a row: the experiment, the title of the table or the part, and the name of the row."""
+
+    experiment: str
+    title: str
+    name: str
+
+    def __str__(self) -> str:
+        return ": ".join(filter(None, self))
+
+
+Rows = dict[RowKey, Measurement]
+
+
 @dataclass(frozen=True)
 class Compared:
-    """One measurement of both runs.
-
-    Attributes:
-      key, unit: key and unit of the measurement.
-      a, b: its medians, in `unit`.
-      ratio: b as a multiple of a; NaN if there is none.
-      low, high: the ratio's interval at level 1 - alpha, for this row alone; NaN for too few runs.
-      p: p-value of the hypothesis of no difference beyond `least`, with Holm's correction.
-      verdict: "same" if no difference beyond `least` is found and the interval excludes one beyond 10 %;
-        "changed" for units that are neither times nor rates. A gate says "not slower" instead of "same".
-      remark: why there is no verdict.
-    """
+    """One measurement of both runs."""
 
     key: RowKey
     unit: str
-    a: float
+    a: float  # its medians, in `unit`
     b: float
-    ratio: float
-    low: float
+    ratio: float  # b as a multiple of a; NaN if there is none
+    low: float  # the ratio's interval at level 1 - alpha, for this row alone; NaN for too few runs
     high: float
-    p: float
+    p: float  # of the hypothesis of no difference beyond `least`, with Holm's correction
+    # "same" if no difference beyond `least` is found and the interval excludes one beyond 10 %; "changed" for
+    # units that are neither times nor rates. A gate says "not slower" instead of "same".
     verdict: Verdict
-    remark: str = ""
+    remark: str = ""  # why there is no verdict
 
     @property
-    def is_speed(self) -> bool:
-        """Return whether it is a time or a rate, which may be slower."""
-        return self.unit == "s" or self.unit.endswith("/s")
-
-    @property
-    def verdict_cells(self) -> tuple[str, str, str]:
-        """Return the ratio, its interval and the verdict as a table shows them; "-" for none."""
+    def cells(self) -> tuple[str, ...]:
+        """Return both medians, ratio, interval, and verdict with its remark, as cells of a table."""
+        medians = (format_on_page(median, self.unit) for median in (self.a, self.b))
         times = f"{self.ratio:.3f}" if math.isfinite(self.ratio) else "-"
         interval = f"{self.low:.3f} to {self.high:.3f}" if math.isfinite(self.low) else "-"
-        return times, interval, f"{self.verdict} ({self.remark})" if self.remark else self.verdict
+        return *medians, times, interval, f"{self.verdict} ({self.remark})" if self.remark else self.verdict
 
 
 @dataclass(frozen=True)
@@ -85,7 +84,7 @@ class Comparison:
     differences: tuple[str, ...]
     alpha: float
     least: float
-    runs: tuple[int, int]
+    runs: tuple[int, ...]
 
     @property
     def status(self) -> int:
@@ -114,29 +113,65 @@ def compare(
     """
     if not a or not b:
         raise JaxperfError("no result to compare on one side; give a result's JSON file or a folder of them")
-    groups = [
-        {r.experiment: [s for s in side if s.experiment == r.experiment] for r in side} for side in (a, b)
-    ]
     base_rows, other_rows = (
-        {k: m for results in side.values() for k, m in pooled(results).items() if only is None or k in only}
-        for side in groups
+        {key: m for key, m in _medians(side).items() if only is None or key in only} for side in (a, b)
     )
     pairs = {key: (m, other_rows[key]) for key, m in base_rows.items() if key in other_rows}
     if not pairs:
         raise JaxperfError(f"no measurement is in both: A has {_few(base_rows)}, B has {_few(other_rows)}")
-    both = [name for name in groups[0] if name in groups[1]]
-    runs = [min(len(side[name]) for name in both) for side in groups]
+    sides = [
+        {r.experiment: [s for s in side if s.experiment == r.experiment] for r in side} for side in (a, b)
+    ]
+    both = [name for name in sides[0] if name in sides[1]]
     judged_apart = apart and not _are_interleaved(a, b)
     once = pairs.keys() - measured_often([*a, *b]) if judged_apart else set[RowKey]()
     return Comparison(
         rows=tuple(_judge(pairs, alpha, least, once)),
         only_a=_only(base_rows, other_rows),
         only_b=_only(other_rows, base_rows),
-        differences=tuple(line for name in both for line in differences(*(side[name] for side in groups))),
+        differences=tuple(line for name in both for line in _differences(sides[0][name], sides[1][name])),
         alpha=alpha,
         least=least,
-        runs=(runs[0], runs[1]),
+        runs=tuple(min(len(side[name]) for name in both) for side in sides),
     )
+
+
+def measurements_by_key(result: Result) -> Rows:
+    """Return the measurements by their keys; if several have the same name, the second is "name (2)"."""
+    rows: Rows = {}
+    part = ""
+    for block in result.blocks:
+        if isinstance(block, Heading):
+            part = block.title
+        if not isinstance(block, Table):
+            continue
+        for m in block.rows:
+            key, i = RowKey(result.experiment, block.title or part, m.name), 2
+            while key in rows:
+                key, i = key._replace(name=f"{m.name} ({i})"), i + 1
+            rows[key] = m
+    return rows
+
+
+def measured_often(results: Sequence[Result]) -> set[RowKey]:
+    """Return the keys of rows that have several values in some result."""
+    return {key for r in results for key, m in measurements_by_key(r).items() if len(m.values) > 1}
+
+
+def _medians(results: Sequence[Result]) -> Rows:
+    """Return the measurements of one side, whose values are the medians of its results."""
+    measurements: dict[RowKey, list[Measurement]] = {}
+    for result in results:
+        for key, m in measurements_by_key(result).items():
+            measurements.setdefault(key, []).append(m)
+    rows: Rows = {}
+    for key, measured in measurements.items():
+        if len({m.unit for m in measured}) > 1:
+            raise JaxperfError(f"results of {key.experiment} on one side have different units; compare fewer")
+        medians = tuple(m.median for m in measured)
+        disturbed = sum(not m.trusted for m in measured)
+        rows[key] = Measurement(key.name, measured[0].unit, medians, disturbed=disturbed)
+    return rows
 
 
 def _are_interleaved(a: Sequence[Result], b: Sequence[Result]) -> bool:
@@ -158,42 +193,58 @@ def _few(rows: Rows) -> str:
     return names + (", ..." if len(rows) > 3 else "")
 
 
+def _differences(a: Sequence[Result], b: Sequence[Result]) -> Iterator[str]:
+    """Yield other differences between two runs of an experiment, by their first results, one per line."""
+    smoke_a, smoke_b = (any(result.smoke for result in side) for side in (a, b))
+    if smoke_a != smoke_b:
+        yield f"only {'A' if smoke_a else 'B'} is a smoke run, whose toy sizes take other times"
+    for side, results in (("A", a), ("B", b)):
+        if any(r.incomplete for r in results):
+            yield f"{side} is incomplete: its run has not come to its end"
+    yield from _difference("config", a[0].config, b[0].config)
+    yield from _difference("", vars(a[0].environment), vars(b[0].environment))
+
+
+def _difference(name: str, a: object, b: object) -> Iterator[str]:
+    if isinstance(a, Mapping) and isinstance(b, Mapping):
+        for key in dict.fromkeys([*a, *b]):
+            yield from _difference(f"{name} {key}".strip(), a.get(key, "unset"), b.get(key, "unset"))
+    elif a != b:
+        yield f"{name}: {a} and {b}"
+
+
 def _judge(
     pairs: Mapping[RowKey, tuple[Measurement, Measurement]],
     alpha: float,
     least: float,
     once: Set[RowKey],
-) -> list[Compared]:
-    """Return the verdict on each row, from one value per process.
+) -> Iterator[Compared]:
+    """Yield the verdict on each row, from one value per process.
 
     A difference does not count in the rows `once`: each process measured them once, and not in turns.
     """
     samples = {key: (x.values, y.values) for key, (x, y) in pairs.items() if not _excuse(x, y)}
     smallest = {key: ranks.smallest_p(len(x), len(y)) for key, (x, y) in samples.items()}
     decidable = ranks.decidable(smallest, alpha)
-    p_values = {key: ranks.p_value(*samples[key], least=least) for key in samples if key in decidable}
-    adjusted = ranks.holm(p_values)
+    adjusted = ranks.holm({k: ranks.p_value(*samples[k], least=least) for k in samples if k in decidable})
     room = 1 + max(WIDE, least)
-    compared = []
     for key, (x, y) in pairs.items():
         ratio, low, high, p = math.nan, math.nan, math.nan, adjusted.get(key, math.nan)
         if key in samples:
             ratio = ranks.ratio(*samples[key])
             low, high = ranks.interval(*samples[key], alpha=alpha)
-        without: Verdict = "same" if 1 / room <= low and high <= room else "undecided"
-        verdict, remark = without, ""
-        excuse = _excuse(x, y)
-        if excuse:
-            verdict, remark = "same" if x.values == y.values else "undecided", excuse
-        elif x.values == y.values:
-            verdict, remark = "same", IDENTICAL
+        verdict: Verdict = "same" if 1 / room <= low and high <= room else "undecided"
+        remark = _excuse(x, y)
+        if x.values == y.values:
+            verdict, remark = "same", remark or IDENTICAL
+        elif remark:
+            verdict = "undecided"
         elif key not in decidable:
             verdict, remark = "undecided", f"{FEW}: {len(x.values)} and {len(y.values)}"
         elif p <= alpha:
             remark = _busy(x, y) or (ONCE if key in once else "")
-            verdict = without if remark else _word(ratio, x.unit)
-        compared.append(Compared(key, x.unit, x.median, y.median, ratio, low, high, p, verdict, remark))
-    return compared
+            verdict = verdict if remark else _word(ratio, x.unit)
+        yield Compared(key, x.unit, x.median, y.median, ratio, low, high, p, verdict, remark)
 
 
 def _busy(x: Measurement, y: Measurement) -> str:

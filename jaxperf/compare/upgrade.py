@@ -1,7 +1,5 @@
 """Compare a program in two environments, such as two versions of JAX, in turns, by function."""
 
-from __future__ import annotations
-
 import os
 import random
 import shutil
@@ -12,8 +10,7 @@ from pathlib import Path
 import jaxperf
 from jaxperf.compare.comparison_blocks import comparison_blocks
 from jaxperf.compare.gate import PLACEHOLDER, run_once
-from jaxperf.compare.results import compare
-from jaxperf.compare.rows import RowKey, measurements_by_key
+from jaxperf.compare.results import RowKey, compare, measurements_by_key
 from jaxperf.errors import JaxperfError
 from jaxperf.known_faults import FAULTS
 from jaxperf.process import say

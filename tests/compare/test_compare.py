@@ -256,7 +256,7 @@ def test_a_result_compared_with_itself_is_the_same_in_every_row():
     for least in (0.0, 0.02):
         comparison = compare(result(*rows), result(*rows), least=least)
         assert {(row.verdict, row.remark, row.ratio) for row in comparison.rows} == {("same", IDENTICAL, 1.0)}
-        assert what_would_decide(comparison) == []
+        assert list(what_would_decide(comparison)) == []
 
 
 def test_undecided_rows_are_counted_by_reason_and_the_number_of_results_that_decides_is_named():
@@ -266,10 +266,10 @@ def test_undecided_rows_are_counted_by_reason_and_the_number_of_results_that_dec
     def side(count):
         return [result(*(timing(n, (rng.uniform(1, 2),)) for n in names)) for _ in range(count)]
 
-    lines = what_would_decide(compare_runs(side(1), side(1)))
+    lines = list(what_would_decide(compare_runs(side(1), side(1))))
     assert lines[0] == "undecided, too few runs: 20 of 20"
     enough = int(lines[1].split(" results per side")[0].rpartition(" ")[2])
     assert ranks.smallest_p(enough, enough) <= 0.05 / 20 < ranks.smallest_p(enough - 1, enough - 1)
     slower = [result(*(timing(n, (rng.uniform(5, 9),)) for n in names)) for _ in range(enough)]
     assert {row.verdict for row in compare_runs(side(enough), slower).rows} == {"slower"}
-    assert "does nothing else" in what_would_decide(compare_runs(side(40), side(40)))[-1]
+    assert "does nothing else" in list(what_would_decide(compare_runs(side(40), side(40))))[-1]

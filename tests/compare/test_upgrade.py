@@ -4,7 +4,7 @@ import sys
 import pytest
 
 from jaxperf import cli
-from jaxperf.compare.rows import measurements_by_key
+from jaxperf.compare.results import measurements_by_key
 from jaxperf.result import load_result
 
 PROGRAM = """
