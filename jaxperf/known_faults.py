@@ -4,10 +4,10 @@ One table for `watch`, `doctor`, `upgrade` and the page on versions. A fault who
 their compiled form has a pattern, which finds the instructions that it hits. Nothing here imports JAX.
 """
 
-from __future__ import annotations
-
+import functools
+import itertools
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from jaxperf.hlo import Instruction, Module
@@ -21,33 +21,19 @@ ROWS_RIGHT = 16_384  # of a product with a small matrix, up to which jaxlib 0.10
 
 @dataclass(frozen=True)
 class Fault:
-    """One fault.
+    """One fault."""
 
-    Attributes:
-      name: what is affected, in a few words.
-      issue: the public issues.
-      platforms: "cpu", "gpu", "tpu".
-      first: the first affected version of jaxlib; "" if it is older than 0.5.
-      fixed: the first version without it; "" if none is known.
-      symptom: what happens.
-      factor: how many times longer it takes, as reported or measured; 0 if it is not about time.
-      way_out: what to do.
-      pattern: yields the instructions that it hits; None if the program's text does not show it.
-      card: the GPU's name must contain this; "" for all.
-      probe: the probe of benchmarks/versions that shows it on a CPU; "" for none.
-    """
-
-    name: str
-    issue: str
-    platforms: tuple[str, ...]
-    first: str
-    fixed: str
+    name: str  # what is affected, in a few words
+    issue: str  # the public issues
+    platforms: tuple[str, ...]  # "cpu", "gpu", "tpu"
+    first: str  # the first affected version of jaxlib; "" if it is older than 0.5
+    fixed: str  # the first version without it; "" if none is known
     symptom: str
-    factor: float
+    factor: float  # how many times longer it takes, as reported or measured; 0 if it is not about time
     way_out: str
-    pattern: Pattern | None = None
-    card: str = ""
-    probe: str = ""
+    pattern: Pattern | None = None  # yields the instructions that it hits; None if no text shows it
+    card: str = ""  # the GPU's name must contain this; "" for all
+    probe: str = ""  # the probe of benchmarks/versions that shows it on a CPU; "" for none
 
     @property
     def versions(self) -> str:
@@ -60,11 +46,6 @@ class Fault:
     def in_version(self, version: str) -> bool:
         numbers = release(version)
         return release(self.first) <= numbers and (not self.fixed or numbers < release(self.fixed))
-
-    def on(self, platform: str, device_kind: str = "") -> bool:
-        """Return whether a platform ("cpu", "gpu" or "cuda", "tpu") and its device can have the fault."""
-        named = "gpu" if platform in ("cuda", "rocm") else platform
-        return named in self.platforms and self.card in device_kind.lower().replace(" ", "")
 
     def hits(self, module: Module) -> list[Instruction]:
         return list(self.pattern(module)) if self.pattern else []
@@ -80,105 +61,93 @@ def release(version: str) -> tuple[int, ...]:
 
 
 def faults_of(version: str, platform: str, device_kind: str = "") -> list[Fault]:
-    return [fault for fault in FAULTS if fault.in_version(version) and fault.on(platform, device_kind)]
+    """Return the faults of a jaxlib on a platform ("cpu", "gpu" or "cuda", "tpu") and its device."""
+    named = "gpu" if platform in ("cuda", "rocm") else platform
+    faults = (fault for fault in FAULTS if fault.in_version(version) and named in fault.platforms)
+    return [fault for fault in faults if fault.card in device_kind.lower().replace(" ", "")]
 
 
 # --- patterns
 
 
-def _loop_bodies(module: Module) -> Iterator[Instruction]:
-    """Yield the instructions of all loop bodies, without those inside fusions."""
-    for instruction in module.instructions:
-        if instruction.opcode == "while":
-            yield from module.inside(instruction)
+def _root(module: Module, instruction: Instruction) -> Instruction:
+    """Return what an instruction computes last: in a fusion its root, else itself."""
+    if instruction.opcode != "fusion":
+        return instruction
+    return next((i for i in module.inside(instruction) if i.root), instruction)
 
 
-def _small_update(module: Module, instruction: Instruction) -> Instruction | None:
-    """Return the small update of a large array that an instruction is, or that its fusion ends with."""
-    root = instruction
-    if instruction.opcode == "fusion":
-        root = next((i for i in module.inside(instruction) if i.root), instruction)
-    if root.opcode != "dynamic-update-slice" or root.bytes < LARGE_ARRAY:
-        return None
-    shapes = module.operand_shapes(root)
-    return root if len(shapes) > 1 and shapes[1].bytes < SMALL_UPDATE else None
+def _small_updates(module: Module, body: Iterable[Instruction]) -> Iterator[Instruction]:
+    """Yield the updates of less than 256 bytes of a large array, also those with which fusions end."""
+    for instruction in body:
+        root = _root(module, instruction)
+        if root.opcode == "dynamic-update-slice" and root.bytes >= LARGE_ARRAY:
+            shapes = module.operand_shapes(root)
+            if len(shapes) > 1 and shapes[1].bytes < SMALL_UPDATE:
+                yield root
+
+
+def _loop_bodies(module: Module) -> Iterator[tuple[Instruction, ...]]:
+    """Yield the instructions of each loop body, without those inside fusions."""
+    return (module.inside(loop) for loop in module.instructions if loop.opcode == "while")
 
 
 def small_updates_in_loops(module: Module) -> Iterator[Instruction]:
-    """Yield updates of less than 256 bytes of a large array in a loop."""
-    for instruction in _loop_bodies(module):
-        update = _small_update(module, instruction)
-        if update:
-            yield update
+    for body in _loop_bodies(module):
+        yield from _small_updates(module, body)
 
 
 def small_updates_beside_calls(module: Module) -> Iterator[Instruction]:
     """Yield small updates in a loop whose body calls a computation of its own, such as an inner loop."""
-    for loop in module.instructions:
-        if loop.opcode != "while":
-            continue
-        body = module.inside(loop)
+    for body in _loop_bodies(module):
         if any(i.opcode in ("call", "while", "conditional") for i in body):
-            yield from filter(None, (_small_update(module, i) for i in body))
+            yield from _small_updates(module, body)
 
 
-def _ynn_fusions(module: Module) -> Iterator[Instruction]:
-    for instruction in module.instructions:
-        if instruction.opcode == "fusion" and '"__ynn_fusion"' in instruction.attributes:
-            yield instruction
+def _ynn_sums(module: Module) -> Iterator[tuple[Instruction, list[Instruction]]]:
+    """Yield the fusions of YNNPACK that sum, and the sums in them."""
+    for fusion in module.instructions:
+        if fusion.opcode == "fusion" and '"__ynn_fusion"' in fusion.attributes:
+            sums = [i for i in module.inside(fusion) if i.opcode == "reduce"]
+            if sums:
+                yield fusion, sums
 
 
 def products_of_many_rows(module: Module) -> Iterator[Instruction]:
-    """Yield products inside a fusion of YNNPACK that also sums, with more rows than are right."""
-    for fusion in _ynn_fusions(module):
-        inside = module.inside(fusion)
-        if any(i.opcode == "reduce" for i in inside):
-            for i in inside:
-                if i.opcode == "dot" and any(max(s.dims, default=0) > ROWS_RIGHT for s in i.shapes):
-                    yield i
+    for fusion, _ in _ynn_sums(module):
+        for i in module.inside(fusion):
+            if i.opcode == "dot" and any(max(s.dims, default=0) > ROWS_RIGHT for s in i.shapes):
+                yield i
 
 
 def reductions_of_high_rank(module: Module) -> Iterator[Instruction]:
-    """Yield sums inside a fusion of YNNPACK over arrays of rank 7 or more."""
-    for fusion in _ynn_fusions(module):
-        for i in module.inside(fusion):
-            ranks = [len(s.dims) for s in module.operand_shapes(i)]
-            if i.opcode == "reduce" and max(ranks, default=0) >= RANKS_OF_YNN:
+    for _, sums in _ynn_sums(module):
+        for i in sums:
+            if any(len(s.dims) >= RANKS_OF_YNN for s in module.operand_shapes(i)):
                 yield i
 
 
 def reductions_of_stored_slices(module: Module) -> Iterator[Instruction]:
-    """Yield sums in a fusion of YNNPACK whose operands are slices that are stored first."""
-    for fusion in _ynn_fusions(module):
-        inside = module.inside(fusion)
-        sums = [i for i in inside if i.opcode == "reduce"]
-        slices = [i for i in module.operands(fusion) if _is_slice(module, i) and i.bytes >= LARGE_ARRAY]
-        if sums and slices:
+    """Yield a sum in each fusion of YNNPACK whose operands are slices that are stored first."""
+    for fusion, sums in _ynn_sums(module):
+        large = (i for i in module.operands(fusion) if i.bytes >= LARGE_ARRAY)
+        if any(_root(module, i).opcode == "slice" for i in large):
             yield sums[0]
-
-
-def _is_slice(module: Module, instruction: Instruction) -> bool:
-    if instruction.opcode == "fusion":
-        return any(i.root and i.opcode == "slice" for i in module.inside(instruction))
-    return instruction.opcode == "slice"
 
 
 def shifted_in_place(module: Module) -> Iterator[Instruction]:
     """Yield updates in a fusion whose update is a slice of the array that they change."""
-    for fusion in module.instructions:
-        if fusion.opcode != "fusion":
+    fusions = (i for i in module.instructions if i.opcode == "fusion")
+    for i in itertools.chain.from_iterable(map(module.inside, fusions)):
+        parts = module.operands(i)
+        if i.opcode != "dynamic-update-slice" or len(parts) < 2:
             continue
-        for i in module.inside(fusion):
-            parts = module.operands(i)
-            if i.opcode != "dynamic-update-slice" or len(parts) < 2:
-                continue
-            changed, update = (_behind_views(module, part) for part in parts[:2])
-            if update.opcode != "slice":
-                continue
-            cut = _behind_views(module, module.operands(update)[0])
-            # Only where the array is seen in another shape does it go wrong
-            if cut is changed and changed is not parts[0]:
-                yield i
+        changed, update = (_behind_views(module, part) for part in parts[:2])
+        # Only where the array is seen in another shape does it go wrong
+        if update.opcode != "slice" or changed is parts[0]:
+            continue
+        if _behind_views(module, module.operands(update)[0]) is changed:
+            yield i
 
 
 def _behind_views(module: Module, instruction: Instruction) -> Instruction:
@@ -187,24 +156,19 @@ def _behind_views(module: Module, instruction: Instruction) -> Instruction:
     return instruction
 
 
+def _with_result(module: Module, opcode: str, dtype: str) -> Iterator[Instruction]:
+    return (i for i in module.instructions if i.opcode == opcode and i.shapes and i.shapes[0].dtype == dtype)
+
+
 def exponentials_in_float64(module: Module) -> Iterator[Instruction]:
-    for i in module.instructions:
-        if i.opcode == "exponential" and i.shapes and i.shapes[0].dtype == "f64":
+    return _with_result(module, "exponential", "f64")
+
+
+def additions(module: Module, dtype: str) -> Iterator[Instruction]:
+    """Yield additions into an array of a dtype at indices that may be equal."""
+    for i in _with_result(module, "scatter", dtype):
+        if "unique_indices=true" not in i.text and any(each.opcode == "add" for each in module.inside(i)):
             yield i
-
-
-def _additions(dtype: str) -> Pattern:
-    """Return a pattern of additions into an array of a dtype at indices that may be equal."""
-
-    def pattern(module: Module) -> Iterator[Instruction]:
-        for i in module.instructions:
-            if i.opcode != "scatter" or "unique_indices=true" in i.text:
-                continue
-            adds = any(each.opcode == "add" for each in module.inside(i))
-            if adds and i.shapes and i.shapes[0].dtype == dtype:
-                yield i
-
-    return pattern
 
 
 # --- the table
@@ -289,12 +253,12 @@ FAULTS = (
         "x.at[i].add(y) in float32", "jax-ml/jax#38806, openxla/xla#46225, pyro-ppl/numpyro#2225", ("gpu",),
         "0.10.2", "0.11.1",
         "additions at equal indices are a compare-and-swap loop; so are gradients of an embedding", 2000,
-        "take jaxlib 0.11.1 or later", _additions("f32"),
+        "take jaxlib 0.11.1 or later", functools.partial(additions, dtype="f32"),
     ),
     Fault(
         "x.at[i].add(y) in bfloat16", "openxla/xla#26371", ("gpu",), "", "",
-        "additions at equal indices are a compare-and-swap loop", 10, "add in float32", _additions("bf16"),
-        card="a100",
+        "additions at equal indices are a compare-and-swap loop", 10, "add in float32",
+        functools.partial(additions, dtype="bf16"), card="a100",
     ),
     Fault(
         "segment_sum under vmap", "jax-ml/jax#39959", ("gpu",), "0.9.2", "",
