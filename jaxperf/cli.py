@@ -1,10 +1,8 @@
-"""The command line: `jaxperf COMMAND`. Each command is a function that reads its flags and does its work.
+"""The command line: `jaxperf COMMAND`. Each command is a function that adds its flags, and does its work.
 
 Nothing here imports JAX: the number of CPU devices is fixed before it starts, so each section runs in its own
 process, and `--help` answers at once.
 """
-
-from __future__ import annotations
 
 import os
 import shlex
@@ -25,11 +23,28 @@ from jaxperf.process import QUIET, ended, program_name, say
 from jaxperf.result import Result, load_result
 from jaxperf.result.store import check_writable
 
+# A command gets its parser, the words for it, and the words of the program that comes after them
+Words = Sequence[str]
+Command = Callable[[Parser, Words, Words], int]
+
 # A flag stands on two lines: what it takes, and what it means.
 # fmt: off
 RESULTS = Path("results")
-SPECS = 'arrays ("f32[256,28,28,1]"), random keys ("key"), Python values ("3"); with a name as "n=3"'
-SETUP = "called once, without arguments; returns the arguments as a tuple, or the only one"
+USAGE = {
+    "watch": "jaxperf watch [FLAGS] SCRIPT [ARGUMENTS]\n       jaxperf watch [FLAGS] -m MODULE [ARGUMENTS]",
+    "measure": "jaxperf measure [FLAGS] MODULE:FUNCTION...",
+    "plan": "jaxperf plan [FLAGS] MODULE:FUNCTION\n       jaxperf plan [FLAGS] -- python PROGRAM [ARGUMENTS]",
+    "upgrade": "jaxperf upgrade [FLAGS] --python A --python B -- SCRIPT [ARGUMENTS]\n"
+        "       e.g. jaxperf upgrade --python .venv/bin/python --python new/bin/python -- train.py",
+    "gate": "jaxperf gate [FLAGS] BASELINE -- COMMAND\n"
+        "       e.g. jaxperf gate baselines -- jaxperf measure train:step --json {}",
+    "run": "jaxperf run [FLAGS] NAME... [-- FLAGS OF THE SECTION]",
+}
+# What comes after `--`, for the line about a word that is not understood
+AFTER = {
+    "plan": "", "upgrade": "; the program comes after `--`", "gate": "; the command comes after `--`",
+    "run": "; a section's own flags come after `--`",
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -56,41 +71,33 @@ def _dispatch(arguments: list[str]) -> int:
         raise JaxperfError(f"no command given; there are {', '.join(COMMANDS)}; see `jaxperf --help`")
     name, *words = arguments
     if name in ("-h", "--help"):
-        print(_overview())
+        print(
+            "usage: jaxperf COMMAND ...\n\n"
+            "Why is JAX slow or fast? Tools that measure your programs, and a chapter of Dive into Deep\n"
+            "Learning. Start with `jaxperf watch train.py`, or with `jaxperf list`.\n"
+        )
+        for name, command in COMMANDS.items():
+            print(f"  {name:<9} {(command.__doc__ or '').splitlines()[0]}")
+        print("\n`jaxperf COMMAND --help` shows the flags of a command, `jaxperf --version` the version.")
         return 0
     if name not in COMMANDS:
         kind = "flag" if name.startswith("-") else "command"
         hint = did_you_mean(name, COMMANDS) or f"; there are {', '.join(COMMANDS)}"
         raise JaxperfError(f"no {kind} {name!r}{hint}; see `jaxperf --help`")
-    command = COMMANDS[name]
-    if command is watch:
-        flag_words, passed_on = _split_program(words)
+    program: list[str] = []
+    if name == "watch":
+        words, program = _split_program(words)
     elif "--" in words:
-        flag_words, passed_on = words[: words.index("--")], tuple(words[words.index("--") + 1 :])
-        if passed_on and command not in (run, gate, plan, upgrade):
-            raise JaxperfError(f"`{name}` takes no arguments after --: {passed_on[0]!r}")
-    else:
-        flag_words, passed_on = words, ()
-    return command(flag_words, passed_on)
+        at = words.index("--")
+        words, program = words[:at], words[at + 1 :]
+        if program and name not in AFTER:
+            raise JaxperfError(f"`{name}` takes no arguments after --: {program[0]!r}")
+    command = COMMANDS[name]
+    about, usage, hint = command.__doc__ or "", USAGE.get(name), AFTER.get(name, "")
+    return command(Parser(f"jaxperf {name}", about, usage=usage, hint=hint), words, program)
 
 
-def _overview() -> str:
-    lines = [f"  {name:<9} {(command.__doc__ or '').splitlines()[0]}" for name, command in COMMANDS.items()]
-    return "\n".join(
-        [
-            "usage: jaxperf COMMAND ...",
-            "",
-            "Why is JAX slow or fast? Tools that measure your programs, and a chapter of Dive into Deep",
-            "Learning. Start with `jaxperf watch train.py`, or with `jaxperf list`.",
-            "",
-            *lines,
-            "",
-            "`jaxperf COMMAND --help` shows the flags of a command, `jaxperf --version` the version.",
-        ]
-    )
-
-
-def _split_program(words: list[str]) -> tuple[list[str], tuple[str, ...]]:
+def _split_program(words: list[str]) -> tuple[list[str], list[str]]:
     """Return the flags of `watch`, and the program's arguments, which begin after SCRIPT or `-m MODULE`."""
     values = {"--json": 1, "--fail-on": 1, "-m": 1, "--compiles": 1, "--compiles-compare": 2}
     i = 0
@@ -99,16 +106,14 @@ def _split_program(words: list[str]) -> tuple[list[str], tuple[str, ...]]:
         i += 1 + values.get(word, 0)
         if word == "-m" or not word.startswith("-"):
             break
-    return words[:i], tuple(words[i:])
-
-
-def _new_parser(name: str, command: Callable[..., int], **options: Any) -> Parser:
-    return Parser(f"jaxperf {name}", command.__doc__ or "", **options)
+    return words[:i], words[i:]
 
 
 def _add_arguments(parser: Parser) -> None:
-    parser.add_argument("--args", nargs="+", default=(), metavar="SPEC", help=SPECS)
-    parser.add_argument("--setup", default="", metavar="MODULE:FUNCTION", help=SETUP)
+    parser.add_argument("--args", nargs="+", default=(), metavar="SPEC",
+        help='arrays ("f32[256,28,28,1]"), random keys ("key"), Python values ("3"); with a name as "n=3"')
+    parser.add_argument("--setup", default="", metavar="MODULE:FUNCTION",
+        help="called once, without arguments; returns the arguments as a tuple, or the only one")
 
 
 def _add_thresholds(parser: Parser, least: float) -> None:
@@ -121,14 +126,12 @@ def _add_thresholds(parser: Parser, least: float) -> None:
 # --- your own programs
 
 
-def watch(words: list[str], arguments: tuple[str, ...]) -> int:
+def watch(parser: Parser, words: Words, arguments: Words) -> int:
     """Run your own program unchanged and report where its time goes, why, and what to change.
 
     The report goes to standard error at the end, at Ctrl-C and after a crash; the exit status is the
     program's.
     """
-    usage = "jaxperf watch [FLAGS] SCRIPT [ARGUMENTS]\n       jaxperf watch [FLAGS] -m MODULE [ARGUMENTS]"
-    parser = _new_parser("watch", watch, usage=usage)
     parser.add_argument("script", nargs="?", metavar="SCRIPT", help="a Python file; its own flags follow")
     parser.add_argument("-m", metavar="MODULE",
         help="a module to run in place of a script, as `python -m` does")
@@ -141,8 +144,8 @@ def watch(words: list[str], arguments: tuple[str, ...]) -> int:
         help="end with status 1 and a line for each finding of these kinds: retrace, sync, transfer, "
         "eager, data, python, memory, program, float64, debug, version, or "
         "any; several with commas between them")
-    default = os.environ.get("JAXPERF_COMPILES") or None
-    parser.add_argument("--compiles", type=Path, metavar="DIR", default=default,
+    parser.add_argument("--compiles", type=Path, metavar="DIR",
+        default=os.environ.get("JAXPERF_COMPILES") or None,
         help="report only what is compiled, from which lines, why, and where the seconds go, on a page and "
         "in a JSON file in DIR; the variable JAXPERF_COMPILES does the same")
     parser.add_argument("--compiles-compare", nargs=2, type=Path, metavar=("A", "B"),
@@ -151,8 +154,7 @@ def watch(words: list[str], arguments: tuple[str, ...]) -> int:
     if flags.compiles_compare:
         from jaxperf.watch.compiling import output
 
-        first, second = flags.compiles_compare
-        output.compare(first, second, flags.compiles)
+        output.compare(*flags.compiles_compare, flags.compiles)
         return 0
     if flags.compiles and (flags.json or flags.fail_on):
         raise JaxperfError("--compiles has its own JSON and no findings; leave out --json and --fail-on")
@@ -162,7 +164,7 @@ def watch(words: list[str], arguments: tuple[str, ...]) -> int:
     options: dict[str, Any] = {
         "profile": flags.profile, "json": flags.json, "fail_on": parse_kinds(flags.fail_on),
         "compiles": flags.compiles,
-    }  # fmt: skip
+    }
     if flags.m:
         return run_module(flags.m, arguments, **options)
     if not flags.script:
@@ -170,13 +172,12 @@ def watch(words: list[str], arguments: tuple[str, ...]) -> int:
     return run_script(Path(flags.script), arguments, **options)
 
 
-def measure(words: list[str], _: tuple[str, ...]) -> int:
+def measure(parser: Parser, words: Words, _: Words) -> int:
     """Measure functions of your own, in turns: stages, time per call, program, roofline, memory.
 
     All functions get the same arguments, from `--args` or `--setup`. They are called as they are:
     what is not jitted is timed without jit, unless `--jit` is given.
     """
-    parser = _new_parser("measure", measure, usage="jaxperf measure [FLAGS] MODULE:FUNCTION...")
     parser.add_argument("functions", nargs="*", metavar="MODULE:FUNCTION",
         help="what to call, e.g. train:step or train.py:step; the others are compared with the first")
     _add_arguments(parser)
@@ -194,9 +195,9 @@ def measure(words: list[str], _: tuple[str, ...]) -> int:
     return measure_command.main(**vars(options))
 
 
-def roofline(words: list[str], _: tuple[str, ...]) -> int:
+def roofline(parser: Parser, words: Words, _: Words) -> int:
     """Measure once what this machine can do at best: calls, matrix products, memory, copies."""
-    _new_parser("roofline", roofline).parse_args(words)
+    parser.parse_args(words)
     began = time.monotonic()
     os.environ |= QUIET | os.environ
     import_jax()
@@ -205,7 +206,7 @@ def roofline(words: list[str], _: tuple[str, ...]) -> int:
     return roofline_command.main(began)
 
 
-def plan(words: list[str], program: tuple[str, ...]) -> int:
+def plan(parser: Parser, words: Words, program: Words) -> int:
     """Plan a step of yours for devices that you don't have: collectives, memory, time, what to change.
 
     The step is compiled for each number of devices and never runs. It needs JAX's CUDA plugin, and no GPU;
@@ -215,8 +216,6 @@ def plan(words: list[str], program: tuple[str, ...]) -> int:
     from jaxperf.plan import words as values
 
     examples = whole(1, 10**12)
-    usage = "jaxperf plan [FLAGS] MODULE:FUNCTION\n       jaxperf plan [FLAGS] -- python PROGRAM [ARGUMENTS]"
-    parser = _new_parser("plan", plan, usage=usage)
     parser.add_argument("step", nargs="?", default="", metavar="MODULE:FUNCTION",
         help="what jax.jit returned, e.g. train:step; or a function of `devices` or `mesh` that makes the "
         "step")
@@ -253,9 +252,9 @@ def plan(words: list[str], program: tuple[str, ...]) -> int:
     return command.main(options, program)
 
 
-def doctor(words: list[str], _: tuple[str, ...]) -> int:
+def doctor(parser: Parser, words: Words, _: Words) -> int:
     """Say what this machine has, what is missing, and the command that fixes it."""
-    _new_parser("doctor", doctor).parse_args(words)
+    parser.parse_args(words)
     from jaxperf import doctor as checks
 
     return checks.main()
@@ -264,19 +263,18 @@ def doctor(words: list[str], _: tuple[str, ...]) -> int:
 # --- results
 
 
-def compare(words: list[str], _: tuple[str, ...]) -> int:
+def compare(parser: Parser, words: Words, _: Words) -> int:
     """Compare two runs, measurement by measurement; exit status 1 where B is slower than A.
 
     A and B are each a result's JSON file, several of them (`a1.json,a2.json`), or a folder of them. Of
     several results of one experiment, the medians are compared.
     """
-    parser = _new_parser("compare", compare)
     parser.add_argument("a", metavar="A", help="the run to compare with")
     parser.add_argument("b", metavar="B", help="the run to judge")
     _add_thresholds(parser, 0.02)
     options = parser.parse_args(words)
+    from jaxperf.compare import results
     from jaxperf.compare.comparison_blocks import comparison_blocks
-    from jaxperf.compare.results import compare as compare_results
     from jaxperf.result import terminal
 
     a, b = _side(options.a), _side(options.b)
@@ -285,21 +283,16 @@ def compare(words: list[str], _: tuple[str, ...]) -> int:
         raise JaxperfError(
             f"{', '.join(toys)}: smoke runs, whose toy sizes decide nothing; compare runs without --smoke"
         )
-    comparison = compare_results(a, b, alpha=options.alpha, least=options.least)
+    comparison = results.compare(a, b, alpha=options.alpha, least=options.least)
     terminal.print_all(comparison_blocks(comparison))
     return comparison.status
 
 
-def upgrade(words: list[str], script: tuple[str, ...]) -> int:
+def upgrade(parser: Parser, words: Words, script: Words) -> int:
     """Run your program in two environments, in turns, and say what became slower, by function.
 
     The environments may have any two versions of JAX from 0.5.3 on. Exit status 1 where B is slower than A.
     """
-    usage = (
-        "jaxperf upgrade [FLAGS] --python A --python B -- SCRIPT [ARGUMENTS]\n"
-        "       e.g. jaxperf upgrade --python .venv/bin/python --python new/bin/python -- train.py"
-    )
-    parser = _new_parser("upgrade", upgrade, usage=usage, hint="; the program comes after `--`")
     parser.add_argument("--python", action="append", default=[], metavar="PYTHON",
         help="twice: the Python of the environment that you have, and of the one to judge")
     parser.add_argument("--runs", type=whole(1), default=6, metavar="N",
@@ -311,18 +304,13 @@ def upgrade(words: list[str], script: tuple[str, ...]) -> int:
     return upgrading.main(options.python, script, options.runs, options.alpha, options.least)
 
 
-def gate(words: list[str], command: tuple[str, ...]) -> int:
+def gate(parser: Parser, words: Words, command: Words) -> int:
     """Run a command several times and judge it against its baseline on this machine.
 
     `{}` in COMMAND is replaced by the path of the result that it is to write. The first run stores the
     baseline. Exit status: 0 not slower, 1 slower, 2 a mistake or a command that failed, 3 undecided: the
     machine is too noisy, or only other machines have a baseline.
     """
-    usage = (
-        "jaxperf gate [FLAGS] BASELINE -- COMMAND\n"
-        "       e.g. jaxperf gate baselines -- jaxperf measure train:step --json {}"
-    )
-    parser = _new_parser("gate", gate, usage=usage, hint="; the command comes after `--`")
     parser.add_argument("baseline", type=Path, metavar="BASELINE",
         help="folder of the command's baselines, one per machine")
     parser.add_argument("--update", action="store_true",
@@ -341,23 +329,21 @@ def gate(words: list[str], command: tuple[str, ...]) -> int:
     return gating.main(options, command)
 
 
-def report(words: list[str], _: tuple[str, ...]) -> int:
+def report(parser: Parser, words: Words, _: Words) -> int:
     """Show what a run measured and claimed, and where its notebooks are.
 
     Files that are damaged or from another program are named and left out.
     """
-    parser = _new_parser("report", report)
     parser.add_argument("results", nargs="?", type=Path, default=RESULTS, metavar="DIR",
         help="folder of the JSON files, or one of them")
-    options = parser.parse_args(words)
-    by_path = _load(options.results)
-    results = list(by_path.values())
-    if not results:
-        raise JaxperfError(f"no result to show in {options.results}; `{program_name()} run all` makes some")
+    folder = parser.parse_args(words).results
+    by_path = _load(folder)
+    if not by_path:
+        raise JaxperfError(f"no result to show in {folder}; `{program_name()} run all` makes some")
     from jaxperf.result import terminal
 
-    terminal.print_all(results)
-    claims = Counter(claim.verdict for result in results for claim in result.claims)
+    terminal.print_all(by_path.values())
+    claims = Counter(claim.verdict for result in by_path.values() for claim in result.claims)
     if claims:
         print(f"claims: {', '.join(f'{number} {verdict}' for verdict, number in claims.items())}")
     print(escape_control(f"results: {', '.join(map(str, by_path))} (JSON, one file per section)"))
@@ -399,9 +385,9 @@ def _load(folder: Path) -> dict[Path, Result]:
 # --- the chapter
 
 
-def list_sections(words: list[str], _: tuple[str, ...]) -> int:
+def list_sections(parser: Parser, words: Words, _: Words) -> int:
     """Show the sections: what each asks and how long it takes."""
-    _new_parser("list", list_sections).parse_args(words)
+    parser.parse_args(words)
     wide = max(len(s.name) for s in catalogue.SECTIONS)
     for s in catalogue.SECTIONS:
         print(f"{s.number or '-':<4} {s.name:<{wide}}  {_duration(s.takes_s):<12}  {s.title}")
@@ -417,13 +403,11 @@ def _duration(takes_s: float) -> str:
     return f"about {takes_s:.0f} s" if takes_s < 90 else f"about {takes_s / 60:.0f} min"
 
 
-def run(words: list[str], extra: tuple[str, ...]) -> int:
+def run(parser: Parser, words: Words, extra: Words) -> int:
     """Run sections, each in its own process; if one fails, the others still run.
 
     With one section, the flags after `--` go to its script.
     """
-    usage = "jaxperf run [FLAGS] NAME... [-- FLAGS OF THE SECTION]"
-    parser = _new_parser("run", run, usage=usage, hint="; a section's own flags come after `--`")
     parser.add_argument("names", nargs="*", metavar="NAME",
         help="names or numbers from `jaxperf list`, or `all`")
     size = parser.add_mutually_exclusive_group()
@@ -458,29 +442,23 @@ def run(words: list[str], extra: tuple[str, ...]) -> int:
         outcomes.append(outcome)
         if outcome.error:
             say(f"failed: {section.name}: {outcome.error}")
-    _print_outcomes(outcomes, flags.out)
-    statuses = [outcome.status for outcome in outcomes if outcome.error]
-    if len(outcomes) == 1 and statuses:
-        return statuses[0]
-    return 1 if statuses else 0
-
-
-def _print_outcomes(outcomes: Sequence[run_sections.Outcome], out: Path) -> None:
-    good = [outcome for outcome in outcomes if not outcome.error]
-    failed = [outcome.section.name for outcome in outcomes if outcome.error]
+    good = [outcome.path for outcome in outcomes if not outcome.error]
+    failed = [outcome for outcome in outcomes if outcome.error]
     wall_s = sum(outcome.wall_s for outcome in outcomes)
     print(f"\n{len(good)} of {len(outcomes)} sections succeeded, in {wall_s:.0f} s")
-    for outcome in good:
-        print(escape_control(f"  {outcome.path}"))
+    for path in good:
+        print(escape_control(f"  {path}"))
     if len(failed) > 1:
-        say(f"failed: {', '.join(failed)}")
+        say(f"failed: {', '.join(outcome.section.name for outcome in failed)}")
     if good:
-        print(escape_control(f"read them: `{program_name()} report {shlex.quote(str(out))}`"))
+        print(escape_control(f"read them: `{program_name()} report {shlex.quote(str(flags.out))}`"))
+    if len(outcomes) == 1 and failed:
+        return failed[0].status
+    return 1 if failed else 0
 
 
-def check(words: list[str], _: tuple[str, ...]) -> int:
+def check(parser: Parser, words: Words, _: Words) -> int:
     """Check your solution of an exercise: is it right, or what is wrong? Alone, list those with a check."""
-    parser = _new_parser("check", check)
     parser.add_argument("exercise", nargs="?", default="", metavar="EXERCISE",
         help="its number, as in 8.4.3: section 8.4, exercise 3")
     parser.add_argument("file", nargs="?", type=Path, metavar="FILE",
@@ -491,7 +469,7 @@ def check(words: list[str], _: tuple[str, ...]) -> int:
     return checks.main(options.exercise, options.file)
 
 
-COMMANDS: dict[str, Callable[[list[str], tuple[str, ...]], int]] = {
+COMMANDS: dict[str, Command] = {
     "watch": watch, "measure": measure, "roofline": roofline, "plan": plan, "doctor": doctor,
     "compare": compare, "gate": gate, "upgrade": upgrade, "report": report,
     "list": list_sections, "run": run, "check": check,
