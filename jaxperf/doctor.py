@@ -4,14 +4,13 @@ Each check looks at one thing; none raises, or waits for a network. JAX starts i
 broken installation can crash without ending this one.
 """
 
-from __future__ import annotations
-
 import importlib.metadata
 import os
 import platform
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -71,15 +70,14 @@ def main() -> int:
         print(escape_control(f"{result.state:<7} {result.topic:<{wide}}  {result.text}"))
         if result.fix:
             print(escape_control(f"{'':<7} {'':<{wide}}  -> {result.fix}"))
-    broken = sum(result.state == "broken" for result in results)
-    better = sum(result.state == "warn" for result in results)
-    if broken:
-        print(f"\nnot usable: {format_count(broken, 'problem')} must be fixed; see the command above")
-    elif better:
-        print(f"\nusable; {format_count(better, 'thing')} could be better")
-    else:
-        print("\nusable")
-    return 1 if broken else 0
+    states = Counter(result.state for result in results)
+    if states["broken"]:
+        problems = format_count(states["broken"], "problem")
+        print(f"\nnot usable: {problems} must be fixed; see the command above")
+        return 1
+    better = f"; {format_count(states['warn'], 'thing')} could be better" if states["warn"] else ""
+    print(f"\nusable{better}")
+    return 0
 
 
 # --- Python and the packages
@@ -89,7 +87,13 @@ def package_results() -> Iterator[CheckResult]:
     """Yield the versions, then one result for each package that is missing or too old."""
     yield CheckResult("python", "ok", f"{platform.python_version()} at {sys.executable}")
     shown = ", ".join(f"{name} {version}" for name, version in versions(SHOWN).items())
-    problems = list(filter(None, (_problem(name, least) for name, least in lower_bounds().items())))
+    problems = []
+    for name, least in lower_bounds().items():
+        version = versions((name,)).get(name)
+        if version is None:
+            problems.append(f"{name} is not installed; {least} or newer is required")
+        elif release(version) < release(least):
+            problems.append(f"{name} is {version}; {least} or newer is required")
     yield CheckResult("packages", "note" if problems else "ok", shown or "none of JAX and NumPy")
     for text in problems:
         yield CheckResult("packages", "broken", text, install_self())
@@ -107,16 +111,6 @@ def lower_bounds() -> dict[str, str]:
         return {}
     bounds = (re.fullmatch(r"([\w.-]+)\s*>=\s*([\d.]+)", line) for line in lines)  # an extra's have a marker
     return {match[1]: match[2] for match in bounds if match}
-
-
-def _problem(name: str, least: str) -> str:
-    """Return what is wrong with an installed package, in one line; "" if nothing is."""
-    version = versions((name,)).get(name)
-    if version is None:
-        return f"{name} is not installed; {least} or newer is required"
-    if release(version) < release(least):
-        return f"{name} is {version}; {least} or newer is required"
-    return ""
 
 
 def checkout_folder() -> Path | None:
@@ -153,11 +147,9 @@ def ask_jax(environment: Mapping[str, str] | None = None) -> JaxReport:
     env = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"} | child_environment(environment or os.environ)
     try:
         report = _start(env)
-        if not report.error:
-            return report
         # A setting that keeps JAX from starting looks like a broken installation; a second start decides.
         settings = ["XLA_FLAGS", *sorted(name for name in env if name.startswith("JAX_"))]
-        for name in settings:
+        for name in settings if report.error else ():
             without = {key: value for key, value in env.items() if key != name}
             if name in env and not _start(without).error:
                 setting = f"{name}={env[name]}"[:100]
@@ -171,15 +163,12 @@ def _start(env: Mapping[str, str]) -> JaxReport:
     command = [sys.executable, "-P", "-c", CHILD]  # -P: nothing in the current folder may shadow a package
     done = subprocess.run(command, env=env, capture_output=True, text=True, errors="replace", timeout=LIMIT_S)
     messages = tuple(line.strip() for line in done.stderr.splitlines() if line.strip())
+    backend, *devices = done.stdout.splitlines() or [""]
+    error = "" if devices else "JAX started, but what it printed is not understood"
     if done.returncode:
         how = f"was ended by signal {-done.returncode}" if done.returncode < 0 else "does not start"
-        return JaxReport(
-            error=f"JAX {how}: {messages[-1] if messages else 'it said nothing'}", warnings=messages
-        )
-    backend, *devices = done.stdout.splitlines() or [""]
-    if not devices:
-        return JaxReport(error="JAX started, but what it printed is not understood")
-    return JaxReport(backend, tuple(devices), warnings=messages)
+        error = f"JAX {how}: {messages[-1] if messages else 'it said nothing'}"
+    return JaxReport(backend, tuple(devices), error, messages)
 
 
 def device_results(report: JaxReport) -> Iterator[CheckResult]:
@@ -189,12 +178,13 @@ def device_results(report: JaxReport) -> Iterator[CheckResult]:
         yield CheckResult("jax", "ok", f"{report.backend}: {', '.join(report.devices)}")
         if report.backend == "cpu" and driver.gpus:
             yield _why_not_the_gpu(report)
-    elif report.culprit:
-        yield CheckResult("jax", "broken", report.error, f"unset {report.culprit}")
+        return
+    fix = install_self()
+    if report.culprit:
+        fix = f"unset {report.culprit}"
     elif any("/flax/" in line for line in report.warnings):  # of a traceback
-        yield CheckResult("jax", "broken", report.error, libraries.pip_install("--upgrade", "flax"))
-    else:
-        yield CheckResult("jax", "broken", report.error, install_self())
+        fix = libraries.pip_install("--upgrade", "flax")
+    yield CheckResult("jax", "broken", report.error, fix)
 
 
 def _driver_results(driver: Driver) -> Iterator[CheckResult]:
@@ -208,19 +198,18 @@ def _driver_results(driver: Driver) -> Iterator[CheckResult]:
         text = f"NVIDIA {driver.version} is too old, {oldest} is required; install a newer driver"
         yield CheckResult("driver", "warn", text)
     else:
-        text = f"NVIDIA {driver.version}, {format_count(len(driver.gpus), 'GPU')}"
-        yield CheckResult("driver", "ok", text)
+        count = format_count(len(driver.gpus), "GPU")
+        yield CheckResult("driver", "ok", f"NVIDIA {driver.version}, {count}")
     for i, gpu in enumerate(driver.gpus):
         parts = [f"{i}: {gpu.name}"]
         if gpu.total_bytes:
             used, total = (format_quantity(n, "bytes") for n in (gpu.used_bytes, gpu.total_bytes))
             parts.append(f"{used} of {total} in use")
         text = ", ".join([*parts, *gpu.pace()])
-        if gpu.used_bytes > BUSY_GPU * gpu.total_bytes:
+        is_busy = gpu.used_bytes > BUSY_GPU * gpu.total_bytes
+        if is_busy:
             text += "; another process uses it (see `nvidia-smi`), times will scatter"
-            yield CheckResult("gpu", "warn", text)
-        else:
-            yield CheckResult("gpu", "ok", text)
+        yield CheckResult("gpu", "warn" if is_busy else "ok", text)
 
 
 def _why_not_the_gpu(report: JaxReport) -> CheckResult:
@@ -229,8 +218,8 @@ def _why_not_the_gpu(report: JaxReport) -> CheckResult:
     if wanted and not {"cuda", "gpu"} & set(wanted.split(",")):
         text = f"JAX_PLATFORMS={wanted} keeps JAX off the GPU"
         return CheckResult("jax", "note", text, "unset JAX_PLATFORMS")
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None and visible.strip() in ("", "-1", "none"):
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "all")
+    if visible.strip() in ("", "-1", "none"):
         text = f"CUDA_VISIBLE_DEVICES={visible} hides the GPU from JAX"
         return CheckResult("jax", "warn", text, "unset CUDA_VISIBLE_DEVICES")
     plugins = versions(CUDA_PLUGINS)

@@ -1,7 +1,5 @@
 """The one error for a user's mistake, as opposed to a bug in jaxperf, and text made safe to print."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 import warnings

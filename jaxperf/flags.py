@@ -7,8 +7,6 @@
 A mistake raises `JaxperfError` with the flag, the value and what to give, or the nearest flag that there is.
 """
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import difflib
@@ -36,14 +34,8 @@ class Parser(argparse.ArgumentParser):
     """
 
     def __init__(self, prog: str, about: str = "", *, usage: str | None = None, hint: str = "") -> None:
-        super().__init__(
-            prog=prog,
-            description=about,
-            usage=usage,
-            formatter_class=_Help,
-            allow_abbrev=False,
-            add_help=False,
-        )
+        options: dict[str, Any] = {"formatter_class": _Help, "allow_abbrev": False, "add_help": False}
+        super().__init__(prog=prog, description=about, usage=usage, **options)
         self.hint = hint
         self.add_argument("-h", "--help", action="help", help="show this help and exit")
 
@@ -53,8 +45,13 @@ class Parser(argparse.ArgumentParser):
         if "" in words:
             self.error("a word is empty; give a value, or leave the flag out")
         options, unknown = self.parse_known_intermixed_args(words, namespace)
+        flags = [word.partition("=")[0] for word in unknown if word.startswith("-")]
+        if flags:
+            known = [flag.strip("-") for flag in self._option_string_actions if flag != flags[0]]
+            suggestion = did_you_mean(flags[0].strip("-"), known, start="--")
+            self.error(f"there is no flag {flags[0]}{suggestion}{self.hint}")
         if unknown:
-            self._refuse(unknown)
+            self.error(f"{' '.join(unknown)}: not understood{self.hint}")
         return options
 
     def print_help(self, file: Any = None) -> None:
@@ -62,15 +59,10 @@ class Parser(argparse.ArgumentParser):
         print(self.format_help(), end="", file=file)
 
     def error(self, message: str) -> NoReturn:
-        raise JaxperfError(f"{to_one_line(_sentence(message))}; see `{self.prog} --help`")
-
-    def _refuse(self, unknown: Sequence[str]) -> NoReturn:
-        flags = [word.partition("=")[0] for word in unknown if word.startswith("-")]
-        if not flags:
-            self.error(f"{' '.join(unknown)}: not understood{self.hint}")
-        known = [flag.strip("-") for flag in self._option_string_actions if flag != flags[0]]
-        suggestion = did_you_mean(flags[0].strip("-"), known, start="--")
-        self.error(f"there is no flag {flags[0]}{suggestion}{self.hint}")
+        """Refuse the flags in a sentence that begins with the one that is wrong."""
+        about = re.match(r"argument (?:[^:]*/)?([^:]+): (.*)", message, re.DOTALL)
+        sentence = f"{about[1]} {about[2]}" if about else message
+        raise JaxperfError(f"{to_one_line(sentence)}; see `{self.prog} --help`")
 
 
 class _Help(argparse.HelpFormatter):
@@ -119,7 +111,6 @@ def _bounded(
     if high < math.inf:
         bounds.append(f"at most {high:g}")
     wanted = " and ".join(bounds)
-    finite = f"a finite number of {wanted}" if wanted else "a finite number"
 
     def convert(word: str) -> Any:
         try:
@@ -127,9 +118,9 @@ def _bounded(
         except ValueError:
             raise argparse.ArgumentTypeError(f"is {word!r}; give {name}") from None
         if not -math.inf < value < math.inf:
-            raise argparse.ArgumentTypeError(f"is {word}; give {finite}")
-        is_inside = (value > low if above else value >= low) and value <= high
-        if not is_inside:
+            bound = f" of {wanted}" if wanted else ""
+            raise argparse.ArgumentTypeError(f"is {word}; give a finite number{bound}")
+        if not low <= value <= high or (above and value == low):
             raise argparse.ArgumentTypeError(f"is {word}; give {wanted}")
         return value
 
@@ -163,21 +154,25 @@ def add_parameter(parser: Parser, name: str, default: Any, help: str = "") -> No
         action = "store_false" if default else "store_true"
         parser.add_argument(f"--no-{flag}" if default else f"--{flag}", dest=name, action=action, help=help)
         return
+    options: dict[str, Any] = {"default": default, "help": help or _default_text(default)}
     like = default
     if isinstance(default, tuple):
+        options |= {"action": _Tuple, "nargs": "+"}
         like = default[0] if default else ""
-    kind: Callable[[str], Any]
     if isinstance(like, int):
-        kind, metavar = whole(min(like, 1)), "N"
+        options |= {"type": whole(min(like, 1)), "metavar": "N"}
     elif isinstance(like, float):
-        kind, metavar = number(min(like, 0.0)), "X"
+        options |= {"type": number(min(like, 0.0)), "metavar": "X"}
     elif like is None or isinstance(like, Path):
-        kind, metavar = Path, "PATH"
+        options |= {"type": Path, "metavar": "PATH"}
     else:
-        kind, metavar = str, "WORD"
-    help = help or _default_text(default)
-    options: dict[str, Any] = {"action": _Tuple, "nargs": "+"} if isinstance(default, tuple) else {}
-    parser.add_argument(f"--{flag}", type=kind, default=default, metavar=metavar, help=help, **options)
+        options |= {"metavar": "WORD"}
+    parser.add_argument(f"--{flag}", **options)
+
+
+class _Tuple(argparse.Action):
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: Any = None) -> None:
+        setattr(namespace, self.dest, tuple(values))
 
 
 def parse_config(kind: type[Config], about: str | None = None) -> Config:
@@ -186,14 +181,3 @@ def parse_config(kind: type[Config], about: str | None = None) -> Config:
     for field in dataclasses.fields(kind):  # type: ignore[arg-type]
         add_parameter(parser, field.name, field.default)
     return kind(**vars(parser.parse_args()))
-
-
-class _Tuple(argparse.Action):
-    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: Any = None) -> None:
-        setattr(namespace, self.dest, tuple(values))
-
-
-def _sentence(message: str) -> str:
-    """Return argparse's message about a mistake as a sentence that begins with the flag."""
-    about = re.match(r"argument (?:[^:]*/)?([^:]+): (.*)", message, re.DOTALL)
-    return f"{about[1]} {about[2]}" if about else message

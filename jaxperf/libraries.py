@@ -1,7 +1,5 @@
 """Which code is the user's and which a library's; and the libraries that only an extra of jaxperf brings."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import os
@@ -14,11 +12,10 @@ from pathlib import Path
 
 from jaxperf.errors import JaxperfError
 
-_PACKAGE = str(Path(__file__).resolve().parent)
 # Libraries wherever they lie: on PYTHONPATH, in a folder of `pip --target`, or in a checkout
 _KNOWN = (
     "jax", "jaxlib", "flax", "optax", "orbax", "chex", "equinox", "haiku", "numpy", "scipy", "ml_dtypes",
-    "torch", "tensorflow",
+    "torch", "tensorflow", "jaxperf",
 )  # fmt: skip
 # What the extra "chapter" brings, by the names that are imported
 CHAPTER = (
@@ -42,8 +39,6 @@ def library_of(file: str, module: str = "") -> str:
         if file.startswith(root):
             first = Path(file[len(root) :].lstrip("/\\")).parts[0]
             return first.removesuffix(".py")
-    if file.startswith(_PACKAGE):
-        return "jaxperf"
     for name in _KNOWN:
         folders = getattr(sys.modules.get(name), "__path__", ())
         if any(file.startswith(f"{folder}{os.sep}") for folder in folders):

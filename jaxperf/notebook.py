@@ -6,13 +6,9 @@
 state = step(state, batch)
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from jaxperf.errors import JaxperfError, to_one_line
-
-OPTIONS = {"": True, "--no-profile": False}
 
 
 def run_cell(line: str, cell: str, shell: Any) -> None:
@@ -21,10 +17,11 @@ def run_cell(line: str, cell: str, shell: Any) -> None:
 
     from jaxperf.watch import watch
 
-    if line.strip() not in OPTIONS:
-        raise UsageError(to_one_line(f"%%jaxperf takes --no-profile or nothing, not {line.strip()!r}"))
+    option = line.strip()
+    if option not in ("", "--no-profile"):
+        raise UsageError(to_one_line(f"%%jaxperf takes --no-profile or nothing, not {option!r}"))
     try:
-        with watch("this cell", profile=OPTIONS[line.strip()]):
+        with watch("this cell", profile=not option):
             outcome = shell.run_cell(cell)
     except JaxperfError as e:
         raise UsageError(to_one_line(str(e))) from None

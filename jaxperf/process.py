@@ -7,8 +7,6 @@ program in the same way: it stops its work, ends its child processes and cleans 
 Only the standard library is imported with this module, since it is the first thing that a process does.
 """
 
-from __future__ import annotations
-
 import _thread
 import contextlib
 import errno
@@ -79,27 +77,22 @@ def ended(main: Callable[[], int]) -> int:
     except JaxperfError as e:
         say(f"error: {e}")
         return USER_MISTAKE
-    except BrokenPipeError:
-        drop_output(sys.stdout)
-        return PIPE_CLOSED
     except OSError as e:
-        if e.errno == errno.EIO and not e.filename:  # the terminal was closed
+        # Files have names, so without one it is the output: its reader has gone, or the terminal was closed
+        if isinstance(e, BrokenPipeError) or (e.errno == errno.EIO and not e.filename):
             drop_output(sys.stdout)
             return PIPE_CLOSED
-        if e.errno == errno.ENOSPC and not e.filename:  # our files have names, so it is the output
+        if e.errno == errno.ENOSPC and not e.filename:
             drop_output(sys.stdout)
             say(f"error: cannot write the output: {e.strerror}; send it elsewhere")
-            return USER_MISTAKE
-        if e.errno not in REFUSALS or not e.filename:
+        elif e.errno in REFUSALS and e.filename:
+            say(f"error: {os.fsdecode(e.filename)}: {e.strerror}; check the path and its permissions")
+        else:
             raise
-        say(f"error: {os.fsdecode(e.filename)}: {e.strerror}; check the path and its permissions")
         return USER_MISTAKE
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, Stopped) as e:
         say("stopped")
-        return INTERRUPTED
-    except Stopped as e:
-        say("stopped")
-        return 128 + e.number
+        return 128 + e.number if isinstance(e, Stopped) else INTERRUPTED
 
 
 @contextlib.contextmanager
@@ -132,11 +125,10 @@ def say(line: str) -> None:
     Control characters and newlines are escaped, a very long line is shortened, and the terminal may have been
     closed.
     """
-    text = line
     if "`jaxperf " in line:
-        text = line.replace("`jaxperf ", f"`{program_name()} ")
+        line = line.replace("`jaxperf ", f"`{program_name()} ")
     with contextlib.suppress(OSError, ValueError, AttributeError):
-        print(to_one_line(text), file=sys.stderr, flush=True)
+        print(to_one_line(line), file=sys.stderr, flush=True)
 
 
 def program_name() -> str:
@@ -156,7 +148,7 @@ def end_at_once() -> None:
     """
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-    _mask("SIG_UNBLOCK")
+    release_signals()
 
 
 @contextlib.contextmanager
@@ -166,21 +158,18 @@ def held_back() -> Iterator[Callable[[], None]]:
     A process started meanwhile blocks them too, until it calls `end_at_once` or `release_signals`. So no
     signal arrives while it is half started or before we know it.
     """
-    _mask("SIG_BLOCK")
+    if hasattr(signal, "pthread_sigmask"):  # not on Windows
+        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     try:
-        yield lambda: _mask("SIG_UNBLOCK")
+        yield release_signals
     finally:
-        _mask("SIG_UNBLOCK")
+        release_signals()
 
 
 def release_signals() -> None:
     """Unblock the signals: in a child of `held_back`, before it becomes a program that is not ours."""
-    _mask("SIG_UNBLOCK")
-
-
-def _mask(how: str) -> None:
-    if hasattr(signal, "pthread_sigmask"):  # not on Windows
-        signal.pthread_sigmask(getattr(signal, how), SIGNALS)
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 
 
 @contextlib.contextmanager
@@ -190,7 +179,6 @@ def _signals_raised() -> Iterator[None]:
     SIGTERM or SIGHUP within `SAME_S` of any of them is the same request, and does not disturb the cleanup: a
     parent sends SIGTERM to a child that has received Ctrl-C too.
     """
-    handlers: dict[int, Any] = {}  # those to restore
     same_until = -math.inf
 
     def stop(number: int, frame: FrameType | None) -> None:
@@ -201,15 +189,17 @@ def _signals_raised() -> Iterator[None]:
         if not is_same:
             raise Stopped(number)
 
+    replaced: list[int] = []
     try:
         if threading.current_thread() is threading.main_thread():
             for number in SIGNALS:
                 if signal.getsignal(number) is signal.SIG_DFL:
-                    handlers[number] = signal.signal(number, stop)
+                    signal.signal(number, stop)
+                    replaced.append(number)
         yield
     finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
+        for number in replaced:
+            signal.signal(number, signal.SIG_DFL)
 
 
 def _check_surroundings() -> None:
@@ -264,31 +254,29 @@ def signals_heard(receive: Callable[[int], object]) -> Iterator[None]:
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
     process, before = os.getpid(), signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
-    if before == -1:
-        _thread.start_new_thread(_hear, (reading, receive))  # hidden from `threading.enumerate`
-    else:
+    if before != -1:
         signal.set_wakeup_fd(before)
         os.close(reading)
+        os.close(writing)
+        yield
+        return
+
+    def hear() -> None:
+        while (numbers := os.read(reading, 1)) not in (b"", b"\0"):
+            receive(numbers[0])
+        os.close(reading)
+
+    _thread.start_new_thread(hear, ())  # hidden from `threading.enumerate`
     try:
         yield
     finally:
-        if before == -1:
-            now = signal.set_wakeup_fd(-1)
-            if now not in (-1, writing):  # the program has set one meanwhile
-                signal.set_wakeup_fd(now)
-            if os.getpid() == process:  # not in a forked child, which shares the pipe
-                with contextlib.suppress(OSError):
-                    os.write(writing, b"\0")  # ends the thread; a forked process may keep the pipe open
+        now = signal.set_wakeup_fd(-1)
+        if now not in (-1, writing):  # the program has set one meanwhile
+            signal.set_wakeup_fd(now)
+        if os.getpid() == process:  # not in a forked child, which shares the pipe
+            with contextlib.suppress(OSError):
+                os.write(writing, b"\0")  # ends the thread; a forked process may keep the pipe open
         os.close(writing)
-
-
-def _hear(reading: int, receive: Callable[[int], object]) -> None:
-    while True:
-        numbers = os.read(reading, 1)
-        if numbers in (b"", b"\0"):
-            break
-        receive(numbers[0])
-    os.close(reading)
 
 
 @contextlib.contextmanager
@@ -355,17 +343,17 @@ def named_parent() -> dict[str, str]:
 def follow_parent() -> None:
     """End this process soon after its parent, if the parent has requested that: SIGTERM, later SIGKILL."""
     parent = os.environ.pop(PARENT, "")  # children of this process have this one as their parent
+
+    def follow() -> None:
+        while os.getppid() == int(parent):
+            time.sleep(LOOK_S)
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(PATIENCE_S)
+        os.kill(os.getpid(), signal.SIGKILL)
+
     # On Windows, a process keeps its parent's number after the parent has ended
     if parent.isdecimal() and sys.platform != "win32":
-        threading.Thread(target=_follow, args=(int(parent),), daemon=True).start()
-
-
-def _follow(parent: int) -> None:
-    while os.getppid() == parent:
-        time.sleep(LOOK_S)
-    os.kill(os.getpid(), signal.SIGTERM)
-    time.sleep(PATIENCE_S)
-    os.kill(os.getpid(), signal.SIGKILL)
+        threading.Thread(target=follow, daemon=True).start()
 
 
 def child_environment(inherited: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -383,10 +371,11 @@ def startable_command(command_line: Sequence[str]) -> tuple[str, ...]:
 
     A user who types `.venv/bin/jaxperf gate ... -- jaxperf ...` may not have this environment on PATH.
     """
+    program, *words = command_line
     replacements = {"jaxperf": (sys.executable, "-m", "jaxperf"), "python": (sys.executable,)}
-    if command_line[0] in replacements and shutil.which(command_line[0]) is None:
-        return (*replacements[command_line[0]], *command_line[1:])
-    return tuple(command_line)
+    if program in replacements and shutil.which(program) is None:
+        return (*replacements[program], *words)
+    return (program, *words)
 
 
 def run_child(command_line: Sequence[str], environment: Mapping[str, str], **options: Any) -> int:
@@ -409,9 +398,8 @@ def _end(child: subprocess.Popen[Any]) -> None:
         with contextlib.suppress(subprocess.TimeoutExpired):
             child.wait(OWN_END_S)
         child.terminate()
-        child.wait(PATIENCE_S)
-    except subprocess.TimeoutExpired:
-        pass
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(PATIENCE_S)
     finally:  # also runs after a second Ctrl-C or SIGTERM
         child.kill()
         child.wait()

@@ -20,15 +20,14 @@ import os
 import re
 import sys
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 if TYPE_CHECKING:
-    from jaxperf.result import Measurement, Result
+    from jaxperf.result import Measurement
 
 SLOWER = 1.5
 DISTURBED = 4.0  # where other programs had the core in many values
@@ -60,26 +59,22 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 class Compiles:
-    """The programs that each test compiles, with its fixtures, and the seconds for them."""
+    """The programs that each test compiles, with its fixtures: for each, how many times, and the seconds."""
 
     def __init__(self) -> None:
-        self._times: Counter[str] = Counter()
-        self._seconds: defaultdict[str, float] = defaultdict(float)
+        self._programs: dict[str, list[float]] = {}
         self._listens, self._began = False, 0.0
 
     def pytest_runtest_logstart(self) -> None:
         self._listen()
-        self._times.clear()
-        self._seconds.clear()
-        self._began = time.perf_counter()
+        self._programs, self._began = {}, time.perf_counter()
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[Any]:
         """Add to the last report of a test its seconds, and times and seconds of each program."""
         self._listen()  # the test, or its fixture, may have imported JAX
         if call.when == "teardown":
-            programs = {name: [self._times[name], seconds] for name, seconds in self._seconds.items()}
-            item.user_properties.append((COMPILES, [time.perf_counter() - self._began, programs]))
+            item.user_properties.append((COMPILES, [time.perf_counter() - self._began, self._programs]))
         return (yield)
 
     def _listen(self) -> None:
@@ -91,21 +86,19 @@ class Compiles:
     def _note(self, event: str, duration_secs: float, **about: str | int) -> None:
         if event.startswith("/jax/core/compile/"):
             name = str(about.get("fun_name", "a program")).removeprefix("jit(").removesuffix(")")
-            self._seconds[name] += duration_secs
-            self._times[name] += event.endswith("backend_compile_duration")
+            program = self._programs.setdefault(name, [0, 0.0])
+            program[0] += event.endswith("backend_compile_duration")
+            program[1] += duration_secs
 
 
 def compile_lines(tests: list[tuple[str, list[Any]]]) -> Iterator[str]:
     """Yield the lines about compiling: of all tests, of the slowest, and of the most frequent programs."""
     rows: list[tuple[float, float, int, str]] = []  # of each test: seconds compiling, all seconds, programs
-    times: Counter[str] = Counter()
-    seconds: defaultdict[str, float] = defaultdict(float)
+    times, seconds = Counter[str](), Counter[str]()
     for test, (test_s, programs) in tests:
-        compile_s, number = 0.0, 0
-        for name, (program_times, program_s) in programs.items():
-            compile_s, number = compile_s + program_s, number + program_times
-            times[name] += program_times
-            seconds[name] += program_s
+        times.update({name: number for name, (number, _) in programs.items()})
+        seconds.update({name: s for name, (_, s) in programs.items()})
+        number, compile_s = (sum(program[i] for program in programs.values()) for i in (0, 1))
         rows.append((compile_s, test_s, number, test))
     total_s, whole_s = sum(row[0] for row in rows), sum(row[1] for row in rows)
     yield f"compiling: {total_s:.2f} s of {whole_s:.2f} s in {len(rows):,} tests, {times.total():,} programs"
@@ -114,21 +107,17 @@ def compile_lines(tests: list[tuple[str, list[Any]]]) -> Iterator[str]:
             yield f"  {compile_s:8.2f} s of {test_s:.2f} s, {number:,} programs: {test}"
     if times:
         yield "compiled most often:"
-        for name, number in times.most_common(SLOWEST):
-            yield f"  {number:5,} times, {seconds[name]:.2f} s: {name}"
+    for name, number in times.most_common(SLOWEST):
+        yield f"  {number:5,} times, {seconds[name]:.2f} s: {name}"
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     """Say what was stored, how long each call takes, and how long it took in the baseline."""
-    lines, compiles = list[str](), list[tuple[str, Any]]()
-    for report in itertools.chain.from_iterable(terminalreporter.stats.values()):
-        if getattr(report, "when", "") != "teardown":
-            continue
-        for name, value in report.user_properties:
-            if name == PROPERTY:
-                lines.append(value)
-            elif name == COMPILES:
-                compiles.append((report.nodeid, value))
+    reports = itertools.chain.from_iterable(terminalreporter.stats.values())
+    ended = [report for report in reports if getattr(report, "when", "") == "teardown"]
+    properties = [(report.nodeid, *named) for report in ended for named in report.user_properties]
+    lines = [line for _, name, line in properties if name == PROPERTY]
+    compiles = [(test, values) for test, name, values in properties if name == COMPILES]
     if compiles:
         lines += compile_lines(compiles)
     if lines:
@@ -183,7 +172,7 @@ class Baselines:
             line = f"{self._test}: {measurement.name}, {describe(before, measurement)}"
             if became_slower(before, measurement, by=self._slower):
                 pytest.fail(f"became slower: {line}", pytrace=False)
-            self._say(line)
+            self._properties.append((PROPERTY, line))
         return measurement
 
     def _baseline(self, measurement: Measurement) -> Measurement | None:
@@ -193,19 +182,13 @@ class Baselines:
 
         label = f"{self._test}: {measurement.name}"
         result = Result("pytest", "", label, "", {}, current_environment(), (Table(label, (measurement,)),))
-        path = self._path(result, measurement.name)
+        stem = re.sub(r"[^\w.-]+", "-", f"{self._test}-{measurement.name}").strip("-")
+        path = self._folder / result.environment.fingerprint / f"{stem}.json"
         if not self._update and os.path.exists(path):  # noqa: PTH110  Path.exists raises if a name is too long
             return load_result(path).measurements[0]
         save_result(result, path)
-        self._say(f"baseline stored: {label}, {path}")
+        self._properties.append((PROPERTY, f"baseline stored: {label}, {path}"))
         return None
-
-    def _say(self, line: str) -> None:
-        self._properties.append((PROPERTY, line))
-
-    def _path(self, result: Result, name: str) -> Path:
-        stem = re.sub(r"[^\w.-]+", "-", f"{self._test}-{name}").strip("-")
-        return self._folder / result.environment.fingerprint / f"{stem}.json"
 
 
 def became_slower(before: Measurement, now: Measurement, *, by: float) -> bool:
@@ -219,9 +202,8 @@ def describe(before: Measurement, now: Measurement) -> str:
     """Return both medians, their ratio, and what disturbed them."""
     from jaxperf.result.formatting import format_on_page
 
-    text = (
-        f"{format_on_page(now.median, now.unit)} a call, {format_on_page(before.median, before.unit)} before"
-    )
+    now_s, before_s = (format_on_page(m.median, m.unit) for m in (now, before))
+    text = f"{now_s} a call, {before_s} before"
     if before.median:
         text += f", {now.median / before.median:.2f} times"
     return "; ".join(part for part in (text, now.disturbance or before.disturbance) if part)
