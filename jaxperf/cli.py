@@ -133,17 +133,14 @@ def watch(parser: Parser, words: Words, arguments: Words) -> int:
     program's.
     """
     parser.add_argument("script", nargs="?", metavar="SCRIPT", help="a Python file; its own flags follow")
-    parser.add_argument("-m", metavar="MODULE",
-        help="a module to run in place of a script, as `python -m` does")
+    parser.add_argument("-m", metavar="MODULE", help="a module in place of a script, as `python -m` does")
     parser.add_argument("--no-profile", dest="profile", action="store_false",
         help="leave out the short windows of JAX's profiler, which show what devices do")
     parser.add_argument("--json", type=file_path, metavar="PATH",
-        help='keep the report as a result, for `jaxperf report`; of several processes each, as "PATH-1" '
-        "and so on")
+        help='keep the report here, for `jaxperf report`; of several processes each, as "PATH-1"')
     parser.add_argument("--fail-on", default="", metavar="KINDS",
-        help="end with status 1 and a line for each finding of these kinds: retrace, sync, transfer, "
-        "eager, data, python, memory, program, float64, debug, version, or "
-        "any; several with commas between them")
+        help="end with status 1 and a line for each finding of these kinds, with commas between them: any, "
+        "retrace, sync, transfer, eager, data, python, memory, program, float64, debug, version")
     parser.add_argument("--compiles", type=Path, metavar="DIR",
         default=os.environ.get("JAXPERF_COMPILES") or None,
         help="report only what is compiled, from which lines, why, and where the seconds go, on a page and "
@@ -217,8 +214,7 @@ def plan(parser: Parser, words: Words, program: Words) -> int:
 
     examples = whole(1, 10**12)
     parser.add_argument("step", nargs="?", default="", metavar="MODULE:FUNCTION",
-        help="what jax.jit returned, e.g. train:step; or a function of `devices` or `mesh` that makes the "
-        "step")
+        help="what jax.jit returned, e.g. train:step; or a function of `devices` or `mesh` that makes it")
     parser.add_argument("--for", dest="for_", default="h100", metavar="CARD",
         help='a card: a100, h100, h200, b200; a TPU: v5e, v5p, v6e; "this" is the GPU that is here')
     parser.add_argument("--devices", type=values.counts, default="1,8,64", metavar="N,N,...",
@@ -239,8 +235,7 @@ def plan(parser: Parser, words: Words, program: Words) -> int:
     parser.add_argument("--fit", action="store_true",
         help="also find the largest batch that fits, and what makes the given one fit, by compiling again")
     parser.add_argument("--mesh", type=values.mesh_axes, default={}, metavar="NAME=N,...",
-        help="axes for one of --devices, e.g. data=8,model=8 for 64; for others, the first takes what is "
-        "left")
+        help="axes for one of --devices, as data=8,model=8 for 64; for others, the first takes the rest")
     parser.add_argument("--network", default="infiniband", metavar="NAME",
         help="what connects the nodes: infiniband, efa, tcpxo")
     parser.add_argument("--json", type=file_path, metavar="PATH", help="write the plan here")
@@ -417,8 +412,7 @@ def run(parser: Parser, words: Words, extra: Words) -> int:
         help="the long versions, with which the pages of the book are made")
     parser.add_argument("--answers", action="store_true", help="run the answers to the exercises too")
     parser.add_argument("--devices", type=whole(1, 1024), metavar="N",
-        help="how many devices to use; on a CPU, how many to split it into; each section has a default of "
-        "its own")
+        help="how many devices to use, or to split a CPU into; each section has a default of its own")
     parser.add_argument("--platform", choices=("auto", "cpu", "gpu"), default="auto",
         help="where to run; auto takes a GPU if JAX finds one")
     parser.add_argument("--out", type=Path, default=RESULTS, metavar="DIR",

@@ -84,7 +84,6 @@ def main() -> int:
 
 
 def package_results() -> Iterator[CheckResult]:
-    """Yield the versions, then one result for each package that is missing or too old."""
     yield CheckResult("python", "ok", f"{platform.python_version()} at {sys.executable}")
     shown = ", ".join(f"{name} {version}" for name, version in versions(SHOWN).items())
     problems = []
@@ -114,7 +113,6 @@ def lower_bounds() -> dict[str, str]:
 
 
 def checkout_folder() -> Path | None:
-    """Return the folder of the checkout that this package runs from; None for an installed package."""
     root = Path(__file__).resolve().parents[1]
     return root if (root / "pyproject.toml").is_file() else None
 
@@ -236,7 +234,6 @@ def _why_not_the_gpu(report: JaxReport) -> CheckResult:
 
 
 def fault_results(report: JaxReport) -> Iterator[CheckResult]:
-    """Yield a note on each known fault of the installed jaxlib on the backend and on the CPU."""
     jaxlib = versions(("jaxlib",)).get("jaxlib", "")
     backends = dict.fromkeys((report.backend, "cpu")) if jaxlib and report.backend else ()
     for backend in backends:
@@ -248,7 +245,6 @@ def fault_results(report: JaxReport) -> Iterator[CheckResult]:
 
 
 def data_results() -> Iterator[CheckResult]:
-    """Yield whether the images that come along can be read, and a folder with all of them, if any."""
     from jaxperf.data import DEBIAN_FOLDER, fashion_mnist
 
     named = os.environ.get("JAXPERF_DATA")
@@ -272,7 +268,6 @@ def data_results() -> Iterator[CheckResult]:
 
 
 def machine_results() -> Iterator[CheckResult]:
-    """Yield the processor with its cores, and a warning if they are busy."""
     count = cores()
     yield CheckResult("cores", "ok", f"{count} usable, {cpu_model()}")
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0

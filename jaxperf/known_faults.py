@@ -21,8 +21,6 @@ ROWS_RIGHT = 16_384  # of a product with a small matrix, up to which jaxlib 0.10
 
 @dataclass(frozen=True)
 class Fault:
-    """One fault."""
-
     name: str  # what is affected, in a few words
     issue: str  # the public issues
     platforms: tuple[str, ...]  # "cpu", "gpu", "tpu"

@@ -79,7 +79,6 @@ def missing_from(names: Iterable[str]) -> list[str]:
 
 
 def pip_install(*what: str) -> str:
-    """Return the command that installs something into the environment that runs here."""
     return shlex.join([sys.executable, "-m", "pip", "install", *what])
 
 

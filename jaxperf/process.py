@@ -310,7 +310,6 @@ def forced_end(clean_up: Callable[[], object] = lambda: None) -> Iterator[None]:
 
 
 def signal_descendants(number: int) -> None:
-    """Send a signal to all children of this process, and to theirs."""
     import psutil
 
     for process in psutil.Process().children(recursive=True):

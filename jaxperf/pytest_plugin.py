@@ -92,7 +92,6 @@ class Compiles:
 
 
 def compile_lines(tests: list[tuple[str, list[Any]]]) -> Iterator[str]:
-    """Yield the lines about compiling: of all tests, of the slowest, and of the most frequent programs."""
     rows: list[tuple[float, float, int, str]] = []  # of each test: seconds compiling, all seconds, programs
     times, seconds = Counter[str](), Counter[str]()
     for test, (test_s, programs) in tests:
@@ -199,7 +198,6 @@ def became_slower(before: Measurement, now: Measurement, *, by: float) -> bool:
 
 
 def describe(before: Measurement, now: Measurement) -> str:
-    """Return both medians, their ratio, and what disturbed them."""
     from jaxperf.result.formatting import format_on_page
 
     now_s, before_s = (format_on_page(m.median, m.unit) for m in (now, before))

@@ -168,7 +168,6 @@ def store_baseline(paths: Sequence[Path], folder: Path) -> None:
 
 
 def _why_unlike(before: Result, now: Result) -> str:
-    """Return why a baseline and a run cannot be compared; "" if they can."""
     settings = {**before.config, **now.config}
     changed = [k for k in settings if before.config.get(k) != now.config.get(k)]
     if changed:

@@ -26,8 +26,6 @@ SLOWER, UNDECIDED = 1, 3  # exit statuses
 
 @dataclass(frozen=True)
 class Judgement:
-    """The outcome of a gate."""
-
     judged: tuple[Compared, ...]
     not_judged: tuple[Compared, ...]
     comparison: Comparison

@@ -88,7 +88,6 @@ class Comparison:
 
     @property
     def status(self) -> int:
-        """Return the exit status: 1 if any row is slower, else 0."""
         return int(any(row.verdict == "slower" for row in self.rows))
 
 
