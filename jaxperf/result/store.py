@@ -178,14 +178,15 @@ def _typed(hint: Any, value: Any, where: str) -> Any:
         if not hint:
             raise TypeError(f"{where} is of unknown kind {str(name)[:40]!r}")
     if dataclasses.is_dataclass(hint) and isinstance(value, dict):
+        cls: Any = hint
         fields = {}
-        for field in dataclasses.fields(hint):
+        for field in dataclasses.fields(cls):
             if field.name in value:
-                of_field = _hints(hint)[field.name]
+                of_field = _hints(cls)[field.name]
                 fields[field.name] = _typed(of_field, value[field.name], f"{where}.{field.name}")
             elif field.default is field.default_factory is dataclasses.MISSING:
                 raise TypeError(f"{where} has no {field.name}")
-        return hint(**fields)
+        return cls(**fields)
     if origin is tuple and isinstance(value, list):
         return tuple(_typed(inner[0], v, f"{where}[{i}]") for i, v in enumerate(value))
     if origin is Mapping and isinstance(value, dict):

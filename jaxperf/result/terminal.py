@@ -70,8 +70,8 @@ def _show_grid(console: Console, grid: Grid) -> None:
     if first:
         shown = RichTable(box=None, pad_edge=False)
         for i, head in enumerate(grid.heads):
-            justify = "right" if i in grid.right else "left"
-            shown.add_column(literal_text(head), justify=justify, overflow="fold")
+            right = i in grid.right
+            shown.add_column(literal_text(head), justify="right" if right else "left", overflow="fold")
         for cells in first:
             shown.add_row(*map(literal_text, cells))
         print_line(console, grid.title, style="bold")
