@@ -55,6 +55,7 @@ class Compiled:
     label: str = ""  # the function's name if the program has another one, as under `pmap`
     owner: str = ""  # the library whose own function it is, such as "optax"; "" for all others
     callers: tuple[Place, ...] = ()  # the reader's lines on the stack above `at`, the innermost first
+    under: Place = NOWHERE  # the one of them that calls what `vmap` or `grad` made of a function around `at`
     through: str = ""  # the library that the reader called, such as "flax" for `nnx.jit`
     cleared: Place | None = None  # the line whose `jax.clear_caches` caused this trace
     inner: Place = NOWHERE  # the innermost line outside JAX, perhaps that of a library
@@ -134,6 +135,7 @@ class StackSample(NamedTuple):
     blocked: bool = False  # whether a call waits because a device's queue is full
     written: int = 0  # bytes that the process wrote to files and pipes meanwhile
     delayed_s: float = 0.0  # seconds in which the thread waited for a core that other threads used
+    under: Place = NOWHERE  # the caller that calls what `vmap` or `grad` made of a function around `at`
 
     @property
     def undelayed(self) -> float:

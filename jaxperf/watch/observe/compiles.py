@@ -283,6 +283,7 @@ class Compiles:
         reader, library = source_location.reader_and_library_frames(frame)
         event.at, event.callers = source_location.place_of(reader), source_location.caller_places(reader)
         event.inner = next(iter(source_location.places_outside_jax(frame, 1)), NOWHERE)
+        event.under = source_location.transformed_at(frame)
         return reader, library
 
     def _compiled_again(self, event: Compiled, library: FrameType | None) -> Compiled:

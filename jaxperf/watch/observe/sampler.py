@@ -315,9 +315,9 @@ def _sample_of(frame: FrameType | None, start: float, end: float) -> StackSample
     at, callers = source_location.place_of(reader), source_location.caller_places(reader)
     if any(_CALLS_BACK.search(f.f_code.co_filename) for f in source_location.frames_outwards(reader)):
         return StackSample(CALLBACK, at, start, end)
-    kind = _kind(frame, reader, library)
+    kind, under = _kind(frame, reader, library), source_location.transformed_at(frame)
     if kind in (DISPATCH, EAGER, IMPORT):
-        return StackSample(kind, at, start, end, callers=callers)
+        return StackSample(kind, at, start, end, callers=callers, under=under)
     for outer in source_location.frames_outwards(reader):  # a callback of JAX, or the next item of a loop?
         owner = source_location.library_of(outer.f_code.co_filename)
         if owner == "jax":

@@ -104,6 +104,21 @@ def caller_places(frame: FrameType | None) -> tuple[Place, ...]:
     return tuple(place_of(f) for f in around if not library_of(f.f_code.co_filename))
 
 
+_API = str(Path("jax", "_src", "api.py"))  # of JAX's `vmap`, `grad` and the like
+
+
+def transformed_at(frame: FrameType | None) -> Place:
+    """Return the reader's outermost line that calls what `vmap` or `grad` made of a function that runs."""
+    at, transforms = NOWHERE, False
+    inner = itertools.dropwhile(lambda f: library_of(f.f_code.co_filename), frames_outwards(frame))
+    for f in inner:
+        file = f.f_code.co_filename
+        if not library_of(file):
+            at, transforms = (place_of(f) if transforms else at), False
+        transforms = transforms or file.endswith(_API)
+    return at
+
+
 _UNDER_JAX = frozenset({"jax", "jaxlib", "jaxperf", "python", *sys.stdlib_module_names})
 
 

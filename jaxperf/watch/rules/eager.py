@@ -261,24 +261,51 @@ def outermost(analysis: Analysis) -> Callable[[StackSample | Compiled], Place]:
     not the cause.
     """
     samples = [s for s in analysis.samples if s.kind == EAGER]
-    looks = Counter(s.at for s in samples)
+    chain_of = _chains(analysis, samples)
+    looks = Counter(chain_of(s)[0] for s in samples)
     inside: dict[Place, list[float]] = {}
     for s in samples:
-        for caller in s.callers:
+        for caller in chain_of(s)[1:]:
             inside.setdefault(caller, []).append(s.start)
     ends = {caller: (min(starts), max(starts)) for caller, starts in inside.items()}
-    caller_counts = Counter(s.at for s in samples if s.at in ends and ends[s.at][0] < s.start < ends[s.at][1])
+    caller_counts = Counter(
+        at for s in samples if (at := chain_of(s)[0]) in ends and ends[at][0] < s.start < ends[at][1]
+    )
 
     def line(s: StackSample | Compiled) -> Place:
-        chain = (s.at, *s.callers)
-        if made := next(filter(statements.init_call, chain), None) or _made_at(chain):
+        if made := next(filter(statements.init_call, (s.at, *s.callers)), None) or _made_at(
+            (s.at, *s.callers)
+        ):
             return made
-        least = max(1, CALLER_SHARE * looks[s.at])
+        chain = chain_of(s)
+        least = max(1, CALLER_SHARE * looks[chain[0]])
         outer = (i for i in range(len(chain) - 1, 0, -1) if caller_counts[chain[i]] >= least)
         chain = chain[next(outer, 0) :]
         return _function_in_loop(chain) or chain[0]
 
     return line
+
+
+def _chains(
+    analysis: Analysis, samples: list[StackSample]
+) -> Callable[[StackSample | Compiled], tuple[Place, ...]]:
+    """Return a function that gives the lines of a sample or a compilation, the innermost first.
+
+    What runs in a function that `vmap` or `grad` transforms belongs to the line that calls the transformed
+    function: one program could hold all of it. A function that several lines transform, or call as it is, is
+    itself what they share.
+    """
+    operations = [*samples, *(c for c in analysis.log.compiled if not c.explained)]
+    ways: dict[tuple[str, str], Counter[Place]] = defaultdict(Counter)
+    for s in operations:
+        ways[s.at.file, s.at.function][s.under] += 1
+
+    def chain_of(s: StackSample | Compiled) -> tuple[Place, ...]:
+        counts = ways[s.at.file, s.at.function]
+        alone = counts[s.under] > (1 - CALLER_SHARE) * counts.total()
+        return s.callers[s.callers.index(s.under) :] if alone and s.under in s.callers else (s.at, *s.callers)
+
+    return chain_of
 
 
 def _made_at(chain: Sequence[Place]) -> Place | None:

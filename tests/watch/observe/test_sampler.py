@@ -69,6 +69,23 @@ def test_numpy_that_gives_its_call_to_an_array_of_jax_does_not_compute(array, ki
     assert kinds[-1] == kind
 
 
+def test_what_vmap_or_grad_transforms_has_the_line_that_calls_the_transformed_function():
+    lines = []
+
+    def look(x):
+        lines.append(source_location.transformed_at(sys._getframe()).line)
+        return x.sum()
+
+    def energy(x):
+        return jax.grad(look)(x)
+
+    here = sys._getframe().f_lineno
+    jax.vmap(energy)(jnp.ones((2, 3)))  # the outermost one, in which `grad` runs
+    jax.tree.map(look, [jnp.ones(2)])
+    look(jnp.ones(2))
+    assert lines == [here + 1, 0, 0]
+
+
 def test_a_readers_own_module_may_begin_with_jax():
     class Environment:
         def reset(self): ...

@@ -28,7 +28,7 @@ def sample(at, start, *callers):
 
 
 def belongs(samples):
-    analysis = SimpleNamespace(samples=samples)
+    analysis = Analysis(Log("a", samples=samples))
     line = eager.outermost(analysis)
     return {line(s) for s in samples if s.at == LOSS}
 
@@ -46,6 +46,14 @@ def test_what_a_caller_dispatches_before_and_after_a_loop_changes_nothing():
     assert belongs([*around[:3], *loop, *around[3:]]) == {LOSS}
 
 
+@pytest.mark.parametrize(("others", "at"), [([], CALL), ([NOWHERE] * 3, LOSS), ([GRAD] * 3, LOSS)])
+def test_what_one_line_transforms_belongs_to_it_and_what_several_do_to_itself(others, at):
+    """`jax.vmap(loss)(xs)` outside of jit, alone or beside `loss(x)` or another transformation."""
+    turns = [sample(LOSS, t, CALL)._replace(under=CALL) for t in range(9)]
+    turns += [sample(LOSS, 10 + i, GRAD)._replace(under=under) for i, under in enumerate(others)]
+    assert belongs(turns) == {at}
+
+
 def test_an_operation_in_a_helper_belongs_to_the_function_that_the_loop_calls(tmp_path):
     path = tmp_path / "helpers.py"
     path.write_text(
@@ -59,7 +67,7 @@ def test_an_operation_in_a_helper_belongs_to_the_function_that_the_loop_calls(tm
         Place(str(path), 9, "main"),
     )
     turns = [s for t in range(9) for s in (sample(operation, t, layer, call), sample(layer, t, call))]
-    line = eager.outermost(SimpleNamespace(samples=turns))
+    line = eager.outermost(Analysis(Log("a", samples=turns)))
     assert {line(s) for s in turns} == {Place(str(path), 3, "update")}
     assert line(sample(call, 1.0)) == call  # an operation of the loop itself
 
@@ -71,7 +79,7 @@ def test_an_operation_in_a_lambda_belongs_to_the_line_of_the_loop_that_calls_it(
     )
     operation, call = Place(path, 2, "<lambda>"), Place(path, 6, "walk")
     turns = [sample(operation, t, call) for t in range(9)]
-    line = eager.outermost(SimpleNamespace(samples=turns))
+    line = eager.outermost(Analysis(Log("a", samples=turns)))
     assert {line(s) for s in turns} == {call}
 
 
