@@ -37,13 +37,20 @@ from jaxperf.watch.log import (
     Compiled,
     ExecutedProgram,
     Log,
+    Put,
     StackSample,
     Wait,
-)
+)  # fmt: skip
 from jaxperf.watch.observe.executables import Facts
 from jaxperf.watch.observe.source_location import NOWHERE, Place
 from jaxperf.watch.source import call_sites, loop_body, statements
 from jaxperf.watch.source.call_sites import CallSite
+
+FULL_QUEUE, UFUNC = "a full queue", "a NumPy function"
+BLOCKED, BLOCKED_S = 3, 1.0  # so many intervals at a line, or so many seconds, show a full queue
+BRIEF_S = 0.005  # seconds in windows that say little about a line
+LONG_WAIT_S = 0.02  # a wait this long is for a computation; copies to the host and calls take less
+_WRITES = re.compile(r"b?[wax][bt+]*")  # the mode of a file to write
 
 
 def reclassified_samples(log: Log) -> list[StackSample]:
@@ -54,47 +61,41 @@ def reclassified_samples(log: Log) -> list[StackSample]:
     `DISPATCH`.
     """
     calls: list[Compiled | CallSite] = [*(c for c in log.compiled if c.explained), *log.call_sites]
-    lines = frozenset(p for call in calls for p in (call.at, *call.callers) if p)
+    steps = frozenset(p for call in calls for p in (call.at, *call.callers) if p)
     dispatching = {call.at for call in calls if isinstance(call, Compiled) or call.program}
     batches = {p.at for p in log.puts} - {p.at for p in log.puts if p.again or p.numbers}
-    known: dict[tuple[str, Place, tuple[Place, ...]], tuple[str, Place]] = {}
+
+    @functools.cache
+    def classify(kind: str, at: Place, callers: tuple[Place, ...], in_iterator: bool) -> tuple[str, Place]:
+        # `find_eager_operations` reports a line that makes a jit object
+        if kind in (EAGER, PYTHON, WRITE) and at in dispatching and "jit(" not in at.source:
+            return DISPATCH, at
+        preparing = kind in (PYTHON, NUMPY, DATA, WRITE) or (kind == EAGER and at in batches)
+        if not preparing or in_iterator:
+            return kind, at
+        in_loop, called = _in_loop((at, *callers), steps)
+        if not in_loop:  # a file that is written outside of loops does not matter
+            return (PYTHON if kind == WRITE else kind), at
+        file = _file_written(at, kind) if kind in (WRITE, PYTHON) else NOWHERE
+        if kind == WRITE or file:
+            return WRITE, file or at
+        if loop_body.could_run_ahead(in_loop, steps, called):
+            return DATA, in_loop
+        return (BETWEEN, in_loop) if kind == PYTHON else (kind, at)
+
     results = []
     for s in log.samples:
-        key = s.kind, s.at, s.callers
-        if key not in known:
-            known[key] = _reclassify(s, lines, dispatching, batches)
-        kind, at = known[key]
+        kind, at = classify(s.kind, s.at, s.callers, bool(s.inside))
         results.append(s._replace(kind=kind, at=at, inside=s.inside if at == s.at else s.at))
     return results
 
 
-def _reclassify(
-    s: StackSample, lines: frozenset[Place], dispatching: Collection[Place], batches: Collection[Place]
-) -> tuple[str, Place]:
-    makes_jit = "jit(" in s.at.source  # `find_eager_operations` reports it
-    if s.kind in (EAGER, PYTHON, WRITE) and s.at in dispatching and not makes_jit:
-        return DISPATCH, s.at
-    preparing = s.kind in (PYTHON, NUMPY, DATA) or (s.kind == EAGER and s.at in batches)
-    if not (preparing or s.kind == WRITE) or s.inside:
-        return s.kind, s.at
-    at, called = _in_loop(s, lines)
-    if not at:  # a file that is written outside of loops does not matter
-        return (PYTHON if s.kind == WRITE else s.kind), s.at
-    file = _file_written(s.at, s.kind) if s.kind in (WRITE, PYTHON) else NOWHERE
-    if s.kind == WRITE or file:
-        return WRITE, file or s.at
-    if loop_body.could_run_ahead(at, lines, called):
-        return DATA, at
-    return (BETWEEN, at) if s.kind == PYTHON else (s.kind, s.at)
-
-
-def _in_loop(s: StackSample, steps: frozenset[Place]) -> tuple[Place, str]:
-    """Return a sample's statement in a loop of steps; if it is a step, also the function in its arguments.
+def _in_loop(chain: tuple[Place, ...], steps: frozenset[Place]) -> tuple[Place, str]:
+    """Return a stack's statement in a loop of steps; if it is a step, also the function in its arguments.
 
     The body of a function that a loop calls as its step counts as a part of the loop.
     """
-    chain, repeated = (s.at, *s.callers), False
-    on_the_way = {(p.file, p.function) for p in steps}
+    repeated, on_the_way = False, {(p.file, p.function) for p in steps}
     for i in reversed(range(len(chain))):  # the outermost line first
         at = chain[i]
         repeated = repeated or loop_body.stepping_loop(at, steps) is not None
@@ -126,15 +127,6 @@ def _opens_to_write(call: ast.expr) -> bool:
     return any(isinstance(mode, ast.Constant) and _WRITES.fullmatch(str(mode.value)) for mode in modes)
 
 
-FULL_QUEUE, UFUNC = "a full queue", "a NumPy function"
-BLOCKED, BLOCKED_S = 3, 1.0  # so many intervals at a line, or so many seconds, show a full queue
-BRIEF_S = 0.005  # seconds in windows that say little about a line
-LONG_WAIT_S = 0.02  # a wait this long is for a computation; copies to the host and calls take less
-
-
-_WRITES = re.compile(r"b?[wax][bt+]*")  # the mode of a file to write
-
-
 class IntervalSet:
     """Computes quickly how much of a set of intervals lies between two times, in seconds."""
 
@@ -143,7 +135,7 @@ class IntervalSet:
         self._starts = [a for a, _ in self.stretches]
         self._sums = [0.0, *itertools.accumulate(b - a for a, b in self.stretches)]
 
-    def until(self, moment: float) -> float:
+    def _until(self, moment: float) -> float:
         i = bisect.bisect_right(self._starts, moment)
         if not i:
             return 0.0
@@ -151,7 +143,10 @@ class IntervalSet:
         return self._sums[i - 1] + min(moment, b) - a
 
     def within(self, start: float, end: float) -> float:
-        return self.until(end) - self.until(start)
+        return self._until(end) - self._until(start)
+
+    def of(self, event: StackSample | Wait | Put) -> float:
+        return self.within(event.start, event.end)
 
     def containing(self, moment: float) -> Interval | None:
         i = bisect.bisect_right(self._starts, moment) - 1
@@ -160,23 +155,16 @@ class IntervalSet:
 
 @dataclass(frozen=True)
 class WaitingLine:
-    """One line at which the front end waits: how often, for how long, and at what cost.
-
-    Attributes:
-      at, kind: the line, and the call that waits.
-      count, total_s, nbytes: calls, seconds in them, bytes copied to the host.
-      after_s: t3, the median seconds from the end of the device's work to the end of the wait; None if no
-        window saw it.
-      lost_s: seconds of the whole run in which the device was idle because of these waits.
-    """
+    """One line at which the front end waits: how often, for how long, and at what cost."""
 
     at: Place
-    kind: str
+    kind: str  # the call that waits
     count: int
     total_s: float
-    nbytes: int
+    nbytes: int  # copied to the host
+    # t3, the median seconds from the end of the device's work to the wait's; None if no window saw it
     after_s: float | None
-    lost_s: float
+    lost_s: float  # seconds of the whole run in which the device was idle because of these waits
 
 
 class Analysis:
@@ -184,28 +172,58 @@ class Analysis:
         self.log = log
         self.findings: list[Any] | None = None  # of the rules, once they have run
 
+    # --- the program
+
+    @functools.cached_property
+    def called(self) -> list[tuple[Compiled, Place]]:
+        """Return the reader's jitted functions, each with the line that calls it again and again."""
+        r = self.log
+        return call_sites.called_at(r.compiled, r.call_sites, r.activity.programs)
+
+    @functools.cached_property
+    def jitted(self) -> dict[str, Compiled]:
+        """Return the reader's jitted functions by program name; other programs are operations outside jit."""
+        return {c.program: c for c, _ in self.called}
+
+    @functools.cached_property
+    def outside_jit(self) -> dict[Place, set[str]]:
+        """Return the programs of operations outside jit, by the line that compiled them."""
+        lines = group_by((c for c in self.log.compiled if not c.explained), lambda c: c.at)
+        return {at: {c.program for c in compiled} for at, compiled in lines.items()}
+
+    @functools.cached_property
+    def programs(self) -> dict[str, list[Facts]]:
+        return group_by(self.log.programs, lambda facts: facts.program)
+
+    def ran(self, program: Compiled | Facts) -> ExecutedProgram | None:
+        return self.log.activity.programs.get(program.program)
+
+    def static_parameters(self, file: str, function: str) -> tuple[str, ...]:
+        """Return the parameters of a function that `jit` needs as static arguments, as far as samples saw it.
+
+        A number that stays the same may be a size; one that varies is data.
+        """
+        known = self.log.parameters.get((file, function), {})
+        return tuple(
+            name
+            for name, values in known.items()
+            if len(values) == 1 or not any(value.removeprefix("-").isdigit() for value in values)
+        )
+
+    # --- the front end
+
     @functools.cached_property
     def samples(self) -> list[StackSample]:
         return reclassified_samples(self.log)
 
     @functools.cached_property
     def compiling(self) -> IntervalSet:
-        r = self.log
-        spans = (span for c in r.compiled for span in c.stages.values())
-        return IntervalSet(clip(spans, r.start, r.end))
-
-    @functools.cached_property
-    def outside_jit(self) -> dict[Place, set[str]]:
-        """Return the programs of operations outside jit, by the line that compiled them."""
-        programs: dict[Place, set[str]] = defaultdict(set)
-        for c in self.log.compiled:
-            if not c.explained:
-                programs[c.at].add(c.program)
-        return dict(programs)
+        spans = (span for c in self.log.compiled for span in c.stages.values())
+        return IntervalSet(clip(spans, self.log.start, self.log.end))
 
     @functools.cached_property
     def waits(self) -> list[Wait]:
-        return [w for w in self.log.waits if not self.compiling.within(w.start, w.end)]
+        return [w for w in self.log.waits if not self.compiling.of(w)]
 
     @functools.cached_property
     def blocked(self) -> dict[Place, list[Interval]]:
@@ -213,14 +231,12 @@ class Analysis:
 
         A thread may also sleep for a lock or a file, so a few short intervals do not count.
         """
-        spans: dict[Place, list[Interval]] = defaultdict(list)
-        for s in (s for s in self.samples if s.blocked):
-            spans[s.at].append((s.start, s.end))
         others = [*self.compiling.stretches, *(w.span for w in self.waits)]
-        left = {at: difference(calls, others) for at, calls in spans.items()}
+        lines = group_by((s for s in self.samples if s.blocked), lambda s: s.at)
+        spans = {at: difference([(s.start, s.end) for s in seen], others) for at, seen in lines.items()}
         return {
             at: calls
-            for at, calls in left.items()
+            for at, calls in spans.items()
             if len(calls) >= BLOCKED or total_length(calls) >= BLOCKED_S
         }
 
@@ -230,15 +246,20 @@ class Analysis:
 
     def front(self, sample: StackSample) -> float:
         """Return the seconds of a sample in which the front end neither compiled nor waited."""
-        span = (sample.start, sample.end)
-        seconds = sample.end - sample.start - self.compiling.within(*span) - self.waiting.within(*span)
+        seconds = sample.end - sample.start - self.compiling.of(sample) - self.waiting.of(sample)
         return max(0.0, seconds) * sample.undelayed
+
+    @functools.cached_property
+    def front_s(self) -> dict[str, float]:
+        seconds: dict[str, float] = defaultdict(float)
+        for sample in self.samples:
+            seconds[sample.kind] += self.front(sample)
+        return seconds
 
     @functools.cached_property
     def run_s(self) -> float:
         """Return the seconds of the run in which neither the front end nor a compiler waited for a core."""
-        outside = ((s, s.end - s.start - self.compiling.within(s.start, s.end)) for s in self.samples)
-        delayed_s = sum(seconds * (1 - s.undelayed) for s, seconds in outside)
+        delayed_s = sum((s.end - s.start - self.compiling.of(s)) * (1 - s.undelayed) for s in self.samples)
         return self.log.wall_s - delayed_s - self._without_cores_s(self.log.compiled)
 
     @functools.cached_property
@@ -263,30 +284,7 @@ class Analysis:
         seconds = total_length(span for c in compiled for span in c.stages.values())
         return max(0.0, min(seconds * self.alone, seconds - self._without_cores_s(compiled)))
 
-    @functools.cached_property
-    def front_s(self) -> dict[str, float]:
-        seconds: dict[str, float] = defaultdict(float)
-        for sample in self.samples:
-            seconds[sample.kind] += self.front(sample)
-        return seconds
-
-    @functools.cached_property
-    def called(self) -> list[tuple[Compiled, Place]]:
-        """Return the reader's jitted functions, each with the line that calls it again and again."""
-        r = self.log
-        return call_sites.called_at(r.compiled, r.call_sites, r.activity.programs)
-
-    @functools.cached_property
-    def jitted(self) -> dict[str, Compiled]:
-        """Return the reader's jitted functions by program name; other programs are operations outside jit."""
-        return {c.program: c for c, _ in self.called}
-
-    @functools.cached_property
-    def programs(self) -> dict[str, list[Facts]]:
-        return group_by(self.log.programs, lambda facts: facts.program)
-
-    def ran(self, program: Compiled | Facts) -> ExecutedProgram | None:
-        return self.log.activity.programs.get(program.program)
+    # --- devices
 
     @functools.cached_property
     def begin(self) -> float:
@@ -308,56 +306,18 @@ class Analysis:
         return difference(windows, self.compiling.stretches)
 
     @property
+    def _from_begin_s(self) -> float:
+        return self.log.end - self.begin - self.compiling.within(self.begin, self.log.end)
+
+    @property
     def scale(self) -> float:
         """Return the seconds of the run per second of `steady`, from `begin` on, without compiling."""
-        windows_s, end = total_length(self.steady), self.log.end
-        return (end - self.begin - self.compiling.within(self.begin, end)) / windows_s if windows_s else 0.0
+        windows_s = total_length(self.steady)
+        return self._from_begin_s / windows_s if windows_s else 0.0
 
     @functools.cached_property
     def busy(self) -> list[Interval]:
         return union(span for spans in self.log.activity.busy.values() for span in spans)
-
-    @functools.cached_property
-    def idle(self) -> IntervalSet:
-        """Return the intervals in `steady` in which no device computed or had work queued.
-
-        A device that has work queued but does not compute lacks a processor, which other programs use.
-        """
-        return IntervalSet(difference(self.steady, [*self.busy, *self.log.activity.queued]))
-
-    def static_parameters(self, file: str, function: str) -> tuple[str, ...]:
-        """Return the parameters of a function that `jit` needs as static arguments, as far as samples saw it.
-
-        A number that stays the same may be a size; one that varies is data.
-        """
-        known = self.log.parameters.get((file, function), {})
-        return tuple(
-            name
-            for name, values in known.items()
-            if len(values) == 1 or not any(value.removeprefix("-").isdigit() for value in values)
-        )
-
-    def shares(self) -> dict[str, float]:
-        """Return fractions of the wall time: the first five add up to 1, the last two are from windows."""
-        wall_s, r = self.log.wall_s, self.log
-        compiled = self.compiling.within(r.start, r.end)
-        waited, data = self.waiting.within(r.start, r.end), self.front_s[DATA]
-        imports = self.front_s[IMPORT]
-        by_activity = {
-            "front end imports modules": imports,
-            "front end traces and compiles": compiled,
-            "front end waits for devices": waited,
-            "front end waits for data": data,
-            "front end runs Python and dispatches": max(0.0, wall_s - imports - compiled - waited - data),
-        }
-        shares = {name: seconds / wall_s for name, seconds in by_activity.items()}
-        if r.activity.windows or self.long_waits.stretches:
-            most = max(0.0, wall_s - imports - compiled)
-            shares["devices compute"] = min(self.computing_s, most) / wall_s
-        if r.activity.windows:
-            working = sum(self.idle_at(lambda s: s.kind != DATA).values())
-            shares["devices idle while the front end works"] = min(working, most) / wall_s
-        return shares
 
     @functools.cached_property
     def computing_s(self) -> float:
@@ -366,12 +326,11 @@ class Analysis:
         During a long wait of the front end, a device computes, also where no window saw it. The rest of the
         run is taken to be as the rest of the windows.
         """
-        waited = self.long_waits
-        rest = IntervalSet(difference(self.steady, waited.stretches))
+        rest = IntervalSet(difference(self.steady, self.long_waits.stretches))
         seen_s, busy_s = total_length(rest.stretches), sum(rest.within(a, b) for a, b in self.busy)
-        end, waited_s = self.log.end, waited.within(self.begin, self.log.end)
-        rest_s = end - self.begin - self.compiling.within(self.begin, end) - waited_s
-        return waited_s + (busy_s / seen_s * max(0.0, rest_s) if seen_s else 0.0)
+        waited_s = self.long_waits.within(self.begin, self.log.end)
+        rest_s = max(0.0, self._from_begin_s - waited_s)
+        return waited_s + (busy_s / seen_s * rest_s if seen_s else 0.0)
 
     @functools.cached_property
     def long_waits(self) -> IntervalSet:
@@ -379,111 +338,35 @@ class Analysis:
         waits = [(w.start, w.end) for w in self.waits if w.end - w.start >= LONG_WAIT_S]
         return IntervalSet([*waits, *itertools.chain(*self.blocked.values())])
 
-    def idle_at(self, wanted: Callable[[StackSample], bool], *, itself: bool = False) -> dict[Place, float]:
-        """Return the seconds of the run in which devices were idle during some samples, the most first.
+    def shares(self) -> dict[str, float]:
+        """Return fractions of the wall time: the first five add up to 1, the last two are from windows."""
+        wall_s, r = self.log.wall_s, self.log
+        compiled, waited = (spans.within(r.start, r.end) for spans in (self.compiling, self.waiting))
+        imports, data = self.front_s[IMPORT], self.front_s[DATA]
+        seconds = {
+            "front end imports modules": imports,
+            "front end traces and compiles": compiled,
+            "front end waits for devices": waited,
+            "front end waits for data": data,
+            "front end runs Python and dispatches": max(0.0, wall_s - imports - compiled - waited - data),
+        }
+        most = max(0.0, wall_s - imports - compiled)
+        if r.activity.windows or self.long_waits.stretches:
+            seconds["devices compute"] = min(self.computing_s, most)
+        if r.activity.windows:
+            idle_s = sum(self.idle_at(*(self.front_s.keys() - {DATA})).values())
+            seconds["devices idle while the front end works"] = min(idle_s, most)
+        return {name: part / wall_s for name, part in seconds.items()}
 
-        Args:
-          wanted: selects the samples.
-          itself: leave out idle time that a wait just before has caused.
-        """
-        return self.of_the_run(self._idle_itself if itself else self._idle_alone, wanted)
-
-    def saved_at(
-        self, work: Iterable[StackSample], *, itself: bool = False, moved: bool = False
-    ) -> dict[Place, float]:
-        """Return the seconds of the run that would be saved without some of the front end's work, by line.
-
-        While devices are idle, that is all of the work. Work beside devices that compute delays the next
-        calls: where devices then wait for those, the loop is as slow as its front end, and each second of
-        this work costs one of that wait. The rest of it costs what `crowding` says.
-
-        Args:
-          work: samples, of which none is a part of another.
-          itself: leave out idle time that a wait just before has caused.
-          moved: another thread would do the work, beside devices.
-        """
-        work, idle = list(work), self._idle_itself if itself else self._idle_alone
-        left_out = {(s.at, s.start) for s in work}
-        calls = (s for s in self.samples if s.kind == DISPATCH and (s.at, s.start) not in left_out)
-        crowding = 0.0 if moved else self.crowding
-        late_s, beside_s = self._by_window(calls, self._idle_itself), self._by_window(work, self._beside)
-        late = {window: min(1.0, late_s[window] / seconds) for window, seconds in beside_s.items() if seconds}
-
-        def lost_s(s: StackSample) -> float:
-            share = late.get(self._window(s), 0.0)
-            beside = self._beside.within(s.start, s.end)
-            return idle.within(s.start, s.end) + beside * (share + (1 - share) * crowding)
-
-        return self._of_the_run(lost_s, work)
-
-    def _by_window(self, samples: Iterable[StackSample], seen: IntervalSet) -> dict[Interval, float]:
-        seconds: dict[Interval, float] = defaultdict(float)
-        for s in samples:
-            seconds[self._window(s)] += seen.within(s.start, s.end) * s.undelayed
-        return seconds
+    # --- idle devices
 
     @functools.cached_property
-    def crowding(self) -> float:
-        """Return the seconds that devices lose for each second in which the front end works beside them.
+    def idle(self) -> IntervalSet:
+        """Return the intervals in `steady` in which no device computed or had work queued.
 
-        The threads of a CPU device and the front end share the cores. The scheduler is fair: while one thread
-        waits for a core, another one gets it, which has to wait as long at another time. So devices lose as
-        many seconds as the front end waited for a core because of them, and at most those of one core.
+        A device that has work queued but does not compute lacks a processor, which other programs use.
         """
-        if not self._on_cpu:
-            return 0.0
-        beside = [s for s in self.samples if 2 * self._beside.within(s.start, s.end) > s.end - s.start]
-        ran_s = sum((s.end - s.start) * s.undelayed for s in beside)
-        used_s = self.log.closed_s - self.log.opened_s
-        ours = used_s / (used_s + self.log.others_s) if used_s > 0 else 0.0
-        return min(1 - self.beside, ours * sum(s.delayed_s for s in beside) / ran_s) if ran_s > 0 else 0.0
-
-    def of_the_run(
-        self,
-        seen: IntervalSet,
-        wanted: Callable[[StackSample], bool],
-        where: Callable[[StackSample], Place] = lambda s: s.at,
-    ) -> dict[Place, float]:
-        """Return the seconds of the run in which samples lie in intervals that only windows show, by line."""
-        return self._of_the_run(lambda s: seen.within(s.start, s.end), filter(wanted, self.samples), where)
-
-    def _of_the_run(
-        self,
-        seen: Callable[[StackSample], float],
-        samples: Iterable[StackSample],
-        where: Callable[[StackSample], Place] = lambda s: s.at,
-    ) -> dict[Place, float]:
-        """Return the seconds of the run for what windows saw of samples, by line.
-
-        A line's seconds in the whole run are known from its samples. The share of them that was seen is that
-        of the windows. So no line gets more than it was seen to take, and a line that windows hardly saw gets
-        nothing.
-        """
-        run_s: dict[Place, float] = defaultdict(float)
-        window_s: dict[Place, float] = defaultdict(float)
-        seen_s: dict[Place, float] = defaultdict(float)
-        for s in samples:
-            if s.end > self.begin:
-                at = where(s)
-                run_s[at] += (s.end - s.start - self.compiling.within(s.start, s.end)) * s.undelayed
-                window_s[at] += self._windows.within(s.start, s.end)
-                seen_s[at] += seen(s)
-        shares = {at: seen_s[at] / window_s[at] for at in run_s if window_s[at] >= BRIEF_S}
-        seconds = {at: share * max(0.0, run_s[at]) for at, share in shares.items()}
-        return dict(sorted(((at, x) for at, x in seconds.items() if x > 0), key=lambda item: -item[1]))
-
-    @functools.cached_property
-    def _windows(self) -> IntervalSet:
-        return IntervalSet(self.steady)
-
-    def _window(self, sample: StackSample) -> Interval:
-        """Return the part of `steady` that has a sample's middle; (0, 0) for none."""
-        return self._windows.containing((sample.start + sample.end) / 2) or (0.0, 0.0)
-
-    @functools.cached_property
-    def _beside(self) -> IntervalSet:
-        """Return the intervals in `steady` in which the front end worked beside devices."""
-        return IntervalSet(difference(self.steady, [*self.idle.stretches, *self.waiting.stretches]))
+        return IntervalSet(difference(self.steady, [*self.busy, *self.log.activity.queued]))
 
     @functools.cached_property
     def _idle_alone(self) -> IntervalSet:
@@ -499,6 +382,131 @@ class Analysis:
         longer += [(p.start, p.end) for p in self.log.puts if p.numbers]
         longer += itertools.chain(*self.blocked.values())
         return IntervalSet(difference(self.idle.stretches, longer))
+
+    @functools.cached_property
+    def _beside(self) -> IntervalSet:
+        """Return the intervals in `steady` in which the front end worked beside devices."""
+        return IntervalSet(difference(self.steady, [*self.idle.stretches, *self.waiting.stretches]))
+
+    @functools.cached_property
+    def _windows(self) -> IntervalSet:
+        return IntervalSet(self.steady)
+
+    def of_kinds(self, *kinds: str) -> list[StackSample]:
+        return [s for s in self.samples if s.kind in kinds]
+
+    def idle_at(self, *kinds: str, itself: bool = False) -> dict[Place, float]:
+        """Return the seconds of the run in which devices were idle during samples, by line, the most first.
+
+        Args:
+          kinds: of the samples.
+          itself: leave out idle time that a wait just before has caused.
+        """
+        idle = self._idle_itself if itself else self._idle_alone
+        return self.of_the_run(idle.of, self.of_kinds(*kinds))
+
+    def saved_at(
+        self, work: Collection[StackSample], *, itself: bool = False, moved: bool = False
+    ) -> dict[Place, float]:
+        """Return the seconds of the run that would be saved without some of the front end's work, by line.
+
+        While devices are idle, that is all of the work. Work beside devices that compute delays the next
+        calls: where devices then wait for those, the loop is as slow as its front end, and each second of
+        this work costs one of that wait. The rest of it costs what `crowding` says.
+
+        Args:
+          work: samples, of which none is a part of another.
+          itself: leave out idle time that a wait just before has caused.
+          moved: another thread would do the work, beside devices.
+        """
+        idle = self._idle_itself if itself else self._idle_alone
+        crowding = 0.0 if moved else self.crowding
+        left_out = {(s.at, s.start) for s in work}
+        calls = [s for s in self.of_kinds(DISPATCH) if (s.at, s.start) not in left_out]
+        late_s, beside_s = self._by_window(calls, self._idle_itself), self._by_window(work, self._beside)
+        late = {window: min(1.0, late_s[window] / seconds) for window, seconds in beside_s.items() if seconds}
+
+        def lost_s(s: StackSample) -> float:
+            share = late.get(self._window(s), 0.0)
+            return idle.of(s) + self._beside.of(s) * (share + (1 - share) * crowding)
+
+        return self.of_the_run(lost_s, work)
+
+    def _by_window(self, samples: Iterable[StackSample], seen: IntervalSet) -> dict[Interval, float]:
+        seconds: dict[Interval, float] = defaultdict(float)
+        for s in samples:
+            seconds[self._window(s)] += seen.of(s) * s.undelayed
+        return seconds
+
+    def _window(self, sample: StackSample) -> Interval:
+        """Return the part of `steady` that has a sample's middle; (0, 0) for none."""
+        return self._windows.containing((sample.start + sample.end) / 2) or (0.0, 0.0)
+
+    def of_the_run(
+        self,
+        seen_s: Callable[[StackSample], float],
+        samples: Iterable[StackSample],
+        where: Callable[[StackSample], Place] = lambda s: s.at,
+    ) -> dict[Place, float]:
+        """Return the seconds of the run for what windows saw of samples, by line, the most first.
+
+        A line's seconds in the whole run are known from its samples. The share of them that was seen is that
+        of the windows. So no line gets more than it was seen to take, and a line that windows hardly saw gets
+        nothing.
+        """
+        seconds: dict[Place, float] = {}
+        for at, here in group_by((s for s in samples if s.end > self.begin), where).items():
+            run_s = sum((s.end - s.start - self.compiling.of(s)) * s.undelayed for s in here)
+            windows_s = sum(map(self._windows.of, here))
+            if windows_s >= BRIEF_S:
+                seconds[at] = max(0.0, run_s) * sum(map(seen_s, here)) / windows_s
+        return {at: s for at, s in sorted(seconds.items(), key=lambda item: -item[1]) if s > 0}
+
+    @functools.cached_property
+    def crowding(self) -> float:
+        """Return the seconds that devices lose for each second in which the front end works beside them.
+
+        The threads of a CPU device and the front end share the cores. The scheduler is fair: while one thread
+        waits for a core, another one gets it, which has to wait as long at another time. So devices lose as
+        many seconds as the front end waited for a core because of them, and at most those of one core.
+        """
+        beside = [s for s in self.samples if 2 * self._beside.of(s) > s.end - s.start]
+        ran_s = sum((s.end - s.start) * s.undelayed for s in beside)
+        used_s = self.log.closed_s - self.log.opened_s
+        if not self._on_cpu or not ran_s or not used_s:
+            return 0.0
+        ours = used_s / (used_s + self.log.others_s)
+        return min(1 - self.beside, ours * sum(s.delayed_s for s in beside) / ran_s)
+
+    @property
+    def _on_cpu(self) -> bool:
+        return all(device.startswith("cpu") for device in self.log.activity.busy)
+
+    @functools.cached_property
+    def beside(self) -> float:
+        """Return the share of idle time that is won if the front end works while devices compute.
+
+        Threads of a CPU that computes lose a core to the front end.
+        """
+        if not self._on_cpu or not hasattr(psutil.Process, "cpu_affinity"):
+            return 1.0
+        return 1 - 1 / len(psutil.Process().cpu_affinity())
+
+    @functools.cached_property
+    def lost_to_numpy(self) -> dict[Place, float]:
+        """Return the seconds that would be saved, by line, if NumPy did not compute, leaving out its waits.
+
+        Nothing could run beside what happens once, so only lines in loops count.
+        """
+        computing = [
+            s
+            for s in self.of_kinds(NUMPY)
+            if not self.waiting.containing(s.end)
+            and any(statements.innermost(at, statements.ROUND) for at in (s.at, *s.callers))
+        ]
+        return self.saved_at(computing)
+
+    # --- lines at which the front end waits
 
     @functools.cached_property
     def lines(self) -> list[WaitingLine]:
@@ -537,31 +545,3 @@ class Analysis:
         lost_s = min(statistics.fmean(lost) * count, waited_s) if lost else 0.0
         nbytes, after_s = sum(w.times * w.nbytes for w in waits), statistics.median(after) if after else None
         return WaitingLine(at, kind, count, waited_s, nbytes, after_s, lost_s)
-
-    @property
-    def _on_cpu(self) -> bool:
-        return all(device.startswith("cpu") for device in self.log.activity.busy)
-
-    @functools.cached_property
-    def beside(self) -> float:
-        """Return the share of idle time that is won if the front end works while devices compute.
-
-        Threads of a CPU that computes lose a core to the front end.
-        """
-        if not self._on_cpu or not hasattr(psutil.Process, "cpu_affinity"):
-            return 1.0
-        return 1 - 1 / len(psutil.Process().cpu_affinity())
-
-    @functools.cached_property
-    def numpy_idle(self) -> dict[Place, float]:
-        """Return the seconds, by line, in which devices were idle while NumPy computed and did not wait.
-
-        Nothing could run beside what happens once, so only lines in loops count.
-        """
-        return self.idle_at(
-            lambda s: (
-                s.kind == NUMPY
-                and not self.waiting.containing(s.end)
-                and any(statements.innermost(at, statements.ROUND) for at in (s.at, *s.callers))
-            )
-        )

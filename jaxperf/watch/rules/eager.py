@@ -214,7 +214,8 @@ def _front_bound(
     busy = [span for name, p in analysis.log.activity.programs.items() if name in long for span in p.spans]
     others_s = [*busy, *analysis.waiting.stretches, *analysis.log.activity.queued]
     free = IntervalSet(difference(analysis.steady, others_s))
-    return analysis.of_the_run(free, lambda s: s.kind == EAGER and s.at not in others, line)
+    samples = [s for s in analysis.of_kinds(EAGER) if s.at not in others]
+    return analysis.of_the_run(free.of, samples, line)
 
 
 def _long(analysis: Analysis) -> set[str]:

@@ -47,7 +47,7 @@ SMALL_PUTS = 5  # small puts per step that are worth combining
     "forward(model.bias[...])    # in the loop: what the module learns stays in it",
 )  # fmt: skip
 def find_slow_dispatch(analysis: Analysis) -> Iterator[Finding]:
-    idle = analysis.idle_at(lambda s: s.kind == DISPATCH, itself=True)
+    idle = analysis.idle_at(DISPATCH, itself=True)
     hot = {row.name: row for row in hottest_programs(analysis)}
     for c, at in analysis.called:
         program = analysis.ran(c)
@@ -173,7 +173,7 @@ def _copied_between_devices_s(analysis: Analysis, at: Place, again: list[Put]) -
 def find_small_puts(analysis: Analysis) -> Iterator[Finding]:
     activity = analysis.log.activity
     steps = max((p.calls for name, p in activity.programs.items() if name in analysis.jitted), default=0)
-    idle = analysis.idle_at(lambda s: s.kind == EAGER)
+    idle = analysis.idle_at(EAGER)
     for at, times in analysis.log.small_puts.items():
         count = sum(any(a <= t <= b for a, b in activity.windows) for t in times)
         if at in idle and count >= max(OFTEN, SMALL_PUTS * steps):
@@ -198,7 +198,7 @@ def _copying(analysis: Analysis, at: Place) -> list[Interval]:
     "orbax.checkpoint writes in threads of its own.",
 )  # fmt: skip
 def find_writes(analysis: Analysis) -> Iterator[Finding]:
-    idle = analysis.saved_at(s for s in analysis.samples if s.kind == WRITE)
+    idle = analysis.saved_at(analysis.of_kinds(WRITE))
     written: Counter[tuple[str, str]] = Counter()
     for s in analysis.samples:
         if s.kind == WRITE:
@@ -225,11 +225,11 @@ def find_python_work(analysis: Analysis) -> Iterator[Finding]:
     """Find the reader's Python code between two steps, which delays the dispatch of the next step."""
     # other rules cover lines that handle arrays
     arrays = {line.at for line in analysis.lines if line.count >= OFTEN} | set(analysis.outside_jit)
-    between = (s for s in analysis.samples if s.kind == BETWEEN and s.inside not in arrays)
+    between = [s for s in analysis.of_kinds(BETWEEN) if s.inside not in arrays]
     idle = analysis.saved_at(between, itself=True)
     # `find_waits` covers the first, `find_numpy_work` the second
     idle = {
-        at: s for at, s in idle.items() if not loop_body.element_read(at) and at not in analysis.numpy_idle
+        at: s for at, s in idle.items() if not loop_body.element_read(at) and at not in analysis.lost_to_numpy
     }
     reason = "devices have done all steps that were dispatched, and are idle while Python runs here"
     for finding in findings_by_function("python", idle, reason):
@@ -311,7 +311,7 @@ def find_waits(analysis: Analysis) -> Iterator[Finding]:
         loop = statements.innermost(line.at, loop_body.LOOP)
         if loop is not None and line.at._replace(line=loop.lineno) in apart:
             continue  # `find_iterated_arrays` covers it
-        if any(_for_numpy(line, at) for at in analysis.numpy_idle):
+        if any(_for_numpy(line, at) for at in analysis.lost_to_numpy):
             continue  # `find_numpy_work` covers it
         if line.count >= REPEATS and (array := element_read(analysis, line.at)):
             yield _element_reads(analysis, line, array)
@@ -446,7 +446,7 @@ def find_data_waits(analysis: Analysis) -> Iterator[Finding]:
     reading itself must become faster.
     """
     reason = "devices are idle while this line waits for the next batch"
-    idle = analysis.saved_at((s for s in analysis.samples if s.kind == DATA), moved=True)
+    idle = analysis.saved_at(analysis.of_kinds(DATA), moved=True)
     idle = {at: seconds for at, seconds in idle.items() if not only_keys(analysis, at)}
     for finding in findings_by_function("data", idle, reason):
         inside, slow = describe_longest_inside(analysis, DATA, finding.at), ""
@@ -465,10 +465,10 @@ def find_data_waits(analysis: Analysis) -> Iterator[Finding]:
     "Do the same with jnp inside the jitted step: the values never leave the device.",
 )  # fmt: skip
 def find_numpy_work(analysis: Analysis) -> Iterator[Finding]:
-    operators = analysis.idle_at(lambda s: s.kind == BETWEEN)  # which samples cannot tell from Python's
-    idle = {at: s + operators.get(at, 0.0) for at, s in analysis.numpy_idle.items()}
+    operators = analysis.idle_at(BETWEEN)  # which samples cannot tell from Python's
+    idle = {at: s + operators.get(at, 0.0) for at, s in analysis.lost_to_numpy.items()}
     for finding in findings_by_function("numpy", idle, "devices are idle while NumPy computes here"):
-        here = [at for at in analysis.numpy_idle if _function(at) == _function(finding.at)]
+        here = [at for at in analysis.lost_to_numpy if _function(at) == _function(finding.at)]
         lost = [line.lost_s for line in analysis.lines if any(_for_numpy(line, at) for at in here)]
         yield replace(finding, seconds=max(finding.seconds, sum(lost)))
 
@@ -479,7 +479,7 @@ def find_numpy_work(analysis: Analysis) -> Iterator[Finding]:
     "the result may share NumPy's memory: do not change that afterwards, or call jnp.array.",
 )  # fmt: skip
 def find_transfers(analysis: Analysis) -> Iterator[Finding]:
-    idle = analysis.idle_at(lambda s: s.kind in (DISPATCH, EAGER))  # pmap puts its arguments in Python
+    idle = analysis.idle_at(DISPATCH, EAGER)  # pmap puts its arguments in Python
     for c, at in analysis.called:
         if c.host_bytes >= COPIED and copies_much(analysis, c) and at in idle:
             copied = format_quantity(c.host_bytes, "bytes")

@@ -150,7 +150,7 @@ def _made(c: Compiled) -> tuple[Place, str]:
     'NamedSharding(mesh, P()) gives each device a copy, P("data") a share.',
 )  # fmt: skip
 def find_moves(analysis: Analysis) -> Iterator[Finding]:
-    dispatching = analysis.idle_at(lambda s: s.kind in (DISPATCH, EAGER))
+    dispatching = analysis.idle_at(DISPATCH, EAGER)
     for c, at in analysis.called:
         if (size := sum(c.elsewhere.values())) < COPIED:
             continue

@@ -96,7 +96,7 @@ def _dispatching_s(flag: str, analysis: Analysis) -> float:
     if not analysis.log.activity.windows:
         return sum(analysis.front_s[kind] for kind in calls)
     reads_s = sum(line.lost_s for line in analysis.lines if line.kind == "np.asarray" and flag in _READS)
-    return sum(analysis.idle_at(lambda s: s.kind in calls).values()) + reads_s
+    return sum(analysis.idle_at(*calls).values()) + reads_s
 
 
 def set_at(flag: str, analysis: Analysis, first: Place) -> Place | None:

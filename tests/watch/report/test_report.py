@@ -59,7 +59,7 @@ def test_a_device_that_has_something_queued_does_not_wait_for_the_front_end(queu
     windows = activity_of(program((1.0, 2.0), (5.0, 6.0)), (0.0, 10.0), queued=queued)
     samples = [StackSample("between", NOWHERE, 0.0, 10.0)]
     analysis = Analysis(Log("a", 0.0, 10.0, compiled=[COMPILED], samples=samples, activity=windows))
-    assert sum(analysis.idle_at(lambda s: True).values()) == pytest.approx(idle)
+    assert sum(analysis.idle_at("between").values()) == pytest.approx(idle)
 
 
 @pytest.mark.parametrize(("itself", "idle"), [(False, 6.0), (True, 4.0)])
@@ -67,7 +67,7 @@ def test_idle_after_a_wait_is_the_waits_for_as_long_as_it_took(itself, idle):
     wait, sample = Wait("item", NOWHERE, 2.0, 4.0, 4), StackSample("between", NOWHERE, 4.0, 10.0)
     windows = activity_of(program((0.0, 3.0)), (0.0, 10.0))
     record = Log("a", 0.0, 10.0, compiled=[COMPILED], waits=[wait], samples=[sample], activity=windows)
-    assert sum(Analysis(record).idle_at(lambda s: True, itself=itself).values()) == pytest.approx(idle)
+    assert sum(Analysis(record).idle_at("between", itself=itself).values()) == pytest.approx(idle)
 
 
 @pytest.mark.parametrize(("call_idle_s", "saved_s"), [(1.0, 3.0), (4.0, 5.0)])

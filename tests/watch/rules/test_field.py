@@ -94,7 +94,7 @@ def test_a_line_gets_the_share_of_its_own_windows():
     assert analysis.begin == 10.0  # nothing was compiled: all is preparation
     step = Compiled("step", other, {"compile": (-0.1, 0.0)}, explained=True)
     record = Log("a", 0.0, 10.0, compiled=[step], samples=samples, activity=DeviceActivity([(0.0, 1.0)]))
-    seconds = Analysis(record).of_the_run(IntervalSet([(0.0, 0.5)]), lambda s: True)
+    seconds = Analysis(record).of_the_run(IntervalSet([(0.0, 0.5)]).of, samples)
     assert seconds == {seen: pytest.approx(0.5, abs=0.01)}
 
 
@@ -413,7 +413,7 @@ def test_numpy_that_runs_once_could_not_run_beside_anything(text, found, line):
     step = Compiled("step", at, {"compile": (0.0, 0.5)}, explained=True)
     samples = [StackSample(NUMPY, at, 1.0, 2.0)]
     record = Log("a", 0.0, 3.0, compiled=[step], samples=samples, activity=DeviceActivity([(0.5, 3.0)]))
-    assert len(Analysis(record).numpy_idle) == found
+    assert len(Analysis(record).lost_to_numpy) == found
 
 
 @pytest.mark.parametrize(("heavy", "fixed"), [(False, False), (True, True)])
