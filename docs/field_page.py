@@ -112,13 +112,14 @@ def gains(log: dict[str, Any], programs: dict[str, Program]) -> list[Gain]:
         for repair in program.repairs:
             if repair.name not in rows:
                 continue
-            before, after = rows[""], rows[repair.name]
+            after = rows[repair.name]
+            before_s, after_s = after["before_cpu_s"], after["cpu_s"]
             found.append(
                 Gain(
                     program, repair.what, repair.printed and has_true_finding,
                     after["status"], after["output"],
-                    ratio_of([b / a for b, a in zip(before["cpu_s"], after["cpu_s"], strict=True)]),
-                    statistics.median(before["cpu_s"]), statistics.median(after["cpu_s"]),
+                    ratio_of([b / a for b, a in zip(before_s, after_s, strict=True)]),
+                    statistics.median(before_s), statistics.median(after_s),
                 )
             )  # fmt: skip
     return sorted(found, key=lambda gain: -gain.cpu.median)

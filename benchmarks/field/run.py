@@ -3,6 +3,7 @@
     python benchmarks/field/run.py --clones DIR                  # all programs, with and without watch
     python benchmarks/field/run.py --clones DIR --only hmm,vae
     python benchmarks/field/run.py --clones DIR --repairs        # and each change of the table, in turns
+    python benchmarks/field/run.py --clones DIR --changes jit    # only this change, again with --again
     python benchmarks/field/run.py --list
 
 DIR has a clone of each repository, OWNER+NAME. The environments are made by uv, and kept. A program that is
@@ -13,6 +14,7 @@ README.md says what stands in the table and in the output.
 from __future__ import annotations
 
 import datetime
+import fcntl
 import json
 import math
 import os
@@ -23,7 +25,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -257,7 +259,7 @@ def _report_part(errors: str) -> str:
 
 
 def repair_it(program: Program, python: Path, clones: Path, rounds: int) -> dict[str, Any]:
-    """Run a program before and after each change, in turns; return the seconds of each round."""
+    """Run a program before and after each change, in turns; return the seconds of each round, by change."""
     with tempfile.TemporaryDirectory() as name:
         folder, draw = Path(name), random.Random(program.name)
         scripts = {"": make_ready(program, clones, folder / "before")}
@@ -268,13 +270,13 @@ def repair_it(program: Program, python: Path, clones: Path, rounds: int) -> dict
             for _ in range(rounds):
                 for key in turns(list(scripts), draw):
                     rows[key].append(run_program(python, scripts[key], program))
-        first = rows[""][0]
+        before = rows.pop("")
         return {
             key: {
                 "status": runs[0].status,
-                "output": likeness(first.output, runs[0].output, rows[""][-1].output),
+                "output": likeness(before[0].output, runs[0].output, before[-1].output),
+                "before_cpu_s": [round(run.cpu_s, 2) for run in before],
                 "cpu_s": [round(run.cpu_s, 2) for run in runs],
-                "wall_s": [round(run.wall_s, 2) for run in runs],
                 "others": round(load.others, 2),
             }
             | ({"error": _last_error(runs[0].errors)} if runs[0].status else {})
@@ -288,6 +290,8 @@ def main() -> int:
     parser.add_argument("--clones", type=Path, metavar="DIR", help="where the repositories' clones are")
     parser.add_argument("--only", default="", metavar="NAME,...", help="only these programs")
     parser.add_argument("--repairs", action="store_true", help="measure the changes of the table, too")
+    parser.add_argument("--changes", default="", metavar="NAME,...",
+        help="of the changes, only these, without watch; in place of --repairs")  # fmt: skip
     parser.add_argument("--rounds", type=whole(1), default=6, metavar="N",
         help="turns of each change; an interval needs 6")  # fmt: skip
     parser.add_argument("--again", action="store_true", help="run programs that are in the output, too")
@@ -308,21 +312,37 @@ def main() -> int:
         raise JaxperfError("give the folder with the clones: --clones DIR")
     log = _load(options.out)
     options.out.parent.mkdir(parents=True, exist_ok=True)
+    wanted = set(filter(None, options.changes.split(",")))
     for name in names:
-        program, kept = programs[name], log["programs"].setdefault(name, {})
+        program, kept = programs[name], log["programs"].get(name, {})
         clone_of(program.repository, options.clones)
-        python = python_of(environments[program.environment], options.environments.resolve())
-        if options.again or "watch" not in kept:
-            kept["versions"] = installed(python, environments[program.environment].packages)
-            kept["watch"] = watch_it(program, python, options.clones) | {"jaxperf": commit(ROOT)}
-            say(f"{name}: {_summary(kept['watch'])}")
-            write_whole(options.out, json.dumps(log, indent=1) + "\n")
-        if options.repairs and program.repairs and (options.again or "repairs" not in kept):
-            kept["repairs"] = repair_it(program, python, options.clones, options.rounds)
-            rows = (f"{key or 'before'} {row['cpu_s']}" for key, row in kept["repairs"].items())
-            say(f"{name}: {', '.join(rows)}")
-            write_whole(options.out, json.dumps(log, indent=1) + "\n")
+        environment = environments[program.environment]
+        python = python_of(environment, options.environments.resolve())
+        if not wanted and (options.again or "watch" not in kept):
+            watched = watch_it(program, python, options.clones) | {"jaxperf": commit(ROOT)}
+            say(f"{name}: {_summary(watched)}")
+            versions = installed(python, environment.packages)
+            _keep(options.out, name, {"versions": versions, "watch": watched})
+        changes = tuple(r for r in program.repairs if r.name in wanted or (options.repairs and not wanted))
+        known = kept.get("repairs", {}).keys()
+        if changes and (options.again or not {r.name for r in changes} <= known):
+            chosen = replace(program, repairs=changes)
+            rows = repair_it(chosen, python, options.clones, options.rounds)
+            said = (f"{key} {row['before_cpu_s']} to {row['cpu_s']}" for key, row in rows.items())
+            say(f"{name}: {', '.join(said)}")
+            _keep(options.out, name, {"repairs": rows})
     return 0
+
+
+def _keep(path: Path, name: str, part: dict[str, Any]) -> None:
+    """Write a part of what is known of a program into the log, which another run may have changed."""
+    with path.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        log = _load(path)
+        kept = log["programs"].setdefault(name, {})
+        repairs = kept.get("repairs", {}) | part.get("repairs", {})
+        kept |= part | ({"repairs": repairs} if repairs else {})
+        write_whole(path, json.dumps(log, indent=1) + "\n")
 
 
 def _summary(kept: dict[str, Any]) -> str:

@@ -80,6 +80,23 @@ def test_output_is_the_same_but_for_what_varies_by_itself(plain, watched, again,
     assert run.same_output(plain, watched, again) == same
 
 
+def test_runs_that_write_one_log_keep_what_the_other_has_written(field, monkeypatch, tmp_path):
+    run = load("field_run", ROOT / "benchmarks" / "field" / "run.py", monkeypatch)
+    log = tmp_path / "log.json"
+    for name, part in (
+        ("hmm", {"watch": {"cpu_s": [1.0, 1.1]}}),
+        ("vae", {"watch": {}}),
+        ("hmm", {"repairs": {"jit": {"cpu_s": [2.0]}}}),
+        ("hmm", {"repairs": {"init": {"cpu_s": [3.0]}}}),
+    ):
+        run._keep(log, name, part)
+    kept = json.loads(log.read_text())["programs"]
+    assert kept["hmm"] == {
+        "watch": {"cpu_s": [1.0, 1.1]}, "repairs": {"jit": {"cpu_s": [2.0]}, "init": {"cpu_s": [3.0]}}
+    }  # fmt: skip
+    assert kept["vae"] == {"watch": {}}
+
+
 def watched(**values):
     return {
         "status": [0, 0],
