@@ -108,14 +108,17 @@ _API = str(Path("jax", "_src", "api.py"))  # of JAX's `vmap`, `grad` and the lik
 
 
 def transformed_at(frame: FrameType | None) -> Place:
-    """Return the reader's outermost line that calls what `vmap` or `grad` made of a function that runs."""
+    """Return the reader's outermost line that calls what `vmap` or `grad` made of a function that runs.
+
+    A transformation that a library of JAX makes is not the reader's.
+    """
     at, transforms = NOWHERE, False
-    inner = itertools.dropwhile(lambda f: library_of(f.f_code.co_filename), frames_outwards(frame))
-    for f in inner:
-        file = f.f_code.co_filename
-        if not library_of(file):
-            at, transforms = (place_of(f) if transforms else at), False
-        transforms = transforms or file.endswith(_API)
+    for f in itertools.dropwhile(lambda f: library_of(f.f_code.co_filename), frames_outwards(frame)):
+        owner = library_of(f.f_code.co_filename)
+        if not owner and transforms:
+            at = place_of(f)
+        inside = transforms and owner in ("jax", "python")
+        transforms = inside or f.f_code.co_filename.endswith(_API)
     return at
 
 

@@ -13,11 +13,15 @@ from jaxperf.watch.log import Log
 from jaxperf.watch.observe import memory, sampler, source_location
 
 LIBRARY = """\
+import jax
 import jax.numpy as jnp
 
 def python(look, x):
     look()
     return x
+
+def sampled(look, x):
+    return jax.vmap(look)(x)
 
 def inside(look, x):
     return jnp.vectorize(lambda y: look() or y)(x)
@@ -69,7 +73,7 @@ def test_numpy_that_gives_its_call_to_an_array_of_jax_does_not_compute(array, ki
     assert kinds[-1] == kind
 
 
-def test_what_vmap_or_grad_transforms_has_the_line_that_calls_the_transformed_function():
+def test_what_vmap_or_grad_transforms_has_the_line_that_calls_the_transformed_function(library):
     lines = []
 
     def look(x):
@@ -83,7 +87,8 @@ def test_what_vmap_or_grad_transforms_has_the_line_that_calls_the_transformed_fu
     jax.vmap(energy)(jnp.ones((2, 3)))  # the outermost one, in which `grad` runs
     jax.tree.map(look, [jnp.ones(2)])
     look(jnp.ones(2))
-    assert lines == [here + 1, 0, 0]
+    library.sampled(look, jnp.ones((2, 3)))  # which transforms it in code of its own
+    assert lines == [here + 1, 0, 0, 0]
 
 
 def test_a_readers_own_module_may_begin_with_jax():
