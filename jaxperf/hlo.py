@@ -9,8 +9,6 @@ scheduled: its instructions are in the order in which they run, and an asynchron
 its start and its end. This is the only reader of such texts in jaxperf. It does not import JAX.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections import Counter
@@ -30,18 +28,10 @@ _INSTRUCTION = re.compile(r"^\s*(ROOT )?%?([\w.-]+) = (.*?[\]})]) ([a-z][a-z0-9-
 _COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.-]+) \(.*\{$")
 _SHAPE = re.compile(r"\b([a-z][a-z0-9]*)\[([\d,]*)\]")
 _NUMPY = re.compile(r"([a-z_0-9]*?)\[([\d,]*)\]")
-_BITS = re.compile(r"\d+")
 _NAME = re.compile(r"%([\w.-]+)")
-_PARENTHESIS = re.compile(r"[()]")
-_BODY = re.compile(r"\bbody=%?([\w.-]+)")
-_CALLED = re.compile(r"\b(?:calls|to_apply)=%?([\w.-]+)")
 _BRANCHES = re.compile(
     r"branch_computations=\{([^}]*)\}|true_computation=%?([\w.-]+), false_computation=%?([\w.-]+)"
 )
-_TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
-_OP_NAME = re.compile(r'op_name="([^"]*)"')
-_TARGET = re.compile(r'custom_call_target="([^"]*)"')
-_FRAME = re.compile(r"stack_frame_id=(\d+)")
 _SOURCE = re.compile(r'source_file="([^"]*)"(?: source_line=(\d+))?')
 _LAYOUT = re.compile(r"entry_computation_layout=\{\((.*?)\)->(.*?)\}(?:, \w+=|$)")
 _ALIASES = re.compile(r"input_output_alias=\{(.*?)\}, \w+=")
@@ -51,24 +41,23 @@ _IOTA = re.compile(r"replica_groups=\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?
 _MESH = re.compile(r"replica_groups=mesh\[([^\]]*)\][^{]*\{([^}]*)\}")
 _TABLES = ("FileNames", "FunctionNames", "FileLocations", "StackFrames")
 _ROW = re.compile(r"(\d+) (.*)")
-# HLO's names of dtypes, where they are not NumPy's shortened
-_DTYPES = {"pred": "bool", "bf16": "bfloat16", "f8e4m3fn": "float8_e4m3fn", "f8e5m2": "float8_e5m2"}
-_LETTERS = {"f": "float", "s": "int", "u": "uint", "c": "complex"}
-_SHORT, _LETTER_OF = ({long: short for short, long in table.items()} for table in (_DTYPES, _LETTERS))
+# NumPy's name of each of HLO's dtypes
+_DTYPES = {"pred": "bool", "bf16": "bfloat16", "f8e4m3fn": "float8_e4m3fn", "f8e5m2": "float8_e5m2"} | {
+    f"{letter}{bits}": f"{name}{bits}"
+    for letter, name in (("f", "float"), ("s", "int"), ("u", "uint"), ("c", "complex"))
+    for bits in (1, 2, 4, 8, 16, 32, 64, 128)
+}
+_HLO_DTYPES = {name: hlo for hlo, name in _DTYPES.items()}
 
 
 def dtype_name(hlo: str) -> str:
     """Return NumPy's name of HLO's dtype: "float32" for "f32", "bool" for "pred"; others stay as they are."""
-    match = re.fullmatch(r"([fsuc])(\d+)", hlo)
-    return _LETTERS[match[1]] + match[2] if match else _DTYPES.get(hlo, hlo)
+    return _DTYPES.get(hlo, hlo)
 
 
 def hlo_dtype(name: str) -> str:
     """Return HLO's name of NumPy's dtype: "f32" for "float32", "pred" for "bool"; others stay as they are."""
-    match = re.fullmatch(r"(float|int|uint|complex)(\d+)", name)
-    if match:
-        return _LETTER_OF[match[1]] + match[2]
-    return _SHORT.get(name, name)
+    return _HLO_DTYPES.get(name, name)
 
 
 class Shape(NamedTuple):
@@ -85,12 +74,17 @@ class Shape(NamedTuple):
     def itemsize(self) -> float:
         if self.dtype in ("token", "opaque"):
             return 0
-        bits = _BITS.search(self.dtype)
-        return (int(bits.group()) if bits else 8) / 8
+        return int(_first(r"(\d+)", self.dtype) or 8) / 8
 
     @property
     def bytes(self) -> int:
         return math.ceil(self.size * self.itemsize)
+
+
+def _first(pattern: str, text: str) -> str:
+    """Return the first group of the first match; "" if there is none."""
+    match = re.search(pattern, text)
+    return match[1] if match else ""
 
 
 def shapes_in(text: str) -> tuple[Shape, ...]:
@@ -150,7 +144,7 @@ class Instruction:
     @cached_property
     def _end(self) -> int:
         depth = 0
-        for match in _PARENTHESIS.finditer(self.text, self.start):
+        for match in re.compile(r"[()]").finditer(self.text, self.start):
             depth += 1 if match[0] == "(" else -1
             if not depth:
                 return match.start()
@@ -177,28 +171,23 @@ class Instruction:
     @property
     def called(self) -> str:
         """Return the computation that it calls or fuses, or the body of a loop; "" for none."""
-        match = _BODY.search(self.attributes) or _CALLED.search(self.attributes)
-        return match[1] if match else ""
+        body = _first(r"\bbody=%?([\w.-]+)", self.attributes)
+        return body or _first(r"\b(?:calls|to_apply)=%?([\w.-]+)", self.attributes)
 
     @property
     def branches(self) -> tuple[str, ...]:
         match = _BRANCHES.search(self.attributes)
-        if not match:
-            return ()
-        if match[1] is None:
-            return match[2], match[3]
-        return tuple(name.strip().removeprefix("%") for name in match[1].split(","))
+        names = filter(None, match.groups()) if match else ()
+        return tuple(name.strip().removeprefix("%") for group in names for name in group.split(","))
 
     @property
     def trips(self) -> int | None:
-        match = _TRIPS.search(self.attributes)
-        return int(match[1]) if match else None
+        return int(_first(r'"known_trip_count":\{"n":"(\d+)"', self.attributes) or 0) or None
 
     @property
     def op_name(self) -> str:
         """Return the path of JAX's operation, as in "jit(step)/while/body/dot_general"; "" if it has none."""
-        match = _OP_NAME.search(self.text)
-        return match[1] if match else ""
+        return _first(r'op_name="([^"]*)"', self.text)
 
     @property
     def operation(self) -> str:
@@ -208,8 +197,7 @@ class Instruction:
     @property
     def target(self) -> str:
         """Return the function that a custom call calls; "" for other instructions."""
-        match = _TARGET.search(self.text)
-        return match[1] if match else ""
+        return _first(r'custom_call_target="([^"]*)"', self.text)
 
     @property
     def collective(self) -> str:
@@ -309,9 +297,9 @@ class Module:
 
         JAX before 0.8 records the innermost frame only, without its function.
         """
-        recorded = _FRAME.search(instruction.text)
+        recorded = _first(r"stack_frame_id=(\d+)", instruction.text)
         if recorded:
-            return self._frames.get(int(recorded[1]), ())
+            return self._frames.get(int(recorded), ())
         source = _SOURCE.search(instruction.text)
         return (Frame(source[1], int(source[2] or 0), ""),) if source else ()
 
@@ -328,8 +316,7 @@ class Module:
         return dtype_name(read.most_common(1)[0][0]) if read else ""
 
     def count_ops(self) -> Counter[str]:
-        done = (i for i in self.instructions if not i.opcode.endswith("-done"))
-        return Counter(operation(i) for i in done)
+        return Counter(operation(i) for i in self.instructions if not i.opcode.endswith("-done"))
 
 
 def operation(instruction: Instruction) -> str:
@@ -387,20 +374,18 @@ def product_of(instruction: Instruction, read: list[Shape]) -> Product | None:
 
 def _lengths(left: Shape, attributes: str, name: str) -> list[int]:
     """Return the lengths of the left side's axes of a kind, as XLA or cuBLAS's configuration lists them."""
-    match = re.search(rf'lhs_{name}_dim\w*"?[=:][{{\[]([^\]}}]*)', attributes)
-    axes = map(int, re.findall(r"\d+", match[1] if match else ""))
+    axes = map(int, re.findall(r"\d+", _first(rf'lhs_{name}_dim\w*"?[=:][{{\[]([^\]}}]*)', attributes)))
     return [left.dims[i] for i in axes if i < len(left.dims)]
 
 
 def _convolution(instruction: Instruction, read: list[Shape], target: str, exact: bool) -> Product | None:
     """Return a convolution as the matrix product that libraries compute; None if it cannot be parsed."""
-    labels = re.search(r"dim_labels=(\w+)_(\w+)->(\w+)", instruction.attributes)
+    kernel = _first(r"dim_labels=\w+_(\w+)->", instruction.attributes)
     weights, outputs = read[1], instruction.shapes[0]
     if "backwardfilter" in target:
         weights, outputs = outputs, weights
     elif "backwardinput" in target:
         outputs = read[0]
-    kernel = labels[2] if labels else ""
     if "o" not in kernel or len(kernel) != len(weights.dims):
         return None
     features, inputs = weights.dims[kernel.index("o")], weights.dims[kernel.index("i")]
@@ -471,10 +456,8 @@ def parse(text: str) -> Module:
     if not entry:
         raise JaxperfError("the compiled program's text has no ENTRY; this JAX version prints it differently")
     head = text.partition("\n")[0]
-    named = re.match(r"HloModule ([\w.-]+)", head)
-    return Module(
-        named[1] if named else "", {k: tuple(v) for k, v in computations.items()}, entry, head, tables
-    )
+    bodies = {name: tuple(instructions) for name, instructions in computations.items()}
+    return Module(_first(r"^HloModule ([\w.-]+)", head), bodies, entry, head, tables)
 
 
 class Costs(NamedTuple):
@@ -507,15 +490,6 @@ def costs(executable: Any) -> Costs:
         cost = {}
     cost = cost[0] if isinstance(cost, list) else cost
     stats = getattr(executable, "memory_analysis", None) or executable.get_compiled_memory_stats
-    memory = stats()
-    argument, output, temp, alias = (
-        int(getattr(memory, f"{part}_size_in_bytes", 0)) for part in ("argument", "output", "temp", "alias")
-    )
-    return Costs(
-        max(0.0, float(cost.get("flops", 0.0))),
-        max(0.0, float(cost.get("bytes accessed", 0.0))),
-        argument,
-        output,
-        temp,
-        alias,
-    )
+    memory, parts = stats(), ("argument", "output", "temp", "alias")
+    flops, bytes_accessed = (max(0.0, float(cost.get(name, 0.0))) for name in ("flops", "bytes accessed"))
+    return Costs(flops, bytes_accessed, *(int(getattr(memory, f"{part}_size_in_bytes", 0)) for part in parts))

@@ -4,8 +4,6 @@ JAX may rename them in any version. Then only the feature that needs the name is
 line. `tests/test_jax_internals.py` removes each name in turn.
 """
 
-from __future__ import annotations
-
 import importlib
 import logging
 import shutil

@@ -4,8 +4,6 @@ A call is described by the texts of its arguments by name: an array's is "float3
 its `repr`. Nothing here imports JAX.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass

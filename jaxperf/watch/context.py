@@ -1,7 +1,5 @@
 """`with jaxperf.watch():` around a part of a program, in a notebook or in a test."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

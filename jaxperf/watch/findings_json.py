@@ -4,8 +4,6 @@ The fields and the ids of causes stay the same from release to release. Later re
 goes, or changes its meaning, raises `jaxperf.result.record.FINDINGS_VERSION`.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

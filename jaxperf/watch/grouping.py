@@ -1,7 +1,5 @@
 """Group items by a key."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from typing import TypeVar

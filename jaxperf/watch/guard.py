@@ -1,7 +1,5 @@
 """Guards: an error inside the watch costs rows of the report, and never reaches the program."""
 
-from __future__ import annotations
-
 import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterator

@@ -4,8 +4,6 @@ Instruments (`observe/`) write it while the program runs, each behind a guard of
 report read it, and nothing else, so an event goes from its hook through this file to its finding.
 """
 
-from __future__ import annotations
-
 import functools
 import re
 import threading
@@ -62,7 +60,7 @@ class Compiled:
     cache: str = ""  # what JAX's compile cache on disk did: "hit", "miss", or "" without one
     cache_note: str = ""  # why JAX does not keep the program there
     thread: int = 0  # that compiled it
-    facts: Facts | None = None  # the program itself, where the compile report reads it
+    facts: "Facts | None" = None  # the program itself, where the compile report reads it
     used_s: dict[str, float] = field(default_factory=dict)  # processor time of the process in each stage
 
     @property
@@ -256,8 +254,8 @@ class Log:
     forks: list[Place] = field(default_factory=list)  # where processes were forked after JAX had started
     activity: DeviceActivity = field(default_factory=DeviceActivity)
     # the program
-    programs: list[Facts] = field(default_factory=list)
-    call_sites: list[CallSite] = field(default_factory=list)
+    programs: list["Facts"] = field(default_factory=list)
+    call_sites: list["CallSite"] = field(default_factory=list)
     # for each of the reader's functions (file, name): the values of parameters that no array can replace
     parameters: dict[tuple[str, str], dict[str, set[str]]] = field(default_factory=dict)
     modules: list[str] = field(default_factory=list)  # its own files

@@ -1,7 +1,5 @@
 """Watch an unchanged script or module while it runs as Python itself would run it."""
 
-from __future__ import annotations
-
 import builtins
 import contextlib
 import importlib.machinery

@@ -3,8 +3,6 @@
 JAX is not imported before the program imports it, because the program may set environment variables first.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import os
@@ -29,7 +27,6 @@ from jaxperf.watch.observe.transfers import Puts
 from jaxperf.watch.observe.waits import Waits
 
 LOOKS = 10  # after so many samples at calls in its windows, the profiler must have seen a call
-_open_watch: Watcher | None = None
 
 
 class Watcher:
@@ -220,6 +217,9 @@ def _busy_s() -> float:
     """Return the processor time of all programs on this machine."""
     times = psutil.cpu_times()
     return float(sum(times) - times.idle - getattr(times, "iowait", 0.0))
+
+
+_open_watch: Watcher | None = None
 
 
 @functools.cache  # a registration cannot be undone

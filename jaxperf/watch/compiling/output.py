@@ -1,7 +1,5 @@
 """Write the compile report of a process: NAME.html and NAME.json, in a folder that others may share."""
 
-from __future__ import annotations
-
 import html
 import json
 import os
@@ -11,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
-from jaxperf.result import Block, Environment, Fact, Grid, Note, Result, Text
+from jaxperf.result import Environment, Fact, Grid, Note, Result, Text
 from jaxperf.result.store import check_writable, write_whole
 from jaxperf.watch.compiling import report, words
 from jaxperf.watch.compiling.words import seconds
@@ -73,13 +71,16 @@ def write(log: Log, path: Path, *, command: str, ended: str, stream: TextIO) -> 
     )  # fmt: skip
     heads = ("", "programs", *report.STAGES, "at", "why")
     title = f"{described['programs']:,} programs, {described['operations']:,} of them operations outside jit"
-    blocks: list[Block] = [Text(described["summary"]), Grid(title, heads, rows, (1, 2, 3, 4), first=SHOWN)]
-    blocks += [Text(f"{i}. {hint}") for i, hint in enumerate(described["hints"][:HINTS], start=1)]
-    blocks += [Note(remark) for remark in described["remarks"]]
-    blocks.append(Fact("page", str(page), meaning="Page"))
+    blocks = (
+        Text(described["summary"]),
+        Grid(title, heads, rows, (1, 2, 3, 4), first=SHOWN),
+        *(Text(f"{i}. {hint}") for i, hint in enumerate(described["hints"][:HINTS], start=1)),
+        *map(Note, described["remarks"]),
+        Fact("page", str(page), meaning="Page"),
+    )
     question = "What was compiled, from which lines, and why?"
     deliver_report(
-        Result("compiles", "", f"compile report: {log.name}", question, {}, environment, tuple(blocks)),
+        Result("compiles", "", f"compile report: {log.name}", question, {}, environment, blocks),
         stream=stream,
     )
 
@@ -107,24 +108,17 @@ def compare(first: Path, second: Path, folder: Path | None) -> None:
     Raises:
       JaxperfError: a report cannot be read, or the page cannot be written.
     """
-    from jaxperf.result.terminal import render_text
-
     sides = report.load(first), report.load(second)
     summary = words.difference(*sides)
     rows = tuple(
-        (
-            pair["name"][:24],
-            pair["kind"],
-            pair["line"],
-            *map(str, pair["programs"]),
-            *map(seconds, pair["seconds"]),
-        )
+        (pair["name"][:24], pair["kind"], pair["line"], *map(str, pair["programs"]),
+         *map(seconds, pair["seconds"]))
         for pair in words.differences(*sides)
-    )
+    )  # fmt: skip
     stages = tuple(
         (name, *(seconds(side["stages"][name]) for side in sides), "") for name in sides[0]["stages"]
     )
-    blocks: tuple[Block, ...] = (
+    blocks = (
         Text(summary),
         Grid("Where the time goes", ("", "first", "second", ""), stages, (1, 2)),
         Grid("By function, the largest difference first",
@@ -132,9 +126,7 @@ def compare(first: Path, second: Path, folder: Path | None) -> None:
     )  # fmt: skip
     title = f"compile reports: {sides[0]['program']} and {sides[1]['program']}"
     question = "What is compiled more often, or takes longer?"
-    color = sys.stdout.isatty() and "NO_COLOR" not in os.environ
-    result = Result("compiles", "", title, question, {}, Environment(), blocks)
-    sys.stdout.write(render_text([result], color=color))
+    deliver_report(Result("compiles", "", title, question, {}, Environment(), blocks), stream=sys.stdout)
     if folder:
         page = check_writable(folder / "compare.html", "give another folder to --compiles")
         write_whole(page, render("two compile reports compared", summary, sides))

@@ -8,8 +8,6 @@ after the watched program has ended. docs/compiles.md describes the fields. Late
 that goes, or changes its meaning, raises `VERSION`.
 """
 
-from __future__ import annotations
-
 import bisect
 import contextlib
 import datetime
@@ -17,7 +15,7 @@ import json
 import statistics
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -45,21 +43,18 @@ REASONS = {
     "placement": "other sharding or device", "derived": "made by grad or vmap", "cleared": "caches cleared",
     "new body": "new body function",
 }  # fmt: skip
-FIRST, NEW_FUNCTION, OUTSIDE = "first call", "new function object", "operation outside jit"
-_SECONDS = ("trace_s", "lower_s", "compile_s", "seconds")
 _NO_PARTS = ("parameter", "constant", "tuple", "get-tuple-element", "bitcast")
-
-
 Row = dict[str, Any]
 
 
 def describe(log: Log, *, command: str = "", ended: str = "", environment: Environment | None = None) -> Row:
     """Return the report as JSON; times are seconds since the watch began."""
-    compiled = sorted((c for c in _events(log) if COMPILE in c.stages), key=lambda c: c.stages[COMPILE])
-    programs = _programs(log, compiled)
-    functions = _rows(group_by(programs, _function_of).values())
-    lines = _rows(group_by(programs, lambda p: (p["line"], p["kind"] == OPERATION)).values())
-    nothing: list[Row] = []
+    pairs = _programs(log)
+    programs = [program for program, _ in pairs]
+    slowest = _slowest(pairs)
+    functions = _groups(programs, _function_of)
+    lines = _groups(programs, lambda p: (p["line"], p["kind"] == OPERATION))
+    missed = [p for p in programs if p["cache"] == "miss"]
     return {
         "format": FORMAT,
         "version": VERSION,
@@ -79,21 +74,17 @@ def describe(log: Log, *, command: str = "", ended: str = "", environment: Envir
         "cache": {
             "folder": log.compile_cache,
             "hits": sum(p["cache"] == "hit" for p in programs),
-            "misses": sum(p["cache"] == "miss" for p in programs),
-            "miss_s": sum(p["compile_s"] for p in programs if p["cache"] == "miss"),
-            "notes": dict(Counter(p["cache_note"] for p in programs if p["cache_note"]).most_common(5)),
+            "misses": len(missed),
+            "miss_s": sum(p["compile_s"] for p in missed),
+            "notes": dict(Counter(p["cache_note"] for p in missed).most_common(5)),
         },
         "by_function": functions[:ROWS],
         "by_line": lines[:ROWS],
-        "contents": log.losses.ask("the texts of programs", lambda: _contents(compiled, programs), nothing),
-        "tracing": _tracing(log, compiled, programs),
-        "list": [*sorted(programs, key=lambda p: -p["seconds"])[:LISTED]],
+        "contents": log.losses.ask("the texts of programs", lambda: _contents(slowest), list[Row]()),
+        "tracing": _tracing(log, slowest),
+        "list": sorted(programs, key=lambda p: -p["seconds"])[:LISTED],
         "remarks": [*_unfinished(log), *log.remarks, *log.losses.remarks],
     }
-
-
-def _events(log: Log) -> list[Compiled]:
-    return [*log.compiled, *log.nested]
 
 
 def _kept_before(log: Log) -> Counter[str]:
@@ -107,112 +98,113 @@ def _kept_before(log: Log) -> Counter[str]:
     return kept
 
 
-def _why_missed(c: Compiled, kept: Counter[str]) -> str:
-    """Return why the compile cache did not have a program, and whether it has it now."""
-    if c.cache != "miss":
-        return ""
-    before = kept[c.program]
-    others = f"it had {before} of this name, for other operations, types, flags or versions"
-    return "; ".join(filter(None, (others if before else "it had none of this name", c.cache_note)))
+def _why_missed(c: Compiled, kept: int) -> str:
+    """Return why the compile cache lacked a program, given how many of its name it had."""
+    before = "it had none of this name"
+    if kept:
+        before = f"it had {kept} of this name, for other operations, types, flags or versions"
+    return f"{before}; {c.cache_note}" if c.cache_note else before
 
 
-def _programs(log: Log, compiled: Sequence[Compiled]) -> list[Row]:
+def _programs(log: Log) -> list[tuple[Row, Compiled]]:
+    compiled = (c for c in [*log.compiled, *log.nested] if COMPILE in c.stages)
+    in_order = sorted(compiled, key=lambda c: c.stages[COMPILE])
     before: dict[tuple[str, str], Compiled] = {}
-    programs, kept = [], _kept_before(log)
-    for c, own in zip(compiled, own_seconds(compiled)):
-        outside = not c.explained and not c.owner
-        kind = OPERATION if outside else LIBRARY if c.owner else FUNCTION
+    pairs, kept = [], _kept_before(log)
+    for c, seconds in zip(in_order, _own_seconds(in_order)):
+        kind = LIBRARY if c.owner else FUNCTION if c.explained else OPERATION
+        # of an operation, the innermost line outside JAX, else the call's
         inner = c.inner or c.at
-        line = inner if outside else c.at or inner
-        key = (c.name, str(line)) if outside else (c.called, c.defined)
-        reason, change = reason_of(c, before.get(key))
+        line = inner if kind == OPERATION else c.at or inner
+        key = (c.name, str(line)) if kind == OPERATION else (c.called, c.defined)
+        reason, change = _reason(c, before.get(key))
         before[key] = c
         file, _, number = c.defined.rpartition(":")
-        programs.append({
+        pairs.append(({
             "name": c.called, "kind": kind,
-            # of an operation, the innermost line outside JAX, else the call's
             "line": str(line), "source": line.source, "function": line.function,
             # the program's own line, if that one is a library's
             "called_at": str(c.at) if c.at and c.at != line else "",
             "defined": str(Place(file, int(number))) if number.isdigit() else c.defined,
             "reason": reason, "change": change,
-            **{f"{stage}_s": own[stage] for stage in STAGES}, "seconds": sum(own.values()),
+            **{f"{stage}_s": seconds[stage] for stage in STAGES}, "seconds": sum(seconds.values()),
             "start_s": min(a for a, _ in c.stages.values()) - log.start,
-            "cache": c.cache, "cache_note": _why_missed(c, kept),
+            "cache": c.cache, "cache_note": _why_missed(c, kept[c.program]) if c.cache == "miss" else "",
             "arguments": ", ".join(f"{n}: {text}" for n, text in list(c.signature.items())[:12]),
-        })  # fmt: skip
-    return programs
+        }, c))  # fmt: skip
+    return pairs
 
 
 def _function_of(p: Row) -> tuple[str, ...]:
     """Return what the programs of a function have in common."""
-    file = (p["line"] if p["kind"] == OPERATION else p["defined"]).rpartition(":")[0]
-    return p["kind"], file, p["function"] if p["kind"] == OPERATION else p["name"]
+    if p["kind"] == OPERATION:
+        return p["kind"], p["line"].rpartition(":")[0], p["function"]
+    return p["kind"], p["defined"].rpartition(":")[0], p["name"]
 
 
-def own_seconds(compiled: Sequence[Compiled]) -> list[dict[str, float]]:
+def _own_seconds(compiled: Sequence[Compiled]) -> list[dict[str, float]]:
     """Return the seconds of each program's stages, without those of programs compiled inside of them.
 
     So the seconds of all programs add up to the time in which anything was traced or compiled.
     """
-    own: list[dict[str, float]] = [dict.fromkeys(STAGES, 0.0) for _ in compiled]
+    seconds = [dict.fromkeys(STAGES, 0.0) for _ in compiled]
     spans = [(a, b, i, stage) for i, c in enumerate(compiled) for stage, (a, b) in c.stages.items()]
-    around: list[tuple[float, float, int, str]] = []
+    around: list[tuple[float, int, str]] = []
     for start, end, i, stage in sorted(spans, key=lambda span: (span[0], -span[1])):
-        while around and around[-1][1] <= start:
+        while around and around[-1][0] <= start:
             around.pop()
-        own[i][stage] += end - start
+        seconds[i][stage] += end - start
         if around:
-            _, outer_end, outer, outer_stage = around[-1]
-            own[outer][outer_stage] -= min(end, outer_end) - start
-        around.append((start, end, i, stage))
-    return own
+            outer_end, outer, outer_stage = around[-1]
+            seconds[outer][outer_stage] -= min(end, outer_end) - start
+        around.append((end, i, stage))
+    return seconds
 
 
-def reason_of(c: Compiled, before: Compiled | None) -> tuple[str, str]:
+def _reason(c: Compiled, before: Compiled | None) -> tuple[str, str]:
     """Return why a program exists, and what differs from the one before it, of the same function or line."""
     changes = c.changes
-    if before is None and not changes:
-        return FIRST if c.explained or c.owner else OUTSIDE, ""
-    if before is not None and not changes and c.explained:
+    if not changes and before is None:
+        return "first call" if c.explained or c.owner else "operation outside jit", ""
+    if not changes and before is not None and c.explained:
         captured = argument_changes(before.closure, c.closure)
-        return NEW_FUNCTION, "; ".join(f"it captures {change}" for change in captured[:3])
-    if before is not None and not changes:
+        return "new function object", "; ".join(f"it captures {change}" for change in captured[:3])
+    if not changes and before is not None:
         changes = argument_changes(before.signature, c.signature)
-    kind = changes[0].kind if changes else ""
-    if not c.explained and kind == "static value":  # an operation's own parameters
-        kind = ""
-    return REASONS.get(kind, "other constants"), "; ".join(map(str, changes[:3]))
+    reason = REASONS.get(changes[0].kind if changes else "", "other constants")
+    if not c.explained and reason == "static value":  # an operation's own parameters
+        reason = "other constants"
+    return reason, "; ".join(map(str, changes[:3]))
 
 
-def _rows(groups: Any) -> list[Row]:
+def _groups(programs: Sequence[Row], key: Callable[[Row], object]) -> list[Row]:
+    """Return a row for each group of programs with the same key, the slowest first."""
     rows = []
-    for group in groups:
-        dearest = max(group, key=lambda p: p["seconds"])
-        lines = group_by(group, lambda p: (p["line"], p["source"]))
+    for group in group_by(programs, key).values():
+        slowest = max(group, key=lambda p: p["seconds"])
+        operation = slowest["kind"] == OPERATION
         same = group_by(group, lambda p: (p["name"], p["line"] if p["kind"] == OPERATION else ""))
-        row = {
-            "name": dearest["function"] if dearest["kind"] == OPERATION else dearest["name"],
-            **{name: dearest[name] for name in ("kind", "line", "source", "called_at", "defined")},
+        lines = [
+            {"line": line, "source": source, "programs": len(inside),
+             "seconds": sum(p["seconds"] for p in inside)}
+            for (line, source), inside in group_by(group, lambda p: (p["line"], p["source"])).items()
+        ]  # fmt: skip
+        rows.append({
+            "name": slowest["function"] if operation else slowest["name"],
+            **{name: slowest[name] for name in ("kind", "line", "source", "called_at", "defined")},
             "programs": len(group),
-            **{name: sum(p[name] for p in group) for name in _SECONDS},
-            "again_s": sum(p["seconds"] for programs in same.values() for p in programs[1:]),
+            **{name: sum(p[name] for p in group) for name in ("trace_s", "lower_s", "compile_s", "seconds")},
+            "again_s": sum(p["seconds"] for equal in same.values() for p in equal[1:]),
             "reasons": dict(Counter(p["reason"] for p in group).most_common()),
             "changes": list(dict.fromkeys(p["change"] for p in group if p["change"]))[:5],
             "names": dict(Counter(p["name"] for p in group).most_common(8)),
-            "lines": [
-                {"line": line, "source": source, "programs": len(inside),
-                 "seconds": sum(p["seconds"] for p in inside)}
-                for (line, source), inside in lines.items()
-            ],
-        }  # fmt: skip
-        row["lines"] = sorted(row["lines"], key=lambda each: -each["seconds"])[:LINES]
-        rows.append(row)
+            "lines": sorted(lines, key=lambda each: -each["seconds"])[:LINES],
+        })  # fmt: skip
     return sorted(rows, key=lambda row: -row["seconds"])
 
 
 def _spans(log: Log, stage: str) -> list[Interval]:
-    return [c.stages[stage] for c in _events(log) if stage in c.stages]
+    return [c.stages[stage] for c in [*log.compiled, *log.nested] if stage in c.stages]
 
 
 def _stages(log: Log) -> dict[str, float]:
@@ -221,10 +213,10 @@ def _stages(log: Log) -> dict[str, float]:
     A program that is compiled while another one is traced counts as compiling.
     """
     left: list[Interval] = [(log.start, log.end)]
-    imports = [(s.start, s.end) for s in log.samples if s.kind == IMPORT]
-    seconds = {}
-    for stage, spans in (*((s, _spans(log, s)) for s in reversed(STAGES)), (IMPORT, imports)):
-        after = difference(left, spans)
+    seconds = {IMPORT: 0.0}
+    for stage in (*reversed(STAGES), IMPORT):
+        imports = [(s.start, s.end) for s in log.samples if s.kind == IMPORT]
+        after = difference(left, imports if stage == IMPORT else _spans(log, stage))
         seconds[stage] = total_length(left) - total_length(after)
         left = after
     return {**{stage: seconds[stage] for stage in (IMPORT, *STAGES)}, "other": total_length(left)}
@@ -252,21 +244,20 @@ def _unfinished(log: Log) -> Iterator[str]:
         yield f"{what}, which count as everything else"
 
 
-def _slowest(programs: Sequence[Row]) -> list[int]:
-    """Return the indices of the slowest programs, one of each function."""
-    of_functions = (i for i, p in enumerate(programs) if p["kind"] != OPERATION)
-    functions = group_by(of_functions, lambda i: _function_of(programs[i]))
-    slowest = [max(group, key=lambda i: programs[i]["seconds"]) for group in functions.values()]
-    return sorted(slowest, key=lambda i: -programs[i]["seconds"])[:MOST_READ]
+def _slowest(pairs: Sequence[tuple[Row, Compiled]]) -> list[tuple[Row, Compiled]]:
+    """Return the slowest programs, one of each function."""
+    in_order = sorted(pairs, key=lambda pair: -pair[0]["seconds"])
+    of_functions = group_by((p for p in in_order if p[0]["kind"] != OPERATION), lambda p: _function_of(p[0]))
+    return [group[0] for group in of_functions.values()][:MOST_READ]
 
 
-def _tracing(log: Log, compiled: Sequence[Compiled], programs: Sequence[Row]) -> list[Row]:
+def _tracing(log: Log, slowest: Sequence[tuple[Row, Compiled]]) -> list[Row]:
     """Return, for each of the slowest programs, the lines at which Python spends its tracing and lowering."""
     ends, rows = [sample.end for sample in log.stacks], []
-    for i in _slowest(programs):
+    for program, c in slowest:
         at: defaultdict[Place, float] = defaultdict(float)
         below: defaultdict[Place, float] = defaultdict(float)
-        spans = [compiled[i].stages[stage] for stage in (TRACE, LOWER) if stage in compiled[i].stages]
+        spans = [c.stages[stage] for stage in (TRACE, LOWER) if stage in c.stages]
         for start, end in spans:
             for sample in log.stacks[bisect.bisect(ends, start) : bisect.bisect(ends, end)]:
                 # the sample that came first in a stage stands for time before it, too
@@ -275,27 +266,28 @@ def _tracing(log: Log, compiled: Sequence[Compiled], programs: Sequence[Row]) ->
                     at[place] += seconds
                 for place in {*sample.places}:
                     below[place] += seconds
-        most = sorted(below, key=lambda place: (-at[place], -below[place]))[:LINES]
-        if most:
-            rows.append({
-                "name": programs[i]["name"], "line": programs[i]["line"], "seconds": total_length(spans),
-                "lines": [
-                    {"line": str(p), "function": p.function, "source": p.source, "seconds": at[p],
-                     "with_calls_s": below[p]}
-                    for p in most
-                ],
-            })  # fmt: skip
+        lines = [
+            {"line": str(p), "function": p.function, "source": p.source, "seconds": at[p],
+             "with_calls_s": below[p]}
+            for p in sorted(below, key=lambda place: (-at[place], -below[place]))[:LINES]
+        ]  # fmt: skip
+        if lines:
+            named = {"name": program["name"], "line": program["line"]}
+            rows.append({**named, "seconds": total_length(spans), "lines": lines})
     return rows
 
 
-def _contents(compiled: Sequence[Compiled], programs: Sequence[Row]) -> list[Row]:
+def _contents(slowest: Sequence[tuple[Row, Compiled]]) -> list[Row]:
     """Return what the slowest programs consist of, as far as their texts are there."""
-    known = [(compiled[i].facts, compiled[i], programs[i]) for i in _slowest(programs)]
-    named = ("name", "line", "arguments", "seconds")
-    return [{n: p[n] for n in named} | contents(f, c) for f, c, p in known if f and f.text]
+    rows = []
+    for program, c in slowest:
+        if c.facts and c.facts.text:
+            named = {name: program[name] for name in ("name", "line", "arguments", "seconds")}
+            rows.append(named | _instructions(c.facts, c))
+    return rows
 
 
-def contents(facts: Facts, c: Compiled) -> Row:
+def _instructions(facts: Facts, c: Compiled) -> Row:
     lines: Counter[Place] = Counter()
     equal: Counter[tuple[Place, str, str, str]] = Counter()
     for i in facts.instructions:

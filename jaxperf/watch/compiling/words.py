@@ -1,7 +1,5 @@
 """The sentences of a compile report, and of two reports compared. Each is chosen by what was measured."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -38,23 +36,29 @@ def compiling_s(report: Mapping[str, Any]) -> float:
 
 def sentences(report: Mapping[str, Any]) -> tuple[str, list[str]]:
     wall_s, total_s = report["wall_s"], compiling_s(report)
-    found = [*_repeats(report), *_operations(report), *_slow(report)]
-    found = sorted(found, key=lambda fact: -fact[0])
+    facts = [*_repeats(report), *_operations(report), *_slow(report)]
+    facts.sort(key=lambda fact: -fact[0])
     least_s = max(BRIEF_S, WORTH * wall_s)
-    shown = [f"{what}.{change and f' To change: {change}.'}" for s, what, change in found if s >= least_s]
-    shown += [f"{what}. To change: {change}." for s, what, change in _disk(report) if s >= least_s]
+    shown = []
+    for spent_s, what, change in (*facts, *_disk(report)):
+        if spent_s >= least_s:
+            shown.append(f"{what}. To change: {change}." if change else f"{what}.")
     if not report["programs"]:
         return f"Nothing was compiled in {seconds(wall_s)}.", shown
     programs = format_count(report["programs"], "program")
     if total_s < LITTLE * wall_s:
         took = f"{programs} took {seconds(total_s)} of {seconds(wall_s)}"
         return f"Compiling is not what this program waits for: {took}.", shown
-    what = found[0][1] if found else "no single part stands out"
+    what = facts[0][1] if facts else "no single part stands out"
     return f"{seconds(total_s)} of {seconds(wall_s)} are tracing and compiling, of {programs}: {what}.", shown
 
 
 def _named(row: Mapping[str, Any]) -> str:
     return f"{row['name']} ({row['line']})"
+
+
+def _file(row: Mapping[str, Any]) -> str:
+    return str(row["line"]).rpartition(":")[0]
 
 
 def _repeats(report: Mapping[str, Any]) -> Iterator[Fact]:
@@ -72,16 +76,16 @@ def _operations(report: Mapping[str, Any]) -> Iterator[Fact]:
     rows = [row for row in report["by_function"] if row["kind"] == "operation"]
     if report["operations"] >= SEVERAL and rows:
         total_s = sum(row["seconds"] for row in rows)
-        most = ", ".join(
-            f"{row['programs']} in {row['name']} ({row['line'].rpartition(':')[0]})" for row in rows[:3]
-        )
+        most = [f"{row['programs']} in {row['name']} ({_file(row)})" for row in rows[:3]]
         what = f"{report['operations']:,} single operations outside jit take {seconds(total_s)}"
-        own = (row["name"] for row in rows if not row["called_at"])  # a library's lines cannot be changed
-        named = next((name for name in own if name not in ("main", "<module>")), "")
         change = "put what they compute into a jitted function, which is one program"
-        if named:
-            change = f"jit {named}, or the part of it that works on arrays, so that it is one program"
-        yield total_s, f"{what}, each a program of its own; {most}", change
+        for row in rows:
+            # a library's lines cannot be changed
+            if not row["called_at"] and row["name"] not in ("main", "<module>"):
+                part = "or the part of it that works on arrays, so that it is one program"
+                change = f"jit {row['name']}, {part}"
+                break
+        yield total_s, f"{what}, each a program of its own; {', '.join(most)}", change
 
 
 def _slow(report: Mapping[str, Any]) -> Iterator[Fact]:
@@ -132,20 +136,14 @@ def _disk(report: Mapping[str, Any]) -> Iterator[Fact]:
             'jax.config.update("jax_compilation_cache_dir", FOLDER) before the first call, and to keep '
             'programs of less than a second, too, ("jax_persistent_cache_min_compile_time_secs", 0)'
         )
-        yield (
-            compile_s,
-            f"There is no compile cache on disk, so each start spends {seconds(compile_s)} in XLA",
-            change,
-        )
+        what = f"There is no compile cache on disk, so each start spends {seconds(compile_s)} in XLA"
+        yield compile_s, what, change
     elif cache["misses"]:
         notes = "; ".join(f"{n} times: {note}" for note, n in cache["notes"].items())
         what = f"{cache['folder']} has {cache['hits']} of {cache['hits'] + cache['misses']} programs"
         what += f"; the others take {seconds(cache['miss_s'])}"
-        yield (
-            cache["miss_s"],
-            what,
-            notes or "start once more: the programs, the flags or the versions were new",
-        )
+        change = notes or "start once more: the programs, the flags or the versions were new"
+        yield cache["miss_s"], what, change
 
 
 def differences(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -153,23 +151,21 @@ def differences(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[dic
 
     A function is the same if its kind, its name and its file's name are: lines move from version to version.
     """
-    sides = []
-    for report in (first, second):
-        rows = report["by_function"]
-        sides.append(
-            {(r["kind"], r["name"], Path(r["line"].rpartition(":")[0]).name): r for r in reversed(rows)}
-        )
-    none = {"programs": 0, "seconds": 0.0}
-    pairs = [(sides[0].get(key, none), sides[1].get(key, none)) for key in {**sides[1], **sides[0]}]
-    found = [
-        {
-            **{name: (after if "name" in after else before)[name] for name in ("name", "kind", "line")},
-            "programs": [before["programs"], after["programs"]],
-            "seconds": [before["seconds"], after["seconds"]],
-        }
-        for before, after in pairs
+    sides = [
+        {(row["kind"], row["name"], Path(_file(row)).name): row for row in reversed(report["by_function"])}
+        for report in (first, second)
     ]
-    return sorted(found, key=lambda pair: -abs(pair["seconds"][1] - pair["seconds"][0]))
+    rows = []
+    for key in {**sides[1], **sides[0]}:
+        pair = [side.get(key, {"programs": 0, "seconds": 0.0}) for side in sides]
+        named = sides[1].get(key) or sides[0][key]
+        rows.append(
+            {
+                **{name: named[name] for name in ("name", "kind", "line")},
+                **{name: [row[name] for row in pair] for name in ("programs", "seconds")},
+            }
+        )
+    return sorted(rows, key=lambda row: -abs(row["seconds"][1] - row["seconds"][0]))
 
 
 def difference(first: Mapping[str, Any], second: Mapping[str, Any]) -> str:
@@ -180,10 +176,10 @@ def difference(first: Mapping[str, Any], second: Mapping[str, Any]) -> str:
         f"{seconds(compiling_s(second))} on it after {seconds(compiling_s(first))}"
     )
     largest = next(iter(differences(first, second)), None)
-    if largest is None or abs(largest["seconds"][1] - largest["seconds"][0]) < BRIEF_S:
+    before_s, after_s = largest["seconds"] if largest else (0.0, 0.0)
+    if largest is None or abs(after_s - before_s) < BRIEF_S:
         return f"{what}; no function differs by {seconds(BRIEF_S)} or more."
-    before, after = largest["programs"]
     kind = "operations of " if largest["kind"] == "operation" else ""
-    counts = f"{format_count(after, 'program')} after {before}"
-    times = f"{seconds(largest['seconds'][1])} after {seconds(largest['seconds'][0])}"
+    counts = f"{format_count(largest['programs'][1], 'program')} after {largest['programs'][0]}"
+    times = f"{seconds(after_s)} after {seconds(before_s)}"
     return f"{what}. The largest difference: {kind}{_named(largest)}, {counts}, {times}."

@@ -5,8 +5,6 @@ Explanations of cache misses (`jax_explain_cache_misses`) arrive as log records 
 explain. They are kept out of the program's own log.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import inspect

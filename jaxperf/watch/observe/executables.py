@@ -7,8 +7,6 @@ share one loop body if each reads the result of the one before, and otherwise th
 network read their own weights, and updates of many arrays do not read each other.
 """
 
-from __future__ import annotations
-
 import ast
 import functools
 import itertools
@@ -29,154 +27,6 @@ from jaxperf.watch.log import Compiled, Log, canonical_name
 from jaxperf.watch.observe import hooks, source_location
 from jaxperf.watch.observe.source_location import NOWHERE, Place
 from jaxperf.watch.source import statements
-
-
-def note_copied_arguments(log: Log) -> None:
-    """Set `elsewhere` of each `Compiled`, and keep in it and in `host` only what later calls copy, too.
-
-    Parameters are often NumPy arrays in the first call only. The profiler's windows count the arrays (and
-    Python numbers) that a later call copies, but not their sizes. So the smallest arrays are kept, which
-    gives a lower bound.
-    """
-    known = {f.program: f for f in log.programs if not f.old}
-    for c in log.compiled:
-        program, facts = log.activity.programs.get(c.program), known.get(c.program)
-        arrays = {where: shape for where, text in c.signature.items() if (shape := shape_of(text))}
-        c.elsewhere = {
-            where: arrays[where].bytes
-            for where, placement in c.placements.items()
-            if program and facts and where in arrays and {*placement.devices} != {*facts.devices}
-        }
-        if program and program.calls:
-            numbers = max(0, (len(facts.layout[0]) if facts else 0) - len(arrays))
-            sizes = {**c.host, **c.elsewhere}
-            smallest = sorted(sizes, key=lambda where: sizes[where])
-            copied = set(smallest[: max(0, round(program.copies / program.calls) - numbers)])
-            c.host = {where: size for where, size in c.host.items() if where in copied}
-            c.elsewhere = {where: size for where, size in c.elsewhere.items() if where in copied}
-
-
-EQUAL_COUNT = 64  # equal operations; fusion copies them, so that ten iterations may give 56
-IN_A_ROW = 16  # consecutive operations, which are iterations rather than copies; used if compiling takes long
-LAYERS = 8  # operations that read so many different weights are layers; so many in a chain are a loop
-_CALLS = ("fusion", "call")  # each operand is a parameter of the computation inside
-_SEVERAL = re.compile(r"\[\d")  # the type of an array with dimensions
-_ROUNDS = "threefry"  # a random number generator whose rounds JAX unrolls on a GPU
-_LOOPS = ast.For | ast.While | ast.ListComp | ast.GeneratorExp
-
-
-class Loop(NamedTuple):
-    """A loop that Python unrolled, at its `for`; `share` is the fraction of operations from its lines."""
-
-    at: Place
-    operation: str
-    copies: int
-    iterations: int  # at least
-    share: float
-
-
-class _Kind(NamedTuple):
-    opcode: str  # one JAX operation may be many: erf_inv is 36, of which 9 in a chain are additions
-    op_name: str
-    origin: tuple[Frame, ...]
-    result: str
-
-
-def unrolled_loops(facts: Facts, *, few: bool = False, outside: Collection[Place] = ()) -> list[Loop]:
-    """Return the unrolled loops of a program, the most copies first; `few` also those of few iterations.
-
-    Loops around the lines `outside`, which call the program, are not part of it.
-    """
-    least = IN_A_ROW if few else EQUAL_COUNT
-    described = {i: kind for i in facts.instructions if (kind := _kind(facts, i))}
-    equal = group_by(described, lambda i: described[i])
-    if all(len(members) < least for members in equal.values()):
-        return []
-    read = _read(facts.module)
-    loops: list[Loop] = []
-    for kinds in group_by(equal, lambda kind: own_line(kind.origin)).values():
-        most = max(kinds, key=lambda kind: len(equal[kind]))
-        sets = {kind: Counter(read[i.name] for i in equal[kind]) for kind in kinds}
-        same = max(sets[most].values())
-        around = list(_source_loops(most.origin, outside))
-        written = math.prod(turns for _, turns in around)
-        # few turns are several operations of one iteration, or copies that fusion made
-        if not around or written < LAYERS or same < least or any(map(_layers, sets.values())):
-            continue
-        iterations = _chain(facts.module, set(equal[most]))
-        if iterations >= (LAYERS if same >= EQUAL_COUNT else IN_A_ROW):
-            share = sum(len(equal[kind]) for kind in kinds) / len(described)
-            at, _ = max(around, key=lambda loop: loop[1])
-            count, operation = len(equal[most]), most.op_name.rpartition("/")[2]
-            loops.append(Loop(at, operation, count, int(min(iterations, written)), share))
-    # one turn may have several equal operations
-    turns = {at: min(x.iterations for x in same) for at, same in group_by(loops, lambda x: x.at).items()}
-    loops = [x._replace(iterations=turns[x.at]) for x in loops]
-    return sorted(loops, key=lambda loop: -loop.copies)
-
-
-def _source_loops(origin: tuple[Frame, ...], outside: Collection[Place]) -> Iterator[tuple[Place, float]]:
-    """Yield the reader's loops inside a program around an operation, and their iterations; inf if unknown."""
-    ends = {(p.file, p.line) for p in outside}
-    for at in itertools.takewhile(
-        lambda at: (at.file, at.line) not in ends, itertools.starmap(Place, origin)
-    ):
-        if not source_location.library_of(at.file):
-            function = getattr(statements.innermost(at, ast.FunctionDef), "lineno", 0)
-            for loop in reversed(statements.enclosing_nodes(at, _LOOPS)):
-                if loop.lineno > function:
-                    yield at._replace(line=loop.lineno), statements.turns_written(loop)
-
-
-def _layers(sets: Counter[tuple[int, ...]]) -> bool:
-    """Return whether equal operations read many different arrays, as layers with their own weights do."""
-    return len(sets) >= LAYERS and max(sets.values()) < sets.total() / 2
-
-
-def _kind(facts: Facts, i: Instruction) -> _Kind | None:
-    """Return what equal operations share; None for a scalar, a call, or what no operation of JAX made."""
-    if i.opcode in _CALLS or not i.op_name or _ROUNDS in i.op_name or not _SEVERAL.search(i.type):
-        return None
-    origin = facts.module.frames(i)
-    return _Kind(i.opcode, i.op_name, origin, i.type.partition("{")[0]) if origin else None
-
-
-def _read(module: Module) -> dict[str, tuple[int, ...]]:
-    """Return which arguments and constants each operand of an instruction depends on, as a bit set.
-
-    In reverse order, callers come first, so the sources of a computation's parameters are known before it.
-    """
-    read: dict[str, tuple[int, ...]] = {}
-    sources: dict[str, int] = {}
-    parameter_sources: dict[str, dict[int, int]] = defaultdict(lambda: defaultdict(int))
-    bits = (1 << n for n in itertools.count())
-    for name, body in reversed(list(module.computations.items())):
-        for i in body:
-            operands = tuple(sources.get(operand, 0) for operand in i.operands)
-            read[i.name] = operands
-            if i.opcode == "parameter":
-                entry = name == module.entry
-                sources[i.name] = next(bits) if entry else parameter_sources[name][i.number or 0]
-            elif i.opcode == "constant" and _SEVERAL.search(i.type):
-                sources[i.name] = next(bits)
-            else:
-                sources[i.name] = functools.reduce(operator.or_, operands, 0)
-            for number, source in enumerate(operands if i.opcode in _CALLS else ()):
-                parameter_sources[i.called][number] |= source
-    return read
-
-
-def _chain(module: Module, wanted: Collection[Instruction]) -> int:
-    """Return the largest number of some instructions on a path through the program."""
-    until: dict[str, int] = {}
-    inside: dict[str, int] = defaultdict(int)
-    for name, body in module.computations.items():
-        for i in body:
-            count = inside[i.called] if i.opcode in _CALLS else int(i in wanted)
-            until[i.name] = count + max((until.get(operand, 0) for operand in i.operands), default=0)
-            inside[name] = max(inside[name], until[i.name])
-    return max(inside.values(), default=0)
-
 
 WORTH_READING_S = 0.02  # seconds of a program, below which it does not matter what it consists of
 MOST_READ = 8  # programs of a compile report that are read
@@ -233,10 +83,6 @@ class Facts:
         """Return the number of loops; the compiler's estimates count one iteration of each."""
         return sum(i.opcode == "while" for i in self.instructions)
 
-    @property
-    def matrix_dtype(self) -> str:
-        return self.module.matrix_dtype
-
     @functools.cached_property
     def steps(self) -> frozenset[str]:
         """Return the names of the entry computation's instructions: an execution runs each of them once."""
@@ -248,9 +94,8 @@ class Facts:
 
     @functools.cached_property
     def places(self) -> frozenset[Place]:
-        return frozenset(
-            Place(*f) for frames in {*map(self.module.frames, self.instructions)} for f in frames
-        )
+        frames = {*map(self.module.frames, self.instructions)}
+        return frozenset(itertools.starmap(Place, itertools.chain.from_iterable(frames)))
 
     def at(self, instruction: Instruction) -> Place:
         return own_line(self.module.frames(instruction))
@@ -264,21 +109,16 @@ class Facts:
                 yield i.name, self.at(i)
 
     def constants(self) -> Iterator[Shape]:
-        for i in self.instructions:
-            if i.opcode == "constant" and i.shapes:
-                yield i.shapes[0]
+        return (i.shapes[0] for i in self.instructions if i.opcode == "constant" and i.shapes)
 
     def unshared_bytes(self, among: Iterable[Shape] | None = None) -> int:
         """Return the bytes of results that could alias an argument (`among` these types), but do not."""
         (arguments, results), aliases = self.layout, self.module.aliases
         free = Counter(a for i, a in enumerate(arguments) if i not in aliases.values())
-        free = free if among is None else free & Counter(among)
-        total = 0
-        for i, shape in enumerate(results):
-            if i not in aliases and free[shape]:
-                free[shape] -= 1
-                total += shape.bytes
-        return total
+        if among is not None:
+            free &= Counter(among)
+        fresh = Counter(shape for i, shape in enumerate(results) if i not in aliases)
+        return sum(shape.bytes for shape in (free & fresh).elements())
 
 
 def own_line(frames: Iterable[Frame]) -> Place:
@@ -308,10 +148,10 @@ def independent_instructions(instructions: Sequence[Instruction], entry: frozens
 
 def compiler_variables(frame: FrameType) -> dict[str, Any]:
     """Return the variables of the function of JAX that compiles, on a frame's stack; empty if it is not."""
-    compiling = (
-        f for f in source_location.frames_outwards(frame) if f.f_code.co_name == "_cached_compilation"
-    )
-    return next((f.f_locals for f in compiling), {})
+    for f in source_location.frames_outwards(frame):
+        if f.f_code.co_name == "_cached_compilation":
+            return f.f_locals
+    return {}
 
 
 class Programs:
@@ -360,20 +200,18 @@ class Programs:
             self.look_at_live(old=False)
         read = list(self._read.values())
         if self._slow_only:
-            functions: dict[tuple[str, str], tuple[Facts, Any, list[Compiled]]] = {}
-            for each in sorted(read, key=lambda each: -each[2][0].total_s):
-                functions.setdefault((each[2][0].called, each[2][0].defined), each)
-            read = list(functions.values())[:MOST_READ]
+            read.sort(key=lambda each: -each[2][0].total_s)
+            functions = group_by(read, lambda each: (each[2][0].called, each[2][0].defined))
+            read = [same[0] for same in functions.values()][:MOST_READ]
         for facts, module, compiled in read:
             text = module.to_string() if module is not None else ""
             if len(text) > LONGEST:
                 remark = f"the text of {facts.name} is too long to be read, so its instructions are unknown"
                 self.log.remarks.append(remark)
                 text = ""
-            facts = replace(facts, text=text)
-            self.log.programs.append(facts)
+            self.log.programs.append(replace(facts, text=text))
             for c in compiled:
-                c.facts = facts
+                c.facts = self.log.programs[-1]
         self._read.clear()
 
     def _note(self, c: Compiled | None, executable: Any, old: bool) -> None:
@@ -390,3 +228,152 @@ class Programs:
             self._read[key] = facts, module if self._numbers[name, old] <= PER_NAME else None, []
         if c:
             self._read[key][2].append(c)
+
+
+def note_copied_arguments(log: Log) -> None:
+    """Set `elsewhere` of each `Compiled`, and keep in it and in `host` only what later calls copy, too.
+
+    Parameters are often NumPy arrays in the first call only. The profiler's windows count the arrays (and
+    Python numbers) that a later call copies, but not their sizes. So the smallest arrays are kept, which
+    gives a lower bound.
+    """
+    known = {f.program: f for f in log.programs if not f.old}
+    for c in log.compiled:
+        program, facts = log.activity.programs.get(c.program), known.get(c.program)
+        arrays = {where: shape for where, text in c.signature.items() if (shape := shape_of(text))}
+        c.elsewhere = {
+            where: arrays[where].bytes
+            for where, placement in c.placements.items()
+            if program and facts and where in arrays and {*placement.devices} != {*facts.devices}
+        }
+        if program and program.calls:
+            numbers = max(0, (len(facts.layout[0]) if facts else 0) - len(arrays))
+            sizes = {**c.host, **c.elsewhere}
+            smallest = sorted(sizes, key=lambda where: sizes[where])
+            copied = set(smallest[: max(0, round(program.copies / program.calls) - numbers)])
+            c.host = {where: size for where, size in c.host.items() if where in copied}
+            c.elsewhere = {where: size for where, size in c.elsewhere.items() if where in copied}
+
+
+EQUAL_COUNT = 64  # equal operations; fusion copies them, so that ten iterations may give 56
+IN_A_ROW = 16  # consecutive operations, which are iterations rather than copies; used if compiling takes long
+LAYERS = 8  # operations that read so many different weights are layers; so many in a chain are a loop
+_CALLS = ("fusion", "call")  # each operand is a parameter of the computation inside
+_SEVERAL = re.compile(r"\[\d")  # the type of an array with dimensions
+_ROUNDS = "threefry"  # a random number generator whose rounds JAX unrolls on a GPU
+_LOOPS = ast.For | ast.While | ast.ListComp | ast.GeneratorExp
+
+
+class Loop(NamedTuple):
+    """A loop that Python unrolled, at its `for`; `share` is the fraction of operations from its lines."""
+
+    at: Place
+    operation: str
+    copies: int
+    iterations: int  # at least
+    share: float
+
+
+class _Operation(NamedTuple):
+    """What equal operations share."""
+
+    opcode: str  # one JAX operation may be many: erf_inv is 36, of which 9 in a chain are additions
+    op_name: str
+    origin: tuple[Frame, ...]
+    result: str
+
+
+def unrolled_loops(facts: Facts, *, few: bool = False, outside: Collection[Place] = ()) -> list[Loop]:
+    """Return the unrolled loops of a program, the most copies first; `few` also those of few iterations.
+
+    Loops around the lines `outside`, which call the program, are not part of it.
+    """
+    least = IN_A_ROW if few else EQUAL_COUNT
+    described = {i: operation for i in facts.instructions if (operation := _operation(facts, i))}
+    equal = group_by(described, lambda i: described[i])
+    if all(len(instructions) < least for instructions in equal.values()):
+        return []
+    read, loops = _read(facts.module), list[Loop]()
+    for operations in group_by(equal, lambda operation: own_line(operation.origin)).values():
+        most = max(operations, key=lambda operation: len(equal[operation]))
+        sets = {operation: Counter(read[i.name] for i in equal[operation]) for operation in operations}
+        same = max(sets[most].values())
+        around = list(_source_loops(most.origin, outside))
+        written = math.prod(turns for _, turns in around)
+        # few turns are several operations of one iteration, or copies that fusion made
+        if not around or written < LAYERS or same < least or any(map(_layers, sets.values())):
+            continue
+        iterations = _chain(facts.module, set(equal[most]))
+        if iterations >= (LAYERS if same >= EQUAL_COUNT else IN_A_ROW):
+            share = sum(len(equal[operation]) for operation in operations) / len(described)
+            at, _ = max(around, key=lambda loop: loop[1])
+            name = most.op_name.rpartition("/")[2]
+            loops.append(Loop(at, name, len(equal[most]), int(min(iterations, written)), share))
+    # one turn may have several equal operations
+    turns = {at: min(x.iterations for x in same) for at, same in group_by(loops, lambda x: x.at).items()}
+    loops = [x._replace(iterations=turns[x.at]) for x in loops]
+    return sorted(loops, key=lambda loop: -loop.copies)
+
+
+def _source_loops(origin: tuple[Frame, ...], outside: Collection[Place]) -> Iterator[tuple[Place, float]]:
+    """Yield the reader's loops inside a program around an operation, and their iterations; inf if unknown."""
+    ends = {(p.file, p.line) for p in outside}
+    for at in itertools.starmap(Place, origin):
+        if (at.file, at.line) in ends:
+            return
+        if source_location.library_of(at.file):
+            continue
+        function = getattr(statements.innermost(at, ast.FunctionDef), "lineno", 0)
+        for loop in reversed(statements.enclosing_nodes(at, _LOOPS)):
+            if loop.lineno > function:
+                yield at._replace(line=loop.lineno), statements.turns_written(loop)
+
+
+def _layers(sets: Counter[tuple[int, ...]]) -> bool:
+    """Return whether equal operations read many different arrays, as layers with their own weights do."""
+    return len(sets) >= LAYERS and max(sets.values()) < sets.total() / 2
+
+
+def _operation(facts: Facts, i: Instruction) -> _Operation | None:
+    """Describe an instruction; None for a scalar, a call, or what no operation of JAX made."""
+    if i.opcode in _CALLS or not i.op_name or _ROUNDS in i.op_name or not _SEVERAL.search(i.type):
+        return None
+    origin = facts.module.frames(i)
+    return _Operation(i.opcode, i.op_name, origin, i.type.partition("{")[0]) if origin else None
+
+
+def _read(module: Module) -> dict[str, tuple[int, ...]]:
+    """Return which arguments and constants each operand of an instruction depends on, as a bit set.
+
+    In reverse order, callers come first, so the sources of a computation's parameters are known before it.
+    """
+    read: dict[str, tuple[int, ...]] = {}
+    sources: dict[str, int] = {}
+    parameter_sources: dict[str, dict[int, int]] = defaultdict(lambda: defaultdict(int))
+    bits = (1 << n for n in itertools.count())
+    for name, body in reversed(list(module.computations.items())):
+        for i in body:
+            operands = tuple(sources.get(operand, 0) for operand in i.operands)
+            read[i.name] = operands
+            if i.opcode == "parameter":
+                entry = name == module.entry
+                sources[i.name] = next(bits) if entry else parameter_sources[name][i.number or 0]
+            elif i.opcode == "constant" and _SEVERAL.search(i.type):
+                sources[i.name] = next(bits)
+            else:
+                sources[i.name] = functools.reduce(operator.or_, operands, 0)
+            for number, source in enumerate(operands if i.opcode in _CALLS else ()):
+                parameter_sources[i.called][number] |= source
+    return read
+
+
+def _chain(module: Module, wanted: Collection[Instruction]) -> int:
+    """Return the largest number of some instructions on a path through the program."""
+    until: dict[str, int] = {}
+    inside: dict[str, int] = defaultdict(int)
+    for name, body in module.computations.items():
+        for i in body:
+            count = inside[i.called] if i.opcode in _CALLS else int(i in wanted)
+            until[i.name] = count + max((until.get(operand, 0) for operand in i.operands), default=0)
+            inside[name] = max(inside[name], until[i.name])
+    return max(inside.values(), default=0)

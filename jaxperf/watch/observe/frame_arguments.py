@@ -1,7 +1,5 @@
 """Read from stack frames what a call passes to a traced function, and what the function captures."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import enum

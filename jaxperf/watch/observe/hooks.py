@@ -4,8 +4,6 @@
 platform, or call `jax.distributed.initialize`, only before the backend starts.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib.abc
 import importlib.util

@@ -4,8 +4,6 @@ The arrays are listed where memory has grown: their types, the lines that made t
 program whose list or dictionary holds them. Nothing of the program runs for that.
 """
 
-from __future__ import annotations
-
 import contextlib
 import inspect
 import itertools
@@ -21,6 +19,7 @@ import psutil
 from jaxperf.watch.grouping import group_by
 from jaxperf.watch.log import LiveArrays, Log, Memory
 from jaxperf.watch.observe import source_location
+from jaxperf.watch.observe.frame_arguments import describe_value
 from jaxperf.watch.observe.sampler import undisturbed
 from jaxperf.watch.observe.source_location import NOWHERE, Place, stored_attributes
 
@@ -83,7 +82,7 @@ class MemoryReadings:
         """Return the variable that holds arrays of a type; the last one known, if no frame has it now."""
         with undisturbed():
             frames = source_location.frames_outwards(sys._current_frames().get(self.log.thread_id))
-            holding = holder(frames, ids)
+            holding = variable_holding(frames, ids)
             del frames
         if holding[0]:
             self._holders[kind] = holding
@@ -101,13 +100,12 @@ def list_live_arrays(jax: Any, held_by: Callable[[str, set[int]], tuple[str, Pla
     """
     listed = []
     with contextlib.suppress(Exception):  # the program may delete arrays, or start its backend, meanwhile
-        by_type = group_by(jax.live_arrays(), lambda a: (a.dtype, a.shape))
-        nbytes = {kind: len(arrays) * int(arrays[0].nbytes) for kind, arrays in by_type.items()}
-        for dtype, shape in sorted(by_type, key=lambda kind: -nbytes[kind])[:_LISTED]:
-            arrays, kind = by_type[dtype, shape], f"{dtype}[{','.join(map(str, shape))}]"
+        alike = group_by(jax.live_arrays(), lambda a: (a.dtype, a.shape)).values()
+        sizes = [(len(arrays) * int(arrays[0].nbytes), arrays) for arrays in alike]
+        for nbytes, arrays in sorted(sizes, key=lambda pair: -pair[0])[:_LISTED]:
+            kind = describe_value(arrays[0])
             held, at = held_by(kind, {id(a) for a in arrays}) if len(arrays) >= MANY else ("", NOWHERE)
-            made = _made_at(arrays[-_LOOKED_UP:])
-            listed.append(LiveArrays(kind, len(arrays), nbytes[dtype, shape], made, held, at))
+            listed.append(LiveArrays(kind, len(arrays), nbytes, _made_at(arrays[-_LOOKED_UP:]), held, at))
     return listed
 
 
@@ -115,23 +113,23 @@ def _made_at(arrays: list[Any]) -> Place:
     """Return the reader's line that made most of some arrays; this takes 10 us per array."""
     lines: Counter[Place] = Counter()
     for array in arrays:
-        frames = getattr(getattr(array, "traceback", None), "frames", ())
-        reader = (f for f in frames if not source_location.library_of(f.file_name))
-        lines.update(Place(f.file_name, f.line_num, f.function_name) for f in itertools.islice(reader, 1))
+        for f in getattr(getattr(array, "traceback", None), "frames", ()):
+            if not source_location.library_of(f.file_name):
+                lines[Place(f.file_name, f.line_num, f.function_name)] += 1
+                break
     return max(lines, key=lambda at: lines[at], default=NOWHERE)
 
 
-def holder(frames: Iterable[FrameType], ids: set[int]) -> tuple[str, Place]:
+def variable_holding(frames: Iterable[FrameType], ids: set[int]) -> tuple[str, Place]:
     """Return the variable whose container holds most arrays of some ids, and a line of its function."""
-    holding = [
-        (held, name, source_location.place_of(frame))
-        for frame in frames
-        if not source_location.library_of(frame.f_code.co_filename)
-        for name, value in _variables(frame)
-        if (held := _holds(value, ids, _DEPTH)) >= MANY
-    ]
-    _, name, at = max(holding, key=lambda f: f[0], default=(0, "", NOWHERE))
-    return name, at
+    most, holder = MANY - 1, ("", NOWHERE)
+    for frame in frames:
+        if not source_location.library_of(frame.f_code.co_filename):
+            for name, value in _variables(frame):
+                size = _holds(value, ids, _DEPTH)
+                if size > most:
+                    most, holder = size, (name, source_location.place_of(frame))
+    return holder
 
 
 def _variables(frame: FrameType) -> Iterator[tuple[str, Any]]:
@@ -152,15 +150,10 @@ def _variables(frame: FrameType) -> Iterator[tuple[str, Any]]:
 def _holds(value: Any, ids: set[int], depth: int) -> int:
     """Return the size of the largest container in a value that holds one of some arrays; 0 for none."""
     kind = type(value)
-    if kind is dict:
-        parts: Iterable[Any] = itertools.chain(
-            itertools.islice(value.values(), _ENDS), itertools.islice(reversed(value.values()), _ENDS)
-        )
-    elif kind in (list, tuple, deque):
-        last = [value[i] for i in range(max(0, len(value) - _ENDS), len(value))]
-        parts = [*itertools.islice(value, _ENDS), *last]
-    else:
+    if kind not in (dict, list, tuple, deque):
         return 0
+    ends = (value.values(), reversed(value.values())) if kind is dict else (value, reversed(value))
+    parts = [part for end in ends for part in itertools.islice(end, _ENDS)]
     inside = [len(value) if id(part) in ids else depth and _holds(part, ids, depth - 1) for part in parts]
     most = max(inside, default=0)
     return max(most, len(value)) if most else 0

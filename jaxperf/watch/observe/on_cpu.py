@@ -5,8 +5,6 @@ start a kernel takes longer than its work. The trial compiles the program for th
 compiler, and runs it with zeros after the watched program has ended. Nothing of that program runs again.
 """
 
-from __future__ import annotations
-
 import sys
 import time
 from types import FrameType

@@ -13,8 +13,6 @@ XLA ends a profile with `cuptiFinalize`. If another thread launches kernels mean
 the GPU in that process can fail with CUDA_ERROR_LAUNCH_FAILED (https://github.com/jax-ml/jax/issues/40260).
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import functools
@@ -62,9 +60,8 @@ def cuda_driver() -> ctypes.CDLL | None:
 
 def wait_for_cuda_devices(numbers: Iterable[int]) -> None:
     """Wait until devices, given by the driver's numbers, have executed all work of this process."""
-    if (driver := cuda_driver()) is None:
-        return
-    for number in numbers:
+    driver = cuda_driver()
+    for number in numbers if driver else ():
         context = ctypes.c_void_p()
         if driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), number):
             continue  # no such device
@@ -197,8 +194,8 @@ class Profiler:
         self.read()
 
     def read(self) -> None:
-        for profile, tied, ended in self.windows:
-            read_window(profile, tied, ended, self.log)
+        for window in self.windows:
+            read_window(*window, self.log)
 
 
 def _cuda_devices() -> list[int]:

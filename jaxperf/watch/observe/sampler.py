@@ -7,16 +7,7 @@ sample is at the end of the same instruction, so the time still goes to the righ
 By default, a thread that waits for the GIL requests it after 5 ms. Until then it gets the GIL only where the
 program releases it, as in the call of a jitted function, so 2 ms of Python before each call would be
 attributed to the call. `_SWITCH_S` prevents that, and does not slow down the program.
-
-`Sleep` measures how long a thread has slept, or waited for a core that other threads used, by Linux's
-scheduler statistics for each thread.
-
-A call into JAX that sleeps waits for a device. A thread that only waits for a core does not sleep: it is
-ready to run. The scheduler adds that wait to its statistics only when the wait is over, so the thread's state
-is read, too.
 """
-
-from __future__ import annotations
 
 import _thread
 import contextlib
@@ -49,7 +40,7 @@ from jaxperf.watch.log import (
     StackSample,
 )
 from jaxperf.watch.observe import source_location
-from jaxperf.watch.observe.source_location import NOWHERE, Place, jitted_program, module_of
+from jaxperf.watch.observe.source_location import NOWHERE, Place, jitted_program, library_of, module_of
 from jaxperf.watch.source.call_sites import CallSites
 
 THREADS = Path("/proc/self/task")
@@ -57,7 +48,11 @@ AWAKE = 0.1  # a thread that ran or was ready for a smaller share of the time be
 
 
 class Sleep:
-    """The sleep of the thread that creates this object; 0 on systems without these statistics.
+    """The sleep of the thread that creates this object, by Linux's statistics; 0 on systems without these.
+
+    A call into JAX that sleeps waits for a device. A thread that only waits for a core does not sleep: it is
+    ready to run. The scheduler adds that wait to its statistics only when the wait is over, so the thread's
+    state is read, too.
 
     Attributes:
       delayed_s: the seconds between the last two calls of `until` in which the thread waited for a core.
@@ -152,22 +147,19 @@ class Sampler:
         self.log.call_sites = sorted(self.call_sites.sites)
 
     def _run(self) -> None:
+        interval_s = CLOSE_S
         try:
-            self._sample_until_stopped()
+            while not self._stop.wait(interval_s):
+                began = time.thread_time()
+                with self.log.losses.guard("a sample"):
+                    self._look()
+                self.log.overhead_s["samples"] += time.thread_time() - began
+                interval_s = min(WIDE_S, max(CLOSE_S, WIDER * (self._last - self._first)))
+                with self.log.losses.guard("a look at the program"):
+                    if self.on_look():
+                        interval_s = CLOSE_S
         finally:
             self._stopped.set()
-
-    def _sample_until_stopped(self) -> None:
-        interval_s = CLOSE_S
-        while not self._stop.wait(interval_s):
-            began = time.thread_time()
-            with self.log.losses.guard("a sample"):
-                self._look()
-            self.log.overhead_s["samples"] += time.thread_time() - began
-            interval_s = min(WIDE_S, max(CLOSE_S, WIDER * (self._last - self._first)))
-            with self.log.losses.guard("a look at the program"):
-                if self.on_look():
-                    interval_s = CLOSE_S
 
     def _look(self) -> None:
         now = time.perf_counter()
@@ -191,14 +183,15 @@ class Sampler:
 
     def _sample(self, frame: FrameType | None, now: float) -> None:
         sample = _sample_of(frame, self._last, now)
+        calls_jax = sample.kind in (DISPATCH, EAGER)
         before, self._written = self._written, _bytes_written()
         if before and self._written > before:
             sample = sample._replace(written=self._written - before)
-        if sample.kind in (EAGER, DISPATCH):
+        if calls_jax:
             self._note_parameters(frame)
         slept_s, delayed_s = self._sleep.until(now), self._sleep.delayed_s
         if self.log.thread_id == self._opener:
-            blocked = slept_s >= ASLEEP_S and (sample.kind in (DISPATCH, EAGER) or _in_ufunc(frame))
+            blocked = slept_s >= ASLEEP_S and (calls_jax or _in_ufunc(frame))
             sample = sample._replace(blocked=blocked, delayed_s=min(delayed_s, now - self._last))
         self.log.samples.append(sample)
         where = sample.at, sample.inside, sample.callers
@@ -223,22 +216,23 @@ class Sampler:
             if ident == self.log.thread_id:
                 continue
             *_, first = source_location.frames_outwards(frame)
-            if source_location.library_of(first.f_code.co_filename) == "jax":
+            if library_of(first.f_code.co_filename) == "jax":
                 at = source_location.reader_place(frame)
                 self.log.called_back.append(StackSample(CALLBACK, at, self._last, now))
 
     def _note_parameters(self, frame: FrameType | None) -> None:
+        """Note the values of parameters that a jitted function would need as static arguments."""
         for f in source_location.frames_outwards(frame):
             code = f.f_code
-            function = code.co_flags & inspect.CO_OPTIMIZED and not source_location.library_of(
-                code.co_filename
-            )
-            if function and self._seen[code] < LOOKS_AT_VALUES:
-                self._seen[code] += 1
-                known = self.log.parameters.setdefault((code.co_filename, code.co_name), {})
-                for name in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]:
-                    if described := _static_value(source_location.variable_value(f, name)):
-                        known.setdefault(name, set()).add(described)
+            is_function = code.co_flags & inspect.CO_OPTIMIZED
+            if not is_function or self._seen[code] >= LOOKS_AT_VALUES or library_of(code.co_filename):
+                continue
+            self._seen[code] += 1
+            known = self.log.parameters.setdefault((code.co_filename, code.co_name), {})
+            for name in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]:
+                value = _static_value(source_location.variable_value(f, name))
+                if value:
+                    known.setdefault(name, set()).add(value)
 
     def _read(self, codes: list[CodeType]) -> None:
         """Read bytecode and files before a sample: files release the GIL, bytecode takes up to 5 ms."""
@@ -310,16 +304,18 @@ def _static_value(value: Any) -> str:
 
 def _sample_of(frame: FrameType | None, start: float, end: float) -> StackSample:
     reader, library = source_location.reader_and_library_frames(frame)
-    if reader is None:
+    if frame is None or reader is None:
         return StackSample(PYTHON, NOWHERE, start, end)
     at, callers = source_location.place_of(reader), source_location.caller_places(reader)
-    if any(_CALLS_BACK.search(f.f_code.co_filename) for f in source_location.frames_outwards(reader)):
+    outwards = list(source_location.frames_outwards(reader))
+    if any(_CALLS_BACK.search(f.f_code.co_filename) for f in outwards):
         return StackSample(CALLBACK, at, start, end)
-    kind, under = _kind(frame, reader, library), source_location.transformed_at(frame)
+    kind = _kind(frame, reader, library)
     if kind in (DISPATCH, EAGER, IMPORT):
+        under = source_location.transformed_at(frame)
         return StackSample(kind, at, start, end, callers=callers, under=under)
-    for outer in source_location.frames_outwards(reader):  # a callback of JAX, or the next item of a loop?
-        owner = source_location.library_of(outer.f_code.co_filename)
+    for outer in outwards:  # a callback of JAX, or the next item of a loop?
+        owner = library_of(outer.f_code.co_filename)
         if owner == "jax":
             return StackSample(CALLBACK, at, start, end)
         if not owner and source_location.waits_for_next(outer):
@@ -327,42 +323,37 @@ def _sample_of(frame: FrameType | None, start: float, end: float) -> StackSample
     return StackSample(kind, at, start, end, callers=callers)
 
 
-def _kind(frame: FrameType | None, reader: FrameType, library: FrameType | None) -> str:
+def _kind(frame: FrameType, reader: FrameType, library: FrameType | None) -> str:
     """Return what the reader's frame does, by the library that it called, or else by the callee."""
+    called = source_location.callee(reader)
     if _imports(frame, reader):
         return IMPORT
     if source_location.called_name(reader).rpartition(".")[2] in _WRITERS:
         return WRITE
     if library is None or library.f_code.co_name == _COLLECTED:  # which may run at any line
-        return _kind_of_callee(source_location.callee(reader))
-    name = source_location.library_of(library.f_code.co_filename)
-    if name in _EAGER:
-        return DISPATCH if jitted_program(source_location.callee(reader)) else EAGER
-    if name == "numpy" and not _numpy_calls_jax(frame, reader):
+        return _kind_of_callee(called)
+    owner = library_of(library.f_code.co_filename)
+    if owner in _EAGER:
+        return DISPATCH if jitted_program(called) else EAGER
+    of_jax = [f for f in _frames_inside(frame, reader) if library_of(f.f_code.co_filename) == "jax"]
+    # NumPy gives a call to an array of JAX, as `np.sum(x)` does; a copy is none
+    if owner == "numpy" and (not of_jax or of_jax[-1].f_code.co_name == "__array__"):
         return NUMPY
-    return _kind_inside(frame, reader)
+    if source_location.waits_for_next(reader):  # a data loader, whatever it calls
+        return PYTHON
+    if of_jax:
+        return EAGER
+    inner = _kind_of_callee(source_location.callee(frame))
+    return inner if inner in (EAGER, DISPATCH) else PYTHON
 
 
-def _numpy_calls_jax(frame: FrameType | None, reader: FrameType) -> bool:
-    """Return whether NumPy has given a call to an array of JAX, as `np.sum(x)` does; a copy is none."""
-    inside = itertools.takewhile(lambda f: f is not reader, source_location.frames_outwards(frame))
-    of_jax = [f for f in inside if source_location.library_of(f.f_code.co_filename) == "jax"]
-    return bool(of_jax) and of_jax[-1].f_code.co_name != "__array__"
+def _frames_inside(frame: FrameType | None, reader: FrameType) -> Iterator[FrameType]:
+    return itertools.takewhile(lambda f: f is not reader, source_location.frames_outwards(frame))
 
 
 def _imports(frame: FrameType | None, reader: FrameType) -> bool:
-    inside = itertools.takewhile(lambda f: f is not reader, source_location.frames_outwards(frame))
-    return any(f.f_code.co_filename.startswith("<frozen importlib") for f in inside)
-
-
-def _kind_inside(frame: FrameType | None, reader: FrameType) -> str:
-    if frame is None or source_location.waits_for_next(reader):  # a data loader, whatever it calls
-        return PYTHON
-    inside = itertools.takewhile(lambda f: f is not reader, source_location.frames_outwards(frame))
-    if any(source_location.library_of(f.f_code.co_filename) == "jax" for f in inside):
-        return EAGER
-    kind = _kind_of_callee(source_location.callee(frame))
-    return kind if kind in (EAGER, DISPATCH) else PYTHON
+    files = (f.f_code.co_filename for f in _frames_inside(frame, reader))
+    return any(file.startswith("<frozen importlib") for file in files)
 
 
 def _kind_of_callee(called: object) -> str:

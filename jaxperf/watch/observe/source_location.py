@@ -6,8 +6,6 @@ The reader is the user who watches a program and reads the report. A library is 
 which call of its line is running, and whether the line is a `for` that waits for an item.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dis
 import functools
@@ -166,13 +164,12 @@ def resolve_name(dotted: str, lookup: Callable[[str], Any]) -> tuple[Any, str]:
 
 def variable_value(frame: FrameType, name: str) -> Any:
     """Return the value of a name in a running function or module; None if it is not defined yet."""
-    code = frame.f_code
+    code, value = frame.f_code, None
+    local = {*code.co_varnames, *code.co_cellvars, *code.co_freevars}
     if not code.co_flags & inspect.CO_OPTIMIZED:  # a module or a class
         value = frame.f_locals.get(name)
-    elif name in (local := {*code.co_varnames, *code.co_cellvars, *code.co_freevars}):
+    elif name in local:
         return _local(frame, name, local)
-    else:
-        value = None
     return frame.f_globals.get(name, frame.f_builtins.get(name)) if value is None else value
 
 

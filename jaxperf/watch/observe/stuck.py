@@ -5,8 +5,6 @@ at SIGTERM a program that hangs in C++. `jaxperf watch` installs a handler, whic
 reads the numbers of arriving signals from a pipe, and ends a program whose main thread does not move.
 """
 
-from __future__ import annotations
-
 import contextlib
 import signal
 import sys

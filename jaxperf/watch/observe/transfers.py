@@ -6,8 +6,6 @@ a thousand elements are compared. Four puts are remembered for each line, becaus
 serve data, labels and weights in turn.
 """
 
-from __future__ import annotations
-
 import functools
 import sys
 import threading
@@ -52,13 +50,15 @@ class Puts:
         kinds: tuple[type, ...],
         leaves: Callable[[Any], list[Any]] | None = None,
     ) -> Callable[..., Any]:
+        """Wrap a function; with `leaves`, it takes pytrees, and its result may be on another device."""
+
         def putting(*args: Any, **kwargs: Any) -> Any:
             if threading.get_ident() != self.log.thread_id:
                 return function(*args, **kwargs)
-            value, large, numbers = args[0] if args else None, False, 0
-            arrays: list[Any] = []
+            arrays, numbers, large = list[Any](), 0, False
             start = time.perf_counter()
             with self.log.losses.guard("an array put on a device"):
+                value = args[0] if args else None
                 numbers = _numbers(value)
                 tree = leaves and not numbers and not issubclass(type(value), kinds)
                 several = leaves(value) if leaves and tree else [value]
@@ -86,10 +86,10 @@ class Puts:
         if numbers >= LONG_LIST:
             self.log.puts.append(Put(at, start, end, 0, again=False, numbers=numbers))
             return
-        pairs = zip(arrays, put)
-        placed = {id(a) for a, b in pairs if getattr(a, "sharding", None) == b.sharding}
+        placed = {id(a) for a, b in zip(arrays, put) if getattr(a, "sharding", None) == b.sharding}
         moved = [a for a in arrays if id(a) not in placed]
-        if (nbytes := sum(a.nbytes for a in moved)) < LARGE:
+        nbytes = sum(a.nbytes for a in moved)
+        if nbytes < LARGE:
             return
         marks, last = list(map(_mark, moved)), self._last[at]
         again = next((known for known in last if _same(known, marks)), None)

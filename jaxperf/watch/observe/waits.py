@@ -3,16 +3,11 @@
 The calls are public methods, most of which Python itself names: `float(x)` calls `x.__float__`, and `print`
 calls `x.__str__`. They are wrapped on the concrete subclasses of `jax.Array`. On a CPU, NumPy reads an array
 through the buffer protocol, without calling any method. So `np.asarray` and `np.array` are wrapped, too, and
-other NumPy functions appear in the samples only.
-
-The profiler's Python tracer and `sys.setprofile` would slow down every Python call of the program, and
-`sys.monitoring` exists only from Python 3.12 on.
+other NumPy functions appear in the samples only. `sys.setprofile` would slow down every Python call.
 
 A program may read thousands of scalars per second. Such a read takes 20 to 80 us, and recording it 8 us more.
 So while they come at `RATE`, about every fiftieth brief one is recorded, and stands for those before it.
 """
-
-from __future__ import annotations
 
 import functools
 import itertools
@@ -23,7 +18,7 @@ import time
 import timeit
 from array import array
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import CodeType, FrameType
 from typing import Any
 
@@ -31,7 +26,7 @@ from jaxperf import jax_internals
 from jaxperf.watch.log import Log, Wait
 from jaxperf.watch.observe import source_location
 from jaxperf.watch.observe.hooks import Replacements, named_as
-from jaxperf.watch.observe.source_location import Place
+from jaxperf.watch.observe.source_location import Place, library_of
 
 RATE = 4000  # waits per second from which on not all are recorded
 FIRST_WAITS = 5000  # that are recorded in any case, so that a short program has all of them
@@ -68,18 +63,17 @@ class Waits:
 
     def open(self, jax: Any) -> None:
         classes, replace = array_classes(jax), self._replacements.replace
-        for kind in classes:
-            for method, name in METHODS.items():
-                if callable(vars(kind).get(method)):
-                    replace(kind, method, functools.partial(self._method, kind=name))
-        if "__float__" not in {m for c in classes for m in vars(c)}:
+        for cls in classes:
+            for method, kind in METHODS.items():
+                if callable(vars(cls).get(method)):
+                    replace(cls, method, functools.partial(self._method, kind=kind))
+        if not any("__float__" in vars(cls) for cls in classes):
             self._replacements.missing.append("float, item and the like")
-        arrays = frozenset(c for c in classes if "__array__" in vars(c))
-        for function in ("asarray", "array"):
-            converting = functools.partial(self._conversion, arrays=arrays)
-            replace(sys.modules["numpy"], function, converting)
-        for function in _FUNCTIONS:
-            replace(jax, function, functools.partial(self._method, kind=function))
+        arrays = frozenset(cls for cls in classes if "__array__" in vars(cls))
+        for name in ("asarray", "array"):
+            replace(sys.modules["numpy"], name, functools.partial(self._conversion, arrays=arrays))
+        for name in _FUNCTIONS:
+            replace(jax, name, functools.partial(self._method, kind=name))
 
     def look(self, now: float) -> None:
         """Decide whether to skip brief waits; called every few milliseconds, at a time of `perf_counter`."""
@@ -107,10 +101,10 @@ class Waits:
         waiting = self._method(function, "np.asarray", depth=2)
 
         def converting(*args: Any, **kwargs: Any) -> Any:
-            kind = type(args[0]) if args else None  # `isinstance(x, jax.Array)` would take 0.5 us
-            if kind in _SEQUENCES and args[0]:
-                kind = type(args[0][0])  # np.array([loss, accuracy])
-            return waiting(*args, **kwargs) if kind in arrays else function(*args, **kwargs)
+            cls = type(args[0]) if args else None  # `isinstance(x, jax.Array)` would take 0.5 us
+            if cls in _SEQUENCES and args[0]:
+                cls = type(args[0][0])  # np.array([loss, accuracy])
+            return waiting(*args, **kwargs) if cls in arrays else function(*args, **kwargs)
 
         return named_as(function, converting)
 
@@ -169,10 +163,9 @@ class Waits:
             self._fixed[key] = frame.f_code, None if any(map(_CALLBACK.search, files)) else calls
             return self._fixed[key][1]
         # `jax.debug.print` formats while its program runs; `find_callbacks` covers it
-        printed = (
-            kind == "print" and library and source_location.library_of(library.f_code.co_filename) == "jax"
-        )
-        return None if printed else calls  # the callers of a library vary
+        if kind == "print" and library and library_of(library.f_code.co_filename) == "jax":
+            return None
+        return calls  # the callers of a library vary
 
 
 def array_classes(jax: Any) -> list[type]:
@@ -193,11 +186,8 @@ def wrapper_costs_s() -> float:
 def _nbytes(kind: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
     if kind in _NOTHING_COMES:
         return 0
-    if len(args) == 1 and not kwargs and hasattr(type(args[0]), "nbytes"):  # saves 30 us
-        return _size(args[0])
-    return sum(map(_size, sys.modules["jax"].tree_util.tree_leaves((args, kwargs))))
-
-
-def _size(leaf: Any) -> int:
-    size = leaf.nbytes if hasattr(type(leaf), "nbytes") else 0
-    return size if isinstance(size, int) else 0
+    leaves: Iterable[Any] = args
+    if len(args) != 1 or kwargs or not hasattr(type(args[0]), "nbytes"):  # to look costs 30 us
+        leaves = sys.modules["jax"].tree_util.tree_leaves((args, kwargs))
+    sizes = (leaf.nbytes for leaf in leaves if hasattr(type(leaf), "nbytes"))
+    return sum(size for size in sizes if isinstance(size, int))

@@ -1,23 +1,32 @@
 """Read what windows of JAX's profiler saw: device activity, dispatches, and copies of arguments."""
 
-from __future__ import annotations
-
 import bisect
 import itertools
 import re
-import statistics
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
 from jaxperf.result.intervals import Interval, clip
-from jaxperf.watch.log import DeviceActivity, ExecutedProgram, Log, canonical_name
-
-__all__ = ["MARK", "DeviceActivity", "ExecutedProgram", "canonical_name", "queued_intervals", "read_window"]
+from jaxperf.watch.grouping import group_by
+from jaxperf.watch.log import DeviceActivity, Log, canonical_name
 
 MARK = "jaxperf watch"
 _COPIES = ("DevicePut", "cpp_pjit_shard_arg_fallback")  # to one device, to several
 _DISPATCH = re.compile(r"PjitFunction\((.*)\)")
+
+
+@dataclass
+class Execution:
+    """One execution of a program on a device, as far as a window saw it."""
+
+    device: str
+    program: str
+    start: float
+    end: float
+    last_op: str  # the instruction that ended last
 
 
 def read_window(profile: bytes, tied: float, ended: float, log: Log) -> None:
@@ -35,86 +44,67 @@ def read_window(profile: bytes, tied: float, ended: float, log: Log) -> None:
         return tied + (ns - marks[0]) / 1e9
 
     done = trace.end_times(lines)
-    executed = [list(trace.executed_instructions(line, done)) for line in lines]
+    instructions = [e for line in lines for e in trace.executed_instructions(line, done)]
     # on a CPU, work that was queued before the window has no events, so the window begins at the first event
-    first = min((clock(e[3]) for events in executed for e in events), default=tied)
+    first = min((clock(e.start) for e in instructions), default=tied)
     window, activity = (max(first, tied), ended), log.activity
     # an instruction that began before a window has no event in it: the device for which one waits is busy
-    if any(executed) or not any(wait.start < ended and tied < wait.end for wait in log.waits):
+    if instructions or not any(wait.start < ended and tied < wait.end for wait in log.waits):
         activity.windows.append(window)
+    executions: dict[tuple[str, str, str], Execution] = {}
+    for e in instructions:
+        name, start, end = canonical_name(e.program), clock(e.start), clock(e.end)
+        record, inside = activity.program(name), clip([(start, end)], *window)
+        record.devices[e.device] += inside
+        record.ops[e.device, e.name] += [b - a for a, b in inside]
+        if e.run:
+            new = Execution(e.device, name, start, end, e.name)
+            known = executions.setdefault((e.device, name, e.run), new)
+            known.start = min(start, known.start)
+            known.end, known.last_op = max((known.end, known.last_op), (end, e.name))
     calls: dict[str, list[Interval]] = defaultdict(list)
-    runs: dict[tuple[str, str], dict[str, Interval]] = defaultdict(dict)
-    last: dict[tuple[str, str, str], tuple[float, str]] = {}  # each execution's last instruction and its end
-    for line, events in zip(lines, executed):
-        for device, program, op, start, end, run in events:
-            spans = clip([(clock(start), clock(end))], *window)
-            record = activity.program(canonical_name(program))
-            record.devices[device] += spans
-            record.ops[device, op] += [b - a for a, b in spans]
-            if run:
-                known = runs[device, canonical_name(program)]
-                began, until = known.get(run, (ended, tied))
-                known[run] = min(clock(start), began), max(min(clock(end), ended), until)
-                at = device, canonical_name(program), run
-                last[at] = max(last.get(at, (tied, "")), (clock(end), op))
-        for name, start, end, copies in _dispatches(line):
-            record = activity.program(canonical_name(name))
-            record.calls += 1
-            record.copies += copies
-            record.dispatch_s.append((end - start) / 1e9)
-            calls[record.name].append((clock(start), clock(end)))
+    for program, start, end, copies in itertools.chain.from_iterable(map(_dispatches, lines)):
+        record = activity.program(canonical_name(program))
+        record.calls += 1
+        record.copies += copies
+        record.dispatch_s.append((end - start) / 1e9)
+        calls[record.name].append((clock(start), clock(end)))
     for name, spans in calls.items():
         starts = sorted(start for start, _ in spans)
         activity.program(name).turns_s += [later - start for start, later in itertools.pairwise(starts)]
-    _add_executions(activity, runs, calls, window)
-    _add_tails(activity, last, ended)
+    add_executions(activity, executions.values(), calls, window)
 
 
-def _add_tails(
-    activity: DeviceActivity, last: dict[tuple[str, str, str], tuple[float, str]], ended: float
-) -> None:
-    """Count the end of a window as busy if the last execution in it lacks its last instruction.
-
-    An instruction that is still running when the window ends has no event.
-    """
-    for device in {device for device, _, _ in last}:
-        in_order = sorted((moment, op, name) for (at, name, _), (moment, op) in last.items() if at == device)
-        for _, op, name in in_order[:-1]:
-            activity.program(name).last_ops.add(op)
-        moment, op, name = in_order[-1]
-        if activity.program(name).last_ops and op not in activity.program(name).last_ops and moment < ended:
-            activity.program(name).devices[device].append((moment, ended))
-
-
-def _add_executions(
+def add_executions(
     activity: DeviceActivity,
-    runs: dict[tuple[str, str], dict[str, Interval]],
-    calls: dict[str, list[Interval]],
+    executions: Iterable[Execution],
+    calls: Mapping[str, list[Interval]],
     window: Interval,
 ) -> None:
-    """Add the executions of a window, by device and program, and the intervals in which some were queued.
+    """Add the executions of a window, and the intervals in which some were queued.
 
-    Executions that are shorter than their calls are not queued: they wait for the dispatch.
+    An instruction that is still running when the window ends has no event. So if the last execution lacks its
+    last instruction, the device was busy until the end.
     """
-    for (_, name), known in runs.items():
-        spans = known.values()
-        if calls[name] and _median_s(spans) >= _median_s(calls[name]):
-            activity.queued += clip(queued_intervals(calls[name], (start for start, _ in spans)), *window)
-    for device in {device for device, _ in runs}:
-        in_order = sorted(
-            (*span, name) for (at, name), known in runs.items() if at == device for span in known.values()
-        )
-        number = Counter(name for _, _, name in in_order)
-        for i, (start, end, name) in enumerate(in_order):
-            ran = activity.program(name)
-            ran.run_s.append(end - start)
-            called = len(calls[name]) >= number[name] and min(calls[name])[0] <= start
-            # the last execution may have an instruction that was still running at the end, without an event
-            ran.whole += (i > 0 or called) and i < len(in_order) - 1
-
-
-def _median_s(spans: Iterable[Interval]) -> float:
-    return statistics.median(end - start for start, end in spans)
+    in_order, (_, ended) = sorted(executions, key=lambda e: (e.start, e.end)), window
+    for same in group_by(in_order, lambda e: (e.device, e.program)).values():
+        called = calls.get(same[0].program)
+        # executions that are shorter than their calls are not queued: they wait for the dispatch
+        if called and median(e.end - e.start for e in same) >= median(end - start for start, end in called):
+            activity.queued += clip(queued_intervals(called, (e.start for e in same)), *window)
+    for device, on_device in group_by(in_order, lambda e: e.device).items():
+        number = Counter(e.program for e in on_device)
+        for i, e in enumerate(on_device):
+            record, called = activity.program(e.program), calls.get(e.program, [])
+            record.run_s.append(min(e.end, ended) - e.start)
+            began_inside = i > 0 or (len(called) >= number[e.program] and min(called)[0] <= e.start)
+            record.whole += began_inside and i < len(on_device) - 1
+        *others, last = sorted(on_device, key=lambda e: e.end)
+        for e in others:
+            activity.program(e.program).last_ops.add(e.last_op)
+        record = activity.program(last.program)
+        if record.last_ops and last.last_op not in record.last_ops and last.end < ended:
+            record.devices[device].append((last.end, ended))
 
 
 def queued_intervals(calls: Iterable[Interval], starts: Iterable[float]) -> list[Interval]:

@@ -194,7 +194,7 @@ def _replicated(c: Compiled, count: int) -> bool:
 def _same_everywhere(facts: Facts) -> bool:
     """Return whether a program has matrix products, but no collectives and no dependence on the device."""
     opcodes = {i.opcode.removesuffix("-start") for i in facts.instructions}
-    return bool(facts.matrix_dtype) and not opcodes & {*COLLECTIVES, "partition-id"}
+    return bool(facts.module.matrix_dtype) and not opcodes & {*COLLECTIVES, "partition-id"}
 
 
 CONSTANT = 1 << 20  # bytes of constants in a program that are worth reporting

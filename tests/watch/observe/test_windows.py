@@ -1,12 +1,10 @@
 import pytest
 
-from jaxperf.watch.log import Log, Wait
+from jaxperf.watch.log import DeviceActivity, ExecutedProgram, Log, Wait
 from jaxperf.watch.observe.hooks import Replacements
 from jaxperf.watch.observe.profiler import Profiler
 from jaxperf.watch.observe.source_location import NOWHERE
-from jaxperf.watch.observe.windows import DeviceActivity, ExecutedProgram, _add_tails
-
-Ends = dict[tuple[str, str, str], tuple[float, str]]
+from jaxperf.watch.observe.windows import Execution, add_executions
 
 
 @pytest.mark.parametrize(
@@ -18,14 +16,14 @@ Ends = dict[tuple[str, str, str], tuple[float, str]]
 )
 def test_the_tail_of_a_window_computes_if_the_last_execution_lacks_its_last_instruction(last, tail):
     activity = DeviceActivity(programs={"step": ExecutedProgram("step")})
-    ends = {("cpu 0", "step", "1"): (0.4, "add.2"), ("cpu 0", "step", "2"): last}
-    _add_tails(activity, ends, 1.0)
+    executions = [Execution("cpu 0", "step", 0.1, 0.4, "add.2"), Execution("cpu 0", "step", 0.5, *last)]
+    add_executions(activity, executions, {}, (0.0, 1.0))
     assert activity.program("step").devices["cpu 0"] == tail
 
 
 def test_where_no_execution_was_seen_to_end_the_tail_is_not_known():
     activity = DeviceActivity(programs={"step": ExecutedProgram("step")})
-    _add_tails(activity, {("cpu 0", "step", "1"): (0.4, "dot.1")}, 1.0)
+    add_executions(activity, [Execution("cpu 0", "step", 0.1, 0.4, "dot.1")], {}, (0.0, 1.0))
     assert activity.busy == {}
 
 

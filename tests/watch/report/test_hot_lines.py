@@ -6,11 +6,10 @@ import jax.numpy as jnp
 import pytest
 
 from jaxperf.result import Grid
-from jaxperf.watch.log import Log
+from jaxperf.watch.log import DeviceActivity, ExecutedProgram, Log
 from jaxperf.watch.observe.compiles import Compiled
 from jaxperf.watch.observe.executables import Facts
 from jaxperf.watch.observe.source_location import NOWHERE, Place
-from jaxperf.watch.observe.windows import DeviceActivity, ExecutedProgram
 from jaxperf.watch.report import top_programs
 from jaxperf.watch.report.analysis import Analysis
 from jaxperf.watch.source.call_sites import CallSite

@@ -11,12 +11,12 @@ from jaxperf import cli
 from jaxperf.result import Grid, Heading, Text
 from jaxperf.result.store import load_result
 from jaxperf.result.terminal import render_text
-from jaxperf.watch.log import Log
+from jaxperf.watch.log import DeviceActivity, ExecutedProgram, Log
 from jaxperf.watch.observe.compiles import Compiled
 from jaxperf.watch.observe.sampler import IMPORT, PYTHON, StackSample
 from jaxperf.watch.observe.source_location import NOWHERE, Place
 from jaxperf.watch.observe.waits import Wait
-from jaxperf.watch.observe.windows import DeviceActivity, ExecutedProgram, queued_intervals
+from jaxperf.watch.observe.windows import queued_intervals
 from jaxperf.watch.report import text
 from jaxperf.watch.report.analysis import Analysis
 from jaxperf.watch.report.top_programs import hottest_programs

@@ -7,11 +7,10 @@ import pytest
 import jaxperf
 from jaxperf.measure.stages import build_program
 from jaxperf.result import Grid
-from jaxperf.watch.log import Log
+from jaxperf.watch.log import DeviceActivity, ExecutedProgram, Log
 from jaxperf.watch.observe.compiles import Compiled
 from jaxperf.watch.observe.executables import Facts
 from jaxperf.watch.observe.source_location import NOWHERE
-from jaxperf.watch.observe.windows import DeviceActivity, ExecutedProgram
 from jaxperf.watch.report import top_programs
 from jaxperf.watch.report.analysis import Analysis
 

@@ -5,13 +5,12 @@ import jax.numpy as jnp
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from jaxperf.watch.log import Log
+from jaxperf.watch.log import DeviceActivity, ExecutedProgram, Log
 from jaxperf.watch.observe.compiles import Compiled
 from jaxperf.watch.observe.executables import Facts, note_copied_arguments
 from jaxperf.watch.observe.frame_arguments import Placement
 from jaxperf.watch.observe.sampler import DISPATCH, StackSample
 from jaxperf.watch.observe.source_location import Place
-from jaxperf.watch.observe.windows import DeviceActivity, ExecutedProgram
 from jaxperf.watch.report.analysis import Analysis
 from jaxperf.watch.rules import program_notes
 from jaxperf.watch.rules.programs import find_moves, find_replicated_work

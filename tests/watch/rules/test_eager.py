@@ -3,12 +3,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from jaxperf.watch.log import Log
+from jaxperf.watch.log import DeviceActivity, Log
 from jaxperf.watch.observe.compiles import Compiled
 from jaxperf.watch.observe.executables import Facts
 from jaxperf.watch.observe.sampler import EAGER, StackSample
 from jaxperf.watch.observe.source_location import NOWHERE, Place
-from jaxperf.watch.observe.windows import DeviceActivity
 from jaxperf.watch.report.analysis import Analysis
 from jaxperf.watch.rules import eager, idle, table
 from jaxperf.watch.rules.table import Finding, advice_for

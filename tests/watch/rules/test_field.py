@@ -9,14 +9,13 @@ import numpy as np
 import pytest
 
 from jaxperf.retraces import Change
-from jaxperf.watch.log import Log
+from jaxperf.watch.log import DeviceActivity, Log
 from jaxperf.watch.observe import frame_arguments, source_location
 from jaxperf.watch.observe.compiles import Compiled
 from jaxperf.watch.observe.executables import Facts, independent_instructions
 from jaxperf.watch.observe.sampler import EAGER, NUMPY, WRITE, StackSample
 from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.observe.waits import Wait
-from jaxperf.watch.observe.windows import DeviceActivity
 from jaxperf.watch.report.analysis import Analysis, IntervalSet
 from jaxperf.watch.rules import advice_for, eager, idle, program_notes, programs, table, traces
 from jaxperf.watch.rules.table import Finding

@@ -7,11 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxperf.watch.log import Log, Wait
+from jaxperf.watch.log import DeviceActivity, ExecutedProgram, Log, Wait
 from jaxperf.watch.observe.compiles import Compiled
 from jaxperf.watch.observe.sampler import DATA, EAGER, NUMPY, StackSample, _in_ufunc
 from jaxperf.watch.observe.source_location import NOWHERE, Place
-from jaxperf.watch.observe.windows import DeviceActivity, ExecutedProgram
 from jaxperf.watch.report.analysis import UFUNC, Analysis
 from jaxperf.watch.rules.idle import find_data_waits, find_numpy_work, find_waits, takes_apart
 from jaxperf.watch.rules.table import Finding, advice_for

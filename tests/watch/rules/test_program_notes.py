@@ -4,11 +4,10 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from jaxperf.watch.log import Log
+from jaxperf.watch.log import DeviceActivity, ExecutedProgram, Log
 from jaxperf.watch.observe.compiles import Compiled
 from jaxperf.watch.observe.executables import Facts, independent_instructions
 from jaxperf.watch.observe.source_location import Place
-from jaxperf.watch.observe.windows import DeviceActivity, ExecutedProgram
 from jaxperf.watch.report.analysis import Analysis
 from jaxperf.watch.rules import program_notes
 from jaxperf.watch.rules.programs import find_constant_work

@@ -6,11 +6,10 @@ from flax import nnx
 
 import jaxperf
 from jaxperf.hlo import Shape, shape_of
-from jaxperf.watch.log import Log
+from jaxperf.watch.log import DeviceActivity, ExecutedProgram, Log
 from jaxperf.watch.observe.compiles import Compiled
 from jaxperf.watch.observe.executables import Facts
 from jaxperf.watch.observe.source_location import Place
-from jaxperf.watch.observe.windows import DeviceActivity, ExecutedProgram
 from jaxperf.watch.report.analysis import Analysis
 from jaxperf.watch.rules.programs import find_constants, find_donations, find_float64
 from jaxperf.watch.rules.table import Finding, _worst, advice_for

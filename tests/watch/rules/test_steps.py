@@ -2,12 +2,11 @@ from collections import defaultdict
 
 import pytest
 
-from jaxperf.watch.log import Log
+from jaxperf.watch.log import DeviceActivity, ExecutedProgram, Log
 from jaxperf.watch.observe.compiles import Compiled
 from jaxperf.watch.observe.sampler import DISPATCH, EAGER, StackSample
 from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.observe.transfers import Put
-from jaxperf.watch.observe.windows import DeviceActivity, ExecutedProgram
 from jaxperf.watch.report.analysis import Analysis
 from jaxperf.watch.rules.idle import find_repeated_puts, find_slow_dispatch, find_small_puts
 

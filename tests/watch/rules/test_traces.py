@@ -11,11 +11,10 @@ from flax import nnx
 
 import jaxperf
 from jaxperf.retraces import Change
-from jaxperf.watch.log import Log
+from jaxperf.watch.log import DeviceActivity, ExecutedProgram, Log
 from jaxperf.watch.observe.compiles import Compiled
 from jaxperf.watch.observe.executables import Facts, note_copied_arguments
 from jaxperf.watch.observe.source_location import NOWHERE, Place
-from jaxperf.watch.observe.windows import DeviceActivity, ExecutedProgram
 from jaxperf.watch.report.analysis import Analysis
 from jaxperf.watch.rules import traces
 from jaxperf.watch.rules.table import advice_for
