@@ -35,15 +35,10 @@ class Change:
     def __str__(self) -> str:
         if not self.what:
             return self.now
-        before, now = _around_difference(self.before, self.now)
-        return f"{self.what}: {before} -> {now}"
-
-
-def _around_difference(before: str, now: str) -> tuple[str, str]:
-    start = 0
-    if max(len(before), len(now)) > LONGEST_VALUE:
-        start = max(0, _common_length(before, now) - LONGEST_VALUE // 3)
-    return shorten_value(before, start), shorten_value(now, start)
+        start = 0
+        if max(len(self.before), len(self.now)) > LONGEST_VALUE:  # show where they begin to differ
+            start = max(0, _common_length(self.before, self.now) - LONGEST_VALUE // 3)
+        return f"{self.what}: {shorten_value(self.before, start)} -> {shorten_value(self.now, start)}"
 
 
 def _common_length(a: str, b: str) -> int:
@@ -100,9 +95,9 @@ def parse_explanation(message: str) -> Explanation:
     if not changes and "context" in message:
         detail = re.findall(r"\* (.+? differs: .+)", message)
         changes = (Change("setting", "", "", "; ".join(detail) or "a JAX setting or context changed"),)
-    return Explanation(
-        name, defined, changes or (Change("other", "", "", message.strip().splitlines()[-1].strip()),)
-    )
+    elif not changes:
+        changes = (Change("other", "", "", message.strip().splitlines()[-1].strip()),)
+    return Explanation(name, defined, changes)
 
 
 def _change(what: str, before: str, now: str) -> Change:
@@ -152,10 +147,11 @@ def dimensions(text: str) -> tuple[int, ...]:
 
 
 def argument_changes(old: Mapping[str, str], new: Mapping[str, str]) -> tuple[Change, ...]:
-    pairs = [(name, old.get(name, "nothing"), new[name]) for name in new]
-    return tuple(_difference(name, before, now) for name, before, now in pairs if before != now)
-
-
-def _difference(what: str, before: str, now: str) -> Change:
-    arrays = "[" in before and "[" in now
-    return _change(what, before, now) if arrays else Change("static value", what, before, now)
+    changes = []
+    for name, now in new.items():
+        before = old.get(name, "nothing")
+        if before != now and "[" in before and "[" in now:
+            changes.append(_change(name, before, now))
+        elif before != now:
+            changes.append(Change("static value", name, before, now))
+    return tuple(changes)

@@ -26,6 +26,7 @@ from jaxperf.watch.observe.sampler import Sampler
 from jaxperf.watch.observe.transfers import Puts
 from jaxperf.watch.observe.waits import Waits
 
+WINDOWS = "windows of the profiler"
 LOOKS = 10  # after so many samples at calls in its windows, the profiler must have seen a call
 
 
@@ -45,21 +46,19 @@ class Watcher:
         self.log = log = Log(name, before_s=time.process_time() if starts else 0.0)
         self.replacements = hooks.Replacements()
         self.compiles = Compiles(log, self.replacements)
-        self.instruments: dict[str, Compiles | Waits | Puts | Profiler] = {"what JAX compiles": self.compiles}
         self.programs, self.trials = Programs(log, slow_only=compiles_only), CpuTrials(log)
+        self.waits, self.memory = Waits(log, self.replacements), MemoryReadings(log, self._started)
+        self.profiler = Profiler(log, self.replacements, self._compiling)
+        self.sampler = Sampler(log, self._look, self._compiling if compiles_only else None)
+        # what is installed into JAX; windows and the others are not where only compiling is watched
+        self.instruments: dict[str, Compiles | Waits | Puts | Profiler] = {"what JAX compiles": self.compiles}
         self.compiles.on_compiled = [self.programs.keep, self.trials.keep]
-        self.waits: Waits | None = None
-        self.memory: MemoryReadings | None = None
-        self.profiler: Profiler | None = None
         if not compiles_only:
-            self.waits, self.memory = Waits(log, self.replacements), MemoryReadings(log, self._started)
             self.instruments["waits for devices"] = self.waits
             self.instruments["arrays put on a device"] = Puts(log, self.replacements)
         if profile and not compiles_only:
-            self.profiler = Profiler(log, self.replacements, self._compiling)
-            self.instruments["windows of the profiler"] = self.profiler
+            self.instruments[WINDOWS] = self.profiler
             self.compiles.on_compiled.append(self.profiler.begin_anew)
-        self.sampler = Sampler(log, self._look, self._compiling if compiles_only else None)
         self.in_child: Callable[[], None] = lambda: None  # what else a forked child has to undo
         self._undo = contextlib.ExitStack()
         self._own_threads = 2 if starts else 1  # the sampler's, and one that hears signals
@@ -114,12 +113,11 @@ class Watcher:
         log = self.log
         log.end, log.closed_s = time.perf_counter(), time.process_time()
         log.others_s = max(0.0, _busy_s() - self._busy_s - (log.closed_s - log.opened_s))
-        parts: dict[str, Waits | Profiler | MemoryReadings | None] = {
-            "waits": self.waits, "windows of the profiler": self.profiler, "memory": self.memory
-        }  # fmt: skip
         steps: dict[str, Callable[[], object]] = {
             "the end of sampling": self.sampler.close,
-            **{what: part.close for what, part in parts.items() if part},
+            "waits": self.waits.close,
+            WINDOWS: self.profiler.close,
+            "memory": self.memory.close,
             "compiled programs": self.programs.close,
             "the removal of a hook": self._undo.close,
             "a trial on the CPU": self.trials.close,
@@ -127,6 +125,8 @@ class Watcher:
             "the program's files and settings": self._describe_program,
             "remarks": lambda: log.remarks.extend(self._remarks()),
         }
+        if self._compiles_only:
+            del steps["memory"]  # which lists arrays
         for what, step in steps.items():
             with log.losses.guard(what):
                 step()
@@ -137,10 +137,8 @@ class Watcher:
         """Install the hooks into JAX, once the program has imported it; each opens in a guard of its own."""
         self._undo.callback(self.replacements.close)
         self.log.names_causes = getattr(jax, "__version_info__", NAMES_CAUSES) >= NAMES_CAUSES
-        if not self.log.names_causes and self.profiler:
-            # its windows say nothing, and print lines of their own
-            self.profiler = None
-            del self.instruments["windows of the profiler"]
+        if not self.log.names_causes:  # windows would say nothing, and print lines of their own
+            self.instruments.pop(WINDOWS, None)
         self._undo.callback(self.compiles.close)
         for what, instrument in self.instruments.items():
             with self.log.losses.guard(what):
@@ -151,16 +149,14 @@ class Watcher:
 
         The sampler's thread calls this after each sample.
         """
-        if self.memory:
+        if not self._compiles_only:
             self._count_cost(self.memory.look)
         if not self._started():
             return False
         if self.programs.new:
             self._count_cost(self.programs.look)
-        in_window = bool(self.profiler and self.profiler.look())
-        if self.waits:
-            self.waits.look(time.perf_counter())
-        return in_window
+        self.waits.look(time.perf_counter())
+        return WINDOWS in self.instruments and self.profiler.look()
 
     def _count_cost(self, look: Callable[[], None]) -> None:
         began = time.thread_time()

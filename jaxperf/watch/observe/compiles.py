@@ -85,26 +85,21 @@ class Compiles:
 
     def open(self, jax: ModuleType) -> None:
         """Listen to JAX's events, and to its explanations, each as far as this version has them."""
-        guard, guarded, before = (
-            self.log.losses.guard,
-            self.log.losses.guarded,
-            self._replacements.call_before,
-        )
-        with guard("what JAX compiles"):
+        losses, before = self.log.losses, self._replacements.call_before
+        with losses.guard("what JAX compiles"):
             self.listen(jax)
-        with guard("why JAX traces again"):
+        with losses.guard("why JAX traces again"):
             self.explain(jax)
-        before(jax, "clear_caches", guarded("a call of clear_caches", self.note_cleared_caches))
-        before(jax, "disable_jit", guarded("a call of disable_jit", self.note_disabled_jit))
+        before(jax, "clear_caches", losses.guarded("a call of clear_caches", self.note_cleared_caches))
+        before(jax, "disable_jit", losses.guarded("a call of disable_jit", self.note_disabled_jit))
 
     def listen(self, jax: ModuleType) -> None:
-        if not hasattr(jax, "monitoring"):
-            importlib.import_module("jax.monitoring")
+        monitoring = importlib.import_module("jax.monitoring")
         self._undo.callback(jax_internals.stop_listening, "event_duration", self._ended)
-        if hasattr(jax.monitoring, "register_scalar_listener"):  # from JAX 0.6 on
+        if hasattr(monitoring, "register_scalar_listener"):  # from JAX 0.6 on
             self._undo.callback(jax_internals.stop_listening, "scalar", self._began)
-        self._register(jax.monitoring)
-        self._replacements.replace(jax.monitoring, "clear_event_listeners", self._clearing)
+        self._register(monitoring)
+        self._replacements.replace(monitoring, "clear_event_listeners", self._clearing)
 
     def _register(self, monitoring: ModuleType) -> None:
         monitoring.register_event_duration_secs_listener(self._ended)
@@ -159,7 +154,6 @@ class Compiles:
         self._local.open[stage].append((time.perf_counter(), time.process_time()))
 
     def on_duration(self, event: str, duration_secs: float, **kwargs: Any) -> None:
-        """Record a stage that has ended, as a listener for `register_event_duration_secs_listener`."""
         event = event.rsplit("/", 1)[-1]
         if event == _CACHE_HIT:
             self._local.cache = "hit", ""
@@ -167,8 +161,7 @@ class Compiles:
         if stage is None:
             return
         end, now_s = time.perf_counter(), time.process_time()
-        name = str(kwargs.get("fun_name", "a program"))
-        name = name.removeprefix("jit(").removesuffix(")") if name.startswith("jit(") else name
+        name = re.sub(r"^jit\((.*)\)$", r"\1", str(kwargs.get("fun_name", "a program")))
         opened = self._local.open[stage]
         began, used_s = opened.pop() if opened else (end - duration_secs - _CLOCKS_S, None)
         if stage == TRACE:
@@ -206,11 +199,9 @@ class Compiles:
         with self._lock:
             event = self._last(lambda c: c.name == name and not c.explained and set(c.stages) == {TRACE})
             if event:
-                reader, library = source_location.reader_and_library_frames(sys._getframe(2))
-                self._describe(event, reader, library)
+                self._describe(event, *source_location.reader_and_library_frames(sys._getframe()))
 
     def note_cleared_caches(self) -> None:
-        """Note that the program calls `jax.clear_caches`, so that JAX forgets all earlier traces."""
         with self._lock:
             self._cleared_at = source_location.reader_place(sys._getframe())
             self._forgotten |= self._known
@@ -234,40 +225,37 @@ class Compiles:
             self._local.cache = "", ""
             for keep in self.on_compiled:
                 with self.log.losses.guard("a compiled program"):
-                    keep(event, sys._getframe(2))
+                    keep(event, sys._getframe())
         return event
 
     def _event(self, stage: str, name: str, span: Interval) -> Compiled:
         """Return the event of the log that a stage belongs to: one with earlier stages, or a new one."""
-        compiled = self.log.compiled
         if stage == TRACE:
             self._drop_inside(span)
         else:
-            for known in reversed(compiled[-_REMEMBERED:]):
+            for known in reversed(self.log.compiled[-_REMEMBERED:]):
                 if known.name == name and stage not in known.stages:
                     known.stages[stage] = span
                     if not known.at:
-                        self._locate(known, sys._getframe(3))
+                        self._locate(known)
                     return known
         event = Compiled(name, NOWHERE, {stage: span}, thread=threading.get_ident())
         if stage == TRACE and self._local.open[TRACE]:
             # inside another trace, which will replace it; there may be thousands, far from the reader's line
             self._explain(event)
-            compiled.append(event)
-            return event
-        reader, library = self._locate(event, sys._getframe(3))
-        if stage == TRACE:
-            self._describe(event, reader, library)
+        elif stage == TRACE:
+            self._describe(event, *self._locate(event))
         else:
+            reader, library = self._locate(event)
             self._derive(event, reader)
             event = self._compiled_again(event, library)
-        compiled.append(event)
+        self.log.compiled.append(event)
         return event
 
     def _drop_inside(self, span: Interval) -> None:
         """Drop what this thread traced inside another trace; what it also compiled is kept apart."""
         compiled, others = self.log.compiled, []
-        while compiled and _inside(compiled[-1], span):
+        while compiled and all(span[0] <= a and b <= span[1] for a, b in compiled[-1].stages.values()):
             event = compiled.pop()
             if event.thread != threading.get_ident():
                 others.append(event)
@@ -276,8 +264,9 @@ class Compiles:
         compiled.extend(reversed(others))
 
     @staticmethod
-    def _locate(event: Compiled, frame: FrameType) -> tuple[FrameType | None, FrameType | None]:
+    def _locate(event: Compiled) -> tuple[FrameType | None, FrameType | None]:
         """Set the lines of an event; return the frames of the reader and of the library that it called."""
+        frame = sys._getframe()
         reader, library = source_location.reader_and_library_frames(frame)
         event.at, event.callers = source_location.place_of(reader), source_location.caller_places(reader)
         event.inner = next(iter(source_location.places_outside_jax(frame, 1)), NOWHERE)
@@ -317,17 +306,10 @@ class Compiles:
     def _describe(self, event: Compiled, reader: FrameType | None, library: FrameType | None) -> None:
         event.through = source_location.library_of(library.f_code.co_filename) if library else ""
         arguments = frame_arguments.call_arguments(library)
-        event.host = {
-            where: a.nbytes
-            for where, a in arguments.items()
-            if type(a).__module__ == "numpy" and frame_arguments.is_array(a)
-        }
+        arrays = {where: a for where, a in arguments.items() if frame_arguments.is_array(a)}
+        event.host = {where: a.nbytes for where, a in arrays.items() if type(a).__module__ == "numpy"}
         event.signature = {where: frame_arguments.describe_value(a) for where, a in arguments.items()}
-        event.weak = frozenset(
-            where
-            for where, a in arguments.items()
-            if frame_arguments.is_array(a) and getattr(a, "weak_type", False)
-        )
+        event.weak = frozenset(where for where, a in arrays.items() if getattr(a, "weak_type", False))
         event.placements = frame_arguments.array_placements(arguments)
         self._explain(event)
         # a library may jit one of its own functions, as Optax does; Equinox jits the reader's
@@ -338,7 +320,7 @@ class Compiles:
             self._explain_pmap(event, source_location.callee(reader))
         function = None
         if event.explained and not event.changes:  # a new function object, as far as JAX can tell
-            function = frame_arguments.traced_function(sys._getframe(4), reader, event.defined)
+            function = frame_arguments.traced_function(sys._getframe(), reader, event.defined)
             if function:
                 captured = frame_arguments.captured_values(function)
                 event.closure = {n: frame_arguments.identify_value(v) for n, v in captured.items()}
@@ -368,21 +350,22 @@ class Compiles:
         """
         explanations = self._local.explanations
         named = [i for i, (_, explanation) in enumerate(explanations) if explanation.name == event.name]
-        began = event.stages[TRACE][0] - _CLOCKS_S if self._explained_late else self._local.began
-        own = [i for i in named if explanations[i][0] >= began]
-        if not self._explained_late:  # it is the latest one, if the clocks disagree
-            own += named[-1:]
-        if not own and event.name in WRAPPED and explanations:
-            own, event.label = [0], explanations[0][1].name
-        if own:
+        if self._explained_late:
+            matching = [i for i in named if explanations[i][0] >= event.stages[TRACE][0] - _CLOCKS_S]
+        else:  # it is the latest one, if the clocks disagree
+            matching = [i for i in named if explanations[i][0] >= self._local.began] or named[-1:]
+        if not matching and event.name in WRAPPED and explanations:
+            matching, event.label = [0], explanations[0][1].name
+        if matching:
             event.explained = True
-            _, event.defined, event.changes = explanations[own[0]][1]
-            del explanations[own[0] :]
+            _, event.defined, event.changes = explanations[matching[0]][1]
+            del explanations[matching[0] :]
         # the remaining explanations belong to an operation that takes functions
         if not event.explained and event.name in _WITH_BODY and explanations:
             new = [e.name for _, e in explanations if not e.changes]
-            body = Change("new body", "", "", f"{new[-1]} is a new function each time") if new else None
-            event.changes = (body,) if body else explanations[-1][1].changes
+            event.changes = explanations[-1][1].changes
+            if new:
+                event.changes = (Change("new body", "", "", f"{new[-1]} is a new function each time"),)
             explanations.clear()
         elif [c.kind for c in event.changes] == ["other"]:  # JAX 0.12 says nothing about static arguments
             before = self._last(lambda c: c is not event and c.defined == event.defined)
@@ -401,14 +384,8 @@ class Compiles:
         return next(filter(wanted, reversed(self.log.compiled)), None)
 
 
-def _inside(known: Compiled, span: Interval) -> bool:
-    return all(span[0] <= a and b <= span[1] for a, b in known.stages.values())
-
-
 def _by_pmap(name: str, library: FrameType | None) -> bool:
     """Return whether a program is the reader's function under `pmap`, not one that moves its arguments."""
-    if library is None:
-        return False
-    file = library.f_code.co_filename
+    file = library.f_code.co_filename if library else ""
     before_0_9 = name == "call_wrapped" and source_location.library_of(file) == "jax"
     return before_0_9 or (name == "_fun" and file.endswith("pmap.py"))

@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import enum
 import inspect
-import itertools
 import sys
 from collections.abc import Mapping
 from types import FrameType, FunctionType, MethodType
@@ -12,7 +11,7 @@ from typing import Any, NamedTuple
 
 from jaxperf.retraces import LONGEST_VALUE, Change
 from jaxperf.watch.observe import source_location
-from jaxperf.watch.observe.source_location import stored_attributes
+from jaxperf.watch.observe.source_location import module_of, stored_attributes
 
 PARTS = 8  # elements of a tuple that are described
 LONG, SHOWN = 64, 8  # numbers in a list that are all looked at, and those of a longer list
@@ -59,21 +58,18 @@ def _shortened(value: Any) -> Any:
     return [_shortened(each) for each in value] if type(value) is list else tuple(map(_shortened, value))
 
 
-_OF_ARRAYS = ("numpy", "jax", "jaxlib")
 _PRINTED: tuple[Any, ...] = (bool, int, float, complex, str, slice, type(None))
 
 
 def is_array(value: Any) -> bool:
     """Return whether a value is an array of NumPy or JAX, or a tracer; other objects are not asked."""
-    known = source_location.module_of(type(value)) in _OF_ARRAYS or issubclass(
-        type(value), sys.modules["numpy"].ndarray
-    )
-    return known and all(hasattr(type(value), name) for name in ("dtype", "shape"))
+    kind = type(value)
+    known = module_of(kind) in ("numpy", "jax", "jaxlib") or issubclass(kind, sys.modules["numpy"].ndarray)
+    return known and hasattr(kind, "dtype") and hasattr(kind, "shape")
 
 
 def is_tracer(value: Any) -> bool:
-    tracer = getattr(sys.modules["jax"].core, "Tracer", ())
-    return issubclass(type(value), tracer)
+    return issubclass(type(value), getattr(sys.modules["jax"].core, "Tracer", ()))
 
 
 def describe_value(value: Any, *, fields: bool = True) -> str:
@@ -118,15 +114,12 @@ class Placement(NamedTuple):
 def array_placements(arguments: Mapping[str, Any]) -> dict[str, Placement]:
     placements = {}
     for name, value in arguments.items():
-        if source_location.module_of(type(value)) not in ("jax", "jaxlib"):
-            continue
-        # Asked for its sharding, a tracer looks for its origin among all equations, to say so in an error
-        if is_tracer(value):
+        # asked for its sharding, a tracer looks for its origin among all equations, to say so in an error
+        if module_of(type(value)) not in ("jax", "jaxlib") or is_tracer(value):
             continue
         with contextlib.suppress(Exception):
-            sharding = value.sharding
-            devices = tuple(sorted(d.id for d in sharding.device_set))
-            split = str(getattr(sharding, "spec", "")) if len(devices) > 1 else ""
+            devices = tuple(sorted(d.id for d in value.sharding.device_set))
+            split = str(getattr(value.sharding, "spec", "")) if len(devices) > 1 else ""
             placements[name] = Placement(devices, split, bool(value.committed))
     return placements
 
@@ -146,11 +139,15 @@ def placement_changes(before: Mapping[str, Placement], now: Mapping[str, Placeme
 
 def traced_function(frame: FrameType, reader: FrameType | None, defined: str) -> Any:
     """Return the traced function or method, whose line is `defined`, from a variable in JAX's frames."""
-    inner = itertools.takewhile(lambda f: f is not reader, source_location.frames_outwards(frame))
-    values = (value for f in inner for value in f.f_locals.values())
-    functions = (inspect.unwrap(value) for value in values if isinstance(value, FunctionType | MethodType))
-    codes = ((f, getattr(f, "__code__", None)) for f in functions)
-    return next((f for f, c in codes if c and f"{c.co_filename}:{c.co_firstlineno}" == defined), None)
+    for f in source_location.frames_outwards(frame):
+        if f is reader:
+            break
+        for value in f.f_locals.values():
+            function = inspect.unwrap(value) if isinstance(value, FunctionType | MethodType) else None
+            code = getattr(function, "__code__", None)
+            if code and f"{code.co_filename}:{code.co_firstlineno}" == defined:
+                return function
+    return None
 
 
 def captured_values(function: Any) -> dict[str, Any]:
