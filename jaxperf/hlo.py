@@ -113,25 +113,15 @@ class Frame(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Instruction:
-    """One line of a computation.
+    """One line of a computation."""
 
-    Attributes:
-      name: its name without the percent sign.
-      opcode: "fusion", "all-reduce-start", ...
-      type: the text of its results' types, "(f32[2]{0}, s32[])".
-      computation: the name of the computation that contains it.
-      root: whether it is that computation's result.
-      text: the whole line.
-      start: the position of the parenthesis before its operands.
-    """
-
-    name: str
-    opcode: str
-    type: str
-    computation: str
-    root: bool
-    text: str
-    start: int
+    name: str  # without the percent sign
+    opcode: str  # "fusion", "all-reduce-start", ...
+    type: str  # the text of its results' types, "(f32[2]{0}, s32[])"
+    computation: str  # the name of the computation that contains it
+    root: bool  # whether it is that computation's result
+    text: str  # the whole line
+    start: int  # the position of the parenthesis before its operands
 
     @cached_property
     def shapes(self) -> tuple[Shape, ...]:
@@ -208,20 +198,14 @@ class Instruction:
 
 @dataclass(frozen=True, eq=False)
 class Module:
-    """A compiled program.
+    """A compiled program."""
 
-    Attributes:
-      name: the jitted function's name with the prefix "jit_".
-      computations: instructions by computation, in the text's order: a computation comes before its callers.
-      entry: the name of the entry computation; "" if the text has none.
-      head: the first line, with the attributes of the whole program.
-      tables: the text's tables of files, functions, locations and stack frames; older versions have none.
-    """
-
-    name: str
+    name: str  # the jitted function's name with the prefix "jit_"
+    # instructions by computation, in the text's order: a computation comes before its callers
     computations: Mapping[str, tuple[Instruction, ...]]
-    entry: str
-    head: str = ""
+    entry: str  # the name of the entry computation; "" if the text has none
+    head: str = ""  # the first line, with the attributes of the whole program
+    # the text's tables of files, functions, locations and stack frames; older versions have none
     tables: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
 
     @cached_property
@@ -335,21 +319,15 @@ def operation(instruction: Instruction) -> str:
 
 
 class Product(NamedTuple):
-    """A matrix product or convolution as rows x inner times inner x columns, `batch` times.
-
-    Attributes:
-      dtype: of its operands.
-      exact: whether it has the highest precision, for which float32 uses no tensor cores.
-      aligned: whether tensor cores can take it: channels must be multiples of 16 bytes.
-    """
+    """A matrix product or convolution as rows x inner times inner x columns, `batch` times."""
 
     batch: int
     rows: int
     columns: int
     inner: int
-    dtype: str
-    exact: bool = False
-    aligned: bool = True
+    dtype: str  # of its operands
+    exact: bool = False  # whether it has the highest precision, for which float32 uses no tensor cores
+    aligned: bool = True  # whether tensor cores can take it: channels must be multiples of 16 bytes
 
     @property
     def flops(self) -> float:
@@ -463,13 +441,10 @@ def parse(text: str) -> Module:
 class Costs(NamedTuple):
     """The compiler's estimates for one execution on one device.
 
-    Attributes:
-      flops, bytes_accessed: with one iteration of each loop; 0 if there is no estimate.
-      argument_bytes, output_bytes, temp_bytes, alias_bytes: memory; results that take over an argument's
-        memory count in both arguments and outputs, and in aliases.
+    Results that take over an argument's memory count in both arguments and outputs, and in aliases.
     """
 
-    flops: float
+    flops: float  # with one iteration of each loop, as the bytes; 0 if there is no estimate
     bytes_accessed: float
     argument_bytes: int
     output_bytes: int

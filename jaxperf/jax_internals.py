@@ -9,7 +9,7 @@ import logging
 import shutil
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
@@ -105,42 +105,25 @@ def after_each_call(hook: Callable[[Any, Any, Any, Any], None]) -> Iterator[None
 
     `jax_debug_nans` uses the same place, so it must be off. Where this JAX lacks it, nothing is called.
     """
-    try:
-        state = get(CALLED)
-    except JaxperfError:
-        with _after_each_call_before_08(hook):
-            yield
-        return
-    # `jax.debug_nans` leaves a value of its own in the thread, which counts first
-    before = state.swap_local(hook)
-    state.set_global(hook)
-    try:
+    with ExitStack() as undo:
+        try:
+            state = get(CALLED)
+            # `jax.debug_nans` leaves a value of its own in the thread, which counts first
+            undo.callback(state.set_local, state.swap_local(hook))
+            undo.callback(state.set_global, None)
+            state.set_global(hook)
+        except JaxperfError:
+            with suppress(JaxperfError):
+                state = get(CALLED_BEFORE)()
+                undo.callback(setattr, state, "post_hook", None)
+                state.post_hook = hook
         yield
-    finally:
-        state.set_local(before)
-        state.set_global(None)
-
-
-@contextmanager
-def _after_each_call_before_08(hook: Callable[[Any, Any, Any, Any], None]) -> Iterator[None]:
-    try:
-        state = get(CALLED_BEFORE)()
-    except JaxperfError:
-        yield
-        return
-    state.post_hook = hook
-    try:
-        yield
-    finally:
-        state.post_hook = None
 
 
 def enable_x64(on: bool) -> Any:
     """Return a context in which JAX computes in 64 bits, or does not."""
     public = getattr(importlib.import_module("jax"), "enable_x64", None)
-    if public is None:
-        public = get(ENABLE_X64)
-    return public(on)
+    return (public or get(ENABLE_X64))(on)
 
 
 def loaded(internal: Internal) -> Any:

@@ -106,19 +106,15 @@ class Wait(NamedTuple):
 
 
 class Put(NamedTuple):
-    """A transfer to a device; `again` tells whether this line has put the same arrays there before.
-
-    For an array made from a list, `numbers` counts its numbers, which JAX converts one by one, and `nbytes`
-    is 0. `elsewhere` tells whether all arrays were JAX arrays on other devices or with another sharding.
-    """
+    """A transfer to a device."""
 
     at: Place
     start: float
     end: float
-    nbytes: int
-    again: bool
-    numbers: int = 0
-    elsewhere: bool = False
+    nbytes: int  # 0 for an array made from a list
+    again: bool  # whether this line has put the same arrays there before
+    numbers: int = 0  # in a list, which JAX converts one by one
+    elsewhere: bool = False  # whether all were JAX arrays on other devices or with another sharding
 
 
 class StackSample(NamedTuple):

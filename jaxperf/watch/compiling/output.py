@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
-from jaxperf.result import Environment, Fact, Grid, Note, Result, Text
+from jaxperf.result import Block, Environment, Fact, Grid, Note, Result, Text
 from jaxperf.result.store import check_writable, write_whole
 from jaxperf.watch.compiling import report, words
 from jaxperf.watch.compiling.words import seconds
@@ -71,7 +71,7 @@ def write(log: Log, path: Path, *, command: str, ended: str, stream: TextIO) -> 
     )  # fmt: skip
     heads = ("", "programs", *report.STAGES, "at", "why")
     title = f"{described['programs']:,} programs, {described['operations']:,} of them operations outside jit"
-    blocks = (
+    blocks: tuple[Block, ...] = (
         Text(described["summary"]),
         Grid(title, heads, rows, (1, 2, 3, 4), first=SHOWN),
         *(Text(f"{i}. {hint}") for i, hint in enumerate(described["hints"][:HINTS], start=1)),

@@ -47,20 +47,16 @@ _VARYING = ("parameter", "rng", "rng-bit-generator", "custom-call", "infeed", "p
 
 @dataclass(frozen=True)
 class Facts:
-    """One compiled program; FLOPs and bytes are the compiler's estimates for one execution on one device.
-
-    `peak_bytes` are arguments, outputs and temporaries; `devices` are the ids of its devices; `old` is
-    whether it existed before the watch began.
-    """
+    """One compiled program; FLOPs and bytes are the compiler's estimates for one execution on one device."""
 
     name: str
     platform: str
     flops: float
     bytes_accessed: float
-    peak_bytes: int = 0
-    devices: tuple[int, ...] = ()
+    peak_bytes: int = 0  # of arguments, outputs and temporaries
+    devices: tuple[int, ...] = ()  # their ids
     text: str = ""
-    old: bool = False
+    old: bool = False  # whether it existed before the watch began
     temporary_bytes: int = 0
 
     @functools.cached_property

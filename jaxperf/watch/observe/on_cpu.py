@@ -11,9 +11,9 @@ from types import FrameType
 from typing import Any
 
 from jaxperf import hlo, jax_internals
-from jaxperf.watch.log import Compiled, Log
+from jaxperf.watch.log import Compiled, ExecutedProgram, Log
 from jaxperf.watch.observe import hooks
-from jaxperf.watch.observe.executables import compiler_variables
+from jaxperf.watch.observe.executables import Facts, compiler_variables
 
 CALLS = 20  # in windows, from which on a program is worth a trial
 LONGEST_TURN_S = 0.02
@@ -29,39 +29,35 @@ class CpuTrials:
 
     def keep(self, c: Compiled, frame: FrameType) -> None:
         """Keep the program that JAX's compiler has in one of its frames, unless it is for the CPU."""
-        if (
-            len(self._modules) >= KEPT
-            or not hooks.is_running()
-            or sys.modules["jax"].default_backend() == "cpu"
-        ):
-            return
-        module = compiler_variables(frame).get("computation")
-        if module is not None:
-            self._modules[c.program] = module
+        accelerated = hooks.is_running() and sys.modules["jax"].default_backend() != "cpu"
+        if accelerated and len(self._modules) < KEPT:
+            module = compiler_variables(frame).get("computation")
+            if module is not None:
+                self._modules[c.program] = module
 
     def close(self) -> None:
-        """Write into the log the seconds that programs with short turns take on the CPU."""
-        for name in self._candidates()[:TRIED]:
-            self.log.on_cpu[name] = seconds_on_cpu(str(self._modules[name]))
+        """Write into the log the seconds that small programs with short turns take on the CPU."""
+        known = {facts.program: facts for facts in self.log.programs if not facts.old}
+        small = [
+            program
+            for name, program in self.log.activity.programs.items()
+            if name in self._modules and name in known and _is_small(program, known[name])
+        ]
+        for program in sorted(small, key=lambda program: -program.calls)[:TRIED]:
+            self.log.on_cpu[program.name] = seconds_on_cpu(str(self._modules[program.name]))
         self._modules.clear()
 
-    def _candidates(self) -> list[str]:
-        called = self.log.activity.programs
-        facts = {f.program: f for f in self.log.programs if not f.old}
-        small = [
-            name
-            for name in self._modules
-            if name in called
-            and name in facts
-            and called[name].calls >= CALLS
-            and (called[name].turn_s or LONGEST_TURN_S) < LONGEST_TURN_S
-            and facts[name].flops <= MOST_FLOPS
-            and facts[name].peak_bytes <= MOST_BYTES
-            and len(facts[name].devices) == 1
-            # with zeros, a loop might not end
-            and all(i.trips for i in facts[name].instructions if i.opcode == "while")
-        ]
-        return sorted(small, key=lambda name: -called[name].calls)
+
+def _is_small(program: ExecutedProgram, facts: Facts) -> bool:
+    return (
+        program.calls >= CALLS
+        and (program.turn_s or LONGEST_TURN_S) < LONGEST_TURN_S
+        and facts.flops <= MOST_FLOPS
+        and facts.peak_bytes <= MOST_BYTES
+        and len(facts.devices) == 1
+        # with zeros, a loop might not end
+        and all(i.trips for i in facts.instructions if i.opcode == "while")
+    )
 
 
 def seconds_on_cpu(module: str) -> float:

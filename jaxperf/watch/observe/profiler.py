@@ -61,7 +61,9 @@ def cuda_driver() -> ctypes.CDLL | None:
 def wait_for_cuda_devices(numbers: Iterable[int]) -> None:
     """Wait until devices, given by the driver's numbers, have executed all work of this process."""
     driver = cuda_driver()
-    for number in numbers if driver else ():
+    if driver is None:
+        return
+    for number in numbers:
         context = ctypes.c_void_p()
         if driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), number):
             continue  # no such device

@@ -106,18 +106,14 @@ LOOKS_AT_VALUES = 20  # samples of a function in which its parameters' values ar
 
 
 class Sampler:
-    """Samples the watched thread, until it is closed.
-
-    Attributes:
-      call_sites: the lines that call jitted functions.
-      on_look: called after each sample, in the sampler's thread; returns whether to sample often.
-      compiling: for the compile report only, returns whether something is being traced or compiled now.
-    """
+    """Samples the watched thread, until it is closed."""
 
     def __init__(
         self,
         log: Log,
+        # called after each sample, in the sampler's thread; returns whether to sample often
         on_look: Callable[[], bool] = lambda: True,
+        # for the compile report only, returns whether something is being traced or compiled now
         compiling: Callable[[], bool] | None = None,
     ) -> None:
         self.log, self.on_look, self.compiling = log, on_look, compiling
@@ -162,17 +158,17 @@ class Sampler:
             self._stopped.set()
 
     def _look(self) -> None:
-        now = time.perf_counter()
+        now, unread = time.perf_counter(), list[CodeType]()
         with undisturbed():
             frames = sys._current_frames()
             frame = frames.get(self.log.thread_id)
-            codes = (f.f_code for f in source_location.frames_outwards(frame))
-            unread = [] if self.compiling else [code for code in codes if id(code) not in self._codes]
             if self.compiling:
                 self._sample_stack(frame, now, self.compiling())
-            elif not unread:
-                self._sample(frame, now)
-            if not self.compiling:
+            else:
+                codes = (f.f_code for f in source_location.frames_outwards(frame))
+                unread = [code for code in codes if id(code) not in self._codes]
+                if not unread:
+                    self._sample(frame, now)
                 self._sample_callbacks(frames, now)
             del frame, frames
         if unread:
