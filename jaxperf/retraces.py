@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 MISS = "TRACING CACHE MISS"
-_NEW = re.compile(r"never seen function:\s+(?P<name>.+?) id=\d+(?: defined at (?P<at>.+))?")
-_AGAIN = re.compile(r"for (?P<name>.+?) defined at (?P<at>\S+)")
+_UNSEEN = "never seen function:"
+_FUNCTION = re.compile(
+    rf"(?:{_UNSEEN}\s+|^  for )(?P<name>.+?)(?: id=\d+)?(?: defined at (?P<at>.+))?$", re.M
+)
 _CHANGE = re.compile(
     r"\* at (?P<what>.+?), now (?P<now>.+?) and before (?P<before>.+?)"
     r"(?=https?://|,? so |\n\s*(?:\* at |where weak_type)|\s*\Z)",
@@ -84,11 +86,10 @@ def parse_explanation(message: str) -> Explanation:
 
     JAX may change its wording, so what is not recognized becomes one change of kind "other".
     """
-    new = _NEW.search(message)
-    if new:
-        return Explanation(new["name"], (new["at"] or "").strip(), ())
-    again = _AGAIN.search(message)
-    name, defined = (again["name"], again["at"]) if again else ("", "")
+    function = _FUNCTION.search(message)
+    name, defined = (function["name"], function["at"] or "") if function else ("", "")
+    if _UNSEEN in message:
+        return Explanation(name, defined, ())
     changes = tuple(
         _change(m["what"], m["before"].strip(), m["now"].strip()) for m in _CHANGE.finditer(message)
     )

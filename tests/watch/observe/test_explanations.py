@@ -86,6 +86,10 @@ def test_a_new_function_is_distinguished_from_a_changed_call():
         == parse_explanation(f"{new}\n  but seen another one")
         == ("<lambda>", "a.py:3", ())
     )
+    # a folder's name may have spaces
+    for text in (f"{NEW}\n", MISS):
+        explanation = parse_explanation(text.replace("a.py", "/my runs for you/a.py"))
+        assert (explanation.name, explanation.defined) == ("step", "/my runs for you/a.py:1")
     assert parse_explanation("TRACING CACHE MISS as another release says it").changes[0].kind == "other"
 
 
