@@ -18,6 +18,7 @@ from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
 from jaxperf.errors import JaxperfError
+from jaxperf.libraries import Place
 
 COLLECTIVES = (
     "all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute", "collective-broadcast",
@@ -101,14 +102,6 @@ def shape_of(described: str) -> Shape | None:
 
 def _dims(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.split(",") if part)
-
-
-class Frame(NamedTuple):
-    """A stack frame of the Python program: `line` of `file`, in `function` ("" where it is not recorded)."""
-
-    file: str
-    line: int
-    function: str
 
 
 @dataclass(frozen=True, eq=False)
@@ -260,14 +253,14 @@ class Module:
         return {int(m[1] or 0): int(m[2]) for m in _ALIAS.finditer(match[1])} if match else {}
 
     @cached_property
-    def _frames(self) -> dict[int, tuple[Frame, ...]]:
+    def _frames(self) -> dict[int, tuple[Place, ...]]:
         locations = {i: _numbers(row) for i, row in self.tables.get("FileLocations", {}).items()}
         files, functions = self.tables.get("FileNames", {}), self.tables.get("FunctionNames", {})
-        frames: dict[int, tuple[Frame, ...]] = {}
+        frames: dict[int, tuple[Place, ...]] = {}
         for i, row in sorted(self.tables.get("StackFrames", {}).items()):
             numbers = _numbers(row)
             location = locations.get(numbers.get("file_location_id", 0), {})
-            frame = Frame(
+            frame = Place(
                 files.get(location.get("file_name_id", 0), ""),
                 location.get("line", 0),
                 functions.get(location.get("function_name_id", 0), ""),
@@ -276,7 +269,7 @@ class Module:
             frames[i] = (frame, *frames.get(numbers.get("parent_frame_id", 1) - 1, ()))
         return frames
 
-    def frames(self, instruction: Instruction) -> tuple[Frame, ...]:
+    def frames(self, instruction: Instruction) -> tuple[Place, ...]:
         """Return the stack frames that an instruction comes from, innermost first; none if it has no source.
 
         JAX before 0.8 records the innermost frame only, without its function.
@@ -285,7 +278,7 @@ class Module:
         if recorded:
             return self._frames.get(int(recorded), ())
         source = _SOURCE.search(instruction.text)
-        return (Frame(source[1], int(source[2] or 0), ""),) if source else ()
+        return (Place(source[1], int(source[2] or 0), ""),) if source else ()
 
     @cached_property
     def matrix_dtype(self) -> str:

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import linecache
 import os
 import shlex
 import sys
@@ -9,6 +10,7 @@ import sysconfig
 from collections.abc import Iterable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from typing import NamedTuple
 
 from jaxperf.errors import JaxperfError
 
@@ -99,3 +101,39 @@ def from_chapter() -> Iterator[None]:
     except ModuleNotFoundError as e:
         line = f"{e.name} is not installed; install the extra: {pip_install('jaxperf[chapter]')}"
         raise ModuleNotFoundError(line, name=e.name) from None
+
+
+class Place(NamedTuple):
+    """A line of a program, and the name of its function; NOWHERE is false."""
+
+    file: str
+    line: int
+    function: str = ""
+
+    def __str__(self) -> str:
+        return f"{shorten_path(self.file)}:{self.line}"
+
+    def __bool__(self) -> bool:
+        return self != NOWHERE
+
+    @property
+    def source(self) -> str:
+        """Return the line itself, without its indentation; "" if the file cannot be read."""
+        return linecache.getline(self.file, self.line).strip()
+
+
+NOWHERE = Place("", 0)
+
+
+def shorten_path(file: str) -> str:
+    """Return a path relative to the working directory, or the last two parts of a path outside of it.
+
+    A file of a library is named from the folder of installed code on.
+    """
+    path = Path(file)
+    if "site-packages" in path.parts:
+        return str(Path(*path.parts[path.parts.index("site-packages") + 1 :]))
+    try:
+        return str(path.relative_to(Path.cwd()))
+    except (ValueError, OSError):
+        return str(Path(*path.parts[-2:]))

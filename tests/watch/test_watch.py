@@ -11,9 +11,9 @@ from twins import NAMES, PROGRAMS, cause, write_repaired
 
 import jaxperf
 from jaxperf.chapter import catalogue
+from jaxperf.libraries import shorten_path
 from jaxperf.result import Code, Text
 from jaxperf.watch import session
-from jaxperf.watch.observe.source_location import shorten_path
 from jaxperf.watch.report.analysis import Analysis
 from jaxperf.watch.rules import table as find
 from jaxperf.watch.rules.table import _OTHER, CAUSES, VERSIONS, advice_for

@@ -291,7 +291,7 @@ def _instructions(facts: Facts, c: Compiled) -> Row:
     lines: Counter[Place] = Counter()
     equal: Counter[tuple[Place, str, str, str]] = Counter()
     for i in facts.instructions:
-        place = next((p for p in facts.around(i) if outside_jax(p.file)), NOWHERE)
+        place = next((p for p in facts.module.frames(i) if outside_jax(p.file)), NOWHERE)
         lines[place] += 1
         if i.op_name and i.opcode not in _NO_PARTS:
             equal[place, i.opcode, i.op_name, i.type.partition("{")[0]] += 1

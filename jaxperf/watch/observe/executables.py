@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from jaxperf import hlo
 from jaxperf.errors import JaxperfError
-from jaxperf.hlo import Frame, Instruction, Module, Shape, shape_of
+from jaxperf.hlo import Instruction, Module, Shape, shape_of
 from jaxperf.watch.grouping import group_by
 from jaxperf.watch.log import Compiled, Log, canonical_name
 from jaxperf.watch.observe import hooks, source_location
@@ -90,14 +90,10 @@ class Facts:
 
     @functools.cached_property
     def places(self) -> frozenset[Place]:
-        frames = {*map(self.module.frames, self.instructions)}
-        return frozenset(itertools.starmap(Place, itertools.chain.from_iterable(frames)))
+        return frozenset(itertools.chain.from_iterable(map(self.module.frames, self.instructions)))
 
     def at(self, instruction: Instruction) -> Place:
         return own_line(self.module.frames(instruction))
-
-    def around(self, instruction: Instruction) -> list[Place]:
-        return [Place(*frame) for frame in self.module.frames(instruction)]
 
     def callbacks(self) -> Iterator[tuple[str, Place]]:
         for i in self.instructions:
@@ -117,9 +113,9 @@ class Facts:
         return sum(shape.bytes for shape in (free & fresh).elements())
 
 
-def own_line(frames: Iterable[Frame]) -> Place:
+def own_line(frames: Iterable[Place]) -> Place:
     """Return the innermost line of the reader's own code among some frames; NOWHERE if there is none."""
-    return next((Place(*f) for f in frames if not source_location.library_of(f.file)), NOWHERE)
+    return next((f for f in frames if not source_location.library_of(f.file)), NOWHERE)
 
 
 def independent_instructions(instructions: Sequence[Instruction], entry: frozenset[str]) -> set[str]:
@@ -275,7 +271,7 @@ class _Operation(NamedTuple):
 
     opcode: str  # one JAX operation may be many: erf_inv is 36, of which 9 in a chain are additions
     op_name: str
-    origin: tuple[Frame, ...]
+    origin: tuple[Place, ...]
     result: str
 
 
@@ -311,10 +307,10 @@ def unrolled_loops(facts: Facts, *, few: bool = False, outside: Collection[Place
     return sorted(loops, key=lambda loop: -loop.copies)
 
 
-def _source_loops(origin: tuple[Frame, ...], outside: Collection[Place]) -> Iterator[tuple[Place, float]]:
+def _source_loops(origin: tuple[Place, ...], outside: Collection[Place]) -> Iterator[tuple[Place, float]]:
     """Yield the reader's loops inside a program around an operation, and their iterations; inf if unknown."""
     ends = {(p.file, p.line) for p in outside}
-    for at in itertools.starmap(Place, origin):
+    for at in origin:
         if (at.file, at.line) in ends:
             return
         if source_location.library_of(at.file):

@@ -17,46 +17,9 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import CodeType, FrameType, MemberDescriptorType, ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
-from jaxperf.libraries import library_of
-
-
-class Place(NamedTuple):
-    """A line of a program, and the name of its function; NOWHERE is false."""
-
-    file: str
-    line: int
-    function: str = ""
-
-    def __str__(self) -> str:
-        return f"{shorten_path(self.file)}:{self.line}"
-
-    def __bool__(self) -> bool:
-        return self != NOWHERE
-
-    @property
-    def source(self) -> str:
-        """Return the line itself, without its indentation; "" if the file cannot be read."""
-        return linecache.getline(self.file, self.line).strip()
-
-
-NOWHERE = Place("", 0)
-_INSTALLED = "site-packages"
-
-
-def shorten_path(file: str) -> str:
-    """Return a path relative to the working directory, or the last two parts of a path outside of it.
-
-    A file of a library is named from the folder of installed code on.
-    """
-    path = Path(file)
-    if _INSTALLED in path.parts:
-        return str(Path(*path.parts[path.parts.index(_INSTALLED) + 1 :]))
-    try:
-        return str(path.relative_to(Path.cwd()))
-    except (ValueError, OSError):
-        return str(Path(*path.parts[-2:]))
+from jaxperf.libraries import NOWHERE, Place, library_of
 
 
 def frames_outwards(frame: FrameType | None) -> Iterator[FrameType]:

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 
+from jaxperf.libraries import shorten_path
 from jaxperf.result import Block, Code, Environment, Fact, Found, Grid, Heading, Note, Result, Text
 from jaxperf.result.formatting import format_quantity
 from jaxperf.result.intervals import total_length
@@ -14,7 +15,6 @@ from jaxperf.watch import findings_json
 from jaxperf.watch.grouping import group_by
 from jaxperf.watch.log import Compiled, Log
 from jaxperf.watch.observe import hooks
-from jaxperf.watch.observe.source_location import shorten_path
 from jaxperf.watch.report import top_programs
 from jaxperf.watch.report.analysis import Analysis
 from jaxperf.watch.report.top_programs import ROWS, STORED_ROWS

@@ -100,7 +100,7 @@ def _operation(i: Instruction, heaviest: Instruction) -> str:
 
 def _line(facts: Facts, instructions: list[Instruction]) -> Place:
     """Return the reader's line of the first instruction that has any, else the line of a library but JAX."""
-    for around in filter(None, map(facts.around, instructions)):
+    for around in filter(None, map(facts.module.frames, instructions)):
         readers = next((p for p in around if not library_of(p.file)), None)
         return readers or next((p for p in around if library_of(p.file) not in ("jax", "jaxlib")), NOWHERE)
     return NOWHERE

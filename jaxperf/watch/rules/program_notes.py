@@ -105,7 +105,7 @@ def _source(i: Instruction, facts: Facts, name: str) -> Place:
 def _branches(facts: Facts, c: Compiled) -> Iterator[str]:
     """Yield a note for each `lax.cond` with a costly branch that `vmap` has turned into a select."""
     heavy = [i for i in facts.instructions if i.opcode in _HEAVY]
-    functions = {p.function.rpartition(".")[2] for i in heavy for p in facts.around(i)}
+    functions = {p.function.rpartition(".")[2] for i in heavy for p in facts.module.frames(i)}
     selects = [i for i in facts.instructions if i.opcode == "select" and "/select_n" in i.op_name]
     for at in dict.fromkeys(facts.at(i) for i in selects if "vmap(" in i.op_name):
         calls = statements.calls_in(statements.innermost(at, ast.stmt))
