@@ -55,6 +55,10 @@ def describe(log: Log, *, command: str = "", ended: str = "", environment: Envir
     functions = _groups(programs, _function_of)
     lines = _groups(programs, lambda p: (p["line"], p["kind"] == OPERATION))
     missed = [p for p in programs if p["cache"] == "miss"]
+
+    def contents() -> list[Row]:
+        return [_contents(program, c, c.facts) for program, c in slowest if c.facts and c.facts.text]
+
     return {
         "format": FORMAT,
         "version": VERSION,
@@ -80,7 +84,7 @@ def describe(log: Log, *, command: str = "", ended: str = "", environment: Envir
         },
         "by_function": functions[:ROWS],
         "by_line": lines[:ROWS],
-        "contents": log.losses.ask("the texts of programs", lambda: _contents(slowest), list[Row]()),
+        "contents": log.losses.ask("the texts of programs", contents, list[Row]()),
         "tracing": _tracing(log, slowest),
         "list": sorted(programs, key=lambda p: -p["seconds"])[:LISTED],
         "remarks": [*_unfinished(log), *log.remarks, *log.losses.remarks],
@@ -277,17 +281,8 @@ def _tracing(log: Log, slowest: Sequence[tuple[Row, Compiled]]) -> list[Row]:
     return rows
 
 
-def _contents(slowest: Sequence[tuple[Row, Compiled]]) -> list[Row]:
-    """Return what the slowest programs consist of, as far as their texts are there."""
-    rows = []
-    for program, c in slowest:
-        if c.facts and c.facts.text:
-            named = {name: program[name] for name in ("name", "line", "arguments", "seconds")}
-            rows.append(named | _instructions(c.facts, c))
-    return rows
-
-
-def _instructions(facts: Facts, c: Compiled) -> Row:
+def _contents(program: Row, c: Compiled, facts: Facts) -> Row:
+    """Return what a program consists of: its instructions by line, and the loops that Python unrolled."""
     lines: Counter[Place] = Counter()
     equal: Counter[tuple[Place, str, str, str]] = Counter()
     for i in facts.instructions:
@@ -298,6 +293,7 @@ def _instructions(facts: Facts, c: Compiled) -> Row:
     total = lines.total()
     del lines[NOWHERE]
     return {
+        **{name: program[name] for name in ("name", "line", "arguments", "seconds")},
         "instructions": total,
         "constant_bytes": sum(shape.bytes for shape in facts.constants()),
         "by_line": [

@@ -59,13 +59,13 @@ class MemoryReadings:
 
     def read(self) -> None:
         resident, device = self._process.memory_info().rss, 0
-        jax = sys.modules.get("jax")
+        jax: Any = sys.modules.get("jax")
         lists = hasattr(jax, "live_arrays") and self._started()
         if lists:
-            device = bytes_in_use(jax)
-        self.log.peaks["resident"] = max(resident, self.log.peaks.get("resident", 0))
-        if device:
-            self.log.peaks["device"] = max(device, self.log.peaks.get("device", 0))
+            device = sum((d.memory_stats() or {}).get("bytes_in_use", 0) for d in jax.local_devices())
+        for kind, nbytes in (("resident", resident), ("device", device)):
+            if nbytes:
+                self.log.peaks[kind] = max(nbytes, self.log.peaks.get(kind, 0))
         used, began = device or resident, time.perf_counter()
         reading = Memory(began, resident, device)
         if lists and used > self._listed_at * STEP and began > self._list_after:
@@ -87,10 +87,6 @@ class MemoryReadings:
         if holding[0]:
             self._holders[kind] = holding
         return self._holders.get(kind, holding)
-
-
-def bytes_in_use(jax: Any) -> int:
-    return sum((d.memory_stats() or {}).get("bytes_in_use", 0) for d in jax.local_devices())
 
 
 def list_live_arrays(jax: Any, held_by: Callable[[str, set[int]], tuple[str, Place]]) -> list[LiveArrays]:

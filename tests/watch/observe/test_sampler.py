@@ -2,6 +2,7 @@ import runpy
 import sys
 import time
 import types
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -136,7 +137,8 @@ def test_while_memory_grows_listing_the_live_arrays_takes_at_most_one_percent_of
 
     readings = memory.MemoryReadings(Log("a"), started=lambda: True)
     monkeypatch.setattr(memory.time, "perf_counter", lambda: now)
-    monkeypatch.setattr(memory, "bytes_in_use", lambda jax: round(1e6 * 2**now))
+    device = SimpleNamespace(memory_stats=lambda: {"bytes_in_use": round(1e6 * 2**now)})
+    monkeypatch.setattr(jax, "local_devices", lambda: [device])
     monkeypatch.setattr(memory, "list_live_arrays", list_them)
     while now < 40:
         readings.read()
