@@ -46,7 +46,7 @@ class Compiled:
     weak: frozenset[str] = frozenset()  # the arrays whose type is weak, as that of a Python number is
     placements: dict[str, Placement] = field(default_factory=dict)  # devices and sharding of the arrays
     host: dict[str, int] = field(default_factory=dict)  # bytes of the NumPy arrays
-    elsewhere: dict[str, int] = field(default_factory=dict)  # bytes of arrays on devices that are not its own
+    moved: dict[str, int] = field(default_factory=dict)  # bytes of arrays on other devices
     # of the function: its closure variables and default values, and types of the arrays that it refers to
     closure: dict[str, str] = field(default_factory=dict)
     refers_to: dict[str, str] = field(default_factory=dict)
@@ -114,7 +114,7 @@ class Put(NamedTuple):
     nbytes: int  # 0 for an array made from a list
     again: bool  # whether this line has put the same arrays there before
     numbers: int = 0  # in a list, which JAX converts one by one
-    elsewhere: bool = False  # whether all were JAX arrays on other devices or with another sharding
+    moved: bool = False  # whether all were JAX arrays on other devices or with another sharding
 
 
 class StackSample(NamedTuple):
@@ -265,7 +265,7 @@ class Log:
     compile_cache: str = ""  # the folder of JAX's compile cache
     # the watch itself
     thread_id: int = field(default_factory=threading.get_ident)  # the thread that is watched
-    elsewhere: Counter[str] = field(default_factory=Counter)  # waits and compilations in other threads
+    other_threads: Counter[str] = field(default_factory=Counter)  # waits and compilations in other threads
     overhead_s: dict[str, float] = field(default_factory=lambda: defaultdict(float))  # processor time
     before_s: float = 0.0  # processor time that the start took; 0 for a block of a program
     opened_s: float = 0.0  # processor time of the process when the program began

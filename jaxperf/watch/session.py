@@ -185,11 +185,11 @@ class Watcher:
         log, version = self.log, getattr(sys.modules.get("jax"), "__version__", "")
         for name in self.replacements.missing:
             yield f"cannot observe {name} in this version of JAX"
-        if any(log.elsewhere.values()):
+        if any(log.other_threads.values()):
+            waited, compiled = log.other_threads["waits"], log.other_threads["compiled"]
             yield (
-                f"other threads waited {log.elsewhere['waits']} times and compiled "
-                f"{log.elsewhere['compiled']} programs; shares, waits and findings about lines are of the "
-                "thread that is watched"
+                f"other threads waited {waited} times and compiled {compiled} programs; shares, waits and "
+                "findings about lines are of the thread that is watched"
             )
         new = sum(not facts.old for facts in log.programs)
         if new and not self.compiles.count:

@@ -173,7 +173,7 @@ class Compiles:
         self.open_stages = max(0, self.open_stages - 1)
         self.count += 1
         if stage == COMPILE and threading.get_ident() != self.log.thread_id:
-            self.log.elsewhere["compiled"] += 1
+            self.log.other_threads["compiled"] += 1
         self.log.overhead_s["hooks"] += time.perf_counter() - end
 
     def on_log(self, record: logging.LogRecord) -> bool:

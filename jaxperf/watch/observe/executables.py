@@ -223,7 +223,7 @@ class Programs:
 
 
 def note_copied_arguments(log: Log) -> None:
-    """Set `elsewhere` of each `Compiled`, and keep in it and in `host` only what later calls copy, too.
+    """Set `moved` of each `Compiled`, and keep in it and in `host` only what later calls copy, too.
 
     Parameters are often NumPy arrays in the first call only. The profiler's windows count the arrays (and
     Python numbers) that a later call copies, but not their sizes. So the smallest arrays are kept, which
@@ -233,18 +233,18 @@ def note_copied_arguments(log: Log) -> None:
     for c in log.compiled:
         program, facts = log.activity.programs.get(c.program), known.get(c.program)
         arrays = {where: shape for where, text in c.signature.items() if (shape := shape_of(text))}
-        c.elsewhere = {
+        c.moved = {
             where: arrays[where].bytes
             for where, placement in c.placements.items()
             if program and facts and where in arrays and {*placement.devices} != {*facts.devices}
         }
         if program and program.calls:
             numbers = max(0, (len(facts.layout[0]) if facts else 0) - len(arrays))
-            sizes = {**c.host, **c.elsewhere}
+            sizes = {**c.host, **c.moved}
             smallest = sorted(sizes, key=lambda where: sizes[where])
             copied = set(smallest[: max(0, round(program.copies / program.calls) - numbers)])
             c.host = {where: size for where, size in c.host.items() if where in copied}
-            c.elsewhere = {where: size for where, size in c.elsewhere.items() if where in copied}
+            c.moved = {where: size for where, size in c.moved.items() if where in copied}
 
 
 EQUAL_COUNT = 64  # equal operations; fusion copies them, so that ten iterations may give 56

@@ -93,8 +93,8 @@ class Puts:
             return
         marks, last = list(map(_mark, moved)), self._last[at]
         again = next((known for known in last if _same(known, marks)), None)
-        elsewhere = all(isinstance(mark, weakref.ref) for mark in marks)
-        self.log.puts.append(Put(at, start, end, nbytes, again is not None, elsewhere=elsewhere))
+        from_devices = all(isinstance(mark, weakref.ref) for mark in marks)
+        self.log.puts.append(Put(at, start, end, nbytes, again is not None, moved=from_devices))
         if again is not None:
             last.remove(again)
         last.append(marks)

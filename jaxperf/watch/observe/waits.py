@@ -131,7 +131,7 @@ class Waits:
 
         def waiting(*args: Any, **kwargs: Any) -> Any:
             if self._inside or ident() != log.thread_id:  # `print` formats through `__array__`
-                log.elsewhere["waits"] += ident() != log.thread_id
+                log.other_threads["waits"] += ident() != log.thread_id
                 return method(*args, **kwargs)
             self._inside = True
             start = clock()

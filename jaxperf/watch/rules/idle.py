@@ -142,13 +142,13 @@ def find_repeated_puts(analysis: Analysis) -> Iterator[Finding]:
         again = [put for put in made if put.again]
         copying = _copying(analysis, at) if len(again) > len(made) / 2 else []
         lost = [(put.start, put.end) for put in again] + copying
-        if again and again[0].elsewhere:  # a called program waits for the copy
+        if again and again[0].moved:  # a called program waits for the copy
             lost += analysis.log.activity.queued
         if again:
             copied = format_quantity(again[0].nbytes, "bytes")
             reason = f"the same {copied} are copied to the device {len(again) + 1} times here"
             seconds = total_length(intersection(idle, union(lost))) * analysis.scale
-            if again[0].elsewhere:
+            if again[0].moved:
                 seconds = max(seconds, _copied_between_devices_s(analysis, at, again))
             yield Finding("put again", at, seconds, reason)
 

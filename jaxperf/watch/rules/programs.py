@@ -152,10 +152,10 @@ def _made(c: Compiled) -> tuple[Place, str]:
 def find_moves(analysis: Analysis) -> Iterator[Finding]:
     dispatching = analysis.idle_at(DISPATCH, EAGER)
     for c, at in analysis.called:
-        if (size := sum(c.elsewhere.values())) < COPIED:
+        if (size := sum(c.moved.values())) < COPIED:
             continue
-        largest = max(c.elsewhere, key=lambda where: c.elsewhere[where])
-        more = f" and {len(c.elsewhere) - 1} more arguments" if len(c.elsewhere) > 1 else ""
+        largest = max(c.moved, key=lambda where: c.moved[where])
+        more = f" and {len(c.moved) - 1} more arguments" if len(c.moved) > 1 else ""
         count = max(len(facts.devices) for facts in analysis.programs[c.program])
         reason = (
             f"each call of {c.called} copies {format_quantity(size, 'bytes')}, {largest}{more}, to its "

@@ -71,7 +71,7 @@ def test_arrays_of_jax_that_go_to_another_device_are_noted_and_those_that_stay_a
         jax.device_put({"w": weights}, here)  # it is there
         jax.device_put({"w": weights}, there)
     assert outcome.log is not None
-    assert [(p.elsewhere, p.again, p.nbytes) for p in outcome.log.puts] == [(True, False, LARGE)] * 2
+    assert [(p.moved, p.again, p.nbytes) for p in outcome.log.puts] == [(True, False, LARGE)] * 2
     with jaxperf.watch(show=False, profile=False) as outcome:
         for array in (weights, weights, [other], weights):
             jax.device_put(array, there)

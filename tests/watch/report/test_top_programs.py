@@ -74,5 +74,5 @@ def test_facts_of_a_live_program_are_those_of_its_stages():
     (facts,) = (f for f in outcome.log.programs if f.name == "both")
     program = build_program(both, x).program
     assert (facts.flops, facts.bytes_accessed) == (program.flops, program.bytes_accessed)
-    assert (facts.loops, facts.matrix_dtype) == (program.loops, program.matrix_dtype) == (1, "float32")
+    assert (facts.loops, facts.module.matrix_dtype) == (program.loops, program.matrix_dtype) == (1, "float32")
     assert facts.peak_bytes == program.peak_bytes
