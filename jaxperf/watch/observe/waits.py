@@ -9,6 +9,8 @@ A program may read thousands of scalars per second. Such a read takes 20 to 80 u
 So while they come at `RATE`, about every fiftieth brief one is recorded, and stands for those before it.
 """
 
+from __future__ import annotations
+
 import functools
 import itertools
 import re
