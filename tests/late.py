@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxperf.measure import dispatch
+from jaxperf.measure import timing
 
 FAR = 600.0  # seconds after which something that should have happened never will
 
@@ -65,7 +65,7 @@ class Late:
 
     def held(self, monkeypatch):
         """Return a function whose arrays, but for the first, are there once `probe` has looked at them."""
-        calls, pending = itertools.count(), dispatch.pending
+        calls, pending = itertools.count(), timing.pending
 
         def look(tree):
             unfinished = pending(tree)
@@ -78,5 +78,5 @@ class Late:
             return self.array()
 
         self.gate.set()
-        monkeypatch.setattr(dispatch, "pending", look)
+        monkeypatch.setattr(timing, "pending", look)
         return call

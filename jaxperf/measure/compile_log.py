@@ -1,14 +1,18 @@
-"""Refuse what makes a timing wrong: tracing, compiling, debug settings, donated inputs, cached calls."""
+"""Refuse what makes a timing wrong: tracing, compiling, debug settings, donated inputs, and work left over.
 
-from __future__ import annotations
+Whoever waits for a function's results waits for all that they are computed from, and for nothing else: not
+for an array that the function keeps in a variable of its own, or drops, as in `step(x).shape`. JAX says which
+results each call of a jitted function gave, and operations outside of jit are such calls, too.
+"""
 
 import weakref
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import jax
-import numpy as np
+from jax.core import Tracer
 
 from jaxperf import jax_internals
 from jaxperf.errors import JaxperfError
@@ -16,6 +20,8 @@ from jaxperf.jax_internals import DEBUG_FLAGS
 
 COPIES = "its NumPy arguments are copied to the device at every call"
 _STAGES = {"jaxpr_trace_duration": "traced", "backend_compile_duration": "compiled"}
+CHECKED = 2  # calls of a function that are checked: the first one may compile, and the second one shows more
+KEPT = 8  # calls whose results are kept meanwhile; more could need much memory
 
 
 class RetraceError(JaxperfError):
@@ -99,7 +105,7 @@ def refuse_same_arrays(
     Arrays among its own arguments do not count, nor do calls that return no array.
     """
     inputs = {id(leaf) for leaf in jax.tree.leaves(args)}
-    arrays = [x for x in jax.tree.leaves(out) if isinstance(x, jax.Array) and id(x) not in inputs]
+    arrays = [x for x in arrays_of(out) if id(x) not in inputs]
     if arrays and len(arrays) == len(before) and all(x is ref() for x, ref in zip(arrays, before)):
         raise JaxperfError(
             f"{name}: the second call returned the very arrays of the first, so it computed nothing; "
@@ -108,7 +114,52 @@ def refuse_same_arrays(
     return [weakref.ref(x) for x in arrays]
 
 
-def host_copies_note(args: Any, out: Any) -> str:
-    """Return a remark for a JAX function with NumPy arguments; "" for any other function."""
-    host = any(isinstance(leaf, np.ndarray) for leaf in jax.tree.leaves(args))
-    return COPIES if host and any(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(out)) else ""
+class Checked:
+    """A function that raises JaxperfError where its results do not cover what it dispatches.
+
+    A function that returns arrays is checked in its first two calls. One that returns none is checked in
+    every call, since a short program may have finished by chance.
+    """
+
+    def __init__(self, name: str, fn: Callable[..., Any]) -> None:
+        self._name, self._fn, self._left = name, fn, CHECKED
+
+    def __call__(self, *args: Any) -> Any:
+        """Call the function, wait for its results, and check that nothing else is under way."""
+        if self._left == 0:
+            return self._fn(*args)
+        calls: deque[tuple[str, list[jax.Array]]] = deque(maxlen=KEPT)
+
+        def note(function: Any, _args: Any, _kwargs: Any, output: Any) -> None:
+            calls.append((getattr(function, "__name__", "a program"), arrays_of(output)))
+
+        with jax_internals.after_each_call(note):
+            out = self._fn(*args)
+        if isinstance(out, Iterator):  # which nobody can wait for; `block` says so
+            return out
+        returned = arrays_of(out)
+        jax.block_until_ready(returned)
+        jax.effects_barrier()
+        for called, results in calls:
+            # A program makes all its results at the same time, but they are marked as ready one after the
+            # other. So it has finished if one of them is.
+            kept = [x for x in results if not x.is_deleted()]
+            if not kept or any(x.is_ready() for x in kept):  # type: ignore[attr-defined]
+                continue
+            if returned:
+                raise JaxperfError(
+                    f"{self._name} returns before {called}, which it calls, has finished; return all that it "
+                    "computes, or wait for the rest inside, with jax.block_until_ready"
+                )
+            raise JaxperfError(
+                f"{self._name} calls {called} and returns no array to wait for, so its time would be that of "
+                "the dispatch; return the arrays, or wait for them with jax.block_until_ready"
+            )
+        if returned:
+            self._left -= 1
+        return out
+
+
+def arrays_of(tree: Any) -> list[jax.Array]:
+    """Return the arrays among the leaves of a pytree, without tracers."""
+    return [x for x in jax.tree.leaves(tree) if isinstance(x, jax.Array) and not isinstance(x, Tracer)]

@@ -3,8 +3,6 @@
 A machine that is busy for a second then slows down all parts of a round, and their ratio does not change.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 import random
@@ -13,9 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from jaxperf.errors import JaxperfError
-from jaxperf.measure.compile_log import nothing_compiles, refuse_debug_flags
+from jaxperf.measure.compile_log import Checked, nothing_compiles, refuse_debug_flags
 from jaxperf.measure.timing import MIN_VALUE_S, Wait, block, calls_per_value, time_value
-from jaxperf.measure.unfinished import Checked
 from jaxperf.result import Measurement, turns
 
 Part = Callable[..., Any]

@@ -5,12 +5,12 @@
 Section 8.1 of the book has two of these stages: define the graph, and compile it.
 """
 
-from __future__ import annotations
-
 import functools
+import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,63 +24,41 @@ from jaxperf.result.values import Measurement
 
 @dataclass(frozen=True)
 class Program:
-    """A compiled program in numbers; FLOPs, bytes and memory are the compiler's own estimates.
+    """A compiled program in numbers; FLOPs, bytes and memory are the compiler's own estimates."""
 
-    Attributes:
-      jaxpr_equations: equations of the traced program, including those of inner programs.
-      matrix_dtype: the dtype of most elements that matrix products and convolutions read ("float32"); "" if
-        there are none.
-      fusions, dots, convolutions, loops: instructions of the optimized program, including fused ones.
-      collectives: instructions that communicate with other devices, by name.
-      flops, bytes_accessed: of one execution, with one iteration of each loop; 0 if there is no estimate.
-      argument_bytes, output_bytes, temp_bytes: memory of one execution on one device.
-      peak_bytes: arguments, outputs and temporaries, without counting aliased ones twice.
-    """
-
-    jaxpr_equations: int
-    matrix_dtype: str
-    fusions: int
+    jaxpr_equations: int  #: of the traced program, including those of inner programs
+    matrix_dtype: str  #: of most elements that matrix products and convolutions read; "" if there are none
+    fusions: int  #: instructions of the optimized program, including fused ones, as the next three
     dots: int
     convolutions: int
     loops: int
-    collectives: Mapping[str, int]
-    flops: float
-    bytes_accessed: float
-    argument_bytes: int
+    collectives: Mapping[str, int]  #: instructions that communicate with other devices, by name
+    flops: float  #: of one execution, with one iteration of each loop; 0 if there is no estimate
+    bytes_accessed: float  #: as `flops`
+    argument_bytes: int  #: memory of one execution on one device
     output_bytes: int
     temp_bytes: int
-    peak_bytes: int
+    peak_bytes: int  #: arguments, outputs and temporaries, without counting aliased ones twice
 
 
 @dataclass(frozen=True)
 class Built:
-    """A function that has been compiled to a program, but not run.
+    """A function that has been compiled to a program, but not run."""
 
-    Attributes:
-      trace_s, lower_s, compile_s: seconds of each stage, measured once.
-      program: the compiled program in numbers.
-      lowered, compiled: the objects of `jax.stages`.
-    """
-
-    trace_s: float
+    trace_s: float  # seconds of each stage, measured once
     lower_s: float
     compile_s: float
     program: Program
-    lowered: Any
+    lowered: Any  # the objects of `jax.stages`
     compiled: Any
 
 
 @dataclass(frozen=True)
 class Stages(Built):
-    """The stages of a function that has also run.
+    """The stages of a function that has also run."""
 
-    Attributes:
-      first_run_s: seconds of the first run, measured once.
-      steady: seconds per call of the compiled program.
-    """
-
-    first_run_s: float
-    steady: Measurement
+    first_run_s: float  #: measured once
+    steady: Measurement  #: seconds per call of the compiled program
 
 
 def stages(
@@ -106,11 +84,14 @@ def stages(
     """
     label = name or str(getattr(fn, "__name__", type(fn).__name__))
     built = build_program(fn, *args, static_argnames=static_argnames, **kwargs)
-    dynamic = _dynamic(built.lowered, args, kwargs, label)
-
-    def run(*a: Any) -> Any:
-        return built.compiled(*a, **dynamic)
-
+    positional, named = built.lowered.args_info
+    if len(positional) != len(args):
+        raise JaxperfError(
+            f"stages({label}): {len(args) - len(positional)} of {len(args)} positional arguments are static; "
+            "give static arguments by name"
+        )
+    # the compiled program takes no static arguments
+    run = functools.partial(built.compiled, **{k: v for k, v in kwargs.items() if k in named})
     block(args)
     before = time.perf_counter()
     block(run(*args))
@@ -126,7 +107,14 @@ def build_program(
 
     A jitted function keeps the compiled program, so calling it with such arguments compiles nothing more.
     """
-    clock, jitted = time.perf_counter, _untraced(fn, static_argnames)
+    jitted: Any = fn
+    if hasattr(fn, "trace") and hasattr(fn, "clear_cache"):
+        fn.clear_cache()  # JAX would return an earlier trace
+    else:
+        # jit caches traces per function object, so this is a new one; `wraps` keeps the signature
+        again = functools.wraps(fn, updated=())(lambda *a, **k: fn(*a, **k))
+        jitted = jax.jit(again, static_argnames=static_argnames)
+    clock = time.perf_counter
     began = clock()
     traced = jitted.trace(*args, **kwargs)
     traced_at = clock()
@@ -144,33 +132,63 @@ def build_program(
     )
 
 
-def _dynamic(lowered: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], label: str) -> dict[str, Any]:
-    """Return the named arguments that the compiled program takes, without static ones."""
-    positional, named = lowered.args_info
-    if len(positional) != len(args):
-        raise JaxperfError(
-            f"stages({label}): {len(args) - len(positional)} of {len(args)} positional arguments are static; "
-            "give static arguments by name"
-        )
-    return {k: v for k, v in kwargs.items() if k in named}
+def compile_together(calls: Mapping[str, Sequence[Any]]) -> tuple[dict[str, Any], float]:
+    """Compile a program for each call, on a CPU all at the same time, and run none of them.
+
+    Functions are traced one after the other. A jitted function keeps its program, so calling it with such
+    arguments compiles nothing more.
+
+    Args:
+      calls: by name, a function, jitted or not, followed by its arguments, arrays or their shapes.
+
+    Returns:
+      The compiled programs by name (`jax.stages.Compiled`), and the seconds for all.
+
+    Raises:
+      Exception: what tracing or compiling one of them raised.
+    """
+    began = time.perf_counter()
+    jitted = {name: fn if hasattr(fn, "lower") else jax.jit(fn) for name, (fn, *_) in calls.items()}
+    lowered = {name: jitted[name].lower(*args) for name, (_, *args) in calls.items()}
+    compiled = compile_lowered(list(lowered.values()))
+    return dict(zip(lowered, compiled)), time.perf_counter() - began
 
 
-def _untraced(fn: Callable[..., Any], static_argnames: tuple[str, ...]) -> Any:
-    """Return `fn` jitted and without traces, since JAX would return an earlier trace."""
-    if hasattr(fn, "trace") and hasattr(fn, "clear_cache"):
-        fn.clear_cache()
-        return fn
-    # jit caches traces per function object, so this is a new one; `wraps` keeps the signature
-    again = functools.wraps(fn, updated=())(lambda *a, **k: fn(*a, **k))
-    return jax.jit(again, static_argnames=static_argnames)
+def compile_lowered(lowered: Sequence[Any]) -> list[Any]:
+    """Compile lowered programs (`jit(f).lower(...)`), and return them in their order.
+
+    XLA releases the GIL while it compiles. On a CPU, each program has its own thread. For a GPU, programs
+    compile one after another, because XLA times kernels on the GPU and reuses the results for the next
+    program. Ctrl-C raises at once; XLA cannot be interrupted, so the threads go on until they are done.
+    """
+    pairs = [(program, Future[Any]()) for program in lowered]
+
+    def compile_some(pairs: Sequence[tuple[Any, Future[Any]]]) -> None:
+        for program, compiled in pairs:
+            try:
+                compiled.set_result(program.compile())
+            except Exception as e:
+                compiled.set_exception(e)
+
+    # not a pool, whose threads would delay the exit of an interrupted process
+    for share in [pairs] if jax.default_backend() == "gpu" else [[pair] for pair in pairs]:
+        threading.Thread(target=compile_some, args=(share,), daemon=True).start()
+    wait([compiled for _, compiled in pairs])
+    return [compiled.result() for _, compiled in pairs]
 
 
 def describe_program(traced: Any, compiled: Any) -> Program:
     """Return a description of a program, from its `jax.stages` objects `Traced` and `Compiled`."""
     ops, cost = count_ops(compiled.as_text() or ""), costs(compiled)
+    equations = list(all_equations(traced.jaxpr.jaxpr))
+    elements_read: Counter[str] = Counter()
+    for equation in equations:
+        if equation.primitive.name in ("dot_general", "conv_general_dilated"):
+            for operand in equation.invars[:2]:
+                elements_read[str(operand.aval.dtype)] += operand.aval.size
     return Program(
-        jaxpr_equations=count_equations(traced.jaxpr.jaxpr),
-        matrix_dtype=matrix_dtype(traced.jaxpr.jaxpr),
+        jaxpr_equations=len(equations),
+        matrix_dtype=max(elements_read, key=lambda dtype: elements_read[dtype], default=""),
         fusions=ops["fusion"],
         dots=ops["dot"],
         convolutions=ops["convolution"],
@@ -201,18 +219,3 @@ def all_equations(jaxpr: Any) -> Iterator[Any]:
     for leaf in leaves:
         if hasattr(leaf, "eqns"):
             yield from all_equations(getattr(leaf, "jaxpr", leaf))
-
-
-def count_equations(jaxpr: Any) -> int:
-    """Return the number of `all_equations`."""
-    return sum(1 for _ in all_equations(jaxpr))
-
-
-def matrix_dtype(jaxpr: Any) -> str:
-    """Return the dtype of most elements that matrix products and convolutions read; "" if there are none."""
-    read: Counter[str] = Counter()
-    for eqn in all_equations(jaxpr):
-        if eqn.primitive.name in ("dot_general", "conv_general_dilated"):
-            for operand in eqn.invars[:2]:
-                read[str(operand.aval.dtype)] += operand.aval.size
-    return read.most_common(1)[0][0] if read else ""

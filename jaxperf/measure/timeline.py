@@ -2,25 +2,43 @@
 
 Recording adds about ten events of 1 us each per operation on a CPU, so times of tiny operations are mostly
 overhead. Use `measure` to time operations.
+
+`jax.profiler.ProfileData` has planes (host, devices) of lines (threads, streams) of events:
+
+- CPU (JAX 0.10.2 and 0.12): every executed instruction is an event with `hlo_op` and `device_ordinal`, on the
+  thread that ran it, which may be Python's. An instruction that hands its work to other threads returns
+  early; an event "end: ..." with the same number marks its end. A copy between CPU devices has no event, only
+  a task of the client's thread pool without an instruction in it.
+- GPU: one plane per device and one line per stream ("Stream #14(Compute)"), with kernels, and copies named
+  MemcpyD2H, MemcpyH2D and so on.
 """
 
-from __future__ import annotations
-
+import re
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 from jax.profiler import ProfileData
 
-from jaxperf.errors import JaxperfError
-from jaxperf.measure import trace
+from jaxperf.errors import JaxperfError, warnings_hidden
 from jaxperf.measure.timing import block
 from jaxperf.result.intervals import Interval, overlap_fraction, union
-from jaxperf.result.values import Timeline
+from jaxperf.result.values import Span, Timeline
+
+PYTHON, WAIT, COPIES = "python", "wait", "copies"
+RUN = "jaxperf run"  # the annotation around the recorded run
+MARK = "jaxperf mark: "  # prefix of an annotation, followed by LANE/NAME
+CPU_POOL = "tf_XLAPjRtCpuClient"  # threads that copy between CPU devices
+ASKS_FOR_COPY = "CopyToMemorySpace"
+HOST_COPIES = ("H2D Dispatch", "CommonPjRtClient::LinearizeInto")  # host to a CPU device
+_GPU_COPIES = re.compile(r"Memcpy(H2D|D2H|P2P)")
+_DEVICE_PLANE = re.compile(r"/device:(GPU|TPU):(\d+)")
+_INSTRUCTION = re.compile(r"(?:end: )?[\w.-]+")
+_DEVICE_LINES = ("Stream", "XLA Ops")  # on GPU and TPU; other lines group the same events
 
 
 def record(fn: Callable[..., Any], *args: Any, name: str = "", warmup_calls: int = 1) -> Timeline:
@@ -42,26 +60,27 @@ def record(fn: Callable[..., Any], *args: Any, name: str = "", warmup_calls: int
     label = name or str(getattr(fn, "__name__", type(fn).__name__))
     for _ in range(warmup_calls):
         block(fn(*args))
+    spans: list[Span] = []
+    traced_s = 0.0
     with tempfile.TemporaryDirectory(prefix="jaxperf-") as scratch:
-        with _profiler(scratch), jax.profiler.TraceAnnotation(trace.RUN):
+        with _profiler(scratch), jax.profiler.TraceAnnotation(RUN):
             began = time.perf_counter()
             outputs = fn(*args)
             with mark("outputs"):
                 block(outputs)
             wall_s = time.perf_counter() - began
         del outputs
-        profiles = sorted(Path(scratch).rglob("*.xplane.pb"))
-        read = trace.read(ProfileData.from_file(str(profiles[0]))) if profiles else ([], 0.0)
-    spans, traced_s = read
+        for profile in Path(scratch).rglob("*.xplane.pb"):
+            spans, traced_s = read(ProfileData.from_file(str(profile)))
     return Timeline(label, tuple(spans), wall_s, traced_s=traced_s)
 
 
-def mark(name: str, *, lane: str = trace.WAIT) -> AbstractContextManager[Any]:
+def mark(name: str, *, lane: str = WAIT) -> AbstractContextManager[Any]:
     """Return a context manager that marks this thread's work as a span of `lane` in a recorded timeline.
 
     The profiler itself does not know that Python waits or copies.
     """
-    return jax.profiler.TraceAnnotation(f"{trace.MARK}{lane}/{name}")
+    return jax.profiler.TraceAnnotation(f"{MARK}{lane}/{name}")
 
 
 def busy(timeline: Timeline, lane: str) -> list[Interval]:
@@ -97,3 +116,148 @@ def _profiler(folder: str) -> Iterator[None]:
         yield
     finally:
         jax.profiler.stop_trace()
+
+
+class Event(NamedTuple):
+    """An event; times in nanoseconds since the profiler started."""
+
+    name: str
+    start: float
+    end: float
+    stats: Mapping[str, Any]
+
+
+class TraceLine(NamedTuple):
+    """A thread or a stream with its events in order."""
+
+    device: str  # "gpu 0", which executed the events; "" for a thread of the host
+    name: str
+    events: list[Event]
+
+
+LaneEvent = tuple[str, str, float, float]  # lane, name, start, end
+
+
+def read(data: ProfileData) -> tuple[list[Span], float]:
+    """Return the spans of the run annotated as `RUN`, and its seconds; no spans and 0 without such a run.
+
+    The run begins at 0. Spans are cut to it, and ordered by lane (Python's first, copies last), then by time.
+    """
+    every = lines(data)
+    windows = [(line, event) for line in every for event in line.events if event.name == RUN]
+    if not windows:
+        return [], 0.0
+    thread, window = windows[0]
+    done = end_times(every)
+    copies_between_cpus = any(e.name.startswith(ASKS_FOR_COPY) for line in every for e in line.events)
+    found = list(_python(thread))
+    for line in every:
+        found += ((e.device, e.name, e.start, e.end) for e in executed_instructions(line, done))
+        for e in line.events:
+            if (line.device and _GPU_COPIES.match(e.name)) or e.name.startswith(HOST_COPIES):
+                found.append((COPIES, e.name, e.start, e.end))
+            elif e.name.startswith(MARK) and not line.device:
+                lane, _, name = e.name.removeprefix(MARK).partition("/")
+                found.append((lane, name, e.start, e.end))
+        if copies_between_cpus and line.name.startswith(CPU_POOL):
+            found += _pool_copies(line, window.end)
+    spans = [
+        Span(
+            lane,
+            name,
+            (max(start, window.start) - window.start) / 1e9,
+            (min(end, window.end) - window.start) / 1e9,
+        )
+        for lane, name, start, end in found
+        if start < window.end and end > window.start
+    ]
+    places = {PYTHON: 0, WAIT: 1, COPIES: 3}
+    spans.sort(key=lambda s: (places.get(s.lane, 2), s.lane, s.start_s, s.end_s))
+    return spans, (window.end - window.start) / 1e9
+
+
+def lines(data: ProfileData) -> list[TraceLine]:
+    """Return the host's threads, and the devices' streams; other lines of a device group the same events.
+
+    Events have statistics where they may be instructions.
+    """
+    every = []
+    # types of ProfileData lack a __module__, for which Python 3.12 warns
+    with warnings_hidden(DeprecationWarning, "builtin type .* has no __module__"):
+        for plane in data.planes:
+            match = _DEVICE_PLANE.fullmatch(plane.name)
+            device = f"{match[1].lower()} {match[2]}" if match else ""
+            for line in plane.lines:
+                if device and not line.name.startswith(_DEVICE_LINES):
+                    continue
+                events = []
+                for e in line.events:
+                    name = e.name
+                    stats = dict(e.stats) if device or _INSTRUCTION.fullmatch(name) else {}
+                    events.append(Event(name, e.start_ns, e.end_ns, stats))
+                events.sort(key=lambda e: (e.start, -e.end))
+                every.append(TraceLine(device, line.name, events))
+    return every
+
+
+def _python(thread: TraceLine) -> Iterator[LaneEvent]:
+    """Yield the outermost events of the recording thread, which are calls of JAX, without marked ones."""
+    over = 0.0
+    for e in thread.events:
+        if e.name != RUN and e.start >= over and e.end > e.start:
+            over = e.end
+            if not e.name.startswith(MARK):
+                yield PYTHON, e.name, e.start, e.end
+
+
+def end_times(every: Iterable[TraceLine]) -> dict[Any, float]:
+    """Return the end of each instruction that handed its work to other threads, by its number."""
+    return {
+        e.stats["_c"]: e.start
+        for line in every
+        for e in line.events
+        if e.name.startswith("end: ") and "_c" in e.stats
+    }
+
+
+class Executed(NamedTuple):
+    """An instruction that a device executed; times in nanoseconds since the profiler started."""
+
+    device: str
+    program: str  # the compiled module's name, such as "jit_step"
+    name: str
+    start: float
+    end: float
+    run: str = ""  # id of the execution, which only CPU traces have
+
+
+def executed_instructions(line: TraceLine, done: Mapping[Any, float]) -> Iterator[Executed]:
+    """Yield the instructions of a thread or stream, without copies; `done` comes from `end_times`."""
+    for e in line.events:
+        program, op = str(e.stats.get("hlo_module", "")), str(e.stats.get("hlo_op", e.name))
+        if line.device and not _GPU_COPIES.match(e.name):
+            yield Executed(line.device, program, op, e.start, e.end)
+        elif not line.device and _is_instruction(e):
+            device, run = f"cpu {e.stats['device_ordinal']}", str(e.stats.get("run_id", ""))
+            end = max(e.end, done.get(e.stats.get("_p"), e.end))
+            yield Executed(device, program, op, e.start, end, run)
+
+
+def _is_instruction(event: Event) -> bool:
+    """Return whether a CPU device executed an event; a GPU instruction's host part has "/gpu/" in `_src`."""
+    stats = event.stats
+    return "hlo_op" in stats and "device_ordinal" in stats and "/gpu/" not in str(stats.get("_src", ""))
+
+
+def _pool_copies(line: TraceLine, end: float) -> Iterator[LaneEvent]:
+    """Yield the thread pool's tasks without an instruction; one that the trace cuts off lasts until `end`."""
+    began: float | None = None
+    for e in [*line.events, Event("ThreadpoolListener::StopRegion", end, end, {})]:
+        if e.name.endswith("::StartRegion"):
+            began = e.start
+        elif e.name.endswith("::StopRegion"):
+            if began is not None and e.start > began:
+                yield COPIES, "between devices", began, e.start
+            began = None
+        elif _is_instruction(e) or e.name.startswith(HOST_COPIES):
+            began = None

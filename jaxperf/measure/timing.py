@@ -1,16 +1,15 @@
-"""Clocks for asynchronous programs: `block`, `Benchmark` and `measure`.
+"""Clocks for asynchronous programs: `block`, `Benchmark`, `measure` and `probe`.
 
 A JAX call returns before its value exists, so everything here waits for all outputs before it reads the
 clock. `measure` also keeps the warm-up apart, and refuses to trace or compile while it times.
 """
 
-from __future__ import annotations
-
 import math
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from typing import Any, Literal, TypeVar, get_args
+from dataclasses import dataclass
+from typing import Any, Literal, Self, TypeVar, get_args
 
 import jax
 import numpy as np
@@ -18,7 +17,9 @@ from jax.core import Tracer
 
 from jaxperf.errors import JaxperfError
 from jaxperf.measure.compile_log import (
-    host_copies_note,
+    COPIES,
+    Checked,
+    arrays_of,
     nothing_compiles,
     refuse_debug_flags,
     refuse_donated,
@@ -26,8 +27,7 @@ from jaxperf.measure.compile_log import (
     watch_compilation,
 )
 from jaxperf.measure.scheduler import LOST, Scheduler, lost_s, set_aside
-from jaxperf.measure.unfinished import Checked
-from jaxperf.result import Measurement
+from jaxperf.result import Measurement, Ratio, ratio_of
 
 T = TypeVar("T")
 Wait = Literal["each", "end"]
@@ -60,29 +60,23 @@ def block(tree: T) -> T:
         return tree
     if isinstance(tree, _PLAIN):  # the next common case
         return tree
-    if isinstance(tree, Iterator):  # newer JAX versions raise another error
-        raise TypeError(_refusal("the output", tree))
-    for leaf in jax.tree.leaves(tree):
-        if not _awaitable(leaf):
-            raise TypeError(_cannot_wait(tree))
-    return jax.block_until_ready(tree)  # would silently skip tracers
+    # newer JAX versions raise another error for an iterator, and `jax.block_until_ready` skips tracers
+    if isinstance(tree, Iterator) or not all(map(_can_wait, jax.tree.leaves(tree))):
+        raise TypeError(_cannot_wait(tree))
+    return jax.block_until_ready(tree)
 
 
-def _awaitable(leaf: Any) -> bool:
+def _can_wait(leaf: Any) -> bool:
     return isinstance(leaf, (jax.Array, *_PLAIN)) and not isinstance(leaf, Tracer)
 
 
 def _cannot_wait(tree: Any) -> str:
-    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
-        if not _awaitable(leaf):
-            return _refusal(jax.tree_util.keystr(path) or "the output", leaf)
-    raise AssertionError("every leaf can be waited for")
-
-
-def _refusal(where: str, leaf: Any) -> str:
+    leaves = [((), tree)] if isinstance(tree, Iterator) else jax.tree_util.tree_leaves_with_path(tree)
+    path, leaf = next((path, leaf) for path, leaf in leaves if not _can_wait(leaf))
     way_out = "return arrays, or register it as a pytree"
     if isinstance(leaf, Tracer):
         way_out = "time the function from outside of jit, grad, vmap and scan"
+    where = jax.tree_util.keystr(path) or "the output"
     return f"cannot wait for {where}, a {type(leaf).__name__}: {way_out}"
 
 
@@ -104,7 +98,7 @@ class Benchmark:
         self._pending.append(tree)
         return tree
 
-    def __enter__(self) -> Benchmark:
+    def __enter__(self) -> Self:
         self._pending.clear()
         self._began = time.perf_counter()
         return self
@@ -229,6 +223,7 @@ def _warm_up(
     times: list[float] = []
     before: list[weakref.ref[jax.Array]] = []
     checked = Checked(name, fn)
+    from_host = any(isinstance(leaf, np.ndarray) for leaf in jax.tree.leaves(args))
     ends = time.perf_counter() + seconds
     with watch_compilation() as log:
         while True:
@@ -241,7 +236,7 @@ def _warm_up(
             refuse_donated(name, args)
             if len(times) <= 2:
                 before = refuse_same_arrays(name, out, before, args)
-            note = host_copies_note(args, out)
+            note = COPIES if from_host and arrays_of(out) else ""
             del out
             settled = not log or len(times) >= calls + 20
             if settled and len(times) >= calls and (now >= ends or len(times) >= WARMUP_CALLS):
@@ -258,3 +253,52 @@ def calls_per_value(call_s: float, min_value_s: float) -> int:
     read_s = min(b - a for a, b in zip(reads[::100], reads[100::100])) / 100
     value_s = max(2 * read_s / CLOCK_SHARE, min_value_s)
     return max(1, math.ceil(value_s / max(call_s - read_s, QUICKEST_CALL_S)))
+
+
+@dataclass(frozen=True)
+class DispatchTimes:
+    """Whether calls returned before their results were ready; each field has one entry per call."""
+
+    queued_s: tuple[float, ...]  # until the call returned
+    finished_s: tuple[float, ...]  # until its whole result was ready, including the call
+    ready: tuple[bool, ...]  # whether the result was ready when the call returned
+
+    @property
+    def queued_share(self) -> Ratio:
+        """Return `queued_s` as a fraction of `finished_s`."""
+        return ratio_of([q / f for q, f in zip(self.queued_s, self.finished_s, strict=True)])
+
+    @property
+    def asynchronous(self) -> bool:
+        """Return whether most calls returned before their results were ready."""
+        return 2 * sum(self.ready) < len(self.ready)
+
+
+def probe(fn: Callable[..., Any], *args: Any, calls: int = 5) -> DispatchTimes:
+    """Call `fn(*args)` and return whether this backend ran it asynchronously; a first call is not counted.
+
+    Args:
+      fn: returns a pytree of arrays; may be a NumPy function.
+      *args: its arguments.
+      calls: number of calls.
+
+    Raises:
+      JaxperfError: `fn` returns before what it calls has finished.
+    """
+    block(Checked(str(getattr(fn, "__name__", "the function")), fn)(*block(args)))
+    rows: list[tuple[float, float, bool]] = []
+    for _ in range(calls):
+        began = time.perf_counter()
+        out = fn(*args)
+        queued = time.perf_counter() - began
+        ready = pending(out) == 0
+        block(out)
+        rows.append((queued, time.perf_counter() - began, ready))
+    queued_s, finished_s, were_ready = zip(*rows)
+    return DispatchTimes(queued_s, finished_s, were_ready)
+
+
+def pending(tree: Any) -> int:
+    """Return the number of arrays in `tree` that are not ready yet; a failed one counts as ready."""
+    leaves = (leaf for leaf in jax.tree.leaves(tree) if isinstance(leaf, jax.Array))
+    return sum(not leaf.is_ready() for leaf in leaves)  # type: ignore[attr-defined]  # not in the stub

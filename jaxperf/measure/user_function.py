@@ -1,25 +1,43 @@
-"""A user's function and its arguments: found by name, and run so that its errors are shown as its own."""
+"""A user's function and its arguments: found by name or read from text; its errors are shown as its own.
 
-from __future__ import annotations
+An argument as text is an array, `f32[256,28,28,1]`, as in JAX's own printed programs; a random key, `key` or
+`key(7)`; or a Python value, `3`. `n=3` has a name. Arrays have values from a fixed seed, so two runs get the
+same ones: standard normal numbers for floats, 0 and 1 for integers and booleans.
+"""
 
+import ast
+import contextlib
 import importlib
+import re
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
-from types import ModuleType, TracebackType
-from typing import Any, NamedTuple
+from types import ModuleType
+from typing import Any, NamedTuple, Self
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+import psutil
 
 from jaxperf.errors import JaxperfError
 from jaxperf.flags import did_you_mean
 from jaxperf.libraries import library_of
-from jaxperf.measure import argument_specs, block
+from jaxperf.measure import block
 
 EXAMPLE = "give MODULE:FUNCTION, e.g. train:step or train.py:step"
+DTYPES = {
+    "bool": "bool", "i4": "int4", "i8": "int8", "i16": "int16", "i32": "int32", "i64": "int64",
+    "u4": "uint4", "u8": "uint8", "u16": "uint16", "u32": "uint32", "u64": "uint64",
+    "f8_e4m3fn": "float8_e4m3fn", "f8_e5m2": "float8_e5m2",
+    "bf16": "bfloat16", "f16": "float16", "f32": "float32", "f64": "float64",
+    "c64": "complex64", "c128": "complex128",
+}  # fmt: skip
+_ARRAY = re.compile(r"([A-Za-z]\w*)\s*\[([^][]*)\]")
+_LENGTHS = re.compile(r"\s*([0-9]{1,15}\s*(,\s*[0-9]{1,15}\s*)*)?")
+_KEY = re.compile(r"key(?:\((\d{1,18})\))?")
+_NAMED = re.compile(r"([A-Za-z_]\w*)=(?!=)(.*)", re.DOTALL)
 
 
 class Arguments(NamedTuple):
@@ -31,7 +49,7 @@ class Arguments(NamedTuple):
     def passed_to(self, fn: Callable[..., Any]) -> Any:
         return fn(*self.by_position, **self.by_name)
 
-    def fresh(self) -> Arguments:
+    def fresh(self) -> Self:
         """Return copies of all arrays, for a function that donates its arguments."""
         return jax.tree.map(lambda x: x.copy() if isinstance(x, jax.Array | np.ndarray) else x, self)
 
@@ -40,7 +58,7 @@ class Arguments(NamedTuple):
         return any(isinstance(x, jax.Array) and x.is_deleted() for x in jax.tree.leaves(self))
 
 
-@contextmanager
+@contextlib.contextmanager
 def user_errors_shown(doing: str) -> Iterator[None]:
     """Run the user's code: an error in it is shown with its own part of the traceback, then in one line."""
     try:
@@ -48,89 +66,142 @@ def user_errors_shown(doing: str) -> Iterator[None]:
     except JaxperfError:
         raise
     except (Exception, SystemExit) as e:
-        own_trace = _users_part(e.__traceback__)
-        if own_trace:
-            traceback.print_exception(type(e), e, own_trace)
-        lines = str(e).strip().splitlines() or ["no message"]
-        raise JaxperfError(f"{doing} raised {type(e).__name__}: {lines[0][:300]}") from None
+        # the user's part begins at the first line outside jaxperf and the import system
+        trace = e.__traceback__
+        while trace and library_of(trace.tb_frame.f_code.co_filename) in ("jaxperf", "importlib", "python"):
+            trace = trace.tb_next
+        if trace:
+            traceback.print_exception(type(e), e, trace)
+        raise JaxperfError(f"{doing} raised {type(e).__name__}: {first_line(e)}") from None
 
 
-def _users_part(trace: TracebackType | None) -> TracebackType | None:
-    """Return a traceback that starts at the first line outside jaxperf and the import system."""
-    while trace and library_of(trace.tb_frame.f_code.co_filename) in ("jaxperf", "importlib", "python"):
-        trace = trace.tb_next
-    return trace
+def first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or ["no message"])[0][:300]
 
 
 def load_function(word: str) -> Callable[..., Any]:
     """Return the function that MODULE:FUNCTION names; MODULE is imported as if from the current folder."""
-    module_name, _, path = word.rpartition(":")
-    if not module_name or not path:
+    module, _, path = word.rpartition(":")
+    if not module or not path:
         raise JaxperfError(f"{word!r} names no function; {EXAMPLE}")
-    target: Any = _module(module_name)
+    target: Any = _import(module)
     for name in path.split("."):
         if not hasattr(target, name):
             names = [n for n in dir(target) if not n.startswith("__")]
             hint = did_you_mean(name, names) or f"; {EXAMPLE}"
-            raise JaxperfError(f"{word}: there is no {name!r} in {module_name}{hint}")
+            raise JaxperfError(f"{word}: there is no {name!r} in {module}{hint}")
         target = getattr(target, name)
     if not callable(target):
         raise JaxperfError(f"{word} is not a function but {type(target).__name__}; {EXAMPLE}")
     return target
 
 
-def _module(name: str) -> ModuleType:
-    path = Path(name)
-    if path.suffix == ".py":
-        if not path.is_file():
-            raise JaxperfError(f"no file {name}; {EXAMPLE}")
-        _search(path.resolve().parent)
-        module = _imported(path.stem)
-        origin = getattr(module, "__file__", None) or "Python itself"
-        if Path(origin).resolve() != path.resolve():
-            raise JaxperfError(
-                f"{name}: a module {path.stem!r} is imported already, from {origin}; rename one of the two, "
-                "or give each to a command of its own"
-            )
-        return module
-    _search(Path.cwd())
-    return _imported(name)
-
-
-def _imported(name: str) -> ModuleType:
+def _import(word: str) -> ModuleType:
+    """Import a module, or a file, with its folder on the path, as when it is run."""
+    file = Path(word) if word.endswith(".py") else None
+    if file and not file.is_file():
+        raise JaxperfError(f"no file {word}; {EXAMPLE}")
+    name, folder = (file.stem, file.resolve().parent) if file else (word, Path.cwd())
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
     with user_errors_shown(f"importing {name}"):
         try:
-            return importlib.import_module(name)
+            module = importlib.import_module(name)
         except ModuleNotFoundError as e:  # the user's, if the module exists and imports one that does not
             if not e.name or not f"{name}.".startswith(f"{e.name}."):
                 raise
             raise JaxperfError(f"no module {name!r} in {Path.cwd()} or installed; {EXAMPLE}") from None
+    origin = getattr(module, "__file__", None) or "Python itself"
+    if file and Path(origin).resolve() != file.resolve():
+        raise JaxperfError(
+            f"{word}: a module {name!r} is imported already, from {origin}; rename one of the two, or give "
+            "each to a command of its own"
+        )
+    return module
 
 
-def _search(folder: Path) -> None:
-    if str(folder) not in sys.path:
-        sys.path.insert(0, str(folder))
-
-
-def load_arguments(specs: Sequence[str], setup: str, *, shapes: bool = False) -> Arguments:
+def load_arguments(words: Sequence[str], setup: str, *, shapes: bool = False) -> Arguments:
     """Return the arguments of a function, from words or from another function, or none.
 
     Args:
-      specs: as `argument_specs.parse` takes them.
+      words: arguments as text.
       setup: MODULE:FUNCTION of a function without parameters. A tuple that it returns is the arguments by
         position; anything else is the only argument. It is waited for.
       shapes: whether shapes are enough: then words make no arrays, and a setup is not waited for.
     """
-    if specs and setup:
+    if words and setup:
         raise JaxperfError("arguments come from --args or from --setup; give one of the two")
-    if setup:
-        make = load_function(setup)
-        with user_errors_shown(f"{setup}()"):
-            arguments = make()
-        try:
-            if not shapes:
-                block(arguments)
-        except TypeError as e:
-            raise JaxperfError(f"{setup}() returns what a call cannot be timed with: {e}") from None
-        return Arguments(arguments if isinstance(arguments, tuple) else (arguments,), {})
-    return Arguments(*argument_specs.parse_all(specs, shapes=shapes))
+    if not setup:
+        return parse_all(words, shapes=shapes)
+    make = load_function(setup)
+    with user_errors_shown(f"{setup}()"):
+        made = make()
+    try:
+        if not shapes:
+            block(made)
+    except TypeError as e:
+        raise JaxperfError(f"{setup}() returns what a call cannot be timed with: {e}") from None
+    return Arguments(made if isinstance(made, tuple) else (made,), {})
+
+
+def parse_all(words: Sequence[str], *, shapes: bool = False) -> Arguments:
+    """Return what words by position mean, and words by name (`n=3`)."""
+    arguments = Arguments((), {})
+    for i, word in enumerate(words):
+        named = _NAMED.fullmatch(word.strip())
+        value = parse(named[2] if named else word, seed=i, shapes=shapes)
+        if named and named[1] in arguments.by_name:
+            raise JaxperfError(f"argument {named[1]!r} is given twice; give it once")
+        if not named and arguments.by_name:
+            raise JaxperfError(f"argument {word!r} has no name but follows one that has; give it first")
+        if named:
+            arguments.by_name[named[1]] = value
+        else:
+            arguments = arguments._replace(by_position=(*arguments.by_position, value))
+    return arguments
+
+
+def parse(word: str, *, seed: int = 0, shapes: bool = False) -> Any:
+    """Return what a word means; with `shapes`, an array is only its shape and dtype."""
+    text = word.strip()
+    array, key = _ARRAY.fullmatch(text), _KEY.fullmatch(text)
+    if array:
+        spec = _shape_and_dtype(array[1], array[2], word)
+        return spec if shapes else _draw(spec, np.random.default_rng(seed), word)
+    if key:
+        return jax.random.key(int(key[1] or 0))
+    with contextlib.suppress(ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        return ast.literal_eval(text)
+    raise JaxperfError(
+        f"argument {word!r} is not understood; give an array like f32[256,28,28,1], key or key(7), "
+        "or a Python value like 3, 0.5 or '\"same\"'; --setup takes a function that makes anything else"
+    )
+
+
+def _shape_and_dtype(name: str, lengths: str, word: str) -> jax.ShapeDtypeStruct:
+    long_name = DTYPES.get(name, name)
+    if long_name not in DTYPES.values():
+        raise JaxperfError(f"argument {word!r}: no dtype {name!r}; there are {', '.join(DTYPES)}")
+    if not _LENGTHS.fullmatch(lengths):
+        raise JaxperfError(f"argument {word!r}: {lengths!r} are no lengths; give whole numbers, f32[8,3]")
+    dtype = jnp.dtype(long_name)
+    if jax.dtypes.canonicalize_dtype(dtype) != dtype:
+        raise JaxperfError(f"argument {word!r}: JAX has no 64 bits unless JAX_ENABLE_X64=1 is set; set it")
+    return jax.ShapeDtypeStruct(tuple(map(int, re.findall(r"\d+", lengths))), dtype)
+
+
+def _draw(spec: jax.ShapeDtypeStruct, rng: np.random.Generator, word: str) -> jax.Array:
+    dtype, shape = spec.dtype, spec.shape
+    size, free = spec.size * dtype.itemsize, psutil.virtual_memory().available
+    if size > free:
+        raise JaxperfError(
+            f"argument {word!r} has {size:,} bytes, but only {free:,} are free; give a smaller one"
+        )
+    values: np.ndarray
+    if jnp.issubdtype(dtype, jnp.complexfloating):
+        values = rng.standard_normal(shape) + 1j * rng.standard_normal(shape)
+    elif jnp.issubdtype(dtype, jnp.floating):
+        values = rng.standard_normal(shape, dtype=np.float64 if dtype.itemsize > 4 else np.float32)
+    else:
+        values = rng.integers(0, 2, shape, dtype=np.int8)
+    return jnp.asarray(values, dtype)

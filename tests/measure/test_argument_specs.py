@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from jaxperf.errors import JaxperfError
-from jaxperf.measure.argument_specs import DTYPES, parse, parse_all
+from jaxperf.measure.user_function import DTYPES, parse, parse_all
 
 
 def array(dtype, *shape):

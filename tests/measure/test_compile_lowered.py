@@ -6,7 +6,7 @@ import jax
 import pytest
 from late import FAR
 
-from jaxperf.measure.compile_together import compile_lowered
+from jaxperf.measure.stages import compile_lowered
 
 
 class Waiting:

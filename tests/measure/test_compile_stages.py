@@ -8,8 +8,7 @@ import pytest
 
 from jaxperf.errors import JaxperfError
 from jaxperf.measure.compile_log import nothing_compiles, watch_compilation
-from jaxperf.measure.compile_together import compile_together
-from jaxperf.measure.stages import stages
+from jaxperf.measure.stages import compile_together, stages
 
 BRIEF = {"warmup_calls": 1, "warmup_s": 0, "min_values": 2, "max_values": 2, "loops": 1}
 take = functools.partial(stages, measure_options=BRIEF)

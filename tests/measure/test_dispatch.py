@@ -3,7 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 from late import Late
 
-from jaxperf.measure.dispatch import pending, probe
+from jaxperf.measure.timing import pending, probe
 
 
 def test_pending_counts_arrays_that_are_not_there():

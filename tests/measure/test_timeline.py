@@ -7,7 +7,7 @@ import pytest
 from jax.profiler import ProfileData
 
 from jaxperf.errors import JaxperfError
-from jaxperf.measure import timeline, trace
+from jaxperf.measure import timeline
 from jaxperf.result.intervals import most_at_once
 
 
@@ -33,11 +33,11 @@ def plane(name, **lines):
 
 
 def read(*planes):
-    spans, traced_s = trace.read(ProfileData.from_text_proto("\n".join(planes)))
+    spans, traced_s = timeline.read(ProfileData.from_text_proto("\n".join(planes)))
     return {(s.lane, s.name): (round(s.start_s * 1e6), round(s.end_s * 1e6)) for s in spans}, traced_s
 
 
-RUN = (trace.RUN, 100, 1000, {})
+RUN = (timeline.RUN, 100, 1000, {})
 
 
 def op(name, start, long, device, **more):
@@ -87,9 +87,9 @@ def pool_thread():
 
 def test_work_of_the_pool_without_an_instruction_is_a_copy_between_devices():
     asks = ("CopyToMemorySpace_Direct", 110, 1, {})
-    profile = plane("/host:CPU", python=[RUN, asks], **{f"{trace.CPU_POOL}/1": pool_thread()})
-    spans, _ = trace.read(ProfileData.from_text_proto(profile))
-    copies = [(round(s.start_s * 1e6), round(s.end_s * 1e6)) for s in spans if s.lane == trace.COPIES]
+    profile = plane("/host:CPU", python=[RUN, asks], **{f"{timeline.CPU_POOL}/1": pool_thread()})
+    spans, _ = timeline.read(ProfileData.from_text_proto(profile))
+    copies = [(round(s.start_s * 1e6), round(s.end_s * 1e6)) for s in spans if s.lane == timeline.COPIES]
     assert copies == [(100, 200), (800, 1000)]
 
 
@@ -109,7 +109,7 @@ def test_gpu_streams_are_devices_and_transfers_are_copies():
 
 
 def device_lanes(recorded):
-    return [lane for lane in recorded.lanes if lane not in (trace.PYTHON, trace.WAIT, trace.COPIES)]
+    return [lane for lane in recorded.lanes if lane not in (timeline.PYTHON, timeline.WAIT, timeline.COPIES)]
 
 
 def test_a_recorded_run_shows_python_the_wait_and_both_devices():

@@ -33,9 +33,9 @@ def read_window(profile: bytes, tied: float, ended: float, log: Log) -> None:
     """Add to the log what one window saw; `tied` is when its event `MARK` was, and `ended` its end."""
     from jax.profiler import ProfileData
 
-    from jaxperf.measure import trace  # which imports JAX
+    from jaxperf.measure import timeline  # which imports JAX
 
-    lines = list(trace.lines(ProfileData.from_serialized_xspace(profile)))
+    lines = timeline.lines(ProfileData.from_serialized_xspace(profile))
     marks = [e.start for line in lines for e in line.events if e.name == MARK]
     if not marks:
         return
@@ -43,8 +43,8 @@ def read_window(profile: bytes, tied: float, ended: float, log: Log) -> None:
     def clock(ns: float) -> float:
         return tied + (ns - marks[0]) / 1e9
 
-    done = trace.end_times(lines)
-    instructions = [e for line in lines for e in trace.executed_instructions(line, done)]
+    done = timeline.end_times(lines)
+    instructions = [e for line in lines for e in timeline.executed_instructions(line, done)]
     # on a CPU, work that was queued before the window has no events, so the window begins at the first event
     first = min((clock(e.start) for e in instructions), default=tied)
     window, activity = (max(first, tied), ended), log.activity
