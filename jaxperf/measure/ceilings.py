@@ -4,8 +4,6 @@ All of it is measured through JAX, so it is what XLA's programs can reach rather
 sheet says. Every timing waits for its outputs. Sizes grow until a call lasts long enough on this device.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import itertools
@@ -56,43 +54,30 @@ def matrix_rate(dtype: str) -> Measurement:
     Of products shorter than `LONG_S`, so many are queued that they last as long together. The product of
     integers is int32.
     """
+    noise = np.random.default_rng(0).normal(scale=8, size=2**20)  # a GPU multiplies ones faster
+    noise = noise.astype(jnp.dtype(dtype))
+    most = math.isqrt(free_bytes() // MEMORY_SHARE // (3 * noise.itemsize))  # three matrices
+    largest = min(LARGEST_SIDE, 2 ** int(math.log2(most)))
+    first = SMALLEST_SIDE
+    if jax.default_backend() != "cpu":  # which takes seconds rather than milliseconds to compile
+        first = LARGEST_SIDE if dtype in FAST else SLOW_SIDE
     with jax_internals.enable_x64(dtype == "float64"):
         result = jnp.int32 if dtype == "int8" else None
         product = jax.jit(lambda x: jnp.matmul(x, x, preferred_element_type=result))
-        x, elapsed_s = _long_product(product, dtype)
+
+        def prepare(side: int) -> Callable[[], jax.Array]:
+            return functools.partial(product, jax.device_put(np.resize(noise, (side, side))))
+
+        side, multiply, elapsed_s = _grow(min(first, largest), largest, prepare, dimensions=3)
         count = math.ceil(LONG_S / elapsed_s)
-        queued = functools.partial(_queue, product, x, count)
+
+        def queued() -> jax.Array:
+            for _ in range(count):
+                y = multiply()
+            return y  # which the device computes last
+
         seconds = measure(queued, name=dtype, budget_s=RATE_S, min_values=3, loops=1)
-    return _rate(f"matrix product, {dtype}", "FLOP/s", seconds, 2 * count * len(x) ** 3, MATRIX, dtype)
-
-
-def _queue(fn: Callable[[jax.Array], jax.Array], x: jax.Array, calls: int) -> jax.Array:
-    """Call `fn(x)` so often, and return the last result, which one device computes last."""
-    for _ in range(calls):
-        y = fn(x)
-    return y
-
-
-def _long_product(product: Callable[[jax.Array], jax.Array], dtype: str) -> tuple[jax.Array, float]:
-    """Return a matrix whose product takes `LONG_S`, or one of the largest size, and the product's seconds."""
-    noise = np.random.default_rng(0).normal(scale=8, size=2**20)  # a GPU multiplies ones faster
-    noise = noise.astype(jnp.dtype(dtype))
-    most = math.isqrt(int(free_bytes() // MEMORY_SHARE // (3 * noise.itemsize)))  # three matrices
-    largest = min(LARGEST_SIDE, 2 ** int(math.log2(most)))
-    side = min(_first_side(dtype), largest)
-    while True:
-        x = jax.device_put(np.resize(noise, (side, side)))
-        elapsed_s = _seconds(product, x)
-        if elapsed_s >= LONG_S or side == largest:
-            return x, elapsed_s
-        side = min(side * _growth(elapsed_s, dimensions=3), largest)
-
-
-def _first_side(dtype: str) -> int:
-    """Return the first side: large on a GPU, which takes seconds rather than milliseconds to compile."""
-    if jax.default_backend() == "cpu":
-        return SMALLEST_SIDE
-    return LARGEST_SIDE if dtype in FAST else SLOW_SIDE
+    return _rate(f"matrix product, {dtype}", "FLOP/s", seconds, 2 * count * side**3, MATRIX, dtype)
 
 
 def memory_rate(size: int) -> Measurement:
@@ -102,26 +87,24 @@ def memory_rate(size: int) -> Measurement:
     """
     cpu = jax.default_backend() == "cpu"
     # If XLA does not know the number of iterations, a GPU asks the host before each of them.
-    sweep = jax.jit(_sweep, donate_argnums=0, static_argnums=() if cpu else 1)
+    sweep = jax.jit(
+        lambda x, times: lax.fori_loop(0, times, lambda _, a: a * 0.5 + 0.5, x),
+        donate_argnums=0,
+        static_argnums=() if cpu else 1,
+    )
     x = jnp.ones(size // 4, np.float32)
-    times = 1 if cpu else max(1, min(MOST_ITERATIONS, TRAFFIC // (2 * size)))
 
-    def again() -> jax.Array:
+    def again(times: int) -> jax.Array:
         nonlocal x
         x = sweep(x, times)
         return x
 
-    if cpu:
-        elapsed_s = _seconds(again)
-        while elapsed_s < LONG_S:
-            times *= _growth(elapsed_s, most=64)
-            elapsed_s = _seconds(again)
-    seconds = measure(again, name="sweep", budget_s=RATE_S, warmup_s=0, min_values=3, loops=1)
-    return _rate(f"array of {_binary(size)}", "bytes/s", seconds, 2 * size * times, MEMORY, size)
-
-
-def _sweep(x: jax.Array, times: int) -> jax.Array:
-    return lax.fori_loop(0, times, lambda _, a: a * 0.5 + 0.5, x)
+    few = 1 if cpu else max(1, min(MOST_ITERATIONS, TRAFFIC // (2 * size)))
+    many = 2**40 if cpu else few
+    times, swept, _ = _grow(few, many, lambda times: functools.partial(again, times), most=64)
+    seconds = measure(swept, name="sweep", budget_s=RATE_S, warmup_s=0, min_values=3, loops=1)
+    unit, name = next((u, n) for u, n in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")) if size >= u)
+    return _rate(f"array of {size // unit} {name}", "bytes/s", seconds, 2 * size * times, MEMORY, size)
 
 
 def copy_rates(*, count: int = 5) -> tuple[Measurement, Measurement]:
@@ -129,31 +112,47 @@ def copy_rates(*, count: int = 5) -> tuple[Measurement, Measurement]:
 
     On a CPU, these are copies within host memory.
     """
-    device, size = jax.local_devices()[0], 2**22
-    largest = min(LARGEST_COPY, 2 ** int(math.log2(free_bytes() // MEMORY_SHARE)))
-    while True:
+    device = jax.local_devices()[0]
+    # on a CPU, `asarray` would not copy
+    to_host = np.array if jax.default_backend() == "cpu" else np.asarray
+
+    def prepare(size: int) -> Callable[[], jax.Array]:
         host = np.ones(size // 4, np.float32)
-        elapsed_s = _seconds(_to_device, host, device)
-        if elapsed_s >= LONG_S or size >= largest:
-            break
-        size = min(size * _growth(elapsed_s, most=64), largest)
+        return lambda: jax.device_put(host, device, may_alias=False)
+
+    largest = min(LARGEST_COPY, 2 ** int(math.log2(free_bytes() // MEMORY_SHARE)))
+    size, to_device, _ = _grow(2**22, largest, prepare, most=64)
     copies = interleaved(
-        {TO_DEVICE: lambda: _to_device(host, device), TO_HOST: _to_host},
-        before={TO_HOST: lambda: _to_device(host, device)},  # a new array, since JAX keeps host copies
+        {TO_DEVICE: to_device, TO_HOST: to_host},
+        before={TO_HOST: to_device},  # a new array, since JAX keeps host copies
         count=count,
         loops=1,
     )
-    to_device, to_host = (_rate(name, "bytes/s", m, size, COPY, name) for name, m in copies.items())
-    return to_device, to_host
+    there, back = (_rate(name, "bytes/s", m, size, COPY, name) for name, m in copies.items())
+    return there, back
 
 
-def _to_device(host: np.ndarray, device: jax.Device) -> jax.Array:
-    return jax.device_put(host, device, may_alias=False)
+def _grow(
+    size: int,
+    largest: int,
+    prepare: Callable[[int], Callable[[], Any]],
+    *,
+    dimensions: int = 1,
+    most: int = 8,
+) -> tuple[int, Callable[[], Any], float]:
+    """Return a size whose call takes `LONG_S`, or the largest, with the call that `prepare` makes for it.
 
-
-def _to_host(x: jax.Array) -> np.ndarray:
-    view_only = jax.default_backend() == "cpu"  # `asarray` would not copy
-    return np.array(x) if view_only else np.asarray(x)
+    It is `size` times a power of two, at most `most` in a step. Also return the call's seconds, the fewest of
+    three after one that compiles.
+    """
+    while True:
+        call = prepare(size)
+        block(call())
+        elapsed_s = min(time_value(call, (), 1, "each") for _ in range(3))
+        if elapsed_s >= LONG_S or size >= largest:
+            return size, call, elapsed_s
+        wanted = round(math.log2(LONG_S / elapsed_s) / dimensions)
+        size = min(size * min(most, 2 ** max(1, wanted)), largest)
 
 
 def _rate(
@@ -163,18 +162,6 @@ def _rate(
     rates = tuple(work / value_s for value_s in seconds.values)
     rate = Measurement(name, unit, rates, loops=seconds.loops)
     return dataclasses.replace(rate, quantity=quantity, configuration=str(configuration))
-
-
-def _seconds(fn: Callable[..., Any], *args: Any) -> float:
-    """Return the seconds of the fastest of three calls, after one that compiles."""
-    block(fn(*args))
-    return min(time_value(fn, args, 1, "each") for _ in range(3))
-
-
-def _growth(elapsed_s: float, *, dimensions: int = 1, most: int = 8) -> int:
-    """Return the power of two by which to multiply a size, so that a call takes `LONG_S`."""
-    wanted = math.log2(LONG_S / elapsed_s) / dimensions
-    return int(2 ** min(math.log2(most), max(1, round(wanted))))
 
 
 def array_sizes() -> tuple[int, ...]:
@@ -191,8 +178,3 @@ def free_bytes() -> int:
     if "bytes_limit" in stats:
         return int(stats["bytes_limit"]) - int(stats["bytes_in_use"])
     return int(psutil.virtual_memory().available)
-
-
-def _binary(size: int) -> str:
-    unit, name = next((u, n) for u, n in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")) if size >= u)
-    return f"{size // unit} {name}"

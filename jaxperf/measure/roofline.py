@@ -7,8 +7,7 @@ Waterman and Patterson, 2009). A third limit is the cost of a call, however litt
     roofline.position(stages(step, x).program, seconds=2e-3).limit  # "memory"
 """
 
-from __future__ import annotations
-
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,25 +20,20 @@ from jaxperf.process import cache_folder
 from jaxperf.result import Environment, Measurement, Result, load_result
 
 MISSING = "no roofline of this machine; `jaxperf roofline` measures it once, in 20 s"
+Limit = Literal["arithmetic", "memory", "dispatch"]  # which is the cost of the call
 DEFAULT_DTYPE = "float32"  # for programs without matrix products, and for dtypes without a measured rate
 
 
 @dataclass(frozen=True)
 class Position:
-    """A program under the roofline.
+    """A program under the roofline."""
 
-    Attributes:
-      limit: what limits the program's speed; "dispatch" is the cost of the call.
-      bound_s: the minimum seconds that this limit allows.
-      share: `bound_s` as a fraction of the program's seconds. 1 is as fast as possible; more than 1 means
-        that the compiler's estimate of bytes or FLOPs is too large.
-      flops_per_s, bytes_per_s: the rates that the program reaches.
-    """
-
-    limit: Literal["arithmetic", "memory", "dispatch"]
-    bound_s: float
+    limit: Limit
+    bound_s: float  # the minimum seconds that this limit allows
+    # `bound_s` as a fraction of the program's seconds. 1 is as fast as possible; more than 1 means that the
+    # compiler's estimate of bytes or FLOPs is too large.
     share: float
-    flops_per_s: float
+    flops_per_s: float  # that the program reaches
     bytes_per_s: float
 
 
@@ -48,24 +42,15 @@ class Roofline:
     """What the first device of a machine can do at best.
 
     Other programs only slow a measurement down, so the best value of each measurement counts.
-
-    Attributes:
-      dispatch_s: seconds of an empty program, including the wait for it.
-      flops_per_s: of matrix products, by dtype.
-      bytes_per_s: read and written, by the bytes of the array.
-      result: all measurements, with their conditions: environment, time, load.
     """
 
-    dispatch_s: float
-    flops_per_s: Mapping[str, float]
-    bytes_per_s: Mapping[int, float]
-    result: Result
+    dispatch_s: float  # of an empty program, including the wait for it
+    flops_per_s: Mapping[str, float]  # of matrix products, by dtype
+    bytes_per_s: Mapping[int, float]  # read and written, by the bytes of the array
+    result: Result  # all measurements, with their conditions: environment, time, load
 
     def bandwidth(self, size: int) -> float:
-        """Return bytes/s for a program whose arrays have `size` bytes together.
-
-        That is the best rate of any measured array of that size or larger, or else the largest array's rate.
-        """
+        """Return the best rate of any measured array of that size or larger, or else the largest one's."""
         return max(self.bytes_per_s[s] for s in self.bytes_per_s if s >= min(size, max(self.bytes_per_s)))
 
     def position(self, program: Any, *, seconds: float) -> Position | None:
@@ -78,15 +63,14 @@ class Roofline:
             return None
         dtype = program.matrix_dtype or DEFAULT_DTYPE
         peak = self.flops_per_s.get(dtype, self.flops_per_s[DEFAULT_DTYPE])
-        bounds: dict[Literal["arithmetic", "memory", "dispatch"], float] = {
+        bounds: dict[Limit, float] = {
             "arithmetic": program.flops / peak,
             "memory": program.bytes_accessed / self.bandwidth(program.peak_bytes),
             "dispatch": self.dispatch_s,
         }
         limit = max(bounds, key=lambda name: bounds[name])
-        bound_s = bounds[limit]
         rates = program.flops / seconds, program.bytes_accessed / seconds
-        return Position(limit, bound_s, bound_s / seconds, *rates)
+        return Position(limit, bounds[limit], bounds[limit] / seconds, *rates)
 
     def differences(self, environment: Environment) -> list[str]:
         """Return versions and flags that have changed since this was measured, one line for each."""
@@ -115,9 +99,9 @@ def best_value(m: Measurement) -> float:
 
 def from_result(result: Result, *, where: str = "the result") -> Roofline:
     """Return the roofline in a result of `jaxperf roofline`; `where` names the result in errors."""
-    best: dict[str, dict[str, float]] = {}
+    best: dict[str, dict[str, float]] = defaultdict(dict)
     for m in result.measurements:
-        best.setdefault(m.quantity, {})[m.configuration] = best_value(m)
+        best[m.quantity][m.configuration] = best_value(m)
     try:
         matrix, memory = best[ceilings.MATRIX], best[ceilings.MEMORY]
         for rates, needed in ((matrix, DEFAULT_DTYPE), (memory, str(ceilings.SMALLEST))):

@@ -1,11 +1,8 @@
 """`jaxperf roofline`: measure what this machine can do at best, and store it for later use."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import partial
 
 import jax
 import psutil
@@ -14,9 +11,9 @@ from jaxperf.errors import to_one_line
 from jaxperf.measure import ceilings
 from jaxperf.measure.environment import current_environment
 from jaxperf.measure.other_load import other_load
-from jaxperf.measure.roofline import Roofline, best_value, from_result, path_for
+from jaxperf.measure.roofline import best_value, from_result, path_for
 from jaxperf.process import forced_end
-from jaxperf.result import About, Environment, Measurement, save_result, terminal
+from jaxperf.result import About, Measurement, save_result, terminal
 from jaxperf.result.formatting import format_on_page
 from jaxperf.result.machine import cores
 from jaxperf.result.recorder import Recorder
@@ -49,52 +46,44 @@ def main(began: float) -> int:
 
     `began` is `time.monotonic` before JAX was imported; parts that end `BUDGET_S` later are left out.
     """
-    ends = began + BUDGET_S - RESERVE_S
     environment = current_environment()
     path = path_for(environment)
     check_writable(path, advice="set XDG_CACHE_HOME to another folder")
-    roofline = measure_all(environment, ends=ends)
-    save_result(roofline.result, path)
-    print(to_one_line(f"kept: {path}"))
-    return 0
-
-
-def measure_all(environment: Environment, *, ends: float) -> Roofline:
-    """Measure the parts until `ends` on `time.monotonic`, print each, and return all."""
     recorder = Recorder(SECTION, environment, {"devices": 1}, command="jaxperf roofline")
     terminal.print_all([recorder.result()])
     record_load(recorder)
-    rows, notes = measure_in_time(parts(), ends=ends)
-    by_quantity = {quantity: [m for m in rows if m.quantity == quantity] for quantity in TITLES}
-    for quantity, measurements in by_quantity.items():
-        recorder.table(measurements, title=TITLES[quantity], fold=True)
+    rows, notes = measure_in_time(parts(), ends=began + BUDGET_S - RESERVE_S)
+    for quantity, title in TITLES.items():
+        recorder.table([m for m in rows if m.quantity == quantity], title=title, fold=True)
     for note in notes:
         recorder.note(note)
-    return from_result(recorder.result())
+    save_result(from_result(recorder.result()).result, path)
+    print(to_one_line(f"kept: {path}"))
+    return 0
 
 
 def parts() -> list[RooflinePart]:
     """Return all parts, the most important first."""
 
-    def product(dtype: str, *, needed: bool = False) -> RooflinePart:
-        measure = partial(map, ceilings.matrix_rate, [dtype])
-        return RooflinePart(f"matrix product, {dtype}", measure, needed)
+    def product(dtype: str) -> RooflinePart:
+        return RooflinePart(
+            f"matrix product, {dtype}", lambda: [ceilings.matrix_rate(dtype)], dtype == ceilings.DTYPES[0]
+        )
 
-    def array(size: int, *, needed: bool = False) -> RooflinePart:
-        measure = partial(map, ceilings.memory_rate, [size])
-        return RooflinePart(f"array of {size:,} B", measure, needed)
+    def array(size: int) -> RooflinePart:
+        return RooflinePart(f"array of {size:,} B", lambda: [ceilings.memory_rate(size)], size in ends)
 
     sizes = ceilings.array_sizes()
-    ends = tuple(dict.fromkeys((sizes[-1], sizes[0])))
-    first, second, *others = ceilings.DTYPES
+    ends = dict.fromkeys((sizes[-1], sizes[0]))
+    first, second, *others = map(product, ceilings.DTYPES)
     return [
         RooflinePart("calls", ceilings.call_costs, needed=True),
-        product(first, needed=True),
-        *(array(size, needed=True) for size in ends),
+        first,
+        *map(array, ends),
         RooflinePart("copies", ceilings.copy_rates, needed=True),
-        product(second),
+        second,
         *(array(size) for size in sizes if size not in ends),
-        *(product(dtype) for dtype in others),
+        *others,
     ]
 
 
@@ -103,7 +92,8 @@ def measure_in_time(
 ) -> tuple[list[Measurement], list[str]]:
     """Measure part after part until `ends` on `clock`, and print the best value of each at once.
 
-    A part that is not needed is left out if the time is over, or if the backend cannot compute it.
+    A part that is not needed is left out if the time is over, or if the backend cannot compute it. Also
+    return notes on these.
     """
     rows: list[Measurement] = []
     left_out: list[str] = []
