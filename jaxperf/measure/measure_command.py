@@ -1,7 +1,5 @@
 """`jaxperf measure`: the user's functions, measured with the instruments and reported like a section."""
 
-from __future__ import annotations
-
 import functools
 import inspect
 import math
@@ -9,7 +7,7 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -34,13 +32,16 @@ EXPLAINS = 0.5  # share of the time from which on a limit explains it, as in sec
 ALIKE = 0.05  # two functions whose ratio is known to be within this of 1 count as equally fast
 
 
-@dataclass(frozen=True)
-class First:
-    """What the first call of a function showed."""
+@dataclass
+class Row:
+    """What the first call of a function showed, and then the others."""
 
-    paid: Mapping[str, float]  # seconds by stage; what is not jitted has only one, its first call
+    stages: Mapping[str, float]  # seconds of the first call; what is not jitted has one stage only
     program: Program | None  # what it was compiled to, if it is jitted
     donates: bool  # whether it donates its arguments, so that every call must get copies
+    time: Measurement = field(init=False)  # of a warm call
+    added_bytes: int = field(init=False)  # that a warm call needs
+    position: Position | None = None  # under the roofline
 
 
 @forced_end()
@@ -59,7 +60,7 @@ def main(
     refuse_debug_flags()
     environment = current_environment()
     by_name = _named(functions, jit=jit)
-    call_arguments = load_arguments(args, setup)
+    arguments = load_arguments(args, setup)
     config = {
         "functions": tuple(functions), "args": tuple(args), "setup": setup, "jit": jit,
         "rounds": rounds, "budget_s": budget_s,
@@ -67,7 +68,12 @@ def main(
     title = format_list(list(by_name)) if len(by_name) <= 3 else f"{len(by_name)} functions"
     about = About("measure", "", title, "Where does the time of a call go, and what limits it?")
     recorder = Recorder(about, environment, config, command=shlex.join(["jaxperf", *sys.argv[1:]]))
-    record_all(recorder, by_name, call_arguments, rounds=rounds, budget_s=budget_s)
+    terminal.print_all([recorder.result()])
+    roofline = stored_roofline(environment)
+    rows = _measure(recorder, by_name, arguments, roofline, rounds=rounds, budget_s=budget_s)
+    _record_programs(recorder, rows)
+    _record_verdicts(recorder, rows)
+    _record_remarks(recorder, rows, roofline)
     if path:
         save_result(recorder.result(), path)
     print(to_one_line(f"result: {json or 'not kept; give --json PATH to keep it'}"))
@@ -94,106 +100,87 @@ def is_jitted(fn: Callable[..., Any]) -> bool:
     return hasattr(fn, "trace") and hasattr(fn, "clear_cache") and not inspect.ismethod(fn)
 
 
-def record_all(
+def _measure(
     recorder: Recorder,
     functions: Mapping[str, Callable[..., Any]],
-    call_arguments: Arguments,
+    arguments: Arguments,
+    roofline: Roofline | None,
     *,
     rounds: int,
-    budget_s: float = 0.0,
-) -> None:
-    """Measure the functions with the same arguments, compare them with the first, and record all about them.
-
-    `rounds` and `budget_s` are `count` and `budget_s` of `interleaved`.
-    """
-    terminal.print_all([recorder.result()])
-    firsts = {name: first_call(name, fn, call_arguments) for name, fn in functions.items()}
-    rows = [Measurement(f"{n}: {stage}", "s", (s,)) for n, f in firsts.items() for stage, s in f.paid.items()]
-    recorder.table(rows, title="Once, before the program is warm")
-    parts, before = _parts(functions, firsts, call_arguments)
+    budget_s: float,
+) -> dict[str, Row]:
+    """Measure the functions with the same arguments, and record their stages and times."""
+    rows = {name: _first_call(name, fn, arguments) for name, fn in functions.items()}
+    first = [
+        Measurement(f"{n}: {stage}", "s", (s,)) for n, r in rows.items() for stage, s in r.stages.items()
+    ]
+    recorder.table(first, title="Once, before the program is warm")
+    parts: dict[str, Callable[..., Any]] = {}
+    before: dict[str, Callable[[], Any]] = {}
+    if any(row.donates for row in rows.values()):
+        # Then all get copies, made outside the clock: a value of one call takes longer than the mean of many,
+        # whichever function is called.
+        before = dict.fromkeys(functions, arguments.fresh)
+    for name, fn in functions.items():
+        if before:
+            parts[name] = functools.partial(lambda fn, copies: copies.passed_to(fn), fn)
+        else:  # no function of ours between the clock and theirs
+            parts[name] = functools.partial(fn, *arguments.by_position, **arguments.by_name)
     with user_errors_shown("a later call"):
         timed = interleaved(parts, count=rounds, budget_s=budget_s, before=before)
-    base = next(iter(timed))
-    recorder.table(timed.values(), title="Seconds per call, in turns", base=base if len(timed) > 1 else "")
-    roofline = stored_roofline(recorder.environment)
-    positions: dict[str, Position | None] = dict.fromkeys(parts)
-    for name, first in firsts.items():
-        if first.program and roofline:
-            positions[name] = roofline.position(first.program, seconds=timed[name].median)
-    used = {name: memory_of(parts[name], before.get(name)) for name in parts}
-    _record_programs(recorder, firsts, positions, used)
-    _record_verdicts(recorder, timed, positions)
-    _record_remarks(recorder, firsts, positions, roofline)
+    base = next(iter(timed)) if len(timed) > 1 else ""
+    recorder.table(timed.values(), title="Seconds per call, in turns", base=base)
+    for name, row in rows.items():
+        row.time, row.added_bytes = timed[name], _added_bytes(parts[name], before.get(name))
+        if row.program and roofline:
+            row.position = roofline.position(row.program, seconds=row.time.median)
+    return rows
 
 
-def first_call(name: str, fn: Callable[..., Any], call_arguments: Arguments) -> First:
+def _first_call(name: str, fn: Callable[..., Any], arguments: Arguments) -> Row:
     """Call `fn` for the first time, stage by stage if it is jitted."""
-    paid: dict[str, float] = {}
+    stages: dict[str, float] = {}
     program = None
-    arguments = block(call_arguments.fresh())
+    copies = block(arguments.fresh())
     with user_errors_shown(name):
         if is_jitted(fn):
-            built = build_program(fn, *arguments.by_position, **arguments.by_name)
-            paid |= {"trace": built.trace_s, "lower": built.lower_s, "compile": built.compile_s}
+            built = build_program(fn, *copies.by_position, **copies.by_name)
+            stages |= {"trace": built.trace_s, "lower": built.lower_s, "compile": built.compile_s}
             program = built.program
         began = time.perf_counter()
-        block(arguments.passed_to(fn))
-        paid["first run" if program else "first call"] = time.perf_counter() - began
-    return First(paid, program, arguments.used_up)
+        block(copies.passed_to(fn))
+        stages["first run" if program else "first call"] = time.perf_counter() - began
+    return Row(stages, program, copies.used_up)
 
 
-def _parts(
-    functions: Mapping[str, Callable[..., Any]], firsts: Mapping[str, First], call_arguments: Arguments
-) -> tuple[dict[str, Callable[..., Any]], dict[str, Callable[[], Any]]]:
-    """Return what `interleaved` calls, and what it prepares, untimed, if a function donates.
-
-    Then all get copies: a value of one call takes longer than the mean of many, whichever function is called.
-    """
-    if any(first.donates for first in firsts.values()):
-        parts: dict[str, Callable[..., Any]] = {
-            name: functools.partial(lambda fn, arguments: arguments.passed_to(fn), fn)
-            for name, fn in functions.items()
-        }
-        return parts, dict.fromkeys(functions, call_arguments.fresh)
-    # No function of ours between the clock and theirs
-    by_position, by_name = call_arguments
-    return {name: functools.partial(fn, *by_position, **by_name) for name, fn in functions.items()}, {}
-
-
-def memory_of(part: Callable[..., Any], prepare: Callable[[], Any] | None) -> int:
+def _added_bytes(part: Callable[..., Any], prepare: Callable[[], Any] | None) -> int:
     """Return the bytes that one warm call uses above the level before it, as far as samples show.
 
     They are from the device's own statistics or, if there are none, from this process's resident memory.
     """
     prepared = (block(prepare()),) if prepare else ()
-    statistics = device_memory()
-    read = (lambda: device_memory()["bytes_in_use"]) if "bytes_in_use" in statistics else None
+    read = (lambda: device_memory()["bytes_in_use"]) if "bytes_in_use" in device_memory() else None
     with user_errors_shown("a later call"), MemorySampler(LOOK_S, read) as sampler:
         block(part(*prepared))
     return sampler.increase_bytes
 
 
-def _record_programs(
-    recorder: Recorder,
-    firsts: Mapping[str, First],
-    positions: Mapping[str, Position | None],
-    used: Mapping[str, int],
-) -> None:
+def _record_programs(recorder: Recorder, rows: Mapping[str, Row]) -> None:
     """Show each program in numbers, with one column per function, and keep the numbers as facts."""
-    columns = [_numbers(f.program, positions[name], used[name]) for name, f in firsts.items()]
-    for name, column in zip(firsts, columns):
+    columns = [_numbers(row.program, row.position, row.added_bytes) for row in rows.values()]
+    for name, column in zip(rows, columns):
         for label, (value, unit) in column.items():
             recorder.fact(f"{name}: {label}", value, unit=unit, in_table=True)
-    names = dict.fromkeys([*max(columns, key=len), *(label for column in columns for label in column)])
-    rows = [[label, *(_cell(column.get(label)) for column in columns)] for label in names]
-    recorder.grid(["", *firsts], rows, title="The program, as the compiler sees it")
+    labels = dict.fromkeys([*max(columns, key=len), *(label for column in columns for label in column)])
+    cells = [[label, *(_cell(*column.get(label, ("", ""))) for column in columns)] for label in labels]
+    recorder.grid(["", *rows], cells, title="The program, as the compiler sees it")
 
 
-Number = tuple[float | int | str, str]
-
-
-def _numbers(program: Program | None, position: Position | None, used: int) -> dict[str, Number]:
-    numbers: dict[str, Number] = {}
+def _numbers(
+    program: Program | None, position: Position | None, added_bytes: int
+) -> dict[str, tuple[float | str, str]]:
+    """Return values and units by label."""
+    numbers: dict[str, tuple[float | str, str]] = {}
     if program:
         numbers |= {
             "arithmetic": (program.flops, "FLOP"),
@@ -215,33 +202,29 @@ def _numbers(program: Program | None, position: Position | None, used: int) -> d
             "least time under the roofline": (position.bound_s, "s"),
             "nearest limit": (position.limit, ""),
         }
-    if program and used < program.temp_bytes:  # the call got memory that the C library had kept
-        return numbers
-    return numbers | {"memory that a warm call adds": (used, "bytes")}
+    # a call that adds less than the temporaries got memory that the C library had kept
+    if not program or added_bytes >= program.temp_bytes:
+        numbers["memory that a warm call adds"] = (added_bytes, "bytes")
+    return numbers
 
 
-def _cell(number: Number | None) -> str:
-    if number is None:
-        return ""
-    return number[0] if isinstance(number[0], str) else format_on_page(number[0], number[1])
+def _cell(value: float | str, unit: str) -> str:
+    return value if isinstance(value, str) else format_on_page(value, unit)
 
 
-def _record_verdicts(
-    recorder: Recorder, timed: Mapping[str, Measurement], positions: Mapping[str, Position | None]
-) -> None:
+def _record_verdicts(recorder: Recorder, rows: Mapping[str, Row]) -> None:
     """Say in one line for each: the time with its interval and what limits it, then how it compares."""
-    base = next(iter(timed))
-    for name, m in timed.items():
-        text = f"{name}: {format_on_page(m.median, 's')} per call"
-        low, high = interval(m.values)
+    for name, row in rows.items():
+        text = f"{name}: {format_on_page(row.time.median, 's')} per call"
+        low, high = interval(row.time.values)
         if math.isfinite(low):
             text += f" ({format_on_page(low, 's')} to {format_on_page(high, 's')})"
-        position = positions[name]
-        if position:
-            text += f"; {_limit(position)}"
+        if row.position:
+            text += f"; {_limit(row.position)}"
         recorder.text(text)
-    for name, m in list(timed.items())[1:]:
-        compared = ratio(m, timed[base])
+    base, *others = rows
+    for name in others:
+        compared = ratio(rows[name].time, rows[base].time)
         verdict = f"{compared.word} than {base}"
         if compared.word == "undecided":
             alike = compared.within(ALIKE)
@@ -256,29 +239,23 @@ def _limit(position: Position) -> str:
     return f"{share} of its nearest limit, {position.limit}, so that other costs take most of the time"
 
 
-def _record_remarks(
-    recorder: Recorder,
-    firsts: Mapping[str, First],
-    positions: Mapping[str, Position | None],
-    roofline: Roofline | None,
-) -> None:
-    remarks = (
-        ([name for name, f in firsts.items() if not f.program],
-         "called as it is; only what jax.jit returned has stages, and --jit jits it"),
-        ([name for name, f in firsts.items() if f.donates],
-         "arguments are donated, so each value is one call, on copies of them"),
-        ([name for name, f in firsts.items() if f.program and f.program.loops],
-         "the compiler counts a loop's body once, so the program does more than it says"),
-        ([name for name, position in positions.items() if position and position.share > ABOVE],
-         "faster than the roofline allows; either the machine was busy when that was measured (run `jaxperf "
-         "roofline` again), or the compiler's estimate is too large"),
-    )  # fmt: skip
-    for names, remark in remarks:
+def _record_remarks(recorder: Recorder, rows: Mapping[str, Row], roofline: Roofline | None) -> None:
+    remarks: dict[str, Callable[[Row], Any]] = {
+        "called as it is; only what jax.jit returned has stages, and --jit jits it":
+            lambda row: not row.program,
+        "arguments are donated, so each value is one call, on copies of them":
+            lambda row: row.donates,
+        "the compiler counts a loop's body once, so the program does more than it says":
+            lambda row: row.program and row.program.loops,
+        "faster than the roofline allows; either the machine was busy when that was measured (run `jaxperf "
+        "roofline` again), or the compiler's estimate is too large":
+            lambda row: row.position and row.position.share > ABOVE,
+    }  # fmt: skip
+    for remark, applies in remarks.items():
+        names = [name for name, row in rows.items() if applies(row)]
         if names:
             recorder.note(f"{format_list(names)}: {remark}")
     if roofline is None:
         recorder.note(MISSING)
-        return
-    differences = roofline.differences(recorder.environment)
-    if differences:
+    elif differences := roofline.differences(recorder.environment):
         recorder.note(f"the roofline was measured under other conditions: {'; '.join(differences)}")
