@@ -1,7 +1,5 @@
 """Describe machine, versions and settings: the `Environment` that is stored with every result."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import platform
@@ -34,28 +32,6 @@ def current_environment(*, data_source: str = "") -> Environment:
     Raises:
       JaxperfError: JAX cannot start on the requested platform.
     """
-    devices, backend = _started()
-    return Environment(
-        python=platform.python_version(),
-        platform=platform.platform(),
-        cpu=cpu_model(),
-        versions=versions(),
-        backend=backend,
-        devices=tuple(f"{d.platform}:{d.id} {d.device_kind}" for d in devices),
-        devices_are_fake=backend == "cpu" and len(jax.local_devices()) > 1,
-        cores=cores(),
-        threads=threads(),
-        memory_bytes=psutil.virtual_memory().total,
-        flags={k: v for k, v in sorted(os.environ.items()) if k.startswith(FLAG_PREFIXES)} | _settings(),
-        accelerated=("oneDNN convolutions",) if ONEDNN in os.environ.get("XLA_FLAGS", "").split() else (),
-        data_source=data_source,
-        commit=commit(),
-        gpus=ask_driver().description() if backend == "gpu" else (),
-    )
-
-
-def _started() -> tuple[list[jax.Device], str]:
-    """Return the devices, which starts the backend, and its name."""
     platforms = getattr(jax.config, "jax_platforms", None) or os.environ.get("JAX_PLATFORMS") or ""
     wants_gpu = platforms.startswith("cuda")
     backend = ""
@@ -68,9 +44,22 @@ def _started() -> tuple[list[jax.Device], str]:
             f"JAX finds no {missing}; use the CPU (JAX_PLATFORMS=cpu, or a section's --platform cpu), or see "
             "`jaxperf doctor`"
         )
-    return jax.devices(), backend
-
-
-def _settings() -> dict[str, str]:
-    values = {name: getattr(jax.config, name, None) for name in JAX_SETTINGS}
-    return {name: str(value) for name, value in values.items() if value is not None}
+    flags = {name: value for name, value in sorted(os.environ.items()) if name.startswith(FLAG_PREFIXES)}
+    settings = {name: getattr(jax.config, name, None) for name in JAX_SETTINGS}
+    return Environment(
+        python=platform.python_version(),
+        platform=platform.platform(),
+        cpu=cpu_model(),
+        versions=versions(),
+        backend=backend,
+        devices=tuple(f"{d.platform}:{d.id} {d.device_kind}" for d in jax.devices()),
+        devices_are_fake=backend == "cpu" and len(jax.local_devices()) > 1,
+        cores=cores(),
+        threads=threads(),
+        memory_bytes=psutil.virtual_memory().total,
+        flags=flags | {name: str(value) for name, value in settings.items() if value is not None},
+        accelerated=("oneDNN convolutions",) if ONEDNN in os.environ.get("XLA_FLAGS", "").split() else (),
+        data_source=data_source,
+        commit=commit(),
+        gpus=ask_driver().description() if backend == "gpu" else (),
+    )

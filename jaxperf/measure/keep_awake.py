@@ -4,8 +4,6 @@ Waking an idle core takes 10 to 50 us, several times the dispatch of a small com
 takes 5 us per call on a busy machine and 50 us on an idle one.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -4,14 +4,13 @@ Two readings, before and after, would miss what is allocated and freed in betwee
 `get_mem` does.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Self
 
 import jax
 import psutil
@@ -28,19 +27,17 @@ class MemorySampler:
         print(memory.increase_bytes)
 
     Resident memory may be more than the arrays need, because the C library keeps freed blocks.
-
-    Attributes:
-      interval_s: seconds between samples; what is allocated and freed in between is missed.
-      read: returns the bytes of a sample, such as a device's bytes in use; None for resident memory.
-      trim: whether to give freed memory back to the system before the first sample (glibc only).
-      seconds: when each sample was taken, in seconds since the first.
-      resident_bytes: the value of each sample; the first is from before the body, the last from after it.
     """
 
+    #: seconds between samples; what is allocated and freed in between is missed
     interval_s: float = 0.005
+    #: returns the bytes of a sample, such as a device's bytes in use; None for resident memory
     read: Callable[[], int] | None = None
+    #: whether to give freed memory back to the system before the first sample (glibc only)
     trim: bool = False
+    #: when each sample was taken, in seconds since the first
     seconds: list[float] = field(default_factory=list)
+    #: the value of each sample; the first is from before the body, the last from after it
     resident_bytes: list[int] = field(default_factory=list)
 
     @property
@@ -58,7 +55,7 @@ class MemorySampler:
         """Return the peak minus the sample from before the body."""
         return self.peak_bytes - self.base_bytes
 
-    def __enter__(self) -> MemorySampler:
+    def __enter__(self) -> Self:
         self.seconds.clear()
         self.resident_bytes.clear()
         if self.trim and os.name == "posix":

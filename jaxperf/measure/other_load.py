@@ -1,7 +1,5 @@
 """Measure how much of the machine other programs and its host use."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Iterator

@@ -12,8 +12,6 @@ The method is conservative. Threads on several cores at once may have waited for
 values are not found. Without statistics, none is found. A container's CPU limit looks like another program.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -86,14 +84,12 @@ def set_aside(m: Measurement, disturbed: Sequence[bool], least: int) -> Measurem
     left = tuple(v for v, lost in zip(m.values, disturbed, strict=True) if not lost)
     aside = tuple(v for v, lost in zip(m.values, disturbed) if lost)
     marked = replace(m, disturbed=len(aside))
-    if not marked.disturbance:
+    remark = marked.disturbance
+    if not remark:
         return marked
     if len(left) >= least:
         remark = f"{len(aside)} of {len(m.values)} values set aside: another program had the core"
-        return replace(m, values=left, set_aside=aside, note=_joined(m.note, remark))
-    warning = "" if marked.trusted else "not to be trusted: "
-    return replace(marked, note=_joined(m.note, warning + marked.disturbance))
-
-
-def _joined(*remarks: str) -> str:
-    return "; ".join(filter(None, remarks))
+        marked = replace(m, values=left, set_aside=aside)
+    elif not marked.trusted:
+        remark = f"not to be trusted: {remark}"
+    return replace(marked, note=f"{m.note}; {remark}" if m.note else remark)

@@ -1,7 +1,5 @@
 """Measure the bytes of a compiled program's collectives, and the bytes that each device holds."""
 
-from __future__ import annotations
-
 from collections import Counter
 from typing import Any
 
