@@ -1,12 +1,11 @@
 """The GPUs and TPUs that a step can be planned for; `data/cards.toml` has the figures and their sources."""
 
-from __future__ import annotations
-
 import math
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
+from typing import Any
 
 from jaxperf.errors import JaxperfError
 from jaxperf.flags import did_you_mean
@@ -27,28 +26,20 @@ class Card:
     title: str  # the driver's or the vendor's name
     memory_bytes: int
     slices: Sequence[str] = ()  # of a TPU, such as "4x8"
-    source: str = ""
-    major: int = 0  # of the CUDA compute capability
-    minor: int = 0
-    features: str = ""  # for which XLA compiles beyond those of the capability
     cores: int = 0  # streaming multiprocessors
     fp32_per_core: int = 0
-    shared_bytes: int = 0  # shared memory per core
-    shared_bytes_per_block: int = 0
-    l2_bytes: int = 0
     clock_ghz: float = 0.0
     memory_bandwidth: int = 0
     memory_share: float = 0.0
     matrix_share: float = 0.0
     peak_flops: Mapping[str, float] = field(default_factory=dict)  # of dense matrix products by dtype
-    links: int = 0
     link_bandwidth: float = 0.0  # over all NVLinks of the card
     all_reduce_bandwidth: float = 0.0  # bus bandwidth over a full node, above a ring's where NVSwitch reduces
     link_latency_s: float = 0.0  # of the smallest collective inside a node
     link_pipeline: float = 0.0  # cost of filling the links' pipeline, in sqrt(seconds)
     nic_bandwidth: float = 0.0  # the card's share of its node's network cards
-    pcie_bandwidth: int = 0
     per_node: int = 8
+    figures: Mapping[str, Any] = field(default_factory=dict)  # all that `data/cards.toml` says of it
     target: str = ""  # XLA's own description of a card that is here; "" for one made from these figures
 
     @property
@@ -83,7 +74,11 @@ class Card:
 
 
 _TABLES = tomllib.loads((DATA / "cards.toml").read_text(encoding="utf-8"))
-CARDS = {name: Card(name=name, **table) for name, table in _TABLES.items()}
+_FIELDS = {each.name for each in fields(Card)}
+CARDS = {
+    name: Card(name, figures=table, **{key: table[key] for key in table if key in _FIELDS})
+    for name, table in _TABLES.items()
+}
 
 
 def find_card(name: str) -> Card:

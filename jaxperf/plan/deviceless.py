@@ -4,8 +4,6 @@ XLA compiles for a description of a GPU ("target config") and a number of nodes,
 driver and no CUDA is needed. Nothing is autotuned or assembled.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import functools
@@ -33,7 +31,7 @@ from jaxperf.errors import JaxperfError
 from jaxperf.hlo import Costs, Module, costs, parse
 from jaxperf.libraries import missing_from, pip_install
 from jaxperf.measure.stages import all_equations
-from jaxperf.measure.user_function import user_errors_shown
+from jaxperf.measure.user_function import first_line, user_errors_shown
 from jaxperf.plan import custom_calls
 from jaxperf.plan.arguments import Placed, as_flag, name_of
 from jaxperf.plan.cards import CARDS, DATA, Card
@@ -80,10 +78,6 @@ def _no_plugin() -> bool:
 
 def _install(card: Card) -> str:
     return pip_install(f"{'jax[tpu]' if card.is_tpu else 'jax-cuda12-plugin'}=={jax.__version__}")
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or ["no message"])[0][:300]
 
 
 def own_folder() -> Path:
@@ -133,7 +127,7 @@ def devices_of(card: Card, count: int) -> list[Any]:
     try:
         return list(describe(**topology).devices)
     except Exception as e:
-        line = _first_line(e)
+        line = first_line(e)
         way = f"install the plugin of the same version: {_install(card)}"
         if "not implemented" in line:  # the plugin has looked for a GPU, and is out of use
             way = "JAX has looked for a GPU and found none; set JAX_PLATFORMS=cpu before JAX is imported"
@@ -193,7 +187,7 @@ def compile_for(card: Card, lowered: Any, options: Mapping[str, Any] | None = No
         try:
             return lowered.compile(compiler_options=fixed)
         except Exception as e:
-            line = _first_line(e)
+            line = first_line(e)
             missing = custom_calls.MISSING.search(line)
             if missing and missing[1] not in registered:
                 registered.add(missing[1])
@@ -207,7 +201,7 @@ def compile_for(card: Card, lowered: Any, options: Mapping[str, Any] | None = No
 
 def target_config(card: Card) -> str:
     # the text of XLA's GpuTargetConfigProto
-    return string.Template((DATA / "gpu.txtpb").read_text(encoding="utf-8")).substitute(vars(card))
+    return string.Template((DATA / "gpu.txtpb").read_text(encoding="utf-8")).substitute(card.figures)
 
 
 @dataclass(frozen=True)
@@ -263,7 +257,7 @@ def _lower(placed: Placed) -> Any:
                 )
             return program.lower()
         except (TypeError, ValueError) as e:
-            line = _first_line(e)
+            line = first_line(e)
             if any(words in line for words in _BOUND):
                 raise JaxperfError(
                     f"{name} is bound to devices that are here; give a function of `devices` that makes it: "
