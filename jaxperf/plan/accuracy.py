@@ -3,8 +3,6 @@
 `benchmarks/plan/validate.py` computes these figures from its test tables, and a test holds them against it.
 """
 
-from __future__ import annotations
-
 # published or measured over predicted seconds of steps, without the largest and the smallest
 COMPUTE = (0.96, 1.54)
 STEPS = (17, 0.2, 14)  # number of steps, median error, how many are within 25 %

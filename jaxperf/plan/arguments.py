@@ -6,8 +6,6 @@ replicated. The step itself says what the batch is: its parameters come back, an
 leaves room for doubt, the user is asked, or told.
 """
 
-from __future__ import annotations
-
 import functools
 import inspect
 import math
@@ -58,13 +56,11 @@ def _is_jitted(step: Any) -> bool:
     return callable(step) and hasattr(step, "lower")  # what Equinox jits has no `trace`
 
 
-def _parameters(step: Any, *, required: bool = False) -> list[str]:
+def _parameters(step: Any) -> list[inspect.Parameter]:
     try:
-        found = inspect.signature(step).parameters.values()
+        return list(inspect.signature(step).parameters.values())
     except (TypeError, ValueError):
         return []
-    many = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    return [p.name for p in found if not required or (p.default is p.empty and p.kind not in many)]
 
 
 def by_position(step: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, tuple[Any, ...]]:
@@ -96,10 +92,6 @@ def _of_arrays(step: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> t
     return jax.jit(of_arrays), jax.tree.map(lambda x: x if is_array(x) else None, whole)
 
 
-def _parts(mesh: Mesh, axes: Sequence[str]) -> int:
-    return math.prod(mesh.shape[name] for name in axes)
-
-
 def mesh_of(devices: Sequence[Any], axes: Mapping[str, int], args: Any) -> Mesh:
     """Return a mesh of all devices, with the requested axes, those of an argument, or one named "data".
 
@@ -108,16 +100,16 @@ def mesh_of(devices: Sequence[Any], axes: Mapping[str, int], args: Any) -> Mesh:
     meshes = (getattr(getattr(leaf, "sharding", None), "mesh", None) for leaf in jax.tree.leaves(args))
     like = next((mesh for mesh in meshes if isinstance(mesh, Mesh)), None)
     named = dict(axes) or (dict(like.shape) if like else {}) or {"data": len(devices)}
-    others = list(named)[1:]
+    first, *others = named
     rest = math.prod(named[name] for name in others)
     if len(devices) % rest:
         sizes = ",".join(f"{name}={named[name]}" for name in others)
         raise JaxperfError(
             f"a mesh with {sizes} does not fit {len(devices)} devices; take a multiple of {rest}"
         )
-    lengths = (len(devices) // rest, *(named[name] for name in others))
-    types = like.axis_types if like and tuple(like.axis_names) == tuple(named) else None
-    return Mesh(np.array(devices).reshape(lengths), tuple(named), axis_types=types)
+    named[first] = len(devices) // rest
+    types = like.axis_types if like and like.axis_names == tuple(named) else None
+    return Mesh(np.array(devices).reshape(tuple(named.values())), tuple(named), axis_types=types)
 
 
 def place(
@@ -132,13 +124,14 @@ def place(
 ) -> Placed:
     """Return a step with arguments for these devices; the parameters are those of `jaxperf.plan`."""
     mesh = mesh_of(devices, axes, args)
-    made = not _is_jitted(step) and _parameters(step) in (["devices"], ["mesh"])
-    given = False  # whether the user's function has made the arguments, too
-    notes: list[str] = []
     name = name_of(step)
+    notes: list[str] = []
+    takes = [parameter.name for parameter in _parameters(step)]
+    made = not _is_jitted(step) and takes in (["devices"], ["mesh"])
+    given = False  # whether the user's function has made the arguments, too
     if made:
         with user_errors_shown(name):
-            step = step(mesh if _parameters(step) == ["mesh"] else list(mesh.devices.flat))
+            step = step(mesh if takes == ["mesh"] else list(mesh.devices.flat))
         if given := isinstance(step, tuple) and len(step) == 2:
             step, args = step[0], step[1] if isinstance(step[1], tuple) else (step[1],)
     if not _is_jitted(step):
@@ -153,7 +146,8 @@ def place(
             f"{name} is not jitted: it is planned as one program, as jax.jit would compile it; its parts one "
             "by one take longer, and keep more between them"
         )
-    required = _parameters(step, required=True)
+    many = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    required = [p.name for p in _parameters(step) if p.default is p.empty and p.kind not in many]
     if required and not args:
         raise JaxperfError(
             f"{name_of(step)} needs arguments ({', '.join(required)}), but none are given; give them by "
@@ -162,31 +156,32 @@ def place(
     if type(step).__module__.startswith("equinox"):
         step, args = _of_arrays(step, args, {})
     mapped = type(step) is FunctionType  # of jax.pmap, whose arguments begin with the devices
+    doubt = ""
     if batch is not None:
         axis = _asked(args, batch)
     elif mapped or given:
         axis = dict.fromkeys(positions_by_shape(args, axis=int(mapped)), int(mapped))
     else:
         axis, doubt = find_batch(step, args)
-        notes += filter(None, [doubt])
     examples = max((length_of(args[i], at) for i, at in axis.items()), default=0)
-    names, split = _sharded_over(args, axis)
+    split_by, parts_here = _sharded_over(args, axis)
     if mapped:
-        names, examples = mesh.axis_names, examples * mesh.size
-    if mapped or given:
-        args = jax.tree.map(lambda x: x if isinstance(x, jax.ShapeDtypeStruct) else _as_shape(x), args)
-    elif axis:
-        if not names or not set(names) <= set(mesh.axis_names):
-            names = mesh.axis_names[:1]
-        parts = _parts(mesh, names)
-        examples = total or (per_device or -(-examples // split)) * parts
+        split_by, examples = mesh.axis_names, examples * mesh.size
+    elif not given and axis:
+        if not split_by or not set(split_by) <= set(mesh.axis_names):
+            split_by = mesh.axis_names[:1]
+        parts = math.prod(mesh.shape[name] for name in split_by)
+        examples = total or (per_device or -(-examples // parts_here)) * parts
         if examples % parts:
             raise JaxperfError(f"{total} examples do not divide by {parts}; give --total a multiple of it")
-    elif per_device or total:
+    elif not given and (per_device or total):
         raise JaxperfError("no argument is a batch, so --per-device and --total have nothing to change")
-    if not mapped and not given:
+    if mapped or given:
+        args = jax.tree.map(lambda x: x if isinstance(x, jax.ShapeDtypeStruct) else _as_shape(x), args)
+    else:
         args = tuple(_on_mesh(arg, mesh, examples, axis.get(i)) for i, arg in enumerate(args))
-    return Placed(step, args, mesh, examples, axis, names if axis else (), made, tuple(notes))
+    notes += filter(None, [doubt])
+    return Placed(step, args, mesh, examples, axis, split_by if axis else (), made, tuple(notes))
 
 
 def as_flag(axis: Mapping[int, int]) -> str:
@@ -214,7 +209,7 @@ def _sharded_over(args: tuple[Any, ...], axis: Mapping[int, int]) -> tuple[tuple
             spec = getattr(getattr(leaf, "sharding", None), "spec", ())
             if len(spec) > at and spec[at]:
                 names = spec[at] if isinstance(spec[at], tuple) else (spec[at],)
-                return names, _parts(leaf.sharding.mesh, names)
+                return names, math.prod(leaf.sharding.mesh.shape[name] for name in names)
     return (), 1
 
 
@@ -236,15 +231,12 @@ def _on_mesh(tree: Any, mesh: Mesh, whole: int, axis: int | None) -> Any:
     def placed(leaf: Any) -> Any:
         if not is_array(leaf):
             return leaf
-        shape = list(leaf.shape)
-        of_batch = axis is not None and len(shape) > at and shape[at] == examples
-        if of_batch:
-            shape[at] = whole
+        shape, spec = list(leaf.shape), P()
+        if axis is not None and len(shape) > at and shape[at] == examples:
+            shape[at], spec = whole, P(*[None] * at, mesh.axis_names[0])
         sharding = getattr(leaf, "sharding", None)
         if isinstance(sharding, NamedSharding) and set(sharding.mesh.axis_names) <= set(mesh.axis_names):
             spec = sharding.spec
-        else:
-            spec = P(*[None] * at, mesh.axis_names[0]) if of_batch else P()
         return _as_shape(leaf, shape, NamedSharding(mesh, spec))
 
     return jax.tree.map(placed, tree)

@@ -1,13 +1,11 @@
 """The collectives of a compiled program: bytes, devices, runs and line of each, and what it carries."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -68,11 +66,14 @@ class Collective:
 
 def collectives(module: Module, mesh: Mapping[str, int]) -> dict[str, Collective]:
     """Return the collectives of a program for a mesh of these lengths by instruction, as they first run."""
-    times: dict[str, float] = defaultdict(float)
+    found: dict[str, Collective] = {}
     for instruction, runs in module.executed():
-        times[instruction.name] += runs
-    found = ((i.name, _described(module, i, mesh, times[i.name])) for i, _ in module.executed())
-    return {name: each for name, each in found if each}
+        name = instruction.name
+        if name in found:
+            found[name] = replace(found[name], times=found[name].times + runs)
+        elif each := _described(module, instruction, mesh, runs):
+            found[name] = each
+    return found
 
 
 def _described(
@@ -88,16 +89,17 @@ def _described(
     if inner is None or not inner.collective:
         return None
     kind = inner.collective
+    groups = groups_of(inner.attributes, math.prod(mesh.values()))
     if kind == "all-reduce" and inner.computation.startswith("all-reduce-scatter"):  # one kernel on a TPU
         kind = "reduce-scatter"
-    groups = groups_of(inner.attributes, math.prod(mesh.values()))
-    if kind == "collective-permute":
+    elif kind == "collective-permute":
         groups = tuple(pair for pair in groups if pair[0] != pair[-1])
     members = max(map(len, groups), default=0)
     if members < 2:
         return None
     read = sum(shape.bytes for shape in module.operand_shapes(inner))
     named = next((each for each in (inner, outer) if each.op_name), None) or _before(module, inner)
+    places = np.unravel_index(groups[0], tuple(mesh.values()))
     return Collective(
         kind=kind,
         bytes=read * (members if kind == "all-gather" else 1),
@@ -106,7 +108,7 @@ def _described(
         asynchronous=outer.opcode.endswith("-start") and '"is_sync":true' not in outer.attributes,
         asked=bool(_ASKED.search(named.op_name)),
         source=source_of(module, named),
-        axes=axes_of(groups, mesh),
+        axes=tuple(name for name, place in zip(mesh, places) if len(set(place.tolist())) > 1),
     )
 
 
@@ -129,12 +131,6 @@ def source_of(module: Module, instruction: Instruction) -> str:
     owned = [(library_of(frame.file), frame) for frame in inside if frame.file]
     frames = [frame for owner, frame in owned if not owner] or [f for owner, f in owned if owner == "jaxperf"]
     return f"{Path(frames[0].file).name}:{frames[0].line}" if frames else ""
-
-
-def axes_of(groups: Sequence[Group], mesh: Mapping[str, int]) -> tuple[str, ...]:
-    """Return the mesh's axes along which the devices of a group differ, by their places in the mesh."""
-    places = np.unravel_index(groups[0], tuple(mesh.values()))
-    return tuple(name for name, place in zip(mesh, places) if len(set(place.tolist())) > 1)
 
 
 class Flow:
@@ -193,10 +189,9 @@ class Flow:
         todo = [(name, k) for name in names for k in (ALL, *_parts(self.instructions.get(name)))]
         seen: set[Value] = set()
         while todo:
-            for value in edges.get(todo.pop(), ()):
-                if value not in seen:
-                    seen.add(value)
-                    todo.append(value)
+            new = set(edges.get(todo.pop(), ())) - seen
+            seen |= new
+            todo += new
         return {name for name, _ in seen}
 
     def line_after(self, name: str) -> str:

@@ -3,8 +3,6 @@
 After --, a program runs up to its first training step, which is taken with its arguments, and stops.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Sequence
@@ -18,7 +16,6 @@ from jaxperf.plan import deviceless
 from jaxperf.plan.arguments import by_position
 from jaxperf.plan.first_step import first_step
 from jaxperf.plan.planning import plan
-from jaxperf.plan.report import StepPlan
 from jaxperf.process import forced_end, say
 from jaxperf.result import terminal
 from jaxperf.result.store import check_writable, write_whole
@@ -42,15 +39,6 @@ def main(asked: Any, program: Sequence[str]) -> int:
         )
     deviceless.use_own_plugin()
     path = asked.json and check_writable(asked.json)
-    made = _plan(asked, program)
-    terminal.print_all(made.blocks())
-    if path:
-        write_whole(path, json.dumps(made.to_json(), indent=1) + "\n")
-        print(to_one_line(f"plan: {asked.json}"))
-    return 0
-
-
-def _plan(asked: Any, program: Sequence[str]) -> StepPlan:
     if asked.for_ == "this":
         deviceless.card_of_this_machine()  # before the user's program starts JAX, which logs a traceback
     elif not jax.config.jax_platforms:  # type: ignore[attr-defined]
@@ -66,4 +54,9 @@ def _plan(asked: Any, program: Sequence[str]) -> StepPlan:
     alike = ("devices", "mesh", "per_device", "total", "batch", "network", "fit")
     options = {name: getattr(asked, name) for name in alike}
     kernels = dict(asked.kernel)
-    return plan(step, *args, device=asked.for_, kernels=kernels, told=lambda s: say(f"plan: {s}"), **options)
+    made = plan(step, *args, device=asked.for_, kernels=kernels, told=lambda s: say(f"plan: {s}"), **options)
+    terminal.print_all(made.blocks())
+    if path:
+        write_whole(path, json.dumps(made.to_json(), indent=1) + "\n")
+        print(to_one_line(f"plan: {asked.json}"))
+    return 0

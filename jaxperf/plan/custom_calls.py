@@ -5,8 +5,6 @@ memory, its shardings and what surrounds it are the program's own. A call of cuD
 multiplies; a Pallas kernel may give a `cost_estimate`; for others, the reader gives FLOPs and bytes.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import importlib

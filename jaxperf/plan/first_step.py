@@ -1,13 +1,11 @@
 """A training step and its arguments, taken from a program that would train."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import importlib
 import runpy
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType, MethodType
 from typing import Any
@@ -65,25 +63,30 @@ class _Watched:
         return getattr(self.__wrapped__, name)
 
 
-def _watching(jit: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `jax.jit` so that it watches what it returns, also as a decorator with options."""
+def _watched_call(self: Any, call: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    """Call a wrapper of jax.jit; a training step that it finds has the wrapper's own arguments."""
+    try:
+        return call(self, *args, **kwargs)
+    except _Found:
+        raise _Found(self, args, kwargs) from None
 
-    def watched(fun: Any = None, **options: Any) -> Any:
-        return functools.partial(watched, **options) if fun is None else _Watched(jit(fun, **options))
 
-    return watched
+@contextlib.contextmanager
+def _stopping_at_steps() -> Iterator[None]:
+    """Let what `jax.jit` and its wrappers return raise `_Found` where it is called and is a training step."""
+    jit = jax.jit
 
+    def watched_jit(fun: Any = None, **options: Any) -> Any:
+        return functools.partial(watched_jit, **options) if fun is None else _Watched(jit(fun, **options))
 
-def _with_its_arguments(call: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a wrapper's call so that a training step found inside has the wrapper's own arguments."""
-
-    def watched(self: Any, *args: Any, **kwargs: Any) -> Any:
-        try:
-            return call(self, *args, **kwargs)
-        except _Found:
-            raise _Found(self, args, kwargs) from None
-
-    return watched
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(mock.patch.object(jax, "jit", watched_jit))
+        for path, name in _WRAPPERS:
+            with contextlib.suppress(ImportError, AttributeError):
+                wrapper = getattr(importlib.import_module(path), name)
+                call = functools.partialmethod(_watched_call, wrapper.__call__)
+                stack.enter_context(mock.patch.object(wrapper, "__call__", call))
+        yield
 
 
 def first_step(command: Sequence[str]) -> tuple[Any, ...]:
@@ -97,24 +100,17 @@ def first_step(command: Sequence[str]) -> tuple[Any, ...]:
     name, *rest = words[1:] if is_module else words
     if not is_module and not Path(name).is_file():
         raise JaxperfError(f"there is no program {name}; give its path, jaxperf plan -- python train.py")
-    where = str(Path.cwd() if is_module else Path(name).resolve().parent)
-    with contextlib.ExitStack() as stack:
-        for path, wrapper in _WRAPPERS:
-            with contextlib.suppress(ImportError, AttributeError):
-                found = getattr(importlib.import_module(path), wrapper)
-                call = _with_its_arguments(found.__call__)
-                stack.enter_context(mock.patch.object(found, "__call__", call))
-        stack.enter_context(mock.patch.object(jax, "jit", _watching(jax.jit)))
-        stack.enter_context(mock.patch.object(sys, "argv", [name, *rest]))
-        stack.enter_context(mock.patch.object(sys, "path", [where, *sys.path]))
-        try:
-            with user_errors_shown(name), contextlib.suppress(SystemExit):
-                if is_module:
-                    runpy.run_module(name, run_name="__main__", alter_sys=True)
-                else:
-                    runpy.run_path(name, run_name="__main__")
-        except _Found as stop:
-            return stop.args
+    folder = str(Path.cwd() if is_module else Path(name).resolve().parent)
+    argv = mock.patch.object(sys, "argv", [name, *rest])
+    path = mock.patch.object(sys, "path", [folder, *sys.path])
+    try:
+        with _stopping_at_steps(), argv, path, user_errors_shown(name), contextlib.suppress(SystemExit):
+            if is_module:
+                runpy.run_module(name, run_name="__main__", alter_sys=True)
+            else:
+                runpy.run_path(name, run_name="__main__")
+    except _Found as stop:
+        return stop.args
     raise JaxperfError(
         f"{name} ended without a training step: no function of jax.jit that it called has a gradient; give "
         "a step of jax.pmap, or one that is not jitted, by its name and its arguments"

@@ -1,7 +1,5 @@
 """`--fit`: find by trying what fits into a card's memory. Each try is a compilation; nothing runs."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import time

@@ -5,12 +5,10 @@ that of matrix products and convolutions, from their shapes, with each side roun
 cores; everything else counts as memory traffic.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -40,12 +38,6 @@ _GIVEN = re.compile(r'\b(name|flops|bytes) = (?:"([^"]*)"|([\d.]+(?:[eE][-+]?\d+
 _ATTENTION = re.compile(r'"intermediate_tensor_shape":.*?"dimensions":\s*\[([^\]]*)\]')
 
 
-def padded_flops(product: Product) -> float:
-    """Return the floating-point operations of tensor cores, with sides rounded up to tiles."""
-    sides = (product.rows, product.columns, product.inner)
-    return 2.0 * product.batch * math.prod(-(-side // tile) * tile for side, tile in zip(sides, TILE))
-
-
 @dataclass(frozen=True)
 class Kernel:
     bytes: float  # that it reads and writes
@@ -60,7 +52,7 @@ class Kernel:
 
     def arithmetic_s(self, card: Card) -> float:
         fused = self.fused_flops / (ATTENTION_SHARE * card.matrix_flops(self.dtype))
-        return fused + sum((padded_flops(p) if p.aligned else p.flops) / rate(card, p) for p in self.products)
+        return fused + sum(_seconds(card, product) for product in self.products)
 
     def memory_s(self, card: Card) -> float:
         return self.bytes / card.bandwidth
@@ -69,28 +61,34 @@ class Kernel:
         return max(self.arithmetic_s(card), self.memory_s(card)) + KERNEL_S
 
 
-def rate(card: Card, product: Product) -> float:
+def _seconds(card: Card, product: Product) -> float:
     vector = 2.0 * card.cores * card.fp32_per_core * card.clock_ghz * 1e9
+    flops, rate = product.flops, card.matrix_flops(product.dtype)
+    if product.aligned:
+        sides = (product.rows, product.columns, product.inner)
+        flops = 2.0 * product.batch * math.prod(-(-side // tile) * tile for side, tile in zip(sides, TILE))
+    else:
+        rate = vector * UNALIGNED_SHARE
     if product.exact and product.dtype == "float32":
-        return vector * card.matrix_share
-    if not product.aligned:
-        return vector * UNALIGNED_SHARE
-    return card.matrix_flops(product.dtype)
+        rate = vector * card.matrix_share
+    return flops / rate
 
 
 def kernels_of(module: Module, costs: Costs = MappingProxyType({})) -> dict[str, Kernel]:
-    found = {i.name: _kernel(module, i, costs) for i, _ in module.executed()}
-    return {name: kernel for name, kernel in found.items() if kernel}
+    """Return the kernels of a program by the names of their instructions."""
+    found = {}
+    for i in {i.name: i for i, _ in module.executed()}.values():
+        free = i.opcode in _FREE or i.opcode.endswith("-done")
+        if not free and not any(each.collective for each in (i, *module.inside(i))):
+            found[i.name] = _kernel(module, i, costs)
+    return found
 
 
-def _kernel(module: Module, instruction: Instruction, costs: Costs) -> Kernel | None:
+def _kernel(module: Module, instruction: Instruction, costs: Costs) -> Kernel:
     opcode = instruction.opcode
-    if opcode in _FREE or opcode.endswith("-done"):
-        return None
-    if any(each.collective for each in (instruction, *module.inside(instruction))):
-        return None
+    products = tuple(_products(module, instruction))
     if opcode in ("fusion", "fusion-start", "async-start"):
-        return Kernel(_traffic(module, instruction), _products(module, instruction))
+        return Kernel(_traffic(module, instruction), products)
     read = module.operand_shapes(instruction)
     moved = instruction.bytes + sum(shape.bytes for shape in read)
     if opcode == "custom-call" and (call := _custom_call(instruction, read, moved, costs)):
@@ -101,7 +99,7 @@ def _kernel(module: Module, instruction: Instruction, costs: Costs) -> Kernel | 
         moved = 2 * sum(shape.bytes for shape in read[1:])
     elif opcode.endswith("-start"):  # of a copy or slice, whose result names both sides
         moved = 2 * min((shape.bytes for shape in instruction.shapes[:2]), default=0)
-    return Kernel(moved, _products(module, instruction))
+    return Kernel(moved, products)
 
 
 def _custom_call(instruction: Instruction, read: list[Shape], moved: float, costs: Costs) -> Kernel | None:
@@ -125,11 +123,12 @@ def _custom_call(instruction: Instruction, read: list[Shape], moved: float, cost
     return None if target.startswith(_KNOWN) else Kernel(moved, unknown=name)
 
 
-def _products(module: Module, instruction: Instruction) -> tuple[Product, ...]:
-    """Return the matrix products of an instruction, and of those that it fuses."""
-    own = product_of(instruction, module.operand_shapes(instruction))
-    fused = (product for each in module.inside(instruction) for product in _products(module, each))
-    return (*filter(None, [own]), *fused)
+def _products(module: Module, instruction: Instruction) -> Iterator[Product]:
+    """Yield the matrix products of an instruction, and of those that it fuses."""
+    if product := product_of(instruction, module.operand_shapes(instruction)):
+        yield product
+    for each in module.inside(instruction):
+        yield from _products(module, each)
 
 
 def _traffic(module: Module, fusion: Instruction) -> float:
@@ -146,27 +145,27 @@ def _traffic(module: Module, fusion: Instruction) -> float:
         if each.opcode == "bitcast":
             same[each.name] = same.get(each.operands[0], each.operands[0])
         for place, name in enumerate(each.operands):
-            users[same.get(name, name)].append((each, place))
-    parameters = {i.number: i for i in inner if i.opcode == "parameter"}
-    read = 0
+            if each.name not in same:
+                users[same.get(name, name)].append((each, place))
+    parameters = {i.number: i.name for i in inner if i.opcode == "parameter"}
+    moved = 0
     for number, name in enumerate(fusion.operands):
-        outer, parameter = module.operand(fusion, name), parameters.get(number)
+        outer = module.operand(fusion, name)
         size = outer.bytes if outer else 0
-        if parameter:
-            used = (_read_by(i, place, size) for i, place in users[parameter.name] if i.name not in same)
-            size = min(size, sum(used))
-        read += size
-    root = next((i for i in inner if i.root), fusion)
-    written = root.bytes
+        if number in parameters:
+            size = min(size, sum(_read_by(*user, size) for user in users[parameters[number]]))
+        moved += size
+    written = next((i for i in inner if i.root), fusion).bytes
     for update in (i for i in inner if i.opcode in _UPDATES and i.operands):
         changed = module.operand(update, same.get(update.operands[0], update.operands[0]))
-        if update.opcode == "scatter" and (changed is None or changed.opcode != "parameter"):
+        scatters = update.opcode == "scatter"
+        if scatters and (changed is None or changed.opcode != "parameter"):
             continue
-        new = module.operand(update, update.operands[1 if update.opcode != "scatter" else -1])
+        new = module.operand(update, update.operands[-1 if scatters else 1])
         size = new.bytes if new else 0
         written -= update.bytes - size
-        read += size if update.opcode == "scatter" else 0
-    return read + max(0, written)
+        moved += size if scatters else 0
+    return moved + max(0, written)
 
 
 def _read_by(instruction: Instruction, place: int, size: int) -> int:

@@ -11,8 +11,6 @@ the part inside the nodes, and the slower of the two counts.
 All constants come from the tables that benchmarks/plan/validate.py names "fits"; its other tables test them.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field

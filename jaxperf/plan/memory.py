@@ -1,7 +1,5 @@
 """What is in memory when a step needs most: the largest arrays, their lines, and what would remove them."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter, defaultdict
 from dataclasses import dataclass, replace
@@ -18,6 +16,7 @@ JAX_SHARE = 0.75  # of the card's memory, which JAX takes by default
 USABLE = 0.95  # share of the card's memory that CUDA and NCCL leave to a program
 # operations that move arrays, and make none
 _STACKS = ("", "while", "dynamic_update_slice", "transpose", "squeeze", "reshape", "shard_map")
+_SOFTMAX = ("exp", "sub", "div", "select_n", "max")
 _REMAT = re.compile(r"\b(checkpoint|rematted_computation)\b")  # in JAX's names of operations
 # what removes an array
 CHECKPOINT, ANOTHER, FUSED, FSDP = "jax.checkpoint", "another checkpoint", "fused attention", "FSDP"
@@ -57,38 +56,42 @@ class Live:
 
 def largest_arrays(program: Program, placed: Placed) -> tuple[Live, ...]:
     """Return the largest arrays at the peak that are no arguments, with those that are alike as one."""
-    by_name = {i.name: i for i in program.module.instructions}
+    module = program.module
+    by_name = {i.name: i for i in module.instructions}
     # XLA reports before it makes some fusions asynchronous, under new names: those are found by their bytes
     renamed = defaultdict(list)
     for i in by_name.values():
         if i.opcode == "fusion-start":
             renamed[i.shapes[-2].bytes].append(i)
-    whole = {leaf.shape for leaf in placed.state if leaf.sharding and leaf.sharding.is_fully_replicated}
     found = []
     for name, size in program.live:
         instruction = by_name.get(name) or (renamed[size].pop() if renamed[size] else None)
         if instruction and instruction.opcode != "parameter" and instruction.shapes:
-            found.append((size, instruction, _made_by(program.module, instruction)))
+            found.append((size, instruction, _made_by(module, instruction)))
     fused = any(i.target.startswith(FUSED_CALLS) for i in by_name.values())
     in_backward = any("transpose(" in origin.op_name for _, _, origin in found)
+    whole = {leaf.shape for leaf in placed.state if leaf.sharding and leaf.sharding.is_fully_replicated}
     # most of the backward pass of a checkpointed line says so; what a loop carries has the line of the loop
     votes: Counter[str] = Counter()
     read_back: set[str] = set()
     for i in by_name.values():
         if "transpose(" in i.op_name:
             read_back.update(i.operands)
-            votes[source_of(program.module, i)] += 1 if _REMAT.search(i.op_name) else -1
+            votes[source_of(module, i)] += 1 if _REMAT.search(i.op_name) else -1
     for i in by_name.values():
-        if i.opcode == "while" and any(_REMAT.search(each.op_name) for each in program.module.inside(i)):
-            votes[source_of(program.module, i)] = 1
-    alike: dict[Live, list[int]] = defaultdict(list)
+        if i.opcode == "while" and any(_REMAT.search(each.op_name) for each in module.inside(i)):
+            votes[source_of(module, i)] = 1
+    sizes: dict[Live, list[int]] = defaultdict(list)
     for size, instruction, origin in found:
         shape = min(instruction.shapes, key=lambda s: abs(s.bytes - size))  # a tuple has a table of its own
         names = f"{instruction.op_name} {origin.op_name}"
         saved = "jvp(" in names and "transpose(" not in names
-        source = source_of(program.module, origin)
+        source = source_of(module, origin)
+        # (..., length, length), as softmax has them
+        square = len(shape.dims) >= 4 and shape.dims[-1] == shape.dims[-2] >= 512
+        attends = origin.operation in _SOFTMAX or re.search("attention|softmax", origin.op_name)
         remedy = ""
-        if not fused and _is_scores(shape, origin):
+        if square and attends and not fused:
             remedy = FUSED
         elif saved and (in_backward or instruction.name in read_back or "dynamic_update_slice" in names):
             untold = origin.operation in _STACKS and max(votes.values(), default=0) > 0
@@ -96,17 +99,10 @@ def largest_arrays(program: Program, placed: Placed) -> tuple[Live, ...]:
         elif shape.dims in whole and placed.mesh.size > 1:
             remedy = FSDP
         operation = origin.op_name.partition(":")[0].rstrip(")").rpartition("/")[2]
-        alike[Live(0, shape, source, operation[:12], remedy)].append(size)
-    live = [replace(each, bytes=sum(sizes), count=len(sizes)) for each, sizes in alike.items()]
-    shown = sorted(live, key=lambda each: -each.bytes)[:LARGEST]
-    return tuple(each for each in shown if each.bytes >= SHOWN * program.costs.temp_bytes)
-
-
-def _is_scores(shape: Shape, origin: Instruction) -> bool:
-    # (..., length, length), as softmax has them
-    square = len(shape.dims) >= 4 and shape.dims[-1] == shape.dims[-2] >= 512
-    named = any(word in origin.op_name for word in ("attention", "softmax"))
-    return square and (named or origin.operation in ("exp", "sub", "div", "select_n", "max"))
+        sizes[Live(0, shape, source, operation[:12], remedy)].append(size)
+    live = [replace(each, bytes=sum(alike), count=len(alike)) for each, alike in sizes.items()]
+    live.sort(key=lambda each: -each.bytes)
+    return tuple(each for each in live[:LARGEST] if each.bytes >= SHOWN * program.costs.temp_bytes)
 
 
 def _made_by(module: Module, instruction: Instruction) -> Instruction:

@@ -1,11 +1,10 @@
 """`plan`: compile a step for devices that are not there, and predict its time and memory on them."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -100,11 +99,10 @@ def plan_of(
     network: links.Network = links.NETWORKS["infiniband"],
     kernels: Mapping[str, tuple[float, float]] | None = None,
 ) -> StepPlan:
-    sizes: list[SizePlan] = []
-    for each, program in zip(placed, programs):
-        size = _size(card, each, program, network, kernels or {})
-        size = _with_range(size, sizes[0] if sizes else size, card, network)
-        sizes.append(dataclasses.replace(size, advice=advise(size)))
+    sizes = [_size(card, each, program, network, kernels or {}) for each, program in zip(placed, programs)]
+    for size in sizes:
+        _add_range(size, sizes[0], collective_factor(network.name, size.devices > card.per_node))
+        size.advice = advise(size)
     return StepPlan(
         name=name_of(placed[0].step),
         card=card.name,
@@ -122,22 +120,22 @@ def _size(
     network: links.Network,
     kernels: Mapping[str, tuple[float, float]],
 ) -> SizePlan:
-    count, module, cost = placed.mesh.size, program.module, program.costs
+    mesh, module, cost = dict(placed.mesh.shape), program.module, program.costs
     works = kernels_of(module, kernels)
-    found = collectives(module, placed.mesh.shape)
+    found = collectives(module, mesh)
     time = None
     if not card.is_tpu:
         found = {name: _timed(card, each, network) for name, each in found.items()}
         time = timeline.run(module, works, found, card)
         time.add(timeline.Elapsed(CALL_S, {"call": CALL_S}))
     return SizePlan(
-        devices=count,
-        per_node=count if card.is_tpu else card.per_node,
-        mesh=dict(placed.mesh.shape),
+        devices=placed.mesh.size,
+        per_node=placed.mesh.size if card.is_tpu else card.per_node,
+        mesh=mesh,
         batch=placed.batch,
         batch_arguments=tuple(placed.axis),
         batch_axes=placed.batch_axes,
-        exchanges=_rows(placed, module, works, found, time.waits if time else {}) if found else (),
+        exchanges=tuple(_rows(placed, module, works, found, time.waits if time else {})),
         argument_bytes=cost.argument_bytes,
         temp_bytes=cost.temp_bytes,
         peak_bytes=cost.peak_bytes,
@@ -145,7 +143,7 @@ def _size(
         state_bytes=sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in placed.state),
         state_share_bytes=sum(math.prod(_on_device(leaf)) * leaf.dtype.itemsize for leaf in placed.state),
         live=largest_arrays(program, placed),
-        useful=_useful(module, found, placed.mesh.shape),
+        useful=_useful(module, found, mesh),
         notes=tuple(_of_program(card, module, works, jaxlib.__version__)),
         time=time,
     )
@@ -161,32 +159,31 @@ def _on_device(leaf: Any) -> tuple[int, ...]:
     return tuple(leaf.sharding.shard_shape(leaf.shape) if leaf.sharding else leaf.shape)
 
 
-def _with_range(size: SizePlan, base: SizePlan, card: Card, network: links.Network) -> SizePlan:
-    """Return a plan with the range of its step, and with its efficiency relative to the first size.
+def _add_range(size: SizePlan, base: SizePlan, factor: float) -> None:
+    """Add the range of the step, if collectives are wrong by `factor`, and the efficiency.
 
-    Efficiency compares useful work per second and device: examples if the devices split them, and otherwise
-    arithmetic without the idle turns of a pipeline. Devices that all do the same work have none. Most of the
-    kernels' error is common to both sizes and cancels. What remains is that of waits over kernels.
+    Efficiency compares useful work per second and device with that of `base`: examples if the devices split
+    them, and otherwise arithmetic without the idle turns of a pipeline. Devices that all do the same work
+    have none. Most of the kernels' error is common to both sizes and cancels. What remains is that of waits
+    over kernels.
     """
     before, after = base.time, size.time
     if not before or not after:
-        return size
-    factor = collective_factor(network.name, size.devices > card.per_node)
-    between = after.stretched(COMPUTE[0], 1 / factor), after.stretched(COMPUTE[1], factor)
-    size = dataclasses.replace(size, between_s=between)
+        return
+    size.between_s = after.stretched(COMPUTE[0], 1 / factor), after.stretched(COMPUTE[1], factor)
     if size.devices == base.devices:
-        return size
+        return
     grown = after.flops * size.useful / (before.flops * base.useful or 1.0)
     if size.examples < size.batch:
         work = (size.batch / size.devices) / (base.batch / base.devices)
-        size = dataclasses.replace(size, repeated=grown / work)
+        size.repeated = grown / work
     elif size.useful < 1 and before.flops:
         work = grown
     else:
-        return size
+        return
     scales = (1.0, 1.0), (COMPUTE[0], factor), (COMPUTE[1], 1 / factor)
     ends = [work * before.stretched(*scale) / after.stretched(*scale) for scale in scales]
-    return dataclasses.replace(size, efficiency=ends[0], efficiency_range=(min(ends), max(ends)))
+    size.efficiency, size.efficiency_range = ends[0], (min(ends), max(ends))
 
 
 def _rows(
@@ -195,20 +192,19 @@ def _rows(
     kernels: Mapping[str, Kernel],
     found: Mapping[str, Collective],
     waits: Mapping[str, float],
-) -> tuple[Collective, ...]:
-    """Return the collectives of a program with what they carry, and equal ones as one."""
+) -> Iterator[Collective]:
+    """Yield the collectives of a program with what they carry, and equal ones as one."""
+    if not found:
+        return
     batch = [leaf for i in placed.axis for leaf in jax.tree.leaves(placed.args[i : i + 1]) if is_array(leaf)]
     flow = Flow(module, kernels, {_on_device(leaf) for leaf in batch})
-    alike: dict[Collective, list[str]] = {}
+    alike: dict[Collective, list[str]] = defaultdict(list)
     for name, each in found.items():
         line = each.source or flow.line_after(name)
-        row = dataclasses.replace(each, times=0.0, source=line, carries=flow.carried(name))
-        alike.setdefault(row, []).append(name)
-    rows = []
+        alike[dataclasses.replace(each, times=0.0, source=line, carries=flow.carried(name))].append(name)
     for row, names in alike.items():
-        times, waited = sum(found[name].times for name in names), sum(waits.get(name, 0.0) for name in names)
-        rows.append(dataclasses.replace(row, times=times, waits_s=waited))
-    return tuple(rows)
+        waited = sum(waits.get(name, 0.0) for name in names)
+        yield dataclasses.replace(row, times=sum(found[name].times for name in names), waits_s=waited)
 
 
 def _useful(module: Module, found: Mapping[str, Collective], mesh: Mapping[str, int]) -> float:

@@ -1,7 +1,5 @@
 """The plan for one number of devices, and for all of them, as text and as JSON."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import math
@@ -21,7 +19,7 @@ NUMBERS = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
+@dataclass
 class SizePlan:
     """A step on one number of devices. Bytes, FLOPs and kernels are those of one device in one step."""
 

@@ -4,11 +4,10 @@ The program's text is in the order that XLA scheduled. Kernels wait for a synchr
 an asynchronous one between its start and its end, and then wait for the rest of it.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Self
 
 from jaxperf.hlo import Module
 from jaxperf.plan.cards import Card
@@ -37,7 +36,7 @@ class Elapsed:
         """Return the seconds of the step if its kernels and its waits take so many times as long."""
         return kernels * sum(self.parts.values()) + waits * self.waits_s
 
-    def add(self, other: Elapsed, times: float = 1.0) -> None:
+    def add(self, other: Self, times: float = 1.0) -> None:
         """Add a part that runs `times` times after this one."""
         for name, value in vars(other).items():
             mine = getattr(self, name)
@@ -46,17 +45,6 @@ class Elapsed:
                     mine[key] = mine.get(key, 0.0) + times * part
             else:
                 setattr(self, name, mine + times * value)
-
-    def add_kernel(self, kernel: Kernel, card: Card, line: str) -> None:
-        seconds = kernel.seconds(card)
-        bound = "arithmetic" if kernel.arithmetic_s(card) >= kernel.memory_s(card) else "memory"
-        parts = {bound: seconds - KERNEL_S, "overhead": KERNEL_S}
-        lines = {line: 1.0} if line else {}
-        self.add(Elapsed(seconds, parts, {}, kernel.flops, kernel.bytes, 1.0, lines))
-
-    def wait(self, end: float, collective: str) -> None:
-        waited = max(0.0, end - self.step_s)
-        self.add(Elapsed(waited, waits={collective: waited}))
 
 
 def run(
@@ -74,6 +62,10 @@ def run(
     free_at = 0.0  # from when on the links are free
     ends: dict[str, float] = {}  # of asynchronous collectives
 
+    def wait(collective: str) -> None:
+        waited = max(0.0, ends[collective] - elapsed.step_s)
+        elapsed.add(Elapsed(waited, waits={collective: waited}))
+
     part = functools.partial(run, module, kernels, collectives, card)
     for instruction in module.computations.get(computation or module.entry, ()):
         name = instruction.name
@@ -85,9 +77,14 @@ def run(
         elif each := collectives.get(name):
             ends[name] = free_at = max(elapsed.step_s, free_at) + each.each_s
             if not each.asynchronous:
-                elapsed.wait(free_at, name)
+                wait(name)
         elif instruction.opcode.endswith("-done") and started in ends:
-            elapsed.wait(ends[started], started)
-        elif name in kernels:
-            elapsed.add_kernel(kernels[name], card, source_of(module, instruction))
+            wait(started)
+        elif kernel := kernels.get(name):
+            seconds = kernel.seconds(card)
+            bound = "arithmetic" if kernel.arithmetic_s(card) >= kernel.memory_s(card) else "memory"
+            parts = {bound: seconds - KERNEL_S, "overhead": KERNEL_S}
+            line = source_of(module, instruction)
+            lines = {line: 1.0} if line else {}
+            elapsed.add(Elapsed(seconds, parts, {}, kernel.flops, kernel.bytes, 1.0, lines))
     return elapsed

@@ -3,28 +3,26 @@
 Each function is the type of a flag, and raises ArgumentTypeError for other text. Nothing here imports JAX.
 """
 
-from __future__ import annotations
-
 import re
 from argparse import ArgumentTypeError
-from typing import Any
 
 
 def counts(text: str) -> tuple[int, ...]:
-    found = _parts(text, r"([1-9]\d{0,8})", "numbers from 1 on, as in 1,8,64")
-    return tuple(int(count) for (count,) in found)
+    return tuple(
+        int(match[1]) for match in _parts(text, r"([1-9]\d{0,8})", "numbers from 1 on, as in 1,8,64")
+    )
 
 
 def batch_axes(text: str) -> dict[int, int]:
     """Return the axis of the examples by the positions of the batch."""
     wanted = "positions from 0 on, as in 1,2 or, with the examples' axis, 1:axis=1"
     found = _parts(text, r"(\d{1,9})(?::axis=(\d{1,9}))?", wanted)
-    return {int(position): int(axis or 0) for position, axis in found}
+    return {int(match[1]): int(match[2] or 0) for match in found}
 
 
 def mesh_axes(text: str) -> dict[str, int]:
     found = _parts(text, r"([^\W\d]\w*)=([1-9]\d{0,5})", "NAME=N for each axis, as in data=8,model=8")
-    axes = {name: int(length) for name, length in found}
+    axes = {match[1]: int(match[2]) for match in found}
     if len(axes) < len(found):
         raise ArgumentTypeError(f"has {text!r}, in which an axis comes twice; give each once")
     return axes
@@ -42,10 +40,12 @@ def kernel(text: str) -> tuple[str, tuple[float, float]]:
     return name, (flops, size)
 
 
-def _parts(text: str, pattern: str, wanted: str) -> list[tuple[Any, ...]]:
-    """Return the groups of a pattern in each of the parts between commas."""
-    parts = [part.strip() for part in text.split(",")]
-    matches = [re.fullmatch(pattern, part, re.ASCII) for part in parts]
-    if wrong := [part for part, match in zip(parts, matches) if not match]:
-        raise ArgumentTypeError(f"has {wrong[0]!r}; give {wanted}")
-    return [match.groups() for match in matches if match]
+def _parts(text: str, pattern: str, wanted: str) -> list[re.Match[str]]:
+    """Return the matches of a pattern with the parts between commas."""
+    matches = []
+    for part in map(str.strip, text.split(",")):
+        match = re.fullmatch(pattern, part, re.ASCII)
+        if not match:
+            raise ArgumentTypeError(f"has {part!r}; give {wanted}")
+        matches.append(match)
+    return matches
