@@ -199,9 +199,9 @@ def roofline(parser: Parser, words: Words, _: Words) -> int:
     began = time.monotonic()
     os.environ |= QUIET | os.environ
     import_jax()
-    from jaxperf.measure import roofline_command
+    from jaxperf.measure import ceilings
 
-    return roofline_command.main(began)
+    return ceilings.main(began)
 
 
 def plan(parser: Parser, words: Words, program: Words) -> int:

@@ -1,4 +1,4 @@
-"""Measure what a machine can do at best: the cost of a call, matrix products, memory, copies with the host.
+"""`jaxperf roofline`: what a machine can do at best, by calls, matrix products, memory and copies.
 
 All of it is measured through JAX, so it is what XLA's programs can reach rather than what the hardware's data
 sheet says. Every timing waits for its outputs. Sizes grow until a call lasts long enough on this device.
@@ -8,7 +8,9 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -18,13 +20,32 @@ import psutil
 from jax import lax
 
 from jaxperf import jax_internals
+from jaxperf.errors import to_one_line
+from jaxperf.measure.environment import current_environment
+from jaxperf.measure.other_load import other_load
+from jaxperf.measure.roofline import DISPATCH, MATRIX, MEMORY, SMALLEST, best_value, from_result, path_for
 from jaxperf.measure.rounds import interleaved
 from jaxperf.measure.timing import Wait, block, measure, time_value
-from jaxperf.result import Measurement
+from jaxperf.process import forced_end
+from jaxperf.result import About, Measurement, save_result, terminal
+from jaxperf.result.formatting import format_on_page
+from jaxperf.result.machine import cores
+from jaxperf.result.recorder import Recorder
+from jaxperf.result.store import check_writable
 
-# The quantities measured (`Measurement.quantity`); their `configuration` is "each" or "end", a dtype,
-# the bytes of an array, or the direction of a copy.
-DISPATCH, MATRIX, MEMORY, COPY = "dispatch", "matrix", "memory", "copy"
+SECTION = About("roofline", "", "This machine's roofline", "What can this machine do at best, through JAX?")
+BUDGET_S = 20.0  # from the start of the process to its end
+# Of that: Python's own start and end, writing the file, and a part that takes longer than those before it
+RESERVE_S = 4.0
+COPY = "copy"  # the fourth quantity; no program is limited by it
+TITLES = {
+    DISPATCH: "What a call costs, however little it computes",
+    MATRIX: "Matrix products",
+    MEMORY: "Reading and writing an array, again and again",
+    COPY: "Copies between host and device",
+}
+LOOK_S = 0.5  # at how busy the machine is
+BUSY = 0.10  # share of the cores; from here on, a measurement says that the machine was busy
 TO_DEVICE, TO_HOST = "host to device", "device to host"
 DTYPES = ("float32", "bfloat16", "float16", "float64", "int8")  # the most important first
 LONG_S = 0.02  # seconds of a call for which its dispatch does not matter: 20 us are 0.1 % of this
@@ -33,10 +54,104 @@ LARGEST_SIDE = 8192  # a GPU's rate grows no further; each larger size takes tim
 # Any GPU multiplies these dtypes fast; some GPUs take a hundred times as long for others.
 FAST, SLOW_SIDE = ("float32", "bfloat16", "float16"), 2048
 MEMORY_SHARE = 16  # free memory over the size of an array, at least
-SMALLEST, LARGEST = 16 * 2**10, 2**30  # bytes of the arrays with which memory is measured
+LARGEST = 2**30  # bytes of the largest array with which memory is measured
 TRAFFIC, MOST_ITERATIONS = 2**35, 2000  # bytes and largest number of iterations of a call on a GPU
 LARGEST_COPY = 2**28  # bytes of the largest copied array
 RATE_S = 0.3  # for the measured values of a rate
+
+
+@dataclass(frozen=True)
+class RooflinePart:
+    name: str  # as it is printed
+    measure: Callable[[], Iterable[Measurement]]
+    needed: bool = False  # measured however long the others took: no roofline is whole without it
+
+
+@forced_end()
+def main(began: float) -> int:
+    """Measure and store the roofline; an existing file is replaced once the new one is complete.
+
+    `began` is `time.monotonic` before JAX was imported; parts that end `BUDGET_S` later are left out.
+    """
+    environment = current_environment()
+    path = path_for(environment)
+    check_writable(path, advice="set XDG_CACHE_HOME to another folder")
+    recorder = Recorder(SECTION, environment, {"devices": 1}, command="jaxperf roofline")
+    terminal.print_all([recorder.result()])
+    record_load(recorder)
+    rows, notes = measure_in_time(parts(), ends=began + BUDGET_S - RESERVE_S)
+    for quantity, title in TITLES.items():
+        recorder.table([m for m in rows if m.quantity == quantity], title=title, fold=True)
+    for note in notes:
+        recorder.note(note)
+    save_result(from_result(recorder.result()).result, path)
+    print(to_one_line(f"kept: {path}"))
+    return 0
+
+
+def parts() -> list[RooflinePart]:
+    """Return all parts, the most important first."""
+
+    def product(dtype: str) -> RooflinePart:
+        return RooflinePart(f"matrix product, {dtype}", lambda: [matrix_rate(dtype)], dtype == DTYPES[0])
+
+    def array(size: int) -> RooflinePart:
+        return RooflinePart(f"array of {size:,} B", lambda: [memory_rate(size)], size in ends)
+
+    sizes = array_sizes()
+    ends = dict.fromkeys((sizes[-1], sizes[0]))
+    first, second, *others = map(product, DTYPES)
+    return [
+        RooflinePart("calls", call_costs, needed=True),
+        first,
+        *map(array, ends),
+        RooflinePart("copies", copy_rates, needed=True),
+        second,
+        *(array(size) for size in sizes if size not in ends),
+        *others,
+    ]
+
+
+def measure_in_time(
+    wanted: Iterable[RooflinePart], *, ends: float, clock: Callable[[], float] = time.monotonic
+) -> tuple[list[Measurement], list[str]]:
+    """Measure part after part until `ends` on `clock`, and print the best value of each at once.
+
+    A part that is not needed is left out if the time is over, or if the backend cannot compute it. Also
+    return notes on these.
+    """
+    rows: list[Measurement] = []
+    left_out: list[str] = []
+    notes: list[str] = []
+    for part in wanted:
+        if not part.needed and clock() >= ends:
+            left_out.append(part.name)
+            continue
+        try:
+            for m in part.measure():
+                print(to_one_line(f"{m.name}: {format_on_page(best_value(m), m.unit)}"), flush=True)
+                rows.append(m)
+        except jax.errors.JaxRuntimeError as e:  # XLA has no product of this dtype here
+            if part.needed:
+                raise
+            notes.append(f"not possible here: {part.name}: {str(e).splitlines()[0]}")
+    if left_out:
+        notes.append(f"no time was left for: {', '.join(left_out)}")
+    return rows, notes
+
+
+def record_load(recorder: Recorder) -> None:
+    with other_load() as load:
+        time.sleep(LOOK_S)
+    others = load.others / cores()
+    recorder.fact("others_share", others, meaning="share of the cores that other programs used before")
+    average = psutil.getloadavg()[0]
+    recorder.fact("load_average", average, meaning="load average of the last minute before")
+    if others > BUSY:
+        recorder.note(
+            f"other programs used {others:.0%} of the cores, so this is less than the machine can do; "
+            "run it again when it is idle"
+        )
 
 
 def call_costs() -> Iterator[Measurement]:

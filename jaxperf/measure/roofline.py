@@ -14,12 +14,15 @@ from pathlib import Path
 from typing import Any, Literal
 
 from jaxperf.errors import JaxperfError
-from jaxperf.measure import ceilings
 from jaxperf.measure.environment import current_environment
 from jaxperf.process import cache_folder
 from jaxperf.result import Environment, Measurement, Result, load_result
 
 MISSING = "no roofline of this machine; `jaxperf roofline` measures it once, in 20 s"
+# The quantities measured (`Measurement.quantity`); their `configuration` is "each" or "end", a dtype, or the
+# bytes of an array.
+DISPATCH, MATRIX, MEMORY = "dispatch", "matrix", "memory"
+SMALLEST = 16 * 2**10  # bytes of the smallest array with which memory is measured
 Limit = Literal["arithmetic", "memory", "dispatch"]  # which is the cost of the call
 DEFAULT_DTYPE = "float32"  # for programs without matrix products, and for dtypes without a measured rate
 
@@ -103,12 +106,12 @@ def from_result(result: Result, *, where: str = "the result") -> Roofline:
     for m in result.measurements:
         best[m.quantity][m.configuration] = best_value(m)
     try:
-        matrix, memory = best[ceilings.MATRIX], best[ceilings.MEMORY]
-        for rates, needed in ((matrix, DEFAULT_DTYPE), (memory, str(ceilings.SMALLEST))):
+        matrix, memory = best[MATRIX], best[MEMORY]
+        for rates, needed in ((matrix, DEFAULT_DTYPE), (memory, str(SMALLEST))):
             if needed not in rates:
                 raise KeyError(needed)
         sizes = {int(size): rate for size, rate in memory.items()}
-        return Roofline(best[ceilings.DISPATCH]["each"], matrix, sizes, result)
+        return Roofline(best[DISPATCH]["each"], matrix, sizes, result)
     except (KeyError, ValueError) as e:
         raise JaxperfError(
             f"{where} holds no whole roofline (no {e}); run `jaxperf roofline` again"

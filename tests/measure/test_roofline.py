@@ -6,7 +6,7 @@ from report_results import notes_of
 
 from jaxperf import cli
 from jaxperf.errors import JaxperfError
-from jaxperf.measure import ceilings, roofline, roofline_command
+from jaxperf.measure import ceilings, roofline
 from jaxperf.measure.environment import current_environment
 from jaxperf.measure.other_load import OtherLoad
 from jaxperf.measure.stages import Program
@@ -108,7 +108,7 @@ def test_the_command_measures_every_part_keeps_it_and_shows_a_short_table(tmp_pa
     monkeypatch.setattr(ceilings, "LONG_S", 1e-5)
     monkeypatch.setattr(ceilings, "DTYPES", ("float32", "float64"))
     monkeypatch.setattr(ceilings, "array_sizes", lambda: (16 * KIB, 64 * KIB))
-    monkeypatch.setattr(roofline_command, "other_load", lambda: nullcontext(OtherLoad(0.5 * cores())))
+    monkeypatch.setattr(ceilings, "other_load", lambda: nullcontext(OtherLoad(0.5 * cores())))
     assert cli.main(["roofline"]) == 0
     limits = roofline.stored_roofline(current_environment())
     assert limits is not None
@@ -134,11 +134,11 @@ def test_parts_that_do_not_fit_are_named_and_the_needed_ones_are_measured(capsys
             seconds += takes_s
             return [Measurement(name, "FLOP/s", (1e12, 2e12))]
 
-        return roofline_command.RooflinePart(name, measure, needed)
+        return ceilings.RooflinePart(name, measure, needed)
 
     parts = [part("a", 4, needed=True), part("b", 3), part("c", 3), part("d", 1),
              part("e", 9, needed=True), part("f", 1)]  # fmt: skip
-    rows, notes = roofline_command.measure_in_time(parts, ends=9.0, clock=lambda: seconds)
+    rows, notes = ceilings.measure_in_time(parts, ends=9.0, clock=lambda: seconds)
     assert [m.name for m in rows] == ["a", "b", "c", "e"]
     assert notes == ["no time was left for: d, f"]
     assert capsys.readouterr().out == "".join(f"{name}: 2 TFLOP/s\n" for name in "abce")
