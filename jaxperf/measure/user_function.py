@@ -191,7 +191,7 @@ def _shape_and_dtype(name: str, lengths: str, word: str) -> jax.ShapeDtypeStruct
 
 
 def _draw(spec: jax.ShapeDtypeStruct, rng: np.random.Generator, word: str) -> jax.Array:
-    dtype, shape = spec.dtype, spec.shape
+    dtype, shape = spec.dtype, tuple[int, ...](spec.shape)
     size, free = spec.size * dtype.itemsize, psutil.virtual_memory().available
     if size > free:
         raise JaxperfError(
