@@ -5,18 +5,18 @@ from __future__ import annotations
 import ast
 import itertools
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 
 from jaxperf.result.intervals import difference, total_length
-from jaxperf.watch.log import EAGER, PYTHON, Compiled, StackSample
+from jaxperf.watch.log import EAGER, PYTHON, StackSample
 from jaxperf.watch.observe.executables import Facts
 from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.report.analysis import Analysis, IntervalSet
 from jaxperf.watch.rules.idle import OFTEN, REPEATS, element_read, elements_taken, findings_by_function
-from jaxperf.watch.rules.libraries import change_of_call, library_of_file
+from jaxperf.watch.rules.jit_advice import WAYS, in_one_program, outermost, way_to_jit
 from jaxperf.watch.rules.table import PERFORMANCE, Finding, cause
-from jaxperf.watch.source import loop_body, statements
+from jaxperf.watch.source import statements
 
 SHORT_S = 5e-5  # mean seconds of an operation that takes less than its dispatch
 SEEN_S = 0.05  # of windows, below which samples alone say what the front end did
@@ -24,86 +24,12 @@ SMALL_S = 0.2  # of operations before the first jitted function, which takes as 
 SMALL = 1e6  # bytes and FLOPs of an operation that takes less than its dispatch
 JIT_OBJECT_S = 1e-4  # that a call takes longer through a new jit object
 RATE = 200  # operations per second; fewer do not explain idle devices
-CALLER_SHARE = 0.2  # a caller with this share of the samples at the called line is part of the cause
 IN_A_ROW = 3  # consecutive light operations that are worth fusing
 # the opcodes of a program that XLA does not fuse with others
 _HEAVY = {
     "cholesky", "conditional", "convolution", "custom-call", "dot", "fft", "rng-bit-generator", "scatter",
     "sort", "triangular-solve", "while",
 }  # fmt: skip
-
-
-# how operations outside jit become one program, by what can be jitted
-WAYS = {
-    "function": (
-        "Jit {name} as a whole: {decorator} above it; float() and print() stay outside, an if on an array "
-        "becomes jnp.where, and a loop over examples jax.vmap."
-    ),
-    "init": "Make jax.jit({name}) once, and call that here: one program in place of many small ones.",
-    "made": "{made}",
-    "transform": (
-        "Put jax.jit around {name}(...) once, and call the result here: one program in place of many small "
-        "ones."
-    ),
-    "values": (
-        "The size of the result depends on values, so jit cannot take it as it is: compute it with NumPy, as "
-        "in np.where(np.asarray(x)), or give the call size=, the most elements that there can be."
-    ),
-    "method": (
-        "Move what {name} computes with arrays into a function that takes the arrays and returns what "
-        "changes of self, and jit that (in an nnx.Module, @nnx.jit above {name} does). float() and print() "
-        "stay outside, an if on an array becomes jnp.where, and a loop over examples jax.vmap."
-    ),
-    "object": (
-        "{name} makes an object, which jit cannot return. A compile cache on disk keeps its programs from "
-        'the second start on: jax.config.update("jax_compilation_cache_dir", FOLDER).'
-    ),
-    "library": (
-        "Call {name} inside a function of yours under jax.jit, made once, if the library allows it there "
-        "(nothing that prints, and no progress bar). Otherwise a compile cache on disk keeps the programs "
-        'from the second start on: jax.config.update("jax_compilation_cache_dir", FOLDER).'
-    ),
-}  # fmt: skip
-
-
-def way_to_jit(finding: Finding, analysis: Analysis, through: str = "") -> Finding:
-    """Return a finding with the form of advice that fits its line, and the names that this needs.
-
-    Args:
-      finding: of operations outside jit.
-      analysis: knows the values that parameters had.
-      through: the library that the line calls, if JAX's operations run inside one.
-    """
-    at, called = finding.at, statements.outermost_call(finding.at)
-    if statements.size_by_values(at):
-        return replace(finding, form="values")
-    if init := statements.init_call(at):
-        own = _static(analysis, at.file, init) if statements.defines(at.file, init) else ()
-        quoted = ", ".join(f'"{parameter}"' for parameter in own)
-        named = f", static_argnames=({quoted},)" if own else ""
-        return replace(finding, form="init", name=init + (named or statements.static_options(at, init)))
-    # a whole function is jitted with the transformations in it
-    if not statements.is_definition(at) and (transform := statements.transforms(at)):
-        return replace(finding, form="transform", name=transform)
-    if made := statements.made_module(at):
-        return replace(finding, form="made" if library_of_file(at.file).makes else "", name=made)
-    function = statements.innermost(at, statements.FUNCTION)
-    if not statements.is_definition(at):
-        if called and through not in ("", "jax", "jaxlib", "numpy"):
-            otherwise = "object" if called.rpartition(".")[2][:1].isupper() else "library"
-            form = through if change_of_call(through, called) else otherwise
-            return replace(finding, form=form, name=called)
-        if finding.cause == "eager" or not statements.only_computes(function):
-            return finding
-    if statements.is_method(at):
-        return replace(finding, form="method", name=function.name)
-    static = _static(analysis, at.file, function.name)
-    return replace(finding, form="function", name=function.name, static=static)
-
-
-def _static(analysis: Analysis, file: str, function: str) -> tuple[str, ...]:
-    known = analysis.static_parameters(file, function)
-    return tuple(dict.fromkeys([*known, *statements.literal_parameters(file, function)]))
 
 
 @cause(
@@ -156,6 +82,7 @@ def find_eager_operations(analysis: Analysis) -> Iterator[Finding]:
         if not _makes_once(at)  # one program would take longer to compile
     }
     through = {c.at: c.through for c in analysis.log.compiled if not c.explained}
+    whole = list[Finding]()
     for finding in findings_by_function("eager", both, reason):
         inside = _inside(analysis, finding.at)
         looks = Counter(s.at for s in inside if s.kind == EAGER)
@@ -173,7 +100,8 @@ def find_eager_operations(analysis: Analysis) -> Iterator[Finding]:
             }
             if spent_s[PYTHON] > spent_s[EAGER]:
                 finding = replace(finding, at=at)
-            yield way_to_jit(finding, analysis, through.get(finding.at, ""))
+            whole.append(way_to_jit(finding, analysis, through.get(finding.at, "")))
+    yield from in_one_program(whole, analysis)
 
 
 def _makes_once(at: Place) -> bool:
@@ -250,85 +178,6 @@ def _by_samples(
         if counts and looped and s.at not in {*others, *large}:
             seconds[line(s)] += analysis.front(s)
     return seconds
-
-
-def outermost(analysis: Analysis) -> Callable[[StackSample | Compiled], Place]:
-    """Return a function that maps a sample to its line, or to a calling line that dispatches as much.
-
-    It also maps a compilation.
-
-    `jax.grad(loss)(w)` dispatches operations in `loss`, and those that `grad` derives at its own line: one
-    cause on two lines, whose samples alternate. A caller that dispatches only before or after a whole loop is
-    not the cause.
-    """
-    samples = [s for s in analysis.samples if s.kind == EAGER]
-    chain_of = _chains(analysis, samples)
-    looks = Counter(chain_of(s)[0] for s in samples)
-    inside: dict[Place, list[float]] = {}
-    for s in samples:
-        for caller in chain_of(s)[1:]:
-            inside.setdefault(caller, []).append(s.start)
-    ends = {caller: (min(starts), max(starts)) for caller, starts in inside.items()}
-    caller_counts = Counter(
-        at for s in samples if (at := chain_of(s)[0]) in ends and ends[at][0] < s.start < ends[at][1]
-    )
-
-    def line(s: StackSample | Compiled) -> Place:
-        if made := next(filter(statements.init_call, (s.at, *s.callers)), None) or _made_at(
-            (s.at, *s.callers)
-        ):
-            return made
-        chain = chain_of(s)
-        least = max(1, CALLER_SHARE * looks[chain[0]])
-        outer = (i for i in range(len(chain) - 1, 0, -1) if caller_counts[chain[i]] >= least)
-        chain = chain[next(outer, 0) :]
-        return _function_in_loop(chain) or chain[0]
-
-    return line
-
-
-def _chains(
-    analysis: Analysis, samples: list[StackSample]
-) -> Callable[[StackSample | Compiled], tuple[Place, ...]]:
-    """Return a function that gives the lines of a sample or a compilation, the innermost first.
-
-    What runs in a function that `vmap` or `grad` transforms belongs to the line that calls the transformed
-    function: one program could hold all of it. A function that several lines transform, or call as it is, is
-    itself what they share.
-    """
-    operations = [*samples, *(c for c in analysis.log.compiled if not c.explained)]
-    ways: dict[tuple[str, str], Counter[Place]] = defaultdict(Counter)
-    for s in operations:
-        ways[s.at.file, s.at.function][s.under] += 1
-
-    def chain_of(s: StackSample | Compiled) -> tuple[Place, ...]:
-        counts = ways[s.at.file, s.at.function]
-        alone = counts[s.under] > (1 - CALLER_SHARE) * counts.total()
-        return s.callers[s.callers.index(s.under) :] if alone and s.under in s.callers else (s.at, *s.callers)
-
-    return chain_of
-
-
-def _made_at(chain: Sequence[Place]) -> Place | None:
-    """Return the line that makes the module whose `__init__` runs; None for none."""
-    pairs = [(outer, inner) for inner, outer in itertools.pairwise(chain) if inner.function == "__init__"]
-    made = (outer for outer, inner in reversed(pairs) if statements.in_module(inner))
-    return next(made, None)
-
-
-def _function_in_loop(chain: tuple[Place, ...]) -> Place | None:
-    """Return the `def` of the function that a loop of steps calls to get to an operation.
-
-    A lambda has no `def`: the line that calls it stands for it. None if the operation itself is in the loop,
-    or if there is no such loop.
-    """
-    for i, at in enumerate(chain):
-        if loop_body.loop_of_steps(at):
-            if i and chain[i - 1].function == "<lambda>":
-                return at
-            function = statements.innermost(chain[i - 1], statements.FUNCTION) if i else None
-            return chain[i - 1]._replace(line=function.lineno) if function else None
-    return None
 
 
 def _unfused(

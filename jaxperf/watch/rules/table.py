@@ -59,6 +59,7 @@ class Finding:
       static: parameters that `jit` must take as static arguments.
       form: which of the cause's changes fits, by name, or the library whose words fit; "" if the cause
         chooses by the line.
+      besides: a sentence that follows the change; "" for none.
     """
 
     cause: str
@@ -70,6 +71,7 @@ class Finding:
     argument: str = ""
     static: tuple[str, ...] = ()
     form: str = ""
+    besides: str = ""
 
 
 @dataclass(frozen=True)
@@ -222,7 +224,7 @@ def _serves(finding: Finding, other: Finding) -> bool:
     """
     outer, inner = finding.at, other.at
     neighbors = statements.neighborhood(outer) == statements.neighborhood(inner) != NOWHERE
-    if neighbors and other.cause == "eager recompiles" and not (finding.form or other.form):
+    if neighbors and other.cause == "eager recompiles" and {finding.form, other.form} <= {"", "part"}:
         return True
     functions = statements.enclosing_nodes(inner, statements.FUNCTION) if outer.file == inner.file else ()
     return outer == inner or any(function.lineno == outer.line for function in functions)
@@ -250,7 +252,7 @@ def advice_for(finding: Finding) -> Advice:
         made=library.makes.format(name=name),
         steps=library.steps,
     )
-    return Advice(cause.title, change, cause.section, example)
+    return Advice(cause.title, f"{change} {finding.besides}".strip(), cause.section, example)
 
 
 def _decorator(jit: str, static: tuple[str, ...]) -> str:

@@ -23,8 +23,8 @@ from jaxperf.watch.grouping import group_by
 from jaxperf.watch.log import DISPATCH, EAGER, TRACE, Compiled, canonical_name
 from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.report.analysis import Analysis
-from jaxperf.watch.rules.eager import WAYS, outermost, way_to_jit
 from jaxperf.watch.rules.idle import is_operation, takes_apart
+from jaxperf.watch.rules.jit_advice import WAYS, outermost, way_to_jit
 from jaxperf.watch.rules.table import (
     ASYNCHRONOUS,
     EXPLAINS,

@@ -74,7 +74,7 @@ def donating_option(arguments: Collection[str]) -> str:
 def _replaced(at: Place) -> set[str]:
     """Return the variables ("w", "self.w") that a statement passes to a call and then assigns."""
     for node in statements.enclosing_nodes(at, ast.Assign):
-        passed = _reads(*(a for call in statements.calls_in(node.value) for a in call.args))
+        passed = reads(*(a for call in statements.calls_in(node.value) for a in call.args))
         return {
             name for name in _targets(*node.targets) if any(f"{p}.".startswith(f"{name}.") for p in passed)
         }
@@ -155,15 +155,15 @@ def could_run_ahead(at: Place, steps: Collection[Place], called: str = "") -> bo
         return False
     flows = _flows(at.file, loop)
     stepping = [f for f in flows if _is_step(f.node, at.file, steps)]
-    computed = _reached(_writes(stepping), flows)
+    computed = reached(_writes(stepping), flows)
     if called:
         calls = (call for call in statements.calls_in(statement) if statements.last_name(call.func) == called)
-        return any(not _share(_reads(call), computed) for call in calls)
+        return any(not share(reads(call), computed) for call in calls)
     flow = next((f for f in flows if f.node is statement), None)
     if flow is None or not isinstance(flow.node, ast.Assign | ast.AnnAssign | ast.AugAssign):
         return False
-    feeds = any(_share(f.reads, _reached(flow.writes, flows)) for f in stepping if f.node is not flow.node)
-    return feeds and not _share(flow.reads, computed) and flow not in stepping
+    feeds = any(share(f.reads, reached(flow.writes, flows)) for f in stepping if f.node is not flow.node)
+    return feeds and not share(flow.reads, computed) and flow not in stepping
 
 
 def is_step(at: Place, steps: Collection[Place]) -> bool:
@@ -181,7 +181,7 @@ def loop_of_steps(at: Place) -> ast.stmt | None:
     inside = statements.enclosing_nodes(at, statements.FUNCTION)[-1:]
     parameters = {a.arg for f in inside for a in (*f.args.posonlyargs, *f.args.args, *f.args.kwonlyargs)}
     for loop in _loops(at):
-        over = _reads(loop.iter) - BUILT_IN if isinstance(loop, ast.For) else {""}
+        over = reads(loop.iter) - BUILT_IN if isinstance(loop, ast.For) else {""}
         passed = {name.partition(".")[0] for name in over} <= parameters
         layers = passed and not any(map(_DATA.search, over))
         if not (layers or statements.turns_written(loop) <= FEW) and statements.head_end(loop) < at.line:
@@ -209,7 +209,7 @@ def comes_back(at: Place) -> bool:
     if loop is None:
         return False
     flow = _flow(statement)
-    return _share(flow.reads, _reached(flow.writes, _flows(at.file, loop)) - flow.writes)
+    return share(flow.reads, reached(flow.writes, _flows(at.file, loop)) - flow.writes)
 
 
 def decides(at: Place) -> bool:
@@ -217,9 +217,9 @@ def decides(at: Place) -> bool:
     loop, statement = _in_loop(at)
     if loop is None:
         return False
-    made = _reached(_flow(statement).writes, _flows(at.file, loop))
+    made = reached(_flow(statement).writes, _flows(at.file, loop))
     tests = (node.test for node in ast.walk(loop) if isinstance(node, ast.If | ast.While | ast.IfExp))
-    return any(_share(_reads(test), made) for test in tests)
+    return any(share(reads(test), made) for test in tests)
 
 
 def _in_loop(at: Place) -> tuple[Any, Any]:
@@ -250,7 +250,7 @@ def element_read(at: Place, *, any_use: bool = False) -> str:
     for node in nodes:
         if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load):
             name = _dotted_name(node.value)
-            if name and _share(_reads(node.slice), varying) and not _share({name}, changed):
+            if name and share(reads(node.slice), varying) and not share({name}, changed):
                 names[name] = None
     return ", ".join(names)
 
@@ -263,7 +263,7 @@ def reads_from(at: Place, other: Place) -> bool:
     if reading is making or reading is None or making is None:
         return reading is making
     flows = [*map(_flow, _statements_around(other))]
-    return _share(_flow(reading).reads, _reached(_flow(making).writes, flows))
+    return share(_flow(reading).reads, reached(_flow(making).writes, flows))
 
 
 def _is_step(node: ast.stmt, file: str, steps: Iterable[Place]) -> bool:
@@ -275,6 +275,11 @@ def _is_step(node: ast.stmt, file: str, steps: Iterable[Place]) -> bool:
 def _flows(file: str, loop: ast.stmt) -> tuple[Flow, ...]:
     """Return the flow of each statement in a loop, with its head; a nested function counts as one."""
     return tuple(_flow(node) for node in _statements(loop))
+
+
+def flows_of(function: Any) -> list[Flow]:
+    """Return the flow of each statement in a function's body."""
+    return [_flow(inner) for node in function.body for inner in _statements(node)]
 
 
 def _statements(node: ast.stmt) -> Iterator[ast.stmt]:
@@ -296,26 +301,26 @@ def _statements_around(at: Place) -> Iterator[ast.stmt]:
 def _flow(node: ast.stmt) -> Flow:
     match node:
         case ast.Assign(targets=targets, value=value):
-            return Flow(node, _reads(value, *targets), _targets(*targets))
+            return Flow(node, reads(value, *targets), _targets(*targets))
         case ast.AugAssign(target=target, value=value):
-            return Flow(node, _reads(value) | _targets(target), _targets(target))
+            return Flow(node, reads(value) | _targets(target), _targets(target))
         case ast.AnnAssign(target=target, value=ast.expr() as value):
-            return Flow(node, _reads(value), _targets(target))
+            return Flow(node, reads(value), _targets(target))
         case ast.For(target=target, iter=value) | ast.AsyncFor(target=target, iter=value):
-            return Flow(node, _reads(value), _targets(target))
+            return Flow(node, reads(value), _targets(target))
         case ast.With(items=items) | ast.AsyncWith(items=items):
             made = [i.optional_vars for i in items if i.optional_vars is not None]
-            return Flow(node, _reads(*(i.context_expr for i in items)), _targets(*made))
+            return Flow(node, reads(*(i.context_expr for i in items)), _targets(*made))
         case ast.If(test=test) | ast.While(test=test):
-            return Flow(node, _reads(test), frozenset())
+            return Flow(node, reads(test), frozenset())
         case ast.Expr(value=ast.Call(func=ast.Attribute(value=owner)) as call):  # values.append(x)
-            return Flow(node, _reads(call), _reads(owner))
+            return Flow(node, reads(call), reads(owner))
         case ast.FunctionDef(name=name):
-            return Flow(node, _reads(node), frozenset({name}))
-    return Flow(node, _reads(node) if not getattr(node, "body", None) else frozenset(), frozenset())
+            return Flow(node, reads(node), frozenset({name}))
+    return Flow(node, reads(node) if not getattr(node, "body", None) else frozenset(), frozenset())
 
 
-def _reads(*nodes: ast.AST) -> frozenset[str]:
+def reads(*nodes: ast.AST) -> frozenset[str]:
     """Return the variables in some expressions by their full names: "self.table" rather than "self"."""
     names: set[str] = set()
     for node in nodes:
@@ -323,7 +328,7 @@ def _reads(*nodes: ast.AST) -> frozenset[str]:
             if isinstance(node.ctx, ast.Load):
                 names.add(name)
         else:
-            names |= _reads(*ast.iter_child_nodes(node))
+            names |= reads(*ast.iter_child_nodes(node))
     return frozenset(names)
 
 
@@ -352,15 +357,15 @@ def _writes(flows: Iterable[Flow]) -> frozenset[str]:
     return frozenset().union(*(f.writes for f in flows))
 
 
-def _reached(names: Collection[str], flows: Iterable[Flow]) -> frozenset[str]:
+def reached(names: Collection[str], flows: Iterable[Flow]) -> frozenset[str]:
     """Return the variables that depend on `names`, in this iteration of the loop or a later one."""
     reached, before = frozenset(names), frozenset[str]()
     while reached != before:
         before = reached
-        reached |= _writes(f for f in flows if _share(f.reads, before))
+        reached |= _writes(f for f in flows if share(f.reads, before))
     return reached
 
 
-def _share(a: Collection[str], b: Collection[str]) -> bool:
+def share(a: Collection[str], b: Collection[str]) -> bool:
     """Return whether two sets share a variable, or one has an attribute of a variable in the other."""
     return any(x == y or x.startswith(y + ".") or y.startswith(x + ".") for x in a for y in b)

@@ -91,6 +91,10 @@ def last_name(function: ast.expr) -> str:
     return ast.unparse(function).rpartition(".")[2]
 
 
+def functions_named(file: str, name: str) -> list[Any]:
+    return [function for function in _all_nodes(file, FUNCTION) if function.name == name]
+
+
 def is_definition(at: Place) -> bool:
     """Return whether a line is the `def` of a function."""
     function = innermost(at, FUNCTION)
@@ -221,13 +225,34 @@ def iterated(at: Place) -> str:
 
 def transforms(at: Place) -> str:
     """Return the transformation whose result a statement calls, such as "jax.vmap"; "" for none."""
+    values: dict[str, list[ast.expr]] = {}  # of the variables of the file
+    for node in _all_nodes(at.file, ast.Assign):
+        for target in node.targets:
+            values.setdefault(ast.unparse(target), []).append(node.value)
     for call in calls_in(innermost(at, ast.stmt)):
-        if isinstance(call.func, ast.Call) and last_name(call.func.func) in _TRANSFORMS:
-            return ast.unparse(call.func.func)
+        made = [call.func] if isinstance(call.func, ast.Call) else values.get(ast.unparse(call.func), [])
+        names = [ast.unparse(value.func) for value in made if isinstance(value, ast.Call)]
+        if names and len(names) == len(made) and {n.rpartition(".")[2] for n in names} <= TRANSFORMS:
+            return names[0]
     return ""
 
 
-_TRANSFORMS = {"vmap", "grad", "value_and_grad", "jacfwd", "jacrev", "jacobian", "hessian"}
+def each_element(at: Place, function: str) -> str:
+    """Return xs if a line is `[f(x) for x in xs]`, or `values.append(f(x))` in `for x in xs`; else ""."""
+    statement, loop = innermost(at, ast.stmt), innermost(at, ast.For)
+    rounds = [(n.elt, n.generators) for n in ast.walk(statement or ast.Pass()) if isinstance(n, ast.ListComp)]
+    match statement:
+        case ast.Expr(value=ast.Call(func=ast.Attribute(attr="append"), args=[element])) if loop:
+            rounds.append((element, [loop]))
+    for element, generators in rounds:
+        variables = [ast.unparse(generator.target) for generator in generators]
+        calls = [call for call in calls_in(element) if last_name(call.func) == function]
+        if [[ast.unparse(a) for a in call.args] for call in calls] == [variables] and len(variables) == 1:
+            return re.sub(r"^range\b", "jnp.arange", ast.unparse(generators[0].iter))
+    return ""
+
+
+TRANSFORMS = {"vmap", "grad", "value_and_grad", "jacfwd", "jacrev", "jacobian", "hessian"}
 
 
 def size_by_values(at: Place) -> bool:
@@ -248,6 +273,15 @@ def joins(at: Place) -> bool:
     """Return whether a statement joins arrays to a longer one, as `x = jnp.append(x, y)` does."""
     calls = (ast.unparse(call.func) for call in calls_in(innermost(at, ast.stmt)))
     return any(name.rpartition(".")[2] in _JOINING and _COMMON.match(name) for name in calls)
+
+
+def grows(at: Place) -> bool:
+    """Return whether a statement makes a variable longer, as `x = jnp.append(x, y)` does."""
+    statement = innermost(at, ast.stmt)
+    if not isinstance(statement, ast.Assign) or not joins(at):
+        return False
+    read = {n.id for n in ast.walk(statement.value) if isinstance(n, ast.Name)}
+    return bool(read & {ast.unparse(target) for target in statement.targets})
 
 
 def init_call(at: Place) -> str:

@@ -9,8 +9,9 @@ from jaxperf.watch.observe.executables import Facts
 from jaxperf.watch.observe.sampler import EAGER, StackSample
 from jaxperf.watch.observe.source_location import NOWHERE, Place
 from jaxperf.watch.report.analysis import Analysis
-from jaxperf.watch.rules import eager, idle, table
+from jaxperf.watch.rules import eager, idle, jit_advice, table
 from jaxperf.watch.rules.table import Finding, advice_for
+from jaxperf.watch.source import statements
 
 LOSS, GRAD, CALL = (Place("train.py", line) for line in (3, 8, 20))
 
@@ -28,7 +29,7 @@ def sample(at, start, *callers):
 
 def belongs(samples):
     analysis = Analysis(Log("a", samples=samples))
-    line = eager.outermost(analysis)
+    line = jit_advice.outermost(analysis)
     return {line(s) for s in samples if s.at == LOSS}
 
 
@@ -66,7 +67,7 @@ def test_an_operation_in_a_helper_belongs_to_the_function_that_the_loop_calls(tm
         Place(str(path), 9, "main"),
     )
     turns = [s for t in range(9) for s in (sample(operation, t, layer, call), sample(layer, t, call))]
-    line = eager.outermost(Analysis(Log("a", samples=turns)))
+    line = jit_advice.outermost(Analysis(Log("a", samples=turns)))
     assert {line(s) for s in turns} == {Place(str(path), 3, "update")}
     assert line(sample(call, 1.0)) == call  # an operation of the loop itself
 
@@ -78,7 +79,7 @@ def test_an_operation_in_a_lambda_belongs_to_the_line_of_the_loop_that_calls_it(
     )
     operation, call = Place(path, 2, "<lambda>"), Place(path, 6, "walk")
     turns = [sample(operation, t, call) for t in range(9)]
-    line = eager.outermost(Analysis(Log("a", samples=turns)))
+    line = jit_advice.outermost(Analysis(Log("a", samples=turns)))
     assert {line(s) for s in turns} == {call}
 
 
@@ -187,7 +188,7 @@ def test_the_reads_of_a_function_are_at_its_busiest_line_and_cover_the_waits_of_
 def test_a_function_that_mostly_draws_is_not_jitted_as_a_whole(drawn, line, change, tmp_path):
     path = tmp_path / "curves.py"
     path.write_text(
-        "def show(w):\n    axes.plot(w)\n    w = w + 1\n    return w\n\n"
+        "def show(w):\n    axes.render(w)\n    w = w + 1\n    return w\n\n"
         "for turn in range(9000):\n    w = show(w)\n"
     )
     loop = Place(str(path), 7, "<module>")
@@ -220,8 +221,8 @@ def test_a_function_that_transforms_another_is_jitted_as_a_whole(tmp_path):
     )
     analysis = Analysis(Log("a"))
     whole, line = (Finding("eager", Place(str(path), n, "move"), 1.0, "") for n in (1, 2))
-    assert eager.way_to_jit(whole, analysis).form == "function"
-    assert eager.way_to_jit(line, analysis).form == "transform"
+    assert jit_advice.way_to_jit(whole, analysis).form == "function"
+    assert jit_advice.way_to_jit(line, analysis).form == "transform"
 
 
 def test_a_line_that_waits_for_operations_of_others_dispatches_none(program_file):
@@ -241,3 +242,83 @@ def test_a_line_that_waits_for_operations_of_others_dispatches_none(program_file
     analysis = Analysis(log)
     assert eager._unfused(analysis, lambda s: s.at, {shown}).keys() == {work}
     assert eager._unfused(analysis, lambda s: s.at, set()).keys() == {work, shown}
+
+
+LEARN = """\
+import jax, jax.numpy as jnp, numpy as np
+
+def height(x, y):
+    return x * x - x * y
+
+slope = jax.grad(height)
+
+def episode(w, turns):
+    seen = jnp.zeros(0)
+    for k in range(turns):
+        seen = jnp.append(seen, w * k)
+    return seen.sum()
+
+def kernel(q, rng):
+    q = q + 1
+    return q + rng.normal(size=3)
+
+def train(w, xs, rng):
+    learn = jax.value_and_grad(episode)
+    for epoch in range(400):
+        loss, change = learn(w, 50)
+        d = slope(w, w)
+        w = kernel(w, rng)
+    return [height(x, 1.0) for x in xs], [cube(x) for x in xs]
+
+def cube(x):
+    return x * x * x
+
+def simulate(turns=500):
+    x = jnp.ones(3)
+    while x[0] < turns:
+        x = x * 2
+    return x
+
+for case in range(9):
+    simulate(turns=500)
+"""
+
+
+@pytest.mark.parametrize(
+    ("chain", "line", "words"),
+    [
+        # the loop around the call of a gradient: the function that it calls has a loop of its own
+        ((11, 21), 21, ["Put jax.jit around jax.value_and_grad", ":10 as jax.lax.scan", "grows at", ":11"]),
+        ((4, 22), 3, ["height is called through jax.grad(...)"]),
+        ((15, 23), 15, ["cannot take kernel as a whole", "calls rng.normal in line 16"]),
+        ((27, 24), 27, ["Call cube for all elements at once", "jax.jit(jax.vmap(cube))(jnp.asarray(xs))"]),
+        ((32, 36), 32, ["Put this line and its neighbors"]),  # all of its arguments are numbers
+        ((32, 36), 36, [":31 as jax.lax.while_loop"]),
+    ],
+)
+def test_advice_fits_what_jit_can_take(chain, line, words, program_file):
+    path = program_file(LEARN)
+    places = [Place(path, number, function_of(path, number)) for number in chain]
+    samples = [sample(places[0], t / 9, *places[1:]) for t in range(9)]
+    analysis = Analysis(Log("a", samples=samples, parameters={(path, "simulate"): {"turns": {"500"}}}))
+    if line not in (3, 21, 36):
+        assert {jit_advice.outermost(analysis)(s).line for s in samples} == {line}
+    at = Place(path, line, function_of(path, line))
+    change = advice_for(jit_advice.way_to_jit(Finding("eager", at, 1.0, ""), analysis)).change
+    assert all(word in change for word in words), change
+
+
+def function_of(path, line):
+    function = statements.innermost(Place(path, line), statements.FUNCTION)
+    return function.name if function else "<module>"
+
+
+def test_a_change_that_jits_a_function_covers_what_the_function_calls(program_file):
+    path = program_file(LEARN)
+    operation, call = Place(path, 11, "episode"), Place(path, 21, "train")
+    samples = [sample(operation, t, call) for t in range(9)]
+    outer = Finding("eager", call, 2.0, "", form="transform")
+    inner, other = Finding("eager", operation, 1.0, ""), Finding("eager", Place(path, 23, "train"), 1.0, "")
+    analysis = Analysis(Log("a", samples=samples))
+    merged = list(jit_advice.in_one_program([inner, outer, other], analysis))
+    assert [(f.at, f.seconds) for f in merged] == [(call, 3.0), (other.at, 1.0)]

@@ -17,7 +17,7 @@ from jaxperf.watch.observe.sampler import EAGER, NUMPY, WRITE, StackSample
 from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.observe.waits import Wait
 from jaxperf.watch.report.analysis import Analysis, IntervalSet
-from jaxperf.watch.rules import advice_for, eager, idle, program_notes, programs, table, traces
+from jaxperf.watch.rules import advice_for, eager, idle, jit_advice, program_notes, programs, table, traces
 from jaxperf.watch.rules.table import Finding
 
 PROGRAM = """\
@@ -592,7 +592,7 @@ def test_a_module_is_made_by_one_program(inner, outer, change, modules):
 
 def test_a_function_of_modules_is_jitted_by_their_library_with_its_sizes(modules):
     at = modules("def forward", "forward")
-    finding = eager.way_to_jit(Finding("eager", at, 1.0, ""), Analysis(Log("a", 0.0, 1.0)))
+    finding = jit_advice.way_to_jit(Finding("eager", at, 1.0, ""), Analysis(Log("a", 0.0, 1.0)))
     assert '@functools.partial(nnx.jit, static_argnames=("width",)) above it' in advice_for(finding).change
 
 

@@ -1,0 +1,290 @@
+"""How operations outside jit become one program: what can be jitted, and in which words advice says so."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import itertools
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from jaxperf.watch.log import EAGER, Compiled, StackSample
+from jaxperf.watch.observe.source_location import Place
+from jaxperf.watch.report.analysis import Analysis
+from jaxperf.watch.rules.libraries import change_of_call, library_of_file
+from jaxperf.watch.rules.table import Finding
+from jaxperf.watch.source import loop_body, statements
+from jaxperf.watch.source.host_work import host_work
+
+CALLER_SHARE = 0.2  # a caller with this share of the samples at the called line is part of the cause
+INNER_SHARE = 0.8  # of the operations below a line, that another line must call to be their cause, too
+LOOP_SHARE = 0.2  # of the operations below a line, that a loop must hold to be named
+Chain = tuple[Place, ...]  # the reader's lines on the stack, the innermost first
+
+# by what can be jitted
+WAYS = {
+    "function": (
+        "Jit {name} as a whole: {decorator} above it; float() and print() stay outside, an if on an array "
+        "becomes jnp.where, and a loop over examples jax.vmap."
+    ),
+    "part": (
+        "Put this line and its neighbors into one jitted function; float() and print() stay outside. Jit "
+        "cannot take {name} as a whole, which {argument}."
+    ),
+    "derived": (
+        "{name} is called through {argument}(...), so put jax.jit around that once, and call the result: it "
+        "is one program with what JAX derives from {name}."
+    ),
+    "elements": (
+        "Call {name} for all elements at once, in place of the loop: "
+        "jax.jit(jax.vmap({name}))(jnp.asarray({argument}))."
+    ),
+    "init": "Make jax.jit({name}) once, and call that here: one program in place of many small ones.",
+    "made": "{made}",
+    "transform": (
+        "Put jax.jit around {name}(...) once, and call the result here: one program in place of many small "
+        "ones."
+    ),
+    "values": (
+        "The size of the result depends on values, so jit cannot take it as it is: compute it with NumPy, as "
+        "in np.where(np.asarray(x)), or give the call size=, the most elements that there can be."
+    ),
+    "method": (
+        "Move what {name} computes with arrays into a function that takes the arrays and returns what "
+        "changes of self, and jit that (in an nnx.Module, @nnx.jit above {name} does). float() and print() "
+        "stay outside, an if on an array becomes jnp.where, and a loop over examples jax.vmap."
+    ),
+    "object": (
+        "{name} makes an object, which jit cannot return. A compile cache on disk keeps its programs from "
+        'the second start on: jax.config.update("jax_compilation_cache_dir", FOLDER).'
+    ),
+    "library": (
+        "Call {name} inside a function of yours under jax.jit, made once, if the library allows it there "
+        "(nothing that prints, and no progress bar). Otherwise a compile cache on disk keeps the programs "
+        'from the second start on: jax.config.update("jax_compilation_cache_dir", FOLDER).'
+    ),
+}  # fmt: skip
+
+
+def way_to_jit(finding: Finding, analysis: Analysis, through: str = "") -> Finding:
+    """Return a finding with the form of advice that fits its line, and the names that this needs.
+
+    Args:
+      finding: of operations outside jit.
+      analysis: knows the values that parameters had.
+      through: the library that the line calls, if JAX's operations run inside one.
+    """
+    at, called = finding.at, statements.outermost_call(finding.at)
+    definition, function = statements.is_definition(at), statements.innermost(at, statements.FUNCTION)
+    if statements.size_by_values(at):
+        return replace(finding, form="values")
+    if init := statements.init_call(at):
+        own = _static(analysis, at.file, init) if statements.defines(at.file, init) else ()
+        quoted = ", ".join(f'"{parameter}"' for parameter in own)
+        named = f", static_argnames=({quoted},)" if own else ""
+        return replace(finding, form="init", name=init + (named or statements.static_options(at, init)))
+    below = list(_chains_below(analysis, at, _defined_at(at)))
+    finding = replace(finding, besides=_unrolled([chain for chain, _ in below]))
+    calls = {place for _, callers in below for place in callers[0 if definition else 1 :][:1]}
+    if function and calls and _jit_takes(analysis, at):
+        if definition and (transform := _derived_by(calls, function)):
+            return replace(finding, form="derived", name=function.name, argument=transform)
+        arrays = {statements.each_element(call, function.name) for call in calls} - {""}
+        if arrays and not _static(analysis, at.file, function.name):
+            return replace(finding, form="elements", name=function.name, argument=min(arrays))
+    # a whole function is jitted with the transformations in it
+    if not definition and (transform := statements.transforms(at)):
+        return replace(finding, form="transform", name=transform)
+    if made := statements.made_module(at):
+        return replace(finding, form="made" if library_of_file(at.file).makes else "", name=made)
+    if not definition:
+        if called and through not in ("", "jax", "jaxlib", "numpy"):
+            otherwise = "object" if called.rpartition(".")[2][:1].isupper() else "library"
+            form = through if change_of_call(through, called) else otherwise
+            return replace(finding, form=form, name=called)
+        if function and (kept := host_work(at.file, function)):
+            return replace(finding, form="part", name=function.name, argument=kept)
+        if finding.cause == "eager" or not statements.only_computes(function):
+            return finding
+    if statements.is_method(at):
+        return replace(finding, form="method", name=function.name)
+    static = _static(analysis, at.file, function.name)
+    return replace(finding, form="function", name=function.name, static=static)
+
+
+_WHOLE = (
+    "function",
+    "transform",
+    "derived",
+    "elements",
+)  # changes that jit all that a line or function calls
+
+
+def in_one_program(findings: list[Finding], analysis: Analysis) -> Iterator[Finding]:
+    """Yield findings, each with the seconds of those that its own change puts into the same program."""
+    seconds = {finding.at: finding.seconds for finding in findings}
+    for inner in findings:
+        below = list(_chains_below(analysis, inner.at, _defined_at(inner.at)))
+        for outer in findings:
+            reached = sum(_reaches(outer.at, callers) for _, callers in below)
+            whole = outer.form in _WHOLE and outer.at != inner.at and {outer.at, inner.at} <= seconds.keys()
+            if whole and reached >= INNER_SHARE * len(below) > 0:
+                seconds[outer.at] += seconds.pop(inner.at)
+    return (replace(f, seconds=seconds[f.at]) for f in findings if f.at in seconds)
+
+
+def _reaches(at: Place, callers: Chain) -> bool:
+    """Return whether a line, or the function that it defines, is among the callers of an operation."""
+    function = _defined_at(at)
+    lines = range(function.lineno, function.end_lineno + 1) if function else (at.line,)
+    return any(place.file == at.file and place.line in lines for place in callers)
+
+
+def _defined_at(at: Place) -> Any:
+    return statements.innermost(at, statements.FUNCTION) if statements.is_definition(at) else None
+
+
+def _static(analysis: Analysis, file: str, function: str) -> tuple[str, ...]:
+    known = analysis.static_parameters(file, function)
+    return tuple(dict.fromkeys([*known, *statements.literal_parameters(file, function)]))
+
+
+def _chains_below(analysis: Analysis, at: Place, function: Any) -> Iterator[tuple[Chain, Chain]]:
+    """Yield the stacks of operations outside jit that run below a line, or in a function, and the callers."""
+    lines = range(function.lineno, function.end_lineno + 1) if function else (at.line,)
+    eager = [s for s in analysis.samples if s.kind == EAGER]
+    for call in (*eager, *(c for c in analysis.log.compiled if not c.explained)):
+        chain = (call.at, *call.callers)
+        inside = [i for i, place in enumerate(chain) if place.file == at.file and place.line in lines]
+        if inside:
+            # a loop around the line itself stays; one in the function would be unrolled
+            end = inside[-1] + (1 if function else 0)
+            yield chain[:end], chain[end:]
+
+
+def _derived_by(calls: set[Place], function: Any) -> str:
+    """Return the transformation through which lines call a function, such as "jax.grad"; "" for none."""
+    if any(function.name in statements.called_at(at) for at in calls):
+        return ""
+    for file in dict.fromkeys(at.file for at in calls):
+        for call in statements.calls_in(statements.syntax_tree(file)):
+            first = {
+                statements.last_name(a) for a in call.args[:1] if isinstance(a, ast.Name | ast.Attribute)
+            }
+            if statements.last_name(call.func) in statements.TRANSFORMS and function.name in first:
+                return ast.unparse(call.func)
+    return ""
+
+
+def _unrolled(chains: list[Chain]) -> str:
+    """Return what must happen to Python's loops, and to arrays that grow in them, before jit; "" for none."""
+    loops, growing = Counter[Place](), Counter[Place]()
+    for chain in chains:
+        looped = [(place, loop) for place in chain if (loop := loop_body.loop_of_steps(place))]
+        loops.update({place._replace(line=loop.lineno) for place, loop in looped[:1]})
+        growing.update({place for place in chain if looped and statements.grows(place)})
+    least = LOOP_SHARE * len(chains)
+    if not loops or loops.most_common(1)[0][1] < least:
+        return ""
+    at = loops.most_common(1)[0][0]
+    way = "jax.lax.while_loop" if at.source.startswith("while") else "jax.lax.scan or fori_loop"
+    words = (
+        f"Before that, write the loop at {at} as {way}, or jit its body alone: jit unrolls Python's loops, "
+        "and many turns compile for minutes."
+    )
+    if growing:
+        lines = " and ".join(map(str, sorted(growing)[:2]))
+        words += f" What grows at {lines} needs its final size before the loop, and x.at[i].set(...) in it."
+    return words
+
+
+def outermost(analysis: Analysis) -> Callable[[StackSample | Compiled], Place]:
+    """Return a function that maps a sample to its line, or to a calling line that dispatches as much.
+
+    It also maps a compilation.
+
+    `jax.grad(loss)(w)` dispatches operations in `loss`, and those that `grad` derives at its own line: one
+    cause on two lines, whose samples alternate. A caller that dispatches only before or after a whole loop is
+    not the cause.
+    """
+    samples = [s for s in analysis.samples if s.kind == EAGER]
+    chain_of = _chains(analysis, samples)
+    looks = Counter(chain_of(s)[0] for s in samples)
+    inside: dict[Place, list[float]] = {}
+    for s in samples:
+        for caller in chain_of(s)[1:]:
+            inside.setdefault(caller, []).append(s.start)
+    ends = {caller: (min(starts), max(starts)) for caller, starts in inside.items()}
+    caller_counts = Counter(
+        at for s in samples if (at := chain_of(s)[0]) in ends and ends[at][0] < s.start < ends[at][1]
+    )
+
+    def line(s: StackSample | Compiled) -> Place:
+        whole = (s.at, *s.callers)
+        if made := next(filter(statements.init_call, whole), None) or _made_at(whole):
+            return made
+        chain = chain_of(s)
+        least = max(1, CALLER_SHARE * looks[chain[0]])
+        outer = (i for i in range(len(chain) - 1, 0, -1) if caller_counts[chain[i]] >= least)
+        chain = chain[next(outer, 0) :]
+        return _function_in_loop(analysis, chain) or chain[0]
+
+    return line
+
+
+def _chains(analysis: Analysis, samples: list[StackSample]) -> Callable[[StackSample | Compiled], Chain]:
+    """Return a function that gives the lines of a sample or a compilation, the innermost first.
+
+    What runs in a function that `vmap` or `grad` transforms belongs to the line that calls the transformed
+    function: one program could hold all of it. A function that several lines transform, or call as it is, is
+    itself what they share.
+    """
+    operations = [*samples, *(c for c in analysis.log.compiled if not c.explained)]
+    ways: dict[tuple[str, str], Counter[Place]] = defaultdict(Counter)
+    for s in operations:
+        ways[s.at.file, s.at.function][s.under] += 1
+
+    def chain_of(s: StackSample | Compiled) -> tuple[Place, ...]:
+        counts = ways[s.at.file, s.at.function]
+        alone = counts[s.under] > (1 - CALLER_SHARE) * counts.total()
+        return s.callers[s.callers.index(s.under) :] if alone and s.under in s.callers else (s.at, *s.callers)
+
+    return chain_of
+
+
+def _made_at(chain: Sequence[Place]) -> Place | None:
+    """Return the line that makes the module whose `__init__` runs; None for none."""
+    pairs = [(outer, inner) for inner, outer in itertools.pairwise(chain) if inner.function == "__init__"]
+    made = (outer for outer, inner in reversed(pairs) if statements.in_module(inner))
+    return next(made, None)
+
+
+def _function_in_loop(analysis: Analysis, chain: Chain) -> Place | None:
+    """Return the `def` of the outermost function between a loop of steps and an operation that jit takes.
+
+    A lambda has no `def`: the line that calls it stands for it. None if there is no such function or loop.
+    """
+    for i, at in enumerate(chain):
+        if loop_body.loop_of_steps(at):
+            inside = list(itertools.takewhile(functools.partial(_jit_takes, analysis), chain[:i]))
+            if not inside:
+                return None
+            outer = inside[-1]
+            if outer.function == "<lambda>":
+                return chain[len(inside)]
+            function = statements.innermost(outer, statements.FUNCTION)
+            return outer._replace(line=function.lineno) if function else None
+    return None
+
+
+def _jit_takes(analysis: Analysis, at: Place) -> bool:
+    """Return whether jit takes the function around a line: it has arguments, and does no work of the host."""
+    function = statements.innermost(at, statements.FUNCTION)
+    if function is None or at.function == "<lambda>":
+        return True
+    arguments = function.args
+    names = [a.arg for a in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
+    varying = {*names}.difference(_static(analysis, at.file, function.name)) or arguments.vararg
+    return bool(varying) and not host_work(at.file, function)

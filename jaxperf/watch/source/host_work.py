@@ -1,0 +1,82 @@
+"""What a function does on the host, which jit cannot take, or would do only once, while it traces."""
+
+from __future__ import annotations
+
+import ast
+import functools
+from collections.abc import Iterator
+
+from jaxperf.watch.source import loop_body, statements
+
+_MODULES = {
+    "PIL", "csv", "cv2", "gym", "gymnasium", "json", "logging", "matplotlib", "os", "pandas", "pickle",
+    "plotly", "random", "scipy", "seaborn", "sklearn", "subprocess", "time", "tqdm",
+}  # fmt: skip
+# methods of Matplotlib's axes and of NumPy's generators, which no array has
+_METHODS = {
+    "choice", "contour", "contourf", "draw", "hist", "imshow", "integers", "legend", "normal", "permutation",
+    "plot", "savefig", "scatter", "show", "shuffle", "standard_normal", "uniform",
+}  # fmt: skip
+_OF_A_TYPE = (".shape", ".ndim", ".size", ".dtype")  # attributes of an array that are known while tracing
+
+
+@functools.cache
+def host_work(file: str, function: statements.FUNCTION) -> str:
+    """Return what keeps jit from taking a function, such as "calls plt.plot in line 4"; "" for nothing.
+
+    The functions of the same file that it calls count, too.
+    """
+    functions = [function]
+    for known in functions:
+        functions += [f for f in _called_functions(file, known) if f not in functions]
+    return next((words for known in functions for words in _host_work(file, known)), "")
+
+
+def _called_functions(file: str, function: statements.FUNCTION) -> Iterator[statements.FUNCTION]:
+    for call in statements.calls_in(function):
+        owner = getattr(call.func, "value", None)
+        if owner is None or (isinstance(owner, ast.Name) and owner.id == "self"):
+            yield from statements.functions_named(file, statements.last_name(call.func))
+
+
+def _host_work(file: str, function: statements.FUNCTION) -> Iterator[str]:
+    modules, data = dict(statements.imports(file)), _from_parameters(function)
+    numpys = set[str]()  # variables that are arrays of NumPy
+    for node in ast.walk(function):
+        match node:
+            case ast.Yield() | ast.YieldFrom() | ast.Await():
+                yield f"hands control back in line {node.lineno}"
+            case ast.Global(names=names) | ast.Nonlocal(names=names):
+                yield f"assigns {names[0]} of the scope around it in line {node.lineno}"
+            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call(func=made)):
+                if modules.get(ast.unparse(made).partition(".")[0]) == "numpy":
+                    numpys.add(name)
+            case ast.Subscript(value=ast.Name(id=name), ctx=ast.Store()) if name in numpys:
+                yield f"sets elements of {name}, an array of NumPy, in line {node.lineno}"
+            case ast.Call(func=called):
+                name = ast.unparse(called)
+                root, _, rest = name.partition(".")
+                full = f"{modules.get(root, '')}.{rest}"
+                calls = f"calls {name} in line {node.lineno}"
+                if full.partition(".")[0] in _MODULES or full.startswith("numpy.random") or name == "open":
+                    yield calls
+                elif full.startswith("numpy.") and loop_body.share(_values_read(*node.args), data):
+                    yield f"{calls}, which jnp may replace"
+                elif root not in modules and "." in name and name.rpartition(".")[2] in _METHODS:
+                    yield calls
+
+
+def _from_parameters(function: statements.FUNCTION) -> frozenset[str]:
+    """Return the variables of a function whose values depend on more than its arguments' types."""
+    arguments = function.args
+    names = {a.arg for a in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)} - {"self"}
+    flows = [flow._replace(reads=_without_types(flow.reads)) for flow in loop_body.flows_of(function)]
+    return loop_body.reached(names, flows)
+
+
+def _values_read(*nodes: ast.expr) -> frozenset[str]:
+    return _without_types(loop_body.reads(*nodes))
+
+
+def _without_types(names: frozenset[str]) -> frozenset[str]:
+    return frozenset(name for name in names if not name.endswith(_OF_A_TYPE))

@@ -1,0 +1,49 @@
+import ast
+
+import pytest
+
+from jaxperf.watch.source import statements
+from jaxperf.watch.source.host_work import host_work
+
+IMPORTS = (
+    "import random\nimport jax\nimport jax.numpy as jnp\nimport matplotlib.pyplot as plt\n"
+    "import numpy as np\nfrom jax import random as jr\nfrom scipy.stats import norm\n\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ("    return jnp.sin(x) / np.sqrt(x.shape[0]) + np.pi", ""),  # a number while jit traces
+        ("    d = x.shape[-1]\n    return x / np.sqrt(d)", ""),
+        (
+            "    y = x * 2\n    return np.where(y > 0, y, 0)",
+            "calls np.where in line 11, which jnp may replace",
+        ),
+        ("    noise = jr.normal(key, x.shape)\n    return jr.choice(key, x + noise)", ""),
+        ("    return x + rng.normal(size=3)", "calls rng.normal in line 10"),
+        ("    return x * random.random()", "calls random.random in line 10"),
+        ("    return x * np.random.rand()", "calls np.random.rand in line 10"),
+        ("    return norm.pdf(x)", "calls norm.pdf in line 10"),
+        ("    plt.plot(x)", "calls plt.plot in line 10"),
+        ("    axes.contour(x)", "calls axes.contour in line 10"),
+        ("    yield x + 1", "hands control back in line 10"),
+        ("    global best\n    best = x", "assigns best of the scope around it in line 10"),
+        (
+            "    out = np.zeros(3)\n    out[0] = x.sum()\n    return out",
+            "sets elements of out, an array of NumPy, in line 11",
+        ),
+        ("    out = [0] * 3\n    out[0] = x.sum()\n    return out", ""),
+        ("    return helper(x)", "calls plt.plot in line 13"),  # what it calls in the same file counts
+        ("    print(float(x.sum()))\n    return x", ""),  # stays outside, as advice says
+    ],
+)
+def test_what_jit_cannot_take_is_named(body, words, program_file):
+    path = program_file(
+        f"{IMPORTS}def step(x, key):\n{body}\n\ndef helper(x):\n    plt.plot(x)\n    return x\n"
+    )
+    function = statements.functions_named(path, "step")[0]
+    assert isinstance(function, ast.FunctionDef)
+    if "helper" in body:
+        words = words.replace("13", str(function.end_lineno + 3))
+    assert host_work(path, function) == words
