@@ -114,7 +114,7 @@ def _inside(analysis: Analysis, at: Place) -> list[StackSample]:
 
     They are as taken: Python between two steps counts at the line of the loop otherwise.
     """
-    function = statements.innermost(at, statements.FUNCTION) if statements.is_definition(at) else None
+    function = statements.defined_at(at)
     lines = range(function.lineno, (function.end_lineno or 0) + 1) if function else ()
     return [s for s in analysis.log.samples if s.at.file == at.file and s.at.line in lines]
 

@@ -1,7 +1,5 @@
 """How operations outside jit become one program: what can be jitted, and in which words advice says so."""
 
-from __future__ import annotations
-
 import ast
 import functools
 import itertools
@@ -11,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from jaxperf.watch.log import EAGER, Compiled, StackSample
-from jaxperf.watch.observe.source_location import Place
+from jaxperf.watch.observe.source_location import NOWHERE, Place
 from jaxperf.watch.report.analysis import Analysis
 from jaxperf.watch.rules.libraries import change_of_call, library_of_file
 from jaxperf.watch.rules.table import Finding
@@ -76,8 +74,18 @@ def way_to_jit(finding: Finding, analysis: Analysis, through: str = "") -> Findi
       analysis: knows the values that parameters had.
       through: the library that the line calls, if JAX's operations run inside one.
     """
+    below = list(_chains_below(analysis, finding.at))
+    finding = _with_form(finding, analysis, through, below)
+    if finding.form in ("", "part", "method", *_WHOLE):
+        finding = replace(finding, besides=_unrolled([chain for chain, _ in below]))
+    return finding
+
+
+def _with_form(
+    finding: Finding, analysis: Analysis, through: str, below: list[tuple[Chain, Chain]]
+) -> Finding:
     at, called = finding.at, statements.outermost_call(finding.at)
-    definition, function = statements.is_definition(at), statements.innermost(at, statements.FUNCTION)
+    definition, function = statements.defined_at(at), statements.innermost(at, statements.FUNCTION)
     if statements.size_by_values(at):
         return replace(finding, form="values")
     if init := statements.init_call(at):
@@ -85,8 +93,6 @@ def way_to_jit(finding: Finding, analysis: Analysis, through: str = "") -> Findi
         quoted = ", ".join(f'"{parameter}"' for parameter in own)
         named = f", static_argnames=({quoted},)" if own else ""
         return replace(finding, form="init", name=init + (named or statements.static_options(at, init)))
-    below = list(_chains_below(analysis, at, _defined_at(at)))
-    finding = replace(finding, besides=_unrolled([chain for chain, _ in below]))
     calls = {place for _, callers in below for place in callers[0 if definition else 1 :][:1]}
     if function and calls and _jit_takes(analysis, at):
         if definition and (transform := _derived_by(calls, function)):
@@ -108,42 +114,34 @@ def way_to_jit(finding: Finding, analysis: Analysis, through: str = "") -> Findi
             return replace(finding, form="part", name=function.name, argument=kept)
         if finding.cause == "eager" or not statements.only_computes(function):
             return finding
-    if statements.is_method(at):
+    if statements.is_method(function):
         return replace(finding, form="method", name=function.name)
     static = _static(analysis, at.file, function.name)
     return replace(finding, form="function", name=function.name, static=static)
 
 
-_WHOLE = (
-    "function",
-    "transform",
-    "derived",
-    "elements",
-)  # changes that jit all that a line or function calls
+# changes that jit all that a line or a function calls
+_WHOLE = ("function", "transform", "derived", "elements")
 
 
 def in_one_program(findings: list[Finding], analysis: Analysis) -> Iterator[Finding]:
     """Yield findings, each with the seconds of those that its own change puts into the same program."""
     seconds = {finding.at: finding.seconds for finding in findings}
     for inner in findings:
-        below = list(_chains_below(analysis, inner.at, _defined_at(inner.at)))
+        below = list(_chains_below(analysis, inner.at))
         for outer in findings:
-            reached = sum(_reaches(outer.at, callers) for _, callers in below)
+            lines = _lines(outer.at)
+            reached = sum(any((p.file, p.line) in lines for p in callers) for _, callers in below)
             whole = outer.form in _WHOLE and outer.at != inner.at and {outer.at, inner.at} <= seconds.keys()
             if whole and reached >= INNER_SHARE * len(below) > 0:
                 seconds[outer.at] += seconds.pop(inner.at)
     return (replace(f, seconds=seconds[f.at]) for f in findings if f.at in seconds)
 
 
-def _reaches(at: Place, callers: Chain) -> bool:
-    """Return whether a line, or the function that it defines, is among the callers of an operation."""
-    function = _defined_at(at)
-    lines = range(function.lineno, function.end_lineno + 1) if function else (at.line,)
-    return any(place.file == at.file and place.line in lines for place in callers)
-
-
-def _defined_at(at: Place) -> Any:
-    return statements.innermost(at, statements.FUNCTION) if statements.is_definition(at) else None
+def _lines(at: Place) -> set[tuple[str, int]]:
+    """Return a line, or all lines of the function that it defines."""
+    last = getattr(statements.defined_at(at), "end_lineno", at.line)
+    return {(at.file, line) for line in range(at.line, last + 1)}
 
 
 def _static(analysis: Analysis, file: str, function: str) -> tuple[str, ...]:
@@ -151,17 +149,15 @@ def _static(analysis: Analysis, file: str, function: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys([*known, *statements.literal_parameters(file, function)]))
 
 
-def _chains_below(analysis: Analysis, at: Place, function: Any) -> Iterator[tuple[Chain, Chain]]:
-    """Yield the stacks of operations outside jit that run below a line, or in a function, and the callers."""
-    lines = range(function.lineno, function.end_lineno + 1) if function else (at.line,)
-    eager = [s for s in analysis.samples if s.kind == EAGER]
+def _chains_below(analysis: Analysis, at: Place) -> Iterator[tuple[Chain, Chain]]:
+    """Yield the stacks of operations outside jit, up to a line or into its function, and the callers."""
+    lines, eager = _lines(at), [s for s in analysis.samples if s.kind == EAGER]
+    # a loop around the line itself stays; one in the function would be unrolled
+    own = 1 if statements.defined_at(at) else 0
     for call in (*eager, *(c for c in analysis.log.compiled if not c.explained)):
         chain = (call.at, *call.callers)
-        inside = [i for i, place in enumerate(chain) if place.file == at.file and place.line in lines]
-        if inside:
-            # a loop around the line itself stays; one in the function would be unrolled
-            end = inside[-1] + (1 if function else 0)
-            yield chain[:end], chain[end:]
+        if inside := [i for i, place in enumerate(chain) if (place.file, place.line) in lines]:
+            yield chain[: inside[-1] + own], chain[inside[-1] + own :]
 
 
 def _derived_by(calls: set[Place], function: Any) -> str:
@@ -185,10 +181,9 @@ def _unrolled(chains: list[Chain]) -> str:
         looped = [(place, loop) for place in chain if (loop := loop_body.loop_of_steps(place))]
         loops.update({place._replace(line=loop.lineno) for place, loop in looped[:1]})
         growing.update({place for place in chain if looped and statements.grows(place)})
-    least = LOOP_SHARE * len(chains)
-    if not loops or loops.most_common(1)[0][1] < least:
+    at, held = next(iter(loops.most_common(1)), (NOWHERE, 0))
+    if held < max(1, LOOP_SHARE * len(chains)):
         return ""
-    at = loops.most_common(1)[0][0]
     way = "jax.lax.while_loop" if at.source.startswith("while") else "jax.lax.scan or fori_loop"
     words = (
         f"Before that, write the loop at {at} as {way}, or jit its body alone: jit unrolls Python's loops, "
@@ -284,7 +279,6 @@ def _jit_takes(analysis: Analysis, at: Place) -> bool:
     function = statements.innermost(at, statements.FUNCTION)
     if function is None or at.function == "<lambda>":
         return True
-    arguments = function.args
-    names = [a.arg for a in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
-    varying = {*names}.difference(_static(analysis, at.file, function.name)) or arguments.vararg
+    names = statements.parameters(function)
+    varying = {*names}.difference(_static(analysis, at.file, function.name)) or function.args.vararg
     return bool(varying) and not host_work(at.file, function)

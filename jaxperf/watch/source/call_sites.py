@@ -5,8 +5,6 @@ before the watch. And a call may be so short that no sample sees it. But nearly 
 around the call, so all names that this function calls are looked up.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Collection, Iterable
 from types import CodeType, FrameType
@@ -27,8 +25,6 @@ class CallSite(NamedTuple):
 
 
 class CallSites:
-    """The call sites seen so far, in `sites`."""
-
     def __init__(self) -> None:
         self.sites: set[CallSite] = set()
         self._left: dict[CodeType, Collection[tuple[str, int]]] = {}  # called names, not yet defined
@@ -46,7 +42,6 @@ class CallSites:
             below = below or f.f_code in self._stepping
 
     def _note(self, frame: FrameType, callers: tuple[Place, ...]) -> None:
-        """Add the call sites in a running function."""
         code, left = frame.f_code, set[tuple[str, int]]()
         lookup = functools.partial(source_location.variable_value, frame)
         names = self._left[code] if code in self._left else source_location.called_names(code)

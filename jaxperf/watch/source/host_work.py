@@ -1,7 +1,5 @@
 """What a function does on the host, which jit cannot take, or would do only once, while it traces."""
 
-from __future__ import annotations
-
 import ast
 import functools
 from collections.abc import Iterator
@@ -68,8 +66,7 @@ def _host_work(file: str, function: statements.FUNCTION) -> Iterator[str]:
 
 def _from_parameters(function: statements.FUNCTION) -> frozenset[str]:
     """Return the variables of a function whose values depend on more than its arguments' types."""
-    arguments = function.args
-    names = {a.arg for a in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)} - {"self"}
+    names = {*statements.parameters(function)} - {"self"}
     flows = [flow._replace(reads=_without_types(flow.reads)) for flow in loop_body.flows_of(function)]
     return loop_body.reached(names, flows)
 

@@ -6,8 +6,6 @@ A step is a statement in a loop of the reader's code that calls a jitted functio
 else keeps.
 """
 
-from __future__ import annotations
-
 import ast
 import functools
 import re
@@ -72,7 +70,6 @@ def donating_option(arguments: Collection[str]) -> str:
 
 
 def _replaced(at: Place) -> set[str]:
-    """Return the variables ("w", "self.w") that a statement passes to a call and then assigns."""
     for node in statements.enclosing_nodes(at, ast.Assign):
         passed = reads(*(a for call in statements.calls_in(node.value) for a in call.args))
         return {
@@ -120,7 +117,6 @@ def _shared(value: ast.expr) -> Iterator[str]:
 
 
 def _caller_keeps(callers: tuple[Place, ...], function: Any, name: str) -> bool:
-    """Return whether the caller of a function keeps the variable that it passes for a parameter."""
     parameters = [a.arg for a in function.args.args] if function else []
     if not callers or name not in parameters or function.name not in statements.called_at(callers[0]):
         return False
@@ -167,7 +163,6 @@ def could_run_ahead(at: Place, steps: Collection[Place], called: str = "") -> bo
 
 
 def is_step(at: Place, steps: Collection[Place]) -> bool:
-    """Return whether the statement at a line contains one of the lines `steps`."""
     statement = statements.innermost(at, ast.stmt)
     return statement is not None and _is_step(statement, at.file, steps)
 
@@ -278,7 +273,6 @@ def _flows(file: str, loop: ast.stmt) -> tuple[Flow, ...]:
 
 
 def flows_of(function: Any) -> list[Flow]:
-    """Return the flow of each statement in a function's body."""
     return [_flow(inner) for node in function.body for inner in _statements(node)]
 
 
@@ -299,25 +293,17 @@ def _statements_around(at: Place) -> Iterator[ast.stmt]:
 
 
 def _flow(node: ast.stmt) -> Flow:
+    if isinstance(node, statements.FUNCTION | ast.ClassDef):
+        return Flow(node, reads(node), frozenset({node.name}))
+    inner = ast.stmt | ast.ExceptHandler | ast.match_case
+    head = [child for child in ast.iter_child_nodes(node) if not isinstance(child, inner)]
+    read, written = reads(*head), _targets(*head)
     match node:
-        case ast.Assign(targets=targets, value=value):
-            return Flow(node, reads(value, *targets), _targets(*targets))
-        case ast.AugAssign(target=target, value=value):
-            return Flow(node, reads(value) | _targets(target), _targets(target))
-        case ast.AnnAssign(target=target, value=ast.expr() as value):
-            return Flow(node, reads(value), _targets(target))
-        case ast.For(target=target, iter=value) | ast.AsyncFor(target=target, iter=value):
-            return Flow(node, reads(value), _targets(target))
-        case ast.With(items=items) | ast.AsyncWith(items=items):
-            made = [i.optional_vars for i in items if i.optional_vars is not None]
-            return Flow(node, reads(*(i.context_expr for i in items)), _targets(*made))
-        case ast.If(test=test) | ast.While(test=test):
-            return Flow(node, reads(test), frozenset())
-        case ast.Expr(value=ast.Call(func=ast.Attribute(value=owner)) as call):  # values.append(x)
-            return Flow(node, reads(call), reads(owner))
-        case ast.FunctionDef(name=name):
-            return Flow(node, reads(node), frozenset({name}))
-    return Flow(node, reads(node) if not getattr(node, "body", None) else frozenset(), frozenset())
+        case ast.AugAssign():
+            read |= written
+        case ast.Expr(value=ast.Call(func=ast.Attribute(value=owner))):  # values.append(x)
+            written |= reads(owner)
+    return Flow(node, read, written)
 
 
 def reads(*nodes: ast.AST) -> frozenset[str]:
@@ -332,17 +318,17 @@ def reads(*nodes: ast.AST) -> frozenset[str]:
     return frozenset(names)
 
 
-def _targets(*nodes: ast.expr) -> frozenset[str]:
-    """Return the variables that assignment targets change, fully or in part."""
+def _targets(*nodes: ast.AST) -> frozenset[str]:
+    """Return the variables that are assigned in nodes, fully or in part."""
     names: set[str] = set()
     for node in nodes:
-        if isinstance(node, ast.Tuple | ast.List):
-            names |= _targets(*node.elts)
-        elif isinstance(node, ast.Starred | ast.Subscript):
-            names |= _targets(node.value)
-        elif name := _dotted_name(node):
-            names.add(name)
-    return frozenset(names)
+        if isinstance(getattr(node, "ctx", None), ast.Store):
+            while isinstance(node, ast.Starred | ast.Subscript):
+                node = node.value
+            names.add(_dotted_name(node))
+        if not isinstance(node, ast.comprehension):  # whose variables are its own
+            names |= _targets(*ast.iter_child_nodes(node))
+    return frozenset(names - {""})
 
 
 def _dotted_name(node: ast.AST) -> str:
@@ -359,11 +345,11 @@ def _writes(flows: Iterable[Flow]) -> frozenset[str]:
 
 def reached(names: Collection[str], flows: Iterable[Flow]) -> frozenset[str]:
     """Return the variables that depend on `names`, in this iteration of the loop or a later one."""
-    reached, before = frozenset(names), frozenset[str]()
-    while reached != before:
-        before = reached
-        reached |= _writes(f for f in flows if share(f.reads, before))
-    return reached
+    dependent, before = frozenset(names), frozenset[str]()
+    while dependent != before:
+        before = dependent
+        dependent |= _writes(flow for flow in flows if share(flow.reads, before))
+    return dependent
 
 
 def share(a: Collection[str], b: Collection[str]) -> bool:

@@ -1,7 +1,5 @@
 """Statements of the reader's source code: their rows, enclosing nodes, and the arguments of their calls."""
 
-from __future__ import annotations
-
 import ast
 import builtins
 import contextlib
@@ -77,9 +75,13 @@ def turns_written(loop: ast.AST) -> float:
     return math.inf
 
 
+def calls_at(at: Place) -> list[tuple[str, ast.Call]]:
+    return [(ast.unparse(call.func), call) for call in calls_in(innermost(at, ast.stmt))]
+
+
 def called_at(at: Place) -> set[str]:
-    """Return the names of the functions that the statement at a line calls."""
-    return {last_name(call.func) for call in calls_in(innermost(at, ast.stmt))}
+    """Return the names of the functions that the statement at a line calls, without their modules."""
+    return {name.rpartition(".")[2] for name, _ in calls_at(at)}
 
 
 def calls_in(node: ast.AST | None) -> list[ast.Call]:
@@ -95,16 +97,19 @@ def functions_named(file: str, name: str) -> list[Any]:
     return [function for function in _all_nodes(file, FUNCTION) if function.name == name]
 
 
-def is_definition(at: Place) -> bool:
-    """Return whether a line is the `def` of a function."""
+def defined_at(at: Place) -> Any:
     function = innermost(at, FUNCTION)
-    return function is not None and function.lineno == at.line
+    return function if function is not None and function.lineno == at.line else None
 
 
-def is_method(at: Place) -> bool:
-    """Return whether the function around a line has `self` as its first parameter."""
-    function = innermost(at, FUNCTION)
-    return function is not None and [a.arg for a in function.args.args[:1]] == ["self"]
+def is_method(function: Any) -> bool:
+    return [a.arg for a in function.args.args[:1]] == ["self"]
+
+
+def parameters(function: Any) -> list[str]:
+    """Return the names of a function's parameters, first those that calls may give by position."""
+    arguments = function.args
+    return [a.arg for a in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
 
 
 def has_operations(at: Place) -> bool:
@@ -136,7 +141,6 @@ def jit_wrapper(file: str, function: str) -> str:
 
 
 def donated_parameters(file: str, function: str) -> set[str]:
-    """Return the parameters that the decorator of a function, or the call that jits it, donates."""
     keywords = (k for node in _jits_of(file, function) for k in ast.walk(node) if isinstance(k, ast.keyword))
     donated = (k.value for k in keywords if k.arg in ("donate_argnums", "donate_argnames"))
     values = [n.value for value in donated for n in ast.walk(value) if isinstance(n, ast.Constant)]
@@ -163,7 +167,7 @@ def _wrapper(decorator: ast.expr) -> str:
 
 def made_at(at: Place, kind: str) -> Place | None:
     """Return the only line in the file that creates an object of class `kind`; None if it is not unique."""
-    lines = [call.lineno for call in calls_in(syntax_tree(at.file)) if last_name(call.func) == kind]
+    lines = [call.lineno for call in _all_nodes(at.file, ast.Call) if last_name(call.func) == kind]
     return at._replace(line=lines[0]) if len(lines) == 1 else None
 
 
@@ -229,8 +233,8 @@ def transforms(at: Place) -> str:
     for node in _all_nodes(at.file, ast.Assign):
         for target in node.targets:
             values.setdefault(ast.unparse(target), []).append(node.value)
-    for call in calls_in(innermost(at, ast.stmt)):
-        made = [call.func] if isinstance(call.func, ast.Call) else values.get(ast.unparse(call.func), [])
+    for name, call in calls_at(at):
+        made = [call.func] if isinstance(call.func, ast.Call) else values.get(name, [])
         names = [ast.unparse(value.func) for value in made if isinstance(value, ast.Call)]
         if names and len(names) == len(made) and {n.rpartition(".")[2] for n in names} <= TRANSFORMS:
             return names[0]
@@ -257,11 +261,10 @@ TRANSFORMS = {"vmap", "grad", "value_and_grad", "jacfwd", "jacrev", "jacobian", 
 
 def size_by_values(at: Place) -> bool:
     """Return whether the size of what a statement computes depends on values, as that of `jnp.where(x)`."""
-    for call in calls_in(innermost(at, ast.stmt)):
-        one = last_name(call.func) == "where" and len(call.args) == 1
-        if (one or last_name(call.func) in ("nonzero", "argwhere", "flatnonzero", "unique")) and not any(
-            keyword.arg == "size" for keyword in call.keywords
-        ):
+    for name, call in calls_at(at):
+        last, sized = name.rpartition(".")[2], any(keyword.arg == "size" for keyword in call.keywords)
+        where = last == "where" and len(call.args) == 1
+        if not sized and (where or last in ("nonzero", "argwhere", "flatnonzero", "unique")):
             return True
     return False
 
@@ -270,9 +273,7 @@ _JOINING = {"append", "concatenate", "concat", "stack", "hstack", "vstack", "col
 
 
 def joins(at: Place) -> bool:
-    """Return whether a statement joins arrays to a longer one, as `x = jnp.append(x, y)` does."""
-    calls = (ast.unparse(call.func) for call in calls_in(innermost(at, ast.stmt)))
-    return any(name.rpartition(".")[2] in _JOINING and _COMMON.match(name) for name in calls)
+    return any(name.rpartition(".")[2] in _JOINING and _COMMON.match(name) for name, _ in calls_at(at))
 
 
 def grows(at: Place) -> bool:
@@ -305,12 +306,10 @@ def imports(file: str) -> frozenset[tuple[str, str]]:
 
 
 def imports_module(file: str, module: str) -> bool:
-    """Return whether a file imports a module, a part of it, or a name from it."""
     return any(f"{name}.".startswith(f"{module}.") for _, name in imports(file))
 
 
 def in_module(at: Place) -> bool:
-    """Return whether a line is in a class of which objects are modules, as `class Net(nnx.Module)` says."""
     node = innermost(at, ast.ClassDef)
     return node is not None and _is_module(node, at.file)
 
@@ -342,33 +341,31 @@ _STAYS = {"print", "open", "input", "savefig", "show", "append", "block_until_re
 
 def only_computes(function: Any) -> bool:
     """Return whether a function seems only to compute with its arguments, so that jit takes it."""
-    arguments = [] if function is None else [*function.args.args, *function.args.kwonlyargs]
-    if function is None or function.name in ("main", "__init__") or {a.arg for a in arguments} <= {"self"}:
+    if function is None or function.name in ("main", "__init__") or {*parameters(function)} <= {"self"}:
         return False
-    inside = list(ast.walk(function))
-    called = {last_name(call.func) for call in inside if isinstance(call, ast.Call)}
     effects = ast.With | ast.While | ast.Yield | ast.Global | ast.Nonlocal | ast.Import | ast.ImportFrom
-    return not called & _STAYS and not any(isinstance(node, effects) for node in inside)
+    called = {last_name(call.func) for call in calls_in(function)}
+    return not called & _STAYS and not any(isinstance(node, effects) for node in ast.walk(function))
 
 
 def defines(file: str, function: str) -> bool:
     """Return whether a file defines a function of this name outside of classes, once."""
-    named = [n for n in ast.walk(syntax_tree(file)) if isinstance(n, FUNCTION) and n.name == function]
-    return len(named) == 1 and [a.arg for a in named[0].args.args[:1]] != ["self"]
+    named = functions_named(file, function)
+    return len(named) == 1 and not is_method(named[0])
 
 
 def literal_parameters(file: str, function: str) -> tuple[str, ...]:
     """Return the parameters for which all calls in a file pass an integer, a text or a tuple of integers."""
     names = _parameters(file, function)
-    calls = [call for call in calls_in(syntax_tree(file)) if last_name(call.func) == function]
+    calls = [call for call in _all_nodes(file, ast.Call) if last_name(call.func) == function]
     passed = {name: [v for c in calls for v in _values_for(c, str(i), name)] for i, name in enumerate(names)}
     return tuple(name for name, values in passed.items() if values and all(map(_is_size, values)))
 
 
 def static_options(at: Place, function: str) -> str:
     """Return ", static_argnums=(1,)" for the arguments of a call that are sizes in the source; else ""."""
-    for call in calls_in(innermost(at, ast.stmt)):
-        if ast.unparse(call.func) == function:
+    for name, call in calls_at(at):
+        if name == function:
             sizes = [str(i) for i, value in enumerate(call.args) if _is_size(value)]
             names = [f'"{k.arg}"' for k in call.keywords if k.arg and _is_size(k.value)]
             return "".join(
@@ -404,10 +401,10 @@ def variable_passed(at: Place, function: str, argument: str, file: str = "") -> 
 
 def argument_expression(at: Place, function: str, argument: str) -> ast.expr | None:
     """Return the expression that a call passes for an argument ("rate", "argument 2"); None if unclear."""
-    calls = calls_in(innermost(at, ast.stmt))
-    named = [call for call in calls if last_name(call.func) == function]
+    calls = calls_at(at)
+    named = [(name, call) for name, call in calls if name.rpartition(".")[2] == function]
     position, keyword = argument.removeprefix("argument "), parameter_name(at.file, function, argument)
-    values = [value for call in named or calls for value in _values_for(call, position, keyword)]
+    values = [value for _, call in named or calls for value in _values_for(call, position, keyword)]
     return values[0] if len(values) == 1 else None
 
 
@@ -418,13 +415,10 @@ def parameter_name(file: str, function: str, argument: str) -> str:
 
 
 def _parameters(file: str, function: str) -> list[str]:
-    """Return a function's positional parameters; none unless there is exactly one such function."""
-    functions = [n for n in _all_nodes(file, FUNCTION) if n.name == function]
-    return (
-        [a.arg for a in [*functions[0].args.posonlyargs, *functions[0].args.args]]
-        if len(functions) == 1
-        else []
-    )
+    functions = functions_named(file, function)
+    if len(functions) != 1:
+        return []
+    return [a.arg for a in (*functions[0].args.posonlyargs, *functions[0].args.args)]
 
 
 def _values_for(call: ast.Call, position: str, keyword: str) -> list[ast.expr]:
