@@ -1,7 +1,5 @@
 """What advice says in the words of the libraries that JAX programs are written with."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 
@@ -10,18 +8,12 @@ from jaxperf.watch.source import statements
 
 @dataclass(frozen=True)
 class Library:
-    """How a library says what JAX alone says in other words.
+    """How a library says what JAX alone says in other words."""
 
-    Attributes:
-      jit: the transformation that jits a function of its modules.
-      makes: how a module {name} is made by one program; "" if it has another way.
-      steps: what a scan over steps needs besides, as a phrase in parentheses.
-      calls: by a pattern of the called name, what makes one program of a call of {name}, a method of {owner}.
-    """
-
-    jit: str = "jax.jit"
-    makes: str = ""
-    steps: str = ""
+    jit: str = "jax.jit"  # the transformation that jits a function of its modules
+    makes: str = ""  # how a module {name} is made by one program; "" if it has another way
+    steps: str = ""  # what a scan over steps needs besides, as a phrase in parentheses
+    # by a pattern of the called name, what makes one program of a call of {name}, a method of {owner}
     calls: tuple[tuple[str, str], ...] = ()
 
 

@@ -1,7 +1,5 @@
 """Rules about compiled programs: their memory, dtypes, loops, callbacks, and division among devices."""
 
-from __future__ import annotations
-
 import ast
 import functools
 import importlib.metadata
@@ -11,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from jaxperf.hlo import COLLECTIVES, Instruction, shape_of
+from jaxperf.hlo import COLLECTIVES, shape_of
 from jaxperf.known_faults import FAULTS, Fault, faults_of
 from jaxperf.result.formatting import format_quantity
 from jaxperf.result.intervals import difference, intersection, total_length, union
@@ -71,40 +69,38 @@ _CARRYING = {  # instructions that compute nothing
     choose=lambda f: "" if f.argument else "call",
 )  # fmt: skip
 def find_float64(analysis: Analysis) -> Iterator[Finding]:
-    """Find programs that convert large arrays to float64, and those that have only float64 arrays."""
     turned_on = "jax_enable_x64" in analysis.log.settings
     at = set_at("jax_enable_x64", analysis, NOWHERE) if turned_on else None
     where = f" at {at}: {at.source}" if at else ""
     for facts, c, _, program_s in called_programs(analysis):
-        if lines := Counter(facts.at(i) for i in _widening(facts)):
-            line = next((p for p, _ in lines.most_common() if p), c.at)
+        single = {i.name for i in facts.instructions if i.type.startswith(("f32[", "bf16[", "f16["))}
+        large = [i for i in facts.instructions if i.shapes and i.shapes[0].bytes >= WIDENED]
+        widening = Counter(
+            facts.at(i)
+            for i in large
+            if i.opcode == "convert" and i.type.startswith("f64[") and single & {*i.operands}
+        )
+        if widening:
+            line = next((p for p, _ in widening.most_common() if p), c.at)
             reason = (
                 f"{facts.name} turns float32 into float64 here, which moves twice the bytes from there on"
             )
             yield Finding("float64", line, program_s / 2, reason, facts.name)
             continue
+        wide = any(i.opcode not in _CARRYING and i.type.startswith(("f64", "c128")) for i in large)
         files = {p.file for p in (c.at, *c.callers)}
         given = [shape for shape in facts.layout[0] if shape.dims and shape.dtype[0] in "fbc"]
         mixed = {shape.dtype for shape in given} - {"f64", "c128"}
-        large = not mixed and sum(shape.bytes for shape in given) >= LARGE
+        for_arrays = not mixed and sum(shape.bytes for shape in given) >= LARGE
         # who turns it on in the same file may want it, unless it is for the arrays that the program gets
-        wanted = any(map(_asks_for_float64, files)) or not (large or (at and at.file not in files))
-        if _computes_wide(facts) and not wanted:
+        wanted = any(map(_asks_for_float64, files)) or not (for_arrays or (at and at.file not in files))
+        if wide and not wanted:
             reason = (
                 f"{c.called} computes with arrays of float64, which JAX makes of its own and NumPy's arrays "
                 f"while jax_enable_x64 is on{where}; if float32 is enough, it moves half of the bytes"
             )
             made, name = _made(c)
             yield Finding("all float64", made, program_s / 2, reason, facts.name, argument=name)
-
-
-def _widening(facts: Facts) -> Iterator[Instruction]:
-    """Yield the instructions that convert `WIDENED` bytes or more to float64."""
-    names = {i.name for i in facts.instructions if i.type.startswith(("f32[", "bf16[", "f16["))}
-    for i in facts.instructions:
-        widens = i.opcode == "convert" and i.type.startswith("f64[") and names & {*i.operands}
-        if widens and i.shapes[0].bytes >= WIDENED:
-            yield i
 
 
 @functools.cache
@@ -117,21 +113,10 @@ def _asks_for_float64(file: str) -> bool:
     return False
 
 
-def _computes_wide(facts: Facts) -> bool:
-    """Return whether a program computes large arrays of float64."""
-    return any(
-        shape.bytes >= WIDENED
-        for i in facts.instructions
-        if i.opcode not in _CARRYING and i.type.startswith(("f64", "c128"))
-        for shape in i.shapes[:1]
-    )
-
-
 def _made(c: Compiled) -> tuple[Place, str]:
     """Return the line that assigns the largest argument, and its variable; else the call and ""."""
-    arrays = {where: array for where, text in c.signature.items() if (array := shape_of(text))}
-    sizes = {where: shape.size for where, shape in arrays.items()}
-    largest = max(sizes, key=lambda where: sizes[where], default="")
+    sizes = {where: shape.size for where, text in c.signature.items() if (shape := shape_of(text))}
+    largest = max(sizes, key=sizes.__getitem__, default="")
     expression = statements.argument_expression(c.at, c.called, largest) if largest else None
     if not isinstance(expression, ast.Name):
         return c.at, ""
@@ -154,7 +139,7 @@ def find_moves(analysis: Analysis) -> Iterator[Finding]:
     for c, at in analysis.called:
         if (size := sum(c.moved.values())) < COPIED:
             continue
-        largest = max(c.moved, key=lambda where: c.moved[where])
+        largest = max(c.moved, key=c.moved.__getitem__)
         more = f" and {len(c.moved) - 1} more arguments" if len(c.moved) > 1 else ""
         count = max(len(facts.devices) for facts in analysis.programs[c.program])
         reason = (
@@ -173,28 +158,19 @@ def find_moves(analysis: Analysis) -> Iterator[Finding]:
     confidence="bound",
 )  # fmt: skip
 def find_replicated_work(analysis: Analysis) -> Iterator[Finding]:
-    """Find programs that compute the same on every device because all arguments are replicated."""
+    """Find matrix products that every device computes as a whole, because all arguments are replicated."""
     for facts, c, _, program_s in called_programs(analysis):
         count = len(facts.devices)
-        if count > 1 and _replicated(c, count) and _same_everywhere(facts):
+        splits = [p.split for p in c.placements.values() if len(p.devices) == count > 1]
+        replicated = splits and all("(" in split and "'" not in split for split in splits)
+        opcodes = {i.opcode.removesuffix("-start") for i in facts.instructions}
+        if replicated and facts.module.matrix_dtype and not opcodes & {*COLLECTIVES, "partition-id"}:
             reason = (
                 f"each of the {count} devices computes all of {c.called}: none of its arguments is divided"
             )
             # devices of a CPU share its cores, for which each waits, too
             saved_s = program_s * (1 - 1 / count) * analysis.beside
             yield Finding("replicated", c.at, saved_s, reason, c.called)
-
-
-def _replicated(c: Compiled, count: int) -> bool:
-    """Return whether some arguments are on `count` devices, and all of these are replicated."""
-    several = [p.split for p in c.placements.values() if len(p.devices) == count]
-    return bool(several) and all("(" in split and "'" not in split for split in several)
-
-
-def _same_everywhere(facts: Facts) -> bool:
-    """Return whether a program has matrix products, but no collectives and no dependence on the device."""
-    opcodes = {i.opcode.removesuffix("-start") for i in facts.instructions}
-    return bool(facts.module.matrix_dtype) and not opcodes & {*COLLECTIVES, "partition-id"}
 
 
 CONSTANT = 1 << 20  # bytes of constants in a program that are worth reporting
@@ -356,27 +332,20 @@ def find_forward_twice(analysis: Analysis) -> Iterator[Finding]:
     """Find programs whose matrix products another program of the same loop computes, too, for a gradient."""
     calls = list(called_programs(analysis))
     for facts, c, _, program_s in calls:
-        own, loop = _products(facts), statements.innermost(c.at, statements.LOOP)
-        for other, d, _, _ in calls if own and loop else ():
-            products = _products(other)
-            if (
-                other is not facts
-                and statements.innermost(d.at, statements.LOOP) is loop
-                and {*_arrays(c)} == {*_arrays(d)}
-                and own <= products
-                and any("transpose(" in i.op_name for i in other.instructions)
-                and not any("transpose(" in i.op_name for i in facts.instructions)
-            ):
+        products, loop = _products(facts), statements.innermost(c.at, statements.LOOP)
+        arguments = _arrays(c)
+        for other, d, _, _ in calls if products and loop and not _derives(facts) else ():
+            same_loop = other is not facts and statements.innermost(d.at, statements.LOOP) is loop
+            if same_loop and _arrays(d) == arguments and products <= _products(other) and _derives(other):
                 reason = (
-                    f"the program that line {d.at.line} calls computes the {own.total()} matrix products of "
-                    f"{c.called}, too, for the same arguments in the same loop"
+                    f"the program that line {d.at.line} calls computes the {products.total()} matrix "
+                    f"products of {c.called}, too, for the same arguments in the same loop"
                 )
                 yield Finding("forward twice", c.at, program_s, reason, c.called)
                 break
 
 
 def _products(facts: Facts) -> Counter[tuple[Place, str]]:
-    """Return a program's matrix products and convolutions by line and operation."""
     return Counter(
         (facts.at(i), i.operation)
         for i in facts.instructions
@@ -384,8 +353,12 @@ def _products(facts: Facts) -> Counter[tuple[Place, str]]:
     )
 
 
-def _arrays(c: Compiled) -> Iterator[str]:
-    return (text for text in c.signature.values() if shape_of(text))
+def _derives(facts: Facts) -> bool:
+    return any("transpose(" in i.op_name for i in facts.instructions)
+
+
+def _arrays(c: Compiled) -> set[str]:
+    return {text for text in c.signature.values() if shape_of(text)}
 
 
 @cause(
@@ -426,13 +399,12 @@ def find_unequal_shards(analysis: Analysis) -> Iterator[Finding]:
         program = analysis.log.activity.programs.get(name)
         at = next((at for c, at in analysis.called if c.program == name), NOWHERE)
         apart = len({d for devices in flops for d in devices}) == sum(map(len, flops))
+        # several functions may have one name, as lambdas do
         defined = {c.defined for c in analysis.log.compiled if c.explained and c.program == name}
-        if program is None or not at or len(flops) < 2 or not apart:
-            continue
-        if len(defined) > 1 or not min(flops.values()):  # several functions with one name, like lambdas
+        if program is None or not at or len(flops) < 2 or not apart or len(defined) > 1:
             continue
         most, mean = max(flops.values()), sum(flops.values()) / len(flops)
-        if most >= UNEQUAL * mean:
+        if min(flops.values()) and most >= UNEQUAL * mean:
             busy_s = program.busiest_s * analysis.scale
             reason = (
                 f"{name} computes {format_quantity(most, 'FLOP')} per call on one device and "
@@ -477,7 +449,6 @@ def _slow_s(analysis: Analysis, fault: Fault, facts: Facts) -> float:
 
 
 def fault_notes(analysis: Analysis) -> Iterator[str]:
-    """Yield a note on each program that a known fault may give wrong values or end."""
     for fault, _, call, at in met_faults(analysis):
         if not fault.factor:
             yield f"{_reason(fault, call)} ({at}); {fault.way_out}"
@@ -536,7 +507,6 @@ def called_programs(
 
 
 def _new_programs(analysis: Analysis) -> Iterator[tuple[Facts, Compiled]]:
-    """Yield the reader's programs that the watch saw being compiled, each with its call."""
     for facts in analysis.log.programs:
         if not facts.old and (c := _call(analysis, facts)):
             yield facts, c

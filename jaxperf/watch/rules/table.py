@@ -4,12 +4,10 @@ A cause is one entry in one place: a `Cause` beside the function that finds it, 
 `jaxperf watch --fail-on`, the advice of the report, the gallery and the documentation are views of `CAUSES`.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
+from typing import Any
 
 from jaxperf.errors import JaxperfError
 from jaxperf.flags import did_you_mean
@@ -46,32 +44,17 @@ VERSIONS = "the page JAX by version"
 
 @dataclass(frozen=True)
 class Finding:
-    """One cause of lost time in a run.
-
-    Attributes:
-      cause: the name of its entry in `CAUSES`.
-      at: the line of code.
-      seconds: what a change could save in this run.
-      reason: what was seen, in one sentence.
-      name: the function, call or operation that the advice names.
-      memory_bytes: what a change would free; 0 if it frees no memory.
-      argument: the {argument} of the advice, such as "rate", "argument 2" or an option of `jit`.
-      static: parameters that `jit` must take as static arguments.
-      form: which of the cause's changes fits, by name, or the library whose words fit; "" if the cause
-        chooses by the line.
-      besides: a sentence that follows the change; "" for none.
-    """
-
-    cause: str
-    at: Place
-    seconds: float
-    reason: str
-    name: str = ""
-    memory_bytes: int = 0
-    argument: str = ""
-    static: tuple[str, ...] = ()
+    cause: str  # the name of its entry in `CAUSES`
+    at: Place  # the line of code
+    seconds: float  # what a change could save in this run
+    reason: str  # what was seen, in one sentence
+    name: str = ""  # the function, call or operation that the advice names
+    memory_bytes: int = 0  # what a change would free; 0 if it frees no memory
+    argument: str = ""  # the {argument} of the advice, such as "rate", "argument 2" or an option of `jit`
+    static: tuple[str, ...] = ()  # parameters that `jit` must take as static arguments
+    # which of the cause's changes fits, or the library whose words fit; "" if the cause chooses by the line
     form: str = ""
-    besides: str = ""
+    besides: str = ""  # a sentence that follows the change; "" for none
 
 
 @dataclass(frozen=True)
@@ -80,27 +63,18 @@ class Cause:
 
     A change is a template for what `advice_for` fills in, such as {name} and {argument}. Below its first
     line comes an example: complete code that shows such a change.
-
-    Attributes:
-      name: its key: in findings, in the gallery and in the JSON of a report.
-      kind: what `--fail-on` calls it, with others of its kind.
-      section: the section of the chapter that explains it.
-      title: the cause in the user's words.
-      usual: what to change, if `choose` names no other form.
-      confidence: how its seconds are known: "measured" where they were timed, "estimated" where windows of
-        the profiler stand for the whole run, "bound" where a change may save much less.
-      forms: other changes, by name.
-      choose: returns the name of the form that fits a finding's statement and argument; "" for the usual one.
     """
 
-    name: str
-    kind: str
-    section: str
-    title: str
-    usual: str
-    confidence: str
-    forms: Mapping[str, str] = field(default_factory=dict)
-    choose: Callable[[Finding], str] = lambda finding: ""
+    name: str  # its key: in findings, in the gallery and in the JSON of a report
+    kind: str  # what `--fail-on` calls it, with others of its kind
+    section: str  # of the chapter, that explains it
+    title: str  # the cause in the user's words
+    usual: str  # what to change, if `choose` names no other form
+    # how its seconds are known: "measured" where they were timed, "estimated" where windows of the profiler
+    # stand for the whole run, "bound" where a change may save much less
+    confidence: str = ""
+    forms: Mapping[str, str] = field(default_factory=dict)  # other changes, by name
+    choose: Callable[[Finding], str] = lambda finding: ""  # the form that fits a finding, by name
 
 
 @dataclass(frozen=True)
@@ -119,22 +93,13 @@ RULES: list[Finder] = []
 EXPLAINS: dict[str, tuple[str, ...]] = {}  # the causes that a debug setting of JAX is to blame for
 
 
-def cause(
-    name: str,
-    kind: str,
-    section: str,
-    title: str,
-    usual: str,
-    *,
-    confidence: str = "",
-    forms: Mapping[str, str] = MappingProxyType({}),
-    choose: Callable[[Finding], str] = lambda finding: "",
-) -> Callable[[Finder], Finder]:
-    """Enter a cause, and the function that finds it, into the table; see `Cause`."""
+def cause(*entry: Any, **more: Any) -> Callable[[Finder], Finder]:
+    """Enter a cause, whose fields these are, and the function that finds it into the table."""
 
     def enter(finder: Finder) -> Finder:
-        known = confidence or ("measured" if kind == "retrace" else "estimated")
-        CAUSES[name] = Cause(name, kind, section, title, usual, known, forms, choose)
+        made = Cause(*entry, **more)
+        known = made.confidence or ("measured" if made.kind == "retrace" else "estimated")
+        CAUSES[made.name] = replace(made, confidence=known)
         if finder not in RULES:
             RULES.append(finder)
         return finder
@@ -288,12 +253,10 @@ def parse_kinds(text: str) -> frozenset[str]:
 
 
 def cause_of(finding: Finding) -> Cause:
-    """Return the entry of a finding's cause."""
     return CAUSES.get(finding.cause, _OTHER)
 
 
 def failures(findings: Collection[Finding], wanted: Collection[str]) -> Iterator[str]:
-    """Yield an error message for each finding of the wanted kinds."""
     from jaxperf.result.formatting import format_quantity
 
     for finding in findings:

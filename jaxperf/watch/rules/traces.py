@@ -1,7 +1,5 @@
 """Rules about what JAX traces and compiles again, and about debug settings, which make it do so."""
 
-from __future__ import annotations
-
 import ast
 import itertools
 import re
@@ -108,9 +106,9 @@ def set_at(flag: str, analysis: Analysis, first: Place) -> Place | None:
     places = (p for c in analysis.log.compiled for p in (c.at, *c.callers))
     for file in dict.fromkeys([*(p.file for p in (first, *places)), *analysis.log.modules]):
         calls = (n for n in ast.walk(statements.syntax_tree(file)) if isinstance(n, ast.Call | ast.Assign))
-        texts = ((n.lineno, ast.unparse(n)) for n in calls)
-        if lines := [line for line, text in texts if turns_on.search(text) and "False" not in text]:
-            return Place(file, min(lines))
+        on = [n.lineno for n in calls if turns_on.search(text := ast.unparse(n)) and "False" not in text]
+        if on:
+            return Place(file, min(on))
     return None
 
 
@@ -320,50 +318,53 @@ def _retrace(analysis: Analysis, kind: str, group: list[Compiled], repeats: list
     first, at, seconds = group[0], _usual_line(repeats), analysis.compiling_s(repeats)
     changes = [change for c in repeats for change in c.changes if change.kind == kind]
     times = f"{first.called} was traced {len(repeats) + 1} times, {seconds:.2g} s for the repeats"
-    if kind == "structure" and (owner := _new_static_fields(changes)):
-        reason = (
-            f"{times}: static fields of {owner} are other objects each time, and are compared by identity"
-        )
-        part = "optimizer (tx)" if "Gradient" in changes[0].now else "objects in static fields"
-        return Finding("static part", at, seconds, reason, owner, argument=part)
-    if kind == "static value" and all(map(_another_object, changes)):
-        if differs := differing_part(changes[0].before, changes[0].now):
-            made = statements.made_at(at, differs.owner)
-            where = f", which {made} makes," if made else ""
-            reason = (
-                f"{times}: {differs.name} of the {differs.owner}{where} is another {differs.kind} each time, "
-                "and is compared by identity"
-            )
-            return Finding("static part", at, seconds, reason, differs.owner, argument=differs.name)
-        other = f"{changes[0].what} is another {shorten_value(_plain_value(changes[0].now))} each time"
-        reason = f"{times}: static {other}"
-        return Finding("static object", at, seconds, reason, first.called, argument=changes[0].what)
+
+    def finding(
+        cause: str, reason: str, name: str = first.called, argument: str = "", form: str = ""
+    ) -> Finding:
+        return Finding(cause, at, seconds, f"{times}: {reason}", name, argument=argument, form=form)
+
     if kind == "new function":
-        captured = _closed_over([first, *repeats])
-        reason = f"{times}: each call makes a new function object"
+        reason, captured = "each call makes a new function object", _closed_over([first, *repeats])
         if captured:
             reason += ", and " + "; ".join(f"{c.what} in its closure {_how(c)}" for c in captured)
         # an object that is made anew, such as an optimizer, would be another static part of each call
         objects = [c for c in captured if _another_object(c) and not _ARRAY.match(c.now)]
         names = ", ".join(change.what for change in objects or captured)
-        form = "objects" if objects else ""
-        return Finding(kind, at, seconds, reason, first.called, argument=names, form=form)
+        return finding(kind, reason, argument=names, form="objects" if objects else "")
+    if kind == "structure" and (owner := _new_static_fields(changes)):
+        part = "optimizer (tx)" if "Gradient" in changes[0].now else "objects in static fields"
+        reason = f"static fields of {owner} are other objects each time, and are compared by identity"
+        return finding("static part", reason, owner, argument=part)
+    if kind == "static value" and all(map(_another_object, changes)):
+        what = changes[0].what
+        if differs := differing_part(changes[0].before, changes[0].now):
+            made = statements.made_at(at, differs.owner)
+            where = f", which {made} makes," if made else ""
+            reason = (
+                f"{differs.name} of the {differs.owner}{where} is another {differs.kind} each time, and is "
+                "compared by identity"
+            )
+            return finding("static part", reason, differs.owner, argument=differs.name)
+        value = shorten_value(_plain_value(changes[0].now))
+        return finding("static object", f"static {what} is another {value} each time", argument=what)
     if not changes:  # JAX named another difference, from a call that is nearer
         leaves = _weakly_other(repeats[0], group[: group.index(repeats[0])])
         strong, weak = ("weak", "strong"), ("strong", "weak")
         changes = [Change(kind, leaf, *(weak if leaf in repeats[0].weak else strong)) for leaf in leaves]
     changes = [replace(change, what=_readable(change.what, at, repeats[0])) for change in changes]
     descriptions = list(dict.fromkeys(map(str, changes)))
-    shown = "; ".join(descriptions[:2]) + (
-        f"; and {len(descriptions) - 2} more" if len(descriptions) > 2 else ""
-    )
-    reason = shown if kind == "other" else f"{kind} of {shown}"
+    reason = "; ".join(descriptions[:2])
+    if len(descriptions) > 2:
+        reason += f"; and {len(descriptions) - 2} more"
+    if kind != "other":
+        reason = f"{kind} of {reason}"
     cause = "partial batch" if kind == "shape" and _partial_batch(repeats) else kind
     what, form = changes[0].what, ""
     if kind == "weak type" and (tree := _IN_TREE.fullmatch(what)):
         file = first.defined.rpartition(":")[0]
         what, form = statements.variable_passed(at, first.called, tree[1], file), "tree"
-    return Finding(cause, at, seconds, f"{times}: {reason}", first.called, argument=what, form=form)
+    return finding(cause, reason, argument=what, form=form)
 
 
 def _new_static_fields(changes: list[Change]) -> str:
@@ -396,7 +397,6 @@ def _closed_over(traces: list[Compiled]) -> list[Change]:
 
 
 def _how(change: Change) -> str:
-    """Return how a captured value differs: another object, or from one value to another."""
     before, now = (shorten_value(_plain_value(value)) for value in (change.before, change.now))
     return f"is another {now}" if _another_object(change) else f"goes from {before} to {now}"
 
@@ -407,17 +407,15 @@ def _plain_value(value: str) -> str:
 
 
 def _another_object(change: Change) -> bool:
-    """Return whether a static value is another object that prints the same except for its address."""
     return _plain_value(change.before) == _plain_value(change.now)
 
 
 def _partial_batch(repeats: list[Compiled]) -> bool:
     """Return whether the only repeat is for a smaller leading dimension, as of an epoch's last batch."""
-    changes: list[Change] = [change for c in repeats for change in c.changes if change.kind == "shape"]
-    pairs = [(dimensions(c.before), dimensions(c.now)) for c in changes]
-    smaller = {(before[0], now[0]) for before, now in pairs if before and now and before[1:] == now[1:]}
-    whole = all(before and now and before[1:] == now[1:] for before, now in pairs)
-    return whole and len(repeats) == 1 and len(smaller) == 1 and all(now < before for before, now in smaller)
+    changes = [change for c in repeats for change in c.changes if change.kind == "shape"]
+    pairs = [(dimensions(change.before), dimensions(change.now)) for change in changes]
+    smaller = all(before and now and before[1:] == now[1:] and now[0] < before[0] for before, now in pairs)
+    return len(repeats) == 1 and smaller and len({(before[0], now[0]) for before, now in pairs}) == 1
 
 
 @cause(
@@ -429,10 +427,7 @@ def _partial_batch(repeats: list[Compiled]) -> bool:
 def find_placements(analysis: Analysis) -> Iterator[Finding]:
     """Find functions compiled again because arguments of equal types had another placement."""
 
-    def placed(c: Compiled) -> bool:
-        return any(change.kind == "placement" and change.what for change in c.changes)
-
-    again = filter(placed, analysis.log.compiled)
+    again = [c for c in analysis.log.compiled if any(x.kind == "placement" and x.what for x in c.changes)]
     for group in group_by(again, lambda c: c.defined or c.name).values():
         at = _usual_line(group)
         seconds, changes = analysis.compiling_s(group), group[0].changes
@@ -567,7 +562,11 @@ def find_eager_recompiles(analysis: Analysis) -> Iterator[Finding]:
         name, times = again[0].name, len(again)
         reason = f"{name}, outside of jit, was compiled {times} times here, for {EAGER_CAUSES[cause]}"
         finding = Finding(cause, at, analysis.compiling_s(repeats), reason, name)
-        form, function = _shapes_form(analysis, at), statements.innermost(at, statements.FUNCTION)
+        form, function = "", statements.innermost(at, statements.FUNCTION)
+        if statements.size_by_values(at) or _takes_by_mask(analysis, at):
+            form = "values"
+        elif statements.joins(at):
+            form = "growing"
         if cause == "new body":
             yield finding
         elif not form and statements.only_computes(function) and len(repeating) >= SEVERAL:
@@ -635,13 +634,6 @@ def _sources(findings: list[Finding]) -> Iterator[Finding]:
         yield source
 
 
-def _shapes_form(analysis: Analysis, at: Place) -> str:
-    """Return the form of advice for a line whose operations get a new shape each time."""
-    if statements.size_by_values(at) or _takes_by_mask(analysis, at):
-        return "values"
-    return "growing" if statements.joins(at) else ""
-
-
 def _keeps_compiling(analysis: Analysis, at: Place, compiled: list[Compiled]) -> bool:
     """Return whether new shapes keep coming at a line: most of its calls came before the last program."""
     last = max(end for c in compiled for _, end in c.stages.values())
@@ -693,7 +685,6 @@ def find_iterated_arrays(analysis: Analysis) -> Iterator[Finding]:
     "jitted function, jax.lax.scan returns them stacked.",
 )  # fmt: skip
 def find_many_arrays(analysis: Analysis) -> Iterator[Finding]:
-    """Find operations outside jit of which one takes hundreds of arrays, as `jnp.stack(values)`."""
     operations = [c for c in analysis.log.compiled if is_operation(c)]
     taken = {
         name: max((len(facts.layout[0]) for facts in analysis.programs.get(name, ())), default=0)
