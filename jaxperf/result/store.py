@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import errno
-import functools
 import json
 import math
 import secrets
@@ -160,9 +159,6 @@ def _refuse_constant(word: str) -> None:
     raise ValueError(f"{word} is not JSON")
 
 
-_hints = functools.cache(typing.get_type_hints)  # a result has hundreds of measurements
-
-
 def _typed(hint: Any, value: Any, where: str) -> Any:
     """Return a value read from JSON as the annotated type of a dataclass's field.
 
@@ -182,8 +178,7 @@ def _typed(hint: Any, value: Any, where: str) -> Any:
         fields = {}
         for field in dataclasses.fields(cls):
             if field.name in value:
-                of_field = _hints(cls)[field.name]
-                fields[field.name] = _typed(of_field, value[field.name], f"{where}.{field.name}")
+                fields[field.name] = _typed(field.type, value[field.name], f"{where}.{field.name}")
             elif field.default is field.default_factory is dataclasses.MISSING:
                 raise TypeError(f"{where} has no {field.name}")
         return cls(**fields)
