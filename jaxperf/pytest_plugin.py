@@ -128,16 +128,13 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 @pytest.fixture
 def jaxperf(request: pytest.FixtureRequest) -> Baselines:
     """Measure functions, and fail if one became slower than this machine's baseline."""
-    return Baselines(request.node, request.config)
+    return Baselines(request.node)
 
 
 class Baselines:
-    def __init__(self, test: pytest.Item, config: pytest.Config) -> None:
-        self._test, self._properties = test.nodeid, test.user_properties
+    def __init__(self, test: pytest.Item) -> None:
+        self._test, self._config, self._properties = test.nodeid, test.config, test.user_properties
         self._names: set[str] = set()
-        self._folder = config.rootpath / config.getoption("--jaxperf-baselines")
-        self._update = config.getoption("--jaxperf-update")
-        self._slower = config.getoption("--jaxperf-slower")
 
     def measure(
         self, fn: Callable[..., Any], *args: Any, name: str | None = None, **options: Any
@@ -169,7 +166,7 @@ class Baselines:
             raise pytest.fail.Exception(f"error: {e}", pytrace=False) from None
         if before:
             line = f"{self._test}: {measurement.name}, {describe(before, measurement)}"
-            if became_slower(before, measurement, by=self._slower):
+            if became_slower(before, measurement, by=self._config.getoption("--jaxperf-slower")):
                 pytest.fail(f"became slower: {line}", pytrace=False)
             self._properties.append((PROPERTY, line))
         return measurement
@@ -182,8 +179,10 @@ class Baselines:
         label = f"{self._test}: {measurement.name}"
         result = Result("pytest", "", label, "", {}, current_environment(), (Table(label, (measurement,)),))
         stem = re.sub(r"[^\w.-]+", "-", f"{self._test}-{measurement.name}").strip("-")
-        path = self._folder / result.environment.fingerprint / f"{stem}.json"
-        if not self._update and os.path.exists(path):  # noqa: PTH110  Path.exists raises if a name is too long
+        folder = self._config.rootpath / self._config.getoption("--jaxperf-baselines")
+        path = folder / result.environment.fingerprint / f"{stem}.json"
+        is_update = self._config.getoption("--jaxperf-update")
+        if not is_update and os.path.exists(path):  # noqa: PTH110  Path.exists raises if a name is too long
             return load_result(path).measurements[0]
         save_result(result, path)
         self._properties.append((PROPERTY, f"baseline stored: {label}, {path}"))

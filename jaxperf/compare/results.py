@@ -213,10 +213,7 @@ def _difference(name: str, a: object, b: object) -> Iterator[str]:
 
 
 def _judge(
-    pairs: Mapping[RowKey, tuple[Measurement, Measurement]],
-    alpha: float,
-    least: float,
-    once: Set[RowKey],
+    pairs: Mapping[RowKey, tuple[Measurement, Measurement]], alpha: float, least: float, once: Set[RowKey]
 ) -> Iterator[Compared]:
     """Yield the verdict on each row, from one value per process.
 
