@@ -13,8 +13,6 @@ who decides how the work is divided and where the sums over devices are:
     jit         one program for the whole batch; the compiler divides it and inserts the sums
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -55,9 +53,8 @@ def first_devices(count: int | None = None, *, platform: str | None = None) -> l
     if count > len(devices):
         kind = devices[0].platform
         more = "; set JAX_NUM_CPU_DEVICES before JAX starts for more" if kind == "cpu" else ""
-        raise JaxperfError(
-            f"{count} devices asked for, {len(devices)} {kind} there; use {len(devices)}{more}"
-        )
+        there = len(devices)
+        raise JaxperfError(f"{count} devices asked for, {there} {kind} there; use {there}{more}")
     return devices[:count]
 
 
@@ -126,18 +123,13 @@ def _add(a: Tree, b: Tree) -> Tree:
 
 @dataclass(frozen=True)
 class Model:
-    """A network split into its function, its trained parameters and its running statistics.
+    """A network split into its function, its trained parameters and its running statistics."""
 
-    Attributes:
-      apply: `apply(params, stats, X, train=...)` gives (logits, new stats). If there are statistics, it also
-        takes `axis_name`: BatchNorm then averages its training statistics over that axis of devices.
-      params: the trained arrays, float.
-      stats: BatchNorm's running statistics, an empty tree if there are none.
-    """
-
+    #: `apply(params, stats, X, train=...)` gives (logits, new stats). If there are statistics, it also takes
+    #: `axis_name`: BatchNorm then averages its training statistics over that axis of devices.
     apply: Callable[..., tuple[jax.Array, Tree]]
-    params: Tree
-    stats: Tree
+    params: Tree  #: the trained arrays, float
+    stats: Tree  #: BatchNorm's running statistics, an empty tree if there are none
 
 
 def model_of(net: Any) -> Model:
@@ -151,10 +143,8 @@ def model_of(net: Any) -> Model:
     parts: Any = nnx.split(net, nnx.Param, nnx.BatchStat, ...)
     graphdef, params, stats, rest = parts
     if jax.tree.leaves(rest):
-        kinds = sorted({type(v).__name__ for _, v in nnx.to_flat_state(rest)})
-        raise JaxperfError(
-            f"state of kind {', '.join(kinds)} is not divided among devices; use a net without it"
-        )
+        kinds = ", ".join(sorted({type(v).__name__ for _, v in nnx.to_flat_state(rest)}))
+        raise JaxperfError(f"state of kind {kinds} is not divided among devices; use a net without it")
 
     def apply(
         params: Tree, stats: Tree, X: jax.Array, *, train: bool, axis_name: str | None = None
@@ -205,22 +195,13 @@ class TrainState:
 
 @dataclass(frozen=True)
 class Step:
-    """A training step on `devices`; `step(state, X, y)` gives the new state and the batch's metrics.
+    """A training step on `devices`; `step(state, X, y)` gives the new state and the batch's metrics."""
 
-    Attributes:
-      way: which of the four.
-      devices: where it runs.
-      model: the network with its initial values.
-      optimizer: optax's.
-      programs: the jitted functions it runs, for timing each alone: "gradient" and "update" by hand,
-        otherwise "step".
-    """
-
-    way: Way
-    devices: tuple[jax.Device, ...]
-    model: Model
-    optimizer: Any
-    programs: Mapping[str, Any]
+    way: Way  #: which of the four
+    devices: tuple[jax.Device, ...]  #: where it runs
+    model: Model  #: the network with its initial values
+    optimizer: Any  #: Optax's
+    programs: Mapping[str, Any]  #: what it runs, to time: by hand "gradient" and "update", otherwise "step"
 
     def init(self, model: Model | None = None) -> State:
         """Return a fresh state on all devices: copies of the values of `model`, or else of the step's own."""

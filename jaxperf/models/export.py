@@ -5,8 +5,6 @@ and NAME.safetensors the arrays by name. Reading them takes JAX and safetensors,
 The reader must compile the program first.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -44,13 +42,13 @@ def export_net(
       JaxperfError: the files cannot be written.
     """
     twin = net if isinstance(net, Hybridized) else hybridize(net)
-    function, names = twin.function, twin.leaf_names()
+    function, arrays = twin.function, twin.leaves()
+    names = list(arrays)
 
     @jax.jit
     def program(arrays: dict[str, jax.Array], *args: Any) -> Any:
         return function([arrays[name] for name in names], *args)[0]
 
-    arrays = dict(zip(names, twin.leaves()))
     exported = jax_export.export(program, platforms=platforms)(arrays, *args)
     write_whole(_path(stem, ARRAYS), save({k: np.asarray(v) for k, v in arrays.items()}))
     write_whole(_path(stem, PROGRAM), bytes(exported.serialize()))
@@ -71,8 +69,7 @@ def load_net(stem: Path) -> tuple[jax_export.Exported, dict[str, np.ndarray[Any,
         program = jax_export.deserialize(bytearray(_path(stem, PROGRAM).read_bytes()))
         return program, load_file(_path(stem, ARRAYS))
     except OSError as e:
-        raise JaxperfError(
-            f"cannot read {e.filename or stem}: {e.strerror or e}; export the net again"
-        ) from None
+        path, reason = e.filename or stem, e.strerror or e
+        raise JaxperfError(f"cannot read {path}: {reason}; export the net again") from None
     except Exception as e:  # flatbuffers and safetensors have no common error
         raise JaxperfError(f"{stem} is damaged ({type(e).__name__}: {e}); export the net again") from None

@@ -13,8 +13,6 @@ convolutions reads a channel-first image there, a channel-last one here. A Gluon
 contexts has running statistics for each of them: take those of one, `p.data(ctx)`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -44,14 +42,7 @@ class _Slot:
     def kind(self) -> str:
         return self.name.rpartition(".")[2]
 
-    @property
-    def gluon_shape(self) -> tuple[int, ...]:
-        return self._to_gluon(np.broadcast_to(np.float32(0), self.variable.shape)).shape
-
-    def to_gluon(self) -> np.ndarray:
-        return self._to_gluon(np.asarray(self.variable[...]))
-
-    def _to_gluon(self, value: np.ndarray) -> np.ndarray:
+    def to_gluon(self, value: np.ndarray) -> np.ndarray:
         if self.kind != "weight":
             return value
         if value.ndim == 4:
@@ -89,7 +80,12 @@ def from_gluon(net: M, arrays: Mapping[str, Any] | Sequence[Any]) -> M:
         of another kind than the parameter at its position.
     """
     slots = list(_slots(net))
-    pairs = _named(arrays, [slot.name for slot in slots])
+    names = [slot.name for slot in slots]
+    if isinstance(arrays, Mapping):
+        in_order = names if set(arrays) == set(names) else list(arrays)
+        pairs = [(name, arrays[name]) for name in in_order]
+    else:
+        pairs = [(f"number {i}", array) for i, array in enumerate(arrays)]
     if len(slots) != len(pairs):
         raise JaxperfError(f"the network has {len(slots)} arrays, {len(pairs)} were given; give as many")
     values = [_checked(slot, name, np.asarray(array)) for slot, (name, array) in zip(slots, pairs)]
@@ -104,18 +100,11 @@ def to_gluon(net: nnx.Module) -> dict[str, np.ndarray]:
     Raises:
       JaxperfError: `net` holds a layer for which no Gluon order is known.
     """
-    return {slot.name: slot.to_gluon() for slot in _slots(net)}
-
-
-def _named(arrays: Mapping[str, Any] | Sequence[Any], expected: list[str]) -> list[tuple[str, Any]]:
-    if not isinstance(arrays, Mapping):
-        return [(f"number {i}", array) for i, array in enumerate(arrays)]
-    names = expected if set(arrays) == set(expected) else list(arrays)
-    return [(name, arrays[name]) for name in names]
+    return {slot.name: slot.to_gluon(np.asarray(slot.variable[...])) for slot in _slots(net)}
 
 
 def _checked(slot: _Slot, name: str, array: np.ndarray) -> np.ndarray:
-    shape = slot.gluon_shape
+    shape = slot.to_gluon(np.broadcast_to(np.float32(0), slot.variable.shape)).shape
     kind = next((kind for kind in _KINDS if name.endswith(kind)), slot.kind)
     if kind != slot.kind:
         raise JaxperfError(f"array {name} comes where {slot.name} is due; keep the order of collect_params()")

@@ -5,8 +5,6 @@ section 8.1, where `jax.jit` over the flat arrays takes 10 us). `Hybridized` tak
 where each array is, and at each call only checks that the module still has the same structure.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable
 from operator import is_
@@ -19,33 +17,8 @@ from flax.errors import TraceContextError
 from jaxperf.errors import JaxperfError
 
 
-def hybridize(net: nnx.Module, *, static_argnames: tuple[str, ...] = ()) -> Hybridized:
-    """Return a compiled version of `net` (section 8.1.2); call it as you would call `net`.
-
-    It shares the module's variables: the next call sees parameters that you change, and what a call changes
-    (BatchNorm statistics, dropout's counters) is written back. After `net.eval()`, `net.train()`, a new layer
-    or any other changed attribute, it is traced again, once.
-
-    Args:
-      net: any module; its `__call__` is compiled.
-      static_argnames: arguments of `__call__` that are Python values to trace with, as in `jax.jit`.
-
-    Raises:
-      JaxperfError: `net` is not an `nnx.Module`.
-    """
-    if not isinstance(net, nnx.Module):
-        raise JaxperfError(
-            f"hybridize takes an nnx.Module, not a {type(net).__name__}; for a function use jax.jit"
-        )
-    return Hybridized(net, static_argnames)
-
-
 class Hybridized:
-    """What `hybridize` returns.
-
-    Attributes:
-      net: the module itself, which still runs op by op when called.
-    """
+    """What `hybridize` returns; `net` is the module itself, which still runs op by op when called."""
 
     def __init__(self, net: nnx.Module, static_argnames: tuple[str, ...]) -> None:
         self.net, self._static = net, static_argnames
@@ -75,15 +48,10 @@ class Hybridized:
         self._refresh()
         return self._function
 
-    def leaves(self) -> list[Any]:
-        """Return the module's current arrays, in the order in which `function` takes them."""
+    def leaves(self) -> dict[str, Any]:
+        """Return the current arrays, in `function`'s order, by their paths such as "layers/0/kernel"."""
         self._refresh()
-        return self._arrays()
-
-    def leaf_names(self) -> list[str]:
-        """Return the names of `leaves()`: paths in the module such as "layers/0/kernel"."""
-        self._refresh()
-        return list(self._names)
+        return dict(zip(self._names, self._arrays()))
 
     def _arrays(self) -> list[Any]:
         return [variable.get_raw_value() for variable in self._variables]
@@ -101,9 +69,17 @@ class Hybridized:
         graphdef, state = nnx.split(self.net)
         nodes, flat = dict(nnx.iter_graph(self.net)), nnx.to_flat_state(state)
         self._names = ["/".join(map(str, path)) for path, _ in flat]
-        self._variables = [_variable(nodes, path) for path, _ in flat]
-        attributes = [_attributes(node) for node in nodes.values()]
-        self._snapshots = [(fields, tuple(fields.values())) for fields in attributes if fields is not None]
+        self._variables: list[nnx.Variable[Any]] = []
+        for name, (path, _) in zip(self._names, flat):
+            node = nodes.get(path)
+            if not isinstance(node, nnx.Variable):
+                bare = type(node).__name__
+                raise JaxperfError(f"hybridize: {name} is a bare {bare}; make it an nnx.Variable")
+            self._variables.append(node)
+        # The dictionaries in which the module's parts keep their replaceable attributes
+        attributes = [node for node in nodes.values() if isinstance(node, dict)]
+        attributes += [vars(node) for node in nodes.values() if isinstance(node, nnx.Pytree)]
+        self._snapshots = [(fields, tuple(fields.values())) for fields in attributes]
         if graphdef not in self._programs:
             self._programs[graphdef] = self._make_program(graphdef, jax.tree.structure(state))
         self._function: Any = self._programs[graphdef]
@@ -130,16 +106,22 @@ class Hybridized:
         return jax.jit(program, static_argnames=self._static)
 
 
-def _attributes(node: Any) -> dict[Any, Any] | None:
-    """Return the dictionary in which a node of a module keeps its replaceable attributes."""
-    if isinstance(node, dict):
-        return node
-    return vars(node) if isinstance(node, nnx.Pytree) else None
+def hybridize(net: nnx.Module, *, static_argnames: tuple[str, ...] = ()) -> Hybridized:
+    """Return a compiled version of `net` (section 8.1.2); call it as you would call `net`.
 
+    It shares the module's variables: the next call sees parameters that you change, and what a call changes
+    (BatchNorm statistics, dropout's counters) is written back. After `net.eval()`, `net.train()`, a new layer
+    or any other changed attribute, it is traced again, once.
 
-def _variable(nodes: dict[Any, Any], path: tuple[Any, ...]) -> nnx.Variable[Any]:
-    node = nodes.get(path)
-    if not isinstance(node, nnx.Variable):
-        where = "/".join(map(str, path))
-        raise JaxperfError(f"hybridize: {where} is a bare {type(node).__name__}; make it an nnx.Variable")
-    return node
+    Args:
+      net: any module; its `__call__` is compiled.
+      static_argnames: arguments of `__call__` that are Python values to trace with, as in `jax.jit`.
+
+    Raises:
+      JaxperfError: `net` is not an `nnx.Module`.
+    """
+    if not isinstance(net, nnx.Module):
+        raise JaxperfError(
+            f"hybridize takes an nnx.Module, not a {type(net).__name__}; for a function use jax.jit"
+        )
+    return Hybridized(net, static_argnames)

@@ -9,9 +9,8 @@ Shapes, with n images per batch:
 The list keeps the book's layout, so its weights work here unchanged; the module uses Flax's.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -24,16 +23,7 @@ from jaxperf.errors import JaxperfError
 from jaxperf.models.initializers import HE_INIT, initializer
 
 FLATTENED = (4, 4, 50)  # what the first dense layer reads: height, width, channels
-PARAM_SHAPES = {
-    "W1": (20, 1, 3, 3),
-    "b1": (20,),
-    "W2": (50, 20, 5, 5),
-    "b2": (50,),
-    "W3": (800, 128),
-    "b3": (128,),
-    "W4": (128, 10),
-    "b4": (10,),
-}
+PARAM_SHAPES = ((20, 1, 3, 3), (20,), (50, 20, 5, 5), (50,), (800, 128), (128,), (128, 10), (10,))
 
 
 def check_images(X: jax.Array | np.ndarray, *, channels: int) -> None:
@@ -54,10 +44,7 @@ def lenet_params(key: jax.Array, *, scale: float = 0.01) -> list[jax.Array]:
     """
     draw = initializer(jax.random.normal, lambda _: scale)
     keys = jax.random.split(key, len(PARAM_SHAPES))
-    return [
-        draw(k, shape) if name[0] == "W" else jnp.zeros(shape)
-        for k, (name, shape) in zip(keys, PARAM_SHAPES.items())
-    ]
+    return [draw(k, shape) if len(shape) > 1 else jnp.zeros(shape) for k, shape in zip(keys, PARAM_SHAPES)]
 
 
 def lenet(X: jax.Array, params: Sequence[jax.Array]) -> jax.Array:
@@ -125,12 +112,11 @@ class LeNet(nnx.Module):
     def __init__(
         self, *, kernel_init: nnx.Initializer = HE_INIT, dtype: DTypeLike | None = None, rngs: nnx.Rngs
     ) -> None:
-        self.conv1 = nnx.Conv(1, 20, (3, 3), padding="VALID", kernel_init=kernel_init, dtype=dtype, rngs=rngs)
-        self.conv2 = nnx.Conv(
-            20, 50, (5, 5), padding="VALID", kernel_init=kernel_init, dtype=dtype, rngs=rngs
-        )
-        self.dense1 = nnx.Linear(800, 128, kernel_init=kernel_init, dtype=dtype, rngs=rngs)
-        self.dense2 = nnx.Linear(128, 10, kernel_init=kernel_init, dtype=dtype, rngs=rngs)
+        options: Any = {"kernel_init": kernel_init, "dtype": dtype, "rngs": rngs}
+        self.conv1 = nnx.Conv(1, 20, (3, 3), padding="VALID", **options)
+        self.conv2 = nnx.Conv(20, 50, (5, 5), padding="VALID", **options)
+        self.dense1 = nnx.Linear(800, 128, **options)
+        self.dense2 = nnx.Linear(128, 10, **options)
 
     def __call__(self, X: jax.Array) -> jax.Array:
         """Return logits (n, 10), float32, of images (n, 28, 28, 1); raises JaxperfError as `lenet` does."""

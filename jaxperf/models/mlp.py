@@ -1,7 +1,5 @@
 """The multilayer perceptron of sections 8.1 and 8.2: dense layers with relu between them."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 

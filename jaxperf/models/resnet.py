@@ -5,8 +5,6 @@ To equal Gluon's, convolutions have biases, strided ones are padded by one on bo
 pad only the end), and BatchNorm has epsilon 1e-5, momentum 0.9 and biased running variances.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -109,19 +107,19 @@ class ResNet(nnx.Module):
         dtype: DTypeLike | None = None,
         rngs: nnx.Rngs,
     ) -> None:
+        options: Any = {"kernel_init": kernel_init, "dtype": dtype, "rngs": rngs}
         self.in_channels = in_channels
         channels = stages[0][0]
-        self.conv = _conv3x3(in_channels, channels, kernel_init=kernel_init, dtype=dtype, rngs=rngs)
+        self.conv = _conv3x3(in_channels, channels, **options)
         self.bn = _batch_norm(channels, dtype=dtype, rngs=rngs)
-        block = partial(Residual, kernel_init=kernel_init, dtype=dtype, rngs=rngs)
         self.stages: nnx.List[nnx.Sequential] = nnx.List()
         for i, (num_channels, num_blocks) in enumerate(stages):
             halving: Any = {"use_1x1conv": True, "strides": 2} if i else {}
-            first = block(channels, num_channels, **halving)
-            rest = [block(num_channels, num_channels) for _ in range(num_blocks - 1)]
+            first = Residual(channels, num_channels, **halving, **options)
+            rest = [Residual(num_channels, num_channels, **options) for _ in range(num_blocks - 1)]
             self.stages.append(nnx.Sequential(first, *rest))
             channels = num_channels
-        self.dense = nnx.Linear(channels, num_classes, kernel_init=kernel_init, dtype=dtype, rngs=rngs)
+        self.dense = nnx.Linear(channels, num_classes, **options)
 
     def __call__(self, X: jax.Array) -> jax.Array:
         """Return logits (n, num_classes), float32, of images (n, h, w, in_channels).
@@ -137,19 +135,9 @@ class ResNet(nnx.Module):
         return logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
 
 
-def resnet18(
-    num_classes: int = 10,
-    *,
-    in_channels: int = 1,
-    kernel_init: nnx.Initializer = HE_INIT,
-    dtype: DTypeLike | None = None,
-    rngs: nnx.Rngs,
-) -> ResNet:
-    """Return the book's ResNet-18 (section 8.5); the options are `ResNet`'s.
+def resnet18(num_classes: int = 10, **options: Any) -> ResNet:
+    """Return the book's ResNet-18 (section 8.5); the options are `ResNet`'s: `rngs`, `in_channels`, ...
 
     With one input channel and ten classes it has 11,175,818 trainable values and 7,808 running statistics.
     """
-    return ResNet(
-        num_classes, stages=RESNET18_STAGES, in_channels=in_channels, kernel_init=kernel_init, dtype=dtype,
-        rngs=rngs,
-    )  # fmt: skip
+    return ResNet(num_classes, stages=RESNET18_STAGES, **options)
