@@ -7,17 +7,7 @@
 from typing import Any
 
 __version__ = "1.0.0"
-__all__ = [
-    "chapter",
-    "data",
-    "measure",
-    "models",
-    "notebook",
-    "parallel",
-    "plan",
-    "result",
-    "watch",
-]
+__all__ = ["chapter", "data", "measure", "models", "notebook", "parallel", "plan", "result", "watch"]
 
 
 def load_ipython_extension(shell: Any) -> None:
