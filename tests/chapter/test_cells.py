@@ -6,7 +6,6 @@ import runpy
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import jax
@@ -32,7 +31,6 @@ s.claim("Three is three", holds=s.n == 3, expected="3", observed=str(s.n))
 s.fact("n", s.n, meaning="a number")
 """
 OUTPUT_FLAGS = ("--json=page.json", "--notebook=page.ipynb")
-Run = Callable[..., tuple[int, str, str]]
 
 
 def start(folder, script, *flags, stem="page"):
@@ -129,9 +127,8 @@ def test_answers_run_only_when_asked_for(run):
 
 
 def test_a_failing_cell_is_reported_and_the_others_run(run, tmp_path):
-    status, printed, errors = run(
-        "\n# %%\nprint('before')\nx = undefined\n\n# %%\nprint(x)\n\n# %%\nprint('after')\n"
-    )
+    script = "\n# %%\nprint('before')\nx = undefined\n\n# %%\nprint(x)\n\n# %%\nprint('after')\n"
+    status, printed, errors = run(script)
     assert status == 1 and "before" in printed and "after" in printed
     assert errors.count("Traceback") == 1 and 'page.py", line 14, in <module>\n    x = undefined' in errors
     assert "cells.py" not in errors and "section.py" not in errors
@@ -176,16 +173,14 @@ def test_load_gives_the_names_of_the_cells_that_are_not_slow(tmp_path):
 def start_waiting(folder, script):
     """Start a page, and return once its last cell waits."""
     process = start(folder, script)
-    assert process.stdout is not None
     assert "waiting\n" in iter(process.stdout.readline, "")
     return process
 
 
 def test_control_c_keeps_what_there_is(tmp_path):
     (tmp_path / "page.json").write_text("of an earlier run")
-    with start_waiting(
-        tmp_path, "\n# %%\nimport time\nprint('waiting', flush=True)\ntime.sleep(60)\n"
-    ) as process:
+    script = "\n# %%\nimport time\nprint('waiting', flush=True)\ntime.sleep(60)\n"
+    with start_waiting(tmp_path, script) as process:
         process.send_signal(signal.SIGINT)
         errors = process.communicate()[1]
     assert process.returncode == 130 and "Traceback" not in errors and "page.incomplete.json" in errors

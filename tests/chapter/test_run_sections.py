@@ -1,4 +1,5 @@
 import contextlib
+import itertools
 import json
 import os
 import signal
@@ -102,14 +103,9 @@ IN_C = WAITS.replace("time.sleep(600)\nraise", "hashlib.pbkdf2_hmac('sha256', b'
 
 def parent(scripts, out):
     """A process that runs the section `first`, in a session of its own as under a terminal."""
-    return subprocess.Popen(
-        [sys.executable, "-c", PARENT, str(scripts), str(out)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        env=process.child_environment(),
-        text=True,
-        start_new_session=True,
-    )
+    command = [sys.executable, "-c", PARENT, str(scripts), str(out)]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
+    return subprocess.Popen(command, env=process.child_environment(), start_new_session=True, **pipes)
 
 
 @pytest.mark.thorough
@@ -117,15 +113,12 @@ def parent(scripts, out):
 def test_whatever_ends_a_run_ends_its_section_and_what_that_has_started(source, scripts, tmp_path):
     """A terminal's Ctrl-C and its end reach all processes, `kill` only the parent, and `kill -9` unheard."""
     (scripts / "first.py").write_text(source)
-    ends = [
-        (n, send) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) for send in (os.killpg, os.kill)
-    ]
-    ends.append((signal.SIGKILL, os.kill))
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    ends = [*itertools.product(numbers, (os.killpg, os.kill)), (signal.SIGKILL, os.kill)]
     with contextlib.ExitStack() as stack:
         parents = [stack.enter_context(parent(scripts, tmp_path)) for _ in ends]
         started = []
         for process in parents:
-            assert process.stdout is not None
             assert process.stdout.readline() == "before\n"
             started += [psutil.Process(int(pid)) for pid in process.stdout.readline().split()]
         for process, (number, send) in zip(parents, ends):
@@ -141,7 +134,6 @@ def test_a_section_that_is_killed_takes_what_it_has_started_along(scripts, tmp_p
     (scripts / "first.py").write_text(WAITS)
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGKILL):
         with parent(scripts, tmp_path) as process:
-            assert process.stdout is not None
             process.stdout.readline()
             section, grandchild = (psutil.Process(int(pid)) for pid in process.stdout.readline().split())
             section.send_signal(number)
@@ -155,7 +147,6 @@ def test_a_child_that_ignores_signals_is_killed(monkeypatch):
     deaf = "import signal, time\nfor n in (2, 15): signal.signal(n, signal.SIG_IGN)\nprint(1, flush=True)\n"
     child = subprocess.Popen([sys.executable, "-c", deaf + "time.sleep(600)"], stdout=subprocess.PIPE)
     with child:
-        assert child.stdout is not None
         child.stdout.readline()
         process._end(child)
         assert child.returncode == -signal.SIGKILL
@@ -176,9 +167,7 @@ def test_a_command_that_path_lacks_is_the_one_that_runs_here(tmp_path, monkeypat
 
 
 def test_a_script_of_the_checkout_finds_this_very_package(scripts, tmp_path):
-    (scripts / "first.py").write_text(
-        f"import jaxperf\n{WRITES.replace('dict(os.environ)', 'jaxperf.__file__')}"
-    )
-    assert (
-        json.loads(run("first", tmp_path / "out").path.read_text())["env"] == sys.modules["jaxperf"].__file__
-    )
+    script = f"import jaxperf\n{WRITES.replace('dict(os.environ)', 'jaxperf.__file__')}"
+    (scripts / "first.py").write_text(script)
+    written = json.loads(run("first", tmp_path / "out").path.read_text())
+    assert written["env"] == sys.modules["jaxperf"].__file__

@@ -100,6 +100,18 @@ def script(tmp_path):
     return path
 
 
+@pytest.fixture
+def page_of(section_page, script):
+    """A function that returns the script's page, with the outputs of a notebook, and of one from a GPU."""
+
+    def page(notebook, gpu=None):
+        kept = keep(notebook, script.with_suffix(".ipynb"))
+        on_gpu = section_page.Run.of(keep(gpu, script.with_name("gpu.ipynb"))) if gpu else None
+        return section_page.page(script, section_page.Run.of(kept), on_gpu)
+
+    return page
+
+
 def text_of(page):
     return "\n".join(cell.source for cell in page.cells if cell.cell_type == "markdown")
 
@@ -108,9 +120,8 @@ def code_of(page):
     return [cell for cell in page.cells if cell.cell_type == "code"]
 
 
-def test_a_page_has_the_outputs_of_its_run_and_the_lines_of_its_cells(section_page, script):
-    notebook = keep(run_of(script, show(svg=SVG)), script.with_suffix(".ipynb"))
-    page = section_page.page(script, section_page.Run.of(notebook))
+def test_a_page_has_the_outputs_of_its_run_and_the_lines_of_its_cells(page_of, section_page, script):
+    page = page_of(run_of(script, show(svg=SVG)))
     first, second, answer, claimed = code_of(page)
     assert first.outputs[0].text == "1\n"
     assert "<figure" in first.outputs[1].data["text/html"] and "image/svg+xml" not in first.outputs[1].data
@@ -125,28 +136,23 @@ def test_a_page_has_the_outputs_of_its_run_and_the_lines_of_its_cells(section_pa
     assert "changed since" not in text_of(page)
 
 
-def test_from_the_first_changed_cell_on_outputs_are_left_out_and_the_page_says_so(section_page, script):
-    notebook = keep(run_of(script), script.with_suffix(".ipynb"))
+def test_from_the_first_changed_cell_on_outputs_are_left_out_and_the_page_says_so(page_of, script):
+    notebook = run_of(script)
     script.write_text(SCRIPT.replace("a + 1", "a + 2").replace("What does it ask?", "What else?"))
-    page = section_page.page(script, section_page.Run.of(notebook))
+    page = page_of(notebook)
     assert [len(cell.outputs) for cell in code_of(page)] == [1, 0, 0, 0]
     (remark,) = (i for i, cell in enumerate(page.cells) if "Outputs from here on are left out" in cell.source)
     assert page.cells[remark - 1].source.startswith("b = a + 2")
     assert "The code of this page has changed since this run" in page.cells[-1].source
 
 
-def test_a_page_says_what_kind_of_run_it_shows(section_page, script):
+def test_a_page_says_what_kind_of_run_it_shows(page_of, section_page, script):
     def end(**about):
-        return text_of(
-            section_page.page(
-                script, section_page.Run.of(keep(run_of(script, about=about), script.with_suffix(".ipynb")))
-            )
-        )
+        return text_of(page_of(run_of(script, about=about)))
 
     assert "has not been run for this page" in text_of(section_page.page(script, None))
-    assert (
-        end(options=["smoke", "answers"]).count("its times mean nothing") == 2
-    )  # at the top, and in the end
+    at_the_top_and_in_the_end = end(options=["smoke", "answers"]).count("its times mean nothing")
+    assert at_the_top_and_in_the_end == 2
     assert "its times mean nothing" not in end(options=["full", "answers"])
     assert "The answers to the exercises were not run" in end(options=["full"])
     assert "was stopped" in end(incomplete=True)
@@ -157,9 +163,7 @@ def test_a_page_says_what_kind_of_run_it_shows(section_page, script):
     changed = end(modules={"jaxperf.measure.timing": "0" * 12, "jaxperf.gone": "1" * 12, **cells.modules()})
     assert "`jaxperf.gone`" in changed and "jaxperf.chapter.cells" not in changed
     failed = run_of(script, v4.new_output("error", ename="E", evalue="e", traceback=["E: e"]))
-    assert "A cell failed" in text_of(
-        section_page.page(script, section_page.Run.of(keep(failed, script.with_suffix(".ipynb"))))
-    )
+    assert "A cell failed" in text_of(page_of(failed))
 
 
 def test_a_prediction_has_choices_before_its_explanation(section_page):
@@ -189,14 +193,10 @@ def test_every_prediction_of_the_chapter_has_choices_and_no_other_has(section_pa
             assert len(offered) >= 2 and sum(answer.startswith("*") for answer in offered) <= 1
 
 
-def test_a_page_folds_what_a_gpu_showed_below_the_cell(section_page, script):
-    notebook = keep(run_of(script, show(svg=SVG)), script.with_suffix(".ipynb"))
-    about = {
-        "environment": {"devices": ["cuda:0 NVIDIA H200"], "backend": "gpu", "versions": {"jax": "0.12.0"}}
-    }
-    gpu_run = run_of(script, show(svg=SVG), show(markdown=TABLE), show(html=CLAIM), about=about)
-    gpu = keep(gpu_run, script.parent / "gpu.ipynb")
-    page = section_page.page(script, section_page.Run.of(notebook), section_page.Run.of(gpu))
+def test_a_page_folds_what_a_gpu_showed_below_the_cell(page_of, section_page, script):
+    machine = {"devices": ["cuda:0 NVIDIA H200"], "backend": "gpu", "versions": {"jax": "0.12.0"}}
+    shown = show(svg=SVG), show(markdown=TABLE), show(html=CLAIM)
+    page = page_of(run_of(script, shown[0]), gpu=run_of(script, *shown, about={"environment": machine}))
     first, second, *_ = code_of(page)
     folded = first.outputs[-1].data["text/markdown"]
     assert folded.startswith('<details class="gpu"><summary>This cell on one NVIDIA H200</summary>')
@@ -206,11 +206,14 @@ def test_a_page_folds_what_a_gpu_showed_below_the_cell(section_page, script):
     assert len(second.outputs) == 1  # which printed the same
     assert "jax 0.12.0" in text_of(page) and text_of(page).count('<table class="run">') == 2
     script.write_text(SCRIPT.replace("a = 1", "a = 2"))
-    changed = section_page.page(script, None, section_page.Run.of(gpu))
+    gpu = section_page.Run.of(script.with_name("gpu.ipynb"))
+    changed = section_page.page(script, None, gpu)
     assert "details class" not in str(code_of(changed)[0].outputs)
 
 
 # The built site.
+
+LEAD_ELSEWHERE = {"next", "prev", "index", "search", "canonical"}  # links that load nothing
 
 
 class Page(HTMLParser):
@@ -227,9 +230,7 @@ class Page(HTMLParser):
         self.ids |= {known[name] for name in ("id", "name") if name in known}
         if tag == "a" and "href" in known:
             self.links.append(known["href"])
-        elif tag == "link" and not {"next", "prev", "index", "search", "canonical"} & set(
-            known["rel"].split()
-        ):
+        elif tag == "link" and not LEAD_ELSEWHERE & set(known["rel"].split()):
             self.loads.append(known["href"])
         self.loads += [known[name] for name in ("src", "srcset", "data", "poster") if known.get(name)]
         self.loads += re.findall(r"url\(([^)]*)\)", known.get("style", ""))
@@ -306,12 +307,8 @@ def test_no_link_leads_nowhere(site, pages):
 
 def test_no_flag_in_prose_has_become_a_dash(pages):
     """Outside code, Markdown's "--flag" is printed as a dash, and a reader who copies it gets no flag."""
-    found = [
-        (path.name, dash)
-        for path, page in pages.items()
-        for dash in re.findall(r"\W[–—][a-z]{2}.{20}", page.text)
-    ]
-    assert not found
+    dashes = {path.name: re.findall(r"\W[–—][a-z]{2}.{20}", page.text) for path, page in pages.items()}
+    assert not {name: places for name, places in dashes.items() if places}
 
 
 def test_figures_and_tables_have_numbers_and_cells_have_links(site, section_page, pages):
@@ -320,11 +317,8 @@ def test_figures_and_tables_have_numbers_and_cells_have_links(site, section_page
     number = next(s.number for s in catalogue.SECTIONS if s.name == name)
     for what in (f"Figure {number}.1", f"Table {number}.1", f"Table {number}.2"):
         assert what in page.text
-    assert {
-        f"figure-{number}-1".replace(".", "-"),
-        f"table-{number}-1".replace(".", "-"),
-        "it-adds",
-    } <= page.ids
+    dashed = number.replace(".", "-")
+    assert {f"figure-{dashed}-1", f"table-{dashed}-1", "it-adds"} <= page.ids
     assert '<details class="evidence"><summary><strong>Table' in page.text
     assert re.search(rf'href="{ADDRESS}/blob/main/experiments/{name}\.py#L\d+-L\d+"', page.text)
     assert not re.search(r"%(number|anchor|unique)%", "".join(p.text for p in pages.values()))
@@ -336,12 +330,9 @@ def test_a_notebook_runs_on_a_fresh_kernel_and_shows_claims(tmp_path):
     nbclient = pytest.importorskip("nbclient")
     pytest.importorskip("ipykernel")
     nodes = [cell.node() for cell in cells.read(EXPERIMENTS / "use_gpu.py")]
-    notebook = v4.new_notebook(
-        cells=[node for node in nodes if "answer" not in node.metadata.get("tags", ())]
-    )
-    nbclient.NotebookClient(
-        notebook, startup_timeout=600, resources={"metadata": {"path": str(tmp_path)}}
-    ).execute()
+    notebook = v4.new_notebook(cells=[n for n in nodes if "answer" not in n.metadata.get("tags", ())])
+    resources = {"metadata": {"path": str(tmp_path)}}
+    nbclient.NotebookClient(notebook, startup_timeout=600, resources=resources).execute()
     shown = [o for cell in notebook.cells for o in cell.get("outputs", ())]
     claims = sum('class="claim' in o.get("data", {}).get("text/html", "") for o in shown)
     assert claims == sum(cell.source.count("s.claim(") for cell in notebook.cells if cell.cell_type == "code")
@@ -374,13 +365,8 @@ def test_nothing_is_cut_on_a_screen_or_a_phone(kept_site, width, tmp_path):
     chromium = shutil.which("chromium")
     if not chromium:
         pytest.skip("needs chromium")
-    flags = [
-        "--headless",
-        "--no-sandbox",
-        "--disable-gpu",
-        "--no-first-run",
-        "--disable-background-networking",
-    ]
+    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run"]
+    flags.append("--disable-background-networking")
     faults = {}
     for path in [*kept_site.glob("*.html"), *kept_site.glob("experiments/*.html")]:
         copy, frame = path.with_name(f"_measured-{path.name}"), tmp_path / "frame.html"
