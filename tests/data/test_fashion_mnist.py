@@ -210,10 +210,7 @@ OK = b"HTTP/1.0 200 OK\r\n"
     ],
     ids=["endless", "silent", "dripping"],
 )
-def test_a_server_that_never_ends_is_given_up(
-    limits, start, drip, says, cache,
-    files, monkeypatch
-):  # fmt: skip
+def test_a_server_that_never_ends_is_given_up(limits, start, drip, says, cache, files, monkeypatch):
     for name, seconds in limits.items():
         monkeypatch.setattr(module, name, seconds)
     with talking(start, drip, pause_s=0.05 if limits else 0.0) as url:

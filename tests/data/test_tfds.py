@@ -124,7 +124,6 @@ x, y = np.zeros({shape}, np.uint8), np.array([{label}])
 np.savez(out, version="9.9", train_images=x, train_labels=y, test_images=x, test_labels=y)
 """
         stand_in(monkeypatch, answer)
-        with pytest.raises(
-            JaxperfError, match=r"^tfds 9\.9: not the arrays of Fashion-MNIST; prepare fashion_mnist again$"
-        ):
+        line = r"^tfds 9\.9: not the arrays of Fashion-MNIST; prepare fashion_mnist again$"
+        with pytest.raises(JaxperfError, match=line):
             fashion_mnist(source="tfds")

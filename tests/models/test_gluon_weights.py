@@ -67,11 +67,8 @@ def test_wrong_arrays_are_named_and_nothing_is_written():
     values = list(arrays.values())
     refused(net, values[:3], "the network has 4 arrays, 3 were given")
     refused(net, [*values, np.ones(7)], "the network has 4 arrays, 5 were given")
-    refused(
-        net,
-        [values[0], values[1], values[2].T, values[3]],
-        r"number 2 has shape \(5, 4\), parameter 1.weight needs \(4, 5\)",
-    )
+    transposed = [*values[:2], values[2].T, values[3]]
+    refused(net, transposed, r"number 2 has shape \(5, 4\), parameter 1.weight needs \(4, 5\)")
     refused(net, [values[0], values[1], values[2], values[3].astype(int)], "number 3 is int64")
 
 
@@ -82,11 +79,8 @@ def test_a_name_of_another_kind_is_refused_even_where_the_shape_fits():
     swapped = [n.replace("bn1.", "batchnorm0_").replace("bn2.", "batchnorm1_") for n in names]
     i, j = swapped.index("batchnorm0_gamma"), swapped.index("batchnorm0_beta")
     swapped[i], swapped[j] = swapped[j], swapped[i]
-    refused(
-        net,
-        dict(zip(swapped, arrays.values())),
-        "batchnorm0_beta comes where bn1.gamma is due; keep the order",
-    )
+    line = "batchnorm0_beta comes where bn1.gamma is due; keep the order"
+    refused(net, dict(zip(swapped, arrays.values())), line)
 
 
 def test_a_layer_that_gluon_does_not_have_here_is_refused():

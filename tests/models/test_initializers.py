@@ -18,6 +18,5 @@ def test_the_values_are_flaxs_up_to_the_last_bit(initializer, flax):
     for i, shape in enumerate(SHAPES):
         key = jax.random.key(i)
         values, expected = (np.asarray(init(key, shape, jnp.float32)) for init in (initializer, flax))
-        np.testing.assert_array_max_ulp(
-            values, expected, maxulp=8
-        )  # rounding depends on the length of a vector loop, so on the processor
+        # rounding depends on the length of a vector loop, so on the processor
+        np.testing.assert_array_max_ulp(values, expected, maxulp=8)
