@@ -34,14 +34,6 @@ BACKEND_STARTED = Internal("jax._src.xla_bridge", "backends_are_initialized", "t
 PROFILER = Internal("jax._src.lib", "_profiler.ProfilerSession", "what `jaxperf watch` says about devices")
 ARRAY = Internal("jax._src.array", "ArrayImpl", "what `jaxperf watch` says about waits, before JAX 0.6")
 XLA_CLIENT = Internal("jax._src.lib", "xla_client", "the trial of an accelerator's program on the CPU")
-STOP_LISTENING = {  # public from JAX 0.8.2 on
-    "event_duration": Internal(
-        "jax._src.monitoring", "_unregister_event_duration_listener_by_callback", "the end of a measurement"
-    ),
-    "scalar": Internal(
-        "jax._src.monitoring", "_unregister_scalar_listener_by_callback", "the end of `jaxperf watch`"
-    ),
-}
 UNFINISHED = "the refusal of functions that do not return what they compute"
 CALLED = Internal("jax._src.api", "_post_hook_state", UNFINISHED)
 CALLED_BEFORE = Internal("jax._src.lib", "jax_jit.global_state", UNFINISHED)  # before JAX 0.8
@@ -94,8 +86,10 @@ def get(internal: Internal) -> Any:
 def stop_listening(kind: str, listener: Any) -> None:
     """Have JAX no longer call a listener of its monitoring."""
     monitoring = importlib.import_module("jax.monitoring")
-    public = getattr(monitoring, f"unregister_{kind}_listener", None)
-    unregister = public or get(STOP_LISTENING[kind])
+    unregister = getattr(monitoring, f"unregister_{kind}_listener", None)
+    if unregister is None:  # before JAX 0.8.2
+        name = f"_unregister_{kind}_listener_by_callback"
+        unregister = get(Internal("jax._src.monitoring", name, "the end of a measurement"))
     unregister(listener)
 
 

@@ -10,9 +10,8 @@ from jaxperf.errors import warnings_hidden
 _T = TypeVar("_T")
 
 
-class Losses:
-    def __init__(self) -> None:
-        self._lost: Counter[str] = Counter()
+class Losses(Counter[str]):
+    """What errors inside the watch cost, and how often."""
 
     @contextlib.contextmanager
     def guard(self, what: str) -> Iterator[None]:
@@ -38,11 +37,11 @@ class Losses:
         return call
 
     def note(self, what: str, error: Exception) -> None:
-        self._lost[f"{what} ({type(error).__name__}: {error})".splitlines()[0]] += 1
+        self[f"{what} ({type(error).__name__}: {error})".splitlines()[0]] += 1
 
     @property
     def remarks(self) -> list[str]:
-        return [f"lost {what}, {times} times; please report it" for what, times in self._lost.items()]
+        return [f"lost {what}, {times} times; please report it" for what, times in self.items()]
 
 
 @contextlib.contextmanager

@@ -205,7 +205,6 @@ def _reported_at_exit(guard: Guard, finish: Callable[[str], None]) -> Iterator[N
 
 
 def _run_to_its_end(run: Callable[[], Any], log: Log) -> tuple[int, str]:
-    """Run a program, wait for its threads, and return its exit status and `how_it_ended`."""
     status, ended, process = 0, "", os.getpid()
     try:
         with _interrupts_as_python(), _room_for_our_frames():

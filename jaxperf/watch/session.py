@@ -31,17 +31,15 @@ LOOKS = 10  # after so many samples at calls in its windows, the profiler must h
 
 
 class Watcher:
-    """The instruments of a watch; call `open` before the program runs, and `close` after it.
-
-    Args:
-      name: the program's name in the report.
-      profile: run JAX's profiler in short windows.
-      starts: whether the process has done nothing else before.
-      compiles_only: record only what JAX compiles, and samples.
-    """
+    """The instruments of a watch; call `open` before the program runs, and `close` after it."""
 
     def __init__(
-        self, name: str, *, profile: bool = True, starts: bool = False, compiles_only: bool = False
+        self,
+        name: str,  # the program's in the report
+        *,
+        profile: bool = True,  # run JAX's profiler in short windows
+        starts: bool = False,  # whether the process has done nothing else before
+        compiles_only: bool = False,  # record only what JAX compiles, and samples
     ) -> None:
         self.log = log = Log(name, before_s=time.process_time() if starts else 0.0)
         self.replacements = hooks.Replacements()

@@ -116,7 +116,9 @@ def _programs(log: Log) -> list[tuple[Row, Compiled]]:
     before: dict[tuple[str, str], Compiled] = {}
     pairs, kept = [], _kept_before(log)
     for c, seconds in zip(in_order, _own_seconds(in_order)):
-        kind = LIBRARY if c.owner else FUNCTION if c.explained else OPERATION
+        kind = FUNCTION if c.explained else OPERATION
+        if c.owner:
+            kind = LIBRARY
         # of an operation, the innermost line outside JAX, else the call's
         inner = c.inner or c.at
         line = inner if kind == OPERATION else c.at or inner
@@ -282,7 +284,6 @@ def _tracing(log: Log, slowest: Sequence[tuple[Row, Compiled]]) -> list[Row]:
 
 
 def _contents(program: Row, c: Compiled, facts: Facts) -> Row:
-    """Return what a program consists of: its instructions by line, and the loops that Python unrolled."""
     lines: Counter[Place] = Counter()
     equal: Counter[tuple[Place, str, str, str]] = Counter()
     for i in facts.instructions:

@@ -49,8 +49,6 @@ _CLOCKS_S = 1e-3  # by which an explanation may precede its trace where JAX does
 
 
 class _Thread(threading.local):
-    """What one thread traces and compiles now."""
-
     def __init__(self) -> None:
         # when each one of a stage began, the outermost first: by the clock, and in the process's used time
         self.open: dict[str, list[tuple[float, float]]] = {TRACE: [], LOWER: [], COMPILE: []}
@@ -84,7 +82,6 @@ class Compiles:
         self._cleared_at = NOWHERE
 
     def open(self, jax: ModuleType) -> None:
-        """Listen to JAX's events, and to its explanations, each as far as this version has them."""
         losses, before = self.log.losses, self._replacements.call_before
         with losses.guard("what JAX compiles"):
             self.listen(jax)

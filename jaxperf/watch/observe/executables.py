@@ -170,7 +170,6 @@ class Programs:
                 self._note(None, executable, old)
 
     def keep(self, c: Compiled, frame: FrameType) -> None:
-        """Take what JAX has just compiled, from one of its frames."""
         if self._slow_only and (c.total_s < WORTH_READING_S or not (c.explained or c.owner)):
             return
         variables = compiler_variables(frame).values()

@@ -28,7 +28,6 @@ class CpuTrials:
         self._modules: dict[str, Any] = {}
 
     def keep(self, c: Compiled, frame: FrameType) -> None:
-        """Keep the program that JAX's compiler has in one of its frames, unless it is for the CPU."""
         accelerated = hooks.is_running() and sys.modules["jax"].default_backend() != "cpu"
         if accelerated and len(self._modules) < KEPT:
             module = compiler_variables(frame).get("computation")

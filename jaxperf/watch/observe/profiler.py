@@ -201,7 +201,6 @@ class Profiler:
 
 
 def _cuda_devices() -> list[int]:
-    """Return the CUDA driver's numbers of this process's devices; empty on other platforms."""
     import jax
 
     if jax.default_backend() != "gpu" or cuda_driver() is None:

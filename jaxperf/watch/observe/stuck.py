@@ -24,8 +24,7 @@ REPORT_S = 20.0  # time limit for the report of a program that hangs
 class Guard:
     """Ends this process, with a report, if its main thread does not respond to a signal.
 
-    Args:
-      finish: closes the watch and prints its report, given how the program ended.
+    `finish` closes the watch and prints its report, given how the program ended.
     """
 
     def __init__(self, finish: Callable[[str], object]) -> None:
@@ -41,7 +40,6 @@ class Guard:
                 time.sleep(REPORT_S)
 
     def claims(self) -> bool:
-        """Take the right to close the watch; return whether no other thread has it."""
         return self._turn.acquire(blocking=False)
 
     @contextlib.contextmanager
@@ -90,6 +88,5 @@ def _frame() -> FrameType | None:
 
 
 def _position() -> tuple[int, int]:
-    """Return the frame and the instruction of the main thread."""
     frame = _frame()
     return (id(frame), frame.f_lasti) if frame else (0, 0)

@@ -76,7 +76,6 @@ class Puts:
         return named_as(function, putting)
 
     def _note_small(self, caller: FrameType, start: float) -> None:
-        """Note when a line of the reader calls `jax.device_put` for small arrays."""
         if not source_location.library_of(caller.f_code.co_filename):
             self.log.small_puts.setdefault(source_location.place_of(caller), []).append(start)
 
