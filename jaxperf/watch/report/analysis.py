@@ -389,7 +389,7 @@ class Analysis:
         return IntervalSet(difference(self.steady, [*self.idle.stretches, *self.waiting.stretches]))
 
     @functools.cached_property
-    def _windows(self) -> IntervalSet:
+    def windows(self) -> IntervalSet:
         return IntervalSet(self.steady)
 
     def of_kinds(self, *kinds: str) -> list[StackSample]:
@@ -423,8 +423,15 @@ class Analysis:
         crowding = 0.0 if moved else self.crowding
         left_out = {(s.at, s.start) for s in work}
         calls = [s for s in self.of_kinds(DISPATCH) if (s.at, s.start) not in left_out]
-        late_s, beside_s = self._by_window(calls, self._idle_itself), self._by_window(work, self._beside)
-        late = {window: min(1.0, late_s[window] / seconds) for window, seconds in beside_s.items() if seconds}
+        # a device may also be idle because other programs delay the front end
+        late_s = self._by_window(calls, self._idle_itself.of)
+        delayed_s = self._by_window(self.samples, lambda s: s.delayed_s)
+        beside_s = self._by_window(work, self._beside.of)
+        late = {
+            window: min(1.0, max(0.0, late_s[window] - delayed_s[window]) / seconds)
+            for window, seconds in beside_s.items()
+            if seconds
+        }
 
         def lost_s(s: StackSample) -> float:
             share = late.get(self._window(s), 0.0)
@@ -432,15 +439,15 @@ class Analysis:
 
         return self.of_the_run(lost_s, work)
 
-    def _by_window(self, samples: Iterable[StackSample], seen: IntervalSet) -> dict[Interval, float]:
-        seconds: dict[Interval, float] = defaultdict(float)
-        for s in samples:
-            seconds[self._window(s)] += seen.of(s) * s.undelayed
-        return seconds
+    def _by_window(
+        self, samples: Iterable[StackSample], seconds: Callable[[StackSample], float]
+    ) -> dict[Interval, float]:
+        windows = group_by(samples, self._window)
+        return defaultdict(float, {window: sum(map(seconds, here)) for window, here in windows.items()})
 
     def _window(self, sample: StackSample) -> Interval:
         """Return the part of `steady` that has a sample's middle; (0, 0) for none."""
-        return self._windows.containing((sample.start + sample.end) / 2) or (0.0, 0.0)
+        return self.windows.containing((sample.start + sample.end) / 2) or (0.0, 0.0)
 
     def of_the_run(
         self,
@@ -457,7 +464,7 @@ class Analysis:
         seconds: dict[Place, float] = {}
         for at, here in group_by((s for s in samples if s.end > self.begin), where).items():
             run_s = sum((s.end - s.start - self.compiling.of(s)) * s.undelayed for s in here)
-            windows_s = sum(map(self._windows.of, here))
+            windows_s = sum(map(self.windows.of, here))
             if windows_s >= BRIEF_S:
                 seconds[at] = max(0.0, run_s) * sum(map(seen_s, here)) / windows_s
         return {at: s for at, s in sorted(seconds.items(), key=lambda item: -item[1]) if s > 0}

@@ -33,79 +33,75 @@ _CLOCKS = {"time", "perf_counter", "monotonic", "time_ns", "perf_counter_ns", "m
 
 def growth_notes(analysis: Analysis) -> Iterator[str]:
     """Yield a note if memory grows steadily, with the arrays that fill it and what holds them."""
-    log = analysis.log
-    readings = [m for m in log.memory if m.when >= analysis.begin]
+    log, begin = analysis.log, analysis.begin
+    readings = [m for m in log.memory if m.when >= begin]
     if len(readings) < MANY:
         return
     peak = max(readings, key=_used)  # later, a function that returns may drop what it kept
-    length_s = peak.when - analysis.begin
-    if length_s < max(LONG_ENOUGH_S, (log.end - analysis.begin) / 2):
-        return
-    first, second = (_bytes_at(readings, analysis.begin + part * length_s) for part in (1 / 3, 2 / 3))
+    length_s = peak.when - begin
+    thirds = [begin + length_s / 3, begin + length_s * 2 / 3]
+    first, second = (_used(min(readings, key=lambda m: abs(m.when - moment))) for moment in thirds)
     grown, parts = _used(peak) - first, (second - first, _used(peak) - second)
-    if grown < max(GROWN, GROWN_SHARE * _used(peak)) or min(parts) <= 0 or max(parts) > STEADY * min(parts):
+    if (
+        length_s < max(LONG_ENOUGH_S, (log.end - begin) / 2)
+        or grown < max(GROWN, GROWN_SHARE * _used(peak))
+        or not 0 < min(parts) <= max(parts) <= STEADY * min(parts)
+    ):
         return
-    kind = "device" if peak.device else "resident"
     message = (
-        f"{kind} memory grows all the time: by {format_quantity(grown, 'bytes')} in "
-        f"{format_quantity(length_s * 2 / 3, 's')}"
+        f"{'device' if peak.device else 'resident'} memory grows all the time: by "
+        f"{format_quantity(grown, 'bytes')} in {format_quantity(length_s * 2 / 3, 's')}"
     )
-    live, more = _grown_arrays(log.memory, analysis.begin + length_s / 3, peak.when)
-    if live is None or more * (live.nbytes // live.number) < grown / 2:
-        starts = (min(a for a, _ in c.stages.values()) for c in log.compiled if c.stages)
-        compiled = sum(start >= analysis.begin for start in starts)
-        if compiled >= COMPILED:
-            yield f"{message}; {compiled} programs were compiled meanwhile, which JAX keeps"
-        elif grown >= UNKNOWN_GROWN and length_s >= UNKNOWN_S:
-            yield f"{message}; arrays of JAX do not explain it, so look for what else the loop keeps"
+    live, more = _grown_arrays(log.memory, thirds[0], peak.when)
+    if live is not None and more * (live.nbytes // live.number) >= grown / 2:
+        made = f", made at {live.at}" if live.at else ""
+        held = f" in {live.held} ({live.held_at})" if live.held else ""
+        yield (
+            f"{message}, since {more} more arrays {live.kind}{made}, stay alive{held}: keep what is read "
+            "later (a number of each, or every hundredth), or bring them to the host in blocks, with "
+            "jax.device_get, and drop them"
+        )
         return
-    made = f", made at {live.at}" if live.at else ""
-    held = f" in {live.held} ({live.held_at})" if live.held else ""
-    yield (
-        f"{message}, since {more} more arrays {live.kind}{made}, stay alive{held}: keep what is read "
-        "later (a number of each, or every hundredth), or bring them to the host in blocks, with "
-        "jax.device_get, and drop them"
-    )
+    compiled = sum(min(a for a, _ in c.stages.values()) >= begin for c in log.compiled if c.stages)
+    if compiled >= COMPILED:
+        yield f"{message}; {compiled} programs were compiled meanwhile, which JAX keeps"
+    elif grown >= UNKNOWN_GROWN and length_s >= UNKNOWN_S:
+        yield f"{message}; arrays of JAX do not explain it, so look for what else the loop keeps"
 
 
 def _used(reading: Memory) -> int:
     return reading.device or reading.resident
 
 
-def _bytes_at(readings: list[Memory], moment: float) -> int:
-    return _used(min(readings, key=lambda m: abs(m.when - moment)))
-
-
 def _grown_arrays(readings: list[Memory], since: float, until: float) -> tuple[LiveArrays | None, int]:
     """Return the arrays of the type that grew most between two times, and how many more there are."""
     listed = [m for m in readings if m.arrays and m.when <= until]
-    before = next((m for m in reversed(listed) if m.when <= since), listed[0] if listed else None)
-    if before is None:
+    if not listed:
         return None, 0
+    before = next((m for m in reversed(listed) if m.when <= since), listed[0])
     known = {live.kind: live.number for live in before.arrays}
-    more = [(live.number - known.get(live.kind, 0), live) for live in listed[-1].arrays]
-    grown = [(n, live) for n, live in more if n >= MANY]
-    count, most = max(grown, key=lambda pair: pair[0] * pair[1].nbytes / pair[1].number, default=(0, None))
-    return most, count
-
-
-# --- the program's own timing
+    more = {live: live.number - known.get(live.kind, 0) for live in listed[-1].arrays}
+    grown = [live for live in more if more[live] >= MANY]
+    most = max(grown, key=lambda live: more[live] * live.nbytes / live.number, default=None)
+    return most, more[most] if most else 0
 
 
 def timing_notes(analysis: Analysis) -> Iterator[str]:
     """Yield a note where a program times a call without waiting for its result."""
     hot = {row.name: row for row in hottest_programs(analysis)}
     waits = [line.at for line in analysis.lines]
-    told: set[tuple[str, int, int]] = set()
+    noted: set[tuple[str, int, int]] = set()
     for c, at in analysis.called:
         row = hot.get(c.program)
         if row is None or row.dispatch_s is None or row.device_s < LATER * row.dispatch_s:
             continue
-        for start, end in timings_around(at):
-            inside = any(w.file == at.file and start <= w.line <= end for w in waits)
-            if inside or (at.file, start, end) in told or _waits_inside(at.file, start, end, waits):
+        for start, end in _timings_around(at):
+            calls = statements.calls_in(statements.syntax_tree(at.file))
+            timed = {statements.last_name(call.func) for call in calls if start <= call.lineno <= end}
+            waited = any(w.function in timed or (w.file == at.file and start <= w.line <= end) for w in waits)
+            if waited or (at.file, start, end) in noted:
                 continue
-            told.add((at.file, start, end))
+            noted.add((at.file, start, end))
             yield (
                 f"the time that {at._replace(line=end)} takes, from line {start} on, is that of dispatching "
                 f"{c.called} (line {at.line}), not of computing it: a call returns after "
@@ -114,14 +110,7 @@ def timing_notes(analysis: Analysis) -> Iterator[str]:
             )
 
 
-def _waits_inside(file: str, start: int, end: int, waits: list[Place]) -> bool:
-    """Return whether a function that some lines call waits for a device."""
-    calls = statements.calls_in(statements.syntax_tree(file))
-    timed = {statements.last_name(call.func) for call in calls if start <= call.lineno <= end}
-    return not timed.isdisjoint(at.function for at in waits)
-
-
-def timings_around(at: Place) -> Iterator[tuple[int, int]]:
+def _timings_around(at: Place) -> Iterator[tuple[int, int]]:
     """Yield the innermost stretches around a line whose time its function takes with Python's clocks."""
     nodes = list(ast.walk(statements.innermost(at, statements.FUNCTION) or statements.syntax_tree(at.file)))
     read: dict[str, list[int]] = defaultdict(list)
@@ -140,14 +129,11 @@ def timings_around(at: Place) -> Iterator[tuple[int, int]]:
 
 
 def _reads_clock(value: ast.expr) -> bool:
-    """Return whether an expression is `time.perf_counter()` or the like."""
-    if not isinstance(value, ast.Call) or value.args or value.keywords:
-        return False
-    owner, _, name = ast.unparse(value.func).rpartition(".")
-    return owner in ("", "time") and name in _CLOCKS
-
-
-# --- processes that are forked after JAX has started
+    match value:
+        case ast.Call(args=[], keywords=[]):
+            owner, _, name = ast.unparse(value.func).rpartition(".")
+            return owner in ("", "time") and name in _CLOCKS
+    return False
 
 
 def fork_notes(analysis: Analysis) -> Iterator[str]:
@@ -183,9 +169,6 @@ def find_faster_on_cpu(analysis: Analysis) -> Iterator[Finding]:
             yield Finding("faster on the cpu", at, seconds, reason, c.called)
 
 
-# --- Python outside of JAX
-
-
 def python_notes(analysis: Analysis) -> Iterator[str]:
     """Yield a note with the lines at which Python runs for much of the run without a finding."""
     named = {f.at for f in find_causes(analysis)}
@@ -199,9 +182,6 @@ def python_notes(analysis: Analysis) -> Iterator[str]:
     if total_s >= PYTHON_SHARE * analysis.run_s and lines:
         where = "; ".join(f"{format_quantity(seconds[at], 's')} at {at}: {at.source[:60]}" for at in lines)
         yield f"Python runs outside of JAX for {format_quantity(total_s, 's')}, most of it here: {where}"
-
-
-# --- Keras
 
 
 def keras_notes(analysis: Analysis) -> Iterator[str]:

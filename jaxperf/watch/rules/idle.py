@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from jaxperf.result.formatting import format_list, format_quantity
-from jaxperf.result.intervals import Interval, difference, intersection, total_length, union
+from jaxperf.result.intervals import difference, intersection, total_length, union
 from jaxperf.watch.grouping import group_by
 from jaxperf.watch.log import BETWEEN, COMPILE, DATA, DISPATCH, EAGER, WRITE, Compiled, Put, StackSample
 from jaxperf.watch.observe.source_location import NOWHERE, Place
-from jaxperf.watch.report.analysis import Analysis, IntervalSet, WaitingLine
+from jaxperf.watch.report.analysis import Analysis, WaitingLine
 from jaxperf.watch.report.top_programs import hottest_programs
 from jaxperf.watch.rules.table import AHEAD, COMMUNICATE, SYNCHRONIZE, Finding, cause
 from jaxperf.watch.source import loop_body, statements
@@ -28,6 +28,16 @@ SHORT_TURNS_S = 0.05  # seconds that another program must save: it takes as long
 WRITTEN = 10_000  # bytes that make a file
 WALK = 2  # ratio of `nnx.jit`'s time to JAX's own dispatch that is worth a change
 SMALL_PUTS = 5  # small puts per step that are worth combining
+REPEATS = 3  # waits at one line that count as repeated
+OFTEN = 20  # calls of one operation in the windows; fewer belong to the program's startup
+SLOW = 1.5  # ratio of waits for data to computing from which on one thread that reads ahead is not enough
+COPIED = 1 << 20  # bytes per call that are large
+_KEYS = re.compile("key|rng|seed|split")  # of random numbers, which NumPy cannot hold
+_NEEDLESS = ("block_until_ready", "effects_barrier")
+_FROM_THREAD = re.compile(r"\.(get|get_nowait|result)\(")  # of a queue or of a future
+TAKING = {"dynamic_slice", "gather", "slice", "squeeze"}  # programs that take elements
+# and those that make keys of random numbers, and take one
+_OF_KEYS = {"threefry_split", "threefry_fold_in", "threefry_seed", "unstack", *TAKING}
 
 
 @cause(
@@ -50,18 +60,17 @@ def find_slow_dispatch(analysis: Analysis) -> Iterator[Finding]:
     idle = analysis.idle_at(DISPATCH, itself=True)
     hot = {row.name: row for row in hottest_programs(analysis)}
     for c, at in analysis.called:
-        program = analysis.ran(c)
-        if (
-            program is None
-            or program.name not in hot
-            or program.calls < REPEATS
-            or at not in idle
-            or copies_much(analysis, c)
-        ):
+        row, program = hot.get(c.program), analysis.ran(c)
+        if row is None or program is None or row.dispatch_s is None or program.calls < REPEATS:
             continue
-        # as in the table of programs, so that report and finding agree
-        call_s, device_s = statistics.median(program.dispatch_s), hot[program.name].device_s
-        module_s = _front_s(analysis, at) / program.calls if c.through == "flax" else 0.0
+        if at not in idle or copies_much(analysis, c):
+            continue
+        call_s, device_s = row.dispatch_s, row.device_s
+        module_s = 0.0
+        if c.through == "flax":
+            looks = (s for s in analysis.of_kinds(DISPATCH) if s.at == at and s.end > s.start)
+            front_s = (analysis.front(s) * analysis.windows.of(s) / (s.end - s.start) for s in looks)
+            module_s = sum(front_s) / program.calls
         turn_s = program.turn_s or total_length(analysis.steady) / program.calls
         device = f"the device {format_quantity(device_s, 's')}"
         if max(device_s, WALK * call_s) < module_s and (modules := _modules(c, at)):
@@ -76,29 +85,21 @@ def find_slow_dispatch(analysis: Analysis) -> Iterator[Finding]:
             reason = f"{transform} is applied to {c.called} anew in each turn, outside of jit"
             yield Finding("eager", at, idle.pop(at), reason, transform, form="transform")
         elif program.calls >= OFTEN and (device_s < call_s or device_s < turn_s < SHORT_TURN_S):
-            turn = f", in turns of {format_quantity(turn_s, 's')}" if device_s >= call_s else ""
+            calls = program.calls * analysis.scale
+            # one program of many turns saves the calls, or what short turns take beyond the device
+            if device_s < call_s:
+                turn, least_s = "", SHORT_TURNS_S if call_s >= TURN_SHARE * turn_s else float("inf")
+                seconds = min(idle.pop(at), calls * max(call_s, module_s))
+            else:
+                turn = f", in turns of {format_quantity(turn_s, 's')}"
+                least_s = max(SHORT_TURNS_S, SHORT_TURN_SHARE * calls * turn_s)
+                seconds = min(idle.pop(at), calls * (turn_s - device_s))
             reason = (
                 f"a call of {c.called} takes the front end {format_quantity(call_s, 's')} and {device}"
                 f"{turn}, so the device waits for the next call"
             )
-            # one program of many turns saves the calls, or what short turns take beyond the device
-            calls = program.calls * analysis.scale
-            each_s = max(call_s, module_s) if device_s < call_s else turn_s - device_s
-            seconds = min(idle.pop(at), calls * each_s)
-            if device_s < call_s:
-                matters = call_s >= TURN_SHARE * turn_s
-            else:
-                matters = seconds >= SHORT_TURN_SHARE * calls * turn_s
-            if matters and seconds >= SHORT_TURNS_S:
+            if seconds >= least_s:
                 yield Finding("dispatch", at, seconds, reason, c.called)
-
-
-def _front_s(analysis: Analysis, at: Place) -> float:
-    """Return the seconds in windows that the front end spent in calls of jitted functions at a line."""
-    windows = IntervalSet(analysis.steady)
-    calls = [s for s in analysis.samples if s.kind == DISPATCH and s.at == at]
-    shares = [(s, windows.within(s.start, s.end) / (s.end - s.start)) for s in calls if s.end > s.start]
-    return sum(analysis.front(s) * share for s, share in shares)
 
 
 def _modules(c: Compiled, at: Place) -> str:
@@ -113,14 +114,12 @@ def _modules(c: Compiled, at: Place) -> str:
     "np.array(..., np.float32), and give each turn its rows.",
 )  # fmt: skip
 def find_list_conversions(analysis: Analysis) -> Iterator[Finding]:
+    puts = [p for p in analysis.log.puts if p.numbers]
     waited = 1 - analysis.alone  # for a core; a conversion is too short to know how long
-    work = [
-        StackSample(EAGER, p.at, p.start, p.end, delayed_s=waited * (p.end - p.start))
-        for p in analysis.log.puts
-        if p.numbers
-    ]
-    lost_s = analysis.saved_at(work)
-    for at, made in group_by((p for p in analysis.log.puts if p.numbers), lambda put: put.at).items():
+    lost_s = analysis.saved_at(
+        [StackSample(EAGER, p.at, p.start, p.end, delayed_s=waited * (p.end - p.start)) for p in puts]
+    )
+    for at, made in group_by(puts, lambda put: put.at).items():
         reason = f"{made[0].numbers} numbers of Python's become an array here, {len(made)} times"
         if len(made) >= REPEATS:
             yield Finding("list", at, lost_s.get(at, 0.0), reason)
@@ -136,21 +135,26 @@ def find_list_conversions(analysis: Analysis) -> Iterator[Finding]:
 )  # fmt: skip
 def find_repeated_puts(analysis: Analysis) -> Iterator[Finding]:
     programs = analysis.log.activity.programs
-    busy = [span for name in analysis.jitted.keys() & programs.keys() for span in programs[name].spans]
-    idle = difference(analysis.steady, busy)  # the copy itself may run then
+    computing = [span for name in analysis.jitted.keys() & programs.keys() for span in programs[name].spans]
+    idle = difference(analysis.steady, computing)  # the copy itself may run then
     for at, made in group_by((p for p in analysis.log.puts if p.nbytes), lambda put: put.at).items():
         again = [put for put in made if put.again]
-        copying = _copying(analysis, at) if len(again) > len(made) / 2 else []
-        lost = [(put.start, put.end) for put in again] + copying
-        if again and again[0].moved:  # a called program waits for the copy
+        if not again:
+            continue
+        lost = [(put.start, put.end) for put in again]
+        if len(again) > len(made) / 2:
+            # JAX's own programs that copy this line's arrays
+            names = {c.program for c in analysis.log.compiled if c.at == at} - analysis.jitted.keys()
+            copies = (programs[name] for name in names & programs.keys() if programs[name].copies)
+            lost += itertools.chain(*(program.spans for program in copies))
+        if again[0].moved:  # a called program waits for the copy
             lost += analysis.log.activity.queued
-        if again:
-            copied = format_quantity(again[0].nbytes, "bytes")
-            reason = f"the same {copied} are copied to the device {len(again) + 1} times here"
-            seconds = total_length(intersection(idle, union(lost))) * analysis.scale
-            if again[0].moved:
-                seconds = max(seconds, _copied_between_devices_s(analysis, at, again))
-            yield Finding("put again", at, seconds, reason)
+        seconds = total_length(intersection(idle, union(lost))) * analysis.scale
+        if again[0].moved:
+            seconds = max(seconds, _copied_between_devices_s(analysis, at, again))
+        copied = format_quantity(again[0].nbytes, "bytes")
+        reason = f"the same {copied} are copied to the device {len(again) + 1} times here"
+        yield Finding("put again", at, seconds, reason)
 
 
 def _copied_between_devices_s(analysis: Analysis, at: Place, again: list[Put]) -> float:
@@ -185,28 +189,19 @@ def find_small_puts(analysis: Analysis) -> Iterator[Finding]:
             yield Finding("puts one by one", at, idle[at] * (1 - 1 / each), reason)
 
 
-def _copying(analysis: Analysis, at: Place) -> list[Interval]:
-    """Return the intervals in which devices ran JAX's own programs that copy this line's arrays."""
-    names = {c.program for c in analysis.log.compiled if c.at == at} - analysis.jitted.keys()
-    programs = (p for n, p in analysis.log.activity.programs.items() if n in names and p.copies)
-    return [span for program in programs for span in program.spans]
-
-
 @cause(
     "write", "python", SYNCHRONIZE, "devices wait while a file is written",
     "Write less often (if step % 100 == 0), or behind the next steps: the CheckpointManager of "
     "orbax.checkpoint writes in threads of its own.",
 )  # fmt: skip
 def find_writes(analysis: Analysis) -> Iterator[Finding]:
-    idle = analysis.saved_at(analysis.of_kinds(WRITE))
-    written: Counter[tuple[str, str]] = Counter()
-    for s in analysis.samples:
-        if s.kind == WRITE:
-            written[s.at.file, s.at.function] += s.written
+    writing = analysis.of_kinds(WRITE)
+    functions = group_by(writing, lambda s: _function(s.at))
     known = any(s.written for s in analysis.samples)  # not on all systems
-    for finding in findings_by_function("write", idle, "devices are idle while this line writes"):
+    lost_s = analysis.saved_at(writing)
+    for finding in findings_by_function("write", lost_s, "devices are idle while this line writes"):
         # a method called `save` may write nothing
-        if not known or written[finding.at.file, finding.at.function] >= WRITTEN:
+        if not known or sum(s.written for s in functions[_function(finding.at)]) >= WRITTEN:
             yield finding
 
 
@@ -226,23 +221,15 @@ def find_python_work(analysis: Analysis) -> Iterator[Finding]:
     # other rules cover lines that handle arrays
     arrays = {line.at for line in analysis.lines if line.count >= OFTEN} | set(analysis.outside_jit)
     between = [s for s in analysis.of_kinds(BETWEEN) if s.inside not in arrays]
-    idle = analysis.saved_at(between, itself=True)
     # `find_waits` covers the first, `find_numpy_work` the second
-    idle = {
-        at: s for at, s in idle.items() if not loop_body.element_read(at) and at not in analysis.lost_to_numpy
+    lost_s = {
+        at: seconds
+        for at, seconds in analysis.saved_at(between, itself=True).items()
+        if not loop_body.element_read(at) and at not in analysis.lost_to_numpy
     }
     reason = "devices have done all steps that were dispatched, and are idle while Python runs here"
-    for finding in findings_by_function("python", idle, reason):
+    for finding in findings_by_function("python", lost_s, reason):
         yield replace(finding, reason=reason + describe_longest_inside(analysis, BETWEEN, finding.at))
-
-
-REPEATS = 3  # waits at one line that count as repeated
-OFTEN = 20  # calls of one operation in the windows; fewer belong to the program's startup
-SLOW = 1.5  # ratio of waits for data to computing from which on one thread that reads ahead is not enough
-COPIED = 1 << 20  # bytes per call that are large
-_KEYS = re.compile("key|rng|seed|split")  # of random numbers, which NumPy cannot hold
-_NEEDLESS = ("block_until_ready", "effects_barrier")
-_FROM_THREAD = re.compile(r"\.(get|get_nowait|result)\(")  # of a queue or of a future
 
 
 def _wait_form(finding: Finding) -> str:
@@ -309,24 +296,36 @@ def find_waits(analysis: Analysis) -> Iterator[Finding]:
     apart = {c.at for c in analysis.log.compiled if is_operation(c) and takes_apart(c)}
     for line in analysis.lines:
         loop = statements.innermost(line.at, loop_body.LOOP)
-        if loop is not None and line.at._replace(line=loop.lineno) in apart:
-            continue  # `find_iterated_arrays` covers it
-        if any(_for_numpy(line, at) for at in analysis.lost_to_numpy):
-            continue  # `find_numpy_work` covers it
-        if line.count >= REPEATS and (array := element_read(analysis, line.at)):
+        # `find_iterated_arrays` covers the first, `find_numpy_work` the second
+        iterated = loop is not None and line.at._replace(line=loop.lineno) in apart
+        if line.count < REPEATS or iterated or any(_for_numpy(line, at) for at in analysis.lost_to_numpy):
+            continue
+        if array := element_read(analysis, line.at):
             yield _element_reads(analysis, line, array)
-        elif line.count >= REPEATS and line.at:
-            prints = line.at.source.startswith(("print(", "logging.", "logger.", "log."))
-            cause = "logging" if line.kind == "print" or prints else "wait"
+        elif line.at:
+            prints = line.kind == "print" or line.at.source.startswith(
+                ("print(", "logging.", "logger.", "log.")
+            )
+            large = line.nbytes >= COPIED * line.count and line.kind not in _NEEDLESS
             reason = (
                 f"the front end waits {line.count} times in {line.kind}, "
                 f"{line.total_s / line.count * 1e3:.2g} ms each, "
                 "and the device is idle until the next call comes"
             )
-            if others := _beside(analysis, line):
-                reason += f"; {others} in the same loop would wait in its place, so change them together"
-            large = line.nbytes >= COPIED * line.count and line.kind not in _NEEDLESS
-            yield Finding(cause, line.at, line.lost_s, reason, line.kind, form="large" if large else "")
+            others = sorted(
+                other.at.line
+                for other in analysis.lines
+                if other.at != line.at and loop is not None and 2 * other.count >= line.count
+                and other.at.file == line.at.file and statements.innermost(other.at, loop_body.LOOP) is loop
+            )  # fmt: skip
+            if others:
+                numbers = format_list([str(number) for number in others])
+                lines = f"line {numbers}" if len(others) == 1 else f"lines {numbers}"
+                reason += f"; {lines} in the same loop would wait in its place, so change them together"
+            yield Finding(
+                "logging" if prints else "wait", line.at, line.lost_s, reason, line.kind,
+                form="large" if large else "",
+            )  # fmt: skip
 
 
 def is_operation(c: Compiled) -> bool:
@@ -339,11 +338,6 @@ def takes_apart(c: Compiled) -> bool:
     keys = any("key<" in text for text in c.signature.values())
     keys = keys or any(_KEYS.search(statements.iterated(at)) for at in (c.at, c.inner))
     return iterates and not keys
-
-
-TAKING = {"dynamic_slice", "gather", "slice", "squeeze"}  # programs that take elements
-# and those that make keys of random numbers, and take one
-_OF_KEYS = {"threefry_split", "threefry_fold_in", "threefry_seed", "unstack", *TAKING}
 
 
 def only_keys(analysis: Analysis, at: Place) -> bool:
@@ -380,20 +374,6 @@ def elements_taken(analysis: Analysis, at: Place) -> str:
         x.count for x in analysis.lines if x.at == at or (x.at.file == at.file and x.at.function in called)
     )
     return arrays if reads >= OFTEN else ""
-
-
-def _beside(analysis: Analysis, line: WaitingLine) -> str:
-    """Return a phrase for the other lines that wait as often in the same loop; "" for none."""
-    loop = statements.innermost(line.at, loop_body.LOOP)
-    others = sorted(
-        x.at.line
-        for x in analysis.lines
-        if x.at != line.at and loop is not None and 2 * x.count >= line.count
-        and x.at.file == line.at.file and statements.innermost(x.at, loop_body.LOOP) is loop
-    )  # fmt: skip
-    if not others:
-        return ""
-    return f"line {others[0]}" if len(others) == 1 else f"lines {format_list([str(n) for n in others])}"
 
 
 def _element_reads(analysis: Analysis, line: WaitingLine, array: str) -> Finding:
@@ -445,16 +425,17 @@ def find_data_waits(analysis: Analysis) -> Iterator[Finding]:
     One thread that reads ahead can save at most the time in which devices compute. If the waits are longer,
     reading itself must become faster.
     """
+    lost_s = analysis.saved_at(analysis.of_kinds(DATA), moved=True)
+    lost_s = {at: seconds for at, seconds in lost_s.items() if not only_keys(analysis, at)}
     reason = "devices are idle while this line waits for the next batch"
-    idle = analysis.saved_at(analysis.of_kinds(DATA), moved=True)
-    idle = {at: seconds for at, seconds in idle.items() if not only_keys(analysis, at)}
-    for finding in findings_by_function("data", idle, reason):
-        inside, slow = describe_longest_inside(analysis, DATA, finding.at), ""
+    for finding in findings_by_function("data", lost_s, reason):
+        inside = describe_longest_inside(analysis, DATA, finding.at)
         if finding.seconds > SLOW * analysis.computing_s:
             computing = format_quantity(analysis.computing_s, "s")
             slow = f"; they compute for only {computing}, and one thread that reads ahead saves no more"
-        if slow or _FROM_THREAD.search(inside):
             yield replace(finding, reason=reason + inside + slow, form="slow")
+        elif _FROM_THREAD.search(inside):
+            yield replace(finding, reason=reason + inside, form="slow")
         else:
             saved_s = min(finding.seconds, analysis.computing_s)
             yield replace(finding, reason=reason + inside, seconds=saved_s)

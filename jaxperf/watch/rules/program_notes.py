@@ -23,20 +23,6 @@ from jaxperf.watch.source import statements
 
 NOTE_SHARE = 0.2  # of the run
 CACHED_S = 1.0  # seconds of compiling from which on JAX's cache keeps a program by default
-
-
-def cache_notes(analysis: Analysis) -> Iterator[str]:
-    r = analysis.log
-    spans = [c.stages[COMPILE] for c in r.compiled if COMPILE in c.stages]
-    long_s = total_length((a, b) for a, b in spans if b - a >= CACHED_S)
-    if not r.compile_cache and long_s >= NOTE_SHARE * r.wall_s:
-        yield (
-            f"each start compiles for {format_quantity(long_s, 's')} of {format_quantity(r.wall_s, 's')} "
-            'what a compile cache on disk would keep: jax.config.update("jax_compilation_cache_dir", FOLDER) '
-            "before the first call saves most of it from the second start on"
-        )
-
-
 MOVED = 1 << 20  # bytes of a collective that are worth a note
 TEMPORARY = 64 << 20  # bytes of temporaries that are worth a note
 BUSY_SHARE = 0.2  # share of the devices' time that makes a program worth notes
@@ -53,9 +39,9 @@ def note_blocks(analysis: Analysis) -> Iterator[Block]:
         return
     for facts, c, program, program_s in called_programs(analysis):
         if program_s >= BUSY_SHARE * analysis.computing_s:
-            for rule in (_collectives, _branches):
-                yield from map(Note, rule(facts, c))
-            yield from map(Note, _grouped(facts, c, program))
+            yield from map(
+                Note, (*_collectives(facts, c), *_branches(facts, c), *_grouped(facts, c, program))
+            )
     for notes in (
         _mapped, _unusable, cache_notes, fault_notes, habits.growth_notes, habits.timing_notes,
         habits.fork_notes, habits.keras_notes, habits.python_notes,
@@ -63,28 +49,43 @@ def note_blocks(analysis: Analysis) -> Iterator[Block]:
         yield from map(Note, notes(analysis))
 
 
+def cache_notes(analysis: Analysis) -> Iterator[str]:
+    r = analysis.log
+    spans = (c.stages[COMPILE] for c in r.compiled if c.seconds(COMPILE) >= CACHED_S)
+    long_s = total_length(spans)
+    if not r.compile_cache and long_s >= NOTE_SHARE * r.wall_s:
+        yield (
+            f"each start compiles for {format_quantity(long_s, 's')} of {format_quantity(r.wall_s, 's')} "
+            'what a compile cache on disk would keep: jax.config.update("jax_compilation_cache_dir", FOLDER) '
+            "before the first call saves most of it from the second start on"
+        )
+
+
 def _collectives(facts: Facts, c: Compiled) -> Iterator[str]:
     """Yield notes on collectives in the condition of a loop, and on those that move many bytes."""
+    if len(facts.devices) < 2:
+        return
     loops = " ".join(i.text for i in facts.instructions if i.opcode == "while")
-    conditions, bodies = {*_CONDITION.findall(loops)}, {*_BODY.findall(loops)}
+    conditions, bodies = _CONDITION.findall(loops), _BODY.findall(loops)
     for i in facts.instructions:
         kind = i.opcode.removesuffix("-start")
-        if kind not in COLLECTIVES or len(facts.devices) < 2:
+        if kind not in COLLECTIVES:
             continue
-        at, moved = facts.at(i) or c.at, i.bytes
+        at = facts.at(i) or c.at
         if i.computation in conditions:
             yield (
                 f"{c.called} has an {kind} in the condition of a loop at {at}: all devices agree in each "
                 "turn whether to go on; under jax.shard_map each device has a loop of its own"
             )
-        elif kind != "all-reduce" and moved >= MOVED:
+        elif kind != "all-reduce" and i.bytes >= MOVED:
             how = "in each turn of a loop" if i.computation in bodies else "per call"
             line = _source(i, facts, c.called) or at
             use = f", for {at}" if at != line else ""
             yield (
-                f"{c.called} has an {kind} of {i.type.partition('{')[0]}, {format_quantity(moved, 'bytes')} "
-                f"{how} at {line}{use}: it is not split as its use needs it; a sharding of its "
-                "own (jax.lax.with_sharding_constraint) at that line keeps the parts where they are"
+                f"{c.called} has an {kind} of {i.type.partition('{')[0]}, "
+                f"{format_quantity(i.bytes, 'bytes')} {how} at {line}{use}: it is not split as its use needs "
+                "it; a sharding of its own (jax.lax.with_sharding_constraint) at that line keeps the parts "
+                "where they are"
             )
 
 
@@ -176,18 +177,19 @@ def temporaries_note(analysis: Analysis) -> Iterator[str]:
     if facts is None or facts.temporary_bytes < TEMPORARY:
         return
     name, size = analysis.jitted[facts.program].called, format_quantity(facts.temporary_bytes, "bytes")
-    message = f"temporaries of {name}: {size}"
-    scans = (i for i in facts.instructions if i.opcode == "while" and "jvp(" in i.op_name)
-    kept = [
+    lines = (
         facts.at(i)
-        for i in scans
+        for i in facts.instructions
+        if i.opcode == "while"
+        and "jvp(" in i.op_name
         # random bits have no gradient
-        if not re.search("threefry|random_bits|shuffle", i.op_name)
+        and not re.search("threefry|random_bits|shuffle", i.op_name)
         and any(shape.dtype[0] in "fbc" for shape in i.shapes)
-    ]
-    if line := next(filter(None, kept), NOWHERE):
-        message += (
-            f"; the gradient of the loop at {line} keeps what each turn computes, and jax.checkpoint "
-            "around its body computes it again instead"
+    )
+    if line := next(filter(None, lines), NOWHERE):
+        yield (
+            f"temporaries of {name}: {size}; the gradient of the loop at {line} keeps what each turn "
+            "computes, and jax.checkpoint around its body computes it again instead"
         )
-    yield message
+    else:
+        yield f"temporaries of {name}: {size}"
