@@ -10,7 +10,6 @@ from dataclasses import replace
 
 from jaxperf.result.intervals import difference, total_length
 from jaxperf.watch.log import EAGER, PYTHON, StackSample
-from jaxperf.watch.observe.executables import Facts
 from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.report.analysis import Analysis, IntervalSet
 from jaxperf.watch.rules.idle import OFTEN, REPEATS, element_read, elements_taken, findings_by_function
@@ -42,48 +41,44 @@ def find_eager_operations(analysis: Analysis) -> Iterator[Finding]:
     line, waits = outermost(analysis), _waits(analysis)
     others = {*analysis.log.small_puts, *waits}  # `find_small_puts` covers those
     idle = _front_bound(analysis, line, others)
-    traced = Counter(c.at for c, _ in analysis.called)
-    for at in [at for at in idle if "jit(" in at.source]:
-        reason = "this line makes a jit object for each call, and so never takes the short way of later calls"
-        seconds = idle.pop(at)
-        made = [c for c, where in analysis.called if where == at]
-        calls = sum(run.calls for run in map(analysis.ran, made) if run) * analysis.scale
-        if traced[at] <= REPEATS and made:  # else `find_retraces` covers it
-            seconds = min(seconds, calls * JIT_OBJECT_S)
-            yield Finding("new function", at, seconds, reason, made[0].called)
-    outside = {n: p for n, p in analysis.log.activity.programs.items() if n not in analysis.jitted}
-    small = sum(p.calls for p in outside.values() if p.calls >= OFTEN)
+    yield from _new_jit_objects(analysis, {at: s for at, s in idle.items() if "jit(" in at.source})
+    outside = [p.calls for n, p in analysis.log.activity.programs.items() if n not in analysis.jitted]
     windows_s = sum(b - a for a, b in analysis.log.activity.windows)
-    rate = small / windows_s if windows_s else 0.0
+    rate = sum(calls for calls in outside if calls >= OFTEN) / windows_s if windows_s else 0.0
     seen = total_length(analysis.steady) >= SEEN_S
     if not seen:
-        by_samples = _by_samples(analysis, line, others)
-        # a line that makes a jit object is above, or a retrace
-        idle = {at: seconds for at, seconds in by_samples.items() if "jit(" not in at.source}
+        idle = _by_samples(analysis, line, others)
     elif rate < RATE:
         idle = {}
     early = _by_samples(analysis, line, others, early=True)
     # each line needs a program of its own
-    early = {at: s - SMALL_S for at, s in early.items() if s > SMALL_S and "jit(" not in at.source}
-    idle = {at: idle.get(at, 0.0) + early.get(at, 0.0) for at in {**idle, **early}}
-    unfused = {at: s for at, s in _unfused(analysis, line, waits).items() if "jit(" not in at.source}
-    often = f"{rate:,.0f} operations per second"
-    reason = f"{often} are dispatched outside of jit, and devices are idle meanwhile"
-    if not seen or sum(early.values()) > sum(idle.values()) / 2:
-        reason = "small operations are dispatched outside of jit; devices were not seen meanwhile"
-    if sum(unfused.values()) > sum(idle.values()):
+    early = {at: seconds - SMALL_S for at, seconds in early.items() if seconds > SMALL_S}
+    unfused = _unfused(analysis, line, waits)
+    # a line that makes a jit object is above, or a retrace
+    idle_s, early_s, unfused_s = (
+        sum(seconds for at, seconds in part.items() if "jit(" not in at.source)
+        for part in (idle, early, unfused)
+    )
+    if unfused_s > idle_s + early_s:
         reason = (
             "operations outside of jit follow each other, and each goes through whole arrays; one program of "
             "them would go through memory once"
         )
-    both = {
-        at: idle.get(at, 0.0) + unfused.get(at, 0.0)
-        for at in {**idle, **unfused}
-        if not _makes_once(at)  # one program would take longer to compile
+    elif not seen or early_s > idle_s:
+        reason = "small operations are dispatched outside of jit; devices were not seen meanwhile"
+    else:
+        reason = (
+            f"{rate:,.0f} operations per second are dispatched outside of jit, and devices are idle meanwhile"
+        )
+    lost_s = {
+        at: sum(part.get(at, 0.0) for part in (idle, early, unfused))
+        for at in {**idle, **early, **unfused}
+        # one program of what is made once would take longer to compile
+        if "jit(" not in at.source and not _makes_once(at)
     }
     through = {c.at: c.through for c in analysis.log.compiled if not c.explained}
-    whole = list[Finding]()
-    for finding in findings_by_function("eager", both, reason):
+    whole: list[Finding] = []
+    for finding in findings_by_function("eager", lost_s, reason):
         inside = _inside(analysis, finding.at)
         looks = Counter(s.at for s in inside if s.kind == EAGER)
         at = max(looks, key=looks.__getitem__, default=finding.at)
@@ -93,15 +88,27 @@ def find_eager_operations(analysis: Analysis) -> Iterator[Finding]:
                 "prints them"
             )
             yield Finding("element reads", at, finding.seconds, taken, argument=array)
-        else:
-            # a function that mostly does something else, such as drawing, is not jitted as a whole
-            spent_s = {
-                kind: sum(analysis.front(s) for s in inside if s.kind == kind) for kind in (EAGER, PYTHON)
-            }
-            if spent_s[PYTHON] > spent_s[EAGER]:
-                finding = replace(finding, at=at)
-            whole.append(way_to_jit(finding, analysis, through.get(finding.at, "")))
+            continue
+        # a function that mostly does something else, such as drawing, is not jitted as a whole
+        eager_s, python_s = (
+            sum(analysis.front(s) for s in inside if s.kind == kind) for kind in (EAGER, PYTHON)
+        )
+        if python_s > eager_s:
+            finding = replace(finding, at=at)
+        whole.append(way_to_jit(finding, analysis, through.get(finding.at, "")))
     yield from in_one_program(whole, analysis)
+
+
+def _new_jit_objects(analysis: Analysis, idle: dict[Place, float]) -> Iterator[Finding]:
+    """Yield findings for lines that make a jit object for each call, given the idle seconds there."""
+    reason = "this line makes a jit object for each call, and so never takes the short way of later calls"
+    for at, idle_s in idle.items():
+        made = [c for c, where in analysis.called if where == at]
+        traced = sum(c.at == at for c, _ in analysis.called)
+        if made and traced <= REPEATS:  # else `find_retraces` covers it
+            calls = sum(run.calls for run in map(analysis.ran, made) if run) * analysis.scale
+            seconds = min(idle_s, calls * JIT_OBJECT_S)
+            yield Finding("new function", at, seconds, reason, made[0].called)
 
 
 def _makes_once(at: Place) -> bool:
@@ -187,21 +194,19 @@ def _unfused(
 
     A line that only waits for their results dispatches none.
     """
-    light = {
-        name
+    opcodes = {
+        name: {i.opcode for facts in programs for i in facts.instructions}
         for name, programs in analysis.programs.items()
-        if name not in analysis.jitted and _are_light([f for f in programs if f.instructions])
     }
+    light = {
+        name for name in opcodes if opcodes[name] and not opcodes[name] & _HEAVY
+    } - analysis.jitted.keys()
     saved_s = max((_saved_s(analysis, device, light) for device in analysis.log.activity.busy), default=0.0)
-    looks: Counter[Place] = Counter()
-    for s in analysis.samples if saved_s else ():
-        if s.kind == EAGER and s.start >= analysis.begin and s.at not in waits:
-            looks[line(s)] += 1
+    if not saved_s:
+        return {}
+    samples = (s for s in analysis.of_kinds(EAGER) if s.start >= analysis.begin and s.at not in waits)
+    looks = Counter(map(line, samples))
     return {at: saved_s * analysis.scale * count / looks.total() for at, count in looks.items()}
-
-
-def _are_light(programs: list[Facts]) -> bool:
-    return bool(programs) and not any(i.opcode in _HEAVY for f in programs for i in f.instructions)
 
 
 def _saved_s(analysis: Analysis, device: str, light: Collection[str]) -> float:
@@ -212,13 +217,14 @@ def _saved_s(analysis: Analysis, device: str, light: Collection[str]) -> float:
         for start, end in program.devices.get(device, ())
         if start >= analysis.begin
     )
-    rows: list[tuple[float, float, str]] = []
-    for together, spans in itertools.groupby(executed, key=lambda e: e[2] in light):
-        row = list(spans)
+    in_a_row: list[tuple[float, float, str]] = []
+    for together, executions in itertools.groupby(executed, key=lambda e: e[2] in light):
+        row = list(executions)
         if together and len(row) >= IN_A_ROW:
-            rows += row
+            in_a_row += row
+    if len(in_a_row) < OFTEN:
+        return 0.0
     # each operation goes through memory, and one program of them does so once
-    passes, long = max(IN_A_ROW, len({name for _, _, name in rows})), _long(analysis)
+    passes, long = max(IN_A_ROW, len({name for _, _, name in in_a_row})), _long(analysis)
     # `_front_bound` counts the short ones
-    rows_s = total_length((start, end) for start, end, name in rows if name in long)
-    return rows_s * (1 - 1 / passes) if len(rows) >= OFTEN else 0.0
+    return total_length((start, end) for start, end, name in in_a_row if name in long) * (1 - 1 / passes)
