@@ -8,8 +8,6 @@ Whether that is data for the next step, bookkeeping or part of the step itself d
 the line, and on which lines of the loop call jitted functions.
 """
 
-from __future__ import annotations
-
 import ast
 import bisect
 import functools

@@ -1,7 +1,5 @@
 """Make the report of a watch: a `Result` whose blocks fit on one screen."""
 
-from __future__ import annotations
-
 import datetime
 import sys
 import time

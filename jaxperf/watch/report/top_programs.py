@@ -7,8 +7,6 @@ The profiler's windows have only a program's name. So if programs with one name 
 unknown which one ran, and none of them gets FLOPs and bytes.
 """
 
-from __future__ import annotations
-
 import re
 import statistics
 from collections import defaultdict

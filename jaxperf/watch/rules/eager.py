@@ -1,7 +1,5 @@
 """The rule about operations outside jit, which are dispatched and computed one by one."""
 
-from __future__ import annotations
-
 import ast
 import itertools
 from collections import Counter, defaultdict

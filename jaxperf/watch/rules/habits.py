@@ -1,7 +1,5 @@
 """What programs do around JAX: what they keep, how they time, fork, where they run, and how Keras trains."""
 
-from __future__ import annotations
-
 import ast
 from collections import Counter, defaultdict
 from collections.abc import Iterator

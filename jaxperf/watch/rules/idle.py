@@ -1,7 +1,5 @@
 """Rules about devices that are idle because of what the front end does: waits, data, dispatch, Python."""
 
-from __future__ import annotations
-
 import ast
 import itertools
 import re
@@ -115,14 +113,16 @@ def _modules(c: Compiled, at: Place) -> str:
 )  # fmt: skip
 def find_list_conversions(analysis: Analysis) -> Iterator[Finding]:
     puts = [p for p in analysis.log.puts if p.numbers]
-    waited = 1 - analysis.alone  # for a core; a conversion is too short to know how long
-    lost_s = analysis.saved_at(
-        [StackSample(EAGER, p.at, p.start, p.end, delayed_s=waited * (p.end - p.start)) for p in puts]
-    )
+    lost_s = analysis.saved_at(_as_samples(analysis, puts))
     for at, made in group_by(puts, lambda put: put.at).items():
         reason = f"{made[0].numbers} numbers of Python's become an array here, {len(made)} times"
         if len(made) >= REPEATS:
             yield Finding("list", at, lost_s.get(at, 0.0), reason)
+
+
+def _as_samples(analysis: Analysis, puts: list[Put]) -> list[StackSample]:
+    waited = 1 - analysis.alone  # for a core; a put is too short to know how long
+    return [StackSample(EAGER, p.at, p.start, p.end, delayed_s=waited * (p.end - p.start)) for p in puts]
 
 
 @cause(
@@ -150,6 +150,7 @@ def find_repeated_puts(analysis: Analysis) -> Iterator[Finding]:
         if again[0].moved:  # a called program waits for the copy
             lost += analysis.log.activity.queued
         seconds = total_length(intersection(idle, union(lost))) * analysis.scale
+        seconds = max(seconds, analysis.saved_at(_as_samples(analysis, again)).get(at, 0.0))
         if again[0].moved:
             seconds = max(seconds, _copied_between_devices_s(analysis, at, again))
         copied = format_quantity(again[0].nbytes, "bytes")

@@ -3,8 +3,6 @@
 There are notes on compile time, too, and on faults of the installed version.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator

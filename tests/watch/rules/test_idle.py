@@ -5,14 +5,22 @@ from dataclasses import replace
 import jax
 import jax.numpy as jnp
 import numpy as np
+import psutil
 import pytest
 
-from jaxperf.watch.log import DeviceActivity, ExecutedProgram, Log, Wait
+from jaxperf.watch.log import DeviceActivity, ExecutedProgram, Log, Put, Wait
 from jaxperf.watch.observe.compiles import Compiled
 from jaxperf.watch.observe.sampler import DATA, EAGER, NUMPY, StackSample, _in_ufunc
 from jaxperf.watch.observe.source_location import NOWHERE, Place
 from jaxperf.watch.report.analysis import UFUNC, Analysis
-from jaxperf.watch.rules.idle import find_data_waits, find_numpy_work, find_waits, takes_apart
+from jaxperf.watch.rules.idle import (
+    find_data_waits,
+    find_list_conversions,
+    find_numpy_work,
+    find_repeated_puts,
+    find_waits,
+    takes_apart,
+)
 from jaxperf.watch.rules.table import Finding, advice_for
 
 AT = Place("a.py", 3)
@@ -81,6 +89,25 @@ def test_while_other_programs_have_the_core_no_change_would_save_time():
     assert analysis.compiling_s([call]) == pytest.approx(1 / 3)  # others had the core for 4 of 6 s
     assert analysis.compiling_s([]) == 0.0
     assert [finding.seconds for finding in find_data_waits(analysis)] == [pytest.approx(1.0)]
+
+
+@pytest.mark.parametrize(("delayed_s", "lost_s"), [(0.0, 0.0), (2.0, 0.75)])
+@pytest.mark.parametrize("find", [find_list_conversions, find_repeated_puts])
+def test_arrays_that_are_made_beside_a_device_cost_what_its_threads_wait_for_a_core(
+    monkeypatch, find, delayed_s, lost_s
+):
+    """Three conversions or copies of a second; a device computes all the time, on the two cores."""
+    monkeypatch.setattr(psutil.Process, "cpu_affinity", lambda self: [0, 1], raising=False)
+    numbers, nbytes = (4096, 0) if find is find_list_conversions else (0, 1 << 20)
+    puts = [Put(AT, t, t + 1.0, nbytes, again=True, numbers=numbers) for t in (1.0, 3.0, 5.0)]
+    step = ExecutedProgram("step", devices={"cpu 0": [(0.0, 8.0)]})
+    record = Log(
+        "a", 0.0, 8.0, compiled=[COMPILED], puts=puts, closed_s=16.0,
+        samples=[StackSample("dispatch", NOWHERE, 0.0, 8.0, delayed_s=delayed_s)],
+        activity=DeviceActivity([(0.0, 8.0)], {"step": step}),
+    )  # fmt: skip
+    (finding,) = find(Analysis(record))
+    assert finding.seconds == pytest.approx(lost_s)
 
 
 def test_a_ufunc_that_sleeps_waits_for_an_array_and_computes_nothing(tmp_path):
