@@ -421,12 +421,11 @@ class Analysis:
         crowding = 0.0 if moved else self.crowding
         left_out = {(s.at, s.start) for s in work}
         calls = [s for s in self.of_kinds(DISPATCH) if (s.at, s.start) not in left_out]
-        # a device may also be idle because other programs delay the front end
         late_s = self._by_window(calls, self._idle_itself.of)
-        delayed_s = self._by_window(self.samples, lambda s: s.delayed_s)
         beside_s = self._by_window(work, self._beside.of)
+        # a device may also be idle because other programs delay the front end
         late = {
-            window: min(1.0, max(0.0, late_s[window] - delayed_s[window]) / seconds)
+            window: min(1.0, max(0.0, late_s[window] - self._delayed_s[window]) / seconds)
             for window, seconds in beside_s.items()
             if seconds
         }
@@ -442,6 +441,10 @@ class Analysis:
     ) -> dict[Interval, float]:
         windows = group_by(samples, self._window)
         return defaultdict(float, {window: sum(map(seconds, here)) for window, here in windows.items()})
+
+    @functools.cached_property
+    def _delayed_s(self) -> dict[Interval, float]:
+        return self._by_window(self.samples, lambda s: s.delayed_s)
 
     def _window(self, sample: StackSample) -> Interval:
         """Return the part of `steady` that has a sample's middle; (0, 0) for none."""
