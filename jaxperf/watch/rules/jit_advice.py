@@ -16,7 +16,7 @@ from jaxperf.watch.rules.table import Finding
 from jaxperf.watch.source import loop_body, statements
 from jaxperf.watch.source.host_work import host_work
 
-CALLER_SHARE = 0.2  # a caller with this share of the samples at the called line is part of the cause
+CALLER_SHARE = 0.2  # a caller with this share of the samples in what it calls is part of the cause
 INNER_SHARE = 0.8  # of the operations below a line, that another line must call to be their cause, too
 LOOP_SHARE = 0.2  # of the operations below a line, that a loop must hold to be named
 Chain = tuple[Place, ...]  # the reader's lines on the stack, the innermost first
@@ -130,12 +130,22 @@ def in_one_program(findings: list[Finding], analysis: Analysis) -> Iterator[Find
     for inner in findings:
         below = list(_chains_below(analysis, inner.at))
         for outer in findings:
-            lines = _lines(outer.at)
-            reached = sum(any((p.file, p.line) in lines for p in callers) for _, callers in below)
+            reached = sum(_reaches(analysis, outer.at, callers) for _, callers in below)
             whole = outer.form in _WHOLE and outer.at != inner.at and {outer.at, inner.at} <= seconds.keys()
             if whole and reached >= INNER_SHARE * len(below) > 0:
                 seconds[outer.at] += seconds.pop(inner.at)
     return (replace(f, seconds=seconds[f.at]) for f in findings if f.at in seconds)
+
+
+def _reaches(analysis: Analysis, at: Place, callers: Chain) -> bool:
+    """Return whether a line, or the function that it defines, is among the callers; jit takes those below."""
+    lines = _lines(at)
+    for place in callers:
+        if (place.file, place.line) in lines:
+            return True
+        if not _jit_takes(analysis, place):
+            return False
+    return False
 
 
 def _lines(at: Place) -> set[tuple[str, int]]:
@@ -206,7 +216,6 @@ def outermost(analysis: Analysis) -> Callable[[StackSample | Compiled], Place]:
     """
     samples = [s for s in analysis.samples if s.kind == EAGER]
     chain_of = _chains(analysis, samples)
-    looks = Counter(chain_of(s)[0] for s in samples)
     inside: dict[Place, list[float]] = {}
     for s in samples:
         for caller in chain_of(s)[1:]:
@@ -221,8 +230,8 @@ def outermost(analysis: Analysis) -> Callable[[StackSample | Compiled], Place]:
         if made := next(filter(statements.init_call, whole), None) or _made_at(whole):
             return made
         chain = chain_of(s)
-        least = max(1, CALLER_SHARE * looks[chain[0]])
-        outer = (i for i in range(len(chain) - 1, 0, -1) if caller_counts[chain[i]] >= least)
+        least = {at: max(1, CALLER_SHARE * len(inside.get(at, ()))) for at in chain}
+        outer = (i for i in range(len(chain) - 1, 0, -1) if caller_counts[chain[i]] >= least[chain[i]])
         chain = chain[next(outer, 0) :]
         return _function_in_loop(analysis, chain) or chain[0]
 

@@ -39,6 +39,14 @@ def test_what_a_caller_dispatches_in_turns_with_it_is_the_callers():
     assert belongs(turns) == {GRAD}
 
 
+def test_what_a_caller_dispatches_now_and_then_is_not_why_what_it_calls_is_slow():
+    """A function with many lines, each of which few samples see."""
+    lines = [LOSS._replace(line=100 + t % 10) for t in range(40)]
+    turns = [sample(at, t, GRAD, CALL) for t, at in enumerate(lines)] + [sample(GRAD, 5.5, CALL)]
+    line = jit_advice.outermost(Analysis(Log("a", samples=turns)))
+    assert {line(s) for s in turns} == {*lines, GRAD}
+
+
 def test_what_a_caller_dispatches_before_and_after_a_loop_changes_nothing():
     """`chain(jax.random.key(0)).mean()`: the key and the mean are not why the chain is slow."""
     loop = [sample(LOSS, t, CALL) for t in range(1, 9)]
@@ -322,3 +330,18 @@ def test_a_change_that_jits_a_function_covers_what_the_function_calls(program_fi
     analysis = Analysis(Log("a", samples=samples))
     merged = list(jit_advice.in_one_program([inner, outer, other], analysis))
     assert [(f.at, f.seconds) for f in merged] == [(call, 3.0), (other.at, 1.0)]
+
+
+@pytest.mark.parametrize(("middle", "count"), [("jnp.array(boys(x))", 1), ("np.array(boys(x))", 2)])
+def test_a_change_reaches_no_further_than_the_functions_that_jit_takes(middle, count, program_file):
+    path = program_file(
+        "import numpy as np\nimport jax.numpy as jnp\n"
+        "def boys(x):\n    return jnp.exp(x)\n"
+        f"def table(x):\n    return {middle}\n"
+        "def integrals(x):\n    return table(x) + 1\n"
+    )
+    chain = Place(path, 4, "boys"), Place(path, 6, "table"), Place(path, 8, "integrals")
+    analysis = Analysis(Log("a", samples=[sample(chain[0], t, *chain[1:]) for t in range(9)]))
+    inner = Finding("eager", chain[0]._replace(line=3), 1.0, "", form="function")
+    outer = Finding("eager", chain[2]._replace(line=7), 0.1, "", form="function")
+    assert len(list(jit_advice.in_one_program([inner, outer], analysis))) == count
