@@ -154,10 +154,7 @@ def _first_call(name: str, fn: Callable[..., Any], arguments: Arguments) -> Row:
 
 
 def _added_bytes(part: Callable[..., Any], prepare: Callable[[], Any] | None) -> int:
-    """Return the bytes that one warm call uses above the level before it, as far as samples show.
-
-    They are from the device's own statistics or, if there are none, from this process's resident memory.
-    """
+    """Return the bytes that a warm call adds, by samples of the device's memory, or of resident memory."""
     prepared = (block(prepare()),) if prepare else ()
     read = (lambda: device_memory()["bytes_in_use"]) if "bytes_in_use" in device_memory() else None
     with user_errors_shown("a later call"), MemorySampler(LOOK_S, read) as sampler:

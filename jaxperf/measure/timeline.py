@@ -17,7 +17,7 @@ import re
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -47,23 +47,24 @@ def record(fn: Callable[..., Any], *args: Any, name: str = "", warmup_calls: int
     Lanes: "python", in which the calling thread works in JAX; "wait", in which it waits for the outputs; one
     per device ("cpu 0", "gpu 0"); and "copies", between devices and between device and host. `wall_s` is
     from the process's clock, and `traced_s` is the same interval by the profiler's clock.
-
-    Args:
-      fn: the function to run; it returns a pytree of arrays.
-      *args: its arguments.
-      name: of the timeline; the function's own by default.
-      warmup_calls: calls before the recorded one, so that nothing is compiled in it.
-
-    Raises:
-      JaxperfError: another profile is being taken.
+    The name is the function's own by default. `warmup_calls` come before the recorded one, so that nothing is
+    compiled in it. Raises JaxperfError if another profile is being taken.
     """
     label = name or str(getattr(fn, "__name__", type(fn).__name__))
     for _ in range(warmup_calls):
         block(fn(*args))
     spans: list[Span] = []
     traced_s = 0.0
+    options = jax.profiler.ProfileOptions()
+    options.python_tracer_level = 0  # Python's calls are costly to record
     with tempfile.TemporaryDirectory(prefix="jaxperf-") as scratch:
-        with _profiler(scratch), jax.profiler.TraceAnnotation(RUN):
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(jax.profiler.trace(scratch, profiler_options=options))
+            except RuntimeError as e:
+                reason = str(e).splitlines()[0]
+                raise JaxperfError(f"cannot record a timeline: {reason} Stop the other profile") from None
+            stack.enter_context(jax.profiler.TraceAnnotation(RUN))
             began = time.perf_counter()
             outputs = fn(*args)
             with mark("outputs"):
@@ -99,23 +100,6 @@ def overlap(timeline: Timeline, a: str, b: str) -> float:
     Compare the wall time as well: devices that share cores may overlap fully and gain nothing.
     """
     return overlap_fraction(timeline.intervals(a), timeline.intervals(b))
-
-
-@contextmanager
-def _profiler(folder: str) -> Iterator[None]:
-    """Write a profile of the block to `folder`, without Python calls, which are costly to record."""
-    options = jax.profiler.ProfileOptions()
-    options.python_tracer_level = 0
-    try:
-        jax.profiler.start_trace(folder, profiler_options=options)
-    except RuntimeError as e:
-        raise JaxperfError(
-            f"cannot record a timeline: {str(e).splitlines()[0]} Stop the other profile"
-        ) from None
-    try:
-        yield
-    finally:
-        jax.profiler.stop_trace()
 
 
 class Event(NamedTuple):

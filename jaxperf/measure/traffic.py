@@ -14,12 +14,9 @@ def collective_bytes(hlo: str) -> dict[str, int]:
     For example, an all-reduce counts the array that every device has afterwards. The bytes sent over links
     depend on the algorithm: for the usual ring of k devices, they are 2 (k - 1) / k of that.
     """
-    module = parse(hlo)
     totals: Counter[str] = Counter()
-    for instruction in module.instructions:
-        kind = instruction.opcode.removesuffix(
-            "-done"
-        )  # a "-start" may name both sides; its end has the result
+    for instruction in parse(hlo).instructions:
+        kind = instruction.opcode.removesuffix("-done")  # has the result; a "-start" may name both sides
         if kind in COLLECTIVES:
             totals[kind] += instruction.bytes
     return dict(totals)

@@ -121,13 +121,10 @@ def _import(word: str) -> ModuleType:
 
 
 def load_arguments(words: Sequence[str], setup: str, *, shapes: bool = False) -> Arguments:
-    """Return the arguments of a function, from words or from another function, or none.
+    """Return the arguments of a function, from words or from what `setup`, MODULE:FUNCTION, returns; or none.
 
-    Args:
-      words: arguments as text.
-      setup: MODULE:FUNCTION of a function without parameters. A tuple that it returns is the arguments by
-        position; anything else is the only argument. It is waited for.
-      shapes: whether shapes are enough: then words make no arrays, and a setup is not waited for.
+    A tuple is the arguments by position, and anything else the only argument. With `shapes`, shapes are
+    enough: words make no arrays, and a setup is not waited for.
     """
     if words and setup:
         raise JaxperfError("arguments come from --args or from --setup; give one of the two")
