@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 from unittest import mock
 
@@ -14,8 +13,7 @@ from jax.sharding import PartitionSpec as P
 
 from jaxperf.errors import JaxperfError
 from jaxperf.plan.arguments import Placed
-from jaxperf.plan.report import SizePlan, StepPlan, grid, nbytes, seconds
-from jaxperf.result import Block, Text
+from jaxperf.plan.report import Fit, SizePlan, StepPlan, nbytes
 
 MOST = 2**20  # examples on each device that are tried at most
 REMAT = "jax.checkpoint around the body of each lax.scan"
@@ -24,34 +22,6 @@ POLICIES = {
     REMAT: None,
 }
 SHARDED = "the state sharded over all devices (FSDP)"
-
-
-@dataclass(frozen=True)
-class Fit:
-    """What was tried on the most devices, in order: the change of the step, "" for none, and its plan."""
-
-    tries: tuple[tuple[str, SizePlan], ...]
-    seconds: float  # that the tries took
-
-    @property
-    def largest(self) -> int:
-        """Return the most examples on each device with which the unchanged step fits; 0 if it never does."""
-        return max((size.examples for change, size in self.tries if size.fits and not change), default=0)
-
-    def blocks(self) -> list[Block]:
-        rows = (
-            {
-                "change": change or "as it is",
-                "examples each": str(size.examples),
-                "peak": nbytes(size.peak_bytes),
-                "fits": "yes" if size.fits else "no",
-                "step": seconds(size.step_s) if size.step_s else "-",
-            }
-            for change, size in self.tries
-        )
-        most = f"{self.largest} examples on each device fit" if self.largest else "no number of examples fits"
-        said = f"{len(self.tries)} compilations in {self.seconds:.0f} s; as it is, {most}."
-        return [grid(f"What fits, on {self.tries[0][1].devices} devices", rows), Text(said)]
 
 
 def fit(

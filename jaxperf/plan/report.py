@@ -73,6 +73,23 @@ class SizePlan:
 
 
 @dataclass(frozen=True)
+class Fit:
+    """What was tried on the most devices, in order."""
+
+    tries: tuple[tuple[str, SizePlan], ...]  # the change of the step, "" for none, and its plan
+    seconds: float  # that the tries took
+
+    @property
+    def largest(self) -> int:
+        """Return the most examples on each device with which the unchanged step fits; 0 if it never does."""
+        return max((size.examples for change, size in self.tries if size.fits and not change), default=0)
+
+    def __str__(self) -> str:
+        most = f"{self.largest} examples on each device fit" if self.largest else "no number of examples fits"
+        return f"{len(self.tries)} compilations in {self.seconds:.0f} s; as it is, {most}."
+
+
+@dataclass(frozen=True)
 class StepPlan:
     """A step on several numbers of devices; `print` shows it as text."""
 
@@ -82,7 +99,7 @@ class StepPlan:
     versions: Mapping[str, str]  # of JAX and jaxlib
     sizes: tuple[SizePlan, ...]
     notes: tuple[str, ...] = ()
-    fit: Any = None  # what `--fit` tried, a `jaxperf.plan.fitting.Fit`
+    fit: Fit | None = None
 
     def __str__(self) -> str:
         return terminal.render_text(self.blocks(), width=110).rstrip("\n")
@@ -107,7 +124,8 @@ class StepPlan:
             also = f"; also on {format_list([str(n) for n in others])}" if others else ""
             blocks.append(Text(f"Change, on {most} devices{also}: {having[most]}"))
         if self.fit:
-            blocks += self.fit.blocks()
+            tries = (_tried(*each) for each in self.fit.tries)
+            blocks += [grid(f"What fits, on {last.devices} devices", tries), Text(str(self.fit))]
         return blocks + [Note(note) for note in self.notes]
 
     def to_json(self) -> dict[str, Any]:
@@ -190,3 +208,13 @@ def _exchange(each: Collective) -> dict[str, str]:
     if each.each_s:
         row |= {"each": seconds(each.each_s), "waits": seconds(each.waits_s)}
     return row | {"line": each.source or "-"}
+
+
+def _tried(change: str, size: SizePlan) -> dict[str, str]:
+    return {
+        "change": change or "as it is",
+        "examples each": str(size.examples),
+        "peak": nbytes(size.peak_bytes),
+        "fits": "yes" if size.fits else "no",
+        "step": seconds(size.step_s) if size.step_s else "-",
+    }
