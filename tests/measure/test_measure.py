@@ -5,10 +5,8 @@ import pytest
 
 from jaxperf.errors import JaxperfError
 from jaxperf.measure import timing
-from jaxperf.measure.scheduler import Account
 from jaxperf.measure.timing import calls_per_value, measure, time_value
 
-ALL = {"warmup_calls": 1, "warmup_s": 0, "least_s": 1e9, "budget_s": 1e9}
 QUICK = {"warmup_calls": 3, "warmup_s": 0, "min_values": 5, "max_values": 5}
 
 
@@ -98,36 +96,6 @@ def test_it_stops_when_the_budget_is_spent_within_the_bounds_of_the_number_of_va
     for least, most, budget_s, expected in ((6, 200, 0.0, 6), (2, 9, 1e9, 9)):
         m = measure(program, loops=1, min_values=least, max_values=most, budget_s=budget_s)
         assert len(m.values) == expected
-
-
-class Waits:
-    """Stands for the scheduler's account: a thread waits for another program before each of these values."""
-
-    def __init__(self, clock, disturbed):
-        self.clock, self.disturbed, self.readings, self.waited = clock, iter(disturbed), count(), 0.0
-
-    def __call__(self):
-        return self
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        pass
-
-    def account(self):
-        if next(self.readings) % 2 and next(self.disturbed):  # every other reading is after a value
-            self.waited += 3.0
-        return Account(self.clock.now, {"1": (self.clock.now, self.waited)})
-
-
-def test_values_in_which_another_program_had_the_core_are_set_aside(clock, monkeypatch):
-    monkeypatch.setattr(timing, "Scheduler", Waits(clock, cycle([False, True, False])))
-    costs = [1.0, *[1.0, 1.0, 2.0, 2.0, 1.5, 1.5] * 3]
-    m = measure(clock.program(costs), loops=2, min_values=6, max_values=9, **ALL)
-    assert m.values == (1.0, 1.5) * 3
-    assert (m.set_aside, m.disturbed, m.trusted) == ((2.0,) * 3, 0, True)
-    assert m.note == "3 of 9 values set aside: another program had the core"
 
 
 def test_options_out_of_range_are_one_line():

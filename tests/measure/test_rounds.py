@@ -8,7 +8,7 @@ import pytest
 from jaxperf.errors import JaxperfError
 from jaxperf.measure.compile_log import RetraceError
 from jaxperf.measure.rounds import PRECISE, TRIED_CALLS, interleaved, rounds_to_add
-from jaxperf.result import Measurement, ratio, ratio_of
+from jaxperf.result import ratio, ratio_of
 
 
 class Clock:
@@ -155,7 +155,3 @@ def test_mistakes_are_refused_in_one_line():
         with pytest.raises(JaxperfError, match=word) as e:
             interleaved({"a": lambda: None}, **options)
         assert "\n" not in str(e.value)
-
-
-def seconds(name, *values):
-    return Measurement(name, "s", values, rounds="r")
