@@ -13,8 +13,6 @@ processes of one program differ, so a single one cannot find less; `jaxperf gate
 not, and which programs it compiles most often.
 """
 
-from __future__ import annotations
-
 import itertools
 import os
 import re
@@ -125,12 +123,6 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
             terminalreporter.write_line(line)
 
 
-@pytest.fixture
-def jaxperf(request: pytest.FixtureRequest) -> Baselines:
-    """Measure functions, and fail if one became slower than this machine's baseline."""
-    return Baselines(request.node)
-
-
 class Baselines:
     def __init__(self, test: pytest.Item) -> None:
         self._test, self._config, self._properties = test.nodeid, test.config, test.user_properties
@@ -138,7 +130,7 @@ class Baselines:
 
     def measure(
         self, fn: Callable[..., Any], *args: Any, name: str | None = None, **options: Any
-    ) -> Measurement:
+    ) -> "Measurement":
         """Measure `fn(*args)` as `jaxperf.measure.measure` does, and compare with the baseline.
 
         Args:
@@ -171,7 +163,7 @@ class Baselines:
             self._properties.append((PROPERTY, line))
         return measurement
 
-    def _baseline(self, measurement: Measurement) -> Measurement | None:
+    def _baseline(self, measurement: "Measurement") -> "Measurement | None":
         """Return the baseline; if there is none yet, or an update was requested, store this measurement."""
         from jaxperf.measure import current_environment
         from jaxperf.result import Result, Table, load_result, save_result
@@ -189,14 +181,20 @@ class Baselines:
         return None
 
 
-def became_slower(before: Measurement, now: Measurement, *, by: float) -> bool:
+@pytest.fixture
+def jaxperf(request: pytest.FixtureRequest) -> Baselines:
+    """Measure functions, and fail if one became slower than this machine's baseline."""
+    return Baselines(request.node)
+
+
+def became_slower(before: "Measurement", now: "Measurement", *, by: float) -> bool:
     """Return whether three quarters of the values lie above three quarters of those before by a factor."""
     if before.disturbance or now.disturbance:
         by = max(by, DISTURBED)
     return now.quartiles[0] > by * before.quartiles[1]
 
 
-def describe(before: Measurement, now: Measurement) -> str:
+def describe(before: "Measurement", now: "Measurement") -> str:
     from jaxperf.result.formatting import format_on_page
 
     now_s, before_s = (format_on_page(m.median, m.unit) for m in (now, before))
