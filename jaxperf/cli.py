@@ -270,7 +270,6 @@ def compare(parser: Parser, words: Words, _: Words) -> int:
     _add_thresholds(parser, 0.02)
     options = parser.parse_args(words)
     from jaxperf.compare import results
-    from jaxperf.compare.comparison_blocks import comparison_blocks
     from jaxperf.result import terminal
 
     a, b = _side(options.a), _side(options.b)
@@ -280,7 +279,7 @@ def compare(parser: Parser, words: Words, _: Words) -> int:
             f"{', '.join(toys)}: smoke runs, whose toy sizes decide nothing; compare runs without --smoke"
         )
     comparison = results.compare(a, b, alpha=options.alpha, least=options.least)
-    terminal.print_all(comparison_blocks(comparison))
+    terminal.print_all(results.comparison_blocks(comparison))
     return comparison.status
 
 

@@ -8,9 +8,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import jaxperf
-from jaxperf.compare.comparison_blocks import comparison_blocks
 from jaxperf.compare.gate import PLACEHOLDER, run_once
-from jaxperf.compare.results import RowKey, compare, measurements_by_key
+from jaxperf.compare.results import RowKey, compare, comparison_blocks, measurements_by_key
 from jaxperf.errors import JaxperfError
 from jaxperf.known_faults import FAULTS
 from jaxperf.process import say

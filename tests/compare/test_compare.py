@@ -5,8 +5,7 @@ from dataclasses import replace
 import pytest
 from cases import cases
 
-from jaxperf.compare.comparison_blocks import comparison_blocks, what_would_decide
-from jaxperf.compare.results import IDENTICAL, ONCE
+from jaxperf.compare.results import IDENTICAL, ONCE, comparison_blocks, what_would_decide
 from jaxperf.compare.results import compare as compare_runs
 from jaxperf.errors import JaxperfError
 from jaxperf.result import Environment, Heading, Measurement, Result, Table, ranks
