@@ -17,7 +17,6 @@ from jaxperf.watch.source import statements
 
 SHORT_S = 5e-5  # mean seconds of an operation that takes less than its dispatch
 SEEN_S = 0.05  # of windows, below which samples alone say what the front end did
-SMALL_S = 0.2  # of operations before the first jitted function, which takes as long to compile
 SMALL = 1e6  # bytes and FLOPs of an operation that takes less than its dispatch
 JIT_OBJECT_S = 1e-4  # that a call takes longer through a new jit object
 RATE = 200  # operations per second; fewer do not explain idle devices
@@ -48,29 +47,25 @@ def find_eager_operations(analysis: Analysis) -> Iterator[Finding]:
         idle = _by_samples(analysis, line, others)
     elif rate < RATE:
         idle = {}
-    early = _by_samples(analysis, line, others, early=True)
-    # each line needs a program of its own
-    early = {at: seconds - SMALL_S for at, seconds in early.items() if seconds > SMALL_S}
     unfused = _unfused(analysis, line, waits)
     # a line that makes a jit object is above, or a retrace
-    idle_s, early_s, unfused_s = (
-        sum(seconds for at, seconds in part.items() if "jit(" not in at.source)
-        for part in (idle, early, unfused)
+    idle_s, unfused_s = (
+        sum(seconds for at, seconds in part.items() if "jit(" not in at.source) for part in (idle, unfused)
     )
-    if unfused_s > idle_s + early_s:
+    if unfused_s > idle_s:
         reason = (
             "operations outside of jit follow each other, and each goes through whole arrays; one program of "
             "them would go through memory once"
         )
-    elif not seen or early_s > idle_s:
+    elif not seen:
         reason = "small operations are dispatched outside of jit; devices were not seen meanwhile"
     else:
         reason = (
             f"{rate:,.0f} operations per second are dispatched outside of jit, and devices are idle meanwhile"
         )
     lost_s = {
-        at: sum(part.get(at, 0.0) for part in (idle, early, unfused))
-        for at in {**idle, **early, **unfused}
+        at: idle.get(at, 0.0) + unfused.get(at, 0.0)
+        for at in {**idle, **unfused}
         # one program of what is made once would take longer to compile
         if "jit(" not in at.source and not _makes_once(at)
     }
@@ -160,17 +155,9 @@ def _long(analysis: Analysis) -> set[str]:
 
 
 def _by_samples(
-    analysis: Analysis,
-    line: Callable[[StackSample], Place],
-    others: Collection[Place],
-    *,
-    early: bool = False,
+    analysis: Analysis, line: Callable[[StackSample], Place], others: Collection[Place]
 ) -> dict[Place, float]:
-    """Return the seconds, by line, that the front end spent in small operations of loops, without windows.
-
-    With `early`, those before the first function of the program was jitted: not all that comes before is
-    preparation, as in a notebook whose first cells do without jit.
-    """
+    """Return the seconds, by line, that the front end spent in small operations of loops, without windows."""
     heavy = {f.program for f in analysis.log.programs if f.bytes_accessed > SMALL or f.flops > SMALL}
     large = {c.at for c in analysis.log.compiled if c.program in heavy - analysis.jitted.keys()}
     # a caller's loop may go round once while the line runs, as one over whole experiments does
@@ -179,8 +166,7 @@ def _by_samples(
     for s in analysis.samples:
         chain = (s.at, *s.callers) if begun[s.at] >= REPEATS else (s.at,)
         looped = any(statements.innermost(at, statements.ROUND) for at in chain)
-        counts = s.kind == EAGER and (s.start < analysis.begin) is early
-        if counts and looped and s.at not in {*others, *large}:
+        if s.kind == EAGER and s.start >= analysis.begin and looped and s.at not in {*others, *large}:
             seconds[line(s)] += analysis.front(s)
     return seconds
 

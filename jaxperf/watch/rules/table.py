@@ -159,6 +159,10 @@ def _together(findings: list[Finding]) -> list[Finding]:
     An operation outside jit may be compiled, too, and a function that is to be jitted as a whole may compile
     others and call functions that are jitted already.
     """
+    for jitted in [f for f in findings if f.form == "several"]:  # a function, for the shapes that it gets
+        same = [jitted, *(f for f in findings if f.cause == "eager" and _serves(jitted, f))]
+        findings = [f for f in findings if f not in same]
+        findings.append(replace(jitted, seconds=sum(f.seconds for f in same)))
     whole = [f for f in findings if f.cause == "eager"]
     parts = [f for f in findings if f.cause in _SERVED]
     left = [f for f in findings if f not in whole and f not in parts]

@@ -1,4 +1,3 @@
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -160,19 +159,6 @@ def test_a_library_that_reads_each_element_gets_arrays_on_the_host(statement, co
     assert "low, high = jax.device_get((low, high))" in change
 
 
-def test_loops_of_operations_before_the_first_jitted_function_are_no_preparation(program_file):
-    text = "table = [loss(x) for x in grid]\nstart = grid.mean()\nstep(start)\n"
-    loop, once = (Place(program_file(text), number) for number in (1, 2))
-    samples = [StackSample(EAGER, loop, i / 10, (i + 1) / 10) for i in range(4)]
-    samples += [StackSample(EAGER, once, 0.4, 0.9)]
-    step = Compiled("step", once._replace(line=3), {"compile": (0.9, 1.0)}, explained=True)
-    record = Log("a", 0.0, 2.0, compiled=[step], samples=samples)
-    (finding,) = eager.find_eager_operations(Analysis(record))
-    assert finding.at == loop and finding.seconds == pytest.approx(0.4 - eager.SMALL_S)
-    short = replace(record, samples=samples[:2])  # compiling a program of them would take as long
-    assert list(eager.find_eager_operations(Analysis(short))) == []
-
-
 def test_the_reads_of_a_function_are_at_its_busiest_line_and_cover_the_waits_of_what_they_call(tmp_path):
     path = tmp_path / "board.py"
     path.write_text(
@@ -319,6 +305,15 @@ def test_advice_fits_what_jit_can_take(chain, line, words, program_file):
 def function_of(path, line):
     function = statements.innermost(Place(path, line), statements.FUNCTION)
     return function.name if function else "<module>"
+
+
+def test_operations_in_a_function_that_is_jitted_for_its_shapes_are_no_other_finding(program_file):
+    path = program_file("def objective(x):\n    y = x * 2\n    return y + 1\n\nfor x in xs:\n    best(x)\n")
+    shapes = Finding("eager shapes", Place(path, 1, "objective"), 1.0, "", form="several")
+    inside = Finding("eager", Place(path, 3, "objective"), 0.5, "")
+    beside = Finding("eager", Place(path, 6, "<module>"), 0.5, "")
+    merged = table._together([shapes, inside, beside])
+    assert sorted((f.cause, f.seconds) for f in merged) == [("eager", 0.5), ("eager shapes", 1.5)]
 
 
 def test_a_change_that_jits_a_function_covers_what_the_function_calls(program_file):
