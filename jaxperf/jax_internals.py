@@ -117,7 +117,9 @@ def after_each_call(hook: Callable[[Any, Any, Any, Any], None]) -> Iterator[None
 def enable_x64(on: bool) -> Any:
     """Return a context in which JAX computes in 64 bits, or does not."""
     public = getattr(importlib.import_module("jax"), "enable_x64", None)
-    return (public or get(ENABLE_X64))(on)
+    if public is None:  # its truth value would be that of the setting
+        public = get(ENABLE_X64)
+    return public(on)
 
 
 def loaded(internal: Internal) -> Any:
