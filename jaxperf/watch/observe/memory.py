@@ -10,7 +10,7 @@ import itertools
 import sys
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
@@ -79,14 +79,22 @@ class MemoryReadings:
             self.log.memory[:] = [m for i, m in enumerate(self.log.memory) if i % 2 == 0 or m.arrays]
 
     def _holder(self, kind: str, ids: set[int]) -> tuple[str, Place]:
-        """Return the variable that holds arrays of a type; the last one known, if no frame has it now."""
+        """Return the variable whose container holds most arrays of a type, and a line of its function.
+
+        If no frame has such a variable now, it is the last one known.
+        """
+        most = MANY - 1
+        frame: FrameType | None = None
         with undisturbed():
-            frames = source_location.frames_outwards(sys._current_frames().get(self.log.thread_id))
-            holding = variable_holding(frames, ids)
-            del frames
-        if holding[0]:
-            self._holders[kind] = holding
-        return self._holders.get(kind, holding)
+            for frame in source_location.frames_outwards(sys._current_frames().get(self.log.thread_id)):
+                if source_location.library_of(frame.f_code.co_filename):
+                    continue
+                for name, value in _variables(frame):
+                    size = _holds(value, ids, _DEPTH)
+                    if size > most:
+                        most, self._holders[kind] = size, (name, source_location.place_of(frame))
+            del frame  # which would live longer than its function
+        return self._holders.get(kind, ("", NOWHERE))
 
 
 def list_live_arrays(jax: Any, held_by: Callable[[str, set[int]], tuple[str, Place]]) -> list[LiveArrays]:
@@ -114,18 +122,6 @@ def _made_at(arrays: list[Any]) -> Place:
                 lines[Place(f.file_name, f.line_num, f.function_name)] += 1
                 break
     return max(lines, key=lambda at: lines[at], default=NOWHERE)
-
-
-def variable_holding(frames: Iterable[FrameType], ids: set[int]) -> tuple[str, Place]:
-    """Return the variable whose container holds most arrays of some ids, and a line of its function."""
-    most, holder = MANY - 1, ("", NOWHERE)
-    for frame in frames:
-        if not source_location.library_of(frame.f_code.co_filename):
-            for name, value in _variables(frame):
-                size = _holds(value, ids, _DEPTH)
-                if size > most:
-                    most, holder = size, (name, source_location.place_of(frame))
-    return holder
 
 
 def _variables(frame: FrameType) -> Iterator[tuple[str, Any]]:
