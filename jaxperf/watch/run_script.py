@@ -298,12 +298,10 @@ def _show_traceback(error: BaseException) -> None:
 
 def _drop_our_frames(error: BaseException) -> None:
     """Remove the frames of jaxperf's hooks from an error, and from those that it came from."""
-    left: list[BaseException | None] = [error]
+    left: list[BaseException] = [error]
     seen: set[int] = set()
     while left:
         e = left.pop()
-        if e is None or id(e) in seen:
-            continue
         seen.add(id(e))
         frames, kept = e.__traceback__, list[types.TracebackType]()
         while frames:
@@ -315,4 +313,4 @@ def _drop_our_frames(error: BaseException) -> None:
             frame.tb_next = inner
         e.__traceback__ = kept[0] if kept else None
         inside = e.exceptions if isinstance(e, BaseExceptionGroup) else ()
-        left += [e.__cause__, e.__context__, *inside]
+        left += [x for x in (e.__cause__, e.__context__, *inside) if x is not None and id(x) not in seen]
