@@ -106,23 +106,15 @@ def _change(what: str, before: str, now: str) -> Change:
         return Change("static value", _argument(what), _static(before), _static(now))
     if what.startswith("input path") or not (_AVAL.match(before) and _AVAL.match(now)):
         return Change("structure", _argument(what), before, now)
-    kind = "other"
-    (dtype, shape, weak), (dtype2, shape2, weak2) = map(_aval, (before, now))
-    if shape != shape2:
-        kind = "shape"
-    elif dtype != dtype2:
-        kind = "dtype"
-    elif weak != weak2:
-        kind = "weak type"
-    return Change(kind, what, before, now)
+    parts = zip(("shape", "dtype", "weak type"), _aval(before), _aval(now))
+    return Change(next((kind for kind, a, b in parts if a != b), "other"), what, before, now)
 
 
 def _static(value: str) -> str:
     """Return a printed static value on one line, without comments; a Linen module prints several lines."""
     match = _STATIC.search(value)
-    if match:
-        value = match[1]
-    rows = [row.strip() for row in value.splitlines() if not row.strip().startswith("#")]
+    lines = (match[1] if match else value).splitlines()
+    rows = [row.strip() for row in lines if not row.strip().startswith("#")]
     return " ".join(rows).replace("( ", "(").replace(" )", ")")
 
 
@@ -136,14 +128,14 @@ def _argument(path: str) -> str:
 
 
 def _aval(text: str) -> tuple[str, str, str]:
-    """Return dtype, shape and weak type of "f32[3,4]{weak_type=True}"."""
+    """Return shape, dtype and weak type of "f32[3,4]{weak_type=True}"."""
     dtype, _, rest = text.partition("[")
     shape, _, tail = rest.partition("]")
-    return dtype, shape, tail if "weak_type" in tail else ""
+    return shape, dtype, tail if "weak_type" in tail else ""
 
 
 def dimensions(text: str) -> tuple[int, ...]:
-    numbers = _aval(text)[1].split(",")
+    numbers = _aval(text)[0].split(",")
     return tuple(int(n) for n in numbers) if all(n.isdigit() for n in numbers) else ()
 
 
