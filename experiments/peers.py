@@ -80,8 +80,8 @@ with mistakes_end():
 # On a GPU (`--platform gpu`) JAX and PyTorch train on images that are on the card as
 # bytes, and on images that each step copies from the host. They also repeat small
 # operations. There PyTorch runs with CUDA graphs, too, which replay a recorded step, and JAX with `lax.scan`,
-# which makes many steps one program. The run ends within 200 seconds, so the most
-# important rows come first.
+# which makes many steps one program. The most important rows come first, and after
+# `--seconds` no workload begins.
 #
 # ## 8.10.2 The run
 

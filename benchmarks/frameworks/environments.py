@@ -5,8 +5,6 @@ works, too. The runner makes it in `build/frameworks/NAME`, because `uv run` can
 build without CUDA where there is no GPU.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import re
@@ -47,6 +45,12 @@ def head(name: str) -> dict[str, Any]:
     return tomllib.loads(re.sub(r"^# ?", "", block[1], flags=re.M))
 
 
+def for_another_python(variables: Mapping[str, str]) -> dict[str, str]:
+    """Return environment variables without those that lead another Python to our packages."""
+    left = {name: value for name, value in variables.items() if name not in OF_OUR_PYTHON}
+    return {**left, "PYTHONNOUSERSITE": "1"}
+
+
 def named(pairs: Iterable[str]) -> dict[str, Path]:
     """Return the interpreters that "torch=/usr/bin/python3" and its like name, after trying each.
 
@@ -62,9 +66,10 @@ def named(pairs: Iterable[str]) -> dict[str, Path]:
                 "as in torch=/usr/bin/python3"
             )
         pythons[name] = Path(path).absolute()
-        trouble = _tried([str(pythons[name]), str(script(name))])
-        if trouble:
-            raise JaxperfError(f"--python {pair}: {trouble}; name a Python that has {name}")
+        try:
+            _run([str(pythons[name]), str(script(name))])
+        except UnavailableError as e:
+            raise JaxperfError(f"--python {pair}: {e}; name a Python that has {name}") from None
     return pythons
 
 
@@ -81,59 +86,43 @@ def python(name: str, pythons: Mapping[str, Path], say: Callable[[str], None]) -
     """
     if name in pythons or name == "jax":
         return pythons.get(name, Path(sys.executable))
-    wants = head(name)
-    folder, interpreter = BUILD / name, BUILD / name / "bin" / "python"
-    marker, contents = folder / "made-from.txt", repr(wants)  # written last
-    if marker.is_file() and marker.read_text("utf-8") == contents:
+    wants, interpreter = head(name), BUILD / name / "bin" / "python"
+    marker = BUILD / name / "made-from.txt"  # written last
+    if marker.is_file() and marker.read_text("utf-8") == repr(wants):
         return interpreter
-    say(f"{name}: uv makes an environment in {folder}: {', '.join(wants['dependencies'])}")
-    _make(name, folder, interpreter, wants)
-    trouble = _tried([str(interpreter), str(script(name))])
-    if trouble:
-        raise UnavailableError(f"it was installed, but {trouble}")
-    marker.write_text(contents, "utf-8")
-    return interpreter
-
-
-def _make(name: str, folder: Path, interpreter: Path, wants: Mapping[str, Any]) -> None:
     if importlib.util.find_spec("uv"):
         uv = [sys.executable, "-m", "uv"]
     elif shutil.which("uv"):
         uv = ["uv"]
     else:
         raise UnavailableError(f"uv is not installed; `pip install uv`, or --python {name}=PATH")
-    make = [*uv, "venv", "--clear", "--no-project", "--python", wants["requires-python"], str(folder)]
-    install = [*uv, "pip", "install", "--python", str(interpreter)]
-    if trouble := _tried(make):
-        raise UnavailableError(trouble)
-    # uv knows where PyTorch's builds are, and takes the one without CUDA where there is no GPU. Where it
-    # cannot reach them, whatever the package index has is good, too.
-    backends = [["--torch-backend", "auto"], []] if name == "torch" else [[]]
-    for backend in backends:
-        trouble = _tried([*install, *backend, *wants["dependencies"]])
-        if not trouble:
-            return
-    raise UnavailableError(trouble)
-
-
-def _tried(command: list[str]) -> str:
-    """Run a command, and return "" or, in one line, why it failed."""
-    settings = {uv: os.environ[pip] for pip, uv in PIP_SETTINGS.items() if os.environ.get(pip)}
-    left_out = () if command[0] == sys.executable else OF_OUR_PYTHON
-    ours = {name: value for name, value in os.environ.items() if name not in left_out}
+    say(f"{name}: uv makes an environment in build/frameworks/{name}: {', '.join(wants['dependencies'])}")
+    _run([*uv, "venv", "--clear", "--no-project", "--python", wants["requires-python"], str(BUILD / name)])
+    install = [*uv, "pip", "install", "--python", str(interpreter), *wants["dependencies"]]
     try:
-        done = subprocess.run(
-            command,
-            env={**settings, **ours},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-        )
+        # uv knows where PyTorch's builds are, and takes the one without CUDA where there is no GPU.
+        _run([*install, "--torch-backend", "auto"] if name == "torch" else install)
+    except UnavailableError:
+        if name != "torch":
+            raise
+        _run(install)  # whatever the package index has
+    _run([str(interpreter), str(script(name))])
+    marker.write_text(repr(wants), "utf-8")
+    return interpreter
+
+
+def _run(command: list[str]) -> None:
+    """Run a command; if it fails, raise UnavailableError, whose line says why."""
+    settings = {uv: os.environ[pip] for pip, uv in PIP_SETTINGS.items() if os.environ.get(pip)}
+    variables = {**settings, **os.environ}
+    if command[0] != sys.executable:
+        variables = for_another_python(variables)
+    options: Any = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True, "errors": "replace"}
+    try:
+        done = subprocess.run(command, env=variables, **options)
     except OSError as e:
-        return f"{command[0]} does not start: {e.strerror or e}"
-    if done.returncode == 0:
-        return ""
-    lines = [" ".join(line.split()) for line in done.stderr.splitlines() if line.strip()]
-    errors = [line for line in lines if re.match(r"error:|\w*Error\b|× ", line)]
-    return (errors or lines or [f"status {done.returncode}"])[-1][:200]
+        raise UnavailableError(f"{command[0]} does not start: {e.strerror or e}") from None
+    if done.returncode:
+        lines = [" ".join(line.split()) for line in done.stderr.splitlines() if line.strip()]
+        errors = [line for line in lines if re.match(r"error:|\w*Error\b|× ", line)]
+        raise UnavailableError((errors or lines or [f"status {done.returncode}"])[-1][:200])

@@ -1,7 +1,5 @@
 """What became of a workload: its rows, whether they agree, and each framework's fastest against JAX's."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -19,34 +17,20 @@ OVER = 1.1  # a row that used so many times the cores that it was given is not j
 
 @dataclass
 class Row:
-    """A configuration of a system in one workload, and its results so far.
-
-    Attributes:
-      system, configuration: their names.
-      workload: what it does.
-      lane: of the system's processes; on a GPU, torch.compile has one of its own for each workload.
-      first_s: seconds of its first call.
-      answers: what it computed; None while it has not answered.
-      difference: from JAX's first row, relative to the largest value; None until it was compared.
-      warmup: values of the warm-up round, by quantity.
-      values: values of the rounds, by quantity.
-      cores: CPU seconds of its process per second, in each round, by quantity.
-      calls: in one turn; after the warm-up round, those that last as long as the workload asks.
-      lost: why it is not (or no longer) timed; "" if it is.
-    """
+    """A configuration of a system in one workload, and its results so far."""
 
     system: str
     configuration: str
     workload: Workload
-    lane: str = ""
-    first_s: float = 0.0
-    answers: Mapping[str, np.ndarray] | None = None
-    difference: float | None = None
+    first_s: float = 0.0  # of its first call
+    answers: Mapping[str, np.ndarray] | None = None  # what it computed
+    difference: float | None = None  # from JAX's first row, relative to the largest value
+    # Of the rounds, by quantity: seconds of a call (the warm-up's apart), and CPU seconds per second
     warmup: dict[str, float] = field(default_factory=dict)
     values: dict[str, list[float]] = field(default_factory=dict)
     cores: dict[str, list[float]] = field(default_factory=dict)
-    calls: int = 1
-    lost: str = ""
+    calls: int = 1  # in one turn; after the warm-up round, as many as last as long as the workload asks
+    lost: str = ""  # why it is not (or no longer) timed
 
     @property
     def key(self) -> str:
@@ -82,15 +66,15 @@ def compare_answers(base: Mapping[str, np.ndarray], other: Mapping[str, np.ndarr
     """
     if not set(other) <= set(base) or not other:
         raise ValueError(f"it answers {sorted(other)} where JAX answers {sorted(base)}")
-    differences = [0.0]
+    differences = []
     for name, actual in other.items():
         expected = base[name]
         if actual.shape != expected.shape:
             raise ValueError(f"its {name} has shape {actual.shape} where JAX's has {expected.shape}")
         if not (np.isfinite(expected).all() and np.isfinite(actual).all()):
             raise ValueError(f"its {name} or JAX's is not finite")
-        difference = np.abs(actual.astype(np.float64) - expected.astype(np.float64)).max(initial=0)
-        differences.append(float(difference / max(np.abs(expected).max(initial=0), 1e-30)))
+        largest = max(np.abs(expected).max(initial=0), 1e-30)
+        differences.append(float(np.abs(actual - expected).max(initial=0) / largest))
     return max(differences)
 
 
@@ -133,37 +117,40 @@ class Study:
         if times.word == "undecided":
             return "undecided"
         slower = other if times.word == "slower" else jax
-        given, used = self.allotted(quantity), self.used(slower, quantity)
+        used, given = self.used(slower, quantity), self.allotted(quantity)
         share = min(1.0, used / given) if given and used else 1.0
         stands = times.above(1 / share) if slower is other else times.below(share)
         if not stands:
             return f"not judged: {slower.system} used {used:.2f} of {given} cores"
         return "JAX is faster" if slower is other else "JAX is slower"
 
-    def measurements(self, quantity: str) -> list[Measurement]:
-        return [row.measurement(quantity) for row in self.rows if row.values.get(quantity)]
+    def measurements(self) -> list[Measurement]:
+        rows = [(row, quantity) for quantity in self.workload.quantities for row in self.rows]
+        return [row.measurement(quantity) for row, quantity in rows if row.values.get(quantity)]
 
     def comparisons(self) -> list[dict[str, Any]]:
         """Compare each framework's fastest row with JAX's: its time over JAX's, round by round."""
         compared = []
+        peers = dict.fromkeys(row.system for row in self.rows if row.system not in (BASE, ONEDNN))
         for quantity in (q for q in self.workload.quantities if q != QUEUED):
             jax = self.best(BASE, quantity)
-            for peer in dict.fromkeys(row.system for row in self.rows if row.system not in (BASE, ONEDNN)):
+            for peer in peers:
                 other = self.best(peer, quantity)
-                if jax and other:
-                    times = ratio(other.measurement(quantity), jax.measurement(quantity))
-                    comparison = {
-                        "quantity": quantity,
-                        "system": peer,
-                        "configuration": other.configuration,
-                        "jax": jax.configuration,
-                        # NaN is not JSON.
-                        "ratio": times.median,
-                        "interval": None if np.isnan(times.low) else [times.low, times.high],
-                        "text": str(times),
-                        "verdict": self.verdict(quantity, times, jax, other),
-                    }
-                    compared.append(comparison)
+                if jax is None or other is None:
+                    continue
+                times = ratio(other.measurement(quantity), jax.measurement(quantity))
+                comparison = {
+                    "quantity": quantity,
+                    "system": peer,
+                    "configuration": other.configuration,
+                    "jax": jax.configuration,
+                    "ratio": times.median,
+                    # NaN is not JSON
+                    "interval": None if np.isnan(times.low) else [times.low, times.high],
+                    "text": str(times),
+                    "verdict": self.verdict(quantity, times, jax, other),
+                }
+                compared.append(comparison)
         return compared
 
     def to_json(self) -> dict[str, Any]:
@@ -187,24 +174,15 @@ class Study:
             "rtol": self.workload.rtol,
             "rows": rows,
             "comparisons": self.comparisons(),
-            "measurements": [
-                dataclasses.asdict(m) for q in self.workload.quantities for m in self.measurements(q)
-            ],
+            "measurements": [dataclasses.asdict(m) for m in self.measurements()],
         }
 
 
-def agreement(studies: list[dict[str, Any]], system: str) -> tuple[bool | None, str]:
-    """Return whether a system computed what JAX did in all rows that started, and the numbers in words.
-
-    None if a row gave no answer.
-    """
+def agreement(studies: list[dict[str, Any]], system: str) -> str:
+    """Return in words how many of a system's rows computed what JAX did, and why others did not."""
     rows = [(study, row) for study in studies for row in study["rows"] if row["system"] == system]
-    answered = [(study, row) for study, row in rows if row["difference"] is not None]
-    differences = [row["difference"] for study, row in answered if row["difference"] <= study["rtol"]]
-    text = f"{len(differences)} of {len(rows)} configurations agree, largest difference "
-    text += f"{max(differences, default=0.0):.2g}"
-    others = [(s, r) for s, r in rows if r["difference"] is None or r["difference"] > s["rtol"]]
-    text += "".join(f"; {study['name']}, {row['configuration']}: {row['lost']}" for study, row in others)
-    if len(differences) < len(answered):
-        return False, text
-    return (True if rows and len(answered) == len(rows) else None), text
+    answered = [(row["difference"], study["rtol"]) for study, row in rows if row["difference"] is not None]
+    agree = [difference for difference, rtol in answered if difference <= rtol]
+    lost = [f"; {study['name']}, {row['configuration']}: {row['lost']}" for study, row in rows if row["lost"]]
+    largest = f"largest difference {max(agree, default=0):.2g}"
+    return f"{len(agree)} of {len(rows)} configurations agree, {largest}{''.join(lost)}"

@@ -9,8 +9,6 @@
 The runner starts it with the Python that it runs in itself. It needs jax, flax and NumPy, and the clone.
 """
 
-from __future__ import annotations
-
 import itertools
 import platform
 import sys
@@ -19,88 +17,63 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import flax
+import jax
+import jax.numpy as jnp
 import numpy as np
 import worker
+from flax import nnx
+from jax.sharding import NamedSharding, PartitionSpec
 from worker import Task, timed_first
 
 sys.path.append(str(Path(__file__).resolve().parents[2]))  # where this Python does not have jaxperf installed
 
-
-def greet(start: dict[str, Any]) -> dict[str, str]:
-    """Start JAX, and return versions and devices."""
-    import flax
-    import jax
-
-    wanted = start.get("devices", 1)
-    if len(jax.devices()) < wanted:
-        raise RuntimeError(f"{len(jax.devices())} devices, {wanted} wanted")
-    device = jax.devices()[0]
-    if start.get("gpu") and device.platform != "gpu":
-        raise RuntimeError("JAX finds no GPU")
-    versions = {"jax": jax.__version__, "flax": flax.__version__, "numpy": np.__version__}
-    return {**versions, "python": platform.python_version(), "device": device.device_kind}
-
+from jaxperf.models import MLP, LeNet, ResNet, from_gluon, lenet
 
 # --- networks
 
 
 def build(settings: dict[str, Any]) -> Any:
     """Return the module of `settings["net"]` with the common weights."""
-    import jax.numpy as jnp
-    from flax import nnx
-
-    from jaxperf.models import MLP, LeNet, ResNet, from_gluon
-
     weights = list(worker.arrays(settings["weights"]).values())
     dtype = jnp.bfloat16 if settings.get("precision") == "bfloat16" else None
+    make: Callable[..., Any] = partial(ResNet, 10, stages=settings.get("stages"))
     if settings["net"] == "mlp":
-        dense = [w.shape for w in weights if w.ndim == 2]
-        sizes = [dense[0][1], *(shape[0] for shape in dense)]
-        return from_gluon(MLP(sizes, rngs=nnx.Rngs(0)), weights)
-    if settings["net"] == "lenet":
-        abstract = nnx.eval_shape(lambda: LeNet(dtype=dtype, rngs=nnx.Rngs(0)))
-        return from_gluon(abstract, [w.T if w.ndim == 2 else w for w in weights])
-    stages = [tuple(stage) for stage in settings["stages"]]
-    return from_gluon(
-        nnx.eval_shape(lambda: ResNet(10, stages=stages, dtype=dtype, rngs=nnx.Rngs(0))), weights
-    )
+        make = MLP
+    elif settings["net"] == "lenet":
+        make, weights = LeNet, [w.T if w.ndim == 2 else w for w in weights]
+    return from_gluon(nnx.eval_shape(lambda: make(dtype=dtype, rngs=nnx.Rngs(0))), weights)
+
+
+def taken_apart(net: Any) -> tuple[Callable[..., Any], list[Any]]:
+    """Return a function of flat arrays and an input, which is the module, and its arrays."""
+    graph, state = nnx.split(net)
+    arrays, tree = jax.tree.flatten(state)
+    return lambda arrays, x: nnx.merge(graph, jax.tree.unflatten(tree, arrays))(x), arrays
 
 
 def network(settings: dict[str, Any]) -> tuple[Callable[..., Any], tuple[Any, Any]]:
-    """Return `apply((params, rest), X)`, which gives the logits and the new rest, and its arrays.
+    """Return `apply(params, rest, X)`, which gives the logits and the new rest, and its arrays.
 
     On a CPU, LeNet is the book's function of a list of arrays; else networks are modules taken apart.
     """
-    import jax.numpy as jnp
-    from flax import nnx
-
-    from jaxperf.models import lenet
-
     if settings["net"] == "lenet" and "precision" not in settings:
         params = [jnp.asarray(w) for w in worker.arrays(settings["weights"]).values()]
         return (lambda params, rest, X: (lenet(X, params), rest)), (params, ())
     net = build(settings)
     net.train()
-
-    def taken_apart(net: Any) -> tuple[Any, Any, Any]:
-        graph, *parts = nnx.split(net, nnx.Param, ...)
-        return graph, parts[0], parts[1]
-
-    graph, params, rest = taken_apart(net)
+    graph, params, rest = nnx.split(net, nnx.Param, ...)
 
     def apply(params: Any, rest: Any, X: Any) -> tuple[Any, Any]:
         net = nnx.merge(graph, params, rest, copy=True)
         logits = net(X)
-        return logits, taken_apart(net)[2]
+        return logits, nnx.split(net, nnx.Param, ...)[2]
 
     return apply, (params, rest)
 
 
 def update(apply: Callable[..., Any], lr: float, state: Any, X: Any, y: Any, average: Any = None) -> Any:
     """Take a step of stochastic gradient descent; `average` takes means over devices."""
-    import jax
-    import jax.numpy as jnp
-
     params, rest = state
 
     def loss_of(params: Any) -> Any:
@@ -119,19 +92,11 @@ def update(apply: Callable[..., Any], lr: float, state: Any, X: Any, y: Any, ave
 
 def forward(settings: dict[str, Any], configuration: str) -> Task:
     """Queue `net(x)` many times, then wait (section 8.1.2's benchmark); a device finishes in order."""
-    import jax
-    import jax.numpy as jnp
-    from flax import nnx
-
     net = build(settings)
     net.eval()
     x = jnp.asarray(worker.arrays(settings["input"])["xs"][0])
-    graph, state = nnx.split(net)
-    arrays, tree = jax.tree.flatten(state)
-
-    @jax.jit
-    def call(arrays: list[Any], x: Any) -> Any:
-        return nnx.merge(graph, jax.tree.unflatten(tree, arrays))(x)
+    function, arrays = taken_apart(net)
+    call = jax.jit(function)
 
     def build_and_call() -> tuple[Any, Any]:
         fn: Any = partial(net, x)
@@ -144,27 +109,21 @@ def forward(settings: dict[str, Any], configuration: str) -> Task:
         return fn, jax.block_until_ready(fn())
 
     first_s, (fn, y) = timed_first(build_and_call)
-    return Task(first_s, {"output": np.asarray(y)}, worker.waiting_once(fn, jax.block_until_ready))
+    return Task(first_s, {"output": y}, worker.waiting_once(fn, jax.block_until_ready))
 
 
 def dot(settings: dict[str, Any], configuration: str) -> Task:
     """Time section 8.2.1's product until it is queued and until it is finished, both from the start."""
-    import jax
-    import jax.numpy as jnp
-
     x = jax.block_until_ready(jnp.asarray(worker.arrays(settings["square"])["x"]))
     eager = lambda x: jnp.dot(x, x).sum()  # noqa: E731
     fn = jax.jit(eager) if configuration == "jit" else eager
     first_s, total = timed_first(lambda: np.asarray(fn(x)))
     turn = worker.queued_and_finished(partial(fn, x), jax.block_until_ready)
-    return Task(first_s, {"sum": total, "corner": np.asarray(jnp.dot(x, x)[:8, :8])}, turn)
+    return Task(first_s, {"sum": total, "corner": jnp.dot(x, x)[:8, :8]}, turn)
 
 
 def loop(settings: dict[str, Any], configuration: str) -> Task:
     """Time section 8.2.3's `y = x + 1`, waiting each time or once; one device finishes them in order."""
-    import jax
-    import jax.numpy as jnp
-
     x = jax.block_until_ready(jnp.asarray(worker.arrays(settings["square"])["x"]))
     fn = jax.jit(lambda x: x + 1) if configuration == "jit" else lambda x: x + 1
     first_s, y = timed_first(lambda: np.asarray(fn(x)))
@@ -178,24 +137,18 @@ def together(settings: dict[str, Any], configuration: str) -> Task:
 
     JAX's CPU devices share one pool of threads, so one that works alone must be kept on its own cores.
     """
-    import jax
-    import jax.numpy as jnp
-
     x = worker.arrays(settings["square"])["x"]
     xs = [jax.device_put(x, device) for device in jax.devices()[: settings["devices"]]]
 
     def run(x: Any) -> list[Any]:
         return [jnp.dot(x, x) for _ in range(settings["dots"])]
 
-    def turn(calls: int) -> dict[str, float]:
-        return worker.apart_and_together(
-            calls,
-            settings["shares"],
-            alone=lambda i: jax.block_until_ready(run(xs[i])),
-            at_once=lambda: jax.block_until_ready([run(x) for x in xs]),
-        )
-
     first_s, outputs = timed_first(lambda: [np.asarray(run(x)[-1]) for x in xs])
+    turn = worker.apart_and_together(
+        settings["shares"],
+        alone=lambda i: jax.block_until_ready(run(xs[i])),
+        at_once=lambda: jax.block_until_ready([run(x) for x in xs]),
+    )
     return Task(first_s, {f"device{i}": y[:8, :8] for i, y in enumerate(outputs)}, turn)
 
 
@@ -207,9 +160,6 @@ def train(settings: dict[str, Any], configuration: str) -> Task:
 
     On several devices, "jit" leaves the division to XLA, and "shard_map" sums gradients by hand.
     """
-    import jax
-    from jax.sharding import NamedSharding, PartitionSpec
-
     apply, state = network(settings)
     step = partial(update, apply, settings["lr"])
     mesh = jax.make_mesh((settings["devices"],), ("device",), (jax.sharding.AxisType.Auto,))
@@ -245,14 +195,12 @@ def train_on_device(settings: dict[str, Any], configuration: str) -> Task:
     "jit" calls a jitted function for each step, "scan" one program for many. A GPU's products and
     convolutions are TF32, JAX's default, unless the network computes in bfloat16.
     """
-    import jax
-    import jax.numpy as jnp
-
     with jax.default_device(jax.local_devices(backend="cpu")[0]):  # a GPU would compile each operation
         apply, state = network(settings)
-    state = jax.device_put(jax.tree.map(np.asarray, state), jax.devices()[0])
+    device = jax.devices()[0]
+    state = jax.device_put(jax.tree.map(np.asarray, state), device)
     images = worker.arrays(settings["images"])
-    data = jax.device_put((images["X"], images["y"]), jax.devices()[0])
+    data = jax.device_put((images["X"], images["y"]), device)
     rows, scanned = worker.rows(settings), configuration == "scan"
 
     def on_bytes(state: Any, X: Any, y: Any) -> Any:
@@ -267,7 +215,7 @@ def train_on_device(settings: dict[str, Any], configuration: str) -> Task:
         rows = rows[: len(rows) // chunk * chunk].reshape(-1, chunk, settings["batch"])
         many = lambda data, state, rows: jax.lax.scan(partial(on_rows, data), state, rows)  # noqa: E731
         program = jax.jit(many, donate_argnums=1)
-    on_device = itertools.cycle([jax.device_put(r, jax.devices()[0]) for r in rows])
+    on_device = itertools.cycle([jax.device_put(r, device) for r in rows])
 
     def run() -> Any:
         nonlocal state
@@ -300,9 +248,6 @@ def train_on_device(settings: dict[str, Any], configuration: str) -> Task:
 
 def small(settings: dict[str, Any], configuration: str) -> Task:
     """Time an operation that is over in microseconds: many calls in a row, or many in one program."""
-    import jax
-    import jax.numpy as jnp
-
     operation, weights, y, xs = _operation(settings)
     separate, waits = [jax.device_put(x) for x in np.asarray(xs)], settings["waits"]
     called_once = jax.jit(operation)
@@ -327,20 +272,11 @@ def small(settings: dict[str, Any], configuration: str) -> Task:
 
 def _operation(settings: dict[str, Any]) -> tuple[Callable[..., Any], Any, Any, Any]:
     """Return `operation(weights, y, x)`, its weights, the first y, and the xs to go through."""
-    import jax
-    import jax.numpy as jnp
-    from flax import nnx
-
     if settings["operation"] == "mlp":
-        net = build(settings)
-        graph, state = nnx.split(net)
-        arrays, tree = jax.tree.flatten(state)
+        function, arrays = taken_apart(build(settings))
         xs = jnp.asarray(worker.arrays(settings["input"])["xs"])
-
-        def call(arrays: Any, y: Any, x: Any) -> Any:
-            return nnx.merge(graph, jax.tree.unflatten(tree, arrays))(x)
-
-        return call, arrays, jnp.zeros(jax.eval_shape(net, xs[0]).shape), xs
+        output = jax.eval_shape(function, arrays, xs[0])
+        return lambda arrays, y, x: function(arrays, x), arrays, jnp.zeros(output.shape), xs
     square = jnp.asarray(worker.arrays(settings["square"])["x"])
     xs = jnp.zeros(settings["chain"])  # nothing changes from one operation to the next
     if settings["operation"] == "product":
@@ -353,4 +289,6 @@ TASKS = {
     "train on device": train_on_device, "small": small,
 }  # fmt: skip
 if __name__ == "__main__":
-    worker.serve(greet, TASKS)
+    versions = {"jax": jax.__version__, "flax": flax.__version__, "numpy": np.__version__}
+    versions |= {"python": platform.python_version(), "device": jax.devices()[0].device_kind}
+    worker.serve(versions, TASKS)

@@ -12,30 +12,24 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import mxnet as mx
 import numpy as np
 import worker
+from mxnet import autograd, gluon, nd
+from mxnet.gluon import nn
 from worker import Task, timed_first
-
-
-def greet(start: dict[str, Any]) -> dict[str, str]:
-    """Import MXNet, and return versions."""
-    import mxnet as mx
-
-    return {"mxnet": mx.__version__, "numpy": np.__version__, "python": platform.python_version()}
-
 
 # --- networks; Gluon's are hybrid, so that they run either way
 
 
-def build(settings: dict[str, Any], ctx: list[Any]) -> Any:
-    """Return the network of `settings["net"]` with the common weights on every context."""
-    from mxnet import nd
-
+def build(settings: dict[str, Any], configuration: str, ctx: list[Any]) -> Any:
+    """Return the network of `settings["net"]` with the common weights on every context, hybridized or not."""
     weights = worker.arrays(settings["weights"])
     example: tuple[int, ...] = (1, 1, 28, 28)
     if settings["net"] == "mlp":
-        net = mlp([w.shape[0] for w in weights.values() if w.ndim == 2])
-        example = (1, next(iter(weights.values())).shape[1])
+        *hidden, last = [w for w in weights.values() if w.ndim == 2]
+        net, example = nn.HybridSequential(), (1, 512)
+        net.add(*[nn.Dense(len(w), activation="relu") for w in hidden], nn.Dense(len(last)))
     elif settings["net"] == "lenet":
         net = lenet_gluon()
         weights = {name: w.T if name in ("W3", "W4") else w for name, w in weights.items()}
@@ -48,22 +42,15 @@ def build(settings: dict[str, Any], ctx: list[Any]) -> Any:
         raise ValueError(f"{len(weights)} arrays for {len(params)} parameters")
     for param, value in zip(params, weights.values()):
         param.set_data(nd.array(value))
-    return net
-
-
-def mlp(sizes: list[int]) -> Any:
-    """Return section 8.1.2's network: dense layers, relu after each but the last."""
-    from mxnet.gluon import nn
-
-    net = nn.HybridSequential()
-    net.add(*[nn.Dense(n, activation="relu") for n in sizes[:-1]], nn.Dense(sizes[-1]))
+    if configuration == "hybridized":
+        net.hybridize()
+    elif configuration == "static":
+        net.hybridize(static_alloc=True, static_shape=True)
     return net
 
 
 def lenet_gluon() -> Any:
     """Return section 8.4's LeNet, built from layers."""
-    from mxnet.gluon import nn
-
     net = nn.HybridSequential()
     net.add(
         nn.Conv2D(20, kernel_size=3, activation="relu"),
@@ -78,8 +65,6 @@ def lenet_gluon() -> Any:
 
 def lenet(X: Any, params: list[Any]) -> Any:
     """Compute section 8.4.2's LeNet from scratch."""
-    from mxnet import nd
-
     W1, b1, W2, b2, W3, b3, W4, b4 = params
     pool = {"pool_type": "avg", "kernel": (2, 2), "stride": (2, 2)}
     h1 = nd.Convolution(data=X, weight=W1, bias=b1, kernel=(3, 3), num_filter=20)
@@ -89,24 +74,23 @@ def lenet(X: Any, params: list[Any]) -> Any:
     return nd.dot(nd.relu(nd.dot(h2, W3) + b3), W4) + b4
 
 
+class Residual(nn.HybridBlock):
+    def __init__(self, num_channels: int, *, halves: bool) -> None:
+        super().__init__()
+        strides = 2 if halves else 1
+        self.conv1 = nn.Conv2D(num_channels, kernel_size=3, padding=1, strides=strides)
+        self.conv2 = nn.Conv2D(num_channels, kernel_size=3, padding=1)
+        self.conv3 = nn.Conv2D(num_channels, kernel_size=1, strides=strides) if halves else None
+        self.bn1 = nn.BatchNorm()
+        self.bn2 = nn.BatchNorm()
+
+    def hybrid_forward(self, F: Any, X: Any) -> Any:
+        Y = self.bn2(self.conv2(F.relu(self.bn1(self.conv1(X)))))
+        return F.relu(Y + (self.conv3(X) if self.conv3 else X))
+
+
 def resnet(stages: list[list[int]]) -> Any:
     """Return section 8.5.1's ResNet with `stages` of (channels, blocks), in hybrid blocks."""
-    from mxnet.gluon import nn
-
-    class Residual(nn.HybridBlock):
-        def __init__(self, num_channels: int, *, halves: bool) -> None:
-            super().__init__()
-            strides = 2 if halves else 1
-            self.conv1 = nn.Conv2D(num_channels, kernel_size=3, padding=1, strides=strides)
-            self.conv2 = nn.Conv2D(num_channels, kernel_size=3, padding=1)
-            self.conv3 = nn.Conv2D(num_channels, kernel_size=1, strides=strides) if halves else None
-            self.bn1 = nn.BatchNorm()
-            self.bn2 = nn.BatchNorm()
-
-        def hybrid_forward(self, F: Any, X: Any) -> Any:
-            Y = self.bn2(self.conv2(F.relu(self.bn1(self.conv1(X)))))
-            return F.relu(Y + (self.conv3(X) if self.conv3 else X))
-
     net = nn.HybridSequential()
     net.add(
         nn.Conv2D(stages[0][0], kernel_size=3, strides=1, padding=1), nn.BatchNorm(), nn.Activation("relu")
@@ -120,23 +104,12 @@ def resnet(stages: list[list[int]]) -> Any:
     return net
 
 
-def hybridize(net: Any, configuration: str) -> Any:
-    if configuration == "hybridized":
-        net.hybridize()
-    elif configuration == "static":
-        net.hybridize(static_alloc=True, static_shape=True)
-    return net
-
-
 # --- sections 8.1 to 8.3
 
 
 def forward(settings: dict[str, Any], configuration: str) -> Task:
     """Call `net(x)` many times, then `waitall` (section 8.1.2's benchmark)."""
-    import mxnet as mx
-    from mxnet import nd
-
-    net = hybridize(build(settings, [mx.cpu()]), configuration)
+    net = build(settings, configuration, [mx.cpu()])
     x = nd.array(worker.arrays(settings["input"])["xs"][0])
     nd.waitall()
     first_s, y = timed_first(lambda: net(x).asnumpy())
@@ -145,8 +118,6 @@ def forward(settings: dict[str, Any], configuration: str) -> Task:
 
 def dot(settings: dict[str, Any], configuration: str) -> Task:
     """Time section 8.2.1's product until it is queued and until it is finished, both from the start."""
-    from mxnet import nd
-
     x = nd.array(worker.arrays(settings["square"])["x"])
     nd.waitall()
     first_s, total = timed_first(lambda: nd.dot(x, x).sum().asscalar())
@@ -156,8 +127,6 @@ def dot(settings: dict[str, Any], configuration: str) -> Task:
 
 def loop(settings: dict[str, Any], configuration: str) -> Task:
     """Time section 8.2.3's `y = x + 1`, waiting each time or once."""
-    from mxnet import nd
-
     x = nd.array(worker.arrays(settings["square"])["x"])
     nd.waitall()
     first_s, y = timed_first(lambda: (x + 1).asnumpy())
@@ -167,9 +136,6 @@ def loop(settings: dict[str, Any], configuration: str) -> Task:
 
 def together(settings: dict[str, Any], configuration: str) -> Task:
     """Time section 8.3.1's `run` on every context, one after the other or all at once."""
-    import mxnet as mx
-    from mxnet import nd
-
     x = worker.arrays(settings["square"])["x"]
     xs = [nd.array(x, ctx=mx.cpu(i)) for i in range(settings["devices"])]
     nd.waitall()
@@ -177,20 +143,15 @@ def together(settings: dict[str, Any], configuration: str) -> Task:
     def run(x: Any) -> list[Any]:
         return [nd.dot(x, x) for _ in range(settings["dots"])]
 
-    def run_and_wait(xs: list[Any]) -> None:
+    def run_and_wait(*xs: Any) -> None:
         for x in xs:
             run(x)
         nd.waitall()
 
-    def turn(calls: int) -> dict[str, float]:
-        return worker.apart_and_together(
-            calls,
-            settings["shares"],
-            alone=lambda i: run_and_wait(xs[i : i + 1]),
-            at_once=lambda: run_and_wait(xs),
-        )
-
     first_s, outputs = timed_first(lambda: [run(x)[-1].asnumpy() for x in xs])
+    turn = worker.apart_and_together(
+        settings["shares"], alone=lambda i: run_and_wait(xs[i]), at_once=lambda: run_and_wait(*xs)
+    )
     return Task(first_s, {f"device{i}": y[:8, :8] for i, y in enumerate(outputs)}, turn)
 
 
@@ -199,9 +160,6 @@ def together(settings: dict[str, Any], configuration: str) -> Task:
 
 def train(settings: dict[str, Any], configuration: str) -> Task:
     """Take steps of stochastic gradient descent on one or more CPU contexts; the answers are the losses."""
-    import mxnet as mx
-    from mxnet import nd
-
     ctx = [mx.cpu(i) for i in range(settings["devices"])]
     by = by_hand if configuration == "scratch" else by_trainer
     step = by(settings, configuration, ctx)
@@ -215,7 +173,6 @@ def train(settings: dict[str, Any], configuration: str) -> Task:
 
 def by_hand(settings: dict[str, Any], configuration: str, ctx: list[Any]) -> Callable[..., list[Any]]:
     """Section 8.4: parameters copied to every context, gradients summed by `allreduce`."""
-    from mxnet import autograd, gluon, nd
 
     def get_params(ctx: Any) -> list[Any]:
         copies = [nd.array(w).copyto(ctx) for w in worker.arrays(settings["weights"]).values()]
@@ -250,9 +207,7 @@ def by_hand(settings: dict[str, Any], configuration: str, ctx: list[Any]) -> Cal
 
 def by_trainer(settings: dict[str, Any], configuration: str, ctx: list[Any]) -> Callable[..., list[Any]]:
     """Section 8.5: `gluon.Trainer` sums the gradients of all contexts."""
-    from mxnet import autograd, gluon
-
-    net = hybridize(build(settings, ctx), configuration)
+    net = build(settings, configuration, ctx)
     trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": settings["lr"]})
     loss = gluon.loss.SoftmaxCrossEntropyLoss()
 
@@ -269,11 +224,10 @@ def by_trainer(settings: dict[str, Any], configuration: str, ctx: list[Any]) -> 
 
 
 def split_and_load(data: np.ndarray, ctx: list[Any]) -> list[Any]:
-    from mxnet import gluon, nd
-
     return gluon.utils.split_and_load(nd.array(data), ctx)
 
 
 if __name__ == "__main__":
     tasks = {"forward": forward, "dot": dot, "loop": loop, "together": together, "train": train}
-    worker.serve(greet, tasks)
+    versions = {"mxnet": mx.__version__, "numpy": np.__version__, "python": platform.python_version()}
+    worker.serve(versions, tasks)

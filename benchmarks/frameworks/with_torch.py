@@ -8,13 +8,12 @@ PyTorch's CPU operations are finished when they return, so it has no time "queue
 PyTorch a CPU is one device, so two devices are two threads in section 8.3, and two processes in training.
 """
 
-from __future__ import annotations
-
 import contextlib
 import datetime
 import itertools
 import multiprocessing
 import platform
+import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -22,102 +21,72 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+import torch.distributed as dist
 import worker
+from torch import Tensor, nn
+from torch.nn import functional
 from worker import Task, timed_first
 
 WARM_UP = 3  # steps before a CUDA graph is recorded, as PyTorch's documentation has it
 PATIENCE = datetime.timedelta(seconds=60)  # of DistributedDataParallel's processes
 
 
-def greet(start: dict[str, Any]) -> dict[str, str]:
-    """Import PyTorch, and return versions."""
-    import torch
-
-    if "threads" in start:
-        torch.set_num_threads(start["threads"])
-    if start.get("gpu") and not torch.cuda.is_available():
-        raise RuntimeError(f"PyTorch {torch.__version__} finds no GPU")
-    versions = {"torch": torch.__version__, "numpy": np.__version__, "python": platform.python_version()}
-    return {**versions, **({"cuda": torch.version.cuda} if torch.version.cuda else {})}
-
-
 # --- networks; state dictionaries are Gluon's arrays with two names changed
 
 
-def build(settings: dict[str, Any]) -> Any:
+def build(settings: dict[str, Any]) -> nn.Module:
     """Return the network of `settings["net"]` with the common weights, on the host."""
-    import torch
-
-    weights = worker.arrays(settings["weights"])
+    weights = {name: torch.from_numpy(a) for name, a in worker.arrays(settings["weights"]).items()}
+    net: nn.Module
     if settings["net"] == "lenet":
-        return lenet(weights)
+        return LeNet(weights)
     if settings["net"] == "mlp":
-        net = mlp([(w.shape[1], w.shape[0]) for w in weights.values() if w.ndim == 2])
-        arrays = dict(zip(net.state_dict(), weights.values()))
+        dense = [w for w in weights.values() if w.ndim == 2]
+        layers = [layer for w in dense for layer in (nn.Linear(*reversed(w.shape)), nn.ReLU())]
+        net = nn.Sequential(*layers[:-1])
+        weights = dict(zip(net.state_dict(), weights.values()))
     else:
-        net, arrays = resnet(settings["stages"]), {}
-        for name, a in weights.items():
-            layer, _, kind = name.rpartition(".")
-            arrays[f"{layer}.{ {'gamma': 'weight', 'beta': 'bias'}.get(kind, kind) }"] = a
-    missing, left_over = net.load_state_dict(
-        {name: torch.from_numpy(a) for name, a in arrays.items()}, strict=False
-    )
-    wrong = [name for name in missing if not name.endswith("num_batches_tracked")] + left_over
-    if wrong:
-        raise ValueError(f"no array for, or no parameter for: {wrong}")
+        net = resnet(settings["stages"])
+        weights = {k.replace("gamma", "weight").replace("beta", "bias"): a for k, a in weights.items()}
+    net.load_state_dict({**net.state_dict(), **weights})
     return net
 
 
-def mlp(sizes: list[tuple[int, int]]) -> Any:
-    """Return dense layers of (in, out), relu after each but the last."""
-    from torch import nn
+class LeNet(nn.Module):
+    """Section 8.4's LeNet as a module that holds the book's list of parameters."""
 
-    layers = [layer for shape in sizes for layer in (nn.Linear(*shape), nn.ReLU())]
-    return nn.Sequential(*layers[:-1])
+    def __init__(self, weights: dict[str, Tensor]) -> None:
+        super().__init__()
+        for name, value in weights.items():
+            self.register_parameter(name, nn.Parameter(value))
 
-
-def lenet(weights: dict[str, np.ndarray]) -> Any:
-    """Return section 8.4's LeNet as a module that holds the book's list of parameters."""
-    import torch
-    from torch import nn
-    from torch.nn import functional
-
-    class LeNet(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            for name, value in weights.items():
-                self.register_parameter(name, nn.Parameter(torch.from_numpy(value.copy())))
-
-        def forward(self, X: Any) -> Any:
-            h1 = functional.avg_pool2d(functional.relu(functional.conv2d(X, self.W1, self.b1)), 2)
-            h2 = functional.avg_pool2d(functional.relu(functional.conv2d(h1, self.W2, self.b2)), 2).flatten(1)
-            h3 = functional.relu(torch.addmm(self.b3, h2, self.W3))
-            return torch.addmm(self.b4, h3, self.W4)
-
-    return LeNet()
+    def forward(self, X: Tensor) -> Tensor:
+        h1 = functional.avg_pool2d(functional.relu(functional.conv2d(X, self.W1, self.b1)), 2)
+        h2 = functional.avg_pool2d(functional.relu(functional.conv2d(h1, self.W2, self.b2)), 2).flatten(1)
+        h3 = functional.relu(torch.addmm(self.b3, h2, self.W3))
+        return torch.addmm(self.b4, h3, self.W4)
 
 
-def resnet(stages: list[list[int]]) -> Any:
+class Residual(nn.Module):
+    def __init__(self, in_channels: int, num_channels: int, *, halves: bool) -> None:
+        super().__init__()
+        strides = 2 if halves else 1
+        self.conv1 = nn.Conv2d(in_channels, num_channels, 3, strides, 1)
+        self.conv2 = nn.Conv2d(num_channels, num_channels, 3, 1, 1)
+        self.conv3 = nn.Conv2d(in_channels, num_channels, 1, strides) if halves else None
+        self.bn1 = nn.BatchNorm2d(num_channels)
+        self.bn2 = nn.BatchNorm2d(num_channels)
+
+    def forward(self, X: Tensor) -> Tensor:
+        Y = self.bn2(self.conv2(functional.relu(self.bn1(self.conv1(X)))))
+        return functional.relu(Y + (X if self.conv3 is None else self.conv3(X)))
+
+
+def resnet(stages: list[list[int]]) -> nn.Module:
     """Return section 8.5.1's ResNet with `stages` of (channels, blocks)."""
-    from torch import nn
-    from torch.nn import functional
-
-    class Residual(nn.Module):
-        def __init__(self, in_channels: int, num_channels: int, *, halves: bool) -> None:
-            super().__init__()
-            strides = 2 if halves else 1
-            self.conv1 = nn.Conv2d(in_channels, num_channels, 3, strides, 1)
-            self.conv2 = nn.Conv2d(num_channels, num_channels, 3, 1, 1)
-            self.conv3 = nn.Conv2d(in_channels, num_channels, 1, strides) if halves else None
-            self.bn1 = nn.BatchNorm2d(num_channels)
-            self.bn2 = nn.BatchNorm2d(num_channels)
-
-        def forward(self, X: Any) -> Any:
-            Y = self.bn2(self.conv2(functional.relu(self.bn1(self.conv1(X)))))
-            return functional.relu(Y + (X if self.conv3 is None else self.conv3(X)))
-
     channels = stages[0][0]
-    layers: list[Any] = [nn.Conv2d(1, channels, 3, 1, 1), nn.BatchNorm2d(channels), nn.ReLU()]
+    layers: list[nn.Module] = [nn.Conv2d(1, channels, 3, 1, 1), nn.BatchNorm2d(channels), nn.ReLU()]
     for i, (num_channels, num_residuals) in enumerate(stages):
         stage = []
         for j in range(num_residuals):
@@ -133,14 +102,12 @@ def resnet(stages: list[list[int]]) -> Any:
 
 def forward(settings: dict[str, Any], configuration: str) -> Task:
     """Call `net(x)` in inference mode, so that no graph is kept; MXNet and JAX keep none either."""
-    import torch
-
     net = build(settings).eval()
     x = torch.from_numpy(worker.arrays(settings["input"])["xs"][0])
 
     def build_and_call() -> tuple[Any, Any]:
         with torch.inference_mode():
-            fn = net
+            fn: Any = net
             if configuration == "traced":
                 fn = torch.jit.trace(net, x)
             elif configuration == "frozen":
@@ -151,47 +118,39 @@ def forward(settings: dict[str, Any], configuration: str) -> Task:
 
     first_s, (fn, y) = timed_first(build_and_call)
     turn = torch.inference_mode()(worker.waiting_once(partial(fn, x), worker.nothing))
-    return Task(first_s, {"output": y.numpy()}, turn)
+    return Task(first_s, {"output": y}, turn)
 
 
 def dot(settings: dict[str, Any], configuration: str) -> Task:
     """Time section 8.2.1's product until the value is ready, which on a CPU is when the call returns."""
-    import torch
-
     x = torch.from_numpy(worker.arrays(settings["square"])["x"])
-    first_s, total = timed_first(lambda: torch.mm(x, x).sum().numpy())
-    turn = worker.waiting_each_time(lambda: torch.mm(x, x).sum(), torch.Tensor.item, quantity="finished")
-    return Task(first_s, {"sum": total, "corner": torch.mm(x, x)[:8, :8].numpy()}, turn)
+    first_s, total = timed_first(lambda: torch.mm(x, x).sum())
+    turn = worker.waiting_each_time(lambda: torch.mm(x, x).sum(), Tensor.item, quantity="finished")
+    return Task(first_s, {"sum": total, "corner": torch.mm(x, x)[:8, :8]}, turn)
 
 
 def loop(settings: dict[str, Any], configuration: str) -> Task:
     """Time section 8.2.3's `y = x + 1`; on a CPU it has no queue, so a loop that waits once is the same."""
-    import torch
-
     x = torch.from_numpy(worker.arrays(settings["square"])["x"])
-    first_s, y = timed_first(lambda: (x + 1).numpy())
+    first_s, y = timed_first(lambda: x + 1)
     turn = worker.waiting_each_time(lambda: x + 1, worker.nothing, quantity="synchronous")
     return Task(first_s, {"corner": y[:8, :8]}, turn)
 
 
 def together(settings: dict[str, Any], configuration: str) -> Task:
     """Time section 8.3.1's `run`, one after the other or each in a thread of its own."""
-    import torch
-
     x, k = worker.arrays(settings["square"])["x"], settings["devices"]
     xs = [torch.from_numpy(x.copy()) for _ in range(k)]
-    pool = ThreadPoolExecutor(k, initializer=lambda: torch.set_num_threads(settings["threads"]))
+    pool = ThreadPoolExecutor(k)
 
-    def run(x: Any) -> list[Any]:
+    def run(x: Tensor) -> list[Tensor]:
         return [torch.mm(x, x) for _ in range(settings["dots"])]
 
-    def turn(calls: int) -> dict[str, float]:
-        return worker.apart_and_together(
-            calls, settings["shares"], alone=lambda i: run(xs[i]), at_once=lambda: list(pool.map(run, xs))
-        )
-
-    first_s, outputs = timed_first(lambda: [ys[-1].numpy() for ys in pool.map(run, xs)])
-    return Task(first_s, {f"device{i}": y[:8, :8] for i, y in enumerate(outputs)}, turn)
+    first_s, outputs = timed_first(lambda: list(pool.map(run, xs)))
+    turn = worker.apart_and_together(
+        settings["shares"], alone=lambda i: run(xs[i]), at_once=lambda: list(pool.map(run, xs))
+    )
+    return Task(first_s, {f"device{i}": ys[-1][:8, :8] for i, ys in enumerate(outputs)}, turn)
 
 
 # --- sections 8.4 and 8.5
@@ -205,7 +164,7 @@ def train(settings: dict[str, Any], configuration: str) -> Task:
     world = settings["devices"]
     if world == 1:
         return _train(settings, configuration)
-    store = (Path(settings["folder"]) / f"gloo-{multiprocessing.current_process().pid}").as_uri()
+    store = Path(tempfile.mkdtemp(dir="."), "gloo").absolute().as_uri()
     spawn, pipes = multiprocessing.get_context("spawn"), []
     for rank in range(1, world):
         ours, theirs = spawn.Pipe()
@@ -226,9 +185,6 @@ def train(settings: dict[str, Any], configuration: str) -> Task:
 
 def _follow(pipe: Any, settings: dict[str, Any], rank: int, store: str) -> None:
     """Be another rank: take as many steps as rank 0 says, and answer with the cores used."""
-    import torch
-
-    torch.set_num_threads(settings["threads"])
     task = _train(settings, "ddp", rank=rank, store=store)
     pipe.send("ready")
     with contextlib.suppress(EOFError):  # rank 0 has ended
@@ -241,17 +197,12 @@ def _follow(pipe: Any, settings: dict[str, Any], rank: int, store: str) -> None:
 
 def _train(settings: dict[str, Any], configuration: str, *, rank: int = 0, store: str = "") -> Task:
     """Train on this rank's share of each batch; a step begins with NumPy arrays."""
-    import torch
-    import torch.distributed as dist
-    from torch.nn import functional
-    from torch.nn.parallel import DistributedDataParallel
-
     world = settings["devices"]
     net = build(settings).train()
     model, layout = net, torch.contiguous_format
     if store:
         dist.init_process_group("gloo", init_method=store, rank=rank, world_size=world, timeout=PATIENCE)
-        model = DistributedDataParallel(net)
+        model = nn.parallel.DistributedDataParallel(net)
     elif configuration == "compiled":
         model = torch.compile(net, dynamic=False)
     elif configuration == "channels-last":
@@ -263,7 +214,7 @@ def _train(settings: dict[str, Any], configuration: str, *, rank: int = 0, store
     shares = [(X[mine], y[mine].astype(np.int64)) for X, y in worker.batches(settings)]
     rounds = itertools.cycle(shares)
 
-    def step() -> Any:
+    def step() -> Tensor:
         X, y = map(torch.from_numpy, next(rounds))
         optimizer.zero_grad()
         loss = functional.cross_entropy(model(X.contiguous(memory_format=layout)), y)
@@ -271,7 +222,7 @@ def _train(settings: dict[str, Any], configuration: str, *, rank: int = 0, store
         optimizer.step()
         return loss.detach()
 
-    def mean(loss: Any) -> float:
+    def mean(loss: Tensor) -> float:
         total = loss.clone()
         if store:
             dist.all_reduce(total)
@@ -289,29 +240,29 @@ def train_on_device(settings: dict[str, Any], configuration: str) -> Task:
     "eager" has channels first; "channels-last" has the layout that convolutions prefer, and so have all
     others. "CUDA graphs" records a whole step once and replays it; "compiled" is `torch.compile`.
     """
-    import torch
-
-    _allow_tf32()
-    device, on_gpu = settings["device"], settings["device"] == "cuda"
-    records, step = "CUDA graphs" in configuration, _step(settings, configuration)
-    stored, rows = worker.arrays(settings["images"]), worker.rows(settings)
+    device, records = settings["device"], "CUDA graphs" in configuration
+    step, stored, rows = (
+        _step(settings, configuration),
+        worker.arrays(settings["images"]),
+        worker.rows(settings),
+    )
     labels = stored["y"].astype(np.int64)
     images, answers = torch.from_numpy(stored["X"]).to(device), torch.from_numpy(labels).to(device)
     every = torch.from_numpy(rows.astype(np.int64)).to(device)
     on_host = [(torch.from_numpy(stored["X"][r]), torch.from_numpy(labels[r])) for r in rows]
-    if on_gpu:
+    if device == "cuda":
         on_host = [(X.pin_memory(), y.pin_memory()) for X, y in on_host]
     on_device, fed = itertools.cycle(list(every)), itertools.cycle(on_host)
     # What CUDA graphs read.
     fixed_rows, fixed_X, fixed_y = every[0].clone(), on_host[0][0].to(device), on_host[0][1].to(device)
 
-    def on_rows(r: Any) -> Any:
+    def on_rows(r: Tensor) -> Tensor:
         return step(images[r], answers[r])
 
-    def run() -> Any:
+    def run() -> Tensor:
         return on_rows(next(on_device))
 
-    def run_fed() -> Any:
+    def run_fed() -> Tensor:
         X, y = next(fed)
         return step(X.to(device, non_blocking=True), y.to(device, non_blocking=True))
 
@@ -323,11 +274,11 @@ def train_on_device(settings: dict[str, Any], configuration: str) -> Task:
             first_s += record_s
             replay_fed = _recorded(lambda: step(fixed_X, fixed_y))
 
-    def run_graph() -> Any:
+    def run_graph() -> Tensor:
         fixed_rows.copy_(next(on_device))
         return replay()
 
-    def run_fed_graph() -> Any:
+    def run_fed_graph() -> Tensor:
         X, y = next(fed)
         fixed_X.copy_(X, non_blocking=True)
         fixed_y.copy_(y, non_blocking=True)
@@ -336,9 +287,9 @@ def train_on_device(settings: dict[str, Any], configuration: str) -> Task:
     if records:
         run, run_fed = run_graph, run_fed_graph
     losses += [float(run()) for _ in range(settings["steps"] - WARM_UP)]
-    results = {"loss": np.array(losses), "loss, host-fed": np.array([float(run_fed()) for _ in range(3)])}
+    results = {"loss": losses, "loss, host-fed": [float(run_fed()) for _ in range(3)]}
 
-    def wait(loss: Any) -> None:
+    def wait(loss: Tensor) -> None:
         _finish(device)
 
     turn = worker.one_after_the_other(
@@ -348,24 +299,21 @@ def train_on_device(settings: dict[str, Any], configuration: str) -> Task:
     return Task(first_s, results, turn)
 
 
-def _step(settings: dict[str, Any], configuration: str) -> Callable[[Any, Any], Any]:
+def _step(settings: dict[str, Any], configuration: str) -> Callable[[Tensor, Tensor], Tensor]:
     """Return a training step on a batch of bytes and its classes, which are on the device."""
-    import torch
-    from torch.nn import functional
-
     device, bfloat16 = settings["device"], settings["precision"] == "bfloat16"
     layout = torch.contiguous_format if configuration == "eager" else torch.channels_last
     net = build(settings).train().to(device).to(memory_format=layout)
     optimizer = torch.optim.SGD(net.parameters(), lr=settings["lr"])
 
-    def loss_of(X: Any, y: Any) -> Any:
+    def loss_of(X: Tensor, y: Tensor) -> Tensor:
         with torch.autocast(device, torch.bfloat16, enabled=bfloat16):
             return functional.cross_entropy(net(X), y)
 
     if configuration.startswith("compiled"):
         loss_of = torch.compile(loss_of, dynamic=False)
 
-    def step(X: Any, y: Any) -> Any:
+    def step(X: Tensor, y: Tensor) -> Tensor:
         optimizer.zero_grad()
         loss = loss_of((X[:, None].float() / 255).contiguous(memory_format=layout), y)
         loss.backward()
@@ -375,19 +323,9 @@ def _step(settings: dict[str, Any], configuration: str) -> Callable[[Any, Any], 
     return step
 
 
-def _allow_tf32() -> None:
-    """Let a GPU multiply and convolve in TF32, as JAX does, and time cuDNN's algorithms, as XLA does."""
-    import torch
-
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
-    torch.backends.cudnn.benchmark = True
-
-
 @contextlib.contextmanager
 def _side_stream() -> Iterator[None]:
     """Work on another stream than the default one, on which nothing can be recorded, in order with it."""
-    import torch
-
     default, side = torch.cuda.current_stream(), torch.cuda.Stream()
     side.wait_stream(default)  # which may still be copying what the work reads
     with torch.cuda.stream(side):
@@ -395,18 +333,16 @@ def _side_stream() -> Iterator[None]:
     default.wait_stream(side)
 
 
-def _recorded(call: Callable[[], Any]) -> Callable[[], Any]:
+def _recorded(call: Callable[[], Tensor]) -> Callable[[], Tensor]:
     """Record a call in a CUDA graph on the current stream, and return a function that replays it.
 
     A replay writes to the output of the call that was recorded, and returns it.
     """
-    import torch
-
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, stream=torch.cuda.current_stream()):
         output = call()
 
-    def replay(recorded: Callable[[], Any] = call) -> Any:
+    def replay(recorded: Callable[[], Tensor] = call) -> Tensor:
         """Replay it; `recorded` keeps all arrays alive of which the graph has only the addresses."""
         graph.replay()
         return output
@@ -415,20 +351,15 @@ def _recorded(call: Callable[[], Any]) -> Callable[[], Any]:
 
 
 def _finish(device: str) -> None:
-    import torch
-
     if device == "cuda":  # on a CPU, operations are finished when they return
         torch.cuda.synchronize()
 
 
 def small(settings: dict[str, Any], configuration: str) -> Task:
     """Time an operation that is over in microseconds: many calls in a row, or recorded in one CUDA graph."""
-    import torch
-
-    _allow_tf32()
     operation, first, xs = _operation(settings)
 
-    def by_call() -> Any:
+    def by_call() -> Tensor:
         y = first
         for x in xs:
             y = operation(y, x)
@@ -438,19 +369,17 @@ def small(settings: dict[str, Any], configuration: str) -> Task:
 
     records, run = configuration == "CUDA graphs", by_call
     with torch.inference_mode(), _side_stream() if records else contextlib.nullcontext():
-        first_s, answer = timed_first(lambda: by_call().float().cpu().numpy())
+        first_s, answer = timed_first(lambda: by_call().float().cpu())
         if records:
             record_s, run = timed_first(lambda: _recorded(by_call))
-            first_s, answer = first_s + record_s, run().float().cpu().numpy()
+            first_s, answer = first_s + record_s, run().float().cpu()
     wait = lambda _: _finish(settings["device"])  # noqa: E731
     turn = torch.inference_mode()(worker.waiting_once(run, wait, each=len(xs)))
     return Task(first_s, {"result": answer}, turn)
 
 
-def _operation(settings: dict[str, Any]) -> tuple[Callable[[Any, Any], Any], Any, list[Any]]:
+def _operation(settings: dict[str, Any]) -> tuple[Callable[[Any, Any], Tensor], Tensor, list[Any]]:
     """Return `operation(y, x)`, the first y, and the xs to go through."""
-    import torch
-
     device = settings["device"]
     if settings["operation"] == "mlp":
         net = build(settings).eval().to(device)
@@ -464,8 +393,14 @@ def _operation(settings: dict[str, Any]) -> tuple[Callable[[Any, Any], Any], Any
 
 
 if __name__ == "__main__":
+    # A GPU multiplies and convolves in TF32, and cuDNN's algorithms are timed: so does JAX
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+    torch.backends.cudnn.benchmark = True
     tasks = {
         "forward": forward, "dot": dot, "loop": loop, "together": together, "train": train,
         "train on device": train_on_device, "small": small,
     }  # fmt: skip
-    worker.serve(greet, tasks)
+    versions = {"torch": torch.__version__, "numpy": np.__version__, "python": platform.python_version()}
+    if torch.version.cuda:
+        versions["cuda"] = torch.version.cuda
+    worker.serve(versions, tasks)

@@ -1,13 +1,13 @@
-"""A framework's side: answer the runner's questions with lines of JSON, and read the clock alike everywhere.
+"""A framework's side: answer the runner's questions in JSON, and read the clock alike everywhere.
 
-    {"op": "prepare", "key": K, "settings": {...}, "configuration": C, "answers": PATH}
-    {"first_s": 0.41}                              the answers are in PATH, an .npz
+    {"op": "prepare", "key": K, "settings": {...}, "configuration": C}
+    {"first_s": 0.41, "answers": {"loss": [2.3, 2.1]}}
     {"op": "turn", "key": K, "calls": 100, "lead": 10}
     {"": 1.2e-05, "cores": 1.98}                   seconds of a call by quantity; CPU time over wall time
     {"error": "one line"}                          the process stays alive
 
-Before the first question it sends its versions. It ends when its standard input or the runner ends. It needs
-only the standard library and NumPy, and runs on Python 3.8, as MXNet does.
+Before the first question it sends its versions. It ends when its connection or the runner ends. It needs only
+the standard library and NumPy, and runs on Python 3.8, as MXNet does.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager, suppress
+from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -31,72 +32,52 @@ if TYPE_CHECKING:  # Python 3.8 cannot evaluate these
 
 
 class Task(NamedTuple):
-    """One workload in one configuration, ready to be timed.
+    """One workload in one configuration, ready to be timed."""
 
-    Attributes:
-      first_s: seconds of its first call: tracing, compiling and running once.
-      answers: arrays that must be those of JAX.
-      turn: `turn(calls)` does the work that often and returns the seconds of a call, by quantity.
-    """
-
-    first_s: float
-    answers: dict[str, Any]
-    turn: Turn
+    first_s: float  # of its first call: tracing, compiling and running once
+    answers: dict[str, Any]  # arrays that must be those of JAX
+    turn: Turn  # does the work so often, and returns the seconds of a call, by quantity
 
 
-def serve(greet: Callable[..., dict[str, str]], tasks: dict[str, Callable[..., Task]]) -> None:
-    """Answer until standard input ends; without an argument, only print the versions.
+def serve(versions: dict[str, str], tasks: dict[str, Callable[..., Task]]) -> None:
+    """Answer until the connection ends; without one, only print the versions.
 
-    Args:
-      greet: imports the framework and returns its versions; takes what the runner says about cores.
-      tasks: what each `settings["task"]` names; called with the settings, to which what the runner says about
-        cores is added, and the configuration.
+    `tasks` holds what each `settings["task"]` names; it is called with the settings and the configuration.
     """
     if len(sys.argv) < 2:
-        print(", ".join(f"{name} {version}" for name, version in greet({}).items()))
+        print(", ".join(f"{name} {version}" for name, version in versions.items()))
         return
-    start = json.loads(sys.argv[1])
-    if start.get("cores") and hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, start["cores"])  # before a framework counts them
-    # Whatever a library prints on standard output goes to standard error, which is a log.
-    out = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     turns: dict[str, Turn] = {}
-    _reply(out, greet, start)
-    for line in iter(sys.stdin.readline, ""):
-        question = json.loads(line)
-        question["settings"] = {**start, **question.get("settings", {})}
-        _reply(out, _answer, question, turns, tasks)
+    with Connection(int(sys.argv[1])) as runner, suppress(EOFError):
+        runner.send_bytes(json.dumps(versions).encode())
+        while True:
+            question = json.loads(runner.recv_bytes())
+            try:
+                answer = _answer(question, turns, tasks)
+            except Exception as e:
+                first = (str(e).strip().splitlines() or [""])[0]
+                answer = {"error": f"{type(e).__name__}: {first}"[:300]}
+            runner.send_bytes(json.dumps(answer).encode())
 
 
 def _answer(
     question: dict[str, Any], turns: dict[str, Turn], tasks: dict[str, Callable[..., Task]]
-) -> dict[str, float]:
-    key = question["key"]
+) -> dict[str, Any]:
     gc.collect()
-    if question["op"] == "turn":
-        turn = turns[key]
-        if question["lead"]:
-            turn(question["lead"])  # the last turn was another system's: fill the caches again
-        cpu = CpuTimer()
-        with cpu:
-            value = turn(question["calls"])
-        return {**value, "cores": cpu.cores + value.get("cores", 0.0)}
-    task = tasks[question["settings"]["task"]](question["settings"], question["configuration"])
-    np.savez(question["answers"], **{name: np.asarray(a) for name, a in task.answers.items()})  # type: ignore[arg-type]
-    turns[key] = task.turn
-    return {"first_s": task.first_s}
-
-
-def _reply(out: Any, work: Callable[..., Any], *args: Any) -> None:
-    try:
-        answer = work(*args)
-    except Exception as e:
-        first = (str(e).strip().splitlines() or [""])[0]
-        answer = {"error": f"{type(e).__name__}: {first}"[:300]}
-    out.write(json.dumps(answer) + "\n")
-    out.flush()
+    if question["op"] == "prepare":
+        settings = question["settings"]
+        task = tasks[settings["task"]](settings, question["configuration"])
+        turns[question["key"]] = task.turn
+        answers = {name: np.asarray(answer).tolist() for name, answer in task.answers.items()}
+        return {"first_s": task.first_s, "answers": answers}
+    turn = turns[question["key"]]
+    if question["lead"]:
+        turn(question["lead"])  # the last turn was another system's: fill the caches again
+    cpu = CpuTimer()
+    with cpu:
+        value = turn(question["calls"])
+    return {**value, "cores": cpu.cores + value.get("cores", 0.0)}
 
 
 def _end_with(parent: int) -> None:
@@ -171,14 +152,7 @@ def waiting_once(call: Call, wait: Wait, *, each: int = 1, quantity: str = "") -
 
 def one_after_the_other(*turns: Turn) -> Turn:
     """Return the turn that takes each of these, which measure different quantities."""
-
-    def turn(calls: int) -> dict[str, float]:
-        seconds: dict[str, float] = {}
-        for each in turns:
-            seconds.update(each(calls))
-        return seconds
-
-    return turn
+    return lambda calls: {quantity: s for turn in turns for quantity, s in turn(calls).items()}
 
 
 def queued_and_finished(call: Call, wait: Wait) -> Turn:
@@ -209,13 +183,9 @@ def synchronous_and_asynchronous(call: Call, wait: Wait, wait_once: Wait) -> Tur
 
 
 def training(step: Call, loss_of: Callable[[Any], float], finish: Call, steps: int) -> Task:
-    """Take the first steps, whose losses are the answers, and return the task that takes more of them.
+    """Take `steps` steps, whose losses are the answers, and return the task that takes more of them.
 
-    Args:
-      step: takes a step.
-      loss_of: returns the loss of what `step` returned.
-      finish: waits for all steps, on all devices.
-      steps: how many answers there are.
+    `loss_of` returns the loss of what `step` returned; `finish` waits for all steps, on all devices.
     """
 
     def one() -> float:
@@ -225,8 +195,7 @@ def training(step: Call, loss_of: Callable[[Any], float], finish: Call, steps: i
 
     first_s, first = timed_first(one)
     losses = [first, *(one() for _ in range(steps - 1))]
-    turn = waiting_once(step, lambda _: finish())
-    return Task(first_s, {"loss": np.array(losses)}, turn)
+    return Task(first_s, {"loss": losses}, waiting_once(step, lambda _: finish()))
 
 
 class CpuTimer:
@@ -248,27 +217,28 @@ class CpuTimer:
         return self.cpu / self.wall if self.wall else 0.0
 
 
-def apart_and_together(
-    calls: int, shares: Sequence[Sequence[int]], alone: Callable[[int], Any], at_once: Call
-) -> dict[str, float]:
-    """Return the seconds of work on several devices one after the other, and all at once.
+def apart_and_together(shares: Sequence[Sequence[int]], alone: Callable[[int], Any], at_once: Call) -> Turn:
+    """Work on several devices, one after the other and then all at once.
 
     Args:
-      calls: how often.
       shares: the cores of each device, to which it is limited where it works alone.
       alone: `alone(i)` works on device i, and waits.
       at_once: works on all devices, and waits.
     """
-    apart, together = CpuTimer(), CpuTimer()
-    for _ in range(calls):
-        for i, cores in enumerate(shares):
-            with on_cores(cores), apart:
-                alone(i)
-    with together:
+
+    def turn(calls: int) -> dict[str, float]:
+        apart, together = CpuTimer(), CpuTimer()
         for _ in range(calls):
-            at_once()
-    used = {"cores apart": apart.cores, "cores together": together.cores}
-    return {"apart": apart.wall / calls, "together": together.wall / calls, **used}
+            for i, cores in enumerate(shares):
+                with on_cores(cores), apart:
+                    alone(i)
+        with together:
+            for _ in range(calls):
+                at_once()
+        used = {"cores apart": apart.cores, "cores together": together.cores}
+        return {"apart": apart.wall / calls, "together": together.wall / calls, **used}
+
+    return turn
 
 
 @contextmanager

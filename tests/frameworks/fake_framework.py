@@ -1,5 +1,3 @@
-"""A framework in plain Python that behaves as its configuration's name says, by the real ones' protocol."""
-
 import os
 import subprocess
 import sys
@@ -20,19 +18,12 @@ def note(*words):
         log.write(" ".join(map(str, (NAME, os.getpid(), *words))) + "\n")
 
 
-def greet(start):
-    note("start")
-    if os.environ.get("FAKE_FAILS"):
-        raise ImportError("no such framework\nand a second line")
-    return {NAME: "1.0"}
-
-
 def make(settings, how):
     note("prepare", how.replace(" ", "_"))
     if how == "dies":
         print("Segmentation fault, nearly", file=sys.stderr)
         os._exit(3)
-    if how == "hangs" or how in settings.get("hang", ()):
+    if how == "hangs":
         child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
         note("child", child.pid)
         time.sleep(600)
@@ -59,4 +50,4 @@ def make(settings, how):
 
 
 if __name__ == "__main__":
-    worker.serve(greet, {"fake": make})
+    worker.serve({NAME: "1.0"}, {"fake": make})
