@@ -142,13 +142,13 @@ def fashion_mnist(*, source: str = "auto", folder: str | os.PathLike[str] | None
     check_source(source, folder)
     if source == "auto" and named_folder(folder) is not None:
         source = "folder"
-    if source != "auto":
-        return _load(source, folder)
-    _base_url()  # a wrong URL is the user's mistake, not a reason to continue without it
-    for name in ("folder", "tfds", "download"):
-        with contextlib.suppress(JaxperfError):
-            return _load(name, prepare=False)
-    return _load("mini")
+    if source == "auto":
+        _base_url()  # a wrong URL is the user's mistake, not a reason to continue without it
+        for name in ("folder", "tfds", "download"):
+            with contextlib.suppress(JaxperfError):
+                return _load(name, prepare=False)
+        source = "mini"
+    return _load(source, folder)
 
 
 def check_source(source: str, folder: str | os.PathLike[str] | None = None) -> None:
@@ -207,8 +207,14 @@ def read_folder(folder: Traversable) -> Splits:
     Raises:
       JaxperfError: a file is missing, or is not what it should be.
     """
-    images, labels, test_images, test_labels = (_find(folder, file.stem) for file in ORIGIN_FILES)
-    return Splits(*_read_pair(images, labels), *_read_pair(test_images, test_labels))
+    arrays: list[Any] = []
+    for pair in (ORIGIN_FILES[:2], ORIGIN_FILES[2:]):
+        images, labels = (_find(folder, file.stem) for file in pair)
+        X, y = read_images(images), read_labels(labels)
+        if len(X) != len(y):
+            raise _not_right(labels, f"{len(y)} labels for {len(X)} images")
+        arrays += [X, y]
+    return Splits(*arrays)
 
 
 def _find(folder: Traversable, stem: str) -> Traversable:
@@ -220,13 +226,6 @@ def _find(folder: Traversable, stem: str) -> Traversable:
         f"{folder} has no {stem}.gz that can be read; name a folder of the four IDX files ({FOLDER_VARIABLE} "
         "or --data-folder), or apt install dataset-fashion-mnist"
     )
-
-
-def _read_pair(images: Traversable, labels: Traversable) -> tuple[Images, Labels]:
-    X, y = read_images(images), read_labels(labels)
-    if len(X) != len(y):
-        raise _not_right(labels, f"{len(y)} labels for {len(X)} images")
-    return X, y
 
 
 def read_images(path: Traversable) -> Images:

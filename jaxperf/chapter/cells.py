@@ -12,6 +12,7 @@ import contextlib
 import copy
 import datetime
 import hashlib
+import io
 import re
 import sys
 import traceback
@@ -19,24 +20,17 @@ from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, TextIO
 
 import nbformat
 from nbformat import v4
+from rich.console import Console
 
 from jaxperf.chapter import display, notebooks
-from jaxperf.chapter.cell_output import CellOutput
 from jaxperf.errors import JaxperfError, to_one_line
 from jaxperf.measure.compile_log import CompileLog, watch_compilation
 from jaxperf.measure.other_load import OtherLoad, other_load
-from jaxperf.process import (
-    FAILED,
-    end_at_once,
-    ended,
-    follow_parent,
-    forced_end,
-    say,
-)
+from jaxperf.process import FAILED, end_at_once, ended, follow_parent, forced_end, say
 from jaxperf.result import Fact, Failed, Note, recorder
 from jaxperf.result.recorder import Recorder
 from jaxperf.result.store import check_writable, save_result, save_so_far, so_far, write_whole
@@ -124,6 +118,39 @@ def main(path: Path, options: Any) -> int:
     return ended(run_all)
 
 
+class CellOutput(io.TextIOBase):
+    """Standard output that prints each line at once, and keeps it in `outputs`, those of the running cell."""
+
+    def __init__(self, terminal: TextIO) -> None:
+        self.outputs: list[Any] = []
+        self._rest = ""
+        self._console = Console(file=terminal, highlight=False, soft_wrap=True)
+
+    def text(self, source: str, *, first: bool = False) -> None:
+        """Print the headings of a Markdown cell, and of the first cell also the question."""
+        for line in source.split("\n"):
+            if re.match("#+ ", line) or (first and line.strip()):
+                self._console.out(line, style="bold" if line.startswith("#") else None)
+
+    def write(self, text: str) -> int:
+        if not self.outputs or self.outputs[-1].output_type != "stream":
+            self.outputs.append(v4.new_output("stream", name="stdout"))
+        self.outputs[-1].text += text
+        *lines, self._rest = (self._rest + text).split("\n")
+        for line in lines:
+            self._console.out(line)
+        return len(text)
+
+    def flush(self) -> None:
+        """Print what is there of an unfinished line only at its end."""
+
+    def show(self, item: display.Shown) -> None:
+        """Print a table, claim or figure, and keep it in the forms that notebooks show."""
+        self.outputs.append(v4.new_output("display_data", data=display.bundle(item)))
+        with contextlib.redirect_stdout(self._console.file):
+            display.on_terminal(item)
+
+
 class CellRun:
     def __init__(self, path: Path, options: Any) -> None:
         for path_to_write in (options.json, options.notebook):
@@ -161,15 +188,17 @@ class CellRun:
 
     def _tell(self, log: CompileLog) -> None:
         """Print how long compiling took, apart from all else, and who else used the machine; keep both."""
-        if self.section and self.load.busy:
-            print(f"note: {self.load} meanwhile, so times are noisy")
-            self.section.blocks.append(Note(f"{self.load} meanwhile, so times are noisy"))
-        if not self.section or not log.programs:
+        if not self.section:
             return
-        elapsed_s, budget = self.section.result().wall_s, getattr(self.section, "programs", 0)
-        print(
-            f"{log.programs} programs compiled in {log.compile_s:.1f} s; the section took {elapsed_s:.1f} s"
-        )
+        if self.load.busy:
+            note = f"{self.load} meanwhile, so times are noisy"
+            print(f"note: {note}")
+            self.section.blocks.append(Note(note))
+        if not log.programs:
+            return
+        compiled = f"{log.programs} programs compiled in {log.compile_s:.1f} s"
+        print(f"{compiled}; the section took {self.section.result().wall_s:.1f} s")
+        budget = getattr(self.section, "programs", 0)
         if 0 < budget < log.programs and not self.options.answers:
             say(f"note: the section plans to compile {budget} programs at most")
         self.section.blocks += [
@@ -267,12 +296,11 @@ def modules() -> dict[str, str]:
 
     A page of the book tells what has changed since.
     """
-    files = {
-        name: getattr(module, "__file__", None)
-        for name, module in sorted(sys.modules.items())
-        if name.startswith("jaxperf.")
-    }
-    digests = {name: digest(Path(file)) for name, file in files.items() if file}
+    digests = {}
+    for name, module in sorted(sys.modules.items()):
+        file = getattr(module, "__file__", None)
+        if name.startswith("jaxperf.") and file:
+            digests[name] = digest(Path(file))
     if "jaxperf.data" in digests:
         digests[MINI] = digest(Path(__file__).parents[1] / "fashion_mnist_mini" / "SHA256SUMS")
     return digests

@@ -7,10 +7,10 @@ messages.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import itertools
 import numbers
-import os
 import re
 import runpy
 import traceback
@@ -18,8 +18,15 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
 
 from jaxperf.errors import JaxperfError
 from jaxperf.flags import did_you_mean
@@ -27,6 +34,7 @@ from jaxperf.process import forced_end
 
 RIGHT, WRONG = 0, 1
 DEVICES = 4
+COLLECTIVES = ("psum", "psum_invariant", "all_gather", "psum_scatter", "reduce_scatter", "all_to_all")
 Program = dict[str, Any]
 
 
@@ -36,22 +44,19 @@ class WrongError(Exception):
 
 @dataclass(frozen=True)
 class Check:
-    """One exercise: its number, the functions that the file must define, and what judges them."""
+    """An exercise: the signatures that the file must define, and what judges its functions."""
 
-    number: str
     defines: tuple[str, ...]
     judge: Callable[..., None]
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Return the names of the functions that the file must define."""
         return tuple(signature.partition("(")[0] for signature in self.defines)
 
     def __str__(self) -> str:
         return " and ".join(self.defines)
 
 
-COLLECTIVES = ("psum", "psum_invariant", "all_gather", "psum_scatter", "reduce_scatter", "all_to_all")
 CHECKS: dict[str, Check] = {}
 
 
@@ -59,7 +64,7 @@ def check(number: str, *defines: str) -> Callable[[Callable[..., None]], Callabl
     """Register the function that judges an exercise; `defines` are the signatures, and what they return."""
 
     def register(judge: Callable[..., None]) -> Callable[..., None]:
-        CHECKS[number] = Check(number, defines, judge)
+        CHECKS[number] = Check(defines, judge)
         return judge
 
     return register
@@ -70,7 +75,7 @@ def main(number: str, path: Path | None) -> int:
     """Check a solution, and print the verdict; return 0 if it is right, 1 if it is wrong."""
     if not number:
         print("These exercises have a check; FILE defines what stands behind the number:")
-        print("\n".join(f"  {known.number}  {known}" for known in CHECKS.values()))
+        print("\n".join(f"  {known}  {wanted}" for known, wanted in CHECKS.items()))
         return RIGHT
     if number not in CHECKS:
         nearest = did_you_mean(number, CHECKS)
@@ -82,14 +87,25 @@ def main(number: str, path: Path | None) -> int:
         raise JaxperfError(f"give a file that defines {wanted}")
     if not path.is_file():
         raise JaxperfError(f"there is no file {path}; write one that defines {wanted}")
-    os.environ.setdefault("JAX_NUM_CPU_DEVICES", str(DEVICES))  # before JAX starts
-    program = load(path)
+    with contextlib.suppress(RuntimeError):  # JAX has started
+        jax.config.update("jax_num_cpu_devices", DEVICES)
+    wrong = judge(wanted, load(path, wanted, number), path)
+    print(f"{number}: wrong: {wrong}" if wrong else f"{number}: right")
+    return WRONG if wrong else RIGHT
+
+
+def load(path: Path, wanted: Check, number: str) -> Program:
+    """Run a file, and return what it defines."""
+    try:
+        with redirect_stdout(io.StringIO()):
+            program = runpy.run_path(str(path), run_name="solution")
+    except (Exception, SystemExit) as e:
+        place = ":".join([str(path), *_lines(e, path)[-1:]])
+        raise JaxperfError(f"{place} raises {_first_line(e)}") from None
     for name in wanted.names:
         if not callable(program.get(name)):
             raise JaxperfError(f"{path} defines no function {name}; {number} asks for {wanted}")
-    wrong = judge(wanted, program, path)
-    print(f"{number}: wrong: {wrong}" if wrong else f"{number}: right")
-    return WRONG if wrong else RIGHT
+    return program
 
 
 def judge(wanted: Check, program: Program, path: Path) -> str:
@@ -99,35 +115,24 @@ def judge(wanted: Check, program: Program, path: Path) -> str:
     except WrongError as e:
         return " ".join(str(e).split())
     except (Exception, SystemExit) as e:  # of the reader's function, with whatever JAX raises
-        reason = f"{type(e).__name__}: {str(e).strip().partition(chr(10))[0]}"
-        if _lines(e, path):
-            return f"{_place(e, path)} raises {reason}"
-        return f"what it returns cannot be used ({reason})"
+        lines = _lines(e, path)
+        if lines:
+            return f"{path}:{lines[-1]} raises {_first_line(e)}"
+        return f"what it returns cannot be used ({_first_line(e)})"
     return ""
 
 
-def load(path: Path) -> Program:
-    try:
-        with redirect_stdout(io.StringIO()):
-            return runpy.run_path(str(path), run_name="solution")
-    except (Exception, SystemExit) as e:
-        raise JaxperfError(
-            f"{_place(e, path)} raises {type(e).__name__}: {str(e).partition(chr(10))[0]}"
-        ) from None
+def _first_line(error: BaseException) -> str:
+    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
 
 
-def _lines(error: BaseException, path: Path) -> list[int]:
+def _lines(error: BaseException, path: Path) -> list[str]:
     """Return the lines of a file that an error came through, the innermost last."""
     frames = traceback.extract_tb(error.__traceback__)
-    lines = [frame.lineno for frame in frames if frame.filename == str(path) and frame.lineno]
+    lines = [str(frame.lineno) for frame in frames if frame.filename == str(path)]
     if isinstance(error, SyntaxError) and error.lineno:
-        lines.append(error.lineno)
+        lines.append(str(error.lineno))
     return lines
-
-
-def _place(error: BaseException, path: Path) -> str:
-    lines = _lines(error, path)
-    return f"{path}:{lines[-1]}" if lines else str(path)
 
 
 def ask(right: bool, otherwise: str) -> None:
@@ -137,37 +142,54 @@ def ask(right: bool, otherwise: str) -> None:
 
 
 def same(result: Any, wanted: Any, what: str, *, tolerance: float = 1e-5) -> None:
-    import jax
-    import numpy as np
-
     got, expected = jax.tree.leaves(result), jax.tree.leaves(wanted)
     ask(len(got) == len(expected), f"{what} has {len(got)} arrays, and should have {len(expected)}")
-    for array, right in zip(got, expected):
-        array, right = np.asarray(array), np.asarray(right)
+    for array, right in zip(map(np.asarray, got), map(np.asarray, expected)):
         ask(array.shape == right.shape, f"{what} has the shape {array.shape}, and should have {right.shape}")
         scale = max(float(np.abs(right).max()), 1e-6)
         off = float(np.abs(array - right).max()) / scale
         ask(off <= tolerance, f"{what} is off by {off:.2g} of its largest value")
 
 
-def devices(count: int = DEVICES) -> list[Any]:
-    import jax
-
-    found = jax.devices("cpu")[:count]
-    if len(found) < count:
-        raise JaxperfError(f"JAX has started with {len(found)} CPU devices, and the check needs {count}")
-    return found
+def devices() -> list[Any]:
+    there = jax.devices("cpu")[:DEVICES]
+    if len(there) < DEVICES:
+        raise JaxperfError(f"JAX has started with {len(there)} CPU devices, and the check needs {DEVICES}")
+    return there
 
 
 def equations(jaxpr: Any, inside: tuple[str, ...] = ()) -> Iterator[tuple[Any, tuple[str, ...]]]:
     """Yield all equations of a jaxpr, each with the names of the primitives around it."""
     for equation in jaxpr.eqns:
         yield equation, inside
-        for value in equation.params.values():
-            for inner in value if isinstance(value, list | tuple) else (value,):
-                inner = getattr(inner, "jaxpr", inner)
-                if hasattr(inner, "eqns"):
-                    yield from equations(inner, (*inside, equation.primitive.name))
+        for inner in jax.tree.leaves(list(equation.params.values())):
+            inner = getattr(inner, "jaxpr", inner)
+            if hasattr(inner, "eqns"):
+                yield from equations(inner, (*inside, equation.primitive.name))
+
+
+class Result:
+    """A result of a computation that only notes in `events` what is done with it."""
+
+    def __init__(self, events: list[tuple[str, int]], number: int) -> None:
+        self.events, self.number = events, number
+        events.append(("call", number))
+
+    def copy_to_host_async(self) -> None:
+        self.events.append(("copy", self.number))
+
+    def block_until_ready(self) -> Result:
+        self.events.append(("wait", self.number))
+        return self
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+        self.block_until_ready()
+        return np.full(2, self.number)
+
+    def item(self) -> float:
+        return float(self.block_until_ready().number)
+
+    __float__ = item
 
 
 @check(
@@ -199,9 +221,6 @@ def closest_limit(function: Any) -> None:
 )
 def control_flow(if_value: Any, for_range: Any) -> None:
     """Control flow on values, under `jit`."""
-    import jax
-    import jax.numpy as jnp
-
     traced = 0
 
     def counted(x: Any, n: Any) -> Any:
@@ -227,19 +246,7 @@ def run_all(function: Any) -> None:
     """A window bounds what is in flight, and does not wait for the newest."""
     for window, count in ((0, 5), (2, 12), (7, 5)):
         events: list[tuple[str, int]] = []
-
-        class Result:
-            def __init__(self, number: int, events: list[tuple[str, int]] = events) -> None:
-                self.number, self.events = number, events
-                events.append(("call", number))
-
-            def block_until_ready(self) -> Any:
-                self.events.append(("wait", self.number))
-                return self
-
-            item = __float__ = __array__ = block_until_ready
-
-        results = function(Result, list(range(count)), window)
+        results = function(partial(Result, events), list(range(count)), window)
         numbers_in_order = [getattr(r, "number", None) for r in results]
         ask(numbers_in_order == list(range(count)), "it does not return all results in order")
         unfinished, peak, early = set(), 0, False
@@ -262,27 +269,8 @@ def run_all(function: Any) -> None:
 )
 def fetch_all(function: Any) -> None:
     """All work is queued before the first wait, and every copy is started at once."""
-    import numpy as np
-
     events: list[tuple[str, int]] = []
-
-    class Result:
-        def __init__(self, number: int) -> None:
-            self.number = number
-            events.append(("call", number))
-
-        def copy_to_host_async(self) -> None:
-            events.append(("copy", self.number))
-
-        def block_until_ready(self) -> Any:
-            events.append(("wait", self.number))
-            return self
-
-        def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
-            events.append(("wait", self.number))
-            return np.full(2, self.number)
-
-    fetched = function(Result, list(range(5)))
+    fetched = function(partial(Result, events), list(range(5)))
     ask([type(a) for a in fetched] == [np.ndarray] * 5, "it does not return a list of NumPy arrays")
     ask([int(a[0]) for a in fetched] == list(range(5)), "the results are not in the order of xs")
     first_wait = next((i for i, (event, _) in enumerate(events) if event == "wait"), len(events))
@@ -296,9 +284,6 @@ def fetch_all(function: Any) -> None:
 @check("8.4.3", "allreduce(trees) -> list of trees, each the sum, each where the tree at its place was")
 def allreduce(function: Any) -> None:
     """Every device must get the sum, on its own device."""
-    import jax
-    import jax.numpy as jnp
-
     places = devices()
     trees = [
         jax.device_put({"W": jnp.full((2, 3), i + 1.0), "b": jnp.arange(3.0) * i}, place)
@@ -324,8 +309,6 @@ def allreduce(function: Any) -> None:
 )
 def gradient(function: Any) -> None:
     """A share counts by its number of examples."""
-    import jax
-    import jax.numpy as jnp
 
     def loss(params: Any, X: Any, y: Any) -> Any:
         return jnp.mean((X @ params["W"] + params["b"] - y) ** 2)
@@ -344,7 +327,6 @@ def gradient(function: Any) -> None:
 @check("8.6.1", "try_gpu(i=0) -> GPU i, or a CPU device and a warning that says so")
 def try_gpu(function: Any) -> None:
     """A fall-back must be heard, and must not be heard where there is a GPU."""
-    import jax
 
     class Device:
         platform, device_kind, id = "gpu", "a GPU", 0
@@ -385,12 +367,6 @@ def try_gpu(function: Any) -> None:
 @check("8.7.1", "two_rings(x, axis) -> the sum over a mesh axis, for shard_map, half of it each way around")
 def two_rings(function: Any) -> None:
     """Half of the bytes go each way."""
-    import jax
-    import jax.numpy as jnp
-    import numpy as np
-    from jax.sharding import Mesh
-    from jax.sharding import PartitionSpec as P
-
     k = DEVICES
     mesh = Mesh(np.array(devices()), "d")
     x = jax.random.normal(jax.random.key(0), (k, 16 * k))
@@ -439,11 +415,6 @@ def micro_batches(function: Any) -> None:
 )
 def accumulated(function: Any) -> None:
     """One exchange for all small batches."""
-    import jax
-    import jax.numpy as jnp
-    import numpy as np
-    from jax.sharding import Mesh
-    from jax.sharding import PartitionSpec as P
 
     def loss(params: Any, batch: Any) -> Any:
         return jnp.mean((batch @ params["W"]) ** 2)

@@ -28,17 +28,12 @@ ALT = "application/x-jaxperf-alt"  # the MIME type under which a notebook keeps 
 
 def on_terminal(item: Shown) -> None:
     console = terminal.console()
-    match item:
-        case Figure():
-            terminal.print_line(console, f"figure: {item.caption}", style="dim")
-        case Table() | Grid():
-            if item.detail:
-                line = f"{item.title}: {len(item.rows)} rows, in the notebook"
-                terminal.print_line(console, line, style="dim")
-            else:
-                terminal.show(console, item)
-        case _:
-            terminal.show(console, item)
+    if isinstance(item, Figure):
+        terminal.print_line(console, f"figure: {item.caption}", style="dim")
+    elif isinstance(item, Table | Grid) and item.detail:
+        terminal.print_line(console, f"{item.title}: {len(item.rows)} rows, in the notebook", style="dim")
+    else:
+        terminal.show(console, item)
 
 
 def bundle(item: Shown) -> dict[str, str]:
@@ -51,14 +46,16 @@ def bundle(item: Shown) -> dict[str, str]:
         case Claim():
             return {"text/html": _claim_html(item), "text/plain": f"[{item.verdict}] {item.statement}"}
         case Fact():
-            line = f"{item.meaning or item.name}: {format_scalar(item.value, item.unit)}"
-            return {"text/html": f'<p class="fact">{html.escape(line)}</p>', "text/plain": line}
+            return _line("fact", f"{item.meaning or item.name}: {format_scalar(item.value, item.unit)}")
         case Failed():
-            line = f"{item.part}: {item.error}"
-            return {"text/html": f'<p class="failed">{html.escape(line)}</p>', "text/plain": line}
+            return _line("failed", f"{item.part}: {item.error}")
         case Text() | Note():
             return {"text/markdown": item.text, "text/plain": item.text}
     raise TypeError(f"{type(item).__name__} is not shown in a notebook")
+
+
+def _line(style: str, line: str) -> dict[str, str]:
+    return {"text/html": f'<p class="{style}">{html.escape(line)}</p>', "text/plain": line}
 
 
 def _markdown_table(grid: Grid) -> str:
@@ -76,15 +73,14 @@ def _claim_html(claim: Claim) -> str:
         html.escape, (claim.verdict, claim.statement, claim.expected, claim.observed, claim.source)
     )
     by = "" if claim.source == "jaxperf" else f' <span class="source">{source}</span>'
-    kind = claim.verdict.replace(" ", "-")
-    parts = [f'<p><a href="#{anchor}">{verdict}</a> {statement}.{by}</p>']
+    text = f'<p><a href="#{anchor}">{verdict}</a> {statement}.{by}</p>'
     if claim.conclusion:
-        parts.append(f'<p class="conclusion">{inline(claim.conclusion)}</p>')
-    parts.append(f'<p class="evidence">Expected: {expected}. Observed: {observed}.</p>')
+        text += f'<p class="conclusion">{inline(claim.conclusion)}</p>'
+    text += f'<p class="evidence">Expected: {expected}. Observed: {observed}.</p>'
     if claim.first:
         history = html.escape(f"At first it was: {claim.first}.")
-        parts.append(f"<details><summary>Earlier expectation</summary>{history}</details>")
-    return f'<div class="claim {kind}" id="{anchor}">{"".join(parts)}</div>'
+        text += f"<details><summary>Earlier expectation</summary>{history}</details>"
+    return f'<div class="claim {claim.verdict.replace(" ", "-")}" id="{anchor}">{text}</div>'
 
 
 def inline(text: str) -> str:

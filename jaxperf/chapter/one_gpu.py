@@ -56,11 +56,7 @@ def figures_of(blocks: Iterable[Block], run: str = "") -> list[Figure]:
     for block in blocks:
         if isinstance(block, Table):
             figures += [Figure(block.title, m.name, m.median, m.unit, run) for m in block.rows]
-        elif (
-            isinstance(block, Fact)
-            and isinstance(block.value, int | float)
-            and not isinstance(block.value, bool)
-        ):
+        elif isinstance(block, Fact) and not isinstance(block.value, bool | str | None):
             figures.append(Figure("", block.name, block.value, block.unit, run))
     return figures
 
@@ -76,20 +72,18 @@ def rows(
 ) -> tuple[str, list[str], list[list[str]]]:
     """Return title, heads and rows of a section's small table: the kept figures, and those of this run."""
     runs, figures = kept()
-    own, shown, used = figures_of(here), [], set()
+    here_too, shown, used = figures_of(here), [], []
     for label, key in wanted.items():
         figure = find([*figures.get(section, ()), *figures.get(COMPARISON, ())], key)
-        if not figure:
-            continue
-        used.add(figure.run)
-        mine = find(own, key)
-        shown.append([label, words(figure, mine), words(mine, figure) if mine else "", figure.run])
-    dated = {name: f"JAX {runs[name].jax}, {runs[name].date}" for name in used}
-    cards = ", ".join(sorted({runs[name].card for name in used}))
-    if len(set(dated.values())) < 2:
-        title = f"On one {cards} ({', '.join(set(dated.values()))})"
-        return title, ["", "GPU", "here"], [row[:3] for row in shown]
-    return f"On one {cards}", ["", "GPU", "here", "run"], [[*row[:3], dated[row[3]]] for row in shown]
+        if figure:
+            mine = find(here_too, key)
+            shown.append([label, words(figure, mine), words(mine, figure) if mine else ""])
+            used.append(runs[figure.run])
+    cards = f"On one {', '.join(sorted({run.card for run in used}))}"
+    dates = [f"JAX {run.jax}, {run.date}" for run in used]
+    if len(set(dates)) < 2:
+        return f"{cards} ({', '.join(set(dates))})", ["", "GPU", "here"], shown
+    return cards, ["", "GPU", "here", "run"], [[*row, date] for row, date in zip(shown, dates)]
 
 
 def words(figure: Figure, beside: Figure | None = None) -> str:
