@@ -1,3 +1,5 @@
+"""A framework in plain Python that behaves as its configuration's name says, by the real ones' protocol."""
+
 import os
 import subprocess
 import sys
