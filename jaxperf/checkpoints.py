@@ -11,8 +11,6 @@ SHA-256 of the arrays is saved beside them, and compared. It detects damage; it 
 pickled.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json

@@ -8,8 +8,6 @@ uint8 until they are on the device, which is a quarter of the bytes to gather an
 Letters: N examples, 28 x 28 pixels, 1 channel, B batch size.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import math

@@ -7,8 +7,6 @@ JAX_PROCESS_ID.
     leave(ended(lambda: together(train_all)))
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import itertools

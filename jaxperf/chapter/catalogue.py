@@ -1,7 +1,5 @@
 """The sections of the chapter: what each script asks, and about how long it takes on two CPU cores."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

@@ -5,8 +5,6 @@ run in this process, one by one, under the script's own file name and line numbe
 make each jitted call slower.
 """
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import copy

@@ -1,7 +1,5 @@
 """How a section's blocks and figures show: on a terminal, in a notebook, and on the pages of the book."""
 
-from __future__ import annotations
-
 import html
 import re
 import sys

@@ -1,7 +1,5 @@
 """Draws what a run recorded: timelines, with words on their bars."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Make notebooks that can be opened anywhere: with drawings, links that lead somewhere, and a kernel."""
 
-from __future__ import annotations
-
 import base64
 import importlib.metadata
 import os

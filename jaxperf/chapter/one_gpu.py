@@ -4,8 +4,6 @@
 results of `jaxperf run all --platform gpu`. Every section may show JAX's rows of the comparison with PyTorch.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import re

@@ -3,8 +3,6 @@
 A child writes directly to our terminal; we only wait for it, and end it when we are ended.
 """
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Sequence

@@ -10,8 +10,6 @@ FILE` keeps what was measured. On a GPU, `gpu={...}` replaces values that the co
 notebook the values are those that the cell gives.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import io
@@ -53,7 +51,7 @@ def section(
     full: Mapping[str, Any] | None = None,
     gpu: Mapping[str, Any] | None = None,
     **parameters: Any,
-) -> Section:
+) -> "Section":
     """Begin a section: read the flags, and tell JAX into how many devices to divide a CPU.
 
     Call it before the first JAX operation. If JAX has started already, it keeps the devices that it has. On a
