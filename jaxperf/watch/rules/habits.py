@@ -5,6 +5,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 
 from jaxperf.result.formatting import format_quantity
+from jaxperf.watch.grouping import group_by
 from jaxperf.watch.log import BETWEEN, NUMPY, PYTHON, LiveArrays, Memory
 from jaxperf.watch.observe.source_location import NOWHERE, Place
 from jaxperf.watch.report.analysis import Analysis
@@ -170,10 +171,8 @@ def find_faster_on_cpu(analysis: Analysis) -> Iterator[Finding]:
 def python_notes(analysis: Analysis) -> Iterator[str]:
     """Yield a note with the lines at which Python runs for much of the run without a finding."""
     named = {f.at for f in find_causes(analysis)}
-    seconds: dict[Place, float] = defaultdict(float)
-    for sample in analysis.samples:
-        if sample.kind in (PYTHON, NUMPY, BETWEEN) and sample.at:
-            seconds[sample.at] += analysis.front(sample)
+    outside = group_by((s for s in analysis.of_kinds(PYTHON, NUMPY, BETWEEN) if s.at), lambda s: s.at)
+    seconds = {at: sum(map(analysis.front, samples)) for at, samples in outside.items()}
     total_s = sum(seconds.values())
     most = sorted(seconds, key=lambda at: -seconds[at])[:MOST_LINES]
     lines = [at for at in most if seconds[at] >= LINE_SHARE * analysis.run_s and at not in named]

@@ -102,7 +102,8 @@ def find_slow_dispatch(analysis: Analysis) -> Iterator[Finding]:
 
 def _modules(c: Compiled, at: Place) -> str:
     """Return the variables of the modules that a call passes, such as "model, optimizer"."""
-    arguments = {m[1]: None for where in c.signature if (m := re.match(r"((?:argument )?\w+)\.", where))}
+    matches = (re.match(r"((?:argument )?\w+)\.", where) for where in c.signature)
+    arguments = dict.fromkeys(match[1] for match in matches if match)
     return ", ".join(statements.variable_passed(at, c.called, argument) for argument in arguments)
 
 
