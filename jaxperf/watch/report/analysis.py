@@ -404,21 +404,22 @@ class Analysis:
         return self.of_the_run(idle.of, self.of_kinds(*kinds))
 
     def saved_at(
-        self, work: Collection[StackSample], *, itself: bool = False, moved: bool = False
+        self, work: Collection[StackSample], *, itself: bool = False, needless: bool = False
     ) -> dict[Place, float]:
         """Return the seconds of the run that would be saved without some of the front end's work, by line.
 
         While devices are idle, that is all of the work. Work beside devices that compute delays the next
         calls: where devices then wait for those, the loop is as slow as its front end, and each second of
-        this work costs one of that wait. The rest of it costs what `crowding` says.
+        this work costs one of that wait. The rest of it is free, but for what `crowding` says.
 
         Args:
           work: samples, of which none is a part of another.
           itself: leave out idle time that a wait just before has caused.
-          moved: another thread would do the work, beside devices.
+          needless: the program could leave the work out, rather than do it elsewhere or at another time, so
+            count what devices on a CPU lose to it.
         """
         idle = self._idle_itself if itself else self._idle_alone
-        crowding = 0.0 if moved else self.crowding
+        crowding = self.crowding if needless else 0.0
         left_out = {(s.at, s.start) for s in work}
         calls = [s for s in self.of_kinds(DISPATCH) if (s.at, s.start) not in left_out]
         late_s = self._by_window(calls, self._idle_itself.of)
@@ -484,7 +485,7 @@ class Analysis:
         if not self._on_cpu or not ran_s or not used_s:
             return 0.0
         ours = used_s / (used_s + self.log.others_s)
-        return min(1 - self.beside, ours * sum(s.delayed_s for s in beside) / ran_s)
+        return ours * min(1 - self.beside, sum(s.delayed_s for s in beside) / ran_s)
 
     @property
     def _on_cpu(self) -> bool:

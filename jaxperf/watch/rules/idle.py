@@ -114,7 +114,7 @@ def _modules(c: Compiled, at: Place) -> str:
 )  # fmt: skip
 def find_list_conversions(analysis: Analysis) -> Iterator[Finding]:
     puts = [p for p in analysis.log.puts if p.numbers]
-    lost_s = analysis.saved_at(_as_samples(analysis, puts))
+    lost_s = analysis.saved_at(_as_samples(analysis, puts), needless=True)
     for at, made in group_by(puts, lambda put: put.at).items():
         reason = f"{made[0].numbers} numbers of Python's become an array here, {len(made)} times"
         if len(made) >= REPEATS:
@@ -151,7 +151,7 @@ def find_repeated_puts(analysis: Analysis) -> Iterator[Finding]:
         if again[0].moved:  # a called program waits for the copy
             lost += analysis.log.activity.queued
         seconds = total_length(intersection(idle, union(lost))) * analysis.scale
-        seconds = max(seconds, analysis.saved_at(_as_samples(analysis, again)).get(at, 0.0))
+        seconds = max(seconds, analysis.saved_at(_as_samples(analysis, again), needless=True).get(at, 0.0))
         if again[0].moved:
             seconds = max(seconds, _copied_between_devices_s(analysis, at, again))
         copied = format_quantity(again[0].nbytes, "bytes")
@@ -200,7 +200,7 @@ def find_writes(analysis: Analysis) -> Iterator[Finding]:
     writing = analysis.of_kinds(WRITE)
     functions = group_by(writing, lambda s: _function(s.at))
     known = any(s.written for s in analysis.samples)  # not on all systems
-    lost_s = analysis.saved_at(writing)
+    lost_s = analysis.saved_at(writing, needless=True)
     for finding in findings_by_function("write", lost_s, "devices are idle while this line writes"):
         # a method called `save` may write nothing
         if not known or sum(s.written for s in functions[_function(finding.at)]) >= WRITTEN:
@@ -427,7 +427,7 @@ def find_data_waits(analysis: Analysis) -> Iterator[Finding]:
     One thread that reads ahead can save at most the time in which devices compute. If the waits are longer,
     reading itself must become faster.
     """
-    lost_s = analysis.saved_at(analysis.of_kinds(DATA), moved=True)
+    lost_s = analysis.saved_at(analysis.of_kinds(DATA))
     lost_s = {at: seconds for at, seconds in lost_s.items() if not only_keys(analysis, at)}
     reason = "devices are idle while this line waits for the next batch"
     for finding in findings_by_function("data", lost_s, reason):

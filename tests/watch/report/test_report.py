@@ -109,8 +109,10 @@ def test_work_beside_a_cpu_device_costs_what_it_waited_for_a_core(
     )  # fmt: skip
     analysis = Analysis(record)
     assert analysis.crowding == pytest.approx(lost)
-    assert sum(analysis.saved_at([sample]).values()) == pytest.approx(lost * (10.0 - delayed_s))
-    assert analysis.saved_at([sample], moved=True) == {}  # to another thread, which needs a core as well
+    assert sum(analysis.saved_at([sample], needless=True).values()) == pytest.approx(
+        lost * (10.0 - delayed_s)
+    )
+    assert analysis.saved_at([sample]) == {}  # another thread or another line would need the core as well
 
 
 @pytest.mark.parametrize(
