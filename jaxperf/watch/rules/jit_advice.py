@@ -161,10 +161,12 @@ def _static(analysis: Analysis, file: str, function: str) -> tuple[str, ...]:
 
 def _chains_below(analysis: Analysis, at: Place) -> Iterator[tuple[Chain, Chain]]:
     """Yield the stacks of operations outside jit, up to a line or into its function, and the callers."""
-    lines, eager = _lines(at), [s for s in analysis.samples if s.kind == EAGER]
+    calls: list[StackSample | Compiled] = [s for s in analysis.samples if s.kind == EAGER]
+    calls += [c for c in analysis.log.compiled if not c.explained]
+    lines = _lines(at)
     # a loop around the line itself stays; one in the function would be unrolled
     own = 1 if statements.defined_at(at) else 0
-    for call in (*eager, *(c for c in analysis.log.compiled if not c.explained)):
+    for call in calls:
         chain = (call.at, *call.callers)
         if inside := [i for i, place in enumerate(chain) if (place.file, place.line) in lines]:
             yield chain[: inside[-1] + own], chain[inside[-1] + own :]
@@ -245,7 +247,8 @@ def _chains(analysis: Analysis, samples: list[StackSample]) -> Callable[[StackSa
     function: one program could hold all of it. A function that several lines transform, or call as it is, is
     itself what they share.
     """
-    operations = [*samples, *(c for c in analysis.log.compiled if not c.explained)]
+    operations: list[StackSample | Compiled] = [*samples]
+    operations += [c for c in analysis.log.compiled if not c.explained]
     ways: dict[tuple[str, str], Counter[Place]] = defaultdict(Counter)
     for s in operations:
         ways[s.at.file, s.at.function][s.under] += 1

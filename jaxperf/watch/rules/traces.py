@@ -601,7 +601,9 @@ def _one_by_one(
         f"all, one for each operation outside of jit and each shape; the dearest is {dearest[0].name}, "
         f"{analysis.compiling_s(dearest):.2g} s"
     )
-    through = Counter(c.through for c in compiled).most_common(1)[0][0]
+    # the library that the line itself calls, if operations run there
+    own = [c for c in compiled if c.at == at] or compiled
+    through = Counter(c.through for c in own).most_common(1)[0][0]
     return way_to_jit(Finding("eager recompiles", at, saved_s, reason, at.function), analysis, through)
 
 

@@ -34,7 +34,10 @@ def _called_functions(file: str, function: statements.FUNCTION) -> Iterator[stat
     for call in statements.calls_in(function):
         owner = getattr(call.func, "value", None)
         if owner is None or (isinstance(owner, ast.Name) and owner.id == "self"):
-            yield from statements.functions_named(file, statements.last_name(call.func))
+            named = statements.functions_named(file, statements.last_name(call.func))
+            # a file may define a name again, as the second half of a tutorial does
+            named.sort(key=lambda f: (f.lineno < function.lineno, f.lineno))
+            yield from named[-1:]
 
 
 def _host_work(file: str, function: statements.FUNCTION) -> Iterator[str]:

@@ -47,3 +47,11 @@ def test_what_jit_cannot_take_is_named(body, words, program_file):
     if "helper" in body:
         words = words.replace("13", str(function.end_lineno + 3))
     assert host_work(path, function) == words
+
+
+def test_of_functions_with_one_name_the_last_one_before_counts(program_file):
+    gain, step = "def gain(x):\n    return {}.exp(x)\n\n", "def step(x):\n    return gain(x)\n\n"
+    path = program_file(IMPORTS + gain.format("np") + step + gain.format("jnp") + step)
+    first, second = statements.functions_named(path, "step")
+    assert host_work(path, first) == "calls np.exp in line 10, which jnp may replace"
+    assert host_work(path, second) == ""
