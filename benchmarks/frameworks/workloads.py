@@ -13,9 +13,9 @@ import numpy as np
 from flax import nnx
 
 from jaxperf.models import MLP, RESNET18_STAGES, LeNet, ResNet, to_gluon
-from jaxperf.models.lenet import PARAM_SHAPES
 
 ONEDNN = "jax+oneDNN"  # JAX with XLA's flags for oneDNN: a row of its own, never judged
+LENET = ("W1", "b1", "W2", "b2", "W3", "b3", "W4", "b4")
 # On a GPU: network, precision, and which of the two batches; the most important ones come first.
 MAIN = (
     ("resnet", "bfloat16", 1), ("resnet", "TF32", 0), ("lenet", "TF32", 0), ("lenet", "bfloat16", 1),
@@ -280,6 +280,6 @@ def _weights(sizes: Sizes, seed: int) -> dict[str, dict[str, np.ndarray]]:
     lenet = to_gluon(LeNet(rngs=rngs)).values()
     return {
         "mlp": to_gluon(MLP(rngs=rngs)),
-        "lenet": {name: a.T if a.ndim == 2 else a for name, a in zip(PARAM_SHAPES, lenet)},
+        "lenet": {name: a.T if a.ndim == 2 else a for name, a in zip(LENET, lenet)},
         "resnet": to_gluon(ResNet(10, stages=sizes.stages, rngs=rngs)),
     }
