@@ -22,7 +22,6 @@ def mounted(folder, *, size):
 
 
 def fill(disk):
-    """Fill a disk to its last byte; the file that does it."""
     ballast = disk / "ballast"
     with pytest.raises(OSError, match="No space left on device"), ballast.open("wb", buffering=0) as f:
         while f.write(bytes(1024)):

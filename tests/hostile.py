@@ -5,26 +5,18 @@ import copy
 import json
 import resource
 import signal
-from typing import Any
 
 from report_results import HOSTILE
 
 NUMBERS = (
     0, -1, 1, 0.5, -2.5, 5e-324, 1e-300, 1e9, 1e300, -1.7e308, 1.7e308, 2**53, 2**63, 2**64, -(2**70), 10**30,
 )  # fmt: skip
-BARE = (
-    "1e400",
-    "-1e400",
-    "NaN",
-    "Infinity",
-    f"1{'0' * 400}",
-    f"1{'0' * 5000}",
-)  # what `json.dumps` would not write
+# what `json.dumps` would not write
+BARE = ("1e400", "-1e400", "NaN", "Infinity", f"1{'0' * 400}", f"1{'0' * 5000}")
 STRINGS = (
     *HOSTILE, "s", "bytes", "FLOP/s", "images/s", "u", "a\nb", "[bold]x[/]", "[/nope]", "`", "\ud800", "{0}",
 )  # fmt: skip
 OTHERS = (None, True, False, [], {}, [[]], {"kind": "table"}, {"": ""}, [None] * 3)
-Place = tuple[Any, Any]
 
 
 def damaged(data, rng):
@@ -64,11 +56,10 @@ def distorted(body, rng):
 
 def _places(value):
     """Every place that holds a value, as its container and key."""
-    for key in (
-        list(value) if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ()
-    ):
-        yield value, key
-        yield from _places(value[key])
+    if isinstance(value, dict | list):
+        for key in list(value) if isinstance(value, dict) else range(len(value)):
+            yield value, key
+            yield from _places(value[key])
 
 
 def _distort(place, rng, places):
@@ -84,9 +75,8 @@ def _distort(place, rng, places):
         case 2 if isinstance(holder, list):
             holder.extend(copy.deepcopy(holder) * rng.choice((1, 1, 20)))
         case 3 | 4:
-            holder[key] = copy.deepcopy(
-                rng.choice((*NUMBERS, *(f"@{word}" for word in BARE), *STRINGS, *OTHERS))
-            )
+            bare = (f"@{word}" for word in BARE)
+            holder[key] = copy.deepcopy(rng.choice((*NUMBERS, *bare, *STRINGS, *OTHERS)))
         case _:  # of the same kind, so that the reader has no reason to refuse it
             holder[key] = _akin(value, rng)
 
@@ -124,5 +114,4 @@ def patience(seconds):
 
 
 def peak_bytes():
-    """The most memory that this process has held at any time."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

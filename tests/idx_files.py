@@ -29,15 +29,12 @@ def labels_file(count, *, magic=0x0801, body=b""):
 def generated(train=40, test=20):
     """Images that are all different, and labels that go round the classes."""
     rng = np.random.default_rng(7)
-    x, y = (
-        rng.integers(0, 256, (train + test, 28, 28, 1), np.uint8),
-        np.arange(train + test, dtype=np.int32) % 10,
-    )
+    x = rng.integers(0, 256, (train + test, 28, 28, 1), np.uint8)
+    y = np.arange(train + test, dtype=np.int32) % 10
     return Splits(x[:train], y[:train], x[train:], y[train:])
 
 
 def packed(splits):
-    """The four gzip IDX files, by name."""
     files = {}
     for part, images, labels in (("train", *splits[:2]), ("t10k", *splits[2:])):
         raw_images = images_file(len(images), body=images.tobytes())
@@ -56,10 +53,8 @@ def write_folder(folder, files):
 
 def pins(files):
     """What `ORIGIN_FILES` would be if `files` were the published ones."""
-    return tuple(
-        OriginFile(name.removesuffix(".gz"), len(data), hashlib.sha256(data).hexdigest())
-        for name, data in files.items()
-    )
+    digests = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
+    return tuple(OriginFile(name.removesuffix(".gz"), len(files[name]), digests[name]) for name in files)
 
 
 def same(a, b):
@@ -92,7 +87,6 @@ class Loopback:
 
 @contextmanager
 def loopback(files):
-    """Serves `files` while the block runs."""
     served = Loopback(files)
     thread = threading.Thread(target=served.server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
@@ -113,7 +107,6 @@ def _taken():
 
 
 def closed_port():
-    """A URL on this machine that nothing listens on."""
     return f"http://127.0.0.1:{_taken().getsockname()[1]}/"
 
 

@@ -37,17 +37,12 @@ LENET = Setting(batch=16, steps=8, lr=0.1, contexts=(1, 2, 4, 8))
 RESNET18 = Setting(batch=8, steps=3, lr=0.01, contexts=(1, 2))
 RESNET_SMALL = Setting(batch=16, steps=5, lr=0.01, contexts=(1, 2, 4))
 LENET_SHAPES = {
-    "W1": (20, 1, 3, 3),
-    "b1": (20,),
-    "W2": (50, 20, 5, 5),
-    "b2": (50,),
-    "W3": (800, 128),
-    "b3": (128,),
-    "W4": (128, 10),
-    "b4": (10,),
-}
+    "W1": (20, 1, 3, 3), "b1": (20,), "W2": (50, 20, 5, 5), "b2": (50,),
+    "W3": (800, 128), "b3": (128,), "W4": (128, 10), "b4": (10,),
+}  # fmt: skip
 RESNET18_STAGES = ((64, 2), (128, 2), (256, 2), (512, 2))
 SMALL_STAGES = ((8, 1), (16, 1))
+NETS = {"resnet18": (RESNET18_STAGES, RESNET18), "resnet_small": (SMALL_STAGES, RESNET_SMALL)}
 MLP_SIZES = (512, 256, 128, 2)
 WHOLE, PART = 200, 32  # an array of up to 200 values is kept whole, of a larger one 32 values
 
@@ -79,11 +74,8 @@ def mlp_batch(seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Inputs (4, 512), targets (4, 2) for the L2 loss and labels (4,) for the softmax loss."""
     stream = np.random.RandomState(seed + 500)
     X, target = stream.normal(size=(4, MLP_SIZES[0])), stream.normal(size=(4, MLP_SIZES[-1]))
-    return (
-        X.astype(np.float32),
-        target.astype(np.float32),
-        stream.randint(0, MLP_SIZES[-1], 4).astype(np.int32),
-    )
+    labels = stream.randint(0, MLP_SIZES[-1], 4).astype(np.int32)
+    return X.astype(np.float32), target.astype(np.float32), labels
 
 
 def digest(key: str, arrays: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
@@ -114,9 +106,8 @@ def load(name: str) -> dict[str, np.ndarray]:
 
 def shapes(answers: Mapping[str, np.ndarray]) -> dict[str, tuple[int, ...]]:
     """The parameters' names and shapes as MXNet told them, in its order."""
-    return {
-        str(name): ast.literal_eval(str(shape)) for name, shape in zip(answers["names"], answers["shapes"])
-    }
+    told = zip(answers["names"], answers["shapes"])
+    return {str(name): ast.literal_eval(str(shape)) for name, shape in told}
 
 
 def digest_error(answers: Mapping[str, np.ndarray], key: str, arrays: Sequence[np.ndarray]) -> np.ndarray:
@@ -130,7 +121,5 @@ def digest_error(answers: Mapping[str, np.ndarray], key: str, arrays: Sequence[n
     ends = np.cumsum([_places(array.size).size for array in arrays])[:-1]
     difference = digests[f"{key}/part"].astype(np.float64) - answers[f"{key}/part"]
     by_part = [np.linalg.norm(part) for part in np.split(difference, ends)]
-    by_norm, by_dot = (
-        np.abs(digests[f"{key}/{what}"] - answers[f"{key}/{what}"]) for what in ("norm", "dot")
-    )
+    by_norm, by_dot = (np.abs(digests[f"{key}/{one}"] - answers[f"{key}/{one}"]) for one in ("norm", "dot"))
     return np.maximum.reduce([by_norm, by_dot, by_part]) / np.maximum(scale, 1e-3 * scale.max())

@@ -1,6 +1,6 @@
 """Results for tests: every kind of block, hostile text, odd numbers."""
 
-from jaxperf.result import (
+from jaxperf.result.record import (
     Claim,
     Code,
     Environment,
@@ -8,13 +8,12 @@ from jaxperf.result import (
     Failed,
     Grid,
     Heading,
-    Measurement,
     Note,
-    Reference,
     Result,
     Table,
     Text,
 )
+from jaxperf.result.values import Measurement, Reference
 
 HOSTILE = (
     "<script>document.title='pwned'</script>",
@@ -69,7 +68,6 @@ def blocks(text="text"):
 
 
 def result(text="text", *, name="hybridize"):
-    """A result with every kind of block."""
     return Result(
         experiment=name,
         section="8.1",
@@ -85,10 +83,8 @@ def result(text="text", *, name="hybridize"):
 
 
 def all_results():
-    """Results with plain text, and with every hostile one."""
     return [result(), *map(result, HOSTILE)]
 
 
 def notes_of(result):
-    """The notes of a result, in order."""
     return tuple(note.text for note in result.of(Note))

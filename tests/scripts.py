@@ -5,10 +5,8 @@ import sys
 
 
 def load(name, path, monkeypatch):
-    """Return a script as a module; it may import its neighbors."""
     monkeypatch.syspath_prepend(str(path.parent))
     spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     monkeypatch.setitem(sys.modules, name, module)  # dataclasses look there
     spec.loader.exec_module(module)

@@ -18,7 +18,6 @@ def free_port():
 
 
 def start(command, count=2, *, folder=None, **variables):
-    """Start the processes, whose output is to be read by `communicate`."""
     environment = child_environment() | {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "1"} | variables
     environment |= {"JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{free_port()}", "JAX_NUM_PROCESSES": str(count)}
     return [
@@ -31,7 +30,6 @@ def start(command, count=2, *, folder=None, **variables):
 
 
 def finish(processes):
-    """Wait for the processes, and return each one's status, output and errors."""
     try:
         texts = [process.communicate() for process in processes]
     finally:

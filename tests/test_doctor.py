@@ -13,15 +13,8 @@ from jaxperf.process import child_environment
 from jaxperf.result.gpus import Driver, Gpu, ask_driver
 
 CPU = JaxReport("cpu", ("cpu:0 cpu",))
-H100 = Driver(
-    "570.86",
-    (
-        Gpu(
-            "NVIDIA H100", 80 << 30, 1 << 30,
-            power_w=70.0, power_limit_w=700.0, clock_mhz=345, most_clock_mhz=1980,
-        ),
-    ),
-)  # fmt: skip
+POWER = {"power_w": 70.0, "power_limit_w": 700.0, "clock_mhz": 345, "most_clock_mhz": 1980}
+H100 = Driver("570.86", (Gpu("NVIDIA H100", 80 << 30, 1 << 30, **POWER),))
 
 
 def states(results):
@@ -37,12 +30,7 @@ def plain_machine(monkeypatch):
         monkeypatch.delenv(name, raising=False)
 
 
-# --- the whole
-
-
-def test_a_machine_that_runs_this_suite_is_usable_and_jax_is_asked_in_a_process_of_its_own(
-    monkeypatch, capsys
-):
+def test_a_machine_that_runs_this_suite_is_usable_and_jax_has_a_process_of_its_own(monkeypatch, capsys):
     for name, value in (("PLATFORMS", "cpu"), ("NUM_CPU_DEVICES", "3")):
         monkeypatch.setenv(f"JAX_{name}", value)
     assert cli.main(["doctor"]) == 0
@@ -63,9 +51,6 @@ def test_something_broken_gives_status_1_and_its_command(monkeypatch, capsys):
     assert lines[-1] == "not usable: 1 problem must be fixed; see the command above"
 
 
-# --- packages
-
-
 def test_packages_that_are_missing_or_too_old_are_named(monkeypatch):
     wanted = {"jax": "99", "no-such-package": "1", "numpy": "1.25"}
     monkeypatch.setattr(doctor, "lower_bounds", lambda: wanted)
@@ -74,17 +59,11 @@ def test_packages_that_are_missing_or_too_old_are_named(monkeypatch):
     assert ["jax is" in broken[0].text, "no-such-package is not installed" in broken[1].text] == [True, True]
     assert len(broken) == 2 and all(result.fix.startswith(sys.executable) for result in broken)
     *_, last = doctor.package_results()
-    assert (last.topic, last.state) == ("chapter", "note") and last.text.startswith(
-        "without no_such_package,"
-    )
-    assert last.fix.endswith("[chapter]'")
-
-
-# --- JAX in its own process
+    assert (last.topic, last.state) == ("chapter", "note")
+    assert last.text.startswith("without no_such_package,") and last.fix.endswith("[chapter]'")
 
 
 def test_a_setting_that_keeps_jax_from_starting_is_named_as_the_cause(monkeypatch):
-    """A stand-in for JAX that aborts as XLA does on a flag it does not know, or refuses a platform."""
     child = """
 import os
 if "XLA_FLAGS" in os.environ: os.abort()
@@ -104,12 +83,9 @@ def test_a_jax_that_cannot_be_imported_is_a_finding_too(tmp_path):
     (tmp_path / "jax").mkdir()
     (tmp_path / "jax/__init__.py").write_text("raise ImportError('jaxlib is too old')")
     plain = {k: v for k, v in os.environ.items() if not k.startswith("JAX_")}
-    done = subprocess.run(
-        [sys.executable, "-m", "jaxperf", "doctor"],
-        env=child_environment(plain | {"PYTHONPATH": str(tmp_path)}),
-        capture_output=True,
-        text=True,
-    )
+    environment = child_environment(plain | {"PYTHONPATH": str(tmp_path)})
+    command = [sys.executable, "-m", "jaxperf", "doctor"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (1, "")
     assert "ImportError: jaxlib is too old" in done.stdout and "not usable" in done.stdout
 
@@ -150,14 +126,11 @@ def untold(**missing):
 
 
 def test_a_driver_that_fails_is_described(tmp_path, monkeypatch):
+    mismatch, none = "Failed to initialize NVML: version mismatch", "No devices were found"
     for output, status, expected in (
         ("NVIDIA-SMI has failed because it could not communicate with the driver", 9, Driver(missing=True)),
-        (
-            "Failed to initialize NVML: version mismatch",
-            18,
-            Driver(error="Failed to initialize NVML: version mismatch"),
-        ),
-        ("No devices were found", 6, Driver(error="No devices were found")),
+        (mismatch, 18, Driver(error=mismatch)),
+        (none, 6, Driver(error=none)),
         (ROW.replace("81920, 1024", "[N/A], [N/A]"), 0, untold(total_bytes=0, used_bytes=0)),
         (ROW.replace("345, 1980", "[Not Supported], [N/A]"), 0, untold(clock_mhz=0, most_clock_mhz=0)),
     ):
@@ -165,9 +138,6 @@ def test_a_driver_that_fails_is_described(tmp_path, monkeypatch):
         assert ask_driver() == expected
     monkeypatch.setenv("PATH", "/nonexistent")
     assert ask_driver() == Driver(missing=True)
-
-
-# --- GPUs
 
 
 def advise(monkeypatch, seen, driver, **installed):
@@ -205,33 +175,21 @@ FITS = {"jaxlib": "1", "jax_cuda12_plugin": "1"}
         ({}, JaxReport("gpu", ("gpu:0",)), Driver(error="version mismatch"), {}, "version mismatch", ""),
     ],
 )  # fmt: skip
-def test_what_keeps_jax_from_a_gpu_is_named_with_its_command(
-    variables, seen, driver, installed, says,
-    fix, monkeypatch
-):  # fmt: skip
+def test_what_keeps_jax_from_a_gpu_is_named(variables, seen, driver, installed, says, fix, monkeypatch):
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     [result] = [r for r in advise(monkeypatch, seen, driver, **installed) if r.state in ("warn", "note")]
     assert says in result.text and result.fix == fix
 
 
-# --- data
-
-
-def test_without_full_data_the_debian_package_is_advised():
+def test_without_full_data_the_debian_package_is_advised_and_a_wrong_folder_is_told(tmp_path, monkeypatch):
     mini, advice = doctor.data_results()
     assert mini.state == "ok" and "mini: 6,000 + 1,000" in mini.text
     assert (advice.state, advice.fix) == ("note", "apt-get install dataset-fashion-mnist")
-
-
-def test_a_folder_that_was_named_wrongly_is_told(tmp_path, monkeypatch):
     monkeypatch.setenv("JAXPERF_DATA", str(tmp_path / "nowhere"))
     first, mini = doctor.data_results()
     assert (first.state, first.fix, mini.state) == ("warn", "unset JAXPERF_DATA", "ok")
     assert "nowhere: no such folder" in first.text
-
-
-# --- machine
 
 
 def test_a_load_that_scatters_times_is_told(monkeypatch):

@@ -11,10 +11,6 @@ PROGRAMS = ROOT / "tests" / "fixtures" / "programs"  # shortened from what each 
 BY_ISSUE = {fault.issue.split(",")[0]: fault for fault in FAULTS}
 
 
-def fault(issue):
-    return BY_ISSUE[issue]
-
-
 PATH, ROWS, RANK_7, SLICES, SHIFT, EXP = (
     (PROGRAMS / f"{name}.hlo").read_text()
     for name in ("path_jax_0_11_1", "rows_jax_0_10_2", "rank_7_jax_0_10_2", "slices_jax_0_11_0",
@@ -43,18 +39,15 @@ RECORDED = [
 @pytest.mark.parametrize(("issue", "text", "name", "change"), RECORDED, ids=lambda value: str(value)[:20])
 def test_a_pattern_finds_its_instruction_and_nothing_after_the_change(issue, text, name, change):
     assert change[0] in text
-    hits = fault(issue).hits(hlo.parse(text))
+    hits = BY_ISSUE[issue].hits(hlo.parse(text))
     assert hits and (not name or {i.name for i in hits} == {name})
-    assert fault(issue).hits(hlo.parse(text.replace(*change))) == []
+    assert BY_ISSUE[issue].hits(hlo.parse(text.replace(*change))) == []
 
 
-def test_every_pattern_has_a_recorded_program():
+def test_every_pattern_has_a_recorded_program_and_the_line_of_a_hit_is_that_of_the_program():
     assert {f.issue.split(",")[0] for f in FAULTS if f.pattern} == {issue for issue, *_ in RECORDED}
-
-
-def test_the_line_of_a_hit_is_that_of_the_program():
     module = hlo.parse(PATH)
-    (hit,) = fault("jax-ml/jax#40101").hits(module)
+    (hit,) = BY_ISSUE["jax-ml/jax#40101"].hits(module)
     assert module.frames(hit)[0][:2] == ("a.py", 12)
 
 
@@ -69,7 +62,7 @@ def test_the_line_of_a_hit_is_that_of_the_program():
     ],
 )  # fmt: skip
 def test_versions(issue, version, has):
-    assert fault(issue).in_version(version) == has
+    assert BY_ISSUE[issue].in_version(version) == has
 
 
 def test_a_fault_of_one_platform_and_card_is_not_one_of_others():
@@ -121,10 +114,8 @@ def test_the_version_compiles_what_the_pattern_expects(issue, faulty, catch, x64
     monkeypatch.syspath_prepend(str(folder))
     import run
 
-    version = run.prepare_environment(faulty, run.environments())
-    code = DUMP.format(folder=str(folder), root=str(ROOT), catch=catch, x64=x64, probe=fault(issue).probe)
-    done = subprocess.run(
-        [version.python, "-c", code], capture_output=True, text=True, env=run._environment(), check=True
-    )
-    assert fault(issue).in_version(version.name)
-    assert fault(issue).hits(hlo.parse(done.stdout))
+    version, fault = run.prepare_environment(faulty, run.environments()), BY_ISSUE[issue]
+    code = DUMP.format(folder=str(folder), root=str(ROOT), catch=catch, x64=x64, probe=fault.probe)
+    options = {"capture_output": True, "text": True, "env": run._environment(), "check": True}
+    done = subprocess.run([version.python, "-c", code], **options)
+    assert fault.in_version(version.name) and fault.hits(hlo.parse(done.stdout))

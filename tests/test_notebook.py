@@ -39,9 +39,8 @@ def test_a_cell_shows_its_compilations_and_waits_and_its_names_stay(tmp_path):
 
 
 def test_mistakes_in_a_cell_are_shown_and_the_next_cell_is_watched_again(tmp_path):
-    output = run(
-        tmp_path, "%%jaxperf --nonsense\n1", "%%jaxperf --no-profile\n1 / 0", "%%jaxperf --no-profile\n2"
-    )
+    cells = "%%jaxperf --nonsense\n1", "%%jaxperf --no-profile\n1 / 0", "%%jaxperf --no-profile\n2"
+    output = run(tmp_path, *cells)
     assert "UsageError: %%jaxperf takes --no-profile or nothing, not '--nonsense'" in output
     assert output.count("division by zero") == 2 and output.count("Traceback") == 1
     assert output.count("the cell failed") == 2

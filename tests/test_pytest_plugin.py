@@ -1,4 +1,3 @@
-from collections.abc import Callable
 from pathlib import Path
 
 import jax
@@ -17,7 +16,6 @@ def test_step(jaxperf):
     measured = jaxperf.measure(step, 1.0)
     assert measured.name == "step" and measured.unit == "s"
 """
-Run = Callable[..., tuple[int, str]]
 
 
 @pytest.fixture
@@ -29,10 +27,8 @@ def run(pytester, monkeypatch):
 
     def run_test(seconds, *flags):
         # Recorded values, since a busy machine leaves real ones undecided
-        values = tuple(seconds * (1 + i / 1000) for i in range(20))
-        monkeypatch.setattr(
-            jaxperf.measure, "measure", lambda fn, *args, **options: Measurement("step", "s", values)
-        )
+        recorded = Measurement("step", "s", tuple(seconds * (1 + i / 1000) for i in range(20)))
+        monkeypatch.setattr(jaxperf.measure, "measure", lambda fn, *args, **options: recorded)
         done = pytester.runpytest_inprocess("-q", "-p", "no:cacheprovider", *flags)
         return int(done.ret), done.stdout.str() + done.stderr.str()
 

@@ -19,7 +19,6 @@ _REPAIRED = re.compile(r"^( *)# \+ ?")
 
 
 def cause(path):
-    """Return the cause that a slow program has, and the number of its line."""
     lines = enumerate(path.read_text(encoding="utf-8").splitlines(), start=1)
     ((name, number),) = ((mark[1], n) for n, line in lines if (mark := _CAUSE.search(line)))
     return name, number
@@ -34,13 +33,11 @@ def marked(line):
 
 
 def repaired(path):
-    """Return the text of the repaired program in a slow program's file."""
     lines = map(marked, path.read_text(encoding="utf-8").splitlines())
     return "".join(f"{code}\n" for sign, code in lines if sign != "-")
 
 
 def write_repaired(name, folder):
-    """Write a repaired program to a folder, and return its file."""
     path = folder / f"{name}.py"
     path.write_text(repaired(PROGRAMS / path.name), encoding="utf-8")
     return path

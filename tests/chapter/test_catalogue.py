@@ -18,12 +18,8 @@ def test_a_section_is_found_by_name_file_or_number():
 
 
 def test_a_wrong_word_gets_the_nearest_right_one():
-    for word, nearest in {
-        "hybridise": "hybridize",
-        "hybrid": "hybridize",
-        "8.11": "8.1",
-        "8,1": "8.1",
-    }.items():
+    nearest_ones = {"hybridise": "hybridize", "hybrid": "hybridize", "8.11": "8.1", "8,1": "8.1"}
+    for word, nearest in nearest_ones.items():
         with pytest.raises(JaxperfError, match=rf"^no section {word!r} \(did you mean {nearest}\?\)"):
             find(word)
 

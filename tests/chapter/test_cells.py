@@ -34,7 +34,6 @@ OUTPUT_FLAGS = ("--json=page.json", "--notebook=page.ipynb")
 
 
 def start(folder, script, *flags, stem="page"):
-    """Start a page in a process of its own."""
     (folder / f"{stem}.py").write_text(HEAD + script)
     environment = child_environment({k: v for k, v in os.environ.items() if k != "JAX_NUM_CPU_DEVICES"})
     command = [sys.executable, f"{stem}.py", *OUTPUT_FLAGS, *flags]
@@ -43,7 +42,6 @@ def start(folder, script, *flags, stem="page"):
 
 
 def run_process(folder, script, *flags, stem):
-    """Run a page in a process of its own; return its exit status and what it printed."""
     process = start(folder, script, *flags, stem=stem)
     printed, errors = process.communicate()
     return process.returncode, printed, errors
@@ -78,7 +76,8 @@ def result(folder, name="page.json"):
 
 
 def notebook(folder, name="page.ipynb"):
-    nbformat.validate(read := nbformat.read(folder / name, as_version=4))
+    read = nbformat.read(folder / name, as_version=4)
+    nbformat.validate(read)
     return read
 
 
@@ -90,9 +89,9 @@ def outputs(folder, name="page.ipynb"):
 def test_cells_are_those_of_jupytext(path):
     expected = jupytext.reads(path.read_text(), fmt="py:percent").cells
     script = cells.read(path)
-    assert [(c.source, c.markdown, list(c.tags)) for c in script] == [
-        (c.source, c.cell_type == "markdown", c.metadata.get("tags", [])) for c in expected
-    ]
+    for cell, other in zip(script, expected, strict=True):
+        assert (cell.source, cell.markdown) == (other.source, other.cell_type == "markdown")
+        assert list(cell.tags) == other.metadata.get("tags", [])
     lines = path.read_text().splitlines()
     assert all(lines[c.line - 1] == c.source.splitlines()[0] for c in script if not c.markdown)
 
@@ -189,11 +188,11 @@ def test_control_c_keeps_what_there_is(tmp_path):
     assert outputs(tmp_path, "page.incomplete.ipynb")[-1] == "error"
 
 
-@pytest.mark.parametrize(
-    "number, status", cases([(signal.SIGINT, 130), (signal.SIGTERM, 143)], quick=lambda _, n: n == 130)
-)
+SIGNALS = cases([(signal.SIGINT, 130), (signal.SIGTERM, 143)], quick=lambda _, n: n == 130)
+
+
+@pytest.mark.parametrize("number, status", SIGNALS)
 def test_ctrl_c_ends_a_section_whose_main_thread_stays_in_c_as_in_a_compilation(tmp_path, number, status):
-    """The call of C takes many minutes, so the section ends before it would have."""
     script = (
         "\n# %%\nimport hashlib, subprocess\nfrom pathlib import Path\n"
         "subprocess.Popen(['sleep', '600'])\n"

@@ -1,22 +1,10 @@
-import dataclasses
 from pathlib import Path
 
 from jaxperf.chapter import one_gpu
-from jaxperf.result import Environment, Fact, Measurement, Result, Table, load_result
+from jaxperf.result import load_result
 from tools import keep_gpu_run
 
 ROOT = Path(__file__).resolve().parents[2]
-GPU = Environment(backend="gpu", devices=("cuda:0 NVIDIA H200",), versions={"jax": "0.12.0"})
-CALLS = Table(
-    "Calls of 100", (Measurement("jit", "s", (1e-3, 2e-3, 3e-3)), Measurement("eager", "s", (1.0,)))
-)
-
-
-def result(name, environment=GPU, **changes):
-    made = Result(
-        name, "8.1", "A", "?", {}, environment, (CALLS, Fact("t1", 2e-5, "s")), started_at="2026-11-28T05:00"
-    )
-    return dataclasses.replace(made, **changes)
 
 
 def test_every_kept_figure_is_in_the_results_of_its_run():

@@ -24,10 +24,8 @@ def scripts(tmp_path, monkeypatch):
     """A folder of scripts in place of the catalogue's: `first` and `second`, which write their words."""
     folder = tmp_path / "experiments"
     folder.mkdir()
-    sections = tuple(
-        catalogue.SectionEntry(name, number, name.title(), f"What does {name} do?", 1)
-        for name, number in (("first", "9.1"), ("second", "9.2"))
-    )
+    numbers = {"first": "9.1", "second": "9.2"}
+    sections = tuple(catalogue.SectionEntry(n, numbers[n], n.title(), f"What is {n}?", 1) for n in numbers)
     monkeypatch.setattr(catalogue, "SECTIONS", sections)
     monkeypatch.setattr(catalogue, "folder", lambda: folder)
     for section in sections:

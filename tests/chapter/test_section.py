@@ -8,20 +8,9 @@ from report_results import HOSTILE, blocks
 
 from jaxperf.chapter import display, section
 from jaxperf.chapter.catalogue import SectionEntry as About
-from jaxperf.result import (
-    Claim,
-    Environment,
-    Fact,
-    Grid,
-    Measurement,
-    Span,
-    Table,
-    Text,
-    Timeline,
-    load_result,
-    save_result,
-)
+from jaxperf.result import Claim, Environment, Fact, Grid, Measurement, Span, Table, Text, Timeline
 from jaxperf.result.recorder import Recorder
+from jaxperf.result.store import load_result, save_result
 
 ROW = Measurement("eager", "s", (1.0, 2.0, 3.0))
 
@@ -68,7 +57,7 @@ def test_a_test_can_turn_all_verdicts_around(recorder, monkeypatch):
     assert recorder.sentence(False, **SENTENCES) == "Take `jit`."
 
 
-def test_a_claim_says_what_it_lacks_to_be_measured():
+def test_a_claim_says_what_it_lacks_to_be_measured(recorder):
     def lacks(*needs, smoke=False, **environment):
         about = About("page", "9.1", "A page", "?", 1)
         recorder = Recorder(about, Environment(**environment), {}, command="", smoke=smoke)
@@ -83,8 +72,7 @@ def test_a_claim_says_what_it_lacks_to_be_measured():
     assert lacks("devices", devices=two, devices_are_fake=True) == "all devices are parts of one CPU"
     assert lacks("devices", devices=two) == "" and "one device" in lacks("devices", devices=two[:1])
     with pytest.raises(TypeError, match="give a list"):
-        lacks_string = Recorder(About("page", "9.1", "A page", "?", 1), Environment(), {}, command="")
-        lacks_string.claim("s", holds=True, expected="e", observed="o", needs="size")
+        recorder.claim("s", holds=True, expected="e", observed="o", needs="size")
 
 
 def test_a_result_tells_fitted_figures_from_predicted_ones(recorder, tmp_path):

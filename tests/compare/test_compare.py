@@ -20,21 +20,15 @@ def result(*measurements, **changes):
 
 def processes(run):
     """One result per value: each process has measured every row once, as the median of its own values."""
-    tables = [block for block in run.blocks if isinstance(block, Table)]
-    count = max(len(m.values) for table in tables for m in table.rows)
 
-    def of_process(i):
-        rows = [
-            Table(
-                table.title,
-                tuple(replace(m, values=m.values[i : i + 1]) for m in table.rows if i < len(m.values)),
-            )
-            for table in tables
-        ]
-        blocks = iter(rows)
-        return replace(run, blocks=tuple(next(blocks) if isinstance(b, Table) else b for b in run.blocks))
+    def of_process(block, i):
+        if not isinstance(block, Table):
+            return block
+        rows = (replace(m, values=m.values[i : i + 1]) for m in block.rows if i < len(m.values))
+        return Table(block.title, tuple(rows))
 
-    return [of_process(i) for i in range(count)]
+    count = max(len(m.values) for table in run.of(Table) for m in table.rows)
+    return [replace(run, blocks=tuple(of_process(block, i) for block in run.blocks)) for i in range(count)]
 
 
 def compare(a, b, **options):
@@ -186,11 +180,9 @@ def test_several_experiments_are_compared_each_with_its_own_and_judged_together(
     quick, slow = (tuple(s + i * 1e-6 for i in range(8)) for s in (1.0, 2.0))
     other = replace(result(timing("x", slow)), experiment="other")
     alone = replace(result(timing("a", quick), timing("b", quick)), experiment="alone")
-    alike, lone = processes(other), processes(alone)
-    comparison = compare_runs(
-        [*processes(result(timing("x", quick))), *alike, *lone],
-        [*alike, *processes(result(timing("x", slow)))],
-    )
+    alike = processes(other)
+    before, after = (processes(result(timing("x", values))) for values in (quick, slow))
+    comparison = compare_runs([*before, *alike, *processes(alone)], [*alike, *after])
     verdicts = [(row.key.experiment, row.verdict) for row in comparison.rows]
     assert verdicts == [("hybridize", "slower"), ("other", "same")]
     assert (comparison.only_a, comparison.only_b, comparison.status) == (("alone",), (), 1)

@@ -1,3 +1,5 @@
+import functools
+
 import numpy as np
 import pytest
 
@@ -55,25 +57,20 @@ def test_evaluation_sees_every_example_once_in_batches_of_one_shape():
         assert seen == list(range(n))
 
 
-def epoch(n=N, labels=N, batch_size=B):
-    return next(epoch_batches(data(n)[0], data(labels)[1], batch_size=batch_size, seed=0, epoch=0))
-
-
-def padded(n=N, labels=N, batch_size=B):
-    return next(padded_batches(data(n)[0], data(labels)[1], batch_size=batch_size))
+EPOCH, PADDED = functools.partial(epoch_batches, seed=0, epoch=0), padded_batches
 
 
 @pytest.mark.parametrize(
-    ("call", "message"),
+    ("batches", "n", "labels", "batch_size", "message"),
     [
-        (lambda: epoch(batch_size=-3), "batch size -3 is not positive; use"),
-        (lambda: padded(batch_size=-3), "batch size -3 is not positive; use"),
-        (lambda: epoch(batch_size=24), "batch size 24 is larger than the data, 23 examples; use 23"),
-        (lambda: epoch(labels=22), "23 images and 22 labels; "),
-        (lambda: padded(labels=22), "23 images and 22 labels; "),
-        (lambda: padded(0, 0), "0 images and 0 labels; "),
+        (EPOCH, N, N, -3, "batch size -3 is not positive; use"),
+        (PADDED, N, N, -3, "batch size -3 is not positive; use"),
+        (EPOCH, N, N, 24, "batch size 24 is larger than the data, 23 examples; use 23"),
+        (EPOCH, N, 22, B, "23 images and 22 labels; "),
+        (PADDED, N, 22, B, "23 images and 22 labels; "),
+        (PADDED, 0, 0, B, "0 images and 0 labels; "),
     ],
 )
-def test_what_cannot_be_is_refused(call, message):
+def test_what_cannot_be_is_refused(batches, n, labels, batch_size, message):
     with pytest.raises(JaxperfError, match=message):
-        call()
+        next(batches(data(n)[0], data(labels)[1], batch_size=batch_size))

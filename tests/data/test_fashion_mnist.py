@@ -8,17 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from idx_files import (
-    closed_port,
-    generated,
-    isolate,
-    loopback,
-    needs_debian,
-    packed,
-    pins,
-    same,
-    write_folder,
-)
+from idx_files import closed_port, generated, loopback, needs_debian, packed, pins, same, write_folder
 
 from jaxperf import data as module
 from jaxperf.data import DEBIAN_FOLDER, SOURCES, Splits, check_source, mini_folder  # fmt: skip
@@ -26,14 +16,7 @@ from jaxperf.errors import JaxperfError
 
 
 @pytest.fixture
-def cache(monkeypatch, tmp_path):
-    """The cache folder of a machine that has no source but the network and the package."""
-    return isolate(monkeypatch, tmp_path)
-
-
-@pytest.fixture
 def files(monkeypatch):
-    """Four generated files that pass for the published ones."""
     generated_files = packed(generated())
     monkeypatch.setattr("jaxperf.data.ORIGIN_FILES", pins(generated_files))
     return generated_files
@@ -117,9 +100,7 @@ def test_a_named_folder_that_is_wrong_is_never_skipped(cache, tmp_path, monkeypa
 
 
 def test_a_folder_that_may_not_be_looked_into_is_refused(cache, tmp_path, monkeypatch):
-    """Root may look everywhere, so the kernel's answer is made here."""
-
-    def forbidden(self):
+    def forbidden(self):  # root may look everywhere
         raise PermissionError(13, "Permission denied", str(self))
 
     folder = write_folder(tmp_path / "shut", packed(generated()))
@@ -134,11 +115,8 @@ def test_a_damaged_folder_that_nobody_named_is_skipped(cache, tmp_path, monkeypa
     assert fashion_mnist(url=closed_port()).source == "mini"
 
 
-def test_source_folder_without_any_folder_says_how_to_get_one(cache):
+def test_a_source_without_a_folder_says_how_to_get_one_and_a_wrong_source_gets_the_nearest(cache):
     assert "apt install dataset-fashion-mnist" in refusal(source="folder")
-
-
-def test_a_wrong_source_gets_the_nearest_right_one():
     assert "did you mean mini?" in refusal(source="minni")
     assert "did you mean download?" in refusal(source="Download")
     assert "there are auto, folder" in refusal(source="")
@@ -177,11 +155,12 @@ def test_a_download_is_checked_kept_and_not_repeated(cache, files, monkeypatch):
     assert "Connection refused; connect" in refusal(source="download", url=closed_port())
 
 
-def test_auto_downloads_where_there_is_no_folder(cache, files, monkeypatch):
+def test_auto_downloads_where_no_folder_is_and_without_a_network_it_is_the_subset(cache, files, monkeypatch):
     monkeypatch.setattr("jaxperf.data.missing_from", list)
+    data = fashion_mnist(url=closed_port())
+    assert data.source == "mini" and not data.is_full and not cache.exists()
     with loopback(files) as server:
-        data = fashion_mnist(url=server.url)
-    assert data.source == "download"
+        assert fashion_mnist(url=server.url).source == "download"
 
 
 def test_what_is_not_the_published_file_is_refused_and_nothing_is_kept(cache, files):
@@ -233,15 +212,6 @@ def test_what_is_not_a_web_address_is_refused(cache):
             assert "is not an http or https URL" in refusal(source=source, url=url)
     for url in ("http:///x", "http://[::1", "http://127.0.0.1:port/"):
         assert url in refusal(source="download", url=url)
-
-
-# --- auto without anything
-
-
-def test_auto_without_folder_and_network_ends_in_the_subset(cache):
-    data = fashion_mnist(url=closed_port())
-    assert data.source == "mini" and not data.is_full
-    assert not cache.exists()
 
 
 # --- the subset

@@ -5,7 +5,7 @@ from importlib.util import find_spec
 
 import numpy as np
 import pytest
-from idx_files import closed_port, generated, isolate, packed, pins, write_folder
+from idx_files import closed_port, generated, packed, pins, write_folder
 
 from jaxperf import data as module
 from jaxperf.data import Splits, fashion_mnist
@@ -38,14 +38,7 @@ data_dir, out = sys.argv[1:]
 
 
 @pytest.fixture
-def cache(monkeypatch, tmp_path):
-    """The cache folder of a machine without folder, prepared data or downloads."""
-    return isolate(monkeypatch, tmp_path)
-
-
-@pytest.fixture
 def prepared(tmp_path):
-    """A folder that looks as if the data set were prepared."""
     info = tmp_path / "tensorflow_datasets" / "fashion_mnist" / "3.0.1" / "dataset_info.json"
     info.parent.mkdir(parents=True)
     info.write_text("{}")
@@ -67,9 +60,8 @@ def same_up_to_order(a, b):
     return pairs(*a[:2]) == pairs(*b[:2]) and pairs(*a[2:]) == pairs(*b[2:])
 
 
-needs_tfds = pytest.mark.skipif(
-    not all(map(find_spec, ("tensorflow_datasets", "tensorflow"))), reason="needs the extra tfds"
-)
+has_tfds = all(map(find_spec, ("tensorflow_datasets", "tensorflow")))
+needs_tfds = pytest.mark.skipif(not has_tfds, reason="needs the extra tfds")
 
 
 @pytest.mark.real

@@ -16,12 +16,7 @@ ROUNDS = 8
 
 
 class Judge:
-    """A section that keeps only the verdicts on its claims.
-
-    Args:
-      section: the real one.
-      everywhere: whether to decide also at toy size and on a CPU, whatever the claims need.
-    """
+    """A section that keeps only the verdicts on its claims; `everywhere`, each is taken to be measurable."""
 
     def __init__(self, section, *, everywhere):
         self._section, self._everywhere, self.verdicts = section, everywhere, dict[str, str]()
@@ -30,7 +25,6 @@ class Judge:
         return getattr(self._section, name)
 
     def claim(self, statement, *, holds, needs=(), cannot="", **_):
-        """Keep the verdict."""
         lacks = not self._everywhere and (cannot or self._section._lacks(needs))
         decided = VERDICTS[None if holds is None else bool(holds)]
         self.verdicts[statement] = "not measurable here" if lacks else decided
@@ -40,7 +34,7 @@ class Judge:
         plt.close(drawn)
 
     def _nothing(self, *_, **__):
-        """Show nothing."""
+        pass
 
     fact = say = grid = table = on_one_gpu = timeline = _nothing
 
@@ -58,7 +52,6 @@ def judging_cells(path, statement):
 
 
 def claims_of(cell):
-    """Return the statements that a cell claims, where they are written out."""
     return {
         node.args[0].value
         for node in ast.walk(ast.parse(cell.source))
@@ -68,19 +61,11 @@ def claims_of(cell):
 
 
 def all_claims(path):
-    """Return the statements of all claims of a section."""
     return set().union(*(claims_of(cell) for cell in cells.read(path) if not cell.markdown))
 
 
 def verdict(section, statement, /, *, everywhere=False, **planted):
-    """Return the verdict on a claim where the names of `planted` have other values.
-
-    Args:
-      section: the names of the section, as `cells.load` returns them.
-      statement: the claim, or how it begins.
-      everywhere: whether to decide also where the claim cannot be measured.
-      **planted: the values that replace those of the section.
-    """
+    """Return the verdict on the claim that begins so, where the names of `planted` have other values."""
     path, judge = Path(str(section.__file__)), Judge(section.s, everywhere=everywhere)
     names = {**vars(section), **planted, "s": judge}
     *before, last = judging_cells(path, statement)
@@ -94,14 +79,16 @@ def verdict(section, statement, /, *, everywhere=False, **planted):
     return found
 
 
+def fails(section, statement, /, **options):
+    """Return whether the claim does not hold where the names have other values."""
+    return verdict(section, statement, **options) == "does not hold"
+
+
 def exactly(value):
-    """Return a ratio that is known without doubt."""
     return Ratio(value, value, value, ROUNDS)
 
 
 def took(**seconds):
-    """Return measurements of the same rounds that took exactly so long."""
     return {
-        name: Measurement(name, "s", (float(value),) * ROUNDS, rounds="planted")
-        for name, value in seconds.items()
+        name: Measurement(name, "s", (float(s),) * ROUNDS, rounds="planted") for name, s in seconds.items()
     }

@@ -13,27 +13,15 @@ UNDECIDED = ("above", "below", "at_least", "at_most", "within", "both")
 
 
 def calls_of(name, *methods):
-    """The calls of these methods of `s` in a section's script."""
     tree = ast.parse((catalogue.folder() / f"{name}.py").read_text(encoding="utf-8"))
-    return [
-        node
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Attribute)
-        and isinstance(node.func.value, ast.Name)
-        and node.func.value.id == "s"
-        and node.func.attr in methods
-    ]
+    calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call))
+    return [call for call in calls if ast.unparse(call.func) in {f"s.{method}" for method in methods}]
 
 
 def may_be_open(call):
-    """Whether a claim can be undecided, or not measurable on some machine."""
     given = {keyword.arg: keyword.value for keyword in call.keywords}
-    names = {
-        getattr(node.func, "attr", getattr(node.func, "id", ""))
-        for node in ast.walk(given["holds"])
-        if isinstance(node, ast.Call)
-    }
+    calls = (node for node in ast.walk(given["holds"]) if isinstance(node, ast.Call))
+    names = {ast.unparse(call.func).rpartition(".")[2] for call in calls}
     return bool({"cannot", "needs"} & given.keys() or names & {*UNDECIDED})
 
 

@@ -1,6 +1,5 @@
-from collections.abc import Callable
-from types import ModuleType, SimpleNamespace
-from typing import Any
+import functools
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -10,18 +9,20 @@ import pytest
 from jaxperf.chapter import catalogue, cells
 from tests.experiments.plants import ROUNDS, all_claims, exactly, took, verdict
 
-Plant = Callable[[ModuleType], dict[str, Any]]
 EIGHT = np.ones(ROUNDS)
 
 
 def pair(name, holds, fails):
-    """Plant one name, with a value for which the claim holds and one for which it fails."""
     return (lambda m: {name: holds}), (lambda m: {name: fails})
 
 
 def times(holds, fails, name="times"):
-    """Plant measurements that took exactly so long."""
     return pair(name, took(**holds), took(**fails))
+
+
+def only_fails(planted):
+    """Plant what makes the claim fail; it holds as the section is."""
+    return (lambda m: {}), planted
 
 
 def hlo(f, *args):
@@ -45,10 +46,8 @@ def trainings(never, window, each=1.0):
     """Runs of 8.2.4 that took so many seconds and bytes."""
 
     def run(amount):
-        recorded = SimpleNamespace(
-            increase_bytes=int(1e6 * amount), seconds=[0.0], resident_bytes=[0], base_bytes=0
-        )
-        return amount, recorded, []
+        used = {"increase_bytes": int(1e6 * amount), "seconds": [0.0], "resident_bytes": [0], "base_bytes": 0}
+        return amount, SimpleNamespace(**used), []
 
     def plant(m):
         ways = {"never": never, "window": window, "each": each}
@@ -90,6 +89,10 @@ def batches(gain_small, gain_large):
     return lambda m: {"batches": [1, 8], "sweep": sweep}
 
 
+def ratios(**known):
+    return lambda m: {name: exactly(value) for name, value in known.items()}
+
+
 def undonated(m):
     return {"donated_step": jax.jit(lambda params, X, y: m.step(params, X, y))}
 
@@ -98,136 +101,93 @@ ONE_AFTER, TOGETHER = "two devices: one after the other", "two devices: both"
 PLANTED = {
     "performance_model": {
         "Op by op, overhead limits the MLP: eight examples take as long as one": (
-            lambda m: {"growth": exactly(1.1), "compiled_growth": exactly(1)},
-            lambda m: {"growth": exactly(4), "compiled_growth": exactly(1)},
-        ),
+            ratios(growth=1.1, compiled_growth=1), ratios(growth=4, compiled_growth=1)),
         "Ten fused lines take about as long as one": (
-            lambda m: {"fused": exactly(1.1), "unfused": exactly(20)},
-            lambda m: {"fused": exactly(9), "unfused": exactly(20)},
-        ),
+            ratios(fused=1.1, unfused=20), ratios(fused=9, unfused=20)),
         "The compiler's estimate counts a loop's body once": pair("often", 0, 1e9),
         "One of three limits explains each program of this chapter": pair(
-            "explained", dict.fromkeys("abcd", "memory"), {**dict.fromkeys("abc", "memory"), "d": "none"}
-        ),
-        "Overhead limits 20 x 20 products, memory limits x + 1, arithmetic a large product": pair(
-            "explained",
+            "explained", dict.fromkeys("abcd", "memory"), {**dict.fromkeys("abc", "memory"), "d": "none"}),
+        "Overhead limits 20 x 20 products, memory limits x + 1, arithmetic a large product": pair("explained",
             dict(zip("abcd", ("overhead", "none", "memory", "arithmetic"))),
-            dict(zip("abcd", ("none", "none", "memory", "arithmetic"))),
-        ),
-        "The donated step needs no second copy of the parameters": (lambda m: {}, undonated),
+            dict(zip("abcd", ("none", "none", "memory", "arithmetic")))),
+        "The donated step needs no second copy of the parameters": only_fails(undonated),
         "The first eight rungs compute the same parameters": pair(
-            "trained", [jnp.ones(3)] * 2, [jnp.ones(3), jnp.ones(3) + 1]
-        ),
+            "trained", [jnp.ones(3)] * 2, [jnp.ones(3), jnp.ones(3) + 1]),
         "The bill predicts what each rung gains": (bill(2.5), bill(20)),
         "The same training becomes at least ten times as fast": (
             lambda m: bill(2)(m) | {"total": exactly(40)},
-            lambda m: bill(2)(m) | {"total": exactly(4)},
-        ),
-        "Checkpoints need less memory, and mixed precision too": pair(
-            "temporaries",
+            lambda m: bill(2)(m) | {"total": exactly(4)}),
+        "Checkpoints need less memory, and mixed precision too": pair("temporaries",
             {"float32": 4, "mixed": 2, "checkpoint": 1},
-            {"float32": 4, "mixed": 5, "checkpoint": 1},
-        ),
+            {"float32": 4, "mixed": 5, "checkpoint": 1}),
         "A checkpoint costs the time of its extra FLOPs": (blocks(1.3, 1.0), blocks(3.0, 1.0)),
         "bfloat16 makes this step faster": (blocks(1.3, 0.5), blocks(1.3, 2.0)),
-        "In so few steps, mixed precision becomes as accurate as float32": pair(
-            "reached",
+        "In so few steps, mixed precision becomes as accurate as float32": pair("reached",
             {"float32": [0.70, 0.72], "mixed": [0.71, 0.72]},
-            {"float32": [0.70, 0.72], "mixed": [0.40, 0.72]},
-        ),
+            {"float32": [0.70, 0.72], "mixed": [0.40, 0.72]}),
     },
     "hybridize": {
-        "The compiler can rewrite the program to print(10)": (
-            lambda m: {},
-            lambda m: {"optimized": hlo(lambda a, b: a + b, 1.0, 2.0)},
-        ),
+        "The compiler can rewrite the program to print(10)": only_fails(
+            lambda m: {"optimized": hlo(lambda a, b: a + b, 1.0, 2.0)}),
         "Compiling saves memory: e and f need not be kept": pair("needed", 1, 10**9),
         "Compiling saves calls": times(
             {"operation by operation": 3, "compiled": 1},
-            {"operation by operation": 1, "compiled": 3}, "small",
-        ),
-        "After hybridize the output stays the same": (
-            lambda m: {},
-            lambda m: {"after": m.before + 1},
-        ),
+            {"operation by operation": 1, "compiled": 3}, "small"),
+        "After hybridize the output stays the same": only_fails(lambda m: {"after": m.before + 1}),
         "Symbolic execution is faster (the book: 2.4 times)": times(
             {"operation by operation": 3, "hybridize": 1, "nnx.jit": 3},
-            {"operation by operation": 1, "hybridize": 3, "nnx.jit": 3},
-        ),
+            {"operation by operation": 1, "hybridize": 3, "nnx.jit": 3}),
         "Most of an nnx.jit call of this MLP is Python's work on the module": times(
             {"operation by operation": 3, "hybridize": 1, "nnx.jit": 3},
-            {"operation by operation": 3, "hybridize": 1, "nnx.jit": 1.5},
-        ),
+            {"operation by operation": 3, "hybridize": 1, "nnx.jit": 1.5}),
         "Compiling gains less where a call computes more": (batches(9, 2), batches(2, 9)),
         "At none of these batches is the compiled MLP more than 5% slower": (batches(9, 1), batches(9, 0.5)),
-        "Program and parameters can be used without the code that made them": (
-            lambda m: {},
-            lambda m: {"read_back": np.asarray(m.before) + 1},
-        ),
+        "Program and parameters can be used without the code that made them": only_fails(
+            lambda m: {"read_back": np.asarray(m.before) + 1}),
         "The exported MLP is faster than the imperative one": times(
             {"operation by operation": 3, "exported, with jit": 1},
-            {"operation by operation": 1, "exported, with jit": 3}, "served",
-        ),
+            {"operation by operation": 1, "exported, with jit": 3}, "served"),
         "After hybridize, the prints are silent from the second call on": pair(
-            "second", "output: 1", "type: a\nx: 1\nhidden: 2\noutput: 1"
-        ),
+            "second", "output: 1", "type: a\nx: 1\nhidden: 2\noutput: 1"),
         "jit's key: function object, tree, shapes, dtypes, weak types, shardings, statics": (
             lambda m: {"calls": {"a": (lambda: m.traces.append(1), 1)}},
-            lambda m: {"calls": {"a": (lambda: m.traces.extend((1, 1)), 1)}},
-        ),
-        "In-place operations such as a += b and a[:] = a + b cannot be used": pair(
-            "trials",
+            lambda m: {"calls": {"a": (lambda: m.traces.extend((1, 1)), 1)}}),
+        "In-place operations such as a += b and a[:] = a + b cannot be used": pair("trials",
             dict.fromkeys(("a[:] = a + b", "a += b", "np.asarray(x)"), ("TypeError", "")),
-            {"a[:] = a + b": ("Error", ""), "a += b": ("works", ""), "np.asarray(x)": ("Error", "")},
-        ),
-        "asnumpy cannot be used in a hybridized network": pair(
-            "trials",
+            {"a[:] = a + b": ("Error", ""), "a += b": ("works", ""), "np.asarray(x)": ("Error", "")}),
+        "asnumpy cannot be used in a hybridized network": pair("trials",
             dict.fromkeys(("a[:] = a + b", "a += b", "np.asarray(x)"), ("TypeError", "")),
-            dict.fromkeys(("a[:] = a + b", "a += b", "np.asarray(x)"), ("works", "")),
-        ),
+            dict.fromkeys(("a[:] = a + b", "a += b", "np.asarray(x)"), ("works", ""))),
         "Every way that compiles a network also updates its running mean": (
             lambda m: {"outcome": lambda way: (True, True)},
-            lambda m: {"outcome": lambda way: (True, False)},
-        ),
-        "An if on a value fails, a for over rows works": pair(
-            "trials",
+            lambda m: {"outcome": lambda way: (True, False)}),
+        "An if on a value fails, a for over rows works": pair("trials",
             {"if x.sum() > 1": ("Error", ""), "for row in x": ("works", "")},
-            {"if x.sum() > 1": ("Error", ""), "for row in x": ("Error", "")},
-        ),
+            {"if x.sum() > 1": ("Error", ""), "for row in x": ("Error", "")}),
     },
     "async_computation": {
-        "y = nd.dot(x, x).sum() returns before y is computed": pair(
-            "product",
+        "y = nd.dot(x, x).sum() returns before y is computed": pair("product",
             SimpleNamespace(asynchronous=True, queued_share=exactly(0.1), ready=[False] * 6),
-            SimpleNamespace(asynchronous=False, queued_share=exactly(1.0), ready=[True] * 6),
-        ),
+            SimpleNamespace(asynchronous=False, queued_share=exactly(1.0), ready=[True] * 6)),
         "The front end's speed hardly matters to the whole program": times(
             {f"{n}, {pace} front end": 1 for n in ("large", "tiny") for pace in ("slow", "fast")},
             {f"{n}, {pace} front end": 1 + 9 * (n + pace == "tinyslow")
-             for n in ("large", "tiny") for pace in ("slow", "fast")},
-        ),
+             for n in ("large", "tiny") for pace in ("slow", "fast")}),
         "What turns an array into something else makes the front end wait": pair(
-            "ready", dict.fromkeys("abcdef", True), dict.fromkeys("abcdef", False)
-        ),
+            "ready", dict.fromkeys("abcdef", True), dict.fromkeys("abcdef", False)),
         "A way of waiting that converts takes as long, where the computation is long": times(
-            {"if y > 0": 1, "block_until_ready()": 1}, {"if y > 0": 2, "block_until_ready()": 1}
-        ),
+            {"if y > 0": 1, "block_until_ready()": 1}, {"if y > 0": 2, "block_until_ready()": 1}),
         "One of the three waits for everything that was queued before it, as waitall does": pair(
-            "waited", {"a": [True] * 3}, {"a": [True, False, True]}
-        ),
+            "waited", {"a": [True] * 3}, {"a": [True, False, True]}),
         "An error appears where Python waits, not where the failing work was queued": pair("line", 3, 1),
         "The book's loop takes longer if it waits in each turn, in each of three new processes": (
-            lambda m: memory(2.0, 5.0, 1.1), lambda m: memory(0.9, 5.0, 1.1)
-        ),
+            lambda m: memory(2.0, 5.0, 1.1), lambda m: memory(0.9, 5.0, 1.1)),
         "An array whose memory comes from the system costs more than the addition": (
-            lambda m: memory(2.0, 5.0, 1.1), lambda m: memory(2.0, 1.1, 1.1)
-        ),
+            lambda m: memory(2.0, 5.0, 1.1), lambda m: memory(2.0, 1.1, 1.1)),
         "As installed, waiting costs more time than in place": (
-            lambda m: memory(2.0, 5.0, 1.1), lambda m: memory(1.1, 5.0, 1.4)
-        ),
+            lambda m: memory(2.0, 5.0, 1.1), lambda m: memory(1.1, 5.0, 1.4)),
         "n calls take n (t1 + t2 + t3) synchronously, and t1 + n t2 + t3 asynchronously": (
-            lambda m: model(0.1), lambda m: model(0.9)
-        ),
+            lambda m: model(0.1), lambda m: model(0.9)),
         "A loop inside one program saves most of t1": pair("saving", exactly(5), exactly(1.5)),
         "Without synchronization, the front end hands over all computations at once": pair("depth", 100, 32),
         "Training without synchronization takes more memory": (trainings(3, 1), trainings(0.5, 1)),
@@ -237,57 +197,44 @@ PLANTED = {
     },
     "auto_parallelism": {
         "A product is nearly as many times as fast as there are cores": (
-            lambda m: {"product_gain": exactly(m.s.environment.cores), "loop_gain": exactly(0.1)},
-            lambda m: {"product_gain": exactly(0.5), "loop_gain": exactly(0.1)},
-        ),
+            lambda m: ratios(product_gain=m.s.environment.cores, loop_gain=0.1)(m),
+            ratios(product_gain=0.5, loop_gain=0.1)),
         "A loop over devices looks serial, but it runs in parallel": pair("shared", 0.9, 0.1),
         "A chain over two devices does not overlap": pair("chained", 0.01, 0.5),
         "A CPU and a GPU take less time together than one after the other": times(
-            {ONE_AFTER: 1.6, TOGETHER: 1}, {ONE_AFTER: 0.9, TOGETHER: 1}, "apart"
-        ),
+            {ONE_AFTER: 1.6, TOGETHER: 1}, {ONE_AFTER: 0.9, TOGETHER: 1}, "apart"),
         "Two devices on the same cores gain little or nothing": times(
-            {ONE_AFTER: 0.9, TOGETHER: 1}, {ONE_AFTER: 1.6, TOGETHER: 1}, "apart"
-        ),
+            {ONE_AFTER: 0.9, TOGETHER: 1}, {ONE_AFTER: 1.6, TOGETHER: 1}, "apart"),
         "Computing on a GPU and copying from it take less time together": times(
             {"all, then copy": 1.6, "compute and copy: both": 1},
-            {"all, then copy": 0.9, "compute and copy: both": 1}, "copying",
-        ),
+            {"all, then copy": 0.9, "compute and copy: both": 1}, "copying"),
         "With two results, copying one while the next is computed saves time": times(
             {"one at a time": 1.6, "keep two": 1, "compute and copy: both": 1},
-            {"one at a time": 0.9, "keep two": 1, "compute and copy: both": 1}, "copying",
-        ),
+            {"one at a time": 0.9, "keep two": 1, "compute and copy: both": 1}, "copying"),
         "A batch that is loaded while the device computes saves time": times(
-            {"load, then compute": 2, "prefetch": 1}, {"load, then compute": 1, "prefetch": 2}
-        ),
+            {"load, then compute": 2, "prefetch": 1}, {"load, then compute": 1, "prefetch": 2}),
         "Under jit, the book's run is one product": pair("equal", 1, 10),
         "The ten products of run are not executed in parallel": pair(
-            "at_once", {"one by one": 1, "one program": 2}, {"one by one": 2, "one program": 2}
-        ),
+            "at_once", {"one by one": 1, "one program": 2}, {"one by one": 2, "one program": 2}),
         "In one program, a product begins before the one before has ended": pair(
-            "at_once", {"one by one": 1, "one program": 2}, {"one by one": 1, "one program": 1}
-        ),
+            "at_once", {"one by one": 1, "one program": 2}, {"one by one": 1, "one program": 1}),
         "Complex dependencies are respected": pair("correct", 5, 4),
         "Two devices compute such a task faster than one": pair("gain", exactly(2), exactly(0.9)),
         "One batch of ten 20 × 20 products is faster than ten calls": (
-            lambda m: small(m, once=1.0), lambda m: small(m, once=20.0)
-        ),
+            lambda m: small(m, once=1.0), lambda m: small(m, once=20.0)),
     },
     "use_gpu": {
         "Operands must be on the same device": (
             lambda m: {"outcomes": dict.fromkeys(m.mixtures, "Error")},
-            lambda m: {"outcomes": dict.fromkeys(m.mixtures, "runs")},
-        ),
-        "An uncommitted array and a NumPy array follow a committed one": (
-            lambda m: {}, lambda m: {"outcomes": dict.fromkeys(m.outcomes, "runs elsewhere")}
-        ),
-        "A network computes where its parameters are": (lambda m: {}, lambda m: {"second": m.first}),
+            lambda m: {"outcomes": dict.fromkeys(m.mixtures, "runs")}),
+        "An uncommitted array and a NumPy array follow a committed one": only_fails(
+            lambda m: {"outcomes": dict.fromkeys(m.outcomes, "runs elsewhere")}),
+        "A network computes where its parameters are": only_fails(lambda m: {"second": m.first}),
         "Do not move data between devices more often than you must": times(
-            {"host to device": 9, "sum on the device": 1}, {"host to device": 1, "sum on the device": 9}
-        ),
+            {"host to device": 9, "sum on the device": 1}, {"host to device": 1, "sum on the device": 9}),
         "TF32 is accurate to about three digits": pair("tf32", 3e-4, 3e-2),
         "A product of float32 arrays has the precision that JAX promises here": (
-            lambda m: {"jnp": products(m, lost=0.0)}, lambda m: {"jnp": products(m, lost=0.1)}
-        ),
+            lambda m: {"jnp": products(m, lost=0.0)}, lambda m: {"jnp": products(m, lost=0.1)}),
     },
 }  # fmt: skip
 
@@ -300,8 +247,6 @@ def small(m, once):
 
 
 def products(m, lost):
-    """`jnp` whose products at default precision are so much off."""
-
     def dot(a, b, precision=None):
         exact = jnp.dot(a, b, precision="highest")
         return exact if precision else exact * (1 + lost)
@@ -309,16 +254,9 @@ def products(m, lost):
     return SimpleNamespace(dot=dot, linalg=jnp.linalg)
 
 
-@pytest.fixture(scope="module")
-def modules():
-    return {}
-
-
-def load(name, modules):
-    """Load a section once, at toy size, with its answers and without what takes long."""
-    if name not in modules:
-        modules[name] = cells.load(catalogue.folder() / f"{name}.py", "--smoke", without=("slow",))
-    return modules[name]
+@functools.cache
+def load(name):
+    return cells.load(catalogue.folder() / f"{name}.py", "--smoke", without=("slow",))
 
 
 @pytest.mark.parametrize("name", PLANTED)
@@ -326,14 +264,10 @@ def test_every_claim_has_its_plants(name):
     assert set(PLANTED[name]) == all_claims(catalogue.folder() / f"{name}.py")
 
 
-@pytest.mark.parametrize(
-    ("name", "statement"),
-    [(name, statement) for name, statements in PLANTED.items() for statement in statements],
-)
-def test_a_claim_holds_and_fails_by_what_was_measured(name, statement, modules):
-    module = load(name, modules)
-    holds, fails = "holds", "does not hold"
+@pytest.mark.parametrize(("name", "statement"), [(name, s) for name in PLANTED for s in PLANTED[name]])
+def test_a_claim_holds_and_fails_by_what_was_measured(name, statement):
+    outcomes = ["holds", "does not hold"]
     if statement.startswith("One of the three waits for everything"):
-        holds = "undecided"  # a candidate that waits may have been lucky
-    for plant, outcome in zip(PLANTED[name][statement], (holds, fails)):
-        assert verdict(module, statement, everywhere=True, **plant(module)) == outcome
+        outcomes[0] = "undecided"  # a candidate that waits may have been lucky
+    for plant, outcome in zip(PLANTED[name][statement], outcomes):
+        assert verdict(load(name), statement, everywhere=True, **plant(load(name))) == outcome

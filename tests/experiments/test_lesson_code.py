@@ -12,9 +12,8 @@ WIDTH, LENGTH, SET_UP, ALONE = 80, 20, 8, 2 / 3
 def test_set_up_cells_and_lines_are_short(name):
     lesson = Lesson.read(name)
     assert lesson_code.set_up_lines(lesson) <= SET_UP
-    wide = [
-        line for cell in (lesson.head, *lesson.cells) for line in cell.source.split("\n") if len(line) > WIDTH
-    ]
+    lines = (line for cell in (lesson.head, *lesson.cells) for line in cell.source.split("\n"))
+    wide = [line for line in lines if len(line) > WIDTH]
     long = {
         cell.line: lesson_code.length(cell)
         for cell in lesson.teaching

@@ -1,18 +1,8 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
-from jaxperf.chapter import catalogue, cells
 from tests.experiments.plants import exactly, verdict
-
-SCRIPT = catalogue.folder() / "auto_parallelism.py"
-
-
-@pytest.fixture(scope="module")
-def page():
-    """The section's names, after all cells but those that take time."""
-    return cells.load(SCRIPT, "--smoke", without=("slow",))
 
 
 def test_run_computes_every_product_on_the_device_of_its_operand(page):
@@ -64,7 +54,5 @@ def test_a_control_that_gains_as_much_leaves_the_claim_about_cores_open(page):
 
 def test_claims_that_need_no_clock_hold(page):
     verdicts = {claim.statement: claim.verdict for claim in page.s.result().claims}
-    assert verdicts == {
-        "Under jit, the book's run is one product": "holds",
-        "Complex dependencies are respected": "holds",
-    }
+    statements = "Under jit, the book's run is one product", "Complex dependencies are respected"
+    assert verdicts == dict.fromkeys(statements, "holds")

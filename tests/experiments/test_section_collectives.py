@@ -3,23 +3,12 @@
 No test asks how long anything takes.
 """
 
-from pathlib import Path
-
 import jax
 import numpy as np
 import pytest
 
-from jaxperf.chapter import cells
 from jaxperf.measure import count_ops
-from tests.experiments.plants import verdict
-
-SCRIPT = Path(__file__).parents[2] / "experiments" / "collectives.py"
-
-
-@pytest.fixture(scope="module")
-def section():
-    """The names of the section, with toy sizes and without its timings."""
-    return cells.load(SCRIPT, "--smoke")
+from tests.experiments.plants import fails, verdict
 
 
 @pytest.fixture(scope="module")
@@ -43,44 +32,31 @@ def test_every_claim_that_needs_no_clock_has_its_verdict(section):
 
 def test_each_claim_fails_where_it_should(section):
     """Planted: another message, a device with a wrong sum, a halved prediction."""
-    statement = "A ring sends less than two arrays"
-    assert verdict(section, statement, flat=[*section.flat, ("d", 8)]) == "does not hold"
+    assert fails(section, "A ring sends less than two arrays", flat=[*section.flat, ("d", 8)])
     wrong = section.results["ring"].copy()
     wrong[-1] -= section.numbers[0]
-    results = {**section.results, "ring": wrong}
-    assert verdict(section, "All ways give every device", results=results) == "does not hold"
-    statement = "The gradient of an all-gather"
-    assert verdict(section, statement, halves={"all-gather": 1, "all-reduce": 1}) == "does not hold"
-    statement = "Fitted at both ends, two constants"
+    assert fails(section, "All ways give every device", results={**section.results, "ring": wrong})
+    assert fails(section, "The gradient of an all-gather", halves={"all-gather": 1, "all-reduce": 1})
     seconds = section.node_seconds(section.SIZES, section.delay, section.bandwidth)
     without_delay = section.worst_factor(seconds[1:-1] - section.delay, section.published["8 H200"][1:-1])
     factors = {**section.factors, "8 H200": without_delay}
-    assert verdict(section, statement, factors=factors) == "does not hold"
+    assert fails(section, "Fitted at both ends, two constants", factors=factors)
     alike = {"8 H200": 1.6, "8 A100": 1.2, "8 B200": 1.3}
     assert verdict(section, "The same constants predict other GPUs", factors=alike) == "holds"
     assert verdict(section, "One delay and published", apart={"EFA": 1.3}) == "holds"
 
 
 @pytest.mark.parametrize(("middle", "expected"), [(1.0, "holds"), (4.0, "does not hold")])
-def test_the_model_of_two_processes_is_judged_between_its_ends(section, middle, expected):
+def test_the_model_of_two_processes_is_judged_between_its_ends(section, middle, expected, monkeypatch):
     sizes = np.array([4096.0, 65536.0, 1048576.0])
     both = 2 * 50e-6 + sizes / 1e9
     both[1] *= middle
     alpha, beta = section.fit(sizes, both)
     assert alpha == pytest.approx(50e-6) and beta == pytest.approx(1e9)
-    planted = {
-        "sizes": sizes,
-        "both": both,
-        "own": both / 10,
-        "predicted": 2 * alpha + sizes / beta,
-        "alpha": alpha,
-        "beta": beta,
-    }
-    section.s.smoke, toy = False, section.s.smoke
-    try:
-        assert verdict(section, "A delay and a bandwidth, fitted at both ends", **planted) == expected
-    finally:
-        section.s.smoke = toy
+    planted = {"sizes": sizes, "both": both, "own": both / 10, "alpha": alpha, "beta": beta}
+    planted["predicted"] = 2 * alpha + sizes / beta
+    monkeypatch.setattr(section.s, "smoke", False)
+    assert verdict(section, "A delay and a bandwidth, fitted at both ends", **planted) == expected
 
 
 def test_no_row_that_was_fitted_is_tested(section):

@@ -1,5 +1,3 @@
-from pathlib import Path
-
 import chex
 import jax
 import jax.numpy as jnp
@@ -7,16 +5,6 @@ import numpy as np
 import pytest
 from flax import nnx
 from mxnet_fixtures import load, mlp_batch, shapes, weights
-
-from jaxperf.chapter import cells
-
-SCRIPT = Path(__file__).parents[2] / "experiments" / "hybridize.py"
-
-
-@pytest.fixture(scope="module")
-def section():
-    """The names of the section, with toy sizes and without what takes long."""
-    return cells.load(SCRIPT, "--smoke")
 
 
 def test_every_claim_that_needs_no_clock_has_its_verdict(section):
@@ -64,14 +52,12 @@ def test_jax_says_no_where_a_value_is_needed_and_only_there(section):
 
 
 @pytest.mark.thorough
-def test_the_answers_are_right():
-    section = cells.load(SCRIPT, "--smoke", without=("slow",))
-    outcomes = {name: section.outcome(way) for name, way in (("hybridize", section.hybridize),
-                                                             ("jit", jax.jit))}  # fmt: skip
-    assert outcomes == {"hybridize": (True, False), "jit": ("TraceContextError", "")}
-    assert section.outcome(section.hybridize_training) == (True, True)
-    for rows in (section.rows, section.rows / 100):
-        for fn in (section.if_where, section.if_cond):
-            chex.assert_trees_all_close(jax.jit(fn)(rows), section.if_value(rows))
-    chex.assert_trees_all_close(section.for_fori(section.rows, 3), section.for_range(section.rows, 3))
-    assert [len(section.pad(request)) for request in section.requests[:9]] == [1, 2, 4, 4, 8, 8, 8, 8, 16]
+def test_the_answers_are_right(page):
+    assert page.outcome(page.hybridize) == (True, False)
+    assert page.outcome(jax.jit) == ("TraceContextError", "")
+    assert page.outcome(page.hybridize_training) == (True, True)
+    for rows in (page.rows, page.rows / 100):
+        for fn in (page.if_where, page.if_cond):
+            chex.assert_trees_all_close(jax.jit(fn)(rows), page.if_value(rows))
+    chex.assert_trees_all_close(page.for_fori(page.rows, 3), page.for_range(page.rows, 3))
+    assert [len(page.pad(request)) for request in page.requests[:9]] == [1, 2, 4, 4, 8, 8, 8, 8, 16]

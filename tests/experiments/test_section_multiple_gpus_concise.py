@@ -3,7 +3,6 @@
 No test asks how long anything takes.
 """
 
-from pathlib import Path
 from types import SimpleNamespace
 
 import chex
@@ -15,14 +14,7 @@ from mxnet_fixtures import RESNET18, batch, digest_error, load, shapes, weights
 
 from jaxperf.chapter import cells
 from jaxperf.models import ResNet, from_gluon, resnet18, to_gluon
-from tests.experiments.plants import verdict
-
-SCRIPT = Path(__file__).parents[2] / "experiments" / "multiple_gpus_concise.py"
-
-
-@pytest.fixture(scope="module")
-def section():
-    return cells.load(SCRIPT, "--smoke")
+from tests.experiments.plants import fails, verdict
 
 
 def test_a_gpus_compiled_program_knows_no_flops_and_the_table_says_so(section, monkeypatch):
@@ -120,12 +112,14 @@ EQUAL = "With BatchNorm over the whole batch, several devices compute what one c
 
 def test_claims_that_need_no_clock(section):
     by_statement = {claim.statement: claim.verdict for claim in section.s.result().claims}
-    assert by_statement["The same parameter has the same values on every device"] == "holds"
-    assert by_statement[EQUAL] == "holds"
-    assert by_statement["BatchNorm over shares computes something else"] == "holds"
-    assert by_statement["In float32, a smooth network differs by rounding only"] == "holds"
-    statement = "For the same batch, ResNet-18 computes more per byte that it sums than LeNet"
-    assert by_statement[statement] == "holds"
+    for statement in (
+        EQUAL,
+        "The same parameter has the same values on every device",
+        "BatchNorm over shares computes something else",
+        "In float32, a smooth network differs by rounding only",
+        "For the same batch, ResNet-18 computes more per byte that it sums than LeNet",
+    ):
+        assert by_statement[statement] == "holds", statement
 
 
 def test_equality_is_judged_in_float64(section):
@@ -143,46 +137,34 @@ def test_the_claims_of_equality_fail_where_they_should(section):
         step = section.make_jit_step(mesh)
         return lambda net, optimizer, X, y: step(net, optimizer, np.concatenate([X[:60], X[:4]]), y)
 
-    wrong = {**section.parts, "jit": section.compare(forgets, "float64", seeds=1)}
-    assert verdict(section, EQUAL, parts=wrong) == "does not hold"
-    rounded = {**section.parts, "jit": section.parts["softplus"]}
-    assert verdict(section, EQUAL, parts=rounded) == "does not hold"
-    statement = "BatchNorm over shares computes something else"
-    assert (
-        verdict(section, statement, parts={**section.parts, "pmap": section.parts["axis"]}) == "does not hold"
-    )
-    statement = "In float32, a smooth network differs by rounding only"
-    assert (
-        verdict(section, statement, parts={**section.parts, "softplus": section.parts["pmap"]})
-        == "does not hold"
-    )
+    parts = section.parts
+    for statement, way, wrong in (
+        (EQUAL, "jit", section.compare(forgets, "float64", seeds=1)),
+        (EQUAL, "jit", parts["softplus"]),
+        ("BatchNorm over shares computes something else", "pmap", parts["axis"]),
+        ("In float32, a smooth network differs by rounding only", "softplus", parts["pmap"]),
+    ):
+        assert fails(section, statement, parts={**parts, way: wrong}), (statement, way)
 
 
-def test_the_other_claims_fail_where_they_should(section):
+def test_the_other_claims_fail_where_they_should(section, monkeypatch):
     statement = "The same parameter has the same values on every device"
-    assert (
-        verdict(section, statement, copies=[np.ones(3), np.array([1, 1, 1 + 1e-7], "float32")])
-        == "does not hold"
-    )
+    assert fails(section, statement, copies=[np.ones(3), np.array([1, 1, 1 + 1e-7], "float32")])
     statement = "For the same batch, ResNet-18 computes more per byte"
     per_byte = {("ResNet-18", 256): 1.0, ("LeNet", 256): 2.0}
-    assert verdict(section, statement, per_byte=per_byte) == "does not hold"
-    assert (
-        verdict(section, statement, per_byte={key: float("nan") for key in per_byte}) == "not measurable here"
-    )
-    section.s.smoke, toy = False, section.s.smoke
-    try:
-        runs = {"one": [[(1.9, 0.5)], [(1.8, 0.4)]], "k": 2}
-        statement = "ResNet-18 learns on one device and on several"
-        assert verdict(section, statement, several=[[(2.0, 0.6)]], **runs) == "holds"
-        assert verdict(section, statement, several=[[(2.3, 0.1)]], **runs) == "does not hold"
-        statement = "With twice the batch and the rate"
-        assert verdict(section, statement, several=[[(2.0, 0.45)]], **runs) == "holds"
-        assert verdict(section, statement, several=[[(2.0, 0.3)]], **runs) == "does not hold"
-        runs["one"] = [[(2.2, 0.1)]]
-        assert verdict(section, statement, several=[[(2.2, 0.1)]], **runs) == "not measurable here"
-    finally:
-        section.s.smoke = toy
+    assert fails(section, statement, per_byte=per_byte)
+    unknown = dict.fromkeys(per_byte, float("nan"))
+    assert verdict(section, statement, per_byte=unknown) == "not measurable here"
+    monkeypatch.setattr(section.s, "smoke", False)
+    runs = {"one": [[(1.9, 0.5)], [(1.8, 0.4)]], "k": 2}
+    statement = "ResNet-18 learns on one device and on several"
+    assert verdict(section, statement, several=[[(2.0, 0.6)]], **runs) == "holds"
+    assert fails(section, statement, several=[[(2.3, 0.1)]], **runs)
+    statement = "With twice the batch and the rate"
+    assert verdict(section, statement, several=[[(2.0, 0.45)]], **runs) == "holds"
+    assert fails(section, statement, several=[[(2.0, 0.3)]], **runs)
+    runs["one"] = [[(2.2, 0.1)]]
+    assert verdict(section, statement, several=[[(2.2, 0.1)]], **runs) == "not measurable here"
 
 
 def test_batch_norm_sees_a_share_under_pmap_and_the_batch_under_jit(section):
@@ -191,12 +173,12 @@ def test_batch_norm_sees_a_share_under_pmap_and_the_batch_under_jit(section):
     chex.assert_trees_all_close(np.ravel(share), np.array([-1.0, 1, -1, 1]), rtol=1e-3)
 
 
-def test_exercise_1_compares_rows_of_as_many_updates_seed_by_seed():
+def test_exercise_1_compares_rows_of_as_many_updates_seed_by_seed(script):
     """Planted: a rate that is worse for every seed, a warm-up that overlaps, a batch that is better."""
-    (cell,) = (cell for cell in cells.read(SCRIPT) if "def lower(" in cell.source)
+    (cell,) = (cell for cell in cells.read(script) if "def lower(" in cell.source)
     losses = {"small batch": [1.3, 1.2], "larger batch": [1.6, 1.7], "and larger rate": [2.0, 2.1],
               "and warm-up": [1.9, 2.2], "no warm-up, more updates": [1.0, 0.9]}  # fmt: skip
     said = []
     recorder = SimpleNamespace(say=lambda holds, **_: said.append(holds))
-    cell.run(SCRIPT, {"losses": losses, "s": recorder})
+    cell.run(script, {"losses": losses, "s": recorder})
     assert said == [False, None, True]

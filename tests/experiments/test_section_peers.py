@@ -1,22 +1,15 @@
-from pathlib import Path
-
 import children
 import pytest
 from report_results import notes_of
 
 from jaxperf.result import Grid, load_result
 
-SCRIPT = Path(__file__).parents[2] / "experiments" / "peers.py"
-
-
-def run(folder, *arguments):
-    offline = {"UV_OFFLINE": "1", "UV_CACHE_DIR": str(folder / "uv")}  # so that nothing is installed
-    return children.run(SCRIPT, "--smoke", "--json", folder / "peers.json", *arguments, **offline)
-
 
 @pytest.mark.thorough
-def test_the_section_shows_what_was_measured(tmp_path):
-    done = run(tmp_path, "--frameworks", "mxnet", "--only", "8.2 loop", "--rounds", "6")
+def test_the_section_shows_what_was_measured(script, tmp_path):
+    offline = {"UV_OFFLINE": "1", "UV_CACHE_DIR": str(tmp_path / "uv")}  # so that nothing is installed
+    flags = ("--json", tmp_path / "peers.json", "--frameworks=mxnet", "--only", "8.2 loop", "--rounds", "6")
+    done = children.run(script, "--smoke", *flags, **offline)
     assert done.returncode == 0, done.stderr
     result = load_result(tmp_path / "peers.json")
     ways = {(m.quantity, m.configuration) for m in result.measurements if m.system == "jax"}

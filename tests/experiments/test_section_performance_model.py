@@ -1,17 +1,5 @@
-from pathlib import Path
-
 import chex
 import pytest
-
-from jaxperf.chapter import cells
-
-SCRIPT = Path(__file__).parents[2] / "experiments" / "performance_model.py"
-
-
-@pytest.fixture(scope="module")
-def section():
-    """The names of the section, with toy sizes and without the cells that need a quiet machine."""
-    return cells.load(SCRIPT, "--smoke")
 
 
 def test_the_compiler_counts_the_flops_that_arithmetic_gives(section):

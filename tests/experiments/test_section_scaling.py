@@ -1,5 +1,3 @@
-from pathlib import Path
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,16 +5,7 @@ import pytest
 from jax import P
 
 from jaxperf.chapter import cells
-from tests.experiments.plants import verdict
-
-SCRIPT = Path(__file__).parents[2] / "experiments" / "scaling.py"
-
-
-@pytest.fixture(scope="module")
-def section():
-    """The names of the section, with toy sizes."""
-    return cells.load(SCRIPT, "--smoke")
-
+from tests.experiments.plants import fails, verdict
 
 P100 = "Bytes and bandwidth predict the published throughput of eight P100"
 
@@ -28,27 +17,23 @@ def test_every_claim_has_its_verdict(section):
     assert toy.verdict == "not measurable here" and toy.observed == "the sizes are those of a toy"
 
 
-def test_each_claim_fails_where_it_should(section):
+def test_each_claim_fails_where_it_should(section, monkeypatch):
     """Planted: ten times the bytes, a step without calls, one sum more, a rule that always or never works."""
     heavy = section.epoch(section.resnet_step + 10 * section.resnet_sum, 512)
-    assert verdict(section, "The book's ResNet-18 on two GPUs fits", resnet=heavy) == "does not hold"
+    assert fails(section, "The book's ResNet-18 on two GPUs fits", resnet=heavy)
     no_calls = section.epoch(section.calls_of(2, 0.0, section.lenet_step / 2, section.lenet_sum), 256)
-    assert verdict(section, "Calls are consistent", lenet=no_calls) == "does not hold"
-    by_jit = [*section.by_jit, 8]
-    assert verdict(section, "Under jit, 34", by_jit=by_jit) == "does not hold"
+    assert fails(section, "Calls are consistent", lenet=no_calls)
+    assert fails(section, "Under jit, 34", by_jit=[*section.by_jit, 8])
     good = {name: row[2] * 1.1 for name, row in section.PUBLISHED.items()}
     assert verdict(section, P100, predicted=good) == "holds"
-    section.s.smoke, toy = False, section.s.smoke
-    try:
-        for counts, expected in (
-            ((1000, 260, 80, 70), "holds"),
-            ((1000, 250, 62, 16), "does not hold"),
-            ((1000, 900, 800, 700), "does not hold"),
-        ):
-            steps = {"rate by the linear rule": [(n, n, n) for n in counts]}
-            assert verdict(section, "The linear rule saves", steps=steps) == expected
-    finally:
-        section.s.smoke = toy
+    monkeypatch.setattr(section.s, "smoke", False)
+    for counts, expected in (
+        ((1000, 260, 80, 70), "holds"),
+        ((1000, 250, 62, 16), "does not hold"),
+        ((1000, 900, 800, 700), "does not hold"),
+    ):
+        steps = {"rate by the linear rule": [(n, n, n) for n in counts]}
+        assert verdict(section, "The linear rule saves", steps=steps) == expected
 
 
 def test_the_books_epochs_by_hand(section):
@@ -91,8 +76,8 @@ def test_both_steps_update_alike_where_shares_have_the_same_statistics(section):
     assert apart < 1e-2 * moved
 
 
-def test_the_model_of_clusters_is_that_of_the_collectives(section):
-    collectives = cells.load(SCRIPT.with_name("collectives.py"), "--smoke")
+def test_the_model_of_clusters_is_that_of_the_collectives(section, script):
+    collectives = cells.load(script.with_name("collectives.py"), "--smoke")
     for count in (2, 8, 64, 1024):
         for size in (1e3, 44.7e6, 14e9):
             assert section.all_reduce(size, count) == pytest.approx(collectives.gpu_seconds(size, count))

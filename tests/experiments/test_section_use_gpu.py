@@ -1,21 +1,7 @@
 import jax
 import jax.numpy as jnp
-import pytest
 
-from jaxperf.chapter import catalogue, cells
 from jaxperf.measure.compile_log import watch_compilation
-
-SCRIPT = catalogue.folder() / "use_gpu.py"
-
-
-@pytest.fixture(scope="module")
-def page():
-    """The section's names, after all cells but those that take time."""
-    return cells.load(SCRIPT, "--smoke", without=("slow",))
-
-
-def verdicts(page):
-    return {claim.statement: claim.verdict for claim in page.s.result().claims}
 
 
 def test_names_of_missing_gpus_fall_back_to_the_cpu(page):
@@ -46,7 +32,7 @@ def test_rounded_products_keep_as_many_bits_as_they_say(page):
 
 
 def test_claims_that_need_no_clock(page):
-    by_statement = verdicts(page)
+    by_statement = {claim.statement: claim.verdict for claim in page.s.result().claims}
     assert by_statement.pop("Operands must be on the same device") == "does not hold"
     assert set(by_statement.values()) == {"holds"} and len(by_statement) == 3
 

@@ -20,14 +20,12 @@ RUNS = [(name, flags) for name in NAMES for flags in ([], *OTHER_DEVICES.get(nam
 
 
 def budget_of(name):
-    """Return how many programs a section plans to compile; 0 if that is open."""
     text = (catalogue.folder() / f"{name}.py").read_text(encoding="utf-8")
     planned = re.search(r"^s = section\(.*programs=(\d+)", text, re.M)
     return int(planned[1]) if planned else 0
 
 
 def run(name, folder, *flags):
-    """Run a section at toy size on CPU devices; return its result and what it printed."""
     path = folder / "result.json"
     script = catalogue.folder() / f"{name}.py"
     command = [sys.executable, str(script), "--smoke", "--platform", "cpu", f"--json={path}", *flags]

@@ -28,7 +28,6 @@ def field(monkeypatch):
 
 @pytest.fixture
 def clones(tmp_path):
-    """Return a folder with a clone of a repository that has a notebook."""
     repository = tmp_path / "clones" / "owner+name"
     repository.mkdir(parents=True)
     (repository / "notebook.ipynb").write_text(json.dumps(NOTEBOOK))
@@ -37,10 +36,6 @@ def clones(tmp_path):
         settings = ["-c", "user.name=a", "-c", "user.email=a@b.c"]
         subprocess.run(["git", "-C", str(repository), *settings, *words], check=True, capture_output=True)
     return repository.parent
-
-
-def entry(field, **values):
-    return field._program("one", {"repository": "owner/name", "commit": "HEAD", "environment": "e", **values})
 
 
 def test_the_table_names_only_what_is_there(field):
@@ -54,7 +49,8 @@ def test_the_table_names_only_what_is_there(field):
 
 def test_an_edit_may_name_a_module_beside_the_script(field, clones, tmp_path):
     edits = [["x = 1", "from helper import WIDTH as x"], ["WIDTH = 9", "WIDTH = 3", "helper.py"]]
-    program = entry(field, path="notebook.ipynb", folder=".", edits=edits)
+    place = {"repository": "owner/name", "commit": "HEAD", "path": "notebook.ipynb", "folder": "."}
+    program = field._program("one", {**place, "environment": "e", "edits": edits})
     assert children.run(field.make_ready(program, clones, tmp_path / "made")).stdout == "3 4\n"
     with pytest.raises(JaxperfError, match="'absent' occurs 0 times"):
         field.make_ready(program, clones, tmp_path / "again", field._edits([["absent", "", "helper.py"]]))
@@ -95,17 +91,6 @@ def test_runs_that_write_one_log_keep_what_the_other_has_written(field, monkeypa
         "watch": {"cpu_s": [1.0, 1.1]}, "repairs": {"jit": {"cpu_s": [2.0]}, "init": {"cpu_s": [3.0]}}
     }  # fmt: skip
     assert kept["vae"] == {"watch": {}}
-
-
-def watched(**values):
-    return {
-        "status": [0, 0],
-        "same_output": True,
-        "cpu_s": [2.0, 2.1],
-        "others": 0.0,
-        "findings": [],
-        **values,
-    }
 
 
 def test_the_page_is_that_of_the_kept_log(field):

@@ -9,15 +9,18 @@ from scripts import load
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.fixture
-def write(monkeypatch):
+@pytest.fixture(autouse=True)
+def neighbors(monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks" / "variants"))
+
+
+@pytest.fixture
+def write(neighbors):
     return importlib.import_module("write_variants")
 
 
 @pytest.fixture
-def scores(monkeypatch):
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks" / "variants"))
+def scores(neighbors):
     return importlib.import_module("score_variants")
 
 

@@ -32,7 +32,6 @@ def peer(request):
 
 
 def compared(peer, arguments, folder):
-    """Run the runner with a framework that another Python has, which needs neither uv nor a network."""
     command = [sys.executable, run.__file__, "--smoke", "--rounds", "1", "--json", str(folder / "run.json")]
     command += ["--frameworks", "--python", f"{peer.name}={peer.python}", *arguments]
     environment = {**os.environ, "UV_OFFLINE": "1"}
@@ -42,10 +41,7 @@ def compared(peer, arguments, folder):
 
 
 def check(result, peer):
-    """Every row is timed and agrees with JAX, and rows that used no more than their cores are compared.
-
-    Whether a row of one short round used more is up to the machine.
-    """
+    """All rows agree with JAX, and are judged unless the machine let them use more than their cores."""
     rows = [(study["name"], row) for study in result["workloads"] for row in study["rows"]]
     assert [(name, row["lost"]) for name, row in rows if row["lost"]] == []
     count = sum(row["system"] == peer for _, row in rows)
@@ -88,10 +84,8 @@ def test_a_framework_that_trains_otherwise_is_found_out(name, change, peer, tmp_
 
 
 def answered(system, work, *, folder):
-    """What the first configuration of a system computes."""
-    comparison = run.Comparison(
-        [system], scratch=folder, environment=run.shared_environment(print), cores=run.available_cores()
-    )
+    shared = {"environment": run.shared_environment(print), "cores": run.available_cores()}
+    comparison = run.Comparison([system], scratch=folder, **shared)
     [row, *_] = comparison.rows(work)
     try:
         comparison.prepare(row)
@@ -102,16 +96,12 @@ def answered(system, work, *, folder):
 
 
 def changed(work, change, folder):
-    """The workload's settings with one thing wrong."""
     settings = dict(work.settings)
     if change == "rate":
-        settings["lr"] *= 1.1
-    elif change == "batch":
-        settings["batch"] //= 2
-    else:
-        arrays = dict(np.load(settings["weights"]))
-        last = [name for name, a in arrays.items() if a.ndim == 2][-1]  # BatchNorm would undo a convolution's
-        arrays[last] *= 1.05
-        settings["weights"] = str(folder / "changed.npz")
-        np.savez(settings["weights"], **arrays)
-    return settings
+        return settings | {"lr": 1.1 * settings["lr"]}
+    if change == "batch":
+        return settings | {"batch": settings["batch"] // 2}
+    arrays = dict(np.load(settings["weights"]))
+    last = [name for name, a in arrays.items() if a.ndim == 2][-1]  # BatchNorm would undo a convolution's
+    np.savez(folder / "changed.npz", **arrays | {last: 1.05 * arrays[last]})
+    return settings | {"weights": str(folder / "changed.npz")}

@@ -53,7 +53,6 @@ STEPS = [("LeNet", "float32", 1e-5), ("ResNet-18", "float32", 1e-5), ("ResNet-18
 
 @pytest.mark.parametrize(("net", "precision", "rtol"), cases(STEPS, lambda net, *_: net == "LeNet"))
 def test_a_step_on_bytes_is_the_step_on_pictures(net, precision, rtol, tmp_path):
-    """One jitted step, a scan of several, and steps fed by the host compute what `update` does on floats."""
     work = defined(tmp_path, on_device=True)
     batch = 16 if precision == "bfloat16" else 8
     settings = dict(work[f"{net} {precision}, batch {batch}"].settings)
@@ -83,11 +82,7 @@ def test_all_of_jaxs_configurations_compute_the_same(name, tmp_path):
         assert set(work.quantities) == set(task.turn(1))
 
 
-# --- the clock
-
-
 def test_turns_make_the_calls_and_wait_as_their_names_say(monkeypatch):
-    """A call takes 1 s to queue, a wait 10 s, by a clock of our own."""
     now = [0.0]
     monkeypatch.setattr(worker.time, "perf_counter", lambda: now[0])
 

@@ -9,15 +9,7 @@ import pytest
 from jaxperf import flags
 from jaxperf import process as exit_status
 from jaxperf.errors import JaxperfError
-from jaxperf.process import (
-    INTERRUPTED,
-    PIPE_CLOSED,
-    SIGNALS,
-    USER_MISTAKE,
-    child_environment,
-    ended,
-    held_back,
-)
+from jaxperf.process import INTERRUPTED, PIPE_CLOSED, USER_MISTAKE, child_environment, ended, held_back
 from jaxperf.result import Environment, Note, Result, save_result
 
 
@@ -32,11 +24,7 @@ def test_every_end_has_its_status_and_its_line(capsys):
         (lambda: raising(JaxperfError("no \x1b[31mfile")), USER_MISTAKE, "error: no \\x1b[31mfile\n"),
         (lambda: raising(JaxperfError("no a\nb.json")), USER_MISTAKE, "error: no a\\nb.json\n"),
         (lambda: raising(KeyboardInterrupt()), INTERRUPTED, "stopped"),
-        (
-            lambda: raising(PermissionError(13, "Permission denied", "a")),
-            USER_MISTAKE,
-            "error: a: Permission",
-        ),
+        (lambda: raising(PermissionError(13, "Permission", "a")), USER_MISTAKE, "error: a: Permission"),
         (lambda: Path("x" * 300).stat().st_size, USER_MISTAKE, f"error: {'x' * 300}: File name too long; "),
     ):
         assert ended(main) == status
@@ -56,7 +44,7 @@ def test_a_working_directory_that_is_gone_is_one_line(tmp_path, monkeypatch, cap
 
 
 def test_a_signal_unwinds_what_runs_and_leaves_the_handlers_as_they_were():
-    before = [signal.getsignal(number) for number in SIGNALS]
+    before = [signal.getsignal(number) for number in exit_status.SIGNALS]
     for number, status in ((signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGINT, INTERRUPTED)):
         cleaned = []
 
@@ -68,7 +56,7 @@ def test_a_signal_unwinds_what_runs_and_leaves_the_handlers_as_they_were():
             return 0
 
         assert (ended(main), cleaned) == (status, [number])
-    assert [signal.getsignal(number) for number in SIGNALS] == before
+    assert [signal.getsignal(number) for number in exit_status.SIGNALS] == before
 
 
 def test_a_signal_that_is_repeated_soon_does_not_disturb_what_the_first_has_set_off(monkeypatch):
@@ -143,8 +131,7 @@ def test_a_handler_that_the_block_has_set_itself_decides():
 
 
 def test_what_was_told_to_ignore_a_signal_ignores_it():
-    """As `nohup` has it for SIGHUP."""
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as by `nohup`
     try:
         assert ended(lambda: signal.raise_signal(signal.SIGHUP) or 7) == 7
     finally:
@@ -162,12 +149,8 @@ signal.raise_signal(int(sys.argv[1]))
 
 
 def test_outside_of_ended_a_signal_ends_the_process_without_a_word():
-    for arguments, status, message in (
-        (["2"], -2, ""),
-        (["15"], -15, ""),
-        (["1"], -1, ""),
-        (["2", "inside"], 130, "stopped\n"),
-    ):
+    ends = ((["2"], -2, ""), (["15"], -15, ""), (["1"], -1, ""), (["2", "inside"], 130, "stopped\n"))
+    for arguments, status, message in ends:
         done = subprocess.run(
             [sys.executable, "-c", ONCE, *arguments], capture_output=True, text=True, env=child_environment(),
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),

@@ -37,10 +37,8 @@ DEFAULTS = {
 
 def test_flags_replace_defaults_and_words_may_stand_among_them():
     assert parse("") == DEFAULTS
-    given = parse(
-        "a --size 3 b --mode=eager -c -2 --batch-sizes 4 5 --rate 1e-3 --no-split-cores --folder x c"
-    )
-    assert given == DEFAULTS | {
+    line = "a --size 3 b --mode=eager -c -2 --batch-sizes 4 5 --rate 1e-3 --no-split-cores --folder x c"
+    assert parse(line) == DEFAULTS | {
         "names": ["a", "b", "c"], "size": 3, "mode": "eager", "count": -2, "batch_sizes": (4, 5),
         "rate": 1e-3, "split_cores": False, "folder": Path("x"),
     }  # fmt: skip

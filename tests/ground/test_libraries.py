@@ -13,13 +13,8 @@ from jaxperf.process import child_environment
 
 
 def test_installed_code_is_a_librarys_and_the_rest_the_users(tmp_path):
-    files = {
-        jax.__file__: "jax",
-        np.__file__: "numpy",
-        subprocess.__file__: "subprocess",
-        libraries.__file__: "jaxperf",
-    }
-    assert {file: library_of(file) for file in files} == files
+    modules = {"jax": jax, "numpy": np, "subprocess": subprocess, "jaxperf": libraries}
+    assert [library_of(module.__file__) for module in modules.values()] == [*modules]
     assert library_of("<frozen importlib._bootstrap>", "importlib._bootstrap") == "importlib"
     assert library_of(str(tmp_path / "train.py")) == library_of("<ipython-input-1>") == ""
 

@@ -15,29 +15,19 @@ def named(module, name):
     return next(i for i in module.instructions if i.name == name)
 
 
-@pytest.mark.parametrize(
-    ("text", "size"),
-    [
-        ("f32[2,3]", 24), ("bf16[4]", 8), ("pred[5]", 5), ("s4[8]", 4), ("s4[7]", 4), ("f32[]", 4),
-        ("token[]", 0),
-    ],
-)  # fmt: skip
-def test_bytes(text, size):
-    (shape,) = hlo.shapes_in(f"{text}{{0:T(8,128)S(1)}}")
-    assert shape.bytes == size
+def test_bytes():
+    sizes = {"f32[2,3]": 24, "bf16[4]": 8, "pred[5]": 5, "s4[8]": 4, "s4[7]": 4, "f32[]": 4, "token[]": 0}
+    for text, size in sizes.items():
+        (shape,) = hlo.shapes_in(f"{text}{{0:T(8,128)S(1)}}")
+        assert shape.bytes == size, text
 
 
-@pytest.mark.parametrize(
-    "dtype", ["float32", "bfloat16", "int4", "uint8", "complex64", "bool", "float8_e4m3fn"]
-)
-def test_names_of_dtypes(dtype):
-    assert hlo.dtype_name(hlo.hlo_dtype(dtype)) == dtype
-    assert hlo.shape_of(f"{dtype}[3,4]") == (hlo.hlo_dtype(dtype), (3, 4))
-
-
-@pytest.mark.parametrize("described", ["3", "key<fry>[]", "thing[2]x", ""])
-def test_what_is_no_array(described):
-    assert hlo.shape_of(described) is None
+def test_names_of_dtypes():
+    for dtype in ("float32", "bfloat16", "int4", "uint8", "complex64", "bool", "float8_e4m3fn"):
+        assert hlo.dtype_name(hlo.hlo_dtype(dtype)) == dtype
+        assert hlo.shape_of(f"{dtype}[3,4]") == (hlo.hlo_dtype(dtype), (3, 4))
+    for described in ("3", "key<fry>[]", "thing[2]x", ""):
+        assert hlo.shape_of(described) is None, described
 
 
 def test_a_text_with_source_files():
@@ -60,10 +50,8 @@ def test_a_text_with_tables_of_stack_frames():
     module = hlo.parse((PROGRAMS / "tables_jax_0_12.hlo").read_text())
     start = named(module, "y")
     assert start.collective == "all-reduce" and named(module, "z").collective == ""
-    assert module.frames(start) == (
-        ("/site-packages/flax/nnx.py", 77, "Dense.__call__"),
-        ("/home/me/train.py", 9, "<module>"),
-    )
+    flax, train = ("/site-packages/flax/nnx.py", 77, "Dense.__call__"), ("/home/me/train.py", 9, "<module>")
+    assert module.frames(start) == (flax, train)
     assert module.frames(named(module, "x")) == ()
     assert named(module, "i").branches == ("one", "two")
     assert module.layout[1] == (("f32", (4,)), ("s32", ()))

@@ -69,11 +69,8 @@ def test_a_wrong_word_is_one_line_that_names_it():
         with pytest.raises(JaxperfError) as caught:
             parse(word)
         assert says in str(caught.value) and "\n" not in str(caught.value), word
-    for arguments, says in (
-        (["n=1", "n=2"], "'n' is given twice"),
-        (["n=1", "3"], "'3' has no name but follows"),
-    ):
+    for words, says in ((["n=1", "n=2"], "'n' is given twice"), (["n=1", "3"], "'3' has no name but foll")):
         with pytest.raises(JaxperfError, match=says):
-            parse_all(arguments)
+            parse_all(words)
     with pytest.raises(JaxperfError, match="400,000,000,000,000 bytes, but only"):
         parse("f32[10000000,10000000]")

@@ -14,13 +14,6 @@ def fresh_each_time(x):
     return jax.jit(lambda y: y + 1)(x)
 
 
-def changes_shape(shapes, program):
-    def changes_shape():
-        return program(jnp.zeros(next(shapes)))
-
-    return changes_shape
-
-
 def doubled(x):
     return x * 2
 
@@ -34,13 +27,13 @@ def test_measure_refuses_what_compiles_inside_the_clock_without_tracing():
 
 def test_warm_up_goes_on_until_nothing_is_traced():
     shapes = iter([101, 102, 103, 104, 105, 106] + [107] * 99)  # no other test has met these
-    m = measure(changes_shape(shapes, jax.jit(doubled)), loops=1, **QUICK)
+    program = jax.jit(doubled)
+    m = measure(lambda: program(jnp.zeros(next(shapes))), loops=1, **QUICK)
     assert len(m.warmup) == 8  # six shapes and twice the last
     assert len(m.values) == 5
 
 
 def test_eager_transformations_and_callbacks_are_no_retrace():
-    """They leave JAX's fast path at every call, and yet nothing is traced anew."""
     heard = []
 
     def loss(x):

@@ -26,12 +26,7 @@ def test_every_field_says_something():
 
 
 def test_variables_that_change_speed_are_kept_and_others_are_not(monkeypatch):
-    flags_set = {
-        "XLA_FLAGS": "--a=b",
-        "MALLOC_TOP_PAD_": "67108864",
-        "CUDA_VISIBLE_DEVICES": "0",
-        "JAX_X": "1",
-    }
+    flags_set = {"XLA_FLAGS": "--a=b", "MALLOC_TOP_PAD_": "67108", "CUDA_VISIBLE_DEVICES": "0", "JAX_X": "1"}
     for name, value in {**flags_set, "SECRET_TOKEN": "x", "HOME_XLA_FLAGS": "y"}.items():
         monkeypatch.setenv(name, value)
     flags = current_environment().flags

@@ -117,15 +117,10 @@ def test_functions_take_turns_and_are_told_as_a_result_that_compares_and_reports
     assert output.startswith("\nstep and twice ─") and f"jax {jax.__version__}" in output
     assert "step: " in output and " per call (" in output and "twice is " in output
     assert result.config["args"] == ARGS[1:] and result.command.split()[0] == "jaxperf"
+    assert output.count("temporaries") == 1  # each figure of a program is shown once
     assert cli.main(["report", "r.json"]) == 0
     assert "twice: " in capsys.readouterr().out
     assert cli.main(["compare", "r.json", "r.json"]) == 0
-
-
-def test_each_figure_of_a_program_is_shown_once(capfd):
-    assert cli.main(["measure", "own_step:step", *ARGS, "--rounds", "2", "--budget-s", "0"]) == 0
-    rows = [row for row in capfd.readouterr().out.splitlines() if "temporaries" in row]
-    assert len(rows) == 1
 
 
 @pytest.mark.parametrize(("used", "rows"), [(10, 0), (1000, 1)])
@@ -159,18 +154,13 @@ def test_donated_arguments_are_copied_for_every_call():
 
 
 def test_static_arguments_are_given_by_name():
-    result = measured("own_step:power", "--args", "f32[3]", "n=4")
-    assert names(result, 1) == ["power"]
+    assert names(measured("own_step:power", "--args", "f32[3]", "n=4"), 1) == ["power"]
 
 
-def test_only_what_jit_returned_has_stages():
+def test_only_what_jit_returned_has_stages_and_a_method_jitted_in_its_class_is_called_as_it_is():
     assert is_jitted(jax.jit(lambda x: x))
     assert not any(is_jitted(fn) for fn in (len, lambda x: x, nnx.jit(lambda x: x)))
-
-
-def test_a_method_that_is_jitted_in_its_class_is_called_as_it_is():
-    result = measured("own_step:net.step", "--args", "f32[4,4]")
-    assert names(result, 0) == ["net.step: first call"]
+    assert names(measured("own_step:net.step", "--args", "f32[4,4]"), 0) == ["net.step: first call"]
 
 
 def stored_roofline():
@@ -201,16 +191,12 @@ def test_a_stored_roofline_places_the_program_and_a_missing_one_is_asked_for():
     assert any(note.startswith("loop: the compiler counts") for note in notes_of(placed))
 
 
-@pytest.mark.parametrize(
-    ("share", "text"),
-    [
+def test_a_limit_that_accounts_for_less_than_half_of_the_time_explains_nothing():
+    for share, text in (
         (0.6, "limited by memory, 60% of what this machine can do"),
         (0.25, "25% of its nearest limit, memory, so that other costs take most of the time"),
-    ],
-)
-def test_a_limit_that_accounts_for_less_than_half_of_the_time_explains_nothing(share, text):
-    position = roofline.Position("memory", 1.0, share, 1e9, 1e9)
-    assert measure_command._limit(position) == text
+    ):
+        assert measure_command._limit(roofline.Position("memory", 1.0, share, 1e9, 1e9)) == text
 
 
 def test_mistakes_are_one_line_and_leave_no_result(capfd):
@@ -244,12 +230,10 @@ def test_what_the_users_function_raises_is_shown_from_its_own_lines(capfd):
 
 
 @pytest.mark.parametrize(
-    "number, status",
-    [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.thorough)],
+    "number, status", [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.thorough)]
 )
 def test_a_signal_ends_it_while_the_function_stays_in_c(number, status):
     with children.start("-m", "jaxperf", "measure", "own_step:stays_in_c", "--json=r.json") as process:
-        assert process.stdout is not None
         assert "waiting\n" in iter(process.stdout.readline, "")
         process.send_signal(number)
         errors = process.communicate()[1]

@@ -58,11 +58,9 @@ def test_a_program_is_limited_by_what_takes_it_longest():
         ({"flops": 0.0, "bytes_accessed": 1e9, "peak_bytes": 2**40}, "memory", 1e9 / 1e10),
     ):
         at = limits.position(replace(PROGRAM, **changes), seconds=0.01)
-        assert at is not None and (at.limit, at.bound_s, at.share) == (limit, bound_s, bound_s / 0.01), (
-            changes
-        )
+        assert (at.limit, at.bound_s, at.share) == (limit, bound_s, bound_s / 0.01), changes
     at = limits.position(PROGRAM, seconds=0.01)
-    assert at is not None and (at.flops_per_s, at.bytes_per_s) == (4e11, 1e8)
+    assert (at.flops_per_s, at.bytes_per_s) == (4e11, 1e8)
     # an estimate that says too little places nothing
     assert limits.position(replace(PROGRAM, loops=1), seconds=1.0) is None
     assert limits.position(replace(PROGRAM, flops=0.0, bytes_accessed=0.0), seconds=1.0) is None
@@ -74,7 +72,7 @@ def test_it_is_kept_per_machine_and_read_back(tmp_path, monkeypatch):
     assert roofline.stored_roofline(here) is None
     save_result(result(), roofline.path_for(here))
     limits = roofline.stored_roofline(here)
-    assert limits is not None and limits == roofline.from_result(limits.result)
+    assert limits == roofline.from_result(limits.result)
     assert roofline.stored_roofline(other) is None
     assert limits.differences(here) == []
     changed = replace(here, versions={"jax": "2", "jaxperf": "2"}, flags={"A": "1", "B": "x"})
@@ -103,7 +101,6 @@ def test_a_file_without_a_whole_roofline_is_one_line(tmp_path, monkeypatch):
 
 @pytest.mark.thorough
 def test_the_command_measures_every_part_keeps_it_and_shows_a_short_table(tmp_path, monkeypatch, capsys):
-    """With calls that need not last, two dtypes and two arrays, it takes a second."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(ceilings, "LONG_S", 1e-5)
     monkeypatch.setattr(ceilings, "DTYPES", ("float32", "float64"))
@@ -111,21 +108,16 @@ def test_the_command_measures_every_part_keeps_it_and_shows_a_short_table(tmp_pa
     monkeypatch.setattr(ceilings, "other_load", lambda: nullcontext(OtherLoad(0.5 * cores())))
     assert cli.main(["roofline"]) == 0
     limits = roofline.stored_roofline(current_environment())
-    assert limits is not None
-    assert limits.flops_per_s.keys() == {"float32", "float64"} and limits.bytes_per_s.keys() == {
-        16 * KIB,
-        64 * KIB,
-    }
-    assert limits.result.facts["others_share"] == 0.5 and any(
-        "50%" in note for note in notes_of(limits.result)
-    )
+    assert limits.flops_per_s.keys() == {"float32", "float64"}
+    assert limits.bytes_per_s.keys() == {16 * KIB, 64 * KIB}
+    assert limits.result.facts["others_share"] == 0.5
+    assert any("50%" in note for note in notes_of(limits.result))
     printed = capsys.readouterr().out
     assert all(f"{m.name}: " in printed for m in limits.result.measurements)
     assert cli.main(["report", str(roofline.path_for(current_environment()))]) == 0
 
 
 def test_parts_that_do_not_fit_are_named_and_the_needed_ones_are_measured(capsys):
-    """By a clock that only the parts turn."""
     seconds = 0.0
 
     def part(name, takes_s, *, needed=False):
@@ -144,9 +136,7 @@ def test_parts_that_do_not_fit_are_named_and_the_needed_ones_are_measured(capsys
     assert capsys.readouterr().out == "".join(f"{name}: 2 TFLOP/s\n" for name in "abce")
 
 
-def test_a_cache_folder_that_cannot_be_written_is_one_line_before_anything_is_measured(
-    tmp_path, monkeypatch, capsys
-):
+def test_a_cache_folder_that_cannot_be_written_is_one_line_before_measuring(tmp_path, monkeypatch, capsys):
     (tmp_path / "jaxperf").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert cli.main(["roofline"]) == 2

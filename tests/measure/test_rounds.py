@@ -14,8 +14,7 @@ from jaxperf.result import ratio, ratio_of
 class Clock:
     """Time that passes only when a part says so."""
 
-    def __init__(self):
-        self.now = 0.0
+    now = 0.0
 
     def __call__(self):
         return self.now
@@ -36,11 +35,7 @@ def test_every_part_takes_one_turn_per_round_and_what_comes_first_is_warm_up():
     rounds = ["".join(calls)[i : i + 3] for i in range(6, 15, 3)]
     assert calls[:6] == list("aabbcc")
     assert [sorted(order) for order in rounds] == [list("abc")] * 3
-    assert {n: m.values for n, m in measurements.items()} == {
-        "a": (1.0,) * 3,
-        "b": (2.0,) * 3,
-        "c": (4.0,) * 3,
-    }
+    assert [measurements[name].values for name in "abc"] == [(1.0,) * 3, (2.0,) * 3, (4.0,) * 3]
     assert all(m.warmup == (100.0,) and m.unit == "s" and m.loops == 1 for m in measurements.values())
     assert len({m.rounds for m in measurements.values()}) == 1
 
@@ -135,9 +130,8 @@ def test_inputs_are_made_outside_the_clock_and_handed_over():
         clock.now += 1.0
         seen.append(value)
 
-    measurements = interleaved(
-        {"use": use, "other": lambda: None}, count=2, before={"use": make}, clock=clock
-    )
+    parts = {"use": use, "other": lambda: None}
+    measurements = interleaved(parts, count=2, before={"use": make}, clock=clock)
     assert measurements["use"].values == (1.0, 1.0)
     # An input may be one that can be used once only.
     assert (seen, measurements["use"].loops) == ([0, 1, 2], 1)

@@ -34,7 +34,6 @@ def test_what_a_thread_waited_beyond_what_its_process_ran_others_took():
 
 
 def thread_folder(folder, **accounts):
-    """A folder of threads like Linux keeps."""
     for thread, account in accounts.items():
         (folder / thread).mkdir(parents=True, exist_ok=True)
         (folder / thread / "schedstat").write_text(account)
@@ -42,9 +41,8 @@ def thread_folder(folder, **accounts):
 
 
 def test_the_account_is_read_for_every_thread_in_seconds(tmp_path):
-    with Scheduler(
-        thread_folder(tmp_path, a="1500000000 2 7\n", b="0 3000000000 1\n"), used=lambda: 2.5
-    ) as threads:
+    folder = thread_folder(tmp_path, a="1500000000 2 7\n", b="0 3000000000 1\n")
+    with Scheduler(folder, used=lambda: 2.5) as threads:
         assert threads.account() == Account(2.5, {"a": (1.5, 2e-9), "b": (0.0, 3.0)})
         thread_folder(tmp_path, a="1600000000 1000000000 8\n")
         assert threads.account().threads["a"] == (1.6, 1.0)

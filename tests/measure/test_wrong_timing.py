@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 import weakref
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from unittest.mock import Mock
@@ -27,17 +27,8 @@ from late import Late
 
 from jaxperf.errors import JaxperfError
 from jaxperf.jax_internals import DEBUG_FLAGS
-from jaxperf.measure import (
-    RetraceError,
-    current_environment,
-    interleaved,
-    measure,
-    pending,
-    probe,
-    stages,
-    timing,
-)
-from jaxperf.measure.compile_log import COPIES
+from jaxperf.measure import current_environment, interleaved, measure, pending, probe, stages, timing
+from jaxperf.measure.compile_log import COPIES, RetraceError
 from jaxperf.measure.scheduler import Account, Scheduler
 from jaxperf.measure.timing import calls_per_value, time_value
 from jaxperf.result import Measurement, ratio, ratio_of, turns
@@ -51,7 +42,7 @@ class Events(Late):
 
     def __init__(self):
         super().__init__(self._say)
-        self.events = []
+        self.events, self.quick = [], jnp.ones(3)
         self.gate.set()
 
     def _say(self):
@@ -102,26 +93,36 @@ def test_not_waiting(late):
     assert late.timed(late.array) == ALL_DONE
 
 
-def test_waiting_for_one_of_several_results(late):
-    quick = jnp.ones(3)
-    assert late.timed(lambda: (late.array(), quick)) == ALL_DONE
-
-
-def test_a_result_deep_inside_a_tree(late):
-    quick = jnp.ones(3)
-    assert late.timed(lambda: {"a": [quick, {"b": (None, late.array())}], "c": 1.0}) == ALL_DONE
-
-
-def test_one_shard_of_several(late):
+def shards(late):
     devices = jax.devices("cpu")[:2]
     sharding = jax.sharding.NamedSharding(jax.sharding.Mesh(devices, "d"), jax.P("d"))
-    quick = jnp.ones(1)
+    parts = [jax.device_put(p, d) for p, d in zip((late.quick[:1], late.array()[None]), devices)]
+    return jax.make_array_from_single_device_arrays((2,), sharding, parts)
 
-    def sharded():
-        parts = [jax.device_put(p, d) for p, d in zip((quick, late.array()[None]), devices)]
-        return jax.make_array_from_single_device_arrays((2,), sharding, parts)
 
-    assert late.timed(sharded) == ALL_DONE
+def keeps(late):
+    late.kept = late.array()
+
+
+WAITED_FOR = {
+    "waiting for one of several results": lambda late: (late.array(), late.quick),
+    "a result deep inside a tree": lambda late: {"a": [late.quick, {"b": (None, late.array())}], "c": 1.0},
+    "one shard of several": shards,
+    "a callback beside a finished output": lambda late: (late.nothing(), late.quick)[1],
+}
+
+
+@pytest.mark.parametrize("way", WAITED_FOR)
+def test_all_of_it_is_waited_for(way, late):
+    assert late.timed(lambda: WAITED_FOR[way](late)) == ALL_DONE
+
+
+def test_a_function_that_waits_by_itself_and_returns_nothing(late):
+    def waits():
+        late.array().block_until_ready()
+
+    assert late.timed(waits) == ALL_DONE
+    assert measure(waits, **QUICK).median > 0
 
 
 def test_a_callback_that_is_still_running(late):
@@ -131,16 +132,6 @@ def test_a_callback_that_is_still_running(late):
     late.gate.set()
     jax.effects_barrier()
     assert late.timed(late.nothing) == ALL_DONE
-
-
-def test_a_callback_beside_a_finished_output(late):
-    quick = jnp.ones(3)
-
-    def logs():
-        late.nothing()
-        return quick
-
-    assert late.timed(logs) == ALL_DONE
 
 
 def test_work_left_over_from_before(late):
@@ -154,23 +145,19 @@ def test_work_left_over_from_before(late):
     assert late.events.index("done") <= len(m.warmup)  # in the warm-up
 
 
-def test_a_function_that_returns_nothing(late):
-    kept = []
-    refuses_to_leave_work(late, lambda: kept.append(late.array()), "returns no array to wait for")
+LEAVES_WORK = {
+    "a function that returns nothing": (keeps, "returns no array to wait for"),
+    "a function that returns only a shape": (lambda late: late.array().shape, "returns no array to wait for"),
+    "a function that returns a part of what it computes": (
+        lambda late: (jnp.sin(late.quick), late.array())[0], "before .*, which it calls, has finished"
+    ),
+}  # fmt: skip
 
 
-def test_a_function_that_returns_only_a_shape(late):
-    refuses_to_leave_work(late, lambda: late.array().shape, "returns no array to wait for")
-
-
-def test_a_function_that_returns_a_part_of_what_it_computes(late):
-    y = jnp.ones(3)
-    refuses_to_leave_work(
-        late, lambda: (jnp.sin(y), late.array())[0], "before .*, which it calls, has finished"
-    )
-
-
-def refuses_to_leave_work(late, fn, why):
+@pytest.mark.parametrize("way", LEAVES_WORK)
+def test_no_work_may_be_left(way, late):
+    leaves, why = LEAVES_WORK[way]
+    fn = functools.partial(leaves, late)
     timers = [
         lambda: measure(fn, **QUICK),
         lambda: interleaved({"quick": lambda: jnp.ones(3) + 1, "late": fn}, count=6),
@@ -184,42 +171,28 @@ def refuses_to_leave_work(late, fn, why):
         late.array().block_until_ready()  # and so is all that came before
 
 
-def test_a_function_that_waits_by_itself_and_returns_nothing(late):
-    def waits():
-        late.array().block_until_ready()
-
-    assert late.timed(waits) == ALL_DONE
-    assert measure(waits, **QUICK).median > 0
-
-
 def test_an_error_that_surfaces_late(late):
     late.fails = True
     with pytest.raises(jax.errors.JaxRuntimeError, match="the late program failed"):
         measure(late.array, **QUICK)
 
 
-def test_a_generator_of_outputs():
-    refuses_to_wait(lambda: (jnp.sin(x) for x in (1.0, 2.0)), "a generator")
+@dataclass
+class State:
+    weights: jax.Array
 
 
-def test_an_object_that_hides_its_arrays():
-    @dataclass
-    class State:
-        weights: jax.Array
-
-    refuses_to_wait(lambda: State(jnp.ones(3)), "a State")
-
-
-def test_a_future():
-    with ThreadPoolExecutor(1) as pool:
-        refuses_to_wait(lambda: pool.submit(jnp.sin, 1.0), "a Future")
+NO_ARRAYS = {
+    "a generator of outputs": (lambda: (jnp.sin(x) for x in (1.0, 2.0)), "a generator"),
+    "an object that hides its arrays": (lambda: State(jnp.ones(3)), "a State"),
+    "a future": (Future, "a Future"),
+    "a function that is returned and not called": (lambda: functools.partial(jnp.sin, 1.0), "a partial"),
+}
 
 
-def test_a_function_that_is_returned_and_not_called():
-    refuses_to_wait(lambda: functools.partial(jnp.sin, 1.0), "a partial")
-
-
-def refuses_to_wait(fn, what):
+@pytest.mark.parametrize("way", NO_ARRAYS)
+def test_what_cannot_be_waited_for_is_refused(way):
+    fn, what = NO_ARRAYS[way]
     with pytest.raises(TypeError, match=f"^cannot wait for the output, {what}: "):
         measure(fn, **QUICK)
 
@@ -251,50 +224,46 @@ def test_timing_the_compile():
     assert m.warmup[0] > 0  # the call that compiled; the timed part fails if anything compiles in it
 
 
-def test_a_new_jit_at_every_call():
-    refuses_to_retrace(lambda: jax.jit(lambda x: x + 1)(jnp.ones(3)))
+def after_warm_up(program, first, then):
+    """A function that calls `program` with another argument once it is timed."""
+    arguments = itertools.chain([first] * 3, itertools.repeat(then))
+    return lambda: program(next(arguments))
 
 
-def test_a_shape_that_changes():
-    refuses_to_retrace(after_warm_up(jax.jit(jnp.tanh), np.ones(31, np.float32), np.ones(32, np.float32)))
+def switches(x64):
+    with jax.enable_x64(x64):
+        return PROGRAM(np.ones(3))
 
 
-def test_a_static_value_that_changes():
-    power = jax.jit(lambda x, n: x**n, static_argnums=1)
-    refuses_to_retrace(after_warm_up(lambda n: power(1.5, n), 2, 3))
+def clears():
+    PROGRAM.clear_cache()
+    return PROGRAM(1.0)
 
 
-def test_a_dtype_that_changes():
-    refuses_to_retrace(after_warm_up(jax.jit(lambda x: x * 3), np.ones(3, np.float32), np.ones(3, np.int32)))
+def compiles():
+    thread = threading.Thread(target=lambda: jax.jit(lambda x: x + 9)(1.0))
+    thread.start()
+    thread.join()
 
 
-def test_x64_switched_on_midway():
-    program, calls = jax.jit(lambda x: x * 5), itertools.count()
-
-    def switches():
-        with jax.enable_x64(next(calls) >= 3):
-            return program(np.ones(3))
-
-    refuses_to_retrace(switches)
-
-
-def test_caches_cleared_midway():
-    program = jax.jit(lambda x: x * 7)
-
-    def clears():
-        program.clear_cache()
-        return program(1.0)
-
-    refuses_to_retrace(clears)
+PROGRAM = jax.jit(lambda x: x * 5)
+POWER = jax.jit(lambda n: 1.5**n, static_argnums=0)
+RETRACES = {
+    "a new jit at every call": lambda: jax.jit(lambda x: x + 1)(jnp.ones(3)),
+    "a shape that changes": after_warm_up(PROGRAM, np.ones(31, np.float32), np.ones(32, np.float32)),
+    "a static value that changes": after_warm_up(POWER, 2, 3),
+    "a dtype that changes": after_warm_up(PROGRAM, np.ones(3, np.float32), np.ones(3, np.int32)),
+    "x64 switched on midway": after_warm_up(switches, False, True),
+    "caches cleared midway": clears,
+    "another thread that compiles": compiles,
+}
 
 
-def test_another_thread_that_compiles():
-    def compiles():
-        thread = threading.Thread(target=lambda: jax.jit(lambda x: x + 9)(1.0))
-        thread.start()
-        thread.join()
-
-    refuses_to_retrace(compiles)
+@pytest.mark.parametrize("way", RETRACES)
+def test_nothing_may_be_traced_or_compiled_while_it_is_timed(way):
+    PROGRAM.clear_cache()  # of other ways
+    with pytest.raises(RetraceError, match="inside the timed part"):
+        measure(RETRACES[way], **QUICK)
 
 
 def test_a_loop_whose_types_settle_late():
@@ -308,17 +277,6 @@ def test_a_loop_whose_types_settle_late():
     m = measure(advance, **{**QUICK, "warmup_calls": 1})
     assert program.call_count == 2
     assert len(m.warmup) >= 3
-
-
-def after_warm_up(program, first, then):
-    """A function that calls `program` with another argument once it is timed."""
-    arguments = itertools.chain([first] * 3, itertools.repeat(then))
-    return lambda: program(next(arguments))
-
-
-def refuses_to_retrace(fn):
-    with pytest.raises(RetraceError, match="inside the timed part"):
-        measure(fn, **{**QUICK, "warmup_calls": 2})
 
 
 # Timing something else
@@ -521,9 +479,8 @@ def test_always_in_the_same_order():
 
 def test_a_machine_that_grows_slower():
     now = itertools.accumulate(itertools.count(1))  # each reading of the clock is later by one more
-    measurements = interleaved(
-        dict.fromkeys("ab", int), count=40, loops=1, seed=0, clock=lambda: float(next(now))
-    )
+    clock = {"clock": lambda: float(next(now))}
+    measurements = interleaved(dict.fromkeys("ab", int), count=40, loops=1, seed=0, **clock)
     growth = measurements["a"].values[-1] / measurements["a"].values[0]
     assert growth > 5
     assert ratio(measurements["a"], measurements["b"]).word == "undecided"
@@ -533,9 +490,9 @@ def test_a_machine_that_grows_slower():
 
 
 def test_the_page_lists_the_same_ways():
-    tests = set(re.findall(r"^def test_(\w+)", SOURCE.read_text(), re.MULTILINE))
-    ways = tests - {"the_page_lists_the_same_ways"}
+    tests = re.findall(r"^def test_(\w+)\((?!way)", SOURCE.read_text(), re.MULTILINE)
+    ways = {*WAITED_FOR, *LEAVES_WORK, *NO_ARRAYS, *RETRACES, *(name.replace("_", " ") for name in tests)}
     assert len(ways) >= 30
     page = (SOURCE.parents[2] / "docs" / "trust.md").read_text()
     listed = re.findall(r"^\| (.+?) \| (?:refused|measured right|shown)", page, re.MULTILINE)
-    assert {way.replace("_", " ") for way in ways} == set(listed)
+    assert ways - {"the page lists the same ways"} == set(listed)

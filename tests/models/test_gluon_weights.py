@@ -37,10 +37,8 @@ def test_order_and_shapes_are_those_of_collect_params(name):
     net = MLP(rngs=nnx.Rngs(0)) if name == "mlp" else ResNet(10, stages=SMALL_STAGES, rngs=nnx.Rngs(0))
     weights = to_gluon(net)
     assert [str(value.shape) for value in weights.values()] == answers["shapes"].tolist()
-    assert all(
-        gluon_name.endswith(name.rpartition(".")[2])
-        for name, gluon_name in zip(weights, answers["names"].tolist())
-    )
+    names = zip(weights, answers["names"].tolist())
+    assert all(gluon_name.endswith(name.rpartition(".")[2]) for name, gluon_name in names)
 
 
 def test_a_file_of_numpy_works_as_it_is(tmp_path):

@@ -46,7 +46,6 @@ def state(net):
 
 
 def runs_of(kind):
-    """A class of modules, and a list that grows each time their Python code runs."""
     runs = []
 
     class Counting(kind):

@@ -55,10 +55,8 @@ def test_logits_losses_and_gradients_equal_mxnet(kind, dtype):
     answers, history, _ = trained(kind, dtype)
     grads, logits, losses = history[0]
     assert logits.dtype == dtype
-    for actual, desired in (
-        (logits, answers[f"{kind}/{dtype}/logits"]),
-        (losses, answers[f"{kind}/{dtype}/loss"]),
-    ):
+    for actual, answer in ((logits, "logits"), (losses, "loss")):
+        desired = answers[f"{kind}/{dtype}/{answer}"]
         np.testing.assert_allclose(actual, desired, rtol=0, atol=TOLERANCE[dtype] * np.abs(desired).max())
     errors = digest_error(answers, f"{kind}/{dtype}/grad", [np.asarray(g) for g in grads])
     assert errors.max() < GRADIENTS[dtype]
@@ -83,7 +81,6 @@ def book():
 
 
 def module_of(params, **options):
-    """The module with the book's parameters; Gluon keeps dense weights transposed."""
     net = nnx.eval_shape(lambda: LeNet(rngs=nnx.Rngs(0), **options))
     return from_gluon(net, [p.T if p.ndim == 2 else p for p in params])
 
@@ -109,8 +106,7 @@ def test_fresh_params_are_the_books():
     "call", [lambda X: lenet(X, lenet_params(jax.random.key(0))), LeNet(rngs=nnx.Rngs(0))]
 )
 def test_wrong_images_are_told_in_one_line(call):
-    for images in (
-        jnp.ones((8, 1, 28, 28)), jnp.ones((28, 28)), np.ones((8, 28, 28, 1), np.uint8),
-    ):  # fmt: skip
+    integers = np.ones((8, 28, 28, 1), np.uint8)
+    for images in (jnp.ones((8, 1, 28, 28)), jnp.ones((28, 28)), integers):
         with pytest.raises(JaxperfError, match=r"images are .* reads floats \(n, height, width, 1\); pass"):
             call(images)

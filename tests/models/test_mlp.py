@@ -41,9 +41,8 @@ def test_outputs_losses_and_gradients_equal_mxnet(name, kind, dtype):
             return values.sum(), (logits, values)
 
         grads, (logits, values) = jax.jit(jax.grad(loss, has_aux=True))(params)
-        errors = digest_error(
-            answers, f"{case}/{name}_grad", list(to_gluon(nnx.merge(graph, grads)).values())
-        )
+        gluon = list(to_gluon(nnx.merge(graph, grads)).values())
+        errors = digest_error(answers, f"{case}/{name}_grad", gluon)
     assert logits.dtype == dtype
     for actual, desired in ((logits, answers[f"{case}/logits"]), (values, answers[f"{case}/{name}"])):
         np.testing.assert_allclose(actual, desired, rtol=tolerance, atol=tolerance * np.abs(desired).max())

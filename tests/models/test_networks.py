@@ -1,4 +1,5 @@
 import re
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -6,27 +7,20 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from jaxperf.models import BOOK_INIT, MLP, SMALL_STAGES, LeNet, ResNet, to_gluon
+from jaxperf.models import BOOK_INIT, HE_INIT, MLP, SMALL_STAGES, LeNet, ResNet, to_gluon
 
 IMAGES = jax.random.uniform(jax.random.key(3), (8, 28, 28, 1))
 
 
-def wide(**options):
-    return ResNet(10, stages=((64, 1), (128, 1)), rngs=nnx.Rngs(0), **options)
+wide = partial(ResNet, 10, stages=((64, 1), (128, 1)))
+small = partial(ResNet, 10, stages=SMALL_STAGES)
 
 
-def lenet(**options):
-    return LeNet(rngs=nnx.Rngs(0), **options)
-
-
-def mlp(**options):
-    return MLP((512, 256, 2), rngs=nnx.Rngs(0), **options)
-
-
-@pytest.mark.parametrize("network", [mlp, lenet, wide])
+@pytest.mark.parametrize("network", [partial(MLP, (512, 256, 2)), LeNet, wide])
 def test_a_network_begins_as_he_or_as_the_book(network):
     """Biases are 0, and BatchNorm begins as usual."""
-    he, book = to_gluon(network()), to_gluon(network(kernel_init=BOOK_INIT))
+    he = to_gluon(network(rngs=nnx.Rngs(0)))
+    book = to_gluon(network(rngs=nnx.Rngs(0), kernel_init=BOOK_INIT))
     for name, value in book.items():
         if name.endswith("weight"):
             fan_in = np.prod(value.shape[1:])
@@ -36,13 +30,9 @@ def test_a_network_begins_as_he_or_as_the_book(network):
             assert (value == (1 if name.endswith(("gamma", "running_var")) else 0)).all(), name
 
 
-def small(**options):
-    return ResNet(10, stages=SMALL_STAGES, rngs=nnx.Rngs(0), **options)
-
-
-@pytest.mark.parametrize("network", [lenet, pytest.param(small, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("network", [LeNet, pytest.param(small, marks=pytest.mark.thorough)])
 def test_bfloat16_computes_in_bfloat16_and_keeps_weights_statistics_and_logits_float32(network):
-    exact, rough = network(), network(dtype=jnp.bfloat16)
+    exact, rough = network(rngs=nnx.Rngs(0)), network(rngs=nnx.Rngs(0), dtype=jnp.bfloat16)
     convolution = r"bf16\[8,\d+,\d+,\d+\] = conv_general_dilated"
     # BatchNorm changes its statistics, so the module is taken apart for the trace
     graphdef, state = nnx.split(rough)
@@ -55,3 +45,19 @@ def test_bfloat16_computes_in_bfloat16_and_keeps_weights_statistics_and_logits_f
     if network is small:
         np.testing.assert_allclose(rough.bn.mean[...], exact.bn.mean[...], atol=1e-3)
         assert rough.bn(rough.conv(IMAGES)).dtype == jnp.bfloat16
+
+
+SHAPES = ((1, 1), (7, 3), (5, 5, 1, 20), (784, 256))
+
+
+@pytest.mark.parametrize(
+    ("initializer", "flax"),
+    [(HE_INIT, nnx.initializers.he_normal()), (BOOK_INIT, nnx.initializers.normal(0.01))],
+    ids=["he", "book"],
+)
+def test_the_values_are_flaxs_up_to_the_last_bit(initializer, flax):
+    for i, shape in enumerate(SHAPES):
+        key = jax.random.key(i)
+        values, expected = (np.asarray(init(key, shape, jnp.float32)) for init in (initializer, flax))
+        # rounding depends on the length of a vector loop, so on the processor
+        np.testing.assert_array_max_ulp(values, expected, maxulp=8)

@@ -7,22 +7,11 @@ import optax
 import pytest
 from cases import cases
 from flax import nnx
-from mxnet_fixtures import (
-    RESNET18,
-    RESNET18_STAGES,
-    RESNET_SMALL,
-    SMALL_STAGES,
-    batch,
-    digest_error,
-    load,
-    shapes,
-    weights,
-)
+from mxnet_fixtures import NETS, SMALL_STAGES, batch, digest_error, load, shapes, weights
 
 from jaxperf.errors import JaxperfError
 from jaxperf.models import Residual, ResNet, from_gluon, resnet18, to_gluon
 
-NETS = {"resnet18": (RESNET18_STAGES, RESNET18), "resnet_small": (SMALL_STAGES, RESNET_SMALL)}
 # Outputs: rounding. Gradients in float32: relus that change sides by rounding, see mxnet_fixtures.
 OUTPUTS = {"float32": 5e-5, "float64": 1e-11}
 GRADIENTS = {"float32": 5e-2, "float64": 1e-9}
@@ -49,7 +38,6 @@ def nhwc(X, dtype="float32"):
 
 
 def as_gluon(graph, params, stats):
-    """Gluon's lists of two trees: what is trained, and the running statistics."""
     arrays = to_gluon(nnx.merge(graph, params, stats, copy=True))
     trained = [value for name, value in arrays.items() if "running" not in name]
     return trained, [value for name, value in arrays.items() if "running" in name]
@@ -57,7 +45,6 @@ def as_gluon(graph, params, stats):
 
 @functools.cache
 def prepared(name, kind, dtype):
-    """MXNet's answers and the network with their weights as (graph, params, stats)."""
     answers, stages = load(name), NETS[name][0]
     net = nnx.eval_shape(lambda: ResNet(10, stages=stages, rngs=nnx.Rngs(0)))
     from_gluon(net, weights(shapes(answers), kind, int(answers["seed"])))
@@ -80,10 +67,7 @@ def gradient(graph, params, stats, X, y):
 
 
 def train(name, kind, dtype, steps=None):
-    """The fixture's steps on one device.
-
-    The updates are NumPy's: JAX would compile them for each of 62 shapes, 10 s of the 24.
-    """
+    """Train on one device; NumPy updates, since JAX would compile a program for each of 62 shapes."""
     setting = NETS[name][1]
     _, (graph, start, stats) = prepared(name, kind, dtype)
     params, losses, first = start, [], None
@@ -113,10 +97,8 @@ def test_first_step_and_those_after_equal_mxnet(name, kind, dtype):
         # in float32 the sides that relus take grow into everything within a few steps
         answers, trained = load(name), train(name, kind, dtype, steps=1 if dtype == "float32" else None)
     assert trained["logits"].dtype == dtype
-    for actual, desired in (
-        (trained["logits"], answers[f"{case}/logits"]),
-        (trained["loss"][0], answers[f"{case}/loss"]),
-    ):
+    for actual, answer in ((trained["logits"], "logits"), (trained["loss"][0], "loss")):
+        desired = answers[f"{case}/{answer}"]
         np.testing.assert_allclose(actual, desired, rtol=0, atol=OUTPUTS[dtype] * np.abs(desired).max())
     errors = digest_error(answers, f"{case}/grad", trained["grad"])
     assert errors.max() < GRADIENTS[dtype]
@@ -138,7 +120,7 @@ def test_evaluation_equals_mxnet_and_leaves_the_statistics_alone(kind):
     net = nnx.merge(graph, params, stats, copy=True)
     net.eval()
     before = as_gluon(*nnx.split(net, nnx.Param, ...))[1]
-    X, _ = batch(int(answers["seed"]), 0, RESNET18.batch)
+    X, _ = batch(int(answers["seed"]), 0, NETS["resnet18"][1].batch)
     with jax.default_matmul_precision("highest"):
         logits = nnx.jit(lambda net, X: net(X))(net, nhwc(X))
     desired = answers[f"{kind}/float32/eval_logits"]
@@ -172,9 +154,7 @@ def test_residual_without_1x1_conv_refuses_what_cannot_be_added(change):
 
 
 def test_wrong_images_are_told_in_one_line():
-    net = small()
-    for images in (
-        jnp.ones((8, 1, 28, 28)), jnp.ones((8, 28, 28, 3)), jnp.ones((8, 28, 28, 1), jnp.int32),
-    ):  # fmt: skip
+    net, integers = small(), jnp.ones((8, 28, 28, 1), jnp.int32)
+    for images in (jnp.ones((8, 1, 28, 28)), jnp.ones((8, 28, 28, 3)), integers):
         with pytest.raises(JaxperfError, match=r"images are .* reads floats \(n, height, width, 1\); pass"):
             net(images)

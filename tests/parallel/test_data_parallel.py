@@ -88,7 +88,6 @@ def batches(count, side=28, n=32):
 
 
 def after(step, data):
-    """Parameters, statistics and the last metrics after an update for each batch, on the host."""
     state = step.init()
     for X, y in data:
         state, metrics = step(state, X, y)
@@ -165,7 +164,6 @@ def test_ten_updates_are_one_devices_for_either_batch_norm(way, k, batch_norm):
 
 
 def collectives(step, data):
-    """How many collectives of each kind the compiled step holds, and how many convolutions."""
     state, shares = step.init(), step.load(*data)
     if step.way == "manual":
         state, shares = state[0], [share[0] for share in shares]

@@ -15,26 +15,12 @@ import optax
 import pytest
 from cases import cases
 from flax import nnx
-from mxnet_fixtures import (
-    LENET,
-    LENET_SHAPES,
-    RESNET18,
-    RESNET18_STAGES,
-    RESNET_SMALL,
-    SMALL_STAGES,
-    batch,
-    digest,
-    digest_error,
-    load,
-    shapes,
-    weights,
-)
+from mxnet_fixtures import LENET, LENET_SHAPES, NETS, batch, digest, digest_error, load, shapes, weights
 
 from jaxperf.models import ResNet, from_gluon, lenet, to_gluon
 from jaxperf.parallel import WAYS, first_devices, make_step, model_of, model_of_function
 
 SUMMING = WAYS[1:]  # those that can sum in the middle of the network
-NETS = {"resnet18": (RESNET18_STAGES, RESNET18), "resnet_small": (SMALL_STAGES, RESNET_SMALL)}
 # Rounding of float64; the same in a gradient told by an update; what MXNet keeps in float32 anyhow.
 SUMS, GRADIENTS, FLOAT32_INSIDE = 1e-10, 1e-9, 1e-5
 EXACT = 1e-13  # between our ways, which differ only in the order of sums
@@ -77,10 +63,8 @@ def quick(way, *case):
 
 @pytest.mark.parametrize(("way", "kind", "contexts"), cases(LENETS, quick=quick))
 def test_eight_steps_of_lenet_each_way_equal_mxnets_allreduce(way, kind, contexts):
-    start = lenet_start(kind)
-    step = make_step(
-        way, model_of_function(lenet, start), optax.sgd(LENET.lr), first_devices(contexts, platform="cpu")
-    )
+    start, devices = lenet_start(kind), first_devices(contexts, platform="cpu")
+    step = make_step(way, model_of_function(lenet, start), optax.sgd(LENET.lr), devices)
     state, losses = step.init(), []
     for X, y in batches("lenet", LENET):
         state, metrics = step(state, X, y)
@@ -91,7 +75,6 @@ def test_eight_steps_of_lenet_each_way_equal_mxnets_allreduce(way, kind, context
 
 @functools.cache
 def resnet(name):
-    """The network with MXNet's weights in float64."""
     answers = load(name)
     net = nnx.eval_shape(lambda: ResNet(10, stages=NETS[name][0], rngs=nnx.Rngs(0)))
     from_gluon(net, weights(shapes(answers), "sound", int(answers["seed"])))
@@ -100,7 +83,6 @@ def resnet(name):
 
 
 def as_gluon(name, params, stats):
-    """Gluon's lists of a model's trees: what is trained, and the running statistics."""
     net = nnx.clone(resnet(name))
     nnx.update(net, params, stats)
     arrays = to_gluon(net)

@@ -19,29 +19,21 @@ def on_a_cpu():
         yield
 
 
-def small(**options):
-    return ResNet(10, stages=((8, 1),), rngs=nnx.Rngs(0), **options)
+def small():
+    return ResNet(10, stages=((8, 1),), rngs=nnx.Rngs(0))
 
 
-def as_bytes(n=4, side=8):
-    return np.random.default_rng(0).integers(0, 256, (n, side, side, 1), dtype=np.uint8)
-
-
-def images(**size):
-    return as_bytes(**size) / np.float32(255)
-
-
-def leaves(tree):
-    return [np.asarray(leaf) for leaf in jax.tree.leaves(tree)]
+BYTES = np.random.default_rng(0).integers(0, 256, (4, 8, 8, 1), dtype=np.uint8)
+IMAGES = BYTES / np.float32(255)
 
 
 def equal(a, b):
     assert jax.tree.structure(a) == jax.tree.structure(b)
-    return all(np.array_equal(x, y) for x, y in zip(leaves(a), leaves(b)))
+    return all(np.array_equal(x, y) for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b)))
 
 
 def test_a_module_computes_and_remembers_what_it_did_as_a_module():
-    net, X = small(), images()
+    net, X = small(), IMAGES
     model = model_of(net)
     apply = jax.jit(model.apply, static_argnames="train")
     call = nnx.jit(lambda net, X: net(X))
@@ -56,7 +48,7 @@ def test_a_module_computes_and_remembers_what_it_did_as_a_module():
 
 
 def test_batch_norm_sums_over_the_axis_only_when_told_one():
-    model, X = model_of(small()), images()
+    model, X = model_of(small()), IMAGES
     alone, stats = jax.jit(model.apply, static_argnames="train")(model.params, model.stats, X, train=True)
 
     def share(params, stats, x, axis_name="d"):
@@ -77,7 +69,7 @@ def test_batch_norm_sums_over_the_axis_only_when_told_one():
 def test_bytes_are_scaled_on_the_device():
     for model in (model_of(nnx.Linear(1, 3, rngs=nnx.Rngs(0))), model_of_function(jnp.multiply, jnp.ones(3))):
         of_bytes, of_floats = (
-            model.apply(model.params, model.stats, X, train=True)[0] for X in (as_bytes(), images())
+            model.apply(model.params, model.stats, X, train=True)[0] for X in (BYTES, IMAGES)
         )
         np.testing.assert_allclose(of_bytes, of_floats, rtol=1e-5, atol=1e-6)
 

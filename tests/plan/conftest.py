@@ -1,11 +1,20 @@
 """What tests of plans share: the CPU's devices in place of GPUs, and skips where no compiler is here."""
 
+from pathlib import Path
+
 import jax
 import pytest
 
+from jaxperf import hlo
 from jaxperf.errors import JaxperfError
 from jaxperf.plan import deviceless
 from jaxperf.plan.cards import find_card
+
+
+@pytest.fixture
+def recorded():
+    """Return a program of the folder by its name."""
+    return lambda name: hlo.parse((Path(__file__).parent / "programs" / f"{name}.hlo").read_text())
 
 
 @pytest.fixture
@@ -25,11 +34,9 @@ def _needs(card):
 
 @pytest.fixture
 def cuda_plugin():
-    """Skip a test where JAX's CUDA plugin is not installed."""
     _needs("h100")
 
 
 @pytest.fixture
 def libtpu():
-    """Skip a test where libtpu is not installed."""
     _needs("v5e")

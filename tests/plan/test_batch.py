@@ -26,39 +26,31 @@ def found(step, *args):
     return find_batch(jax.jit(step), args)[0]
 
 
-def test_the_batch_may_come_first_and_the_state_last():
-    state = {"w": W, "m": W}
-    step = lambda x, y, s: {"w": update(s["w"], x, y), "m": s["m"]}  # noqa: E731
-    assert found(step, X, Y, state) == {0: 0, 1: 0}
-    assert found(lambda x, w: (update(w, x, x[:, :3]), 0.0), X, W) == {0: 0}
+STATE = {"w": W, "m": W}
+BATCH = {"x": X, "y": Y, "weight": jnp.float32(1), "key": jax.random.key(0)}
+FROZEN = {"w": jnp.zeros((5, 3), jnp.int8), "scale": jnp.zeros((3,), jnp.bfloat16)}
+LORA, SHAPED_ALIKE = {"a": jnp.zeros((5, 2), jnp.bfloat16)}, [jnp.zeros((16, 5)), jnp.zeros((3, 16))]
+FORMS = {
+    "batch first": (lambda x, y, s: {"w": update(s["w"], x, y), "m": s["m"]}, (X, Y, STATE), {0, 1}),
+    "one array first": (lambda x, w: (update(w, x, x[:, :3]), 0.0), (X, W), {0}),
+    "state between": (lambda w, x, m, y: (update(w, x, y), m), (W, X, {"m": W}, Y), {1, 3}),
+    "another length": (lambda w, x, y, t: update(w, x + t.sum(), y), (W, X, Y, jnp.zeros(128)), {1, 2}),
+    "a square matrix": (lambda f, w, x: update(w, x @ f, Y), (jnp.zeros((5, 5)), W, X), {2}),
+    "the shape of a weight": (
+        lambda p, x, y: [a + ((x @ p[0].T) @ p[1].T - y).sum() for a in p], (SHAPED_ALIKE, X, Y), {1, 2}
+    ),
+    "scalars and keys": (lambda w, b: update(w, b["x"], b["y"]) * b["weight"], (W, BATCH), {1}),
+    "frozen parameters": (
+        lambda f, p, x: jax.tree.map(lambda a: a + (x @ (f["w"] * f["scale"])).sum(), p),
+        (FROZEN, LORA, X), {2},
+    ),
+}  # fmt: skip
 
 
-def test_state_may_stand_between_two_arguments_of_the_batch():
-    assert found(lambda w, x, m, y: (update(w, x, y), m), W, X, {"m": W}, Y) == {1: 0, 3: 0}
-
-
-def test_most_arguments_of_one_length_are_the_batch():
-    step = lambda w, x, y, places: update(w, x + places.sum(), y)  # noqa: E731
-    assert found(step, W, X, Y, jnp.zeros(128)) == {1: 0, 2: 0}
-    assert found(lambda frozen, w, x: update(w, x @ frozen, Y), jnp.zeros((5, 5)), W, X) == {2: 0}
-
-
-def test_a_batch_may_have_the_shape_of_a_weight():
-    params = [jnp.zeros((16, 5)), jnp.zeros((3, 16))]
-    step = lambda p, x, y: [a + ((x @ p[0].T) @ p[1].T - y).sum() for a in p]  # noqa: E731
-    assert found(step, params, X, Y) == {1: 0, 2: 0}
-
-
-def test_a_batch_may_have_scalars_and_keys():
-    batch = {"x": X, "y": Y, "weight": jnp.float32(1), "key": jax.random.key(0)}
-    assert found(lambda w, b: update(w, b["x"], b["y"]) * b["weight"], W, batch) == {1: 0}
-
-
-def test_parameters_that_do_not_come_back_are_no_batch():
-    frozen = {"w": jnp.zeros((5, 3), jnp.int8), "scale": jnp.zeros((3,), jnp.bfloat16)}
-    lora = {"a": jnp.zeros((5, 2), jnp.bfloat16)}
-    step = lambda f, p, x: jax.tree.map(lambda a: a + (x @ (f["w"] * f["scale"])).sum(), p)  # noqa: E731
-    assert found(step, frozen, lora, X) == {2: 0}
+@pytest.mark.parametrize("form", FORMS)
+def test_the_batch_is_found_in_the_forms_that_steps_have(form):
+    step, args, batch = FORMS[form]
+    assert found(step, *args) == dict.fromkeys(batch, 0)
 
 
 @pytest.mark.parametrize("last", [False, True])
@@ -78,22 +70,18 @@ def test_frozen_layers_that_are_scanned_are_no_batch(last):
     assert found(step, adapters, *others) == {1 if last else 2: 0}
 
 
-def test_an_example_for_each_sequence_beside_arrays_that_begin_with_the_time():
+@pytest.mark.parametrize(
+    ("embedded", "xs"),
+    [(lambda w, xs: xs @ w, jnp.zeros((7, 16, 5))), (lambda w, xs: w[xs], jnp.zeros((7, 16), jnp.int32))],
+    ids=["arrays", "tokens"],
+)
+def test_an_example_for_each_sequence_beside_arrays_or_tokens_that_begin_with_the_time(embedded, xs):
     def step(w, xs, y):
-        last, _ = lax.scan(lambda h, x: (jnp.tanh(x @ w + h), None), jnp.zeros((16, 3)), xs)
+        last, _ = lax.scan(lambda h, x: (jnp.tanh(x + h), None), jnp.zeros((16, 3)), embedded(w, xs))
         return w * ((last - y) ** 2).mean()
 
     with pytest.raises(JaxperfError, match=r"first axis of argument 1, .* --batch 1:axis=1,2 \(or"):
-        find_batch(jax.jit(step), (W, jnp.zeros((7, 16, 5)), Y))
-
-
-def test_tokens_whose_embeddings_are_scanned_begin_with_the_time():
-    def step(w, tokens, y):
-        last, _ = lax.scan(lambda h, x: (jnp.tanh(x + h), None), jnp.zeros((16, 3)), w[tokens])
-        return w * ((last - y) ** 2).mean()
-
-    with pytest.raises(JaxperfError, match=r"first axis of argument 1, .* --batch 1:axis=1,2 \(or"):
-        find_batch(jax.jit(step), (W, jnp.zeros((7, 16), jnp.int32), Y))
+        find_batch(jax.jit(step), (W, xs, Y))
 
 
 @pytest.mark.usefixtures("cpus_as_gpus", "several_devices")

@@ -99,9 +99,8 @@ def test_a_program_is_planned_and_does_not_train(program, arguments, tmp_path, m
 @pytest.mark.usefixtures("cpus_as_gpus")
 def test_programs_without_a_step(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    Path("only_init.py").write_text(
-        "import jax, jax.numpy as jnp\njax.jit(jnp.sin)(1.0)\nraise SystemExit(0)\n"
-    )
+    text = "import jax, jax.numpy as jnp\njax.jit(jnp.sin)(1.0)\nraise SystemExit(0)\n"
+    Path("only_init.py").write_text(text)
     Path("fails.py").write_text("1 / 0\n")
     for words, message in (
         (["python", "only_init.py"], "only_init.py ended without a training step"),

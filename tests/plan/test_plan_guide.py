@@ -56,9 +56,7 @@ def test_screens(tmp_path):
     for command, shown in SCREEN.findall(page):
         words = [sys.executable, "-m", "jaxperf", *shlex.split(command)[1:]]
         began = time.perf_counter()
-        run = subprocess.run(
-            words, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
-        )
+        run = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True)
         assert run.returncode == 0, run.stderr
         took = f"| `{command}` | {time.perf_counter() - began:.0f} |\n"
         lines = "".join(f"{line.rstrip()}\n" for line in run.stdout.splitlines())

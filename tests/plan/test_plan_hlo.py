@@ -1,5 +1,3 @@
-from pathlib import Path
-
 import pytest
 
 from jaxperf import hlo
@@ -8,21 +6,11 @@ from jaxperf.plan.collectives import collectives
 from jaxperf.plan.kernels import kernels_of
 from jaxperf.plan.planning import _of_program
 
-PROGRAMS = Path(__file__).parent / "programs"
 VERSIONS = ("jax_0_10", "jax_0_12")
-
-
-def program(name, version):
-    return hlo.parse((PROGRAMS / f"{name}_{version}.hlo").read_text())
-
-
 # kind, bytes, groups, devices of a group, times
 COLLECTIVES = {
     "data_parallel": [("all-reduce", 2 * 512 * 512 * 4, 1, 8, 1)],
-    "fsdp": [
-        ("all-gather", 2 * 1024 * 1024 * 4, 1, 8, 1),
-        ("reduce-scatter", 2 * 1024 * 1024 * 4, 1, 8, 1),
-    ],
+    "fsdp": [(kind, 2 * 1024 * 1024 * 4, 1, 8, 1) for kind in ("all-gather", "reduce-scatter")],
     "tensor": [
         ("all-reduce", 1024 * 512 * 4, 2, 4, 1),  # activations, over the axis "model"
         ("all-reduce", 2 * 512 * 128 * 4, 4, 2, 1),  # gradients, over the axis "data"
@@ -35,15 +23,15 @@ COLLECTIVES = {
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("name", COLLECTIVES)
-def test_collectives(name, version):
-    in_order = collectives(program(name, version), {"data": 8}).values()
+def test_collectives(name, version, recorded):
+    in_order = collectives(recorded(f"{name}_{version}"), {"data": 8}).values()
     seen = [(c.kind, c.bytes, len(c.groups), c.group_size, c.times) for c in in_order]
     assert seen == COLLECTIVES[name]
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_loop_runs_its_body_as_often_as_it_says(version):
-    once, loop = (program(name, version) for name in ("data_parallel", "loop"))
+def test_a_loop_runs_its_body_as_often_as_it_says(version, recorded):
+    once, loop = (recorded(f"{name}_{version}") for name in ("data_parallel", "loop"))
 
     def flops(module):
         works = kernels_of(module)
@@ -52,20 +40,15 @@ def test_a_loop_runs_its_body_as_often_as_it_says(version):
     assert flops(loop) == 5 * flops(once)
 
 
-@pytest.mark.parametrize(
-    ("attribute", "groups"),
-    [
-        ("replica_groups={{0,1},{2,3}}", ((0, 1), (2, 3))),
-        ("replica_groups={}", ((0, 1, 2, 3),)),
-        ("to_apply=%add", ((0, 1, 2, 3),)),
-        ("replica_groups=[2,2]<=[4]", ((0, 1), (2, 3))),
-        ("replica_groups=[2,2]<=[2,2]T(1,0)", ((0, 2), (1, 3))),
-        ("replica_groups=mesh['data'=2,'model'=2] {'data'}, x={'y'}", ((0, 2), (1, 3))),
-        ("replica_groups=mesh['data'=2,'model'=2] {'model'}", ((0, 1), (2, 3))),
-        ("replica_groups=mesh['data'=2,'model'=2] {'data','model'}", ((0, 1, 2, 3),)),
-        ("source_target_pairs={{0,1},{1,0}}", ((0, 1), (1, 0))),
-    ],
-)
+@pytest.mark.parametrize(("attribute", "groups"), [
+    ("replica_groups={{0,1},{2,3}}", ((0, 1), (2, 3))), ("replica_groups={}", ((0, 1, 2, 3),)),
+    ("to_apply=%add", ((0, 1, 2, 3),)), ("replica_groups=[2,2]<=[4]", ((0, 1), (2, 3))),
+    ("replica_groups=[2,2]<=[2,2]T(1,0)", ((0, 2), (1, 3))),
+    ("replica_groups=mesh['data'=2,'model'=2] {'data'}, x={'y'}", ((0, 2), (1, 3))),
+    ("replica_groups=mesh['data'=2,'model'=2] {'model'}", ((0, 1), (2, 3))),
+    ("replica_groups=mesh['data'=2,'model'=2] {'data','model'}", ((0, 1, 2, 3),)),
+    ("source_target_pairs={{0,1},{1,0}}", ((0, 1), (1, 0))),
+])  # fmt: skip
 def test_groups(attribute, groups):
     assert hlo.groups_of(f'channel_id=1, {attribute}, metadata={{op_name="x"}}', 4) == groups
 
@@ -134,8 +117,7 @@ ENTRY %main (x: f32[1000,4], j: s32[]) -> f32[1,4] {
   ROOT %f = f32[1,4]{1,0} fusion(%x, %j), kind=kLoop, calls=%inner
 }
 """
-    module = hlo.parse(text)
-    (work,) = kernels_of(module).values()
+    (work,) = kernels_of(hlo.parse(text)).values()
     assert work.bytes == 16 + 4 + 16
 
 
@@ -164,8 +146,7 @@ ENTRY %main (x: f32[1000,64], i: s32[8,1], v: f32[8,1,64]) -> f32[1000,64] {
 
 
 def test_a_scatter_in_a_fusion_moves_the_rows_that_it_changes_and_not_the_table():
-    module = hlo.parse(SCATTER)
-    (work,) = kernels_of(module).values()
+    (work,) = kernels_of(hlo.parse(SCATTER)).values()
     row_bytes, index_bytes = 8 * 64 * 4, 8 * 4
     assert work.bytes == 3 * row_bytes + index_bytes  # the updates are read; the rows are read and written
 

@@ -1,4 +1,3 @@
-from pathlib import Path
 from types import SimpleNamespace
 
 import jax
@@ -11,16 +10,14 @@ from jaxperf.plan.cards import CARDS
 from jaxperf.plan.collectives import collectives
 from jaxperf.plan.kernels import KERNEL_S, Kernel, kernels_of
 
-PROGRAMS = Path(__file__).parent / "programs"
 H100 = CARDS["h100"]
 NETWORK = links.NETWORKS["infiniband"]
 
 
 def run(module):
-    found = {
-        name: planning._timed(H100, each, NETWORK) for name, each in collectives(module, {"data": 8}).items()
-    }
-    return timeline.run(module, kernels_of(module), found, H100)
+    exchanges = collectives(module, {"data": 8}).items()
+    timed = {name: planning._timed(H100, each, NETWORK) for name, each in exchanges}
+    return timeline.run(module, kernels_of(module), timed, H100)
 
 
 def test_a_kernel_takes_the_larger_of_both():
@@ -37,9 +34,8 @@ def test_more_bytes_take_longer_and_more_nodes_too():
     assert nodes == sorted(nodes)
 
 
-def test_a_synchronous_collective_is_waited_for():
-    module = hlo.parse((PROGRAMS / "data_parallel_jax_0_12.hlo").read_text())
-    elapsed = run(module)
+def test_a_synchronous_collective_is_waited_for(recorded):
+    elapsed = run(recorded("data_parallel_jax_0_12"))
     assert elapsed.waits_s == pytest.approx(links.exchange_s(H100, "all-reduce", 2**21, 8, 1))
     assert elapsed.step_s == pytest.approx(elapsed.stretched(1, 1))
 
@@ -70,16 +66,14 @@ def test_an_asynchronous_collective_is_overlapped(length, hidden):
     assert waited == 0 if hidden else waited == pytest.approx(alone - elapsed.stretched(1, 0))
 
 
-@pytest.mark.parametrize("kind", ["NVIDIA A10G", None])
-def test_this_without_a_gpu_that_is_known(kind, monkeypatch):
-    def devices(platform):
-        if kind is None:
-            raise RuntimeError("Unknown backend cuda")
-        return [SimpleNamespace(device_kind=kind)]
+def test_this_without_a_gpu_that_is_known(monkeypatch):
+    def no_devices(platform):
+        raise RuntimeError("Unknown backend cuda")
 
-    monkeypatch.setattr(jax, "devices", devices)
-    message = (
-        "no GPU is here for --for this; name a card, --for h100" if kind is None else "A10G is in no table"
-    )
-    with pytest.raises(JaxperfError, match=message):
-        deviceless.card_of_this_machine()
+    for devices, message in (
+        (no_devices, "no GPU is here for --for this; name a card, --for h100"),
+        (lambda platform: [SimpleNamespace(device_kind="NVIDIA A10G")], "A10G is in no table"),
+    ):
+        monkeypatch.setattr(jax, "devices", devices)
+        with pytest.raises(JaxperfError, match=message):
+            deviceless.card_of_this_machine()

@@ -32,7 +32,6 @@ OPTIMIZER = optax.sgd(0.1)
 
 @pytest.fixture(autouse=True)
 def compiler(request):
-    """Skip a test where what compiles its programs is not installed."""
     request.getfixturevalue("libtpu" if "tpu" in request.node.name else "cuda_plugin")
 
 
@@ -41,7 +40,6 @@ def shapes(tree, sharding=None):
 
 
 def on_eight(model, way, batch_norm, per_device=32):
-    """A training step of the package on eight H100s."""
     state = shapes(TrainState(model.params, model.stats, OPTIMIZER.init(model.params)))
     lead = (8, per_device) if way == "pmap" else (8 * per_device,)
     images = jax.ShapeDtypeStruct((*lead, 28, 28, 1), jnp.float32)
@@ -84,9 +82,8 @@ def test_resnet_18_for_eight_gpus_has_at_most_two_gradient_all_reduces():
 @pytest.mark.thorough
 def test_resnet_18_with_global_statistics_has_34_sums_more():
     size_plan = on_eight(model_of(resnet18(rngs=nnx.Rngs(0))), "jit", "whole")
-    small = sum(
-        each.times for each in size_plan.exchanges if each.bytes <= 8 * 512 and each.carries == "activations"
-    )
+    statistics = [e for e in size_plan.exchanges if e.bytes <= 8 * 512 and e.carries == "activations"]
+    small = sum(each.times for each in statistics)
     assert small == 34  # 17 normalizations, forward and backward
     assert size_plan.collectives["all-reduce"] - small <= 2
     assert "statistics summed over devices" in size_plan.advice
@@ -101,28 +98,23 @@ def test_a_machine_with_one_gpu_sees_the_program_of_several(count, monkeypatch):
     described = SimpleNamespace(target_config=target)
     monkeypatch.setattr(jax_internals, "loaded", lambda _: lambda devices: described)
     ws = [jnp.zeros((256, 256))] * 3
-    step = jax.jit(
-        lambda ws, x: [
-            w - g for w, g in zip(ws, jax.grad(lambda ws: sum(jnp.tanh(x @ w).sum() for w in ws))(ws))
-        ]
-    )
+
+    @jax.jit
+    def step(ws, x):
+        gradients = jax.grad(lambda ws: sum(jnp.tanh(x @ w).sum() for w in ws))(ws)
+        return [w - g for w, g in zip(ws, gradients)]
+
     step_plan = plan(step, ws, jnp.zeros((32, 256)), device="this", devices=(count,))
     assert step_plan.card == "h200"
-    (exchange,) = step_plan.sizes[0].exchanges
-    assert (exchange.kind, exchange.times) == ("all-reduce", 1)
-    assert exchange.bytes == 3 * 256 * 256 * 4
-    assert exchange.group_size == count
+    (e,) = step_plan.sizes[0].exchanges
+    assert (e.kind, e.times, e.bytes, e.group_size) == ("all-reduce", 1, 3 * 256 * 256 * 4, count)
 
 
 def test_sixty_four_devices_cross_nodes():
     w, x = jnp.zeros((512, 512)), jnp.zeros((32, 512))
     step = jax.jit(lambda w, x: w - 0.1 * jax.grad(lambda w: jnp.tanh(x @ w).sum())(w))
     one, node, nodes = plan(step, w, x, devices=(1, 8, 64)).sizes
-    assert (one.collectives, node.collectives, nodes.collectives) == (
-        {},
-        {"all-reduce": 1},
-        {"all-reduce": 1},
-    )
+    assert one.collectives == {} and node.collectives == nodes.collectives == {"all-reduce": 1}
     assert nodes.exchanges[0].each_s > node.exchanges[0].each_s
 
 
@@ -150,14 +142,9 @@ def test_eight_tpus_sum_the_gradients_once():
 
 
 def test_a_step_that_does_not_fit_into_a_tpu():
+    large = jax.ShapeDtypeStruct((2**34,), jnp.float32)
     with pytest.raises(JaxperfError, match=r"cannot compile this step for 1 x v5e: .*15\.75G.*smaller batch"):
-        plan(
-            jax.jit(jnp.sin),
-            jax.ShapeDtypeStruct((2**34,), jnp.float32),
-            device="v5e",
-            devices=(1,),
-            batch=(),
-        )
+        plan(jax.jit(jnp.sin), large, device="v5e", devices=(1,), batch=())
 
 
 def test_beside_nvidias_packages():
@@ -200,9 +187,8 @@ def test_flash_attention_is_planned():
     assert fused.collectives == plain.collectives and not fused.notes
     # two products forward and five backward, over half of the scores, in each of three layers
     scores = B * N * T * T
-    assert fused.time.flops - 3 * 3 * 2 * B * T * N * H * 3 * N * H == pytest.approx(
-        3 * 7 * 2 * scores * H / 2, rel=0.01
-    )
+    attention = fused.time.flops - 3 * 3 * 2 * B * T * N * H * 3 * N * H
+    assert attention == pytest.approx(3 * 7 * 2 * scores * H / 2, rel=0.01)
     assert fused.time.bytes < plain.time.bytes / 3 and fused.temp_bytes < plain.temp_bytes / 3
     assert not any(each.shape.dims[-2:] == (T, T) for each in fused.live)
     assert plain.live[0].shape.dims[-2:] == (T, T) and plain.live[0].source.startswith("test_plan_real.py:")

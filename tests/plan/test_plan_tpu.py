@@ -1,5 +1,3 @@
-from pathlib import Path
-
 import jax
 import numpy as np
 import pytest
@@ -18,40 +16,29 @@ VERSIONS = ("jax_0_10", "jax_0_12")
 W = 4096 * 4096  # elements of one of the two parameters of the recorded step
 
 
-def program(version):
-    return hlo.parse((Path(__file__).parent / "programs" / f"tpu_gathered_{version}.hlo").read_text())
-
-
-@pytest.mark.parametrize(
-    ("name", "count", "message"),
-    [
-        ("v5e", 3, "Google lists no slice of v5e with 3 chips; take 1 or 4"),
-        ("v5e", 512, "with 512 chips; take 256"),
-        ("v6e", 257, "take 256"),
-        ("v5p", 8961, "take 8960"),
-        ("v5p", 0, "take 1"),
-    ],
-)
+@pytest.mark.parametrize(("name", "count", "message"), [
+    ("v5e", 3, "Google lists no slice of v5e with 3 chips; take 1 or 4"),
+    ("v5e", 512, "with 512 chips; take 256"), ("v6e", 257, "take 256"), ("v5p", 8961, "take 8960"),
+    ("v5p", 0, "take 1"),
+])  # fmt: skip
 def test_slices_that_do_not_exist(name, count, message):
     with pytest.raises(JaxperfError, match=message):
         CARDS[name].slice_of(count)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_collectives(version):
+def test_collectives(version, recorded):
     """Both parameters are gathered, one of them in parts, beside three kernels; it counts once."""
-    large = [c for c in collectives(program(version), {"data": 8}).values() if c.bytes > 2**20]
-    assert [(c.kind, c.bytes, c.group_size) for c in large] == [
-        ("all-gather", 2 * W, 8),
-        ("all-gather", 2 * W, 8),
-        ("reduce-scatter", 4 * W, 8),
-    ]
+    program = recorded(f"tpu_gathered_{version}")
+    large = [c for c in collectives(program, {"data": 8}).values() if c.bytes > 2**20]
+    sent = [(c.kind, c.bytes, c.group_size) for c in large]
+    assert sent == [("all-gather", 2 * W, 8)] * 2 + [("reduce-scatter", 4 * W, 8)]
     assert large[-1].source == "small_steps.py:58"
 
 
-def test_the_report_has_no_times():
+def test_the_report_has_no_times(recorded):
     mesh = Mesh(np.array(jax.devices("cpu")[:8]), ("data",))
-    compiled = deviceless.Program(program("jax_0_12"), hlo.Costs(0, 0, 0, 0, 20 * 10**9, 0))
+    compiled = deviceless.Program(recorded("tpu_gathered_jax_0_12"), hlo.Costs(0, 0, 0, 0, 20 * 10**9, 0))
     step_plan = plan_of(V5E, [Placed(None, (), mesh, 64, {1: 0}, ("data",), made=True)], [compiled])
     (size,) = step_plan.sizes
     assert size.time is None and size.step_s is None and not size.fits

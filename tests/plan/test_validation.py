@@ -1,8 +1,7 @@
-import importlib.util
-import sys
 from pathlib import Path
 
 import pytest
+import scripts
 
 from jaxperf.plan import accuracy, links
 from jaxperf.plan.cards import CARDS
@@ -10,14 +9,9 @@ from jaxperf.plan.cards import CARDS
 PATH = Path(__file__).parents[2] / "benchmarks" / "plan" / "validate.py"
 
 
-@pytest.fixture(scope="module")
-def validate():
-    spec = importlib.util.spec_from_file_location("validate_plan", PATH)
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # its dataclasses look there
-    spec.loader.exec_module(module)
-    return module
+@pytest.fixture
+def validate(monkeypatch):
+    return scripts.load("validate_plan", PATH, monkeypatch)
 
 
 def test_tables_that_fit_and_tables_that_test_are_disjoint(validate):

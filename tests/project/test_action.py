@@ -38,9 +38,8 @@ def command(folder, monkeypatch):
     assert (module, name) == ("-m", "jaxperf")
     commands = []
     monkeypatch.setattr(gate, "main", lambda *parsed: commands.append(parsed) or 0)
-    monkeypatch.setattr(
-        "jaxperf.watch.run_script", lambda *parsed, **options: commands.append((*parsed, options)) or 0
-    )
+    watched = lambda *parsed, **options: commands.append((*parsed, options)) or 0  # noqa: E731
+    monkeypatch.setattr("jaxperf.watch.run_script", watched)
     assert cli.main(arguments) == 0
     return commands[0]
 

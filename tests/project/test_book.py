@@ -1,12 +1,10 @@
-import html
-import json
 import re
-import shutil
 import subprocess
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
 
+import chromium
 import nbformat
 import pytest
 from nbformat import v4
@@ -56,22 +54,16 @@ FOLDED = (
 
 
 @pytest.fixture(scope="module")
-def book():
+def section_page():
     pytest.importorskip("sphinx")
     sys.path.insert(0, str(DOCS))
     try:
-        yield __import__("book")
+        yield __import__("section_page")
     finally:
         sys.path.remove(str(DOCS))
 
 
-@pytest.fixture(scope="module")
-def section_page(book):
-    return __import__("section_page")
-
-
 def show(**data):
-    """An output of a cell; `html`, `markdown` and `svg` name its form."""
     kinds = {"html": "text/html", "markdown": "text/markdown", "svg": "image/svg+xml"}
     shown = {kinds[name]: value for name, value in data.items()}
     return v4.new_output("display_data", data={**shown, "text/plain": "What there is to see."})
@@ -81,9 +73,10 @@ def run_of(script, *outputs, about=None):
     """A notebook of a run of a script, with these outputs in its first code cell and lines in the others."""
     nodes = [cell.node() for cell in cells.read(script)]
     first, *others = (node for node in nodes if node.cell_type == "code")
-    first.outputs = [v4.new_output("stream", name="stdout", text="1\n"), *outputs]
-    for node in others:
-        node.outputs = [v4.new_output("stream", name="stdout", text="printed\n")]
+    for node in (first, *others):
+        text = "1\n" if node is first else "printed\n"
+        node.outputs = [v4.new_output("stream", name="stdout", text=text)]
+    first.outputs += outputs
     known = {"options": ["answers"], "modules": cells.modules(), "command": f"python {script.name}"}
     return v4.new_notebook(cells=nodes, metadata={"jaxperf": {**known, **(about or {})}})
 
@@ -102,12 +95,11 @@ def script(tmp_path):
 
 @pytest.fixture
 def page_of(section_page, script):
-    """A function that returns the script's page, with the outputs of a notebook, and of one from a GPU."""
+    """Return the page of the script with a run of it, and one on a GPU."""
 
-    def page(notebook, gpu=None):
-        kept = keep(notebook, script.with_suffix(".ipynb"))
-        on_gpu = section_page.Run.of(keep(gpu, script.with_name("gpu.ipynb"))) if gpu else None
-        return section_page.page(script, section_page.Run.of(kept), on_gpu)
+    def page(run, gpu=None):
+        kept = [each and section_page.Run.of(keep(each, script.with_suffix(".ipynb"))) for each in (run, gpu)]
+        return section_page.page(script, *kept)
 
     return page
 
@@ -120,7 +112,7 @@ def code_of(page):
     return [cell for cell in page.cells if cell.cell_type == "code"]
 
 
-def test_a_page_has_the_outputs_of_its_run_and_the_lines_of_its_cells(page_of, section_page, script):
+def test_a_page_has_the_outputs_of_its_run_and_the_lines_of_its_cells(section_page, page_of, script):
     page = page_of(run_of(script, show(svg=SVG)))
     first, second, answer, claimed = code_of(page)
     assert first.outputs[0].text == "1\n"
@@ -137,22 +129,22 @@ def test_a_page_has_the_outputs_of_its_run_and_the_lines_of_its_cells(page_of, s
 
 
 def test_from_the_first_changed_cell_on_outputs_are_left_out_and_the_page_says_so(page_of, script):
-    notebook = run_of(script)
+    run = run_of(script)
     script.write_text(SCRIPT.replace("a + 1", "a + 2").replace("What does it ask?", "What else?"))
-    page = page_of(notebook)
+    page = page_of(run)
     assert [len(cell.outputs) for cell in code_of(page)] == [1, 0, 0, 0]
     (remark,) = (i for i, cell in enumerate(page.cells) if "Outputs from here on are left out" in cell.source)
     assert page.cells[remark - 1].source.startswith("b = a + 2")
     assert "The code of this page has changed since this run" in page.cells[-1].source
 
 
-def test_a_page_says_what_kind_of_run_it_shows(page_of, section_page, script):
+def test_a_page_says_what_kind_of_run_it_shows(page_of, script):
     def end(**about):
         return text_of(page_of(run_of(script, about=about)))
 
-    assert "has not been run for this page" in text_of(section_page.page(script, None))
-    at_the_top_and_in_the_end = end(options=["smoke", "answers"]).count("its times mean nothing")
-    assert at_the_top_and_in_the_end == 2
+    assert "has not been run for this page" in text_of(page_of(None))
+    # at the top, and in the end
+    assert end(options=["smoke", "answers"]).count("its times mean nothing") == 2
     assert "its times mean nothing" not in end(options=["full", "answers"])
     assert "The answers to the exercises were not run" in end(options=["full"])
     assert "was stopped" in end(incomplete=True)
@@ -183,20 +175,18 @@ def test_a_prediction_has_choices_before_its_explanation(section_page):
 def test_every_prediction_of_the_chapter_has_choices_and_no_other_has(section_page):
     for name in section_page.sections():
         text = "\n".join(cell.source for cell in cells.read(EXPERIMENTS / f"{name}.py") if cell.markdown)
-        asked = {
-            section_page.question_of(summary)
-            for summary, _, _ in section_page.DETAILS.findall(text)
-            if summary.lower().startswith("predict")
-        }
-        assert asked == section_page.choices(name).keys()
+        summaries = (summary for summary, _, _ in section_page.DETAILS.findall(text))
+        predictions = [summary for summary in summaries if summary.lower().startswith("predict")]
+        assert {*map(section_page.question_of, predictions)} == section_page.choices(name).keys()
         for offered in section_page.choices(name).values():
             assert len(offered) >= 2 and sum(answer.startswith("*") for answer in offered) <= 1
 
 
-def test_a_page_folds_what_a_gpu_showed_below_the_cell(page_of, section_page, script):
-    machine = {"devices": ["cuda:0 NVIDIA H200"], "backend": "gpu", "versions": {"jax": "0.12.0"}}
+def test_a_page_folds_what_a_gpu_showed_below_the_cell(page_of, script):
+    environment = {"devices": ["cuda:0 NVIDIA H200"], "backend": "gpu", "versions": {"jax": "0.12.0"}}
     shown = show(svg=SVG), show(markdown=TABLE), show(html=CLAIM)
-    page = page_of(run_of(script, shown[0]), gpu=run_of(script, *shown, about={"environment": machine}))
+    gpu = run_of(script, *shown, about={"environment": environment})
+    page = page_of(run_of(script, show(svg=SVG)), gpu)
     first, second, *_ = code_of(page)
     folded = first.outputs[-1].data["text/markdown"]
     assert folded.startswith('<details class="gpu"><summary>This cell on one NVIDIA H200</summary>')
@@ -206,14 +196,13 @@ def test_a_page_folds_what_a_gpu_showed_below_the_cell(page_of, section_page, sc
     assert len(second.outputs) == 1  # which printed the same
     assert "jax 0.12.0" in text_of(page) and text_of(page).count('<table class="run">') == 2
     script.write_text(SCRIPT.replace("a = 1", "a = 2"))
-    gpu = section_page.Run.of(script.with_name("gpu.ipynb"))
-    changed = section_page.page(script, None, gpu)
-    assert "details class" not in str(code_of(changed)[0].outputs)
+    assert "details class" not in str(code_of(page_of(None, gpu))[0].outputs)
 
 
 # The built site.
 
-LEAD_ELSEWHERE = {"next", "prev", "index", "search", "canonical"}  # links that load nothing
+
+NOT_LOADED = {"next", "prev", "index", "search", "canonical"}
 
 
 class Page(HTMLParser):
@@ -230,7 +219,7 @@ class Page(HTMLParser):
         self.ids |= {known[name] for name in ("id", "name") if name in known}
         if tag == "a" and "href" in known:
             self.links.append(known["href"])
-        elif tag == "link" and not LEAD_ELSEWHERE & set(known["rel"].split()):
+        elif tag == "link" and not NOT_LOADED & set(known["rel"].split()):
             self.loads.append(known["href"])
         self.loads += [known[name] for name in ("src", "srcset", "data", "poster") if known.get(name)]
         self.loads += re.findall(r"url\(([^)]*)\)", known.get("style", ""))
@@ -249,17 +238,14 @@ def site(section_page, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def kept_site(book, tmp_path_factory):
-    """The book with the kept runs: real plots and tables."""
+def kept_site(section_page, tmp_path_factory):
     return build(tmp_path_factory.mktemp("kept"))
 
 
 def build(folder, *settings):
     command = [sys.executable, *("-m", "sphinx", "-q", "-W", "--keep-going", "-b", "html")]
-    command += ["-d", str(folder / "doctrees"), *(word for setting in settings for word in ("-D", setting))]
-    done = subprocess.run(
-        [*command, str(DOCS), str(folder / "site")], capture_output=True, text=True, check=False, cwd=ROOT
-    )
+    command += ["-d", folder / "doctrees", *(word for setting in settings for word in ("-D", setting))]
+    done = subprocess.run([*command, DOCS, folder / "site"], capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stderr[-3000:]
     return folder / "site"
 
@@ -307,18 +293,18 @@ def test_no_link_leads_nowhere(site, pages):
 
 def test_no_flag_in_prose_has_become_a_dash(pages):
     """Outside code, Markdown's "--flag" is printed as a dash, and a reader who copies it gets no flag."""
-    dashes = {path.name: re.findall(r"\W[–—][a-z]{2}.{20}", page.text) for path, page in pages.items()}
-    assert not {name: places for name, places in dashes.items() if places}
+    dashes = {path: re.findall(r"\W[–—][a-z]{2}.{20}", page.text) for path, page in pages.items()}
+    assert not {path: found for path, found in dashes.items() if found}
 
 
 def test_figures_and_tables_have_numbers_and_cells_have_links(site, section_page, pages):
     name = section_page.sections()[0]
     page = pages[site / "experiments" / f"{name}.html"]
     number = next(s.number for s in catalogue.SECTIONS if s.name == name)
-    for what in (f"Figure {number}.1", f"Table {number}.1", f"Table {number}.2"):
-        assert what in page.text
-    dashed = number.replace(".", "-")
-    assert {f"figure-{dashed}-1", f"table-{dashed}-1", "it-adds"} <= page.ids
+    for title in (f"Figure {number}.1", f"Table {number}.1", f"Table {number}.2"):
+        assert title in page.text
+    anchors = [f"{kind}-{number}-1".replace(".", "-") for kind in ("figure", "table")]
+    assert {*anchors, "it-adds"} <= page.ids
     assert '<details class="evidence"><summary><strong>Table' in page.text
     assert re.search(rf'href="{ADDRESS}/blob/main/experiments/{name}\.py#L\d+-L\d+"', page.text)
     assert not re.search(r"%(number|anchor|unique)%", "".join(p.text for p in pages.values()))
@@ -330,9 +316,9 @@ def test_a_notebook_runs_on_a_fresh_kernel_and_shows_claims(tmp_path):
     nbclient = pytest.importorskip("nbclient")
     pytest.importorskip("ipykernel")
     nodes = [cell.node() for cell in cells.read(EXPERIMENTS / "use_gpu.py")]
-    notebook = v4.new_notebook(cells=[n for n in nodes if "answer" not in n.metadata.get("tags", ())])
-    resources = {"metadata": {"path": str(tmp_path)}}
-    nbclient.NotebookClient(notebook, startup_timeout=600, resources=resources).execute()
+    taught = [node for node in nodes if "answer" not in node.metadata.get("tags", ())]
+    notebook, place = v4.new_notebook(cells=taught), {"metadata": {"path": str(tmp_path)}}
+    nbclient.NotebookClient(notebook, startup_timeout=600, resources=place).execute()
     shown = [o for cell in notebook.cells for o in cell.get("outputs", ())]
     claims = sum('class="claim' in o.get("data", {}).get("text/html", "") for o in shown)
     assert claims == sum(cell.source.count("s.claim(") for cell in notebook.cells if cell.cell_type == "code")
@@ -362,31 +348,14 @@ MEASURE = """<script>addEventListener('load', () => setTimeout(() => {
 @pytest.mark.thorough
 @pytest.mark.parametrize("width", [390, 1280])
 def test_nothing_is_cut_on_a_screen_or_a_phone(kept_site, width, tmp_path):
-    chromium = shutil.which("chromium")
-    if not chromium:
-        pytest.skip("needs chromium")
-    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run"]
-    flags.append("--disable-background-networking")
     faults = {}
     for path in [*kept_site.glob("*.html"), *kept_site.glob("experiments/*.html")]:
-        copy, frame = path.with_name(f"_measured-{path.name}"), tmp_path / "frame.html"
+        copy = path.with_name(f"_measured-{path.name}")
         copy.write_text(path.read_text().replace("</head>", MEASURE + "</head>", 1))
-        frame.write_text(
-            "<script>addEventListener('message', e => { const p = document.createElement('p');"
-            "p.id = 'measured'; p.textContent = e.data; document.body.append(p) })</script>"
-            f'<body><iframe src="{copy.as_uri()}" style="width:{width}px;height:900px;border:0"></iframe>'
-        )
-        command = [chromium, *flags, f"--user-data-dir={tmp_path / 'profile'}", "--virtual-time-budget=8000"]
-        command += [f"--window-size={width + 200},1000", "--dump-dom", frame.as_uri()]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        seen = chromium.measured(copy, width, tmp_path)
         copy.unlink()
-        measured = json.loads(html.unescape(re.findall(r'<p id="measured">(.*?)</p>', done.stdout, re.S)[0]))
-        assert measured["width"] == width
-        cut = {what: measured[what] for what in ("drawings", "tables") if measured[what]}
-        if measured["page"] > 0:
-            cut["page"] = measured["page"]
-        if width > 600 and measured["code"]:  # on a phone, code scrolls
-            cut["code"] = measured["code"]
-        if cut:
-            faults[path.name] = cut
+        assert seen["width"] == width
+        code = ("code",) if width > 600 else ()  # which scrolls on a phone
+        parts = ("drawings", "tables", "page", *code)
+        faults |= {f"{path.name}, {part}": seen[part] for part in parts if seen[part]}
     assert not faults

@@ -88,16 +88,15 @@ def as_users_do():
     jax.config.update("jax_enable_x64", False)
 
 
-@pytest.mark.parametrize(
-    "name", cases([(n,) for n in NAMES], quick=lambda n: n in ("weak_types", "partial_batch"))
-)
+SOME = cases([(n,) for n in NAMES], quick=lambda n: n in ("weak_types", "partial_batch"))
+
+
+@pytest.mark.parametrize("name", SOME)
 def test_a_repaired_program_has_the_result_of_the_slow_one(name, tmp_path, as_users_do, capsys):
     if ENTRIES[name].get("devices", 1) > len(jax.devices()):
         pytest.skip("there is one device")
-    slow, repaired = (
-        np.asarray(program(path)["main"](), np.float64)
-        for path in (PROGRAMS / f"{name}.py", write_repaired(name, tmp_path))
-    )
+    paths = PROGRAMS / f"{name}.py", write_repaired(name, tmp_path)
+    slow, repaired = (np.asarray(program(path)["main"](), np.float64) for path in paths)
     assert np.all(np.isfinite(slow)) and np.any(slow)
     np.testing.assert_allclose(repaired, slow, rtol=1e-3 if "differs" in ENTRIES[name] else 1e-4)
 

@@ -50,7 +50,6 @@ for module in pkgutil.walk_packages(jaxperf.__path__, "jaxperf.", onerror=lambda
 
 
 def built(kind, folder):
-    """Build the sdist or the wheel into a folder, and return its path."""
     pytest.importorskip("hatchling")
     code = f"import sys, hatchling.build as b; print(b.build_{kind}(sys.argv[1]))"
     subprocess.run([sys.executable, "-c", code, str(folder)], cwd=ROOT, check=True, capture_output=True)
@@ -62,11 +61,9 @@ def built(kind, folder):
 def test_the_wheel_holds_the_package_the_scripts_and_the_data(tmp_path):
     packed = set(zipfile.ZipFile(built("wheel", tmp_path)).namelist())
     sources = [*(ROOT / "jaxperf").rglob("*"), *(ROOT / "experiments").rglob("*")]
-    expected = {
-        str(path.relative_to(ROOT)).replace("experiments/", "jaxperf/experiments/", 1)
-        for path in sources
-        if path.is_file() and "__pycache__" not in path.parts
-    }
+    files = [path for path in sources if path.is_file() and "__pycache__" not in path.parts]
+    names = (str(path.relative_to(ROOT)) for path in files)
+    expected = {name.replace("experiments/", "jaxperf/experiments/", 1) for name in names}
     assert expected <= packed and "jaxperf/py.typed" in packed
     about = f"jaxperf-{PROJECT['version']}.dist-info"
     assert [name for name in packed - expected if not name.startswith(about)] == []
@@ -109,7 +106,6 @@ def make(tree, *arguments, kind="cpu", path=""):
 
 
 def asked(tree):
-    """What the environment's Python was asked since last time."""
     log = tree / "log"
     lines = log.read_text().splitlines() if log.exists() else []
     log.unlink(missing_ok=True)
@@ -117,7 +113,6 @@ def asked(tree):
 
 
 def installs(tree, *arguments, **options):
-    """What a target that succeeds has installed first."""
     assert make(tree, "lint", *arguments, **options).returncode == 0
     return [line for line in asked(tree) if "pip install" in line]
 

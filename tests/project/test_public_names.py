@@ -2,6 +2,8 @@ import importlib
 
 import pytest
 
+import jaxperf
+
 PUBLIC = {
     "jaxperf.models": "MLP LeNet lenet resnet18 ResNet hybridize from_gluon to_gluon export_net load_net",
     "jaxperf.parallel": "make_step model_of model_of_function first_devices split_and_load allreduce",
@@ -21,14 +23,7 @@ def test_a_public_name_can_be_called(module):
     assert {*names} <= {*getattr(package, "__all__", names)}
 
 
-def test_watch_is_a_package_and_a_function():
-    import jaxperf
-
+def test_what_the_package_lists_is_there_without_another_import_and_watch_is_a_function_too():
     assert callable(jaxperf.watch) and importlib.import_module("jaxperf.watch.session")
-
-
-def test_what_the_package_lists_is_there_without_another_import():
-    import jaxperf
-
     assert {module.split(".")[1] for module in PUBLIC} <= {*dir(jaxperf)}
     assert all(hasattr(jaxperf, name) for name in dir(jaxperf))

@@ -26,7 +26,6 @@ def check(monkeypatch):
 
 @pytest.fixture
 def compiled(compiles_anew):
-    """Count what is compiled."""
     events = Counter()
 
     def count(event, seconds, **_):
@@ -47,16 +46,11 @@ def test_the_verdict_follows_the_interval_of_the_ratio(check, ratios, status, wo
     assert "asks for 3 times" in line
 
 
-@pytest.mark.parametrize(
-    ("results", "line"),
-    [
-        ([np.ones(3)], ""),
-        ([np.ones(3) + 1e-5], ""),
-        ([np.full(3, np.nan)], "a result is off by nan"),
-        ([np.ones(4)], r"main returns arrays of the shapes \[\(4,\)\], the puzzle \[\(3,\)\]"),
-        ([], r"main returns arrays of the shapes \[\]"),
-    ],
-)
+@pytest.mark.parametrize(("results", "line"), [
+    ([np.ones(3)], ""), ([np.ones(3) + 1e-5], ""), ([np.full(3, np.nan)], "a result is off by nan"),
+    ([np.ones(4)], r"main returns arrays of the shapes \[\(4,\)\], the puzzle \[\(3,\)\]"),
+    ([], r"main returns arrays of the shapes \[\]"),
+])  # fmt: skip
 def test_results_are_compared_up_to_rounding(check, results, line):
     assert re.match(line or "$", check.difference([np.ones(3)], results))
 

@@ -14,11 +14,8 @@ READMES = ("README.md", "README.zh-CN.md")
 def blocks(name, language):
     """The code blocks in a language, without comments."""
     fenced = re.findall(r"^```(\w*)\n(.*?)^```$", (ROOT / name).read_text(encoding="utf-8"), re.M | re.S)
-    return [
-        [line.split("#")[0].rstrip() for line in text.splitlines()]
-        for kind, text in fenced
-        if kind == language
-    ]
+    texts = [text for kind, text in fenced if kind == language]
+    return [[line.split("#")[0].rstrip() for line in text.splitlines()] for text in texts]
 
 
 def commands(name="README.md"):
@@ -26,9 +23,8 @@ def commands(name="README.md"):
 
 
 def test_both_languages_have_the_same_sections_and_commands():
-    levels = [
-        re.findall("^#+ ", re.sub("```.*?```", "", (ROOT / n).read_text(), flags=re.S), re.M) for n in READMES
-    ]
+    prose = [re.sub("```.*?```", "", (ROOT / name).read_text(), flags=re.S) for name in READMES]
+    levels = [re.findall("^#+ ", text, re.M) for text in prose]
     assert levels[0] == levels[1] and len(levels[0]) > 4
     for language in ("sh", "python", ""):
         assert blocks(READMES[0], language) == blocks(READMES[1], language) != []
@@ -49,7 +45,6 @@ def test_what_watch_says_in_the_readme_is_from_its_transcript():
 
 
 def test_every_jaxperf_command_is_understood(capsys):
-    """No environment need be activated first."""
     assert [c for c in commands() if not c.startswith(("make ", ".venv/bin/"))] == []
     for command in commands():
         arguments = shlex.split(command)

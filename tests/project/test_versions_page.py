@@ -17,7 +17,6 @@ def versions_page(monkeypatch):
 
 
 def log(**versions):
-    """Return a log with the loop's probe: answers by version, "v0_11_1" for 0.11.1."""
     answers = {name.removeprefix("v").replace("_", "."): answer for name, answer in versions.items()}
     probe = {
         "kind": "time", "family": "loops", "about": "A *path* of `x_y`", "issue": LOOP.issue, "told": "a|b",

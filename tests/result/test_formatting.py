@@ -2,15 +2,14 @@ import random
 
 import pytest
 
-from jaxperf.result import Measurement
-from jaxperf.result.formatting import format_multiple, format_quantity, format_spread
+from jaxperf.result import Measurement, Reference, Table
+from jaxperf.result.formatting import as_grid, format_multiple, format_quantity, format_spread
 
 POWERS = dict(zip(("n", "u", "m", "", "k", "M", "G", "T", "P"), range(-9, 18, 3)))
 SYMBOLS = {unit: unit for unit in ("s", "FLOP", "FLOP/s", "images/s")} | {"bytes": "B", "bytes/s": "B/s"}
 
 
 def read_back(text, unit):
-    """The value that a quantity's text stands for."""
     number, _, symbol = text.partition(" ")
     prefix = "" if symbol == unit else symbol.removesuffix(SYMBOLS[unit])
     return float(number) * 10.0 ** POWERS[prefix]
@@ -45,3 +44,22 @@ def test_a_multiple_has_an_interval_only_for_values_of_the_same_rounds():
     assert format_multiple(Measurement("a", "s", (2.0,) * 6, rounds="q"), base) == "2"
     assert format_multiple(Measurement("a", "bytes", (2.0,)), base) == ""
     assert format_multiple(Measurement("a", "s", (2.0,)), Measurement("zero", "s", (0.0,))) == ""
+
+
+EAGER = Measurement("eager", "s", (1e-3,) * 6, rounds="r")
+JITTED = Measurement("jitted", "s", (1e-5, 1e-5, 1e-5, 1e-5, 2e-5, 2e-5), rounds="r", note="fake")
+BOOK = Reference("eager", 5e-4, "s", "MXNet", "section 8.1.2")
+
+
+def columns(grid):
+    return {row[0]: dict(zip(grid.heads, row)) for row in grid.rows}
+
+
+def test_a_table_shows_median_spread_multiple_and_the_books_figure():
+    grid = as_grid(Table("calls", (EAGER, JITTED), "jitted", (BOOK,)))
+    assert grid.heads == ("", "median", "spread", "over jitted", "published")
+    assert grid.right == (1, 2, 3, 4)
+    row = ("eager", "1 ms", "0.0 %", "100 (50 to 100)", "500 µs (MXNet)")
+    assert columns(grid)["eager"] == dict(zip(grid.heads, row))
+    assert columns(grid)["jitted (fake)"]["over jitted"] == "1"
+    assert grid.remarks == ("Published by MXNet, section 8.1.2, hardware unstated.",)

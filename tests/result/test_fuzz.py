@@ -86,12 +86,10 @@ def test_a_hostile_idx_file_is_read_or_refused_in_one_line(first, last, read, tm
 
 @functools.cache
 def pool():
-    """Results as JSON, with every kind of block in them."""
     return tuple(json.loads(to_json(r)) for r in (*all_results(), FULL))
 
 
 def small(rng):
-    """A result of a few blocks."""
     body = dict(rng.choice(pool()))
     body["blocks"] = rng.sample(body["blocks"], k=rng.randrange(1, 4))
     return {k: v for k, v in body.items() if k not in ("measurements", "claims", "facts", "failed")}

@@ -30,23 +30,19 @@ def test_known_overlap_of_two_devices():
 
 def test_random_intervals_agree_with_counting_moments():
     for seed in range(200):
-        check_against_moments(seed)
+        rng = random.Random(seed)
+        a, b = random_intervals(rng), random_intervals(rng)
+        low = rng.randrange(GRID)
+        high = rng.randrange(low, GRID + 1)
+        both = moments(a) & moments(b)
+        shorter = min(len(moments(a)), len(moments(b)))
 
-
-def check_against_moments(seed):
-    rng = random.Random(seed)
-    a, b = random_intervals(rng), random_intervals(rng)
-    low = rng.randrange(GRID)
-    high = rng.randrange(low, GRID + 1)
-    both = moments(a) & moments(b)
-    shorter = min(len(moments(a)), len(moments(b)))
-
-    assert moments(union(a)) == moments(a)
-    assert all(start < end for start, end in union(a))
-    assert all(x[1] < y[0] for x, y in itertools.pairwise(union(a)))
-    assert total_length(a) == len(moments(a))
-    assert moments(intersection(a, b)) == both
-    assert intersection(a, b) == intersection(b, a) == union(intersection(a, b))
-    assert moments(clip(a, low, high)) == moments(a) & set(range(low, high))
-    assert overlap_fraction(a, b) == pytest.approx(len(both) / shorter if shorter else 0.0)
-    assert most_at_once(a) == max((sum(s <= i < e for s, e in a) for i in range(GRID)), default=0)
+        assert moments(union(a)) == moments(a)
+        assert all(start < end for start, end in union(a))
+        assert all(x[1] < y[0] for x, y in itertools.pairwise(union(a)))
+        assert total_length(a) == len(moments(a))
+        assert moments(intersection(a, b)) == both
+        assert intersection(a, b) == intersection(b, a) == union(intersection(a, b))
+        assert moments(clip(a, low, high)) == moments(a) & set(range(low, high))
+        assert overlap_fraction(a, b) == pytest.approx(len(both) / shorter if shorter else 0.0)
+        assert most_at_once(a) == max((sum(s <= i < e for s, e in a) for i in range(GRID)), default=0)

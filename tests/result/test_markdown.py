@@ -13,12 +13,10 @@ def tokens(markdown):
 
 
 def seen(text):
-    """Words as one line shows them."""
     return " ".join(escape_control(text).split())
 
 
 def cells(markdown):
-    """The table's cells as a reader sees them, a list for each row."""
     rows = []
     inside = False
     for token in PARSER.parse(markdown):
@@ -47,8 +45,5 @@ def test_a_line_that_would_begin_something_else_is_a_line():
         shown = PARSER.parse(escape(text))
         assert [t.type for t in shown] == ["paragraph_open", "inline", "paragraph_close"]
         assert [t.content for t in tokens(escape(text)) if t.type == "text"] == [text.strip()]
-
-
-def test_strong_is_nothing_without_words():
-    assert strong("  ") == ""
+    assert strong("  ") == ""  # nothing without words
     assert {"strong_open"} <= {t.type for t in tokens(strong("a * b"))}

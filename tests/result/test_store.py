@@ -9,25 +9,8 @@ import pytest
 
 from jaxperf import cli
 from jaxperf.errors import JaxperfError
-from jaxperf.result import (
-    Claim,
-    Code,
-    Environment,
-    Fact,
-    Failed,
-    Grid,
-    Heading,
-    Measurement,
-    Note,
-    Reference,
-    Result,
-    Table,
-    Text,
-    load_result,
-    save_result,
-    store,
-)
-from jaxperf.result.record import SCHEMA_VERSION
+from jaxperf.result import Measurement, Note, Reference, Result, Table, Text, load_result, save_result, store
+from jaxperf.result.record import SCHEMA_VERSION, Claim, Code, Environment, Fact, Failed, Grid, Heading
 from jaxperf.result.store import to_json
 
 EAGER = Measurement("eager", "s", (1e-9, 2.5), (3.0,), 7, 2.0, "ü", "r", "jax", "8.1 MLP", "eager", "queued",

@@ -16,9 +16,8 @@ def drawn(rows, width):
 
 def test_a_narrow_table_folds_and_loses_nothing():
     heads = ("", "median", "over a very long base")
-    rows = Grid(
-        "The title", heads, (("a very long name/of_a_measurement", "1.23 ms", "12.5 (11 to 13)"),), (1, 2)
-    )
+    row = ("a very long name/of_a_measurement", "1.23 ms", "12.5 (11 to 13)")
+    rows = Grid("The title", heads, (row,), (1, 2))
     wide = drawn(rows, 1000)
     for width in (30, 40, 60, 80):
         narrow = drawn(rows, width)
@@ -56,9 +55,8 @@ def test_a_notebook_shows_a_result_as_html_without_the_evidence_behind_it():
 
 def test_fake_devices_are_named_as_such():
     for fake in (True, False):
-        e = Environment(
-            devices=("cpu:0 cpu", "cpu:1 cpu"), devices_are_fake=fake, cores=2, data_source="mini"
-        )
+        devices = ("cpu:0 cpu", "cpu:1 cpu")
+        e = Environment(devices=devices, devices_are_fake=fake, cores=2, data_source="mini")
         text = "\n".join(environment_lines(e))
         assert ("devices are fake: 2 CPU devices share the 2 cores" in text) is fake
         assert "data: mini" in text

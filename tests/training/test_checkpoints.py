@@ -44,7 +44,6 @@ def kept(tmp_path_factory):
 
 @pytest.fixture
 def folder(kept, tmp_path):
-    """A copy of it."""
     return Path(shutil.copytree(kept, tmp_path / "saved"))
 
 
@@ -63,21 +62,14 @@ def test_the_newest_comes_back_bit_for_bit_and_a_few_before_it_stay(folder):
     assert opened(folder).step == 6
 
 
-def test_a_folder_with_checkpoints_is_not_overwritten(folder):
+def test_a_folder_with_checkpoints_is_not_overwritten_and_other_settings_are_one_line(folder):
     with pytest.raises(JaxperfError, match="holds checkpoints; add --resume to go on"):
         opened(folder, resume=False)
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"lr": 0.2}, "lr is 0.1 in the checkpoint, and 0.2 here"),
-        ({"seed": 1}, "seed is missing in the checkpoint, and 1 here"),
-    ],
-)
-def test_other_settings_are_one_line(folder, settings, message):
-    with pytest.raises(JaxperfError, match=f"{message}; give what it was saved with, or another folder$"):
-        opened(folder, **settings).load(state())
+    for settings, says in (({"lr": 0.2}, "lr is 0.1 in the"), ({"seed": 1}, "seed is missing in the")):
+        [here] = settings.values()
+        message = f"{says} checkpoint, and {here} here; give what it was saved with, or another folder$"
+        with pytest.raises(JaxperfError, match=message):
+            opened(folder, **settings).load(state())
 
 
 def is_refused(folder, path, damaged, expected):

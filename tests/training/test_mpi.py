@@ -1,6 +1,6 @@
-import importlib.util
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -13,14 +13,11 @@ MPIEXEC = Path(sys.executable).with_name("mpiexec")  # of the package mpich, whi
 pytestmark = [
     pytest.mark.thorough,
     pytest.mark.real,
-    pytest.mark.skipif(
-        not MPIEXEC.exists() or not importlib.util.find_spec("mpi4py"), reason="needs the extra mpi"
-    ),
+    pytest.mark.skipif(not (MPIEXEC.exists() and find_spec("mpi4py")), reason="needs the extra mpi"),
 ]
 
 
 def by_mpi(*processes):
-    """Train at toy size in two processes, which share the cores; each with its own flags."""
     environment = child_environment() | {"JAX_PLATFORMS": "cpu"}
     program = [sys.executable, "experiments/train.py", "--smoke"]
     first, second = (["-n", "1", *program, *flags] for flags in processes)

@@ -31,7 +31,6 @@ scontrol show job 1
 
 
 def in_cluster(folder, commands):
-    """What bash prints that runs `commands` in a SLURM of two nodes; HERE is `folder`."""
     command = [str(ROOT / "tests" / "slurm_cluster.sh"), str(folder / "slurm"), "bash", "-c", commands]
     environment = child_environment() | {"JAX_PLATFORMS": "cpu", "HERE": str(folder)}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
@@ -40,16 +39,12 @@ def in_cluster(folder, commands):
 
 
 def test_a_job_of_two_nodes_that_is_stopped_is_queued_again_and_goes_on(tmp_path):
-    """The script's own command, at toy size and with results here."""
-    added = (
-        f"--smoke --epochs 2 --updates 400 --json {tmp_path}/r.json "
-        f"--checkpoints {tmp_path}/saved --every-steps 1"
-    )
+    added = f"--smoke --epochs 2 --updates 400 --json {tmp_path}/r.json --every-steps 1"
+    added += f" --checkpoints {tmp_path}/saved"
     output = in_cluster(tmp_path, STOPPED_AND_QUEUED_AGAIN.format(submit=SUBMIT, added=added))
     log = (tmp_path / "log").read_text()
-    assert "stopped: 143" in output and "JobState=COMPLETED" in output and "Restarts=1" in output, (
-        output + log
-    )
+    said = ("stopped: 143", "JobState=COMPLETED", "Restarts=1")
+    assert all(words in output for words in said), output + log
     for number in (0, 1):
         assert f"{number}: SIGTERM: stopped after step " in log and f"{number}: going on after step " in log
     result = load_result(tmp_path / "r.json")

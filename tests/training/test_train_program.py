@@ -25,16 +25,11 @@ def run(*flags, **variables):
     return children.run(*SMOKE[1:], *flags, **variables)
 
 
-def start(*flags):
-    return children.start(*SMOKE[1:], *flags)
-
-
 def saved_steps(folder):
     return sorted(int(path.name) for path in folder.glob("seed-*/*") if path.name.isdecimal())
 
 
 def wait_for_step(processes, folder, *, beyond):
-    """Wait until a later checkpoint is there, or a process has ended."""
     while all(process.poll() is None for process in processes) and max([*saved_steps(folder), 0]) <= beyond:
         time.sleep(0.01)
 
@@ -104,8 +99,7 @@ time.sleep(600)
 
 
 @pytest.mark.parametrize(
-    ("kills", "seed"),
-    [(1, 0), *(pytest.param(5, seed, marks=pytest.mark.thorough) for seed in range(1, 5))],
+    ("kills", "seed"), [(1, 0), *(pytest.param(5, seed, marks=pytest.mark.thorough) for seed in range(1, 5))]
 )
 def test_a_killed_training_ends_with_the_same_bits(kills, seed, tmp_path, undisturbed):
     """SIGKILL up to 30 ms after a checkpoint has begun, so that many come while one is written."""
@@ -119,11 +113,6 @@ def test_a_killed_training_ends_with_the_same_bits(kills, seed, tmp_path, undist
     done = run(*flags, "--json", tmp_path / "r.json")
     assert done.returncode == 0 and done.stderr.startswith("going on after step "), done.stderr
     assert load_result(tmp_path / "r.json").facts["state_3"] == undisturbed[0].facts["state_3"]
-
-
-def digest_in(printed):
-    [digest] = re.findall(r"last state: ([0-9a-f]{64})", printed)
-    return digest
 
 
 @pytest.mark.thorough
@@ -153,7 +142,7 @@ def test_when_one_of_two_processes_is_killed_the_other_ends_and_both_go_on(victi
 )
 def test_sigterm_saves_the_step_and_ctrl_c_ends_at_once(sent, status, last, tmp_path):
     flags = ("--devices", "2", "--updates", "2000", "--checkpoints", tmp_path, "--every-steps", "2")
-    with start(*flags) as process:
+    with children.start(*SMOKE[1:], *flags) as process:
         wait_for_step([process], tmp_path, beyond=2)
         process.send_signal(sent)
         _, err = process.communicate()
@@ -265,7 +254,8 @@ def test_the_fast_recipe_trains_on_two_devices_and_keeps_its_programs(tmp_path):
     assert result.facts["state_0"] != result.facts["state_1"]
     kept = sorted(path.name for path in (tmp_path / "cache").glob("jit_*-cache"))
     assert [name.split("-")[0] for name in kept] == ["jit_evaluate", "jit_update"]
-    assert digest_in(run(*flags, "--seeds", "0").stdout) == result.facts["state_0"]
+    [digest] = re.findall(r"last state: ([0-9a-f]{64})", run(*flags, "--seeds", "0").stdout)
+    assert digest == result.facts["state_0"]
 
 
 def test_nonsense_flags_are_one_line_and_status_2(capfd, monkeypatch, tmp_path):

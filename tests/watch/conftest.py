@@ -3,6 +3,7 @@
 import pytest
 
 import jaxperf
+from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.report.analysis import Analysis
 
 
@@ -13,7 +14,6 @@ def watched():
     def watch(function):
         with jaxperf.watch(show=False, profile=False) as outcome:
             function()
-        assert outcome.log is not None
         return Analysis(outcome.log)
 
     return watch
@@ -27,5 +27,23 @@ def program_file(tmp_path):
         path = tmp_path / "program.py"
         path.write_text(text)
         return str(path)
+
+    return write
+
+
+@pytest.fixture
+def places(program_file):
+    """Write a program's text, and return a function: the place of a line, by its number or a part of it."""
+
+    def write(text):
+        path, rows = program_file(text), [*enumerate(map(str.strip, text.splitlines()), start=1)]
+
+        def at(line, function="main"):
+            if isinstance(line, str):
+                begin = [number for number, row in rows if row.startswith(line.strip())]
+                line = (begin or [number for number, row in rows if line in row])[0]
+            return Place(path, line, function)
+
+        return at
 
     return write

@@ -30,10 +30,9 @@ def test_kinds_are_named_with_commas_and_an_unknown_one_is_one_line():
     ("kinds", "end", "status"),
     [("retrace", "", 1), ("any", "", 1), ("memory", "", 0), ("any", "raise SystemExit(7)\n", 7)],
 )
-def test_the_status_is_1_for_findings_of_these_kinds_unless_the_program_fails(
-    kinds, end, status, tmp_path,
-    capfd, monkeypatch
-):  # fmt: skip
+def test_the_status_is_1_for_such_findings_unless_the_program_fails(
+    kinds, end, status, tmp_path, capfd, monkeypatch
+):
     path = tmp_path / "retraces.py"
     path.write_text("for n in range(3):\n    pass  # traced\n" + end)
     finding = Finding("new function", Place(str(path), 2), 1.5, "step was traced 3 times", "step")

@@ -53,10 +53,9 @@ def test_real_output_fits_the_schema_and_names_the_line(stored):
     assert report["findings_version"] == FINDINGS_VERSION == SCHEMA["properties"]["findings_version"]["const"]
     finding = next(each for each in report["findings"] if each["cause"] == "static value")
     assert finding["kind"] == "retrace" and finding["confidence"] == "measured"
-    assert finding["site"] == {
-        "file": "train.py", "line": 7, "function": "<module>",
-        "statement": "w = step(w, rate=0.1 / (1 + turn))",
-    }  # fmt: skip
+    statement = "w = step(w, rate=0.1 / (1 + turn))"
+    site = {"file": "train.py", "line": 7, "function": "<module>", "statement": statement}
+    assert finding["site"] == site
     assert 0 < finding["saving"]["seconds"] <= report["wall_s"] and 0 < finding["saving"]["share"] <= 1
     assert "rate" in finding["change"] and "20 times" in finding["evidence"]
     # what is read again is what was written

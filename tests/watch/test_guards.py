@@ -48,11 +48,7 @@ POINTS = [
 ]  # fmt: skip
 
 
-def _name(point):
-    return f"{getattr(point[0], '__name__', '')}.{point[1]}"
-
-
-@pytest.mark.parametrize("point", POINTS, ids=_name)
+@pytest.mark.parametrize("point", POINTS, ids=lambda point: f"{getattr(point[0], '__name__', '')}.{point[1]}")
 def test_the_program_and_the_report_outlive_an_error(point, tmp_path, monkeypatch, capfd):
     owner, name = point
 
@@ -70,7 +66,6 @@ def test_the_program_and_the_report_outlive_an_error(point, tmp_path, monkeypatc
         runpy.run_path(str(path), run_name="__main__")
     out, err = capfd.readouterr()
     assert out == "".join(f"turn {n} 0.0\n" for n in range(4)) and err == ""
-    assert outcome.log is not None and outcome.result is not None
     assert outcome.result.of(Note) or outcome.result.of(Heading)
     said = " ".join([*outcome.log.losses.remarks, *outcome.log.remarks])
     assert "a new JAX" in said or _never_called(point)
@@ -78,15 +73,8 @@ def test_the_program_and_the_report_outlive_an_error(point, tmp_path, monkeypatc
 
 def _never_called(point):
     """Return whether such a short program may end before a thread of the watch calls this."""
-    return point[1] in (
-        "device_lines",
-        "_look",
-        "look",
-        "_note",
-        "_open_window",
-        "_close_window",
-        "_calls_from",
-    )
+    calls = ("device_lines", "_look", "look", "_note", "_open_window", "_close_window", "_calls_from")
+    return point[1] in calls
 
 
 @pytest.mark.parametrize("rule", find.RULES, ids=lambda rule: rule.__name__)

@@ -52,16 +52,19 @@ down(0)
 """
 
 
+def ends(folder, *program, before=()):
+    """Return status, output and errors of a program alone, and those under a watch but for its report."""
+    commands = (before, (*before, "-m", "jaxperf", "watch"))
+    for done in [children.run(*command, *program, folder=folder) for command in commands]:
+        yield done.returncode, done.stdout, done.stderr.partition(f"\nwatch: {program[0]}")[0]
+
+
 @pytest.mark.parametrize("text", [WITH_JAX, WITHOUT_JAX], ids=["with JAX", "without JAX"])
 def test_a_program_says_the_same_as_alone(text, tmp_path):
     (tmp_path / "real.py").write_text(text)
     (tmp_path / "train.py").symlink_to("real.py")
-    said = []
-    for command in ([], ["-m", "jaxperf", "watch"]):
-        warnings = ("-W", "always::DeprecationWarning:__main__")
-        done = children.run(*warnings, *command, "train.py", "--lr", folder=tmp_path)
-        said.append((done.returncode, done.stdout, done.stderr.partition("\nwatch: train.py")[0]))
-    alone, watched = said
+    warnings = ("-W", "always::DeprecationWarning:__main__")
+    alone, watched = ends(tmp_path, "train.py", "--lr", before=warnings)
     assert alone[0] == 1 and alone[2]
     assert watched == alone
 
@@ -75,24 +78,17 @@ print(sys.argv, sys.path[0], __name__, __file__, helper.__file__)
 @pytest.mark.parametrize("text", ["def :\n", "x = (1,\ny = 2\n", "a = 1\n  b = 2\n"])
 def test_a_script_that_is_not_python_ends_as_alone(text, tmp_path):
     (tmp_path / "train.py").write_text(text)
-    ends = []
-    for command in ([], ["-m", "jaxperf", "watch"]):
-        done = children.run(*command, "train.py", folder=tmp_path)
-        ends.append((done.returncode, done.stdout, done.stderr))
-    assert ends[0][0] == 1 and "Error: " in ends[0][2]
-    assert ends[1] == ends[0]
+    alone, watched = ends(tmp_path, "train.py")
+    assert alone[0] == 1 and "Error: " in alone[2]
+    assert watched == alone
 
 
 def test_a_folder_with_a_main_runs_as_alone(tmp_path):
     (tmp_path / "app").mkdir()
     (tmp_path / "app" / "__main__.py").write_text(SAYS_WHERE)
     (tmp_path / "app" / "helper.py").touch()
-    outputs = []
-    for command in ([], ["-m", "jaxperf", "watch"]):
-        done = children.run(*command, "app", "--lr", folder=tmp_path)
-        assert done.returncode == 0, done.stderr
-        outputs.append(done.stdout)
-    assert outputs[0] == outputs[1] != ""
+    alone, watched = ends(tmp_path, "app", "--lr")
+    assert alone[:2] == watched[:2] and alone[0] == 0 and alone[1]
 
 
 EXPLAINED = """
@@ -109,10 +105,7 @@ step(True)
 
 def test_a_program_that_asks_why_jax_traces_again_is_told_so(tmp_path):
     (tmp_path / "train.py").write_text(EXPLAINED)
-    told = []
-    for command in ([], ["-m", "jaxperf", "watch"]):
-        done = children.run(*command, "train.py", folder=tmp_path)
-        assert done.returncode == 0, done.stderr
-        told.append(re.findall("CACHE MISS at .*", done.stderr))
-    alone, watched = told
+    (alone_status, _, alone), (status, _, watched) = ends(tmp_path, "train.py")
+    assert alone_status == status == 0, watched
+    alone, watched = (re.findall("CACHE MISS at .*", text) for text in (alone, watched))
     assert len(alone) == 2 and watched == alone

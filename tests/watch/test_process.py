@@ -45,17 +45,10 @@ def script(tmp_path, monkeypatch):
     return path
 
 
-@pytest.mark.parametrize(
-    ("word", "status", "message"),
-    [
-        ("fail", 1, "failed with ValueError"),
-        ("stop", 130, "interrupted"),
-        ("end", 143, "until SIGTERM ended it"),
-        ("exit", 7, ""),
-        ("words", 1, "too bad"),
-        ("well", 0, ""),
-    ],
-)
+@pytest.mark.parametrize(("word", "status", "message"), [
+    ("fail", 1, "failed with ValueError"), ("stop", 130, "interrupted"),
+    ("end", 143, "until SIGTERM ended it"), ("exit", 7, ""), ("words", 1, "too bad"), ("well", 0, ""),
+])  # fmt: skip
 def test_the_program_ends_as_it_would_alone_and_is_reported(script, word, status, message, capfd):
     assert cli.main(["watch", "--no-profile", "train.py", word, "--lr", "0.1"]) == status
     out, err = capfd.readouterr()
@@ -103,7 +96,6 @@ def start(folder, *arguments):
 
 
 def run(folder, *arguments, **variables):
-    """Return exit status, output and errors of jaxperf in a process of its own."""
     done = children.run("-m", "jaxperf", *arguments, folder=folder, **variables)
     return done.returncode, done.stdout, done.stderr
 
@@ -246,9 +238,7 @@ sys.stdout, sys.stderr = (Closed(), Tee(sys.stderr)) if sys.argv[1:] else (Tee(s
 
 
 @pytest.mark.parametrize("arguments", [(), ("closed",)])
-def test_a_program_may_replace_its_streams_await_all_threads_and_pickle_wrapped_functions(
-    arguments, tmp_path
-):
+def test_a_program_may_replace_its_streams_await_threads_and_pickle_functions(arguments, tmp_path):
     (tmp_path / "train.py").write_text(UNUSUAL)
     status, out, err = run(tmp_path, "watch", "--json", "watch.json", "train.py", *arguments)
     assert out.splitlines() == ["61.0", "cancelled", "interrupted", "done"], err
@@ -364,7 +354,6 @@ def test_of_several_processes_the_first_one_prints_and_each_keeps_its_report(tmp
         assert f"process {i} 2" in out
         assert ("watch: train.py" in out + err) == (i == 0)
     for name in ("watch.json", "watch-1.json"):
-        (waits,) = (
-            g for g in load_result(tmp_path / name).of(Grid) if g.title.startswith("Where the front end")
-        )
+        grids = load_result(tmp_path / name).of(Grid)
+        (waits,) = (grid for grid in grids if grid.title.startswith("Where the front end"))
         assert any(row[0] == "item" and "train.py:9" in row[5] for row in waits.rows)

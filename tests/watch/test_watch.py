@@ -29,7 +29,6 @@ QUICK = ("item_in_loop", "new_jit", "no_prefetch")
 
 @pytest.fixture(autouse=True)
 def as_users_do():
-    """Compile as users do, and forget what a program has set."""
     jax.config.update("jax_disable_most_optimizations", False)
     yield
     jax.config.update("jax_disable_most_optimizations", True)
@@ -38,7 +37,6 @@ def as_users_do():
 
 
 def first_right_run(path, right, windows=0):
-    """Return what the first of at most `RUNS` runs finds that is as it should be."""
     if "JAX_NUM_CPU_DEVICES" in path.read_text() and len(jax.devices()) < 2:
         pytest.skip("there is one device")
     runs = []
@@ -49,7 +47,6 @@ def first_right_run(path, right, windows=0):
             profiler = session._open_watch.profiler
             while main and len(profiler.windows_s) < windows:
                 main()
-        assert outcome.log is not None
         findings = find.find_causes(analysis := Analysis(outcome.log))
         if right(findings):
             return outcome, findings
@@ -72,12 +69,11 @@ def test_each_cause_is_found_at_its_line(name, monkeypatch):
     monkeypatch.setattr(find, "LEAST_SHARE", find.LEAST_SHARE / 10)
     path = PROGRAMS / f"{name}.py"
     kind, line = cause(path)
-    outcome, findings = first_right_run(
-        path, lambda findings: [f.at.line for f in findings if f.cause == kind][:1] == [line], WINDOWS
-    )
+    right = lambda findings: [f.at.line for f in findings if f.cause == kind][:1] == [line]  # noqa: E731
+    outcome, findings = first_right_run(path, right, WINDOWS)
     finding = next(f for f in findings if f.cause == kind)
     suggestion = advice_for(finding)
-    assert finding.at.file == str(path) and outcome.result is not None
+    assert finding.at.file == str(path)
     shown = [b for b in outcome.result.of(Code) if (b.file, b.line) == (shorten_path(str(path)), line)]
     assert all(path.read_text().splitlines()[line - 1].strip() in b.source for b in shown) and shown
     assert {suggestion.change} <= {b.text for b in outcome.result.of(Text)} | {""}

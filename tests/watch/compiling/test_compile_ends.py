@@ -83,13 +83,8 @@ def test_a_mistake_is_one_line(tmp_path, capfd):
 @pytest.mark.skipif(not hasattr(signal, "SIGTERM"), reason="there is no SIGTERM")
 def test_sigterm_in_the_middle_of_a_trace_still_gives_its_line(tmp_path):
     text = (
-        "import time\n"
-        "@jax.jit\n"
-        "def step(x):\n"
-        "    print('traces', flush=True)\n"
-        "    while True:\n"
-        "        time.sleep(0.01)\n"
-        "step(1.0)\n"
+        "import time\n@jax.jit\ndef step(x):\n    print('traces', flush=True)\n"
+        "    while True:\n        time.sleep(0.01)\nstep(1.0)\n"
     )
     process = start(tmp_path, text)
     assert process.stdout and [process.stdout.readline() for _ in range(2)] == ["3.0\n", "traces\n"]

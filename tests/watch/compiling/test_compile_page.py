@@ -1,9 +1,4 @@
-import html
-import json
-import re
-import shutil
-import subprocess
-
+import chromium
 import pytest
 from test_compile_report import SETUP, STEP, described, function, operation
 
@@ -29,29 +24,6 @@ addEventListener("load", () => {
 </script>"""
 
 
-def opened(page, folder, width, *flags):
-    """Return what a page of that width says about itself."""
-    chromium = shutil.which("chromium")
-    if not chromium:
-        pytest.skip("needs chromium")
-    inner, frame = folder / "page.html", folder / "frame.html"
-    inner.write_text(page.replace("</body>", MEASURE + "</body>"))
-    frame.write_text(
-        "<script>addEventListener('message', e => { const p = document.createElement('p');"
-        "p.id = 'measured'; p.textContent = e.data; document.body.append(p) })</script>"
-        f'<body><iframe src="{inner.as_uri()}" style="width:{width}px;height:900px;border:0"></iframe>'
-    )
-    command = [chromium, "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", *flags]
-    command += [
-        f"--user-data-dir={folder / 'profile'}",
-        "--virtual-time-budget=8000",
-        "--dump-dom",
-        frame.as_uri(),
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    return json.loads(html.unescape(re.findall(r'<p id="measured">(.*?)</p>', done.stdout, re.S)[0]))
-
-
 @pytest.fixture(scope="module")
 def report():
     long = Place("/p/" + "a_rather_long_name_of_a_module_" * 3 + ".py", 12345, "build_everything")
@@ -65,7 +37,9 @@ def report():
 @pytest.mark.parametrize("width", [390, 1280])
 def test_a_page_fits_and_sorts(report, width, tmp_path):
     page = output.render("compile report: train.py", report["summary"], [report])
-    seen = opened(page, tmp_path, width)
+    file = tmp_path / "page.html"
+    file.write_text(page.replace("</body>", MEASURE + "</body>"))
+    seen = chromium.measured(file, width, tmp_path)
     assert seen["width"] == width and seen["page"] <= 0
     assert report["summary"] in " ".join(seen["text"].split())
     assert seen["heads"] == [
@@ -76,11 +50,5 @@ def test_a_page_fits_and_sorts(report, width, tmp_path):
     assert counts == sorted(counts, reverse=True) and [int(n) for n in seen["before"]] != counts
     assert counts[0] == 80 and seen["hidden"] == 0
     # cells with words, of functions, lines and reasons
-    for words_ in (
-        "setup",
-        "p/train.py:7",
-        "operation outside jit (80)",
-        "first call",
-        "train.py:40",
-    ):
-        assert words_ in seen["text"], words_
+    for cell in ("setup", "p/train.py:7", "operation outside jit (80)", "first call", "train.py:40"):
+        assert cell in seen["text"], cell

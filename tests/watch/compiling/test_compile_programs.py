@@ -4,6 +4,7 @@ import children
 import compile_programs as texts
 import pytest
 
+from jaxperf import cli
 from jaxperf.watch.compiling import words
 
 
@@ -15,12 +16,10 @@ def everything_is_worth_a_sentence(monkeypatch):
 
 
 def hints_of(report, word):
-    """Return the hints of a report that have this word."""
     return [hint for hint in words.sentences(report)[1] if word in hint]
 
 
 def watched(folder, text, **variables):
-    """Run a program under `jaxperf watch --compiles`; return the report."""
     (folder / "train.py").write_text(text)
     variables["JAX_NUM_CPU_DEVICES"] = "1"
     done = children.run("-m", "jaxperf", "watch", "--compiles", "out", "train.py", folder=folder, **variables)
@@ -34,11 +33,7 @@ def row(report, name):
     return found
 
 
-def test_a_setup_outside_jit_is_counted_by_its_function_and_jitting_it_shows_in_the_comparison(
-    tmp_path, capfd
-):
-    from jaxperf import cli
-
+def test_a_setup_outside_jit_is_counted_and_jitting_it_shows_in_the_comparison(tmp_path, capfd):
     reports = []
     for name, jit in (("eager", ""), ("jitted", "baselines = jax.jit(baselines, static_argnums=0)")):
         (tmp_path / name).mkdir()
@@ -102,15 +97,11 @@ def test_python_that_is_slow_while_a_function_is_traced_has_a_line(tmp_path):
 
 def test_programs_from_the_compile_cache_are_counted(tmp_path):
     text = (
-        "import jax, jax.numpy as jnp, numpy as np\n"
-        "table = np.arange(5, dtype=np.float32)\n"
-        "step = jax.jit(lambda x: x + table)\n"
-        "step(jnp.float32(1.0))\n"
+        "import jax, jax.numpy as jnp, numpy as np\ntable = np.arange(5, dtype=np.float32)\n"
+        "step = jax.jit(lambda x: x + table)\nstep(jnp.float32(1.0))\n"
     )
-    cache = {
-        "JAX_COMPILATION_CACHE_DIR": str(tmp_path / "cache"),
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-    }
+    cache = {"JAX_COMPILATION_CACHE_DIR": str(tmp_path / "cache")}
+    cache["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
     first, second = (watched(tmp_path, text, **cache) for _ in range(2))
     assert first["cache"]["hits"] == 0 and first["cache"]["misses"] == first["programs"]
     assert second["cache"]["hits"] == second["programs"] and second["cache"]["misses"] == 0

@@ -118,9 +118,8 @@ def test_the_cache_says_how_much_it_had_and_why_not(tmp_path):
     found = report.describe(log)
     others = "it had 2 of this name, for other operations, types, flags or versions"
     none = f"it had none of this name; {kept_not}"
-    assert found["cache"] == {
-        "folder": str(tmp_path), "hits": 1, "misses": 2, "miss_s": 7, "notes": {others: 1, none: 1},
-    }  # fmt: skip
+    counts = {"hits": 1, "misses": 2, "miss_s": 7}
+    assert found["cache"] == {"folder": str(tmp_path), **counts, "notes": {others: 1, none: 1}}
     _, hints = words.sentences(found)
     assert any("has 1 of 3 programs; the others take 7 s" in hint and none in hint for hint in hints)
     _, hints = words.sentences(described(function(0, 0, 0, 40)))
@@ -130,12 +129,8 @@ def test_the_cache_says_how_much_it_had_and_why_not(tmp_path):
 def test_thousands_of_operations_make_a_small_page():
     places = [Place("/p/train.py", 10 + i % 700, f"f{i % 300}") for i in range(5000)]
     found = described(*(operation(i / 100, 0.01, f"op{i}", places[i]) for i in range(5000)))
-    assert (found["programs"], found["operations"], found["lines"], found["functions"]) == (
-        5000,
-        5000,
-        700,
-        300,
-    )
+    counts = {"programs": 5000, "operations": 5000, "lines": 700, "functions": 300}
+    assert {name: found[name] for name in counts} == counts
     assert len(found["by_line"]) == len(found["by_function"]) == report.ROWS
     assert len(found["list"]) == report.LISTED
     page = output.render("a title", "a sentence", [found])

@@ -15,11 +15,10 @@ from jaxperf.watch.observe.hooks import Replacements
 def waiting_threads(monkeypatch):
     """Pretend a CUDA device, and list the threads in which the profiler waited for it."""
     threads = []
+    waits = lambda numbers: threads.append(threading.current_thread())  # noqa: E731
     monkeypatch.setattr(profiler, "_cuda_devices", lambda: [0])
-    monkeypatch.setattr(
-        profiler, "wait_for_cuda_devices", lambda numbers: threads.append(threading.current_thread())
-    )
-    yield threads
+    monkeypatch.setattr(profiler, "wait_for_cuda_devices", waits)
+    return threads
 
 
 def compute(until):
@@ -38,9 +37,7 @@ def test_on_a_cuda_device_windows_begin_and_end_in_the_main_thread_while_it_is_i
 
 
 @pytest.mark.parametrize("slow", ["opening", "closing"])
-def test_a_window_that_is_slow_to_open_or_close_is_followed_by_a_long_pause(
-    slow, waiting_threads, monkeypatch
-):
+def test_a_window_that_is_slow_is_followed_by_a_long_pause(slow, waiting_threads, monkeypatch):
     def work(seconds):
         until = time.thread_time() + seconds
         while time.thread_time() < until:
@@ -61,9 +58,8 @@ def test_a_window_that_is_slow_to_open_or_close_is_followed_by_a_long_pause(
     before = time.perf_counter()
     windows._close_window()
     assert windows.windows_s[0] >= 0.2
-    assert log.overhead_s["profiler"] == pytest.approx(
-        windows.windows_s[0]
-    )  # the main thread's time on a GPU
+    # the main thread's time on a GPU
+    assert log.overhead_s["profiler"] == pytest.approx(windows.windows_s[0])
     assert windows._next - before >= windows.windows_s[0] / profiler.COST_SHARE
 
 

@@ -1,5 +1,6 @@
 import runpy
 import sys
+import threading
 import time
 import types
 from types import SimpleNamespace
@@ -12,6 +13,7 @@ import pytest
 from jaxperf import libraries
 from jaxperf.watch.log import Log
 from jaxperf.watch.observe import memory, sampler, source_location
+from jaxperf.watch.observe.sampler import Sleep
 
 LIBRARY = """\
 import jax
@@ -31,7 +33,6 @@ def inside(look, x):
 
 @pytest.fixture
 def library(tmp_path, monkeypatch):
-    """A library that computes with JAX, in a folder of installed code."""
     folder = tmp_path / "site-packages"
     folder.mkdir()
     (folder / "jaxlike_53.py").write_text(LIBRARY)
@@ -144,3 +145,27 @@ def test_while_memory_grows_listing_the_live_arrays_takes_at_most_one_percent_of
         readings.read()
         now += 0.25
     assert 8 <= listed <= 10
+
+
+def test_a_thread_sleeps_since_it_last_ran_or_was_ready_to_run(tmp_path):
+    thread = tmp_path / str(threading.get_native_id())
+    thread.mkdir()
+
+    def account(state, ran_ms, waited_ms):
+        (thread / "schedstat").write_text(f"{ran_ms * 1_000_000} {waited_ms * 1_000_000} 7\n")
+        (thread / "stat").write_text(f"12 (python (3)) {state} 1 12\n")
+
+    account("R", 5000, 0)
+    sleep, start = Sleep(tmp_path), time.perf_counter()
+    for ms, state, ran_ms, waited_ms, slept_ms in (
+        (100, "R", 5090, 0, 0),
+        (200, "S", 5091, 0, 100),
+        (300, "S", 5092, 0, 200),
+        (400, "R", 5092, 0, 0),  # ready to run, which the account does not know yet
+        (500, "S", 5093, 90, 0),  # another program had the core
+        (600, "S", 5093, 90, 100),
+        (700, "D", 5093, 90, 200),
+    ):
+        account(state, ran_ms, waited_ms)
+        assert sleep.until(start + ms / 1000) == pytest.approx(slept_ms / 1000, abs=1e-9)
+        assert sleep.delayed_s == pytest.approx(0.09 if ms == 500 else 0.0)

@@ -7,13 +7,7 @@ from jaxperf.watch.observe.source_location import NOWHERE
 from jaxperf.watch.observe.windows import Execution, add_executions
 
 
-@pytest.mark.parametrize(
-    ("last", "tail"),
-    [
-        ((0.8, "dot.1"), [(0.8, 1.0)]),  # `add.2` has not come yet
-        ((0.8, "add.2"), []),
-    ],
-)
+@pytest.mark.parametrize(("last", "tail"), [((0.8, "dot.1"), [(0.8, 1.0)]), ((0.8, "add.2"), [])])
 def test_the_tail_of_a_window_computes_if_the_last_execution_lacks_its_last_instruction(last, tail):
     activity = DeviceActivity(programs={"step": ExecutedProgram("step")})
     executions = [Execution("cpu 0", "step", 0.1, 0.4, "add.2"), Execution("cpu 0", "step", 0.5, *last)]

@@ -1,10 +1,7 @@
 import pytest
 
-from jaxperf.watch.log import Log
-from jaxperf.watch.observe.compiles import Compiled
-from jaxperf.watch.observe.sampler import StackSample
-from jaxperf.watch.observe.source_location import NOWHERE, Place
-from jaxperf.watch.observe.transfers import Put
+from jaxperf.watch.log import Compiled, Log, Put, StackSample
+from jaxperf.watch.observe.source_location import NOWHERE
 from jaxperf.watch.report.analysis import reclassified_samples
 
 PROGRAM = """\
@@ -41,18 +38,10 @@ def main(w):
 
 main(1)
 """
-LINES = PROGRAM.splitlines()
-
-
-@pytest.fixture
-def file(tmp_path):
-    path = tmp_path / "program.py"
-    path.write_text(PROGRAM)
-    return str(path)
-
-
-def line(start):
-    return next(i for i, text in enumerate(LINES, start=1) if text.strip().startswith(start))
+FUNCTIONS = {
+    "return np": "get_batch", "return step": "update", "codes": "decoded", "return step(w, codes)": "decoded",
+    "main(1)": "<module>",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -68,8 +57,8 @@ def line(start):
         ("write", ("np.save(packed", "main(1)"), "write", "with gzip.open(name"),
         ("write", ("np.savez(file", "main(1)"), "write", 'with open(name + ".npz"'),
         ("python", ('with open(name + ".npz"', "main(1)"), "write", 'with open(name + ".npz"'),
-        ("python", ("return step(w, x)", "w = update(w, x)", "main(1)"), "dispatch", "return step(w, x)"),
-        ("eager", ("return step(w, x)", "w = update(w, x)", "main(1)"), "dispatch", "return step(w, x)"),
+        ("python", ("return step", "w = update(w, x)", "main(1)"), "dispatch", "return step"),
+        ("eager", ("return step", "w = update(w, x)", "main(1)"), "dispatch", "return step"),
         ("python", ("codes", "w = decoded", "main(1)"), "between", "codes"),
         ("numpy", ("codes", "w = decoded", "main(1)"), "numpy", "codes"),
         ("write", ("codes", "w = decoded", "main(1)"), "write", "codes"),
@@ -79,30 +68,21 @@ def line(start):
         ("import", ("table", "main(1)"), "import", "table"),
     ],
 )
-def test_what_a_look_was_busy_with_follows_from_its_loop(kind, chain, as_kind, at, file):
-    functions = {
-        "return np": "get_batch",
-        "return step(w, x)": "update",
-        "codes": "decoded",
-        "main(1)": "<module>",
-    }
-    innermost, *callers = (Place(file, line(start), functions.get(start, "main")) for start in chain)
-    steps = [
-        Compiled(
-            "step",
-            Place(file, line(call), of),
-            explained=True,
-            callers=(Place(file, line(outer), "main"), module),
-        )
-        for module in (Place(file, line("main(1)"), "<module>"),)
-        for call, of, outer in (
-            ("return step(w, x)", "update", "w = update(w, x)"),
-            ("return step(w, x)", "update", "w = update(w, g"),
-            ("return step(w, codes)", "decoded", "w = decoded"),
-        )
+def test_what_a_look_was_busy_with_follows_from_its_loop(kind, chain, as_kind, at, places):
+    place = places(PROGRAM)
+
+    def stack(*starts):
+        return [place(start, FUNCTIONS.get(start, "main")) for start in starts]
+
+    innermost, *callers = stack(*chain)
+    stacks = [
+        stack("return step", "w = update(w, x)", "main(1)"),
+        stack("return step", "w = update(w, g", "main(1)"),
+        stack("return step(w, codes)", "w = decoded", "main(1)"),
     ]
-    put = Put(Place(file, line("x = jnp"), "main"), 0.0, 1.0, 1 << 20, again=False)
+    steps = [Compiled("step", first, explained=True, callers=tuple(others)) for first, *others in stacks]
+    put = Put(place("x = jnp"), 0.0, 1.0, 1 << 20, again=False)
     looked = StackSample(kind, innermost, 0.0, 1.0, NOWHERE, tuple(callers))
     (sample,) = reclassified_samples(Log("a", samples=[looked], compiled=steps, puts=[put]))
-    assert (sample.kind, sample.at.line) == (as_kind, line(at))
+    assert (sample.kind, sample.at.line) == (as_kind, place(at).line)
     assert sample.inside == (innermost if sample.at != innermost else NOWHERE)

@@ -11,9 +11,7 @@ from jaxperf import cli
 from jaxperf.result import Grid, Heading, Text
 from jaxperf.result.store import load_result
 from jaxperf.result.terminal import render_text
-from jaxperf.watch.log import DeviceActivity, ExecutedProgram, Log
-from jaxperf.watch.observe.compiles import Compiled
-from jaxperf.watch.observe.sampler import IMPORT, PYTHON, StackSample
+from jaxperf.watch.log import IMPORT, PYTHON, Compiled, DeviceActivity, ExecutedProgram, Log, StackSample
 from jaxperf.watch.observe.source_location import NOWHERE, Place
 from jaxperf.watch.observe.waits import Wait
 from jaxperf.watch.observe.windows import queued_intervals
@@ -97,9 +95,7 @@ def test_work_beside_devices_costs_what_the_next_call_comes_late(call_idle_s, de
         ("gpu 0", 2.0, 0.0, 0.0),
     ],
 )
-def test_work_beside_a_cpu_device_costs_what_it_waited_for_a_core(
-    monkeypatch, device, delayed_s, others_s, lost
-):
+def test_work_beside_a_cpu_device_costs_its_wait_for_a_core(monkeypatch, device, delayed_s, others_s, lost):
     monkeypatch.setattr(psutil.Process, "cpu_affinity", lambda self: [0, 1], raising=False)
     sample = StackSample("write", AT, 0.0, 10.0, delayed_s=delayed_s)
     windows = activity_of(program((0.0, 10.0), device=device), (0.0, 10.0))

@@ -6,9 +6,7 @@ import pytest
 
 import jaxperf
 from jaxperf.measure.stages import build_program
-from jaxperf.result import Grid
-from jaxperf.watch.log import DeviceActivity, ExecutedProgram, Log
-from jaxperf.watch.observe.compiles import Compiled
+from jaxperf.watch.log import Compiled, DeviceActivity, ExecutedProgram, Log
 from jaxperf.watch.observe.executables import Facts
 from jaxperf.watch.observe.source_location import NOWHERE
 from jaxperf.watch.report import top_programs
@@ -32,13 +30,11 @@ STEP = Facts("step", "cpu", 4e9, 1e6, 2**20, (0,), TEXT)
 
 def record(*facts, calls=2, devices=1):
     """A record of a program whose two instructions took 1 and 3 ms, four times on each device."""
-    ops = defaultdict(list)
-    spans = {}
-    for i in range(devices):
-        ops[f"cpu {i}", "multiply.1"] = [0.001] * 4
-        ops[f"cpu {i}", "fusion.1"] = [0.003] * 4
-        ops[f"cpu {i}", "dot.1"] = [0.0001] * 99  # inside, where the profiler tells of it
-        spans[f"cpu {i}"] = [(j * 0.004, (j + 1) * 0.004) for j in range(4)]
+    # the product is inside the fusion, where the profiler tells of it
+    seconds = {"multiply.1": [0.001] * 4, "fusion.1": [0.003] * 4, "dot.1": [0.0001] * 99}
+    names = [f"cpu {i}" for i in range(devices)]
+    ops = defaultdict(list, {(device, op): [*seconds[op]] for device in names for op in seconds})
+    spans = {device: [(j * 0.004, (j + 1) * 0.004) for j in range(4)] for device in names}
     program = ExecutedProgram("step", calls, [0.0002] * calls, 0, defaultdict(list, spans), ops)
     activity = DeviceActivity([(0.0, 1.0)], {"step": program})
     return Log("a", 0.0, 1.0, programs=list(facts), activity=activity)
@@ -60,7 +56,7 @@ def test_of_calls_with_several_sizes_the_bytes_from_the_host_are_at_most_the_lar
     run.compiled.extend(Compiled("step", NOWHERE, host={"x": size}) for size in sizes)
     run.activity.programs["step"].copies = 2
     (grid,) = top_programs.program_blocks(Analysis(run))
-    assert isinstance(grid, Grid) and grid.rows[0][6] == cell
+    assert grid.rows[0][6] == cell
 
 
 def test_facts_of_a_live_program_are_those_of_its_stages():
@@ -70,7 +66,6 @@ def test_facts_of_a_live_program_are_those_of_its_stages():
     x, jitted = jnp.ones((16, 16)), jax.jit(both)
     with jaxperf.watch(show=False, profile=False) as outcome:
         jitted(x).block_until_ready()
-    assert outcome.log is not None
     (facts,) = (f for f in outcome.log.programs if f.name == "both")
     program = build_program(both, x).program
     assert (facts.flops, facts.bytes_accessed) == (program.flops, program.bytes_accessed)

@@ -1,11 +1,13 @@
+from pathlib import Path
 from typing import Any
 
 import jax.numpy as jnp
 import pytest
+import scripts
 
 from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.rules import CAUSES, advice_for
-from jaxperf.watch.rules.table import Finding
+from jaxperf.watch.rules.table import KINDS, Finding
 
 WIDEST = 96  # of a terminal's 100 columns, four are the indentation
 
@@ -51,10 +53,8 @@ class Agent:
 
 
 @pytest.fixture
-def file(tmp_path):
-    path = tmp_path / "program.py"
-    path.write_text(PROGRAM)
-    return str(path)
+def file(program_file):
+    return program_file(PROGRAM)
 
 
 @pytest.mark.parametrize("cause", [*CAUSES, "a cause of the future"])
@@ -114,9 +114,18 @@ def test_a_change_names_the_readers_variables_and_functions(cause, line, argumen
     assert change in advice_for(finding).change
 
 
-def test_a_wait_in_what_a_line_calls_cannot_be_left_out_there(tmp_path):
-    path = tmp_path / "steps.py"
-    path.write_text("for x in xs:\n    w = step(w, x)\n    jax.tree.map(jax.block_until_ready, w)\n")
-    lines = (Place(str(path), number, "<module>") for number in (2, 3))
-    inside, written = (advice_for(Finding("wait", at, 1.0, "", "block_until_ready")).change for at in lines)
+def test_a_wait_in_what_a_line_calls_cannot_be_left_out_there(places):
+    at = places("for x in xs:\n    w = step(w, x)\n    jax.tree.map(jax.block_until_ready, w)\n")
+    waits = (Finding("wait", at(line), 1.0, "", "block_until_ready") for line in (2, 3))
+    inside, written = (advice_for(wait).change for wait in waits)
     assert "let one call do several turns" in inside and written.startswith("Leave out block_until_ready")
+
+
+SCRIPT = Path(__file__).parents[3] / "docs" / "watch_causes.py"
+
+
+def test_the_page_of_causes_is_as_the_table_makes_it(monkeypatch):
+    script = scripts.load("watch_causes", SCRIPT, monkeypatch)
+    text = script.page()
+    assert script.PAGE.read_text(encoding="utf-8") == text
+    assert all(f"| {name} |" in text for name in CAUSES) and all(f"\n## {kind}\n" in text for kind in KINDS)

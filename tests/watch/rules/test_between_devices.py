@@ -5,11 +5,9 @@ import jax.numpy as jnp
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from jaxperf.watch.log import DeviceActivity, ExecutedProgram, Log
-from jaxperf.watch.observe.compiles import Compiled
+from jaxperf.watch.log import DISPATCH, Compiled, DeviceActivity, ExecutedProgram, Log, StackSample
 from jaxperf.watch.observe.executables import Facts, note_copied_arguments
 from jaxperf.watch.observe.frame_arguments import Placement
-from jaxperf.watch.observe.sampler import DISPATCH, StackSample
 from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.report.analysis import Analysis
 from jaxperf.watch.rules import program_notes
@@ -40,10 +38,8 @@ def facts(platform="gpu", devices=4):
 def call(*devices):
     c = Compiled("step", AT, {"trace": (0.0, 0.5)}, explained=True)
     c.signature = {"argument 0": "float32[1024,1024]", "argument 1": "float32[4]"}
-    c.placements = {
-        "argument 0": Placement(devices, "", False),
-        "argument 1": Placement((0, 1, 2, 3), "", True),
-    }
+    placements = Placement(devices, "", False), Placement((0, 1, 2, 3), "", True)
+    c.placements = {f"argument {i}": placement for i, placement in enumerate(placements)}
     return c
 
 
@@ -97,11 +93,9 @@ def test_a_program_of_which_no_argument_is_divided_computes_the_same_on_each_dev
     ran = ExecutedProgram("step")
     for device in range(4):
         ran.devices[f"gpu {device}"] = [(1.0, 1.8)]
-    compiled = replace(facts(), text=program)
     activity = DeviceActivity([(1.0, 2.0)], {"step": ran})
-    findings = list(
-        find_replicated_work(Analysis(Log("a", 0, 2, compiled=[c], programs=[compiled], activity=activity)))
-    )
+    log = Log("a", 0, 2, compiled=[c], programs=[replace(facts(), text=program)], activity=activity)
+    findings = list(find_replicated_work(Analysis(log)))
     assert [f.cause for f in findings] == ["replicated"] * count
     if findings:
         assert findings[0].seconds == pytest.approx(0.75 * 1.2)  # 0.8 s in a window of 1 s, of 1.5 s

@@ -73,10 +73,8 @@ def test_what_a_loop_keeps_of_the_old_arrays_cannot_be_donated(place, statement,
 
 @pytest.mark.parametrize(("value", "donated"), [("self.w", False), ("self.w.sum()", True)])
 def test_what_another_method_keeps_cannot_be_donated(value, donated, program_file):
-    text = (
-        "class Model:\n    def fit(self):\n        self.w = step(self.w)  # call\n"
-        f"    def note(self):\n        self.best = {value}\n"
-    )
+    text = "class Model:\n    def fit(self):\n        self.w = step(self.w)  # call\n"
+    text += f"    def note(self):\n        self.best = {value}\n"
     assert bool(replaced_variables(_call(program_file(text)))[0]) == donated
 
 
@@ -114,13 +112,9 @@ def test_a_cache_is_donated_though_the_tokens_that_come_with_it_are_kept(program
     assert [*passed_arguments(call, {"cache"})] == [("1", Shape("f32", (5, 4)))]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "option"),
-    [
-        (["0", "0"], "donate_argnums=0"),
-        (["0", "2"], "donate_argnums=(0, 2)"),
-        (["0", "net"], "donate_argnames=('net',)"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "option"), [
+    (["0", "0"], "donate_argnums=0"), (["0", "2"], "donate_argnums=(0, 2)"),
+    (["0", "net"], "donate_argnames=('net',)"),
+])  # fmt: skip
 def test_the_option_of_jit_names_numbers_or_names(arguments, option):
     assert donating_option(arguments) == option

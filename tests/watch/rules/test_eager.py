@@ -2,10 +2,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from jaxperf.watch.log import DeviceActivity, Log
-from jaxperf.watch.observe.compiles import Compiled
+from jaxperf.watch.log import EAGER, Compiled, DeviceActivity, Log, StackSample
 from jaxperf.watch.observe.executables import Facts
-from jaxperf.watch.observe.sampler import EAGER, StackSample
 from jaxperf.watch.observe.source_location import NOWHERE, Place
 from jaxperf.watch.report.analysis import Analysis
 from jaxperf.watch.rules import eager, idle, jit_advice, table
@@ -61,42 +59,36 @@ def test_what_one_line_transforms_belongs_to_it_and_what_several_do_to_itself(ot
     assert belongs(turns) == {at}
 
 
-def test_an_operation_in_a_helper_belongs_to_the_function_that_the_loop_calls(tmp_path):
-    path = tmp_path / "helpers.py"
-    path.write_text(
+def test_an_operation_in_a_helper_belongs_to_the_function_that_the_loop_calls(places):
+    at = places(
         "def norm(x):\n    return x - x.mean()\n"
         "def update(x, layers):\n    for w in layers:\n        x = norm(x @ w)\n    return x\n"
         "def main():\n    for _ in range(500):\n        x = update(x, ws)\n"
     )
-    operation, layer, call = (
-        Place(str(path), 2, "norm"),
-        Place(str(path), 5, "update"),
-        Place(str(path), 9, "main"),
-    )
+    operation, layer, call = at(2, "norm"), at(5, "update"), at(9)
     turns = [s for t in range(9) for s in (sample(operation, t, layer, call), sample(layer, t, call))]
     line = jit_advice.outermost(Analysis(Log("a", samples=turns)))
-    assert {line(s) for s in turns} == {Place(str(path), 3, "update")}
+    assert {line(s) for s in turns} == {at(3, "update")}
     assert line(sample(call, 1.0)) == call  # an operation of the loop itself
 
 
-def test_an_operation_in_a_lambda_belongs_to_the_line_of_the_loop_that_calls_it(program_file):
-    path = program_file(
+def test_an_operation_in_a_lambda_belongs_to_the_line_of_the_loop_that_calls_it(places):
+    at = places(
         "drift = dict(\n    rate=lambda x: x * x + 1,\n)\n"
         "def walk(x, force):\n    while x < 9:\n        x = x + force(x)\n    return x\n"
     )
-    operation, call = Place(path, 2, "<lambda>"), Place(path, 6, "walk")
+    operation, call = at(2, "<lambda>"), at(6, "walk")
     turns = [sample(operation, t, call) for t in range(9)]
     line = jit_advice.outermost(Analysis(Log("a", samples=turns)))
     assert {line(s) for s in turns} == {call}
 
 
-def test_a_comparison_that_only_a_test_waits_for_belongs_to_the_wait(tmp_path):
-    path = tmp_path / "program.py"
-    path.write_text(
+def test_a_comparison_that_only_a_test_waits_for_belongs_to_the_wait(places):
+    at = places(
         "for x in xs:\n    if f(x) < best:\n        best = x\n    y = float(x) + g(x)\n"
         "    z = env.step(int(x))\n"  # the step is NumPy's
     )
-    lines = [SimpleNamespace(at=Place(str(path), number)) for number in (2, 4, 5)]
+    lines = [SimpleNamespace(at=at(number, "")) for number in (2, 4, 5)]
     assert eager._waits(_with_lines(lines)) == {lines[0].at, lines[2].at}
     compiled = [Compiled("add", lines[2].at)]  # in `env.step`, a library's
     assert eager._waits(_with_lines(lines, compiled)) == {lines[0].at}
@@ -121,23 +113,17 @@ def test_short_operations_are_the_front_ends_time_and_long_ones_the_devices(each
     ("statement", "compiled", "reads", "array"),
     [
         ('text = "".join(shown(nodes[i][0]) for i in range(9))', {"dynamic_slice", "squeeze"}, 40, "nodes"),
-        (
-            'text = "".join(shown(nodes[i][0]) for i in range(9))',
-            {"dynamic_slice"},
-            0,
-            "",
-        ),  # nobody reads them
+        ('text = "".join(shown(nodes[i][0]) for i in range(9))', {"dynamic_slice"}, 0, ""),  # nobody reads
         ('text = "".join(shown(nodes[i] + 1) for i in range(9))', {"dynamic_slice", "add"}, 40, ""),
         ("text = shown(nodes[0])", {"dynamic_slice"}, 40, ""),
     ],
 )
-def test_elements_that_python_shows_one_by_one_are_read_at_once(statement, compiled, reads, array, tmp_path):
-    path = tmp_path / "life.py"
-    path.write_text(f"def shown(value):\n    return '*' if value else ' '\n\n{statement}\n")
-    at = Place(str(path), 4, "<module>")
+def test_elements_that_python_shows_one_by_one_are_read_at_once(statement, compiled, reads, array, places):
+    place = places(f"def shown(value):\n    return '*' if value else ' '\n\n{statement}\n")
+    at, shown = place(4, "<module>"), place(2, "shown")
     calls = [Compiled(name, at) for name in compiled]
-    waits = [SimpleNamespace(at=Place(str(path), 2, "shown"), count=reads)]
-    assert idle.elements_taken(_with_lines(waits, calls), at) == array
+    analysis = _with_lines([SimpleNamespace(at=shown, count=reads)], calls)
+    assert idle.elements_taken(analysis, at) == array
 
 
 @pytest.mark.parametrize(
@@ -159,62 +145,54 @@ def test_a_library_that_reads_each_element_gets_arrays_on_the_host(statement, co
     assert "low, high = jax.device_get((low, high))" in change
 
 
-def test_the_reads_of_a_function_are_at_its_busiest_line_and_cover_the_waits_of_what_they_call(tmp_path):
-    path = tmp_path / "board.py"
-    path.write_text(
+def test_the_reads_of_a_function_are_at_its_busiest_line_and_cover_the_waits_of_what_they_call(places):
+    at = places(
         "def mark(value):\n    return '*' if value else ' '\n\ndef show(board):\n    total = board.sum()\n"
         "    print(total, ''.join(mark(board[i][0]) for i in range(9)))\n"
     )
-    start, first, line = (Place(str(path), n, "show") for n in (4, 5, 6))
+    start, first, line = (at(number, "show") for number in (4, 5, 6))
     samples = [sample(line, i / 10) for i in range(5)] + [sample(first, 1.0)]
     analysis = Analysis(Log("a", samples=samples))
     assert {s.at for s in eager._inside(analysis, start)} == {first, line}
     assert eager._inside(analysis, first) == []
     reads = Finding("element reads", line, 1.0, "elements")
-    wait = Finding("wait", Place(str(path), 2, "mark"), 0.5, "waits")
+    wait = Finding("wait", at(2, "mark"), 0.5, "waits")
     other = Finding("wait", first, 0.5, "waits")
     assert table._together([reads, wait, other]) == [reads, other]
 
 
-@pytest.mark.parametrize(
-    ("drawn", "line", "change"), [(0.01, 1, "Jit show as a whole"), (0.15, 3, "Put this line")]
-)
-def test_a_function_that_mostly_draws_is_not_jitted_as_a_whole(drawn, line, change, tmp_path):
-    path = tmp_path / "curves.py"
-    path.write_text(
-        "def show(w):\n    axes.render(w)\n    w = w + 1\n    return w\n\n"
-        "for turn in range(9000):\n    w = show(w)\n"
-    )
-    loop = Place(str(path), 7, "<module>")
+DRAWS = [(0.01, 1, "Jit show as a whole"), (0.15, 3, "Put this line")]
+
+
+@pytest.mark.parametrize(("drawn", "line", "change"), DRAWS)
+def test_a_function_that_mostly_draws_is_not_jitted_as_a_whole(drawn, line, change, places):
+    text = "def show(w):\n    axes.render(w)\n    w = w + 1\n    return w\n\n"
+    at = places(text + "for turn in range(9000):\n    w = show(w)\n")
+    draws, adds, loop = at(2, "show"), at(3, "show"), at(7, "<module>")
     samples = []
     for i in range(20):
-        samples.append(sample(Place(str(path), 3, "show"), i / 2, loop))
+        samples.append(sample(adds, i / 2, loop))
         # one long sample, as of a call that draws
-        draws = Place(str(path), 2, "show")
         samples.append(StackSample("python", draws, i / 2 + 0.1, i / 2 + 0.1 + drawn, NOWHERE, (loop,)))
         samples.append(StackSample("dispatch", loop, i / 2 + 0.3, i / 2 + 0.4))
-    add = Compiled("add", Place(str(path), 3, "show"), {"compile": (-0.1, 0.0)})
+    add = Compiled("add", adds, {"compile": (-0.1, 0.0)})
     log = Log("a", -0.2, 10.0, compiled=[add], samples=samples)
     (finding,) = eager.find_eager_operations(Analysis(log))
     assert finding.at.line == line and change in advice_for(finding).change
 
 
-def test_what_is_made_once_is_no_matter_of_dispatch(tmp_path):
-    path = tmp_path / "train.py"
-    path.write_text(
+def test_what_is_made_once_is_no_matter_of_dispatch(places):
+    at = places(
         "import flax.nnx as nnx\nnet = nnx.Linear(2, 3)\nw = model.init(key, x)\nfor seed in seeds:\n"
         "    w = model.init(seed, x)\n    y = w + 1\n"
     )
-    assert [eager._makes_once(Place(str(path), n)) for n in (2, 3, 5, 6)] == [True, True, False, False]
+    assert [eager._makes_once(at(n, "")) for n in (2, 3, 5, 6)] == [True, True, False, False]
 
 
-def test_a_function_that_transforms_another_is_jitted_as_a_whole(tmp_path):
-    path = tmp_path / "sampler.py"
-    path.write_text(
-        "def move(state, x):\n    force = jax.grad(density)(state)\n    return state + force * x\n"
-    )
+def test_a_function_that_transforms_another_is_jitted_as_a_whole(places):
+    at = places("def move(state, x):\n    force = jax.grad(density)(state)\n    return state + force * x\n")
     analysis = Analysis(Log("a"))
-    whole, line = (Finding("eager", Place(str(path), n, "move"), 1.0, "") for n in (1, 2))
+    whole, line = (Finding("eager", at(n, "move"), 1.0, "") for n in (1, 2))
     assert jit_advice.way_to_jit(whole, analysis).form == "function"
     assert jit_advice.way_to_jit(line, analysis).form == "transform"
 

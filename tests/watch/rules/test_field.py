@@ -5,17 +5,13 @@ from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 
 from jaxperf.retraces import Change
-from jaxperf.watch.log import DeviceActivity, Log
+from jaxperf.watch.log import EAGER, NUMPY, WRITE, Compiled, DeviceActivity, Log, StackSample, Wait
 from jaxperf.watch.observe import frame_arguments, source_location
-from jaxperf.watch.observe.compiles import Compiled
 from jaxperf.watch.observe.executables import Facts, independent_instructions
-from jaxperf.watch.observe.sampler import EAGER, NUMPY, WRITE, StackSample
 from jaxperf.watch.observe.source_location import Place
-from jaxperf.watch.observe.waits import Wait
 from jaxperf.watch.report.analysis import Analysis, IntervalSet
 from jaxperf.watch.rules import advice_for, eager, idle, jit_advice, program_notes, programs, table, traces
 from jaxperf.watch.rules.table import Finding
@@ -52,16 +48,8 @@ state = model.init(key, x)
 
 
 @pytest.fixture
-def line(tmp_path):
-    """Return the place of a line of the program by its text."""
-    path = tmp_path / "train.py"
-    path.write_text(PROGRAM)
-
-    def find(text, function="main"):
-        numbers = [n for n, row in enumerate(PROGRAM.splitlines(), start=1) if text in row]
-        return Place(str(path), numbers[0], function)
-
-    return find
+def line(places):
+    return places(PROGRAM)
 
 
 def compiled(at, start, seconds, name="add", **more):
@@ -71,9 +59,7 @@ def compiled(at, start, seconds, name="add", **more):
 # seconds
 
 
-@pytest.mark.parametrize(
-    ("queued", "most"), [([], 0.31), ([(0.0, 0.2)], 0.01)], ids=["nothing queued", "all queued"]
-)
+@pytest.mark.parametrize(("queued", "most"), [([], 0.31), ([(0.0, 0.2)], 0.01)])
 def test_one_by_one_saves_no_more_than_samples_saw_nor_what_is_queued(queued, most):
     """0.3 s of operations, all in a window, in a run of 10 s whose rest is one compiled program."""
     at, call = Place("a.py", 3, "f"), Place("a.py", 9)
@@ -82,17 +68,15 @@ def test_one_by_one_saves_no_more_than_samples_saw_nor_what_is_queued(queued, mo
     activity = DeviceActivity([(0.0, 0.2)], queued=queued)
     step = Compiled("step", call, {"compile": (-0.1, 0.0)}, explained=True)
     analysis = Analysis(Log("a", 0.0, 10.0, compiled=[step], samples=samples, activity=activity))
-    seconds = sum(eager._front_bound(analysis, lambda s: s.at, ()).values())
-    assert seconds <= most
+    assert sum(eager._front_bound(analysis, lambda s: s.at, ()).values()) <= most
 
 
 def test_a_line_gets_the_share_of_its_own_windows():
     seen, other = Place("a.py", 3), Place("a.py", 4)
     samples = [StackSample(EAGER, seen, 0.0, 1.0), StackSample(EAGER, other, 5.0, 7.0)]
-    analysis = Analysis(Log("a", 0.0, 10.0, samples=samples, activity=DeviceActivity([(0.0, 1.0)])))
-    assert analysis.begin == 10.0  # nothing was compiled: all is preparation
-    step = Compiled("step", other, {"compile": (-0.1, 0.0)}, explained=True)
-    record = Log("a", 0.0, 10.0, compiled=[step], samples=samples, activity=DeviceActivity([(0.0, 1.0)]))
+    record = Log("a", 0.0, 10.0, samples=samples, activity=DeviceActivity([(0.0, 1.0)]))
+    assert Analysis(record).begin == 10.0  # nothing was compiled: all is preparation
+    record.compiled = [Compiled("step", other, {"compile": (-0.1, 0.0)}, explained=True)]
     seconds = Analysis(record).of_the_run(IntervalSet([(0.0, 0.5)]).of, samples)
     assert seconds == {seen: pytest.approx(0.5, abs=0.01)}
 
@@ -129,19 +113,10 @@ def test_operations_beside_a_function_that_a_library_jits_once_are_found(line, t
 
 
 def fits(at, types, *changes):
-    return [
-        compiled(
-            at,
-            i,
-            0.5,
-            "objective",
-            owner="fitlib",
-            defined="fitlib.py:9",
-            signature={"data": kind, "rate": str(i)},
-            changes=changes if i else (),
-        )
-        for i, kind in enumerate(types)
-    ]
+    known = {"owner": "fitlib", "defined": "fitlib.py:9"}
+    signatures = [{"data": kind, "rate": str(i)} for i, kind in enumerate(types)]
+    first, *others = (compiled(at, i, 0.5, "fun", signature=s, **known) for i, s in enumerate(signatures))
+    return [first, *(replace(other, changes=changes) for other in others)]
 
 
 def test_a_library_that_jits_in_each_call_is_named_with_its_repeats_only(line):
@@ -160,10 +135,8 @@ def test_a_library_that_gets_new_static_objects_is_called_inside_jit(line):
     change = Change("static value", "argument 1", "<function f at 0x1>", "<function f at 0x2>")
     same = fits(line("w = lib.fit"), ["float32[20]"] * 4, change)
     (finding,) = traces.find_library_functions(Analysis(Log("a", 0.0, 9.0, compiled=same)))
-    assert (
-        "new objects" in finding.reason
-        and "inside a function of yours under jax.jit" in advice_for(finding).change
-    )
+    assert "new objects" in finding.reason
+    assert "inside a function of yours under jax.jit" in advice_for(finding).change
 
 
 def test_inside_a_transform_the_line_is_the_call_of_the_transformed_function():
@@ -194,9 +167,11 @@ def test_parameters_that_must_be_static_are_named(line):
     at = line("def loss", "loss")
     known = {(at.file, "loss"): {"width": {"8"}, "mode": {"'mean'", "'sum'"}, "rate": {"1", "2", "3"}}}
     static = Analysis(Log("a", 0.0, 1.0, parameters=known)).static_parameters(at.file, "loss")
-    assert static == ("width", "mode")
     change = advice_for(Finding("eager", at, 1.0, "", "loss", static=static, form="function")).change
-    assert '@functools.partial(jax.jit, static_argnames=("width", "mode",)) above it' in change
+    assert (
+        static == ("width", "mode")
+        and '@functools.partial(jax.jit, static_argnames=("width", "mode",)) above it' in change
+    )
 
 
 @pytest.mark.parametrize(
@@ -205,10 +180,11 @@ def test_parameters_that_must_be_static_are_named(line):
         ("state = model.init", "flax", "jax.jit(model.init)"),
         ("w = lib.fit", "fitlib", "Call lib.fit inside a function of yours"),
         ("w = lib.fit", "optax", "Move lib.fit into the jitted step"),
+        ("jnp.where(w > 0)", "", "np.where(np.asarray(x))"),  # whose size depends on values
         ("lib.Search", "fitlib", "lib.Search makes an object, which jit cannot return"),
         ("w = update", "jax", "Put this line and its neighbors into one function"),  # of main
-        ("    return w", "jax", "Jit loss as a whole: @jax.jit above it"),
-        ("    print(w)", "jax", "Put this line and its neighbors into one function"),  # jit would print once
+        ("return w", "jax", "Jit loss as a whole: @jax.jit above it"),
+        ("print(w)", "jax", "Put this line and its neighbors into one function"),  # jit would print once
     ],
 )
 def test_advice_on_small_programs_names_what_can_be_jitted(text, through, change, line):
@@ -230,16 +206,10 @@ def test_an_array_that_is_iterated_is_named(line):
         assert list(traces.find_iterated_arrays(Analysis(Log("a", 0.0, 9.0, compiled=[other])))) == []
 
 
-@pytest.mark.parametrize(
-    ("text", "name"),
-    [
-        ("min(ends[0])", "ends[0]"),
-        ("low, high", "bounds"),
-        ("sum(abs", "pair"),
-        ("energy_fn", "the array"),
-        ("plot(", "history.T"),
-    ],
-)
+@pytest.mark.parametrize(("text", "name"), [
+    ("min(ends[0])", "ends[0]"), ("low, high", "bounds"), ("sum(abs", "pair"), ("energy_fn", "the array"),
+    ("plot(", "history.T"),
+])  # fmt: skip
 def test_whatever_takes_an_array_apart_is_an_iteration(text, name, line):
     apart = compiled(line(text), 1.0, 1.5, "unstack", through="jax")
     (finding,) = traces.find_iterated_arrays(Analysis(Log("a", 0.0, 9.0, compiled=[apart])))
@@ -247,12 +217,10 @@ def test_whatever_takes_an_array_apart_is_an_iteration(text, name, line):
 
 
 @pytest.mark.parametrize(("count", "found"), [(300, 1), (30, 0)])
-def test_an_operation_over_very_many_arrays_is_done_on_the_host(count, found, tmp_path):
-    path = tmp_path / "ode.py"
-    path.write_text("path = jnp.stack(points)\n")
+def test_an_operation_over_very_many_arrays_is_done_on_the_host(count, found, places):
     types = ", ".join(["f32[3]{0}"] * count)
     text = f"HloModule jit_stack, entry_computation_layout={{({types})->f32[9]{{0}}}}, x=1\n"
-    stack = compiled(Place(str(path), 1), 0.0, 4.0, "stack")
+    stack = compiled(places("path = jnp.stack(points)\n")(1), 0.0, 4.0, "stack")
     record = Log("a", 0.0, 9.0, compiled=[stack], programs=[Facts("stack", "cpu", 1.0, 1.0, text=text)])
     findings = list(traces.find_many_arrays(Analysis(record)))
     assert [f.seconds for f in findings] == [4.0] * found
@@ -268,14 +236,12 @@ def test_a_library_that_iterates_gets_arrays_of_numpy(line):
     assert advice_for(finding).change.startswith("Give lib.fit NumPy's arrays")
 
 
-def test_what_reads_arrays_of_varying_shapes_has_the_cause_of_their_source(tmp_path):
-    path = tmp_path / "reject.py"
-    path.write_text("for k in keys:\n    kept = x[u < 1]\n    mean = kept - kept.mean()\n    y = x[:k]\n")
+def test_what_reads_arrays_of_varying_shapes_has_the_cause_of_their_source(places):
+    at = places("for k in keys:\n    kept = x[u < 1]\n    mean = kept - kept.mean()\n    y = x[:k]\n")
+    signatures = [{"x": f"float32[{i + 1}]"} for i in range(8)]
     small = [
-        compiled(
-            Place(str(path), n), 3 * i + n / 2, 0.1, f"op{n}", signature={"x": f"float32[{i + 1}]"}
-        )
-        for i in range(8) for n in (2, 3, 4)
+        compiled(at(n, ""), 3 * i + n / 2, 0.1, f"op{n}", signature=signature)
+        for i, signature in enumerate(signatures) for n in (2, 3, 4)
     ]  # fmt: skip
     source, other = traces.find_eager_recompiles(Analysis(Log("a", 0.0, 9.0, compiled=small)))
     assert (source.at.line, other.at.line) == (2, 4)
@@ -299,16 +265,15 @@ fit(x)
 """
 
 
-def test_lines_with_few_programs_count_together_in_their_function(tmp_path):
+def test_lines_with_few_programs_count_together_in_their_function(places):
     """Eight programs at each of four lines, 2.4 of 40 s: one jit of the lines serves all."""
-    path = tmp_path / "gp.py"
-    path.write_text(NEIGHBORS)
+    at = places(NEIGHBORS)
     for function, first, change in (
         ("kernel", 2, "Jit kernel as a whole"),
         ("fit", 8, "this line and its neighbors"),  # it prints, so jit takes its lines only
     ):
         small = [
-            compiled(Place(str(path), first + i, function), 8 * i + j, 0.075, f"op{j}")
+            compiled(at(first + i, function), 8 * i + j, 0.075, f"op{j}")
             for i in range(4) for j in range(8 if i != 2 else 9)
         ]  # fmt: skip
         (finding,) = traces.find_eager_recompiles(Analysis(Log("a", 0.0, 40.0, compiled=small)))
@@ -317,12 +282,11 @@ def test_lines_with_few_programs_count_together_in_their_function(tmp_path):
         assert change in advice_for(finding).change
 
 
-def test_lines_whose_savings_are_small_count_together_however_long_they_compile(tmp_path):
+def test_lines_whose_savings_are_small_count_together_however_long_they_compile(places):
     """Ten programs at each of four lines: 1 s each, of which one program would save 0.02 s."""
-    path = tmp_path / "gp.py"
-    path.write_text(NEIGHBORS)
+    at = places(NEIGHBORS)
     small = [
-        compiled(Place(str(path), 2 + i, "kernel"), 20 * i + j, 0.02 if j < 4 else 1.0, f"op{j}")
+        compiled(at(2 + i, "kernel"), 20 * i + j, 0.02 if j < 4 else 1.0, f"op{j}")
         for i in range(4) for j in range(10)
     ]  # fmt: skip
     (finding,) = traces.find_eager_recompiles(Analysis(Log("a", 0.0, 12.0, compiled=small)))
@@ -333,11 +297,9 @@ def test_lines_that_each_have_a_shape_of_their_own_do_not_vary(line):
     at = [line(text) for text in ("w = lib.fit", "w = update", "text = ")]
     small = [compiled(at[i % 3], i, 0.05, "matmul", signature={"x": f"float32[{i + 1}]"}) for i in range(12)]
     one = [replace(c, at=at[0]) for c in small]
-    causes = [
-        {f.cause for f in traces.find_eager_recompiles(Analysis(Log("a", 0.0, 9.0, compiled=each)))}
-        for each in (one, small)
-    ]
-    assert causes == [{"eager shapes"}, {"eager recompiles"}]
+    for each, cause in ((one, "eager shapes"), (small, "eager recompiles")):
+        findings = traces.find_eager_recompiles(Analysis(Log("a", 0.0, 9.0, compiled=each)))
+        assert {f.cause for f in findings} == {cause}
 
 
 @pytest.mark.parametrize(("after_s", "causes"), [(0.0, ["eager shapes"]), (1.0, ["eager recompiles"])])
@@ -372,19 +334,13 @@ def test_operations_one_by_one_need_no_window_of_the_profiler(flops, found, line
     assert [round(f.seconds) for f in findings] == [3] * found
 
 
-def test_a_size_that_depends_on_values_is_for_numpy(line):
-    small = [compiled(line("jnp.where(w > 0)"), i, 0.1) for i in range(12)]
-    (finding,) = traces.find_eager_recompiles(Analysis(Log("a", 0.0, 60.0, compiled=small)))
-    assert "np.where(np.asarray(x))" in advice_for(finding).change
-
-
 def test_a_library_that_jits_and_the_loop_in_it_are_one_finding(line):
     change = Change("static value", "argument 1", "<function f at 0x1>", "<function f at 0x2>")
     at, caller = line("w = lib.fit"), line("show(w)")
     body = Change("new body", "", "", "f is a new function each time")
-    loops = [
-        compiled(at, 20.0 + i, 0.3, "while", callers=(caller,), changes=(body,) * bool(i)) for i in range(7)
-    ]
+    known = {"callers": (caller,)}
+    loops = [compiled(at, 20.0, 0.3, "while", **known)]
+    loops += [compiled(at, 20.0 + i, 0.3, "while", changes=(body,), **known) for i in range(1, 7)]
     analysis = Analysis(Log("a", 0.0, 60.0, compiled=[*fits(at, ["float32[20]"] * 4, change), *loops]))
     assert list(traces.find_eager_recompiles(analysis)) == []
     assert [f.cause for f in traces.find_library_functions(analysis)] == ["library function"]
@@ -396,10 +352,8 @@ def test_a_library_that_jits_and_the_loop_in_it_are_one_finding(line):
 @pytest.mark.parametrize(("written", "found"), [(0, 0), (100_000, 1)])
 def test_a_method_called_save_that_writes_nothing_is_no_file(written, found, line):
     at, call = line("w = lib.fit"), line("w = update")
-    samples = [
-        StackSample(WRITE, at, 1.0, 2.0, written=written),
-        StackSample("dispatch", call, 2, 3, written=9),
-    ]
+    samples = [StackSample(WRITE, at, 1.0, 2.0, written=written)]
+    samples += [StackSample("dispatch", call, 2, 3, written=9)]
     step = Compiled("step", call, {"compile": (0.0, 0.5)}, explained=True)
     activity = DeviceActivity([(0.5, 3.0)])
     record = Log("a", 0.0, 3.0, compiled=[step], samples=samples, activity=activity)
@@ -431,43 +385,11 @@ def test_the_products_of_a_loss_are_in_its_gradient_and_not_the_other_way_round(
         return jnp.tanh(x @ w).sum()
 
     args = jnp.ones((8, 8)), jnp.ones((4, 8))
-    value, gradient = (
-        Facts("f", "cpu", 1.0, 1.0, text=jax.jit(f).lower(*args).compile().as_text())
-        for f in (loss, jax.value_and_grad(loss))
-    )
-    assert programs._products(value).total() == 1 and programs._products(value) <= programs._products(
-        gradient
-    )
+    texts = (jax.jit(f).lower(*args).compile().as_text() for f in (loss, jax.value_and_grad(loss)))
+    value, gradient = (Facts("f", "cpu", 1.0, 1.0, text=text) for text in texts)
+    assert programs._products(value).total() == 1
+    assert programs._products(value) <= programs._products(gradient)
     assert any("transpose(" in i.op_name for i in gradient.instructions)
-
-
-# the program's own objects
-
-
-def test_no_attribute_of_the_programs_objects_is_asked_for():
-    asked = []
-
-    class Module:
-        def __getattr__(self, name):
-            asked.append(name)
-            raise KeyError(name)
-
-    module = Module()
-    assert frame_arguments.describe_value(module).startswith("<Module object")
-    assert frame_arguments.identify_value(module) and not frame_arguments.is_array(module)
-    assert frame_arguments.referenced_arrays(lambda: module.w) == {}
-    assert asked == []
-    assert frame_arguments.is_array(np.ones(3)) and frame_arguments.is_array(jnp.ones(3))
-
-
-def test_a_list_of_numbers_costs_the_same_whatever_its_length():
-    def call(values):
-        return frame_arguments.call_arguments(sys._getframe())
-
-    assert len(call([1.0] * 1_000_000)) == frame_arguments.SHOWN
-    assert len(call([[1.0] * 1000] * 1000)) == frame_arguments.SHOWN**2
-    layers = [jnp.ones(2)] * 100
-    assert len(call(layers)) == 100
 
 
 # notes
@@ -561,16 +483,9 @@ for x in loader.table:
 
 
 @pytest.fixture
-def modules(tmp_path):
-    """Return the place of a line of a program with modules by its text."""
-    path = tmp_path / "modules.py"
-    path.write_text(MODULES)
-
-    def find(text, function="<module>"):
-        numbers = [n for n, row in enumerate(MODULES.splitlines(), start=1) if text in row]
-        return Place(str(path), numbers[0], function)
-
-    return find
+def modules(places):
+    at = places(MODULES)
+    return lambda text, function="<module>": at(text, function)
 
 
 @pytest.mark.parametrize(
@@ -598,11 +513,8 @@ def test_a_function_of_modules_is_jitted_by_their_library_with_its_sizes(modules
 
 def test_lines_that_would_wait_in_the_place_of_another_are_named(modules):
     first, second = modules("loss, score"), modules("best = max")
-    waits = [
-        Wait("float", at, i + j / 9, i + j / 9 + 0.05, 4)
-        for i in range(4)
-        for j, at in ((1, first), (2, second))
-    ]
+    starts = [(at, i + j / 9) for i in range(4) for j, at in ((1, first), (2, second))]
+    waits = [Wait("float", at, start, start + 0.05, 4) for at, start in starts]
     record = Log("a", 0.0, 5.0, waits=waits, activity=DeviceActivity([(0.0, 5.0)]))
     found = {f.at: f.reason for f in idle.find_waits(Analysis(record))}
     assert f"line {second.line} in the same loop would wait in its place" in found[first]
@@ -625,9 +537,8 @@ def test_what_a_whole_function_compiles_is_part_of_its_finding(line):
 def test_the_wait_for_an_array_is_no_cost_of_its_iteration(line):
     at = line("tokens")
     apart = compiled(at, 1.0, 1.5, "unstack")
-    waits = [Wait("int", at, 3.0, 6.0, 4)] + [
-        Wait("int", at, 6 + i / 10, 6 + i / 10 + 0.01, 4) for i in range(9)
-    ]
+    waits = [Wait("int", at, 3.0, 6.0, 4)]
+    waits += [Wait("int", at, 6 + i / 10, 6 + i / 10 + 0.01, 4) for i in range(9)]
     (finding,) = traces.find_iterated_arrays(Analysis(Log("a", 0.0, 9.0, compiled=[apart], waits=waits)))
     assert finding.seconds == pytest.approx(1.5 + 10 * 0.01)
 
@@ -695,18 +606,12 @@ def test_equal_types_are_a_weak_type_only_where_one_was_weak(weak, cause, reason
     assert finding.cause == cause and reason in finding.reason
 
 
-def test_a_leaf_of_equinox_has_a_name_that_can_be_evaluated(tmp_path):
-    path = tmp_path / "gan.py"
-    path.write_text("for x in data:\n    net, state = step(net, state, x)\n")
+def test_a_leaf_of_equinox_has_a_name_that_can_be_evaluated(places):
+    at = places("for x in data:\n    net, state = step(net, state, x)\n")(2, "")
     change = Change("weak type", "dynamic_nodonate['first'][1]", "f32[]{weak_type=True}", "f32[]")
-    at = Place(str(path), 2)
-    signature = dict.fromkeys(
-        ["argument 0.a", "argument 0.slope", "argument 1", "argument 2[0]"], "float32[]"
-    )
-    calls = [
-        compiled(at, i, 0.5, "step", explained=True, changes=(change,) * i, signature=signature)
-        for i in range(2)
-    ]
+    names = ("argument 0.a", "argument 0.slope", "argument 1", "argument 2[0]")
+    first = compiled(at, 0, 0.5, "step", explained=True, signature=dict.fromkeys(names, "float32[]"))
+    calls = [first, replace(first, changes=(change,), stages={"compile": (1.0, 1.5)})]
     (finding,) = traces.find_retraces(Analysis(Log("a", 0.0, 9.0, compiled=calls)))
     assert "weak type of net.slope: " in finding.reason
     assert traces._readable("dynamic_nodonate['rest'][1]", at, calls[0]) == "x[0]"

@@ -1,13 +1,23 @@
 import pytest
 
-from jaxperf.watch.log import PYTHON, Compiled, Log
-from jaxperf.watch.observe.sampler import IMPORT, StackSample
+from jaxperf.watch.log import IMPORT, PYTHON, Compiled, Log, StackSample
 from jaxperf.watch.observe.source_location import NOWHERE, Place
 from jaxperf.watch.report.analysis import Analysis
 from jaxperf.watch.rules import table as find
 from jaxperf.watch.rules.table import Finding
 
 AT = Place("a.py", 3)
+
+
+@pytest.fixture
+def found(monkeypatch):
+    """Return what is reported where a rule finds this."""
+
+    def report(*findings, log=None):
+        monkeypatch.setattr(find, "RULES", (lambda _: iter(findings),))
+        return find.find_causes(Analysis(log or Log("a", 0.0, 10.0)))
+
+    return report
 
 
 @pytest.mark.parametrize(
@@ -21,14 +31,10 @@ AT = Place("a.py", 3)
         (10.0, 4.0, 50.0, 0, 6.0),  # never more than the run without imports
     ],
 )
-def test_a_finding_is_worth_a_twentieth_of_the_run(
-    wall_s, imports_s, seconds, memory_bytes, reported, monkeypatch
-):
-    samples = [StackSample(IMPORT, NOWHERE, 0.0, imports_s)]
-    analysis = Analysis(Log("a", 0.0, wall_s, samples=samples))
+def test_a_finding_is_worth_a_twentieth_of_the_run(wall_s, imports_s, seconds, memory_bytes, reported, found):
+    log = Log("a", 0.0, wall_s, samples=[StackSample(IMPORT, NOWHERE, 0.0, imports_s)])
     finding = Finding("wait", AT, seconds, "", memory_bytes=memory_bytes)
-    monkeypatch.setattr(find, "RULES", (lambda _: iter([finding]),))
-    assert [f.seconds for f in find.find_causes(analysis)] == ([] if reported is None else [reported])
+    assert [f.seconds for f in found(finding, log=log)] == ([] if reported is None else [reported])
 
 
 def test_a_run_whose_core_others_had_is_as_long_as_it_would_be_alone():
@@ -42,33 +48,25 @@ def test_a_run_whose_core_others_had_is_as_long_as_it_would_be_alone():
     assert Analysis(log).compiling_s([compiled]) == pytest.approx(0.6 * 4)
 
 
-def test_what_a_function_that_is_to_be_jitted_calls_and_compiles_is_no_finding_of_its_own(
-    tmp_path, monkeypatch
-):
-    file = tmp_path / "solve.py"
-    file.write_text("def turn(y):\n    k = f(y)\n    return y + 0.1 * k\n\ny = turn(y)\nz = f(y)\n")
-    at = {line: Place(str(file), line, "turn" if line < 4 else "<module>") for line in (1, 2, 3, 6)}
-    found = [
-        Finding("eager", at[1], 3.0, "one by one", "turn", form="function"),
-        Finding("dispatch", at[2], 1.0, "calls of f", "f"),
-        Finding("eager recompiles", at[3], 0.5, "compiles", "turn"),
-        Finding("dispatch", at[6], 1.0, "other calls", "f"),
-        Finding("wait", at[2], 1.0, "waits"),
-    ]
-    monkeypatch.setattr(find, "RULES", (lambda _: iter(found),))
-    findings = find.find_causes(Analysis(Log("a", 0.0, 10.0)))
+def test_what_a_function_that_is_to_be_jitted_calls_and_compiles_is_no_finding_of_its_own(places, found):
+    at = places("def turn(y):\n    k = f(y)\n    return y + 0.1 * k\n\ny = turn(y)\nz = f(y)\n")
+    findings = found(
+        Finding("eager", at(1, "turn"), 3.0, "one by one", "turn", form="function"),
+        Finding("dispatch", at(2, "turn"), 1.0, "calls of f", "f"),
+        Finding("eager recompiles", at(3, "turn"), 0.5, "compiles", "turn"),
+        Finding("dispatch", at(6, "<module>"), 1.0, "other calls", "f"),
+        Finding("wait", at(2, "turn"), 1.0, "waits"),
+    )
     assert [(f.cause, f.at.line, f.seconds) for f in findings] == [
         ("eager", 1, 4.5), ("wait", 2, 1.0), ("dispatch", 6, 1.0),
     ]  # fmt: skip
     assert findings[0].reason == "one by one; compiles; calls of f"
 
 
-def test_the_operations_of_an_iteration_over_an_array_are_part_of_its_finding(monkeypatch):
+def test_the_operations_of_an_iteration_over_an_array_are_part_of_its_finding(found):
     other = AT._replace(line=9)
-    found = [Finding("iterated array", AT, 3.0, "")]
-    found += [Finding("eager", at, 1.0, "") for at in (AT, other)]
-    monkeypatch.setattr(find, "RULES", (lambda _: iter(found),))
-    findings = find.find_causes(Analysis(Log("a", 0.0, 10.0)))
+    eager = [Finding("eager", at, 1.0, "") for at in (AT, other)]
+    findings = found(Finding("iterated array", AT, 3.0, ""), *eager)
     assert [(f.cause, f.at, f.seconds) for f in findings] == [
         ("iterated array", AT, 4.0), ("eager", other, 1.0),
     ]  # fmt: skip

@@ -1,30 +1,17 @@
 import os
 import runpy
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import pytest
 
 import jaxperf
-from jaxperf.watch.log import (
-    DISPATCH,
-    NUMPY,
-    PYTHON,
-    Compiled,
-    DeviceActivity,
-    ExecutedProgram,
-    LiveArrays,
-    Log,
-    Memory,
-    StackSample,
-    Wait,
-)
+from jaxperf.watch.log import Compiled, DeviceActivity, ExecutedProgram, LiveArrays, Log, StackSample, Wait
 from jaxperf.watch.observe import on_cpu
 from jaxperf.watch.observe.compiles import Compiles
 from jaxperf.watch.observe.hooks import Replacements
-from jaxperf.watch.observe.memory import MemoryReadings
-from jaxperf.watch.observe.sampler import Sampler
+from jaxperf.watch.observe.memory import Memory, MemoryReadings
+from jaxperf.watch.observe.sampler import DISPATCH, NUMPY, PYTHON, Sampler
 from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.report.analysis import Analysis
 from jaxperf.watch.rules import habits
@@ -33,7 +20,6 @@ MB = 1 << 20
 
 
 def readings(*resident_mb, arrays=lambda i: ()):
-    """Return readings of a run of ten seconds, at equal distances."""
     step = 10.0 / (len(resident_mb) - 1)
     return [Memory(i * step, int(mb * MB), arrays=arrays(i)) for i, mb in enumerate(resident_mb)]
 
@@ -106,11 +92,8 @@ def test_the_line_that_keeps_appending_arrays_is_named(tmp_path, monkeypatch):
     with jaxperf.watch("train.py", show=False, profile=False) as watched:
         runpy.run_path(str(path), run_name="__main__")
     log = watched.log
-    assert log is not None
-    begin, read = Analysis(log).begin, log.memory[:60]
-    log.memory = [
-        m._replace(when=begin + i / 6, resident=(100 + i) * MB, device=0) for i, m in enumerate(read)
-    ]
+    begin, read = Analysis(log).begin, enumerate(log.memory[:60])
+    log.memory = [m._replace(when=begin + i / 6, resident=(100 + i) * MB, device=0) for i, m in read]
     log.end = begin + 10
     (note,) = habits.growth_notes(Analysis(log))
     assert "more arrays float32[256,1024], made at " in note
@@ -144,11 +127,8 @@ def timed(tmp_path):
         place = Place(str(path), at, "run")
         ran = ExecutedProgram("step", calls=9, dispatch_s=[1e-4] * 9, run_s=[device_s] * 9, whole=9)
         ran.devices["cpu 0"].append((0.0, 9 * device_s))
-        waits = (
-            [Wait("float", place._replace(line=waited_at, function=function), 1.0, 1.1, 4)]
-            if waited_at
-            else []
-        )
+        waits = [Wait("float", place._replace(line=waited_at, function=function), 1.0, 1.1, 4)]
+        waits = waits if waited_at else []
         log = Log("a", 0.0, 2.0, waits=waits, compiled=[Compiled("step", place, explained=True)],
                   activity=DeviceActivity([(0.0, 1.0)], {"step": ran}))  # fmt: skip
         return list(habits.timing_notes(Analysis(log)))
@@ -156,15 +136,12 @@ def timed(tmp_path):
     return notes
 
 
-def test_a_time_around_calls_that_nobody_waits_for_is_noted_with_its_lines(timed):
+def test_a_time_around_calls_is_noted_with_its_lines_unless_it_includes_a_wait_or_is_dispatch(timed):
     (note,) = timed()
     assert "train.py:9 takes, from line 5 on" in note and "dispatching step (line 7)" in note
     assert "100 us" in note and "10 ms" in note
     (note,) = timed(at=11)
     assert "train.py:12 takes, from line 10 on" in note
-
-
-def test_a_time_that_includes_a_wait_or_only_the_dispatch_matters_is_none(timed):
     assert timed("x.block_until_ready()", waited_at=8) == []
     assert timed("check(x)", waited_at=40, function="check") == []  # waits inside a function
     assert timed(device_s=1.5e-4) == []
@@ -178,20 +155,14 @@ def test_a_fork_after_jax_has_started_is_noted_at_its_line(watched):
     jnp.ones(3)
 
     def program():
-        child = os.fork()  # here
+        child = os.fork()
         if not child:
             os._exit(0)
         os.waitpid(child, 0)
 
     (note,) = habits.fork_notes(watched(program))
-    line = next(
-        n for n, row in enumerate(Path(__file__).read_text().splitlines(), 1) if row.endswith("# here")
-    )
-    assert note.startswith(f"a process was forked at {jaxperf_path()}:{line} after JAX had started")
-
-
-def jaxperf_path():
-    return str(Place(__file__, 1)).rpartition(":")[0]
+    at = Place(__file__, program.__code__.co_firstlineno + 1)
+    assert note.startswith(f"a process was forked at {at} after JAX had started")
 
 
 @pytest.mark.parametrize(("turn_s", "noted"), [(5e-3, True), (1.2e-3, False)])

@@ -8,8 +8,7 @@ import numpy as np
 import psutil
 import pytest
 
-from jaxperf.watch.log import DeviceActivity, ExecutedProgram, Log, Put, Wait
-from jaxperf.watch.observe.compiles import Compiled
+from jaxperf.watch.log import Compiled, DeviceActivity, ExecutedProgram, Log, Put, Wait
 from jaxperf.watch.observe.sampler import DATA, EAGER, NUMPY, StackSample, _in_ufunc
 from jaxperf.watch.observe.source_location import NOWHERE, Place
 from jaxperf.watch.report.analysis import UFUNC, Analysis
@@ -30,34 +29,28 @@ COMPILED = Compiled("step", NOWHERE, {"compile": (-1.0, 0.0)}, explained=True)
 @pytest.mark.parametrize(("computing_s", "slow"), [(0.5, True), (5.0, False)])
 def test_reading_that_is_slower_than_the_steps_needs_more_than_one_thread(computing_s, slow):
     step = ExecutedProgram("step", devices={"cpu 0": [(0.0, computing_s)]})
-    record = Log(
-        "a", 0.0, 10.0, compiled=[COMPILED], samples=[StackSample(DATA, AT, computing_s, 10.0)],
-        activity=DeviceActivity([(0.0, 10.0)], {"step": step}),
-    )  # fmt: skip
+    activity, sample = DeviceActivity([(0.0, 10.0)], {"step": step}), StackSample(DATA, AT, computing_s, 10.0)
+    record = Log("a", 0.0, 10.0, compiled=[COMPILED], samples=[sample], activity=activity)
     (finding,) = find_data_waits(Analysis(record))
     assert finding.seconds == pytest.approx(10 - computing_s)
-    assert (
-        "compute for only 500 ms, and one thread that reads ahead saves no more" in finding.reason
-    ) == slow
+    words = "compute for only 500 ms, and one thread that reads ahead saves no more"
+    assert (words in finding.reason) == slow
     assert advice_for(finding).change.startswith("Reading takes longer" if slow else "Read the next batch")
 
 
-def test_a_thread_that_reads_already_is_slower_than_the_steps(tmp_path):
-    (tmp_path / "loader.py").write_text("while True:\n    yield self.queue.get()\n")
+def test_a_thread_that_reads_already_is_slower_than_the_steps(places):
+    inside = places("while True:\n    yield self.queue.get()\n")(2, "")
     step = ExecutedProgram("step", devices={"cpu 0": [(0.0, 5.0)]})
-    record = Log(
-        "a", 0.0, 10.0, compiled=[COMPILED],
-        samples=[StackSample(DATA, AT, 5.0, 10.0, inside=Place(str(tmp_path / "loader.py"), 2))],
-        activity=DeviceActivity([(0.0, 10.0)], {"step": step}),
-    )  # fmt: skip
+    sample = StackSample(DATA, AT, 5.0, 10.0, inside=inside)
+    activity = DeviceActivity([(0.0, 10.0)], {"step": step})
+    record = Log("a", 0.0, 10.0, compiled=[COMPILED], samples=[sample], activity=activity)
     (finding,) = find_data_waits(Analysis(record))
     assert "self.queue.get()" in finding.reason
     assert advice_for(finding).change.startswith("Reading takes longer")
 
 
-def test_a_full_queue_at_a_line_that_reads_elements_is_no_wait_of_its_own(tmp_path):
-    (tmp_path / "reads.py").write_text("for i in range(9):\n    best = max(best, float(x[i]))\n")
-    at = Place(str(tmp_path / "reads.py"), 2)
+def test_a_full_queue_at_a_line_that_reads_elements_is_no_wait_of_its_own(places):
+    at = places("for i in range(9):\n    best = max(best, float(x[i]))\n")(2, "")
     samples = [StackSample(EAGER, at, t, t + 0.1, blocked=True) for t in (1.0, 2.0, 3.0)]
     analysis = Analysis(Log("a", 0.0, 10.0, samples=samples))
     assert list(find_waits(analysis)) == []
@@ -110,9 +103,8 @@ def test_arrays_that_are_made_beside_a_device_cost_what_its_threads_wait_for_a_c
     assert finding.seconds == pytest.approx(lost_s)
 
 
-def test_a_ufunc_that_sleeps_waits_for_an_array_and_computes_nothing(tmp_path):
-    (tmp_path / "search.py").write_text("for i in range(9):\n    y = step(y)\n    s += np.sin(y)\n")
-    call, at = (Place(str(tmp_path / "search.py"), line) for line in (2, 3))
+def test_a_ufunc_that_sleeps_waits_for_an_array_and_computes_nothing(places):
+    call, at = map(places("for i in range(9):\n    y = step(y)\n    s += np.sin(y)\n"), (2, 3))
     step = Compiled("step", call, {"compile": (-1.0, 0.0)}, explained=True)
     for blocked, count in ((True, 0), (False, 1)):
         samples = [StackSample(NUMPY, at, t, t + 1.0, blocked=blocked) for t in (1.0, 2.0, 3.0)]

@@ -1,10 +1,8 @@
 import pytest
 
-from jaxperf.watch.log import Log
-from jaxperf.watch.observe.compiles import Compiled
+from jaxperf.watch.log import Compiled, Log, Wait
 from jaxperf.watch.observe.executables import Facts
 from jaxperf.watch.observe.source_location import Place
-from jaxperf.watch.observe.waits import Wait
 from jaxperf.watch.report.analysis import Analysis
 from jaxperf.watch.rules import programs
 from jaxperf.watch.rules.table import advice_for, find_causes

@@ -4,8 +4,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from jaxperf.watch.log import DeviceActivity, ExecutedProgram, Log
-from jaxperf.watch.observe.compiles import Compiled
+from jaxperf.watch.log import Compiled, DeviceActivity, ExecutedProgram, Log
 from jaxperf.watch.observe.executables import Facts, independent_instructions
 from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.report.analysis import Analysis
@@ -68,6 +67,23 @@ WHILE = (
 )
 
 
+def long_start(compile_s, *, wall_s=9.0, cache=""):
+    call = Compiled("step", Place("a.py", 3), {"trace": (0.5, 1.0), "compile": (1.0, 1.0 + compile_s)}, True)
+    return Analysis(Log("a", 0, wall_s, compiled=[call], compile_cache=cache))
+
+
+@pytest.mark.parametrize(("cache", "count"), [("", 1), ("/tmp/cache", 0)])
+def test_a_start_that_compiles_for_long_without_a_cache_has_a_note(cache, count):
+    assert len(list(program_notes.cache_notes(long_start(5.0, cache=cache)))) == count
+
+
+def test_programs_that_compile_at_the_same_time_take_the_time_of_one():
+    analysis = long_start(5.0, wall_s=7.0)
+    analysis.log.compiled.extend(analysis.log.compiled * 3)
+    (note,) = program_notes.cache_notes(analysis)
+    assert note.startswith("each start compiles for 5 s of 7 s ")
+
+
 @pytest.mark.parametrize(("devices", "count"), [(4, 2), (1, 0)])
 def test_collectives_in_a_condition_and_large_gathers_are_located(devices, count):
     notes = list(program_notes._collectives(facts_of(WHILE, devices=devices), CALL))
@@ -93,20 +109,17 @@ class Branches:
         return jax.lax.cond(x > 2, lambda x: self.costly(x), cheap, x)
 
 
-def test_a_costly_branch_may_be_a_method_called_by_a_lambda():
-    facts = compiled(jax.vmap(Branches().chosen), jnp.ones(64))
-    (note,) = program_notes._branches(facts, CALL)
-    assert "computes both sides" in note
-
-
-@pytest.mark.parametrize(("branch", "count"), [(costly, 1), (cheap, 0)])
-def test_a_costly_branch_under_vmap_is_named(branch, count):
-    def chosen(x):
-        if branch is costly:
-            return jax.lax.cond(x > 2, costly, cheap, x)
-        return jax.lax.cond(x > 2, cheap, lambda x: x, x)
-
-    assert len(list(program_notes._branches(compiled(jax.vmap(chosen), jnp.ones(64)), CALL))) == count
+@pytest.mark.parametrize(
+    ("chosen", "count"),
+    [
+        (lambda x: jax.lax.cond(x > 2, costly, cheap, x), 1),
+        (lambda x: jax.lax.cond(x > 2, cheap, lambda x: x, x), 0),
+        (Branches().chosen, 1),  # a method that a lambda calls
+    ],
+)
+def test_a_costly_branch_under_vmap_is_named(chosen, count):
+    notes = list(program_notes._branches(compiled(jax.vmap(chosen), jnp.ones(64)), CALL))
+    assert len(notes) == count and all("computes both sides" in note for note in notes)
 
 
 @pytest.mark.parametrize(("seconds", "count"), [(0.9, 1), (0.3, 0)])

@@ -6,8 +6,7 @@ from flax import nnx
 
 import jaxperf
 from jaxperf.hlo import Shape, shape_of
-from jaxperf.watch.log import DeviceActivity, ExecutedProgram, Log
-from jaxperf.watch.observe.compiles import Compiled
+from jaxperf.watch.log import Compiled, DeviceActivity, ExecutedProgram, Log
 from jaxperf.watch.observe.executables import Facts
 from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.report.analysis import Analysis
@@ -18,7 +17,6 @@ from jaxperf.watch.rules.table import Finding, _worst, advice_for
 def record(call, *arguments):
     with jaxperf.watch(show=False, profile=False) as outcome:
         call(*arguments)
-    assert outcome.log is not None
     return outcome.log
 
 
@@ -126,11 +124,8 @@ def ran(*facts, compiled, backend="cpu"):
         ("f64[512,256]{1,0}", "multiply", 'x = np.ones(8, "float64")', 0),
     ],
 )
-def test_a_program_of_large_wide_floats_only_is_found_unless_they_are_asked_for(
-    types, computed, line, count, tmp_path
-):
-    (tmp_path / "a.py").write_text(f'"""Of float64."""\n{line}  # float64\nfor _ in range(9):\n    step(x)\n')
-    at = Place(str(tmp_path / "a.py"), 4)
+def test_a_program_of_large_wide_floats_only_is_found_unless_asked_for(types, computed, line, count, places):
+    at = places(f'"""Of float64."""\n{line}  # float64\nfor _ in range(9):\n    step(x)\n')(4)
     signature = {"argument 0": "float64[512,256]"}
     compiled = Compiled("step", at, {"compile": (-0.1, 0.0)}, explained=True, signature=signature)
     text = f"HloModule jit_step, entry_computation_layout={{({types})->f64[8]{{0}}}}, x=1\n"
@@ -153,9 +148,8 @@ def test_a_number_of_32_bits_beside_wide_floats_does_not_count_as_widened(size, 
     assert [f.cause for f in findings] == ["float64"] * count
 
 
-def test_a_few_bytes_are_not_worth_donating_whatever_else_is_copied(tmp_path):
-    (tmp_path / "steps.py").write_text("w = step(w)\n")
-    compiled = Compiled("step", Place(str(tmp_path / "steps.py"), 1), {"compile": (0.0, 0.1)}, explained=True)
+def test_a_few_bytes_are_not_worth_donating_whatever_else_is_copied(places):
+    compiled = Compiled("step", places("w = step(w)\n")(1), {"compile": (0.0, 0.1)}, explained=True)
     program = ExecutedProgram("step", 100, [1e-4] * 100)
     program.devices["cpu 0"], program.ops["cpu 0", "copy.1"] = [(0.1, 0.9)], [0.008] * 100
 

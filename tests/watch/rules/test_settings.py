@@ -15,7 +15,6 @@ from jaxperf.watch.rules.traces import find_debug_settings
 
 
 def findings_under(*managers):
-    """What the rule, and all rules, say about operations under some settings."""
     jax.clear_caches()
     with jaxperf.watch(show=False, profile=False) as watched, contextlib.ExitStack() as stack:
         for manager in managers:
@@ -23,7 +22,6 @@ def findings_under(*managers):
         x = jnp.ones((50, 50)) * len(managers)
         for _ in range(200):
             x = jax.jit(jnp.tanh)(x) + 1
-    assert watched.log is not None
     analysis = Analysis(watched.log)
     return list(find_debug_settings(analysis)), find_causes(analysis)
 
@@ -49,7 +47,6 @@ def test_a_setting_of_the_environment_has_no_line_and_is_named(tmp_path):
             runpy.run_path(str(tmp_path / "step.py"))
     finally:
         jax.config.update("jax_debug_infs", False)
-    assert watched.log is not None
     (finding,) = find_debug_settings(Analysis(watched.log))
     if finding.argument:  # this file turns it on, and may be among the callers
         assert Path(finding.at.file) == Path(__file__)
@@ -57,11 +54,9 @@ def test_a_setting_of_the_environment_has_no_line_and_is_named(tmp_path):
         assert "JAX_DEBUG_INFS" in advice_for(finding).change
 
 
-@pytest.mark.parametrize("value", [np.nan, 1.0])
-def test_a_program_under_a_setting_still_fails_as_it_would(value):
+def test_a_program_under_a_setting_still_fails_as_it_would():
+    double = jax.jit(lambda x: x * 2)
     with jaxperf.watch(show=False, profile=False), jax.debug_nans(True):
-        if np.isnan(value):
-            with pytest.raises(FloatingPointError):
-                jax.jit(lambda x: x * 2)(jnp.float32(value))
-        else:
-            assert jax.jit(lambda x: x * 2)(jnp.float32(value)) == 2.0
+        assert double(jnp.float32(1.0)) == 2.0
+        with pytest.raises(FloatingPointError):
+            double(jnp.float32(np.nan))

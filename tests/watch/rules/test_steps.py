@@ -1,16 +1,27 @@
-from collections import defaultdict
-
 import pytest
 
-from jaxperf.watch.log import DeviceActivity, ExecutedProgram, Log
-from jaxperf.watch.observe.compiles import Compiled
-from jaxperf.watch.observe.sampler import DISPATCH, EAGER, StackSample
+from jaxperf.watch.log import DISPATCH, EAGER, Compiled, DeviceActivity, ExecutedProgram, Log, StackSample
 from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.observe.transfers import Put
 from jaxperf.watch.report.analysis import Analysis
 from jaxperf.watch.rules.idle import find_repeated_puts, find_slow_dispatch, find_small_puts
 
 AT, OTHER = Place("a.py", 8, "main"), Place("a.py", 9, "main")
+
+
+def calls(kind, call, *, busy, took_s, **known):
+    """Return what a watch saw of a hundred calls in 10 s; the device computes while `busy`."""
+    activity = DeviceActivity(windows=[(0.0, 10.0)])
+    program = activity.program(call.name)
+    program.calls, program.devices["cpu:0"] = 100, busy
+    for name, value in known.items():
+        setattr(program, name, value)
+    samples = [StackSample(kind, call.at, i / 10, i / 10 + took_s) for i in range(100)]
+    return Analysis(Log("a", -1.0, 10.0, compiled=[call], samples=samples, activity=activity))
+
+
+def compiled(name="step", at=AT, **known):
+    return Compiled(name, at, {"compile": (-1.0, 0.0)}, explained=True, **known)
 
 
 def record(*again):
@@ -21,17 +32,14 @@ def record(*again):
         program = activity.program(name)
         program.calls, program.copies = 10, copies
         program.devices["cpu:0"] = [(i + begin, i + end) for i in range(10)]
-    step = Compiled("step", OTHER, {"compile": (-1.0, 0.0)}, explained=True)
-    compiled = [Compiled(name, AT, {"compile": (-1.0, 0.0)}) for name in ("stage", "add")]
-    return Log("a", -1.0, 10.0, compiled=[step, *compiled], activity=activity, puts=made)
+    others = [Compiled(name, AT, {"compile": (-1.0, 0.0)}) for name in ("stage", "add")]
+    return Log("a", -1.0, 10.0, compiled=[compiled(at=OTHER), *others], activity=activity, puts=made)
 
 
 def test_an_array_put_again_costs_its_call_and_its_copy_on_the_device_but_no_other_program():
     (finding,) = find_repeated_puts(Analysis(record(False, *[True] * 9)))
     assert (finding.at, finding.seconds) == (AT, pytest.approx(9 * 0.1 + 10 * 0.4))
-
-
-def test_where_most_arrays_are_new_only_the_calls_for_the_others_are_lost():
+    # where most arrays are new, only the calls for the others are lost
     (finding,) = find_repeated_puts(Analysis(record(*[False] * 8, True, True)))
     assert finding.seconds == pytest.approx(2 * 0.1)
     assert not list(find_repeated_puts(Analysis(record(*[False] * 10))))
@@ -46,81 +54,47 @@ def test_where_most_arrays_are_new_only_the_calls_for_the_others_are_lost():
     ],
 )
 def test_what_nnx_jit_does_in_python_is_what_binding_its_modules_saves(through, dispatch_s, findings):
-    """A hundred calls in 10 s, each of which takes the front end 0.1 s and the device 0.02 s."""
-    activity = DeviceActivity(windows=[(0.0, 10.0)])
-    program = activity.program("step")
-    program.calls, program.dispatch_s = 100, [dispatch_s] * 100
-    program.devices["cpu:0"] = [(i / 10, i / 10 + 0.02) for i in range(100)]
     signature = {"argument 0.w": "float32[2]", "argument 1.step": "int32[]", "argument 2": "float32[2]"}
-    call = Compiled(
-        "step", AT, {"compile": (-1.0, 0.0)}, explained=True, through=through, signature=signature
-    )
-    samples = [StackSample(DISPATCH, AT, i, i + 1) for i in range(10)]
-    analysis = Analysis(Log("a", -1.0, 10.0, compiled=[call], samples=samples, activity=activity))
+    call = compiled(through=through, signature=signature)
+    busy = [(i / 10, i / 10 + 0.02) for i in range(100)]
+    analysis = calls(DISPATCH, call, busy=busy, took_s=0.1, dispatch_s=[dispatch_s] * 100)
     reported = list(find_slow_dispatch(analysis))
     assert [(f.cause, pytest.approx(f.seconds)) for f in reported] == findings
     assert {f.argument for f in reported} <= {"argument 0, argument 1", ""}
 
 
-def test_a_transformation_of_a_jitted_function_is_what_its_line_does_outside_jit(program_file):
-    """A hundred calls in 10 s, each of which takes the front end 10 ms and the device 1 ms."""
-    line = "d = jax.jacrev(model)(w, jnp.array(row))"
-    at = Place(program_file(f"for row in rows:\n    {line}\n"), 2)
-    activity = DeviceActivity(windows=[(0.0, 10.0)])
-    program = activity.program("model")
-    program.calls, program.dispatch_s = 100, [0.01] * 100
-    program.devices["cpu:0"] = [(i / 10, i / 10 + 0.001) for i in range(100)]
-    call = Compiled("model", at, {"compile": (-1.0, 0.0)}, explained=True)
-    samples = [StackSample(EAGER, at, i / 10, i / 10 + 0.09) for i in range(100)]
-    analysis = Analysis(Log("a", -1.0, 10.0, compiled=[call], samples=samples, activity=activity))
+def test_a_transformation_of_a_jitted_function_is_what_its_line_does_outside_jit(places):
+    at = places("for row in rows:\n    d = jax.jacrev(model)(w, jnp.array(row))\n")(2, "")
+    busy = [(i / 10, i / 10 + 0.001) for i in range(100)]
+    analysis = calls(EAGER, compiled("model", at), busy=busy, took_s=0.09, dispatch_s=[0.01] * 100)
     (finding,) = find_slow_dispatch(analysis)
     assert (finding.cause, finding.form) == ("eager", "transform")
     assert finding.seconds == pytest.approx(100 * 0.089, rel=0.1)
 
 
 def test_an_execution_that_another_program_interrupted_does_not_hide_slow_dispatch():
-    """A call takes the front end 50 ms; of a hundred executions of 0.1 ms, one is interrupted for 0.5 s."""
-    activity = DeviceActivity(windows=[(0.0, 10.0)])
-    program = activity.program("step")
-    program.calls, program.dispatch_s, program.run_s = 100, [0.05] * 100, [0.5, *[1e-4] * 99]
-    program.whole = 100
-    program.devices["cpu:0"] = [(0.0, 0.5), *((i / 10, i / 10 + 1e-4) for i in range(6, 100))]
-    call = Compiled("step", AT, {"compile": (-1.0, 0.0)}, explained=True)
-    samples = [StackSample(DISPATCH, AT, i, i + 1) for i in range(10)]
-    record = Log("a", -1.0, 10.0, compiled=[call], samples=samples, activity=activity)
-    (finding,) = find_slow_dispatch(Analysis(record))
+    """Of a hundred executions of 0.1 ms, one is interrupted for 0.5 s."""
+    busy = [(0.0, 0.5), *((i / 10, i / 10 + 1e-4) for i in range(6, 100))]
+    seconds = {"dispatch_s": [0.05] * 100, "run_s": [0.5, *[1e-4] * 99], "whole": 100}
+    (finding,) = find_slow_dispatch(calls(DISPATCH, compiled(), busy=busy, took_s=0.1, **seconds))
     assert finding.cause == "dispatch" and "the device 100 us" in finding.reason
 
 
 @pytest.mark.parametrize(("each", "count"), [(40, 1), (1, 0)])
 def test_many_small_puts_per_step_are_one_finding(each, count):
-    at, step = Place("a.py", 3), Place("a.py", 5)
     times = [1 + i / 100 / each for i in range(100 * each)]
-    samples = [StackSample(EAGER, at, 1 + i / 100, 1.01 + i / 100) for i in range(100)]
-    program = ExecutedProgram(
-        "step", 100, [1e-4] * 100, devices=defaultdict(list, {"cpu 0": [(1.0, 1.1), (1.9, 2.0)]})
-    )
-    call = Compiled("step", step, {"trace": (0.0, 0.5)}, explained=True)
-    record = Log(
-        "a",
-        0,
-        2,
-        compiled=[call],
-        samples=samples,
-        activity=DeviceActivity([(1.0, 2.0)], {"step": program}),
-        small_puts={at: times},
-    )
-    assert [f.at for f in find_small_puts(Analysis(record))] == [at] * count
+    samples = [StackSample(EAGER, AT, 1 + i / 100, 1.01 + i / 100) for i in range(100)]
+    program = ExecutedProgram("step", 100, [1e-4] * 100)
+    program.devices["cpu 0"] = [(1.0, 1.1), (1.9, 2.0)]
+    seen = {"samples": samples, "activity": DeviceActivity([(1.0, 2.0)], {"step": program})}
+    record = Log("a", 0, 2, compiled=[compiled(at=OTHER)], small_puts={AT: times}, **seen)
+    assert [f.at for f in find_small_puts(Analysis(record))] == [AT] * count
 
 
 @pytest.mark.parametrize(("call_s", "count"), [(0.05, 1), (0.01, 0)])
 def test_a_call_that_is_a_small_part_of_its_turn_is_not_what_to_change(call_s, count):
     """A turn takes 100 ms, and the device 1 ms: Python does the rest."""
-    activity = DeviceActivity(windows=[(0.0, 10.0)])
-    program = activity.program("step")
-    program.calls, program.dispatch_s, program.turns_s = 100, [call_s] * 100, [0.1] * 99
-    program.devices["cpu:0"] = [(i / 10, i / 10 + 1e-3) for i in range(100)]
-    call = Compiled("step", AT, {"compile": (-1.0, 0.0)}, explained=True)
-    samples = [StackSample(DISPATCH, AT, i / 10, i / 10 + call_s) for i in range(100)]
-    record = Log("a", -1.0, 10.0, compiled=[call], samples=samples, activity=activity)
-    assert len(list(find_slow_dispatch(Analysis(record)))) == count
+    busy = [(i / 10, i / 10 + 1e-3) for i in range(100)]
+    seconds = {"dispatch_s": [call_s] * 100, "turns_s": [0.1] * 99}
+    analysis = calls(DISPATCH, compiled(), busy=busy, took_s=call_s, **seconds)
+    assert len(list(find_slow_dispatch(analysis))) == count

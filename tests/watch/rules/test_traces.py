@@ -11,31 +11,22 @@ from flax import nnx
 
 import jaxperf
 from jaxperf.retraces import Change
-from jaxperf.watch.log import DeviceActivity, ExecutedProgram, Log
-from jaxperf.watch.observe.compiles import Compiled
+from jaxperf.watch.log import Compiled, DeviceActivity, ExecutedProgram, Log
 from jaxperf.watch.observe.executables import Facts, note_copied_arguments
 from jaxperf.watch.observe.source_location import NOWHERE, Place
 from jaxperf.watch.report.analysis import Analysis
 from jaxperf.watch.rules import traces
 from jaxperf.watch.rules.table import advice_for
-from jaxperf.watch.rules.traces import (
-    find_cleared_caches,
-    find_eager_recompiles,
-    find_placements,
-    find_retraces,
-)
 
 
 def watched(program):
     with jaxperf.watch(show=False, profile=False) as outcome:
         program()
-    assert outcome.log is not None
     return Analysis(outcome.log)
 
 
 def findings_of(program):
-    """Return what the rule says about a program, however little it costs."""
-    return list(find_retraces(watched(program)))
+    return list(traces.find_retraces(watched(program)))
 
 
 def stepped():
@@ -86,7 +77,6 @@ ENTRY %main () -> f32[] {
 
 
 def programs_of(values, **replacements):
-    """A record of a function that was traced for some static values, with a program for each."""
     compiled, programs = [], []
     for i, now in enumerate(values):
         text = BODY
@@ -118,7 +108,7 @@ NUMBERS, TEXTS, MODULES = ("1", "2", "3"), ("'tanh'", "'sin'", "'exp'"), ("Net(n
     ],
 )
 def test_a_static_value_may_be_a_size_a_number_of_turns_or_a_model(values, replacements, kinds):
-    assert [f.cause for f in find_retraces(programs_of(values, **replacements))] == kinds
+    assert [f.cause for f in traces.find_retraces(programs_of(values, **replacements))] == kinds
 
 
 def test_a_retrace_by_a_weak_type_is_named_with_its_line():
@@ -154,7 +144,6 @@ def test_a_static_object_that_prints_the_same_is_another_object_and_is_made_once
 
 
 def made(**outside):
-    """A new jitted function with values in its closure and as its default."""
     rate, table, never = outside["rate"], outside["table"], None
     if rate is None:
         del never
@@ -173,11 +162,7 @@ ONES = jnp.ones(3)
     ("outside", "message", "change"),
     [
         (lambda n: {"rate": n}, "rate in its closure goes from 1 to 2", "with rate as"),
-        (
-            lambda n: {"table": jnp.ones(3)},
-            "table in its closure is another float32[3]",
-            "with table as",
-        ),
+        (lambda n: {"table": jnp.ones(3)}, "table in its closure is another float32[3]", "with table as"),
         (
             lambda n: {"rate": n, "scale": -n},
             "and scale in its closure goes from -1 to -2; rate in its closure goes from 1 to 2",
@@ -203,8 +188,7 @@ def test_an_optimizer_in_the_closure_is_made_once_like_the_function():
     optimizers = []  # all alive, so that no two of them have the same address
 
     def fit():
-        tx = optax.sgd(0.1)
-        optimizers.append(tx)
+        optimizers.append(tx := optax.sgd(0.1))
 
         @jax.jit
         def descend(w):
@@ -214,8 +198,7 @@ def test_an_optimizer_in_the_closure_is_made_once_like_the_function():
 
     (finding,) = (f for f in findings_of(lambda: [fit() for _ in range(3)]) if f.name == "descend")
     assert finding.argument == "tx" and "tx in its closure is another GradientTransf" in finding.reason
-    change = advice_for(finding).change
-    assert "make tx once, before that" in change
+    assert "make tx once, before that" in advice_for(finding).change
 
 
 def test_what_clear_caches_makes_jax_forget_is_told_from_a_new_function():
@@ -229,9 +212,9 @@ def test_what_clear_caches_makes_jax_forget_is_told_from_a_new_function():
                 jax.clear_caches()  # here
 
     analysis = watched(program)
-    (finding,) = find_cleared_caches(analysis)
+    (finding,) = traces.find_cleared_caches(analysis)
     assert finding.at.source.endswith("# here") and "step" in finding.reason
-    assert list(find_retraces(analysis)) == [] and list(find_eager_recompiles(analysis)) == []
+    assert list(traces.find_retraces(analysis)) == [] and list(traces.find_eager_recompiles(analysis)) == []
     assert advice_for(finding).change.startswith("Leave it out")
     again = [c for c in analysis.log.compiled if c.called == "step"]
     assert [bool(c.cleared) for c in again] == [False, True, True]
@@ -250,8 +233,8 @@ def test_after_clear_caches_another_shape_and_a_new_function_keep_their_reasons(
             jax.jit(lambda x, n=n: x * n)(ONES)
             jax.clear_caches()
 
-    assert [f.cause for f in find_retraces(watched(shapes))] == ["shape"]
-    assert [f.cause for f in find_retraces(watched(functions)) if "lambda" in f.reason] == ["new function"]
+    assert [f.cause for f in findings_of(shapes)] == ["shape"]
+    assert [f.cause for f in findings_of(functions) if "lambda" in f.reason] == ["new function"]
 
 
 def lengthened():
@@ -261,16 +244,6 @@ def lengthened():
     return rows
 
 
-def cut():
-    rows = jnp.zeros((64, 3))
-    return [rows[:n] for n in range(1, 7)]
-
-
-def masked():
-    numbers = jnp.arange(64.0)
-    return [numbers[numbers > limit] for limit in range(0, 60, 7)]
-
-
 def smoothed():
     def score(x):
         return jnp.sum(jnp.tanh(x) * jnp.cosh(x)) / jnp.max(jnp.abs(x))
@@ -278,46 +251,40 @@ def smoothed():
     return [score(np.linspace(1.0, 2.0, n, dtype=np.float32)) for n in range(11, 18)]
 
 
-def rolled():
-    rows = jnp.zeros((64, 3))
-    return [jax.lax.reduce_precision(rows, 5, n) for n in range(1, 7)]
-
-
-def diagonals():
-    return [jnp.eye(n) for n in range(31, 38)]
-
-
-def with_bodies():
-    return [jax.lax.fori_loop(0, 3, lambda i, x, n=n: x * n, jnp.ones(4)) for n in range(6)]
-
-
-def scanned():
-    return [jax.lax.scan(lambda c, x, n=n: (c + x * n, None), 0.0, jnp.ones(4))[0] for n in range(6)]
+rows, numbers = jnp.zeros((64, 3)), jnp.arange(64.0)
+PROGRAMS = {
+    "cut": lambda: [rows[:n] for n in range(1, 7)],
+    "masked": lambda: [numbers[numbers > limit] for limit in range(0, 60, 7)],
+    "lengthened": lengthened,
+    "smoothed": smoothed,
+    "rolled": lambda: [jax.lax.reduce_precision(rows, 5, n) for n in range(1, 7)],
+    "diagonals": lambda: [jnp.eye(n) for n in range(31, 38)],
+    "bodies": lambda: [jax.lax.fori_loop(0, 3, lambda i, x, n=n: x * n, jnp.ones(4)) for n in range(6)],
+    "scans": lambda: [jax.lax.scan(lambda c, x, n=n: (c + x * n, None), 0.0, ONES)[0] for n in range(6)],
+}
 
 
 @pytest.mark.parametrize(
     ("program", "cause", "reason", "change"),
     [
-        (lengthened, "eager shapes", "for new shapes", "Collect the parts in a Python list"),
-        (cut, "eager shapes", "for new shapes", "Pad to a few sizes"),
-        (masked, "eager shapes", "for new shapes", "np.asarray(x)[np.asarray(mask)]"),
-        (smoothed, "eager shapes", "more operations", "Jit score as a whole: it compiles one program"),
-        (rolled, "eager recompiles", "small programs are compiled here", ""),
-        (diagonals, "eager recompiles", "small programs are compiled here", ""),
-        (with_bodies, "new body", "a new body function", ""),
-        (scanned, "new body", "a new body function", ""),
+        ("lengthened", "eager shapes", "for new shapes", "Collect the parts in a Python list"),
+        ("cut", "eager shapes", "for new shapes", "Pad to a few sizes"),
+        ("masked", "eager shapes", "for new shapes", "np.asarray(x)[np.asarray(mask)]"),
+        ("smoothed", "eager shapes", "more operations", "Jit score as a whole: it compiles one program"),
+        ("rolled", "eager recompiles", "small programs are compiled here", ""),
+        ("diagonals", "eager recompiles", "small programs are compiled here", ""),
+        ("bodies", "new body", "a new body function", ""),
+        ("scans", "new body", "a new body function", ""),
     ],
 )
-def test_what_an_operation_outside_of_jit_is_compiled_for_is_told(
-    program, cause, reason, change, monkeypatch
-):
+def test_what_an_operation_outside_jit_is_compiled_for_is_told(program, cause, reason, change, monkeypatch):
     monkeypatch.setattr(traces, "SMALL_S", -1.0)  # however fast the machine is
     jax.clear_caches()
-    analysis = watched(program)
-    findings = [f for f in find_eager_recompiles(analysis) if f.cause == cause]
+    analysis = watched(PROGRAMS[program])
+    findings = [f for f in traces.find_eager_recompiles(analysis) if f.cause == cause]
     assert findings and reason in findings[0].reason
     assert change in advice_for(findings[0]).change
-    assert list(find_retraces(analysis)) == []
+    assert list(traces.find_retraces(analysis)) == []
 
 
 def test_a_function_whose_traces_jax_explains_no_longer_is_no_operation_outside_jit(program_file):
@@ -327,7 +294,7 @@ def test_a_function_whose_traces_jax_explains_no_longer_is_no_operation_outside_
     for name, explained in names.items():
         spans = [{"trace": (t, t + 0.1), "compile": (t + 0.1, t + 0.9)} for t in range(30)]
         compiled = [Compiled(name, at, span, explained=t < explained) for t, span in enumerate(spans)]
-        found.append(list(find_eager_recompiles(Analysis(Log("a", -1.0, 40.0, compiled=compiled)))))
+        found.append(list(traces.find_eager_recompiles(Analysis(Log("a", -1.0, 40.0, compiled=compiled)))))
     assert not found[0] and found[1]
 
 
@@ -343,7 +310,7 @@ def test_a_program_for_another_device_is_the_readers_and_no_finding():
     calls = [c for c in analysis.log.compiled if c.called == "step"]
     assert len(calls) == len(arrays) and all(c.explained for c in calls)
     assert {str(c.changes[0]) for c in calls[1:]} == {"other devices or sharding, or compiled by hand"}
-    assert [*find_retraces(analysis), *find_placements(analysis)] == []
+    assert [*traces.find_retraces(analysis), *traces.find_placements(analysis)] == []
 
 
 @pytest.mark.parametrize(
@@ -380,7 +347,7 @@ def test_arrays_that_are_committed_only_sometimes_compile_a_second_program(alike
         for x in (fixed, fixed) if alike else (free, fixed):
             step(x)  # here
 
-    findings = list(find_placements(watched(program)))
+    findings = list(traces.find_placements(watched(program)))
     assert [f.cause for f in findings] == ([] if alike else ["placement"])
     for finding in findings:
         assert finding.at.source.endswith("# here") and "argument 0" in finding.reason
@@ -397,7 +364,7 @@ def test_the_part_of_a_graph_that_is_new_each_time_is_named():
             model = nnx.Linear(2, 2, rngs=nnx.Rngs(0))
             step(nnx.Optimizer(model, optax.sgd(0.1), wrt=nnx.Param), model)
 
-    (finding,) = (f for f in find_retraces(watched(program)) if f.name == "Optimizer")
+    (finding,) = (f for f in traces.find_retraces(watched(program)) if f.name == "Optimizer")
     assert (finding.cause, finding.argument) == ("static part", "tx")
     assert "tx of the Optimizer" in finding.reason and "GradientTransformation" in finding.reason
 
@@ -407,4 +374,4 @@ def test_a_function_that_is_made_anew_for_each_size_could_share_no_program():
         for n in range(71, 75):
             jax.jit(lambda x: x * 2)(np.ones(n))
 
-    assert [f.cause for f in find_retraces(watched(program))] == []
+    assert findings_of(program) == []

@@ -4,11 +4,10 @@ import sys
 
 import jax
 import jax.numpy as jnp
-import pytest
 from flax import nnx
 
 from jaxperf.watch.observe.compiles import Compiled
-from jaxperf.watch.observe.source_location import NOWHERE, Place, jitted_program
+from jaxperf.watch.observe.source_location import NOWHERE, jitted_program
 from jaxperf.watch.source.call_sites import CallSite, CallSites, called_at
 
 
@@ -96,15 +95,8 @@ step(v)
 """
 
 
-@pytest.fixture
-def file(tmp_path):
-    path = tmp_path / "program.py"
-    path.write_text(PROGRAM)
-    return str(path)
-
-
-def test_a_program_that_was_warmed_up_is_called_in_the_loop(file):
-    warm, inner, after = (Place(file, line, "<module>") for line in (1, 4, 6))
+def test_a_program_that_was_warmed_up_is_called_in_the_loop(places):
+    warm, inner, after = map(places(PROGRAM), (1, 4, 6))
     steps = [CallSite(at, "step") for at in (warm, inner, after)]
     first = Compiled("step", warm, {"trace": (0.0, 1.0)}, explained=True)
     other = Compiled("step", after, {"trace": (3.0, 4.0)}, explained=True)
@@ -115,8 +107,8 @@ def test_a_program_that_was_warmed_up_is_called_in_the_loop(file):
     assert called_at([first], [], ["step"]) == [(first, warm)]
 
 
-def test_a_program_from_before_the_watch_is_known_by_the_lines_that_call_it(file):
-    steps = [CallSite(Place(file, line, "<module>"), "step") for line in (1, 4)]
+def test_a_program_from_before_the_watch_is_known_by_the_lines_that_call_it(places):
+    steps = [CallSite(at, "step") for at in map(places(PROGRAM), (1, 4))]
     ((older, at),) = called_at([], steps, ["step", "multiply"])
     assert (older.name, older.stages, at.line) == ("step", {}, 4)
     assert called_at([], steps, ["multiply"]) == []

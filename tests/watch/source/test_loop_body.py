@@ -1,6 +1,5 @@
 import pytest
 
-from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.source import loop_body
 
 PROGRAM = """\
@@ -23,22 +22,16 @@ def main(loader, w, table):
         z = step(w, get_batch(i), outer(w))
     after = load(1)
 """
-LINES = PROGRAM.splitlines()
 
 
 @pytest.fixture
-def file(tmp_path):
-    path = tmp_path / "program.py"
-    path.write_text(PROGRAM)
-    return str(path)
+def at(places):
+    return places(PROGRAM)
 
 
-def line(start):
-    return next(i for i, text in enumerate(LINES, start=1) if text.strip().startswith(start))
-
-
-def steps(file):
-    return {Place(file, line(start), "main") for start in ("self.w, loss", "z = ")}
+@pytest.fixture
+def steps(at):
+    return {at("self.w, loss"), at("z = ")}
 
 
 @pytest.mark.parametrize(
@@ -57,34 +50,28 @@ def steps(file):
         ("after", False),
     ],
 )
-def test_what_feeds_a_step_and_needs_none_could_run_ahead(start, ahead, file):
-    assert loop_body.could_run_ahead(Place(file, line(start), "main"), steps(file)) == ahead
+def test_what_feeds_a_step_and_needs_none_could_run_ahead(start, ahead, at, steps):
+    assert loop_body.could_run_ahead(at(start), steps) == ahead
 
 
-def test_of_a_steps_arguments_those_that_need_no_step_could_run_ahead(file):
-    at = Place(file, line("z = "), "main")
-    assert [loop_body.could_run_ahead(at, steps(file), name) for name in ("get_batch", "outer")] == [
-        True,
-        False,
-    ]
+def test_of_a_steps_arguments_those_that_need_no_step_could_run_ahead(at, steps):
+    for name, ahead in (("get_batch", True), ("outer", False)):
+        assert loop_body.could_run_ahead(at("z = "), steps, name) == ahead
 
 
 @pytest.mark.parametrize(
     ("start", "back"),
     [("self.w, loss", True), ("total", False), ("w = self.w", True), ("text", False), ("after", False)],
 )
-def test_a_value_comes_back_where_it_decides_what_its_statement_reads_next(start, back, file):
-    assert loop_body.comes_back(Place(file, line(start), "main")) == back
+def test_a_value_comes_back_where_it_decides_what_its_statement_reads_next(start, back, at):
+    assert loop_body.comes_back(at(start)) == back
 
 
-def test_a_loop_belongs_to_its_own_function_and_to_steps_in_its_body(file):
-    at, head = Place(file, line("unused"), "main"), Place(file, line("for i"), "main")
-    assert loop_body.stepping_loop(at, steps(file)) is not None
-    assert loop_body.stepping_loop(at, {head}) is None
-    assert loop_body.stepping_loop(at, {Place(file, line("z = "), "other")}) is None
-    assert loop_body.is_step(Place(file, line("z = ")), steps(file)) and not loop_body.is_step(
-        head, steps(file)
-    )
+def test_a_loop_belongs_to_its_own_function_and_to_steps_in_its_body(at, steps):
+    assert loop_body.stepping_loop(at("unused"), steps) is not None
+    assert loop_body.stepping_loop(at("unused"), {at("for i")}) is None
+    assert loop_body.stepping_loop(at("unused"), {at("z = ", "other")}) is None
+    assert loop_body.is_step(at("z = ", ""), steps) and not loop_body.is_step(at("for i"), steps)
 
 
 READING = """\
@@ -100,13 +87,11 @@ def main(w, order, losses):
 
 
 @pytest.mark.parametrize(
-    ("at", "other", "reads"),
+    ("line", "other", "reads"),
     [(5, 3, True), (4, 3, True), (7, 3, False), (7, 6, False), (8, 6, True), (5, 6, False), (6, 6, True)],
 )
-def test_a_statement_reads_what_another_made_directly_or_by_way_of_others(at, other, reads, tmp_path):
-    path = tmp_path / "reading.py"
-    path.write_text(READING)
-    here, there = (Place(str(path), line, "main") for line in (at, other))
+def test_a_statement_reads_what_another_made_directly_or_by_way_of_others(line, other, reads, places):
+    here, there = map(places(READING), (line, other))
     assert loop_body.reads_from(here, there) == reads
     assert not loop_body.reads_from(here, there._replace(function="other"))
 
@@ -130,21 +115,12 @@ def main(steps, layers, loader):
 """
 
 
-def at_reads(start, folder):
-    path = folder / "reads.py"
-    path.write_text(READS)
-    lines = READS.splitlines()
-    return Place(
-        str(path), next(i for i, text in enumerate(lines, 1) if text.strip().startswith(start)), "main"
-    )
-
-
 @pytest.mark.parametrize(
     ("start", "array"),
     [("best", "scores"), ("first", ""), ("loss", ""), ("last", "")],  # the same one; a new array; no loop
 )
-def test_elements_of_an_array_that_stays_are_read_in_a_loop(start, array, tmp_path):
-    assert loop_body.element_read(at_reads(start, tmp_path)) == array
+def test_elements_of_an_array_that_stays_are_read_in_a_loop(start, array, places):
+    assert loop_body.element_read(places(READS)(start)) == array
 
 
 @pytest.mark.parametrize(
@@ -158,27 +134,16 @@ def test_elements_of_an_array_that_stays_are_read_in_a_loop(start, array, tmp_pa
         ("last", ""),
     ],
 )
-def test_a_loop_of_steps_is_told_from_one_over_layers(start, loop, tmp_path):
-    node = loop_body.loop_of_steps(at_reads(start, tmp_path))
-    assert (node.lineno if node else 0) == (at_reads(loop, tmp_path).line if loop else 0)
+def test_a_loop_of_steps_is_told_from_one_over_layers(start, loop, places):
+    at = places(READS)
+    node = loop_body.loop_of_steps(at(start))
+    assert node.lineno == at(loop).line if loop else node is None
 
 
 @pytest.mark.parametrize(
     ("test", "decided"),
-    [
-        ("if value < best:", True),
-        ("if step % 9 == 0:", False),
-        ("while shown < 3:", True),
-        ("if ready:", False),
-    ],
+    [("if value < best", True), ("if step % 9 == 0", False), ("while shown < 3", True), ("if ready", False)],
 )
-def test_a_test_of_the_loop_reads_what_a_statement_assigns_or_what_is_made_of_it(test, decided, tmp_path):
-    rows = [
-        "for step in range(9):",
-        "    value = float(evaluate(w))",
-        "    shown = 2 * value",
-        f"    {test}",
-        "        save(w)",
-    ]
-    (tmp_path / "a.py").write_text("\n".join(rows))
-    assert loop_body.decides(Place(str(tmp_path / "a.py"), 2)) == decided
+def test_a_test_of_the_loop_reads_what_a_statement_assigns_or_what_is_made_of_it(test, decided, places):
+    body = f"    value = float(evaluate(w))\n    shown = 2 * value\n    {test}:\n        save(w)\n"
+    assert loop_body.decides(places("for step in range(9):\n" + body)(2, "")) == decided
