@@ -30,7 +30,6 @@ def fill(disk):
 
 
 def make_read_only(disk):
-    """From now on the kernel refuses every change to a disk."""
     assert _mount("-o", "remount,ro", str(disk)).returncode == 0
 
 

@@ -55,7 +55,6 @@ def distorted(body, rng):
 
 
 def _places(value):
-    """Every place that holds a value, as its container and key."""
     if isinstance(value, dict | list):
         for key in list(value) if isinstance(value, dict) else range(len(value)):
             yield value, key

@@ -27,7 +27,6 @@ def labels_file(count, *, magic=0x0801, body=b""):
 
 
 def generated(train=40, test=20):
-    """Images that are all different, and labels that go round the classes."""
     rng = np.random.default_rng(7)
     x = rng.integers(0, 256, (train + test, 28, 28, 1), np.uint8)
     y = np.arange(train + test, dtype=np.int32) % 10
@@ -100,7 +99,6 @@ def loopback(files):
 
 @functools.cache
 def _taken():
-    """A port that is taken, so that nobody else can listen on it."""
     taken = socket.socket()
     taken.bind(("127.0.0.1", 0))
     return taken

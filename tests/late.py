@@ -56,11 +56,9 @@ class Late:
         raise AssertionError("no program was late")
 
     def array(self):
-        """Return an array, float32 of shape (), that is there after `work`."""
         return self._begin(self._answer)
 
     def nothing(self):
-        """Return nothing; `work` comes later."""
         self._begin(self._remark)
 
     def held(self, monkeypatch):

@@ -126,15 +126,12 @@ def test_a_mistake_is_one_line_and_status_2_before_anything_runs(out, capfd):
 # --- running
 
 
-def test_run_leaves_a_result_for_each_section_and_says_how_to_read_them(out, capfd):
+def test_run_leaves_a_result_for_each_section_which_gets_its_flags_and_what_follows_two_dashes(out, capfd):
     assert cli.main(["run", "all", "--out", str(out), "--smoke"]) == 0
     shown = capfd.readouterr().out
     assert shown.index("run of first --smoke") < shown.index("[2/2] second") < shown.index("run of second")
     assert all(str(out / f"{name}.json") in shown for name in ("first", "second"))
     assert f"report {out}`" in shown.splitlines()[-1]
-
-
-def test_the_flags_of_run_and_words_after_two_dashes_reach_the_section(out, capfd):
     assert cli.main(["run", "first", f"--out={out}", "--full", "--devices=4", "--platform=cpu"]) == 0
     assert "run of first --full --devices=4 --platform=cpu" in capfd.readouterr().out
     assert cli.main(["run", "9.2", f"--out={out}", "--", "--size", "3", "--", "x"]) == 0

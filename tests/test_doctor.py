@@ -107,7 +107,6 @@ ROW = "NVIDIA H100, 81920, 1024, 0, 70.00, 700.00, 345, 1980, 570.86"
 
 
 def fake_driver(folder, monkeypatch, output, status=0):
-    """An `nvidia-smi` that prints this, first on the path."""
     program = folder / "nvidia-smi"
     program.write_text(f"#!/bin/sh\ncat <<'END'\n{output}\nEND\nexit {status}\n")
     program.chmod(0o755)

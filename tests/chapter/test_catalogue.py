@@ -17,14 +17,11 @@ def test_a_section_is_found_by_name_file_or_number():
                 assert find(word) is section
 
 
-def test_a_wrong_word_gets_the_nearest_right_one():
+def test_a_wrong_word_gets_one_line_with_the_nearest_right_one():
     nearest_ones = {"hybridise": "hybridize", "hybrid": "hybridize", "8.11": "8.1", "8,1": "8.1"}
     for word, nearest in nearest_ones.items():
         with pytest.raises(JaxperfError, match=rf"^no section {word!r} \(did you mean {nearest}\?\)"):
             find(word)
-
-
-def test_any_word_gets_one_line():
     for word in ("", " ", ".py", "x" * 1000, "a\nb", "\x1b[31m", "../../etc/passwd", "[bold]"):
         with pytest.raises(JaxperfError) as caught:
             find(word)

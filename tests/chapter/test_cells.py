@@ -170,7 +170,6 @@ def test_load_gives_the_names_of_the_cells_that_are_not_slow(tmp_path):
 
 
 def start_waiting(folder, script):
-    """Start a page, and return once its last cell waits."""
     process = start(folder, script)
     assert "waiting\n" in iter(process.stdout.readline, "")
     return process

@@ -100,7 +100,6 @@ IN_C = WAITS.replace("time.sleep(600)\nraise", "hashlib.pbkdf2_hmac('sha256', b'
 
 
 def parent(scripts, out):
-    """A process that runs the section `first`, in a session of its own as under a terminal."""
     command = [sys.executable, "-c", PARENT, str(scripts), str(out)]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
     return subprocess.Popen(command, env=process.child_environment(), start_new_session=True, **pipes)

@@ -164,7 +164,6 @@ def test_differing_circumstances_are_named_in_the_output():
 
 def test_rows_are_matched_within_their_table_or_part_and_else_by_their_order():
     def run(*titles):
-        """Tables with a row "x" each: 1 s in "copy", 2 s in "sum"."""
         seconds = {"copy": 1.0, "sum": 2.0}
         return replace(RESULT, blocks=tuple(Table(t, (timing("x", (seconds[t],) * 9),)) for t in titles))
 

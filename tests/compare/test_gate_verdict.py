@@ -16,7 +16,6 @@ RESULT = Result("measure", "", "Title", "Why?", {}, Environment(cpu="one", cores
 
 
 def processes(rng, *, count=7, median=1e-3, spread=0.005, unit="s"):
-    """Recorded results of `count` processes whose medians differ by `spread`."""
     results = []
     for _ in range(count):
         level = median * rng.lognormvariate(0, spread)

@@ -10,7 +10,6 @@ N, B = 23, 5
 
 
 def data(n=N):
-    """Example i is an image full of i with label i."""
     labels = np.arange(n, dtype=np.int32)
     return np.broadcast_to(labels.astype(np.uint8)[:, None, None, None], (n, 2, 2, 1)).copy(), labels
 
@@ -19,16 +18,13 @@ def order(**options):
     return [int(label) for _, y in epoch_batches(*data(), batch_size=B, **options) for label in y]
 
 
-def test_training_batches_have_one_shape_and_drop_the_partial_one_and_images_keep_their_labels():
+def test_batches_have_one_shape_keep_labels_and_an_order_of_seed_and_epoch_alone():
     batches = list(epoch_batches(*data(), batch_size=B, seed=0, epoch=0))
     assert len(batches) == N // B == 4
     for x, y in batches:
         assert x.shape == (B, 2, 2, 1) and x.dtype == np.uint8
         assert y.shape == (B,) and y.dtype == np.int32
         assert (x == y[:, None, None, None]).all()
-
-
-def test_the_order_depends_on_seed_and_epoch_and_on_nothing_else():
     assert order(seed=3, epoch=2) == order(seed=3, epoch=2)
     orders = {tuple(order(seed=seed, epoch=epoch)) for seed in range(3) for epoch in range(3)}
     assert len(orders) == 9
@@ -60,17 +56,13 @@ def test_evaluation_sees_every_example_once_in_batches_of_one_shape():
 EPOCH, PADDED = functools.partial(epoch_batches, seed=0, epoch=0), padded_batches
 
 
-@pytest.mark.parametrize(
-    ("batches", "n", "labels", "batch_size", "message"),
-    [
-        (EPOCH, N, N, -3, "batch size -3 is not positive; use"),
-        (PADDED, N, N, -3, "batch size -3 is not positive; use"),
-        (EPOCH, N, N, 24, "batch size 24 is larger than the data, 23 examples; use 23"),
-        (EPOCH, N, 22, B, "23 images and 22 labels; "),
-        (PADDED, N, 22, B, "23 images and 22 labels; "),
-        (PADDED, 0, 0, B, "0 images and 0 labels; "),
-    ],
-)
+@pytest.mark.parametrize(("batches", "n", "labels", "batch_size", "message"), [
+    (EPOCH, N, N, -3, "batch size -3 is not positive; use"),
+    (PADDED, N, N, -3, "batch size -3 is not positive; use"),
+    (EPOCH, N, N, 24, "batch size 24 is larger than the data, 23 examples; use 23"),
+    (EPOCH, N, 22, B, "23 images and 22 labels; "), (PADDED, N, 22, B, "23 images and 22 labels; "),
+    (PADDED, 0, 0, B, "0 images and 0 labels; "),
+])  # fmt: skip
 def test_what_cannot_be_is_refused(batches, n, labels, batch_size, message):
     with pytest.raises(JaxperfError, match=message):
         next(batches(data(n)[0], data(labels)[1], batch_size=batch_size))

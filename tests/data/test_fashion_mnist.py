@@ -46,7 +46,6 @@ def talking(start, drip, *, pause_s=0.0):
 
 
 def fashion_mnist(*, url="", **options):
-    """The data set, with a mirror at `url` that the environment names."""
     with pytest.MonkeyPatch.context() as patch:
         if url:
             patch.setenv("JAXPERF_FASHION_MNIST_URL", url)

@@ -52,7 +52,6 @@ def stand_in(monkeypatch, code):
 
 
 def pairs(images, labels):
-    """What TFDS keeps while it changes the order: the set of (image, label)."""
     return sorted((image.tobytes(), int(label)) for image, label in zip(images, labels, strict=True))
 
 
@@ -95,14 +94,11 @@ def test_what_is_not_prepared_is_prepared_only_if_tfds_is_named(cache, monkeypat
         fashion_mnist(source="tfds")
 
 
-def test_a_worker_that_fails_is_quoted_in_one_line(cache, tmp_path, prepared, monkeypatch):
+def test_a_worker_that_fails_is_one_line_and_one_that_hangs_is_ended(cache, tmp_path, prepared, monkeypatch):
     stand_in(monkeypatch, "print('noise', file=sys.stderr); sys.exit('ValueError: torn record')")
     with pytest.raises(JaxperfError, match="failed: ValueError: torn record; ") as caught:
         fashion_mnist(source="tfds")
     assert "\n" not in str(caught.value) and "noise" not in str(caught.value)
-
-
-def test_a_worker_that_hangs_is_ended(cache, tmp_path, prepared, monkeypatch):
     stand_in(monkeypatch, "time.sleep(60)")
     monkeypatch.setattr(module, "TFDS_S", 0.5)
     with pytest.raises(JaxperfError, match="took over"):

@@ -30,7 +30,6 @@ class Judge:
         self.verdicts[statement] = "not measurable here" if lacks else decided
 
     def figure(self, drawn, *_, **__):
-        """Close a figure: Matplotlib warns of twenty open ones."""
         plt.close(drawn)
 
     def _nothing(self, *_, **__):

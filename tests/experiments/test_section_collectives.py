@@ -31,7 +31,6 @@ def test_every_claim_that_needs_no_clock_has_its_verdict(section):
 
 
 def test_each_claim_fails_where_it_should(section):
-    """Planted: another message, a device with a wrong sum, a halved prediction."""
     assert fails(section, "A ring sends less than two arrays", flat=[*section.flat, ("d", 8)])
     wrong = section.results["ring"].copy()
     wrong[-1] -= section.numbers[0]

@@ -6,14 +6,10 @@ from jaxperf.result import Measurement
 from tests.experiments.plants import fails, verdict
 
 
-def test_every_claim_that_needs_no_clock_holds(section):
+def test_each_claim_holds_and_fails_where_it_should(section):
     verdicts = {claim.statement: claim.verdict for claim in section.s.result().claims}
     assert len(verdicts) == 3
     assert set(verdicts.values()) == {"holds"}
-
-
-def test_each_claim_fails_where_it_should(section):
-    """Planted: an update of another rate or none, bytes that grow, weights that stay whole."""
     other = section.sgd(section.params, jax.grad(section.loss)(section.params, section.X, section.y), 8)
     for wrong in (other, section.params):
         assert fails(section, "Every way to split", new={**section.new, "data": wrong})

@@ -29,7 +29,6 @@ def mxnets_lenet():
 
 
 def mxnets_batch(seed, step):
-    """A batch as the section takes it: NHWC, from 0 to 255."""
     X, y = batch(seed, step, LENET.batch)
     return 255 * X.transpose(0, 2, 3, 1).astype("float64"), y
 
@@ -109,8 +108,6 @@ def test_both_trainings_of_whole_epochs_agree(section, capsys):
 
 
 def test_each_claim_fails_where_it_should(section):
-    """Planted: devices that wait for one another, gradients that are not summed."""
-
     def in_turn(X, y, device_params, devices):
         Xs, ys = section.split_batch(X, y, devices)
         for params, X, y in zip(device_params, Xs, ys):

@@ -26,14 +26,12 @@ def test_a_gpus_compiled_program_knows_no_flops_and_the_table_says_so(section, m
 
 
 def layers_of(net):
-    """The layers of the section's network or of the package's, in one order."""
     if isinstance(net, ResNet):
         return [net.conv, net.bn, *(block for stage in net.stages for block in stage.layers), net.dense]
     return [layer for layer in net.layers if isinstance(layer, nnx.Module)]
 
 
 def copy_state(source, to):
-    """Give a network the parameters and statistics of another."""
     for layer, same in zip(layers_of(source), layers_of(to), strict=True):
         nnx.update(same, nnx.state(layer))
 
@@ -131,8 +129,6 @@ def test_equality_is_judged_in_float64(section):
 
 
 def test_the_claims_of_equality_fail_where_they_should(section):
-    """Planted: a step that forgets a part of the batch; shares that normalize as the whole batch does."""
-
     def forgets(mesh):
         step = section.make_jit_step(mesh)
         return lambda net, optimizer, X, y: step(net, optimizer, np.concatenate([X[:60], X[:4]]), y)
@@ -174,7 +170,6 @@ def test_batch_norm_sees_a_share_under_pmap_and_the_batch_under_jit(section):
 
 
 def test_exercise_1_compares_rows_of_as_many_updates_seed_by_seed(script):
-    """Planted: a rate that is worse for every seed, a warm-up that overlaps, a batch that is better."""
     (cell,) = (cell for cell in cells.read(script) if "def lower(" in cell.source)
     losses = {"small batch": [1.3, 1.2], "larger batch": [1.6, 1.7], "and larger rate": [2.0, 2.1],
               "and warm-up": [1.9, 2.2], "no warm-up, more updates": [1.0, 0.9]}  # fmt: skip

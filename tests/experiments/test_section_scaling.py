@@ -18,7 +18,6 @@ def test_every_claim_has_its_verdict(section):
 
 
 def test_each_claim_fails_where_it_should(section, monkeypatch):
-    """Planted: ten times the bytes, a step without calls, one sum more, a rule that always or never works."""
     heavy = section.epoch(section.resnet_step + 10 * section.resnet_sum, 512)
     assert fails(section, "The book's ResNet-18 on two GPUs fits", resnet=heavy)
     no_calls = section.epoch(section.calls_of(2, 0.0, section.lenet_step / 2, section.lenet_sum), 256)

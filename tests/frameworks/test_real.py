@@ -20,7 +20,6 @@ pytestmark = [pytest.mark.real, pytest.mark.thorough]
 
 @pytest.fixture(scope="module", params=["mxnet", "torch"])
 def peer(request):
-    """A framework in the environment that uv makes for all these tests."""
     name = request.param
     made = (environments.BUILD / name / "made-from.txt").is_file()
     if not made and not os.environ.get("JAXPERF_REQUIRE_REAL"):

@@ -98,15 +98,11 @@ def step():
 """
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        "from jaxperf import cli; sys.exit(cli.main(['plan', '--setup', 'drops:step', 'drops:step']))",
-        "from jaxperf import cli; sys.exit(cli.main(['measure', 'drops:step']))",
-        "from jaxperf.distributed import together; sys.exit(ended(lambda: together(drops.step)))",
-    ],
-    ids=["plan", "measure", "a training"],
-)
+@pytest.mark.parametrize("command", [
+    "from jaxperf import cli; sys.exit(cli.main(['plan', '--setup', 'drops:step', 'drops:step']))",
+    "from jaxperf import cli; sys.exit(cli.main(['measure', 'drops:step']))",
+    "from jaxperf.distributed import together; sys.exit(ended(lambda: together(drops.step)))",
+], ids=["plan", "measure", "a training"])  # fmt: skip
 def test_a_signal_that_arrives_where_python_drops_exceptions_is_not_lost(command, tmp_path):
     """JAX's garbage collection is such a place, as is a `__del__`."""
     (tmp_path / "drops.py").write_text(DROPPED)

@@ -12,14 +12,11 @@ from jaxperf.libraries import library_of
 from jaxperf.process import child_environment
 
 
-def test_installed_code_is_a_librarys_and_the_rest_the_users(tmp_path):
+def test_installed_code_is_a_librarys_but_while_it_is_watched(tmp_path):
     modules = {"jax": jax, "numpy": np, "subprocess": subprocess, "jaxperf": libraries}
     assert [library_of(module.__file__) for module in modules.values()] == [*modules]
     assert library_of("<frozen importlib._bootstrap>", "importlib._bootstrap") == "importlib"
     assert library_of(str(tmp_path / "train.py")) == library_of("<ipython-input-1>") == ""
-
-
-def test_an_installed_package_is_the_users_while_it_is_watched():
     root = str(Path(np.__file__).parent)
     with libraries.user_code([root]):
         assert library_of(np.__file__) == ""

@@ -15,14 +15,11 @@ def named(module, name):
     return next(i for i in module.instructions if i.name == name)
 
 
-def test_bytes():
+def test_bytes_and_names_of_dtypes():
     sizes = {"f32[2,3]": 24, "bf16[4]": 8, "pred[5]": 5, "s4[8]": 4, "s4[7]": 4, "f32[]": 4, "token[]": 0}
     for text, size in sizes.items():
         (shape,) = hlo.shapes_in(f"{text}{{0:T(8,128)S(1)}}")
         assert shape.bytes == size, text
-
-
-def test_names_of_dtypes():
     for dtype in ("float32", "bfloat16", "int4", "uint8", "complex64", "bool", "float8_e4m3fn"):
         assert hlo.dtype_name(hlo.hlo_dtype(dtype)) == dtype
         assert hlo.shape_of(f"{dtype}[3,4]") == (hlo.hlo_dtype(dtype), (3, 4))

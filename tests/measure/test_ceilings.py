@@ -21,15 +21,12 @@ def counted(fn, *args, name="", loops=None, **_):
     return Measurement(name, "s", (1.0, 2.0), loops=loops or 3)
 
 
-def test_a_product_counts_two_operations_per_element_of_each_row_and_column():
+def test_a_product_counts_two_operations_per_element_and_memory_what_is_read_and_written():
     for dtype in ceilings.DTYPES:
         rate = ceilings.matrix_rate(dtype)
         assert (rate.unit, rate.quantity, rate.configuration) == ("FLOP/s", ceilings.MATRIX, dtype)
         best, half = rate.values
         assert best == 2 * half and best % (2 * ceilings.SMALLEST_SIDE**3) == 0
-
-
-def test_memory_counts_what_is_read_and_written_in_all_turns():
     rate = ceilings.memory_rate(2**14)
     assert (rate.unit, rate.configuration, rate.name) == ("bytes/s", "16384", "array of 16 KiB")
     turns = rate.values[0] / (2 * 2**14)

@@ -43,15 +43,12 @@ def test_each_stage_takes_time_and_python_runs_once_each_time():
         np.testing.assert_allclose(measured.compiled(x), product(x), rtol=1e-6)
 
 
-def test_static_values_are_built_into_the_program():
+def test_static_values_are_built_into_the_program_and_one_by_position_is_one_line():
     names, x = ("n", "flip"), jnp.full(3, 2.0)
     for fn in (power, jax.jit(power, static_argnames=names)):
         measured = take(fn, x, n=3, flip=True, static_argnames=names)
         assert_complete(measured)
         np.testing.assert_array_equal(measured.compiled(x), [-256.0] * 3)
-
-
-def test_a_static_value_by_position_is_one_line():
     with pytest.raises(JaxperfError, match=r"^stages\(power\): 1 of 2 positional .* by name$"):
         take(jax.jit(power, static_argnames="n"), jnp.ones(3), 2)
 

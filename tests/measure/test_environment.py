@@ -25,16 +25,13 @@ def test_every_field_says_something():
     assert environment.data_source == "full, from a folder"
 
 
-def test_variables_that_change_speed_are_kept_and_others_are_not(monkeypatch):
+def test_variables_and_settings_of_jax_that_change_speed_are_kept_and_others_are_not(monkeypatch):
     flags_set = {"XLA_FLAGS": "--a=b", "MALLOC_TOP_PAD_": "67108", "CUDA_VISIBLE_DEVICES": "0", "JAX_X": "1"}
     for name, value in {**flags_set, "SECRET_TOKEN": "x", "HOME_XLA_FLAGS": "y"}.items():
         monkeypatch.setenv(name, value)
     flags = current_environment().flags
     assert flags_set.items() <= flags.items()
     assert not {"SECRET_TOKEN", "HOME_XLA_FLAGS"} & set(flags)
-
-
-def test_jax_settings_that_change_speed_are_kept():
     with jax.default_matmul_precision("highest"):
         assert current_environment().flags["jax_default_matmul_precision"] == "highest"
     assert current_environment().flags["jax_enable_x64"] == "False"

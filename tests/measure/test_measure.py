@@ -21,7 +21,6 @@ class Clock:
         return self.now
 
     def program(self, costs):
-        """A function whose calls take these times, one after the other."""
         rest = iter(costs)
 
         def program():
@@ -32,7 +31,6 @@ class Clock:
 
 
 def wind(clock, monkeypatch):
-    """Let `measure` read this clock."""
     monkeypatch.setattr(timing, "time", clock)
     monkeypatch.setattr(timing, "time_value", partial(time_value, clock=clock.perf_counter))
     return clock
@@ -49,16 +47,13 @@ def test_a_core_that_is_taken_while_the_clock_is_timed_makes_no_value_longer(mon
     assert calls_per_value(1e-5, 2e-3) == 203  # of 9.9 us each
 
 
-def test_every_call_is_counted():
+def test_every_call_is_counted_and_values_are_seconds_per_call(clock):
     waits = ("each", "end")
     for wait, loops in product(waits, (1, 4)):
         calls = count()
         m = measure(lambda calls=calls: next(calls), loops=loops, wait=wait, **QUICK)
         assert (len(m.warmup), len(m.values), m.loops) == (3, 5, loops)
         assert next(calls) == len(m.warmup) + m.loops * len(m.values)
-
-
-def test_values_are_seconds_per_call(clock):
     m = measure(clock.program([1.0] * 3 + [1.0, 2.0, 3.0] * 5), loops=3, name="p", items=10, **QUICK)
     assert m.values == (2.0,) * 5
     assert (m.name, m.unit, m.items_per_s) == ("p", "s", 5.0)

@@ -146,14 +146,11 @@ def test_a_result_is_written_where_the_command_began(tmp_path, capsys):
     assert capsys.readouterr().out.endswith("result: r.json\n")
 
 
-def test_donated_arguments_are_copied_for_every_call():
+def test_donated_arguments_are_copied_for_every_call_and_static_ones_given_by_name():
     result = measured("own_step:update", "own_step:step", *ARGS)
     update, step = list(result.of(Table))[1].rows
     assert (update.loops, step.loops, len(update.values), len(step.values)) == (1, 1, 2, 2)
     assert any("update: arguments are donated" in note for note in notes_of(result))
-
-
-def test_static_arguments_are_given_by_name():
     assert names(measured("own_step:power", "--args", "f32[3]", "n=4"), 1) == ["power"]
 
 
@@ -164,7 +161,6 @@ def test_only_what_jit_returned_has_stages_and_a_method_jitted_in_its_class_is_c
 
 
 def stored_roofline():
-    """A roofline of round numbers: 1 us per call, 1 TFLOP/s, 100 GB/s."""
     rows = [
         Measurement("a", "s", (1e-6,), quantity=ceilings.DISPATCH, configuration="each"),
         Measurement("b", "s", (1e-6,), quantity=ceilings.DISPATCH, configuration="end"),

@@ -32,13 +32,11 @@ def test_a_matrix_product_is_two_flops_per_inner_step():
         assert compiled.bytes_accessed >= 4 * (m * k + k * n + m * n)
 
 
-def test_a_donated_argument_is_counted_once():
+def test_a_donated_argument_is_counted_once_and_equations_at_every_depth():
     x = jnp.ones((64, 64))
     assert program(lambda x: x + 1, x).peak_bytes == 2 * x.nbytes
     assert program(lambda x: x + 1, x, donate_argnums=0).peak_bytes == x.nbytes
 
-
-def test_equations_are_counted_at_every_depth():
     def nested(depth):
         if depth == 0:
             return jnp.sin

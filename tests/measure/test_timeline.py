@@ -150,13 +150,11 @@ def test_a_mark_is_seen_in_its_lane():
     assert [s.name for s in recorded.spans if s.lane == "wait"] == ["for y", "outputs"]
 
 
-def test_a_second_profile_at_once_is_refused_in_one_line(tmp_path):
+def test_a_second_profile_at_once_is_refused_and_a_failing_function_leaves_none_running(tmp_path):
     with jax.profiler.trace(str(tmp_path)), pytest.raises(JaxperfError, match="cannot record") as e:
         timeline.record(lambda: jnp.ones(3))
     assert "\n" not in str(e.value)
 
-
-def test_a_failing_function_leaves_no_profile_running():
     def fails():
         raise ZeroDivisionError
 

@@ -11,7 +11,6 @@ from jaxperf.measure.timing import Benchmark
 
 @pytest.fixture
 def clock(monkeypatch):
-    """A clock that stands still unless it is moved."""
     hand = SimpleNamespace(now=100.0)
     monkeypatch.setattr(timing, "time", SimpleNamespace(perf_counter=lambda: hand.now))
     return hand

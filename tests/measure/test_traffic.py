@@ -13,13 +13,10 @@ def program(lines):
     return f"HloModule jit_f\n\nENTRY %main (a: f32[10]) -> f32[10] {{\n{lines}}}\n"
 
 
-def test_an_arrays_bytes_are_its_dtypes():
+def test_an_arrays_bytes_are_its_dtypes_and_a_sum_over_devices_counts_what_each_has_afterwards():
     for dtype, size in {"f32": 4, "bf16": 2, "s8": 1, "pred": 1}.items():
         line = f"  %gathered = {dtype}[3,5]{{1,0}} all-gather(%x), dimensions={{0}}\n"
         assert collective_bytes(program(line)) == {"all-gather": 15 * size}
-
-
-def test_a_sum_over_devices_counts_what_each_has_afterwards():
     mesh = Mesh(np.array(jax.devices("cpu")[:4]), ("d",))
     summed = jax.shard_map(lambda x: jax.lax.psum(x, "d"), mesh=mesh, in_specs=P("d"), out_specs=P())
     text = jax.jit(summed).lower(jnp.ones((8, 100))).compile().as_text()

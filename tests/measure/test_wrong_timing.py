@@ -50,7 +50,6 @@ class Events(Late):
         self.events.append("done")
 
     def clock(self):
-        """Note that the clock was read."""
         self.events.append("clock")
         return 0.0
 

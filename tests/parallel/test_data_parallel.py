@@ -14,7 +14,6 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-import trainings
 from cases import cases
 from flax import nnx
 
@@ -23,7 +22,7 @@ from jaxperf.hlo import COLLECTIVES
 from jaxperf.measure import count_ops
 from jaxperf.measure.compile_log import nothing_compiles
 from jaxperf.models import lenet, lenet_params
-from jaxperf.parallel import WAYS, first_devices, make_step, model_of, model_of_function
+from jaxperf.parallel import WAYS, Model, first_devices, make_step, model_of, model_of_function
 
 TEN_STEPS = 1e-11  # by which parameters of order one may differ after ten updates
 COUNTS = (1, 2, 8)
@@ -186,11 +185,28 @@ def test_the_program_sums_what_it_should_and_gathers_nothing(way, batch_norm, k)
     assert convolutions >= 3  # the text is read
 
 
+def tiny_step(way):
+    """One layer with statistics, for images of 2 x 2."""
+
+    def apply(params, stats, X, *, train, axis_name=None):
+        flat = X.reshape(len(X), -1).astype(np.float32) / 255
+        mean = {"mean": 0.9 * stats["mean"] + 0.1 * flat.mean(0)} if train else stats
+        return (flat - stats["mean"]) @ params["W"], mean
+
+    W = jnp.asarray(np.random.default_rng(1).normal(size=(4, 3)).astype(np.float32))
+    return make_step(way, Model(apply, {"W": W}, {"mean": jnp.zeros(4)}), optax.adam(0.1), cpus(2))
+
+
+def images():
+    rng = np.random.default_rng(2)
+    return rng.integers(0, 256, (4, 2, 2, 1), dtype=np.uint8), rng.integers(0, 3, 4).astype(np.int32)
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_the_state_has_no_axis_for_devices_and_is_on_all_of_them(way):
-    devices, step = cpus(2), trainings.step_of(way)
+    devices, step = cpus(2), tiny_step(way)
     old = step.init()
-    state, metrics = step(old, *trainings.images())
+    state, metrics = step(old, *images())
     assert step.read(old).params["W"].is_deleted()  # a state is used up
     assert jax.tree.map(jnp.shape, step.read(state).params) == {"W": (4, 3)}
     assert jax.tree.map(jnp.shape, step.read(state).stats) == {"mean": (4,)}
@@ -201,18 +217,17 @@ def test_the_state_has_no_axis_for_devices_and_is_on_all_of_them(way):
         chex.assert_trees_all_equal(*jax.device_get(state))
         return
     for leaf in jax.tree.leaves((state, metrics)):
-        assert leaf.sharding.device_set == set(devices)
-        assert leaf.is_fully_replicated
+        assert leaf.sharding.device_set == set(devices) and leaf.is_fully_replicated
         chex.assert_trees_all_equal(*(np.asarray(s.data) for s in leaf.addressable_shards))
 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_using_a_state_up_leaves_the_models_values_alone(way):
-    step = trainings.step_of(way)
+    step = tiny_step(way)
     before = jax.device_get(step.model.params)
-    first = after(step, [trainings.images()])
+    first = after(step, [images()])
     chex.assert_trees_all_equal(jax.device_get(step.model.params), before)
-    chex.assert_trees_all_equal(after(step, [trainings.images()]), first)
+    chex.assert_trees_all_equal(after(step, [images()]), first)
 
 
 def linear(X, W):

@@ -289,7 +289,6 @@ def test_gathered_activations_are_told_from_parameters():
 
 
 def test_waits_for_what_a_sharding_removes_are_named_once():
-    """The batch is split by its first half; a turn of the loop needs a quarter of it on all devices."""
     size = on_eight(accumulated, jnp.ones((64, 64)), jnp.ones((64, 64)))
     assert "activations" in gathered(size)
     assert "of activations change their sharding" in size.advice["resharded"]
@@ -301,7 +300,6 @@ def test_waits_for_what_a_sharding_removes_are_named_once():
     ("make", "carried", "helps"), [(sharded, "parameters", False), (loss_summed, "gradients", True)]
 )
 def test_micro_batches_are_proposed_for_gradients_only(make, carried, helps):
-    """Parameters are gathered for each micro-batch again."""
     text = on_eight(lambda mesh: make(mesh)).advice["not overlapped"]
     assert f"s of {carried}" in text and "more examples" in text
     assert ("micro-batches" in text) is helps
@@ -390,22 +388,17 @@ def test_a_batch_that_the_step_draws_is_asked_about():
 def test_a_part_of_the_batch_that_the_step_draws():
     """Each device makes all examples of a generator whose noise nothing splits."""
     arguments = jnp.ones((64, 64)), jnp.ones((16, 64)), jax.random.key(0)
-    (one, eight), other = (
-        plan(generator(split), *arguments, devices=(1, 8)).sizes for split in (False, True)
-    )
+    (one, eight), rest = (plan(generator(split), *arguments, devices=(1, 8)).sizes for split in (False, True))
     assert eight.time.flops / one.time.flops > 4
     assert "times as much arithmetic as on the fewest devices" in eight.advice["arithmetic repeated"]
-    assert not any("arithmetic repeated" in size.advice for size in (one, *other))
+    assert not any("arithmetic repeated" in size.advice for size in (one, *rest))
 
 
-def test_one_bare_array_of_parameters_is_no_batch():
+def test_parameters_of_any_length_are_no_batch():
     step = jax.jit(lambda w: w - 0.1 * jax.grad(lambda w: jnp.tanh(w).sum())(w))
     step_plan = plan(step, jnp.ones((64, 8)), devices=(1, 8))
     assert step_plan.sizes[1].batch == 0 and "comes back" in str(step_plan)
     assert plan(step, jnp.ones((64, 8)), devices=(8,), batch=(0,)).sizes[0].batch == 512
-
-
-def test_parameters_beside_a_batch_of_their_length():
     step = jax.jit(lambda lr, w, x: (w - lr * jax.grad(lambda w: ((x @ w) ** 2).mean())(w), x.mean()))
     size = on_eight(step, jnp.float32(1), jnp.ones((16, 16)), jnp.ones((16, 16, 16)))
     assert size.batch_arguments == (2,)

@@ -21,7 +21,6 @@ NO_MEMORY = hlo.Costs(0, 0, 0, 0, 0, 0)
 
 
 def planned(module, memory=NO_MEMORY):
-    """Return the plan of a program on eight devices."""
     mesh = Mesh(np.array(jax.devices("cpu")[:8]), ("data",))
     placed = arguments.Placed(None, (), mesh, batch_axes=("data",), made=True)
     (size,) = planning.plan_of(CARDS["h100"], [placed], [Program(module, memory)]).sizes

@@ -105,35 +105,31 @@ def test_threads_that_compile_leave_the_cache_setting_as_it_was(monkeypatch):
 
 
 @pytest.mark.usefixtures("cpus_as_gpus", "train")
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (f"{STEP} {ARGS} --devices 1,x", "--devices has 'x'; give numbers from 1 on, as in 1,8,64"),
-        (f"{STEP} {ARGS} --devices 0", "--devices has '0'"),
-        (f"{STEP} {ARGS} --per-device 0", "--per-device is 0; give at least 1 and at most "),
-        (f"{STEP} {ARGS} --total 99999999999999999999", "--total is 99999999999999999999; give at least 1"),
-        (f"{STEP} {ARGS} --per-device 2 --total 4", "--total not allowed with argument --per-device"),
-        (f"{STEP} {ARGS} --devices 8 --total 30", "30 examples do not divide by 8; give --total a multiple"),
-        (f"{STEP} {ARGS} --mesh data", "--mesh has 'data'; give NAME=N for each axis"),
-        (f"{STEP} {ARGS} --mesh data=2,data=4", "--mesh has 'data=2,data=4', in which an axis comes twice"),
-        (f"{STEP} {ARGS} --devices 8 --mesh data=3", "--mesh takes 3 devices, which are not among --devi"),
-        (f"{STEP} {ARGS} --batch one", "--batch has 'one'; give positions from 0 on, as in 1,2 or"),
-        (f"{STEP} {ARGS} --batch 1:axis=x", "--batch has '1:axis=x'"),
-        (f"{STEP} {ARGS} --batch 7", "--batch names argument 7, but the step has 3, counted from 0"),
-        (f"{STEP} {ARGS} --kernel flash=fast", "--kernel is 'flash=fast'; give the work of one run"),
-        (f"{STEP} {ARGS} --for k80", "no card 'k80'"),
-        (f"{STEP} {ARGS} --network ring", "no network 'ring'"),
-        (f"{STEP} {ARGS} --setup train_to_plan:shapes", "arguments come from --args or from --setup"),
-        (f"{STEP} --args f32[5,3", "not understood"),
-        (f"{STEP} --args f64[5,3] f32[16,5] f32[16,3]", "no 64 bits"),
-        (f"{STEP} --args f32[5,3] f32[16,5] f32[17,3]", "step raised TypeError"),
-        (STEP, "step needs arguments (w, x, y), but none are given"),
-        (f"train_to_plan:other {ARGS}", "there is no 'other'"),
-        ("train_to_plan:plain", "plain is no jitted step; give what jax.jit returned"),
-        ("", "no step to plan; give one, jaxperf plan train:step --setup train:arguments"),
-        (f"{STEP} -- python train_to_plan.py", "give a step and its arguments, or a program after --"),
-    ],
-)
+@pytest.mark.parametrize(("words", "message"), [
+    (f"{STEP} {ARGS} --devices 1,x", "--devices has 'x'; give numbers from 1 on, as in 1,8,64"),
+    (f"{STEP} {ARGS} --devices 0", "--devices has '0'"),
+    (f"{STEP} {ARGS} --per-device 0", "--per-device is 0; give at least 1 and at most "),
+    (f"{STEP} {ARGS} --total 99999999999999999999", "--total is 99999999999999999999; give at least 1"),
+    (f"{STEP} {ARGS} --per-device 2 --total 4", "--total not allowed with argument --per-device"),
+    (f"{STEP} {ARGS} --devices 8 --total 30", "30 examples do not divide by 8; give --total a multiple"),
+    (f"{STEP} {ARGS} --mesh data", "--mesh has 'data'; give NAME=N for each axis"),
+    (f"{STEP} {ARGS} --mesh data=2,data=4", "--mesh has 'data=2,data=4', in which an axis comes twice"),
+    (f"{STEP} {ARGS} --devices 8 --mesh data=3", "--mesh takes 3 devices, which are not among --devi"),
+    (f"{STEP} {ARGS} --batch one", "--batch has 'one'; give positions from 0 on, as in 1,2 or"),
+    (f"{STEP} {ARGS} --batch 1:axis=x", "--batch has '1:axis=x'"),
+    (f"{STEP} {ARGS} --batch 7", "--batch names argument 7, but the step has 3, counted from 0"),
+    (f"{STEP} {ARGS} --kernel flash=fast", "--kernel is 'flash=fast'; give the work of one run"),
+    (f"{STEP} {ARGS} --for k80", "no card 'k80'"), (f"{STEP} {ARGS} --network ring", "no network 'ring'"),
+    (f"{STEP} {ARGS} --setup train_to_plan:shapes", "arguments come from --args or from --setup"),
+    (f"{STEP} --args f32[5,3", "not understood"),
+    (f"{STEP} --args f64[5,3] f32[16,5] f32[16,3]", "no 64 bits"),
+    (f"{STEP} --args f32[5,3] f32[16,5] f32[17,3]", "step raised TypeError"),
+    (STEP, "step needs arguments (w, x, y), but none are given"),
+    (f"train_to_plan:other {ARGS}", "there is no 'other'"),
+    ("train_to_plan:plain", "plain is no jitted step; give what jax.jit returned"),
+    ("", "no step to plan; give one, jaxperf plan train:step --setup train:arguments"),
+    (f"{STEP} -- python train_to_plan.py", "give a step and its arguments, or a program after --"),
+])  # fmt: skip
 def test_mistakes(words, message, capsys):
     assert cli.main(["plan", *words.split()]) == 2
     lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]

@@ -20,14 +20,11 @@ def run(module):
     return timeline.run(module, kernels_of(module), timed, H100)
 
 
-def test_a_kernel_takes_the_larger_of_both():
+def test_a_kernel_takes_the_larger_of_both_and_more_bytes_and_nodes_take_longer():
     product = hlo.Product(1, 8192, 8192, 8192, "bfloat16")
     assert Kernel(1e6, (product,)).seconds(H100) == product.flops / H100.matrix_flops("bfloat16") + KERNEL_S
     assert Kernel(1e9, (product,)).memory_s(H100) < Kernel(1e9, (product,)).arithmetic_s(H100)
     assert Kernel(1e9).seconds(H100) == 1e9 / H100.bandwidth + KERNEL_S
-
-
-def test_more_bytes_take_longer_and_more_nodes_too():
     sizes = [links.exchange_s(H100, "all-reduce", 2**n, 8, 1) for n in range(10, 34)]
     assert sizes == sorted(sizes)
     nodes = [links.exchange_s(H100, "all-reduce", 2**26, 8 * n, n) for n in (1, 2, 8, 128)]

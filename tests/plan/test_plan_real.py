@@ -23,9 +23,6 @@ from jaxperf.plan.cards import CARDS
 from jaxperf.plan.memory import ANOTHER, CHECKPOINT, FUSED
 from jaxperf.plan.planning import plan
 
-WAYS = ("pmap", "shard_map", "jit")
-
-
 pytestmark = [pytest.mark.real, pytest.mark.usefixtures("compiles_anew")]
 OPTIMIZER = optax.sgd(0.1)
 
@@ -56,7 +53,7 @@ def on_eight(model, way, batch_norm, per_device=32):
     return plan(make, device="h100", devices=(8,)).sizes[0]
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", ["pmap", "shard_map", "jit"])
 def test_lenet_has_one_all_reduce_in_each_way(way):
     model = model_of(LeNet(rngs=nnx.Rngs(0)))
     size_plan = on_eight(model, way, "share")
@@ -64,8 +61,7 @@ def test_lenet_has_one_all_reduce_in_each_way(way):
     (exchange,) = size_plan.exchanges
     gradients = sum(leaf.nbytes for leaf in jax.tree.leaves(model.params))
     assert gradients <= exchange.bytes <= gradients + 64  # and the loss and the hits
-    assert exchange.group_size == 8
-    assert size_plan.fits and size_plan.temp_bytes > 0
+    assert exchange.group_size == 8 and size_plan.fits and size_plan.temp_bytes > 0
 
 
 @pytest.mark.thorough
@@ -203,9 +199,8 @@ def test_a_scan_moves_its_slices_and_not_its_stacks():
     """The traffic of a scan with a gradient grows with its layers, and not with their square."""
     step = attention_step("cudnn")
     x = jnp.zeros((B, T, N * H))
-    few, many = (
-        plan(step, jnp.zeros((n, N * H, 3 * N * H)), x, devices=(1,)).sizes[0].time.bytes for n in (4, 16)
-    )
+    plans = (plan(step, jnp.zeros((n, N * H, 3 * N * H)), x, devices=(1,)) for n in (4, 16))
+    few, many = (each.sizes[0].time.bytes for each in plans)
     assert many / few == pytest.approx(16 / 4, rel=0.15)
 
 
@@ -263,36 +258,31 @@ def test_only_what_is_made_inside_of_a_checkpoint_goes_with_another_one(rolled):
     assert remedies["_layer"] - {""} == {ANOTHER}
 
 
-def pallas_step(cost=None):
-    pl = pytest.importorskip("jax.experimental.pallas")
-
+def pallas_step(pl, cost=None):
     def double(x_ref, o_ref):
         o_ref[...] = x_ref[...] * 2
 
     def step(w, x):
         h = x @ w
-        call = pl.pallas_call(
-            double, out_shape=jax.ShapeDtypeStruct(h.shape, h.dtype), name="twice", cost_estimate=cost
-        )
-        return jnp.tanh(call(h))
+        shape = jax.ShapeDtypeStruct(h.shape, h.dtype)
+        return jnp.tanh(pl.pallas_call(double, out_shape=shape, name="twice", cost_estimate=cost)(h))
 
     return jax.jit(step)
 
 
 def test_a_pallas_kernel_is_a_call_of_known_work():
-    from jax.experimental import pallas as pl
-
+    pl = pytest.importorskip("jax.experimental.pallas")
     arguments = jnp.zeros((512, 512)), jnp.zeros((256, 512))
     product, nbytes = 2 * 256 * 512 * 512, 2 * 256 * 512 * 4
     said = pl.CostEstimate(flops=10**12, bytes_accessed=10**9, transcendentals=0)
     for step, kernels, extra in (
-        (pallas_step(said), None, 10**12),
-        (pallas_step(), {"twice": (5e12, 1e9)}, 5e12),
-        (pallas_step(said), {"twice": (5e12, 1e9)}, 5e12),  # the reader's word counts
+        (pallas_step(pl, said), None, 10**12),
+        (pallas_step(pl), {"twice": (5e12, 1e9)}, 5e12),
+        (pallas_step(pl, said), {"twice": (5e12, 1e9)}, 5e12),  # the reader's word counts
     ):
         step_plan = plan(step, *arguments, devices=(1,), batch=(1,), kernels=kernels)
         assert step_plan.sizes[0].time.flops == product + extra
         assert not step_plan.sizes[0].notes and "arithmetic is not known" not in str(step_plan)
-    unknown = plan(pallas_step(), *arguments, devices=(1,), batch=(1,))
+    unknown = plan(pallas_step(pl), *arguments, devices=(1,), batch=(1,))
     assert unknown.sizes[0].time.flops == product and unknown.sizes[0].time.bytes > nbytes
     assert "--kernel twice=FLOPS,BYTES of one run" in str(unknown)

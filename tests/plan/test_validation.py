@@ -14,14 +14,11 @@ def validate(monkeypatch):
     return scripts.load("validate_plan", PATH, monkeypatch)
 
 
-def test_tables_that_fit_and_tables_that_test_are_disjoint(validate):
+def test_tables_that_fit_do_not_test_and_the_printed_errors_are_those_of_the_tests(validate):
     tables = {row["table"] for row in validate.read("collectives.csv")}
     assert set(validate.FITS) | set(validate.TESTS) == tables
     assert not set(validate.FITS) & set(validate.TESTS)
     assert {network.source for network in links.NETWORKS.values()} <= set(validate.FITS)
-
-
-def test_the_printed_errors_are_those_of_the_tests(validate):
     for name, value in validate.accuracy().items():
         assert getattr(accuracy, name) == pytest.approx(value), name
 

@@ -21,7 +21,6 @@ GATE = {
 
 
 def run(step, folder, status, **inputs):
-    """Run a step's script in bash, where jaxperf ends with this status."""
     (folder / "status").write_text(str(status))
     (folder / "python").write_text(PYTHON)
     (folder / "python").chmod(0o755)
@@ -76,18 +75,15 @@ def test_watch_gets_the_program_and_its_kinds_and_its_status_is_the_jobs(status,
 INPUTS = {"gate": "", "watch": "train.py", "update": "false", "install": "true", "undecided": "warn"}
 
 
-@pytest.mark.parametrize(
-    ("changes", "line"),
-    [
-        ({"watch": "'my train.py' --lr 1", "gate": "jaxperf measure a:b --json {}"}, ""),
-        ({"watch": ""}, "nothing to do; give the input gate, a command, or watch, a script"),
-        ({"watch": "'train.py"}, "watch is no list of words: 'train.py; close its quotes"),
-        ({"gate": "jaxperf)"}, "gate is no list of words: jaxperf); close its quotes"),
-        ({"update": "yes"}, "update is 'yes'; give true or false"),
-        ({"install": ""}, "install is ''; give true or false"),
-        ({"undecided": "ignore"}, "undecided is 'ignore'; give warn or fail"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "line"), [
+    ({"watch": "'my train.py' --lr 1", "gate": "jaxperf measure a:b --json {}"}, ""),
+    ({"watch": ""}, "nothing to do; give the input gate, a command, or watch, a script"),
+    ({"watch": "'train.py"}, "watch is no list of words: 'train.py; close its quotes"),
+    ({"gate": "jaxperf)"}, "gate is no list of words: jaxperf); close its quotes"),
+    ({"update": "yes"}, "update is 'yes'; give true or false"),
+    ({"install": ""}, "install is ''; give true or false"),
+    ({"undecided": "ignore"}, "undecided is 'ignore'; give warn or fail"),
+])  # fmt: skip
 def test_a_mistake_in_an_input_is_one_line(changes, line, tmp_path):
     done = run("Check the inputs", tmp_path, 0, **{**INPUTS, **changes})
     assert (done.stdout, done.stderr) == (f"::error::jaxperf: {line}\n" if line else "", "")

@@ -95,8 +95,6 @@ def script(tmp_path):
 
 @pytest.fixture
 def page_of(section_page, script):
-    """Return the page of the script with a run of it, and one on a GPU."""
-
     def page(run, gpu=None):
         kept = [each and section_page.Run.of(keep(each, script.with_suffix(".ipynb"))) for each in (run, gpu)]
         return section_page.page(script, *kept)

@@ -83,7 +83,6 @@ COMPILED = [name for name, entry in ENTRIES.items() if "compiled" in entry]
 
 @pytest.fixture
 def as_users_do():
-    """Forget what a program has set."""
     yield
     jax.config.update("jax_enable_x64", False)
 

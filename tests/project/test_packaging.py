@@ -118,7 +118,6 @@ def installs(tree, *arguments, **options):
 
 
 def mistakes(tree, *arguments, **options):
-    """The lines of a target that fails, without make's own."""
     done = make(tree, *arguments, **options)
     assert done.returncode != 0
     return [line for line in done.stderr.splitlines() if not line.startswith(("make", "pyenv"))]

@@ -12,7 +12,6 @@ READMES = ("README.md", "README.zh-CN.md")
 
 
 def blocks(name, language):
-    """The code blocks in a language, without comments."""
     fenced = re.findall(r"^```(\w*)\n(.*?)^```$", (ROOT / name).read_text(encoding="utf-8"), re.M | re.S)
     texts = [text for kind, text in fenced if kind == language]
     return [[line.split("#")[0].rstrip() for line in text.splitlines()] for text in texts]

@@ -57,13 +57,10 @@ def test_a_full_result_comes_back_equal(tmp_path):
     assert json.loads(path.read_text(encoding="utf-8"))["title"] == "Imperative × symbolic"
 
 
-def test_array_scalars_are_stored_as_plain_numbers():
+def test_array_scalars_are_stored_as_plain_numbers_and_what_json_lacks_is_refused(tmp_path):
     scalars = {"a": np.float32(0.5), "b": np.int64(3), "c": jnp.float32(0.25), "d": np.bool_(True)}
     body = json.loads(to_json(replace(FULL, config={**scalars, "lr": jnp.bfloat16(2), "in": Path("x")})))
     assert body["config"] == {"a": 0.5, "b": 3, "c": 0.25, "d": True, "lr": 2.0, "in": "x"}
-
-
-def test_what_json_lacks_is_refused_when_stored(tmp_path):
     with pytest.raises(TypeError, match="cannot store object"):
         to_json(replace(FULL, config={"x": object()}))
     for bad in (float("nan"), float("inf"), np.float32("nan")):
@@ -108,7 +105,6 @@ def test_unknown_keys_are_ignored_and_those_of_later_versions_have_defaults(tmp_
 
 
 def edited(*path, value=...):
-    """FULL as JSON with the value at `path` replaced, or removed."""
     body = json.loads(to_json(FULL))
     inner = body
     for key in path[:-1]:

@@ -91,7 +91,6 @@ def is_refused(folder, path, damaged, expected):
 
 @pytest.mark.parametrize("times", [1, pytest.param(20, marks=pytest.mark.thorough)])
 def test_a_flipped_bit_or_a_cut_file_is_never_continued_with_other_values(folder, times):
-    """Each file of the newest checkpoint is cut, and has a bit flipped, at random places."""
     expected, rng = opened(folder).load(state()), random.Random(0)
     files = [path for path in (folder / "5").rglob("*") if path.is_file() and path.stat().st_size]
     for path in files * times:
@@ -107,7 +106,6 @@ def test_a_flipped_bit_or_a_cut_file_is_never_continued_with_other_values(folder
 
 
 def test_values_and_figures_that_were_changed_are_noticed(folder):
-    """A figure in the JSON file, which stays valid; and an array of another shape."""
     with pytest.raises(JaxperfError, match="is damaged"):
         opened(folder).load(state() | {"hits": np.zeros(3, np.int32)})
     [path] = [path for path in (folder / "5").rglob("*") if path.is_file() and b"losses" in path.read_bytes()]

@@ -133,13 +133,10 @@ def test_when_one_of_two_processes_is_killed_the_other_ends_and_both_go_on(victi
     assert load_result(tmp_path / "r.json").facts["state_3"] == undisturbed[0].facts["state_3"]
 
 
-@pytest.mark.parametrize(
-    ("sent", "status", "last"),
-    [
-        (signal.SIGTERM, 143, r"SIGTERM: stopped after step \d+; go on with --resume"),
-        pytest.param(signal.SIGINT, 130, "stopped", marks=pytest.mark.thorough),
-    ],
-)
+@pytest.mark.parametrize(("sent", "status", "last"), [
+    (signal.SIGTERM, 143, r"SIGTERM: stopped after step \d+; go on with --resume"),
+    pytest.param(signal.SIGINT, 130, "stopped", marks=pytest.mark.thorough),
+])  # fmt: skip
 def test_sigterm_saves_the_step_and_ctrl_c_ends_at_once(sent, status, last, tmp_path):
     flags = ("--devices", "2", "--updates", "2000", "--checkpoints", tmp_path, "--every-steps", "2")
     with children.start(*SMOKE[1:], *flags) as process:
@@ -166,7 +163,6 @@ def test_sigterm_to_one_of_two_processes_saves_one_step_of_both(tmp_path):
 
 @pytest.mark.thorough
 def test_what_a_checkpoint_folder_holds_is_not_mixed_up(tmp_path):
-    """Without --resume, with other settings, and with fewer epochs than it has."""
     flags = ("--checkpoints", tmp_path, "--updates", "2", "--epochs", "2")
     assert run(*flags).returncode == 0
     for added, message in (
@@ -195,13 +191,10 @@ print(status, *names)
 """
 
 
-@pytest.mark.parametrize(
-    "flags",
-    [
-        ("--seeds", "0", "1", "--epochs", "2"),
-        pytest.param(("--recipe", "fast", "--dtype", "bfloat16"), marks=pytest.mark.thorough),
-    ],
-)
+@pytest.mark.parametrize("flags", [
+    ("--seeds", "0", "1", "--epochs", "2"),
+    pytest.param(("--recipe", "fast", "--dtype", "bfloat16"), marks=pytest.mark.thorough),
+])  # fmt: skip
 def test_a_run_compiles_two_programs_whatever_the_number_of_seeds_and_epochs(flags):
     done = children.run("-c", COUNTED, "--smoke", *flags, folder=ROOT)
     status, *names = done.stdout.splitlines()[-1].split()
@@ -279,18 +272,14 @@ def test_nonsense_flags_are_one_line_and_status_2(capfd, monkeypatch, tmp_path):
         assert out == "" and err.startswith("error: ") and err.count("\n") == 1 and message in err, err
 
 
-@pytest.mark.parametrize(
-    ("flags", "variables"),
-    [
-        (("--batch-size", "15"), {}),
-        pytest.param(("--batch-size", "999999998"), {}, marks=pytest.mark.thorough),
-        pytest.param((), {"JAX_PLATFORMS": "cuda"}, marks=pytest.mark.thorough),
-        pytest.param(("--checkpoints", "/proc/none"), {}, marks=pytest.mark.thorough),
-        pytest.param(("--lr", "1e30", "--updates", "9"), {}, marks=pytest.mark.thorough),
-        pytest.param((), {"JAX_ENABLE_X64": "maybe"}, marks=pytest.mark.thorough),
-        pytest.param((), {"JAX_NUM_PROCESSES": "2"}, marks=pytest.mark.thorough),
-    ],
-)
+@pytest.mark.parametrize(("flags", "variables"), [
+    (("--batch-size", "15"), {}), pytest.param(("--batch-size", "999999998"), {}, marks=pytest.mark.thorough),
+    pytest.param((), {"JAX_PLATFORMS": "cuda"}, marks=pytest.mark.thorough),
+    pytest.param(("--checkpoints", "/proc/none"), {}, marks=pytest.mark.thorough),
+    pytest.param(("--lr", "1e30", "--updates", "9"), {}, marks=pytest.mark.thorough),
+    pytest.param((), {"JAX_ENABLE_X64": "maybe"}, marks=pytest.mark.thorough),
+    pytest.param((), {"JAX_NUM_PROCESSES": "2"}, marks=pytest.mark.thorough),
+])  # fmt: skip
 def test_what_is_wrong_only_once_jax_runs_is_one_line_too(flags, variables):
     done = run("--devices", "2", *flags, **variables)
     errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]

@@ -21,8 +21,6 @@ def watched():
 
 @pytest.fixture
 def program_file(tmp_path):
-    """Write a program's text, and return its path."""
-
     def write(text):
         path = tmp_path / "program.py"
         path.write_text(text)

@@ -29,7 +29,6 @@ IDS = {
 
 @pytest.fixture(scope="module")
 def stored(tmp_path_factory):
-    """The JSON of a program that has a static argument vary."""
     folder = tmp_path_factory.mktemp("watched")
     (folder / "train.py").write_text(
         "import functools, jax, jax.numpy as jnp\n"

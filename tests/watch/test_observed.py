@@ -261,7 +261,6 @@ def test_a_call_that_waits_for_a_full_queue_is_a_wait_for_the_device(watched):
     x = late.array()
 
     def open_gate():
-        """End the device's work once the sampler has seen the front end wait for most of the time."""
         samples = session._open_watch.log.samples
         seconds = {True: 0.0, False: 1e-9}
         while seconds[True] < max(2.0, 3 * seconds[False]):  # one call must have slept for long

@@ -20,7 +20,6 @@ from jaxperf.watch.observe import stuck
 
 @pytest.fixture
 def script(tmp_path, monkeypatch):
-    """A script that fails, is interrupted or exits as its first word says."""
     path = tmp_path / "train.py"
     path.write_text(
         "import pickle, signal, sys\n"

@@ -16,7 +16,6 @@ LAYER = Place("/p/train.py", 22, "layer")
 
 
 def stages(start, *seconds):
-    """Intervals of tracing, lowering and compiling, one after the other."""
     spans = {}
     for name, length in zip(report.STAGES, seconds):
         spans[name] = (start, start + length)

@@ -44,30 +44,26 @@ FUNCTIONS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("kind", "chain", "as_kind", "at"),
-    [
-        ("numpy", ("return np", "x = get", "main(1)"), "data", "x = get"),
-        ("python", ("return np", "w = update(w, get", "main(1)"), "data", "w = update(w, get"),
-        ("eager", ("x = jnp", "main(1)"), "data", "x = jnp"),
-        ("python", ("describe(w)", "main(1)"), "between", "describe(w)"),
-        ("python", ("describe(file)", "main(1)"), "between", "describe(file)"),
-        ("numpy", ("describe(w)", "main(1)"), "numpy", "describe(w)"),
-        ("python", ("describe(table)", "main(1)"), "between", "describe(table)"),
-        ("write", ("np.save(packed", "main(1)"), "write", "with gzip.open(name"),
-        ("write", ("np.savez(file", "main(1)"), "write", 'with open(name + ".npz"'),
-        ("python", ('with open(name + ".npz"', "main(1)"), "write", 'with open(name + ".npz"'),
-        ("python", ("return step", "w = update(w, x)", "main(1)"), "dispatch", "return step"),
-        ("eager", ("return step", "w = update(w, x)", "main(1)"), "dispatch", "return step"),
-        ("python", ("codes", "w = decoded", "main(1)"), "between", "codes"),
-        ("numpy", ("codes", "w = decoded", "main(1)"), "numpy", "codes"),
-        ("write", ("codes", "w = decoded", "main(1)"), "write", "codes"),
-        ("python", ("codes", "main(1)"), "python", "codes"),
-        ("python", ("table", "main(1)"), "python", "table"),
-        ("write", ("np.savez(last", "main(1)"), "python", "np.savez(last"),
-        ("import", ("table", "main(1)"), "import", "table"),
-    ],
-)
+@pytest.mark.parametrize(("kind", "chain", "as_kind", "at"), [
+    ("numpy", ("return np", "x = get", "main(1)"), "data", "x = get"),
+    ("python", ("return np", "w = update(w, get", "main(1)"), "data", "w = update(w, get"),
+    ("eager", ("x = jnp", "main(1)"), "data", "x = jnp"),
+    ("python", ("describe(w)", "main(1)"), "between", "describe(w)"),
+    ("python", ("describe(file)", "main(1)"), "between", "describe(file)"),
+    ("numpy", ("describe(w)", "main(1)"), "numpy", "describe(w)"),
+    ("python", ("describe(table)", "main(1)"), "between", "describe(table)"),
+    ("write", ("np.save(packed", "main(1)"), "write", "with gzip.open(name"),
+    ("write", ("np.savez(file", "main(1)"), "write", 'with open(name + ".npz"'),
+    ("python", ('with open(name + ".npz"', "main(1)"), "write", 'with open(name + ".npz"'),
+    ("python", ("return step", "w = update(w, x)", "main(1)"), "dispatch", "return step"),
+    ("eager", ("return step", "w = update(w, x)", "main(1)"), "dispatch", "return step"),
+    ("python", ("codes", "w = decoded", "main(1)"), "between", "codes"),
+    ("numpy", ("codes", "w = decoded", "main(1)"), "numpy", "codes"),
+    ("write", ("codes", "w = decoded", "main(1)"), "write", "codes"),
+    ("python", ("codes", "main(1)"), "python", "codes"), ("python", ("table", "main(1)"), "python", "table"),
+    ("write", ("np.savez(last", "main(1)"), "python", "np.savez(last"),
+    ("import", ("table", "main(1)"), "import", "table"),
+])  # fmt: skip
 def test_what_a_look_was_busy_with_follows_from_its_loop(kind, chain, as_kind, at, places):
     place = places(PROGRAM)
 

@@ -43,13 +43,10 @@ def analysis_of(*texts, sort_s, dot_s, jitted=True):
     return Analysis(record)
 
 
-def test_lines_have_shares_and_a_loop_is_not_counted_beside_its_body(text):
+def test_lines_of_jitted_programs_have_shares_if_devices_compute(text):
     (table,) = top_programs.line_blocks(analysis_of(text, sort_s=0.3, dot_s=0.1))
     assert [row[:2] for row in table.rows] == [("sort", "75%"), ("dot_general", "25%")]
     assert [source.rpartition("# ")[2] for *_, source in table.rows] == ["sorts", "multiplies"]
-
-
-def test_devices_that_hardly_compute_and_operations_outside_of_jit_have_no_lines(text):
     for options in ({"sort_s": 0.02, "dot_s": 0.01}, {"sort_s": 0.3, "dot_s": 0.1, "jitted": False}):
         assert list(top_programs.line_blocks(analysis_of(text, **options))) == []
 

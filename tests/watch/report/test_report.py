@@ -130,7 +130,6 @@ def test_an_execution_belongs_to_the_call_that_came_as_many_calls_before(calls, 
 
 
 def titles_and_rows(*compiled):
-    """Title and first row of the table of what was compiled."""
     result = text.make_result(Analysis(Log("a", 0.0, 9.0, compiled=[*compiled])))
     (grid,) = (g for g in result.of(Grid) if g.title.startswith("Traced"))
     return grid.title, [str(cell) for cell in grid.rows[0]]
@@ -182,14 +181,10 @@ def test_the_report_is_a_result_that_every_renderer_takes(tmp_path):
     assert cli.main(["report", str(path)]) == 0
 
 
-@pytest.mark.parametrize(
-    ("error", "end"),
-    [
-        (None, "s. Watching took"),
-        (ZeroDivisionError, "until it failed with ZeroDivisionError"),
-        (KeyboardInterrupt, "until it was interrupted"),
-    ],
-)
+@pytest.mark.parametrize(("error", "end"), [
+    (None, "s. Watching took"), (ZeroDivisionError, "until it failed with ZeroDivisionError"),
+    (KeyboardInterrupt, "until it was interrupted"),
+])  # fmt: skip
 def test_a_block_is_reported_under_pytest_however_it_ends(error, end, capsys):
     expected = pytest.raises(error) if error else contextlib.nullcontext()
     with expected, jaxperf.watch("a block", profile=False):

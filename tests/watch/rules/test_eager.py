@@ -14,7 +14,6 @@ LOSS, GRAD, CALL = (Place("train.py", line) for line in (3, 8, 20))
 
 
 def _with_lines(lines, compiled=()):
-    """Return the analysis of a run whose waiting lines are known."""
     analysis = Analysis(Log("a", compiled=list(compiled)))
     analysis.lines = lines
     return analysis

@@ -82,7 +82,6 @@ def test_a_line_gets_the_share_of_its_own_windows():
 
 
 def test_what_one_program_compiles_too_is_not_saved(line):
-    """Thirty small programs and two that take long inside jit as well."""
     at = line("params = ")
     small = [compiled(at, i, 0.04) for i in range(30)]
     large = [compiled(at, 40 + 6 * i, 5.0, "_truncated_normal") for i in range(2)]

@@ -11,8 +11,6 @@ AT = Place("a.py", 3)
 
 @pytest.fixture
 def found(monkeypatch):
-    """Return what is reported where a rule finds this."""
-
     def report(*findings, log=None):
         monkeypatch.setattr(find, "RULES", (lambda _: iter(findings),))
         return find.find_causes(Analysis(log or Log("a", 0.0, 10.0)))

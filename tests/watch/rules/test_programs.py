@@ -104,7 +104,6 @@ def test_an_array_that_belongs_to_an_object_is_named_with_it(function):
 
 
 def ran(*facts, compiled, backend="cpu"):
-    """A second of a window in which a program ran half of the time."""
     program = ExecutedProgram(facts[0].name, 100, [1e-4] * 100, devices={"device 0": [(0.25, 0.75)]})
     activity = DeviceActivity([(0.0, 1.0)], {program.name: program})
     record = Log("a", 0.0, 1.0, compiled=[compiled], programs=[*facts], activity=activity, backend=backend)

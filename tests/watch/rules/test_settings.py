@@ -26,14 +26,11 @@ def findings_under(*managers):
     return list(find_debug_settings(analysis)), find_causes(analysis)
 
 
-def test_a_setting_is_named_at_the_line_that_turns_it_on():
+def test_a_setting_is_named_at_the_line_that_turns_it_on_and_what_it_causes_is_no_fault():
     (finding,), _ = findings_under(lambda: jax.debug_nans(True))  # here
     assert finding.name == "jax_debug_nans" and "jax_debug_nans is on" in finding.reason
     assert finding.at.source.endswith("# here") and finding.seconds > 0
     assert "only while you look" in advice_for(finding).change
-
-
-def test_what_a_setting_causes_is_no_fault_of_the_program():
     (finding,), every = findings_under(lambda: jax.disable_jit())
     assert finding.name == "jax_disable_jit"
     assert not {f.cause for f in every} & {"eager", "eager recompiles", "eager shapes"}

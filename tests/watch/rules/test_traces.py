@@ -264,19 +264,15 @@ PROGRAMS = {
 }
 
 
-@pytest.mark.parametrize(
-    ("program", "cause", "reason", "change"),
-    [
-        ("lengthened", "eager shapes", "for new shapes", "Collect the parts in a Python list"),
-        ("cut", "eager shapes", "for new shapes", "Pad to a few sizes"),
-        ("masked", "eager shapes", "for new shapes", "np.asarray(x)[np.asarray(mask)]"),
-        ("smoothed", "eager shapes", "more operations", "Jit score as a whole: it compiles one program"),
-        ("rolled", "eager recompiles", "small programs are compiled here", ""),
-        ("diagonals", "eager recompiles", "small programs are compiled here", ""),
-        ("bodies", "new body", "a new body function", ""),
-        ("scans", "new body", "a new body function", ""),
-    ],
-)
+@pytest.mark.parametrize(("program", "cause", "reason", "change"), [
+    ("lengthened", "eager shapes", "for new shapes", "Collect the parts in a Python list"),
+    ("cut", "eager shapes", "for new shapes", "Pad to a few sizes"),
+    ("masked", "eager shapes", "for new shapes", "np.asarray(x)[np.asarray(mask)]"),
+    ("smoothed", "eager shapes", "more operations", "Jit score as a whole: it compiles one program"),
+    ("rolled", "eager recompiles", "small programs are compiled here", ""),
+    ("diagonals", "eager recompiles", "small programs are compiled here", ""),
+    ("bodies", "new body", "a new body function", ""), ("scans", "new body", "a new body function", ""),
+])  # fmt: skip
 def test_what_an_operation_outside_jit_is_compiled_for_is_told(program, cause, reason, change, monkeypatch):
     monkeypatch.setattr(traces, "SMALL_S", -1.0)  # however fast the machine is
     jax.clear_caches()
