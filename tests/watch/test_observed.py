@@ -17,7 +17,7 @@ import numpy as np
 import optax
 import pytest
 from jax.experimental import checkify
-from late import Late
+from late import FAR, Late
 
 import jaxperf
 from jaxperf import libraries
@@ -262,8 +262,9 @@ def test_a_call_that_waits_for_a_full_queue_is_a_wait_for_the_device(watched):
 
     def open_gate():
         samples = session._open_watch.log.samples
-        seconds = {True: 0.0, False: 1e-9}
-        while seconds[True] < max(2.0, 3 * seconds[False]):  # one call must have slept for long
+        seconds, end = {True: 0.0, False: 1e-9}, time.perf_counter() + FAR
+        # one call must have slept for long
+        while seconds[True] < max(2.0, 3 * seconds[False]) and time.perf_counter() < end:
             time.sleep(0.01)
             for blocked in seconds:
                 seconds[blocked] = sum(s.end - s.start for s in samples if s.blocked == blocked)
