@@ -16,7 +16,7 @@ from jaxperf.watch.rules.table import Finding
 from jaxperf.watch.source import loop_body, statements
 from jaxperf.watch.source.host_work import host_work
 
-CALLER_SHARE = 0.2  # a caller with this share of the samples in what it calls is part of the cause
+CALLER_SHARE = 0.1  # a caller with this share of the samples in what it calls is part of the cause
 INNER_SHARE = 0.8  # of the operations below a line, that another line must call to be their cause, too
 LOOP_SHARE = 0.2  # of the operations below a line, that a loop must hold to be named
 Chain = tuple[Place, ...]  # the reader's lines on the stack, the innermost first
