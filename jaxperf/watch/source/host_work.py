@@ -54,6 +54,8 @@ def _host_work(file: str, function: statements.FUNCTION) -> Iterator[str]:
                     numpys.add(name)
             case ast.Subscript(value=ast.Name(id=name), ctx=ast.Store()) if name in numpys:
                 yield f"sets elements of {name}, an array of NumPy, in line {node.lineno}"
+            case ast.Return(value=ast.Call(func=ast.Name(id=name))) if _is_plain_class(file, name):
+                yield f"returns an object of {name}, a class that jit does not know, in line {node.lineno}"
             case ast.Call(func=called):
                 name = ast.unparse(called)
                 root, _, rest = name.partition(".")
@@ -65,6 +67,21 @@ def _host_work(file: str, function: statements.FUNCTION) -> Iterator[str]:
                     yield f"{calls}, which jnp may replace"
                 elif root not in modules and "." in name and name.rpartition(".")[2] in _METHODS:
                     yield calls
+
+
+def _is_plain_class(file: str, name: str) -> bool:
+    """Return whether a name is that of a class of a file that JAX does not know as a pytree."""
+    node = statements.class_named(file, name)
+    if node is None or node.bases:
+        return False
+    modules = dict(statements.imports(file))
+    roots = {ast.unparse(decorator).partition("(")[0].partition(".")[0] for decorator in node.decorator_list}
+    calls = statements.calls_in(statements.syntax_tree(file))
+    registered = any(
+        statements.last_name(call.func).startswith("register") and name in map(ast.unparse, call.args[:1])
+        for call in calls
+    )
+    return {modules.get(r, r) for r in roots} <= {"dataclasses", "dataclasses.dataclass"} and not registered
 
 
 def _from_parameters(function: statements.FUNCTION) -> frozenset[str]:

@@ -97,6 +97,10 @@ def functions_named(file: str, name: str) -> list[Any]:
     return [function for function in _all_nodes(file, FUNCTION) if function.name == name]
 
 
+def class_named(file: str, name: str) -> ast.ClassDef | None:
+    return next((node for node in _all_nodes(file, ast.ClassDef) if node.name == name), None)
+
+
 def defined_at(at: Place) -> Any:
     function = innermost(at, FUNCTION)
     return function if function is not None and function.lineno == at.line else None

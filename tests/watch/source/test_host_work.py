@@ -55,3 +55,20 @@ def test_of_functions_with_one_name_the_last_one_before_counts(program_file):
     first, second = statements.functions_named(path, "step")
     assert host_work(path, first) == "calls np.exp in line 10, which jnp may replace"
     assert host_work(path, second) == ""
+
+
+@pytest.mark.parametrize(
+    ("head", "tail", "plain"),
+    [
+        ("class State:\n    pass\n", "", True),
+        ("from dataclasses import dataclass\n@dataclass(frozen=True)\nclass State:\n    x: int\n", "", True),
+        ("from flax.struct import dataclass\n@dataclass\nclass State:\n    x: int\n", "", False),
+        ("class State(NamedTuple):\n    x: int\n", "", False),
+        ("class State:\n    pass\n", "jax.tree_util.register_dataclass(State, ['x'], [])\n", False),
+        ("from states import State\n", "", False),  # unknown
+    ],
+)
+def test_an_object_of_a_class_that_jax_does_not_know_is_no_result_of_jit(head, tail, plain, program_file):
+    path = program_file(f"{head}def step(x):\n    return State(x + 1)\n{tail}")
+    words = host_work(path, statements.functions_named(path, "step")[0])
+    assert words.startswith("returns an object of State") == plain
