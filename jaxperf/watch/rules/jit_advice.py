@@ -89,9 +89,8 @@ def _with_form(
     if statements.size_by_values(at):
         return replace(finding, form="values")
     if init := statements.init_call(at):
-        own = _static(analysis, at.file, init) if statements.defines(at.file, init) else ()
-        quoted = ", ".join(f'"{parameter}"' for parameter in own)
-        named = f", static_argnames=({quoted},)" if own else ""
+        quoted = ", ".join(f'"{parameter}"' for parameter in _static(analysis, at.file, init))
+        named = f", static_argnames=({quoted},)" if quoted else ""
         return replace(finding, form="init", name=init + (named or statements.static_options(at, init)))
     calls = {place for _, callers in below for place in callers[0 if definition else 1 :][:1]}
     if function and calls and _jit_takes(analysis, at):
@@ -112,7 +111,7 @@ def _with_form(
             return replace(finding, form=form, name=called)
         if function and (kept := host_work(at.file, function)):
             return replace(finding, form="part", name=function.name, argument=kept)
-        if finding.cause == "eager" or not statements.only_computes(function):
+        if finding.cause == "eager" or not only_computes(analysis, at):
             return finding
     if statements.is_method(function):
         return replace(finding, form="method", name=function.name)
@@ -161,15 +160,19 @@ def _static(analysis: Analysis, file: str, function: str) -> tuple[str, ...]:
 
 def _chains_below(analysis: Analysis, at: Place) -> Iterator[tuple[Chain, Chain]]:
     """Yield the stacks of operations outside jit, up to a line or into its function, and the callers."""
-    calls: list[StackSample | Compiled] = [s for s in analysis.samples if s.kind == EAGER]
-    calls += [c for c in analysis.log.compiled if not c.explained]
     lines = _lines(at)
     # a loop around the line itself stays; one in the function would be unrolled
     own = 1 if statements.defined_at(at) else 0
-    for call in calls:
+    for call in _operations(analysis):
         chain = (call.at, *call.callers)
         if inside := [i for i, place in enumerate(chain) if (place.file, place.line) in lines]:
             yield chain[: inside[-1] + own], chain[inside[-1] + own :]
+
+
+def _operations(analysis: Analysis) -> list[StackSample | Compiled]:
+    """Return the samples and the compilations of operations outside jit."""
+    samples = (s for s in analysis.samples if s.kind == EAGER)
+    return [*samples, *(c for c in analysis.log.compiled if not c.explained)]
 
 
 def _derived_by(calls: set[Place], function: Any) -> str:
@@ -217,7 +220,7 @@ def outermost(analysis: Analysis) -> Callable[[StackSample | Compiled], Place]:
     not the cause.
     """
     samples = [s for s in analysis.samples if s.kind == EAGER]
-    chain_of = _chains(analysis, samples)
+    chain_of = _chains(analysis)
     inside: dict[Place, list[float]] = {}
     for s in samples:
         for caller in chain_of(s)[1:]:
@@ -240,17 +243,15 @@ def outermost(analysis: Analysis) -> Callable[[StackSample | Compiled], Place]:
     return line
 
 
-def _chains(analysis: Analysis, samples: list[StackSample]) -> Callable[[StackSample | Compiled], Chain]:
+def _chains(analysis: Analysis) -> Callable[[StackSample | Compiled], Chain]:
     """Return a function that gives the lines of a sample or a compilation, the innermost first.
 
     What runs in a function that `vmap` or `grad` transforms belongs to the line that calls the transformed
     function: one program could hold all of it. A function that several lines transform, or call as it is, is
     itself what they share.
     """
-    operations: list[StackSample | Compiled] = [*samples]
-    operations += [c for c in analysis.log.compiled if not c.explained]
     ways: dict[tuple[str, str], Counter[Place]] = defaultdict(Counter)
-    for s in operations:
+    for s in _operations(analysis):
         ways[s.at.file, s.at.function][s.under] += 1
 
     def chain_of(s: StackSample | Compiled) -> tuple[Place, ...]:
@@ -286,11 +287,17 @@ def _function_in_loop(analysis: Analysis, chain: Chain) -> Place | None:
     return None
 
 
+def only_computes(analysis: Analysis, at: Place) -> bool:
+    """Return whether the function around a line could become one program as it is."""
+    function = statements.innermost(at, statements.FUNCTION)
+    return function is not None and _jit_takes(analysis, at) and not statements.has_effects(function)
+
+
 def _jit_takes(analysis: Analysis, at: Place) -> bool:
     """Return whether jit takes the function around a line: it has arguments, and does no work of the host."""
     function = statements.innermost(at, statements.FUNCTION)
     if function is None or at.function == "<lambda>":
         return True
-    names = statements.parameters(function)
-    varying = {*names}.difference(_static(analysis, at.file, function.name)) or function.args.vararg
-    return bool(varying) and not host_work(at.file, function)
+    static = _static(analysis, at.file, function.name)
+    varying = {*statements.parameters(function)}.difference(static) or function.args.vararg
+    return bool(varying) and function.name != "__init__" and not host_work(at.file, function)

@@ -22,7 +22,7 @@ from jaxperf.watch.log import DISPATCH, EAGER, TRACE, Compiled, canonical_name
 from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.report.analysis import Analysis
 from jaxperf.watch.rules.idle import is_operation, takes_apart
-from jaxperf.watch.rules.jit_advice import WAYS, outermost, way_to_jit
+from jaxperf.watch.rules.jit_advice import WAYS, only_computes, outermost, way_to_jit
 from jaxperf.watch.rules.table import (
     ASYNCHRONOUS,
     EXPLAINS,
@@ -569,7 +569,7 @@ def find_eager_recompiles(analysis: Analysis) -> Iterator[Finding]:
             form = "growing"
         if cause == "new body":
             yield finding
-        elif not form and statements.only_computes(function) and len(repeating) >= SEVERAL:
+        elif not form and only_computes(analysis, at) and len(repeating) >= SEVERAL:
             reason += f", and so were {len(repeating) - 1} more operations"
             shapes.append(replace(finding, form="several", name=function.name, reason=reason))
         else:

@@ -167,6 +167,7 @@ def is_step(at: Place, steps: Collection[Place]) -> bool:
     return statement is not None and _is_step(statement, at.file, steps)
 
 
+@functools.cache  # rules ask for each sample
 def loop_of_steps(at: Place) -> ast.stmt | None:
     """Return the innermost loop around a line within its function that is not a loop over layers; else None.
 

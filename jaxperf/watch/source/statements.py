@@ -11,6 +11,7 @@ import textwrap
 from collections.abc import Iterator
 from typing import Any
 
+from jaxperf.watch.grouping import group_by
 from jaxperf.watch.guard import without_syntax_warnings
 from jaxperf.watch.observe.source_location import NOWHERE, Place
 
@@ -86,6 +87,11 @@ def called_at(at: Place) -> set[str]:
 
 def calls_in(node: ast.AST | None) -> list[ast.Call]:
     return [n for n in ast.walk(node) if isinstance(n, ast.Call)] if node else []
+
+
+@functools.cache
+def _calls_by_name(file: str) -> dict[str, list[ast.Call]]:
+    return group_by(_all_nodes(file, ast.Call), lambda call: last_name(call.func))
 
 
 def last_name(function: ast.expr) -> str:
@@ -171,7 +177,7 @@ def _wrapper(decorator: ast.expr) -> str:
 
 def made_at(at: Place, kind: str) -> Place | None:
     """Return the only line in the file that creates an object of class `kind`; None if it is not unique."""
-    lines = [call.lineno for call in _all_nodes(at.file, ast.Call) if last_name(call.func) == kind]
+    lines = [call.lineno for call in _calls_by_name(at.file).get(kind, ())]
     return at._replace(line=lines[0]) if len(lines) == 1 else None
 
 
@@ -340,28 +346,20 @@ def made_module(at: Place) -> str:
     return called if layer or any(_is_module(c, at.file) for c in classes) else ""
 
 
-_STAYS = {"print", "open", "input", "savefig", "show", "append", "block_until_ready", "item", "tolist"}
+_STAYS = {"print", "input", "append", "block_until_ready", "item", "tolist"}
 
 
-def only_computes(function: Any) -> bool:
-    """Return whether a function seems only to compute with its arguments, so that jit takes it."""
-    if function is None or function.name in ("main", "__init__") or {*parameters(function)} <= {"self"}:
-        return False
-    effects = ast.With | ast.While | ast.Yield | ast.Global | ast.Nonlocal | ast.Import | ast.ImportFrom
+def has_effects(function: Any) -> bool:
+    """Return whether a function does on the host what can be left out of the part that jit takes."""
     called = {last_name(call.func) for call in calls_in(function)}
-    return not called & _STAYS and not any(isinstance(node, effects) for node in ast.walk(function))
+    return bool(called & _STAYS) or any(isinstance(n, ast.With | ast.While) for n in ast.walk(function))
 
 
-def defines(file: str, function: str) -> bool:
-    """Return whether a file defines a function of this name outside of classes, once."""
-    named = functions_named(file, function)
-    return len(named) == 1 and not is_method(named[0])
-
-
+@functools.cache  # rules ask for each sample
 def literal_parameters(file: str, function: str) -> tuple[str, ...]:
     """Return the parameters for which all calls in a file pass an integer, a text or a tuple of integers."""
     names = _parameters(file, function)
-    calls = [call for call in _all_nodes(file, ast.Call) if last_name(call.func) == function]
+    calls = _calls_by_name(file).get(function, ())
     passed = {name: [v for c in calls for v in _values_for(c, str(i), name)] for i, name in enumerate(names)}
     return tuple(name for name, values in passed.items() if values and all(map(_is_size, values)))
 
