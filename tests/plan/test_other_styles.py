@@ -315,14 +315,11 @@ def test_small_sums_of_activations_are_latency():
         assert helps in text and "fewer devices" not in text and "micro-batches" not in text
 
 
-@pytest.mark.parametrize(
-    ("remat", "live", "says"),
-    [
-        (False, ("f32", (2**18, 2**10), "tanh", CHECKPOINT), "jax.checkpoint around each layer"),
-        (True, ("f32", (2**18, 2**10), "tanh", ANOTHER), "although made inside jax.checkpoint"),
-        (True, ("bf16", (2, 64, 2048, 2048), "softmax", FUSED), "the scores of attention"),
-    ],
-)
+@pytest.mark.parametrize(("remat", "live", "says"), [
+    (False, ("f32", (2**18, 2**10), "tanh", CHECKPOINT), "jax.checkpoint around each layer"),
+    (True, ("f32", (2**18, 2**10), "tanh", ANOTHER), "although made inside jax.checkpoint"),
+    (True, ("bf16", (2, 64, 2048, 2048), "softmax", FUSED), "the scores of attention"),
+])  # fmt: skip
 def test_remat_is_not_proposed_where_it_is_nor_for_the_scores_of_attention(remat, live, says):
     size = on_eight(lambda mesh: sharded(mesh, remat=remat))
     dtype, dims, made_by, remedy = live

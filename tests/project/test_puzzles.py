@@ -55,14 +55,11 @@ def test_results_are_compared_up_to_rounding(check, results, line):
     assert re.match(line or "$", check.difference([np.ones(3)], results))
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("x = 1\n", "has no function main"),
-        ("def main(seed):\n    return 1 / 0\n", r"mine\.py:2 raises ZeroDivisionError: division by zero"),
-        ("def main(seed:\n", r"mine\.py raises SyntaxError"),
-    ],
-)
+@pytest.mark.parametrize(("text", "message"), [
+    ("x = 1\n", "has no function main"),
+    ("def main(seed):\n    return 1 / 0\n", r"mine\.py:2 raises ZeroDivisionError: division by zero"),
+    ("def main(seed:\n", r"mine\.py raises SyntaxError"),
+])  # fmt: skip
 def test_a_mistake_in_a_solution_is_one_line(check, tmp_path, text, message):
     path = tmp_path / "mine.py"
     path.write_text(text)

@@ -552,15 +552,12 @@ def traced(*changes, closure=None, **types):
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("captured", "causes"),
-    [
-        (["<function relu line 3 at 0x1>"] * 2 + ["<function relu line 3 at 0x2>"], ["new function"]),
-        (["<function relu line 3 at 0x1>", "<function tanh line 4 at 0x2>", "'mean'"], []),
-        (["1", "2", "3"], ["new function"]),
-        (["float32[3] at 0x1", "float32[3] at 0x2", "float32[3] at 0x3"], ["new function"]),
-    ],
-)
+@pytest.mark.parametrize(("captured", "causes"), [
+    (["<function relu line 3 at 0x1>"] * 2 + ["<function relu line 3 at 0x2>"], ["new function"]),
+    (["<function relu line 3 at 0x1>", "<function tanh line 4 at 0x2>", "'mean'"], []),
+    (["1", "2", "3"], ["new function"]),
+    (["float32[3] at 0x1", "float32[3] at 0x2", "float32[3] at 0x3"], ["new function"]),
+])  # fmt: skip
 def test_a_new_function_with_another_function_inside_compiles_anyway(captured, causes):
     calls = [traced(closure={"f": value}, x="float32[3]") for value in captured]
     analysis = Analysis(Log("a", 0.0, 9.0, compiled=calls))
