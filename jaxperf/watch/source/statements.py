@@ -4,6 +4,7 @@ import ast
 import builtins
 import contextlib
 import functools
+import itertools
 import linecache
 import math
 import re
@@ -19,6 +20,7 @@ FUNCTION = ast.FunctionDef | ast.AsyncFunctionDef
 _INIT = re.compile(r"(\b\w[\w.]*\.init|(?<![\w.])(?!__)(?:\w+_)?init(?:_\w+)?)\(")
 _COMMON = re.compile(r"(np|numpy|jnp|jax|math)\.")
 _JITS = {"jit", "pmap", "filter_jit", "filter_pmap"}
+_CELL = re.compile(r"<ipython-input-|[\\/]ipykernel_\d+[\\/]")  # in the name of the file of a notebook's cell
 
 
 @functools.cache
@@ -43,6 +45,12 @@ def statement_rows(at: Place) -> list[str]:
 @functools.cache
 def _all_nodes(file: str, kind: Any) -> tuple[Any, ...]:
     return tuple(n for n in ast.walk(syntax_tree(file)) if isinstance(n, kind))
+
+
+def _module_files(file: str) -> list[str]:
+    """Return the files that share their names with one: of a notebook all cells, this one last."""
+    cells = [name for name in linecache.cache if _CELL.search(name) and _CELL.search(file) and name != file]
+    return [*cells, file]
 
 
 @functools.cache  # rules ask for each sample
@@ -100,11 +108,17 @@ def last_name(function: ast.expr) -> str:
 
 
 def functions_named(file: str, name: str) -> list[Any]:
-    return [function for function in _all_nodes(file, FUNCTION) if function.name == name]
+    return _named(file, FUNCTION, name)
 
 
 def class_named(file: str, name: str) -> ast.ClassDef | None:
-    return next((node for node in _all_nodes(file, ast.ClassDef) if node.name == name), None)
+    return next(iter(_named(file, ast.ClassDef, name)), None)
+
+
+def _named(file: str, kind: Any, name: str) -> list[Any]:
+    """Return the nodes of one type and name in a file, or else in the last other cell of its notebook."""
+    by_file = ([n for n in _all_nodes(f, kind) if n.name == name] for f in reversed(_module_files(file)))
+    return next(filter(None, by_file), [])
 
 
 def defined_at(at: Place) -> Any:
@@ -160,7 +174,7 @@ def donated_parameters(file: str, function: str) -> set[str]:
 
 def _jits_of(file: str, function: str) -> Iterator[ast.expr]:
     """Yield the decorators of a function, and the calls that take it as their first argument."""
-    for node in ast.walk(syntax_tree(file)):
+    for node in itertools.chain.from_iterable(ast.walk(syntax_tree(f)) for f in _module_files(file)):
         if isinstance(node, FUNCTION) and node.name == function:
             yield from node.decorator_list
         elif isinstance(node, ast.Call) and function in ("<lambda>", *map(ast.unparse, node.args[:1])):
@@ -302,9 +316,16 @@ def init_call(at: Place) -> str:
     return match[1] if match and not defines and "jit(" not in at.source else ""
 
 
-@functools.cache
 def imports(file: str) -> frozenset[tuple[str, str]]:
-    """Return the names that a file's imports define, each with what it stands for, as ("nnx", "flax.nnx")."""
+    """Return the names that a module's imports define, each with what it stands for, as ("nnx", "flax.nnx").
+
+    The cells of a notebook are one module.
+    """
+    return frozenset[tuple[str, str]]().union(*map(_imports_in, _module_files(file)))
+
+
+@functools.cache
+def _imports_in(file: str) -> frozenset[tuple[str, str]]:
     names: set[tuple[str, str]] = set()
     for node in ast.walk(syntax_tree(file)):
         match node:
@@ -330,7 +351,8 @@ def _is_module(node: ast.ClassDef, file: str) -> bool:
         bases = [last_name(base) for base in known.bases]
         if "Module" in bases:
             return True
-        classes += [c for c in _all_nodes(file, ast.ClassDef) if c.name in bases and c not in classes]
+        all_classes = (c for f in _module_files(file) for c in _all_nodes(f, ast.ClassDef))
+        classes += [c for c in all_classes if c.name in bases and c not in classes]
     return False
 
 
@@ -342,7 +364,7 @@ def made_module(at: Place) -> str:
     if not name[:1].isupper() or not libraries:
         return ""
     layer = called.startswith(("nnx.", "eqx.", "equinox.")) and name not in ("Rngs", "Optimizer")
-    classes = [c for c in _all_nodes(at.file, ast.ClassDef) if c.name == name]
+    classes = _named(at.file, ast.ClassDef, name)
     return called if layer or any(_is_module(c, at.file) for c in classes) else ""
 
 

@@ -1,7 +1,9 @@
 import ast
+import linecache
 
 import pytest
 
+from jaxperf.libraries import Place
 from jaxperf.watch.source import statements
 from jaxperf.watch.source.host_work import host_work
 
@@ -47,6 +49,26 @@ def test_what_jit_cannot_take_is_named(body, words, program_file):
     if "helper" in body:
         words = words.replace("13", str(function.end_lineno + 3))
     assert host_work(path, function) == words
+
+
+def test_the_cells_of_a_notebook_share_their_names(monkeypatch):
+    cells = (
+        "import numpy as np\ndef gain(x):\n    return np.exp(x)",
+        "def step(x):\n    return gain(x)",
+        "class Net(nnx.Module):\n    pass",
+        "class Net(Net):\n    pass",
+        "from flax import nnx\nnet = Net()",
+        "def gain(x):\n    return x",
+    )
+    files = [f"/tmp/ipykernel_12/{i}.py" for i, _ in enumerate(cells)]
+    for file, cell in zip(files, cells):
+        monkeypatch.setitem(linecache.cache, file, (len(cell), None, cell.splitlines(True), file))
+    step = statements.functions_named(files[1], "step")[0]
+    assert host_work(files[1], step) == ""
+    monkeypatch.delitem(linecache.cache, files[-1])
+    host_work.cache_clear()
+    assert host_work(files[1], step) == "calls np.exp in line 3, which jnp may replace"
+    assert statements.made_module(Place(files[4], 2)) == "Net"
 
 
 def test_of_functions_with_one_name_the_last_one_before_counts(program_file):
