@@ -37,7 +37,7 @@ def build(settings: dict[str, Any]) -> Any:
     """Return the module of `settings["net"]` with the common weights."""
     weights = list(worker.arrays(settings["weights"]).values())
     dtype = jnp.bfloat16 if settings.get("precision") == "bfloat16" else None
-    make: Callable[..., Any] = partial(ResNet, 10, stages=settings.get("stages"))
+    make: Callable[..., Any] = partial(ResNet, 10, stages=settings.get("stages", ()))
     if settings["net"] == "mlp":
         make = MLP
     elif settings["net"] == "lenet":
@@ -62,12 +62,14 @@ def network(settings: dict[str, Any]) -> tuple[Callable[..., Any], tuple[Any, An
         return (lambda params, rest, X: (lenet(X, params), rest)), (params, ())
     net = build(settings)
     net.train()
-    graph, params, rest = nnx.split(net, nnx.Param, ...)
+    parts: Any = nnx.split(net, nnx.Param, ...)
+    graph, params, rest = parts
 
     def apply(params: Any, rest: Any, X: Any) -> tuple[Any, Any]:
         net = nnx.merge(graph, params, rest, copy=True)
         logits = net(X)
-        return logits, nnx.split(net, nnx.Param, ...)[2]
+        after: Any = nnx.split(net, nnx.Param, ...)
+        return logits, after[2]
 
     return apply, (params, rest)
 

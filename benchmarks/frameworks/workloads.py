@@ -176,7 +176,7 @@ def _on_cpu(sizes: Sizes, files: Mapping[str, str], devices: int) -> list[Worklo
             "lr": 0.05,
             "steps": 6,
         }
-        resnet = {"net": "resnet", "weights": files["resnet"], "stages": sizes.stages}
+        resnet: dict[str, object] = {"net": "resnet", "weights": files["resnet"], "stages": sizes.stages}
         resnet |= {"batch": sizes.resnet_batch, "lr": sizes.resnet_lr, "steps": 3}
         work += [
             Workload(
@@ -252,8 +252,11 @@ def _on_device(sizes: Sizes, files: Mapping[str, str], *, gpu: bool) -> list[Wor
         settings = {"task": "small", "net": "mlp", "operation": operation, "chain": sizes.chain}
         settings |= {"device": device, "square": files["orthogonal"]}
         settings |= {"weights": files["mlp"], "input": files["xs"]}
-        once = {"jax": ("jit", "scan"), "torch": ("eager", "CUDA graphs") if gpu else ("eager",)}
-        ways = [("waiting once", once), ("waiting each time", {"jax": ("jit",), "torch": ("eager",)})]
+        once: dict[str, tuple[str, ...]] = {"jax": ("jit", "scan"), "torch": ("eager",)}
+        if gpu:
+            once["torch"] = ("eager", "CUDA graphs")
+        each_time: dict[str, tuple[str, ...]] = {"jax": ("jit",), "torch": ("eager",)}
+        ways = [("waiting once", once), ("waiting each time", each_time)]
         for way, configurations in ways[:1] if operation == "mlp" else ways:
             workload = Workload(
                 f"{name}, {way}",
