@@ -149,7 +149,6 @@ def test_a_failing_section_is_named_and_the_others_still_run(out, capfd):
 
 
 def test_two_runs_into_one_folder_leave_one_whole_result_of_either(out):
-    """Nothing is locked: each file is written whole, and the run that ends last is the one that is kept."""
     source = f"""
 import sys, time
 from pathlib import Path

@@ -27,7 +27,6 @@ def made(name, target, address=""):
 
 
 def lost(notebook, folder):
-    """The pictures and links of a notebook that lead nowhere from a folder; the network is not asked."""
     missing = []
     for cell in notebook.cells:
         if cell.cell_type != "markdown":

@@ -104,7 +104,6 @@ def step():
     "from jaxperf.distributed import together; sys.exit(ended(lambda: together(drops.step)))",
 ], ids=["plan", "measure", "a training"])  # fmt: skip
 def test_a_signal_that_arrives_where_python_drops_exceptions_is_not_lost(command, tmp_path):
-    """JAX's garbage collection is such a place, as is a `__del__`."""
     (tmp_path / "drops.py").write_text(DROPPED)
     code = f"import sys; sys.path.insert(0, '.')\nimport drops\nfrom jaxperf.process import ended\n{command}"
     done = subprocess.run(
@@ -189,7 +188,6 @@ def process(*commands, stdout, **variables):
 
 
 def test_a_pipe_closed_early_leaves_no_traceback():
-    """Standard output is a pipe that nobody reads any more, as after `| head -0`."""
     reader, writer = os.pipe()
     os.close(reader)
     for command in ("list", "--help", "show"):  # rich, which shows results, has its own way to end a program

@@ -384,8 +384,6 @@ def test_attributes_of_the_programs_objects_are_not_asked_for(watched):
 
 
 class Named(str):
-    """A text of the program that shows itself in another way."""
-
     shown = 0
 
     def __repr__(self):

@@ -56,12 +56,15 @@ def reclassified_samples(log: Log) -> list[StackSample]:
 
     In a loop of steps, a statement that could run ahead of the steps becomes `DATA`, and other Python code
     becomes `BETWEEN`; both get the line in the loop. Whatever runs at the call of a jitted function is its
-    `DISPATCH`.
+    `DISPATCH`. Where a loop has no jitted step, its operations outside jit are its steps; Python among them
+    may be theirs, and stays as it is.
     """
     calls: list[Compiled | CallSite] = [*(c for c in log.compiled if c.explained), *log.call_sites]
     steps = frozenset(p for call in calls for p in (call.at, *call.callers) if p)
     dispatching = {call.at for call in calls if isinstance(call, Compiled) or call.program}
     batches = {p.at for p in log.puts} - {p.at for p in log.puts if p.again or p.numbers}
+    operations = (s for s in log.samples if s.kind == EAGER and s.at not in batches)
+    eager_steps = frozenset(p for s in operations for p in (s.at, *s.callers))
 
     @functools.cache
     def classify(kind: str, at: Place, callers: tuple[Place, ...], in_iterator: bool) -> tuple[str, Place]:
@@ -71,15 +74,17 @@ def reclassified_samples(log: Log) -> list[StackSample]:
         preparing = kind in (PYTHON, NUMPY, DATA, WRITE) or (kind == EAGER and at in batches)
         if not preparing or in_iterator:
             return kind, at
-        in_loop, called = _in_loop((at, *callers), steps)
-        if not in_loop:  # a file that is written outside of loops does not matter
-            return (PYTHON if kind == WRITE else kind), at
-        file = _file_written(at, kind) if kind in (WRITE, PYTHON) else NOWHERE
-        if kind == WRITE or file:
-            return WRITE, file or at
-        if loop_body.could_run_ahead(in_loop, steps, called):
-            return DATA, in_loop
-        return (BETWEEN, in_loop) if kind == PYTHON else (kind, at)
+        for stepping in (steps, eager_steps):
+            in_loop, called = _in_loop((at, *callers), stepping)
+            file = _file_written(at, kind) if in_loop and kind in (WRITE, PYTHON) else NOWHERE
+            if file or (in_loop and kind == WRITE):
+                return WRITE, file or at
+            if in_loop and loop_body.could_run_ahead(in_loop, stepping, called):
+                return DATA, in_loop
+            if in_loop and stepping is steps:
+                return (BETWEEN, in_loop) if kind == PYTHON else (kind, at)
+        # a file that is written outside of loops does not matter
+        return (PYTHON if kind == WRITE else kind), at
 
     results = []
     for s in log.samples:

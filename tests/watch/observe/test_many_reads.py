@@ -16,7 +16,6 @@ READS = Place("a.py", 3, "reads")
 
 
 def test_a_recorded_wait_is_no_object_for_the_garbage_collector():
-    """Such objects would let it run more often, in the middle of the program."""
     log, x = Log("a"), jnp.float32(2)
     reads = Waits(log, Replacements())
     read = reads._method(lambda array: 2.0, "float")

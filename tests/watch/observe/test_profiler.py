@@ -13,7 +13,6 @@ from jaxperf.watch.observe.hooks import Replacements
 
 @pytest.fixture
 def waiting_threads(monkeypatch):
-    """Pretend a CUDA device, and list the threads in which the profiler waited for it."""
     threads = []
     waits = lambda numbers: threads.append(threading.current_thread())  # noqa: E731
     monkeypatch.setattr(profiler, "_cuda_devices", lambda: [0])

@@ -11,8 +11,6 @@ from jaxperf.watch.run_script import _roots, run_module
 
 
 class Telling:
-    """Called, it tells what its caller's frame seems to call."""
-
     def __init__(self, callees):
         self.callees = callees
 

@@ -44,6 +44,7 @@ FUNCTIONS = {
 }  # fmt: skip
 
 
+@pytest.mark.parametrize("jitted", [True, False])
 @pytest.mark.parametrize(("kind", "chain", "as_kind", "at"), [
     ("numpy", ("return np", "x = get", "main(1)"), "data", "x = get"),
     ("python", ("return np", "w = update(w, get", "main(1)"), "data", "w = update(w, get"),
@@ -64,7 +65,7 @@ FUNCTIONS = {
     ("write", ("np.savez(last", "main(1)"), "python", "np.savez(last"),
     ("import", ("table", "main(1)"), "import", "table"),
 ])  # fmt: skip
-def test_what_a_look_was_busy_with_follows_from_its_loop(kind, chain, as_kind, at, places):
+def test_what_a_look_was_busy_with_follows_from_its_loop(kind, chain, as_kind, at, jitted, places):
     place = places(PROGRAM)
 
     def stack(*starts):
@@ -76,9 +77,13 @@ def test_what_a_look_was_busy_with_follows_from_its_loop(kind, chain, as_kind, a
         stack("return step", "w = update(w, g", "main(1)"),
         stack("return step(w, codes)", "w = decoded", "main(1)"),
     ]
-    steps = [Compiled("step", first, explained=True, callers=tuple(others)) for first, *others in stacks]
-    put = Put(place("x = jnp"), 0.0, 1.0, 1 << 20, again=False)
-    looked = StackSample(kind, innermost, 0.0, 1.0, NOWHERE, tuple(callers))
-    (sample,) = reclassified_samples(Log("a", samples=[looked], compiled=steps, puts=[put]))
+    log = Log("a", puts=[Put(place("x = jnp"), 0.0, 1.0, 1 << 20, again=False)])
+    if jitted:
+        log.compiled = [Compiled("step", s[0], explained=True, callers=tuple(s[1:])) for s in stacks]
+    else:  # operations outside jit are the steps; Python in their loop may be theirs
+        log.samples = [StackSample("eager", s[0], 0.0, 1.0, NOWHERE, tuple(s[1:])) for s in stacks]
+        as_kind = {"between": "python", "dispatch": kind}.get(as_kind, as_kind)
+    log.samples.append(StackSample(kind, innermost, 0.0, 1.0, NOWHERE, tuple(callers)))
+    *_, sample = reclassified_samples(log)
     assert (sample.kind, sample.at.line) == (as_kind, place(at).line)
     assert sample.inside == (innermost if sample.at != innermost else NOWHERE)

@@ -36,7 +36,6 @@ def test_what_a_caller_dispatches_in_turns_with_it_is_the_callers():
 
 
 def test_what_a_caller_dispatches_now_and_then_is_not_why_what_it_calls_is_slow():
-    """A function with many lines, each of which few samples see."""
     lines = [LOSS._replace(line=100 + t % 10) for t in range(40)]
     turns = [sample(at, t, GRAD, CALL) for t, at in enumerate(lines)] + [sample(GRAD, 5.5, CALL)]
     line = jit_advice.outermost(Analysis(Log("a", samples=turns)))

@@ -118,7 +118,6 @@ def run(step, x, n):
 
 @pytest.fixture
 def timed(tmp_path):
-    """Return the notes on a program that times a loop at line 7, and a call at line 11."""
 
     def notes(wait="pass", *, at=7, waited_at=0, function="run", device_s=1e-2):
         path = tmp_path / str(len(list(tmp_path.iterdir()))) / "train.py"

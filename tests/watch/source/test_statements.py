@@ -83,7 +83,6 @@ def test_what_a_call_gives_for_an_argument_is_found_by_place_or_name(places):
 
 @pytest.mark.parametrize(("base", "is_module"), [("nnx.Module", True), ("object", False)])
 def test_a_class_that_is_derived_from_one_of_its_own_name_is_followed_once(base, is_module, tmp_path):
-    """Notebooks add methods to a class so."""
     path = tmp_path / "net.py"
     path.write_text(f"from flax import nnx\nclass Net({base}): pass\n" + "class Net(Net): pass\n" * 2)
     assert statements.in_module(Place(str(path), 4)) == is_module
