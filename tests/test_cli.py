@@ -34,7 +34,6 @@ def timed(name, values):
 
 @pytest.fixture
 def out(tmp_path, monkeypatch):
-    """Two sections, `first` and `second`, whose scripts write a sample result; the folder for results."""
     folder = tmp_path / "experiments"
     folder.mkdir()
     rows = (("first", "9.1"), ("second", "9.2"))

@@ -60,7 +60,6 @@ def test_a_signal_unwinds_what_runs_and_leaves_the_handlers_as_they_were():
 
 
 def test_a_signal_that_is_repeated_soon_does_not_disturb_what_the_first_has_set_off(monkeypatch):
-    """`timeout` tells its child and then the whole group; a later one is a second request."""
     cleaned = []
 
     def main():

@@ -170,7 +170,6 @@ def test_a_trace_has_its_own_explanation_and_not_that_of_one_inside_of_the_same_
 
 
 def test_traces_inside_another_one_are_neither_described_nor_kept(watched, monkeypatch):
-    """A simulator traces thousands of functions inside one step, far from the line that calls it."""
     inner = [jax.jit(lambda x, i=i: jnp.sin(x) + i) for i in range(20)]
     described = Mock(side_effect=frame_arguments.call_arguments)
     monkeypatch.setattr(frame_arguments, "call_arguments", described)

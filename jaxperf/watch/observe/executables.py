@@ -317,7 +317,7 @@ def _source_loops(origin: tuple[Place, ...], outside: Collection[Place]) -> Iter
         function = getattr(statements.innermost(at, ast.FunctionDef), "lineno", 0)
         for loop in reversed(statements.enclosing_nodes(at, _LOOPS)):
             if loop.lineno > function:
-                yield at._replace(line=loop.lineno), statements.turns_written(loop)
+                yield at._replace(line=loop.lineno), statements.turns_written(loop, at.file)
 
 
 def _layers(sets: Counter[tuple[int, ...]]) -> bool:

@@ -180,7 +180,8 @@ def loop_of_steps(at: Place) -> ast.stmt | None:
         over = reads(loop.iter) - BUILT_IN if isinstance(loop, ast.For) else {""}
         passed = {name.partition(".")[0] for name in over} <= parameters
         layers = passed and not any(map(_DATA.search, over))
-        if not (layers or statements.turns_written(loop) <= FEW) and statements.head_end(loop) < at.line:
+        few = statements.turns_written(loop, at.file) <= FEW
+        if not (layers or few) and statements.head_end(loop) < at.line:
             return loop
     return None
 

@@ -75,9 +75,17 @@ def head_end(node: Any) -> int:
     return max(node.lineno, _begin(node.body[0]) - 1)
 
 
-def turns_written(loop: ast.AST) -> float:
-    """Return the number of iterations of a loop over `range` of literal numbers; inf for any other."""
+def turns_written(loop: ast.AST, file: str) -> float:
+    """Return the number of iterations of a loop over literals, or `range` of them; inf for any other.
+
+    A name that the file assigns once stands for its tuple; a list may grow.
+    """
     over = getattr(loop, "iter", None) or next((g.iter for g in getattr(loop, "generators", ())), None)
+    if isinstance(over, ast.Name):
+        assigned = [n.value for n in _all_nodes(file, ast.Assign) if ast.unparse(n.targets[0]) == over.id]
+        over = assigned[0] if len(assigned) == 1 and isinstance(assigned[0], ast.Tuple) else None
+    if isinstance(over, ast.Tuple | ast.List | ast.Set):
+        return math.inf if any(isinstance(e, ast.Starred) for e in over.elts) else len(over.elts)
     if isinstance(over, ast.Call) and last_name(over.func) == "range" and not over.keywords:
         with contextlib.suppress(ValueError, TypeError):
             return len(range(*map(ast.literal_eval, over.args)))

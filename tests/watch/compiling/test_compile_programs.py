@@ -10,7 +10,6 @@ from jaxperf.watch.compiling import words
 
 @pytest.fixture(autouse=True)
 def everything_is_worth_a_sentence(monkeypatch):
-    """How many seconds a small program compiles, and which part takes most, is up to the machine."""
     for name in ("WORTH", "BRIEF_S", "LITTLE"):
         monkeypatch.setattr(words, name, 0.0)
 

@@ -128,7 +128,6 @@ def test_a_program_that_keeps_pythons_lock_is_seen_again_soon_after_a_sample_los
 
 
 def test_while_memory_grows_listing_the_live_arrays_takes_at_most_one_percent_of_the_time(monkeypatch):
-    """A program that keeps every loss has 100,000 arrays, and each listing looks at all of them."""
     now, listed = 0.0, 0
 
     def list_them(jax, held_by):

@@ -43,7 +43,6 @@ def test_what_a_caller_dispatches_now_and_then_is_not_why_what_it_calls_is_slow(
 
 
 def test_what_a_caller_dispatches_before_and_after_a_loop_changes_nothing():
-    """`chain(jax.random.key(0)).mean()`: the key and the mean are not why the chain is slow."""
     loop = [sample(LOSS, t, CALL) for t in range(1, 9)]
     around = [sample(CALL, t) for t in (0.1, 0.2, 0.3, 10.1, 10.2, 10.3)]
     assert belongs([*around[:3], *loop, *around[3:]]) == {LOSS}

@@ -73,7 +73,6 @@ def test_a_transformation_of_a_jitted_function_is_what_its_line_does_outside_jit
 
 
 def test_an_execution_that_another_program_interrupted_does_not_hide_slow_dispatch():
-    """Of a hundred executions of 0.1 ms, one is interrupted for 0.5 s."""
     busy = [(0.0, 0.5), *((i / 10, i / 10 + 1e-4) for i in range(6, 100))]
     seconds = {"dispatch_s": [0.05] * 100, "run_s": [0.5, *[1e-4] * 99], "whole": 100}
     (finding,) = find_slow_dispatch(calls(DISPATCH, compiled(), busy=busy, took_s=0.1, **seconds))

@@ -107,11 +107,17 @@ def main(steps, layers, loader):
             x = layer(x)
         for _ in range(4):
             x = x * 2
+        for scale in SCALES:
+            x = x * scale
+        for shift in (1, 2):
+            x = x + shift
         while x > 1:
             x = x / 2
         for batch in loader:
             x = use(batch)
     last = float(scores[steps])
+
+SCALES = (1, 2, 3)
 """
 
 
@@ -129,6 +135,8 @@ def test_elements_of_an_array_that_stays_are_read_in_a_loop(start, array, places
         ("w = step", "for i in"),
         ("x = layer", "for i in"),  # over what the function gets: its layers
         ("x = x * 2", "for i in"),  # few turns
+        ("x = x * scale", "for i in"),
+        ("x = x + shift", "for i in"),
         ("x = x / 2", "while"),
         ("x = use", "for batch"),  # over data
         ("last", ""),
