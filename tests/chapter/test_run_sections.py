@@ -149,7 +149,7 @@ def test_a_child_that_ignores_signals_is_killed(monkeypatch):
 
 
 def test_a_command_that_path_lacks_is_the_one_that_runs_here(tmp_path, monkeypatch):
-    """As for a newcomer who types `.venv/bin/jaxperf gate baselines -- jaxperf measure ...`."""
+    monkeypatch.setenv("PATH", str(tmp_path))
     assert process.startable_command(["jaxperf", "list"]) == (sys.executable, "-m", "jaxperf", "list")
     assert process.startable_command(["python", "x.py"]) == (sys.executable, "x.py")
     assert process.startable_command(["./jaxperf", "list"]) == ("./jaxperf", "list")
