@@ -170,7 +170,11 @@ def differences(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[dic
 
 def difference(first: Mapping[str, Any], second: Mapping[str, Any]) -> str:
     more = second["programs"] - first["programs"]
-    count = f"{abs(more):,} programs {'more' if more > 0 else 'less'}" if more else "as many programs"
+    count = "as many programs"
+    if more > 0:
+        count = f"{more:,} programs more"
+    elif more < 0:
+        count = f"{-more:,} programs less"
     what = (
         f"The second compiles {count}, {second['programs']:,} after {first['programs']:,}, and spends "
         f"{seconds(compiling_s(second))} on it after {seconds(compiling_s(first))}"

@@ -98,16 +98,21 @@ def _in_loop(chain: tuple[Place, ...], steps: frozenset[Place]) -> tuple[Place, 
 
     The body of a function that a loop calls as its step counts as a part of the loop.
     """
-    repeated, on_the_way = False, {(p.file, p.function) for p in steps}
+    repeated = False
     for i in reversed(range(len(chain))):  # the outermost line first
         at = chain[i]
         repeated = repeated or loop_body.stepping_loop(at, steps) is not None
         if not loop_body.is_step(at, steps):
             return (at if repeated else NOWHERE), ""
         inner = chain[i - 1] if i else NOWHERE
-        if i and (inner.file, inner.function) not in on_the_way:  # an argument of the step
+        if i and (inner.file, inner.function) not in _functions_of(steps):  # an argument of the step
             return (at if repeated else NOWHERE), inner.function
     return NOWHERE, ""
+
+
+@functools.lru_cache(maxsize=2)
+def _functions_of(steps: frozenset[Place]) -> set[tuple[str, str]]:
+    return {(p.file, p.function) for p in steps}
 
 
 def _file_written(at: Place, kind: str) -> Place:
@@ -387,7 +392,7 @@ class Analysis:
         return IntervalSet(difference(self.idle.stretches, longer))
 
     @functools.cached_property
-    def _beside(self) -> IntervalSet:
+    def _overlapped(self) -> IntervalSet:
         """Return the intervals in `steady` in which the front end worked beside devices."""
         return IntervalSet(difference(self.steady, [*self.idle.stretches, *self.waiting.stretches]))
 
@@ -428,17 +433,17 @@ class Analysis:
         left_out = {(s.at, s.start) for s in work}
         calls = [s for s in self.of_kinds(DISPATCH) if (s.at, s.start) not in left_out]
         late_s = self._by_window(calls, self._idle_itself.of)
-        beside_s = self._by_window(work, self._beside.of)
+        overlapped_s = self._by_window(work, self._overlapped.of)
         # a device may also be idle because other programs delay the front end
         late = {
             window: min(1.0, max(0.0, late_s[window] - self._delayed_s[window]) / seconds)
-            for window, seconds in beside_s.items()
+            for window, seconds in overlapped_s.items()
             if seconds
         }
 
         def lost_s(s: StackSample) -> float:
             share = late.get(self._window(s), 0.0)
-            return idle.of(s) + self._beside.of(s) * (share + (1 - share) * crowding)
+            return idle.of(s) + self._overlapped.of(s) * (share + (1 - share) * crowding)
 
         return self.of_the_run(lost_s, work)
 
@@ -484,13 +489,13 @@ class Analysis:
         waits for a core, another one gets it, which has to wait as long at another time. So devices lose as
         many seconds as the front end waited for a core because of them, and at most those of one core.
         """
-        beside = [s for s in self.samples if 2 * self._beside.of(s) > s.end - s.start]
-        ran_s = sum((s.end - s.start) * s.undelayed for s in beside)
+        overlapped = [s for s in self.samples if 2 * self._overlapped.of(s) > s.end - s.start]
+        ran_s = sum((s.end - s.start) * s.undelayed for s in overlapped)
         used_s = self.log.closed_s - self.log.opened_s
         if not self._on_cpu or not ran_s or not used_s:
             return 0.0
         ours = used_s / (used_s + self.log.others_s)
-        return ours * min(1 - self.beside, sum(s.delayed_s for s in beside) / ran_s)
+        return ours * min(1 - self.beside, sum(s.delayed_s for s in overlapped) / ran_s)
 
     @property
     def _on_cpu(self) -> bool:

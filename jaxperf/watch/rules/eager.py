@@ -11,7 +11,7 @@ from jaxperf.watch.log import EAGER, PYTHON, StackSample
 from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.report.analysis import Analysis, IntervalSet
 from jaxperf.watch.rules.idle import OFTEN, REPEATS, element_read, elements_taken, findings_by_function
-from jaxperf.watch.rules.jit_advice import WAYS, in_one_program, outermost, way_to_jit
+from jaxperf.watch.rules.jit_advice import WAYS, in_one_program, lines_of, outermost, way_to_jit
 from jaxperf.watch.rules.table import PERFORMANCE, Finding, cause
 from jaxperf.watch.source import statements
 
@@ -114,9 +114,8 @@ def _inside(analysis: Analysis, at: Place) -> list[StackSample]:
 
     They are as taken: Python between two steps counts at the line of the loop otherwise.
     """
-    function = statements.defined_at(at)
-    lines = range(function.lineno, (function.end_lineno or 0) + 1) if function else ()
-    return [s for s in analysis.log.samples if s.at.file == at.file and s.at.line in lines]
+    lines = lines_of(at) if statements.defined_at(at) else set()
+    return [s for s in analysis.log.samples if (s.at.file, s.at.line) in lines]
 
 
 def _waits(analysis: Analysis) -> set[Place]:

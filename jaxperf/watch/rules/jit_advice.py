@@ -126,19 +126,20 @@ _WHOLE = ("function", "transform", "derived", "elements")
 def in_one_program(findings: list[Finding], analysis: Analysis) -> Iterator[Finding]:
     """Yield findings, each with the seconds of those that its own change puts into the same program."""
     seconds = {finding.at: finding.seconds for finding in findings}
+    whole = {finding.at: lines_of(finding.at) for finding in findings if finding.form in _WHOLE}
     for inner in findings:
-        below = list(_chains_below(analysis, inner.at))
-        for outer in findings:
-            reached = sum(_reaches(analysis, outer.at, callers) for _, callers in below)
-            whole = outer.form in _WHOLE and outer.at != inner.at and {outer.at, inner.at} <= seconds.keys()
-            if whole and reached >= INNER_SHARE * len(below) > 0:
-                seconds[outer.at] += seconds.pop(inner.at)
+        callers_below = [callers for _, callers in _chains_below(analysis, inner.at)]
+        for at, lines in whole.items():
+            if at == inner.at or not {at, inner.at} <= seconds.keys():
+                continue
+            reached = sum(_reaches(analysis, lines, callers) for callers in callers_below)
+            if reached >= INNER_SHARE * len(callers_below) > 0:
+                seconds[at] += seconds.pop(inner.at)
     return (replace(f, seconds=seconds[f.at]) for f in findings if f.at in seconds)
 
 
-def _reaches(analysis: Analysis, at: Place, callers: Chain) -> bool:
-    """Return whether a line, or the function that it defines, is among the callers; jit takes those below."""
-    lines = _lines(at)
+def _reaches(analysis: Analysis, lines: set[tuple[str, int]], callers: Chain) -> bool:
+    """Return whether a line is among the callers, and jit takes those below it."""
     for place in callers:
         if (place.file, place.line) in lines:
             return True
@@ -147,7 +148,7 @@ def _reaches(analysis: Analysis, at: Place, callers: Chain) -> bool:
     return False
 
 
-def _lines(at: Place) -> set[tuple[str, int]]:
+def lines_of(at: Place) -> set[tuple[str, int]]:
     """Return a line, or all lines of the function that it defines."""
     last = getattr(statements.defined_at(at), "end_lineno", at.line)
     return {(at.file, line) for line in range(at.line, last + 1)}
@@ -160,7 +161,7 @@ def _static(analysis: Analysis, file: str, function: str) -> tuple[str, ...]:
 
 def _chains_below(analysis: Analysis, at: Place) -> Iterator[tuple[Chain, Chain]]:
     """Yield the stacks of operations outside jit, up to a line or into its function, and the callers."""
-    lines = _lines(at)
+    lines = lines_of(at)
     # a loop around the line itself stays; one in the function would be unrolled
     own = 1 if statements.defined_at(at) else 0
     for call in _operations(analysis):

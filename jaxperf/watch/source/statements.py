@@ -49,8 +49,9 @@ def _all_nodes(file: str, kind: Any) -> tuple[Any, ...]:
 
 def _module_files(file: str) -> list[str]:
     """Return the files that share their names with one: of a notebook all cells, this one last."""
-    cells = [name for name in linecache.cache if _CELL.search(name) and _CELL.search(file) and name != file]
-    return [*cells, file]
+    if not _CELL.search(file):
+        return [file]
+    return [*(name for name in linecache.cache if _CELL.search(name) and name != file), file]
 
 
 @functools.cache  # rules ask for each sample
