@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -47,40 +47,17 @@ TFDS_S = 900.0  # reading takes about 10 s, preparing 20 and the download
 MOST = 100_000  # examples in a file
 _LARGEST = MOST * 28 * 28 + 2**16  # bytes of a file; a gzip stream may be a little longer than its contents
 _IMAGES, _LABELS = 0x0803, 0x0801  # magic numbers: unsigned bytes of rank 3 and 1
-
-
-class Splits(NamedTuple):
-    """The four arrays: images uint8 (N, 28, 28, 1), labels int32 (N,)."""
-
-    train_images: Images
-    train_labels: Labels
-    test_images: Images
-    test_labels: Labels
-
-
-class OriginFile(NamedTuple):
-    """A file as Zalando published it: its size and checksum."""
-
-    stem: str
-    size_bytes: int
-    sha256: str
-
-    @property
-    def name(self) -> str:
-        """Its name."""
-        return f"{self.stem}.gz"
-
-
-ORIGIN_FILES = tuple(OriginFile(*fields) for fields in (
-    ("train-images-idx3-ubyte", 26_421_880,
-     "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84"),
-    ("train-labels-idx1-ubyte", 29_515,
-     "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845"),
-    ("t10k-images-idx3-ubyte", 4_422_102,
-     "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073"),
-    ("t10k-labels-idx1-ubyte", 5_148,
-     "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5"),
-))  # fmt: skip
+# Size and SHA-256 of each file as Zalando published it
+ORIGIN_FILES = {
+    "train-images-idx3-ubyte.gz":
+        (26_421_880, "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84"),
+    "train-labels-idx1-ubyte.gz":
+        (29_515, "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845"),
+    "t10k-images-idx3-ubyte.gz":
+        (4_422_102, "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073"),
+    "t10k-labels-idx1-ubyte.gz":
+        (5_148, "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5"),
+}  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,15 +115,14 @@ def fashion_mnist(*, source: str = "auto", folder: str | os.PathLike[str] | None
       JaxperfError: no such source, or the one that was named does not work.
     """
     check_source(source, folder)
-    if source == "auto" and named_folder(folder) is not None:
-        source = "folder"
-    if source == "auto":
-        _base_url()  # a wrong URL is the user's mistake, not a reason to continue without it
-        for name in ("folder", "tfds", "download"):
-            with contextlib.suppress(JaxperfError):
-                return _load(name, prepare=False)
-        source = "mini"
-    return _load(source, folder)
+    named = named_folder(folder)
+    if source != "auto" or named:
+        return _load("folder" if source == "auto" else source, named, prepare=True)
+    _base_url()  # a wrong URL is the user's mistake, not a reason to continue without it
+    for name in ("folder", "tfds", "download"):
+        with contextlib.suppress(JaxperfError):
+            return _load(name, None, prepare=False)
+    return _load("mini", None, prepare=False)
 
 
 def check_source(source: str, folder: str | os.PathLike[str] | None = None) -> None:
@@ -178,13 +154,12 @@ def _expanded(path: str | os.PathLike[str]) -> Path:
     return Path(os.path.expanduser(path))  # noqa: PTH111  # Path.expanduser raises if the user is unknown
 
 
-def _load(source: str, folder: str | os.PathLike[str] | None = None, *, prepare: bool = True) -> FashionMNIST:
+def _load(source: str, named: Path | None, *, prepare: bool) -> FashionMNIST:
     if source == "folder":
-        named = named_folder(folder) or DEBIAN_FOLDER
-        return FashionMNIST(*read_folder(named), source=f"folder {named}")
+        return read_folder(named or DEBIAN_FOLDER)
     if source == "tfds":
         return _read_tfds(prepare)
-    return FashionMNIST(*read_folder(fetch() if source == "download" else mini_folder()), source=source)
+    return read_folder(fetch() if source == "download" else mini_folder(), source)
 
 
 def mini_folder() -> Traversable:
@@ -199,29 +174,34 @@ def mini_folder() -> Traversable:
 # --- IDX files
 
 
-def read_folder(folder: Traversable) -> Splits:
+def read_folder(folder: Traversable, source: str = "") -> FashionMNIST:
     """Read the four files from `folder`, each as NAME.gz or unpacked as NAME.
+
+    Args:
+      folder: where they are.
+      source: what to call it; "folder PATH" by default.
 
     Raises:
       JaxperfError: a file is missing, or is not what it should be.
     """
     arrays: list[Any] = []
-    for pair in (ORIGIN_FILES[:2], ORIGIN_FILES[2:]):
-        images, labels = (_find(folder, file.stem) for file in pair)
+    for part in ("train", "t10k"):
+        images, labels = (_find(folder, f"{part}-{name}-ubyte") for name in ("images-idx3", "labels-idx1"))
         X, y = read_images(images), read_labels(labels)
         if len(X) != len(y):
             raise _not_right(labels, f"{len(y)} labels for {len(X)} images")
         arrays += [X, y]
-    return Splits(*arrays)
+    X, y, test_X, test_y = arrays
+    return FashionMNIST(X, y, test_X, test_y, source or f"folder {folder}")
 
 
-def _find(folder: Traversable, stem: str) -> Traversable:
+def _find(folder: Traversable, name: str) -> Traversable:
     with contextlib.suppress(OSError):  # a folder that may not be looked into
-        for name in (f"{stem}.gz", stem):
-            if folder.joinpath(name).is_file():
-                return folder.joinpath(name)
+        for path in (folder.joinpath(f"{name}.gz"), folder.joinpath(name)):
+            if path.is_file():
+                return path
     raise JaxperfError(
-        f"{folder} has no {stem}.gz that can be read; name a folder of the four IDX files ({FOLDER_VARIABLE} "
+        f"{folder} has no {name}.gz that can be read; name a folder of the four IDX files ({FOLDER_VARIABLE} "
         "or --data-folder), or apt install dataset-fashion-mnist"
     )
 
@@ -318,10 +298,10 @@ def fetch(cache: Path | None = None) -> Path:
     """
     base, cache = _base_url(), cache or download_folder()
     deadline = time.monotonic() + TOTAL_S
-    for file in ORIGIN_FILES:
-        path = cache / file.name
-        if not path.is_file() or not _is_pinned(path.read_bytes(), file):
-            write_whole(path, _download(f"{base}{file.name}", file, deadline))
+    for name, (size, sha256) in ORIGIN_FILES.items():
+        path = cache / name
+        if not path.is_file() or hashlib.sha256(path.read_bytes()).hexdigest() != sha256:
+            write_whole(path, _download(f"{base}{name}", size, sha256, deadline))
     return cache
 
 
@@ -332,11 +312,7 @@ def _base_url() -> str:
     return base.rstrip("/") + "/"
 
 
-def _is_pinned(data: bytes | bytearray, file: OriginFile) -> bool:
-    return hashlib.sha256(data).hexdigest() == file.sha256
-
-
-def _download(url: str, file: OriginFile, deadline: float) -> bytes:
+def _download(url: str, size: int, sha256: str, deadline: float) -> bytes:
     from urllib.request import urlopen
 
     data, problem = bytearray(), ""
@@ -344,15 +320,15 @@ def _download(url: str, file: OriginFile, deadline: float) -> bytes:
         with urlopen(url, timeout=SILENCE_S) as response:
             # A server may send more than the file, even without end: stop at the first extra byte
             piece = response.read1(1 << 16)
-            while piece and len(data) <= file.size_bytes:
+            while piece and len(data) <= size:
                 if time.monotonic() > deadline:
                     raise TimeoutError(f"not done after {TOTAL_S:.0f} s")
                 data.extend(piece)
                 piece = response.read1(1 << 16)
     except Exception as e:  # whatever the network library raises
         problem = " ".join(str(getattr(e, "reason", "") or e or type(e).__name__).split())
-    if not problem and not _is_pinned(data, file):
-        problem = f"not the published file of {file.size_bytes} bytes and SHA-256 {file.sha256[:12]}..."
+    if not problem and hashlib.sha256(data).hexdigest() != sha256:
+        problem = f"not the published file of {size} bytes and SHA-256 {sha256[:12]}..."
     if problem:
         raise JaxperfError(
             f"{url}: {problem}; connect, set {URL_VARIABLE} to a mirror, or name a folder with the files"
@@ -362,18 +338,21 @@ def _download(url: str, file: OriginFile, deadline: float) -> bytes:
 
 # --- TensorFlow Datasets, in a process of its own: its threads, memory and GPU use would disturb measurements
 
+# Writes the four files, as the folders of other sources have them, and prints the version
 _TFDS_PROGRAM = """
-import sys
+import pathlib, struct, sys
 sys.excepthook = lambda kind, e, trace: print(kind.__name__, *str(e).splitlines()[:1], file=sys.stderr)
-import numpy as np, tensorflow_datasets as tfds
+import tensorflow_datasets as tfds
 data_dir, out = sys.argv[1:]
 builder = tfds.builder("fashion_mnist", data_dir=data_dir)
 builder.download_and_prepare()  # returns at once if it is prepared
-parts = {}
-for part in ("train", "test"):
-    whole = tfds.as_numpy(builder.as_dataset(split=part, batch_size=-1, shuffle_files=False))
-    parts |= {f"{part}_images": whole["image"], f"{part}_labels": whole["label"]}
-np.savez(out, version=str(builder.version), **parts)
+for split, part in (("train", "train"), ("test", "t10k")):
+    examples = tfds.as_numpy(builder.as_dataset(split=split, batch_size=-1, shuffle_files=False))
+    images, labels = examples["image"].squeeze(-1), examples["label"].astype("uint8")
+    for name, array in ((f"{part}-images-idx3-ubyte", images), (f"{part}-labels-idx1-ubyte", labels)):
+        header = struct.pack(f">{1 + array.ndim}I", 0x0800 + array.ndim, *array.shape)
+        pathlib.Path(out, name).write_bytes(header + array.tobytes())
+print(builder.version)
 """
 
 
@@ -390,10 +369,9 @@ def _read_tfds(prepare: bool) -> FashionMNIST:
     folder = tfds_folder()
     if not prepare and not any(folder.joinpath("fashion_mnist").glob("*/dataset_info.json")):
         raise JaxperfError(f"{folder} has no fashion_mnist; the source 'tfds' prepares it")
-    with tempfile.TemporaryDirectory() as scratch:
-        out = Path(scratch, "fashion_mnist.npz")
+    with tempfile.TemporaryDirectory(prefix="tfds-") as scratch:
         # -P keeps the working directory off its import path
-        command = [sys.executable, "-P", "-c", _TFDS_PROGRAM, str(folder), str(out)]
+        command = [sys.executable, "-P", "-c", _TFDS_PROGRAM, str(folder), scratch]
         quiet = {"CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"}  # and off the GPU
         options: Any = {"capture_output": True, "text": True, "errors": "replace", "timeout": TFDS_S}
         try:
@@ -405,14 +383,7 @@ def _read_tfds(prepare: bool) -> FashionMNIST:
         if done.returncode:
             last = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1].strip()
             raise JaxperfError(f"TensorFlow Datasets failed: {last}; choose another source")
-        with np.load(out, allow_pickle=False) as stored:
-            X, y, test_X, test_y = (stored[name] for name in Splits._fields)
-            used = f"tfds {stored['version']}"
-    for images, labels in ((X, y), (test_X, test_y)):
-        right = images.dtype == np.uint8 and images.shape == (len(labels), 28, 28, 1)
-        if not right or not ((labels >= 0) & (labels < 10)).all():
-            raise JaxperfError(f"{used}: not the arrays of Fashion-MNIST; prepare fashion_mnist again")
-    return FashionMNIST(X, y.astype(np.int32), test_X, test_y.astype(np.int32), source=used)
+        return read_folder(Path(scratch), f"tfds {done.stdout.split()[-1]}")
 
 
 # --- Batches of one fixed shape: for a compiled step, a new shape means a new compilation

@@ -13,7 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import numpy as np
 import pytest
 
-from jaxperf.data import DEBIAN_FOLDER, OriginFile, Splits, download_folder
+from jaxperf.data import DEBIAN_FOLDER, FashionMNIST, download_folder
 
 needs_debian = pytest.mark.skipif(not DEBIAN_FOLDER.is_dir(), reason=f"needs Debian's {DEBIAN_FOLDER}")
 
@@ -30,12 +30,16 @@ def generated(train=40, test=20):
     rng = np.random.default_rng(7)
     x = rng.integers(0, 256, (train + test, 28, 28, 1), np.uint8)
     y = np.arange(train + test, dtype=np.int32) % 10
-    return Splits(x[:train], y[:train], x[train:], y[train:])
+    return FashionMNIST(x[:train], y[:train], x[train:], y[train:], "generated")
 
 
-def packed(splits):
-    files = {}
-    for part, images, labels in (("train", *splits[:2]), ("t10k", *splits[2:])):
+def arrays(data):
+    return data.train_images, data.train_labels, data.test_images, data.test_labels
+
+
+def packed(data):
+    files, (X, y, test_X, test_y) = {}, arrays(data)
+    for part, images, labels in (("train", X, y), ("t10k", test_X, test_y)):
         raw_images = images_file(len(images), body=images.tobytes())
         raw_labels = labels_file(len(labels), body=labels.astype(np.uint8).tobytes())
         files[f"{part}-images-idx3-ubyte.gz"] = gzip.compress(raw_images, mtime=0)
@@ -52,12 +56,12 @@ def write_folder(folder, files):
 
 def pins(files):
     """What `ORIGIN_FILES` would be if `files` were the published ones."""
-    digests = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
-    return tuple(OriginFile(name.removesuffix(".gz"), len(files[name]), digests[name]) for name in files)
+    return {name: (len(data), hashlib.sha256(data).hexdigest()) for name, data in files.items()}
 
 
 def same(a, b):
-    return all(x.dtype == y.dtype and np.array_equal(x, y) for x, y in zip(a, b, strict=True))
+    pairs = zip(arrays(a), arrays(b), strict=True)
+    return all(x.dtype == y.dtype and np.array_equal(x, y) for x, y in pairs)
 
 
 class Loopback:

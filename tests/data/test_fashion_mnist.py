@@ -11,7 +11,7 @@ import pytest
 from idx_files import closed_port, generated, loopback, needs_debian, packed, pins, same, write_folder
 
 from jaxperf import data as module
-from jaxperf.data import DEBIAN_FOLDER, SOURCES, Splits, check_source, mini_folder  # fmt: skip
+from jaxperf.data import DEBIAN_FOLDER, SOURCES, check_source, mini_folder
 from jaxperf.errors import JaxperfError
 
 
@@ -52,10 +52,6 @@ def fashion_mnist(*, url="", **options):
         return module.fashion_mnist(**options)
 
 
-def arrays(data):
-    return Splits(data.train_images, data.train_labels, data.test_images, data.test_labels)
-
-
 def refusal(**options):
     with pytest.raises(JaxperfError) as caught:
         fashion_mnist(**options)
@@ -74,7 +70,7 @@ def test_a_named_folder_is_read_packed_or_not(cache, tmp_path):
         folder = write_folder(tmp_path / name, written)
         for source in ("auto", "folder"):
             data = fashion_mnist(source=source, folder=folder)
-            assert same(arrays(data), generated())
+            assert same(data, generated())
             assert data.source == f"folder {folder}" and not data.is_full
 
 
@@ -141,7 +137,7 @@ def test_a_download_is_checked_kept_and_not_repeated(cache, files, monkeypatch):
         monkeypatch.setenv("JAXPERF_FASHION_MNIST_URL", server.url)
         for url in (server.url, ""):
             data = fashion_mnist(source="download", url=url)
-            assert data.source == "download" and same(arrays(data), generated())
+            assert data.source == "download" and same(data, generated())
         assert server.gets == dict.fromkeys(files, 1)
         for path in cache.iterdir():
             path.unlink()
@@ -149,7 +145,7 @@ def test_a_download_is_checked_kept_and_not_repeated(cache, files, monkeypatch):
         assert server.gets == dict.fromkeys(files, 2)
     assert sorted(path.name for path in cache.iterdir()) == sorted(files)
     without_network = fashion_mnist(source="download", url=closed_port())
-    assert same(arrays(without_network), generated())
+    assert same(without_network, generated())
     cache.joinpath(next(iter(files))).unlink()
     assert "Connection refused; connect" in refusal(source="download", url=closed_port())
 
@@ -201,7 +197,7 @@ def test_a_damaged_cached_file_is_fetched_again(cache, files):
     with loopback(files) as server:
         fashion_mnist(source="download", url=server.url)
         cache.joinpath(name).write_bytes(b"nonsense")
-        assert same(arrays(fashion_mnist(source="download", url=server.url)), generated())
+        assert same(fashion_mnist(source="download", url=server.url), generated())
         assert server.gets[name] == 2 and sum(server.gets.values()) == 5
 
 
