@@ -22,7 +22,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxperf.errors import JaxperfError, to_one_line
+from jaxperf.errors import JaxperfError, first_line, to_one_line
 
 Tree = Any
 KEPT = 3  # the newest checkpoints, which stay
@@ -121,8 +121,7 @@ class Checkpoints:
         try:
             yield
         except Exception as e:  # Orbax's errors are of many types
-            reason = (str(e).splitlines() or [""])[0][:200] or type(e).__name__
-            raise JaxperfError(to_one_line(f"{self.folder}: {problem} ({reason})")) from None
+            raise JaxperfError(to_one_line(f"{self.folder}: {problem} ({first_line(e)})")) from None
 
 
 def _kinds(tree: Tree) -> Any:

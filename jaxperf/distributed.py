@@ -18,7 +18,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from jaxperf.errors import JaxperfError
+from jaxperf.errors import JaxperfError, first_line
 from jaxperf.process import FAILED, forced_end, say
 
 # Seconds without a heartbeat until the others give up on a process. JAX's own 100 s are for clusters of
@@ -49,7 +49,7 @@ def together(work: Callable[[], int]) -> int:
         raise
     except Exception as e:
         if "Gloo" in str(e):
-            say(f"error: another process left the run, its log says why: {str(e).splitlines()[0]}")
+            say(f"error: another process left the run, its log says why: {first_line(e)}")
         else:
             traceback.print_exc()
         return FAILED
@@ -68,8 +68,7 @@ def join() -> bool:
     try:
         jax.distributed.initialize(heartbeat_timeout_seconds=HEARTBEAT_S, **arguments)
     except (RuntimeError, ValueError, OSError) as e:
-        reason = (str(e).strip().splitlines() or [type(e).__name__])[0]
-        raise JaxperfError(f"the processes did not meet: {reason}; look at their variables") from None
+        raise JaxperfError(f"the processes did not meet: {first_line(e)}; look at their variables") from None
     return True
 
 

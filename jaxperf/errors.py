@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 _MOST = 900  # characters of a line: enough for a path and what is wrong with it
+_MOST_OF_ERROR = 300  # characters of an error that is quoted in a line
 # All control characters but tab and newline, and what no encoding can represent.
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
 
@@ -27,6 +28,14 @@ def to_one_line(text: str) -> str:
     """Return the text as one line of limited length: as `escape_control`, and "\\n", "\\t" too."""
     text = escape_control(text).replace("\n", "\\n").replace("\t", "\\t")
     return text if len(text) <= _MOST else f"{text[: _MOST // 2]} ... {text[-_MOST // 2 :]}"
+
+
+def first_line(error: BaseException, *, with_class: bool = False) -> str:
+    """Return the first line of an error's text, after its class if wanted; the class alone if it has none."""
+    name, lines = type(error).__name__, str(error).strip().splitlines()
+    if not lines:
+        return name
+    return f"{name}: {lines[0]}"[:_MOST_OF_ERROR] if with_class else lines[0][:_MOST_OF_ERROR]
 
 
 @contextlib.contextmanager

@@ -25,7 +25,7 @@ from nbformat import v4
 from rich.console import Console
 
 from jaxperf.chapter import display, notebooks
-from jaxperf.errors import JaxperfError, to_one_line
+from jaxperf.errors import JaxperfError, first_line, to_one_line
 from jaxperf.measure.compile_log import CompileLog, watch_compilation
 from jaxperf.measure.other_load import OtherLoad, other_load
 from jaxperf.process import FAILED, end_at_once, ended, follow_parent, forced_end, say
@@ -241,7 +241,7 @@ class CellRun:
     def _failed(self, cell: Cell, error: Exception, node: Any) -> None:
         """Report a cell that raised: its traceback from the script's own line on."""
         self.failures += 1
-        message = to_one_line(f"{type(error).__name__}: {error}".splitlines()[0])
+        message = to_one_line(first_line(error, with_class=True))
         follows = isinstance(error, NameError) and self.failures > 1  # of a cell that failed before
         if not isinstance(error, JaxperfError) and not follows:
             frames = error.__traceback__.tb_next.tb_next if error.__traceback__ else None  # type: ignore

@@ -26,7 +26,7 @@ import numpy as np
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
-from jaxperf.errors import JaxperfError
+from jaxperf.errors import JaxperfError, first_line
 from jaxperf.flags import did_you_mean
 from jaxperf.process import forced_end
 
@@ -99,7 +99,7 @@ def load(path: Path, wanted: Check, number: str) -> Program:
             program = runpy.run_path(str(path), run_name="solution")
     except (Exception, SystemExit) as e:
         place = ":".join([str(path), *_lines(e, path)[-1:]])
-        raise JaxperfError(f"{place} raises {_first_line(e)}") from None
+        raise JaxperfError(f"{place} raises {first_line(e, with_class=True)}") from None
     for name in wanted.names:
         if not callable(program.get(name)):
             raise JaxperfError(f"{path} defines no function {name}; {number} asks for {wanted}")
@@ -115,13 +115,9 @@ def judge(wanted: Check, program: Program, path: Path) -> str:
     except (Exception, SystemExit) as e:  # of the reader's function, with whatever JAX raises
         lines = _lines(e, path)
         if lines:
-            return f"{path}:{lines[-1]} raises {_first_line(e)}"
-        return f"what it returns cannot be used ({_first_line(e)})"
+            return f"{path}:{lines[-1]} raises {first_line(e, with_class=True)}"
+        return f"what it returns cannot be used ({first_line(e, with_class=True)})"
     return ""
-
-
-def _first_line(error: BaseException) -> str:
-    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
 
 
 def _lines(error: BaseException, path: Path) -> list[str]:

@@ -20,7 +20,7 @@ import psutil
 from jax import lax
 
 from jaxperf import jax_internals
-from jaxperf.errors import to_one_line
+from jaxperf.errors import first_line, to_one_line
 from jaxperf.measure.environment import current_environment
 from jaxperf.measure.other_load import other_load
 from jaxperf.measure.roofline import DISPATCH, MATRIX, MEMORY, SMALLEST, best_value, from_result, path_for
@@ -134,7 +134,7 @@ def measure_in_time(
         except jax.errors.JaxRuntimeError as e:  # XLA has no product of this dtype here
             if part.needed:
                 raise
-            notes.append(f"not possible here: {part.name}: {str(e).splitlines()[0]}")
+            notes.append(f"not possible here: {part.name}: {first_line(e)}")
     if left_out:
         notes.append(f"no time was left for: {', '.join(left_out)}")
     return rows, notes

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import jax
 from jax.profiler import ProfileData
 
-from jaxperf.errors import JaxperfError, warnings_hidden
+from jaxperf.errors import JaxperfError, first_line, warnings_hidden
 from jaxperf.measure.timing import block
 from jaxperf.result.intervals import Interval, overlap_fraction, union
 from jaxperf.result.values import Span, Timeline
@@ -62,8 +62,7 @@ def record(fn: Callable[..., Any], *args: Any, name: str = "", warmup_calls: int
             try:
                 stack.enter_context(jax.profiler.trace(scratch, profiler_options=options))
             except RuntimeError as e:
-                reason = str(e).splitlines()[0]
-                raise JaxperfError(f"cannot record a timeline: {reason} Stop the other profile") from None
+                raise JaxperfError(f"no timeline: {first_line(e)} Stop the other profile") from None
             stack.enter_context(jax.profiler.TraceAnnotation(RUN))
             began = time.perf_counter()
             outputs = fn(*args)

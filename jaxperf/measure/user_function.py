@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 import psutil
 
-from jaxperf.errors import JaxperfError
+from jaxperf.errors import JaxperfError, first_line
 from jaxperf.flags import did_you_mean
 from jaxperf.libraries import library_of
 from jaxperf.measure import block
@@ -72,11 +72,7 @@ def user_errors_shown(doing: str) -> Iterator[None]:
             trace = trace.tb_next
         if trace:
             traceback.print_exception(type(e), e, trace)
-        raise JaxperfError(f"{doing} raised {type(e).__name__}: {first_line(e)}") from None
-
-
-def first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or ["no message"])[0][:300]
+        raise JaxperfError(f"{doing} raised {first_line(e, with_class=True)}") from None
 
 
 def load_function(word: str) -> Callable[..., Any]:

@@ -27,11 +27,11 @@ from typing import Any
 import jax
 
 from jaxperf import jax_internals
-from jaxperf.errors import JaxperfError
+from jaxperf.errors import JaxperfError, first_line
 from jaxperf.hlo import Costs, Module, costs, parse
 from jaxperf.libraries import missing_from, pip_install
 from jaxperf.measure.stages import all_equations
-from jaxperf.measure.user_function import first_line, user_errors_shown
+from jaxperf.measure.user_function import user_errors_shown
 from jaxperf.plan import custom_calls
 from jaxperf.plan.arguments import Placed, as_flag, name_of
 from jaxperf.plan.cards import CARDS, DATA, Card

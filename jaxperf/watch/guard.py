@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-from jaxperf.errors import warnings_hidden
+from jaxperf.errors import first_line, warnings_hidden
 
 _T = TypeVar("_T")
 
@@ -37,7 +37,7 @@ class Losses(Counter[str]):
         return call
 
     def note(self, what: str, error: Exception) -> None:
-        self[f"{what} ({type(error).__name__}: {error})".splitlines()[0]] += 1
+        self[f"{what} ({first_line(error, with_class=True)})"] += 1
 
     @property
     def remarks(self) -> list[str]:
