@@ -13,7 +13,7 @@ import sys
 import tempfile
 import textwrap
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,23 +35,26 @@ def main(options: Any, command: Sequence[str]) -> int:
 
     `options` are the flags of `jaxperf gate`, whose help explains them.
     """
-    machines = stored_machines(options.baseline)  # before --out adds to the folder
+    # Before --out adds to the folder
+    machines = sorted({path.parent.name for path in options.baseline.glob("*/*.json")})
     update = options.update or not machines
     _check(options, command, update=update)
     with tempfile.TemporaryDirectory(prefix="jaxperf-gate-") as scratch:
         folder = options.out or Path(scratch)
         folder.mkdir(parents=True, exist_ok=True)
         paths = [folder / f"run-{i}.json" for i in range(1, options.runs + 1)]
-        first = _counted(command, paths, 0)
+        runs = _run_each(command, paths)
+        first = next(runs)
         machine = first.environment.machine
         baseline_folder = options.baseline / first.environment.fingerprint
         try:
             baseline = load_baseline(baseline_folder)
+            if baseline:
+                _check_settings(baseline_folder, baseline[0], first)
         except JaxperfError as e:
             if not options.update:
-                raise JaxperfError(f"{e}; store a new baseline with --update") from None
+                raise JaxperfError(f"{e}; --update stores a new baseline") from None
             baseline = []
-        unlike = _why_unlike(baseline[0], first) if baseline else ""
         if not update and not baseline:
             again = shlex.join(["jaxperf", "gate", str(options.baseline), "--update", "--", *command])
             text = (
@@ -60,16 +63,10 @@ def main(options: Any, command: Sequence[str]) -> int:
             )
             _show(options, [Heading("Undecided: no baseline of this machine"), Text(text), Code(again)])
             return UNDECIDED
-        if not update and unlike:
-            raise JaxperfError(
-                f"{baseline_folder} {unlike}; give the command what it had, give another command a folder "
-                "of its own, or store a new baseline with --update"
-            )
-        results = [first, *(_counted(command, paths, i) for i in range(1, len(paths)))]
+        results = [first, *runs]
         status = 0
-        if baseline and not unlike:
-            bounds = {"alpha": options.alpha, "least": options.least, "size": options.size}
-            judgement = judge(baseline, results, **bounds)
+        if baseline:
+            judgement = judge(baseline, results, alpha=options.alpha, least=options.least, size=options.size)
             _show(options, list(summary_blocks(judgement, machine=machine)))
             status = judgement.status
         if not update:
@@ -105,11 +102,12 @@ def _check(options: Any, command: Sequence[str], *, update: bool) -> None:
         check_writable(options.out / "run-1.json")
 
 
-def _counted(command: Sequence[str], paths: Sequence[Path], i: int) -> Result:
-    began = time.perf_counter()
-    result = run_once(command, paths[i])
-    print(f"[{i + 1}/{len(paths)}] {time.perf_counter() - began:.1f} s", flush=True)
-    return result
+def _run_each(command: Sequence[str], paths: Sequence[Path]) -> Iterator[Result]:
+    for i, path in enumerate(paths, 1):
+        began = time.perf_counter()
+        result = run_once(command, path)
+        print(f"[{i}/{len(paths)}] {time.perf_counter() - began:.1f} s", flush=True)
+        yield result
 
 
 def run_once(command: Sequence[str], path: Path, environment: Mapping[str, str] | None = None) -> Result:
@@ -138,11 +136,6 @@ def run_once(command: Sequence[str], path: Path, environment: Mapping[str, str] 
     return result
 
 
-def stored_machines(baselines: Path) -> list[str]:
-    """Return the fingerprints of the machines that have a baseline in a folder of baselines, sorted."""
-    return sorted({path.parent.name for path in baselines.glob("*/*.json")})
-
-
 def load_baseline(folder: Path) -> list[Result]:
     return [load_result(path) for path in sorted(folder.glob("*.json"))] if folder.is_dir() else []
 
@@ -167,14 +160,19 @@ def store_baseline(paths: Sequence[Path], folder: Path) -> None:
         raise JaxperfError(f"cannot store {folder}: {e.strerror or e}; give another baseline") from None
 
 
-def _why_unlike(before: Result, now: Result) -> str:
+def _check_settings(folder: Path, before: Result, now: Result) -> None:
     settings = {**before.config, **now.config}
     changed = [k for k in settings if before.config.get(k) != now.config.get(k)]
+    reason = ""
     if changed:
         was = ", ".join(f"{k} {before.config.get(k)!r}, now {now.config.get(k)!r}" for k in changed)
-        return f"was measured with other settings: {was}"
-    common = measurements_by_key(before).keys() & measurements_by_key(now).keys()
-    return "" if common else "has no measurement in common with this run"
+        reason = f"was measured with other settings: {was}"
+    elif measurements_by_key(before).keys().isdisjoint(measurements_by_key(now)):
+        reason = "has no measurement in common with this run"
+    if reason:
+        raise JaxperfError(
+            f"{folder} {reason}; give the command what it had, or another command its own folder"
+        )
 
 
 def _show(options: Any, shown: Sequence[Block]) -> None:

@@ -31,10 +31,6 @@ class Judgement:
     comparison: Comparison
     size: float
 
-    @property
-    def missing(self) -> tuple[str, ...]:
-        return self.comparison.only_a
-
     def of(self, verdict: Verdict) -> list[Compared]:
         return [row for row in self.judged if row.verdict == verdict]
 
@@ -43,7 +39,7 @@ class Judgement:
         """Return the exit status: 1 if anything is slower, 3 if anything is undecided or missing, else 0."""
         if self.of("slower"):
             return SLOWER
-        return UNDECIDED if self.of("undecided") or self.missing else 0
+        return UNDECIDED if self.of("undecided") or self.comparison.only_a else 0
 
 
 def judge(
@@ -82,7 +78,10 @@ def _judged(row: Compared, size: float) -> Compared:
 def summary_blocks(judgement: Judgement, *, machine: str) -> Iterator[Block]:
     """Yield the blocks of a summary, for a terminal or as Markdown; `machine` names the machine."""
     comparison = judgement.comparison
-    alpha, least, size = map(_percent, (comparison.alpha, comparison.least, judgement.size))
+    alpha, least, size, level = (
+        f"{share * 100:.3g} %"
+        for share in (comparison.alpha, comparison.least, judgement.size, 1 - comparison.alpha)
+    )
     how = (
         f"{comparison.runs[1]} processes against {comparison.runs[0]} of the baseline, on {machine}. "
         f'"Slower" means by more than {least}; the chance of any wrong "slower" is at most {alpha}. '
@@ -95,8 +94,7 @@ def summary_blocks(judgement: Judgement, *, machine: str) -> Iterator[Block]:
         )
     yield Heading(headline(judgement))
     yield Text(how)
-    level = f"{_percent(1 - comparison.alpha)} interval"
-    heads, right = ("", "baseline", "now", "now / baseline", level, "verdict"), (1, 2, 3, 4)
+    heads, right = ("", "baseline", "now", "now / baseline", f"{level} interval", "verdict"), (1, 2, 3, 4)
     names = Counter(row.key.name for row in (*judgement.not_judged, *judgement.judged))
 
     def cells(row: Compared) -> tuple[str, ...]:
@@ -107,7 +105,7 @@ def summary_blocks(judgement: Judgement, *, machine: str) -> Iterator[Block]:
     if judgement.not_judged:
         rows = tuple((*cells(row)[:-1], "") for row in judgement.not_judged)
         yield Grid("Shown, not judged", heads, rows, right)
-    for name in judgement.missing:
+    for name in comparison.only_a:
         yield Note(f"only the baseline has {name}; store a new baseline with --update if that is meant")
     for line in dict.fromkeys(comparison.differences):
         yield Note(f"differs: {line}")
@@ -121,10 +119,7 @@ def headline(judgement: Judgement) -> str:
         return f"Undecided: this machine is too noisy to decide on {len(undecided)} of {total} measurements"
     if undecided:
         return f"Undecided: too little is known of {len(undecided)} of {total} measurements"
-    if judgement.missing:
-        return f"Undecided: {len(judgement.missing)} of the baseline's measurements are missing"
+    missing = judgement.comparison.only_a
+    if missing:
+        return f"Undecided: {len(missing)} of the baseline's measurements are missing"
     return f"Not slower: {format_count(total, 'measurement')}"
-
-
-def _percent(fraction: float) -> str:
-    return f"{fraction * 100:.3g} %"

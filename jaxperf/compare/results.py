@@ -17,7 +17,7 @@ significant because they have too few values are left out first (Tarone, 1990).
 
 import itertools
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
@@ -103,38 +103,33 @@ def compare(
     only: Set[RowKey] | None = None,
     apart: bool = True,
 ) -> Comparison:
-    """Compare two runs, each of one or more results of one or more experiments.
+    """Compare a run with a base, each of one or more results of one or more experiments.
 
-    Args:
-      a: the base.
-      b: the run that is judged.
-      alpha: chance of one or more wrong verdicts among all rows.
-      least: the smallest difference that counts, as a fraction: 0.02 is 2 %.
-      only: the rows to compare; None for all.
-      apart: whether values that each process measures once count only if the processes took turns.
+    `alpha` is the chance of one or more wrong verdicts among all rows, or those in `only`, and `least` the
+    smallest difference that counts (0.02: 2 %). With `apart`, values that each process measures once count
+    only if the processes took turns.
     """
     if not a or not b:
         raise JaxperfError("no result to compare on one side; give a result's JSON file or a folder of them")
-    base_rows, other_rows = (
+    rows_a, rows_b = (
         {key: m for key, m in _medians(side).items() if only is None or key in only} for side in (a, b)
     )
-    pairs = {key: (m, other_rows[key]) for key, m in base_rows.items() if key in other_rows}
+    pairs = {key: (m, rows_b[key]) for key, m in rows_a.items() if key in rows_b}
     if not pairs:
-        raise JaxperfError(f"no measurement is in both: A has {_few(base_rows)}, B has {_few(other_rows)}")
-    sides = [
-        {r.experiment: [s for s in side if s.experiment == r.experiment] for r in side} for side in (a, b)
-    ]
-    both = [name for name in sides[0] if name in sides[1]]
-    judged_apart = apart and not _are_interleaved(a, b)
-    once = pairs.keys() - measured_often([*a, *b]) if judged_apart else set[RowKey]()
+        raise JaxperfError(f"no measurement is in both: A has {_few(rows_a)}, B has {_few(rows_b)}")
+    names = dict.fromkeys(key.experiment for key in pairs)
+    sides = [[[r for r in side if r.experiment == name] for name in names] for side in (a, b)]
+    once = set[RowKey]()
+    if apart and not _are_interleaved(a, b):
+        once = pairs.keys() - measured_often([*a, *b])
     return Comparison(
         rows=tuple(_judge(pairs, alpha, least, once)),
-        only_a=_only(base_rows, other_rows),
-        only_b=_only(other_rows, base_rows),
-        differences=tuple(line for name in both for line in _differences(sides[0][name], sides[1][name])),
+        only_a=_only(rows_a, rows_b),
+        only_b=_only(rows_b, rows_a),
+        differences=tuple(line for results in zip(*sides) for line in _differences(*results)),
         alpha=alpha,
         least=least,
-        runs=tuple(min(len(side[name]) for name in both) for side in sides),
+        runs=tuple(min(map(len, side)) for side in sides),
     )
 
 
@@ -162,10 +157,10 @@ def measured_often(results: Sequence[Result]) -> set[RowKey]:
 
 def _medians(results: Sequence[Result]) -> Rows:
     """Return the measurements of one side, whose values are the medians of its results."""
-    measurements: dict[RowKey, list[Measurement]] = {}
+    measurements = defaultdict[RowKey, list[Measurement]](list)
     for result in results:
         for key, m in measurements_by_key(result).items():
-            measurements.setdefault(key, []).append(m)
+            measurements[key].append(m)
     rows: Rows = {}
     for key, measured in measurements.items():
         if len({m.unit for m in measured}) > 1:
@@ -197,9 +192,6 @@ def _few(rows: Rows) -> str:
 
 def _differences(a: Sequence[Result], b: Sequence[Result]) -> Iterator[str]:
     """Yield other differences between two runs of an experiment, by their first results, one per line."""
-    smoke_a, smoke_b = (any(result.smoke for result in side) for side in (a, b))
-    if smoke_a != smoke_b:
-        yield f"only {'A' if smoke_a else 'B'} is a smoke run, whose toy sizes take other times"
     for side, results in (("A", a), ("B", b)):
         if any(r.incomplete for r in results):
             yield f"{side} is incomplete: its run has not come to its end"
@@ -282,14 +274,10 @@ def comparison_blocks(comparison: Comparison) -> Iterator[Block]:
         yield Note(f"differs: {line}")
     heads = ("", "A", "B", "B / A", f"{(1 - comparison.alpha) * 100:g} % interval", "verdict")
     cells: list[tuple[str, ...]] = []
-    last_title = ""
-    for row in comparison.rows:
+    for key, rows in itertools.groupby(comparison.rows, lambda row: row.key[:2]):
         # Rows stand below the title of their own table
-        title = ": ".join(filter(None, row.key[:2]))
-        if title != last_title:
-            cells.append((title, "", "", "", "", ""))
-            last_title = title
-        cells.append((row.key.name, *row.cells))
+        cells.append((": ".join(filter(None, key)), "", "", "", "", ""))
+        cells += [(row.key.name, *row.cells) for row in rows]
     yield Grid("", heads, tuple(cells), (1, 2, 3, 4))
     for side, names in (("A", comparison.only_a), ("B", comparison.only_b)):
         for name in names:

@@ -105,7 +105,7 @@ def test_a_measurement_that_went_missing_is_not_passed_over():
     extra = Table("Times", (Measurement("eval", "s", (1.0, 1.1)),))
     base = [replace(r, blocks=(*r.blocks, extra)) for r in run]
     judgement = judge(base, run)
-    assert judgement.missing == ("measure: Times: eval",) and judgement.status == 3
+    assert judgement.comparison.only_a == ("measure: Times: eval",) and judgement.status == 3
     assert "only the baseline has" in shown(judgement)
     assert judge(run, base).status == 0  # a new one is no trouble
 
