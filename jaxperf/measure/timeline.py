@@ -26,7 +26,7 @@ from jax.profiler import ProfileData
 
 from jaxperf.errors import JaxperfError, first_line, warnings_hidden
 from jaxperf.measure.timing import block
-from jaxperf.result.intervals import Interval, overlap_fraction, union
+from jaxperf.result.intervals import Interval, intersection, total_length, union
 from jaxperf.result.values import Span, Timeline
 
 PYTHON, WAIT, COPIES = "python", "wait", "copies"
@@ -98,7 +98,9 @@ def overlap(timeline: Timeline, a: str, b: str) -> float:
 
     Compare the wall time as well: devices that share cores may overlap fully and gain nothing.
     """
-    return overlap_fraction(timeline.intervals(a), timeline.intervals(b))
+    shared = intersection(timeline.intervals(a), timeline.intervals(b))
+    least_busy_s = min(total_length(timeline.intervals(lane)) for lane in (a, b))
+    return total_length(shared) / least_busy_s if least_busy_s else 0.0
 
 
 class Event(NamedTuple):
@@ -133,30 +135,26 @@ def read(data: ProfileData) -> tuple[list[Span], float]:
     thread, window = windows[0]
     done = end_times(every)
     copies_between_cpus = any(e.name.startswith(ASKS_FOR_COPY) for line in every for e in line.events)
-    found = list(_python(thread))
+    work = list(_python(thread))
     for line in every:
-        found += ((e.device, e.name, e.start, e.end) for e in executed_instructions(line, done))
+        work += ((e.device, e.name, e.start, e.end) for e in executed_instructions(line, done))
         for e in line.events:
             if (line.device and _GPU_COPIES.match(e.name)) or e.name.startswith(HOST_COPIES):
-                found.append((COPIES, e.name, e.start, e.end))
+                work.append((COPIES, e.name, e.start, e.end))
             elif e.name.startswith(MARK) and not line.device:
                 lane, _, name = e.name.removeprefix(MARK).partition("/")
-                found.append((lane, name, e.start, e.end))
+                work.append((lane, name, e.start, e.end))
         if copies_between_cpus and line.name.startswith(CPU_POOL):
-            found += _pool_copies(line, window.end)
+            work += _pool_copies(line, window.end)
+    began, ended = window.start, window.end
     spans = [
-        Span(
-            lane,
-            name,
-            (max(start, window.start) - window.start) / 1e9,
-            (min(end, window.end) - window.start) / 1e9,
-        )
-        for lane, name, start, end in found
-        if start < window.end and end > window.start
+        Span(lane, name, max(start - began, 0.0) / 1e9, (min(end, ended) - began) / 1e9)
+        for lane, name, start, end in work
+        if start < ended and end > began
     ]
-    places = {PYTHON: 0, WAIT: 1, COPIES: 3}
-    spans.sort(key=lambda s: (places.get(s.lane, 2), s.lane, s.start_s, s.end_s))
-    return spans, (window.end - window.start) / 1e9
+    order = {PYTHON: 0, WAIT: 1, COPIES: 3}
+    spans.sort(key=lambda s: (order.get(s.lane, 2), s.lane, s.start_s, s.end_s))
+    return spans, (ended - began) / 1e9
 
 
 def lines(data: ProfileData) -> list[TraceLine]:

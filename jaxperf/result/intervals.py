@@ -23,18 +23,10 @@ def union(intervals: Iterable[Interval]) -> list[Interval]:
 
 def intersection(a: Iterable[Interval], b: Iterable[Interval]) -> list[Interval]:
     """Return the intersection as disjoint intervals in order."""
-    first, second = union(a), union(b)
-    shared: list[Interval] = []
-    i = j = 0
-    while i < len(first) and j < len(second):
-        start, end = max(first[i][0], second[j][0]), min(first[i][1], second[j][1])
-        if start < end:
-            shared.append((start, end))
-        if first[i][1] < second[j][1]:
-            i += 1
-        else:
-            j += 1
-    return shared
+    edges = _edges([*union(a), *union(b)])
+    covering = itertools.accumulate(step for _, step in edges)
+    pieces = zip(itertools.pairwise(time for time, _ in edges), covering)
+    return [piece for piece, count in pieces if count == 2]
 
 
 def difference(a: Iterable[Interval], b: Iterable[Interval]) -> list[Interval]:
@@ -54,16 +46,9 @@ def clip(intervals: Iterable[Interval], start: float, end: float) -> list[Interv
 
 def most_at_once(intervals: Iterable[Interval]) -> int:
     """Return the largest number of intervals that overlap at any time; touching ends do not overlap."""
-    edges = [edge for a, b in intervals if a < b for edge in ((a, 1), (b, -1))]
-    most = now = 0
-    for _, step in sorted(edges):  # at equal times, -1 comes before +1
-        now += step
-        most = max(most, now)
-    return most
+    return max(itertools.accumulate(step for _, step in _edges(intervals)), default=0)
 
 
-def overlap_fraction(a: Iterable[Interval], b: Iterable[Interval]) -> float:
-    """Return the fraction of the shorter union that is inside the other one; 0 if one is empty."""
-    first, second = union(a), union(b)
-    shorter = min(total_length(first), total_length(second))
-    return total_length(intersection(first, second)) / shorter if shorter else 0.0
+def _edges(intervals: Iterable[Interval]) -> list[tuple[float, int]]:
+    """Return a time and 1 for each start, a time and -1 for each end, in order; ends first at equal times."""
+    return sorted(edge for start, end in intervals if start < end for edge in ((start, 1), (end, -1)))

@@ -8,6 +8,7 @@ from jax.profiler import ProfileData
 
 from jaxperf.errors import JaxperfError
 from jaxperf.measure import timeline
+from jaxperf.result import Span, Timeline
 from jaxperf.result.intervals import most_at_once
 
 
@@ -103,6 +104,15 @@ def test_gpu_streams_are_devices_and_transfers_are_copies():
 
 def device_lanes(recorded):
     return [lane for lane in recorded.lanes if lane not in (timeline.PYTHON, timeline.WAIT, timeline.COPIES)]
+
+
+def test_an_overlap_is_a_share_of_the_less_busy_lane():
+    lanes = {"a": [(0, 4), (6, 10)], "b": [(3, 7)], "c": [(10, 11)], "d": [(9, 20)], "none": []}
+    spans = [Span(lane, "", start, end) for lane, intervals in lanes.items() for start, end in intervals]
+    run = Timeline("run", tuple(spans), 20.0)
+    shares = {"ab": 0.5, "cd": 1.0, "ac": 0.0, "ba": 0.5}
+    assert {pair: timeline.overlap(run, *pair) for pair in shares} == shares
+    assert timeline.overlap(run, "a", "none") == 0.0
 
 
 def test_a_recorded_run_shows_python_the_wait_and_both_devices():

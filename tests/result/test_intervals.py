@@ -1,9 +1,7 @@
 import itertools
 import random
 
-import pytest
-
-from jaxperf.result.intervals import clip, intersection, most_at_once, overlap_fraction, total_length, union
+from jaxperf.result.intervals import clip, difference, intersection, most_at_once, total_length, union
 
 GRID = 60
 
@@ -18,14 +16,10 @@ def random_intervals(rng):
     return [(a, min(GRID, a + rng.randrange(0, 15))) for a in starts]
 
 
-def test_known_overlap_of_two_devices():
+def test_a_known_intersection():
     first, second = [(0, 4), (6, 10)], [(3, 7)]
     assert intersection(first, second) == [(3, 4), (6, 7)]
     assert total_length(first) == 8
-    assert overlap_fraction(first, second) == 0.5  # 2 of the 4 that the shorter one lasts
-    assert overlap_fraction(first, []) == 0.0
-    assert overlap_fraction([(0, 1)], [(1, 2)]) == 0.0
-    assert overlap_fraction([(0, 1)], [(0, 5)]) == 1.0
 
 
 def test_random_intervals_agree_with_counting_moments():
@@ -34,15 +28,12 @@ def test_random_intervals_agree_with_counting_moments():
         a, b = random_intervals(rng), random_intervals(rng)
         low = rng.randrange(GRID)
         high = rng.randrange(low, GRID + 1)
-        both = moments(a) & moments(b)
-        shorter = min(len(moments(a)), len(moments(b)))
-
         assert moments(union(a)) == moments(a)
         assert all(start < end for start, end in union(a))
         assert all(x[1] < y[0] for x, y in itertools.pairwise(union(a)))
         assert total_length(a) == len(moments(a))
-        assert moments(intersection(a, b)) == both
+        assert moments(intersection(a, b)) == moments(a) & moments(b)
+        assert moments(difference(a, b)) == moments(a) - moments(b)
         assert intersection(a, b) == intersection(b, a) == union(intersection(a, b))
         assert moments(clip(a, low, high)) == moments(a) & set(range(low, high))
-        assert overlap_fraction(a, b) == pytest.approx(len(both) / shorter if shorter else 0.0)
         assert most_at_once(a) == max((sum(s <= i < e for s, e in a) for i in range(GRID)), default=0)
