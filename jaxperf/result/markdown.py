@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from jaxperf.errors import escape_control
 
 _MEANT = re.compile(r"([\\`*_{}\[\]<>|~$&#])")
-_LINE_START = re.compile(r"^(\d{1,9})([.)])(?=\s|$)|^([-+=])(?=[-+=\s]|$)")
+_LINE_START = re.compile(r"^(\d{1,9}(?=[.)](?:\s|$))|(?=[-+=](?:[-+=\s]|$)))")
 
 
 def escape(text: str) -> str:
     """Return text escaped for Markdown, so that it fits in one cell of a table."""
-    return _LINE_START.sub(_harmless, _MEANT.sub(r"\\\1", " ".join(escape_control(text).split())))
+    return _LINE_START.sub(r"\1\\", _MEANT.sub(r"\\\1", " ".join(escape_control(text).split())))
 
 
 def table(heads: Sequence[str], cells: Sequence[Sequence[str]], *, right: Sequence[int] = ()) -> list[str]:
@@ -30,7 +30,3 @@ def table_of_markdown(
 
 def strong(text: str) -> str:
     return f"**{escape(text)}**" if text.strip() else ""
-
-
-def _harmless(start: re.Match[str]) -> str:
-    return f"{start[1]}\\{start[2]}" if start[1] else f"\\{start[3]}"

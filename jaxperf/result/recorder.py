@@ -5,6 +5,7 @@ import math
 import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 from jaxperf.result import Block, Decision, Environment, Measurement, Reference, Result, record, terminal
@@ -18,30 +19,20 @@ NUMBER = re.compile(r"([-+]?[\d.,]+(e[-+]?\d+)?\b|-?$)")
 turned: Mapping[Verdict, Verdict] = {}  # a test gives each verdict another one, to read the other sentences
 
 
+@dataclass(eq=False, repr=False)
 class Recorder:
-    """The blocks of one run, and what it takes to repeat it.
+    """The blocks of one run, and what it takes to repeat it."""
 
-    Args:
-      about: what is run: its name, number, title and question.
-      environment: where it runs.
-      config: its settings.
-      command: the command that repeats it.
-      smoke: whether it runs at toy sizes.
-    """
+    about: About  #: what is run
+    environment: Environment  #: where it runs
+    config: Mapping[str, Any]  #: its settings
+    _: KW_ONLY
+    command: str  #: that repeats it
+    smoke: bool = False  #: whether it runs at toy sizes
 
-    def __init__(
-        self,
-        about: About,
-        environment: Environment,
-        config: Mapping[str, Any],
-        *,
-        command: str,
-        smoke: bool = False,
-    ) -> None:
-        self.about, self.environment, self.config = about, environment, config
-        self.command, self.smoke = command, smoke
+    def __post_init__(self) -> None:
         self.blocks: list[Block] = []
-        self._start, self._started_at = time.perf_counter(), datetime.datetime.now(datetime.UTC)
+        self._began, self._started_at = time.perf_counter(), datetime.datetime.now(datetime.UTC)
 
     def add(self, block: Block) -> None:
         """Keep a block, and show it."""
@@ -230,5 +221,5 @@ class Recorder:
             command=self.command,
             smoke=self.smoke,
             started_at=self._started_at.isoformat(timespec="seconds"),
-            wall_s=time.perf_counter() - self._start,
+            wall_s=time.perf_counter() - self._began,
         )
