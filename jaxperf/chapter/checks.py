@@ -8,17 +8,17 @@ messages.
 import contextlib
 import io
 import itertools
-import numbers
-import re
 import runpy
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -28,6 +28,7 @@ from jax.sharding import PartitionSpec as P
 
 from jaxperf.errors import JaxperfError, first_line
 from jaxperf.flags import did_you_mean
+from jaxperf.measure.stages import all_equations
 from jaxperf.process import forced_end
 
 RIGHT, WRONG = 0, 1
@@ -42,27 +43,23 @@ class WrongError(Exception):
 
 @dataclass(frozen=True)
 class Check:
-    """An exercise: the signatures that the file must define, and what judges its functions."""
+    """An exercise: the signatures that the file must define, by name, and what judges its functions."""
 
-    defines: tuple[str, ...]
+    signatures: Mapping[str, str]
     judge: Callable[..., None]
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        return tuple(signature.partition("(")[0] for signature in self.defines)
-
     def __str__(self) -> str:
-        return " and ".join(self.defines)
+        return " and ".join(self.signatures.values())
 
 
 CHECKS: dict[str, Check] = {}
 
 
-def check(number: str, *defines: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Register the function that judges an exercise; `defines` are the signatures, and what they return."""
+def check(number: str, *signatures: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Register the function that judges an exercise; a signature says what its function returns, too."""
 
     def register(judge: Callable[..., None]) -> Callable[..., None]:
-        CHECKS[number] = Check(defines, judge)
+        CHECKS[number] = Check({each.partition("(")[0]: each for each in signatures}, judge)
         return judge
 
     return register
@@ -73,7 +70,7 @@ def main(number: str, path: Path | None) -> int:
     """Check a solution, and print the verdict; return 0 if it is right, 1 if it is wrong."""
     if not number:
         print("These exercises have a check; FILE defines what stands behind the number:")
-        print("\n".join(f"  {known}  {wanted}" for known, wanted in CHECKS.items()))
+        print("\n".join(f"  {each}  {wanted}" for each, wanted in CHECKS.items()))
         return RIGHT
     if number not in CHECKS:
         nearest = did_you_mean(number, CHECKS)
@@ -98,9 +95,8 @@ def load(path: Path, wanted: Check, number: str) -> Program:
         with redirect_stdout(io.StringIO()):
             program = runpy.run_path(str(path), run_name="solution")
     except (Exception, SystemExit) as e:
-        place = ":".join([str(path), *_lines(e, path)[-1:]])
-        raise JaxperfError(f"{place} raises {first_line(e, with_class=True)}") from None
-    for name in wanted.names:
+        raise JaxperfError(f"{_line(e, path) or path} raises {first_line(e, with_class=True)}") from None
+    for name in wanted.signatures:
         if not callable(program.get(name)):
             raise JaxperfError(f"{path} defines no function {name}; {number} asks for {wanted}")
     return program
@@ -109,24 +105,24 @@ def load(path: Path, wanted: Check, number: str) -> Program:
 def judge(wanted: Check, program: Program, path: Path) -> str:
     """Return what is wrong with a program's functions; "" if nothing."""
     try:
-        wanted.judge(*(program[name] for name in wanted.names))
+        wanted.judge(*(program[name] for name in wanted.signatures))
     except WrongError as e:
         return " ".join(str(e).split())
     except (Exception, SystemExit) as e:  # of the reader's function, with whatever JAX raises
-        lines = _lines(e, path)
-        if lines:
-            return f"{path}:{lines[-1]} raises {first_line(e, with_class=True)}"
+        line = _line(e, path)
+        if line:
+            return f"{line} raises {first_line(e, with_class=True)}"
         return f"what it returns cannot be used ({first_line(e, with_class=True)})"
     return ""
 
 
-def _lines(error: BaseException, path: Path) -> list[str]:
-    """Return the lines of a file that an error came through, the innermost last."""
+def _line(error: BaseException, path: Path) -> str:
+    """Return "path:line" of the innermost line of a file that an error came through; "" if none."""
     frames = traceback.extract_tb(error.__traceback__)
-    lines = [str(frame.lineno) for frame in frames if frame.filename == str(path)]
-    if isinstance(error, SyntaxError) and error.lineno:
-        lines.append(str(error.lineno))
-    return lines
+    lines = [frame.lineno for frame in frames if frame.filename == str(path)]
+    if isinstance(error, SyntaxError) and error.filename == str(path):
+        lines.append(error.lineno)
+    return f"{path}:{lines[-1]}" if lines else ""
 
 
 def ask(right: bool, otherwise: str) -> None:
@@ -135,31 +131,31 @@ def ask(right: bool, otherwise: str) -> None:
         raise WrongError(otherwise)
 
 
-def same(result: Any, wanted: Any, what: str, *, tolerance: float = 1e-5) -> None:
+def same(result: Any, wanted: Any, name: str, *, tolerance: float = 1e-5) -> None:
     got, expected = jax.tree.leaves(result), jax.tree.leaves(wanted)
-    ask(len(got) == len(expected), f"{what} has {len(got)} arrays, and should have {len(expected)}")
+    ask(len(got) == len(expected), f"{name} has {len(got)} arrays, and should have {len(expected)}")
     for array, right in zip(map(np.asarray, got), map(np.asarray, expected)):
-        ask(array.shape == right.shape, f"{what} has the shape {array.shape}, and should have {right.shape}")
+        ask(array.shape == right.shape, f"{name} has the shape {array.shape}, and should have {right.shape}")
         scale = max(float(np.abs(right).max()), 1e-6)
         off = float(np.abs(array - right).max()) / scale
-        ask(off <= tolerance, f"{what} is off by {off:.2g} of its largest value")
+        ask(off <= tolerance, f"{name} is off by {off:.2g} of its largest value")
 
 
 def devices() -> list[Any]:
-    there = jax.devices("cpu")[:DEVICES]
-    if len(there) < DEVICES:
-        raise JaxperfError(f"JAX has started with {len(there)} CPU devices, and the check needs {DEVICES}")
-    return there
+    present = jax.devices("cpu")[:DEVICES]
+    if len(present) < DEVICES:
+        raise JaxperfError(f"JAX has started with {len(present)} CPU devices, and the check needs {DEVICES}")
+    return present
 
 
-def equations(jaxpr: Any, inside: tuple[str, ...] = ()) -> Iterator[tuple[Any, tuple[str, ...]]]:
-    """Yield all equations of a jaxpr, each with the names of the primitives around it."""
-    for equation in jaxpr.eqns:
-        yield equation, inside
-        for inner in jax.tree.leaves(list(equation.params.values())):
-            inner = getattr(inner, "jaxpr", inner)
-            if hasattr(inner, "eqns"):
-                yield from equations(inner, (*inside, equation.primitive.name))
+def on_devices(function: Any, in_specs: Any, out_specs: Any) -> Any:
+    """Return a function under `shard_map`, over a mesh with the axis "d"."""
+    mesh = Mesh(np.array(devices()), "d")
+    return jax.shard_map(function, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False)
+
+
+def exchanges(jaxpr: Any) -> list[Any]:
+    return [each for each in all_equations(jaxpr) if each.primitive.name in COLLECTIVES]
 
 
 class Result:
@@ -199,11 +195,9 @@ def closest_limit(function: Any) -> None:
         "a product of two 10 x 10 matrices": (2000, 1200, "overhead"),
         "a matrix of 8000 x 8000 times a vector": (128e6, 256e6, "memory"),
     }
-    for what, (flops, moved, limit) in cases.items():
+    for name, (flops, moved, limit) in cases.items():
         answer = function(flops, moved, peak, bandwidth, call_s)
-        is_limit = answer in ("arithmetic", "memory", "overhead")
-        ask(is_limit, f"for {what} it returns {answer!r}, no name of a limit")
-        ask(answer == limit, f"for {what}, {answer!r} is not the limit that takes the longest")
+        ask(answer == limit, f"for {name}, {answer!r} is not the limit that takes the longest")
     swapped = function(16e9, 48e6, peak * 1e6, bandwidth, call_s)
     ask(swapped == "memory", "with a peak a million times as high, the large product has another limit")
 
@@ -243,16 +237,15 @@ def run_all(function: Any) -> None:
         results = function(partial(Result, events), list(range(count)), window)
         numbers_in_order = [getattr(r, "number", None) for r in results]
         ask(numbers_in_order == list(range(count)), "it does not return all results in order")
-        unfinished, peak, early = set(), 0, False
+        unfinished: set[int] = set()
+        newest, peak, early = 0, 0, False
         for event, number in events:
             if event == "call":
                 unfinished.add(number)
-                peak = max(peak, len(unfinished))
+                newest, peak = max(newest, number), max(peak, len(unfinished))
             else:
-                until_then = events[: events.index((event, number))]
-                newest = max((n for e, n in until_then if e == "call"), default=0)
                 early |= newest - number < window and newest < count - 1
-                unfinished -= {n for n in unfinished if n <= number}  # a device works in order
+                unfinished = {n for n in unfinished if n > number}  # a device works in order
         ask(peak <= window + 1, f"with a window of {window}, up to {peak} results are unfinished")
         ask(not early, f"with a window of {window}, it waits for a result that is not {window} calls old yet")
 
@@ -267,12 +260,11 @@ def fetch_all(function: Any) -> None:
     fetched = function(partial(Result, events), list(range(5)))
     ask([type(a) for a in fetched] == [np.ndarray] * 5, "it does not return a list of NumPy arrays")
     ask([int(a[0]) for a in fetched] == list(range(5)), "the results are not in the order of xs")
-    first_wait = next((i for i, (event, _) in enumerate(events) if event == "wait"), len(events))
-    calls = [i for i, (event, _) in enumerate(events) if event == "call"]
-    copies = {number: i for i, (event, number) in enumerate(events) if event == "copy"}
-    ask(max(calls) < first_wait, "it waits before all calls are queued, so the device has nothing to do")
-    started = len(copies) == 5 and max(copies.values()) < first_wait
-    ask(started, "no copy is under way while the device computes")
+    kinds = [event for event, _ in events]
+    before_waits = kinds[: kinds.index("wait")]
+    queued = before_waits.count("call") == 5
+    ask(queued, "it waits before all calls are queued, so the device has nothing to do")
+    ask(before_waits.count("copy") >= 5, "no copy is under way while the device computes")
 
 
 @check("8.4.3", "allreduce(trees) -> list of trees, each the sum, each where the tree at its place was")
@@ -322,67 +314,60 @@ def gradient(function: Any) -> None:
 def try_gpu(function: Any) -> None:
     """A fall-back must be heard, and must not be heard where there is a GPU."""
 
-    class Device:
-        platform, device_kind, id = "gpu", "a GPU", 0
-
-    cpu, gpu, real = jax.devices("cpu")[0], Device(), jax.devices
-
-    def pretend(gpus: list[Any]) -> Callable[..., list[Any]]:
-        def listed(backend: str | None = None) -> list[Any]:
-            if backend in (None, "gpu", "cuda"):
-                if backend and not gpus:
-                    raise RuntimeError("no GPU")
-                return gpus or real("cpu")
-            return real(backend)
-
-        return listed
+    cpu, gpu = jax.devices("cpu")[0], SimpleNamespace(platform="gpu", device_kind="a GPU", id=0)
+    jax_devices = jax.devices
 
     def call(gpus: list[Any], *arguments: int) -> tuple[Any, str]:
-        jax.devices, heard = pretend(gpus), io.StringIO()
-        try:
-            recorded = warnings.catch_warnings(record=True)
-            with recorded as caught, redirect_stdout(heard), redirect_stderr(heard):
-                warnings.simplefilter("always")
-                device = function(*arguments)
-        finally:
-            jax.devices = real
-        return device, heard.getvalue() + "".join(str(w.message) for w in caught)
+        """Call the function where these are the GPUs; return the device, and what was printed or warned."""
 
-    device, said = call([])
+        def listed(backend: str | None = None) -> list[Any]:
+            if backend not in (None, "gpu", "cuda"):
+                return jax_devices(backend)
+            if backend and not gpus:
+                raise RuntimeError("no GPU")
+            return gpus or jax_devices("cpu")
+
+        printed = io.StringIO()
+        with (
+            mock.patch.object(jax, "devices", listed),
+            warnings.catch_warnings(record=True) as warned,
+            redirect_stdout(printed),
+            redirect_stderr(printed),
+        ):
+            warnings.simplefilter("always")
+            device = function(*arguments)
+        return device, (printed.getvalue() + "".join(str(w.message) for w in warned)).strip()
+
+    device, message = call([])
     ask(device == cpu, f"without a GPU it returns {device}, so it does not work on a laptop")
-    ask(bool(said.strip()), "without a GPU it returns the CPU without a word")
-    device, said = call([gpu])
+    ask(message != "", "without a GPU it returns the CPU without a word")
+    device, message = call([gpu])
     ask(device is gpu, f"with a GPU it returns {device}")
-    ask(not said.strip(), f"with a GPU it says {said.strip()[:60]!r}")
-    device, said = call([gpu], 1)
-    ask(device == cpu and bool(said.strip()), "with one GPU, try_gpu(1) must fall back, and say so")
+    ask(message == "", f"with a GPU it says {message[:60]!r}")
+    device, message = call([gpu], 1)
+    ask(device == cpu and message != "", "with one GPU, try_gpu(1) must fall back, and say so")
 
 
 @check("8.7.1", "two_rings(x, axis) -> the sum over a mesh axis, for shard_map, half of it each way around")
 def two_rings(function: Any) -> None:
     """Half of the bytes go each way."""
     k = DEVICES
-    mesh = Mesh(np.array(devices()), "d")
     x = jax.random.normal(jax.random.key(0), (k, 16 * k))
-
-    def on_device(x: Any) -> Any:
-        return function(x[0], "d")[None]
-
-    mapped = jax.shard_map(on_device, mesh=mesh, in_specs=P("d"), out_specs=P("d"), check_vma=False)
+    mapped = on_devices(lambda x: function(x[0], "d")[None], P("d"), P("d"))
     same(jax.jit(mapped)(x), jnp.broadcast_to(x.sum(0), x.shape), "the sum")
     sent = {+1: 0, -1: 0}
-    for equation, _ in equations(jax.make_jaxpr(mapped)(x).jaxpr):
-        name = equation.primitive.name
-        ask(name not in COLLECTIVES,
-            f"it leaves the sum to {name}; send with ppermute")  # fmt: skip
-        if name == "ppermute":
+    program = jax.make_jaxpr(mapped)(x).jaxpr
+    left_to = {each.primitive.name for each in exchanges(program)}
+    ask(not left_to, f"it leaves the sum to {' and '.join(left_to)}; send with ppermute")
+    for equation in all_equations(program):
+        if equation.primitive.name == "ppermute":
             steps = {(b - a) % k for a, b in equation.params["perm"]}
-            to_a_neighbor = steps <= {1, k - 1} and len(steps) == 1
+            to_a_neighbor = steps in ({1}, {k - 1})
             ask(to_a_neighbor, "a message goes further than to a neighbor, or both ways at once")
             sent[1 if steps == {1} else -1] += equation.outvars[0].aval.size
     ask(min(sent.values()) > 0, "all messages go the same way around")
     ask(sent[1] == sent[-1], f"one way carries {sent[1]} numbers, the other {sent[-1]}")
-    most = 2 * (k - 1) * (16 * k) // (2 * k)
+    most = 16 * (k - 1)
     ask(sent[1] <= most, f"each way carries {sent[1]} numbers, and {most} are enough")
 
 
@@ -395,8 +380,7 @@ def micro_batches(function: Any) -> None:
     for stages, idle in ((2, 0.1), (4, 0.25), (16, 0.1), (8, 0.5), (1, 0.1), (3, 0.4)):
         wanted = next(m for m in itertools.count(1) if (stages - 1) / (m + stages - 1) < idle - 1e-12)
         answer = function(stages, idle)
-        whole = isinstance(answer, numbers.Real) or hasattr(answer, "__index__")
-        ask(whole and answer % 1 == 0, f"for {stages} stages it returns {answer}, not a whole number")
+        ask(float(answer).is_integer(), f"for {stages} stages it returns {answer}, not a whole number")
         share = (stages - 1) / (answer + stages - 1) if answer > 0 else 1.0
         idles = f"with {answer} micro-batches, {stages} stages idle {share:.1%}, not less than {idle:.0%}"
         ask(answer >= wanted, idles)
@@ -414,18 +398,14 @@ def accumulated(function: Any) -> None:
         return jnp.mean((batch @ params["W"]) ** 2)
 
     grad = jax.grad(loss)
-    mesh = Mesh(np.array(devices()), "d")
     batches = jax.random.normal(jax.random.key(0), (DEVICES * 4, 8, 3))  # four small batches for each device
     params = {"W": jnp.arange(3.0) + 1}
-
-    def on_device(params: Any, batches: Any) -> Any:
-        return function(grad, params, batches, "d")
-
-    mapped = jax.shard_map(on_device, mesh=mesh, in_specs=(P(), P("d")), out_specs=P(), check_vma=False)
+    mapped = on_devices(lambda params, batches: function(grad, params, batches, "d"), (P(), P("d")), P())
     wanted = jax.tree.map(lambda *g: sum(g) / len(g), *[grad(params, batch) for batch in batches])
     same(jax.jit(mapped)(params, batches), wanted, "the gradient")
-    sums = [inside for equation, inside in equations(jax.make_jaxpr(mapped)(params, batches).jaxpr)
-            if re.match(r"psum|all_reduce|pmean", equation.primitive.name)]  # fmt: skip
-    in_a_loop = any({"scan", "while"} & {*inside} for inside in sums)
-    ask(not in_a_loop, "the loop exchanges the gradient in each turn")
-    ask(len(sums) == 1, f"the program has {len(sums)} exchanges of the gradient, and one is enough")
+    program = jax.make_jaxpr(mapped)(params, batches).jaxpr
+    loops = [each.params for each in all_equations(program) if each.primitive.name in ("scan", "while")]
+    bodies = [loop["jaxpr"] if "jaxpr" in loop else loop["body_jaxpr"] for loop in loops]
+    ask(not any(map(exchanges, bodies)), "the loop exchanges the gradient in each turn")
+    count = len(exchanges(program))
+    ask(count == 1, f"the program has {count} exchanges of the gradient, and one is enough")
