@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import nbformat
-from nbformat import v4
 from page_figures import OfThePage, display_math, inline_math
 from section_page import ROOT, Run, list_of_sections, one_line_pictures, page, sections, source_of
 from sphinx.project import Project
@@ -156,10 +155,8 @@ def without_outputs(app: Any, name: str) -> Any:
         return f"{address}/blob/main/{source}{mark}{anchor}" if address else None
 
     script = ROOT / "experiments" / f"{name}.py"
-    nodes_of = [cell.node() for cell in cells.read(script)]
-    colab = notebooks.colab_address(name, address)
-    finished = notebooks.finish(nodes_of, script.parent, resolve, colab=colab, address=address)
-    return v4.new_notebook(cells=finished, metadata=notebooks.KERNEL)
+    nodes = [cell.node() for cell in cells.read(script)]
+    return notebooks.finish(nodes, script, resolve, address)
 
 
 def setup(app: Any) -> dict[str, Any]:

@@ -150,10 +150,12 @@ class CellOutput(io.TextIOBase):
 
 
 class CellRun:
+    """A run of a script's cells, and what is kept of it."""
+
     def __init__(self, path: Path, options: Any) -> None:
-        for path_to_write in (options.json, options.notebook):
-            if path_to_write:
-                check_writable(path_to_write)
+        self.files = [file for file in (options.json, options.notebook) if file]
+        for file in self.files:
+            check_writable(file)
         self.path, self.options, self.cells = path, options, read(path)
         self.nodes: list[Any] = []
         self.output = CellOutput(sys.stdout)
@@ -178,14 +180,14 @@ class CellRun:
         except BaseException:
             self.keep_incomplete()
             raise
-        self._tell(log)
+        self._add_costs(log)
         self._keep()
         if not self.options.json:
             print("nothing was kept; --json FILE keeps the measurements, --notebook FILE the notebook")
         return FAILED if self.failures else 0
 
-    def _tell(self, log: CompileLog) -> None:
-        """Print how long compiling took, apart from all else, and who else used the machine; keep both."""
+    def _add_costs(self, log: CompileLog) -> None:
+        """Print and keep who else used the machine, and how long compiling took, apart from all else."""
         if not self.section:
             return
         if self.load.busy:
@@ -207,9 +209,9 @@ class CellRun:
     def keep_incomplete(self) -> None:
         """Write what there is until now, marked incomplete, and remove half-written files."""
         self._keep(incomplete=True)
-        for path in filter(None, (self.options.json, self.options.notebook)):
-            for part in path.resolve().parent.glob(".*.part"):
-                if part.name.startswith(f".{path.stem[:20]}"):
+        for file in self.files:
+            for part in file.resolve().parent.glob(".*.part"):
+                if part.name.startswith(f".{file.stem[:20]}"):
                     part.unlink(missing_ok=True)
 
     def _began(self, section: Recorder) -> None:
@@ -227,18 +229,18 @@ class CellRun:
         node.metadata["execution"] = {"iopub.execute_input": _now()}  # named as Jupyter names them
         try:
             cell.run(self.path, namespace)
-        except Exception as e:
-            if isinstance(e, BrokenPipeError) or self.section is None:  # without a section, nothing can run
-                raise
-            self._failed(cell, e, node)
         except BaseException as e:
-            node.outputs.append(_error(e))
-            raise
+            name, line = type(e).__name__, to_one_line(f"{type(e).__name__}: {e}")
+            node.outputs.append(v4.new_output("error", ename=name, evalue=str(e), traceback=[line]))
+            ends = not isinstance(e, Exception) or isinstance(e, BrokenPipeError)
+            if ends or self.section is None:  # without a section, nothing can run
+                raise
+            self._add_failure(self.section, cell, e)
         node.metadata["execution"]["shell.execute_reply"] = _now()
         if self.section and self.options.json:
             save_so_far(self.section.result(), self.options.json)
 
-    def _failed(self, cell: Cell, error: Exception, node: Any) -> None:
+    def _add_failure(self, section: Recorder, cell: Cell, error: BaseException) -> None:
         """Report a cell that raised: its traceback from the script's own line on."""
         self.failures += 1
         message = to_one_line(first_line(error, with_class=True))
@@ -246,9 +248,7 @@ class CellRun:
         if not isinstance(error, JaxperfError) and not follows:
             frames = error.__traceback__.tb_next.tb_next if error.__traceback__ else None  # type: ignore
             traceback.print_exception(type(error), error, frames)
-        node.outputs.append(_error(error))
-        assert self.section
-        self.section.add(Failed(f"{self.path.name}, line {cell.line}", message))
+        section.add(Failed(f"{self.path.name}, line {cell.line}", message))
 
     def _keep(self, *, incomplete: bool = False) -> None:
         if not self.section:
@@ -271,12 +271,8 @@ class CellRun:
                 "modules": modules(),
             }
             address = notebooks.repository()
-            finished = notebooks.finish(
-                copy.deepcopy(self.nodes), self.path.parent,
-                notebooks.resolve_in_checkout(options.notebook, address),
-                colab=notebooks.colab_address(self.path.stem, address), address=address,
-            )  # fmt: skip
-            notebook = v4.new_notebook(cells=finished, metadata={**notebooks.KERNEL, "jaxperf": about})
+            resolve = notebooks.resolve_in_checkout(options.notebook, address)
+            notebook = notebooks.finish(copy.deepcopy(self.nodes), self.path, resolve, address, jaxperf=about)
             path = so_far(options.notebook) if incomplete else options.notebook
             write_whole(path, nbformat.writes(notebook) + "\n")
             if not incomplete:
@@ -307,8 +303,3 @@ def modules() -> dict[str, str]:
 def digest(path: Path) -> str:
     """Return twelve digits of the SHA-256 of a file; "" if it is not there."""
     return hashlib.sha256(path.read_bytes()).hexdigest()[:12] if path.is_file() else ""
-
-
-def _error(error: BaseException) -> Any:
-    line = to_one_line(f"{type(error).__name__}: {error}")
-    return v4.new_output("error", ename=type(error).__name__, evalue=str(error), traceback=[line])

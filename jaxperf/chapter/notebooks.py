@@ -12,6 +12,7 @@ from typing import Any
 from nbformat import v4
 
 ROOT = Path(__file__).resolve().parents[2]
+GITHUB = "https://github.com/"
 FIRST = "first"  # the tag of the cell that prepares a fresh environment
 KERNEL = {
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
@@ -44,39 +45,31 @@ def repository() -> str:
     return "" if "/OWNER/" in address else address
 
 
-def finish(
-    nodes: Iterable[Any], folder: Path, resolve: Resolve, *, colab: str = "", address: str = ""
-) -> list[Any]:
-    """Return the cells of a section's notebook, ready to be opened anywhere.
+def finish(nodes: Iterable[Any], script: Path, resolve: Resolve, address: str = "", **metadata: Any) -> Any:
+    """Return a section's notebook, ready to be opened anywhere.
 
     Args:
       nodes: the section's cells, whose texts are changed.
-      folder: the folder of the script, from which its pictures come.
+      script: the section's script; its pictures are beside it.
       resolve: returns where a link leads from the notebook, or None if nowhere, which leaves its text.
-      colab: where Colab finds the notebook; "" for no link to Colab.
-      address: of the repository from which the first cell installs jaxperf; "" for the package index.
+      address: of the repository from which the first cell installs jaxperf, and where Colab finds the
+        notebook if that is GitHub; "" for the package index, and no link to Colab.
+      **metadata: of the notebook, beside its kernel.
     """
-    cells = list(nodes)
-    for cell in cells:
+    title, *cells = nodes
+    for cell in (title, *cells):
         if cell.cell_type == "markdown":
-            _embed_pictures(cell, folder)
-            cell.source = outside_code(
-                cell.source, lambda text: LINK.sub(lambda link: _link(link, resolve), text)
-            )
-    if colab:
-        title, _, text = cells[0].source.partition("\n")
-        cells[0].source = f"{title}\n\n[Open in Colab]({colab})\n\n{text}"
+            _make_portable(cell, script.parent, resolve)
+    if address.startswith(GITHUB):
+        path = (
+            f"{address.removeprefix(GITHUB).strip('/')}/blob/main/benchmarks/results/book/{script.stem}.ipynb"
+        )
+        heading, _, text = title.source.partition("\n")
+        link = f"[Open in Colab](https://colab.research.google.com/github/{path})"
+        title.source = f"{heading}\n\n{link}\n\n{text}"
     requirement = f"jaxperf[chapter] @ git+{address}" if address else "jaxperf[chapter]"
     first = v4.new_code_cell(PREPARE.format(requirement=requirement), metadata={"tags": [FIRST]})
-    return [cells[0], first, *cells[1:]]
-
-
-def colab_address(name: str, address: str) -> str:
-    """Return where Colab opens the kept notebook of a section; "" without a repository at GitHub."""
-    if not address.startswith("https://github.com/"):
-        return ""
-    path = address.removeprefix("https://github.com/").strip("/")
-    return f"https://colab.research.google.com/github/{path}/blob/main/benchmarks/results/book/{name}.ipynb"
+    return v4.new_notebook(cells=[title, first, *cells], metadata=KERNEL | metadata)
 
 
 def resolve_in_checkout(notebook: Path, address: str) -> Resolve:
@@ -109,13 +102,8 @@ def outside_code(text: str, change: Callable[[str], str]) -> str:
     return "".join([*parts, change(text[at:])])
 
 
-def _link(link: re.Match[str], resolve: Resolve) -> str:
-    target = resolve(link[2])
-    return link[1] if target is None else f"[{link[1]}]({target})"
-
-
-def _embed_pictures(cell: Any, folder: Path) -> None:
-    """Attach a cell's drawings; a caption stands below its drawing."""
+def _make_portable(cell: Any, folder: Path, resolve: Resolve) -> None:
+    """Attach a cell's drawings, each with its caption below, and let its links lead somewhere."""
 
     def embed(picture: re.Match[str]) -> str:
         path = folder / picture[2]
@@ -126,4 +114,8 @@ def _embed_pictures(cell: Any, folder: Path) -> None:
         caption = f"\n\n*{' '.join(picture[3].split())}*" if picture[3] else ""
         return f"![{' '.join(picture[1].split())}](attachment:{path.name}){caption}"
 
-    cell.source = outside_code(cell.source, lambda text: PICTURE.sub(embed, text))
+    def lead(link: re.Match[str]) -> str:
+        target = resolve(link[2])
+        return link[1] if target is None else f"[{link[1]}]({target})"
+
+    cell.source = outside_code(cell.source, lambda text: LINK.sub(lead, PICTURE.sub(embed, text)))

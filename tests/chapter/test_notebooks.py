@@ -8,7 +8,6 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from nbformat import v4
 
 from jaxperf.chapter import catalogue, cells, notebooks
 
@@ -20,10 +19,8 @@ ADDRESS = "https://github.com/somebody/jaxperf"
 
 def made(name, target, address=""):
     script = catalogue.folder() / f"{name}.py"
-    resolve, colab = notebooks.resolve_in_checkout(target, address), notebooks.colab_address(name, address)
     nodes = [cell.node() for cell in cells.read(script)]
-    finished = notebooks.finish(nodes, script.parent, resolve, colab=colab, address=address)
-    return v4.new_notebook(cells=finished, metadata=notebooks.KERNEL)
+    return notebooks.finish(nodes, script, notebooks.resolve_in_checkout(target, address), address)
 
 
 def lost(notebook, folder):
