@@ -5,6 +5,7 @@ broken installation can crash without ending this one.
 """
 
 import importlib.metadata
+import itertools
 import os
 import platform
 import re
@@ -14,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from jaxperf import libraries
 from jaxperf.errors import JaxperfError, escape_control
@@ -44,8 +45,7 @@ print(jax.default_backend(), *(f"{d.platform}:{d.id} {d.device_kind}" for d in j
 LIMIT_S = 120.0  # a first start on a GPU takes about ten seconds
 
 
-@dataclass(frozen=True)
-class CheckResult:
+class CheckResult(NamedTuple):
     """One line of the report."""
 
     topic: str  # one word
@@ -55,22 +55,16 @@ class CheckResult:
 
 
 def main() -> int:
-    """Print what was found and the verdict; return 1 if something essential is broken, else 0."""
-    report = ask_jax()
-    results = [
-        *package_results(),
-        *device_results(report),
-        *fault_results(report),
-        *data_results(),
-        *machine_results(),
-    ]
-    wide = max(len(result.topic) for result in results)
-    for result in results:
+    """Print the result of each check and the verdict; return 1 if something essential is broken, else 0."""
+    report, states = ask_jax(), Counter[State]()
+    for topic, state, text, fix in itertools.chain(
+        package_results(), device_results(report), fault_results(report), data_results(), machine_results()
+    ):
+        states[state] += 1
         # It may quote environment variables
-        print(escape_control(f"{result.state:<7} {result.topic:<{wide}}  {result.text}"))
-        if result.fix:
-            print(escape_control(f"{'':<7} {'':<{wide}}  -> {result.fix}"))
-    states = Counter(result.state for result in results)
+        print(escape_control(f"{state:<7} {topic:<8}  {text}"))
+        if fix:
+            print(escape_control(f"{'':<7} {'':<8}  -> {fix}"))
     if states["broken"]:
         problems = format_count(states["broken"], "problem")
         print(f"\nnot usable: {problems} must be fixed; see the command above")
@@ -86,13 +80,13 @@ def main() -> int:
 def package_results() -> Iterator[CheckResult]:
     yield CheckResult("python", "ok", f"{platform.python_version()} at {sys.executable}")
     shown = ", ".join(f"{name} {version}" for name, version in versions(SHOWN).items())
-    problems = []
-    for name, least in lower_bounds().items():
-        version = versions((name,)).get(name)
-        if version is None:
-            problems.append(f"{name} is not installed; {least} or newer is required")
-        elif release(version) < release(least):
-            problems.append(f"{name} is {version}; {least} or newer is required")
+    bounds = lower_bounds()
+    installed = versions(tuple(bounds))
+    problems = [
+        f"{name} is {installed.get(name, 'not installed')}; {least} or newer is required"
+        for name, least in bounds.items()
+        if release(installed.get(name, "")) < release(least)
+    ]
     yield CheckResult("packages", "note" if problems else "ok", shown or "none of JAX and NumPy")
     for text in problems:
         yield CheckResult("packages", "broken", text, install_self())
@@ -120,9 +114,7 @@ def checkout_folder() -> Path | None:
 def install_self(extra: str = "") -> str:
     """Return the command that installs what this package requires (again), or what an extra adds."""
     root, suffix = checkout_folder(), f"[{extra}]" if extra else ""
-    if root:
-        return libraries.pip_install("-e", f"{root}{suffix}")
-    return libraries.pip_install(f"jaxperf{suffix}")
+    return libraries.pip_install(*(["-e", f"{root}{suffix}"] if root else [f"jaxperf{suffix}"]))
 
 
 # --- JAX's devices and the driver's: is there a GPU that JAX does not use, and why?
@@ -248,18 +240,17 @@ def data_results() -> Iterator[CheckResult]:
     from jaxperf.data import DEBIAN_FOLDER, fashion_mnist
 
     named = os.environ.get("JAXPERF_DATA")
-    sources = ["folder", "mini"] if named or DEBIAN_FOLDER.is_dir() else ["mini"]
-    for source in sources:
+    fixes = {"mini": install_self()}
+    if named or DEBIAN_FOLDER.is_dir():
+        fixes = {"folder": "unset JAXPERF_DATA" if named else ""} | fixes
+    for source, fix in fixes.items():
         try:
             data = fashion_mnist(source=source)
             counts = f"{len(data.train_images):,} + {len(data.test_images):,} images"
             yield CheckResult("data", "ok", f"{data.source}: {counts}")
         except JaxperfError as e:
-            if source == "mini":
-                yield CheckResult("data", "broken", str(e), install_self())
-            else:
-                yield CheckResult("data", "warn", str(e), "unset JAXPERF_DATA" if named else "")
-    if len(sources) == 1:
+            yield CheckResult("data", "broken" if source == "mini" else "warn", str(e), fix)
+    if "folder" not in fixes:
         text = "no full Fashion-MNIST on this machine; sections use the subset, and --full downloads it"
         yield CheckResult("data", "note", text, "apt-get install dataset-fashion-mnist")
 

@@ -143,7 +143,7 @@ def end_at_once() -> None:
     """From now on, outside `ended`, let Ctrl-C end this process silently.
 
     Python would raise KeyboardInterrupt, which in the middle of an import gives a traceback of fifty lines.
-    If a parent has blocked the signals until now (`held_back`), they are delivered. A process that was told
+    If a parent has blocked the signals until now (`run_child`), they are delivered. A process that was told
     to ignore Ctrl-C, as a shell tells its background jobs, continues to ignore it.
     """
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
@@ -151,23 +151,8 @@ def end_at_once() -> None:
     release_signals()
 
 
-@contextlib.contextmanager
-def held_back() -> Iterator[Callable[[], None]]:
-    """Block the signals until the function that this yields is called, at the latest until the block ends.
-
-    A process started meanwhile blocks them too, until it calls `end_at_once` or `release_signals`. So no
-    signal arrives while it is half started or before we know it.
-    """
-    if hasattr(signal, "pthread_sigmask"):  # not on Windows
-        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
-    try:
-        yield release_signals
-    finally:
-        release_signals()
-
-
 def release_signals() -> None:
-    """Unblock the signals: in a child of `held_back`, before it becomes a program that is not ours."""
+    """Unblock the signals: in a child of `run_child`, before it becomes a program that is not ours."""
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 
@@ -251,15 +236,14 @@ def signals_heard(receive: Callable[[int], object]) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread() or not hasattr(os, "register_at_fork"):
         yield
         return
-    reading, writing = os.pipe()
-    os.set_blocking(writing, False)
-    process, before = os.getpid(), signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    before = signal.set_wakeup_fd(-1)
     if before != -1:
         signal.set_wakeup_fd(before)
-        os.close(reading)
-        os.close(writing)
         yield
         return
+    process, (reading, writing) = os.getpid(), os.pipe()
+    os.set_blocking(writing, False)
+    signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
 
     def hear() -> None:
         while (numbers := os.read(reading, 1)) not in (b"", b"\0"):
@@ -303,22 +287,22 @@ def forced_end(clean_up: Callable[[], object] = lambda: None) -> Iterator[None]:
         try:
             yield
         except (KeyboardInterrupt, Stopped):
-            signal_descendants(signal.SIGKILL)  # those that the block has not ended itself
+            _kill_descendants()  # those that the block has not ended itself
             raise
         finally:
             over.set()
 
 
-def signal_descendants(number: int) -> None:
+def _kill_descendants() -> None:
     import psutil
 
     for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.Error):
-            process.send_signal(number)
+            process.kill()
 
 
 def _end_now(number: int, clean_up: Callable[[], object]) -> None:
-    signal_descendants(signal.SIGKILL)
+    _kill_descendants()
     cleaning = threading.Thread(target=clean_up, daemon=True)
     cleaning.start()
     cleaning.join(CLEANUP_S)
@@ -332,11 +316,6 @@ def _end_now(number: int, clean_up: Callable[[], object]) -> None:
 # the child's environment; the child checks once per second whether that is still its parent. A pipe would
 # need a descriptor passed through every start, and a signal on the parent's death exists only on Linux.
 # `getppid` is right where psutil may err, after the clock was set and for a parent that nobody has reaped.
-
-
-def named_parent() -> dict[str, str]:
-    """Return the variable that makes a child started with it follow this process."""
-    return {PARENT: str(os.getpid())}
 
 
 def follow_parent() -> None:
@@ -378,16 +357,25 @@ def startable_command(command_line: Sequence[str]) -> tuple[str, ...]:
 
 
 def run_child(command_line: Sequence[str], environment: Mapping[str, str], **options: Any) -> int:
-    """Return a child's exit status, or minus the signal that ended it; an interrupt ends it."""
-    with held_back() as release:
-        child = subprocess.Popen(command_line, env={**environment, **named_parent()}, **options)
-        try:
-            release()
-            status = child.wait()
-        except BaseException:
+    """Return a child's exit status, or minus the signal that ended it; an interrupt ends it.
+
+    The child starts with signals blocked, until it calls `end_at_once` or `release_signals`. So none arrives
+    while it is half started, or before we know it.
+    """
+    child = None
+    if hasattr(signal, "pthread_sigmask"):  # not on Windows
+        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    try:
+        child = subprocess.Popen(command_line, env={**environment, PARENT: str(os.getpid())}, **options)
+        release_signals()
+        status = child.wait()
+    except BaseException:
+        if child:
             _end(child)
-            raise
-    # A child that cleaned up first reports with its exit status which signal it was.
+        raise
+    finally:
+        release_signals()
+    # A child that cleaned up first reports with its exit status which signal it was
     return 128 - status if status - 128 in SIGNALS else status
 
 

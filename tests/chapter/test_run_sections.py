@@ -83,13 +83,13 @@ raise SystemExit(ended(lambda: launch.run_section(section, pathlib.Path(sys.argv
 # A section with a process of its own, which ends as `script.parse` and `script.run` have it, but has no JAX.
 WAITS = """
 import hashlib, os, signal, subprocess, sys, time
-from jaxperf.process import end_at_once, ended, follow_parent, forced_end, named_parent
+from jaxperf.process import PARENT, end_at_once, ended, follow_parent, forced_end
 signal.signal(signal.SIGINT, signal.default_int_handler)
 follow_parent()
 end_at_once()
 follows = "from jaxperf.process import follow_parent; follow_parent(); import time; time.sleep(600)"
 def main():
-    child = subprocess.Popen([sys.executable, "-c", follows], env={**os.environ, **named_parent()})
+    child = subprocess.Popen([sys.executable, "-c", follows], env={**os.environ, PARENT: str(os.getpid())})
     with forced_end():
         print(os.getpid(), child.pid, flush=True)
         time.sleep(600)

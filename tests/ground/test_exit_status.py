@@ -9,7 +9,7 @@ import pytest
 from jaxperf import flags
 from jaxperf import process as exit_status
 from jaxperf.errors import JaxperfError
-from jaxperf.process import INTERRUPTED, PIPE_CLOSED, USER_MISTAKE, child_environment, ended, held_back
+from jaxperf.process import INTERRUPTED, PIPE_CLOSED, USER_MISTAKE, child_environment, ended
 from jaxperf.result import Environment, Note, Result, save_result
 
 
@@ -152,17 +152,18 @@ def test_outside_of_ended_a_signal_ends_the_process_without_a_word():
         assert (done.returncode, done.stderr) == (status, message), arguments
 
 
-def test_signals_held_back_arrive_when_they_are_released():
-    seen = []
+def test_a_signal_that_arrives_while_a_child_starts_ends_the_child_too(monkeypatch):
+    children = []
 
-    def main():
-        with held_back() as release:
-            signal.raise_signal(signal.SIGTERM)  # to this thread: JAX's threads keep nothing back
-            seen.append("held")
-            release()
-        return 0
+    def start(*args, start=subprocess.Popen, **options):
+        children.append(start(*args, **options, preexec_fn=exit_status.release_signals))
+        signal.raise_signal(signal.SIGTERM)  # to this thread: JAX's threads keep nothing back
+        return children[0]
 
-    assert (ended(main), seen) == (143, ["held"])
+    monkeypatch.setattr(subprocess, "Popen", start)
+    command = [sys.executable, "-c", "import time; time.sleep(600)"]
+    assert ended(lambda: exit_status.run_child(command, os.environ)) == 143
+    assert children[0].returncode == -signal.SIGTERM
 
 
 SCRIPT = """

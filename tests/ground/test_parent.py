@@ -17,8 +17,8 @@ time.sleep(600)
 """
 PARENT = """
 import os, subprocess, sys, time
-from jaxperf.process import named_parent
-env = {**os.environ, **(named_parent() if "asked" in sys.argv else {})}
+from jaxperf.process import PARENT
+env = os.environ | ({PARENT: str(os.getpid())} if "asked" in sys.argv else {})
 child = subprocess.Popen([sys.executable, "-c", *sys.argv[1:]], env=env, stdout=subprocess.PIPE)
 child.stdout.readline()
 print(child.pid, flush=True)
