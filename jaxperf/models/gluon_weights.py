@@ -27,7 +27,7 @@ from jaxperf.models.mlp import MLP
 from jaxperf.models.resnet import Residual, ResNet
 
 M = TypeVar("M", bound=nnx.Module)
-_KINDS = ("weight", "bias", "gamma", "beta", "running_mean", "running_var")
+_ROLES = ("weight", "bias", "gamma", "beta", "running_mean", "running_var")
 
 
 @dataclass(frozen=True)
@@ -39,28 +39,26 @@ class _Slot:
     image: tuple[int, int, int] | None = None  # (h, w, c) of the image that a dense kernel reads flattened
 
     @property
-    def kind(self) -> str:
+    def role(self) -> str:
         return self.name.rpartition(".")[2]
 
     def to_gluon(self, value: np.ndarray) -> np.ndarray:
-        if self.kind != "weight":
+        if self.role != "weight":
             return value
         if value.ndim == 4:
             return value.transpose(3, 2, 0, 1)
-        if self.image:
-            h, w, c = self.image
-            value = value.reshape(h, w, c, -1).transpose(2, 0, 1, 3).reshape(h * w * c, -1)
-        return value.T
+        return value[self._channels_first()].T if self.image else value.T
 
     def from_gluon(self, array: np.ndarray) -> np.ndarray:
-        if self.kind != "weight":
+        if self.role != "weight":
             return array
         if array.ndim == 4:
             return array.transpose(2, 3, 1, 0)
-        if self.image:
-            h, w, c = self.image
-            return array.T.reshape(c, h, w, -1).transpose(1, 2, 0, 3).reshape(h * w * c, -1)
-        return array.T
+        return array.T[np.argsort(self._channels_first())] if self.image else array.T
+
+    def _channels_first(self) -> np.ndarray:
+        """Return the rows of a kernel in the order of a channel-first image."""
+        return np.arange(np.prod(self.image)).reshape(self.image).transpose(2, 0, 1).ravel()
 
 
 def from_gluon(net: M, arrays: Mapping[str, Any] | Sequence[Any]) -> M:
@@ -105,8 +103,8 @@ def to_gluon(net: nnx.Module) -> dict[str, np.ndarray]:
 
 def _checked(slot: _Slot, name: str, array: np.ndarray) -> np.ndarray:
     shape = slot.to_gluon(np.broadcast_to(np.float32(0), slot.variable.shape)).shape
-    kind = next((kind for kind in _KINDS if name.endswith(kind)), slot.kind)
-    if kind != slot.kind:
+    role = next((role for role in _ROLES if name.endswith(role)), slot.role)
+    if role != slot.role:
         raise JaxperfError(f"array {name} comes where {slot.name} is due; keep the order of collect_params()")
     if array.shape != shape:
         raise JaxperfError(
@@ -117,44 +115,34 @@ def _checked(slot: _Slot, name: str, array: np.ndarray) -> np.ndarray:
     return array
 
 
-def _slots(net: nnx.Module) -> Iterator[_Slot]:
-    for name, layer, image in _layers(net, ""):
-        named: list[tuple[str, nnx.Variable[Any] | None]]
-        if isinstance(layer, nnx.BatchNorm):
-            named = [("gamma", layer.scale), ("beta", layer.bias)]
-            named += [("running_mean", layer.mean), ("running_var", layer.var)]
-        elif isinstance(layer, nnx.Conv | nnx.Linear):
-            named = [("weight", layer.kernel), ("bias", layer.bias)]
-        else:
-            raise JaxperfError(f"no Gluon order is known for a layer of type {type(layer).__name__}")
-        yield from (_Slot(name + kind, variable, image) for kind, variable in named if variable is not None)
+def _slots(part: Any, name: str = "", image: tuple[int, int, int] | None = None) -> Iterator[_Slot]:
+    """Yield the variables of a network, or of a part of it, in Gluon's order."""
+    if isinstance(part, nnx.Variable):
+        yield _Slot(name.removeprefix("."), part, image)
+    elif part is not None:  # a layer may lack its bias
+        for key, child in _parts(part).items():
+            reads_image = isinstance(part, LeNet) and child is part.dense1
+            yield from _slots(child, f"{name}.{key}", FLATTENED if reads_image else image)
 
 
-def _layers(net: Any, prefix: str) -> Iterator[tuple[str, Any, tuple[int, int, int] | None]]:
-    """Yield each plain layer: its dotted name, itself, and (h, w, c) of the image it reads flattened."""
-    children = _children(net)
-    if not children:
-        yield prefix, net, None
-    for name, child in children:
-        for path, layer, image in _layers(child, f"{prefix}{name}."):
-            yield path, layer, FLATTENED if isinstance(net, LeNet) and child is net.dense1 else image
-
-
-def _children(net: Any) -> list[tuple[str, Any]]:
-    """Return the parts of a composed network in Gluon's order; nothing for a plain layer.
+def _parts(net: Any) -> dict[str, Any]:
+    """Return the layers of a network, or the variables of a layer, by Gluon's names and in its order.
 
     The order is spelled out because a module that went through `nnx.split` and `nnx.merge` has its attributes
     sorted by name. Numbers are positions in the book's `Sequential`, which counts pooling and relu too.
     """
     match net:
         case MLP() | nnx.Sequential():
-            return [(str(i), layer) for i, layer in enumerate(net.layers) if isinstance(layer, nnx.Module)]
+            return {str(i): layer for i, layer in enumerate(net.layers) if isinstance(layer, nnx.Module)}
         case LeNet():
-            return [("0", net.conv1), ("2", net.conv2), ("4", net.dense1), ("5", net.dense2)]
+            return {"0": net.conv1, "2": net.conv2, "4": net.dense1, "5": net.dense2}
         case Residual():
-            conv3 = [] if net.conv3 is None else [("conv3", net.conv3)]
-            return [("conv1", net.conv1), ("conv2", net.conv2), *conv3, ("bn1", net.bn1), ("bn2", net.bn2)]
+            return {name: getattr(net, name) for name in ("conv1", "conv2", "conv3", "bn1", "bn2")}
         case ResNet():
-            stages = [(str(3 + i), stage) for i, stage in enumerate(net.stages)]
-            return [("0", net.conv), ("1", net.bn), *stages, (str(4 + len(stages)), net.dense)]
-    return []
+            stages = {str(i): stage for i, stage in enumerate(net.stages, start=3)}
+            return {"0": net.conv, "1": net.bn, **stages, str(4 + len(stages)): net.dense}
+        case nnx.BatchNorm():
+            return {"gamma": net.scale, "beta": net.bias, "running_mean": net.mean, "running_var": net.var}
+        case nnx.Conv() | nnx.Linear():
+            return {"weight": net.kernel, "bias": net.bias}
+    raise JaxperfError(f"no Gluon order is known for a layer of type {type(net).__name__}")

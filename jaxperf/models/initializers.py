@@ -16,16 +16,12 @@ from flax import nnx
 from jax.typing import DTypeLike
 
 Shape = tuple[int, ...]
-Draw = Callable[[jax.Array, Shape, DTypeLike], jax.Array]
-
-
-def _truncated_normal(key: jax.Array, shape: Shape, dtype: DTypeLike) -> jax.Array:
-    return jax.random.truncated_normal(key, -2, 2, shape, dtype)
+Draw = Callable[..., jax.Array]  # of a key, `shape` and `dtype`
 
 
 @functools.partial(jax.jit, static_argnums=(0, 2, 3))
 def _drawn(draw: Draw, key: jax.Array, size: int, dtype: DTypeLike) -> jax.Array:
-    return draw(key, (size,), dtype)
+    return draw(key, shape=(size,), dtype=dtype)
 
 
 def initializer(draw: Draw, std: Callable[[Shape], float]) -> nnx.Initializer:
@@ -57,5 +53,6 @@ def _he(shape: Shape) -> float:
 BOOK_INIT: nnx.Initializer = initializer(jax.random.normal, lambda _: 0.01)
 """Normal with standard deviation 0.01, whatever the layer's width (sections 8.4 and 8.5)."""
 
-HE_INIT: nnx.Initializer = initializer(_truncated_normal, _he)
+_TRUNCATED = functools.partial(jax.random.truncated_normal, lower=-2, upper=2)
+HE_INIT: nnx.Initializer = initializer(_TRUNCATED, _he)
 """Variance 2 / fan-in, which keeps the size of activations through relu layers (He et al., 2015)."""
