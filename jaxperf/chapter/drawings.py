@@ -1,7 +1,7 @@
 """Draws what a run recorded: timelines, with words on their bars."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from jaxperf.result import Timeline
@@ -18,28 +18,19 @@ def draw_timeline(run: Timeline, words: Mapping[str, str] | None = None) -> Any:
 
     readable = {"outputs": "waits for the outputs", **(words or {})}
     figure, ax = pyplot.subplots(figsize=(7, 0.8 + 0.34 * len(run.lanes)))
-    # A GPU's lane can have ten thousand kernels: gaps that nobody can see are not drawn
-    least = max((span.end_s for span in run.spans), default=0.0) / VISIBLE
+    width_s = max((span.end_s for span in run.spans), default=0.0)
     for row, lane in enumerate(run.lanes):
-        bars = _joined(union(run.intervals(lane)), least)
-        spans = [(1e3 * start, 1e3 * (end - start)) for start, end in bars]
-        waits = lane.startswith("wait")
-        ax.broken_barh(spans, (-row - 0.36, 0.72), color=QUIET if waits else f"C{row % 5}")
-        on_bars = [_word(run, lane, bar, readable) for bar in bars]
-        _label(ax, run, -row, bars, on_bars, "#1f2328" if waits else "white")
+        # A GPU's lane can have ten thousand kernels: gaps that nobody can see are not drawn
+        bars = union(run.intervals(lane), gap=width_s / VISIBLE)
+        fill, ink = (QUIET, "#1f2328") if lane.startswith("wait") else (f"C{row % 5}", "white")
+        milliseconds = [(1e3 * start, 1e3 * (end - start)) for start, end in bars]
+        ax.broken_barh(milliseconds, (-row - 0.36, 0.72), color=fill)
+        for start, end in bars:
+            word = _word(run, lane, (start, end), readable)
+            if LETTER * len(word) * width_s < end - start:
+                ax.text(500 * (start + end), -row, word, ha="center", va="center", fontsize=8, color=ink)
     ax.set(yticks=range(0, -len(run.lanes), -1), yticklabels=run.lanes, xlabel="ms")
     return figure
-
-
-def _joined(bars: Sequence[Interval], least: float) -> list[Interval]:
-    """Join neighboring bars, in order of time, whose gap is shorter than `least` seconds."""
-    joined: list[Interval] = []
-    for start, end in bars:
-        if joined and start - joined[-1][1] < least:
-            joined[-1] = (joined[-1][0], end)
-        else:
-            joined.append((start, end))
-    return joined
 
 
 def _word(run: Timeline, lane: str, bar: Interval, readable: Mapping[str, str]) -> str:
@@ -55,11 +46,3 @@ def _word(run: Timeline, lane: str, bar: Interval, readable: Mapping[str, str]) 
             seconds[name] = seconds.get(name, 0.0) + span.end_s - span.start_s
     longest = max(seconds, key=lambda name: seconds[name])
     return "" if "::" in longest else readable.get(longest, longest)
-
-
-def _label(ax: Any, run: Timeline, y: float, bars: list[Interval], words: list[str], color: str) -> None:
-    """Write on each bar of a lane that is wide enough."""
-    width = max(span.end_s for span in run.spans) or 1.0
-    for word, (start, end) in zip(words, bars):
-        if LETTER * len(word) * width < end - start:
-            ax.text(500 * (start + end), y, word, ha="center", va="center", fontsize=8, color=color)

@@ -70,23 +70,23 @@ def rows(
 ) -> tuple[str, list[str], list[list[str]]]:
     """Return title, heads and rows of a section's small table: the kept figures, and those of this run."""
     runs, figures = kept()
-    here_too, shown, used = figures_of(here), [], []
+    of_gpu, of_this_run = [*figures.get(section, ()), *figures.get(COMPARISON, ())], figures_of(here)
+    cells, used = [], []
     for label, key in wanted.items():
-        figure = find([*figures.get(section, ()), *figures.get(COMPARISON, ())], key)
-        if figure:
-            mine = find(here_too, key)
-            shown.append([label, words(figure, mine), words(mine, figure) if mine else ""])
-            used.append(runs[figure.run])
+        there, here_too = find(of_gpu, key), find(of_this_run, key)
+        if there:
+            cells.append([label, shown(there, here_too), shown(here_too, there) if here_too else ""])
+            used.append(runs[there.run])
     cards = f"On one {', '.join(sorted({run.card for run in used}))}"
     dates = [f"JAX {run.jax}, {run.date}" for run in used]
     if len(set(dates)) < 2:
-        return f"{cards} ({', '.join(set(dates))})", ["", "GPU", "here"], shown
-    return cards, ["", "GPU", "here", "run"], [[*row, date] for row, date in zip(shown, dates)]
+        return f"{cards} ({', '.join(set(dates))})", ["", "GPU", "here"], cells
+    return cards, ["", "GPU", "here", "run"], [[*row, date] for row, date in zip(cells, dates)]
 
 
-def words(figure: Figure, beside: Figure | None = None) -> str:
+def shown(figure: Figure, beside: Figure | None) -> str:
     """Return a figure with its unit, and with the sizes in its title that the figure beside it lacks."""
-    shown = figure.value if isinstance(figure.value, str) else format_on_page(figure.value, figure.unit)
-    sizes, others = (SIZE.findall(each.title) if each else [] for each in (figure, beside))
-    own = [size for size in sizes if size not in others]
-    return f"{shown} ({', '.join(own)})" if beside and own else shown
+    text = figure.value if isinstance(figure.value, str) else format_on_page(figure.value, figure.unit)
+    others = SIZE.findall(beside.title if beside else figure.title)
+    sizes = [size for size in SIZE.findall(figure.title) if size not in others]
+    return f"{text} ({', '.join(sizes)})" if sizes else text

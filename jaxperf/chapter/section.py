@@ -10,6 +10,7 @@ FILE` keeps what was measured. On a GPU, `gpu={...}` replaces values that the co
 notebook the values are those that the cell gives.
 """
 
+import argparse
 import contextlib
 import dataclasses
 import io
@@ -75,8 +76,10 @@ def section(
     about = catalogue.find(number)
     arguments = [] if in_notebook() else sys.argv[1:]
     values = {"devices": devices, **parameters}
-    for flag, replaced in (("--smoke", smoke), ("--full", full)):
-        values |= (replaced or {}) if flag in arguments else {}
+    if "--smoke" in arguments:
+        values |= smoke or {}
+    if "--full" in arguments:
+        values |= full or {}
     with mistakes_end():
         options = _parse(about, values, arguments)
     is_script = sys._getframe(1).f_globals.get("__name__") == "__main__" and not in_notebook()
@@ -124,14 +127,10 @@ def _parse(about: catalogue.SectionEntry, values: Mapping[str, Any], arguments: 
 
 def _without_files(arguments: Sequence[str]) -> list[str]:
     """Leave out where results go: it changes nothing in the run, and names folders of one machine."""
-    kept, words = [], iter(arguments)
-    for word in words:
-        flag, equals, _ = word.partition("=")
-        if flag not in ("--json", "--notebook"):
-            kept.append(word)
-        elif not equals:
-            next(words, None)
-    return kept
+    files = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    files.add_argument("--json")
+    files.add_argument("--notebook")
+    return files.parse_known_args(arguments)[1]
 
 
 def _is_given(name: str, arguments: Sequence[str]) -> bool:

@@ -10,11 +10,11 @@ from collections.abc import Iterable
 Interval = tuple[float, float]
 
 
-def union(intervals: Iterable[Interval]) -> list[Interval]:
-    """Return the union as disjoint intervals in order; intervals that touch are joined."""
+def union(intervals: Iterable[Interval], gap: float = 0.0) -> list[Interval]:
+    """Return the union as disjoint intervals in order; a gap of at most `gap` between two is closed."""
     merged: list[Interval] = []
     for start, end in sorted(i for i in intervals if i[0] < i[1]):
-        if merged and start <= merged[-1][1]:
+        if merged and start <= merged[-1][1] + gap:
             merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
         else:
             merged.append((start, end))
