@@ -16,7 +16,7 @@ import traceback
 import types
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from jaxperf import libraries
 from jaxperf.errors import JaxperfError
@@ -190,18 +190,15 @@ EXITED = "until it called os._exit"
 @contextlib.contextmanager
 def _reported_at_exit(guard: Guard, finish: Callable[[str], None]) -> Iterator[None]:
     """Report before this process, and no forked child, ends by `os._exit`, after which nothing else runs."""
-    leave, process = os._exit, os.getpid()
+    process = os.getpid()
 
-    def exit_reported(status: int) -> NoReturn:
+    def report() -> None:
         if os.getpid() == process and guard.claims():
             finish(EXITED)
-        leave(status)
 
-    os._exit = hooks.named_as(leave, exit_reported)
-    try:
+    with contextlib.closing(hooks.Replacements()) as replacements:
+        replacements.call_before(os, "_exit", report)
         yield
-    finally:
-        os._exit = leave
 
 
 def _run_to_its_end(run: Callable[[], Any], log: Log) -> tuple[int, str]:
@@ -230,23 +227,20 @@ def _run_to_its_end(run: Callable[[], Any], log: Log) -> tuple[int, str]:
 @contextlib.contextmanager
 def _room_for_our_frames() -> Iterator[None]:
     """Let the program recurse as deeply as it does alone, below the frames that run it, and not see that."""
-    before = sys.getrecursionlimit()
     # this generator and contextlib's frame are gone when the program runs, and one of ours is there in turn
     frames = list(source_location.frames_outwards(sys._getframe()))
-    ours = len(frames) - 1
+    more = len(frames) - 1
     # Python 3.11 counts calls of exec, too: that which runs the program, and those that ran a module of ours
     if sys.version_info < (3, 12):
-        modules = [frame for frame in frames if frame.f_code.co_name == "<module>" and frame.f_back]
-        ours += 1 + len(modules)
-    get_limit, set_limit = sys.getrecursionlimit, sys.setrecursionlimit
-    set_limit(before + ours)
-    sys.getrecursionlimit = hooks.named_as(get_limit, lambda: get_limit() - ours)
-    sys.setrecursionlimit = hooks.named_as(set_limit, lambda n: set_limit(n + ours if n > 0 else n))
-    try:
-        yield
-    finally:
-        sys.getrecursionlimit, sys.setrecursionlimit = get_limit, set_limit
-        set_limit(get_limit() - ours)
+        more += 1 + sum(frame.f_code.co_name == "<module>" and frame.f_back is not None for frame in frames)
+    sys.setrecursionlimit(sys.getrecursionlimit() + more)
+    with contextlib.closing(hooks.Replacements()) as replacements:
+        replacements.replace(sys, "getrecursionlimit", lambda get: lambda: get() - more)
+        replacements.replace(sys, "setrecursionlimit", lambda set_: lambda n: set_(n + more if n > 0 else n))
+        try:
+            yield
+        finally:
+            sys.setrecursionlimit(sys.getrecursionlimit() - more)
 
 
 @contextlib.contextmanager

@@ -85,7 +85,7 @@ class Watcher:
                     self.programs.look_at_live()
             else:
                 attach = self.log.losses.guarded("what JAX does", self._attach)
-                self._undo.enter_context(hooks.when_imported("jax", attach))
+                self._undo.callback(hooks.WhenImported("jax", attach).close)
         with guard("samples of the program's lines"):
             self.sampler.open()
 

@@ -29,7 +29,7 @@ POINTS = [
     (Watcher, "_attach"), (Watcher, "_look"), (Watcher, "_started"), (Watcher, "_describe_program"),
     (Watcher, "_remarks"),
     (Compiles, "open"), (Compiles, "listen"), (Compiles, "explain"),
-    (Compiles, "_take"), (Compiles, "on_start"), (Compiles, "on_duration"), (Compiles, "_describe"),
+    (Compiles, "_event"), (Compiles, "on_start"), (Compiles, "on_duration"), (Compiles, "_describe"),
     (Compiles, "look_at_settings"), (Compiles, "note_cleared_caches"),
     (Compiles, "close"),
     (waits.Waits, "open"), (waits.Waits, "_calls_from"), (waits.Waits, "close"),

@@ -24,7 +24,7 @@ from jaxperf.result.intervals import Interval
 from jaxperf.retraces import MISS, Change, Explanation, argument_changes, parse_explanation
 from jaxperf.watch.log import COMPILE, LOWER, TRACE, Compiled, Log
 from jaxperf.watch.observe import frame_arguments, hooks, source_location
-from jaxperf.watch.observe.hooks import Replacements, named_as
+from jaxperf.watch.observe.hooks import Replacements
 from jaxperf.watch.observe.source_location import NOWHERE, Place
 
 FLAG = "jax_explain_cache_misses"
@@ -92,29 +92,38 @@ class Compiles:
 
     def listen(self, jax: ModuleType) -> None:
         monitoring = importlib.import_module("jax.monitoring")
-        self._undo.callback(jax_internals.stop_listening, "event_duration", self._ended)
+        listeners = {"event_duration_secs": self._ended}
         if hasattr(monitoring, "register_scalar_listener"):  # from JAX 0.6 on
-            self._undo.callback(jax_internals.stop_listening, "scalar", self._began)
-        self._register(monitoring)
-        self._replacements.replace(monitoring, "clear_event_listeners", self._clearing)
+            listeners["scalar"] = self._began
 
-    def _register(self, monitoring: ModuleType) -> None:
-        monitoring.register_event_duration_secs_listener(self._ended)
-        if hasattr(monitoring, "register_scalar_listener"):
-            monitoring.register_scalar_listener(self._began)
+        def register() -> None:
+            for name, listener in listeners.items():
+                getattr(monitoring, f"register_{name}_listener")(listener)
 
-    def _clearing(self, clear: Callable[[], None]) -> Callable[[], None]:
-        """Wrap `jax.monitoring.clear_event_listeners`, so that the watch still listens afterwards."""
+        def clearing(clear: Callable[[], None]) -> Callable[[], None]:
+            def cleared() -> None:
+                clear()
+                register()
 
-        def cleared() -> None:
-            clear()
-            with self.log.losses.guard("what JAX compiles"):
-                self._register(sys.modules["jax.monitoring"])
+            return cleared
 
-        return named_as(clear, cleared)  # type: ignore[no-any-return]
+        register()
+        for name, listener in listeners.items():
+            self._undo.callback(jax_internals.stop_listening, name.removesuffix("_secs"), listener)
+        self._replacements.replace(monitoring, "clear_event_listeners", clearing)
 
     def explain(self, jax: ModuleType) -> None:
         """Have JAX explain cache misses until the end, and show that only to a program that asks for it."""
+
+        def updating(update: Callable[..., None]) -> Callable[..., None]:
+            def updated(config: Any, name: str, val: Any) -> None:
+                if name == FLAG and isinstance(val, bool):
+                    self._pass_on = val
+                else:
+                    update(config, name, val)
+
+            return updated
+
         self._pass_on = bool(getattr(jax.config, FLAG))
         self._explained_late = getattr(jax, "__version_info__", (0, 9)) < (0, 9)
         update = jax.config.update
@@ -123,18 +132,7 @@ class Compiles:
         for name in [n for n in logging.root.manager.loggerDict if n.split(".")[0] == "jax"]:
             logging.getLogger(name).addFilter(self.on_log)
             self._undo.callback(logging.getLogger(name).removeFilter, self.on_log)
-        self._replacements.replace(type(jax.config), "update", self._updating)
-
-    def _updating(self, update: Callable[..., None]) -> Callable[..., None]:
-        """Wrap `jax.config.update`, so that explanations stay on whatever the program asks for."""
-
-        def updated(config: Any, name: str, val: Any) -> None:
-            if name == FLAG and isinstance(val, bool):
-                self._pass_on = val
-            else:
-                update(config, name, val)
-
-        return named_as(update, updated)  # type: ignore[no-any-return]
+        self._replacements.replace(type(jax.config), "update", updating)
 
     def close(self) -> None:
         with self._undo:
@@ -164,9 +162,15 @@ class Compiles:
         if stage == TRACE:
             self._local.began = began
         with self._lock, self.log.losses.guard("a compiled function"):
-            compiled = self._take(stage, name, (end - duration_secs, end))
+            compiled = self._event(stage, name, (end - duration_secs, end))
             if used_s is not None:
                 compiled.used_s[stage] = now_s - used_s
+            if stage == COMPILE:
+                compiled.cache, compiled.cache_note = self._local.cache
+                self._local.cache = "", ""
+                for keep in self.on_compiled:
+                    with self.log.losses.guard("a compiled program"):
+                        keep(compiled, sys._getframe())
         self.open_stages = max(0, self.open_stages - 1)
         self.count += 1
         if stage == COMPILE and threading.get_ident() != self.log.thread_id:
@@ -214,16 +218,6 @@ class Compiles:
                 self.log.settings.setdefault(setting, at)
 
     # --- from a stage to an event
-
-    def _take(self, stage: str, name: str, span: Interval) -> Compiled:
-        event = self._event(stage, name, span)
-        if stage == COMPILE:
-            event.cache, event.cache_note = self._local.cache
-            self._local.cache = "", ""
-            for keep in self.on_compiled:
-                with self.log.losses.guard("a compiled program"):
-                    keep(event, sys._getframe())
-        return event
 
     def _event(self, stage: str, name: str, span: Interval) -> Compiled:
         """Return the event of the log that a stage belongs to: one with earlier stages, or a new one."""

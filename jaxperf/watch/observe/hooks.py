@@ -8,7 +8,7 @@ import contextlib
 import importlib.abc
 import importlib.util
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -31,21 +31,18 @@ class Replacements:
         self.missing: list[str] = []
         self.replaced: list[tuple[Any, str, Any]] = []  # owner, name, and the original function
 
-    def replace(self, owner: Any, name: str, new: Callable[[Any], Any]) -> None:
-        """Replace a function of a module or a class by `new(function)`, unless it is no function there."""
+    def replace(self, owner: Any, name: str, wrap: Callable[[Any], Any]) -> None:
+        """Replace a function of a module or a class by `wrap(function)`, which then looks like it."""
         old = vars(owner).get(name)
-        if not callable(old):
-            self.missing.append(f"{owner.__name__}.{name}")
-            return
-        hook = new(old)
-        if isinstance(owner, ModuleType):
-            hook.__module__ = owner.__name__  # where pickle looks for it
-        try:
-            setattr(owner, name, hook)
-        except (AttributeError, TypeError):
-            self.missing.append(f"{owner.__name__}.{name}")
-        else:
-            self.replaced.append((owner, name, old))
+        if callable(old):
+            wrapper = named_as(old, wrap(old))
+            if isinstance(owner, ModuleType):
+                wrapper.__module__ = owner.__name__  # where pickle looks for it
+            with contextlib.suppress(AttributeError, TypeError):
+                setattr(owner, name, wrapper)
+                self.replaced.append((owner, name, old))
+                return
+        self.missing.append(f"{owner.__name__}.{name}")
 
     def call_before(self, owner: Any, name: str, act: Callable[[], None]) -> None:
         """Call `act`, which raises nothing, before each call of a function."""
@@ -55,7 +52,7 @@ class Replacements:
                 act()
                 return function(*args, **kwargs)
 
-            return named_as(function, call)  # type: ignore[no-any-return]
+            return call
 
         self.replace(owner, name, calling)
 
@@ -82,16 +79,22 @@ def named_as(old: Any, new: Any) -> Any:
     return new
 
 
-class _Finder(importlib.abc.MetaPathFinder):
-    """Finds one module as the other finders do, and calls `then` once it has been imported."""
+class WhenImported(importlib.abc.MetaPathFinder):
+    """Calls `then` once a module has been imported, which the other finders find."""
 
     def __init__(self, name: str, then: Callable[[ModuleType], None]) -> None:
         self.name, self.then = name, then
+        sys.meta_path.insert(0, self)
+
+    def close(self) -> None:
+        # it is gone already, or Python is shutting down
+        with contextlib.suppress(ValueError, AttributeError):
+            sys.meta_path.remove(self)
 
     def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
         if name != self.name:
             return None
-        sys.meta_path.remove(self)
+        self.close()
         spec = importlib.util.find_spec(name)
         if spec is not None:
             loader: Any = spec.loader
@@ -103,15 +106,3 @@ class _Finder(importlib.abc.MetaPathFinder):
 
             loader.exec_module = exec_module
         return spec
-
-
-@contextlib.contextmanager
-def when_imported(name: str, then: Callable[[ModuleType], None]) -> Iterator[None]:
-    finder = _Finder(name, then)
-    sys.meta_path.insert(0, finder)
-    try:
-        yield
-    finally:
-        # the finder is gone, or Python is shutting down
-        with contextlib.suppress(ValueError, AttributeError):
-            sys.meta_path.remove(finder)

@@ -19,7 +19,7 @@ from typing import Any
 from jaxperf.watch.log import Log, Put
 from jaxperf.watch.observe import source_location
 from jaxperf.watch.observe.frame_arguments import is_tracer
-from jaxperf.watch.observe.hooks import Replacements, named_as
+from jaxperf.watch.observe.hooks import Replacements
 from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.observe.waits import array_classes
 
@@ -73,7 +73,7 @@ class Puts:
                     self._note(arrays, put if len(put) == len(arrays) else [], numbers, start)
             return result
 
-        return named_as(function, putting)
+        return putting
 
     def _note_small(self, caller: FrameType, start: float) -> None:
         if not source_location.library_of(caller.f_code.co_filename):

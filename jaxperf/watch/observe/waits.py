@@ -100,7 +100,7 @@ class Waits:
 
     def _conversion(self, function: Callable[..., Any], arrays: frozenset[type]) -> Callable[..., Any]:
         """Wrap a NumPy function, which waits only if its argument's type is one of `arrays`."""
-        waiting = self._method(function, "np.asarray", depth=2)
+        waiting = named_as(function, self._method(function, "np.asarray", depth=2))
 
         def converting(*args: Any, **kwargs: Any) -> Any:
             cls = type(args[0]) if args else None  # `isinstance(x, jax.Array)` would take 0.5 us
@@ -108,7 +108,7 @@ class Waits:
                 cls = type(args[0][0])  # np.array([loss, accuracy])
             return waiting(*args, **kwargs) if cls in arrays else function(*args, **kwargs)
 
-        return named_as(function, converting)
+        return converting
 
     def _method(self, method: Callable[..., Any], kind: str, depth: int = 1) -> Callable[..., Any]:
         """Wrap a call that waits; its caller is `depth` frames outwards.
@@ -148,7 +148,7 @@ class Waits:
                 else:
                     record(frame(depth), args, kwargs, start, end)
 
-        return named_as(method, waiting)
+        return waiting
 
     def _calls_from(self, kind: str, frame: FrameType) -> array[float] | None:
         """Return the calls at a line, which is looked up once for each instruction of the reader.

@@ -48,7 +48,7 @@ FULL_QUEUE, UFUNC = "a full queue", "a NumPy function"
 BLOCKED, BLOCKED_S = 3, 1.0  # so many intervals at a line, or so many seconds, show a full queue
 BRIEF_S = 0.005  # seconds in windows that say little about a line
 LONG_WAIT_S = 0.02  # a wait this long is for a computation; copies to the host and calls take less
-_WRITES = re.compile(r"b?[wax][bt+]*")  # the mode of a file to write
+_OPENS_TO_WRITE = re.compile(r"\bopen\((.*, |.*mode=)?'b?[wax][bt+]*'")
 
 
 def reclassified_samples(log: Log) -> list[StackSample]:
@@ -105,14 +105,10 @@ def _in_loop(chain: tuple[Place, ...], steps: frozenset[Place]) -> tuple[Place, 
         if not loop_body.is_step(at, steps):
             return (at if repeated else NOWHERE), ""
         inner = chain[i - 1] if i else NOWHERE
-        if i and (inner.file, inner.function) not in _functions_of(steps):  # an argument of the step
+        # an argument of the step
+        if i and not any((p.file, p.function) == (inner.file, inner.function) for p in steps):
             return (at if repeated else NOWHERE), inner.function
     return NOWHERE, ""
-
-
-@functools.lru_cache(maxsize=2)
-def _functions_of(steps: frozenset[Place]) -> set[tuple[str, str]]:
-    return {(p.file, p.function) for p in steps}
 
 
 def _file_written(at: Place, kind: str) -> Place:
@@ -120,19 +116,9 @@ def _file_written(at: Place, kind: str) -> Place:
     loop = statements.innermost(at, loop_body.LOOP)
     for node in statements.enclosing_nodes(at, ast.With):
         meant = node.lineno == at.line if kind == PYTHON else not loop or loop.lineno < node.lineno
-        if meant and any(_opens_to_write(item.context_expr) for item in node.items):
+        if meant and any(_OPENS_TO_WRITE.search(ast.unparse(item.context_expr)) for item in node.items):
             return at._replace(line=node.lineno)
     return NOWHERE
-
-
-def _opens_to_write(call: ast.expr) -> bool:
-    """Return whether an expression is `open(path, "wb")`, `path.open("wb")` or `gzip.open(path, "wb")`."""
-    if not isinstance(call, ast.Call) or statements.last_name(call.func) != "open":
-        return False
-    # The first argument of the function itself is the path
-    modes = call.args[1:2] if isinstance(call.func, ast.Name) else call.args[:2]
-    modes = [*modes, *(keyword.value for keyword in call.keywords if keyword.arg == "mode")]
-    return any(isinstance(mode, ast.Constant) and _WRITES.fullmatch(str(mode.value)) for mode in modes)
 
 
 class IntervalSet:
@@ -242,11 +228,7 @@ class Analysis:
         others = [*self.compiling.stretches, *(w.span for w in self.waits)]
         lines = group_by((s for s in self.samples if s.blocked), lambda s: s.at)
         spans = {at: difference([(s.start, s.end) for s in seen], others) for at, seen in lines.items()}
-        return {
-            at: calls
-            for at, calls in spans.items()
-            if len(calls) >= BLOCKED or total_length(calls) >= BLOCKED_S
-        }
+        return {at: s for at, s in spans.items() if len(s) >= BLOCKED or total_length(s) >= BLOCKED_S}
 
     @functools.cached_property
     def waiting(self) -> IntervalSet:
@@ -404,11 +386,9 @@ class Analysis:
         return [s for s in self.samples if s.kind in kinds]
 
     def idle_at(self, *kinds: str, itself: bool = False) -> dict[Place, float]:
-        """Return the seconds of the run in which devices were idle during samples, by line, the most first.
+        """Return the seconds of the run in which devices were idle during samples of some kinds, by line.
 
-        Args:
-          kinds: of the samples.
-          itself: leave out idle time that a wait just before has caused.
+        The most seconds come first; `itself` leaves out idle time that a wait just before has caused.
         """
         idle = self._idle_itself if itself else self._idle_alone
         return self.of_the_run(idle.of, self.of_kinds(*kinds))
@@ -420,24 +400,19 @@ class Analysis:
 
         While devices are idle, that is all of the work. Work beside devices that compute delays the next
         calls: where devices then wait for those, the loop is as slow as its front end, and each second of
-        this work costs one of that wait. The rest of it is free, but for what `crowding` says.
-
-        Args:
-          work: samples, of which none is a part of another.
-          itself: leave out idle time that a wait just before has caused.
-          needless: the program could leave the work out, rather than do it elsewhere or at another time, so
-            count what devices on a CPU lose to it.
+        this work costs one of that wait. The rest of it is free, but for what `crowding` says. That counts if
+        the program could leave the work out (`needless`), rather than do it elsewhere or at another time.
         """
         idle = self._idle_itself if itself else self._idle_alone
         crowding = self.crowding if needless else 0.0
         left_out = {(s.at, s.start) for s in work}
         calls = [s for s in self.of_kinds(DISPATCH) if (s.at, s.start) not in left_out]
         late_s = self._by_window(calls, self._idle_itself.of)
-        overlapped_s = self._by_window(work, self._overlapped.of)
         # a device may also be idle because other programs delay the front end
+        delayed_s = self._by_window(self.samples, lambda s: s.delayed_s)
         late = {
-            window: min(1.0, max(0.0, late_s[window] - self._delayed_s[window]) / seconds)
-            for window, seconds in overlapped_s.items()
+            window: min(1.0, max(0.0, late_s[window] - delayed_s[window]) / seconds)
+            for window, seconds in self._by_window(work, self._overlapped.of).items()
             if seconds
         }
 
@@ -452,10 +427,6 @@ class Analysis:
     ) -> dict[Interval, float]:
         windows = group_by(samples, self._window)
         return defaultdict(float, {window: sum(map(seconds, here)) for window, here in windows.items()})
-
-    @functools.cached_property
-    def _delayed_s(self) -> dict[Interval, float]:
-        return self._by_window(self.samples, lambda s: s.delayed_s)
 
     def _window(self, sample: StackSample) -> Interval:
         """Return the part of `steady` that has a sample's middle; (0, 0) for none."""
@@ -536,17 +507,15 @@ class Analysis:
     @property
     def blocked_lines(self) -> list[WaitingLine]:
         """Return every line whose calls wait because a queue is full, or in NumPy; no time is lost there."""
-        calls = {s.at for s in self.samples if s.blocked and s.kind in (DISPATCH, EAGER)}
+        kinds = {s.at: FULL_QUEUE for s in self.samples if s.blocked and s.kind in (DISPATCH, EAGER)}
         return [
-            WaitingLine(
-                at, FULL_QUEUE if at in calls else UFUNC, len(spans), total_length(spans), 0, None, 0.0
-            )
+            WaitingLine(at, kinds.get(at, UFUNC), len(spans), total_length(spans), 0, None, 0.0)
             for at, spans in self.blocked.items()
         ]
 
     def _line(self, at: Place, kind: str, waits: list[Wait]) -> WaitingLine:
         lost, after = [], []
-        starts = [a for a, _ in self.busy]
+        last_start = self.busy[-1][0] if self.busy else 0.0
         for wait in waits:
             if not any(a <= wait.start and wait.end <= b for a, b in self.log.activity.windows):
                 continue
@@ -554,10 +523,9 @@ class Analysis:
             if gap is None:
                 lost.append(0.0)
                 continue
-            followed = bisect.bisect_left(starts, gap[1] - 1e-9) < len(starts)
             begin = max(gap[0], wait.start)
             idle_s = self.beside * self.alone * (gap[1] - begin)
-            lost.append(min(wait.end - wait.start, idle_s) if followed else 0.0)
+            lost.append(min(wait.end - wait.start, idle_s) if gap[1] - 1e-9 <= last_start else 0.0)
             after.append(wait.end - begin)
         count, waited_s = sum(w.times for w in waits), sum(w.total_s for w in waits)
         # the waits in windows may be longer than most

@@ -27,7 +27,7 @@ def host_work(file: str, function: statements.FUNCTION) -> str:
     functions = [function]
     for known in functions:
         functions += [f for f in _called_functions(file, known) if f not in functions]
-    return next((words for known in functions for words in _host_work(file, known)), "")
+    return next((reason for known in functions for reason in _host_work(file, known)), "")
 
 
 def _called_functions(file: str, function: statements.FUNCTION) -> Iterator[statements.FUNCTION]:
@@ -41,7 +41,10 @@ def _called_functions(file: str, function: statements.FUNCTION) -> Iterator[stat
 
 
 def _host_work(file: str, function: statements.FUNCTION) -> Iterator[str]:
-    modules, data = dict(statements.imports(file)), _from_parameters(function)
+    modules = dict(statements.imports(file))
+    # variables whose values depend on more than the types of the function's arguments
+    flows = [flow._replace(reads=_without_types(flow.reads)) for flow in loop_body.flows_of(function)]
+    data = loop_body.reached({*statements.parameters(function)} - {"self"}, flows)
     numpys = set[str]()  # variables that are arrays of NumPy
     for node in ast.walk(function):
         match node:
@@ -63,7 +66,9 @@ def _host_work(file: str, function: statements.FUNCTION) -> Iterator[str]:
                 calls = f"calls {name} in line {node.lineno}"
                 if full.partition(".")[0] in _MODULES or full.startswith("numpy.random") or name == "open":
                     yield calls
-                elif full.startswith("numpy.") and loop_body.share(_values_read(*node.args), data):
+                elif full.startswith("numpy.") and loop_body.share(
+                    _without_types(loop_body.reads(*node.args)), data
+                ):
                     yield f"{calls}, which jnp may replace"
                 elif root not in modules and "." in name and name.rpartition(".")[2] in _METHODS:
                     yield calls
@@ -76,23 +81,11 @@ def _is_plain_class(file: str, name: str) -> bool:
         return False
     modules = dict(statements.imports(file))
     roots = {ast.unparse(decorator).partition("(")[0].partition(".")[0] for decorator in node.decorator_list}
-    calls = statements.calls_in(statements.syntax_tree(file))
     registered = any(
         statements.last_name(call.func).startswith("register") and name in map(ast.unparse, call.args[:1])
-        for call in calls
+        for call in statements.calls_in(statements.syntax_tree(file))
     )
     return {modules.get(r, r) for r in roots} <= {"dataclasses", "dataclasses.dataclass"} and not registered
-
-
-def _from_parameters(function: statements.FUNCTION) -> frozenset[str]:
-    """Return the variables of a function whose values depend on more than its arguments' types."""
-    names = {*statements.parameters(function)} - {"self"}
-    flows = [flow._replace(reads=_without_types(flow.reads)) for flow in loop_body.flows_of(function)]
-    return loop_body.reached(names, flows)
-
-
-def _values_read(*nodes: ast.expr) -> frozenset[str]:
-    return _without_types(loop_body.reads(*nodes))
 
 
 def _without_types(names: frozenset[str]) -> frozenset[str]:

@@ -26,19 +26,16 @@ _OF_A_TYPE = {"shape", "dtype", "ndim", "size", "sharding"}  # attributes of an 
 def replaced_variables(at: Place, callers: tuple[Place, ...] = ()) -> tuple[set[str], set[str]]:
     """Return the variables that a statement passes and replaces, as in `w, loss = step(w, x)`.
 
-    Args:
-      at: a line of the statement.
-      callers: the lines that called its function, the innermost first.
-
-    Returns:
-      Those that could be donated, and those whose old arrays the program still uses.
+    Those that could be donated come first, then those whose old arrays the program still uses. The innermost
+    of the lines `callers` called the function around `at`.
     """
     names, function = _replaced(at), statements.innermost(at, statements.FUNCTION)
-    around = statements.innermost(at, ast.ClassDef) or function or statements.syntax_tree(at.file)
+    scope = function or statements.syntax_tree(at.file)
+    around = statements.innermost(at, ast.ClassDef) or scope
     still_used = {name for name in names if _caller_keeps(callers, function, name)}
     for name in names:
         # other methods may read `self.w`
-        nodes = ast.walk(around) if "." in name else _statements_around(at)
+        nodes = ast.walk(around) if "." in name else (flow.node for flow in flows_of(scope))
         if any(_keeps(node, name) for node in nodes):
             still_used.add(name)
     return names - still_used, still_used
@@ -141,15 +138,12 @@ class Flow(NamedTuple):
 def could_run_ahead(at: Place, steps: Collection[Place], called: str = "") -> bool:
     """Return whether a step of the loop needs a statement, which itself needs no result of a step.
 
-    Args:
-      at: a line of the statement.
-      steps: lines that call jitted functions, directly or indirectly.
-      called: if the statement is a step, the function to judge, which is called in its arguments.
+    Of a statement that is a step itself, the function `called` in its arguments is judged.
     """
     loop, statement = stepping_loop(at, steps), statements.innermost(at, ast.stmt)
     if loop is None:
         return False
-    flows = _flows(at.file, loop)
+    flows = _flows(loop)
     stepping = [f for f in flows if _is_step(f.node, at.file, steps)]
     computed = reached(_writes(stepping), flows)
     if called:
@@ -174,8 +168,8 @@ def loop_of_steps(at: Place) -> ast.stmt | None:
     A loop over layers has few iterations, or goes over a parameter of the function, such as `self.layers` or
     weights, unless its name suggests data.
     """
-    inside = statements.enclosing_nodes(at, statements.FUNCTION)[-1:]
-    parameters = {a.arg for f in inside for a in (*f.args.posonlyargs, *f.args.args, *f.args.kwonlyargs)}
+    function = statements.innermost(at, statements.FUNCTION)
+    parameters = set(statements.parameters(function)) if function else set()
     for loop in _loops(at):
         over = reads(loop.iter) - BUILT_IN if isinstance(loop, ast.For) else {""}
         passed = {name.partition(".")[0] for name in over} <= parameters
@@ -187,6 +181,7 @@ def loop_of_steps(at: Place) -> ast.stmt | None:
 
 
 def _loops(at: Place) -> list[Any]:
+    """Return the loops around a line within its function, the innermost first."""
     first = getattr(statements.innermost(at, statements.FUNCTION), "lineno", 0)
     return [loop for loop in reversed(statements.enclosing_nodes(at, LOOP)) if loop.lineno >= first]
 
@@ -202,27 +197,26 @@ def stepping_loop(at: Place, steps: Collection[Place]) -> ast.stmt | None:
 
 def comes_back(at: Place) -> bool:
     """Return whether what a statement assigns affects what it reads in the next iteration of its loop."""
-    loop, statement = _in_loop(at)
-    if loop is None:
-        return False
-    flow = _flow(statement)
-    return share(flow.reads, reached(flow.writes, _flows(at.file, loop)) - flow.writes)
+    loop, flow = _in_loop(at)
+    return share(flow.reads, reached(flow.writes, _flows(loop)) - flow.writes)
 
 
 def decides(at: Place) -> bool:
     """Return whether a condition in the same loop depends on what a statement assigns."""
-    loop, statement = _in_loop(at)
-    if loop is None:
-        return False
-    made = reached(_flow(statement).writes, _flows(at.file, loop))
+    loop, flow = _in_loop(at)
+    made = reached(flow.writes, _flows(loop))
     tests = (node.test for node in ast.walk(loop) if isinstance(node, ast.If | ast.While | ast.IfExp))
     return any(share(reads(test), made) for test in tests)
 
 
-def _in_loop(at: Place) -> tuple[Any, Any]:
-    """Return the loop around a statement, and the statement; None for both if it is in none."""
+_NOTHING = ast.Pass()
+
+
+def _in_loop(at: Place) -> tuple[ast.stmt, Flow]:
+    """Return the loop around a statement, and the statement's flow; of a statement in no loop, `pass`."""
     loop, statement = statements.innermost(at, LOOP), statements.innermost(at, ast.stmt)
-    return (None, None) if loop is None or loop is statement else (loop, statement)
+    inside = loop is not None and loop is not statement
+    return (loop, _flow(statement)) if inside else (_NOTHING, _flow(_NOTHING))
 
 
 def element_read(at: Place, *, any_use: bool = False) -> str:
@@ -234,7 +228,7 @@ def element_read(at: Place, *, any_use: bool = False) -> str:
     loop, statement = statements.innermost(at, LOOP), statements.innermost(at, ast.stmt)
     if statement is None or statement is loop:
         return ""
-    flows = _flows(at.file, loop) if loop else ()
+    flows = _flows(loop) if loop else ()
     inside = [n for n in ast.walk(statement) if isinstance(n, ast.comprehension)]
     varying = _writes(flows) | _targets(*(n.target for n in inside))
     changed = _writes(f for f in flows if f.node is not loop)
@@ -259,8 +253,8 @@ def reads_from(at: Place, other: Place) -> bool:
     reading, making = (statements.innermost(p, ast.stmt) for p in (at, other))
     if reading is making or reading is None or making is None:
         return reading is making
-    flows = [*map(_flow, _statements_around(other))]
-    return share(_flow(reading).reads, reached(_flow(making).writes, flows))
+    scope = statements.innermost(other, statements.FUNCTION) or statements.syntax_tree(other.file)
+    return share(_flow(reading).reads, reached(_flow(making).writes, flows_of(scope)))
 
 
 def _is_step(node: ast.stmt, file: str, steps: Iterable[Place]) -> bool:
@@ -269,13 +263,13 @@ def _is_step(node: ast.stmt, file: str, steps: Iterable[Place]) -> bool:
 
 
 @functools.cache
-def _flows(file: str, loop: ast.stmt) -> tuple[Flow, ...]:
+def _flows(node: ast.stmt) -> tuple[Flow, ...]:
     """Return the flow of each statement in a loop, with its head; a nested function counts as one."""
-    return tuple(_flow(node) for node in _statements(loop))
+    return tuple(map(_flow, _statements(node)))
 
 
-def flows_of(function: Any) -> list[Flow]:
-    return [_flow(inner) for node in function.body for inner in _statements(node)]
+def flows_of(scope: Any) -> list[Flow]:
+    return [flow for node in scope.body for flow in _flows(node)]
 
 
 def _statements(node: ast.stmt) -> Iterator[ast.stmt]:
@@ -285,13 +279,6 @@ def _statements(node: ast.stmt) -> Iterator[ast.stmt]:
             bodies = [child] if isinstance(child, ast.stmt) else getattr(child, "body", [])
             for inner in bodies if isinstance(bodies, list) else []:
                 yield from _statements(inner)
-
-
-def _statements_around(at: Place) -> Iterator[ast.stmt]:
-    """Yield the statements of the function or module around a line, without those of functions inside."""
-    within = statements.innermost(at, statements.FUNCTION) or statements.syntax_tree(at.file)
-    for statement in within.body:
-        yield from _statements(statement)
 
 
 def _flow(node: ast.stmt) -> Flow:

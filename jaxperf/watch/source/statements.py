@@ -449,9 +449,7 @@ def parameter_name(file: str, function: str, argument: str) -> str:
 
 def _parameters(file: str, function: str) -> list[str]:
     functions = functions_named(file, function)
-    if len(functions) != 1:
-        return []
-    return [a.arg for a in (*functions[0].args.posonlyargs, *functions[0].args.args)]
+    return parameters(functions[0]) if len(functions) == 1 else []
 
 
 def _values_for(call: ast.Call, position: str, keyword: str) -> list[ast.expr]:
