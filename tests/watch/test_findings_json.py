@@ -7,8 +7,8 @@ import pytest
 
 from jaxperf.result import Found, load_result
 from jaxperf.result.record import FINDINGS_VERSION
-from jaxperf.watch import findings_json
 from jaxperf.watch.observe.source_location import Place
+from jaxperf.watch.report import text
 from jaxperf.watch.rules import CAUSES
 from jaxperf.watch.rules.table import Finding
 
@@ -84,7 +84,7 @@ def test_the_fields_of_each_cause_fit_the_schema(cause, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text("step(x)\n")
     at = Place(str(tmp_path / "train.py"), 1, "main")
-    fields = findings_json.fields(Finding(cause, at, 1.5, "it was seen", "step", argument="x"), 3.0)
+    fields = text.finding_fields(Finding(cause, at, 1.5, "it was seen", "step", argument="x"), 3.0)
     schema = {**SCHEMA["$defs"]["finding"], "$defs": SCHEMA["$defs"]}
     jsonschema.validate(json.loads(json.dumps(fields)), schema)
     assert fields["site"]["file"] == "train.py" and fields["saving"]["share"] == 0.5

@@ -151,39 +151,27 @@ def differences(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[dic
 
     A function is the same if its kind, its name and its file's name are: lines move from version to version.
     """
-    sides = [
-        {(row["kind"], row["name"], Path(_file(row)).name): row for row in reversed(report["by_function"])}
-        for report in (first, second)
-    ]
-    rows = []
-    for key in {**sides[1], **sides[0]}:
-        pair = [side.get(key, {"programs": 0, "seconds": 0.0}) for side in sides]
-        named = sides[1].get(key) or sides[0][key]
-        rows.append(
-            {
-                **{name: named[name] for name in ("name", "kind", "line")},
-                **{name: [row[name] for row in pair] for name in ("programs", "seconds")},
-            }
-        )
-    return sorted(rows, key=lambda row: -abs(row["seconds"][1] - row["seconds"][0]))
+    rows: dict[tuple[str, str, str], dict[str, Any]] = {}
+    for side, report in enumerate((first, second)):
+        for row in reversed(report["by_function"]):
+            key = row["kind"], row["name"], Path(_file(row)).name
+            pair = rows.setdefault(key, {"programs": [0, 0], "seconds": [0.0, 0.0]})
+            pair |= {name: row[name] for name in ("name", "kind", "line")}
+            pair["programs"][side], pair["seconds"][side] = row["programs"], row["seconds"]
+    return sorted(rows.values(), key=lambda row: -abs(row["seconds"][1] - row["seconds"][0]))
 
 
 def difference(first: Mapping[str, Any], second: Mapping[str, Any]) -> str:
-    more = second["programs"] - first["programs"]
-    count = "as many programs"
-    if more > 0:
-        count = f"{more:,} programs more"
-    elif more < 0:
-        count = f"{-more:,} programs less"
-    what = (
-        f"The second compiles {count}, {second['programs']:,} after {first['programs']:,}, and spends "
-        f"{seconds(compiling_s(second))} on it after {seconds(compiling_s(first))}"
-    )
-    largest = next(iter(differences(first, second)), None)
-    before_s, after_s = largest["seconds"] if largest else (0.0, 0.0)
-    if largest is None or abs(after_s - before_s) < BRIEF_S:
-        return f"{what}; no function differs by {seconds(BRIEF_S)} or more."
-    kind = "operations of " if largest["kind"] == "operation" else ""
-    counts = f"{format_count(largest['programs'][1], 'program')} after {largest['programs'][0]}"
-    times = f"{seconds(after_s)} after {seconds(before_s)}"
-    return f"{what}. The largest difference: {kind}{_named(largest)}, {counts}, {times}."
+    totals = [
+        f"{format_count(side['programs'], 'program')} in {seconds(compiling_s(side))}"
+        for side in (first, second)
+    ]
+    summary = f"The first compiles {totals[0]}, the second {totals[1]}"
+    for row in differences(first, second)[:1]:
+        before_s, after_s = row["seconds"]
+        if abs(after_s - before_s) >= BRIEF_S:
+            whose = "operations of " if row["kind"] == "operation" else ""
+            counts = f"{format_count(row['programs'][1], 'program')} after {row['programs'][0]}"
+            times = f"{seconds(after_s)} after {seconds(before_s)}"
+            return f"{summary}. The largest difference: {whose}{_named(row)}, {counts}, {times}."
+    return f"{summary}; no function differs by {seconds(BRIEF_S)} or more."

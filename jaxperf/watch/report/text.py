@@ -1,15 +1,17 @@
 """Make the report of a watch: a `Result` whose blocks fit on one screen."""
 
+import contextlib
 import datetime
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
 
 from jaxperf.libraries import shorten_path
 from jaxperf.result import Block, Code, Environment, Fact, Found, Grid, Heading, Note, Result, Text
 from jaxperf.result.formatting import format_quantity
 from jaxperf.result.intervals import total_length
-from jaxperf.watch import findings_json
 from jaxperf.watch.grouping import group_by
 from jaxperf.watch.log import Compiled, Log
 from jaxperf.watch.observe import hooks
@@ -17,7 +19,7 @@ from jaxperf.watch.report import top_programs
 from jaxperf.watch.report.analysis import Analysis
 from jaxperf.watch.report.top_programs import ROWS, STORED_ROWS
 from jaxperf.watch.rules import find_causes, program_notes
-from jaxperf.watch.rules.table import VERSIONS, Finding, advice_for
+from jaxperf.watch.rules.table import VERSIONS, Finding, advice_for, cause_of
 from jaxperf.watch.rules.traces import EAGER_CAUSES, eager_cause
 from jaxperf.watch.source import statements
 
@@ -29,18 +31,12 @@ WIDEST, NAME = 44, 14  # characters of a reason and of a program's name in a tab
 def make_result(analysis: Analysis, *, command: str = "", ended: str = "") -> Result:
     log = analysis.log
     environment = log.losses.ask("rows of the report: the environment", environment_of_jax, Environment())
+    question = "Where does its time go, why, and what would save it?"
     return Result(
-        experiment="watch",
-        section="",
-        title=f"watch: {log.name}",
-        question="Where does its time go, why, and what would save it?",
-        config={},
-        environment=environment,
-        blocks=tuple(_blocks(analysis, ended)),
-        command=command,
+        "watch", "", f"watch: {log.name}", question, {}, environment, tuple(_blocks(analysis, ended)),
+        command=command, wall_s=log.wall_s,
         started_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        wall_s=log.wall_s,
-    )
+    )  # fmt: skip
 
 
 def environment_of_jax() -> Environment:
@@ -180,8 +176,37 @@ def _findings(analysis: Analysis) -> Iterator[Block]:
     if not analysis.steady:
         yield Note("devices were not seen, so what may keep them idle was not judged: waits, data, dispatch")
     for i, finding in enumerate(findings, start=1):
-        yield Found(findings_json.fields(finding, analysis.log.wall_s))
+        yield Found(finding_fields(finding, analysis.log.wall_s))
         yield from _finding(i, finding)
+
+
+def finding_fields(finding: Finding, wall_s: float) -> dict[str, Any]:
+    """Return a finding as other programs read it, given the seconds of the run.
+
+    docs/watch-json.md and the schema beside it describe the fields. They and the ids of causes stay the same
+    from release to release. Later releases may add some; one that goes, or changes its meaning, raises
+    `jaxperf.result.record.FINDINGS_VERSION`.
+    """
+    advice, cause, at, file = advice_for(finding), cause_of(finding), finding.at, finding.at.file
+    # an annotation needs a path relative to the working directory
+    with contextlib.suppress(ValueError, OSError):
+        file = Path(file).relative_to(Path.cwd()).as_posix()
+    return {
+        "cause": finding.cause,
+        "kind": cause.kind,
+        "title": advice.title,
+        "site": {"file": file, "line": at.line, "function": at.function, "statement": at.source},
+        "evidence": finding.reason,
+        "change": advice.change,
+        "example": advice.example,
+        "section": advice.section,
+        "saving": {
+            "seconds": finding.seconds,
+            "share": min(1.0, finding.seconds / wall_s) if wall_s else 0.0,
+            "memory_bytes": finding.memory_bytes,
+        },
+        "confidence": cause.confidence,
+    }
 
 
 def _finding(number: int, finding: Finding) -> Iterator[Block]:
@@ -197,8 +222,10 @@ def _finding(number: int, finding: Finding) -> Iterator[Block]:
         yield Text(summary)
         return
     section = advice.section
-    if section != VERSIONS:
-        section = f"section {section}" if section[0].isdigit() else f'section "{section}"'
+    if section[0].isdigit():
+        section = f"section {section}"
+    elif section != VERSIONS:
+        section = f'section "{section}"'
     yield Text(f"{summary} See {section}.")
     statement = "\n".join(statements.statement_rows(finding.at))
     yield Code(statement, shorten_path(finding.at.file), finding.at.line)

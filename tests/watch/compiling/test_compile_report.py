@@ -158,10 +158,8 @@ def test_two_reports_are_compared_by_function_though_lines_moved():
     assert setup["seconds"] == pytest.approx([10, 35])
     assert step["programs"] == [1, 1] and step["seconds"][0] == step["seconds"][1]
     says = words.difference(before, after)
-    assert "compiles 50 programs more, 71 after 21" in says
+    assert says.startswith("The first compiles 21 programs in 17 s, the second 71 programs in 42 s. ")
     assert "operations of setup (p/train.py:90), 70 programs after 20" in says
-    assert "compiles 50 programs less, 21 after 71" in words.difference(after, before)
-    assert "as many programs" in words.difference(before, before)
     assert "no function differs" in words.difference(before, before)
 
 
