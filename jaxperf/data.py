@@ -38,7 +38,6 @@ Array = npt.NDArray[Any]
 Images = npt.NDArray[np.uint8]
 Labels = npt.NDArray[np.int32]
 SOURCES = ("auto", "folder", "tfds", "download", "mini")
-FULL_TRAIN, FULL_TEST = 60_000, 10_000
 FOLDER_VARIABLE, URL_VARIABLE = "JAXPERF_DATA", "JAXPERF_FASHION_MNIST_URL"
 DEBIAN_FOLDER = Path("/usr/share/datasets/fashion-mnist")  # of the package dataset-fashion-mnist
 ORIGIN_URL = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"  # the one TFDS uses
@@ -81,7 +80,7 @@ class FashionMNIST:
     @property
     def is_full(self) -> bool:
         """Return whether these are all 60,000 + 10,000 examples."""
-        return (len(self.train_images), len(self.test_images)) == (FULL_TRAIN, FULL_TEST)
+        return (len(self.train_images), len(self.test_images)) == (60_000, 10_000)
 
     @property
     def fingerprint(self) -> str:
@@ -281,22 +280,17 @@ def _not_right(path: Traversable, content: str) -> JaxperfError:
 # --- The download
 
 
-def download_folder() -> Path:
-    """Return the folder for downloads, below the user's cache folder."""
-    return cache_folder() / "fashion-mnist"
-
-
 def fetch(cache: Path | None = None) -> Path:
     """Bring the origin's four files into a folder, and return it; those that are there already stay.
 
     Args:
-      cache: the folder; default `download_folder()`. Proxies are those that `urllib` takes from the
-        environment.
+      cache: the folder; "fashion-mnist" in the user's cache folder by default. Proxies are those that
+        `urllib` takes from the environment.
 
     Raises:
       JaxperfError: no server answers in seconds, or it sends something else; or the cache cannot be written.
     """
-    base, cache = _base_url(), cache or download_folder()
+    base, cache = _base_url(), cache or cache_folder() / "fashion-mnist"
     deadline = time.monotonic() + TOTAL_S
     for name, (size, sha256) in ORIGIN_FILES.items():
         path = cache / name
@@ -356,17 +350,12 @@ print(builder.version)
 """
 
 
-def tfds_folder() -> Path:
-    """Return the folder of TensorFlow Datasets' data: TFDS_DATA_DIR, else below the user's home."""
-    return _expanded(os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets")
-
-
 def _read_tfds(prepare: bool) -> FashionMNIST:
     """Read the data set, which TFDS may prepare; it has an order of its own, so batches differ."""
     missing = missing_from(("tensorflow_datasets", "tensorflow"))
     if missing:
         raise JaxperfError(f"package {missing[0]} is not installed; pip install 'jaxperf[tfds]'")
-    folder = tfds_folder()
+    folder = _expanded(os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets")
     if not prepare and not any(folder.joinpath("fashion_mnist").glob("*/dataset_info.json")):
         raise JaxperfError(f"{folder} has no fashion_mnist; the source 'tfds' prepares it")
     with tempfile.TemporaryDirectory(prefix="tfds-") as scratch:

@@ -28,7 +28,7 @@ COLLECTIVES = (
 _INSTRUCTION = re.compile(r"^\s*(ROOT )?%?([\w.-]+) = (.*?[\]})]) ([a-z][a-z0-9-]*)\(")
 _COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.-]+) \(.*\{$")
 _SHAPE = re.compile(r"\b([a-z][a-z0-9]*)\[([\d,]*)\]")
-_NUMPY = re.compile(r"([a-z_0-9]*?)\[([\d,]*)\]")
+_PRINTED = re.compile(r"(\w+)\[([\d,]*)\]")
 _NAME = re.compile(r"%([\w.-]+)")
 _BRANCHES = re.compile(
     r"branch_computations=\{([^}]*)\}|true_computation=%?([\w.-]+), false_computation=%?([\w.-]+)"
@@ -54,11 +54,6 @@ _HLO_DTYPES = {name: hlo for hlo, name in _DTYPES.items()}
 def dtype_name(hlo: str) -> str:
     """Return NumPy's name of HLO's dtype: "float32" for "f32", "bool" for "pred"; others stay as they are."""
     return _DTYPES.get(hlo, hlo)
-
-
-def hlo_dtype(name: str) -> str:
-    """Return HLO's name of NumPy's dtype: "f32" for "float32", "pred" for "bool"; others stay as they are."""
-    return _HLO_DTYPES.get(name, name)
 
 
 class Shape(NamedTuple):
@@ -95,9 +90,8 @@ def shapes_in(text: str) -> tuple[Shape, ...]:
 
 def shape_of(described: str) -> Shape | None:
     """Return the shape of an array as JAX prints it, "float32[3,4]"; None for anything else."""
-    match = _NUMPY.fullmatch(described)
-    dtype = hlo_dtype(match[1]) if match else ""
-    return Shape(dtype, _dims(match[2])) if match and dtype_name(dtype) == match[1] else None
+    match = _PRINTED.fullmatch(described)
+    return Shape(_HLO_DTYPES[match[1]], _dims(match[2])) if match and match[1] in _HLO_DTYPES else None
 
 
 def _dims(text: str) -> tuple[int, ...]:
@@ -291,9 +285,6 @@ class Module:
             if operation(instruction) in ("dot", "convolution"):
                 read.update(shape.dtype for shape in self.operand_shapes(instruction)[:2])
         return dtype_name(read.most_common(1)[0][0]) if read else ""
-
-    def count_ops(self) -> Counter[str]:
-        return Counter(operation(i) for i in self.instructions if not i.opcode.endswith("-done"))
 
 
 def operation(instruction: Instruction) -> str:

@@ -37,8 +37,8 @@ XLA_CLIENT = Internal("jax._src.lib", "xla_client", "the trial of an accelerator
 UNFINISHED = "the refusal of functions that do not return what they compute"
 CALLED = Internal("jax._src.api", "_post_hook_state", UNFINISHED)
 CALLED_BEFORE = Internal("jax._src.lib", "jax_jit.global_state", UNFINISHED)  # before JAX 0.8
-# public from JAX 0.8 on
-ENABLE_X64 = Internal("jax.experimental", "enable_x64", "float64 beside float32")
+ENABLE_X64 = Internal("jax", "enable_x64", "float64 beside float32")
+ENABLE_X64_BEFORE = Internal("jax.experimental", "enable_x64", "float64 beside float32")  # before JAX 0.8
 # settings with which times would be of debugging
 DEBUG_FLAGS = (
     "jax_disable_jit",
@@ -73,24 +73,22 @@ def _is_not_about_a_plugin(record: logging.LogRecord) -> bool:
     return "plugin configuration error" not in record.getMessage()
 
 
-def get(internal: Internal) -> Any:
-    try:
-        return attrgetter(internal.attribute)(importlib.import_module(internal.module))
-    except (ImportError, AttributeError):
-        version = getattr(sys.modules.get("jax"), "__version__", "unknown")
-        name = f"{internal.module}.{internal.attribute}"
-        line = f"{internal.feature} is not available with JAX {version}, which has no {name}"
-        raise JaxperfError(f"{line}; a newer jaxperf may know its new name") from None
+def get(internal: Internal, *older: Internal) -> Any:
+    """Return what a name of JAX names, or else what the name was in older versions."""
+    for each in (internal, *older):
+        with suppress(ImportError, AttributeError):
+            return attrgetter(each.attribute)(importlib.import_module(each.module))
+    version = getattr(sys.modules.get("jax"), "__version__", "unknown")
+    name = f"{internal.module}.{internal.attribute}"
+    line = f"{internal.feature} is not available with JAX {version}, which has no {name}"
+    raise JaxperfError(f"{line}; a newer jaxperf may know its new name")
 
 
-def stop_listening(kind: str, listener: Any) -> None:
-    """Have JAX no longer call a listener of its monitoring."""
-    monitoring = importlib.import_module("jax.monitoring")
-    unregister = getattr(monitoring, f"unregister_{kind}_listener", None)
-    if unregister is None:  # before JAX 0.8.2
-        name = f"_unregister_{kind}_listener_by_callback"
-        unregister = get(Internal("jax._src.monitoring", name, "the end of a measurement"))
-    unregister(listener)
+def stop_listening(event: str, listener: Any) -> None:
+    """Have JAX no longer call a listener of its monitoring, for "event_duration" or "scalar"."""
+    feature = "the end of a measurement"
+    name, older = f"unregister_{event}_listener", f"_unregister_{event}_listener_by_callback"  # before 0.8.2
+    get(Internal("jax.monitoring", name, feature), Internal("jax._src.monitoring", older, feature))(listener)
 
 
 @contextmanager
@@ -116,10 +114,7 @@ def after_each_call(hook: Callable[[Any, Any, Any, Any], None]) -> Iterator[None
 
 def enable_x64(on: bool) -> Any:
     """Return a context in which JAX computes in 64 bits, or does not."""
-    public = getattr(importlib.import_module("jax"), "enable_x64", None)
-    if public is None:  # its truth value would be that of the setting
-        public = get(ENABLE_X64)
-    return public(on)
+    return get(ENABLE_X64, ENABLE_X64_BEFORE)(on)
 
 
 def loaded(internal: Internal) -> Any:

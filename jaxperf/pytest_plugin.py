@@ -147,6 +147,7 @@ class Baselines:
         """
         from jaxperf.errors import JaxperfError
         from jaxperf.measure import measure
+        from jaxperf.result.formatting import format_on_page
 
         try:
             measurement = measure(fn, *args, name=name, **options)
@@ -157,7 +158,12 @@ class Baselines:
         except JaxperfError as e:
             raise pytest.fail.Exception(f"error: {e}", pytrace=False) from None
         if before:
-            line = f"{self._test}: {measurement.name}, {describe(before, measurement)}"
+            now_s, before_s = (format_on_page(m.median, m.unit) for m in (measurement, before))
+            line = f"{self._test}: {measurement.name}, {now_s} a call, {before_s} before"
+            if before.median:
+                line += f", {measurement.median / before.median:.2f} times"
+            if disturbance := measurement.disturbance or before.disturbance:
+                line += f"; {disturbance}"
             if became_slower(before, measurement, by=self._config.getoption("--jaxperf-slower")):
                 pytest.fail(f"became slower: {line}", pytrace=False)
             self._properties.append((PROPERTY, line))
@@ -192,13 +198,3 @@ def became_slower(before: "Measurement", now: "Measurement", *, by: float) -> bo
     if before.disturbance or now.disturbance:
         by = max(by, DISTURBED)
     return now.quartiles[0] > by * before.quartiles[1]
-
-
-def describe(before: "Measurement", now: "Measurement") -> str:
-    from jaxperf.result.formatting import format_on_page
-
-    now_s, before_s = (format_on_page(m.median, m.unit) for m in (now, before))
-    text = f"{now_s} a call, {before_s} before"
-    if before.median:
-        text += f", {now.median / before.median:.2f} times"
-    return "; ".join(part for part in (text, now.disturbance or before.disturbance) if part)

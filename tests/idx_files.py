@@ -13,7 +13,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import numpy as np
 import pytest
 
-from jaxperf.data import DEBIAN_FOLDER, FashionMNIST, download_folder
+from jaxperf.data import DEBIAN_FOLDER, FashionMNIST
+from jaxperf.process import cache_folder
 
 needs_debian = pytest.mark.skipif(not DEBIAN_FOLDER.is_dir(), reason=f"needs Debian's {DEBIAN_FOLDER}")
 
@@ -121,6 +122,6 @@ def isolate(monkeypatch, tmp_path):
     monkeypatch.setattr("jaxperf.data.DEBIAN_FOLDER", tmp_path / "no-such-folder")
     monkeypatch.setattr("jaxperf.data.SILENCE_S", 600.0)  # however slow this machine is
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    cache = download_folder()
+    cache = cache_folder() / "fashion-mnist"
     assert tmp_path in cache.parents
     return cache

@@ -17,7 +17,7 @@ from typing import Any
 import jax
 
 from jaxperf.errors import JaxperfError
-from jaxperf.hlo import COLLECTIVES, costs, parse
+from jaxperf.hlo import COLLECTIVES, costs, operation, parse
 from jaxperf.measure.timing import block, measure
 from jaxperf.result.values import Measurement
 
@@ -209,7 +209,8 @@ def count_ops(hlo: str) -> Counter[str]:
     Library calls count as their operation (a cuBLAS product as "dot", a cuDNN convolution as "convolution"),
     and the two halves of an asynchronous instruction count as one.
     """
-    return parse(hlo).count_ops() if hlo else Counter()
+    instructions = parse(hlo).instructions if hlo else ()
+    return Counter(operation(i) for i in instructions if not i.opcode.endswith("-done"))
 
 
 def all_equations(jaxpr: Any) -> Iterator[Any]:

@@ -1,4 +1,5 @@
 import json
+import os
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -70,7 +71,7 @@ def test_what_the_real_builder_has_prepared_is_read(cache, tmp_path):
     files = packed(generated())
     folder = write_folder(tmp_path / "files", files)
     origin = json.dumps([(name, *pin) for name, pin in pins(files).items()])
-    command = [sys.executable, "-c", PREPARE, str(module.tfds_folder()), str(folder), origin]
+    command = [sys.executable, "-c", PREPARE, os.environ["TFDS_DATA_DIR"], str(folder), origin]
     subprocess.run(command, check=True, capture_output=True)
     data = fashion_mnist(source="tfds")
     assert data.source == "tfds 3.0.1"
