@@ -10,7 +10,6 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -58,13 +57,7 @@ LARGEST = 2**30  # bytes of the largest array with which memory is measured
 TRAFFIC, MOST_ITERATIONS = 2**35, 2000  # bytes and largest number of iterations of a call on a GPU
 LARGEST_COPY = 2**28  # bytes of the largest copied array
 RATE_S = 0.3  # for the measured values of a rate
-
-
-@dataclass(frozen=True)
-class RooflinePart:
-    name: str  # as it is printed
-    measure: Callable[[], Iterable[Measurement]]
-    needed: bool = False  # measured however long the others took: no roofline is whole without it
+Parts = dict[str, Callable[[], Iterable[Measurement]]]  # what measures them, by the names that are printed
 
 
 @forced_end()
@@ -79,7 +72,7 @@ def main(began: float) -> int:
     recorder = Recorder(SECTION, environment, {"devices": 1}, command="jaxperf roofline")
     terminal.print_all([recorder.result()])
     record_load(recorder)
-    rows, notes = measure_in_time(parts(), ends=began + BUDGET_S - RESERVE_S)
+    rows, notes = measure_in_time(*parts(), ends=began + BUDGET_S - RESERVE_S)
     for quantity, title in TITLES.items():
         recorder.table([m for m in rows if m.quantity == quantity], title=title, fold=True)
     for note in notes:
@@ -89,52 +82,46 @@ def main(began: float) -> int:
     return 0
 
 
-def parts() -> list[RooflinePart]:
-    """Return all parts, the most important first."""
+def parts() -> tuple[Parts, Parts]:
+    """Return the parts without which no roofline is whole, and the others, the most important first."""
 
-    def product(dtype: str) -> RooflinePart:
-        return RooflinePart(f"matrix product, {dtype}", lambda: [matrix_rate(dtype)], dtype == DTYPES[0])
+    def product(dtype: str) -> Parts:
+        return {f"matrix product, {dtype}": lambda: [matrix_rate(dtype)]}
 
-    def array(size: int) -> RooflinePart:
-        return RooflinePart(f"array of {size:,} B", lambda: [memory_rate(size)], size in ends)
+    def array(size: int) -> Parts:
+        return {f"array of {size:,} B": lambda: [memory_rate(size)]}
 
+    first, optional, *others = map(product, DTYPES)
     sizes = array_sizes()
-    ends = dict.fromkeys((sizes[-1], sizes[0]))
-    first, second, *others = map(product, DTYPES)
-    return [
-        RooflinePart("calls", call_costs, needed=True),
-        first,
-        *map(array, ends),
-        RooflinePart("copies", copy_rates, needed=True),
-        second,
-        *(array(size) for size in sizes if size not in ends),
-        *others,
-    ]
+    needed = {"calls": call_costs, **first, **array(sizes[-1]), **array(sizes[0]), "copies": copy_rates}
+    for part in (*map(array, sizes[1:-1]), *others):
+        optional |= part
+    return needed, optional
 
 
 def measure_in_time(
-    wanted: Iterable[RooflinePart], *, ends: float, clock: Callable[[], float] = time.monotonic
+    needed: Parts, optional: Parts, *, ends: float, clock: Callable[[], float] = time.monotonic
 ) -> tuple[list[Measurement], list[str]]:
-    """Measure part after part until `ends` on `clock`, and print the best value of each at once.
+    """Measure part after part, and print the best value of each measurement at once.
 
-    A part that is not needed is left out if the time is over, or if the backend cannot compute it. Also
-    return notes on these.
+    An optional part is left out if `clock` is past `ends`, or if the backend cannot compute it. Also return
+    notes on these.
     """
     rows: list[Measurement] = []
     left_out: list[str] = []
     notes: list[str] = []
-    for part in wanted:
-        if not part.needed and clock() >= ends:
-            left_out.append(part.name)
+    for name, measure_part in {**needed, **optional}.items():
+        if name in optional and clock() >= ends:
+            left_out.append(name)
             continue
         try:
-            for m in part.measure():
+            for m in measure_part():
                 print(to_one_line(f"{m.name}: {format_on_page(best_value(m), m.unit)}"), flush=True)
                 rows.append(m)
         except jax.errors.JaxRuntimeError as e:  # XLA has no product of this dtype here
-            if part.needed:
+            if name in needed:
                 raise
-            notes.append(f"not possible here: {part.name}: {first_line(e)}")
+            notes.append(f"not possible here: {name}: {first_line(e)}")
     if left_out:
         notes.append(f"no time was left for: {', '.join(left_out)}")
     return rows, notes
@@ -145,8 +132,7 @@ def record_load(recorder: Recorder) -> None:
         time.sleep(LOOK_S)
     others = load.others / cores()
     recorder.fact("others_share", others, meaning="share of the cores that other programs used before")
-    average = psutil.getloadavg()[0]
-    recorder.fact("load_average", average, meaning="load average of the last minute before")
+    recorder.fact("load_average", psutil.getloadavg()[0], meaning="load average of the last minute before")
     if others > BUSY:
         recorder.note(
             f"other programs used {others:.0%} of the cores, so this is less than the machine can do; "
@@ -222,7 +208,7 @@ def memory_rate(size: int) -> Measurement:
     return _rate(f"array of {size // unit} {name}", "bytes/s", seconds, 2 * size * times, MEMORY, size)
 
 
-def copy_rates(*, count: int = 5) -> tuple[Measurement, Measurement]:
+def copy_rates(*, count: int = 5) -> list[Measurement]:
     """Return bytes/s of copies from host memory to the first device, and back, each into new memory.
 
     On a CPU, these are copies within host memory.
@@ -243,8 +229,7 @@ def copy_rates(*, count: int = 5) -> tuple[Measurement, Measurement]:
         count=count,
         loops=1,
     )
-    there, back = (_rate(name, "bytes/s", m, size, COPY, name) for name, m in copies.items())
-    return there, back
+    return [_rate(name, "bytes/s", m, size, COPY, name) for name, m in copies.items()]
 
 
 def _grow(
@@ -274,9 +259,8 @@ def _rate(
     name: str, unit: str, seconds: Measurement, work: float, quantity: str, configuration: str | int
 ) -> Measurement:
     """Return work per second for each value; a `Roofline` finds the measurement by the last two."""
-    rates = tuple(work / value_s for value_s in seconds.values)
-    rate = Measurement(name, unit, rates, loops=seconds.loops)
-    return dataclasses.replace(rate, quantity=quantity, configuration=str(configuration))
+    rates, configuration = tuple(work / s for s in seconds.values), str(configuration)
+    return Measurement(name, unit, rates, (), seconds.loops, quantity=quantity, configuration=configuration)
 
 
 def array_sizes() -> tuple[int, ...]:

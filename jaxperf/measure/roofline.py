@@ -77,13 +77,12 @@ class Roofline:
 
     def differences(self, environment: Environment) -> list[str]:
         """Return versions and flags that have changed since this was measured, one line for each."""
-        then, lines = self.result.environment, []
-        for before, now in ((then.versions, environment.versions), (then.flags, environment.flags)):
-            for name in dict.fromkeys([*before, *now]):
-                a, b = before.get(name, "unset"), now.get(name, "unset")
-                if a != b and name != "jaxperf":
-                    lines.append(f"{name} was {a}, is {b}")
-        return lines
+        then, now = ({**e.versions, **e.flags} for e in (self.result.environment, environment))
+        return [
+            f"{name} was {then.get(name, 'unset')}, is {now.get(name, 'unset')}"
+            for name in {**then, **now}
+            if name != "jaxperf" and then.get(name) != now.get(name)
+        ]
 
 
 def path_for(environment: Environment) -> Path:
@@ -105,14 +104,9 @@ def from_result(result: Result, *, where: str = "the result") -> Roofline:
     best: dict[str, dict[str, float]] = defaultdict(dict)
     for m in result.measurements:
         best[m.quantity][m.configuration] = best_value(m)
-    try:
-        matrix, memory = best[MATRIX], best[MEMORY]
-        for rates, needed in ((matrix, DEFAULT_DTYPE), (memory, str(SMALLEST))):
-            if needed not in rates:
-                raise KeyError(needed)
-        sizes = {int(size): rate for size, rate in memory.items()}
-        return Roofline(best[DISPATCH]["each"], matrix, sizes, result)
-    except (KeyError, ValueError) as e:
-        raise JaxperfError(
-            f"{where} holds no whole roofline (no {e}); run `jaxperf roofline` again"
-        ) from None
+    needed = {DISPATCH: "each", MATRIX: DEFAULT_DTYPE, MEMORY: str(SMALLEST)}
+    is_whole = all(name in best[quantity] for quantity, name in needed.items())
+    if not is_whole or not all(map(str.isdecimal, best[MEMORY])):
+        raise JaxperfError(f"{where} holds no whole roofline; run `jaxperf roofline` again")
+    sizes = {int(size): rate for size, rate in best[MEMORY].items()}
+    return Roofline(best[DISPATCH]["each"], best[MATRIX], sizes, result)

@@ -120,20 +120,20 @@ def test_the_command_measures_every_part_keeps_it_and_shows_a_short_table(tmp_pa
 def test_parts_that_do_not_fit_are_named_and_the_needed_ones_are_measured(capsys):
     seconds = 0.0
 
-    def part(name, takes_s, *, needed=False):
+    def part(name, takes_s):
         def measure():
             nonlocal seconds
             seconds += takes_s
             return [Measurement(name, "FLOP/s", (1e12, 2e12))]
 
-        return ceilings.RooflinePart(name, measure, needed)
+        return measure
 
-    parts = [part("a", 4, needed=True), part("b", 3), part("c", 3), part("d", 1),
-             part("e", 9, needed=True), part("f", 1)]  # fmt: skip
-    rows, notes = ceilings.measure_in_time(parts, ends=9.0, clock=lambda: seconds)
-    assert [m.name for m in rows] == ["a", "b", "c", "e"]
-    assert notes == ["no time was left for: d, f"]
-    assert capsys.readouterr().out == "".join(f"{name}: 2 TFLOP/s\n" for name in "abce")
+    needed, optional = {"a": part("a", 4)}, {name: part(name, 3) for name in "bcde"}
+    rows, notes = ceilings.measure_in_time(needed, optional, ends=9.0, clock=lambda: seconds)
+    assert ([m.name for m in rows], notes) == (["a", "b", "c"], ["no time was left for: d, e"])
+    assert capsys.readouterr().out == "".join(f"{name}: 2 TFLOP/s\n" for name in "abc")
+    rows, notes = ceilings.measure_in_time({"late": part("late", 1)}, {}, ends=9.0, clock=lambda: seconds)
+    assert ([m.name for m in rows], notes) == (["late"], [])
 
 
 def test_a_cache_folder_that_cannot_be_written_is_one_line_before_measuring(tmp_path, monkeypatch, capsys):
