@@ -190,7 +190,7 @@ def measure(parser: Parser, words: Words, _: Words) -> int:
     import_jax()
     from jaxperf.measure import measure_command
 
-    return measure_command.main(**vars(options))
+    return measure_command.main(options)
 
 
 def roofline(parser: Parser, words: Words, _: Words) -> int:

@@ -1,14 +1,12 @@
 """`jaxperf measure`: the user's functions, measured with the instruments and reported like a section."""
 
 import functools
-import inspect
 import math
 import shlex
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -18,11 +16,11 @@ from jaxperf.measure import MemorySampler, Program, block, device_memory, interl
 from jaxperf.measure.compile_log import refuse_debug_flags
 from jaxperf.measure.environment import current_environment
 from jaxperf.measure.roofline import MISSING, Position, Roofline, stored_roofline
-from jaxperf.measure.stages import build_program
+from jaxperf.measure.stages import build_program, is_jitted
 from jaxperf.measure.user_function import EXAMPLE, Arguments, load_arguments, load_function, user_errors_shown
 from jaxperf.process import forced_end
 from jaxperf.result import About, Measurement, interval, ratio, save_result, terminal
-from jaxperf.result.formatting import format_list, format_on_page
+from jaxperf.result.formatting import format_list, format_on_page, format_scalar
 from jaxperf.result.recorder import Recorder
 from jaxperf.result.store import check_writable
 
@@ -36,7 +34,7 @@ ALIKE = 0.05  # two functions whose ratio is known to be within this of 1 count 
 class Row:
     """What the first call of a function showed, and then the others."""
 
-    stages: Mapping[str, float]  # seconds of the first call; what is not jitted has one stage only
+    stages: Sequence[Measurement]  # of the first call; what is not jitted has one stage only
     program: Program | None  # what it was compiled to, if it is jitted
     donates: bool  # whether it donates its arguments, so that every call must get copies
     time: Measurement = field(init=False)  # of a warm call
@@ -45,38 +43,29 @@ class Row:
 
 
 @forced_end()
-def main(
-    functions: Sequence[str],
-    *,
-    args: Sequence[str],
-    setup: str,
-    jit: bool,
-    rounds: int,
-    budget_s: float,
-    json: Path | None,
-) -> int:
-    """Measure functions, print the result, and write it to `json`; its help says more."""
-    path = check_writable(json) if json else None
+def main(options: Any) -> int:
+    """Measure functions, print the result, and write it to a file.
+
+    `options` are the flags of `jaxperf measure`, whose help explains them.
+    """
+    path = check_writable(options.json) if options.json else None
     refuse_debug_flags()
     environment = current_environment()
-    by_name = _named(functions, jit=jit)
-    arguments = load_arguments(args, setup)
-    config = {
-        "functions": tuple(functions), "args": tuple(args), "setup": setup, "jit": jit,
-        "rounds": rounds, "budget_s": budget_s,
-    }  # fmt: skip
+    by_name = _named(options.functions, jit=options.jit)
+    arguments = load_arguments(options.args, options.setup)
+    config = {name: value for name, value in vars(options).items() if name != "json"}
     title = format_list(list(by_name)) if len(by_name) <= 3 else f"{len(by_name)} functions"
     about = About("measure", "", title, "Where does the time of a call go, and what limits it?")
     recorder = Recorder(about, environment, config, command=shlex.join(["jaxperf", *sys.argv[1:]]))
     terminal.print_all([recorder.result()])
     roofline = stored_roofline(environment)
-    rows = _measure(recorder, by_name, arguments, roofline, rounds=rounds, budget_s=budget_s)
+    rows = _measure(recorder, options, by_name, arguments, roofline)
     _record_programs(recorder, rows)
     _record_verdicts(recorder, rows)
     _record_remarks(recorder, rows, roofline)
     if path:
         save_result(recorder.result(), path)
-    print(to_one_line(f"result: {json or 'not kept; give --json PATH to keep it'}"))
+    print(to_one_line(f"result: {options.json or 'not kept; give --json PATH to keep it'}"))
     return 0
 
 
@@ -92,42 +81,29 @@ def _named(targets: Sequence[str], *, jit: bool) -> dict[str, Callable[..., Any]
     return {name: jax.jit(fn) if jit and not is_jitted(fn) else fn for name, fn in functions.items()}
 
 
-def is_jitted(fn: Callable[..., Any]) -> bool:
-    """Return whether `fn` is what `jax.jit` returned, whose stages can be taken one by one.
-
-    A bound method of a jitted function is not: its stages are those of the function, which lack `self`.
-    """
-    return hasattr(fn, "trace") and hasattr(fn, "clear_cache") and not inspect.ismethod(fn)
-
-
 def _measure(
     recorder: Recorder,
+    options: Any,
     functions: Mapping[str, Callable[..., Any]],
     arguments: Arguments,
     roofline: Roofline | None,
-    *,
-    rounds: int,
-    budget_s: float,
 ) -> dict[str, Row]:
-    """Measure the functions with the same arguments, and record their stages and times."""
     rows = {name: _first_call(name, fn, arguments) for name, fn in functions.items()}
-    first = [
-        Measurement(f"{n}: {stage}", "s", (s,)) for n, r in rows.items() for stage, s in r.stages.items()
-    ]
-    recorder.table(first, title="Once, before the program is warm")
-    parts: dict[str, Callable[..., Any]] = {}
+    stages = [stage for row in rows.values() for stage in row.stages]
+    recorder.table(stages, title="Once, before the program is warm")
+    # Only the user's code is between the readings of the clock
+    parts: dict[str, Callable[..., Any]] = {
+        name: functools.partial(fn, *arguments.by_position, **arguments.by_name)
+        for name, fn in functions.items()
+    }
     before: dict[str, Callable[[], Any]] = {}
     if any(row.donates for row in rows.values()):
         # Then all get copies, made outside the clock: a value of one call takes longer than the mean of many,
         # whichever function is called.
         before = dict.fromkeys(functions, arguments.fresh)
-    for name, fn in functions.items():
-        if before:
-            parts[name] = functools.partial(lambda fn, copies: copies.passed_to(fn), fn)
-        else:  # no function of ours between the clock and theirs
-            parts[name] = functools.partial(fn, *arguments.by_position, **arguments.by_name)
+        parts = {name: lambda copies, fn=fn: copies.passed_to(fn) for name, fn in functions.items()}
     with user_errors_shown("a later call"):
-        timed = interleaved(parts, count=rounds, budget_s=budget_s, before=before)
+        timed = interleaved(parts, count=options.rounds, budget_s=options.budget_s, before=before)
     base = next(iter(timed)) if len(timed) > 1 else ""
     recorder.table(timed.values(), title="Seconds per call, in turns", base=base)
     for name, row in rows.items():
@@ -138,18 +114,18 @@ def _measure(
 
 
 def _first_call(name: str, fn: Callable[..., Any], arguments: Arguments) -> Row:
-    """Call `fn` for the first time, stage by stage if it is jitted."""
-    stages: dict[str, float] = {}
+    seconds: dict[str, float] = {}
     program = None
     copies = block(arguments.fresh())
     with user_errors_shown(name):
         if is_jitted(fn):
             built = build_program(fn, *copies.by_position, **copies.by_name)
-            stages |= {"trace": built.trace_s, "lower": built.lower_s, "compile": built.compile_s}
+            seconds = {"trace": built.trace_s, "lower": built.lower_s, "compile": built.compile_s}
             program = built.program
         began = time.perf_counter()
         block(copies.passed_to(fn))
-        stages["first run" if program else "first call"] = time.perf_counter() - began
+        seconds["first run" if program else "first call"] = time.perf_counter() - began
+    stages = [Measurement(f"{name}: {stage}", "s", (taken_s,)) for stage, taken_s in seconds.items()]
     return Row(stages, program, copies.used_up)
 
 
@@ -163,20 +139,18 @@ def _added_bytes(part: Callable[..., Any], prepare: Callable[[], Any] | None) ->
 
 
 def _record_programs(recorder: Recorder, rows: Mapping[str, Row]) -> None:
-    """Show each program in numbers, with one column per function, and keep the numbers as facts."""
     columns = [_numbers(row.program, row.position, row.added_bytes) for row in rows.values()]
     for name, column in zip(rows, columns):
         for label, (value, unit) in column.items():
             recorder.fact(f"{name}: {label}", value, unit=unit, in_table=True)
     labels = dict.fromkeys([*max(columns, key=len), *(label for column in columns for label in column)])
-    cells = [[label, *(_cell(*column.get(label, ("", ""))) for column in columns)] for label in labels]
+    cells = [[label, *(format_scalar(*column.get(label, ("",))) for column in columns)] for label in labels]
     recorder.grid(["", *rows], cells, title="The program, as the compiler sees it")
 
 
 def _numbers(
     program: Program | None, position: Position | None, added_bytes: int
 ) -> dict[str, tuple[float | str, str]]:
-    """Return values and units by label."""
     numbers: dict[str, tuple[float | str, str]] = {}
     if program:
         numbers |= {
@@ -203,10 +177,6 @@ def _numbers(
     if not program or added_bytes >= program.temp_bytes:
         numbers["memory that a warm call adds"] = (added_bytes, "bytes")
     return numbers
-
-
-def _cell(value: float | str, unit: str) -> str:
-    return value if isinstance(value, str) else format_on_page(value, unit)
 
 
 def _record_verdicts(recorder: Recorder, rows: Mapping[str, Row]) -> None:
@@ -252,7 +222,8 @@ def _record_remarks(recorder: Recorder, rows: Mapping[str, Row], roofline: Roofl
         names = [name for name, row in rows.items() if applies(row)]
         if names:
             recorder.note(f"{format_list(names)}: {remark}")
+    differences = roofline.differences(recorder.environment) if roofline else []
     if roofline is None:
         recorder.note(MISSING)
-    elif differences := roofline.differences(recorder.environment):
+    elif differences:
         recorder.note(f"the roofline was measured under other conditions: {'; '.join(differences)}")

@@ -6,10 +6,11 @@ Section 8.1 of the book has two of these stages: define the graph, and compile i
 """
 
 import functools
+import inspect
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from typing import Any
@@ -100,6 +101,14 @@ def stages(
     return Stages(**vars(built), first_run_s=first_run_s, steady=steady)
 
 
+def is_jitted(fn: Callable[..., Any]) -> bool:
+    """Return whether `fn` is what `jax.jit` returned, whose stages can be taken one by one.
+
+    A bound method of a jitted function is not: its stages are those of the function, which lack `self`.
+    """
+    return hasattr(fn, "trace") and hasattr(fn, "clear_cache") and not inspect.ismethod(fn)
+
+
 def build_program(
     fn: Callable[..., Any], *args: Any, static_argnames: tuple[str, ...] = (), **kwargs: Any
 ) -> Built:
@@ -108,8 +117,8 @@ def build_program(
     A jitted function keeps the compiled program, so calling it with such arguments compiles nothing more.
     """
     jitted: Any = fn
-    if hasattr(fn, "trace") and hasattr(fn, "clear_cache"):
-        fn.clear_cache()  # JAX would return an earlier trace
+    if is_jitted(fn):
+        jitted.clear_cache()  # JAX would return an earlier trace
     else:
         # jit caches traces per function object, so this is a new one; `wraps` keeps the signature
         again = functools.wraps(fn, updated=())(lambda *a, **k: fn(*a, **k))
@@ -121,22 +130,15 @@ def build_program(
     lowered = traced.lower()
     lowered_at = clock()
     compiled = lowered.compile()
-    compiled_at = clock()
-    return Built(
-        trace_s=traced_at - began,
-        lower_s=lowered_at - traced_at,
-        compile_s=compiled_at - lowered_at,
-        program=describe_program(traced, compiled),
-        lowered=lowered,
-        compiled=compiled,
-    )
+    seconds = (traced_at - began, lowered_at - traced_at, clock() - lowered_at)
+    return Built(*seconds, describe_program(traced, compiled), lowered, compiled)
 
 
 def compile_together(calls: Mapping[str, Sequence[Any]]) -> tuple[dict[str, Any], float]:
-    """Compile a program for each call, on a CPU all at the same time, and run none of them.
+    """Compile a program for each call, and run none of them: on a CPU at the same time, for a GPU in turn.
 
-    Functions are traced one after the other. A jitted function keeps its program, so calling it with such
-    arguments compiles nothing more.
+    Functions are traced one after the other. Ctrl-C raises at once. A jitted function keeps its program, so
+    calling it with such arguments compiles nothing more.
 
     Args:
       calls: by name, a function, jitted or not, followed by its arguments, arrays or their shapes.
@@ -148,33 +150,28 @@ def compile_together(calls: Mapping[str, Sequence[Any]]) -> tuple[dict[str, Any]
       Exception: what tracing or compiling one of them raised.
     """
     began = time.perf_counter()
-    jitted = {name: fn if hasattr(fn, "lower") else jax.jit(fn) for name, (fn, *_) in calls.items()}
-    lowered = {name: jitted[name].lower(*args) for name, (_, *args) in calls.items()}
-    compiled = compile_lowered(list(lowered.values()))
-    return dict(zip(lowered, compiled)), time.perf_counter() - began
+    lowered = {
+        name: (fn if hasattr(fn, "lower") else jax.jit(fn)).lower(*args)
+        for name, (fn, *args) in calls.items()
+    }
+    compiled = {name: Future[Any]() for name in lowered}
 
-
-def compile_lowered(lowered: Sequence[Any]) -> list[Any]:
-    """Compile lowered programs (`jit(f).lower(...)`), and return them in their order.
-
-    XLA releases the GIL while it compiles. On a CPU, each program has its own thread. For a GPU, programs
-    compile one after another, because XLA times kernels on the GPU and reuses the results for the next
-    program. Ctrl-C raises at once; XLA cannot be interrupted, so the threads go on until they are done.
-    """
-    pairs = [(program, Future[Any]()) for program in lowered]
-
-    def compile_some(pairs: Sequence[tuple[Any, Future[Any]]]) -> None:
-        for program, compiled in pairs:
+    def compile_some(names: Iterable[str]) -> None:
+        for name in names:
             try:
-                compiled.set_result(program.compile())
+                compiled[name].set_result(lowered[name].compile())
             except Exception as e:
-                compiled.set_exception(e)
+                compiled[name].set_exception(e)
 
-    # not a pool, whose threads would delay the exit of an interrupted process
-    for share in [pairs] if jax.default_backend() == "gpu" else [[pair] for pair in pairs]:
-        threading.Thread(target=compile_some, args=(share,), daemon=True).start()
-    wait([compiled for _, compiled in pairs])
-    return [compiled.result() for _, compiled in pairs]
+    # XLA releases the GIL while it compiles. For a GPU, it times kernels, and reuses the results for the next
+    # program. It cannot be interrupted: after Ctrl-C, threads go on; those of a pool would delay the exit.
+    groups: list[list[str]] = [[name] for name in lowered]
+    if jax.default_backend() == "gpu":
+        groups = [list(lowered)]
+    for names in groups:
+        threading.Thread(target=compile_some, args=(names,), daemon=True).start()
+    wait(compiled.values())
+    return {name: program.result() for name, program in compiled.items()}, time.perf_counter() - began
 
 
 def describe_program(traced: Any, compiled: Any) -> Program:

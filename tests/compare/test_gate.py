@@ -174,7 +174,7 @@ def test_the_example_for_a_hosted_ci_service_gives_commands_that_are_understood(
     assert len(commands) == 2
     asked = []
     monkeypatch.setattr("jaxperf.compare.gate.main", lambda *both: asked.append(both) or 0)
-    monkeypatch.setattr("jaxperf.measure.measure_command.main", lambda functions, **options: 0)
+    monkeypatch.setattr("jaxperf.measure.measure_command.main", lambda options: 0)
     for command in commands:
         assert cli.main(shlex.split(command)) == 0
     for _, (program, *arguments) in asked:

@@ -2,6 +2,7 @@ import functools
 import signal
 import threading
 import time
+from types import SimpleNamespace
 from unittest.mock import create_autospec
 
 import jax
@@ -12,7 +13,7 @@ from late import FAR
 
 from jaxperf.errors import JaxperfError
 from jaxperf.measure.compile_log import nothing_compiles, watch_compilation
-from jaxperf.measure.stages import compile_lowered, compile_together, stages
+from jaxperf.measure.stages import compile_together, stages
 
 BRIEF = {"warmup_calls": 1, "warmup_s": 0, "min_values": 2, "max_values": 2, "loops": 1}
 take = functools.partial(stages, measure_options=BRIEF)
@@ -82,28 +83,31 @@ class Waiting:
         return self
 
 
+def compile_all(programs):
+    calls = {i: (SimpleNamespace(lower=lambda p=p: p),) for i, p in enumerate(programs)}
+    return list(compile_together(calls)[0].values())
+
+
 def test_all_are_compiled_at_the_same_time():
     meeting = threading.Barrier(3)  # breaks unless three wait at it together
     programs = [Waiting(meeting) for _ in range(3)]
-    assert compile_lowered(programs) == programs and not meeting.broken
-    assert compile_lowered([]) == []
+    assert compile_all(programs) == programs and not meeting.broken
+    assert compile_all([]) == []
 
 
 def test_for_a_gpu_they_are_compiled_one_after_another(monkeypatch):
-    running, most = 0, 0
+    running = threading.Semaphore(1)
 
-    class Counted:
+    class Alone:
         def compile(self):
-            nonlocal running, most
-            running += 1
-            most = max(most, running)
+            assert running.acquire(blocking=False)
             time.sleep(0.05)  # another thread would begin meanwhile
-            running -= 1
+            running.release()
             return self
 
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    programs = [Counted() for _ in range(3)]
-    assert compile_lowered(programs) == programs and most == 1
+    programs = [Alone() for _ in range(3)]
+    assert compile_all(programs) == programs
 
 
 def test_ctrl_c_leaves_a_compilation_behind():
@@ -117,7 +121,7 @@ def test_ctrl_c_leaves_a_compilation_behind():
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with pytest.raises(KeyboardInterrupt):
-            compile_lowered([Interrupted(gate)])
+            compile_all([Interrupted(gate)])
         assert not gate.is_set()
     finally:
         gate.set()
