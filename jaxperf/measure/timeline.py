@@ -53,8 +53,7 @@ def record(fn: Callable[..., Any], *args: Any, name: str = "", warmup_calls: int
     label = name or str(getattr(fn, "__name__", type(fn).__name__))
     for _ in range(warmup_calls):
         block(fn(*args))
-    spans: list[Span] = []
-    traced_s = 0.0
+    spans, traced_s = list[Span](), 0.0
     options = jax.profiler.ProfileOptions()
     options.python_tracer_level = 0  # Python's calls are costly to record
     with tempfile.TemporaryDirectory(prefix="jaxperf-") as scratch:
@@ -89,7 +88,6 @@ def busy(timeline: Timeline, lane: str) -> list[Interval]:
 
 
 def lane_of(device: jax.Device) -> str:
-    """Return the name of a device's lane, such as "cpu 0"."""
     return f"{device.platform} {device.id}"
 
 
@@ -113,8 +111,6 @@ class Event(NamedTuple):
 
 
 class TraceLine(NamedTuple):
-    """A thread or a stream with its events in order."""
-
     device: str  # "gpu 0", which executed the events; "" for a thread of the host
     name: str
     events: list[Event]
@@ -128,16 +124,15 @@ def read(data: ProfileData) -> tuple[list[Span], float]:
 
     The run begins at 0. Spans are cut to it, and ordered by lane (Python's first, copies last), then by time.
     """
-    every = lines(data)
-    windows = [(line, event) for line in every for event in line.events if event.name == RUN]
+    threads = lines(data)
+    windows = [(line, event) for line in threads for event in line.events if event.name == RUN]
     if not windows:
         return [], 0.0
     thread, window = windows[0]
-    done = end_times(every)
-    copies_between_cpus = any(e.name.startswith(ASKS_FOR_COPY) for line in every for e in line.events)
+    copies_between_cpus = any(e.name.startswith(ASKS_FOR_COPY) for line in threads for e in line.events)
     work = list(_python(thread))
-    for line in every:
-        work += ((e.device, e.name, e.start, e.end) for e in executed_instructions(line, done))
+    work += ((e.device, e.name, e.start, e.end) for e in executed_instructions(threads))
+    for line in threads:
         for e in line.events:
             if (line.device and _GPU_COPIES.match(e.name)) or e.name.startswith(HOST_COPIES):
                 work.append((COPIES, e.name, e.start, e.end))
@@ -162,7 +157,7 @@ def lines(data: ProfileData) -> list[TraceLine]:
 
     Events have statistics where they may be instructions.
     """
-    every = []
+    threads = []
     # types of ProfileData lack a __module__, for which Python 3.12 warns
     with warnings_hidden(DeprecationWarning, "builtin type .* has no __module__"):
         for plane in data.planes:
@@ -177,8 +172,8 @@ def lines(data: ProfileData) -> list[TraceLine]:
                     stats = dict(e.stats) if device or _INSTRUCTION.fullmatch(name) else {}
                     events.append(Event(name, e.start_ns, e.end_ns, stats))
                 events.sort(key=lambda e: (e.start, -e.end))
-                every.append(TraceLine(device, line.name, events))
-    return every
+                threads.append(TraceLine(device, line.name, events))
+    return threads
 
 
 def _python(thread: TraceLine) -> Iterator[LaneEvent]:
@@ -189,16 +184,6 @@ def _python(thread: TraceLine) -> Iterator[LaneEvent]:
             over = e.end
             if not e.name.startswith(MARK):
                 yield PYTHON, e.name, e.start, e.end
-
-
-def end_times(every: Iterable[TraceLine]) -> dict[Any, float]:
-    """Return the end of each instruction that handed its work to other threads, by its number."""
-    return {
-        e.stats["_c"]: e.start
-        for line in every
-        for e in line.events
-        if e.name.startswith("end: ") and "_c" in e.stats
-    }
 
 
 class Executed(NamedTuple):
@@ -212,16 +197,20 @@ class Executed(NamedTuple):
     run: str = ""  # id of the execution, which only CPU traces have
 
 
-def executed_instructions(line: TraceLine, done: Mapping[Any, float]) -> Iterator[Executed]:
-    """Yield the instructions of a thread or stream, without copies; `done` comes from `end_times`."""
-    for e in line.events:
+def executed_instructions(lines: Iterable[TraceLine]) -> Iterator[Executed]:
+    """Yield the instructions that devices executed, without copies.
+
+    One that handed its work to other threads lasts until the event "end: ..." of its number.
+    """
+    events = [(line.device, e) for line in lines for e in line.events]
+    ends = {e.stats["_c"]: e.start for _, e in events if e.name.startswith("end: ") and "_c" in e.stats}
+    for device, e in events:
         program, op = str(e.stats.get("hlo_module", "")), str(e.stats.get("hlo_op", e.name))
-        if line.device and not _GPU_COPIES.match(e.name):
-            yield Executed(line.device, program, op, e.start, e.end)
-        elif not line.device and _is_instruction(e):
-            device, run = f"cpu {e.stats['device_ordinal']}", str(e.stats.get("run_id", ""))
-            end = max(e.end, done.get(e.stats.get("_p"), e.end))
-            yield Executed(device, program, op, e.start, end, run)
+        if device and not _GPU_COPIES.match(e.name):
+            yield Executed(device, program, op, e.start, e.end)
+        elif not device and _is_instruction(e):
+            cpu, run = f"cpu {e.stats['device_ordinal']}", str(e.stats.get("run_id", ""))
+            yield Executed(cpu, program, op, e.start, max(e.end, ends.get(e.stats.get("_p"), e.end)), run)
 
 
 def _is_instruction(event: Event) -> bool:

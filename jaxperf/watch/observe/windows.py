@@ -43,8 +43,7 @@ def read_window(profile: bytes, tied: float, ended: float, log: Log) -> None:
     def clock(ns: float) -> float:
         return tied + (ns - marks[0]) / 1e9
 
-    done = timeline.end_times(lines)
-    instructions = [e for line in lines for e in timeline.executed_instructions(line, done)]
+    instructions = list(timeline.executed_instructions(lines))
     # on a CPU, work that was queued before the window has no events, so the window begins at the first event
     first = min((clock(e.start) for e in instructions), default=tied)
     window, activity = (max(first, tied), ended), log.activity
