@@ -29,15 +29,10 @@ class RetraceError(JaxperfError):
 
 
 class CompileLog(list[str]):
-    """Remarks on what was traced or compiled so far, such as "step was traced".
+    """Remarks on what was traced or compiled so far, such as "step was traced"."""
 
-    Attributes:
-      programs: the number of programs that XLA compiled.
-      compile_s: the seconds for that, summed over threads.
-    """
-
-    programs = 0
-    compile_s = 0.0
+    programs = 0  #: that XLA compiled
+    compile_s = 0.0  #: for that, in seconds, summed over threads
 
     def refuse(self, name: str) -> None:
         """Raise RetraceError, naming the timed function, if anything was traced or compiled."""

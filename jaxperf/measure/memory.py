@@ -29,16 +29,11 @@ class MemorySampler:
     Resident memory may be more than the arrays need, because the C library keeps freed blocks.
     """
 
-    #: seconds between samples; what is allocated and freed in between is missed
-    interval_s: float = 0.005
-    #: returns the bytes of a sample, such as a device's bytes in use; None for resident memory
-    read: Callable[[], int] | None = None
-    #: whether to give freed memory back to the system before the first sample (glibc only)
-    trim: bool = False
-    #: when each sample was taken, in seconds since the first
-    seconds: list[float] = field(default_factory=list)
-    #: the value of each sample; the first is from before the body, the last from after it
-    resident_bytes: list[int] = field(default_factory=list)
+    interval_s: float = 0.005  #: between samples; what is allocated and freed in between is missed
+    read: Callable[[], int] | None = None  #: returns a sample, as a device's bytes; None for resident memory
+    trim: bool = False  #: whether to give freed memory back to the system before the first sample (glibc)
+    seconds: list[float] = field(default_factory=list)  #: when each sample was taken, since the first
+    resident_bytes: list[int] = field(default_factory=list)  #: samples: first before the body, last after it
 
     @property
     def base_bytes(self) -> int:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import psutil
 
-IDLE = 0.05  # cores used by others; the system's own services use less
 BUSY = 0.25  # cores used by others that make times noisy
 _NOT_BUSY = ("idle", "iowait", "guest", "guest_nice", "steal")  # "user" includes "guest"
 
@@ -19,10 +18,6 @@ class OtherLoad:
 
     others: float = 0.0
     stolen: float = 0.0
-
-    @property
-    def idle(self) -> bool:
-        return self.others + self.stolen <= IDLE
 
     @property
     def busy(self) -> bool:
@@ -36,24 +31,19 @@ class OtherLoad:
 @contextmanager
 def other_load() -> Iterator[OtherLoad]:
     """Measure how much of the machine others use during the block; running children count as others."""
-    load, before, cpu_s, began = OtherLoad(), _spent_s(), _process_s(), time.perf_counter()
+    load, before, began = OtherLoad(), _others_s(), time.perf_counter()
     try:
         yield load
     finally:
         wall_s = time.perf_counter() - began
-        busy_s, stolen_s = (b - a for a, b in zip(before, _spent_s()))
         if wall_s > 0:
-            load.others = max(0.0, (busy_s - (_process_s() - cpu_s)) / wall_s)
-            load.stolen = max(0.0, stolen_s / wall_s)
+            spent_s = [now - then for now, then in zip(_others_s(), before)]
+            load.others, load.stolen = (max(0.0, s / wall_s) for s in spent_s)
 
 
-def _process_s() -> float:
-    """Return CPU seconds of this process and of its children that have ended."""
-    times = os.times()
-    return time.process_time() + times.children_user + times.children_system
-
-
-def _spent_s() -> tuple[float, float]:
-    """Return CPU seconds that all programs on this machine have used, and those that its host took."""
-    times = psutil.cpu_times()._asdict()
-    return sum(s for kind, s in times.items() if kind not in _NOT_BUSY), times.get("steal", 0.0)
+def _others_s() -> tuple[float, float]:
+    """Return the CPU seconds of other programs so far, running children among them, and the host's."""
+    times, own = psutil.cpu_times()._asdict(), os.times()
+    busy_s = sum(s for state, s in times.items() if state not in _NOT_BUSY)
+    own_s = time.process_time() + own.children_user + own.children_system
+    return busy_s - own_s, times.get("steal", 0.0)

@@ -71,10 +71,9 @@ def interleaved(
             raise JaxperfError(f"nothing is called {name!r} among {list(parts)}")
     refuse_debug_flags()
     rounds = f"rounds {next(_numbers)}"
-    chosen = {
-        name: _warm_up(Checked(name, part), prepare.get(name), wait, loops, clock)
-        for name, part in parts.items()
-    }
+    first_s, calls = dict[str, float](), dict[str, int]()
+    for name, part in parts.items():
+        first_s[name], calls[name] = _warm_up(Checked(name, part), prepare.get(name), wait, loops, clock)
     values: dict[str, list[float]] = {name: [] for name in parts}
     draw, ends, more = random.Random(seed), clock() + budget_s, count
     while more:
@@ -82,10 +81,10 @@ def interleaved(
             for name in turns(list(parts), draw):
                 args = _prepared(prepare.get(name))
                 with nothing_compiles(name):
-                    values[name].append(time_value(parts[name], args, chosen[name][1], wait, clock))
+                    values[name].append(time_value(parts[name], args, calls[name], wait, clock))
         more = rounds_to_add(*values.values()) if values and clock() < ends else 0
     return {
-        name: Measurement(name, "s", tuple(v), (chosen[name][0],), chosen[name][1], items, rounds=rounds)
+        name: Measurement(name, "s", tuple(v), (first_s[name],), calls[name], items, rounds=rounds)
         for name, v in values.items()
     }
 

@@ -5,9 +5,6 @@ not tell for whom a thread waited, and XLA's threads wait for each other, too. B
 of its own process no longer than these run. So another program had the core at least for the time that a
 thread ran and waited, less the time that all threads of the process ran.
 
-The number of involuntary context switches (ru_nivcsw) is no substitute: threads of one process preempt each
-other, and a thread that waits after it was woken was not preempted.
-
 The method is conservative. Threads on several cores at once may have waited for each other, so some disturbed
 values are not found. Without statistics, none is found. A container's CPU limit looks like another program.
 """
@@ -15,8 +12,9 @@ values are not found. Without statistics, none is found. A container's CPU limit
 import os
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import compress, islice
 from pathlib import Path
 from typing import Self
 
@@ -44,10 +42,8 @@ class Scheduler:
     def __enter__(self) -> Self:
         threads = self._threads.iterdir() if self._threads.is_dir() else iter(())
         for folder in islice(threads, MOST):
-            try:
+            with suppress(OSError):  # the thread has ended, or this Linux has no statistics
                 self._files[folder.name] = os.open(folder / "schedstat", os.O_RDONLY)
-            except OSError:  # the thread has ended, or this Linux has no statistics
-                continue
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -81,12 +77,12 @@ def set_aside(m: Measurement, disturbed: Sequence[bool], least: int) -> Measurem
 
     A note tells which. If at most a tenth of the values are disturbed, all are kept, without a note.
     """
-    left = tuple(v for v, lost in zip(m.values, disturbed, strict=True) if not lost)
-    aside = tuple(v for v, lost in zip(m.values, disturbed) if lost)
+    aside = tuple(compress(m.values, disturbed))
     marked = replace(m, disturbed=len(aside))
     remark = marked.disturbance
     if not remark:
         return marked
+    left = tuple(value for value, lost in zip(m.values, disturbed) if not lost)
     if len(left) >= least:
         remark = f"{len(aside)} of {len(m.values)} values set aside: another program had the core"
         marked = replace(m, values=left, set_aside=aside)

@@ -103,12 +103,12 @@ class Benchmark:
         self._began = time.perf_counter()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None:
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
+        if error is None:
             block(self._pending)
         self.seconds = time.perf_counter() - self._began
         self._pending.clear()
-        if self.show and kind is None:
+        if self.show and error is None:
             self.show(f"{self.label + ' ' if self.label else ''}time: {self.seconds:.4f} sec")
 
 
@@ -294,8 +294,7 @@ def probe(fn: Callable[..., Any], *args: Any, calls: int = 5) -> DispatchTimes:
         ready = pending(out) == 0
         block(out)
         rows.append((queued, time.perf_counter() - began, ready))
-    queued_s, finished_s, were_ready = zip(*rows)
-    return DispatchTimes(queued_s, finished_s, were_ready)
+    return DispatchTimes(*zip(*rows))
 
 
 def pending(tree: Any) -> int:

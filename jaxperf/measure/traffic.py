@@ -16,9 +16,10 @@ def collective_bytes(hlo: str) -> dict[str, int]:
     """
     totals: Counter[str] = Counter()
     for instruction in parse(hlo).instructions:
-        kind = instruction.opcode.removesuffix("-done")  # has the result; a "-start" may name both sides
-        if kind in COLLECTIVES:
-            totals[kind] += instruction.bytes
+        # The "-done" of a pair has the result; the "-start" may name both sides
+        opcode = instruction.opcode.removesuffix("-done")
+        if opcode in COLLECTIVES:
+            totals[opcode] += instruction.bytes
     return dict(totals)
 
 

@@ -75,29 +75,28 @@ def user_errors_shown(doing: str) -> Iterator[None]:
         raise JaxperfError(f"{doing} raised {first_line(e, with_class=True)}") from None
 
 
-def load_function(word: str) -> Callable[..., Any]:
+def load_function(reference: str) -> Callable[..., Any]:
     """Return the function that MODULE:FUNCTION names; MODULE is imported as if from the current folder."""
-    module, _, path = word.rpartition(":")
+    module, _, path = reference.rpartition(":")
     if not module or not path:
-        raise JaxperfError(f"{word!r} names no function; {EXAMPLE}")
-    target: Any = _import(module)
+        raise JaxperfError(f"{reference!r} names no function; {EXAMPLE}")
+    function: Any = _import_user_module(module)
     for name in path.split("."):
-        if not hasattr(target, name):
-            names = [n for n in dir(target) if not n.startswith("__")]
+        if not hasattr(function, name):
+            names = [n for n in dir(function) if not n.startswith("__")]
             hint = did_you_mean(name, names) or f"; {EXAMPLE}"
-            raise JaxperfError(f"{word}: there is no {name!r} in {module}{hint}")
-        target = getattr(target, name)
-    if not callable(target):
-        raise JaxperfError(f"{word} is not a function but {type(target).__name__}; {EXAMPLE}")
-    return target
+            raise JaxperfError(f"{reference}: there is no {name!r} in {module}{hint}")
+        function = getattr(function, name)
+    if not callable(function):
+        raise JaxperfError(f"{reference} is not a function but {type(function).__name__}; {EXAMPLE}")
+    return function
 
 
-def _import(word: str) -> ModuleType:
-    """Import a module, or a file, with its folder on the path, as when it is run."""
-    file = Path(word) if word.endswith(".py") else None
+def _import_user_module(module_or_file: str) -> ModuleType:
+    file = Path(module_or_file) if module_or_file.endswith(".py") else None
     if file and not file.is_file():
-        raise JaxperfError(f"no file {word}; {EXAMPLE}")
-    name, folder = (file.stem, file.resolve().parent) if file else (word, Path.cwd())
+        raise JaxperfError(f"no file {module_or_file}; {EXAMPLE}")
+    name, folder = (file.stem, file.resolve().parent) if file else (module_or_file, Path.cwd())
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
     with user_errors_shown(f"importing {name}"):
@@ -110,22 +109,22 @@ def _import(word: str) -> ModuleType:
     origin = getattr(module, "__file__", None) or "Python itself"
     if file and Path(origin).resolve() != file.resolve():
         raise JaxperfError(
-            f"{word}: a module {name!r} is imported already, from {origin}; rename one of the two, or give "
-            "each to a command of its own"
+            f"{module_or_file}: a module {name!r} is imported already, from {origin}; rename one of the two, "
+            "or give each to a command of its own"
         )
     return module
 
 
-def load_arguments(words: Sequence[str], setup: str, *, shapes: bool = False) -> Arguments:
-    """Return the arguments of a function, from words or from what `setup`, MODULE:FUNCTION, returns; or none.
+def load_arguments(specs: Sequence[str], setup: str, *, shapes: bool = False) -> Arguments:
+    """Return the arguments of a function, from specs or from what `setup`, MODULE:FUNCTION, returns; or none.
 
     A tuple is the arguments by position, and anything else the only argument. With `shapes`, shapes are
-    enough: words make no arrays, and a setup is not waited for.
+    enough: specs make no arrays, and a setup is not waited for.
     """
-    if words and setup:
+    if specs and setup:
         raise JaxperfError("arguments come from --args or from --setup; give one of the two")
     if not setup:
-        return parse_all(words, shapes=shapes)
+        return parse_all(specs, shapes=shapes)
     make = load_function(setup)
     with user_errors_shown(f"{setup}()"):
         made = make()
@@ -137,59 +136,55 @@ def load_arguments(words: Sequence[str], setup: str, *, shapes: bool = False) ->
     return Arguments(made if isinstance(made, tuple) else (made,), {})
 
 
-def parse_all(words: Sequence[str], *, shapes: bool = False) -> Arguments:
-    """Return what words by position mean, and words by name (`n=3`)."""
-    arguments = Arguments((), {})
-    for i, word in enumerate(words):
-        named = _NAMED.fullmatch(word.strip())
-        value = parse(named[2] if named else word, seed=i, shapes=shapes)
-        if named and named[1] in arguments.by_name:
+def parse_all(specs: Sequence[str], *, shapes: bool = False) -> Arguments:
+    by_position, by_name = list[Any](), dict[str, Any]()
+    for i, spec in enumerate(specs):
+        named = _NAMED.fullmatch(spec.strip())
+        if named and named[1] in by_name:
             raise JaxperfError(f"argument {named[1]!r} is given twice; give it once")
-        if not named and arguments.by_name:
-            raise JaxperfError(f"argument {word!r} has no name but follows one that has; give it first")
         if named:
-            arguments.by_name[named[1]] = value
+            by_name[named[1]] = parse(named[2], seed=i, shapes=shapes)
+        elif by_name:
+            raise JaxperfError(f"argument {spec!r} has no name but follows one that has; give it first")
         else:
-            arguments = arguments._replace(by_position=(*arguments.by_position, value))
-    return arguments
+            by_position.append(parse(spec, seed=i, shapes=shapes))
+    return Arguments(tuple(by_position), by_name)
 
 
-def parse(word: str, *, seed: int = 0, shapes: bool = False) -> Any:
-    """Return what a word means; with `shapes`, an array is only its shape and dtype."""
-    text = word.strip()
+def parse(spec: str, *, seed: int = 0, shapes: bool = False) -> Any:
+    """Return what a spec means; with `shapes`, an array is only its shape and dtype."""
+    text = spec.strip()
     array, key = _ARRAY.fullmatch(text), _KEY.fullmatch(text)
     if array:
-        spec = _shape_and_dtype(array[1], array[2], word)
-        return spec if shapes else _draw(spec, np.random.default_rng(seed), word)
+        struct = _shape_and_dtype(array[1], array[2], spec)
+        return struct if shapes else _draw(struct, np.random.default_rng(seed), spec)
     if key:
         return jax.random.key(int(key[1] or 0))
     with contextlib.suppress(ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         return ast.literal_eval(text)
     raise JaxperfError(
-        f"argument {word!r} is not understood; give an array like f32[256,28,28,1], key or key(7), "
+        f"argument {spec!r} is not understood; give an array like f32[256,28,28,1], key or key(7), "
         "or a Python value like 3, 0.5 or '\"same\"'; --setup takes a function that makes anything else"
     )
 
 
-def _shape_and_dtype(name: str, lengths: str, word: str) -> jax.ShapeDtypeStruct:
+def _shape_and_dtype(name: str, lengths: str, spec: str) -> jax.ShapeDtypeStruct:
     long_name = DTYPES.get(name, name)
     if long_name not in DTYPES.values():
-        raise JaxperfError(f"argument {word!r}: no dtype {name!r}; there are {', '.join(DTYPES)}")
+        raise JaxperfError(f"argument {spec!r}: no dtype {name!r}; there are {', '.join(DTYPES)}")
     if not _LENGTHS.fullmatch(lengths):
-        raise JaxperfError(f"argument {word!r}: {lengths!r} are no lengths; give whole numbers, f32[8,3]")
+        raise JaxperfError(f"argument {spec!r}: {lengths!r} are no lengths; give whole numbers, f32[8,3]")
     dtype = jnp.dtype(long_name)
     if jax.dtypes.canonicalize_dtype(dtype) != dtype:
-        raise JaxperfError(f"argument {word!r}: JAX has no 64 bits unless JAX_ENABLE_X64=1 is set; set it")
+        raise JaxperfError(f"argument {spec!r}: JAX has no 64 bits unless JAX_ENABLE_X64=1 is set; set it")
     return jax.ShapeDtypeStruct(tuple(map(int, re.findall(r"\d+", lengths))), dtype)
 
 
-def _draw(spec: jax.ShapeDtypeStruct, rng: np.random.Generator, word: str) -> jax.Array:
-    dtype, shape = spec.dtype, tuple[int, ...](spec.shape)
-    size, free = spec.size * dtype.itemsize, psutil.virtual_memory().available
+def _draw(struct: jax.ShapeDtypeStruct, rng: np.random.Generator, spec: str) -> jax.Array:
+    dtype, shape = struct.dtype, tuple[int, ...](struct.shape)
+    size, free = struct.size * dtype.itemsize, psutil.virtual_memory().available
     if size > free:
-        raise JaxperfError(
-            f"argument {word!r} has {size:,} bytes, but only {free:,} are free; give a smaller one"
-        )
+        raise JaxperfError(f"argument {spec!r} has {size:,} bytes, but only {free:,} are free; give fewer")
     values: np.ndarray
     if jnp.issubdtype(dtype, jnp.complexfloating):
         values = rng.standard_normal(shape) + 1j * rng.standard_normal(shape)

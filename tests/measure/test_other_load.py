@@ -28,5 +28,5 @@ def test_others_are_what_is_busy_less_ourselves(monkeypatch):
         assert other.others == 0
     assert other.others == pytest.approx(0.75)  # 5 s less our 2, in 4 s
     assert other.stolen == pytest.approx(0.25)
-    assert not other.idle
+    assert other.busy
     assert re.fullmatch(r"other programs used 0.75 of \d+ cores, and its host took 0.25", str(other))
