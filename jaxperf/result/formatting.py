@@ -6,11 +6,8 @@ from collections.abc import Sequence
 
 from jaxperf.result import Grid, Measurement, Table, ratio
 
-PREFIXES = tuple(
-    (10.0**e, p) for e, p in zip(range(15, -10, -3), ("P", "T", "G", "M", "k", "", "m", "u", "n"))
-)
+PREFIXES = {1e15: "P", 1e12: "T", 1e9: "G", 1e6: "M", 1e3: "k", 1.0: "", 1e-3: "m", 1e-6: "u", 1e-9: "n"}
 LARGEST = sys.float_info.max
-INCOMPLETE = "Incomplete: the run has not come to its end; this is what it had found so far."
 SCALED = ("s", "bytes", "FLOP", "FLOP/s", "bytes/s")  # units that take a prefix
 
 
@@ -20,7 +17,7 @@ def format_quantity(value: float | None, unit: str) -> str:
         return "-"
     if unit not in SCALED:
         return f"{_digits(value)} {unit}".strip()
-    factor, prefix = next(((f, p) for f, p in PREFIXES if abs(value) >= f), (1.0, ""))
+    factor, prefix = next(((f, p) for f, p in PREFIXES.items() if abs(value) >= f), (1.0, ""))
     if (factor > 1) == (unit == "s"):  # neither kiloseconds nor millibytes
         factor, prefix = 1.0, ""
     symbol = unit.replace("bytes", "B") if prefix or unit != "bytes" else unit
@@ -59,9 +56,8 @@ def format_spread(m: Measurement) -> str:
     """
     if len(m.values) < 4:
         return format_count(len(m.values), "value")
-    if m.noise != "noisy":
-        return _percent(m.rel_iqr, ".1f")
-    return f"{_percent(m.rel_iqr, '.1f')}, noisy (± {_percent(m.off_by, '.0f')})"
+    spread = _percent(m.rel_iqr, ".1f")
+    return f"{spread}, noisy (± {_percent(m.off_by, '.0f')})" if m.noise == "noisy" else spread
 
 
 def _percent(share: float, digits: str) -> str:
@@ -81,12 +77,10 @@ def format_multiple(m: Measurement, base: Measurement) -> str:
 
 
 def format_count(number: int, noun: str) -> str:
-    """Return a number of things: "1 value", "3 values"."""
     return f"1 {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def format_list(items: Sequence[str]) -> str:
-    """Return items as a list in a sentence: "a, b and c"."""
     return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} and {items[-1]}"
 
 
@@ -112,9 +106,8 @@ def as_grid(table: Table | Grid) -> Grid:
         sources = dict.fromkeys(f"{r.system}, {r.source}" for r in table.references)
         remarks = (f"Published by {'; '.join(sources)}, hardware unstated.",)
     cells = tuple(zip(*columns.values()))
-    return Grid(
-        table.title, tuple(columns), cells, tuple(range(1, len(columns))), table.detail, remarks=remarks
-    )
+    right = tuple(range(1, len(columns)))
+    return Grid(table.title, tuple(columns), cells, right, table.detail, remarks=remarks)
 
 
 def _label(m: Measurement) -> str:

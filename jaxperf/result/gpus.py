@@ -30,12 +30,8 @@ class Gpu:
 
     def pace(self) -> tuple[str, ...]:
         """Return its clock and its power, which set its speed, each next to its limit; () if unknown."""
-        texts = []
-        if self.most_clock_mhz:
-            texts.append(f"{self.clock_mhz} of at most {self.most_clock_mhz} MHz")
-        if self.power_limit_w:
-            texts.append(f"{self.power_w} of at most {self.power_limit_w} W")
-        return tuple(texts)
+        pace = ((self.clock_mhz, self.most_clock_mhz, "MHz"), (self.power_w, self.power_limit_w, "W"))
+        return tuple(f"{now} of at most {limit} {unit}" for now, limit, unit in pace if limit)
 
 
 @dataclass(frozen=True)

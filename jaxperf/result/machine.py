@@ -1,5 +1,6 @@
 """Describe this machine and checkout with the standard library only, so that it works even without JAX."""
 
+import contextlib
 import importlib.metadata
 import os
 import platform
@@ -18,10 +19,8 @@ def versions(packages: tuple[str, ...] = PACKAGES) -> dict[str, str]:
     """Return versions by package name, for the packages that are installed."""
     by_package = {}
     for package in packages:
-        try:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             by_package[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue
     return by_package
 
 

@@ -78,17 +78,16 @@ class Recorder:
         Raises:
           ValueError: no row has the name in `base` or `book`, or two rows have the same name.
         """
+        figures = book or {}
         measurements = tuple(rows.values() if isinstance(rows, Mapping) else rows)
         units = {m.name: m.unit for m in measurements}
-        for name in filter(None, (base, *(book or {}))):
+        for name in filter(None, (base, *figures)):
             if name not in units:
                 raise ValueError(f"table {title!r} has no row {name!r}; there are {list(units)}")
         if len(units) < len(measurements):
             raise ValueError(f"table {title!r} has two rows of one name: {[m.name for m in measurements]}")
         source = f"section {self.about.number}" if self.about.number in OF_THE_BOOK else "chapter 8"
-        published = tuple(
-            Reference(name, value, units[name], "the book", source) for name, value in (book or {}).items()
-        )
+        published = tuple(Reference(n, value, units[n], "the book", source) for n, value in figures.items())
         self.add(record.Table(title, measurements, base, published, fold))
 
     def grid(

@@ -10,7 +10,7 @@ import stat
 import tempfile
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,7 +26,9 @@ def to_json(result: Result) -> str:
     body = {
         "format": FORMAT,
         **dataclasses.asdict(result),
-        "blocks": [{"kind": _name(type(block)), **dataclasses.asdict(block)} for block in result.blocks],
+        "blocks": [
+            {"kind": type(block).__name__.lower(), **dataclasses.asdict(block)} for block in result.blocks
+        ],
         # For other programs; `load_result` reads the blocks
         "measurements": [dataclasses.asdict(m) for m in result.measurements],
         "claims": [dataclasses.asdict(claim) for claim in result.claims],
@@ -72,13 +74,11 @@ def write_whole(path: Path, content: str | bytes) -> None:
     pipe) is written to directly.
     """
     data = content.encode() if isinstance(content, str) else content
-    try:
+    with _failure_named(path, "give another path"):
         if path.exists() and not path.is_file():
             path.write_bytes(data)
         else:
             _replace(path.resolve(), data)
-    except OSError as e:
-        raise _cannot_write(path, e, "give another path") from None
 
 
 def check_writable(path: Path, advice: str = "give another path") -> Path:
@@ -87,7 +87,7 @@ def check_writable(path: Path, advice: str = "give another path") -> Path:
     Returns:
       the absolute path, which stays the same if the user's code changes the working directory.
     """
-    try:
+    with _failure_named(path, advice):
         if path.is_dir():
             raise IsADirectoryError(errno.EISDIR, "it is a folder")
         if path.is_file() or not path.exists():
@@ -95,16 +95,18 @@ def check_writable(path: Path, advice: str = "give another path") -> Path:
             if not folder.is_dir():
                 raise FileExistsError
             tempfile.TemporaryFile(dir=folder).close()
-    except OSError as e:
-        raise _cannot_write(path, e, advice) from None
     return path.absolute()
 
 
-def _cannot_write(path: Path, error: OSError, advice: str) -> JaxperfError:
-    reason = error.strerror or str(error)
-    if isinstance(error, FileExistsError):
-        reason = "a file stands where its folder should be"
-    return JaxperfError(f"cannot write {path}: {reason}; {advice}")
+@contextlib.contextmanager
+def _failure_named(path: Path, advice: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as e:
+        reason = e.strerror or e
+        if isinstance(e, FileExistsError):
+            reason = "a file stands where its folder should be"
+        raise JaxperfError(f"cannot write {path}: {reason}; {advice}") from None
 
 
 def _replace(path: Path, data: bytes) -> None:
@@ -170,7 +172,7 @@ def _typed(hint: Any, value: Any, where: str) -> Any:
         return _frozen(value)
     if hint is Block:
         name = value.get("kind") if isinstance(value, dict) else None
-        hint = next((cls for cls in inner if _name(cls) == name), None)
+        hint = next((cls for cls in inner if cls.__name__.lower() == name), None)
         if not hint:
             raise TypeError(f"{where} is of unknown kind {str(name)[:40]!r}")
     if dataclasses.is_dataclass(hint) and isinstance(value, dict):
@@ -201,11 +203,6 @@ def _frozen(value: Any) -> Any:
     if isinstance(value, list):
         return tuple(map(_frozen, value))
     return {k: _frozen(v) for k, v in value.items()} if isinstance(value, dict) else value
-
-
-def _name(block: type) -> str:
-    """Return what stands for a block's class in JSON."""
-    return block.__name__.lower()
 
 
 def _plain(value: Any) -> Any:

@@ -10,7 +10,7 @@ from rich.text import Text as Words
 
 from jaxperf.errors import escape_control
 from jaxperf.result import Block, Environment, Grid, Result, record
-from jaxperf.result.formatting import INCOMPLETE, as_grid, format_quantity, format_scalar
+from jaxperf.result.formatting import as_grid, format_quantity, format_scalar
 
 STYLES = {"holds": "green", "does not hold": "red", "undecided": "yellow", "not measurable here": "dim"}
 
@@ -77,8 +77,7 @@ def _show_grid(console: Console, grid: Grid) -> None:
         print_line(console, grid.title, style="bold")
         _print_wrapped(console, shown)
     if len(first) < len(grid.rows):
-        left = len(grid.rows) - len(first)
-        print_line(console, f"and {left} more in the result's file", style="dim")
+        print_line(console, f"and {len(grid.rows) - len(first)} more in the result's file", style="dim")
     for remark in grid.remarks:
         print_line(console, remark, style="dim")
 
@@ -94,7 +93,6 @@ def _print_wrapped(console: Console, shown: RichTable | Words) -> None:
 
 
 def environment_lines(e: Environment) -> list[str]:
-    """Return machine, versions and data in a few lines, with a remark if the devices are fake."""
     if e == Environment():  # a program that never started JAX
         return []
     memory = format_quantity(e.memory_bytes, "bytes")
@@ -119,7 +117,7 @@ def _show_result(console: Console, result: Result) -> None:
     for text in (result.question, *environment_lines(result.environment)):
         print_line(console, text)
     if result.incomplete:
-        print_line(console, INCOMPLETE, style="yellow")
+        print_line(console, "Incomplete: the run has not come to its end yet.", style="yellow")
     if result.smoke:
         print_line(console, "smoke run: toy sizes, the times mean nothing", style="yellow")
     for block in result.blocks:

@@ -83,10 +83,9 @@ class Measurement:
 
         How far single values lie apart does not decide: the median of many values that differ is well known.
         """
-        off_by = self.off_by
-        if math.isnan(off_by):
+        if math.isnan(self.off_by):
             return "few"
-        return "noisy" if off_by > NOISY else "quiet"
+        return "noisy" if self.off_by > NOISY else "quiet"
 
     @property
     def trusted(self) -> bool:
