@@ -64,13 +64,11 @@ def main(options: Any, command: Sequence[str]) -> int:
             _show(options, [Heading("Undecided: no baseline of this machine"), Text(text), Code(again)])
             return UNDECIDED
         results = [first, *runs]
-        status = 0
         if baseline:
             judgement = judge(baseline, results, alpha=options.alpha, least=options.least, size=options.size)
             _show(options, list(summary_blocks(judgement, machine=machine)))
-            status = judgement.status
-        if not update:
-            return status
+            if not update:
+                return judgement.status
         store_baseline(paths, baseline_folder)
         print(to_one_line(f"baseline stored: {baseline_folder} ({len(results)} runs on {machine})"))
         if not baseline:
@@ -87,13 +85,9 @@ def _check(options: Any, command: Sequence[str], *, update: bool) -> None:
             f"{shlex.join(command)}; give e.g. --json {{}}"
         )
     if options.size <= options.least:
-        raise JaxperfError(
-            f"--size is {options.size:g}, --least is {options.least:g}; give a size above --least"
-        )
+        raise JaxperfError(f"--size is {options.size:g}; give a size above --least, {options.least:g}")
     if options.baseline.exists() and not options.baseline.is_dir():
-        raise JaxperfError(
-            f"{options.baseline} is a file; the baselines of all machines are kept in a folder"
-        )
+        raise JaxperfError(f"{options.baseline} is a file; give a folder for the baselines of all machines")
     if options.summary:
         check_writable(options.summary)
     if update:
@@ -170,9 +164,7 @@ def _check_settings(folder: Path, before: Result, now: Result) -> None:
     elif measurements_by_key(before).keys().isdisjoint(measurements_by_key(now)):
         reason = "has no measurement in common with this run"
     if reason:
-        raise JaxperfError(
-            f"{folder} {reason}; give the command what it had, or another command its own folder"
-        )
+        raise JaxperfError(f"{folder} {reason}; give the command what it had, or give another folder")
 
 
 def _show(options: Any, shown: Sequence[Block]) -> None:

@@ -50,7 +50,6 @@ def judge(
     least: float = results.LEAST,
     size: float = results.WIDE,
 ) -> Judgement:
-    """Judge the results of several processes of a program against those of its baseline."""
     often = measured_often([*baseline, *runs])  # if this is empty, all measurements decide
     deciding = compare(baseline, runs, alpha=alpha, least=least, only=often or None, apart=False)
     judged = tuple(_judged(row, size) for row in deciding.rows if row.unit == "s" or row.unit.endswith("/s"))
@@ -76,7 +75,6 @@ def _judged(row: Compared, size: float) -> Compared:
 
 
 def summary_blocks(judgement: Judgement, *, machine: str) -> Iterator[Block]:
-    """Yield the blocks of a summary, for a terminal or as Markdown; `machine` names the machine."""
     comparison = judgement.comparison
     alpha, least, size, level = (
         f"{share * 100:.3g} %"
@@ -107,7 +105,7 @@ def summary_blocks(judgement: Judgement, *, machine: str) -> Iterator[Block]:
         yield Grid("Shown, not judged", heads, rows, right)
     for name in comparison.only_a:
         yield Note(f"only the baseline has {name}; store a new baseline with --update if that is meant")
-    for line in dict.fromkeys(comparison.differences):
+    for line in comparison.differences:
         yield Note(f"differs: {line}")
 
 

@@ -53,8 +53,6 @@ Rows = dict[RowKey, Measurement]
 
 @dataclass(frozen=True)
 class Compared:
-    """One measurement of both runs."""
-
     key: RowKey
     unit: str
     a: float  # its medians, in `unit`
@@ -111,9 +109,7 @@ def compare(
     """
     if not a or not b:
         raise JaxperfError("no result to compare on one side; give a result's JSON file or a folder of them")
-    rows_a, rows_b = (
-        {key: m for key, m in _medians(side).items() if only is None or key in only} for side in (a, b)
-    )
+    rows_a, rows_b = _medians(a, only), _medians(b, only)
     pairs = {key: (m, rows_b[key]) for key, m in rows_a.items() if key in rows_b}
     if not pairs:
         raise JaxperfError(f"no measurement is in both: A has {_few(rows_a)}, B has {_few(rows_b)}")
@@ -126,7 +122,8 @@ def compare(
         rows=tuple(_judge(pairs, alpha, least, once)),
         only_a=_only(rows_a, rows_b),
         only_b=_only(rows_b, rows_a),
-        differences=tuple(line for results in zip(*sides) for line in _differences(*results)),
+        # Each experiment may have the same differences
+        differences=tuple(dict.fromkeys(line for each in zip(*sides) for line in _differences(*each))),
         alpha=alpha,
         least=least,
         runs=tuple(min(map(len, side)) for side in sides),
@@ -140,27 +137,26 @@ def measurements_by_key(result: Result) -> Rows:
     for block in result.blocks:
         if isinstance(block, Heading):
             part = block.title
-        if not isinstance(block, Table):
-            continue
-        for m in block.rows:
-            key, i = RowKey(result.experiment, block.title or part, m.name), 2
-            while key in rows:
-                key, i = key._replace(name=f"{m.name} ({i})"), i + 1
-            rows[key] = m
+        elif isinstance(block, Table):
+            for m in block.rows:
+                key, i = RowKey(result.experiment, block.title or part, m.name), 2
+                while key in rows:
+                    key, i = key._replace(name=f"{m.name} ({i})"), i + 1
+                rows[key] = m
     return rows
 
 
 def measured_often(results: Sequence[Result]) -> set[RowKey]:
-    """Return the keys of rows that have several values in some result."""
     return {key for r in results for key, m in measurements_by_key(r).items() if len(m.values) > 1}
 
 
-def _medians(results: Sequence[Result]) -> Rows:
+def _medians(results: Sequence[Result], only: Set[RowKey] | None) -> Rows:
     """Return the measurements of one side, whose values are the medians of its results."""
     measurements = defaultdict[RowKey, list[Measurement]](list)
     for result in results:
         for key, m in measurements_by_key(result).items():
-            measurements[key].append(m)
+            if only is None or key in only:
+                measurements[key].append(m)
     rows: Rows = {}
     for key, measured in measurements.items():
         if len({m.unit for m in measured}) > 1:
@@ -210,10 +206,7 @@ def _difference(name: str, a: object, b: object) -> Iterator[str]:
 def _judge(
     pairs: Mapping[RowKey, tuple[Measurement, Measurement]], alpha: float, least: float, once: Set[RowKey]
 ) -> Iterator[Compared]:
-    """Yield the verdict on each row, from one value per process.
-
-    A difference does not count in the rows `once`: each process measured them once, and not in turns.
-    """
+    """Yield the verdict on each row; what each process measured `once`, and not in turns, shows none."""
     samples = {key: (x.values, y.values) for key, (x, y) in pairs.items() if not _excuse(x, y)}
     smallest = {key: ranks.smallest_p(len(x), len(y)) for key, (x, y) in samples.items()}
     decidable = ranks.decidable(smallest, alpha)
@@ -257,7 +250,6 @@ def _excuse(x: Measurement, y: Measurement) -> str:
 
 
 def _word(ratio: float, unit: str) -> Verdict:
-    """Return the verdict for a difference: less time is "faster", and so is a higher rate."""
     if unit == "s":
         return "slower" if ratio > 1 else "faster"
     if unit.endswith("/s"):
@@ -270,7 +262,7 @@ def _word(ratio: float, unit: str) -> Verdict:
 
 def comparison_blocks(comparison: Comparison) -> Iterator[Block]:
     """Yield the differences of the two runs, the rows, what is missing, and how it was judged."""
-    for line in dict.fromkeys(comparison.differences):  # each experiment may have the same differences
+    for line in comparison.differences:
         yield Note(f"differs: {line}")
     heads = ("", "A", "B", "B / A", f"{(1 - comparison.alpha) * 100:g} % interval", "verdict")
     cells: list[tuple[str, ...]] = []

@@ -68,19 +68,18 @@ def _large_rows(a: Sequence[Result], b: Sequence[Result]) -> set[RowKey]:
     kept = {key for rows in tables for key in rows if key.title == WHOLE}
     for rows in tables:
         whole_s = max(m.median for key, m in rows.items() if key[1:] == (WHOLE, "time"))
-        seconds = {key: m.median for key, m in rows.items() if m.unit == "s" and key.title != WHOLE}
-        for title in {key.title for key in seconds}:
-            of_function = {key: s for key, s in seconds.items() if key.title == title}
-            stages_s = sum(s for key, s in of_function.items() if not key.name.startswith(ON_DEVICE))
-            if stages_s >= FUNCTION_SHARE * whole_s:
-                kept |= {key for key, s in of_function.items() if s >= STAGE_SHARE * whole_s}
-                kept |= {key for key in rows if key.title == title and key.name == "programs"}
-            kept |= {key for key, s in of_function.items() if key.name.startswith(ON_DEVICE) and s >= LONG_S}
+        for title in {key.title for key in rows} - {WHOLE}:
+            table = {key: m for key, m in rows.items() if key.title == title}
+            seconds = {key: m.median for key, m in table.items() if m.unit == "s"}
+            on_device = {key for key in seconds if key.name.startswith(ON_DEVICE)}
+            kept |= {key for key in on_device if seconds[key] >= LONG_S}
+            if sum(seconds[key] for key in seconds.keys() - on_device) >= FUNCTION_SHARE * whole_s:
+                kept |= {key for key in table if key.name == "programs"}
+                kept |= {key for key, s in seconds.items() if s >= STAGE_SHARE * whole_s}
     return {key for key in kept if any(all(key in rows for rows in side) for side in sides)}
 
 
 def _faults(a: Sequence[Result], b: Sequence[Result]) -> Iterator[Block]:
-    """Yield a line for each known fault that the program meets in A or B, from the reports."""
     for fault in FAULTS:
         met = [
             f"{name} (jaxlib {side[0].environment.versions.get('jaxlib', 'unknown')})"
