@@ -69,7 +69,7 @@ def find_eager_operations(analysis: Analysis) -> Iterator[Finding]:
         # one program of what is made once would take longer to compile
         if "jit(" not in at.source and not _makes_once(at)
     }
-    through = {c.at: c.through for c in analysis.log.compiled if not c.explained}
+    through = {c.at: c.through for c in analysis.log.compiled if not c.explained and c.through}
     whole: list[Finding] = []
     for finding in findings_by_function("eager", lost_s, reason):
         inside = _inside(analysis, finding.at)

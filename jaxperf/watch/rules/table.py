@@ -180,7 +180,7 @@ def _together(findings: list[Finding]) -> list[Finding]:
     left = [f for f in left if f.cause != "wait" or (f.at.file, f.at.function) not in given]
     sliced = {f.at: f.seconds for f in left if f.cause == "eager" and any(f.at == r.at for r in reads)}
     return [
-        replace(f, seconds=f.seconds + sliced.get(f.at, 0.0)) if f in reads else f
+        replace(f, seconds=f.seconds + sliced.get(f.at, 0.0)) if f in reads and f.form != "not read" else f
         for f in left
         if f.cause != "eager" or f.at not in sliced
     ]

@@ -601,10 +601,11 @@ def _one_by_one(
         f"all, one for each operation outside of jit and each shape; the dearest is {dearest[0].name}, "
         f"{analysis.compiling_s(dearest):.2g} s"
     )
-    # the library that the line itself calls, if operations run there
+    # the library that the line itself calls, if operations run there; JAX does not trace each of them anew
     own = [c for c in compiled if c.at == at] or compiled
-    through = Counter(c.through for c in own).most_common(1)[0][0]
-    return way_to_jit(Finding("eager recompiles", at, saved_s, reason, at.function), analysis, through)
+    through = Counter(c.through for c in own if c.through)
+    library = max(through, key=through.__getitem__, default="")
+    return way_to_jit(Finding("eager recompiles", at, saved_s, reason, at.function), analysis, library)
 
 
 def _cause_at(analysis: Analysis, at: Place, again: list[Compiled]) -> str:
@@ -673,6 +674,8 @@ def find_iterated_arrays(analysis: Analysis) -> Iterator[Finding]:
         form = "library" if library not in ("", "jax", "jaxlib", "numpy") else ""
         name = statements.outermost_call(at) if form else name
         what = f"an array that {library} iterates over" if form else name
+        # elements of the host's array would go back to the device, where operations of JAX take them
+        form = form or ("" if reads else "not read")
         reason = (
             f"{what} is taken apart by a program of its own, compiled {len(compiled)} times in "
             f"{compiled_s:.2g} s, and its elements are read one by one"
