@@ -8,7 +8,6 @@ make each jitted call slower.
 import ast
 import contextlib
 import copy
-import datetime
 import hashlib
 import io
 import re
@@ -226,7 +225,6 @@ class CellRun:
             return
         self.output.outputs = node.outputs
         node.execution_count = number
-        node.metadata["execution"] = {"iopub.execute_input": _now()}  # named as Jupyter names them
         try:
             cell.run(self.path, namespace)
         except BaseException as e:
@@ -236,7 +234,6 @@ class CellRun:
             if ends or self.section is None:  # without a section, nothing can run
                 raise
             self._add_failure(self.section, cell, e)
-        node.metadata["execution"]["shell.execute_reply"] = _now()
         if self.section and self.options.json:
             save_so_far(self.section.result(), self.options.json)
 
@@ -279,10 +276,6 @@ class CellRun:
                 so_far(options.notebook).unlink(missing_ok=True)
         if incomplete and options.json:
             say(f"result so far, incomplete: {so_far(options.json)}")
-
-
-def _now() -> str:
-    return datetime.datetime.now(datetime.UTC).isoformat()
 
 
 def modules() -> dict[str, str]:

@@ -186,7 +186,6 @@ class Result:
     "8.0.6", 'closest_limit(flops, moved, peak, bandwidth, call_s) -> "arithmetic", "memory" or "overhead"'
 )
 def closest_limit(function: Any) -> None:
-    """Of three lower bounds, the largest is the closest limit."""
     peak, bandwidth, call_s = 2e11, 2e10, 1e-5
     cases = {
         "a product of two 2000 x 2000 matrices": (16e9, 48e6, "arithmetic"),
@@ -208,7 +207,6 @@ def closest_limit(function: Any) -> None:
     "for_range(x, n), both as in 8.1.3, but so that they work under jit for any values",
 )
 def control_flow(if_value: Any, for_range: Any) -> None:
-    """Control flow on values, under `jit`."""
     traced = 0
 
     def counted(x: Any, n: Any) -> Any:
@@ -231,7 +229,6 @@ def control_flow(if_value: Any, for_range: Any) -> None:
     "run_all(compute, batches, window) -> list of results, of which at most `window` + 1 are unfinished",
 )
 def run_all(function: Any) -> None:
-    """A window bounds what is in flight, and does not wait for the newest."""
     for window, count in ((0, 5), (2, 12), (7, 5)):
         events: list[tuple[str, int]] = []
         results = function(partial(Result, events), list(range(count)), window)
@@ -255,7 +252,6 @@ def run_all(function: Any) -> None:
     "fetch_all(f, xs) -> list of NumPy arrays f(x), so that copies to the host overlap with computing",
 )
 def fetch_all(function: Any) -> None:
-    """All work is queued before the first wait, and every copy is started at once."""
     events: list[tuple[str, int]] = []
     fetched = function(partial(Result, events), list(range(5)))
     ask([type(a) for a in fetched] == [np.ndarray] * 5, "it does not return a list of NumPy arrays")
@@ -269,7 +265,6 @@ def fetch_all(function: Any) -> None:
 
 @check("8.4.3", "allreduce(trees) -> list of trees, each the sum, each where the tree at its place was")
 def allreduce(function: Any) -> None:
-    """Every device must get the sum, on its own device."""
     places = devices()
     trees = [
         jax.device_put({"W": jnp.full((2, 3), i + 1.0), "b": jnp.arange(3.0) * i}, place)
@@ -294,8 +289,6 @@ def allreduce(function: Any) -> None:
     "gradient(loss, params, shares) -> the gradient of the mean loss over all examples of unequal shares",
 )
 def gradient(function: Any) -> None:
-    """A share counts by its number of examples."""
-
     def loss(params: Any, X: Any, y: Any) -> Any:
         return jnp.mean((X @ params["W"] + params["b"] - y) ** 2)
 
@@ -312,8 +305,6 @@ def gradient(function: Any) -> None:
 
 @check("8.6.1", "try_gpu(i=0) -> GPU i, or a CPU device and a warning that says so")
 def try_gpu(function: Any) -> None:
-    """A fall-back must be heard, and must not be heard where there is a GPU."""
-
     cpu, gpu = jax.devices("cpu")[0], SimpleNamespace(platform="gpu", device_kind="a GPU", id=0)
     jax_devices = jax.devices
 
@@ -350,7 +341,6 @@ def try_gpu(function: Any) -> None:
 
 @check("8.7.1", "two_rings(x, axis) -> the sum over a mesh axis, for shard_map, half of it each way around")
 def two_rings(function: Any) -> None:
-    """Half of the bytes go each way."""
     k = DEVICES
     x = jax.random.normal(jax.random.key(0), (k, 16 * k))
     mapped = on_devices(lambda x: function(x[0], "d")[None], P("d"), P("d"))
@@ -376,7 +366,6 @@ def two_rings(function: Any) -> None:
     "micro_batches(stages, idle) -> the fewest micro-batches with which a pipeline idles less than `idle`",
 )
 def micro_batches(function: Any) -> None:
-    """The share is (p - 1) / (m + p - 1)."""
     for stages, idle in ((2, 0.1), (4, 0.25), (16, 0.1), (8, 0.5), (1, 0.1), (3, 0.4)):
         wanted = next(m for m in itertools.count(1) if (stages - 1) / (m + stages - 1) < idle - 1e-12)
         answer = function(stages, idle)
@@ -392,8 +381,6 @@ def micro_batches(function: Any) -> None:
     "accumulated(grad, params, batches, axis) -> mean gradient over all batches and devices, for shard_map",
 )
 def accumulated(function: Any) -> None:
-    """One exchange for all small batches."""
-
     def loss(params: Any, batch: Any) -> Any:
         return jnp.mean((batch @ params["W"]) ** 2)
 

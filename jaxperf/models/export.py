@@ -19,8 +19,6 @@ from jaxperf.errors import JaxperfError
 from jaxperf.models.hybridize import Hybridized, hybridize
 from jaxperf.result.store import write_whole
 
-PROGRAM, ARRAYS = ".jaxexport", ".safetensors"
-
 
 def export_net(
     net: nnx.Module | Hybridized, stem: Path, *args: Any, platforms: Sequence[str] | None = None
@@ -50,13 +48,14 @@ def export_net(
         return function([arrays[name] for name in names], *args)[0]
 
     exported = jax_export.export(program, platforms=platforms)(arrays, *args)
-    write_whole(_path(stem, ARRAYS), save({k: np.asarray(v) for k, v in arrays.items()}))
-    write_whole(_path(stem, PROGRAM), bytes(exported.serialize()))
-    return _path(stem, PROGRAM), _path(stem, ARRAYS)
+    program_path, arrays_path = _paths(stem)
+    write_whole(arrays_path, save({k: np.asarray(v) for k, v in arrays.items()}))
+    write_whole(program_path, bytes(exported.serialize()))
+    return program_path, arrays_path
 
 
-def _path(stem: Path, ending: str) -> Path:
-    return stem.with_name(stem.name + ending)
+def _paths(stem: Path) -> tuple[Path, Path]:
+    return stem.with_name(f"{stem.name}.jaxexport"), stem.with_name(f"{stem.name}.safetensors")
 
 
 def load_net(stem: Path) -> tuple[jax_export.Exported, dict[str, np.ndarray[Any, Any]]]:
@@ -65,9 +64,9 @@ def load_net(stem: Path) -> tuple[jax_export.Exported, dict[str, np.ndarray[Any,
     Raises:
       JaxperfError: a file is missing or damaged.
     """
+    program, arrays = _paths(stem)
     try:
-        program = jax_export.deserialize(bytearray(_path(stem, PROGRAM).read_bytes()))
-        return program, load_file(_path(stem, ARRAYS))
+        return jax_export.deserialize(bytearray(program.read_bytes())), load_file(arrays)
     except OSError as e:
         path, reason = e.filename or stem, e.strerror or e
         raise JaxperfError(f"cannot read {path}: {reason}; export the net again") from None

@@ -32,12 +32,12 @@ class Hybridized:
           JaxperfError: the call changes the module inside another transformation, such as `jax.vmap`.
         """
         output, changed = self.function(self._arrays(), *args, **kwargs)
-        for i, value in changed.items():
+        for name, value in changed.items():
             try:
-                self._variables[i].set_raw_value(value)
+                self._variables[name].set_raw_value(value)
             except TraceContextError:
                 raise JaxperfError(
-                    f"this call changes {self._names[i]} of {type(self.net).__name__}, which another "
+                    f"this call changes {name} of {type(self.net).__name__}, which another "
                     "transformation of JAX does not allow; call eval() on it first, or hybridize outermost"
                 ) from None
         return output
@@ -51,10 +51,10 @@ class Hybridized:
     def leaves(self) -> dict[str, Any]:
         """Return the current arrays, in `function`'s order, by their paths such as "layers/0/kernel"."""
         self._refresh()
-        return dict(zip(self._names, self._arrays()))
+        return dict(zip(self._variables, self._arrays()))
 
     def _arrays(self) -> list[Any]:
-        return [variable.get_raw_value() for variable in self._variables]
+        return [variable.get_raw_value() for variable in self._variables.values()]
 
     def _refresh(self) -> None:
         """Take the module apart again if a variable, layer or flag was replaced or added (`net.eval()`)."""
@@ -67,15 +67,14 @@ class Hybridized:
     def _take_apart(self) -> None:
         """Find the module's variables, and remember what it is made of, for `_refresh` to compare with."""
         graphdef, state = nnx.split(self.net)
-        nodes, flat = dict(nnx.iter_graph(self.net)), nnx.to_flat_state(state)
-        self._names = ["/".join(map(str, path)) for path, _ in flat]
-        self._variables: list[nnx.Variable[Any]] = []
-        for name, (path, _) in zip(self._names, flat):
-            node = nodes.get(path)
+        nodes = dict(nnx.iter_graph(self.net))
+        self._variables: dict[str, nnx.Variable[Any]] = {}
+        for path, _ in nnx.to_flat_state(state):
+            name, node = "/".join(map(str, path)), nodes.get(path)
             if not isinstance(node, nnx.Variable):
                 bare = type(node).__name__
                 raise JaxperfError(f"hybridize: {name} is a bare {bare}; make it an nnx.Variable")
-            self._variables.append(node)
+            self._variables[name] = node
         # The dictionaries in which the module's parts keep their replaceable attributes
         attributes = [node for node in nodes.values() if isinstance(node, dict)]
         attributes += [vars(node) for node in nodes.values() if isinstance(node, nnx.Pytree)]
@@ -86,9 +85,9 @@ class Hybridized:
 
     def _make_program(self, graphdef: nnx.GraphDef[Any], structure: Any) -> Callable[..., Any]:
         """Return `jax.jit` of a function of the flat arrays, giving the output and what it changed."""
-        called = inspect.signature(self.net.__call__)
+        called, names = inspect.signature(self.net.__call__), list(self._variables)
 
-        def program(leaves: list[Any], *args: Any, **kwargs: Any) -> tuple[Any, dict[int, Any]]:
+        def program(leaves: list[Any], *args: Any, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
             net = nnx.merge(graphdef, jax.tree.unflatten(structure, leaves))
             output = net(*args, **kwargs)
             after, state = nnx.split(net)
@@ -97,8 +96,9 @@ class Hybridized:
                     f"hybridize: calling {type(net).__name__} changes its attributes or adds variables, "
                     "which a compiled program can't repeat; call it without hybridize, or through nnx.jit"
                 )
-            new = jax.tree.leaves(state)  # what the call did not change is still the original tracer
-            return output, {i: v for i, v in enumerate(new) if v is not leaves[i]}
+            after_call = zip(names, leaves, jax.tree.leaves(state))
+            # what the call did not change is still the original tracer
+            return output, {name: new for name, old, new in after_call if new is not old}
 
         program.__name__ = type(self.net).__name__
         leaves = inspect.Parameter("leaves", inspect.Parameter.POSITIONAL_ONLY)

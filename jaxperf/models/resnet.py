@@ -135,17 +135,9 @@ class ResNet(nnx.Module):
         return logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
 
 
-def resnet18(
-    num_classes: int = 10,
-    *,
-    in_channels: int = 1,
-    kernel_init: nnx.Initializer = HE_INIT,
-    dtype: DTypeLike | None = None,
-    rngs: nnx.Rngs,
-) -> ResNet:
-    """Return the book's ResNet-18 (section 8.5); the options are `ResNet`'s.
+def resnet18(num_classes: int = 10, **options: Any) -> ResNet:
+    """Return the book's ResNet-18 (section 8.5): a `ResNet` with its options, of which `rngs` must be given.
 
     With one input channel and ten classes it has 11,175,818 trainable values and 7,808 running statistics.
     """
-    options: Any = {"in_channels": in_channels, "kernel_init": kernel_init, "dtype": dtype, "rngs": rngs}
     return ResNet(num_classes, stages=RESNET18_STAGES, **options)

@@ -42,10 +42,10 @@ class Placed:
     made: bool = False  # whether the user's function made the step for these devices
     notes: tuple[str, ...] = ()  # what was assumed
 
-    @property
-    def state(self) -> list[Any]:
-        rest = [arg for i, arg in enumerate(self.args) if i not in self.axis]
-        return [leaf for leaf in jax.tree.leaves(rest) if is_array(leaf)]
+    def arrays(self, *, batch: bool) -> list[Any]:
+        """Return the arrays of the batch, or of all other arguments."""
+        args = [arg for i, arg in enumerate(self.args) if (i in self.axis) is batch]
+        return [leaf for leaf in jax.tree.leaves(args) if is_array(leaf)]
 
 
 def name_of(step: Any) -> str:
@@ -124,8 +124,7 @@ def place(
 ) -> Placed:
     """Return a step with arguments for these devices; the parameters are those of `jaxperf.plan`."""
     mesh = mesh_of(devices, axes, args)
-    name = name_of(step)
-    notes: list[str] = []
+    name, notes = name_of(step), []
     takes = [parameter.name for parameter in _parameters(step)]
     made = not _is_jitted(step) and takes in (["devices"], ["mesh"])
     given = False  # whether the user's function has made the arguments, too
@@ -136,9 +135,9 @@ def place(
             step, args = step[0], step[1] if isinstance(step[1], tuple) else (step[1],)
     if not _is_jitted(step):
         if made or not args:
-            found = f"{name} returned {name_of(step)}, which" if made else name
+            subject = f"{name} returned {name_of(step)}, which" if made else name
             raise JaxperfError(
-                f"{found} is no jitted step; give what jax.jit returned, or a function of `devices` or "
+                f"{subject} is no jitted step; give what jax.jit returned, or a function of `devices` or "
                 "`mesh` that returns it, or (step, arguments)"
             )
         step = jax.jit(step)
@@ -180,7 +179,8 @@ def place(
         args = jax.tree.map(lambda x: x if isinstance(x, jax.ShapeDtypeStruct) else _as_shape(x), args)
     else:
         args = tuple(_on_mesh(arg, mesh, examples, axis.get(i)) for i, arg in enumerate(args))
-    notes += filter(None, [doubt])
+    if doubt:
+        notes.append(doubt)
     return Placed(step, args, mesh, examples, axis, split_by if axis else (), made, tuple(notes))
 
 
@@ -225,15 +225,14 @@ def _as_shape(leaf: Any, shape: Sequence[int] | None = None, sharding: Any = Non
 
 def _on_mesh(tree: Any, mesh: Mesh, whole: int, axis: int | None) -> Any:
     """Return arrays as shapes on the mesh; those of the batch have `whole` examples on `axis`."""
-    at = axis or 0
-    examples = 0 if axis is None else length_of(tree, at)
+    examples = None if axis is None else length_of(tree, axis)
 
     def placed(leaf: Any) -> Any:
         if not is_array(leaf):
             return leaf
         shape, spec = list(leaf.shape), P()
-        if axis is not None and len(shape) > at and shape[at] == examples:
-            shape[at], spec = whole, P(*[None] * at, mesh.axis_names[0])
+        if axis is not None and shape[axis : axis + 1] == [examples]:
+            shape[axis], spec = whole, P(*[None] * axis, mesh.axis_names[0])
         sharding = getattr(leaf, "sharding", None)
         if isinstance(sharding, NamedSharding) and set(sharding.mesh.axis_names) <= set(mesh.axis_names):
             spec = sharding.spec
@@ -248,9 +247,9 @@ def is_array(leaf: Any) -> bool:
 
 def length_of(arg: Any, axis: int = 0) -> int:
     """Return the length of an axis if all arrays of an argument share it; else 0. Scalars do not count."""
-    found = ((np.shape(leaf), getattr(leaf, "dtype", None)) for leaf in jax.tree.leaves(arg))
-    shapes = [shape for shape, dtype in found if shape and (shape, dtype) != _KEY]
-    lengths = {shape[axis] if axis < len(shape) else 0 for shape in shapes}
+    shapes = ((np.shape(leaf), getattr(leaf, "dtype", None)) for leaf in jax.tree.leaves(arg))
+    arrays = [shape for shape, dtype in shapes if shape and (shape, dtype) != _KEY]
+    lengths = {shape[axis] if axis < len(shape) else 0 for shape in arrays}
     return lengths.pop() if len(lengths) == 1 else 0
 
 
@@ -280,21 +279,21 @@ def find_batch(step: Any, args: Sequence[Any]) -> tuple[dict[int, int], str]:
     # the length of what is scanned is that of time, or of layers whose parameters are frozen
     lengths = {length_of(args[i]) for i in scanned if i not in back}
     others = [i for i, arg in enumerate(args) if length_of(arg) in lengths]
-    found = positions_by_shape(args, [*back, *others]) or positions_by_shape(args, back)
-    _refuse_time(args, found, back, scanned)
+    positions = positions_by_shape(args, [*back, *others]) or positions_by_shape(args, back)
+    _refuse_time(args, positions, back, scanned)
     doubt = ""
-    if not found and (alike := [i for i in positions_by_shape(args) if i in back]):
+    if not positions and (alike := [i for i in positions_by_shape(args) if i in back]):
         doubt = (
             f"argument {alike[0]} comes back from the step with the same shape, so it was taken for "
             f"parameters, not for the batch; --batch {alike[0]} if it is the batch"
         )
-    elif not found and any(each.primitive.name in _RANDOM for each in equations):
+    elif not positions and any(each.primitive.name in _RANDOM for each in equations):
         doubt = (
             "no argument is a batch and the step draws random numbers: if it draws its batch, every device "
             "draws all of it; pass the batch as an argument, or give it a sharding with "
             "jax.lax.with_sharding_constraint"
         )
-    return dict.fromkeys(found, 0), doubt
+    return dict.fromkeys(positions, 0), doubt
 
 
 def _come_back(args: Sequence[Any], results: Sequence[Any]) -> list[int]:
@@ -328,19 +327,19 @@ def _scanned(args: Sequence[Any], equations: Sequence[Any]) -> list[int]:
 
 
 def _refuse_time(
-    args: Sequence[Any], found: Sequence[int], back: Sequence[int], scanned: Sequence[int]
+    args: Sequence[Any], batch: Sequence[int], back: Sequence[int], scanned: Sequence[int]
 ) -> None:
     """Ask where the examples are, if the step scans over the first axis of what may be the batch."""
-    examples = length_of(args[found[-1]]) if found else 0
-    over = [i for i in scanned if i not in back and (i in found or length_of(args[i], 1) == examples > 0)]
+    examples = length_of(args[batch[-1]]) if batch else 0
+    over = [i for i in scanned if i not in back and (i in batch or length_of(args[i], 1) == examples > 0)]
     if not over:
         return
-    moved = {*over, *(found if set(over) & set(found) else ())}
+    moved = {*over, *batch} if set(over) & set(batch) else set(over)
     # a net's first state
     carried = [i for i in back if length_of(args[i]) == length_of(args[over[0]], 1) > 0]
-    axis = {i: int(i in moved) for i in (*found, *over, *carried)}
+    axis = {i: int(i in moved) for i in (*batch, *over, *carried)}
     raise JaxperfError(
         f"the step scans over the first axis of argument {over[0]}, as over time or micro-batches, so its "
         f"examples are probably on another axis; name it: {as_flag(axis)} (or "
-        f"{as_flag(dict.fromkeys(found, 0))})"
+        f"{as_flag(dict.fromkeys(batch, 0))})"
     )

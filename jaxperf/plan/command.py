@@ -37,7 +37,7 @@ def main(asked: Any, program: Sequence[str]) -> int:
             f"--mesh takes {size} devices, which are not among --devices "
             f"{','.join(map(str, asked.devices))}; give lengths whose product is one of these"
         )
-    deviceless.use_own_plugin()
+    deviceless.use_plugin_folder()
     path = asked.json and check_writable(asked.json)
     if asked.for_ == "this":
         deviceless.card_of_this_machine()  # before the user's program starts JAX, which logs a traceback

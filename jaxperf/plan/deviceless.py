@@ -18,8 +18,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,7 +39,6 @@ from jaxperf.plan.first_step import traced
 from jaxperf.process import cache_folder
 
 AT_ONCE = 2  # programs compiled at the same time
-EVERY_S = 10  # seconds after which the user is told what still compiles
 _CACHED_FROM_S = "jax_persistent_cache_min_compile_time_secs"  # a setting of all threads
 CALLBACKS = {"pure_callback", "io_callback", "debug_callback", "debug_print", "infeed", "outfeed"}
 # what JAX says of a step that has shardings over devices that are here
@@ -80,13 +79,13 @@ def _install(card: Card) -> str:
     return pip_install(f"{'jax[tpu]' if card.is_tpu else 'jax-cuda12-plugin'}=={jax.__version__}")
 
 
-def own_folder() -> Path:
+def plugin_folder() -> Path:
     return cache_folder() / "plan" / f"jax-{jax.__version__}"
 
 
-def use_own_plugin() -> None:
-    """Let JAX find the plugin of `own_folder` where the environment has none, before it looks for devices."""
-    folder = own_folder()
+def use_plugin_folder() -> None:
+    """Let JAX find the plugin of that folder where the environment has none, before it looks for devices."""
+    folder = plugin_folder()
     if folder.is_dir() and str(folder) not in sys.path and _no_plugin():
         sys.path.append(str(folder))
         importlib.invalidate_caches()
@@ -97,15 +96,15 @@ def get_plugin() -> str:
 
     In the user's environment, every later start of JAX would look for a GPU and print a traceback.
     """
-    folder = own_folder()
+    folder = plugin_folder()
     names = [f"{name}=={jax.__version__}" for name in ("jax-cuda12-plugin", "jax-cuda12-pjrt")]
     pip = [sys.executable, "-m", "pip", "install", "--no-deps", "--quiet", "--target", str(folder), *names]
     run = subprocess.run(pip, capture_output=True, text=True, check=False)
     if run.returncode:
-        said = run.stderr.strip().rpartition("\n")[2][:200] or "no message"
+        reason = run.stderr.strip().rpartition("\n")[2][:200] or "no message"
         shutil.rmtree(folder, ignore_errors=True)
         raise JaxperfError(
-            f"pip cannot install {names[0]}: {said}; try: uv run --with {names[0]} jaxperf plan ..."
+            f"pip cannot install {names[0]}: {reason}; try: uv run --with {names[0]} jaxperf plan ..."
         )
     return str(folder)
 
@@ -159,11 +158,12 @@ def toolkit() -> tempfile.TemporaryDirectory[str]:
     A plan needs no machine code. So CUDA need not be installed, and a third of the time is saved.
     """
     folder = tempfile.TemporaryDirectory(prefix="jaxperf-plan-")
-    assembler, library = Path(folder.name, "bin/ptxas"), Path(folder.name, "nvvm/libdevice/libdevice.10.bc")
-    for path, text in ((assembler, ASSEMBLER), (library, "; LLVM IR without functions\n")):
+    library = "; LLVM IR without functions\n"
+    for name, text in (("bin/ptxas", ASSEMBLER), ("nvvm/libdevice/libdevice.10.bc", library)):
+        path = Path(folder.name, name)
         path.parent.mkdir(parents=True)
         path.write_text(text, encoding="utf-8")
-    assembler.chmod(0o755)
+        path.chmod(0o755)
     return folder
 
 
@@ -215,26 +215,25 @@ def compiled_programs(
     card: Card, placed: Sequence[Placed], told: Callable[[str], None] = lambda line: None
 ) -> list[Program]:
     """Lower and compile the step for each size; XLA compiles without the GIL, while the next is lowered."""
+    began = time.perf_counter()
+
+    def report(done: str, size: int) -> None:
+        told(f"{done} for {size} devices, {time.perf_counter() - began:.1f} s")
+
     with contextlib.ExitStack() as stack:
         # from there, a program would come without a report of its memory, and with the lines of an equal one
         stack.callback(jax.config.update, _CACHED_FROM_S, getattr(jax.config, _CACHED_FROM_S))
         jax.config.update(_CACHED_FROM_S, math.inf)
         stack.enter_context(custom_calls.as_calls())
         pool = stack.enter_context(ThreadPoolExecutor(AT_ONCE))
-        started = {}
-        began = time.perf_counter()
-
-        def tell(done: str, sizes: Iterable[int]) -> None:
-            told(f"{done} for {', '.join(map(str, sizes))} devices, {time.perf_counter() - began:.1f} s")
-
+        sizes = {}
         for each in placed:
-            started[pool.submit(_program, card, _lower(each), each.mesh.size)] = each.mesh.size
-            tell("lowered", [each.mesh.size])
-        pending = set(started)
-        while pending:
-            done, pending = wait(pending, EVERY_S, FIRST_COMPLETED)
-            tell("compiled" if done else "still compiling", (started[future] for future in done or pending))
-        return [future.result() for future in started]
+            future = pool.submit(_program, card, _lower(each), each.mesh.size)
+            sizes[future] = each.mesh.size
+            report("lowered", each.mesh.size)
+        for future in as_completed(sizes):
+            report("compiled", sizes[future])
+        return [future.result() for future in sizes]
 
 
 def _lower(placed: Placed) -> Any:
@@ -250,10 +249,10 @@ def _lower(placed: Placed) -> Any:
                 return placed.step.lower(*placed.args)
             program = traced(placed.step, placed.args)
             used = {equation.primitive.name for equation in all_equations(program.jaxpr.jaxpr)}
-            if found := sorted(used & CALLBACKS):
+            if callbacks := sorted(used & CALLBACKS):
                 raise JaxperfError(
-                    f"the step calls Python while it runs ({found[0]}), which cannot be compiled without a "
-                    "GPU; take jax.debug.print and callbacks out for planning"
+                    f"the step calls Python while it runs ({callbacks[0]}), which cannot be compiled without "
+                    "a GPU; take jax.debug.print and callbacks out for planning"
                 )
             return program.lower()
         except (TypeError, ValueError) as e:

@@ -70,7 +70,11 @@ def largest_arrays(program: Program, placed: Placed) -> tuple[Live, ...]:
             found.append((size, instruction, _made_by(module, instruction)))
     fused = any(i.target.startswith(FUSED_CALLS) for i in by_name.values())
     in_backward = any("transpose(" in origin.op_name for _, _, origin in found)
-    whole = {leaf.shape for leaf in placed.state if leaf.sharding and leaf.sharding.is_fully_replicated}
+    whole = {
+        leaf.shape
+        for leaf in placed.arrays(batch=False)
+        if leaf.sharding and leaf.sharding.is_fully_replicated
+    }
     # most of the backward pass of a checkpointed line says so; what a loop carries has the line of the loop
     votes: Counter[str] = Counter()
     read_back: set[str] = set()

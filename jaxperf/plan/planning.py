@@ -3,8 +3,7 @@
 import dataclasses
 import functools
 import math
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -16,7 +15,7 @@ from jaxperf.known_faults import faults_of
 from jaxperf.plan import deviceless, fitting, links, timeline
 from jaxperf.plan.accuracy import COMPUTE, collective_factor, summary
 from jaxperf.plan.advice import advise
-from jaxperf.plan.arguments import Placed, as_flag, by_position, is_array, name_of, place
+from jaxperf.plan.arguments import Placed, as_flag, by_position, name_of, place
 from jaxperf.plan.cards import Card, find_card
 from jaxperf.plan.collectives import Collective, Flow, collectives, source_of
 from jaxperf.plan.kernels import CALL_S, Kernel, kernels_of
@@ -75,11 +74,12 @@ def plan(
     described = [deviceless.devices_of(card, count) for count in sorted(set(devices))]
     step, args = by_position(step, args, kwargs)
     told(f"tracing, lowering and compiling for {', '.join(str(len(each)) for each in described)} devices")
-    at = functools.partial(place, step, args, axes=mesh or {})
-    placed = [at(described[0], batch=batch, per_device=per_device, total=total)]
-    if not placed[0].made:
-        batch = placed[0].axis  # to find it takes a trace
-    placed += [at(each, batch=batch, per_device=per_device, total=total) for each in described[1:]]
+    placed: list[Placed] = []
+    for each in described:
+        size = {"axes": mesh or {}, "batch": batch, "per_device": per_device, "total": total}
+        placed.append(place(step, args, each, **size))
+        if not placed[-1].made:
+            batch = placed[-1].axis  # to find it takes a trace
 
     def planned(*placed: Placed, told: Callable[[str], None] = lambda line: None) -> StepPlan:
         return plan_of(card, placed, deviceless.compiled_programs(card, placed, told), connected, kernels)
@@ -87,7 +87,7 @@ def plan(
     made = planned(*placed, told=told)
     if not fit:
         return made
-    with_examples = functools.partial(at, described[-1], batch=batch)
+    with_examples = functools.partial(place, step, args, described[-1], axes=mesh or {}, batch=batch)
     tried = fitting.fit(step, made.sizes[-1], with_examples, planned, per_device, told)
     return dataclasses.replace(made, fit=tried)
 
@@ -121,12 +121,12 @@ def _size(
     kernels: Mapping[str, tuple[float, float]],
 ) -> SizePlan:
     mesh, module, cost = dict(placed.mesh.shape), program.module, program.costs
-    works = kernels_of(module, kernels)
-    found = collectives(module, mesh)
+    works, state = kernels_of(module, kernels), placed.arrays(batch=False)
+    exchanges = collectives(module, mesh)
     time = None
     if not card.is_tpu:
-        found = {name: _timed(card, each, network) for name, each in found.items()}
-        time = timeline.run(module, works, found, card)
+        exchanges = {name: _timed(card, each, network) for name, each in exchanges.items()}
+        time = timeline.run(module, works, exchanges, card)
         time.add(timeline.Elapsed(CALL_S, {"call": CALL_S}))
     return SizePlan(
         devices=placed.mesh.size,
@@ -135,15 +135,15 @@ def _size(
         batch=placed.batch,
         batch_arguments=tuple(placed.axis),
         batch_axes=placed.batch_axes,
-        exchanges=tuple(_rows(placed, module, works, found, time.waits if time else {})),
+        exchanges=_rows(placed, module, works, exchanges, time.waits if time else {}),
         argument_bytes=cost.argument_bytes,
         temp_bytes=cost.temp_bytes,
         peak_bytes=cost.peak_bytes,
         memory_bytes=card.memory_bytes,
-        state_bytes=sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in placed.state),
-        state_share_bytes=sum(math.prod(_on_device(leaf)) * leaf.dtype.itemsize for leaf in placed.state),
+        state_bytes=sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in state),
+        state_share_bytes=sum(math.prod(_on_device(leaf)) * leaf.dtype.itemsize for leaf in state),
         live=largest_arrays(program, placed),
-        useful=_useful(module, found, mesh),
+        useful=_useful(module, exchanges, mesh),
         notes=tuple(_of_program(card, module, works, jaxlib.__version__)),
         time=time,
     )
@@ -171,14 +171,14 @@ def _add_range(size: SizePlan, base: SizePlan, factor: float) -> None:
     if not before or not after:
         return
     size.between_s = after.stretched(COMPUTE[0], 1 / factor), after.stretched(COMPUTE[1], factor)
+    arithmetic = after.flops * size.useful / (before.flops * base.useful or 1.0)
     if size.devices == base.devices:
         return
-    grown = after.flops * size.useful / (before.flops * base.useful or 1.0)
     if size.examples < size.batch:
         work = (size.batch / size.devices) / (base.batch / base.devices)
-        size.repeated = grown / work
+        size.repeated = arithmetic / work
     elif size.useful < 1 and before.flops:
-        work = grown
+        work = arithmetic
     else:
         return
     scales = (1.0, 1.0), (COMPUTE[0], factor), (COMPUTE[1], 1 / factor)
@@ -190,24 +190,24 @@ def _rows(
     placed: Placed,
     module: Module,
     kernels: Mapping[str, Kernel],
-    found: Mapping[str, Collective],
+    exchanges: Mapping[str, Collective],
     waits: Mapping[str, float],
-) -> Iterator[Collective]:
-    """Yield the collectives of a program with what they carry, and equal ones as one."""
-    if not found:
-        return
-    batch = [leaf for i in placed.axis for leaf in jax.tree.leaves(placed.args[i : i + 1]) if is_array(leaf)]
-    flow = Flow(module, kernels, {_on_device(leaf) for leaf in batch})
-    alike: dict[Collective, list[str]] = defaultdict(list)
-    for name, each in found.items():
+) -> tuple[Collective, ...]:
+    """Return the collectives of a program with what they carry; equal ones are one."""
+    if not exchanges:
+        return ()
+    flow = Flow(module, kernels, {_on_device(leaf) for leaf in placed.arrays(batch=True)})
+    rows: dict[Collective, Collective] = {}
+    for name, each in exchanges.items():
         line = each.source or flow.line_after(name)
-        alike[dataclasses.replace(each, times=0.0, source=line, carries=flow.carried(name))].append(name)
-    for row, names in alike.items():
-        waited = sum(waits.get(name, 0.0) for name in names)
-        yield dataclasses.replace(row, times=sum(found[name].times for name in names), waits_s=waited)
+        kind = dataclasses.replace(each, times=0.0, source=line, carries=flow.carried(name))
+        row = rows.get(kind, kind)
+        times, waits_s = row.times + each.times, row.waits_s + waits.get(name, 0.0)
+        rows[kind] = dataclasses.replace(row, times=times, waits_s=waits_s)
+    return tuple(rows.values())
 
 
-def _useful(module: Module, found: Mapping[str, Collective], mesh: Mapping[str, int]) -> float:
+def _useful(module: Module, exchanges: Mapping[str, Collective], mesh: Mapping[str, int]) -> float:
     """Return the share of the turns of a pipeline's loop in which a device has work; 1 for no pipeline.
 
     Its body passes a value to the next device, as often as there are micro-batches and stages, less one. In
@@ -217,7 +217,7 @@ def _useful(module: Module, found: Mapping[str, Collective], mesh: Mapping[str, 
     least = 1.0
     for loop in (i for i in module.instructions if i.opcode == "while"):
         turns = loop.trips or 0
-        inside = (found[i.name] for i in module.inside(loop) if i.name in found)
+        inside = (exchanges[i.name] for i in module.inside(loop) if i.name in exchanges)
         passed = [each for each in inside if each.kind == "collective-permute" and each.asked]
         ways = {frozenset(each.groups) for each in passed}
         for each in passed:

@@ -8,22 +8,20 @@ from argparse import ArgumentTypeError
 
 
 def counts(text: str) -> tuple[int, ...]:
-    return tuple(
-        int(match[1]) for match in _parts(text, r"([1-9]\d{0,8})", "numbers from 1 on, as in 1,8,64")
-    )
+    return tuple(int(n) for (n,) in _parts(text, r"([1-9]\d{0,8})", "numbers from 1 on, as in 1,8,64"))
 
 
 def batch_axes(text: str) -> dict[int, int]:
     """Return the axis of the examples by the positions of the batch."""
     wanted = "positions from 0 on, as in 1,2 or, with the examples' axis, 1:axis=1"
-    found = _parts(text, r"(\d{1,9})(?::axis=(\d{1,9}))?", wanted)
-    return {int(match[1]): int(match[2] or 0) for match in found}
+    parts = _parts(text, r"(\d{1,9})(?::axis=(\d{1,9}))?", wanted)
+    return {int(position): int(axis or 0) for position, axis in parts}
 
 
 def mesh_axes(text: str) -> dict[str, int]:
-    found = _parts(text, r"([^\W\d]\w*)=([1-9]\d{0,5})", "NAME=N for each axis, as in data=8,model=8")
-    axes = {match[1]: int(match[2]) for match in found}
-    if len(axes) < len(found):
+    parts = _parts(text, r"([^\W\d]\w*)=([1-9]\d{0,5})", "NAME=N for each axis, as in data=8,model=8")
+    axes = {name: int(length) for name, length in parts}
+    if len(axes) < len(parts):
         raise ArgumentTypeError(f"has {text!r}, in which an axis comes twice; give each once")
     return axes
 
@@ -40,12 +38,12 @@ def kernel(text: str) -> tuple[str, tuple[float, float]]:
     return name, (flops, size)
 
 
-def _parts(text: str, pattern: str, wanted: str) -> list[re.Match[str]]:
-    """Return the matches of a pattern with the parts between commas."""
-    matches = []
+def _parts(text: str, pattern: str, wanted: str) -> list[tuple[str, ...]]:
+    """Return a pattern's groups in each part between commas."""
+    parts = []
     for part in map(str.strip, text.split(",")):
         match = re.fullmatch(pattern, part, re.ASCII)
         if not match:
             raise ArgumentTypeError(f"has {part!r}; give {wanted}")
-        matches.append(match)
-    return matches
+        parts.append(match.groups())
+    return parts

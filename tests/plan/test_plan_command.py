@@ -154,7 +154,7 @@ def test_the_plugin_is_got_aside_on_the_users_word(monkeypatch, tmp_path, capsys
     monkeypatch.setattr(deviceless, "cache_folder", lambda: tmp_path)
     monkeypatch.setattr(deviceless.subprocess, "run", run)
     assert cli.main(["plan", "--get"]) == 0
-    folder = str(deviceless.own_folder())
+    folder = str(deviceless.plugin_folder())
     assert folder in capsys.readouterr().out and folder.startswith(str(tmp_path))
     assert f"jax-cuda12-plugin=={jax.__version__}" in calls[0] and "--target" in calls[0]
     assert cli.main(["plan", "--get"]) == 2
@@ -165,8 +165,8 @@ def test_the_plugin_is_got_aside_on_the_users_word(monkeypatch, tmp_path, capsys
 def test_a_plugin_aside_is_found_only_where_the_environment_has_none(monkeypatch, tmp_path):
     monkeypatch.setattr(deviceless, "cache_folder", lambda: tmp_path)
     monkeypatch.setattr(sys, "path", sys.path[:])
-    deviceless.own_folder().mkdir(parents=True)
+    deviceless.plugin_folder().mkdir(parents=True)
     for missing in (False, True):
         monkeypatch.setattr(deviceless, "_no_plugin", lambda missing=missing: missing)
-        deviceless.use_own_plugin()
-        assert (str(deviceless.own_folder()) in sys.path) is missing
+        deviceless.use_plugin_folder()
+        assert (str(deviceless.plugin_folder()) in sys.path) is missing
