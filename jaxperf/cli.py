@@ -99,13 +99,11 @@ def _dispatch(arguments: list[str]) -> int:
 
 def _split_program(words: list[str]) -> tuple[list[str], list[str]]:
     """Return the flags of `watch`, and the program's arguments, which begin after SCRIPT or `-m MODULE`."""
-    values = {"--json": 1, "--fail-on": 1, "-m": 1, "--compiles": 1, "--compiles-compare": 2}
+    values = {"--json": 1, "--fail-on": 1, "--compiles": 1, "--compiles-compare": 2}
     i = 0
-    while i < len(words):
-        word = words[i]
-        i += 1 + values.get(word, 0)
-        if word == "-m" or not word.startswith("-"):
-            break
+    while i < len(words) and words[i].startswith("-") and words[i] != "-m":
+        i += 1 + values.get(words[i], 0)
+    i += 2 if words[i : i + 1] == ["-m"] else 1
     return words[:i], words[i:]
 
 
@@ -432,10 +430,9 @@ def run(parser: Parser, words: Words, extra: Words) -> int:
     outcomes = []
     for i, section in enumerate(sections, start=1):
         print(f"[{i}/{len(sections)}] {section.name}, {_duration(section.takes_s)}", flush=True)
-        outcome = run_sections.run_section(section, flags.out, given)
-        outcomes.append(outcome)
-        if outcome.error:
-            say(f"failed: {section.name}: {outcome.error}")
+        outcomes.append(run_sections.run_section(section, flags.out, given))
+        if error := outcomes[-1].error:
+            say(f"failed: {section.name}: {error}")
     good = [outcome.path for outcome in outcomes if not outcome.error]
     failed = [outcome for outcome in outcomes if outcome.error]
     wall_s = sum(outcome.wall_s for outcome in outcomes)
@@ -446,9 +443,7 @@ def run(parser: Parser, words: Words, extra: Words) -> int:
         say(f"failed: {', '.join(outcome.section.name for outcome in failed)}")
     if good:
         print(escape_control(f"read them: `{program_name()} report {shlex.quote(str(flags.out))}`"))
-    if len(outcomes) == 1 and failed:
-        return failed[0].status
-    return 1 if failed else 0
+    return outcomes[0].status if len(outcomes) == 1 else int(bool(failed))
 
 
 def check(parser: Parser, words: Words, _: Words) -> int:

@@ -34,10 +34,8 @@ class Parser(argparse.ArgumentParser):
     """
 
     def __init__(self, prog: str, about: str = "", *, usage: str | None = None, hint: str = "") -> None:
-        options: dict[str, Any] = {"formatter_class": _Help, "allow_abbrev": False, "add_help": False}
-        super().__init__(prog=prog, description=about, usage=usage, **options)
+        super().__init__(prog, usage, about, formatter_class=_Help, allow_abbrev=False)
         self.hint = hint
-        self.add_argument("-h", "--help", action="help", help="show this help and exit")
 
     def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
         """Return the flags in `args`, by default the script's own; words may stand among flags."""

@@ -17,6 +17,7 @@ Pattern = Callable[[Module], Iterator[Instruction]]
 SMALL_UPDATE = 256  # bytes, from which on jaxlib 0.11.1 updates in place (jax#40101)
 LARGE_ARRAY = 16 << 10  # bytes, below which rewriting an array costs no more than an update
 RANKS_OF_YNN = 7  # from which on YNNPACK's transposed operands have too many dimensions (jax#39257)
+NO_YNN = 'XLA_FLAGS="--xla_cpu_experimental_ynn_fusion_type="'
 ROWS_RIGHT = 16_384  # of a product with a small matrix, up to which jaxlib 0.10.2 is right (jax#39103)
 
 
@@ -161,15 +162,14 @@ FAULTS = (
         probe="random_reads_in_a_loop",
     ),
     Fault(
-        "a product with a small matrix, summed, for many rows", "jax-ml/jax#39103", ("cpu",), "0.10.2",
-        "0.11.0", "some rows are wrong", 0,
-        'take jaxlib 0.10.1 or 0.11, or set XLA_FLAGS="--xla_cpu_experimental_ynn_fusion_type="',
+        "a product with a small matrix, summed, for many rows", "jax-ml/jax#39103", ("cpu",),
+        "0.10.2", "0.11.0", "some rows are wrong", 0, f"take jaxlib 0.10.1 or 0.11, or set {NO_YNN}",
         products_of_many_rows, probe="products_of_rows",
     ),
     Fault(
         "a product and a sum of arrays of rank 7 or more", "jax-ml/jax#39257, jax-ml/jax#40412", ("cpu",),
         "0.10.2", "0.11.1", "the process ends by SIGSEGV, or hangs, on x86-64", 0,
-        'take jaxlib 0.10.1 or 0.11.1, or set XLA_FLAGS="--xla_cpu_experimental_ynn_fusion_type="',
+        f"take jaxlib 0.10.1 or 0.11.1, or set {NO_YNN}",
         reductions_of_high_rank, probe="reduction_of_rank_7",
     ),
     Fault(
@@ -204,18 +204,18 @@ FAULTS = (
         probe="gradient_of_scan_over_scalars",
     ),
     Fault(
-        "many operations on small arrays", "jax-ml/jax#26021, jax-ml/jax#25190", ("cpu",),
-        "", "", "each operation is dispatched by itself, since 0.4.32", 3,
+        "many operations on small arrays", "jax-ml/jax#26021, jax-ml/jax#25190", ("cpu",), "", "",
+        "each operation is dispatched by itself, since 0.4.32", 3,
         "stack small arrays, and give jax.lax.scan unroll=", probe="many_small_operations",
     ),
     Fault(
         "exp in float64", "jax-ml/jax#26145", ("cpu",), "", "0.6.0",
-        "exp is computed one number at a time", 5,
-        "take jaxlib 0.6 or later, or float32", probe="exponential_in_float64",
+        "exp is computed one number at a time", 5, "take jaxlib 0.6 or later, or float32",
+        probe="exponential_in_float64",
     ),
     Fault(
-        "a scan over small matrices in float64, or many small solves", "jax-ml/jax#36799", ("cpu",), "",
-        "0.6.0", "each product is dispatched by itself", 10, "take jaxlib 0.6 or later",
+        "a scan over small matrices in float64, or many small solves", "jax-ml/jax#36799", ("cpu",),
+        "", "0.6.0", "each product is dispatched by itself", 10, "take jaxlib 0.6 or later",
         probe="scan_over_a_small_float64_matrix",
     ),
     Fault(

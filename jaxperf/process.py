@@ -344,29 +344,20 @@ def child_environment(inherited: Mapping[str, str] | None = None) -> dict[str, s
     return environment
 
 
-def startable_command(command_line: Sequence[str]) -> tuple[str, ...]:
-    """Return a command with the `jaxperf` and `python` that run here, if PATH has none.
-
-    A user who types `.venv/bin/jaxperf gate ... -- jaxperf ...` may not have this environment on PATH.
-    """
-    program, *words = command_line
-    replacements = {"jaxperf": (sys.executable, "-m", "jaxperf"), "python": (sys.executable,)}
-    if program in replacements and shutil.which(program) is None:
-        return (*replacements[program], *words)
-    return (program, *words)
-
-
 def run_child(command_line: Sequence[str], environment: Mapping[str, str], **options: Any) -> int:
     """Return a child's exit status, or minus the signal that ended it; an interrupt ends it.
 
     The child starts with signals blocked, until it calls `end_at_once` or `release_signals`. So none arrives
     while it is half started, or before we know it.
     """
+    # `.venv/bin/jaxperf gate ... -- jaxperf ...` is also typed where PATH lacks this environment
+    path = os.pathsep.join([environment.get("PATH", os.defpath), str(Path(sys.executable).parent)])
+    variables = {**environment, "PATH": path, PARENT: str(os.getpid())}
     child = None
     if hasattr(signal, "pthread_sigmask"):  # not on Windows
         signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     try:
-        child = subprocess.Popen(command_line, env={**environment, PARENT: str(os.getpid())}, **options)
+        child = subprocess.Popen(command_line, env=variables, **options)
         release_signals()
         status = child.wait()
     except BaseException:

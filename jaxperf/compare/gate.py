@@ -109,7 +109,7 @@ def run_once(command: Sequence[str], path: Path, environment: Mapping[str, str] 
 
     The command's output is shown only if it fails.
     """
-    arguments = process.startable_command([word.replace(PLACEHOLDER, str(path)) for word in command])
+    arguments = [word.replace(PLACEHOLDER, str(path)) for word in command]
     path.unlink(missing_ok=True)
     with tempfile.TemporaryFile() as log:
         streams = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": subprocess.STDOUT}
