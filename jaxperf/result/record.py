@@ -89,18 +89,14 @@ class Claim:
 
 @dataclass(frozen=True)
 class Fact:
-    """A named scalar with its unit, and its `meaning` in words; if that is "", the name is shown.
-
-    One with `in_table` has no line of its own, because a table shows it. `basis` says whether the number is
-    measured, fitted or predicted.
-    """
+    """A named scalar."""
 
     name: str
     value: Scalar
     unit: str = ""
-    meaning: str = ""
-    in_table: bool = False
-    basis: Basis = "measured"
+    meaning: str = ""  #: in words, which are shown instead of the name
+    in_table: bool = False  #: whether a table shows it, so that it has no line of its own
+    basis: Basis = "measured"  #: whether it is measured, fitted or predicted
 
 
 @dataclass(frozen=True)
@@ -178,22 +174,18 @@ class Environment:
 
 @dataclass(frozen=True, repr=False)
 class Result:
-    """The blocks of one section, in the book's order, and what is needed to repeat the run.
-
-    `config` holds the section's own settings. An `incomplete` result is from a run that was stopped or
-    has not ended yet.
-    """
+    """The blocks of one section, in the book's order, and what is needed to repeat the run."""
 
     experiment: str
     section: str
     title: str
     question: str
-    config: Mapping[str, Any]
+    config: Mapping[str, Any]  #: the section's settings
     environment: Environment
     blocks: tuple[Block, ...] = ()
     command: str = ""
     smoke: bool = False
-    incomplete: bool = False
+    incomplete: bool = False  #: whether the run was stopped, or has not ended yet
     started_at: str = ""
     wall_s: float = 0.0
     schema_version: int = SCHEMA_VERSION
@@ -208,9 +200,9 @@ class Result:
         shown = (block for block in self.blocks if not getattr(block, "detail", False))
         return render_html([replace(self, blocks=tuple(shown))])
 
-    def of(self, kind: type[B]) -> Iterator[B]:
+    def of(self, block_class: type[B]) -> Iterator[B]:
         """Return the blocks of one class, in order."""
-        return (block for block in self.blocks if isinstance(block, kind))
+        return (block for block in self.blocks if isinstance(block, block_class))
 
     @property
     def measurements(self) -> tuple[Measurement, ...]:
