@@ -10,7 +10,14 @@ from jaxperf.result.intervals import difference, total_length
 from jaxperf.watch.log import EAGER, PYTHON, StackSample
 from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.report.analysis import Analysis, IntervalSet
-from jaxperf.watch.rules.idle import OFTEN, REPEATS, element_read, elements_taken, findings_by_function
+from jaxperf.watch.rules.idle import (
+    OFTEN,
+    REPEATS,
+    element_read,
+    elements_taken,
+    findings_by_function,
+    taken_apart,
+)
 from jaxperf.watch.rules.jit_advice import WAYS, in_one_program, lines_of, outermost, way_to_jit
 from jaxperf.watch.rules.table import PERFORMANCE, Finding, cause
 from jaxperf.watch.source import statements
@@ -119,8 +126,13 @@ def _inside(analysis: Analysis, at: Place) -> list[StackSample]:
 
 
 def _waits(analysis: Analysis) -> set[Place]:
-    """Return the lines with no operation but one whose value they wait for: `find_waits` covers these."""
-    return {
+    """Return the lines with no operation but one whose value they wait for, or on elements of an array.
+
+    `find_waits` covers these, and `find_iterated_arrays`.
+    """
+    elements = set().union(*taken_apart(analysis).values())
+    handling = {s.at for s in analysis.samples if (s.at.file, s.at.line) in elements}
+    return handling | {
         at
         for at in (line.at for line in analysis.lines)
         if element_read(analysis, at)

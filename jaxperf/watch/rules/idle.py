@@ -295,7 +295,7 @@ def _wait_form(finding: Finding) -> str:
     "log.debug('%s', x) is not.",
 )  # fmt: skip
 def find_waits(analysis: Analysis) -> Iterator[Finding]:
-    apart = {c.at for c in analysis.log.compiled if is_operation(c) and takes_apart(c)}
+    apart = taken_apart(analysis)
     for line in analysis.lines:
         loop = statements.innermost(line.at, loop_body.LOOP)
         # `find_iterated_arrays` covers the first, `find_numpy_work` the second
@@ -340,6 +340,17 @@ def takes_apart(c: Compiled) -> bool:
     keys = any("key<" in text for text in c.signature.values())
     keys = keys or any(_KEYS.search(statements.iterated(at)) for at in (c.at, c.inner))
     return iterates and not keys
+
+
+def taken_apart(analysis: Analysis) -> dict[Place, set[tuple[str, int]]]:
+    """Return the lines that iterate over arrays, each with all lines that only handle the elements.
+
+    An element that Python does not read goes back to the device: what handles it would not change.
+    """
+    apart = {c.at for c in analysis.log.compiled if is_operation(c) and takes_apart(c)}
+    read = {(wait.at.file, wait.at.line) for wait in analysis.waits}
+    lines = {at: {(at.file, line) for line in loop_body.lines_of_elements(at)} for at in sorted(apart)}
+    return {at: inside if inside & read else {(at.file, at.line)} for at, inside in lines.items()}
 
 
 def only_keys(analysis: Analysis, at: Place) -> bool:
@@ -436,7 +447,7 @@ def find_data_waits(analysis: Analysis) -> Iterator[Finding]:
             computing = format_quantity(analysis.computing_s, "s")
             slow = f"; they compute for only {computing}, and one thread that reads ahead saves no more"
             yield replace(finding, reason=reason + inside + slow, form="slow")
-        elif _FROM_THREAD.search(inside):
+        elif _FROM_THREAD.search(inside or finding.at.source):  # a thread reads ahead already
             yield replace(finding, reason=reason + inside, form="slow")
         else:
             saved_s = min(finding.seconds, analysis.computing_s)

@@ -174,16 +174,10 @@ def _together(findings: list[Finding]) -> list[Finding]:
         seconds, reason = sum(f.seconds for f in same), "; ".join(f.reason for f in same)
         left.append(replace(dearest, seconds=seconds, reason=reason))
     left = parts + left
-    # an array on the host needs no operations for its elements either, and no wait in what they are given to
+    # an array on the host needs no wait in what its elements are given to
     reads = [f for f in left if f.cause in ("element reads", "iterated array")]
     given = {(f.at.file, name) for f in reads for name in statements.called_at(f.at)}
-    left = [f for f in left if f.cause != "wait" or (f.at.file, f.at.function) not in given]
-    sliced = {f.at: f.seconds for f in left if f.cause == "eager" and any(f.at == r.at for r in reads)}
-    return [
-        replace(f, seconds=f.seconds + sliced.get(f.at, 0.0)) if f in reads and f.form != "not read" else f
-        for f in left
-        if f.cause != "eager" or f.at not in sliced
-    ]
+    return [f for f in left if f.cause != "wait" or (f.at.file, f.at.function) not in given]
 
 
 def _serves(finding: Finding, other: Finding) -> bool:

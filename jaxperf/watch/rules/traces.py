@@ -21,7 +21,7 @@ from jaxperf.watch.grouping import group_by
 from jaxperf.watch.log import DISPATCH, EAGER, TRACE, Compiled, canonical_name
 from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.report.analysis import Analysis
-from jaxperf.watch.rules.idle import is_operation, takes_apart
+from jaxperf.watch.rules.idle import is_operation, taken_apart, takes_apart
 from jaxperf.watch.rules.jit_advice import WAYS, only_computes, outermost, way_to_jit
 from jaxperf.watch.rules.table import (
     ASYNCHRONOUS,
@@ -661,24 +661,25 @@ def _keeps_compiling(analysis: Analysis, at: Place, compiled: list[Compiled]) ->
 )  # fmt: skip
 def find_iterated_arrays(analysis: Analysis) -> Iterator[Finding]:
     """Find loops and comprehensions over arrays, which compile a program that takes them apart."""
-    apart = (c for c in analysis.log.compiled if is_operation(c) and takes_apart(c))
-    for at, compiled in group_by(apart, lambda c: c.at).items():
-        # a few reads wait for the array itself, which one copy waits for, too
-        statement = statements.innermost(at, ast.stmt)
-        inside = range(at.line, (statement.end_lineno if statement else at.line) + 1)
-        reads = [w for w in analysis.waits if w.at.file == at.file and w.at.line in inside]
-        compiled_s = analysis.compiling_s(compiled)
-        each_s = statistics.median([w.end - w.start for w in reads] or [0.0])
-        seconds = compiled_s + sum(w.times for w in reads) * each_s
-        name, library = statements.iterated(at) or "the array", compiled[0].through
+    for at, lines in taken_apart(analysis).items():
+        reads = [w for w in analysis.waits if (w.at.file, w.at.line) in lines]
+        programs = [c for c in analysis.log.compiled if is_operation(c) and (c.at.file, c.at.line) in lines]
+        apart = [c for c in programs if c.at == at and takes_apart(c)]
+        seconds = analysis.compiling_s(programs if reads else apart)
+        if reads:
+            # a few reads wait for the array itself, which one copy waits for, too
+            seconds += sum(w.times for w in reads) * statistics.median(w.end - w.start for w in reads)
+            handling = (s for s in analysis.of_kinds(EAGER) if (s.at.file, s.at.line) in lines)
+            seconds += sum(map(analysis.front, handling))
+        name, library = statements.iterated(at) or "the array", apart[0].through
         form = "library" if library not in ("", "jax", "jaxlib", "numpy") else ""
         name = statements.outermost_call(at) if form else name
         what = f"an array that {library} iterates over" if form else name
         # elements of the host's array would go back to the device, where operations of JAX take them
         form = form or ("" if reads else "not read")
         reason = (
-            f"{what} is taken apart by a program of its own, compiled {len(compiled)} times in "
-            f"{compiled_s:.2g} s, and its elements are read one by one"
+            f"{what} is taken apart by a program of its own, compiled {len(apart)} times in "
+            f"{analysis.compiling_s(apart):.2g} s, and its elements are read one by one"
         )
         yield Finding("iterated array", at, seconds, reason, name, argument=name, form=form)
 

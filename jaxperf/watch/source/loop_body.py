@@ -246,6 +246,17 @@ def element_read(at: Place, *, any_use: bool = False) -> str:
     return ", ".join(names)
 
 
+def lines_of_elements(at: Place) -> set[int]:
+    """Return the lines that use the elements of what a line iterates over, and call no function of JAX."""
+    loop = statements.innermost(at, ast.stmt)
+    users = [loop] if loop is not None else []
+    if isinstance(loop, ast.For):
+        elements = _targets(loop.target)
+        users = [f.node for f in _flows(loop) if f.node is not loop and share(f.reads, elements)]
+    simple = [n for n in users if not statements.call_jax(statements.calls_in(n), at.file)]
+    return {at.line}.union(*(range(n.lineno, (n.end_lineno or n.lineno) + 1) for n in simple))
+
+
 def reads_from(at: Place, other: Place) -> bool:
     """Return whether a statement reads what another one in its function computes, or is the same one."""
     if (at.file, at.function) != (other.file, other.function):

@@ -159,9 +159,13 @@ def has_operators(at: Place) -> bool:
         nodes.append(node)
         left += [n for n in ast.iter_child_nodes(node) if n is not getattr(node, "slice", None)]
     operators = ast.BinOp | ast.UnaryOp | ast.Compare | ast.AugAssign
-    called = {ast.unparse(n.func).partition(".")[0] for n in nodes if isinstance(n, ast.Call)}
-    of_jax = {name for name, module in imports(at.file) if f"{module}.".startswith("jax.")}
-    return any(isinstance(n, operators) for n in nodes) or bool(called & of_jax)
+    calls = [n for n in nodes if isinstance(n, ast.Call)]
+    return any(isinstance(n, operators) for n in nodes) or call_jax(calls, at.file)
+
+
+def call_jax(calls: list[ast.Call], file: str) -> bool:
+    called = {ast.unparse(call.func).partition(".")[0] for call in calls}
+    return any(name in called for name, module in imports(file) if f"{module}.".startswith("jax."))
 
 
 def in_jitted(at: Place) -> bool:

@@ -542,6 +542,16 @@ def test_the_wait_for_an_array_is_no_cost_of_its_iteration(line):
     assert finding.seconds == pytest.approx(1.5 + 10 * 0.01)
 
 
+@pytest.mark.parametrize(("reads", "seconds"), [(9, 1.5 + 0.9 + 2 * 0.5), (0, 1.5)])
+def test_what_handles_elements_that_python_reads_belongs_to_their_iteration(reads, seconds, places):
+    at = places("import jax.numpy as jnp\nfor x in row:\n    y = 2 * float(x)\n    z = jnp.sin(x)\n")
+    samples = [StackSample(EAGER, at(n), 3.0 + n, 3.5 + n) for n in (2, 3, 4)]  # NumPy has no jnp.sin
+    waits = [Wait("float", at(3), 8 + i, 8 + i + 0.1, 4) for i in range(reads)]
+    log = Log("a", 0.0, 9.0, compiled=[compiled(at(2), 1.0, 1.5, "unstack")], samples=samples, waits=waits)
+    (finding,) = traces.find_iterated_arrays(Analysis(log))
+    assert (finding.at, finding.seconds) == (at(2), pytest.approx(seconds))
+
+
 # traces
 
 

@@ -59,12 +59,3 @@ def test_what_a_function_that_is_to_be_jitted_calls_and_compiles_is_no_finding_o
         ("eager", 1, 4.5), ("wait", 2, 1.0), ("dispatch", 6, 1.0),
     ]  # fmt: skip
     assert findings[0].reason == "one by one; compiles; calls of f"
-
-
-@pytest.mark.parametrize(("form", "seconds"), [("", 4.0), ("not read", 3.0)])
-def test_the_operations_of_an_iteration_count_in_its_finding_if_python_reads_the_elements(
-    form, seconds, found
-):
-    eager = [Finding("eager", at, 1.0, "") for at in (AT, AT._replace(line=9))]
-    findings = found(Finding("iterated array", AT, 3.0, "", form=form), *eager)
-    assert [(f.at.line, f.seconds) for f in findings] == [(AT.line, seconds), (9, 1.0)]
