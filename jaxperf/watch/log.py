@@ -80,7 +80,6 @@ class Compiled:
         return total_length(self.stages.values())
 
     def seconds(self, stage: str) -> float:
-        """Return the seconds of one stage; 0 if it did not take place."""
         start, end = self.stages.get(stage, (0.0, 0.0))
         return end - start
 
@@ -101,7 +100,6 @@ class Wait(NamedTuple):
 
     @property
     def span(self) -> Interval:
-        """Return an interval of as many seconds, from its start on."""
         return self.start, self.start + self.total_s
 
 
@@ -181,7 +179,8 @@ class ExecutedProgram:
     run_s: list[float] = field(default_factory=list)
     whole: int = 0  # executions that lie inside a window
     last_ops: set[str] = field(default_factory=set)  # last instructions of executions that ended in a window
-    turns_s: list[float] = field(default_factory=list)  # from each call to the next one in the same window
+    # seconds of each turn: from a call to the next one in the same window
+    turns_s: list[float] = field(default_factory=list)
 
     @property
     def cut_off(self) -> bool:
@@ -190,7 +189,6 @@ class ExecutedProgram:
 
     @property
     def turn_s(self) -> float | None:
-        """Return the median seconds of a turn: from one call to the next; None if no window saw two."""
         return median(self.turns_s) if self.turns_s else None
 
     @property
@@ -217,11 +215,9 @@ class DeviceActivity:
     @property
     def busy(self) -> dict[str, list[Interval]]:
         """Return the intervals in which each device computed anything."""
-        spans_by_device: dict[str, list[Interval]] = defaultdict(list)
-        for program in self.programs.values():
-            for device, spans in program.devices.items():
-                spans_by_device[device] += spans
-        return {device: union(spans) for device, spans in sorted(spans_by_device.items())}
+        programs = self.programs.values()
+        devices = sorted({device for program in programs for device in program.devices})
+        return {d: union(span for p in programs for span in p.devices.get(d, ())) for d in devices}
 
 
 @functools.cache
@@ -242,7 +238,7 @@ class Log:
     nested: list[Compiled] = field(default_factory=list)  # compiled while another function was traced
     waits: list[Wait] = field(default_factory=list)
     puts: list[Put] = field(default_factory=list)
-    small_puts: dict[Place, list[float]] = field(default_factory=dict)  # times, by line
+    small_puts: dict[Place, list[float]] = field(default_factory=lambda: defaultdict(list))  # times, by line
     samples: list[StackSample] = field(default_factory=list)
     stacks: list[Stack] = field(default_factory=list)  # for the compile report only
     called_back: list[StackSample] = field(default_factory=list)  # in threads of JAX
@@ -253,7 +249,9 @@ class Log:
     programs: list["Facts"] = field(default_factory=list)
     call_sites: list["CallSite"] = field(default_factory=list)
     # for each of the reader's functions (file, name): the values of parameters that no array can replace
-    parameters: dict[tuple[str, str], dict[str, set[str]]] = field(default_factory=dict)
+    parameters: dict[tuple[str, str], dict[str, set[str]]] = field(
+        default_factory=lambda: defaultdict(lambda: defaultdict(set))
+    )
     modules: list[str] = field(default_factory=list)  # its own files
     peaks: dict[str, int] = field(default_factory=dict)  # bytes of "resident" and "device" memory
     live_arrays: list[LiveArrays] = field(default_factory=list)  # near the peak of memory

@@ -125,8 +125,8 @@ class Watcher:
         }
         if self._compiles_only:
             del steps["memory"]  # which lists arrays
-        for what, step in steps.items():
-            with log.losses.guard(what):
+        for part, step in steps.items():
+            with log.losses.guard(part):
                 step()
         _open_watch = None
         return log
@@ -138,8 +138,8 @@ class Watcher:
         if not self.log.names_causes:  # windows would say nothing, and print lines of their own
             self.instruments.pop(WINDOWS, None)
         self._undo.callback(self.compiles.close)
-        for what, instrument in self.instruments.items():
-            with self.log.losses.guard(what):
+        for part, instrument in self.instruments.items():
+            with self.log.losses.guard(part):
                 instrument.open(jax)
 
     def _look(self) -> bool:
@@ -171,8 +171,8 @@ class Watcher:
     def _describe_program(self) -> None:
         jax = sys.modules.get("jax")
         files = [source_location.stored_attributes(m).get("__file__") for m in [*sys.modules.values()]]
-        own = {file for file in files if isinstance(file, str) and not source_location.library_of(file)}
-        self.log.modules = sorted(own)
+        paths = {file for file in files if isinstance(file, str)}
+        self.log.modules = sorted(path for path in paths if not source_location.library_of(path))
         if jax and self._started():
             self.log.backend = str(jax.default_backend())
         config = getattr(jax, "config", None)

@@ -39,7 +39,7 @@ POINTS = [
     (sampler.Sampler, "open"), (sampler.Sampler, "_look"), (sampler.Sampler, "close"),
     (memory.MemoryReadings, "look"), (memory.MemoryReadings, "read"), (memory.MemoryReadings, "close"),
     (profiler.Profiler, "open"), (profiler.Profiler, "look"), (profiler.Profiler, "_open_window"),
-    (profiler.Profiler, "_close_window"), (profiler.Profiler, "end"), (profiler.Profiler, "read"),
+    (profiler.Profiler, "_close_window"), (profiler.Profiler, "end"),
     (profiler.Profiler, "close"),
     (executables.Programs, "look"), (executables.Programs, "_note"), (executables.Programs, "close"),
     (analysis.Analysis, "shares"), (analysis.Analysis, "lines"), (analysis.Analysis, "samples"),

@@ -142,11 +142,9 @@ class Compiles:
     # --- what JAX calls
 
     def on_start(self, event: str, value: float | int, **kwargs: Any) -> None:
-        stage = _STAGES.get(event.rsplit("/", 1)[-1])
-        if stage is None:
-            return
-        self.open_stages += 1
-        self._local.open[stage].append((time.perf_counter(), time.process_time()))
+        if stage := _STAGES.get(event.rsplit("/", 1)[-1]):
+            self.open_stages += 1
+            self._local.open[stage].append((time.perf_counter(), time.process_time()))
 
     def on_duration(self, event: str, duration_secs: float, **kwargs: Any) -> None:
         event = event.rsplit("/", 1)[-1]
@@ -245,14 +243,14 @@ class Compiles:
 
     def _drop_inside(self, span: Interval) -> None:
         """Drop what this thread traced inside another trace; what it also compiled is kept apart."""
-        compiled, others = self.log.compiled, []
+        compiled, others = self.log.compiled, list[Compiled]()
         while compiled and all(span[0] <= a and b <= span[1] for a, b in compiled[-1].stages.values()):
             event = compiled.pop()
             if event.thread != threading.get_ident():
-                others.append(event)
+                others.insert(0, event)
             elif COMPILE in event.stages:
                 self.log.nested.append(event)
-        compiled.extend(reversed(others))
+        compiled += others
 
     @staticmethod
     def _locate(event: Compiled) -> tuple[FrameType | None, FrameType | None]:

@@ -126,14 +126,11 @@ def independent_instructions(instructions: Sequence[Instruction], entry: frozens
     opcodes: dict[str, set[str]] = defaultdict(set)
     for i in instructions:
         opcodes[i.computation].add(i.opcode)
-    depends: set[str] = set()
-    fixed: set[str] = set()
+    depends, fixed = set[str](), set[str]()
     for i in instructions:
-        if i.name not in entry:
-            continue
-        if i.opcode in _VARYING or {*i.operands} & depends:
+        if i.name in entry and (i.opcode in _VARYING or {*i.operands} & depends):
             depends.add(i.name)
-        elif not opcodes[i.called] | {i.opcode} <= _FILLING:
+        elif i.name in entry and not opcodes[i.called] | {i.opcode} <= _FILLING:
             fixed.add(i.name)
     return fixed
 
@@ -200,9 +197,10 @@ class Programs:
                 remark = f"the text of {facts.name} is too long to be read, so its instructions are unknown"
                 self.log.remarks.append(remark)
                 text = ""
-            self.log.programs.append(replace(facts, text=text))
+            facts = replace(facts, text=text)
+            self.log.programs.append(facts)
             for c in compiled:
-                c.facts = self.log.programs[-1]
+                c.facts = facts
         self._read.clear()
 
     def _note(self, c: Compiled | None, executable: Any, old: bool) -> None:
@@ -232,18 +230,19 @@ def note_copied_arguments(log: Log) -> None:
     for c in log.compiled:
         program, facts = log.activity.programs.get(c.program), known.get(c.program)
         arrays = {where: shape for where, text in c.signature.items() if (shape := shape_of(text))}
-        c.moved = {
-            where: arrays[where].bytes
-            for where, placement in c.placements.items()
-            if program and facts and where in arrays and {*placement.devices} != {*facts.devices}
-        }
+        if program and facts:
+            c.moved = {
+                where: arrays[where].bytes
+                for where, placement in c.placements.items()
+                if where in arrays and {*placement.devices} != {*facts.devices}
+            }
         if program and program.calls:
             numbers = max(0, (len(facts.layout[0]) if facts else 0) - len(arrays))
             sizes = {**c.host, **c.moved}
-            smallest = sorted(sizes, key=lambda where: sizes[where])
-            copied = set(smallest[: max(0, round(program.copies / program.calls) - numbers)])
-            c.host = {where: size for where, size in c.host.items() if where in copied}
-            c.moved = {where: size for where, size in c.moved.items() if where in copied}
+            copied = max(0, round(program.copies / program.calls) - numbers)
+            for where in sorted(sizes, key=sizes.__getitem__)[copied:]:
+                c.host.pop(where, None)
+                c.moved.pop(where, None)
 
 
 EQUAL_COUNT = 64  # equal operations; fusion copies them, so that ten iterations may give 56
@@ -265,9 +264,7 @@ class Loop(NamedTuple):
     share: float
 
 
-class _Operation(NamedTuple):
-    """What equal operations share."""
-
+class _Operation(NamedTuple):  # what equal operations share
     opcode: str  # one JAX operation may be many: erf_inv is 36, of which 9 in a chain are additions
     op_name: str
     origin: tuple[Place, ...]
@@ -309,11 +306,8 @@ def unrolled_loops(facts: Facts, *, few: bool = False, outside: Collection[Place
 def _source_loops(origin: tuple[Place, ...], outside: Collection[Place]) -> Iterator[tuple[Place, float]]:
     """Yield the reader's loops inside a program around an operation, and their iterations; inf if unknown."""
     ends = {(p.file, p.line) for p in outside}
-    for at in origin:
-        if (at.file, at.line) in ends:
-            return
-        if source_location.library_of(at.file):
-            continue
+    inside = itertools.takewhile(lambda p: (p.file, p.line) not in ends, origin)
+    for at in (p for p in inside if not source_location.library_of(p.file)):
         function = getattr(statements.innermost(at, ast.FunctionDef), "lineno", 0)
         for loop in reversed(statements.enclosing_nodes(at, _LOOPS)):
             if loop.lineno > function:

@@ -28,7 +28,12 @@ def call_arguments(frame: FrameType | None) -> dict[str, Any]:
     names, varargs, keywords, values = inspect.getargvalues(frame)
     leaves = {}
     for name in filter(None, (*names, varargs, keywords)):
-        for path, leaf in _flattened(jax.tree_util, _shortened(values.get(name))):
+        value = _shortened(values.get(name))
+        paths: list[tuple[Any, Any]] = [((), value)]
+        # an object of the program's own class may not be flattened while it is being made
+        with contextlib.suppress(Exception):
+            paths = list(jax.tree_util.tree_leaves_with_path(value))
+        for path, leaf in paths:
             where = jax.tree_util.keystr(path)
             if name == varargs:
                 where = f"argument {where[1:].replace(']', '', 1)}"
@@ -38,14 +43,6 @@ def call_arguments(frame: FrameType | None) -> dict[str, Any]:
                 where = name + where
             leaves[where] = leaf
     return leaves
-
-
-def _flattened(tree_util: Any, value: Any) -> list[tuple[Any, Any]]:
-    """Return the leaves of a value with their paths; an object that cannot be flattened now is a leaf."""
-    try:
-        return list(tree_util.tree_leaves_with_path(value))
-    except Exception:  # of the program's own class, as while its object is being made
-        return [((), value)]
 
 
 def _shortened(value: Any) -> Any:
@@ -63,9 +60,9 @@ _PRINTED: tuple[Any, ...] = (bool, int, float, complex, str, slice, type(None))
 
 def is_array(value: Any) -> bool:
     """Return whether a value is an array of NumPy or JAX, or a tracer; other objects are not asked."""
-    kind = type(value)
-    known = module_of(kind) in ("numpy", "jax", "jaxlib") or issubclass(kind, sys.modules["numpy"].ndarray)
-    return known and hasattr(kind, "dtype") and hasattr(kind, "shape")
+    cls = type(value)
+    known = module_of(cls) in ("numpy", "jax", "jaxlib") or issubclass(cls, sys.modules["numpy"].ndarray)
+    return known and hasattr(cls, "dtype") and hasattr(cls, "shape")
 
 
 def is_tracer(value: Any) -> bool:
@@ -76,26 +73,24 @@ def describe_value(value: Any, *, fields: bool = True) -> str:
     """Return an array's type, a number's or text's `repr`, else the class with an address or its `fields`."""
     if is_array(value):
         return f"{value.dtype}[{','.join(map(str, value.shape))}]"
-    kind = type(value)
-    name = kind.__name__
-    if issubclass(kind, enum.Enum):
+    cls, name = type(value), type(value).__name__
+    if issubclass(cls, enum.Enum):
         return f"{name}.{stored_attributes(value).get('_name_', '')}"
     for printed in _PRINTED:
-        if issubclass(kind, printed):  # by the methods of Python's own class, not of the program's
+        if issubclass(cls, printed):  # by the methods of Python's own class, not of the program's
             part = str.__getitem__(value, slice(LONGEST_VALUE)) if printed is str else value
             return str(printed.__repr__(part))[:LONGEST_VALUE]
-    if kind is FunctionType:
+    if cls is FunctionType:
         return f"<function {value.__name__} line {value.__code__.co_firstlineno} at {id(value):#x}>"
-    if kind.__eq__ is object.__eq__:
+    if cls.__eq__ is object.__eq__:
         return f"<{name} object at {id(value):#x}>"
-    if fields and isinstance(value, tuple) and type(value).__eq__ is tuple.__eq__:  # such as an optimizer
-        elements = tuple.__getitem__(value, slice(PARTS))
-        return f"{name}({', '.join(describe_value(each, fields=False) for each in elements)})"
-    if fields and dataclasses.is_dataclass(value):  # such as a Linen module
-        stored = stored_attributes(value)
-        parts = ((f.name, stored.get(f.name)) for f in dataclasses.fields(value) if f.compare)
-        return f"{name}({', '.join(f'{k}={describe_value(v, fields=False)}' for k, v in parts)})"
-    return name
+    parts: list[str] = []
+    if fields and issubclass(cls, tuple) and cls.__eq__ is tuple.__eq__:  # such as an optimizer
+        parts = [describe_value(x, fields=False) for x in tuple.__getitem__(value, slice(PARTS))]
+    elif fields and dataclasses.is_dataclass(value):  # such as a Linen module
+        stored, compared = stored_attributes(value), (f.name for f in dataclasses.fields(value) if f.compare)
+        parts = [f"{name}={describe_value(stored.get(name), fields=False)}" for name in compared]
+    return f"{name}({', '.join(parts)})" if parts else name
 
 
 class Placement(NamedTuple):
@@ -129,12 +124,11 @@ def placement_changes(before: Mapping[str, Placement], now: Mapping[str, Placeme
 
     The result is empty if any argument is on other devices, which needs another program anyway.
     """
-    pairs = [(name, before[name], now[name]) for name in now if name in before]
-    if any(then.devices != later.devices for _, then, later in pairs):
+    names = [name for name in now if name in before]
+    if any(before[name].devices != now[name].devices for name in names):
         return ()
-    return tuple(
-        Change("placement", name, str(then), str(later)) for name, then, later in pairs if then != later
-    )
+    changed = (name for name in names if before[name] != now[name])
+    return tuple(Change("placement", name, str(before[name]), str(now[name])) for name in changed)
 
 
 def traced_function(frame: FrameType, reader: FrameType | None, defined: str) -> Any:

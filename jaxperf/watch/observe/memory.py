@@ -87,8 +87,6 @@ class MemoryReadings:
         frame: FrameType | None = None
         with undisturbed():
             for frame in source_location.frames_outwards(sys._current_frames().get(self.log.thread_id)):
-                if source_location.library_of(frame.f_code.co_filename):
-                    continue
                 for name, value in _variables(frame):
                     size = _holds(value, ids, _DEPTH)
                     if size > most:
@@ -125,11 +123,11 @@ def _made_at(arrays: list[Any]) -> Place:
 
 
 def _variables(frame: FrameType) -> Iterator[tuple[str, Any]]:
-    """Yield the variables of a frame, and the attributes of the program's own objects among them."""
-    code = frame.f_code
-    optimized = code.co_flags & inspect.CO_OPTIMIZED
-    names = (*code.co_varnames, *code.co_cellvars, *code.co_freevars) if optimized else tuple(frame.f_globals)
-    for name in names:
+    """Yield the variables of a frame of the reader, and the attributes of the program's own objects."""
+    code, names = frame.f_code, tuple(frame.f_globals)
+    if code.co_flags & inspect.CO_OPTIMIZED:
+        names = (*code.co_varnames, *code.co_cellvars, *code.co_freevars)
+    for name in () if source_location.library_of(code.co_filename) else names:
         if name.startswith("_"):  # a notebook's own names
             continue
         value = source_location.variable_value(frame, name)
@@ -141,11 +139,9 @@ def _variables(frame: FrameType) -> Iterator[tuple[str, Any]]:
 
 def _holds(value: Any, ids: set[int], depth: int) -> int:
     """Return the size of the largest container in a value that holds one of some arrays; 0 for none."""
-    kind = type(value)
-    if kind not in (dict, list, tuple, deque):
+    if type(value) not in (dict, list, tuple, deque) or depth < 0:
         return 0
-    ends = (value.values(), reversed(value.values())) if kind is dict else (value, reversed(value))
-    parts = [part for end in ends for part in itertools.islice(end, _ENDS)]
-    inside = [len(value) if id(part) in ids else depth and _holds(part, ids, depth - 1) for part in parts]
-    most = max(inside, default=0)
+    elements = value.values() if type(value) is dict else value
+    parts = [part for end in (elements, reversed(elements)) for part in itertools.islice(end, _ENDS)]
+    most = max((id(part) in ids or _holds(part, ids, depth - 1) for part in parts), default=0)
     return max(most, len(value)) if most else 0

@@ -193,9 +193,6 @@ class Profiler:
         """Close the open window, and write what the windows saw into the log."""
         with self.log.losses.guard("a window of the profiler"):
             self.end()
-        self.read()
-
-    def read(self) -> None:
         for window in self.windows:
             read_window(*window, self.log)
 

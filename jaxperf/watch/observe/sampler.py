@@ -209,10 +209,8 @@ class Sampler:
     def _sample_callbacks(self, frames: dict[int, FrameType], now: float) -> None:
         """Record the reader's line in each thread in which JAX calls Python back."""
         for ident, frame in frames.items():
-            if ident == self.log.thread_id:
-                continue
             *_, first = source_location.frames_outwards(frame)
-            if library_of(first.f_code.co_filename) == "jax":
+            if ident != self.log.thread_id and library_of(first.f_code.co_filename) == "jax":
                 at = source_location.reader_place(frame)
                 self.log.called_back.append(StackSample(CALLBACK, at, self._last, now))
 
@@ -221,21 +219,20 @@ class Sampler:
         for f in source_location.frames_outwards(frame):
             code = f.f_code
             is_function = code.co_flags & inspect.CO_OPTIMIZED
-            if not is_function or self._seen[code] >= LOOKS_AT_VALUES or library_of(code.co_filename):
-                continue
-            self._seen[code] += 1
-            known = self.log.parameters.setdefault((code.co_filename, code.co_name), {})
-            for name in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]:
-                value = _static_value(source_location.variable_value(f, name))
-                if value:
-                    known.setdefault(name, set()).add(value)
+            if is_function and self._seen[code] < LOOKS_AT_VALUES and not library_of(code.co_filename):
+                self._seen[code] += 1
+                known = self.log.parameters[code.co_filename, code.co_name]
+                for name in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]:
+                    if value := _static_value(source_location.variable_value(f, name)):
+                        known[name].add(value)
 
     def _read(self, codes: list[CodeType]) -> None:
         """Read bytecode and files before a sample: files release the GIL, bytecode takes up to 5 ms."""
         began = time.perf_counter()
         for code in codes:
             linecache.getline(code.co_filename, 1)
-            source_location.cache_bytecode(code)
+            if not library_of(code.co_filename):
+                source_location.calls_by_offset(code)
             self._codes[id(code)] = code  # keeps the code alive, and so its id unique
         if time.perf_counter() - began > _TURN_S:  # a waiting thread would request the GIL during the sample
             time.sleep(_TURN_S)
@@ -283,19 +280,19 @@ def _in_ufunc(frame: FrameType | None) -> bool:
 
 def _static_value(value: Any) -> str:
     """Return a value's description if a jitted function needs it as a static argument; "" if it does not."""
-    kind = type(value)
-    if kind in (bool, int, str):
-        return repr(value[:_SHORT] if kind is str else value)[:_SHORT]
-    if issubclass(kind, tuple) and 0 < tuple.__len__(value) < _SHORT:
+    cls = type(value)
+    if cls in (bool, int, str):
+        return repr(value[:_SHORT] if cls is str else value)[:_SHORT]
+    if issubclass(cls, tuple) and 0 < tuple.__len__(value) < _SHORT:
         values = tuple(tuple.__iter__(value))  # the program's class may have methods of its own
-        kinds = set(map(type, values))
-        if kinds == {int}:
+        classes = set(map(type, values))
+        if classes == {int}:
             return repr(values)[:_SHORT]
-        if FunctionType in kinds:  # optax.adam(0.1)
-            return kind.__name__
-    if any(c.__module__.startswith("flax.linen") for c in kind.__mro__):
+        if FunctionType in classes:  # optax.adam(0.1)
+            return cls.__name__
+    if any(c.__module__.startswith("flax.linen") for c in cls.__mro__):
         return "module"
-    return "function" if kind in (FunctionType, MethodType) else ""
+    return "function" if cls in (FunctionType, MethodType) else ""
 
 
 def _sample_of(frame: FrameType | None, start: float, end: float) -> StackSample:
@@ -306,17 +303,16 @@ def _sample_of(frame: FrameType | None, start: float, end: float) -> StackSample
     outwards = list(source_location.frames_outwards(reader))
     if any(_CALLS_BACK.search(f.f_code.co_filename) for f in outwards):
         return StackSample(CALLBACK, at, start, end)
-    kind = _kind(frame, reader, library)
+    kind, under = _kind(frame, reader, library), NOWHERE
     if kind in (DISPATCH, EAGER, IMPORT):
-        under = source_location.transformed_at(frame)
-        return StackSample(kind, at, start, end, callers=callers, under=under)
+        under, outwards = source_location.transformed_at(frame), []
     for outer in outwards:  # a callback of JAX, or the next item of a loop?
         owner = library_of(outer.f_code.co_filename)
         if owner == "jax":
             return StackSample(CALLBACK, at, start, end)
         if not owner and source_location.waits_for_next(outer):
             return StackSample(DATA, source_location.place_of(outer), start, end, at, callers)
-    return StackSample(kind, at, start, end, callers=callers)
+    return StackSample(kind, at, start, end, callers=callers, under=under)
 
 
 def _kind(frame: FrameType, reader: FrameType, library: FrameType | None) -> str:
@@ -331,7 +327,8 @@ def _kind(frame: FrameType, reader: FrameType, library: FrameType | None) -> str
     owner = library_of(library.f_code.co_filename)
     if owner in _EAGER:
         return DISPATCH if jitted_program(called) else EAGER
-    of_jax = [f for f in _frames_inside(frame, reader) if library_of(f.f_code.co_filename) == "jax"]
+    inside = itertools.takewhile(lambda f: f is not reader, source_location.frames_outwards(frame))
+    of_jax = [f for f in inside if library_of(f.f_code.co_filename) == "jax"]
     # NumPy gives a call to an array of JAX, as `np.sum(x)` does; a copy is none
     if owner == "numpy" and (not of_jax or of_jax[-1].f_code.co_name == "__array__"):
         return NUMPY
@@ -343,13 +340,9 @@ def _kind(frame: FrameType, reader: FrameType, library: FrameType | None) -> str
     return inner if inner in (EAGER, DISPATCH) else PYTHON
 
 
-def _frames_inside(frame: FrameType | None, reader: FrameType) -> Iterator[FrameType]:
-    return itertools.takewhile(lambda f: f is not reader, source_location.frames_outwards(frame))
-
-
 def _imports(frame: FrameType | None, reader: FrameType) -> bool:
-    files = (f.f_code.co_filename for f in _frames_inside(frame, reader))
-    return any(file.startswith("<frozen importlib") for file in files)
+    inside = itertools.takewhile(lambda f: f is not reader, source_location.frames_outwards(frame))
+    return any(f.f_code.co_filename.startswith("<frozen importlib") for f in inside)
 
 
 def _kind_of_callee(called: object) -> str:

@@ -172,25 +172,19 @@ def _stored(owner: Any, name: str) -> Any:
 
 
 _FOR = "for"  # in place of the name of a call, where a `for` waits for an item
-# what `_calls_by_offset` returned, by the id of the code, which is kept alive: hashing it takes 50 us
+# what `calls_by_offset` returned, by the id of the code, which is kept alive: hashing it takes 50 us
 _calls: dict[int, tuple[CodeType, dict[int, tuple[str, int]]]] = {}
 
 
-def cache_bytecode(code: CodeType) -> None:
-    """Analyze the bytecode of a function of the reader, so that later look-ups take microseconds."""
-    if not library_of(code.co_filename):
-        _calls_by_offset(code)
-
-
 def called_name(frame: FrameType) -> str:
-    return _calls_by_offset(frame.f_code).get(frame.f_lasti, ("", 0))[0]
+    return calls_by_offset(frame.f_code).get(frame.f_lasti, ("", 0))[0]
 
 
 def called_names(code: CodeType) -> frozenset[tuple[str, int]]:
-    return frozenset(call for call in _calls_by_offset(code).values() if call[0] != _FOR)
+    return frozenset(call for call in calls_by_offset(code).values() if call[0] != _FOR)
 
 
-def _calls_by_offset(code: CodeType) -> dict[int, tuple[str, int]]:
+def calls_by_offset(code: CodeType) -> dict[int, tuple[str, int]]:
     """Return the dotted name and the line of each call, by the values of `f_lasti` of its instruction."""
     if id(code) in _calls:
         return _calls[id(code)][1]

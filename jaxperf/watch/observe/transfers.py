@@ -77,7 +77,7 @@ class Puts:
 
     def _note_small(self, caller: FrameType, start: float) -> None:
         if not source_location.library_of(caller.f_code.co_filename):
-            self.log.small_puts.setdefault(source_location.place_of(caller), []).append(start)
+            self.log.small_puts[source_location.place_of(caller)].append(start)
 
     def _note(self, arrays: list[Any], put: list[Any], numbers: int, start: float) -> None:
         end = time.perf_counter()
