@@ -26,6 +26,5 @@ def test_an_empty_window_within_a_wait_says_nothing(waited_s, seen):
     log = Log("a", waits=[Wait("float", NOWHERE, 0.0, waited_s, 4)])
     windows = Profiler(log, Replacements(), compiling=lambda: False)
     windows._open_window()
-    windows._close_window()
-    windows.read()
+    windows.close()
     assert len(log.activity.windows) == seen
