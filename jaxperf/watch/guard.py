@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-from jaxperf.errors import first_line, warnings_hidden
+from jaxperf.errors import first_line
 
 _T = TypeVar("_T")
 
@@ -42,14 +42,3 @@ class Losses(Counter[str]):
     @property
     def remarks(self) -> list[str]:
         return [f"lost {what}, {times} times; please report it" for what, times in self.items()]
-
-
-@contextlib.contextmanager
-def without_syntax_warnings() -> Iterator[None]:
-    """Hide what Python warns about when it parses a file, which it has already said of the program."""
-    with (
-        warnings_hidden(SyntaxWarning),
-        # before Python 3.12
-        warnings_hidden(DeprecationWarning, "invalid (escape sequence|octal escape|decimal literal)"),
-    ):
-        yield

@@ -27,7 +27,7 @@ from jaxperf.result.intervals import Interval, difference, total_length, union
 from jaxperf.retraces import argument_changes
 from jaxperf.watch.grouping import group_by
 from jaxperf.watch.log import COMPILE, IMPORT, LOWER, TRACE, Compiled, Log, canonical_name
-from jaxperf.watch.observe.executables import MOST_READ, Facts, unrolled_loops
+from jaxperf.watch.observe.executables import MOST_READ, unrolled_loops
 from jaxperf.watch.observe.source_location import NOWHERE, Place, outside_jax
 
 FORMAT, VERSION = "jaxperf-compiles", 1
@@ -55,10 +55,6 @@ def describe(log: Log, *, command: str = "", ended: str = "", environment: Envir
     functions = _groups(programs, _function_of)
     lines = _groups(programs, lambda p: (p["line"], p["kind"] == OPERATION))
     missed = [p for p in programs if p["cache"] == "miss"]
-
-    def contents() -> list[Row]:
-        return [_contents(program, c, c.facts) for program, c in slowest if c.facts and c.facts.text]
-
     return {
         "format": FORMAT,
         "version": VERSION,
@@ -84,7 +80,7 @@ def describe(log: Log, *, command: str = "", ended: str = "", environment: Envir
         },
         "by_function": functions[:ROWS],
         "by_line": lines[:ROWS],
-        "contents": log.losses.ask("the texts of programs", contents, list[Row]()),
+        "contents": log.losses.ask("the texts of programs", lambda: _contents(slowest), list[Row]()),
         "tracing": _tracing(log, slowest),
         "list": sorted(programs, key=lambda p: -p["seconds"])[:LISTED],
         "remarks": [*_unfinished(log), *log.remarks, *log.losses.remarks],
@@ -102,14 +98,6 @@ def _kept_before(log: Log) -> Counter[str]:
     return kept
 
 
-def _why_missed(c: Compiled, kept: int) -> str:
-    """Return why the compile cache lacked a program, given how many of its name it had."""
-    before = "it had none of this name"
-    if kept:
-        before = f"it had {kept} of this name, for other operations, types, flags or versions"
-    return f"{before}; {c.cache_note}" if c.cache_note else before
-
-
 def _programs(log: Log) -> list[tuple[Row, Compiled]]:
     compiled = (c for c in [*log.compiled, *log.nested] if COMPILE in c.stages)
     in_order = sorted(compiled, key=lambda c: c.stages[COMPILE])
@@ -125,17 +113,22 @@ def _programs(log: Log) -> list[tuple[Row, Compiled]]:
         key = (c.name, str(line)) if kind == OPERATION else (c.called, c.defined)
         reason, change = _reason(c, before.get(key))
         before[key] = c
-        file, _, number = c.defined.rpartition(":")
+        missed = ["it had none of this name", c.cache_note]
+        if kept[c.program]:
+            missed[0] = (
+                f"it had {kept[c.program]} of this name, for other operations, types, flags or versions"
+            )
+        file, _, first_line = c.defined.rpartition(":")
         pairs.append(({
             "name": c.called, "kind": kind,
             "line": str(line), "source": line.source, "function": line.function,
             # the program's own line, if that one is a library's
             "called_at": str(c.at) if c.at and c.at != line else "",
-            "defined": str(Place(file, int(number))) if number.isdigit() else c.defined,
+            "defined": str(Place(file, int(first_line))) if first_line.isdigit() else c.defined,
             "reason": reason, "change": change,
             **{f"{stage}_s": seconds[stage] for stage in STAGES}, "seconds": sum(seconds.values()),
             "start_s": min(a for a, _ in c.stages.values()) - log.start,
-            "cache": c.cache, "cache_note": _why_missed(c, kept[c.program]) if c.cache == "miss" else "",
+            "cache": c.cache, "cache_note": "; ".join(filter(None, missed)) if c.cache == "miss" else "",
             "arguments": ", ".join(f"{n}: {text}" for n, text in list(c.signature.items())[:12]),
         }, c))  # fmt: skip
     return pairs
@@ -252,9 +245,9 @@ def _unfinished(log: Log) -> Iterator[str]:
 
 def _slowest(pairs: Sequence[tuple[Row, Compiled]]) -> list[tuple[Row, Compiled]]:
     """Return the slowest programs, one of each function."""
-    in_order = sorted(pairs, key=lambda pair: -pair[0]["seconds"])
-    of_functions = group_by((p for p in in_order if p[0]["kind"] != OPERATION), lambda p: _function_of(p[0]))
-    return [group[0] for group in of_functions.values()][:MOST_READ]
+    functions = (pair for pair in pairs if pair[0]["kind"] != OPERATION)
+    in_order = sorted(functions, key=lambda pair: -pair[0]["seconds"])
+    return [group[0] for group in group_by(in_order, lambda p: _function_of(p[0])).values()][:MOST_READ]
 
 
 def _tracing(log: Log, slowest: Sequence[tuple[Row, Compiled]]) -> list[Row]:
@@ -283,34 +276,38 @@ def _tracing(log: Log, slowest: Sequence[tuple[Row, Compiled]]) -> list[Row]:
     return rows
 
 
-def _contents(program: Row, c: Compiled, facts: Facts) -> Row:
-    lines: Counter[Place] = Counter()
-    equal: Counter[tuple[Place, str, str, str]] = Counter()
-    for i in facts.instructions:
-        place = next((p for p in facts.module.frames(i) if outside_jax(p.file)), NOWHERE)
-        lines[place] += 1
-        if i.op_name and i.opcode not in _NO_PARTS:
-            equal[place, i.opcode, i.op_name, i.type.partition("{")[0]] += 1
-    total = lines.total()
-    del lines[NOWHERE]
-    return {
-        **{name: program[name] for name in ("name", "line", "arguments", "seconds")},
-        "instructions": total,
-        "constant_bytes": sum(shape.bytes for shape in facts.constants()),
-        "by_line": [
-            {
-                "line": str(p), "function": p.function, "source": p.source, "instructions": n,
-                "share": n / total,
-                # one operation of JAX may be the same instruction many times, such as an error function
-                "equal": statistics.median_low([k for (place, *_), k in equal.items() if place == p] or [0]),
-            }
-            for p, n in lines.most_common(LINES)
-        ],
-        "loops": [
-            {"line": str(loop.at), "source": loop.at.source, "turns": loop.iterations, "share": loop.share}
-            for loop in unrolled_loops(facts, few=True, outside=(c.at, *c.callers))[:3]
-        ],
-    }  # fmt: skip
+def _contents(slowest: Sequence[tuple[Row, Compiled]]) -> list[Row]:
+    rows = []
+    for program, c in slowest:
+        facts, lines = c.facts, Counter[Place]()
+        if facts is None or not facts.text:
+            continue
+        equal: Counter[tuple[Place, str, str, str]] = Counter()
+        for i in facts.instructions:
+            place = next((p for p in facts.module.frames(i) if outside_jax(p.file)), NOWHERE)
+            lines[place] += 1
+            if i.op_name and i.opcode not in _NO_PARTS:
+                equal[place, i.opcode, i.op_name, i.type.partition("{")[0]] += 1
+        total = lines.total()
+        del lines[NOWHERE]
+        # one operation of JAX may be the same instruction many times, such as an error function
+        parts = group_by(equal, lambda operation: operation[0])
+        rows.append({
+            **{name: program[name] for name in ("name", "line", "arguments", "seconds")},
+            "instructions": total,
+            "constant_bytes": sum(shape.bytes for shape in facts.constants()),
+            "by_line": [
+                {"line": str(p), "function": p.function, "source": p.source, "instructions": n,
+                 "share": n / total,
+                 "equal": statistics.median_low([equal[part] for part in parts.get(p, ())] or [0])}
+                for p, n in lines.most_common(LINES)
+            ],
+            "loops": [
+                {"line": str(x.at), "source": x.at.source, "turns": x.iterations, "share": x.share}
+                for x in unrolled_loops(facts, few=True, outside=(c.at, *c.callers))[:3]
+            ],
+        })  # fmt: skip
+    return rows
 
 
 def load(path: Path) -> Row:

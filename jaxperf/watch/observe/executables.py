@@ -288,8 +288,10 @@ def unrolled_loops(facts: Facts, *, few: bool = False, outside: Collection[Place
         same = max(sets[most].values())
         around = list(_source_loops(most.origin, outside))
         written = math.prod(turns for _, turns in around)
+        # equal operations that read many different arrays are layers with their own weights
+        layers = any(len(s) >= LAYERS and max(s.values()) < s.total() / 2 for s in sets.values())
         # few turns are several operations of one iteration, or copies that fusion made
-        if not around or written < LAYERS or same < least or any(map(_layers, sets.values())):
+        if not around or written < LAYERS or same < least or layers:
             continue
         iterations = _chain(facts.module, set(equal[most]))
         if iterations >= (LAYERS if same >= EQUAL_COUNT else IN_A_ROW):
@@ -312,11 +314,6 @@ def _source_loops(origin: tuple[Place, ...], outside: Collection[Place]) -> Iter
         for loop in reversed(statements.enclosing_nodes(at, _LOOPS)):
             if loop.lineno > function:
                 yield at._replace(line=loop.lineno), statements.turns_written(loop, at.file)
-
-
-def _layers(sets: Counter[tuple[int, ...]]) -> bool:
-    """Return whether equal operations read many different arrays, as layers with their own weights do."""
-    return len(sets) >= LAYERS and max(sets.values()) < sets.total() / 2
 
 
 def _operation(facts: Facts, i: Instruction) -> _Operation | None:

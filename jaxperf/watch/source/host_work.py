@@ -34,7 +34,7 @@ def _called_functions(file: str, function: statements.FUNCTION) -> Iterator[stat
     for call in statements.calls_in(function):
         owner = getattr(call.func, "value", None)
         if owner is None or (isinstance(owner, ast.Name) and owner.id == "self"):
-            named = statements.functions_named(file, statements.last_name(call.func))
+            named = statements.definitions(file, statements.last_name(call.func))
             # a file may define a name again, as the second half of a tutorial does
             named.sort(key=lambda f: (f.lineno < function.lineno, f.lineno))
             yield from named[-1:]
@@ -76,7 +76,7 @@ def _host_work(file: str, function: statements.FUNCTION) -> Iterator[str]:
 
 def _is_plain_class(file: str, name: str) -> bool:
     """Return whether a name is that of a class of a file that JAX does not know as a pytree."""
-    node = statements.class_named(file, name)
+    node, *_ = *statements.definitions(file, name, ast.ClassDef), None
     if node is None or node.bases:
         return False
     modules = dict(statements.imports(file))

@@ -12,8 +12,8 @@ import textwrap
 from collections.abc import Iterator
 from typing import Any
 
+from jaxperf.errors import warnings_hidden
 from jaxperf.watch.grouping import group_by
-from jaxperf.watch.guard import without_syntax_warnings
 from jaxperf.watch.observe.source_location import NOWHERE, Place
 
 FUNCTION = ast.FunctionDef | ast.AsyncFunctionDef
@@ -26,11 +26,11 @@ _CELL = re.compile(r"<ipython-input-|[\\/]ipykernel_\d+[\\/]")  # in the name of
 @functools.cache
 def syntax_tree(file: str) -> ast.Module:
     """Return the syntax tree of a file; an empty one if the file cannot be read or parsed."""
-    try:
-        with without_syntax_warnings():
-            return ast.parse("".join(linecache.getlines(file)))
-    except SyntaxError:
-        return ast.Module([], [])
+    # Python has warned of the program already; before 3.12, of escape sequences by a `DeprecationWarning`
+    escapes = warnings_hidden(DeprecationWarning, "invalid (escape sequence|octal escape|decimal literal)")
+    with contextlib.suppress(SyntaxError), warnings_hidden(SyntaxWarning), escapes:
+        return ast.parse("".join(linecache.getlines(file)))
+    return ast.Module([], [])
 
 
 def statement_rows(at: Place) -> list[str]:
@@ -116,17 +116,10 @@ def last_name(function: ast.expr) -> str:
     return ast.unparse(function).rpartition(".")[2]
 
 
-def functions_named(file: str, name: str) -> list[Any]:
-    return _named(file, FUNCTION, name)
-
-
-def class_named(file: str, name: str) -> ast.ClassDef | None:
-    return next(iter(_named(file, ast.ClassDef, name)), None)
-
-
-def _named(file: str, kind: Any, name: str) -> list[Any]:
-    """Return the nodes of one type and name in a file, or else in the last other cell of its notebook."""
-    by_file = ([n for n in _all_nodes(f, kind) if n.name == name] for f in reversed(_module_files(file)))
+def definitions(file: str, name: str, node_type: Any = FUNCTION) -> list[Any]:
+    """Return the functions, or classes, of a name in a file; else in the last other cell of a notebook."""
+    files = reversed(_module_files(file))
+    by_file = ([n for n in _all_nodes(f, node_type) if n.name == name] for f in files)
     return next(filter(None, by_file), [])
 
 
@@ -377,7 +370,7 @@ def made_module(at: Place) -> str:
     if not name[:1].isupper() or not libraries:
         return ""
     layer = called.startswith(("nnx.", "eqx.", "equinox.")) and name not in ("Rngs", "Optimizer")
-    classes = _named(at.file, ast.ClassDef, name)
+    classes = definitions(at.file, name, ast.ClassDef)
     return called if layer or any(_is_module(c, at.file) for c in classes) else ""
 
 
@@ -452,7 +445,7 @@ def parameter_name(file: str, function: str, argument: str) -> str:
 
 
 def _parameters(file: str, function: str) -> list[str]:
-    functions = functions_named(file, function)
+    functions = definitions(file, function)
     return parameters(functions[0]) if len(functions) == 1 else []
 
 

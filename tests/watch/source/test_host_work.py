@@ -44,7 +44,7 @@ def test_what_jit_cannot_take_is_named(body, words, program_file):
     path = program_file(
         f"{IMPORTS}def step(x, key):\n{body}\n\ndef helper(x):\n    plt.plot(x)\n    return x\n"
     )
-    function = statements.functions_named(path, "step")[0]
+    function = statements.definitions(path, "step")[0]
     assert isinstance(function, ast.FunctionDef)
     if "helper" in body:
         words = words.replace("13", str(function.end_lineno + 3))
@@ -63,7 +63,7 @@ def test_the_cells_of_a_notebook_share_their_names(monkeypatch):
     files = [f"/tmp/ipykernel_12/{i}.py" for i, _ in enumerate(cells)]
     for file, cell in zip(files, cells):
         monkeypatch.setitem(linecache.cache, file, (len(cell), None, cell.splitlines(True), file))
-    step = statements.functions_named(files[1], "step")[0]
+    step = statements.definitions(files[1], "step")[0]
     assert host_work(files[1], step) == ""
     monkeypatch.delitem(linecache.cache, files[-1])
     host_work.cache_clear()
@@ -74,7 +74,7 @@ def test_the_cells_of_a_notebook_share_their_names(monkeypatch):
 def test_of_functions_with_one_name_the_last_one_before_counts(program_file):
     gain, step = "def gain(x):\n    return {}.exp(x)\n\n", "def step(x):\n    return gain(x)\n\n"
     path = program_file(IMPORTS + gain.format("np") + step + gain.format("jnp") + step)
-    first, second = statements.functions_named(path, "step")
+    first, second = statements.definitions(path, "step")
     assert host_work(path, first) == "calls np.exp in line 10, which jnp may replace"
     assert host_work(path, second) == ""
 
@@ -92,5 +92,5 @@ def test_of_functions_with_one_name_the_last_one_before_counts(program_file):
 )
 def test_an_object_of_a_class_that_jax_does_not_know_is_no_result_of_jit(head, tail, plain, program_file):
     path = program_file(f"{head}def step(x):\n    return State(x + 1)\n{tail}")
-    words = host_work(path, statements.functions_named(path, "step")[0])
+    words = host_work(path, statements.definitions(path, "step")[0])
     assert words.startswith("returns an object of State") == plain
