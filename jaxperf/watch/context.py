@@ -62,11 +62,7 @@ def watch(
 
 @contextlib.contextmanager
 def report_guarded() -> Iterator[None]:
-    """Say in one line that a report is lost, since the program has ended as it should.
-
-    Raises:
-      JaxperfError: the file of the report cannot be written.
-    """
+    """Say in one line that a report is lost, since the program has ended as it should."""
     try:
         yield
     except JaxperfError:

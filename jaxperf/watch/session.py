@@ -143,10 +143,7 @@ class Watcher:
                 instrument.open(jax)
 
     def _look(self) -> bool:
-        """Note programs and memory, open and close windows; return whether a window is open.
-
-        The sampler's thread calls this after each sample.
-        """
+        """Note programs and memory after a sample, open and close windows; return whether one is open."""
         if not self._compiles_only:
             self._count_cost(self.memory.look)
         if not self._started():

@@ -58,16 +58,13 @@ class _Thread(threading.local):
 
 
 class Compiles:
-    """Writes what JAX traces and compiles into the log; `open_stages` is the number of stages that run now.
-
-    A function traced inside another one is part of that one.
-    """
+    """Writes what JAX traces and compiles into the log; a function traced inside another is a part of it."""
 
     def __init__(self, log: Log, replacements: Replacements) -> None:
         self.log, self._replacements = log, replacements
         # each gets what was compiled, and a frame below JAX's compiler
         self.on_compiled: list[Callable[[Compiled, FrameType], None]] = []
-        self.open_stages = 0
+        self.open_stages = 0  # that run now
         self.count = 0  # ended stages
         self._began = log.losses.guarded("a compiled function", self.on_start)
         self._ended = log.losses.guarded("a compiled function", self.on_duration)
@@ -278,10 +275,7 @@ class Compiles:
         )  # fmt: skip
 
     def _derive(self, event: Compiled, reader: FrameType | None) -> None:
-        """Recognize a program that `jax.grad` or `jax.vmap` makes of a jitted function of the reader's.
-
-        JAX reports no trace of it, and explains none.
-        """
+        """Recognize what `jax.grad` or `jax.vmap` makes of a jitted function: JAX reports no trace of it."""
         known = [c for c in self.log.compiled if c.name == event.name and c.explained]
         if reader is None or any(c.changes != (_DERIVED,) for c in known):
             return

@@ -155,11 +155,7 @@ def captured_values(function: Any) -> dict[str, Any]:
 
 
 def referenced_arrays(function: Any) -> dict[str, str]:
-    """Return the types of the arrays that a function refers to, by name.
-
-    They are in its closure, its defaults, the module's variables, or attributes of an object that it captures
-    or is a method of.
-    """
+    """Return the types of the arrays that a function refers to, also as attributes of an object, by name."""
     code, captured = function.__code__, captured_values(function)
     if isinstance(function, MethodType) and code.co_argcount:
         captured[code.co_varnames[0]] = function.__self__

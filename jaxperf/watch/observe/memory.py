@@ -35,11 +35,9 @@ _DEPTH = 3  # containers inside containers
 
 
 class MemoryReadings:
-    """Reads the memory in the sampler's thread: call `look` after each sample.
+    """Reads the memory in the sampler's thread: call `look` after each sample."""
 
-    `started` returns whether JAX's backend runs, since listing arrays would start it.
-    """
-
+    # `started` returns whether JAX's backend runs, since listing arrays would start it
     def __init__(self, log: Log, started: Callable[[], bool]) -> None:
         self.log, self._started = log, started
         self._process = psutil.Process()
@@ -79,10 +77,7 @@ class MemoryReadings:
             self.log.memory[:] = [m for i, m in enumerate(self.log.memory) if i % 2 == 0 or m.arrays]
 
     def _holder(self, kind: str, ids: set[int]) -> tuple[str, Place]:
-        """Return the variable whose container holds most arrays of a type, and a line of its function.
-
-        If no frame has such a variable now, it is the last one known.
-        """
+        """Return the variable whose container holds most arrays of a type, as last seen, and where it is."""
         most = MANY - 1
         frame: FrameType | None = None
         with undisturbed():
@@ -96,10 +91,7 @@ class MemoryReadings:
 
 
 def list_live_arrays(jax: Any, held_by: Callable[[str, set[int]], tuple[str, Place]]) -> list[LiveArrays]:
-    """Return the live arrays by type, the type with the most bytes first.
-
-    `held_by` returns the variable that holds arrays, given their type and their ids.
-    """
+    """Return the live arrays by type, the type with the most bytes first, and what variable holds them."""
     listed = []
     with contextlib.suppress(Exception):  # the program may delete arrays, or start its backend, meanwhile
         alike = group_by(jax.live_arrays(), lambda a: (a.dtype, a.shape)).values()

@@ -82,10 +82,7 @@ READ_BYTES = 6_000_000  # bytes of windows that are kept: of more, every second 
 
 
 class Profiler:
-    """Opens and closes windows: call `look` every few milliseconds from one thread.
-
-    `compiling` returns whether something is being compiled now.
-    """
+    """Opens and closes windows while nothing compiles: one thread calls `look` every few milliseconds."""
 
     def __init__(self, log: Log, replacements: Replacements, compiling: Callable[[], bool]) -> None:
         self.log, self._replacements = log, replacements

@@ -53,16 +53,14 @@ class Sleep:
     A call into JAX that sleeps waits for a device. A thread that only waits for a core does not sleep: it is
     ready to run. The scheduler adds that wait to its statistics only when the wait is over, so the thread's
     state is read, too.
-
-    Attributes:
-      delayed_s: the seconds between the last two calls of `until` in which the thread waited for a core.
     """
 
     def __init__(self, threads: Path = THREADS) -> None:
         folder = threads / str(threading.get_native_id())
         self._files = str(folder / "schedstat"), str(folder / "stat")
         self._awake = self._last = time.perf_counter()
-        self._ran_s = self._waited_s = self.delayed_s = 0.0
+        self._ran_s = self._waited_s = 0.0
+        self.delayed_s = 0.0  # in which the thread waited for a core, between the last two calls of `until`
         self.until(self._last)
 
     def until(self, now: float) -> float:

@@ -22,10 +22,7 @@ REPORT_S = 20.0  # time limit for the report of a program that hangs
 
 
 class Guard:
-    """Ends this process, with a report, if its main thread does not respond to a signal.
-
-    `finish` closes the watch and prints its report, given how the program ended.
-    """
+    """Ends this process, with a report by `finish`, if its main thread does not respond to a signal."""
 
     def __init__(self, finish: Callable[[str], object]) -> None:
         self.finish = finish

@@ -474,10 +474,7 @@ class Analysis:
 
     @functools.cached_property
     def beside(self) -> float:
-        """Return the share of idle time that is won if the front end works while devices compute.
-
-        Threads of a CPU that computes lose a core to the front end.
-        """
+        """Return the share of idle time that is won by work beside devices: on a CPU, that takes a core."""
         if not self._on_cpu or not hasattr(psutil.Process, "cpu_affinity"):
             return 1.0
         return 1 - 1 / len(psutil.Process().cpu_affinity())

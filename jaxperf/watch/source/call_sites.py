@@ -60,12 +60,8 @@ def called_at(
 ) -> list[tuple[Compiled, Place]]:
     """Return the reader's jitted functions, each with the line that calls it again and again.
 
-    That is the line that traced it, unless a line inside more loops also calls it and has traced nothing.
-
-    Args:
-      compiled: what was traced.
-      call_sites: lines that call jitted functions.
-      ran: names of programs that ran; those that were not traced were compiled before the watch.
+    That is the line that traced it, unless a line inside more loops also calls it and has traced nothing. Of
+    the programs that `ran`, those that were not traced were compiled before the watch.
     """
     traced = [c for c in compiled if c.explained]
     free = {(canonical_name(s.program), s.at): s for s in sorted(call_sites) if s.program}

@@ -323,10 +323,7 @@ def init_call(at: Place) -> str:
 
 
 def imports(file: str) -> frozenset[tuple[str, str]]:
-    """Return the names that a module's imports define, each with what it stands for, as ("nnx", "flax.nnx").
-
-    The cells of a notebook are one module.
-    """
+    """Return the names that a module (or a notebook) imports and what they stand for: ("nnx", "flax.nnx")."""
     return frozenset[tuple[str, str]]().union(*map(_imports_in, _module_files(file)))
 
 
