@@ -137,9 +137,7 @@ def program_blocks(analysis: Analysis) -> Iterator[Block]:
 
 def hottest_programs(analysis: Analysis) -> list[Hot]:
     """Return the programs that devices computed in the windows, the most seconds first."""
-    host_bytes: dict[str, int] = defaultdict(int)
-    for c in analysis.log.compiled:
-        host_bytes[c.program] = max(host_bytes[c.program], c.host_bytes)
+    compiled = group_by(analysis.log.compiled, lambda c: c.program)
     programs = analysis.log.activity.programs.values()
     busy_s = {p.name: sum(map(total_length, p.devices.values())) for p in programs}
     hot = []
@@ -157,7 +155,7 @@ def hottest_programs(analysis: Analysis) -> list[Hot]:
             devices = len([spans for spans in p.devices.values() if spans])
             device_s = busy_s[p.name] / devices / (executions or p.calls or 1)
         dispatch_s = statistics.median(p.dispatch_s) if p.dispatch_s else None
-        copied = host_bytes[p.name] if p.copies else 0
+        copied = max((c.host_bytes for c in compiled.get(p.name, ()) if p.copies), default=0)
         hot.append(Hot(p.name, p.calls, dispatch_s, device_s, p.cut_off, facts, copied))
     return hot
 

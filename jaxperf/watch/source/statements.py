@@ -4,7 +4,6 @@ import ast
 import builtins
 import contextlib
 import functools
-import itertools
 import linecache
 import math
 import re
@@ -43,8 +42,13 @@ def statement_rows(at: Place) -> list[str]:
 
 
 @functools.cache
-def _all_nodes(file: str, kind: Any) -> tuple[Any, ...]:
-    return tuple(n for n in ast.walk(syntax_tree(file)) if isinstance(n, kind))
+def _all_nodes(file: str, node_type: Any) -> list[Any]:
+    return nodes_in(syntax_tree(file), node_type)
+
+
+def _assigned(file: str, name: str) -> list[ast.expr]:
+    nodes = _all_nodes(file, ast.Assign)
+    return [node.value for node in nodes if name in map(ast.unparse, node.targets)]
 
 
 def _module_files(file: str) -> list[str]:
@@ -83,8 +87,8 @@ def turns_written(loop: ast.AST, file: str) -> float:
     """
     over = getattr(loop, "iter", None) or next((g.iter for g in getattr(loop, "generators", ())), None)
     if isinstance(over, ast.Name):
-        assigned = [n.value for n in _all_nodes(file, ast.Assign) if ast.unparse(n.targets[0]) == over.id]
-        over = assigned[0] if len(assigned) == 1 and isinstance(assigned[0], ast.Tuple) else None
+        values = _assigned(file, over.id)
+        over = values[0] if len(values) == 1 and isinstance(values[0], ast.Tuple) else None
     if isinstance(over, ast.Tuple | ast.List | ast.Set):
         return math.inf if any(isinstance(e, ast.Starred) for e in over.elts) else len(over.elts)
     if isinstance(over, ast.Call) and last_name(over.func) == "range" and not over.keywords:
@@ -102,8 +106,12 @@ def called_at(at: Place) -> set[str]:
     return {name.rpartition(".")[2] for name, _ in calls_at(at)}
 
 
+def nodes_in(node: ast.AST | None, node_type: Any) -> list[Any]:
+    return [n for n in ast.walk(node) if isinstance(n, node_type)] if node else []
+
+
 def calls_in(node: ast.AST | None) -> list[ast.Call]:
-    return [n for n in ast.walk(node) if isinstance(n, ast.Call)] if node else []
+    return nodes_in(node, ast.Call)
 
 
 @functools.cache
@@ -141,8 +149,7 @@ def parameters(function: Any) -> list[str]:
 def has_operations(at: Place) -> bool:
     """Return whether a statement may do an operation of JAX: an operator, an index, or a call of JAX."""
     statement = innermost(at, ast.stmt)
-    indexes = any(isinstance(n, ast.Subscript) for n in ast.walk(statement or ast.Pass()))
-    return statement is None or indexes or has_operators(at)
+    return statement is None or bool(nodes_in(statement, ast.Subscript)) or has_operators(at)
 
 
 def has_operators(at: Place) -> bool:
@@ -171,20 +178,20 @@ def jit_wrapper(file: str, function: str) -> str:
 
 
 def donated_parameters(file: str, function: str) -> set[str]:
-    keywords = (k for node in _jits_of(file, function) for k in ast.walk(node) if isinstance(k, ast.keyword))
+    keywords = (keyword for node in _jits_of(file, function) for keyword in nodes_in(node, ast.keyword))
     donated = (k.value for k in keywords if k.arg in ("donate_argnums", "donate_argnames"))
-    values = [n.value for value in donated for n in ast.walk(value) if isinstance(n, ast.Constant)]
+    values = [constant.value for value in donated for constant in nodes_in(value, ast.Constant)]
     arguments = (f"argument {value}" if isinstance(value, int) else str(value) for value in values)
     return {parameter_name(file, function, argument) for argument in arguments}
 
 
 def _jits_of(file: str, function: str) -> Iterator[ast.expr]:
     """Yield the decorators of a function, and the calls that take it as their first argument."""
-    for node in itertools.chain.from_iterable(ast.walk(syntax_tree(f)) for f in _module_files(file)):
-        if isinstance(node, FUNCTION) and node.name == function:
-            yield from node.decorator_list
-        elif isinstance(node, ast.Call) and function in ("<lambda>", *map(ast.unparse, node.args[:1])):
+    for node in (n for f in _module_files(file) for n in _all_nodes(f, FUNCTION | ast.Call)):
+        if isinstance(node, ast.Call) and function in ("<lambda>", *map(ast.unparse, node.args[:1])):
             yield node
+        elif isinstance(node, FUNCTION) and node.name == function:
+            yield from node.decorator_list
 
 
 def _wrapper(decorator: ast.expr) -> str:
@@ -259,12 +266,8 @@ def iterated(at: Place) -> str:
 
 def transforms(at: Place) -> str:
     """Return the transformation whose result a statement calls, such as "jax.vmap"; "" for none."""
-    values: dict[str, list[ast.expr]] = {}  # of the variables of the file
-    for node in _all_nodes(at.file, ast.Assign):
-        for target in node.targets:
-            values.setdefault(ast.unparse(target), []).append(node.value)
     for name, call in calls_at(at):
-        made = [call.func] if isinstance(call.func, ast.Call) else values.get(name, [])
+        made = [call.func] if isinstance(call.func, ast.Call) else _assigned(at.file, name)
         names = [ast.unparse(value.func) for value in made if isinstance(value, ast.Call)]
         if names and len(names) == len(made) and {n.rpartition(".")[2] for n in names} <= TRANSFORMS:
             return names[0]
@@ -274,7 +277,7 @@ def transforms(at: Place) -> str:
 def each_element(at: Place, function: str) -> str:
     """Return xs if a line is `[f(x) for x in xs]`, or `values.append(f(x))` in `for x in xs`; else ""."""
     statement, loop = innermost(at, ast.stmt), innermost(at, ast.For)
-    rounds = [(n.elt, n.generators) for n in ast.walk(statement or ast.Pass()) if isinstance(n, ast.ListComp)]
+    rounds = [(node.elt, node.generators) for node in nodes_in(statement, ast.ListComp)]
     match statement:
         case ast.Expr(value=ast.Call(func=ast.Attribute(attr="append"), args=[element])) if loop:
             rounds.append((element, [loop]))
@@ -311,7 +314,7 @@ def grows(at: Place) -> bool:
     statement = innermost(at, ast.stmt)
     if not isinstance(statement, ast.Assign) or not joins(at):
         return False
-    read = {n.id for n in ast.walk(statement.value) if isinstance(n, ast.Name)}
+    read = {node.id for node in nodes_in(statement.value, ast.Name)}
     return bool(read & {ast.unparse(target) for target in statement.targets})
 
 
@@ -322,21 +325,13 @@ def init_call(at: Place) -> str:
     return match[1] if match and not defines and "jit(" not in at.source else ""
 
 
-def imports(file: str) -> frozenset[tuple[str, str]]:
+def imports(file: str) -> set[tuple[str, str]]:
     """Return the names that a module (or a notebook) imports and what they stand for: ("nnx", "flax.nnx")."""
-    return frozenset[tuple[str, str]]().union(*map(_imports_in, _module_files(file)))
-
-
-@functools.cache
-def _imports_in(file: str) -> frozenset[tuple[str, str]]:
-    names: set[tuple[str, str]] = set()
-    for node in ast.walk(syntax_tree(file)):
-        match node:
-            case ast.Import():
-                names.update((a.asname or a.name.partition(".")[0], a.name) for a in node.names)
-            case ast.ImportFrom(module=str(module)):
-                names.update((a.asname or a.name, f"{module}.{a.name}") for a in node.names)
-    return frozenset(names)
+    names = set[tuple[str, str]]()
+    for node in (n for f in _module_files(file) for n in _all_nodes(f, ast.Import | ast.ImportFrom)):
+        module = f"{node.module or ''}." if isinstance(node, ast.ImportFrom) else ""
+        names.update((a.asname or a.name.partition(".")[0], module + a.name) for a in node.names)
+    return names
 
 
 def imports_module(file: str, module: str) -> bool:
@@ -377,7 +372,7 @@ _STAYS = {"print", "input", "append", "block_until_ready", "item", "tolist"}
 def has_effects(function: Any) -> bool:
     """Return whether a function does on the host what can be left out of the part that jit takes."""
     called = {last_name(call.func) for call in calls_in(function)}
-    return bool(called & _STAYS) or any(isinstance(n, ast.With | ast.While) for n in ast.walk(function))
+    return bool(called & _STAYS or nodes_in(function, ast.With | ast.While))
 
 
 @functools.cache  # rules ask for each sample
