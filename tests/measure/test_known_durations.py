@@ -23,5 +23,5 @@ def test_known_durations_are_measured_right(known):
     idle = load.others + load.stolen <= known.IDLE_CORES
     clocked = [c for c in checked[known.clocked] if idle or not c.measured.disturbed]
     assert [c for c in clocked if c.right is False] == []
-    if load.idle:
+    if idle:
         assert [c for some in checked.values() for c in some if c.right is False] == []
