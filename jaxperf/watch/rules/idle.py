@@ -348,6 +348,8 @@ def taken_apart(analysis: Analysis) -> dict[Place, set[tuple[str, int]]]:
     An element that Python does not read goes back to the device: what handles it would not change.
     """
     apart = {c.at for c in analysis.log.compiled if is_operation(c) and takes_apart(c)}
+    # what a library does when it is imported is no iteration of the reader's
+    apart = {at for at in apart if not statements.is_import(at)}
     read = {(wait.at.file, wait.at.line) for wait in analysis.waits}
     lines = {at: {(at.file, line) for line in loop_body.lines_of_elements(at)} for at in sorted(apart)}
     return {at: inside if inside & read else {(at.file, at.line)} for at, inside in lines.items()}
