@@ -72,9 +72,7 @@ class Checkpoints:
         # Copies, since the next update reuses the memory of a donated state
         state = jax.tree.map(np.array, state)
         if not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(state)):
-            raise JaxperfError(
-                f"a value of the state is not finite at step {step}; use a smaller learning rate"
-            )
+            raise JaxperfError(f"the state is not finite at step {step}; use a smaller learning rate")
         about = {"settings": self._settings, "arrays": digest(state), **about}
         about["sha256"] = digest({}, about)
         args = self._args.Composite(state=self._args.StandardSave(state), about=self._args.JsonSave(about))
@@ -83,11 +81,7 @@ class Checkpoints:
                 self._manager.save(step, args=args, force=True)
 
     def load(self, like: Tree) -> tuple[Tree, dict[str, Any]]:
-        """Return the newest checkpoint's arrays, as NumPy's, and what was saved about them.
-
-        Args:
-          like: a tree of NumPy arrays with the structure, shapes and dtypes.
-        """
+        """Return the newest checkpoint's arrays, in a tree like `like`, and what was saved about them."""
         damaged = f"checkpoint {self.step} is damaged; remove that folder to go on from the one before"
         with self._in_one_line(damaged):
             args = self._args.Composite(about=self._args.JsonRestore())
@@ -105,7 +99,10 @@ class Checkpoints:
         with self._in_one_line(damaged):
             args = self._args.Composite(state=self._args.StandardRestore(like))
             state = self._manager.restore(self.step, args=args)["state"]
-            if _kinds(state) != _kinds(like):
+            kinds, wanted = (
+                jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), tree) for tree in (state, like)
+            )
+            if kinds != wanted:
                 raise ValueError("its arrays have other shapes or types")
             if digest(state) != about["arrays"]:
                 raise ValueError("its SHA-256 differs")
@@ -122,7 +119,3 @@ class Checkpoints:
             yield
         except Exception as e:  # Orbax's errors are of many types
             raise JaxperfError(to_one_line(f"{self.folder}: {problem} ({first_line(e)})")) from None
-
-
-def _kinds(tree: Tree) -> Any:
-    return jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), tree)

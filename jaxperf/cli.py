@@ -15,7 +15,7 @@ from typing import Any
 
 from jaxperf import __version__
 from jaxperf.chapter import catalogue, run_sections
-from jaxperf.errors import JaxperfError, escape_control, to_one_line
+from jaxperf.errors import JaxperfError, escape_control
 from jaxperf.flags import Parser, did_you_mean, file_path, number, whole
 from jaxperf.jax_internals import import_jax
 from jaxperf.libraries import require_chapter
@@ -39,11 +39,6 @@ USAGE = {
     "gate": "jaxperf gate [FLAGS] BASELINE -- COMMAND\n"
         "       e.g. jaxperf gate baselines -- jaxperf measure train:step --json {}",
     "run": "jaxperf run [FLAGS] NAME... [-- FLAGS OF THE SECTION]",
-}
-# What comes after `--`, for the line about a word that is not understood
-AFTER = {
-    "plan": "", "upgrade": "; the program comes after `--`", "gate": "; the command comes after `--`",
-    "run": "; a section's own flags come after `--`",
 }
 
 
@@ -84,17 +79,15 @@ def _dispatch(arguments: list[str]) -> int:
         kind = "flag" if name.startswith("-") else "command"
         hint = did_you_mean(name, COMMANDS) or f"; there are {', '.join(COMMANDS)}"
         raise JaxperfError(f"no {kind} {name!r}{hint}; see `jaxperf --help`")
-    program: list[str] = []
+    command, usage, program = COMMANDS[name], USAGE.get(name, ""), list[str]()
     if name == "watch":
         words, program = _split_program(words)
     elif "--" in words:
         at = words.index("--")
         words, program = words[:at], words[at + 1 :]
-        if program and name not in AFTER:
+        if program and "-- " not in usage:
             raise JaxperfError(f"`{name}` takes no arguments after --: {program[0]!r}")
-    command = COMMANDS[name]
-    about, usage, hint = command.__doc__ or "", USAGE.get(name), AFTER.get(name, "")
-    return command(Parser(f"jaxperf {name}", about, usage=usage, hint=hint), words, program)
+    return command(Parser(f"jaxperf {name}", command.__doc__ or "", usage=usage or None), words, program)
 
 
 def _split_program(words: list[str]) -> tuple[list[str], list[str]]:
@@ -149,18 +142,15 @@ def watch(parser: Parser, words: Words, arguments: Words) -> int:
     if flags.compiles_compare:
         from jaxperf.watch.compiling import output
 
-        first, second = flags.compiles_compare
-        output.compare(first, second, flags.compiles)
+        output.compare(*flags.compiles_compare, flags.compiles)
         return 0
     if flags.compiles and (flags.json or flags.fail_on):
         raise JaxperfError("--compiles has its own JSON and no findings; leave out --json and --fail-on")
     from jaxperf.watch import run_module, run_script
     from jaxperf.watch.rules.table import parse_kinds
 
-    options: dict[str, Any] = {
-        "profile": flags.profile, "json": flags.json, "fail_on": parse_kinds(flags.fail_on),
-        "compiles": flags.compiles,
-    }
+    options: dict[str, Any] = {"profile": flags.profile, "json": flags.json, "compiles": flags.compiles}
+    options["fail_on"] = parse_kinds(flags.fail_on)
     if flags.m:
         return run_module(flags.m, arguments, **options)
     if not flags.script:
@@ -271,11 +261,9 @@ def compare(parser: Parser, words: Words, _: Words) -> int:
     from jaxperf.result import terminal
 
     a, b = _side(options.a), _side(options.b)
-    toys = sorted({r.experiment for r in (*a, *b) if r.smoke})
+    toys = ", ".join(sorted({r.experiment for r in (*a, *b) if r.smoke}))
     if toys:
-        raise JaxperfError(
-            f"{', '.join(toys)}: smoke runs, whose toy sizes decide nothing; compare runs without --smoke"
-        )
+        raise JaxperfError(f"{toys}: smoke runs, whose toy sizes decide nothing; leave --smoke out")
     comparison = results.compare(a, b, alpha=options.alpha, least=options.least)
     terminal.print_all(results.comparison_blocks(comparison))
     return comparison.status
@@ -332,7 +320,7 @@ def report(parser: Parser, words: Words, _: Words) -> int:
     folder = parser.parse_args(words).results
     by_path = _load(folder)
     if not by_path:
-        raise JaxperfError(f"no result to show in {folder}; `{program_name()} run all` makes some")
+        raise JaxperfError(f"no result to show in {folder}; `jaxperf run all` makes some")
     from jaxperf.result import terminal
 
     terminal.print_all(by_path.values())
@@ -351,9 +339,7 @@ def _side(paths: str) -> list[Result]:
     results: dict[Path, Result] = {}
     for word in paths.split(","):
         if not word:
-            raise JaxperfError(
-                f"{to_one_line(repr(paths))} has nothing on one side of a comma; give A1,A2 without blanks"
-            )
+            raise JaxperfError(f"{paths!r} has nothing on one side of a comma; give A1,A2 without blanks")
         for path, result in _load(Path(word)).items():
             if path.resolve() in results:
                 raise JaxperfError(f"{path} is named twice; each result counts once")
@@ -403,16 +389,7 @@ def run(parser: Parser, words: Words, extra: Words) -> int:
     """
     parser.add_argument("names", nargs="*", metavar="NAME",
         help="names or numbers from `jaxperf list`, or `all`")
-    size = parser.add_mutually_exclusive_group()
-    size.add_argument("--smoke", action="store_true",
-        help="seconds instead of minutes: every part, at toy sizes; its times mean nothing")
-    size.add_argument("--full", action="store_true",
-        help="the long versions, with which the pages of the book are made")
-    parser.add_argument("--answers", action="store_true", help="run the answers to the exercises too")
-    parser.add_argument("--devices", type=whole(1, 1024), metavar="N",
-        help="how many devices to use, or to split a CPU into; each section has a default of its own")
-    parser.add_argument("--platform", choices=("auto", "cpu", "gpu"), default="auto",
-        help="where to run; auto takes a GPU if JAX finds one")
+    catalogue.add_flags(parser)
     parser.add_argument("--out", type=Path, default=RESULTS, metavar="DIR",
         help="folder that takes a JSON file and a notebook per section")
     flags = parser.parse_args(words)
@@ -421,8 +398,7 @@ def run(parser: Parser, words: Words, extra: Words) -> int:
     if extra and len(sections) != 1:
         names = ", ".join(section.name for section in sections)
         raise JaxperfError(f"flags after -- go to one section, but {len(sections)} are named: {names}")
-    given = [*extra]
-    given += [f"--{name}" for name in ("smoke", "full", "answers") if getattr(flags, name)]
+    given = [*extra, *(f"--{name}" for name in ("smoke", "full", "answers") if getattr(flags, name))]
     given += [f"--devices={flags.devices}"] if flags.devices else []
     given += [f"--platform={flags.platform}"] if flags.platform != "auto" else []
     check_writable(flags.out / f"{sections[0].name}.json", advice="give another --out")

@@ -131,14 +131,12 @@ def check_source(source: str, folder: str | os.PathLike[str] | None = None) -> N
       JaxperfError: no such source or folder, or a source that does not read the folder.
     """
     if source not in SOURCES:
-        raise JaxperfError(
-            f"no data source {source!r}{did_you_mean(source, SOURCES)}; there are {', '.join(SOURCES)}"
-        )
-    if source not in ("auto", "folder"):
-        if folder is not None:
-            raise JaxperfError(f"the data source {source!r} reads no folder; leave {folder} out")
-        return
-    named = named_folder(folder)
+        nearest = did_you_mean(source, SOURCES)
+        raise JaxperfError(f"no data source {source!r}{nearest}; there are {', '.join(SOURCES)}")
+    reads_folder = source in ("auto", "folder")
+    if folder is not None and not reads_folder:
+        raise JaxperfError(f"the data source {source!r} reads no folder; leave {folder} out")
+    named = named_folder(folder) if reads_folder else None
     if named is not None and not os.path.isdir(named):  # noqa: PTH112  # False, too, if it may not be seen
         raise JaxperfError(f"{named}: no such folder; name one that holds the four IDX files")
 
@@ -211,7 +209,7 @@ def read_images(path: Traversable) -> Images:
     Raises:
       JaxperfError: the file cannot be read, or is anything else.
     """
-    return _read(path, _IMAGES).reshape(-1, 28, 28, 1)
+    return _read(path, _IMAGES, 28, 28)[..., np.newaxis]
 
 
 def read_labels(path: Traversable) -> Labels:
@@ -228,8 +226,8 @@ def read_labels(path: Traversable) -> Labels:
     return labels.astype(np.int32)
 
 
-def _read(path: Traversable, magic: int) -> npt.NDArray[np.uint8]:
-    """Return the bytes after the header, exactly as many as it announces."""
+def _read(path: Traversable, magic: int, *sides: int) -> npt.NDArray[np.uint8]:
+    """Return the bytes after the header, exactly as many as it announces, as (N, *sides)."""
     try:
         with path.open("rb") as stream:
             size = stream.seek(0, os.SEEK_END)
@@ -241,12 +239,11 @@ def _read(path: Traversable, magic: int) -> npt.NDArray[np.uint8]:
         ) from None
     if len(data) > _LARGEST:
         raise _not_right(path, f"more than {_LARGEST:,} bytes")
-    right_sides = [28, 28] if magic == _IMAGES else []
-    begin = 8 + 4 * len(right_sides)
+    begin = 8 + 4 * len(sides)
     try:
-        number, count, *sides = struct.unpack(f">{begin // 4}I", _unpacked(data, begin)[0])
-        if (number, sides) != (magic, right_sides) or not 1 <= count <= MOST:
-            sizes = " x ".join(map(str, (count, *sides)))
+        number, count, *others = struct.unpack(f">{begin // 4}I", _unpacked(data, begin)[0])
+        if (number, *others) != (magic, *sides) or not 1 <= count <= MOST:
+            sizes = " x ".join(map(str, (count, *others)))
             raise _not_right(path, f"a header of 0x{number:08x} and {sizes}")
         end = begin + count * math.prod(sides)
         contents, complete = _unpacked(data, end + 1)
@@ -256,7 +253,7 @@ def _read(path: Traversable, magic: int) -> npt.NDArray[np.uint8]:
         raise _not_right(path, f"damaged gzip data: {e}") from None
     if len(contents) != end or not complete:
         raise _not_right(path, f"not the {end} bytes that its header announces")
-    return np.frombuffer(contents, np.uint8, offset=begin).copy()
+    return np.frombuffer(contents, np.uint8, offset=begin).reshape(count, *sides).copy()
 
 
 def _unpacked(data: bytes, most: int) -> tuple[bytes, bool]:
@@ -272,9 +269,7 @@ def _unpacked(data: bytes, most: int) -> tuple[bytes, bool]:
 
 
 def _not_right(path: Traversable, content: str) -> JaxperfError:
-    return JaxperfError(
-        f"{path}: not such a file of Fashion-MNIST ({content}); fetch it again, or another source"
-    )
+    return JaxperfError(f"{path}: not such a file of Fashion-MNIST ({content}); fetch it again, or another")
 
 
 # --- The download
@@ -365,13 +360,12 @@ def _read_tfds(prepare: bool) -> FashionMNIST:
         options: Any = {"capture_output": True, "text": True, "errors": "replace", "timeout": TFDS_S}
         try:
             done = subprocess.run(command, env=os.environ | quiet, **options)
+            lines = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
+            problem = lines[-1].strip() if done.returncode else ""
         except subprocess.TimeoutExpired:
-            raise JaxperfError(
-                f"TensorFlow Datasets took over {TFDS_S:.0f} s; choose another source"
-            ) from None
-        if done.returncode:
-            last = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1].strip()
-            raise JaxperfError(f"TensorFlow Datasets failed: {last}; choose another source")
+            problem = f"not done after {TFDS_S:.0f} s"
+        if problem:
+            raise JaxperfError(f"TensorFlow Datasets failed: {problem}; choose another source")
         return read_folder(Path(scratch), f"tfds {done.stdout.split()[-1]}")
 
 
@@ -399,17 +393,14 @@ def epoch_batches(
       JaxperfError: at the first batch: lengths differ, or a batch is larger than the data.
     """
     _check(images, labels, batch_size)
-    full = len(images) // batch_size
+    n, full = len(images), len(images) // batch_size
     if not full:
-        raise JaxperfError(
-            f"batch size {batch_size} is larger than the data, {len(images)} examples; use {len(images)} or "
-            "fewer"
-        )
+        raise JaxperfError(f"batch size {batch_size} is larger than the data, {n} examples; use {n} or fewer")
     rng = np.random.default_rng((seed, epoch))
     for update in range(full if updates is None else updates):
         position = update % full
         if position == 0:
-            order = rng.permutation(len(images))
+            order = rng.permutation(n)
         chosen = order[position * batch_size : (position + 1) * batch_size]
         yield images[chosen], labels[chosen]
 

@@ -7,13 +7,14 @@ JAX_PROCESS_ID.
     leave(ended(lambda: together(train_all)))
 """
 
-import contextlib
 import hashlib
 import itertools
 import os
 import signal
+import sys
 import traceback
 from collections.abc import Callable
+from contextlib import redirect_stdout
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -37,13 +38,11 @@ def together(work: Callable[[], int]) -> int:
     """
     if not join():
         return work()
-    try:
-        with contextlib.ExitStack() as stack:
-            import jax
+    import jax
 
-            if jax.process_index():
-                null = stack.enter_context(Path(os.devnull).open("w"))
-                stack.enter_context(contextlib.redirect_stdout(null))
+    try:
+        is_first = jax.process_index() == 0
+        with Path(os.devnull).open("w") as null, redirect_stdout(sys.stdout if is_first else null):
             return work()
     except JaxperfError:
         raise

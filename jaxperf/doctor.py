@@ -190,12 +190,10 @@ def _driver_results(driver: Driver) -> Iterator[CheckResult]:
     else:
         count = format_count(len(driver.gpus), "GPU")
         yield CheckResult("driver", "ok", f"NVIDIA {driver.version}, {count}")
-    for i, gpu in enumerate(driver.gpus):
-        parts = [f"{i}: {gpu.name}"]
+    for gpu, text in zip(driver.gpus, driver.description()[1:]):
         if gpu.total_bytes:
             used, total = (format_quantity(n, "bytes") for n in (gpu.used_bytes, gpu.total_bytes))
-            parts.append(f"{used} of {total} in use")
-        text = ", ".join([*parts, *gpu.pace()])
+            text += f", {used} of {total} in use"
         is_busy = gpu.used_bytes > BUSY_GPU * gpu.total_bytes
         if is_busy:
             text += "; another process uses it (see `nvidia-smi`), times will scatter"

@@ -29,13 +29,11 @@ class Parser(argparse.ArgumentParser):
     Args:
       prog: what the user types to run it.
       about: paragraphs above the list of flags.
-      usage: in place of the usage that argparse makes from the flags.
-      hint: ends the line about a word that is not understood.
+      usage: in place of the usage that argparse makes from the flags; "--" if a program may follow.
     """
 
-    def __init__(self, prog: str, about: str = "", *, usage: str | None = None, hint: str = "") -> None:
+    def __init__(self, prog: str, about: str = "", *, usage: str | None = None) -> None:
         super().__init__(prog, usage, about, formatter_class=_Help, allow_abbrev=False)
-        self.hint = hint
 
     def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
         """Return the flags in `args`, by default the script's own; words may stand among flags."""
@@ -43,13 +41,14 @@ class Parser(argparse.ArgumentParser):
         if "" in words:
             self.error("a word is empty; give a value, or leave the flag out")
         options, unknown = self.parse_known_intermixed_args(words, namespace)
+        hint = "; what it runs, with its flags, comes after `--`" if "-- " in (self.usage or "") else ""
         flags = [word.partition("=")[0] for word in unknown if word.startswith("-")]
         if flags:
             known = [flag.strip("-") for flag in self._option_string_actions if flag != flags[0]]
             suggestion = did_you_mean(flags[0].strip("-"), known, start="--")
-            self.error(f"there is no flag {flags[0]}{suggestion}{self.hint}")
+            self.error(f"there is no flag {flags[0]}{suggestion}{hint}")
         if unknown:
-            self.error(f"{' '.join(unknown)}: not understood{self.hint}")
+            self.error(f"{' '.join(unknown)}: not understood{hint}")
         return options
 
     def print_help(self, file: Any = None) -> None:
@@ -101,7 +100,7 @@ def number(low: float = -math.inf, high: float = math.inf, *, above: bool = Fals
 
 
 def _bounded(
-    kind: Callable[[str], Any], name: str, low: float, high: float, *, above: bool = False
+    of_word: Callable[[str], Any], name: str, low: float, high: float, *, above: bool = False
 ) -> Callable[[str], Any]:
     bounds = []
     if low > -math.inf:
@@ -112,7 +111,7 @@ def _bounded(
 
     def convert(word: str) -> Any:
         try:
-            value = kind(word)
+            value = of_word(word)
         except ValueError:
             raise argparse.ArgumentTypeError(f"is {word!r}; give {name}") from None
         if not -math.inf < value < math.inf:
@@ -136,7 +135,7 @@ def file_path(word: str) -> Path:
     return path
 
 
-def add_parameter(parser: Parser, name: str, default: Any, help: str = "") -> None:
+def add_parameter(parser: Parser, name: str, default: Any) -> None:
     """Add a flag for a parameter, whose type is that of its default.
 
     Args:
@@ -145,14 +144,13 @@ def add_parameter(parser: Parser, name: str, default: Any, help: str = "") -> No
       default: False or True is a switch, a tuple takes one value or more of its first element's type, and
         None is a path that need not be given. A number is not below 0, or 1 if its default is a count, unless
         the default itself is.
-      help: what it means.
     """
     flag = name.replace("_", "-")
     if isinstance(default, bool):
         action = "store_false" if default else "store_true"
-        parser.add_argument(f"--no-{flag}" if default else f"--{flag}", dest=name, action=action, help=help)
+        parser.add_argument(f"--no-{flag}" if default else f"--{flag}", dest=name, action=action)
         return
-    options: dict[str, Any] = {"default": default, "help": help or _default_text(default)}
+    options: dict[str, Any] = {"default": default, "help": _default_text(default)}
     like = default
     if isinstance(default, tuple):
         options |= {"action": _Tuple, "nargs": "+"}
@@ -173,9 +171,9 @@ class _Tuple(argparse.Action):
         setattr(namespace, self.dest, tuple(values))
 
 
-def parse_config(kind: type[Config], about: str | None = None) -> Config:
+def parse_config(config_class: type[Config], about: str | None = None) -> Config:
     """Return the flags of the running script, one for each field of a dataclass, whose defaults they have."""
     parser = Parser(Path(sys.argv[0]).name, (about or "").split("\n", maxsplit=1)[0])
-    for field in dataclasses.fields(kind):  # type: ignore[arg-type]
+    for field in dataclasses.fields(config_class):  # type: ignore[arg-type]
         add_parameter(parser, field.name, field.default)
-    return kind(**vars(parser.parse_args()))
+    return config_class(**vars(parser.parse_args()))

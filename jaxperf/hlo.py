@@ -35,7 +35,6 @@ _BRANCHES = re.compile(
 )
 _SOURCE = re.compile(r'source_file="([^"]*)"(?: source_line=(\d+))?')
 _LAYOUT = re.compile(r"entry_computation_layout=\{\((.*?)\)->(.*?)\}(?:, \w+=|$)")
-_ALIASES = re.compile(r"input_output_alias=\{(.*?)\}, \w+=")
 _ALIAS = re.compile(r"\{(\d*)[^}]*\}: \((\d+)")
 _LISTED = re.compile(r"(?:replica_groups|source_target_pairs)=\{(\{[\d,{}]*\})\}")
 _IOTA = re.compile(r"replica_groups=\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?")
@@ -226,10 +225,8 @@ class Module:
         """
         for instruction in self.computations.get(computation or self.entry, ()):
             yield instruction, times
-            if instruction.opcode == "while":
+            if instruction.opcode in ("while", "call"):
                 yield from self.executed(instruction.called, times * (instruction.trips or 1))
-            elif instruction.opcode == "call":
-                yield from self.executed(instruction.called, times)
             elif instruction.opcode == "conditional":
                 for branch in instruction.branches:
                     yield from self.executed(branch, times)
@@ -243,8 +240,7 @@ class Module:
     @cached_property
     def aliases(self) -> dict[int, int]:
         """Return the number of the argument whose memory a result takes over, by the number of the result."""
-        match = _ALIASES.search(self.head)
-        return {int(m[1] or 0): int(m[2]) for m in _ALIAS.finditer(match[1])} if match else {}
+        return {int(m[1] or 0): int(m[2]) for m in _ALIAS.finditer(self.head)}
 
     @cached_property
     def _frames(self) -> dict[int, tuple[Place, ...]]:

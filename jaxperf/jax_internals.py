@@ -15,7 +15,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from jaxperf.errors import JaxperfError
+from jaxperf.errors import JaxperfError, first_line
 from jaxperf.process import USER_MISTAKE, say
 
 
@@ -40,16 +40,11 @@ CALLED_BEFORE = Internal("jax._src.lib", "jax_jit.global_state", UNFINISHED)  # 
 ENABLE_X64 = Internal("jax", "enable_x64", "float64 beside float32")
 ENABLE_X64_BEFORE = Internal("jax.experimental", "enable_x64", "float64 beside float32")  # before JAX 0.8
 # settings with which times would be of debugging
+# (not jax_explain_cache_misses, which costs time only during traces, an error there anyway)
 DEBUG_FLAGS = (
-    "jax_disable_jit",
-    "jax_debug_nans",
-    "jax_debug_infs",
-    "jax_debug_key_reuse",
-    "jax_check_tracer_leaks",
-    "jax_enable_checks",
-    "jax_log_compiles",
-)  # not jax_explain_cache_misses, which costs time only during traces, an error here anyway
-ALL = tuple(value for value in list(vars().values()) if isinstance(value, Internal))
+    "jax_disable_jit", "jax_debug_nans", "jax_debug_infs", "jax_debug_key_reuse", "jax_check_tracer_leaks",
+    "jax_enable_checks", "jax_log_compiles",
+)  # fmt: skip
 
 
 def import_jax() -> None:
@@ -57,8 +52,7 @@ def import_jax() -> None:
     try:
         importlib.import_module("jax")
     except Exception as e:
-        reason = " ".join(str(e).split()) or type(e).__name__
-        say(f"error: JAX cannot be imported: {reason}; `jaxperf doctor` says why")
+        say(f"error: JAX cannot be imported: {first_line(e)}; `jaxperf doctor` says why")
         raise SystemExit(USER_MISTAKE) from None
     quiet_without_driver()
 

@@ -6,7 +6,6 @@ has none, since `watch` names no causes there. Nothing here imports JAX.
 """
 
 import functools
-import itertools
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -121,7 +120,7 @@ def reductions_of_stored_slices(module: Module) -> Iterator[Instruction]:
 def shifted_in_place(module: Module) -> Iterator[Instruction]:
     """Yield updates in a fusion whose update is a slice of the array that they change."""
     fusions = (i for i in module.instructions if i.opcode == "fusion")
-    for i in itertools.chain.from_iterable(map(module.inside, fusions)):
+    for i in (part for fusion in fusions for part in module.inside(fusion)):
         parts = module.operands(i)
         if i.opcode != "dynamic-update-slice" or len(parts) < 2:
             continue

@@ -1,10 +1,4 @@
-"""`%%jaxperf`: the compilations, waits and seconds of one notebook cell.
-
-%load_ext jaxperf
-
-%%jaxperf
-state = step(state, batch)
-"""
+"""`%%jaxperf`, after `%load_ext jaxperf`: the compilations, waits and seconds of one notebook cell."""
 
 from typing import Any
 

@@ -48,13 +48,10 @@ def first_devices(count: int | None = None, *, platform: str | None = None) -> l
     devices = jax.devices(platform)
     if count is None:
         return devices
-    if count < 1:
-        raise JaxperfError(f"{count} devices asked for; a program needs at least 1")
-    if count > len(devices):
-        kind = devices[0].platform
-        more = "; set JAX_NUM_CPU_DEVICES before JAX starts for more" if kind == "cpu" else ""
-        there = len(devices)
-        raise JaxperfError(f"{count} devices asked for, {there} {kind} there; use {there}{more}")
+    if not 1 <= count <= len(devices):
+        there, name = len(devices), devices[0].platform
+        more = "; set JAX_NUM_CPU_DEVICES before JAX starts for more" if name == "cpu" else ""
+        raise JaxperfError(f"{count} devices asked for, {there} {name} there; use 1 to {there}{more}")
     return devices[:count]
 
 
@@ -332,24 +329,22 @@ def _with_batch_norm(model: Model, way: Way, batch_norm: BatchNorm, k: int) -> C
 
 
 def _one_program(way: Way, gradient: Any, update: Any, devices: tuple[jax.Device, ...]) -> Any:
-    k, mesh = len(devices), _mesh(devices)
+    mesh = _mesh(devices)
+    shares = 1 if way == "jit" else len(devices)  # among which the program's batch is divided
 
-    def whole(state: TrainState, X: jax.Array, y: jax.Array) -> Any:
-        return update(state, gradient(state, X, y), len(y))
-
-    def share(state: TrainState, X: jax.Array, y: jax.Array) -> Any:
+    def step(state: TrainState, X: jax.Array, y: jax.Array) -> Any:
         sums = gradient(state, X, y)
-        return update(state, lax.psum(sums, AXIS) if k > 1 else sums, k * len(y))
+        return update(state, lax.psum(sums, AXIS) if shares > 1 else sums, shares * len(y))
 
     if way == "jit":
-        return jax.jit(whole, out_shardings=NamedSharding(mesh, P()), donate_argnums=0)
+        return jax.jit(step, out_shardings=NamedSharding(mesh, P()), donate_argnums=0)
     if way == "shard_map":
         # Unchecked, so that the sums are only where we write them: with the check, `jax.grad` with respect to
         # what all devices share (the parameters) would sum over devices by itself
         specs: Any = {"in_specs": (P(), P(AXIS), P(AXIS)), "out_specs": P(), "check_vma": False}
-        return jax.jit(jax.shard_map(share, mesh=mesh, **specs), donate_argnums=0)
+        return jax.jit(jax.shard_map(step, mesh=mesh, **specs), donate_argnums=0)
     axes: Any = {"in_axes": (None, 0, 0), "out_axes": None, "axis_name": AXIS}
-    return jax.pmap(share, devices=devices, donate_argnums=0, **axes)
+    return jax.pmap(step, devices=devices, donate_argnums=0, **axes)
 
 
 def _mesh(devices: Sequence[jax.Device]) -> Mesh:

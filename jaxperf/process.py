@@ -42,7 +42,6 @@ SAME_S = 5.0
 # After a signal during C++ code
 GRACE_S = 1.2  # for Python's own way to end: its handler raises, and the block is left
 CLEANUP_S = 0.4  # for `clean_up`, after that
-# Of child processes
 # XLA logs as errors what is none, such as a kernel whose time it could not take; what ends a process remains
 QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3"}
 PARENT = "JAXPERF_PARENT"  # names the process that a child must not outlive
@@ -267,11 +266,9 @@ def signals_heard(receive: Callable[[int], object]) -> Iterator[None]:
 def forced_end(clean_up: Callable[[], object] = lambda: None) -> Iterator[None]:
     """End this process `GRACE_S` seconds after a signal that comes inside, unless the block ends before.
 
-    After a signal, all child processes get SIGKILL. The exit status is 128 and the signal's number: 130 after
-    Ctrl-C. In any thread but the main one, and on Windows, nothing happens.
-
-    Args:
-      clean_up: is called before the process ends, in another thread than the main one.
+    After a signal, all child processes get SIGKILL, and `clean_up` is called in a thread of its own. The exit
+    status is 128 and the signal's number: 130 after Ctrl-C. In any thread but the main one, and on Windows,
+    nothing happens.
     """
     over = threading.Event()
     handlers = {number: signal.getsignal(number) for number in SIGNALS}
@@ -345,7 +342,7 @@ def child_environment(inherited: Mapping[str, str] | None = None) -> dict[str, s
 
 
 def run_child(command_line: Sequence[str], environment: Mapping[str, str], **options: Any) -> int:
-    """Return a child's exit status, or minus the signal that ended it; an interrupt ends it.
+    """Return a child's exit status, 128 and the signal's number if one ended it; an interrupt ends the child.
 
     The child starts with signals blocked, until it calls `end_at_once` or `release_signals`. So none arrives
     while it is half started, or before we know it.
@@ -366,8 +363,7 @@ def run_child(command_line: Sequence[str], environment: Mapping[str, str], **opt
         raise
     finally:
         release_signals()
-    # A child that cleaned up first reports with its exit status which signal it was
-    return 128 - status if status - 128 in SIGNALS else status
+    return 128 - status if status < 0 else status
 
 
 def _end(child: subprocess.Popen[Any]) -> None:
@@ -384,20 +380,14 @@ def _end(child: subprocess.Popen[Any]) -> None:
 
 
 def how_it_ended(status: int, *, fresh: bool = True) -> str:
-    """Return what went wrong when a process ended, "" if nothing; `fresh` is whether it wrote its result."""
-    if status < 0:
-        hint = " (out of memory?)" if -status == signal.SIGKILL else ""
-        return f"ended by signal {-status}, {signal.strsignal(-status)}{hint}"
+    """Return what went wrong when a child ended, "" if nothing; `fresh` is whether it wrote its result."""
+    number = status - 128
+    if number in signal.valid_signals():
+        hint = " (out of memory?)" if number == signal.SIGKILL else ""
+        return f"ended by signal {number}, {signal.strsignal(number)}{hint}"
     if status:
         return f"exit status {status}"
     return "" if fresh else "ended well but wrote no result"
-
-
-def shell_status(status: int, error: str = "") -> int:
-    """Return the exit status to pass on, which is never negative, and not 0 after an error."""
-    if status < 0:
-        return 128 - status
-    return 1 if error and not status else status
 
 
 def cache_folder() -> Path:

@@ -35,20 +35,17 @@ SLOWEST = 12  # tests, and programs, that are listed
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    group = parser.getgroup("jaxperf")
-    group.addoption(
-        "--jaxperf-baselines", metavar="DIR", default=".jaxperf/tests",
-        help="folder of the baselines, one per machine; .jaxperf/tests in pytest's root folder by default",
-    )  # fmt: skip
-    group.addoption("--jaxperf-update", action="store_true", help="keep this run's values as the baseline")
-    group.addoption(
-        "--jaxperf-slower", metavar="X", type=float, default=SLOWER,
-        help=f"fail where a call takes more than X times as long as in the baseline; {SLOWER} by default",
-    )  # fmt: skip
-    group.addoption(
-        "--jaxperf-compiles", action="store_true",
-        help="say how long JAX traces and compiles in each test, and which programs it compiles most often",
-    )  # fmt: skip
+    add = parser.getgroup("jaxperf").addoption
+    # A flag stands on two lines: what it takes, and what it means.
+    # fmt: off
+    add("--jaxperf-baselines", metavar="DIR", default=".jaxperf/tests",
+        help="folder of the baselines, one per machine; .jaxperf/tests in pytest's root folder by default")
+    add("--jaxperf-update", action="store_true", help="keep this run's values as the baseline")
+    add("--jaxperf-slower", metavar="X", type=float, default=SLOWER,
+        help=f"fail where a call takes more than X times as long as in the baseline; {SLOWER} by default")
+    add("--jaxperf-compiles", action="store_true",
+        help="say how long JAX traces and compiles in each test, and which programs it compiles most often")
+    # fmt: on
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -119,8 +116,7 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
         lines += compile_lines(compiles)
     if lines:
         terminalreporter.section("jaxperf")
-        for line in lines:
-            terminalreporter.write_line(line)
+        terminalreporter.write_line("\n".join(lines))
 
 
 class Baselines:

@@ -101,7 +101,7 @@ class Version:
                 stream.close()  # type: ignore[union-attr]
         self.worker = None
         last = self.log.read_text(errors="replace").strip().splitlines()[-1:]
-        return how_it_ended(status) if status < 0 or not last else last[0][:200]
+        return how_it_ended(128 - status) if status < 0 or not last else last[0][:200]
 
     def close(self) -> None:
         if self.worker is not None:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from jaxperf.errors import JaxperfError
-from jaxperf.flags import did_you_mean
+from jaxperf.flags import Parser, did_you_mean, whole
 from jaxperf.result import About
 
 
@@ -64,3 +64,21 @@ def find(word: str) -> SectionEntry:
             return section
     names = ["all", *(w for s in SECTIONS for w in (s.name, s.number) if w)]
     raise JaxperfError(f"no section {word!r}{did_you_mean(wanted, names)}; `jaxperf list` shows all")
+
+
+def add_flags(parser: Parser, devices: int | None = None) -> None:
+    """Add the flags that all sections share, which `jaxperf run` passes on to them."""
+    parser.add_argument(
+        "--devices", type=whole(1, 1024), default=devices, metavar="N",
+        help="how many devices to use; a CPU is divided into so many; each section has a default",
+    )  # fmt: skip
+    parser.add_argument(
+        "--platform", choices=("auto", "cpu", "gpu"), default="auto",
+        help="where to run; auto takes a GPU if JAX finds one",
+    )  # fmt: skip
+    size = parser.add_mutually_exclusive_group()
+    size.add_argument(
+        "--smoke", action="store_true", help="run every cell at toy size, in seconds; the times mean nothing"
+    )
+    size.add_argument("--full", action="store_true", help="run the long version, as on the pages of the book")
+    parser.add_argument("--answers", action="store_true", help="run the answers to the exercises too")

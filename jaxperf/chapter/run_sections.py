@@ -11,7 +11,7 @@ from pathlib import Path
 
 from jaxperf.chapter import catalogue
 from jaxperf.errors import JaxperfError
-from jaxperf.process import PIPE_CLOSED, QUIET, child_environment, how_it_ended, run_child, shell_status
+from jaxperf.process import PIPE_CLOSED, QUIET, child_environment, how_it_ended, run_child
 from jaxperf.result.store import so_far
 
 PEERS = "peers"  # the section that other frameworks take part in: not one of `all`
@@ -59,7 +59,7 @@ def run_section(section: catalogue.SectionEntry, out: Path, words: Sequence[str]
         error += f"; what it found until then is in {partial}"
     if error and not fresh and before is not None:
         error += f"; {path} is from an earlier run"
-    return Outcome(section, path, shell_status(status, error), time.perf_counter() - began, error)
+    return Outcome(section, path, status or int(bool(error)), time.perf_counter() - began, error)
 
 
 def _stamp(path: Path) -> tuple[int, int] | None:

@@ -102,21 +102,8 @@ def section(
 def _parse(about: catalogue.SectionEntry, values: Mapping[str, Any], arguments: Sequence[str]) -> Any:
     """Read the flags that all sections share, and a flag for each of the section's parameters."""
     parser = flags.Parser(Path(sys.argv[0]).name, about.question)
+    catalogue.add_flags(parser, values["devices"])
     add = parser.add_argument
-    add(
-        "--devices", type=flags.whole(1, 1024), default=values["devices"], metavar="N",
-        help="how many devices to use; a CPU is divided into so many",
-    )  # fmt: skip
-    add(
-        "--platform", choices=("auto", "cpu", "gpu"), default="auto",
-        help="where to run; auto takes a GPU if JAX finds one",
-    )  # fmt: skip
-    size = parser.add_mutually_exclusive_group()
-    size.add_argument(
-        "--smoke", action="store_true", help="run every cell at toy size, in seconds; the times mean nothing"
-    )
-    size.add_argument("--full", action="store_true", help="run the long version, as on the pages of the book")
-    add("--answers", action="store_true", help="run the answers to the exercises too")
     add("--json", type=flags.file_path, metavar="FILE", help="keep the measurements and claims in this file")
     add("--notebook", type=flags.file_path, metavar="FILE", help="keep the executed notebook in this file")
     for name, value in values.items():

@@ -8,7 +8,7 @@ from jaxperf.flags import Parser, add_parameter, number, whole
 
 
 def demo():
-    parser = Parser("demo.py", "What is shown.\n\nMore of it, with 100 %.", hint="; ask again")
+    parser = Parser("demo.py", "What is shown.\n\nMore of it, with 100 %.", usage="demo.py ... -- PROGRAM")
     parser.add_argument("names", nargs="*", metavar="NAME", help="what to show")
     parser.add_argument("--size", type=whole(1), default=2000, metavar="N", help="rows of the matrices")
     parser.add_argument("--share", type=number(0, 1), default=0.5, metavar="X", help="up to 100 %")
@@ -46,7 +46,7 @@ def test_flags_replace_defaults_and_words_may_stand_among_them():
 
 
 MISTAKES = {
-    "--nope 3": "there is no flag --nope; ask again",
+    "--nope 3": "there is no flag --nope; what it runs, with its flags, comes after `--`",
     "--sise 3": "there is no flag --sise (did you mean --size?)",
     "--siz 3": "there is no flag --siz (did you mean --size?)",  # no flag by a part of its name
     "--size x": "--size is 'x'; give a whole number",
