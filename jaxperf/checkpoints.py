@@ -99,10 +99,8 @@ class Checkpoints:
         with self._in_one_line(damaged):
             args = self._args.Composite(state=self._args.StandardRestore(like))
             state = self._manager.restore(self.step, args=args)["state"]
-            kinds, wanted = (
-                jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), tree) for tree in (state, like)
-            )
-            if kinds != wanted:
+            types, types_like = (jax.tree.map(lambda a: (a.shape, a.dtype), tree) for tree in (state, like))
+            if types != types_like:
                 raise ValueError("its arrays have other shapes or types")
             if digest(state) != about["arrays"]:
                 raise ValueError("its SHA-256 differs")

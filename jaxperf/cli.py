@@ -76,9 +76,9 @@ def _dispatch(arguments: list[str]) -> int:
         print("\n`jaxperf COMMAND --help` shows the flags of a command, `jaxperf --version` the version.")
         return 0
     if name not in COMMANDS:
-        kind = "flag" if name.startswith("-") else "command"
+        noun = "flag" if name.startswith("-") else "command"
         hint = did_you_mean(name, COMMANDS) or f"; there are {', '.join(COMMANDS)}"
-        raise JaxperfError(f"no {kind} {name!r}{hint}; see `jaxperf --help`")
+        raise JaxperfError(f"no {noun} {name!r}{hint}; see `jaxperf --help`")
     command, usage, program = COMMANDS[name], USAGE.get(name, ""), list[str]()
     if name == "watch":
         words, program = _split_program(words)
@@ -398,15 +398,15 @@ def run(parser: Parser, words: Words, extra: Words) -> int:
     if extra and len(sections) != 1:
         names = ", ".join(section.name for section in sections)
         raise JaxperfError(f"flags after -- go to one section, but {len(sections)} are named: {names}")
-    given = [*extra, *(f"--{name}" for name in ("smoke", "full", "answers") if getattr(flags, name))]
-    given += [f"--devices={flags.devices}"] if flags.devices else []
-    given += [f"--platform={flags.platform}"] if flags.platform != "auto" else []
+    passed_on = [*extra, *(f"--{name}" for name in ("smoke", "full", "answers") if getattr(flags, name))]
+    passed_on += [f"--devices={flags.devices}"] if flags.devices else []
+    passed_on += [f"--platform={flags.platform}"] if flags.platform != "auto" else []
     check_writable(flags.out / f"{sections[0].name}.json", advice="give another --out")
     flags.out.mkdir(parents=True, exist_ok=True)
     outcomes = []
     for i, section in enumerate(sections, start=1):
         print(f"[{i}/{len(sections)}] {section.name}, {_duration(section.takes_s)}", flush=True)
-        outcomes.append(run_sections.run_section(section, flags.out, given))
+        outcomes.append(run_sections.run_section(section, flags.out, passed_on))
         if error := outcomes[-1].error:
             say(f"failed: {section.name}: {error}")
     good = [outcome.path for outcome in outcomes if not outcome.error]

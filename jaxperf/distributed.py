@@ -107,7 +107,7 @@ def _number(variable: str) -> int:
     return int(value) if value.isdecimal() else 0
 
 
-def check_same(what: Any) -> None:
+def check_same(data: Any) -> None:
     """Compare plain data, such as flags, between all processes; all of them wait for each other."""
     import jax
 
@@ -116,8 +116,8 @@ def check_same(what: Any) -> None:
     import numpy as np
     from jax.experimental import multihost_utils
 
-    mine = np.frombuffer(hashlib.sha256(repr(what).encode()).digest(), np.uint32)
-    rows = multihost_utils.process_allgather(mine)
+    digest = np.frombuffer(hashlib.sha256(repr(data).encode()).digest(), np.uint32)
+    rows = multihost_utils.process_allgather(digest)
     others = ", ".join(str(i) for i, row in enumerate(rows) if (row != rows[0]).any())
     if others:
         raise JaxperfError(f"process {others} has other flags or versions than process 0; start all alike")

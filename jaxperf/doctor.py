@@ -202,9 +202,9 @@ def _driver_results(driver: Driver) -> Iterator[CheckResult]:
 
 def _why_not_the_gpu(report: JaxReport) -> CheckResult:
     """Return the likeliest reason why JAX took the CPU although there is a GPU."""
-    wanted = os.environ.get("JAX_PLATFORMS", "")
-    if wanted and not {"cuda", "gpu"} & set(wanted.split(",")):
-        text = f"JAX_PLATFORMS={wanted} keeps JAX off the GPU"
+    platforms = os.environ.get("JAX_PLATFORMS", "")
+    if platforms and not {"cuda", "gpu"} & set(platforms.split(",")):
+        text = f"JAX_PLATFORMS={platforms} keeps JAX off the GPU"
         return CheckResult("jax", "note", text, "unset JAX_PLATFORMS")
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "all")
     if visible.strip() in ("", "-1", "none"):
@@ -219,8 +219,8 @@ def _why_not_the_gpu(report: JaxReport) -> CheckResult:
         text = f"{', '.join(unfit)} does not fit jaxlib {jaxlib}"
     else:
         text = ": ".join(["JAX has its CUDA plugin but took the CPU", *report.warnings[-1:]])
-    kind = "cuda13" if versions(CUDA_PLUGINS[1:]) else "cuda12"  # every driver from 525 on has CUDA 12
-    return CheckResult("jax", "warn", text, install_self(kind))
+    extra = "cuda13" if versions(CUDA_PLUGINS[1:]) else "cuda12"  # every driver from 525 on has CUDA 12
+    return CheckResult("jax", "warn", text, install_self(extra))
 
 
 def fault_results(report: JaxReport) -> Iterator[CheckResult]:

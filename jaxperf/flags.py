@@ -107,7 +107,7 @@ def _bounded(
         bounds.append(f"more than {low:g}" if above else f"at least {low:g}")
     if high < math.inf:
         bounds.append(f"at most {high:g}")
-    wanted = " and ".join(bounds)
+    allowed = " and ".join(bounds)
 
     def convert(word: str) -> Any:
         try:
@@ -115,10 +115,10 @@ def _bounded(
         except ValueError:
             raise argparse.ArgumentTypeError(f"is {word!r}; give {name}") from None
         if not -math.inf < value < math.inf:
-            bound = f" of {wanted}" if wanted else ""
+            bound = f" of {allowed}" if allowed else ""
             raise argparse.ArgumentTypeError(f"is {word}; give a finite number{bound}")
         if not low <= value <= high or (above and value == low):
-            raise argparse.ArgumentTypeError(f"is {word}; give {wanted}")
+            raise argparse.ArgumentTypeError(f"is {word}; give {allowed}")
         return value
 
     return convert

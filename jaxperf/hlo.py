@@ -178,8 +178,8 @@ class Instruction:
     @property
     def collective(self) -> str:
         """Return the kind of collective that it runs or starts, of `COLLECTIVES`; "" for none."""
-        kind = self.opcode.removesuffix("-start")
-        return kind if kind in COLLECTIVES else ""
+        opcode = self.opcode.removesuffix("-start")
+        return opcode if opcode in COLLECTIVES else ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -316,12 +316,12 @@ class Product(NamedTuple):
 
 def product_of(instruction: Instruction, read: list[Shape]) -> Product | None:
     """Return the matrix product of an instruction; None for other instructions."""
-    kind = operation(instruction)
-    if len(read) < 2 or not instruction.shapes or kind not in ("dot", "convolution"):
+    name = operation(instruction)
+    if len(read) < 2 or not instruction.shapes or name not in ("dot", "convolution"):
         return None
     attributes = instruction.attributes
     exact = "highest" in attributes.lower()
-    if kind == "convolution":
+    if name == "convolution":
         return _convolution(instruction, read, instruction.target.lower(), exact)
     left, result = read[0], instruction.shapes[0]
     inner, many = (math.prod(_lengths(left, attributes, name)) for name in ("contracting", "batch"))

@@ -80,16 +80,16 @@ def missing_from(names: Iterable[str]) -> list[str]:
     return missing
 
 
-def pip_install(*what: str) -> str:
-    return shlex.join([sys.executable, "-m", "pip", "install", *what])
+def pip_install(*packages: str) -> str:
+    return shlex.join([sys.executable, "-m", "pip", "install", *packages])
 
 
-def require_chapter(what: str) -> None:
-    """Refuse what needs the extra "chapter" where that is not installed; the line begins with `what`."""
+def require_chapter(feature: str) -> None:
+    """Refuse a feature that needs the extra "chapter" where that is not installed."""
     missing = missing_from(CHAPTER)
     if missing:
         raise JaxperfError(
-            f"{what} needs {', '.join(missing)}; install the extra: {pip_install('jaxperf[chapter]')}"
+            f"{feature} needs {', '.join(missing)}; install the extra: {pip_install('jaxperf[chapter]')}"
         )
 
 
