@@ -419,7 +419,9 @@ def run(parser: Parser, words: Words, extra: Words) -> int:
         say(f"failed: {', '.join(outcome.section.name for outcome in failed)}")
     if good:
         print(escape_control(f"read them: `{program_name()} report {shlex.quote(str(flags.out))}`"))
-    return outcomes[0].status if len(outcomes) == 1 else int(bool(failed))
+    if len(outcomes) == 1:
+        return outcomes[0].status
+    return 1 if failed else 0
 
 
 def check(parser: Parser, words: Words, _: Words) -> int:

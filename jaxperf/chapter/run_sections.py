@@ -59,7 +59,7 @@ def run_section(section: catalogue.SectionEntry, out: Path, words: Sequence[str]
         error += f"; what it found until then is in {partial}"
     if error and not fresh and before is not None:
         error += f"; {path} is from an earlier run"
-    return Outcome(section, path, status or int(bool(error)), time.perf_counter() - began, error)
+    return Outcome(section, path, status or (1 if error else 0), time.perf_counter() - began, error)
 
 
 def _stamp(path: Path) -> tuple[int, int] | None:
