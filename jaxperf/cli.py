@@ -142,7 +142,8 @@ def watch(parser: Parser, words: Words, arguments: Words) -> int:
     if flags.compiles_compare:
         from jaxperf.watch.compiling import output
 
-        output.compare(*flags.compiles_compare, flags.compiles)
+        first, second = flags.compiles_compare
+        output.compare(first, second, flags.compiles)
         return 0
     if flags.compiles and (flags.json or flags.fail_on):
         raise JaxperfError("--compiles has its own JSON and no findings; leave out --json and --fail-on")

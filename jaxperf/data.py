@@ -221,8 +221,7 @@ def read_labels(path: Traversable) -> Labels:
     labels = _read(path, _LABELS)
     wrong = np.flatnonzero(labels > 9)
     if wrong.size:
-        i = int(wrong[0])
-        raise _not_right(path, f"label {labels[i]} at index {i}")
+        raise _not_right(path, f"label {labels[wrong[0]]} at index {wrong[0]}")
     return labels.astype(np.int32)
 
 
