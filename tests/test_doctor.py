@@ -120,7 +120,7 @@ def test_the_driver_tells_version_names_and_memory(tmp_path, monkeypatch):
     assert len(ask_driver().gpus) == 2
 
 
-def untold(**missing):
+def not_reported(**missing):
     return replace(H100, gpus=(replace(H100.gpus[0], **missing),))
 
 
@@ -130,8 +130,8 @@ def test_a_driver_that_fails_is_described(tmp_path, monkeypatch):
         ("NVIDIA-SMI has failed because it could not communicate with the driver", 9, Driver(missing=True)),
         (mismatch, 18, Driver(error=mismatch)),
         (none, 6, Driver(error=none)),
-        (ROW.replace("81920, 1024", "[N/A], [N/A]"), 0, untold(total_bytes=0, used_bytes=0)),
-        (ROW.replace("345, 1980", "[Not Supported], [N/A]"), 0, untold(clock_mhz=0, most_clock_mhz=0)),
+        (ROW.replace("81920, 1024", "[N/A], [N/A]"), 0, not_reported(total_bytes=0, used_bytes=0)),
+        (ROW.replace("345, 1980", "[Not Supported], [N/A]"), 0, not_reported(clock_mhz=0, most_clock_mhz=0)),
     ):
         fake_driver(tmp_path, monkeypatch, output, status)
         assert ask_driver() == expected
@@ -181,7 +181,7 @@ def test_what_keeps_jax_from_a_gpu_is_named(variables, seen, driver, installed, 
     assert says in result.text and result.fix == fix
 
 
-def test_without_full_data_the_debian_package_is_advised_and_a_wrong_folder_is_told(tmp_path, monkeypatch):
+def test_without_full_data_debians_package_is_advised_and_a_wrong_folder_is_named(tmp_path, monkeypatch):
     mini, advice = doctor.data_results()
     assert mini.state == "ok" and "mini: 6,000 + 1,000" in mini.text
     assert (advice.state, advice.fix) == ("note", "apt-get install dataset-fashion-mnist")
@@ -191,7 +191,7 @@ def test_without_full_data_the_debian_package_is_advised_and_a_wrong_folder_is_t
     assert "nowhere: no such folder" in first.text
 
 
-def test_a_load_that_scatters_times_is_told(monkeypatch):
+def test_a_load_that_scatters_times_is_reported(monkeypatch):
     monkeypatch.setattr(doctor, "cores", lambda: 8)
     for load, found in ((3.0, []), (6.0, [("load", "warn")])):
         monkeypatch.setattr(os, "getloadavg", lambda load=load: (load, 0.0, 0.0))

@@ -125,7 +125,7 @@ def test_nothing():
 
 
 @pytest.mark.parametrize("workers", ["-n0", "-n2"])
-def test_seconds_of_compiling_are_told_for_each_test(pytester, workers):
+def test_seconds_of_compiling_are_reported_for_each_test(pytester, workers):
     pytest.importorskip("xdist")
     pytester.makeini("[pytest]")
     pytester.makepyfile(test_mine=COMPILING)

@@ -72,7 +72,7 @@ def test_allreduce_waits_for_nothing():
         (lambda: allreduce([[jnp.ones(2)], [jnp.ones(2), jnp.ones(2)]]), "on device 1"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_is_told_in_one_line(call, message):
+def test_what_cannot_be_is_refused_in_one_line(call, message):
     with pytest.raises(JaxperfError, match=message) as caught:
         call()
     assert "\n" not in str(caught.value)

@@ -284,7 +284,7 @@ def test_any_optimizer_and_schedule_gives_one_devices_parameters_and_moments_eac
         ),
     ],
 )
-def test_what_cannot_be_is_told_in_one_line(call, message):
+def test_what_cannot_be_is_refused_in_one_line(call, message):
     with pytest.raises(JaxperfError, match=message) as caught:
         call()
     assert "\n" not in str(caught.value)
