@@ -6,20 +6,20 @@ compiler, and runs it with zeros after the watched program has ended. Nothing of
 """
 
 import sys
-import time
+import timeit
 from types import FrameType
 from typing import Any
 
 from jaxperf import hlo, jax_internals
-from jaxperf.watch.log import Compiled, ExecutedProgram, Log
+from jaxperf.watch.log import Compiled, Log
 from jaxperf.watch.observe import hooks
-from jaxperf.watch.observe.executables import Facts, compiler_variables
+from jaxperf.watch.observe.executables import compiler_variables
 
 CALLS = 20  # in windows, from which on a program is worth a trial
 LONGEST_TURN_S = 0.02
 MOST_FLOPS, MOST_BYTES = 1e9, 64 << 20
 KEPT, TRIED = 50, 2  # programs
-LEAST_RUNS, TRIAL_S = 5, 0.2
+RUNS = 10
 
 
 class CpuTrials:
@@ -37,26 +37,22 @@ class CpuTrials:
     def close(self) -> None:
         """Write into the log the seconds that small programs with short turns take on the CPU."""
         known = {facts.program: facts for facts in self.log.programs if not facts.old}
-        small = [
-            program
-            for name, program in self.log.activity.programs.items()
-            if name in self._modules and name in known and _is_small(program, known[name])
-        ]
-        for program in sorted(small, key=lambda program: -program.calls)[:TRIED]:
-            self.log.on_cpu[program.name] = seconds_on_cpu(str(self._modules[program.name]))
+        for program in sorted(self.log.activity.programs.values(), key=lambda p: -p.calls):
+            module, facts = self._modules.get(program.name), known.get(program.name)
+            if (
+                module is not None
+                and facts is not None
+                and len(self.log.on_cpu) < TRIED
+                and program.calls >= CALLS
+                and (program.turn_s or LONGEST_TURN_S) < LONGEST_TURN_S
+                and facts.flops <= MOST_FLOPS
+                and facts.peak_bytes <= MOST_BYTES
+                and len(facts.devices) == 1
+                # with zeros, a loop might not end
+                and all(i.trips for i in facts.instructions if i.opcode == "while")
+            ):
+                self.log.on_cpu[program.name] = seconds_on_cpu(str(module))
         self._modules.clear()
-
-
-def _is_small(program: ExecutedProgram, facts: Facts) -> bool:
-    return (
-        program.calls >= CALLS
-        and (program.turn_s or LONGEST_TURN_S) < LONGEST_TURN_S
-        and facts.flops <= MOST_FLOPS
-        and facts.peak_bytes <= MOST_BYTES
-        and len(facts.devices) == 1
-        # with zeros, a loop might not end
-        and all(i.trips for i in facts.instructions if i.opcode == "while")
-    )
 
 
 def seconds_on_cpu(module: str) -> float:
@@ -70,13 +66,12 @@ def seconds_on_cpu(module: str) -> float:
     program = cpu.client.compile_and_load(module, executable_devices=devices, compile_options=options)
     shapes, _ = hlo.parse(program.hlo_modules()[0].to_string()).layout
     zeros = [np.zeros(shape.dims, hlo.dtype_name(shape.dtype)) for shape in shapes]
-    least_s, ends = float("inf"), time.perf_counter() + TRIAL_S
-    for run in range(1000):
-        if run >= LEAST_RUNS and time.perf_counter() > ends:
-            break
-        arguments = jax.device_put(zeros, cpu)  # anew, since it may take their memory
-        jax.block_until_ready(arguments)
-        start = time.perf_counter()
+    arguments: list[Any] = []
+
+    def place() -> None:  # anew, since the program may take their memory
+        arguments[:] = jax.block_until_ready(jax.device_put(zeros, cpu))
+
+    def run() -> None:
         jax.block_until_ready(program.execute(arguments))
-        least_s = min(least_s, time.perf_counter() - start)
-    return least_s
+
+    return min(timeit.repeat(run, place, number=1, repeat=RUNS))

@@ -68,21 +68,20 @@ def called_at(
     for c in traced:
         for name in _called(c):
             free.pop((name, c.at), None)
-    calls = []
+
+    def in_most_loops(names: Collection[str]) -> CallSite | None:
+        sites = (site for (program, _), site in free.items() if program in names)
+        return max(sites, key=_turns, default=None)
+
+    calls, known = [], set[str]()
     for c in traced:
-        others = [site for (program, _), site in free.items() if program in _called(c)]
-        most = max(others, key=_turns, default=None)
-        if most and _turns(most) > _turns(c):
-            calls.append((c, most.at))
-            del free[canonical_name(most.program), most.at]
-        else:
-            calls.append((c, c.at))
-    known = {name for c in traced for name in _called(c)}
-    for name in sorted({*ran} - known):
-        if sites := [site for (program, _), site in free.items() if program == name]:
-            most = max(sites, key=_turns)
-            c = Compiled(most.program, most.at, explained=True, callers=most.callers)
-            calls.append((c, c.at))
+        known |= _called(c)
+        site, at = in_most_loops(_called(c)), c.at
+        if site and _turns(site) > _turns(c):
+            at = free.pop((canonical_name(site.program), site.at)).at
+        calls.append((c, at))
+    for site in filter(None, (in_most_loops({name}) for name in sorted({*ran} - known))):
+        calls.append((Compiled(site.program, site.at, explained=True, callers=site.callers), site.at))
     return calls
 
 
