@@ -14,31 +14,31 @@ class Losses(Counter[str]):
     """What errors inside the watch cost, and how often."""
 
     @contextlib.contextmanager
-    def guard(self, what: str) -> Iterator[None]:
-        """Catch any error inside and record it as the loss of `what`."""
+    def guard(self, part: str) -> Iterator[None]:
+        """Catch any error inside and record it as the loss of `part`."""
         try:
             yield
         except Exception as e:
-            self.note(what, e)
+            self.note(part, e)
 
-    def ask(self, what: str, read: Callable[[], _T], otherwise: _T) -> _T:
-        """Return what `read` returns; after an error, `otherwise`, and record the loss of `what`."""
-        with self.guard(what):
+    def ask(self, part: str, read: Callable[[], _T], otherwise: _T) -> _T:
+        """Return what `read` returns; after an error, `otherwise`, and record the loss of `part`."""
+        with self.guard(part):
             return read()
         return otherwise
 
-    def guarded(self, what: str, function: Callable[..., object]) -> Callable[..., None]:
-        """Return a function that calls another one, and records its errors as the loss of `what`."""
+    def guarded(self, part: str, function: Callable[..., object]) -> Callable[..., None]:
+        """Return a function that calls another one, and records its errors as the loss of `part`."""
 
         def call(*args: Any, **kwargs: Any) -> None:
-            with self.guard(what):
+            with self.guard(part):
                 function(*args, **kwargs)
 
         return call
 
-    def note(self, what: str, error: Exception) -> None:
-        self[f"{what} ({first_line(error, with_class=True)})"] += 1
+    def note(self, part: str, error: Exception) -> None:
+        self[f"{part} ({first_line(error, with_class=True)})"] += 1
 
     @property
     def remarks(self) -> list[str]:
-        return [f"lost {what}, {times} times; please report it" for what, times in self.items()]
+        return [f"lost {part}, {times} times; please report it" for part, times in self.items()]

@@ -100,8 +100,8 @@ def _begin_import_path(folder: str) -> None:
     """Put a folder in front of the import path, in place of the one that Python put there for jaxperf."""
     if sys.flags.safe_path:
         return
-    ours = ("", os.getcwd(), os.path.dirname(os.path.realpath(sys.argv[0])))  # noqa: PTH109, PTH120
-    if sys.path and sys.path[0] in ours:
+    put_there = ("", os.getcwd(), os.path.dirname(os.path.realpath(sys.argv[0])))  # noqa: PTH109, PTH120
+    if sys.path and sys.path[0] in put_there:
         del sys.path[0]
     sys.path.insert(0, folder)
 
@@ -267,9 +267,9 @@ def _wait_for_threads(log: Log) -> None:
 
     Threads of a pool are left out, since they wait for work until Python itself ends them.
     """
-    own = threading.current_thread()
+    current = threading.current_thread()
     pools = getattr(sys.modules.get("concurrent.futures.thread"), "_threads_queues", ())
-    while left := [t for t in threading.enumerate() if t is not own and not t.daemon and t not in pools]:
+    while left := [t for t in threading.enumerate() if t is not current and not t.daemon and t not in pools]:
         log.thread_id = left[0].ident or log.thread_id
         left[0].join()
 

@@ -203,7 +203,8 @@ def _groups(programs: Sequence[Row], key: Callable[[Row], object]) -> list[Row]:
 
 
 def _spans(log: Log, stage: str) -> list[Interval]:
-    return [c.stages[stage] for c in [*log.compiled, *log.nested] if stage in c.stages]
+    imports = [(s.start, s.end) for s in log.samples if s.kind == stage == IMPORT]
+    return imports + [c.stages[stage] for c in [*log.compiled, *log.nested] if stage in c.stages]
 
 
 def _stages(log: Log) -> dict[str, float]:
@@ -212,13 +213,12 @@ def _stages(log: Log) -> dict[str, float]:
     A program that is compiled while another one is traced counts as compiling.
     """
     left: list[Interval] = [(log.start, log.end)]
-    seconds = {IMPORT: 0.0}
+    seconds = dict.fromkeys((IMPORT, *STAGES), 0.0)
     for stage in (*reversed(STAGES), IMPORT):
-        imports = [(s.start, s.end) for s in log.samples if s.kind == IMPORT]
-        after = difference(left, imports if stage == IMPORT else _spans(log, stage))
+        after = difference(left, _spans(log, stage))
         seconds[stage] = total_length(left) - total_length(after)
         left = after
-    return {**{stage: seconds[stage] for stage in (IMPORT, *STAGES)}, "other": total_length(left)}
+    return {**seconds, "other": total_length(left)}
 
 
 def _timeline(log: Log) -> list[tuple[str, float, float]]:
@@ -239,8 +239,8 @@ def _unfinished(log: Log) -> Iterator[str]:
     if running and log.end - running[-1].end < NEAR_S:
         at = next(iter(running[-1].places), NOWHERE)
         spent = format_on_page(log.end - running[0].start, "s")
-        what = f"the program ended while JAX was tracing or compiling at {at}, for {spent}"
-        yield f"{what}, which count as everything else"
+        problem = f"the program ended while JAX was tracing or compiling at {at}, for {spent}"
+        yield f"{problem}, which count as everything else"
 
 
 def _slowest(pairs: Sequence[tuple[Row, Compiled]]) -> list[tuple[Row, Compiled]]:
@@ -326,6 +326,6 @@ def load(path: Path) -> Row:
     except (OSError, ValueError, RecursionError) as e:
         why = f": {getattr(e, 'strerror', None) or 'it is not JSON'}"
     if not isinstance(report, dict) or (report.get("format"), report.get("version")) != (FORMAT, VERSION):
-        what = f"{inside[0]} is not a compile report of version {VERSION}{why}"
-        raise JaxperfError(f"{what}; `jaxperf watch --compiles DIR` writes one")
+        problem = f"{inside[0]} is not a compile report of version {VERSION}{why}"
+        raise JaxperfError(f"{problem}; `jaxperf watch --compiles DIR` writes one")
     return report

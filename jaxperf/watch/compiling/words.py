@@ -40,17 +40,20 @@ def sentences(report: Mapping[str, Any]) -> tuple[str, list[str]]:
     facts.sort(key=lambda fact: -fact[0])
     least_s = max(BRIEF_S, WORTH * wall_s)
     shown = []
-    for spent_s, what, change in (*facts, *_disk(report)):
+    for spent_s, observed, change in (*facts, *_disk(report)):
         if spent_s >= least_s:
-            shown.append(f"{what}. To change: {change}." if change else f"{what}.")
+            shown.append(f"{observed}. To change: {change}." if change else f"{observed}.")
     if not report["programs"]:
         return f"Nothing was compiled in {seconds(wall_s)}.", shown
     programs = format_count(report["programs"], "program")
     if total_s < LITTLE * wall_s:
         took = f"{programs} took {seconds(total_s)} of {seconds(wall_s)}"
         return f"Compiling is not what this program waits for: {took}.", shown
-    what = facts[0][1] if facts else "no single part stands out"
-    return f"{seconds(total_s)} of {seconds(wall_s)} are tracing and compiling, of {programs}: {what}.", shown
+    observed = facts[0][1] if facts else "no single part stands out"
+    return (
+        f"{seconds(total_s)} of {seconds(wall_s)} are tracing and compiling, of {programs}: {observed}.",
+        shown,
+    )
 
 
 def _named(row: Mapping[str, Any]) -> str:
@@ -67,9 +70,9 @@ def _repeats(report: Mapping[str, Any]) -> Iterator[Fact]:
         if row["kind"] != "operation" and row["programs"] > 1 and reasons:
             reason = max(reasons, key=lambda name: reasons[name])
             change = f", {row['changes'][0].partition('; ')[0]}" if row["changes"] else ""
-            what = f"{_named(row)} is compiled {row['programs']} times"
+            observed = f"{_named(row)} is compiled {row['programs']} times"
             why = f"{seconds(row['again_s'])} for the repeats: {reason}{change}"
-            yield row["again_s"], f"{what}, {why}", _CHANGES.get(reason, "")
+            yield row["again_s"], f"{observed}, {why}", _CHANGES.get(reason, "")
 
 
 def _operations(report: Mapping[str, Any]) -> Iterator[Fact]:
@@ -77,7 +80,7 @@ def _operations(report: Mapping[str, Any]) -> Iterator[Fact]:
     if report["operations"] >= SEVERAL and rows:
         total_s = sum(row["seconds"] for row in rows)
         most = [f"{row['programs']} in {row['name']} ({_file(row)})" for row in rows[:3]]
-        what = f"{report['operations']:,} single operations outside jit take {seconds(total_s)}"
+        observed = f"{report['operations']:,} single operations outside jit take {seconds(total_s)}"
         change = "put what they compute into a jitted function, which is one program"
         for row in rows:
             # a library's lines cannot be changed
@@ -85,7 +88,7 @@ def _operations(report: Mapping[str, Any]) -> Iterator[Fact]:
                 part = "or the part of it that works on arrays, so that it is one program"
                 change = f"jit {row['name']}, {part}"
                 break
-        yield total_s, f"{what}, each a program of its own; {', '.join(most)}", change
+        yield total_s, f"{observed}, each a program of its own; {', '.join(most)}", change
 
 
 def _slow(report: Mapping[str, Any]) -> Iterator[Fact]:
@@ -95,38 +98,38 @@ def _slow(report: Mapping[str, Any]) -> Iterator[Fact]:
             continue
         stage = max(_DOING, key=lambda name: row[name])
         once_s = row[stage] * (1 - row["again_s"] / row["seconds"]) if row["seconds"] else 0.0
-        what, change = f"{_DOING[stage]} {_named(row)} takes {seconds(once_s)}", ""
+        observed, change = f"{_DOING[stage]} {_named(row)} takes {seconds(once_s)}", ""
         same = (row["name"], row["line"])
         inside = next((c for c in report["contents"] if (c["name"], c["line"]) == same), None)
         traced = next((t for t in report["tracing"] if (t["name"], t["line"]) == same), None)
         if stage == "trace_s" and traced:
             line = max(traced["lines"], key=lambda each: each["seconds"])
-            what += f", {seconds(line['seconds'])} of it at {line['line']}, `{line['source'][:60]}`"
+            observed += f", {seconds(line['seconds'])} of it at {line['line']}, `{line['source'][:60]}`"
             change = "do what needs no array before the call, and let jax.lax.scan trace a loop once"
         elif inside:
             more, change = parts(inside)
-            what += more
-        yield once_s, what, change
+            observed += more
+        yield once_s, observed, change
 
 
 def parts(contents: Mapping[str, Any]) -> tuple[str, str]:
-    what, change = f"; it has {contents['instructions']:,} instructions", ""
+    observed, change = f"; it has {contents['instructions']:,} instructions", ""
     loop = next((loop for loop in contents["loops"] if loop["share"] >= MAIN), None)
     lines = [line for line in contents["by_line"][:3] if line["share"] >= MAIN]
     if loop:
-        what += f", {loop['share']:.0%} of them by the loop at {loop['line']}"
-        what += f", which Python unrolls {loop['turns']} times or more"
+        observed += f", {loop['share']:.0%} of them by the loop at {loop['line']}"
+        observed += f", which Python unrolls {loop['turns']} times or more"
         change = "jax.lax.scan or fori_loop compiles the body of the loop once"
     elif lines:
         shares = (f"{line['share']:.0%} from {line['line']}, `{line['source'][:60]}`" for line in lines)
-        what += f": {', '.join(shares)}"
+        observed += f": {', '.join(shares)}"
         if lines[0]["equal"] >= SEVERAL:
-            what += f", in {lines[0]['equal']} equal parts"
+            observed += f", in {lines[0]['equal']} equal parts"
             change = "if these are layers or turns of a Python loop, jax.lax.scan compiles one of them"
     if contents["constant_bytes"] >= LARGE:
-        what += f", and {format_quantity(contents['constant_bytes'], 'bytes')} of constants"
+        observed += f", and {format_quantity(contents['constant_bytes'], 'bytes')} of constants"
         change = change or "make the arrays that it captures arguments"
-    return what, change
+    return observed, change
 
 
 def _disk(report: Mapping[str, Any]) -> Iterator[Fact]:
@@ -136,14 +139,14 @@ def _disk(report: Mapping[str, Any]) -> Iterator[Fact]:
             'jax.config.update("jax_compilation_cache_dir", FOLDER) before the first call, and to keep '
             'programs of less than a second, too, ("jax_persistent_cache_min_compile_time_secs", 0)'
         )
-        what = f"There is no compile cache on disk, so each start spends {seconds(compile_s)} in XLA"
-        yield compile_s, what, change
+        observed = f"There is no compile cache on disk, so each start spends {seconds(compile_s)} in XLA"
+        yield compile_s, observed, change
     elif cache["misses"]:
         notes = "; ".join(f"{n} times: {note}" for note, n in cache["notes"].items())
-        what = f"{cache['folder']} has {cache['hits']} of {cache['hits'] + cache['misses']} programs"
-        what += f"; the others take {seconds(cache['miss_s'])}"
+        observed = f"{cache['folder']} has {cache['hits']} of {cache['hits'] + cache['misses']} programs"
+        observed += f"; the others take {seconds(cache['miss_s'])}"
         change = notes or "start once more: the programs, the flags or the versions were new"
-        yield cache["miss_s"], what, change
+        yield cache["miss_s"], observed, change
 
 
 def differences(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[dict[str, Any]]:

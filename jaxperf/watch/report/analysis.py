@@ -465,8 +465,8 @@ class Analysis:
         used_s = self.log.closed_s - self.log.opened_s
         if not self._on_cpu or not ran_s or not used_s:
             return 0.0
-        ours = used_s / (used_s + self.log.others_s)
-        return ours * min(1 - self.beside, sum(s.delayed_s for s in overlapped) / ran_s)
+        share = used_s / (used_s + self.log.others_s)
+        return share * min(1 - self.beside, sum(s.delayed_s for s in overlapped) / ran_s)
 
     @property
     def _on_cpu(self) -> bool:

@@ -66,8 +66,8 @@ def _blocks(analysis: Analysis, ended: str) -> Iterator[Block]:
         "figures for comparisons": top_programs.figure_blocks,
     }
     blocks: list[Block] = []
-    for what, part in parts.items():
-        with log.losses.guard(f"rows of the report: {what}"):
+    for name, part in parts.items():
+        with log.losses.guard(f"rows of the report: {name}"):
             blocks += part(analysis)
     yield Text(summary + log.losses.ask("the cost of watching", lambda: _overhead(log), ""))
     yield from blocks

@@ -46,9 +46,11 @@ def _all_nodes(file: str, node_type: Any) -> list[Any]:
     return nodes_in(syntax_tree(file), node_type)
 
 
-def _assigned(file: str, name: str) -> list[ast.expr]:
-    nodes = _all_nodes(file, ast.Assign)
-    return [node.value for node in nodes if name in map(ast.unparse, node.targets)]
+@functools.cache
+def _assigned(file: str) -> dict[str, list[ast.expr]]:
+    nodes = [(target, node.value) for node in _all_nodes(file, ast.Assign) for target in node.targets]
+    by_name = group_by(nodes, lambda pair: ast.unparse(pair[0]))
+    return {name: [value for _, value in pairs] for name, pairs in by_name.items()}
 
 
 def _module_files(file: str) -> list[str]:
@@ -87,7 +89,7 @@ def turns_written(loop: ast.AST, file: str) -> float:
     """
     over = getattr(loop, "iter", None) or next((g.iter for g in getattr(loop, "generators", ())), None)
     if isinstance(over, ast.Name):
-        values = _assigned(file, over.id)
+        values = _assigned(file).get(over.id, [])
         over = values[0] if len(values) == 1 and isinstance(values[0], ast.Tuple) else None
     if isinstance(over, ast.Tuple | ast.List | ast.Set):
         return math.inf if any(isinstance(e, ast.Starred) for e in over.elts) else len(over.elts)
@@ -267,7 +269,7 @@ def iterated(at: Place) -> str:
 def transforms(at: Place) -> str:
     """Return the transformation whose result a statement calls, such as "jax.vmap"; "" for none."""
     for name, call in calls_at(at):
-        made = [call.func] if isinstance(call.func, ast.Call) else _assigned(at.file, name)
+        made = [call.func] if isinstance(call.func, ast.Call) else _assigned(at.file).get(name, [])
         names = [ast.unparse(value.func) for value in made if isinstance(value, ast.Call)]
         if names and len(names) == len(made) and {n.rpartition(".")[2] for n in names} <= TRANSFORMS:
             return names[0]
