@@ -33,6 +33,8 @@ from jaxperf.watch.rules import find_causes
 from jaxperf.watch.rules.table import failures
 from jaxperf.watch.session import Watcher
 
+EXITED = "until it called os._exit"
+
 
 def run_script(path: Path, arguments: Sequence[str], **options: Any) -> int:
     """Run a script, or a folder with `__main__.py`, with its own flags `arguments`; return its exit status.
@@ -170,10 +172,15 @@ def _watched(
         result = text.make_result(analysis, command=command, ended=ended)
         deliver_report(result, json=json, stream=stderr)
 
+    def finish_at_exit() -> None:  # of this process, not of a forked child
+        if os.getpid() == process and guard.claims():
+            finish(EXITED)
+
     guard = Guard(finish)
     watcher.in_child = guard.leave_child
     watcher.open()
-    with guard.open(), _reported_at_exit(guard, finish):
+    with guard.open(), contextlib.closing(hooks.Replacements()) as replacements:
+        replacements.call_before(os, "_exit", finish_at_exit)
         status, ended = _run_to_its_end(run, watcher.log)
         if os.getpid() != process:  # a forked child does not report
             return status
@@ -182,23 +189,6 @@ def _watched(
     for line in refused:
         say(line)
     return flush_as_python(FAILED if refused and not status else status)
-
-
-EXITED = "until it called os._exit"
-
-
-@contextlib.contextmanager
-def _reported_at_exit(guard: Guard, finish: Callable[[str], None]) -> Iterator[None]:
-    """Report before this process, and no forked child, ends by `os._exit`, after which nothing else runs."""
-    process = os.getpid()
-
-    def report() -> None:
-        if os.getpid() == process and guard.claims():
-            finish(EXITED)
-
-    with contextlib.closing(hooks.Replacements()) as replacements:
-        replacements.call_before(os, "_exit", report)
-        yield
 
 
 def _run_to_its_end(run: Callable[[], Any], log: Log) -> tuple[int, str]:

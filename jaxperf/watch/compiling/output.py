@@ -34,20 +34,16 @@ def reserve(folder: Path, name: str) -> Path:
     stem = re.sub(r"[^\w.-]+", "-", name.removesuffix(".py")).strip("-.") or "program"
     path = check_writable(folder / f"{stem}.json", "give another folder to --compiles")
     path.parent.mkdir(parents=True, exist_ok=True)
-    return path.with_name(stem if _alone(path.parent) else f"{stem}-{os.getpid()}")
-
-
-def _alone(folder: Path) -> bool:
-    """Return whether no other running process has reserved a report in this folder."""
     try:
         import fcntl
 
-        lock = os.open(folder, os.O_RDONLY)
+        lock = os.open(path.parent, os.O_RDONLY)
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except (ImportError, OSError):  # Windows has no such locks, nor have some shared file systems
-        return False
-    _locks.append(lock)
-    return True
+        _locks.append(lock)
+    # a running process has reserved a report there, or this system or file system has no such locks
+    except (ImportError, OSError):
+        stem = f"{stem}-{os.getpid()}"
+    return path.with_name(stem)
 
 
 def write(log: Log, path: Path, *, command: str, ended: str, stream: TextIO) -> None:
