@@ -287,7 +287,8 @@ class Compiles:
             event.defined = f"{code.co_filename}:{code.co_firstlineno}"
 
     def _describe(self, event: Compiled, reader: FrameType | None, library: FrameType | None) -> None:
-        event.through = source_location.library_of(library.f_code.co_filename) if library else ""
+        file = library.f_code.co_filename if library else ""
+        event.through = source_location.library_of(file) if library else ""
         arguments = frame_arguments.call_arguments(library)
         arrays = {where: a for where, a in arguments.items() if frame_arguments.is_array(a)}
         event.host = {where: a.nbytes for where, a in arrays.items() if type(a).__module__ == "numpy"}
@@ -299,7 +300,10 @@ class Compiles:
         owner = source_location.library_of(event.defined.rpartition(":")[0])
         if event.explained and owner and event.through not in ("", "jax", "equinox"):
             event.owner, event.explained = owner, False
-        if reader is not None and not event.explained and _by_pmap(event.name, library):
+        # of the programs of `pmap`, not one that moves its arguments
+        by_pmap = event.name == "_fun" and file.endswith("pmap.py")
+        before_0_9 = event.name == "call_wrapped" and event.through == "jax"
+        if reader is not None and not event.explained and (by_pmap or before_0_9):
             self._explain_pmap(event, source_location.callee(reader))
         function = None
         if event.explained and not event.changes:  # a new function object, as far as JAX can tell
@@ -365,10 +369,3 @@ class Compiles:
 
     def _last(self, wanted: Callable[[Compiled], bool]) -> Compiled | None:
         return next(filter(wanted, reversed(self.log.compiled)), None)
-
-
-def _by_pmap(name: str, library: FrameType | None) -> bool:
-    """Return whether a program is the reader's function under `pmap`, not one that moves its arguments."""
-    file = library.f_code.co_filename if library else ""
-    before_0_9 = name == "call_wrapped" and source_location.library_of(file) == "jax"
-    return before_0_9 or (name == "_fun" and file.endswith("pmap.py"))
