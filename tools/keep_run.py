@@ -63,7 +63,7 @@ def trouble_of(folder: Path, names: list[str]) -> tuple[list[str], list[str]]:
         loud = sum(m.noise == "noisy" for m in result.measurements)
         rows, noisy = rows + len(result.measurements), noisy + loud
         lines.append(f"{name:24} {about['wall_s']:7.1f} s, {loud} of {len(result.measurements)} rows noisy")
-        if not about["idle"]:
+        if about["busy"]:
             problems.append(f"{name}: {about['busy']} meanwhile")
         if str(ROOT) in text:
             problems.append(f"{name}: the notebook names a folder of this machine, {ROOT}")

@@ -13,7 +13,7 @@ import io
 import re
 import sys
 import traceback
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import ModuleType
@@ -36,7 +36,7 @@ MINI = "jaxperf.fashion_mnist_mini"  # stands for the images in this package
 FOLDED = "hide-input"  # the tag of a cell whose code pages and notebooks fold, as of claims
 ANSWER = "answer"  # the tag of a cell that runs only with --answers
 current: Path | None = None  # the script whose cells run in this process
-on_begin: list[Callable[[Recorder], None]] = []  # are called with the section that a script begins
+begun: Recorder | None = None  # the section that this script has begun
 _HEAD = re.compile(r"# %%(?: \[(markdown)\])?(?: tags=(\[.*\]))?")
 
 
@@ -138,9 +138,6 @@ class CellOutput(io.TextIOBase):
             self._console.out(line)
         return len(text)
 
-    def flush(self) -> None:
-        """Print what is there of an unfinished line only at its end."""
-
     def show(self, item: display.Shown) -> None:
         """Print a table, claim or figure, and keep it in the forms that notebooks show."""
         self.outputs.append(v4.new_output("display_data", data=display.bundle(item)))
@@ -158,16 +155,14 @@ class CellRun:
         self.path, self.options, self.cells = path, options, read(path)
         self.nodes: list[Any] = []
         self.output = CellOutput(sys.stdout)
-        self.section: Recorder | None = None
         self.failures = 0
         self.load = OtherLoad()
 
     def all(self) -> int:
-        global current
+        global current, begun
         module = sys.modules["__main__"] = ModuleType("__main__")
         module.__file__ = str(self.path)
-        current, display.printer = self.path, self.output.show
-        on_begin.append(self._began)
+        current, begun, display.printer = self.path, None, self.output.show
         try:
             with (
                 contextlib.redirect_stdout(self.output),
@@ -187,20 +182,20 @@ class CellRun:
 
     def _add_costs(self, log: CompileLog) -> None:
         """Print and keep who else used the machine, and how long compiling took, apart from all else."""
-        if not self.section:
+        if not begun:
             return
         if self.load.busy:
             note = f"{self.load} meanwhile, so times are noisy"
             print(f"note: {note}")
-            self.section.blocks.append(Note(note))
+            begun.blocks.append(Note(note))
         if not log.programs:
             return
         compiled = f"{log.programs} programs compiled in {log.compile_s:.1f} s"
-        print(f"{compiled}; the section took {self.section.result().wall_s:.1f} s")
-        budget = getattr(self.section, "programs", 0)
+        print(f"{compiled}; the section took {begun.result().wall_s:.1f} s")
+        budget = getattr(begun, "programs", 0)
         if 0 < budget < log.programs and not self.options.answers:
             say(f"note: the section plans to compile {budget} programs at most")
-        self.section.blocks += [
+        begun.blocks += [
             Fact("programs_compiled", log.programs, "", "programs that XLA compiled"),
             Fact("compile_s", log.compile_s, "s", "compiling them, added up over threads"),
         ]
@@ -212,9 +207,6 @@ class CellRun:
             for part in file.resolve().parent.glob(".*.part"):
                 if part.name.startswith(f".{file.stem[:20]}"):
                     part.unlink(missing_ok=True)
-
-    def _began(self, section: Recorder) -> None:
-        self.section = section
 
     def _run(self, number: int, cell: Cell, namespace: dict[str, Any]) -> None:
         self.nodes.append(node := cell.node())
@@ -231,11 +223,11 @@ class CellRun:
             name, line = type(e).__name__, to_one_line(f"{type(e).__name__}: {e}")
             node.outputs.append(v4.new_output("error", ename=name, evalue=str(e), traceback=[line]))
             ends = not isinstance(e, Exception) or isinstance(e, BrokenPipeError)
-            if ends or self.section is None:  # without a section, nothing can run
+            if ends or begun is None:  # without a section, nothing can run
                 raise
-            self._add_failure(self.section, cell, e)
-        if self.section and self.options.json:
-            save_so_far(self.section.result(), self.options.json)
+            self._add_failure(begun, cell, e)
+        if begun and self.options.json:
+            save_so_far(begun.result(), self.options.json)
 
     def _add_failure(self, section: Recorder, cell: Cell, error: BaseException) -> None:
         """Report a cell that raised: its traceback from the script's own line on."""
@@ -248,9 +240,9 @@ class CellRun:
         section.add(Failed(f"{self.path.name}, line {cell.line}", message))
 
     def _keep(self, *, incomplete: bool = False) -> None:
-        if not self.section:
+        if not begun:
             return
-        options, result = self.options, self.section.result()
+        options, result = self.options, begun.result()
         if options.json:
             (save_so_far if incomplete else save_result)(result, options.json)
         if options.notebook:
@@ -262,7 +254,6 @@ class CellRun:
                 "started_at": result.started_at,
                 "wall_s": round(result.wall_s, 1),
                 "busy": str(self.load) if self.load.busy else "",
-                "idle": not self.load.busy,
                 "incomplete": incomplete,
                 "turned": bool(recorder.turned),
                 "modules": modules(),
@@ -279,10 +270,7 @@ class CellRun:
 
 
 def modules() -> dict[str, str]:
-    """Return a digest of each module of this package that is loaded, by name, and of its images.
-
-    A page of the book tells what has changed since.
-    """
+    """Return digests of this package's loaded modules and of its images: a page tells what has changed."""
     digests = {}
     for name, module in sorted(sys.modules.items()):
         file = getattr(module, "__file__", None)

@@ -34,13 +34,11 @@ def draw_timeline(run: Timeline, words: Mapping[str, str] | None = None) -> Any:
 
 
 def _word(run: Timeline, lane: str, bar: Interval, readable: Mapping[str, str]) -> str:
-    """Return what took most of a bar's time, without what XLA and JAX add; "" for a function of C++.
-
-    Python only calls a compiled function, so `readable`, which names devices' work, leaves calls alone.
-    """
+    """Return what took most of a bar's time, without what XLA and JAX add; "" for a function of C++."""
     seconds: dict[str, float] = {}
     for span in run.spans:
         if span.lane == lane and bar[0] <= span.start_s and span.end_s <= bar[1]:
+            # Python only calls a compiled function: `readable` names devices' work, and leaves calls alone
             called = re.sub(r"^PjitFunction\((.*)\)$", r"calls \1", span.name)
             name = re.sub(r"[.\d]+$", "", called) or called
             seconds[name] = seconds.get(name, 0.0) + span.end_s - span.start_s

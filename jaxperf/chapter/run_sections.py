@@ -33,28 +33,26 @@ def choose_sections(names: Sequence[str]) -> tuple[catalogue.SectionEntry, ...]:
     if not names:
         raise JaxperfError("no section named; give names or numbers from `jaxperf list`, or `all`")
     chosen: dict[str, catalogue.SectionEntry] = {}
-    for word in names:
-        sections = catalogue.SECTIONS if word == "all" else (catalogue.find(word),)
-        chosen |= {s.name: s for s in sections if word != "all" or s.name != PEERS}
+    for name in names:
+        sections = catalogue.SECTIONS if name == "all" else (catalogue.find(name),)
+        chosen |= {s.name: s for s in sections if name != "all" or s.name != PEERS}
     return tuple(chosen.values())
 
 
-def run_section(section: catalogue.SectionEntry, out: Path, words: Sequence[str]) -> Outcome:
-    """Run one section to its end, with `words` as its flags; its output goes where ours goes.
-
-    Ctrl-C, SIGTERM and SIGHUP (see `process.ended`) end the child first and are then raised here.
-    """
+def run_section(section: catalogue.SectionEntry, out: Path, arguments: Sequence[str]) -> Outcome:
+    """Run one section to its end, with these flags; its output goes where ours goes."""
     path = out / f"{section.name}.json"
     partial = so_far(path)
     before, partial_before, began = _stamp(path), _stamp(partial), time.perf_counter()
     sys.stdout.flush()  # our output comes before the child's
     script = catalogue.folder() / f"{section.name}.py"
     files = (f"--json={path}", f"--notebook={path.with_suffix('.ipynb')}")
-    status = run_child([sys.executable, "-u", str(script), *words, *files], QUIET | child_environment())
+    # Ctrl-C, SIGTERM and SIGHUP (see `process.ended`) end the child first and are then raised here
+    status = run_child([sys.executable, "-u", str(script), *arguments, *files], QUIET | child_environment())
     if status == PIPE_CLOSED:
         raise BrokenPipeError
     fresh = _stamp(path) not in (None, before)
-    error = how_it_ended(status, fresh=fresh or not {"-h", "--help"}.isdisjoint(words))
+    error = how_it_ended(status, fresh=fresh or not {"-h", "--help"}.isdisjoint(arguments))
     if error and not fresh and _stamp(partial) not in (None, partial_before):
         error += f"; what it found until then is in {partial}"
     if error and not fresh and before is not None:
@@ -64,8 +62,5 @@ def run_section(section: catalogue.SectionEntry, out: Path, words: Sequence[str]
 
 def _stamp(path: Path) -> tuple[int, int] | None:
     """Return what changes when the file is written again; None if there is no file."""
-    try:
-        stat = path.stat()
-    except OSError:
-        return None
-    return stat.st_mtime_ns, stat.st_ino
+    stat = path.stat() if path.exists() else None
+    return (stat.st_mtime_ns, stat.st_ino) if stat else None

@@ -91,11 +91,11 @@ def section(
     matplotlib.style.use(STYLE)
     settings = {name: getattr(options, name) for name in values}
     if gpu and not options.smoke and jax.default_backend() == "gpu":
-        settings |= {name: value for name, value in gpu.items() if not _is_given(name, arguments)}
+        given = {word.partition("=")[0] for word in arguments}
+        settings |= {k: v for k, v in gpu.items() if "--" + k.replace("_", "-") not in given}
     with mistakes_end():
         new = Section(about, settings, options, programs)
-    for began in cells.on_begin:
-        began(new)
+    cells.begun = new
     return new
 
 
@@ -118,11 +118,6 @@ def _without_files(arguments: Sequence[str]) -> list[str]:
     files.add_argument("--json")
     files.add_argument("--notebook")
     return files.parse_known_args(arguments)[1]
-
-
-def _is_given(name: str, arguments: Sequence[str]) -> bool:
-    flag = "--" + name.replace("_", "-")
-    return any(word.partition("=")[0] == flag for word in arguments)
 
 
 def _choose_devices(count: int, cpu_devices: int, platform: str) -> None:

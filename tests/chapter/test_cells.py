@@ -53,9 +53,9 @@ def run(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(section, "leave", sys.exit)
     monkeypatch.setattr(cells, "end_at_once", lambda: None)
-    for owner, name in ((cells, "current"), (display, "printer")):  # which the runner replaces for good
+    # the runner replaces these for good
+    for owner, name in ((cells, "current"), (cells, "begun"), (display, "printer")):
         monkeypatch.setattr(owner, name, getattr(owner, name))
-    monkeypatch.setattr(cells, "on_begin", [])
     monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
 
     def run_page(script, *flags):
