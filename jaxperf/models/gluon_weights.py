@@ -13,6 +13,7 @@ convolutions reads a channel-first image there, a channel-last one here. A Gluon
 contexts has running statistics for each of them: take those of one, `p.data(ctx)`.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -47,18 +48,19 @@ class _Slot:
             return value
         if value.ndim == 4:
             return value.transpose(3, 2, 0, 1)
-        return value[self._channels_first()].T if self.image else value.T
+        return value[_channels_first(self.image)].T if self.image else value.T
 
     def from_gluon(self, array: np.ndarray) -> np.ndarray:
         if self.role != "weight":
             return array
         if array.ndim == 4:
             return array.transpose(2, 3, 1, 0)
-        return array.T[np.argsort(self._channels_first())] if self.image else array.T
+        return array.T[np.argsort(_channels_first(self.image))] if self.image else array.T
 
-    def _channels_first(self) -> np.ndarray:
-        """Return the rows of a kernel in the order of a channel-first image."""
-        return np.arange(np.prod(self.image)).reshape(self.image).transpose(2, 0, 1).ravel()
+
+def _channels_first(image: tuple[int, int, int]) -> np.ndarray:
+    """Return the rows of a kernel that reads an image flattened, in the order of a channel-first image."""
+    return np.arange(math.prod(image)).reshape(image).transpose(2, 0, 1).ravel()
 
 
 def from_gluon(net: M, arrays: Mapping[str, Any] | Sequence[Any]) -> M:
