@@ -31,32 +31,31 @@ def advise(plan: SizePlan) -> dict[str, str]:
 
 
 def _on_memory(plan: SizePlan) -> dict[str, str]:
-    texts = {}
     share = plan.peak_bytes / plan.memory_bytes
-    over = f"does not fit: {nbytes(plan.peak_bytes)} of {nbytes(plan.memory_bytes)}"
-    if share <= 1:
-        over += ", of which CUDA and NCCL need a part"
     if plan.fits:
-        if plan.time and share > JAX_SHARE:
-            texts["above JAX's share"] = (
-                f"needs {share:.0%} of the card's memory, of which JAX takes {JAX_SHARE:.0%} by default: set "
-                f"XLA_PYTHON_CLIENT_MEM_FRACTION={USABLE} before it starts"
-            )
-    elif plan.argument_bytes > plan.temp_bytes:
-        way = "whole on every device; shard them over the mesh (FSDP)"
-        if plan.state_share_bytes < plan.state_bytes or plan.devices == 1:
-            way = "take more devices, and shard the state over them"
-        texts["does not fit"] = f"{over}, most of it arguments: {way}"
-    elif plan.live:
-        largest = plan.live[0]
-        at = f" of {largest.source}" if largest.source else ""
-        texts["does not fit"] = (
-            f"{over}; the largest temporaries are {largest.shown}{at}, {nbytes(largest.bytes)}: "
-            f"{REMEDIES[largest.remedy]}"
+        if not plan.time or share <= JAX_SHARE:
+            return {}
+        text = (
+            f"needs {share:.0%} of the card's memory, of which JAX takes {JAX_SHARE:.0%} by default: set "
+            f"XLA_PYTHON_CLIENT_MEM_FRACTION={USABLE} before it starts"
         )
-    else:
-        texts["does not fit"] = f"{over}, most of it temporaries; take a smaller batch per device"
-    return texts
+        return {"above JAX's share": text}
+    way = "most of it temporaries; take a smaller batch per device"
+    if plan.argument_bytes > plan.temp_bytes:
+        way = "most of it arguments: whole on every device; shard them over the mesh (FSDP)"
+        if plan.state_share_bytes < plan.state_bytes or plan.devices == 1:
+            way = "most of it arguments: take more devices, and shard the state over them"
+    needed = f"{nbytes(plan.peak_bytes)} of {nbytes(plan.memory_bytes)}"
+    if share <= 1:
+        needed += ", of which CUDA and NCCL need a part"
+    if plan.live and plan.argument_bytes <= plan.temp_bytes:
+        array = plan.live[0]
+        at = f" of {array.source}" if array.source else ""
+        way = (
+            f"the largest temporaries are {array.shown}{at}, {nbytes(array.bytes)}: {REMEDIES[array.remedy]}"
+        )
+        return {"does not fit": f"does not fit: {needed}; {way}"}
+    return {"does not fit": f"does not fit: {needed}, {way}"}
 
 
 def _in_words(group: Sequence[Collective]) -> tuple[float, str, str, str]:

@@ -6,6 +6,7 @@ replicated. The step itself says what the batch is: its parameters come back, an
 leaves room for doubt, the user is asked, or told.
 """
 
+import contextlib
 import functools
 import inspect
 import math
@@ -65,19 +66,15 @@ def _parameters(step: Any) -> list[inspect.Parameter]:
 
 def by_position(step: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, tuple[Any, ...]]:
     """Return a step and its arguments by position; those that it takes by name only come last."""
-    try:
+    with contextlib.suppress(TypeError, ValueError):  # calling it says what is wrong
         call = inspect.signature(step).bind(*args, **kwargs)
         args, kwargs = call.args, call.kwargs
-    except (TypeError, ValueError):  # calling it says what is wrong
-        pass
     return _of_arrays(step, args, kwargs) if kwargs else (step, args)
 
 
 def _of_arrays(step: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, tuple[Any, ...]]:
-    """Return a step as a jitted function of its arguments' arrays, with None for all else; none is donated.
-
-    `eqx.filter_jit` would treat everything but arrays, even shapes, as static.
-    """
+    """Return a step as a jitted function of its arguments' arrays, None for all else; none is donated."""
+    # `eqx.filter_jit` would treat everything but arrays, even shapes, as static
     whole = (*args, *kwargs.values())
 
     @functools.wraps(getattr(step, "__wrapped__", step))
@@ -93,14 +90,11 @@ def _of_arrays(step: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> t
 
 
 def mesh_of(devices: Sequence[Any], axes: Mapping[str, int], args: Any) -> Mesh:
-    """Return a mesh of all devices, with the requested axes, those of an argument, or one named "data".
-
-    The length of the first axis follows from the others.
-    """
+    """Return a mesh of all devices, with the requested axes, those of an argument, or one named "data"."""
     meshes = (getattr(getattr(leaf, "sharding", None), "mesh", None) for leaf in jax.tree.leaves(args))
     like = next((mesh for mesh in meshes if isinstance(mesh, Mesh)), None)
     named = dict(axes) or (dict(like.shape) if like else {}) or {"data": len(devices)}
-    first, *others = named
+    first, *others = named  # whose length follows from the others
     rest = math.prod(named[name] for name in others)
     if len(devices) % rest:
         sizes = ",".join(f"{name}={named[name]}" for name in others)
@@ -131,8 +125,10 @@ def place(
     if made:
         with user_errors_shown(name):
             step = step(mesh if takes == ["mesh"] else list(mesh.devices.flat))
-        if given := isinstance(step, tuple) and len(step) == 2:
-            step, args = step[0], step[1] if isinstance(step[1], tuple) else (step[1],)
+        given = isinstance(step, tuple) and len(step) == 2
+        if given:
+            step, args = step
+            args = args if isinstance(args, tuple) else (args,)
     if not _is_jitted(step):
         if made or not args:
             subject = f"{name} returned {name_of(step)}, which" if made else name
@@ -148,20 +144,20 @@ def place(
     many = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     required = [p.name for p in _parameters(step) if p.default is p.empty and p.kind not in many]
     if required and not args:
+        names = ", ".join(required)
         raise JaxperfError(
-            f"{name_of(step)} needs arguments ({', '.join(required)}), but none are given; give them by "
-            "--setup or --args"
+            f"{name_of(step)} needs arguments ({names}), but none are given; give them by --setup or --args"
         )
     if type(step).__module__.startswith("equinox"):
         step, args = _of_arrays(step, args, {})
     mapped = type(step) is FunctionType  # of jax.pmap, whose arguments begin with the devices
-    doubt = ""
     if batch is not None:
         axis = _asked(args, batch)
     elif mapped or given:
         axis = dict.fromkeys(positions_by_shape(args, axis=int(mapped)), int(mapped))
     else:
-        axis, doubt = find_batch(step, args)
+        axis, doubts = find_batch(step, args)
+        notes += doubts
     examples = max((length_of(args[i], at) for i, at in axis.items()), default=0)
     split_by, parts_here = _sharded_over(args, axis)
     if mapped:
@@ -179,8 +175,6 @@ def place(
         args = jax.tree.map(lambda x: x if isinstance(x, jax.ShapeDtypeStruct) else _as_shape(x), args)
     else:
         args = tuple(_on_mesh(arg, mesh, examples, axis.get(i)) for i, arg in enumerate(args))
-    if doubt:
-        notes.append(doubt)
     return Placed(step, args, mesh, examples, axis, split_by if axis else (), made, tuple(notes))
 
 
@@ -254,10 +248,8 @@ def length_of(arg: Any, axis: int = 0) -> int:
 
 
 def positions_by_shape(args: Sequence[Any], without: Sequence[int] = (), axis: int = 0) -> tuple[int, ...]:
-    """Return the arguments whose arrays have the length of an axis that most have, or else the last.
-
-    `without` are those that come back from the step. If none does, the first of several is not among them.
-    """
+    """Return the arguments whose arrays have the length of an axis that most have, or else the last."""
+    # of several, the first is not among them, unless others, `without`, come back from the step
     first = 0 if without or len(args) == 1 else 1
     candidates = [i for i in range(first, len(args)) if i not in without]
     lengths = {i: length for i in candidates if (length := length_of(args[i], axis))}
@@ -265,12 +257,12 @@ def positions_by_shape(args: Sequence[Any], without: Sequence[int] = (), axis: i
     return tuple(i for i, length in lengths.items() if length == counts.most_common(1)[0][0])
 
 
-def find_batch(step: Any, args: Sequence[Any]) -> tuple[dict[int, int], str]:
+def find_batch(step: Any, args: Sequence[Any]) -> tuple[dict[int, int], list[str]]:
     """Return the axis of the examples by the positions of the batch, and a note if there is doubt."""
     try:
         jaxpr = traced(step, args).jaxpr
     except Exception:  # it needs its mesh, or cannot be traced at all: then the lowering says what is wrong
-        return dict.fromkeys(positions_by_shape(args), 0), ""
+        return dict.fromkeys(positions_by_shape(args), 0), []
     back = _come_back(args, jaxpr.out_avals)
     if not back and len(args) > 1:  # then the first are parameters
         back = [0]
@@ -281,29 +273,27 @@ def find_batch(step: Any, args: Sequence[Any]) -> tuple[dict[int, int], str]:
     others = [i for i, arg in enumerate(args) if length_of(arg) in lengths]
     positions = positions_by_shape(args, [*back, *others]) or positions_by_shape(args, back)
     _refuse_time(args, positions, back, scanned)
-    doubt = ""
+    doubts = []
     if not positions and (alike := [i for i in positions_by_shape(args) if i in back]):
-        doubt = (
+        doubts.append(
             f"argument {alike[0]} comes back from the step with the same shape, so it was taken for "
             f"parameters, not for the batch; --batch {alike[0]} if it is the batch"
         )
     elif not positions and any(each.primitive.name in _RANDOM for each in equations):
-        doubt = (
+        doubts.append(
             "no argument is a batch and the step draws random numbers: if it draws its batch, every device "
             "draws all of it; pass the batch as an argument, or give it a sharding with "
             "jax.lax.with_sharding_constraint"
         )
-    return dict.fromkeys(positions, 0), doubt
+    return dict.fromkeys(positions, 0), doubts
 
 
 def _come_back(args: Sequence[Any], results: Sequence[Any]) -> list[int]:
-    """Return the arguments all of whose arrays are among a step's results, as parameters are.
-
-    A result is one argument's, and of those with most arrays first: a batch may have the shape of a weight.
-    """
+    """Return the arguments all of whose arrays are among a step's results, as parameters are."""
     left = Counter((tuple(result.shape), str(result.dtype)) for result in results)
     arrays = [[leaf for leaf in jax.tree.leaves(arg) if is_array(leaf) and np.shape(leaf)] for arg in args]
     back = []
+    # a result is one argument's, and of those with most arrays first: a batch may have the shape of a weight
     for i in sorted(range(len(args)), key=lambda i: -len(arrays[i])):
         kinds = Counter((tuple(leaf.shape), str(leaf.dtype)) for leaf in arrays[i])
         if kinds and kinds <= left:
@@ -313,11 +303,8 @@ def _come_back(args: Sequence[Any], results: Sequence[Any]) -> list[int]:
 
 
 def _scanned(args: Sequence[Any], equations: Sequence[Any]) -> list[int]:
-    """Return the arguments over whose first axis the step scans.
-
-    What is scanned is told by its first two axes: also the embeddings of an argument have these.
-    """
-    scanned = set()
+    """Return the arguments over whose first axis the step scans."""
+    scanned = set()  # the first two axes, which also the embeddings of an argument have
     for each in equations:
         if each.primitive.name == "scan":  # whose body has one axis less of what is scanned
             pairs = zip(each.invars, each.params["jaxpr"].jaxpr.invars)

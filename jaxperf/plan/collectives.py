@@ -49,14 +49,6 @@ class Collective:
         return max(map(len, self.groups))
 
     @property
-    def groups_in_short(self) -> str:
-        """Return "all 8", "64 pairs", or "16 x 4 (model)", with the axes."""
-        number, size = len(self.groups), self.group_size
-        if self.kind == "collective-permute":
-            return f"{number} pairs"
-        return f"all {size}" if number == 1 else f"{number} x {size} ({', '.join(self.axes)})"
-
-    @property
     def seconds(self) -> float:
         return self.times * self.each_s
 
@@ -66,14 +58,14 @@ class Collective:
 
 def collectives(module: Module, mesh: Mapping[str, int]) -> dict[str, Collective]:
     """Return the collectives of a program for a mesh of these lengths by instruction, as they first run."""
-    found: dict[str, Collective] = {}
+    by_name: dict[str, Collective] = {}
     for instruction, runs in module.executed():
         name = instruction.name
-        if name in found:
-            found[name] = replace(found[name], times=found[name].times + runs)
+        if name in by_name:
+            by_name[name] = replace(by_name[name], times=by_name[name].times + runs)
         elif each := _described(module, instruction, mesh, runs):
-            found[name] = each
-    return found
+            by_name[name] = each
+    return by_name
 
 
 def _described(
@@ -123,10 +115,8 @@ def _before(module: Module, instruction: Instruction) -> Instruction:
 
 
 def source_of(module: Module, instruction: Instruction) -> str:
-    """Return "file:line" of the user's code that an instruction comes from, or of jaxperf's; "" if unknown.
-
-    It is the innermost frame that is in no library. Frames from `plan` outwards are left out.
-    """
+    """Return "file:line" of the user's code behind an instruction, or of jaxperf's; "" if unknown."""
+    # the innermost frame that is in no library; those from `plan` outwards are left out
     inside = itertools.takewhile(lambda frame: _HERE not in frame.file, module.frames(instruction))
     owned = [(library_of(frame.file), frame) for frame in inside if frame.file]
     frames = [frame for owner, frame in owned if not owner] or [f for owner, f in owned if owner == "jaxperf"]

@@ -24,10 +24,8 @@ MISSING = re.compile(r"(?:FFI handler registered for|implementation for custom c
 
 @functools.cache
 def register(target: str, api_version: int = 1) -> None:
-    """Let XLA compile calls of a function that is not there; a program with such a call cannot run.
-
-    In its place is a function of jaxlib for CPUs. XLA asks it for the version of its interface only.
-    """
+    """Let XLA compile calls of a function that is not there; a program with such a call cannot run."""
+    # in its place is a function of jaxlib for CPUs, which XLA asks for the version of its interface only
     there = next(function for _, function, version in lapack.registrations()["cpu"] if version == 1)
     jax.ffi.register_ffi_target(target, there, platform="CUDA", api_version=api_version)
 

@@ -92,10 +92,8 @@ def use_plugin_folder() -> None:
 
 
 def get_plugin() -> str:
-    """Install JAX's CUDA plugin into a folder that only plans use, and return the folder.
-
-    In the user's environment, every later start of JAX would look for a GPU and print a traceback.
-    """
+    """Install JAX's CUDA plugin into a folder that only plans use, and return the folder."""
+    # in the user's environment, every later start of JAX would look for a GPU and print a traceback
     folder = plugin_folder()
     names = [f"{name}=={jax.__version__}" for name in ("jax-cuda12-plugin", "jax-cuda12-pjrt")]
     pip = [sys.executable, "-m", "pip", "install", "--no-deps", "--quiet", "--target", str(folder), *names]
@@ -153,10 +151,8 @@ def card_of_this_machine() -> Card:
 
 @functools.cache
 def toolkit() -> tempfile.TemporaryDirectory[str]:
-    """Return a folder for XLA in place of CUDA's; its assembler writes empty files, its library is empty.
-
-    A plan needs no machine code. So CUDA need not be installed, and a third of the time is saved.
-    """
+    """Return a folder for XLA in place of CUDA's; its assembler writes empty files, its library is empty."""
+    # a plan needs no machine code: CUDA need not be installed, and a third of the time is saved
     folder = tempfile.TemporaryDirectory(prefix="jaxperf-plan-")
     library = "; LLVM IR without functions\n"
     for name, text in (("bin/ptxas", ASSEMBLER), ("nvvm/libdevice/libdevice.10.bc", library)):
@@ -168,11 +164,9 @@ def toolkit() -> tempfile.TemporaryDirectory[str]:
 
 
 def compile_for(card: Card, lowered: Any, options: Mapping[str, Any] | None = None, *, count: int = 1) -> Any:
-    """Compile a program that was lowered for `count` cards.
-
-    For a GPU, LLVM's optimization and autotuning are off; the kernels and their order stay the same.
-    """
+    """Compile a program that was lowered for `count` cards."""
     fixed: dict[str, Any] = dict(options or {})
+    # without LLVM's optimization and autotuning, the kernels and their order stay the same
     if not card.is_tpu:
         fixed |= {
             "xla_backend_optimization_level": 0,
@@ -237,10 +231,7 @@ def compiled_programs(
 
 
 def _lower(placed: Placed) -> Any:
-    """Lower a step under its mesh, unless the user's function has made it for it.
-
-    What is about the devices or the batch, and not about the step, is said in one line, without a traceback.
-    """
+    """Lower a step under its mesh, unless the user's function has made it for it."""
     name = name_of(placed.step)
     mesh = contextlib.nullcontext() if placed.made else jax.set_mesh(placed.mesh)
     with user_errors_shown(name), mesh:
@@ -255,9 +246,10 @@ def _lower(placed: Placed) -> Any:
                     "a GPU; take jax.debug.print and callbacks out for planning"
                 )
             return program.lower()
+        # what is about the devices or the batch, and not about the step, is one line without a traceback
         except (TypeError, ValueError) as e:
             line = first_line(e)
-            if any(words in line for words in _BOUND):
+            if any(text in line for text in _BOUND):
                 raise JaxperfError(
                     f"{name} is bound to devices that are here; give a function of `devices` that makes it: "
                     "def make(devices): mesh = jax.sharding.Mesh(devices, ('data',)); ...; return step"

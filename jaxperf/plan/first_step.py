@@ -25,11 +25,11 @@ def traced(step: Any, args: Sequence[Any], kwargs: Mapping[str, Any] = MappingPr
     """Return what JAX traces of a jitted step, with its `jaxpr` and `lower`."""
     if isinstance(step, MethodType):  # of an object, which is the function's first argument
         step, args = step.__func__, (step.__self__, *args)
-    found = step.trace(*args, **kwargs)
-    return getattr(found, "traced", found)  # nnx.jit wraps JAX's
+    trace = step.trace(*args, **kwargs)
+    return getattr(trace, "traced", trace)  # nnx.jit wraps JAX's
 
 
-class _Found(BaseException):
+class _FirstStep(BaseException):
     """A call of a training step, which ends the program."""
 
 
@@ -54,7 +54,7 @@ class _Watched:
             return  # a step inside of another one is a part of it
         equations = all_equations(traced(self.__wrapped__, args, kwargs).jaxpr.jaxpr)
         if any("transpose" in str(each.source_info.name_stack) for each in equations):
-            raise _Found(self.__wrapped__, args, kwargs)
+            raise _FirstStep(self.__wrapped__, args, kwargs)
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else _Watched(MethodType(self.__wrapped__, instance))
@@ -67,13 +67,13 @@ def _watched_call(self: Any, call: Callable[..., Any], /, *args: Any, **kwargs: 
     """Call a wrapper of jax.jit; a training step that it finds has the wrapper's own arguments."""
     try:
         return call(self, *args, **kwargs)
-    except _Found:
-        raise _Found(self, args, kwargs) from None
+    except _FirstStep:
+        raise _FirstStep(self, args, kwargs) from None
 
 
 @contextlib.contextmanager
 def _stopping_at_steps() -> Iterator[None]:
-    """Let what `jax.jit` and its wrappers return raise `_Found` where it is called and is a training step."""
+    """Let training steps of `jax.jit` and its wrappers raise `_FirstStep` where they are called."""
     jit = jax.jit
 
     def watched_jit(fun: Any = None, **options: Any) -> Any:
@@ -91,9 +91,8 @@ def _stopping_at_steps() -> Iterator[None]:
 
 def first_step(command: Sequence[str]) -> tuple[Any, ...]:
     """Run a program up to its first training step, and return this step and its arguments."""
-    words = list(command)
-    if words and Path(words[0]).name.startswith("python"):
-        words = words[1:]
+    starts_python = command and Path(command[0]).name.startswith("python")
+    words = command[1:] if starts_python else command
     if not words:
         raise JaxperfError("no program after --; give one, jaxperf plan -- python train.py")
     is_module = words[0] == "-m" and len(words) > 1
@@ -109,7 +108,7 @@ def first_step(command: Sequence[str]) -> tuple[Any, ...]:
                 runpy.run_module(name, run_name="__main__", alter_sys=True)
             else:
                 runpy.run_path(name, run_name="__main__")
-    except _Found as stop:
+    except _FirstStep as stop:
         return stop.args
     raise JaxperfError(
         f"{name} ended without a training step: no function of jax.jit that it called has a gradient; give "

@@ -42,8 +42,8 @@ def fit(
 
     def add(change: str, size: SizePlan) -> bool:
         tries.append((change, size))
-        said = "fits" if size.fits else "does not fit"
-        told(f"{change or 'as it is'}, {size.examples} examples each: {said}, {nbytes(size.peak_bytes)}")
+        verdict = "fits" if size.fits else "does not fit"
+        told(f"{change or 'as it is'}, {size.examples} examples each: {verdict}, {nbytes(size.peak_bytes)}")
         return size.fits
 
     def fits(examples: int) -> bool:

@@ -76,12 +76,12 @@ def _seconds(card: Card, product: Product) -> float:
 
 def kernels_of(module: Module, costs: Costs = MappingProxyType({})) -> dict[str, Kernel]:
     """Return the kernels of a program by the names of their instructions."""
-    found = {}
+    kernels = {}
     for i in {i.name: i for i, _ in module.executed()}.values():
         free = i.opcode in _FREE or i.opcode.endswith("-done")
         if not free and not any(each.collective for each in (i, *module.inside(i))):
-            found[i.name] = _kernel(module, i, costs)
-    return found
+            kernels[i.name] = _kernel(module, i, costs)
+    return kernels
 
 
 def _kernel(module: Module, instruction: Instruction, costs: Costs) -> Kernel:
@@ -106,8 +106,8 @@ def _custom_call(instruction: Instruction, read: list[Shape], moved: float, cost
     """Return the kernel of a custom call that is no matrix product or convolution of a library; else None."""
     target = instruction.target
     dtype = dtype_name(read[0].dtype) if read else "float32"
-    if target.startswith("__cudnn$fmha") and (found := _ATTENTION.search(instruction.attributes)):
-        batch, heads, rows, columns = (int(n) for n in re.findall(r"\d+", found[1]))
+    if target.startswith("__cudnn$fmha") and (scores := _ATTENTION.search(instruction.attributes)):
+        batch, heads, rows, columns = (int(n) for n in re.findall(r"\d+", scores[1]))
         flops = 4.0 * batch * heads * rows * columns * read[0].dims[-1]
         if "CAUSAL" in instruction.text:
             flops /= 2
@@ -153,7 +153,13 @@ def _traffic(module: Module, fusion: Instruction) -> float:
         outer = module.operand(fusion, name)
         size = outer.bytes if outer else 0
         if number in parameters:
-            size = min(size, sum(_read_by(*user, size) for user in users[parameters[number]]))
+            read = 0
+            for user, place in users[parameters[number]]:
+                if place == 0 and user.opcode in _SLICES:
+                    read += user.bytes
+                elif place or user.opcode not in _UPDATES:
+                    read += size
+            size = min(size, read)
         moved += size
     written = next((i for i in inner if i.root), fusion).bytes
     for update in (i for i in inner if i.opcode in _UPDATES and i.operands):
@@ -166,10 +172,3 @@ def _traffic(module: Module, fusion: Instruction) -> float:
         written -= update.bytes - size
         moved += size if scatters else 0
     return moved + max(0, written)
-
-
-def _read_by(instruction: Instruction, place: int, size: int) -> int:
-    """Return the bytes that an instruction in a fusion reads of its operand at `place`, of `size` bytes."""
-    if place == 0 and instruction.opcode in _SLICES:
-        return instruction.bytes
-    return 0 if place == 0 and instruction.opcode in _UPDATES else size

@@ -1,7 +1,8 @@
 """What is in memory when a step needs most: the largest arrays, their lines, and what would remove them."""
 
+import math
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from dataclasses import dataclass, replace
 
 from jaxperf.hlo import Instruction, Module, Shape
@@ -58,35 +59,31 @@ def largest_arrays(program: Program, placed: Placed) -> tuple[Live, ...]:
     """Return the largest arrays at the peak that are no arguments, with those that are alike as one."""
     module = program.module
     by_name = {i.name: i for i in module.instructions}
-    # XLA reports before it makes some fusions asynchronous, under new names: those are found by their bytes
     renamed = defaultdict(list)
-    for i in by_name.values():
-        if i.opcode == "fusion-start":
-            renamed[i.shapes[-2].bytes].append(i)
-    found = []
-    for name, size in program.live:
-        instruction = by_name.get(name) or (renamed[size].pop() if renamed[size] else None)
-        if instruction and instruction.opcode != "parameter" and instruction.shapes:
-            found.append((size, instruction, _made_by(module, instruction)))
-    fused = any(i.target.startswith(FUSED_CALLS) for i in by_name.values())
-    in_backward = any("transpose(" in origin.op_name for _, _, origin in found)
-    whole = {
-        leaf.shape
-        for leaf in placed.arrays(batch=False)
-        if leaf.sharding and leaf.sharding.is_fully_replicated
-    }
-    # most of the backward pass of a checkpointed line says so; what a loop carries has the line of the loop
-    votes: Counter[str] = Counter()
+    votes: dict[str, float] = defaultdict(float)
     read_back: set[str] = set()
     for i in by_name.values():
+        # XLA reports before it makes some fusions asynchronous, under new names: bytes tell which they are
+        if i.opcode == "fusion-start":
+            renamed[i.shapes[-2].bytes].append(i)
+        # most of the backward pass of a checkpointed line says so
         if "transpose(" in i.op_name:
             read_back.update(i.operands)
             votes[source_of(module, i)] += 1 if _REMAT.search(i.op_name) else -1
-    for i in by_name.values():
+        # what a loop carries has the line of the loop
         if i.opcode == "while" and any(_REMAT.search(each.op_name) for each in module.inside(i)):
-            votes[source_of(module, i)] = 1
+            votes[source_of(module, i)] = math.inf
+    at_peak = []
+    for name, size in program.live:
+        instruction = by_name.get(name) or (renamed[size].pop() if renamed[size] else None)
+        if instruction and instruction.opcode != "parameter" and instruction.shapes:
+            at_peak.append((size, instruction, _made_by(module, instruction)))
+    fused = any(i.target.startswith(FUSED_CALLS) for i in by_name.values())
+    in_backward = any("transpose(" in origin.op_name for _, _, origin in at_peak)
+    state = [leaf for leaf in placed.arrays(batch=False) if leaf.sharding]
+    whole = {leaf.shape for leaf in state if leaf.sharding.is_fully_replicated}
     sizes: dict[Live, list[int]] = defaultdict(list)
-    for size, instruction, origin in found:
+    for size, instruction, origin in at_peak:
         shape = min(instruction.shapes, key=lambda s: abs(s.bytes - size))  # a tuple has a table of its own
         names = f"{instruction.op_name} {origin.op_name}"
         saved = "jvp(" in names and "transpose(" not in names
@@ -98,8 +95,8 @@ def largest_arrays(program: Program, placed: Placed) -> tuple[Live, ...]:
         if square and attends and not fused:
             remedy = FUSED
         elif saved and (in_backward or instruction.name in read_back or "dynamic_update_slice" in names):
-            untold = origin.operation in _STACKS and max(votes.values(), default=0) > 0
-            remedy = ANOTHER if untold or votes[source] > 0 else CHECKPOINT
+            moved = origin.operation in _STACKS and max(votes.values(), default=0) > 0
+            remedy = ANOTHER if moved or votes[source] > 0 else CHECKPOINT
         elif shape.dims in whole and placed.mesh.size > 1:
             remedy = FSDP
         operation = origin.op_name.partition(":")[0].rstrip(")").rpartition("/")[2]

@@ -74,10 +74,10 @@ def plan(
     described = [deviceless.devices_of(card, count) for count in sorted(set(devices))]
     step, args = by_position(step, args, kwargs)
     told(f"tracing, lowering and compiling for {', '.join(str(len(each)) for each in described)} devices")
+    at = functools.partial(place, step, args, axes=mesh or {}, per_device=per_device, total=total)
     placed: list[Placed] = []
     for each in described:
-        size = {"axes": mesh or {}, "batch": batch, "per_device": per_device, "total": total}
-        placed.append(place(step, args, each, **size))
+        placed.append(at(each, batch=batch))
         if not placed[-1].made:
             batch = placed[-1].axis  # to find it takes a trace
 
@@ -87,7 +87,7 @@ def plan(
     made = planned(*placed, told=told)
     if not fit:
         return made
-    with_examples = functools.partial(place, step, args, described[-1], axes=mesh or {}, batch=batch)
+    with_examples = functools.partial(at, described[-1], batch=batch, total=None)
     tried = fitting.fit(step, made.sizes[-1], with_examples, planned, per_device, told)
     return dataclasses.replace(made, fit=tried)
 

@@ -116,8 +116,8 @@ class StepPlan:
             title = f"Largest temporary arrays at the peak, on {last.devices} devices"
             blocks.append(grid(title, map(_live, last.live)))
         if last.exchanges:
-            found = sorted(last.exchanges, key=lambda e: (-e.seconds, -e.times * e.bytes))
-            blocks.append(grid(f"Collectives on {last.devices} devices", map(_exchange, found), first=12))
+            rows = sorted(last.exchanges, key=lambda e: (-e.seconds, -e.times * e.bytes))
+            blocks.append(grid(f"Collectives on {last.devices} devices", map(_exchange, rows), first=12))
         for kind in dict.fromkeys(kind for size in self.sizes for kind in size.advice):
             having = {size.devices: size.advice[kind] for size in self.sizes if kind in size.advice}
             *others, most = having
@@ -198,12 +198,17 @@ def _live(array: Live) -> dict[str, str]:
 
 
 def _exchange(each: Collective) -> dict[str, str]:
+    groups = f"{len(each.groups)} x {each.group_size} ({', '.join(each.axes)})"
+    if each.kind == "collective-permute":
+        groups = f"{len(each.groups)} pairs"
+    elif len(each.groups) == 1:
+        groups = f"all {each.group_size}"
     row = {
         "collective": each.kind,
         "times": f"{each.times:g}",
         "bytes": nbytes(each.bytes),
         "of": each.carries or "-",
-        "groups": each.groups_in_short,
+        "groups": groups,
     }
     if each.each_s:
         row |= {"each": seconds(each.each_s), "waits": seconds(each.waits_s)}

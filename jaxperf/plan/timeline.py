@@ -39,25 +39,22 @@ class Elapsed:
     def add(self, other: Self, times: float = 1.0) -> None:
         """Add a part that runs `times` times after this one."""
         for name, value in vars(other).items():
-            mine = getattr(self, name)
+            total = getattr(self, name)
             if isinstance(value, dict):
                 for key, part in value.items():
-                    mine[key] = mine.get(key, 0.0) + times * part
+                    total[key] = total.get(key, 0.0) + times * part
             else:
-                setattr(self, name, mine + times * value)
+                setattr(self, name, total + times * value)
 
 
 def run(
     module: Module,
-    kernels: Mapping[str, Kernel],
+    kernels: Mapping[str, Kernel],  # of the program, by instruction
     collectives: Mapping[str, Collective],
     card: Card,
     computation: str = "",
 ) -> Elapsed:
-    """Return the seconds and the work of a computation, by default the entry, on one card.
-
-    `kernels` and `collectives` are those of the program, by the names of their instructions.
-    """
+    """Return the seconds and the work of a computation, by default the entry, on one card."""
     elapsed = Elapsed()
     free_at = 0.0  # from when on the links are free
     ends: dict[str, float] = {}  # of asynchronous collectives
