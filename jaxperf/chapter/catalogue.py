@@ -68,17 +68,13 @@ def find(word: str) -> SectionEntry:
 
 def add_flags(parser: Parser, devices: int | None = None) -> None:
     """Add the flags that all sections share, which `jaxperf run` passes on to them."""
-    parser.add_argument(
-        "--devices", type=whole(1, 1024), default=devices, metavar="N",
-        help="how many devices to use; a CPU is divided into so many; each section has a default",
-    )  # fmt: skip
-    parser.add_argument(
-        "--platform", choices=("auto", "cpu", "gpu"), default="auto",
-        help="where to run; auto takes a GPU if JAX finds one",
-    )  # fmt: skip
+    add = parser.add_argument
+    how_many = "how many devices to use; a CPU is divided into so many; each section has a default"
+    add("--devices", type=whole(1, 1024), default=devices, metavar="N", help=how_many)
+    where = "where to run; auto takes a GPU if JAX finds one"
+    add("--platform", choices=("auto", "cpu", "gpu"), default="auto", help=where)
     size = parser.add_mutually_exclusive_group()
-    size.add_argument(
-        "--smoke", action="store_true", help="run every cell at toy size, in seconds; the times mean nothing"
-    )
+    toy = "run every cell at toy size, in seconds; the times mean nothing"
+    size.add_argument("--smoke", action="store_true", help=toy)
     size.add_argument("--full", action="store_true", help="run the long version, as on the pages of the book")
-    parser.add_argument("--answers", action="store_true", help="run the answers to the exercises too")
+    add("--answers", action="store_true", help="run the answers to the exercises too")
