@@ -72,8 +72,7 @@ class Hybridized:
         for path, _ in nnx.to_flat_state(state):
             name, node = "/".join(map(str, path)), nodes.get(path)
             if not isinstance(node, nnx.Variable):
-                bare = type(node).__name__
-                raise JaxperfError(f"hybridize: {name} is a bare {bare}; make it an nnx.Variable")
+                raise JaxperfError(f"hybridize: {name} is a bare {type(node).__name__}; use an nnx.Variable")
             self._variables[name] = node
         # The dictionaries in which the module's parts keep their replaceable attributes
         attributes = [node for node in nodes.values() if isinstance(node, dict)]

@@ -26,17 +26,13 @@ SHARDED = "the state sharded over all devices (FSDP)"
 
 def fit(
     step: Any,
-    first: SizePlan,
-    place: Callable[..., Placed],
+    first: SizePlan,  # the plan of the given batch
+    place: Callable[..., Placed],  # with `per_device` examples on each device; None are the arguments'
     planned: Callable[[Placed], StepPlan],
     per_device: int | None,
     told: Callable[[str], None],
 ) -> Fit:
-    """Find the largest batch per device that fits; if the given one does not, also what makes it fit.
-
-    `first` is the plan of the given batch. `place` places the step with `per_device` examples on each device;
-    None are those of the arguments.
-    """
+    """Find the largest batch per device that fits; if the given one does not, also what makes it fit."""
     began = time.perf_counter()
     tries: list[tuple[str, SizePlan]] = []
 
@@ -51,9 +47,7 @@ def fit(
 
     low = high = first.examples
     if not low:
-        raise JaxperfError(
-            "--fit changes the examples of the batch, and the step has none; name it by --batch"
-        )
+        raise JaxperfError("--fit changes the examples of the batch, but there is none; name it by --batch")
     if add("", first):
         while high < MOST and fits(high := 2 * high):
             low = high
