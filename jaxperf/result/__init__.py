@@ -1,22 +1,30 @@
 """Results, their files, and the rule that compares paired values."""
 
-from jaxperf.result.ratio import Decision, Ratio, both, ratio, ratio_of, turns
-from jaxperf.result.record import (
-    About,
-    Block,
-    Claim,
-    Code,
-    Environment,
-    Fact,
-    Failed,
-    Found,
-    Grid,
-    Heading,
-    Note,
-    Result,
-    Table,
-    Text,
-    Verdict,
-)
-from jaxperf.result.store import load_result, save_result
-from jaxperf.result.values import Measurement, Reference, Span, Timeline, interval
+from jaxperf.result.ratio import Decision as Decision
+from jaxperf.result.ratio import Ratio as Ratio
+from jaxperf.result.ratio import both as both
+from jaxperf.result.ratio import ratio as ratio
+from jaxperf.result.ratio import ratio_of as ratio_of
+from jaxperf.result.ratio import turns as turns
+from jaxperf.result.record import About as About
+from jaxperf.result.record import Block as Block
+from jaxperf.result.record import Claim as Claim
+from jaxperf.result.record import Code as Code
+from jaxperf.result.record import Environment as Environment
+from jaxperf.result.record import Fact as Fact
+from jaxperf.result.record import Failed as Failed
+from jaxperf.result.record import Found as Found
+from jaxperf.result.record import Grid as Grid
+from jaxperf.result.record import Heading as Heading
+from jaxperf.result.record import Note as Note
+from jaxperf.result.record import Result as Result
+from jaxperf.result.record import Table as Table
+from jaxperf.result.record import Text as Text
+from jaxperf.result.record import Verdict as Verdict
+from jaxperf.result.store import load_result as load_result
+from jaxperf.result.store import save_result as save_result
+from jaxperf.result.values import Measurement as Measurement
+from jaxperf.result.values import Reference as Reference
+from jaxperf.result.values import Span as Span
+from jaxperf.result.values import Timeline as Timeline
+from jaxperf.result.values import interval as interval
