@@ -68,7 +68,6 @@ class Compared:
 
     @property
     def cells(self) -> tuple[str, ...]:
-        """Return both medians, ratio, interval, and verdict with its remark, as cells of a table."""
         medians = (format_on_page(median, self.unit) for median in (self.a, self.b))
         times = f"{self.ratio:.3f}" if math.isfinite(self.ratio) else "-"
         interval = f"{self.low:.3f} to {self.high:.3f}" if math.isfinite(self.low) else "-"
@@ -261,7 +260,6 @@ def _word(ratio: float, unit: str) -> Verdict:
 
 
 def comparison_blocks(comparison: Comparison) -> Iterator[Block]:
-    """Yield the differences of the two runs, the rows, what is missing, and how it was judged."""
     for line in comparison.differences:
         yield Note(f"differs: {line}")
     heads = ("", "A", "B", "B / A", f"{(1 - comparison.alpha) * 100:g} % interval", "verdict")

@@ -38,24 +38,20 @@ def main(pythons: Sequence[str], script: Sequence[str], runs: int, alpha: float,
         tool = Path(scratch) / "tool"
         ignored = shutil.ignore_patterns("__pycache__", "experiments", "fashion_mnist_mini")
         shutil.copytree(Path(jaxperf.__file__).parent, tool / "jaxperf", ignore=ignored)
-        draw = random.Random(0)
+        others = os.environ.get("PYTHONPATH", "")
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [str(tool), others]))}
+        draw, path = random.Random(0), Path(scratch) / "result.json"
         for i in range(runs):
             for side in turns((0, 1), draw):
                 say(f"run {i + 1} of {runs} in {NAMES[side]}")
-                sides[side].append(_run(pythons[side], script, tool, Path(scratch) / "result.json"))
+                watch = [pythons[side], "-m", "jaxperf", "watch", "--json", PLACEHOLDER, *script]
+                sides[side].append(run_once(watch, path, environment))
+                if not measurements_by_key(sides[side][-1]):
+                    raise JaxperfError(f"{pythons[side]} compiled nothing; give a program that uses JAX")
     a, b = sides
     comparison = compare(a, b, alpha=alpha, least=least, only=_large_rows(a, b), apart=False)
     terminal.print_all([*comparison_blocks(comparison), *_faults(a, b)])
     return comparison.status
-
-
-def _run(python: str, script: Sequence[str], tool: Path, path: Path) -> Result:
-    others = os.environ.get("PYTHONPATH", "")
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [str(tool), others]))}
-    result = run_once([python, "-m", "jaxperf", "watch", "--json", PLACEHOLDER, *script], path, environment)
-    if not measurements_by_key(result):
-        raise JaxperfError(f"{' '.join(script)} compiled nothing with {python}: there is nothing to compare")
-    return result
 
 
 def _large_rows(a: Sequence[Result], b: Sequence[Result]) -> set[RowKey]:
