@@ -26,9 +26,8 @@ while os.getppid() == int(sys.argv[1]):  # ends with its parent, however that en
 def cores_awake() -> Iterator[Callable[[bool], None]]:
     """Run a program with idle priority on each core, which any other program preempts at once.
 
-    Yields:
-      A function that lets the cores sleep (False) or keeps them awake again (True). On systems without idle
-      priority (all but Linux), no program is started, and the function does nothing.
+    It yields a function that lets the cores sleep (False) or keeps them awake again (True). Systems without
+    idle priority (all but Linux) start no program, and the function does nothing.
     """
     command = [sys.executable, "-S", "-c", _SPIN, str(os.getpid())]
     count = len(os.sched_getaffinity(0)) if hasattr(os, "SCHED_IDLE") else 0

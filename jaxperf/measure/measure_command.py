@@ -180,7 +180,6 @@ def _numbers(
 
 
 def _record_verdicts(recorder: Recorder, rows: Mapping[str, Row]) -> None:
-    """Say in one line for each: the time with its interval and what limits it, then how it compares."""
     for name, row in rows.items():
         text = f"{name}: {format_on_page(row.time.median, 's')} per call"
         low, high = interval(row.time.values)

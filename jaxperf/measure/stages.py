@@ -165,9 +165,7 @@ def compile_together(calls: Mapping[str, Sequence[Any]]) -> tuple[dict[str, Any]
 
     # XLA releases the GIL while it compiles. For a GPU, it times kernels, and reuses the results for the next
     # program. It cannot be interrupted: after Ctrl-C, threads go on; those of a pool would delay the exit.
-    groups: list[list[str]] = [[name] for name in lowered]
-    if jax.default_backend() == "gpu":
-        groups = [list(lowered)]
+    groups = [list(lowered)] if jax.default_backend() == "gpu" else [[name] for name in lowered]
     for names in groups:
         threading.Thread(target=compile_some, args=(names,), daemon=True).start()
     wait(compiled.values())

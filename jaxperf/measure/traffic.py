@@ -16,8 +16,7 @@ def collective_bytes(hlo: str) -> dict[str, int]:
     """
     totals: Counter[str] = Counter()
     for instruction in parse(hlo).instructions:
-        # The "-done" of a pair has the result; the "-start" may name both sides
-        opcode = instruction.opcode.removesuffix("-done")
+        opcode = instruction.opcode.removesuffix("-done")  # has the result; a "-start" may name both sides
         if opcode in COLLECTIVES:
             totals[opcode] += instruction.bytes
     return dict(totals)
