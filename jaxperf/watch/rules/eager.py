@@ -65,7 +65,7 @@ def find_eager_operations(analysis: Analysis) -> Iterator[Finding]:
             "them would go through memory once"
         )
     elif not seen:
-        reason = "small operations are dispatched outside of jit; devices were not seen meanwhile"
+        reason = "small operations are dispatched outside of jit; windows say little about devices meanwhile"
     else:
         reason = (
             f"{rate:,.0f} operations per second are dispatched outside of jit, and devices are idle meanwhile"
@@ -144,17 +144,20 @@ def _waits(analysis: Analysis) -> set[Place]:
 def _front_bound(
     analysis: Analysis, line: Callable[[StackSample], Place], others: Collection[Place]
 ) -> dict[Place, float]:
-    """Return the seconds, by line, in which devices waited for the dispatch of operations outside jit.
+    """Return the seconds, by line, in which devices waited for the dispatch of operations outside jit."""
+    samples = [s for s in analysis.of_kinds(EAGER) if s.at not in others]
+    return analysis.of_the_run(_free(analysis).of, samples, line)
 
-    A device counts as idle during short operations, since a CPU computes them within the call, and one
-    program would need far less time. It is not idle while work is queued.
+
+def _free(analysis: Analysis) -> IntervalSet:
+    """Return the intervals in windows in which a device had nothing to do but short operations outside jit.
+
+    A CPU computes these within the call, and one program would need far less time.
     """
     long = {*analysis.jitted, *_long(analysis)}
     busy = [span for name, p in analysis.log.activity.programs.items() if name in long for span in p.spans]
     others_s = [*busy, *analysis.waiting.stretches, *analysis.log.activity.queued]
-    free = IntervalSet(difference(analysis.steady, others_s))
-    samples = [s for s in analysis.of_kinds(EAGER) if s.at not in others]
-    return analysis.of_the_run(free.of, samples, line)
+    return IntervalSet(difference(analysis.steady, others_s))
 
 
 def _long(analysis: Analysis) -> set[str]:
@@ -168,7 +171,12 @@ def _long(analysis: Analysis) -> set[str]:
 def _by_samples(
     analysis: Analysis, line: Callable[[StackSample], Place], others: Collection[Place]
 ) -> dict[Place, float]:
-    """Return the seconds, by line, that the front end spent in small operations of loops, without windows."""
+    """Return the seconds, by line, that the front end spent in small operations of loops.
+
+    Windows that are too short for a line still say for which share of the time devices were free.
+    """
+    seen_s = total_length(analysis.steady)
+    share = total_length(_free(analysis).stretches) / seen_s if seen_s else 1.0
     heavy = {f.program for f in analysis.log.programs if f.bytes_accessed > SMALL or f.flops > SMALL}
     large = {c.at for c in analysis.log.compiled if c.program in heavy - analysis.jitted.keys()}
     # a caller's loop may go round once while the line runs, as one over whole experiments does
@@ -178,7 +186,7 @@ def _by_samples(
         chain = (s.at, *s.callers) if begun[s.at] >= REPEATS else (s.at,)
         looped = any(statements.innermost(at, statements.ROUND) for at in chain)
         if s.kind == EAGER and s.start >= analysis.begin and looped and s.at not in {*others, *large}:
-            seconds[line(s)] += analysis.front(s)
+            seconds[line(s)] += share * analysis.front(s)
     return seconds
 
 

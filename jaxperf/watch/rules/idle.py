@@ -231,7 +231,29 @@ def find_python_work(analysis: Analysis) -> Iterator[Finding]:
     }
     reason = "devices have done all steps that were dispatched, and are idle while Python runs here"
     for finding in findings_by_function("python", lost_s, reason):
-        yield replace(finding, reason=reason + describe_longest_inside(analysis, BETWEEN, finding.at))
+        inside = describe_longest_inside(analysis, BETWEEN, finding.at)
+        seconds = finding.seconds * _seen_at_calls(analysis, finding.at)
+        yield replace(finding, reason=reason + inside, seconds=seconds)
+
+
+def _seen_at_calls(analysis: Analysis, at: Place) -> float:
+    """Return by how much Python before the calls of a function takes longer than samples say.
+
+    Python keeps its lock until a call of a jitted function releases it, and on a busy machine the sampler
+    comes late. So Python's time is also what samples saw at the calls beyond what the calls took in windows,
+    where the median counts: the sampler holds up a few calls.
+    """
+    here = [(c, line) for c, line in analysis.called if _function(line) == _function(at)]
+    here = [(c, line) for c, line in here if c.through in ("", "jax")]  # other libraries work in Python
+    lines = {line for _, line in here}
+    seen = (
+        s for s in analysis.log.samples if s.kind == DISPATCH and s.at in lines and s.end > analysis.begin
+    )
+    ran = [program.dispatch_s for c, _ in here if (program := analysis.ran(c)) and program.dispatch_s]
+    calls_s = sum(statistics.median(calls) * len(calls) for calls in ran) * analysis.scale
+    before = (s for s in analysis.of_kinds(BETWEEN, DATA) if _function(s.at) == _function(at))
+    python_s, late_s = sum(map(analysis.front, before)), sum(map(analysis.front, seen)) - calls_s
+    return 1 + late_s / python_s if python_s and late_s > 0 else 1.0
 
 
 def _wait_form(finding: Finding) -> str:
@@ -444,6 +466,7 @@ def find_data_waits(analysis: Analysis) -> Iterator[Finding]:
     lost_s = {at: seconds for at, seconds in lost_s.items() if not only_keys(analysis, at)}
     reason = "devices are idle while this line waits for the next batch"
     for finding in findings_by_function("data", lost_s, reason):
+        finding = replace(finding, seconds=finding.seconds * _seen_at_calls(analysis, finding.at))
         inside = describe_longest_inside(analysis, DATA, finding.at)
         if finding.seconds > SLOW * analysis.computing_s:
             computing = format_quantity(analysis.computing_s, "s")

@@ -74,7 +74,7 @@ def way_to_jit(finding: Finding, analysis: Analysis, through: str = "") -> Findi
       analysis: knows the values that parameters had.
       through: the library that the line calls, if JAX's operations run inside one.
     """
-    below = list(_chains_below(analysis, finding.at))
+    below = _chains_below(analysis, finding.at)
     finding = _with_form(finding, analysis, through, below)
     if finding.form in ("", "part", "method", *_WHOLE):
         finding = replace(finding, besides=_unrolled([chain for chain, _ in below]))
@@ -159,15 +159,17 @@ def _static(analysis: Analysis, file: str, function: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys([*known, *statements.literal_parameters(file, function)]))
 
 
-def _chains_below(analysis: Analysis, at: Place) -> Iterator[tuple[Chain, Chain]]:
-    """Yield the stacks of operations outside jit, up to a line or into its function, and the callers."""
+@functools.lru_cache(maxsize=64)  # for the advice, and for what one program could hold
+def _chains_below(analysis: Analysis, at: Place) -> list[tuple[Chain, Chain]]:
+    """Return the stacks of operations outside jit, up to a line or into its function, and the callers."""
     lines = lines_of(at)
     # a loop around the line itself stays; one in the function would be unrolled
-    own = 1 if statements.defined_at(at) else 0
+    own, below = 1 if statements.defined_at(at) else 0, []
     for call in _operations(analysis):
         chain = (call.at, *call.callers)
         if inside := [i for i, place in enumerate(chain) if (place.file, place.line) in lines]:
-            yield chain[: inside[-1] + own], chain[inside[-1] + own :]
+            below.append((chain[: inside[-1] + own], chain[inside[-1] + own :]))
+    return below
 
 
 def _operations(analysis: Analysis) -> list[StackSample | Compiled]:

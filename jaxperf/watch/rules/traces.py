@@ -2,6 +2,7 @@
 
 import ast
 import itertools
+import linecache
 import re
 import statistics
 from collections import Counter, defaultdict
@@ -106,7 +107,9 @@ def set_at(flag: str, analysis: Analysis, first: Place) -> Place | None:
     places = (p for c in analysis.log.compiled for p in (c.at, *c.callers))
     for file in dict.fromkeys([*(p.file for p in (first, *places)), *analysis.log.modules]):
         calls = (n for n in ast.walk(statements.syntax_tree(file)) if isinstance(n, ast.Call | ast.Assign))
-        on = [n.lineno for n in calls if turns_on.search(text := ast.unparse(n)) and "False" not in text]
+        rows = linecache.getlines(file)
+        texts = ((n.lineno, "".join(rows[n.lineno - 1 : n.end_lineno])) for n in calls)
+        on = [line for line, text in texts if turns_on.search(text) and "False" not in text]
         if on:
             return Place(file, min(on))
     return None
@@ -456,20 +459,6 @@ def find_cleared_caches(analysis: Analysis) -> Iterator[Finding]:
         yield Finding("cleared", at, seconds, reason, "clear_caches")
 
 
-@cause(
-    "library function", "retrace", TRACED_AGAIN, "a library compiles one of its functions again and again",
-    "Make one call of {argument} serve all cases, as jax.vmap over what varies. Or call it inside a function "
-    "of yours under jax.jit, made once, if the library allows it there (no progress bar, nothing that prints "
-    "or loops over values): within one program, the library's own jit costs nothing. A compile cache on disk "
-    'keeps its programs from the second start on: jax.config.update("jax_compilation_cache_dir", FOLDER).',
-    confidence="bound",
-    forms={
-        "variable": (
-            "Make jax.jit({argument}) once, before the loop, and call that here: within one program, the "
-            "library's own jit costs nothing."
-        ),
-    },
-)  # fmt: skip
 def find_library_functions(analysis: Analysis) -> Iterator[Finding]:
     """Find functions that a library jits anew in each call, or gives new objects as static arguments."""
     owned = (c for c in analysis.log.compiled if c.owner and c.at and not statements.is_import(c.at))
@@ -528,8 +517,22 @@ def find_library_functions(analysis: Analysis) -> Iterator[Finding]:
     "Put this call into a function under jax.jit, made once, whose arguments are what the body uses. What "
     "calls NumPy or SciPy on them calls jax.numpy or jax.scipy then.",
 )  # fmt: skip
+@cause(
+    "library function", "retrace", TRACED_AGAIN, "a library compiles one of its functions again and again",
+    "Make one call of {argument} serve all cases, as jax.vmap over what varies. Or call it inside a function "
+    "of yours under jax.jit, made once, if the library allows it there (no progress bar, nothing that prints "
+    "or loops over values): within one program, the library's own jit costs nothing. A compile cache on disk "
+    'keeps its programs from the second start on: jax.config.update("jax_compilation_cache_dir", FOLDER).',
+    confidence="bound",
+    forms={
+        "variable": (
+            "Make jax.jit({argument}) once, before the loop, and call that here: within one program, the "
+            "library's own jit costs nothing."
+        ),
+    },
+)  # fmt: skip
 def find_eager_recompiles(analysis: Analysis) -> Iterator[Finding]:
-    """Find lines at which many small programs are compiled, for operations outside `jit`.
+    """Find lines at which a library jits anew, or many small programs are compiled outside `jit`.
 
     What one program would compile just the same does not count: of a program for new shapes, jit saves what
     every program costs, however small, but not what its operation costs.
@@ -537,8 +540,9 @@ def find_eager_recompiles(analysis: Analysis) -> Iterator[Finding]:
     line = outermost(analysis)
     # lines at which a library jits anew: the same change serves
     anew = Counter((c.at, c.name) for c in analysis.log.compiled if c.owner and not c.changes)
-    libraries = {at for (at, _), times in anew.items() if times > 1}
-    libraries |= {finding.at for finding in find_library_functions(analysis)}
+    of_libraries = [*find_library_functions(analysis)]
+    yield from of_libraries
+    libraries = {at for (at, _), times in anew.items() if times > 1} | {f.at for f in of_libraries}
     small = [c for c in analysis.log.compiled if is_operation(c) and not takes_apart(c)]
     # an import is no function that a reader could jit; `cache_notes` says what keeps its programs
     small = [c for c in small if not statements.is_import(c.at) and not {c.at, line(c)} & libraries]

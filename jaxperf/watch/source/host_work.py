@@ -2,8 +2,12 @@
 
 import ast
 import functools
+import sys
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
+from jaxperf.watch.observe.source_location import library_of
 from jaxperf.watch.source import loop_body, statements
 
 _MODULES = {
@@ -22,22 +26,42 @@ _OF_A_TYPE = (".shape", ".ndim", ".size", ".dtype")  # attributes of an array th
 def host_work(file: str, function: statements.FUNCTION) -> str:
     """Return what keeps jit from taking a function, such as "calls plt.plot in line 4"; "" for nothing.
 
-    The functions of the same file that it calls count, too.
+    The program's own functions that it calls count, too, also those of its other modules.
     """
-    functions = [function]
+    functions = [(file, function)]
     for known in functions:
-        functions += [f for f in _called_functions(file, known) if f not in functions]
-    return next((reason for known in functions for reason in _host_work(file, known)), "")
+        functions += [f for f in _called_functions(*known) if f not in functions]
+    for source, known in functions:
+        for reason in _host_work(source, known):
+            there = "" if source == file else f"{Path(source).name}, "
+            return reason.replace("in line", f"in {there}line", 1)
+    return ""
 
 
-def _called_functions(file: str, function: statements.FUNCTION) -> Iterator[statements.FUNCTION]:
+def _called_functions(file: str, function: Any) -> Iterator[tuple[str, Any]]:
     for call in statements.calls_in(function):
-        owner = getattr(call.func, "value", None)
-        if owner is None or (isinstance(owner, ast.Name) and owner.id == "self"):
-            named = statements.definitions(file, statements.last_name(call.func))
-            # a file may define a name again, as the second half of a tutorial does
-            named.sort(key=lambda f: (f.lineno < function.lineno, f.lineno))
-            yield from named[-1:]
+        owner, name = getattr(call.func, "value", None), statements.last_name(call.func)
+        by_name = owner is None or (isinstance(owner, ast.Name) and owner.id == "self")
+        named = statements.definitions(file, name) if by_name else []
+        # a file may define a name again, as the second half of a tutorial does
+        named.sort(key=lambda f: (f.lineno < function.lineno, f.lineno))
+        if named:
+            yield file, named[-1]
+            continue
+        for other in _imported_from(file, ast.unparse(call.func)):
+            yield from ((other, f) for f in statements.definitions(other, name)[-1:])
+
+
+def _imported_from(file: str, called: str) -> Iterator[str]:
+    """Yield the program's own modules from which a name such as "step" or "turns.step" may come."""
+    first, _, rest = called.partition(".")
+    for name, meaning in sorted(statements.imports(file)):
+        if name not in ("*", first):
+            continue
+        module = meaning if rest and name == first else meaning.rpartition(".")[0]
+        other = getattr(sys.modules.get(module), "__file__", None)
+        if other and not library_of(other):
+            yield other
 
 
 def _host_work(file: str, function: statements.FUNCTION) -> Iterator[str]:

@@ -1,10 +1,19 @@
 import pytest
 
-from jaxperf.watch.log import DISPATCH, EAGER, Compiled, DeviceActivity, ExecutedProgram, Log, StackSample
+from jaxperf.watch.log import (
+    DISPATCH,
+    EAGER,
+    PYTHON,
+    Compiled,
+    DeviceActivity,
+    ExecutedProgram,
+    Log,
+    StackSample,
+)
 from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.observe.transfers import Put
 from jaxperf.watch.report.analysis import Analysis
-from jaxperf.watch.rules.idle import find_repeated_puts, find_slow_dispatch, find_small_puts
+from jaxperf.watch.rules.idle import find_python_work, find_repeated_puts, find_slow_dispatch, find_small_puts
 
 AT, OTHER = Place("a.py", 8, "main"), Place("a.py", 9, "main")
 
@@ -97,3 +106,15 @@ def test_a_call_that_is_a_small_part_of_its_turn_is_not_what_to_change(call_s, c
     seconds = {"dispatch_s": [call_s] * 100, "turns_s": [0.1] * 99}
     analysis = calls(DISPATCH, compiled(), busy=busy, took_s=call_s, **seconds)
     assert len(list(find_slow_dispatch(analysis))) == count
+
+
+@pytest.mark.parametrize(("took_s", "seconds"), [(0.1, 9.0), (0.6, 4.0)])
+def test_python_that_the_sampler_sees_only_at_the_next_call_counts(took_s, seconds, places):
+    at = places("def main():\n    for t in range(99):\n        n = work(t)\n        w = step(w)\n")
+    activity = DeviceActivity(windows=[(0.0, 10.0)])
+    activity.program("step").dispatch_s = [took_s] * 9 + [0.8]  # the sampler holds up a call
+    samples = [StackSample(PYTHON, at(3), i, i + 0.4) for i in range(10)]
+    samples += [StackSample(DISPATCH, at(4), i + 0.4, i + 1.0) for i in range(10)]
+    log = Log("a", -1.0, 10.0, compiled=[compiled(at=at(4))], samples=samples, activity=activity)
+    (finding,) = find_python_work(Analysis(log))
+    assert (finding.at, finding.seconds) == (at(3), pytest.approx(seconds))

@@ -1,5 +1,7 @@
 import ast
 import linecache
+import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -77,6 +79,17 @@ def test_of_functions_with_one_name_the_last_one_before_counts(program_file):
     first, second = statements.definitions(path, "step")
     assert host_work(path, first) == "calls np.exp in line 10, which jnp may replace"
     assert host_work(path, second) == ""
+
+
+@pytest.mark.parametrize("imported", ["from turns import gain", "from turns import *", "import turns"])
+def test_what_a_function_calls_in_another_module_counts(imported, program_file, tmp_path, monkeypatch):
+    turns = tmp_path / "turns.py"
+    turns.write_text("import numpy as np\ndef gain(x):\n    return np.exp(x)\n")
+    monkeypatch.setitem(sys.modules, "turns", SimpleNamespace(__file__=str(turns)))
+    called = "turns.gain" if imported == "import turns" else "gain"
+    path = program_file(f"{imported}\ndef step(x):\n    return {called}(x)\n")
+    words = host_work(path, statements.functions_named(path, "step")[0])
+    assert words == "calls np.exp in turns.py, line 3, which jnp may replace"
 
 
 @pytest.mark.parametrize(
