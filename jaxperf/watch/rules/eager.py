@@ -117,19 +117,13 @@ def _makes_once(at: Place) -> bool:
 
 
 def _inside(analysis: Analysis, at: Place) -> list[StackSample]:
-    """Return the samples in a function, for a finding at its `def`; none for other lines.
-
-    They are as taken: Python between two steps counts at the line of the loop otherwise.
-    """
+    """Return the samples in a function, as taken, for a finding at its `def`; none for other lines."""
     lines = lines_of(at) if statements.defined_at(at) else set()
     return [s for s in analysis.log.samples if (s.at.file, s.at.line) in lines]
 
 
 def _waits(analysis: Analysis) -> set[Place]:
-    """Return the lines with no operation but one whose value they wait for, or on elements of an array.
-
-    `find_waits` covers these, and `find_iterated_arrays`.
-    """
+    """Return the lines that `find_waits` or `find_iterated_arrays` cover."""
     elements = set().union(*taken_apart(analysis).values())
     handling = {s.at for s in analysis.samples if (s.at.file, s.at.line) in elements}
     return handling | {
@@ -150,10 +144,7 @@ def _front_bound(
 
 
 def _free(analysis: Analysis) -> IntervalSet:
-    """Return the intervals in windows in which a device had nothing to do but short operations outside jit.
-
-    A CPU computes these within the call, and one program would need far less time.
-    """
+    """Return when, in windows, devices had nothing to do but short operations outside jit."""
     long = {*analysis.jitted, *_long(analysis)}
     busy = [span for name, p in analysis.log.activity.programs.items() if name in long for span in p.spans]
     others_s = [*busy, *analysis.waiting.stretches, *analysis.log.activity.queued]
@@ -171,10 +162,7 @@ def _long(analysis: Analysis) -> set[str]:
 def _by_samples(
     analysis: Analysis, line: Callable[[StackSample], Place], others: Collection[Place]
 ) -> dict[Place, float]:
-    """Return the seconds, by line, that the front end spent in small operations of loops.
-
-    Windows that are too short for a line still say for which share of the time devices were free.
-    """
+    """Return the seconds, by line, in small operations of loops, for the share that was free."""
     seen_s = total_length(analysis.steady)
     share = total_length(_free(analysis).stretches) / seen_s if seen_s else 1.0
     heavy = {f.program for f in analysis.log.programs if f.bytes_accessed > SMALL or f.flops > SMALL}
@@ -193,10 +181,7 @@ def _by_samples(
 def _unfused(
     analysis: Analysis, line: Callable[[StackSample], Place], waits: Collection[Place]
 ) -> dict[Place, float]:
-    """Return the device seconds that fusing light operations outside jit would save, by line.
-
-    A line that only waits for their results dispatches none.
-    """
+    """Return the device seconds that fusing light operations outside jit would save, by line."""
     opcodes = {
         name: {i.opcode for facts in programs for i in facts.instructions}
         for name, programs in analysis.programs.items()

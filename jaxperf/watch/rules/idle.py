@@ -160,10 +160,7 @@ def find_repeated_puts(analysis: Analysis) -> Iterator[Finding]:
 
 
 def _copied_between_devices_s(analysis: Analysis, at: Place, again: list[Put]) -> float:
-    """Return the seconds in which the function of a put waited, or called, while no device computed.
-
-    A copy between devices has no event of its own. The calls behind it wait until it has arrived.
-    """
+    """Return the seconds in which calls waited for copies, which have no event, between devices."""
     here = [spans for line, spans in analysis.blocked.items() if (line.file, line.function) == at[::2]]
     waited = union([*itertools.chain(*here), *((put.start, put.end) for put in again)])
     seen = intersection(waited, analysis.steady)
@@ -237,18 +234,15 @@ def find_python_work(analysis: Analysis) -> Iterator[Finding]:
 
 
 def _seen_at_calls(analysis: Analysis, at: Place) -> float:
-    """Return by how much Python before the calls of a function takes longer than samples say.
-
-    Python keeps its lock until a call of a jitted function releases it, and on a busy machine the sampler
-    comes late. So Python's time is also what samples saw at the calls beyond what the calls took in windows,
-    where the median counts: the sampler holds up a few calls.
-    """
+    """Return by how much Python takes longer than its samples say, since some are at the calls behind it."""
+    # Python keeps its lock until such a call releases it, and on a busy machine the sampler comes late
     here = [(c, line) for c, line in analysis.called if _function(line) == _function(at)]
     here = [(c, line) for c, line in here if c.through in ("", "jax")]  # other libraries work in Python
     lines = {line for _, line in here}
     seen = (
         s for s in analysis.log.samples if s.kind == DISPATCH and s.at in lines and s.end > analysis.begin
     )
+    # the median, since the sampler holds up a few calls
     ran = [program.dispatch_s for c, _ in here if (program := analysis.ran(c)) and program.dispatch_s]
     calls_s = sum(statistics.median(calls) * len(calls) for calls in ran) * analysis.scale
     before = (s for s in analysis.of_kinds(BETWEEN, DATA) if _function(s.at) == _function(at))
@@ -414,10 +408,7 @@ def elements_taken(analysis: Analysis, at: Place) -> str:
 
 
 def _element_reads(analysis: Analysis, line: WaitingLine, array: str) -> Finding:
-    """Return the finding for a line that reads elements one by one, each of which JAX slices first.
-
-    The median wait counts, since the first one may be for the array itself.
-    """
+    """Return the finding for a line that reads elements one by one; the first may wait for the array."""
     waits = [w.end - w.start for w in analysis.waits if (w.at, w.kind) == (line.at, line.kind)]
     sliced_s = sum(analysis.front(s) for s in analysis.samples if (s.kind, s.at) == (EAGER, line.at))
     compiled = (c for c in analysis.log.compiled if not c.explained and c.at == line.at)

@@ -273,10 +273,7 @@ def _made_at(chain: Sequence[Place]) -> Place | None:
 
 
 def _function_in_loop(analysis: Analysis, chain: Chain) -> Place | None:
-    """Return the `def` of the outermost function between a loop of steps and an operation that jit takes.
-
-    A lambda has no `def`: the line that calls it stands for it. None if there is no such function or loop.
-    """
+    """Return the `def`, or a lambda's call, of the outermost function in a loop of steps; else None."""
     for i, at in enumerate(chain):
         if loop_body.loop_of_steps(at):
             inside = list(itertools.takewhile(functools.partial(_jit_takes, analysis), chain[:i]))

@@ -154,11 +154,7 @@ _SERVED = ("eager recompiles", "new body", "library function", "dispatch")  # by
 
 
 def _together(findings: list[Finding]) -> list[Finding]:
-    """Return one finding for all that one change makes one program.
-
-    An operation outside jit may be compiled, too, and a function that is to be jitted as a whole may compile
-    others and call functions that are jitted already.
-    """
+    """Return one finding for all that one change makes one program."""
     for jitted in [f for f in findings if f.form == "several"]:  # a function, for the shapes that it gets
         same = [jitted, *(f for f in findings if f.cause == "eager" and _serves(jitted, f))]
         findings = [f for f in findings if f not in same]
@@ -181,10 +177,7 @@ def _together(findings: list[Finding]) -> list[Finding]:
 
 
 def _serves(finding: Finding, other: Finding) -> bool:
-    """Return whether the change for operations outside jit is that for another finding, too.
-
-    That is so at its line, inside the function that is to be jitted, and among its neighbors in a function.
-    """
+    """Return whether jit at a finding's line, its function or its neighbors takes another one, too."""
     outer, inner = finding.at, other.at
     neighbors = statements.neighborhood(outer) == statements.neighborhood(inner) != NOWHERE
     if neighbors and other.cause == "eager recompiles" and {finding.form, other.form} <= {"", "part"}:

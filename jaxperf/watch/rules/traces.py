@@ -233,10 +233,7 @@ def find_retraces(analysis: Analysis) -> Iterator[Finding]:
 
 
 def _weakly_other(c: Compiled, before: Iterable[Compiled]) -> list[str]:
-    """Return the arguments that are weakly typed in a call or in an equal one before it, but not in both.
-
-    JAX names what differs from the nearest earlier call, which may be of another kind.
-    """
+    """Return the arguments that are weakly typed in a call or in an equal one before, not in both."""
     other = (sorted(c.weak ^ earlier.weak) for earlier in before if earlier.signature == c.signature)
     return next(filter(None, other), [])
 
@@ -246,11 +243,7 @@ def _usual_line(compiled: Iterable[Compiled]) -> Place:
 
 
 def _needless(group: list[Compiled], repeats: list[Compiled]) -> list[Compiled]:
-    """Return repeats for which one function object would be enough.
-
-    Their argument types occurred before, and with the same functions and texts in the closure: an argument
-    can take the place of a captured array or number only.
-    """
+    """Return repeats whose types, functions and texts occurred: one function object would do."""
     known, needless = {_program(group[0])}, []
     for c in group[1:]:
         if c in repeats and (_program(c) in known or not c.signature):
@@ -266,11 +259,7 @@ def _program(c: Compiled) -> tuple[object, ...]:
 
 
 def _decides_form(analysis: Analysis, group: list[Compiled]) -> bool:
-    """Return whether a static value decides something that an ordinary argument cannot.
-
-    That is the case if all programs differ in their shapes or numbers of iterations, or if a value that is
-    not a number decides which operations there are.
-    """
+    """Return whether a static value decides a shape, a number of turns, or which operations there are."""
     lines = {(c.at.file, c.at.line) for c in group}
     named = [f for f in analysis.programs.get(group[0].program, ()) if f.text and not f.old]
     traced = [f for f in named if lines & {(p.file, p.line) for p in f.places}]
@@ -284,10 +273,7 @@ def _decides_form(analysis: Analysis, group: list[Compiled]) -> bool:
 
 
 def _saved_by_padding(traces: list[Compiled]) -> float:
-    """Return the share of the repeats that padding dimensions to powers of two would save.
-
-    A program that doubles a size needs a new program each time in any case, for example.
-    """
+    """Return the share of the repeats that padding dimensions to powers of two would save."""
     calls = {_call(c) for c in traces}
     padded = {
         tuple((name, *((n - 1).bit_length() for n in dimensions(text))) for name, text in call)
@@ -613,10 +599,7 @@ def _one_by_one(
 
 
 def _cause_at(analysis: Analysis, at: Place, again: list[Compiled]) -> str:
-    """Return why an operation compiles again at a line.
-
-    The layers of a network have sizes that differ on purpose, and all come in the first turn of a loop.
-    """
+    """Return why an operation compiles again at a line; layers have many sizes, but once."""
     cause = eager_cause(again)
     if cause == "eager recompiles" and _takes_by_mask(analysis, at):
         cause = "eager shapes"
