@@ -52,10 +52,18 @@ def test_what_a_function_that_is_to_be_jitted_calls_and_compiles_is_no_finding_o
         Finding("eager", at(1, "turn"), 3.0, "one by one", "turn", form="function"),
         Finding("dispatch", at(2, "turn"), 1.0, "calls of f", "f"),
         Finding("eager recompiles", at(3, "turn"), 0.5, "compiles", "turn"),
+        Finding("new body", at(2, "turn"), 0.25, "loops"),
+        Finding("library function", at(2, "turn"), 0.25, "a new jit"),
         Finding("dispatch", at(6, "<module>"), 1.0, "other calls", "f"),
         Finding("wait", at(2, "turn"), 1.0, "waits"),
     )
     assert [(f.cause, f.at.line, f.seconds) for f in findings] == [
-        ("eager", 1, 4.5), ("wait", 2, 1.0), ("dispatch", 6, 1.0),
+        ("eager", 1, 5.0), ("wait", 2, 1.0), ("dispatch", 6, 1.0),
     ]  # fmt: skip
-    assert findings[0].reason == "one by one; compiles; calls of f"
+    assert set(findings[0].reason.split("; ")) == {
+        "one by one",
+        "compiles",
+        "calls of f",
+        "loops",
+        "a new jit",
+    }
