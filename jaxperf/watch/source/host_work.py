@@ -31,8 +31,8 @@ def host_work(file: str, function: statements.FUNCTION) -> str:
     functions = [(file, function)]
     for known in functions:
         functions += [f for f in _called_functions(*known) if f not in functions]
-    for source, known in functions:
-        for reason in _host_work(source, known):
+    for source, called in functions:
+        for reason in _host_work(source, called):
             there = "" if source == file else f"{Path(source).name}, "
             return reason.replace("in line", f"in {there}line", 1)
     return ""
