@@ -361,14 +361,18 @@ def takes_apart(c: Compiled) -> bool:
 def taken_apart(analysis: Analysis) -> dict[Place, set[tuple[str, int]]]:
     """Return the lines that iterate over arrays, each with all lines that only handle the elements.
 
-    An element that Python does not read goes back to the device: what handles it would not change.
+    An element that Python does not read goes back to the device: what handles it would not change. Of a call
+    whose library iterates, no line only handles the elements.
     """
-    apart = {c.at for c in analysis.log.compiled if is_operation(c) and takes_apart(c)}
+    programs = [c for c in analysis.log.compiled if is_operation(c) and takes_apart(c)]
+    libraries = {c.at for c in programs if c.through not in ("", "jax", "jaxlib", "numpy")}
+    apart = {c.at for c in programs}
     # what a library does when it is imported is no iteration of the reader's
     apart = {at for at in apart if not statements.is_import(at)}
     read = {(wait.at.file, wait.at.line) for wait in analysis.waits}
     lines = {at: {(at.file, line) for line in loop_body.lines_of_elements(at)} for at in sorted(apart)}
-    return {at: inside if inside & read else {(at.file, at.line)} for at, inside in lines.items()}
+    handling = {at: inside if inside & read else {(at.file, at.line)} for at, inside in lines.items()}
+    return handling | {at: set[tuple[str, int]]() for at in libraries & apart}
 
 
 def only_keys(analysis: Analysis, at: Place) -> bool:

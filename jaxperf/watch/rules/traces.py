@@ -650,8 +650,9 @@ def find_iterated_arrays(analysis: Analysis) -> Iterator[Finding]:
     """Find loops and comprehensions over arrays, which compile a program that takes them apart."""
     for at, lines in taken_apart(analysis).items():
         reads = [w for w in analysis.waits if (w.at.file, w.at.line) in lines]
-        programs = [c for c in analysis.log.compiled if is_operation(c) and (c.at.file, c.at.line) in lines]
-        apart = [c for c in programs if c.at == at and takes_apart(c)]
+        operations = [c for c in analysis.log.compiled if is_operation(c)]
+        programs = [c for c in operations if (c.at.file, c.at.line) in lines]
+        apart = [c for c in operations if c.at == at and takes_apart(c)]
         seconds = analysis.compiling_s(programs if reads else apart)
         if reads:
             # a few reads wait for the array itself, which one copy waits for, too

@@ -222,9 +222,11 @@ def test_an_operation_over_very_many_arrays_is_done_on_the_host(count, found, pl
 
 
 def test_a_library_that_iterates_gets_arrays_of_numpy(line):
-    apart = compiled(line("w = lib.fit"), 1.0, 1.5, "unstack", through="matplotlib")
-    (finding,) = traces.find_iterated_arrays(Analysis(Log("a", 0.0, 9.0, compiled=[apart])))
-    assert "that matplotlib iterates over" in finding.reason
+    at = line("w = lib.fit")
+    made = [compiled(at, 1.0, 1.5, "unstack", through="matplotlib"), compiled(at, 3.0, 2.0, "multiply")]
+    log = Log("a", 0.0, 9.0, compiled=made, waits=[Wait("float", at, 8.0, 8.1, 4)])
+    (finding,) = traces.find_iterated_arrays(Analysis(log))
+    assert finding.seconds == 1.5 and "that matplotlib iterates over" in finding.reason
     assert advice_for(finding).change.startswith("Give lib.fit NumPy's arrays")
 
 
