@@ -1,15 +1,6 @@
 import pytest
 
-from jaxperf.watch.log import (
-    DISPATCH,
-    EAGER,
-    PYTHON,
-    Compiled,
-    DeviceActivity,
-    ExecutedProgram,
-    Log,
-    StackSample,
-)
+from jaxperf.watch.log import DISPATCH, EAGER, Compiled, DeviceActivity, ExecutedProgram, Log, StackSample
 from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.observe.transfers import Put
 from jaxperf.watch.report.analysis import Analysis
@@ -113,7 +104,7 @@ def test_python_that_the_sampler_sees_only_at_the_next_call_counts(took_s, secon
     at = places("def main():\n    for t in range(99):\n        n = work(t)\n        w = step(w)\n")
     activity = DeviceActivity(windows=[(0.0, 10.0)])
     activity.program("step").dispatch_s = [took_s] * 9 + [0.8]  # the sampler holds up a call
-    samples = [StackSample(PYTHON, at(3), i, i + 0.4) for i in range(10)]
+    samples = [StackSample("python", at(3), i, i + 0.4) for i in range(10)]
     samples += [StackSample(DISPATCH, at(4), i + 0.4, i + 1.0) for i in range(10)]
     log = Log("a", -1.0, 10.0, compiled=[compiled(at=at(4))], samples=samples, activity=activity)
     (finding,) = find_python_work(Analysis(log))
