@@ -25,7 +25,7 @@ In programs with {libraries}, changes are in the words of these libraries.
 `python docs/watch_causes.py` writes this page from the table in `jaxperf/watch/rules/`.
 """
 NAMES = {
-    "name": "f", "argument": "x", "decorator": "@jax.jit", "wrapper": "jax.jit", "made": "", "steps": "",
+    "name": "f", "argument": "x", "decorator": "@jax.jit", "wrapper": "jax.jit", "made": "", "steps": "", "axis": "",
     "environment_name": "JAX_...",
 }  # fmt: skip
 LIBRARY_NAMES = {

@@ -72,6 +72,10 @@ class Compiled:
         return canonical_name(self.name)
 
     @property
+    def arrays(self) -> tuple[tuple[str, str], ...]:
+        return tuple((name, text) for name, text in self.signature.items() if "[" in text)
+
+    @property
     def host_bytes(self) -> int:
         return sum(self.host.values())
 

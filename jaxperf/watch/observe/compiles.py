@@ -358,6 +358,11 @@ class Compiles:
             before = self._last(lambda c: c is not event and c.defined == event.defined)
             changes = argument_changes(before.signature, event.signature) if before else ()
             event.changes = changes or event.changes
+        elif {"shape", "structure"} & {c.kind for c in event.changes}:
+            # JAX names what differs from one earlier call; another may have had the same arrays
+            before = self._last(lambda c: c.defined == event.defined and c.arrays == event.arrays)
+            changes = argument_changes(before.signature, event.signature) if before else ()
+            event.changes = changes or event.changes
 
     def _explain_pmap(self, event: Compiled, function: Any) -> None:
         """Explain a trace under `pmap`, which JAX does not; the program's name is not the function's."""

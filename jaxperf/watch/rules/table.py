@@ -52,6 +52,7 @@ class Finding:
     memory_bytes: int = 0  # what a change would free; 0 if it frees no memory
     argument: str = ""  # the {argument} of the advice, such as "rate", "argument 2" or an option of `jit`
     static: tuple[str, ...] = ()  # parameters that `jit` must take as static arguments
+    axis: str = ""  # of the argument, whose size varies; "" if that is unknown
     # which of the cause's changes fits, or the library whose words fit; "" if the cause chooses by the line
     form: str = ""
     besides: str = ""  # a sentence that follows the change; "" for none
@@ -203,6 +204,7 @@ def advice_for(finding: Finding) -> Advice:
         name=name,
         environment_name=name.upper(),
         argument=_argument(finding),
+        axis=f" along axis {finding.axis}" if finding.axis else "",
         wrapper=statements.jit_wrapper(finding.at.file, name),
         decorator=_decorator(library.jit, finding.static),
         made=library.makes.format(name=name),

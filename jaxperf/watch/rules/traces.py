@@ -8,6 +8,7 @@ import statistics
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from typing import Any
 
 from jaxperf.jax_internals import DEBUG_FLAGS
 from jaxperf.result.formatting import format_list
@@ -152,11 +153,22 @@ _IN_TREE = re.compile(r"(\w+|argument \d+)[.\[].*")
 )  # fmt: skip
 @cause(
     "shape", "retrace", TRACED_AGAIN, "an argument's shape varies",
-    "Pad {argument}, and mask the rest in {name}, unless the size is part of the result:\n"
+    "Pad {argument}{axis}, and mask the rest in {name}, unless the size is part of the result:\n"
     "import numpy as np\n"
-    "x = np.ones(300, np.float32)\n"
-    "x = np.pad(x, (0, (1 << (len(x) - 1).bit_length()) - len(x)))    # 512: few sizes, not many",
+    "x, axis = np.ones((64, 300), np.float32), 1\n"
+    "rest = (1 << (x.shape[axis] - 1).bit_length()) - x.shape[axis]\n"
+    "x = np.pad(x, [(0, rest if i == axis else 0) for i in range(x.ndim)])    # 512: few sizes",
     confidence="bound",
+    forms={
+        "grows": (
+            "Make {argument} as long as it will be{axis}, before the loop; in each turn, set one element of "
+            "it, and take the result of {name} at the last element that is set. Where {name} reads what is "
+            "beyond that, mask it:\n"
+            "import jax.numpy as jnp\n"
+            "tokens = jnp.zeros((4, 128), jnp.int32)    # 128: the final length\n"
+            "tokens = tokens.at[:, 7].set(1)    # in turn 7, in place of jnp.concatenate"
+        ),
+    },
 )  # fmt: skip
 @cause(
     "partial batch", "retrace", TRACED_AGAIN, "the last batch is smaller and compiles a second program",
@@ -173,8 +185,8 @@ _IN_TREE = re.compile(r"(\w+|argument \d+)[.\[].*")
 @cause(
     "static object", "retrace", TRACED_AGAIN, "a static argument is a new object each time",
     "Make {argument} once, before the loop, and change it no more, since {name} would not see that; or give "
-    "{name} what it reads of it as ordinary arguments; or make its class a @dataclass(frozen=True), so that "
-    "equal objects share a program.",
+    "{name} what it reads of it as ordinary arguments; or give its class __eq__ and __hash__, as "
+    "@dataclass(frozen=True) does, so that equal objects share a program.",
 )  # fmt: skip
 @cause(
     "static part", "retrace", TRACED_AGAIN, "a static part of an argument is a new object each time",
@@ -206,6 +218,7 @@ def find_retraces(analysis: Analysis) -> Iterator[Finding]:
 
     The first trace from a line and its callers does not count, since training and testing may differ.
     """
+    objects = list[Finding]()
     traced = (c for c in analysis.log.compiled if c.explained and _kind(c) not in _ELSEWHERE)
     for group in group_by(traced, lambda c: c.defined or c.name).values():
         again: dict[str, list[Compiled]] = defaultdict(list)
@@ -220,7 +233,7 @@ def find_retraces(analysis: Analysis) -> Iterator[Finding]:
         again["new function"] = _needless(group, again["new function"])
         again["structure"] = [c for c in again["structure"] if not all(map(_of_another_class, c.changes))]
         for kind in ("static value", "new function"):  # a captured number may be a size, too
-            alike = kind == "static value" or len(set(map(_call, group))) == 1
+            alike = kind == "static value" or len({c.arrays for c in group}) == 1
             if again[kind] and alike and _decides_form(analysis, group):
                 del again[kind]
         for kind, repeats in ((kind, repeats) for kind, repeats in again.items() if repeats):
@@ -228,8 +241,23 @@ def find_retraces(analysis: Analysis) -> Iterator[Finding]:
                 finding = _retrace(analysis, kind, group, repeats)
                 if finding.cause == "shape":
                     finding = replace(finding, seconds=finding.seconds * _saved_by_padding(group))
-                if finding.seconds:
+                if finding.cause == "static object":
+                    objects.append(finding)
+                elif finding.seconds:
                     yield finding
+    yield from _made_once(objects)
+
+
+def _made_once(objects: list[Finding]) -> Iterator[Finding]:
+    """Yield one finding for the functions that get the same new object, which is to be made once."""
+    for (_, reason), group in group_by(objects, lambda f: (f.at.file, f.reason.partition(": ")[2])).items():
+        dearest, seconds = max(group, key=lambda f: f.seconds), sum(f.seconds for f in group)
+        if len(group) > 1:
+            names = format_list([f.name for f in group])
+            reason = f"{names} were traced again and again, {seconds:.2g} s for the repeats: {reason}"
+            argument = statements.parameter_name(dearest.at.file, dearest.name, dearest.argument)
+            dearest = replace(dearest, seconds=seconds, name=names, reason=reason, argument=argument)
+        yield dearest
 
 
 def _weakly_other(c: Compiled, before: Iterable[Compiled]) -> list[str]:
@@ -255,7 +283,7 @@ def _needless(group: list[Compiled], repeats: list[Compiled]) -> list[Compiled]:
 def _program(c: Compiled) -> tuple[object, ...]:
     """Return what decides a function's program besides its code: argument types, and what jit cannot take."""
     values = [(name, _plain_value(value)) for name, value in (*c.closure.items(), *c.signature.items())]
-    return _call(c), tuple(v for v in values if not _NUMBER.fullmatch(v[1]) and not _ARRAY.fullmatch(v[1]))
+    return c.arrays, tuple(v for v in values if not _NUMBER.fullmatch(v[1]) and not _ARRAY.fullmatch(v[1]))
 
 
 def _decides_form(analysis: Analysis, group: list[Compiled]) -> bool:
@@ -265,6 +293,9 @@ def _decides_form(analysis: Analysis, group: list[Compiled]) -> bool:
     traced = [f for f in named if lines & {(p.file, p.line) for p in f.places}]
     programs = traced or named  # other functions may have the same name
     forms = {(*f.layout, *_TURNS.findall(f.text)) for f in programs}
+    arrays = {c.arrays for c in group}
+    if len(programs) <= len(arrays) < len(group):  # calls with equal arrays have one program
+        return False
     if len(forms) == len(programs) > 1:
         return True
     values = {change.now for c in group for change in c.changes if change.kind == "static value"}
@@ -274,16 +305,12 @@ def _decides_form(analysis: Analysis, group: list[Compiled]) -> bool:
 
 def _saved_by_padding(traces: list[Compiled]) -> float:
     """Return the share of the repeats that padding dimensions to powers of two would save."""
-    calls = {_call(c) for c in traces}
+    calls = {c.arrays for c in traces}
     padded = {
         tuple((name, *((n - 1).bit_length() for n in dimensions(text))) for name, text in call)
         for call in calls
     }
     return (len(calls) - len(padded)) / (len(calls) - 1) if calls - {()} and len(calls) > 1 else 1.0
-
-
-def _call(c: Compiled) -> tuple[tuple[str, str], ...]:
-    return tuple((name, text) for name, text in c.signature.items() if "[" in text)
 
 
 def _kind(c: Compiled) -> str:
@@ -308,10 +335,8 @@ def _retrace(analysis: Analysis, kind: str, group: list[Compiled], repeats: list
     changes = [change for c in repeats for change in c.changes if change.kind == kind]
     times = f"{first.called} was traced {len(repeats) + 1} times, {seconds:.2g} s for the repeats"
 
-    def finding(
-        cause: str, reason: str, name: str = first.called, argument: str = "", form: str = ""
-    ) -> Finding:
-        return Finding(cause, at, seconds, f"{times}: {reason}", name, argument=argument, form=form)
+    def finding(cause: str, reason: str, name: str = first.called, **more: Any) -> Finding:
+        return Finding(cause, at, seconds, f"{times}: {reason}", name, **more)
 
     if kind == "new function":
         reason, captured = "each call makes a new function object", _closed_over([first, *repeats])
@@ -349,11 +374,19 @@ def _retrace(analysis: Analysis, kind: str, group: list[Compiled], repeats: list
     if kind != "other":
         reason = f"{kind} of {reason}"
     cause = "partial batch" if kind == "shape" and _partial_batch(repeats) else kind
-    what, form = changes[0].what, ""
+    what, form, axis = changes[0].what, "", ""
+    if cause == "shape":
+        of_one = [c for c in changes if c.what == what]
+        sizes = [dimensions(of_one[0].before), *(dimensions(c.now) for c in of_one)]
+        steps = [[b - a for a, b in zip(*pair)] for pair in itertools.pairwise(sizes)]
+        axes = sorted({str(i) for step in steps for i, n in enumerate(step) if n})
+        axis = format_list(axes) if axes else ""
+        if len(steps) >= REPEATS and all(sorted(step)[-1:] == [1] == [sum(step)] for step in steps):
+            form = "grows"
     if kind == "weak type" and (tree := _IN_TREE.fullmatch(what)):
         file = first.defined.rpartition(":")[0]
         what, form = statements.variable_passed(at, first.called, tree[1], file), "tree"
-    return finding(cause, reason, argument=what, form=form)
+    return finding(cause, reason, argument=what, form=form, axis=axis)
 
 
 def _new_static_fields(changes: list[Change]) -> str:
@@ -449,13 +482,13 @@ def find_library_functions(analysis: Analysis) -> Iterator[Finding]:
     """Find functions that a library jits anew in each call, or gives new objects as static arguments."""
     owned = (c for c in analysis.log.compiled if c.owner and c.at and not statements.is_import(c.at))
     for group in group_by(owned, lambda c: (c.owner, c.defined)).values():
-        known, repeats = {_call(group[0])}, list[Compiled]()
+        known, repeats = {group[0].arrays}, list[Compiled]()
         for c in group[1:]:
             # JAX names what differs from the nearest call; one program of the caller compiles it once
             other = any(x.kind == "static value" and not _another_object(x) for x in c.changes)
-            if (_call(c) in known or not c.signature) and not other:
+            if (c.arrays in known or not c.signature) and not other:
                 repeats.append(c)
-            known.add(_call(c))
+            known.add(c.arrays)
         if not repeats or not _habit(repeats):
             continue
         changed, seconds = any(c.changes for c in repeats), analysis.compiling_s(repeats)

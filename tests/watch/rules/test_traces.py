@@ -143,6 +143,26 @@ def test_a_static_object_that_prints_the_same_is_another_object_and_is_made_once
     assert change.startswith("Make config once, before the loop, and change it no more, since configured")
 
 
+def test_two_functions_of_one_new_object_are_one_finding_whatever_else_varies():
+    scaled, shifted = (jax.jit(f, static_argnums=0) for f in (lambda o, x: x * 2, lambda o, x: x + 1))
+    objects = [object() for _ in range(3)]  # alive together, so that each is an object of its own
+
+    def program():
+        for each in objects:
+            [(scaled(each, jnp.ones(n)), shifted(each, jnp.ones(n))) for n in (2, 5)]
+
+    (finding,) = findings_of(program)
+    assert finding.cause == "static object" and "were traced again and again" in finding.reason
+
+
+@pytest.mark.parametrize(("sizes", "form"), [((3, 4, 5, 6, 7), "grows"), ((3, 9, 4, 12, 7), "")])
+def test_a_varying_axis_is_named_and_a_growing_one_gets_its_final_length(sizes, form):
+    step = stepped()
+    (finding,) = findings_of(lambda: [step(jnp.ones((2, n))) for n in sizes])
+    assert (finding.cause, finding.axis, finding.form) == ("shape", "1", form)
+    assert " along axis 1," in advice_for(finding).change
+
+
 def made(**outside):
     rate, table, never = outside["rate"], outside["table"], None
     if rate is None:
