@@ -25,8 +25,8 @@ In programs with {libraries}, changes are in the words of these libraries.
 `python docs/watch_causes.py` writes this page from the table in `jaxperf/watch/rules/`.
 """
 NAMES = {
-    "name": "f", "argument": "x", "decorator": "@jax.jit", "wrapper": "jax.jit", "made": "", "steps": "", "axis": "",
-    "environment_name": "JAX_...",
+    "name": "f", "argument": "x", "decorator": "@jax.jit", "wrapper": "jax.jit", "made": "", "steps": "",
+    "axis": "", "environment_name": "JAX_...",
 }  # fmt: skip
 LIBRARY_NAMES = {
     "flax.nnx": "Flax NNX", "equinox": "Equinox", "numpyro": "NumPyro", "keras": "Keras on JAX",

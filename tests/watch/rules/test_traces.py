@@ -1,3 +1,4 @@
+import itertools
 import re
 from dataclasses import dataclass
 from functools import partial
@@ -144,12 +145,14 @@ def test_a_static_object_that_prints_the_same_is_another_object_and_is_made_once
 
 
 def test_two_functions_of_one_new_object_are_one_finding_whatever_else_varies():
-    scaled, shifted = (jax.jit(f, static_argnums=0) for f in (lambda o, x: x * 2, lambda o, x: x + 1))
+    scaled = jax.jit(lambda o, x: x * 2, static_argnums=0)
+    shifted = jax.jit(lambda o, x: x + 1, static_argnums=0)
     objects = [object() for _ in range(3)]  # alive together, so that each is an object of its own
 
     def program():
-        for each in objects:
-            [(scaled(each, jnp.ones(n)), shifted(each, jnp.ones(n))) for n in (2, 5)]
+        for each, n in itertools.product(objects, (2, 5)):
+            scaled(each, jnp.ones(n))
+            shifted(each, jnp.ones(n))
 
     (finding,) = findings_of(program)
     assert finding.cause == "static object" and "were traced again and again" in finding.reason
