@@ -31,6 +31,7 @@ CALLBACK = "callback"  # the reader's function, called by JAX
 WRITE = "write"  # a checkpoint, most likely
 BETWEEN = "between"  # Python in a loop of steps; only the analysis knows it
 IMPORT = "import"
+LIST_OF = "list of length "  # in the values of parameters
 
 
 @dataclass
@@ -252,7 +253,8 @@ class Log:
     # the program
     programs: list["Facts"] = field(default_factory=list)
     call_sites: list["CallSite"] = field(default_factory=list)
-    # for each of the reader's functions (file, name): the values of parameters that no array can replace
+    # for each of the reader's functions (file, name): the values of parameters that no array can replace, and
+    # the lengths of lists
     parameters: dict[tuple[str, str], dict[str, set[str]]] = field(
         default_factory=lambda: defaultdict(lambda: defaultdict(set))
     )

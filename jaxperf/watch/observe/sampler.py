@@ -32,6 +32,7 @@ from jaxperf.watch.log import (
     DISPATCH,
     EAGER,
     IMPORT,
+    LIST_OF,
     NUMPY,
     PYTHON,
     WRITE,
@@ -277,8 +278,13 @@ def _in_ufunc(frame: FrameType | None) -> bool:
 
 
 def _static_value(value: Any) -> str:
-    """Return a value's description if a jitted function needs it as a static argument; "" if it does not."""
+    """Return a value's description if a jitted function needs it as a static argument; "" if it does not.
+
+    A list has one, too: jit compiles for each length.
+    """
     cls = type(value)
+    if cls is list:
+        return f"{LIST_OF}{len(value)}"
     if cls in (bool, int, str):
         return repr(value[:_SHORT] if cls is str else value)[:_SHORT]
     if issubclass(cls, tuple) and 0 < tuple.__len__(value) < _SHORT:

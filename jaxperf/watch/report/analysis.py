@@ -29,6 +29,7 @@ from jaxperf.watch.log import (
     DISPATCH,
     EAGER,
     IMPORT,
+    LIST_OF,
     NUMPY,
     PYTHON,
     WRITE,
@@ -44,6 +45,7 @@ from jaxperf.watch.observe.source_location import NOWHERE, Place
 from jaxperf.watch.source import call_sites, loop_body, statements
 from jaxperf.watch.source.call_sites import CallSite
 
+MANY_LENGTHS = 5  # of a list or of what is joined, for each of which jit would compile a program
 FULL_QUEUE, UFUNC = "a full queue", "a NumPy function"
 BLOCKED, BLOCKED_S = 3, 1.0  # so many intervals at a line, or so many seconds, show a full queue
 BRIEF_S = 0.005  # seconds in windows that say little about a line
@@ -202,7 +204,25 @@ class Analysis:
             name
             for name, values in known.items()
             if len(values) == 1 or not any(value.removeprefix("-").isdigit() for value in values)
+            if not any(value.startswith(LIST_OF) for value in values)
         )
+
+    def lists_of_many_lengths(self, file: str, function: str) -> list[str]:
+        known = self.log.parameters.get((file, function), {})
+        lengths = {name: [v for v in values if v.startswith(LIST_OF)] for name, values in known.items()}
+        return [name for name, values in lengths.items() if len(values) >= MANY_LENGTHS]
+
+    @functools.cached_property
+    def joins_many_lengths(self) -> set[tuple[str, str]]:
+        """The functions (file, name) in which an operation outside jit takes ever other numbers of arrays."""
+        operations = group_by(
+            (c for c in self.log.compiled if not c.explained), lambda c: (c.at.file, c.at.function, c.name)
+        )
+        return {
+            (file, function)
+            for (file, function, _), compiled in operations.items()
+            if len({len(c.signature) for c in compiled}) >= MANY_LENGTHS
+        }
 
     # --- the front end
 

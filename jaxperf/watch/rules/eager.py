@@ -20,6 +20,7 @@ from jaxperf.watch.rules.idle import (
 )
 from jaxperf.watch.rules.jit_advice import WAYS, in_one_program, lines_of, outermost, way_to_jit
 from jaxperf.watch.rules.table import PERFORMANCE, Finding, cause
+from jaxperf.watch.rules.traces import find_eager_recompiles, find_many_arrays
 from jaxperf.watch.source import statements
 
 SHORT_S = 5e-5  # mean seconds of an operation that takes less than its dispatch
@@ -76,6 +77,13 @@ def find_eager_operations(analysis: Analysis) -> Iterator[Finding]:
         # one program of what is made once would take longer to compile
         if "jit(" not in at.source and not _makes_once(at)
     }
+    # their advice is to take the operation out of jit
+    elsewhere = {
+        finding.at
+        for finding in (*find_eager_recompiles(analysis), *find_many_arrays(analysis))
+        if finding.cause in ("eager shapes", "many arrays") and finding.form != "several"
+    }
+    lost_s = {at: seconds for at, seconds in lost_s.items() if at not in elsewhere}
     through = {c.at: c.through for c in analysis.log.compiled if not c.explained and c.through}
     whole: list[Finding] = []
     for finding in findings_by_function("eager", lost_s, reason):

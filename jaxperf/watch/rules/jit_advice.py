@@ -14,7 +14,7 @@ from jaxperf.watch.report.analysis import Analysis
 from jaxperf.watch.rules.libraries import change_of_call, library_of_file
 from jaxperf.watch.rules.table import Finding
 from jaxperf.watch.source import loop_body, statements
-from jaxperf.watch.source.host_work import host_work
+from jaxperf.watch.source.host_work import host_work, numpy_calls
 
 CALLER_SHARE = 0.1  # a caller with this share of the samples in what it calls is part of the cause
 INNER_SHARE = 0.8  # of the operations below a line, that another line must call to be their cause, too
@@ -30,6 +30,15 @@ WAYS = {
     "part": (
         "Put this line and its neighbors into one jitted function; float() and print() stay outside. Jit "
         "cannot take {name} as a whole, which {argument}."
+    ),
+    "numpy": (
+        "Replace {argument} by jnp's, and then jit {name} as a whole: {decorator} above it; float() and "
+        "print() stay outside, and an if on an array becomes jnp.where."
+    ),
+    "lengths": (
+        "The length of {argument} varies from call to call of {name}, whose loop jit would unroll and "
+        "compile for each length. Compute it with Python's numbers or NumPy, without jnp. Or pad {argument} "
+        "to one array of a fixed length, and jit a jax.lax.scan over that."
     ),
     "derived": (
         "{name} is called through {argument}(...), so put jax.jit around that once, and call the result: it "
@@ -76,7 +85,7 @@ def way_to_jit(finding: Finding, analysis: Analysis, through: str = "") -> Findi
     """
     below = _chains_below(analysis, finding.at)
     finding = _with_form(finding, analysis, through, below)
-    if finding.form in ("", "part", "method", *_WHOLE):
+    if finding.form in ("", "part", "method", "numpy", *_WHOLE):
         finding = replace(finding, besides=_unrolled([chain for chain, _ in below]))
     return finding
 
@@ -92,6 +101,10 @@ def _with_form(
         quoted = ", ".join(f'"{parameter}"' for parameter in _static(analysis, at.file, init))
         named = f", static_argnames=({quoted},)" if quoted else ""
         return replace(finding, form="init", name=init + (named or statements.static_options(at, init)))
+    for place in dict.fromkeys([at, *(place for chain, _ in below for place in chain)]):
+        if varying := _of_many_lengths(analysis, place):
+            name = statements.innermost(place, statements.FUNCTION).name
+            return replace(finding, form="lengths", name=name, argument=varying)
     calls = {place for _, callers in below for place in callers[0 if definition else 1 :][:1]}
     if function and calls and _jit_takes(analysis, at):
         if definition and (transform := _derived_by(calls, function)):
@@ -111,6 +124,9 @@ def _with_form(
             return replace(finding, form=form, name=called)
         if function and (kept := host_work(at.file, function)):
             return replace(finding, form="part", name=function.name, argument=kept)
+        if function and (calls_of_numpy := numpy_calls(at.file, function)):
+            static = _static(analysis, at.file, function.name)
+            return replace(finding, form="numpy", name=function.name, argument=calls_of_numpy, static=static)
         if finding.cause == "eager" or not only_computes(analysis, at):
             return finding
     if statements.is_method(function):
@@ -300,4 +316,21 @@ def _jit_takes(analysis: Analysis, at: Place) -> bool:
         return True
     static = _static(analysis, at.file, function.name)
     varying = {*statements.parameters(function)}.difference(static) or function.args.vararg
-    return bool(varying) and function.name != "__init__" and not host_work(at.file, function)
+    if not varying or function.name == "__init__" or host_work(at.file, function):
+        return False
+    return not numpy_calls(at.file, function) and not _of_many_lengths(analysis, at)
+
+
+def _of_many_lengths(analysis: Analysis, at: Place) -> str:
+    """Return the parameter of the function around a line whose length varies among calls; "" for none.
+
+    The lengths of lists were seen. Those of an array show in operations that join what a loop over it makes.
+    """
+    function = statements.innermost(at, statements.FUNCTION)
+    if function is None:
+        return ""
+    varying = set(analysis.lists_of_many_lengths(at.file, function.name))
+    if (at.file, function.name) in analysis.joins_many_lengths:
+        rounds = statements.nodes_in(function, ast.For | ast.comprehension)
+        varying |= {name.partition(".")[0] for name in loop_body.reads(*(loop.iter for loop in rounds))}
+    return next((name for name in statements.parameters(function) if name in varying), "")

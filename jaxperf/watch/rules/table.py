@@ -177,11 +177,15 @@ def _together(findings: list[Finding]) -> list[Finding]:
     return [f for f in left if f.cause != "wait" or (f.at.file, f.at.function) not in given]
 
 
+# changes that make one program of neighboring lines
+_NEIGHBORS = {"", "part", "numpy", "lengths"}
+
+
 def _serves(finding: Finding, other: Finding) -> bool:
     """Return whether jit at a finding's line, its function or its neighbors takes another one, too."""
     outer, inner = finding.at, other.at
     neighbors = statements.neighborhood(outer) == statements.neighborhood(inner) != NOWHERE
-    if neighbors and other.cause == "eager recompiles" and {finding.form, other.form} <= {"", "part"}:
+    if neighbors and other.cause == "eager recompiles" and {finding.form, other.form} <= _NEIGHBORS:
         return True
     functions = statements.enclosing_nodes(inner, statements.FUNCTION) if outer.file == inner.file else ()
     return outer == inner or any(function.lineno == outer.line for function in functions)

@@ -3,10 +3,12 @@
 import ast
 import functools
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
+from jaxperf.result.formatting import format_list
+from jaxperf.watch.grouping import group_by
 from jaxperf.watch.observe.source_location import library_of
 from jaxperf.watch.source import loop_body, statements
 
@@ -20,22 +22,40 @@ _METHODS = {
     "plot", "savefig", "scatter", "show", "shuffle", "standard_normal", "uniform",
 }  # fmt: skip
 _OF_A_TYPE = (".shape", ".ndim", ".size", ".dtype")  # attributes of an array that are known while tracing
+_ON_HOST = {"array", "asarray", "load", "loadtxt", "save", "savetxt", "savez"}
+_NO_VALUE = ("len", "isinstance", "hasattr", "callable")  # calls whose results are known while tracing
 
 
 @functools.cache
 def host_work(file: str, function: statements.FUNCTION) -> str:
     """Return what keeps jit from taking a function, such as "calls plt.plot in line 4"; "" for nothing.
 
-    The program's own functions that it calls count, too, also those of its other modules.
+    The program's own functions that it calls count, too, also those of its other modules. What jnp may
+    replace is no such reason: `numpy_calls` returns that.
     """
+    reasons = _with_called(file, function)
+    return next((f"{what} in {line}" for line, what in reasons if isinstance(what, str)), "")
+
+
+@functools.cache
+def numpy_calls(file: str, function: statements.FUNCTION) -> str:
+    """Return the calls of NumPy that jnp may replace, such as "np.sin in line 4, np.exp in line 7"; or ""."""
+    calls = [
+        (line, ast.unparse(c.func)) for line, c in _with_called(file, function) if isinstance(c, ast.Call)
+    ]
+    lines = group_by(dict.fromkeys(calls), lambda call: call[0]).items()
+    return ", ".join(f"{format_list([name for _, name in names])} in {line}" for line, names in lines)
+
+
+def _with_called(file: str, function: statements.FUNCTION) -> Iterator[tuple[str, str | ast.Call]]:
+    """Yield what `_host_work` finds in a function and in those that it calls, each behind its line."""
     functions = [(file, function)]
     for known in functions:
         functions += [f for f in _called_functions(*known) if f not in functions]
     for source, called in functions:
-        for reason in _host_work(source, called):
-            there = "" if source == file else f"{Path(source).name}, "
-            return reason.replace("in line", f"in {there}line", 1)
-    return ""
+        there = "" if source == file else f"{Path(source).name}, "
+        for node, reason in _host_work(source, called):
+            yield f"{there}line {node.lineno}", reason
 
 
 def _called_functions(file: str, function: Any) -> Iterator[tuple[str, Any]]:
@@ -64,38 +84,65 @@ def _imported_from(file: str, called: str) -> Iterator[str]:
             yield other
 
 
-def _host_work(file: str, function: statements.FUNCTION) -> Iterator[str]:
+def _host_work(file: str, function: statements.FUNCTION) -> Iterator[tuple[Any, str | ast.Call]]:
+    """Yield the nodes that keep jit from taking a function, each with the reason, or as what jnp replaces."""
     modules = dict(statements.imports(file))
     # variables whose values depend on more than the types of the function's arguments
     flows = [flow._replace(reads=_without_types(flow.reads)) for flow in loop_body.flows_of(function)]
-    data = loop_body.reached({*statements.parameters(function)} - {"self"}, flows)
+    passed = {*statements.parameters(function)} - {"self"}
+    data = loop_body.reached(passed, flows)
+    computed = [
+        f.writes for f in flows if isinstance(f.node, ast.Assign) and _takes_value(f.node, modules, data)
+    ]
+    values = loop_body.reached(set[str]().union(*computed), flows)
     numpys = set[str]()  # variables that are arrays of NumPy
     for node in ast.walk(function):
         match node:
             case ast.Yield() | ast.YieldFrom() | ast.Await():
-                yield f"hands control back in line {node.lineno}"
+                yield node, "hands control back"
             case ast.Global(names=names) | ast.Nonlocal(names=names):
-                yield f"assigns {names[0]} of the scope around it in line {node.lineno}"
+                yield node, f"assigns {names[0]} of the scope around it"
             case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call(func=made)):
                 if modules.get(ast.unparse(made).partition(".")[0]) == "numpy":
                     numpys.add(name)
             case ast.Subscript(value=ast.Name(id=name), ctx=ast.Store()) if name in numpys:
-                yield f"sets elements of {name}, an array of NumPy, in line {node.lineno}"
+                yield node, f"sets elements of {name}, an array of NumPy,"
+            case ast.If(test=test) | ast.Assert(test=test) if (
+                isinstance(node, ast.Assert) or statements.nodes_in(node, ast.Raise)
+            ) and _takes_value(test, modules, data, values):
+                yield node, "tests a value to raise an error"
             case ast.Return(value=ast.Call(func=ast.Name(id=name))) if _is_plain_class(file, name):
-                yield f"returns an object of {name}, a class that jit does not know, in line {node.lineno}"
+                yield node, f"returns an object of {name}, a class that jit does not know,"
             case ast.Call(func=called):
                 name = ast.unparse(called)
                 root, _, rest = name.partition(".")
                 full = f"{modules.get(root, '')}.{rest}"
-                calls = f"calls {name} in line {node.lineno}"
                 if full.partition(".")[0] in _MODULES or full.startswith("numpy.random") or name == "open":
-                    yield calls
+                    yield node, f"calls {name}"
                 elif full.startswith("numpy.") and loop_body.share(
                     _without_types(loop_body.reads(*node.args)), data
                 ):
-                    yield f"{calls}, which jnp may replace"
+                    # `np.asarray` brings values to the host, as `float` does, and stays outside
+                    yield node, f"calls {name}" if rest in _ON_HOST else node
+                elif rest in ("append", "extend") and root in passed:
+                    yield node, f"changes {root}, a list that it is given,"
                 elif root not in modules and "." in name and name.rpartition(".")[2] in _METHODS:
-                    yield calls
+                    yield node, f"calls {name}"
+
+
+def _takes_value(
+    node: ast.AST, modules: dict[str, str], data: Collection[str], values: Collection[str] = ()
+) -> bool:
+    """Return whether code computes with arrays of `data`, or reads `values`, and not only their types."""
+    calls = {call: ast.unparse(call.func) for call in statements.calls_in(node)}
+    if {*calls.values()} & {*_NO_VALUE}:
+        return False
+    roots = {call: modules.get(name.partition(".")[0], name) for call, name in calls.items()}
+    computing = [c for c, root in roots.items() if root.partition(".")[0] in ("jax", "numpy", "float")]
+    read = (_without_types(loop_body.reads(*call.args)) for call in computing)
+    return any(loop_body.share(names, data) for names in read) or loop_body.share(
+        _without_types(loop_body.reads(node)), values
+    )
 
 
 def _is_plain_class(file: str, name: str) -> bool:

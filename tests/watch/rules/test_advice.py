@@ -91,7 +91,6 @@ def test_a_change_has_the_form_that_its_rule_chose(cause, line, form, change, fi
         ("transfer", 12, "argument 1", "Call jax.device_put(x) once"),  # not a variable: the parameter
         ("transfer", 12, "", "Call jax.device_put(the array) once"),
         ("static value", 12, "argument 2", "Make rate an ordinary argument of step"),
-        ("static value", 12, "argument 2", "unless it is a size or a number of turns"),
         ("static object", 5, "argument 1", "Make x once"),
         ("new function", 5, "", "what varies is an argument"),
         ("new function", 5, "rate, x", "with rate, x as arguments"),
@@ -104,7 +103,6 @@ def test_a_change_has_the_form_that_its_rule_chose(cause, line, form, change, fi
         ("callback", 22, "", "Leave it out where nobody reads it"),
         ("callback", 5, "", "Do the same with jnp or lax, if that is faster"),
         ("dispatch", 5, "", "jax.lax.scan if a step needs the one before"),
-        ("constant", 5, "TABLE", "compute once, and pass that"),
         ("donation", 5, "donate_argnums=0", "Jit step with donate_argnums=0"),
         ("donation", 5, "", "donate_argnums or donate_argnames"),
     ],

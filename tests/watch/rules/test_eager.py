@@ -6,7 +6,7 @@ from jaxperf.watch.log import EAGER, Compiled, DeviceActivity, Log, StackSample
 from jaxperf.watch.observe.executables import Facts
 from jaxperf.watch.observe.source_location import NOWHERE, Place
 from jaxperf.watch.report.analysis import Analysis
-from jaxperf.watch.rules import eager, idle, jit_advice, table
+from jaxperf.watch.rules import eager, idle, jit_advice, table, traces
 from jaxperf.watch.rules.table import Finding, advice_for
 from jaxperf.watch.source import statements
 
@@ -250,6 +250,14 @@ def simulate(turns=500):
 
 for case in range(9):
     simulate(turns=500)
+
+def discounted(rewards):
+    for r in rewards:
+        total = r + 0.9 * total
+    return total
+
+for episode in range(120):
+    returns = discounted(rewards)
 """
 
 
@@ -263,18 +271,50 @@ for case in range(9):
         ((27, 24), 27, ["Call cube for all elements at once", "jax.jit(jax.vmap(cube))(jnp.asarray(xs))"]),
         ((32, 36), 32, ["Put this line and its neighbors"]),  # all of its arguments are numbers
         ((32, 36), 36, [":31 as jax.lax.while_loop"]),
+        ((40, 44), 40, ["The length of rewards varies from call to call of discounted"]),
+        ((40, 44), 44, ["The length of rewards varies from call to call of discounted"]),
     ],
 )
 def test_advice_fits_what_jit_can_take(chain, line, words, program_file):
     path = program_file(LEARN)
     places = [Place(path, number, function_of(path, number)) for number in chain]
     samples = [sample(places[0], t / 9, *places[1:]) for t in range(9)]
-    analysis = Analysis(Log("a", samples=samples, parameters={(path, "simulate"): {"turns": {"500"}}}))
-    if line not in (3, 21, 36):
+    lengths = {f"list of length {n}" for n in range(9)}
+    known = {(path, "simulate"): {"turns": {"500"}}, (path, "discounted"): {"rewards": lengths}}
+    analysis = Analysis(Log("a", samples=samples, parameters=known))
+    if line not in (3, 21, 36, 44):
         assert {jit_advice.outermost(analysis)(s).line for s in samples} == {line}
     at = Place(path, line, function_of(path, line))
     change = advice_for(jit_advice.way_to_jit(Finding("eager", at, 1.0, ""), analysis)).change
     assert all(word in change for word in words), change
+
+
+@pytest.mark.parametrize(("joined", "parameter"), [(range(1, 9), "xs"), ([8] * 8, "")])
+def test_a_loop_over_an_array_whose_length_varies_shows_where_its_results_are_joined(
+    joined, parameter, places
+):
+    at = places("def mix(w, xs):\n    ys = [w * x for x in xs]\n    return jnp.stack(ys)\n")(3, "mix")
+    signatures = ({f"arrays[{i}]": "float32[]" for i in range(count)} for count in joined)
+    analysis = Analysis(Log("a", compiled=[Compiled("stack", at, signature=s) for s in signatures]))
+    finding = jit_advice.way_to_jit(Finding("eager", at, 1.0, ""), analysis)
+    assert (finding.form, finding.argument) == ("lengths" if parameter else "", parameter)
+
+
+def test_an_operation_with_a_new_shape_in_each_turn_is_no_matter_of_dispatch(program_file):
+    path = program_file(
+        "import jax.numpy as jnp\nfor i in range(500):\n    x = jnp.append(x, 1)\n    y = y * 2 + i\n"
+    )
+    grows, adds = Place(path, 3), Place(path, 4)
+    samples = [
+        StackSample(EAGER, at, i + j / 2, i + (j + 1) / 2)
+        for i in range(9)
+        for j, at in ((0, grows), (1, adds))
+    ]
+    stages = [{"compile": (float(i), i + 0.4)} for i in range(8)]
+    compiled = [Compiled("append", grows, s, signature={"x": f"float32[{i}]"}) for i, s in enumerate(stages)]
+    analysis = Analysis(Log("a", 0.0, 9.0, samples=samples, compiled=compiled))
+    findings = [*eager.find_eager_operations(analysis), *traces.find_eager_recompiles(analysis)]
+    assert [(f.cause, f.at) for f in findings] == [("eager", adds), ("eager shapes", grows)]
 
 
 def function_of(path, line):
@@ -291,17 +331,6 @@ def test_operations_in_a_function_that_is_jitted_for_its_shapes_are_no_other_fin
     assert sorted((f.cause, f.seconds) for f in merged) == [("eager", 0.5), ("eager shapes", 1.5)]
 
 
-def test_a_change_that_jits_a_function_covers_what_the_function_calls(program_file):
-    path = program_file(LEARN)
-    operation, call = Place(path, 11, "episode"), Place(path, 21, "train")
-    samples = [sample(operation, t, call) for t in range(9)]
-    outer = Finding("eager", call, 2.0, "", form="transform")
-    inner, other = Finding("eager", operation, 1.0, ""), Finding("eager", Place(path, 23, "train"), 1.0, "")
-    analysis = Analysis(Log("a", samples=samples))
-    merged = list(jit_advice.in_one_program([inner, outer, other], analysis))
-    assert [(f.at, f.seconds) for f in merged] == [(call, 3.0), (other.at, 1.0)]
-
-
 @pytest.mark.parametrize(("middle", "count"), [("jnp.array(boys(x))", 1), ("np.array(boys(x))", 2)])
 def test_a_change_reaches_no_further_than_the_functions_that_jit_takes(middle, count, program_file):
     path = program_file(
@@ -314,4 +343,5 @@ def test_a_change_reaches_no_further_than_the_functions_that_jit_takes(middle, c
     analysis = Analysis(Log("a", samples=[sample(chain[0], t, *chain[1:]) for t in range(9)]))
     inner = Finding("eager", chain[0]._replace(line=3), 1.0, "", form="function")
     outer = Finding("eager", chain[2]._replace(line=7), 0.1, "", form="function")
-    assert len(list(jit_advice.in_one_program([inner, outer], analysis))) == count
+    merged = list(jit_advice.in_one_program([inner, outer], analysis))
+    assert len(merged) == count and merged[-1].seconds == (1.1 if count == 1 else 0.1)

@@ -7,7 +7,7 @@ import pytest
 
 from jaxperf.libraries import Place
 from jaxperf.watch.source import statements
-from jaxperf.watch.source.host_work import host_work
+from jaxperf.watch.source.host_work import host_work, numpy_calls
 
 IMPORTS = (
     "import random\nimport jax\nimport jax.numpy as jnp\nimport matplotlib.pyplot as plt\n"
@@ -20,22 +20,23 @@ IMPORTS = (
     [
         ("    return jnp.sin(x) / np.sqrt(x.shape[0]) + np.pi", ""),  # a number while jit traces
         ("    d = x.shape[-1]\n    return x / np.sqrt(d)", ""),
+        ("    y = x * 2\n    return np.where(y > 0, np.cos(y), 0)", "np.where and np.cos in line 11"),
+        ("    y = np.abs(x)\n    return np.exp(y)", "np.abs in line 10, np.exp in line 11"),
         (
-            "    y = x * 2\n    return np.where(y > 0, y, 0)",
-            "calls np.where in line 11, which jnp may replace",
+            "    y = float(jnp.max(x))\n    if y > 9:\n        raise E\n    return y",
+            "tests a value to raise an error in line 11",
         ),
+        ("    if x is None or x.ndim > 1 or len(x) > 9:\n        raise E\n    return np.pi * x", ""),
+        ("    key.append(x + 1)\n    return x", "changes key, a list that it is given, in line 10"),
         ("    noise = jr.normal(key, x.shape)\n    return jr.choice(key, x + noise)", ""),
         ("    return x + rng.normal(size=3)", "calls rng.normal in line 10"),
         ("    return x * random.random()", "calls random.random in line 10"),
         ("    return x * np.random.rand()", "calls np.random.rand in line 10"),
-        ("    return norm.pdf(x)", "calls norm.pdf in line 10"),
-        ("    plt.plot(x)", "calls plt.plot in line 10"),
-        ("    axes.contour(x)", "calls axes.contour in line 10"),
         ("    yield x + 1", "hands control back in line 10"),
         ("    global best\n    best = x", "assigns best of the scope around it in line 10"),
         (
-            "    out = np.zeros(3)\n    out[0] = x.sum()\n    return out",
-            "sets elements of out, an array of NumPy, in line 11",
+            "    u = np.ones(3)\n    u[0] = x[0]\n    return u",
+            "sets elements of u, an array of NumPy, in line 11",
         ),
         ("    out = [0] * 3\n    out[0] = x.sum()\n    return out", ""),
         ("    return helper(x)", "calls plt.plot in line 13"),  # what it calls in the same file counts
@@ -50,7 +51,7 @@ def test_what_jit_cannot_take_is_named(body, words, program_file):
     assert isinstance(function, ast.FunctionDef)
     if "helper" in body:
         words = words.replace("13", str(function.end_lineno + 3))
-    assert host_work(path, function) == words
+    assert (host_work(path, function) or numpy_calls(path, function)) == words
 
 
 def test_the_cells_of_a_notebook_share_their_names(monkeypatch):
@@ -66,10 +67,10 @@ def test_the_cells_of_a_notebook_share_their_names(monkeypatch):
     for file, cell in zip(files, cells):
         monkeypatch.setitem(linecache.cache, file, (len(cell), None, cell.splitlines(True), file))
     step = statements.definitions(files[1], "step")[0]
-    assert host_work(files[1], step) == ""
+    assert numpy_calls(files[1], step) == ""
     monkeypatch.delitem(linecache.cache, files[-1])
-    host_work.cache_clear()
-    assert host_work(files[1], step) == "calls np.exp in line 3, which jnp may replace"
+    numpy_calls.cache_clear()
+    assert numpy_calls(files[1], step) == "np.exp in line 3"
     assert statements.made_module(Place(files[4], 2)) == "Net"
 
 
@@ -77,8 +78,8 @@ def test_of_functions_with_one_name_the_last_one_before_counts(program_file):
     gain, step = "def gain(x):\n    return {}.exp(x)\n\n", "def step(x):\n    return gain(x)\n\n"
     path = program_file(IMPORTS + gain.format("np") + step + gain.format("jnp") + step)
     first, second = statements.definitions(path, "step")
-    assert host_work(path, first) == "calls np.exp in line 10, which jnp may replace"
-    assert host_work(path, second) == ""
+    assert numpy_calls(path, first) == "np.exp in line 10"
+    assert numpy_calls(path, second) == ""
 
 
 @pytest.mark.parametrize(
@@ -90,8 +91,7 @@ def test_what_a_function_calls_in_another_module_counts(imported, program_file, 
     monkeypatch.setitem(sys.modules, "turns", SimpleNamespace(__file__=str(turns)))
     called = "gain.gain" if " as " in imported else "gain"
     path = program_file(f"{imported}\ndef step(x):\n    return {called}(x)\n")
-    words = host_work(path, statements.definitions(path, "step")[0])
-    assert words == "calls np.exp in turns.py, line 3, which jnp may replace"
+    assert numpy_calls(path, statements.definitions(path, "step")[0]) == "np.exp in turns.py, line 3"
 
 
 @pytest.mark.parametrize(
