@@ -129,7 +129,6 @@ def read(data: ProfileData) -> tuple[list[Span], float]:
     if not windows:
         return [], 0.0
     thread, window = windows[0]
-    copies_between_cpus = any(e.name.startswith(ASKS_FOR_COPY) for line in threads for e in line.events)
     work = list(_python(thread))
     work += ((e.device, e.name, e.start, e.end) for e in executed_instructions(threads))
     for line in threads:
@@ -139,8 +138,8 @@ def read(data: ProfileData) -> tuple[list[Span], float]:
             elif e.name.startswith(MARK) and not line.device:
                 lane, _, name = e.name.removeprefix(MARK).partition("/")
                 work.append((lane, name, e.start, e.end))
-        if copies_between_cpus and line.name.startswith(CPU_POOL):
-            work += _pool_copies(line, window.end)
+    hosts = [line for line in threads if not line.device]  # copies between GPUs have their own names
+    work += ((COPIES, "between devices", *span) for span in copies_between_devices(hosts, window.end))
     began, ended = window.start, window.end
     spans = [
         Span(lane, name, max(start - began, 0.0) / 1e9, (min(end, ended) - began) / 1e9)
@@ -219,15 +218,24 @@ def _is_instruction(event: Event) -> bool:
     return "hlo_op" in stats and "device_ordinal" in stats and "/gpu/" not in str(stats.get("_src", ""))
 
 
-def _pool_copies(line: TraceLine, end: float) -> Iterator[LaneEvent]:
-    """Yield the thread pool's tasks without an instruction; one that the trace cuts off lasts until `end`."""
+def copies_between_devices(threads: Iterable[TraceLine], end: float) -> Iterator[tuple[float, float]]:
+    """Yield the start and end of each copy between devices; one that the trace cuts off lasts until `end`."""
+    threads = list(threads)
+    asked = any(e.name.startswith(ASKS_FOR_COPY) for line in threads for e in line.events)
+    for line in threads:
+        if line.device:
+            yield from ((e.start, e.end) for e in line.events if e.name.startswith("MemcpyP2P"))
+        elif asked and line.name.startswith(CPU_POOL):
+            yield from _pool_copies(line, end)
+
+
+def _pool_copies(line: TraceLine, end: float) -> Iterator[tuple[float, float]]:
+    """Yield the thread pool's tasks without events, up to where they schedule what waited for them."""
     began: float | None = None
     for e in [*line.events, Event("ThreadpoolListener::StopRegion", end, end, {})]:
         if e.name.endswith("::StartRegion"):
             began = e.start
-        elif e.name.endswith("::StopRegion"):
-            if began is not None and e.start > began:
-                yield COPIES, "between devices", began, e.start
-            began = None
-        elif _is_instruction(e) or e.name.startswith(HOST_COPIES):
-            began = None
+            continue
+        if began is not None and e.start > began and e.name.endswith(("::StopRegion", "::Record")):
+            yield began, e.start
+        began = None  # other tasks execute a program, or copy from the host

@@ -90,7 +90,7 @@ class Compiled:
 
 
 class Wait(NamedTuple):
-    """One call that waited for a device, and copied `nbytes` to the host."""
+    """One call that waited for a device, and copied `nbytes` to the host: 0 of a number just read."""
 
     kind: str
     at: Place
@@ -213,6 +213,7 @@ class DeviceActivity:
     windows: list[Interval] = field(default_factory=list)
     programs: dict[str, ExecutedProgram] = field(default_factory=dict)
     queued: list[Interval] = field(default_factory=list)  # between a call's end and its execution's start
+    copying: list[Interval] = field(default_factory=list)  # arrays between devices, one interval for each
 
     def program(self, name: str) -> ExecutedProgram:
         return self.programs.setdefault(name, ExecutedProgram(name))
@@ -242,6 +243,8 @@ class Log:
     compiled: list[Compiled] = field(default_factory=list)
     nested: list[Compiled] = field(default_factory=list)  # compiled while another function was traced
     waits: list[Wait] = field(default_factory=list)
+    # by line that waits: the variables that are arrays of NumPy
+    host_arrays: dict[Place, set[str]] = field(default_factory=dict)
     puts: list[Put] = field(default_factory=list)
     small_puts: dict[Place, list[float]] = field(default_factory=lambda: defaultdict(list))  # times, by line
     samples: list[StackSample] = field(default_factory=list)

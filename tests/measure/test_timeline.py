@@ -74,10 +74,14 @@ START, STOP = "ThreadpoolListener::StartRegion", "ThreadpoolListener::StopRegion
 def pool_thread():
     return [
         (START, 200, 0, {}),
-        (STOP, 300, 0, {}),  # nothing executed in between: a copy
+        ("ThreadpoolListener::Record", 300, 0, {}),  # schedules what waited for a copy
+        (STOP, 350, 0, {}),
         (START, 400, 0, {}),
         op("dot", 410, 50, 0),
         (STOP, 500, 0, {}),  # an execution
+        (START, 600, 0, {}),
+        ("[1] CommonPjRtLoadedExecutable::Execute (jit_f)", 610, 5, {}),  # which another thread executes
+        (STOP, 700, 0, {}),
         (START, 900, 0, {}),  # broken off by the end of the trace
     ]
 

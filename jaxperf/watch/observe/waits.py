@@ -56,6 +56,7 @@ class Waits:
         self._often = False  # whether to skip brief calls
         self._skip, self._times = 0, 1  # calls to skip now, and how many the next recorded one stands for
         self._numbers = itertools.cycle(STANDS_FOR)
+        self._last: Any = None  # the array of one element that was read last
         self._count, self._looked, self._moment = 0, 0, 0.0
         # by kind and line, of each call: start, end, bytes, and how many calls it stands for; as numbers,
         # which the garbage collector skips
@@ -117,13 +118,16 @@ class Waits:
         processor caches. So one function does all that most calls need.
         """
         clock, ident, frame, log = time.perf_counter, threading.get_ident, sys._getframe, self.log
+        number = kind in _NUMBERS
 
         def record(caller: FrameType, args: tuple[Any, ...], kwargs: Any, start: float, end: float) -> None:
             brief = end - start < BRIEF_S
             try:  # a guard would take 30 us more
                 calls = self._calls_from(kind, caller)
                 if calls is not None:
-                    nbytes = args[0].dtype.itemsize if kind in _NUMBERS else _nbytes(kind, args, kwargs)
+                    nbytes = args[0].dtype.itemsize if number else _nbytes(kind, args, kwargs)
+                    if number and args[0] is self._last:
+                        nbytes = 0
                     calls.extend((start, end, nbytes, self._times if brief else 1))
                 if brief:
                     self._times = next(self._numbers) if self._often else 1
@@ -147,6 +151,8 @@ class Waits:
                     self._skip -= 1
                 else:
                     record(frame(depth), args, kwargs, start, end)
+                if number:
+                    self._last = args[0]
 
         return waiting
 
@@ -159,7 +165,10 @@ class Waits:
         if key in self._fixed:
             return self._fixed[key][1]
         reader, library = source_location.reader_and_library_frames(frame)
-        calls = self._calls[kind, source_location.place_of(reader)]
+        at = source_location.place_of(reader)
+        calls = self._calls[kind, at]
+        if at not in self.log.host_arrays:
+            self.log.host_arrays[at] = _host_arrays(reader)
         if reader is frame:
             files = (f.f_code.co_filename for f in source_location.frames_outwards(frame))
             self._fixed[key] = frame.f_code, None if any(map(_CALLBACK.search, files)) else calls
@@ -168,6 +177,14 @@ class Waits:
         if kind == "print" and library and library_of(library.f_code.co_filename) == "jax":
             return None
         return calls  # the callers of a library vary
+
+
+def _host_arrays(frame: FrameType) -> set[str]:
+    """Return the variables that a frame's code names and that are arrays of NumPy."""
+    code, numpy = frame.f_code, sys.modules["numpy"].ndarray
+    variables = {**frame.f_globals, **frame.f_locals}
+    names = (*code.co_varnames, *code.co_names, *code.co_freevars, *code.co_cellvars)
+    return {name for name in names if issubclass(type(variables.get(name)), numpy)}
 
 
 def array_classes(jax: Any) -> list[type]:

@@ -173,11 +173,11 @@ def _findings(analysis: Analysis) -> Iterator[Block]:
     findings = find_causes(analysis)
     most_first = f"Findings: {len(findings)}, by the seconds that they could save"
     yield Heading(most_first if findings else "Findings: none")
-    if not analysis.steady:
-        yield Note("devices were not seen, so what may keep them idle was not judged: waits, data, dispatch")
     for i, finding in enumerate(findings, start=1):
         yield Found(finding_fields(finding, analysis.log.wall_s))
         yield from _finding(i, finding)
+    if not analysis.steady:
+        yield Note("devices were not seen, so what may keep them idle was not judged: waits, data, dispatch")
 
 
 def finding_fields(finding: Finding, wall_s: float) -> dict[str, Any]:

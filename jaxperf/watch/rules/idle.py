@@ -218,8 +218,16 @@ def find_writes(analysis: Analysis) -> Iterator[Finding]:
 def find_python_work(analysis: Analysis) -> Iterator[Finding]:
     """Find the reader's Python code between two steps, which delays the dispatch of the next step."""
     # other rules cover lines that handle arrays
-    arrays = {line.at for line in analysis.lines if line.count >= OFTEN} | set(analysis.outside_jit)
-    between = [s for s in analysis.of_kinds(BETWEEN) if s.inside not in arrays]
+    waiting = [line for line in analysis.lines if line.count >= OFTEN]
+    arrays = {line.at for line in waiting} | set(analysis.outside_jit)
+    python_s = Counter[Place]()
+    for s in analysis.of_kinds(BETWEEN):
+        python_s[s.at] += analysis.front(s)
+    # a line that mostly waits would not hold up the next step without its wait
+    waits = {line.at for line in waiting if line.total_s >= python_s[line.at]}
+    between = [
+        s for s in analysis.of_kinds(BETWEEN) if s.inside not in arrays and (s.inside or s.at not in waits)
+    ]
     # `find_waits` covers the first, `find_numpy_work` the second
     lost_s = {
         at: seconds
@@ -385,7 +393,7 @@ def only_keys(analysis: Analysis, at: Place) -> bool:
 
 def element_read(analysis: Analysis, at: Place) -> str:
     """Return the arrays of which a line reads one element after the other, itself or in a library; or ""."""
-    if arrays := loop_body.element_read(at):
+    if arrays := _of_jax(analysis, at, loop_body.element_read(at)):
         return arrays
     calls = {c.at for c in analysis.log.compiled if c.explained}
     calls |= {site.at for site in analysis.log.call_sites if site.program}
@@ -399,7 +407,8 @@ def elements_taken(analysis: Analysis, at: Place) -> str:
 
     All that runs there outside of jit takes elements.
     """
-    arrays, names = loop_body.element_read(at, any_use=True), analysis.outside_jit.get(at)
+    arrays = _of_jax(analysis, at, loop_body.element_read(at, any_use=True))
+    names = analysis.outside_jit.get(at)
     # a line that has compiled nothing runs programs of lines before it
     only_takes = names <= TAKING if names else not statements.has_operators(at)
     if not arrays or not only_takes:
@@ -411,14 +420,23 @@ def elements_taken(analysis: Analysis, at: Place) -> str:
     return arrays if reads >= OFTEN else ""
 
 
+def _of_jax(analysis: Analysis, at: Place, arrays: str) -> str:
+    """Return those of a line's arrays ("x, y") that were not seen to be NumPy's."""
+    return ", ".join(name for name in arrays.split(", ") if name not in analysis.log.host_arrays.get(at, ()))
+
+
 def _element_reads(analysis: Analysis, line: WaitingLine, array: str) -> Finding:
     """Return the finding for a line that reads elements one by one; the first may wait for the array."""
-    waits = [w.end - w.start for w in analysis.waits if (w.at, w.kind) == (line.at, line.kind)]
+    here = [w for w in analysis.waits if (w.at, w.kind) == (line.at, line.kind)]
+    # `counts[x[i]] += 1` converts each element twice, and the second time nothing comes to the host
+    waits = [w for w in here if w.nbytes] or here
+    elements = sum(w.times for w in waits)
     sliced_s = sum(analysis.front(s) for s in analysis.samples if (s.kind, s.at) == (EAGER, line.at))
     compiled = (c for c in analysis.log.compiled if not c.explained and c.at == line.at)
-    seconds = statistics.median(waits) * line.count + sliced_s + analysis.compiling_s(compiled)
+    waited_s = statistics.median(w.end - w.start for w in waits) * elements
+    seconds = waited_s + sliced_s + analysis.compiling_s(compiled)
     reason = (
-        f"{line.count} elements of {array} come to the host one by one, and each is sliced by a program of "
+        f"{elements} elements of {array} come to the host one by one, and each is sliced by a program of "
         "its own and waited for"
     )
     return Finding("element reads", line.at, seconds, reason, line.kind, argument=array)

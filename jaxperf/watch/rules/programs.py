@@ -25,7 +25,7 @@ from jaxperf.watch.observe.executables import (
     unrolled_loops,
 )
 from jaxperf.watch.observe.source_location import NOWHERE, Place
-from jaxperf.watch.report.analysis import Analysis
+from jaxperf.watch.report.analysis import Analysis, IntervalSet
 from jaxperf.watch.report.top_programs import execution_count
 from jaxperf.watch.rules.idle import COPIED, SLOWEST
 from jaxperf.watch.rules.table import (
@@ -136,8 +136,10 @@ def _made(c: Compiled) -> tuple[Place, str]:
 )  # fmt: skip
 def find_moves(analysis: Analysis) -> Iterator[Finding]:
     dispatching = analysis.idle_at(DISPATCH, EAGER)
+    beside_s, copied_bytes = copied_beside_computing(analysis)
     for c, at in analysis.called:
-        if (size := sum(c.moved.values())) < COPIED:
+        program = analysis.ran(c)
+        if (size := sum(c.moved.values())) < COPIED or program is None:
             continue
         largest = max(c.moved, key=c.moved.__getitem__)
         more = f" and {len(c.moved) - 1} more arguments" if len(c.moved) > 1 else ""
@@ -147,8 +149,24 @@ def find_moves(analysis: Analysis) -> Iterator[Finding]:
             f"{count} devices: they lie on others, or not on all"
         )
         waits = intersection(difference(analysis.steady, analysis.busy), analysis.log.activity.queued)
-        seconds = dispatching.get(at, 0.0) + total_length(waits) * analysis.scale
+        crowded_s = beside_s * size * program.calls / copied_bytes if copied_bytes else 0.0
+        seconds = dispatching.get(at, 0.0) + (total_length(waits) + crowded_s) * analysis.scale
         yield Finding("moved", at, seconds, reason, c.called, argument=largest)
+
+
+def copied_beside_computing(analysis: Analysis) -> tuple[float, int]:
+    """Return the seconds that devices lose to copies between them while they compute, and the copies' bytes.
+
+    The seconds are those of the profiler's windows. An accelerator copies beside its computation. On a CPU, a
+    copy takes a core, which the devices share. The bytes are those that calls and `device_put` copied there.
+    """
+    activity, busy = analysis.log.activity, IntervalSet(analysis.busy)
+    copying_s = sum(busy.within(start, end) for start, end in activity.copying)
+    puts = [put for put in analysis.log.puts if put.moved and analysis.windows.of(put)]
+    moved = {c.program: sum(c.moved.values()) for c, _ in analysis.called if c.moved}
+    nbytes = sum(size * activity.program(name).calls for name, size in moved.items())
+    nbytes += sum(put.nbytes for put in puts)
+    return copying_s * (1 - analysis.beside) * analysis.alone, nbytes
 
 
 @cause(

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from jaxperf.watch.log import DISPATCH, Compiled, DeviceActivity, ExecutedProgram, Log, StackSample
+from jaxperf.watch.log import DISPATCH, Compiled, DeviceActivity, ExecutedProgram, Log, Put, StackSample
 from jaxperf.watch.observe.executables import Facts, note_copied_arguments
 from jaxperf.watch.observe.frame_arguments import Placement
 from jaxperf.watch.observe.source_location import Place
@@ -57,6 +57,23 @@ def test_an_argument_that_every_call_copies_to_other_devices_is_found(devices, c
     for finding in findings:
         assert "copies 4.19 MB, argument 0, to its 4 devices: they lie on others" in finding.reason
         assert finding.seconds == pytest.approx(0.1 + 0.2 * 1.5)  # of 1.5 s after compiling, one was seen
+
+
+@pytest.mark.parametrize(("beside", "put", "seconds"), [(0.5, 0, 0.2), (0.5, 40 << 20, 0.1), (1.0, 0, 0.0)])
+def test_a_copy_beside_computing_takes_a_core_that_the_devices_of_a_cpu_share(
+    beside, put, seconds, monkeypatch
+):
+    monkeypatch.setattr(Analysis, "beside", beside)  # 1 on an accelerator
+    program = ExecutedProgram("step", 10, [0.01] * 10, copies=10)
+    program.devices["cpu 0"] = [(1.0, 2.0)]
+    copying = [(1 + i / 10, 1.04 + i / 10) for i in range(10)]
+    activity = DeviceActivity([(1.0, 2.0)], {"step": program}, copying=copying)
+    puts = [Put(AT, 1.5, 1.6, put, again=False, moved=True)]  # as many bytes as the calls, or none
+    record = Log("a", 0.5, 2, compiled=[call(0)], programs=[facts("cpu")], puts=puts, activity=activity)
+    record.compiled[0].stages["compile"] = 0.5, 1.0
+    note_copied_arguments(record)
+    (finding,) = find_moves(Analysis(record))
+    assert finding.seconds == pytest.approx(seconds)
 
 
 def step(w, batch):

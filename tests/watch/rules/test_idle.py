@@ -16,6 +16,7 @@ from jaxperf.watch.rules.idle import (
     find_data_waits,
     find_list_conversions,
     find_numpy_work,
+    find_python_work,
     find_repeated_puts,
     find_waits,
     takes_apart,
@@ -24,6 +25,24 @@ from jaxperf.watch.rules.table import Finding, advice_for
 
 AT = Place("a.py", 3)
 COMPILED = Compiled("step", NOWHERE, {"compile": (-1.0, 0.0)}, explained=True)
+
+
+@pytest.mark.parametrize(("waited_s", "count"), [(0.08, 0), (0.02, 1)])
+def test_python_at_a_line_that_mostly_waits_is_not_found_beside_the_wait(waited_s, count, places):
+    at = places("for turn in range(99):\n    w = step(w)\n    w.block_until_ready()\n")
+    calling, waiting = at(2, "<module>"), at(3, "<module>")
+    turns = [t / 5 for t in range(40)]  # each waits for long, then for a moment
+    waits = [
+        Wait("block_until_ready", waiting, t + x, t + x + s, 0)
+        for t in turns
+        for x, s in [(0.0, waited_s), (0.1, 0.001)]
+    ]
+    step = ExecutedProgram("step", devices={"cpu 0": [(t, t + 0.1) for t in turns]})
+    samples = [StackSample("python", waiting, t + 0.11, t + 0.17) for t in turns]
+    call = replace(COMPILED, at=calling)
+    activity = DeviceActivity([(0.0, 8.0)], {"step": step})
+    record = Log("a", 0.0, 8.0, compiled=[call], waits=waits, samples=samples, activity=activity)
+    assert len([*find_python_work(Analysis(record))]) == count
 
 
 @pytest.mark.parametrize(("computing_s", "slow"), [(0.5, True), (5.0, False)])
