@@ -601,16 +601,34 @@ def find_eager_recompiles(analysis: Analysis) -> Iterator[Finding]:
     # one jitted function could hold all lines of a function that have few programs each
     for level, least_s in (
         (line, max(SMALL_S, least_saving_s(analysis))),
-        (lambda c: statements.neighborhood(line(c)) or line(c), SMALL_S),
+        (lambda c: (not _makes(line(c)) and statements.neighborhood(line(c))) or line(c), SMALL_S),
     ):
         groups, left = group_by(left, level).values(), []
         for compiled in groups:
-            saved_s = min(len(compiled) * each_s, analysis.compiling_s(compiled)) - each_s
+            joined = _in_one_program(line, compiled)
+            saved_s = min(len(joined) * each_s, analysis.compiling_s(joined)) - each_s
             most = max(map(len, group_by(compiled, lambda c: (c.at, c.name)).values()))
             if (len(compiled) < SMALL_PROGRAMS and most < 2 * REPEATS) or saved_s < least_s:
                 left += compiled
             else:
-                yield _one_by_one(analysis, line, compiled, saved_s)
+                yield _one_by_one(analysis, line, joined, saved_s)
+
+
+def _makes(at: Place) -> str:
+    return statements.init_call(at) or statements.made_module(at)
+
+
+def _in_one_program(line: Callable[[Compiled], Place], compiled: list[Compiled]) -> list[Compiled]:
+    """Return those of some programs that a jitted function would hold in their place.
+
+    The call that makes a model does not hold its own arguments, and holds a copy for each turn of a loop.
+    """
+    at = line(compiled[0])
+    if not _makes(at):
+        return compiled
+    inside = {id(c): [*itertools.takewhile(at.__ne__, (c.at, *c.callers))] for c in compiled}
+    within = [c for c in compiled if inside[id(c)]] or compiled
+    return [c for c in within if not any(statements.innermost(p, statements.ROUND) for p in inside[id(c)])]
 
 
 def _one_by_one(

@@ -305,11 +305,8 @@ def test_an_operation_with_a_new_shape_in_each_turn_is_no_matter_of_dispatch(pro
         "import jax.numpy as jnp\nfor i in range(500):\n    x = jnp.append(x, 1)\n    y = y * 2 + i\n"
     )
     grows, adds = Place(path, 3), Place(path, 4)
-    samples = [
-        StackSample(EAGER, at, i + j / 2, i + (j + 1) / 2)
-        for i in range(9)
-        for j, at in ((0, grows), (1, adds))
-    ]
+    samples = [StackSample(EAGER, grows, i, i + 0.7) for i in range(9)]
+    samples += [StackSample(EAGER, adds, i + 0.7, i + 0.9) for i in range(9)]
     stages = [{"compile": (float(i), i + 0.4)} for i in range(8)]
     compiled = [Compiled("append", grows, s, signature={"x": f"float32[{i}]"}) for i, s in enumerate(stages)]
     analysis = Analysis(Log("a", 0.0, 9.0, samples=samples, compiled=compiled))

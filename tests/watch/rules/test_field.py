@@ -287,6 +287,16 @@ def test_lines_whose_savings_are_small_count_together_however_long_they_compile(
     assert "40 small programs" in finding.reason and finding.seconds == pytest.approx(39 * 0.02)
 
 
+def test_a_call_that_makes_a_model_holds_neither_its_arguments_nor_one_copy_of_a_loop(places):
+    at = places("def init(key):\n    for w in key:\n        w = 2 * w\n    return w + 1\nw = init(key(0))\n")
+    made = (at(3, "init"), [at(5)]), (at(4, "init"), [at(5)]), (at(5), [])
+    small = [
+        compiled(p, 3 * i + j, 0.1, f"op{i}", callers=c) for i in range(8) for j, (p, c) in enumerate(made)
+    ]
+    (finding,) = traces.find_eager_recompiles(Analysis(Log("a", 0.0, 9.0, compiled=small)))
+    assert (finding.form, finding.seconds) == ("init", pytest.approx(0.7))
+
+
 def test_lines_that_each_have_a_shape_of_their_own_do_not_vary(line):
     at = [line(text) for text in ("w = lib.fit", "w = update", "text = ")]
     small = [compiled(at[i % 3], i, 0.05, "matmul", signature={"x": f"float32[{i + 1}]"}) for i in range(12)]
