@@ -122,7 +122,10 @@ def _with_form(
             otherwise = "object" if called.rpartition(".")[2][:1].isupper() else "library"
             form = through if change_of_call(through, called) else otherwise
             return replace(finding, form=form, name=called)
-        if function and (kept := host_work(at.file, function)):
+        kept = function and host_work(at.file, function)
+        if listed := _of_many_lengths(analysis, at, looped=False):
+            kept = kept or f"takes {listed}, a list of another length on each call"
+        if kept:
             return replace(finding, form="part", name=function.name, argument=kept)
         if function and (calls_of_numpy := numpy_calls(at.file, function)):
             static = _static(analysis, at.file, function.name)
@@ -318,19 +321,28 @@ def _jit_takes(analysis: Analysis, at: Place) -> bool:
     varying = {*statements.parameters(function)}.difference(static) or function.args.vararg
     if not varying or function.name == "__init__" or host_work(at.file, function):
         return False
-    return not numpy_calls(at.file, function) and not _of_many_lengths(analysis, at)
+    return not numpy_calls(at.file, function) and not _of_many_lengths(analysis, at, looped=False)
 
 
-def _of_many_lengths(analysis: Analysis, at: Place) -> str:
+def _of_many_lengths(analysis: Analysis, at: Place, *, looped: bool = True) -> str:
     """Return the parameter of the function around a line whose length varies among calls; "" for none.
 
     The lengths of lists were seen. Those of an array show in operations that join what a loop over it makes.
+
+    Args:
+      looped: whether to leave out lists over which the function has no loop, and which no operation takes.
     """
     function = statements.innermost(at, statements.FUNCTION)
     if function is None:
         return ""
+    rounds = [loop.iter for loop in statements.nodes_in(function, ast.For | ast.comprehension)]
+    over = {name.partition(".")[0] for name in loop_body.reads(*rounds)}
+    joined = [
+        a for call in statements.calls_in(function) if statements.call_jax([call], at.file) for a in call.args
+    ]
     varying = set(analysis.lists_of_many_lengths(at.file, function.name))
+    if looped:
+        varying &= over | loop_body.reads(*joined)
     if (at.file, function.name) in analysis.joins_many_lengths:
-        rounds = statements.nodes_in(function, ast.For | ast.comprehension)
-        varying |= {name.partition(".")[0] for name in loop_body.reads(*(loop.iter for loop in rounds))}
+        varying |= over
     return next((name for name in statements.parameters(function) if name in varying), "")

@@ -289,15 +289,19 @@ def test_advice_fits_what_jit_can_take(chain, line, words, program_file):
     assert all(word in change for word in words), change
 
 
-@pytest.mark.parametrize(("joined", "parameter"), [(range(1, 9), "xs"), ([8] * 8, "")])
-def test_a_loop_over_an_array_whose_length_varies_shows_where_its_results_are_joined(
-    joined, parameter, places
-):
-    at = places("def mix(w, xs):\n    ys = [w * x for x in xs]\n    return jnp.stack(ys)\n")(3, "mix")
+LISTED = "takes w, a list of another length on each call"
+JOINED = [(range(1, 9), 1, "lengths", "xs"), ([8] * 8, 1, "", ""), ([8], 9, "part", LISTED)]
+
+
+@pytest.mark.parametrize(("joined", "lengths", "form", "argument"), JOINED)
+def test_what_a_loop_joins_shows_that_the_length_of_an_array_varies(joined, lengths, form, argument, places):
+    at = places("def mix(w, xs):\n    ys = [w[-1] * x for x in xs]\n    return jnp.stack(ys)\n")(3, "mix")
     signatures = ({f"arrays[{i}]": "float32[]" for i in range(count)} for count in joined)
-    analysis = Analysis(Log("a", compiled=[Compiled("stack", at, signature=s) for s in signatures]))
+    compiled = [Compiled("stack", at, signature=s) for s in signatures]
+    known = {(at.file, "mix"): {"w": {f"list of length {n}" for n in range(lengths)}}}
+    analysis = Analysis(Log("a", compiled=compiled, parameters=known))
     finding = jit_advice.way_to_jit(Finding("eager", at, 1.0, ""), analysis)
-    assert (finding.form, finding.argument) == ("lengths" if parameter else "", parameter)
+    assert (finding.form, finding.argument) == (form, argument)
 
 
 def test_an_operation_with_a_new_shape_in_each_turn_is_no_matter_of_dispatch(program_file):
