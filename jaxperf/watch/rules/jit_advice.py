@@ -127,9 +127,13 @@ def _with_form(
             kept = kept or f"takes {listed}, a list of another length on each call"
         if kept:
             return replace(finding, form="part", name=function.name, argument=kept)
-        if function and (calls_of_numpy := numpy_calls(at.file, function)):
-            static = _static(analysis, at.file, function.name)
-            return replace(finding, form="numpy", name=function.name, argument=calls_of_numpy, static=static)
+        if function and (calls := numpy_calls(at.file, function)):
+            takes = _jit_takes(analysis, at, replaced=True) and not statements.is_method(function)
+            if takes and not (statements.has_effects(function) or loop_body.loop_of_steps(at)):
+                static = _static(analysis, at.file, function.name)
+                return replace(finding, form="numpy", name=function.name, argument=calls, static=static)
+            kept = f"calls {calls}, which jnp may replace"
+            return replace(finding, form="part", name=function.name, argument=kept)
         if finding.cause == "eager" or not only_computes(analysis, at):
             return finding
     if statements.is_method(function):
@@ -312,8 +316,11 @@ def only_computes(analysis: Analysis, at: Place) -> bool:
     return function is not None and _jit_takes(analysis, at) and not statements.has_effects(function)
 
 
-def _jit_takes(analysis: Analysis, at: Place) -> bool:
-    """Return whether jit takes the function around a line: it has arguments, and does no work of the host."""
+def _jit_takes(analysis: Analysis, at: Place, *, replaced: bool = False) -> bool:
+    """Return whether jit takes the function around a line: it has arguments, and does no work of the host.
+
+    It may call NumPy if jnp has `replaced` that.
+    """
     function = statements.innermost(at, statements.FUNCTION)
     if function is None or at.function == "<lambda>":
         return True
@@ -321,7 +328,9 @@ def _jit_takes(analysis: Analysis, at: Place) -> bool:
     varying = {*statements.parameters(function)}.difference(static) or function.args.vararg
     if not varying or function.name == "__init__" or host_work(at.file, function):
         return False
-    return not numpy_calls(at.file, function) and not _of_many_lengths(analysis, at, looped=False)
+    if not replaced and numpy_calls(at.file, function):
+        return False
+    return not _of_many_lengths(analysis, at, looped=False)
 
 
 def _of_many_lengths(analysis: Analysis, at: Place, *, looped: bool = True) -> str:
@@ -333,16 +342,14 @@ def _of_many_lengths(analysis: Analysis, at: Place, *, looped: bool = True) -> s
       looped: whether to leave out lists over which the function has no loop, and which no operation takes.
     """
     function = statements.innermost(at, statements.FUNCTION)
-    if function is None:
+    names = statements.parameters(function) if function else []
+    lists = analysis.lists_of_many_lengths(at.file, function.name) if function else []
+    joins = function and (at.file, function.name) in analysis.joins_many_lengths
+    if not (lists or joins):  # as in nearly all functions, of which rules ask for each sample
         return ""
     rounds = [loop.iter for loop in statements.nodes_in(function, ast.For | ast.comprehension)]
     over = {name.partition(".")[0] for name in loop_body.reads(*rounds)}
-    joined = [
-        a for call in statements.calls_in(function) if statements.call_jax([call], at.file) for a in call.args
-    ]
-    varying = set(analysis.lists_of_many_lengths(at.file, function.name))
-    if looped:
-        varying &= over | loop_body.reads(*joined)
-    if (at.file, function.name) in analysis.joins_many_lengths:
-        varying |= over
-    return next((name for name in statements.parameters(function) if name in varying), "")
+    calls = [call for call in statements.calls_in(function) if statements.call_jax([call], at.file)]
+    taken = over | loop_body.reads(*(a for call in calls for a in call.args))
+    varying = [n for n in names if (n in lists and (n in taken or not looped)) or (joins and n in over)]
+    return next(iter(varying), "")

@@ -289,6 +289,22 @@ def test_advice_fits_what_jit_can_take(chain, line, words, program_file):
     assert all(word in change for word in words), change
 
 
+@pytest.mark.parametrize(
+    ("head", "change"),
+    [
+        ("def step(x, t):\n", "Replace np.sin in line 3 by jnp's, and then jit step as a whole: @jax.jit"),
+        ("def step(x, t):\n    for k in range(900):\n    ", "Put this line and its neighbors"),
+        ("def step(self, t):\n", "Put this line and its neighbors"),
+        ("def main():\n    t = float(input())\n    shift(t)\n", "Put this line and its neighbors"),
+    ],
+)
+def test_a_function_whose_numpy_is_replaced_is_jitted_if_jit_takes_the_rest(head, change, places):
+    rest = "    x = x + np.sin(t)\n    return x\ndef shift(t):\n    return np.cos(t)\n"
+    at = places(f"import numpy as np\n{head}{rest}")(2 + head.count("\n"), head[4:8])
+    finding = jit_advice.way_to_jit(Finding("eager", at, 1.0, ""), Analysis(Log("a")))
+    assert advice_for(finding).change.startswith(change)
+
+
 LISTED = "takes w, a list of another length on each call"
 JOINED = [(range(1, 9), 1, "lengths", "xs"), ([8] * 8, 1, "", ""), ([8], 9, "part", LISTED)]
 
