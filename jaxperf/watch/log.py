@@ -245,6 +245,8 @@ class Log:
     waits: list[Wait] = field(default_factory=list)
     # by line that waits: the variables that are arrays of NumPy
     host_arrays: dict[Place, set[str]] = field(default_factory=dict)
+    # by kind and line: the library inside of which a line waits
+    waiting_libraries: dict[tuple[str, Place], str] = field(default_factory=dict)
     puts: list[Put] = field(default_factory=list)
     small_puts: dict[Place, list[float]] = field(default_factory=lambda: defaultdict(list))  # times, by line
     samples: list[StackSample] = field(default_factory=list)

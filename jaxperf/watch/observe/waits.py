@@ -56,7 +56,6 @@ class Waits:
         self._often = False  # whether to skip brief calls
         self._skip, self._times = 0, 1  # calls to skip now, and how many the next recorded one stands for
         self._numbers = itertools.cycle(STANDS_FOR)
-        self._last: Any = None  # the array of one element that was read last
         self._count, self._looked, self._moment = 0, 0, 0.0
         # by kind and line, of each call: start, end, bytes, and how many calls it stands for; as numbers,
         # which the garbage collector skips
@@ -118,7 +117,7 @@ class Waits:
         processor caches. So one function does all that most calls need.
         """
         clock, ident, frame, log = time.perf_counter, threading.get_ident, sys._getframe, self.log
-        number = kind in _NUMBERS
+        number, last = kind in _NUMBERS, [None]  # the array that was read last
 
         def record(caller: FrameType, args: tuple[Any, ...], kwargs: Any, start: float, end: float) -> None:
             brief = end - start < BRIEF_S
@@ -126,7 +125,7 @@ class Waits:
                 calls = self._calls_from(kind, caller)
                 if calls is not None:
                     nbytes = args[0].dtype.itemsize if number else _nbytes(kind, args, kwargs)
-                    if number and args[0] is self._last:
+                    if number and args[0] is last[0]:
                         nbytes = 0
                     calls.extend((start, end, nbytes, self._times if brief else 1))
                 if brief:
@@ -152,7 +151,7 @@ class Waits:
                 else:
                     record(frame(depth), args, kwargs, start, end)
                 if number:
-                    self._last = args[0]
+                    last[0] = args[0]
 
         return waiting
 
@@ -167,14 +166,17 @@ class Waits:
         reader, library = source_location.reader_and_library_frames(frame)
         at = source_location.place_of(reader)
         calls = self._calls[kind, at]
+        owner = library_of(library.f_code.co_filename) if library else ""
         if at not in self.log.host_arrays:
             self.log.host_arrays[at] = _host_arrays(reader)
+        if owner not in ("", "jax"):
+            self.log.waiting_libraries[kind, at] = owner
         if reader is frame:
             files = (f.f_code.co_filename for f in source_location.frames_outwards(frame))
             self._fixed[key] = frame.f_code, None if any(map(_CALLBACK.search, files)) else calls
             return self._fixed[key][1]
         # `jax.debug.print` formats while its program runs; `find_callbacks` covers it
-        if kind == "print" and library and library_of(library.f_code.co_filename) == "jax":
+        if kind == "print" and owner == "jax":
             return None
         return calls  # the callers of a library vary
 

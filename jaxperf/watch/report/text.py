@@ -139,9 +139,10 @@ def _why(group: list[Compiled]) -> str:
 
 def _waits(analysis: Analysis) -> Iterator[Block]:
     lines = sorted([*analysis.lines, *analysis.blocked_lines], key=lambda line: -line.total_s)
+    names = {key: f"{key[0]} in {library}" for key, library in analysis.log.waiting_libraries.items()}
     rows = [
         (
-            line.kind, str(line.count), format_quantity(line.total_s, "s"),
+            names.get((line.kind, line.at), line.kind), str(line.count), format_quantity(line.total_s, "s"),
             format_quantity(line.after_s, "s"), format_quantity(line.nbytes, "bytes"), str(line.at),
             line.at.source[:40],
         )
