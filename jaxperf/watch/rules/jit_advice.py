@@ -127,12 +127,12 @@ def _with_form(
             kept = kept or f"takes {listed}, a list of another length on each call"
         if kept:
             return replace(finding, form="part", name=function.name, argument=kept)
-        if function and (calls := numpy_calls(at.file, function)):
+        if function and (numpys := numpy_calls(at.file, function)):
             takes = _jit_takes(analysis, at, replaced=True) and not statements.is_method(function)
             if takes and not (statements.has_effects(function) or loop_body.loop_of_steps(at)):
                 static = _static(analysis, at.file, function.name)
-                return replace(finding, form="numpy", name=function.name, argument=calls, static=static)
-            kept = f"calls {calls}, which jnp may replace"
+                return replace(finding, form="numpy", name=function.name, argument=numpys, static=static)
+            kept = f"calls {numpys}, which jnp may replace"
             return replace(finding, form="part", name=function.name, argument=kept)
         if finding.cause == "eager" or not only_computes(analysis, at):
             return finding
