@@ -16,6 +16,7 @@ from jaxperf.result import Code, Text
 from jaxperf.watch import session
 from jaxperf.watch.report.analysis import Analysis
 from jaxperf.watch.rules import table as find
+from jaxperf.watch.rules import traces
 from jaxperf.watch.rules.table import _OTHER, CAUSES, VERSIONS, advice_for
 
 FAST = [
@@ -27,10 +28,8 @@ QUICK = ("item_in_loop", "new_jit", "no_prefetch")
 
 
 @pytest.fixture(autouse=True)
-def as_users_do():
-    jax.config.update("jax_disable_most_optimizations", False)
+def as_users_do(optimized):
     yield
-    jax.config.update("jax_disable_most_optimizations", True)
     jax.config.update("jax_enable_x64", False)
     jax.config.update("jax_debug_nans", False)
 
@@ -68,6 +67,7 @@ def test_every_section_that_advice_names_is_a_heading_of_the_chapter():
 def test_each_cause_is_found_at_its_line(name, monkeypatch):
     # other programs of the machine make a run longer, but not what a change would save; see test_find.py
     monkeypatch.setattr(find, "LEAST_SHARE", find.LEAST_SHARE / 10)
+    monkeypatch.setattr(traces, "SMALL_S", 0.0)  # however fast the machine compiles
     path = PROGRAMS / f"{name}.py"
     kind, line = cause(path)
     right = lambda findings: [f.at.line for f in findings if f.cause == kind][:1] == [line]  # noqa: E731
