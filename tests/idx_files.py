@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 
 from jaxperf.data import DEBIAN_FOLDER, FashionMNIST
-from jaxperf.process import cache_folder
 
 needs_debian = pytest.mark.skipif(not DEBIAN_FOLDER.is_dir(), reason=f"needs Debian's {DEBIAN_FOLDER}")
 
@@ -103,25 +102,9 @@ def loopback(files):
 
 
 @functools.cache
-def _taken():
+def closed_port():
     taken = socket.socket()
     taken.bind(("127.0.0.1", 0))
-    return taken
-
-
-def closed_port():
-    return f"http://127.0.0.1:{_taken().getsockname()[1]}/"
-
-
-def isolate(monkeypatch, tmp_path):
-    """A machine with no folder, no cache and no prepared data; gives the cache folder to come."""
-    for variable in ("JAXPERF_DATA", "JAXPERF_FASHION_MNIST_URL"):
-        monkeypatch.delenv(variable, raising=False)
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "tensorflow_datasets"))
-    monkeypatch.setattr("jaxperf.data.DEBIAN_FOLDER", tmp_path / "no-such-folder")
-    monkeypatch.setattr("jaxperf.data.SILENCE_S", 600.0)  # however slow this machine is
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    cache = cache_folder() / "fashion-mnist"
-    assert tmp_path in cache.parents
-    return cache
+    port = taken.getsockname()[1]
+    taken.detach()  # stays open, so that nobody else gets the port
+    return f"http://127.0.0.1:{port}/"

@@ -70,6 +70,11 @@ def batch(seed: int, step: int, n: int) -> tuple[np.ndarray, np.ndarray]:
     return X, stream.randint(0, 10, n).astype(np.int32)
 
 
+def nhwc(X: np.ndarray, dtype: str = "float32") -> np.ndarray:
+    """Images with their channels last, as ours take them."""
+    return X.transpose(0, 2, 3, 1).astype(dtype)
+
+
 def mlp_batch(seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Inputs (4, 512), targets (4, 2) for the L2 loss and labels (4,) for the softmax loss."""
     stream = np.random.RandomState(seed + 500)

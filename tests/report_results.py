@@ -1,18 +1,6 @@
 """Results for tests: every kind of block, hostile text, odd numbers."""
 
-from jaxperf.result.record import (
-    Claim,
-    Code,
-    Environment,
-    Fact,
-    Failed,
-    Grid,
-    Heading,
-    Note,
-    Result,
-    Table,
-    Text,
-)
+from jaxperf.result import Claim, Code, Environment, Fact, Failed, Grid, Heading, Note, Result, Table, Text
 from jaxperf.result.values import Measurement, Reference
 
 HOSTILE = (

@@ -53,11 +53,8 @@ def timing(name, values, unit="s"):
     return Measurement(name, unit, values)
 
 
-NOISE = [(7, 0.0), (12, 0.0), (40, 0.02)]
-
-
 @pytest.mark.thorough
-@pytest.mark.parametrize(("n", "least"), NOISE)
+@pytest.mark.parametrize(("n", "least"), [(7, 0.0), (12, 0.0), (40, 0.02)])
 def test_without_a_change_wrong_verdicts_are_as_rare_as_promised(n, least):
     """120 comparisons of 8 rows each; at 5 % six of them go wrong, and 13 or more in under 1 %."""
     rng, wrong = random.Random(n), 0

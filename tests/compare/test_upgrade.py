@@ -1,6 +1,6 @@
-import subprocess
 import sys
 
+import children
 import pytest
 
 from jaxperf import cli
@@ -30,10 +30,10 @@ def program(tmp_path):
     return str(tmp_path / "train.py")
 
 
-def python_with(folder, name, **variables):
+def python_with(folder, name, *flags, **variables):
     path = folder / name
     lines = [f"export {key}={value}" for key, value in variables.items()]
-    path.write_text("\n".join(["#!/bin/sh", *lines, f'exec "{sys.executable}" "$@"', ""]))
+    path.write_text("\n".join(["#!/bin/sh", *lines, f'exec "{sys.executable}" {" ".join(flags)} "$@"', ""]))
     path.chmod(0o755)
     return str(path)
 
@@ -59,8 +59,7 @@ def test_the_tables_have_the_whole_run_each_function_and_what_differs(program, t
 
 def test_the_figures_for_comparisons_are_not_in_the_report_on_a_terminal(program, tmp_path):
     path = tmp_path / "watch.json"
-    command = [sys.executable, "-m", "jaxperf", "watch", "--json", str(path), program]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    done = children.run("-m", "jaxperf", "watch", "--json", path, program)
     assert "Traced and compiled" in done.stderr and "Whole run" not in done.stderr
     rows = {(key.title, key.name) for key in measurements_by_key(load_result(path))}
     assert rows >= {("Whole run", "time"), ("step", "compile"), ("step", "programs")}
@@ -101,10 +100,8 @@ def test_a_program_that_fails_in_one_environment_names_it_and_the_reason(tmp_pat
 
 
 def test_an_environment_without_a_needed_package_is_named(program, tmp_path, capfd):
-    bare = tmp_path / "bare"
-    bare.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S "$@"\n')
-    bare.chmod(0o755)
-    assert upgrade("--python", sys.executable, "--python", str(bare), "--", program) == 2
+    bare = python_with(tmp_path, "bare", "-S")
+    assert upgrade("--python", sys.executable, "--python", bare, "--", program) == 2
     *said, error = capfd.readouterr().err.splitlines()
     assert f"the command failed with status {error.split(' status ')[1][0]}: {bare}" in error
     assert any("No module named" in line for line in said)

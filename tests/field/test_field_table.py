@@ -26,18 +26,6 @@ def field(monkeypatch):
     return importlib.import_module("field_table")
 
 
-@pytest.fixture
-def clones(tmp_path):
-    repository = tmp_path / "clones" / "owner+name"
-    repository.mkdir(parents=True)
-    (repository / "notebook.ipynb").write_text(json.dumps(NOTEBOOK))
-    (repository / "helper.py").write_text("WIDTH = 9\n")
-    for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "programs"]):
-        settings = ["-c", "user.name=a", "-c", "user.email=a@b.c"]
-        subprocess.run(["git", "-C", str(repository), *settings, *words], check=True, capture_output=True)
-    return repository.parent
-
-
 def test_the_table_names_only_what_is_there(field):
     programs, environments = field.read_table()
     assert programs and environments
@@ -47,7 +35,15 @@ def test_the_table_names_only_what_is_there(field):
         assert len({repair.name for repair in program.repairs}) == len(program.repairs)
 
 
-def test_an_edit_may_name_a_module_beside_the_script(field, clones, tmp_path):
+def test_an_edit_may_name_a_module_beside_the_script(field, tmp_path):
+    clones = tmp_path / "clones"
+    repository = clones / "owner+name"
+    repository.mkdir(parents=True)
+    (repository / "notebook.ipynb").write_text(json.dumps(NOTEBOOK))
+    (repository / "helper.py").write_text("WIDTH = 9\n")
+    for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "programs"]):
+        settings = ["-c", "user.name=a", "-c", "user.email=a@b.c"]
+        subprocess.run(["git", "-C", str(repository), *settings, *words], check=True, capture_output=True)
     edits = [["x = 1", "from helper import WIDTH as x"], ["WIDTH = 9", "WIDTH = 3", "helper.py"]]
     place = {"repository": "owner/name", "commit": "HEAD", "path": "notebook.ipynb", "folder": "."}
     program = field._program("one", {**place, "environment": "e", "edits": edits})

@@ -4,6 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import children
 import pytest
 
 from jaxperf import flags
@@ -105,9 +106,7 @@ def step():
 def test_a_signal_that_arrives_where_python_drops_exceptions_is_not_lost(command, tmp_path):
     (tmp_path / "drops.py").write_text(DROPPED)
     code = f"import sys; sys.path.insert(0, '.')\nimport drops\nfrom jaxperf.process import ended\n{command}"
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, env=child_environment()
-    )
+    done = children.run("-c", code, folder=tmp_path)
     assert done.returncode == 143 and done.stderr.endswith("stopped\n"), done.stderr
 
 

@@ -4,7 +4,6 @@ import sys
 
 import jax
 import psutil
-import pytest
 
 from jaxperf.measure.environment import current_environment
 from jaxperf.result.machine import commit, versions
@@ -57,23 +56,17 @@ def git(folder, *args):
     subprocess.run(["git", "-C", str(folder), *who, *args], check=True, capture_output=True, env=environment)
 
 
-@pytest.fixture
-def checkout(tmp_path):
-    git(tmp_path, "init", "-q")
+def test_the_commit_is_marked_when_a_kept_file_changed(tmp_path):
     (tmp_path / "code.py").write_text("1")
-    git(tmp_path, "add", "code.py")
-    git(tmp_path, "commit", "-q", "-m", "first")
-    return tmp_path
-
-
-def test_the_commit_is_marked_when_a_kept_file_changed(checkout):
-    clean = commit(checkout)
+    for words in (("init", "-q"), ("add", "code.py"), ("commit", "-q", "-m", "first")):
+        git(tmp_path, *words)
+    clean = commit(tmp_path)
     assert len(clean) == 12
     assert int(clean, 16) >= 0
-    (checkout / "results.json").write_text("not a change of the code")
-    assert commit(checkout) == clean
-    (checkout / "code.py").write_text("2")
-    assert commit(checkout) == f"{clean}+dirty"
-    git(checkout, "commit", "-q", "-a", "-m", "second")
-    assert len(commit(checkout)) == 12
-    assert commit(checkout) != clean
+    (tmp_path / "results.json").write_text("not a change of the code")
+    assert commit(tmp_path) == clean
+    (tmp_path / "code.py").write_text("2")
+    assert commit(tmp_path) == f"{clean}+dirty"
+    git(tmp_path, "commit", "-q", "-a", "-m", "second")
+    assert len(commit(tmp_path)) == 12
+    assert commit(tmp_path) != clean

@@ -6,8 +6,6 @@ import pytest
 
 from jaxperf.measure.keep_awake import cores_awake
 
-needs_linux = pytest.mark.skipif(not hasattr(os, "SCHED_IDLE"), reason="no idle priority here")
-
 
 def spinning():
     found = []
@@ -18,7 +16,7 @@ def spinning():
     return found
 
 
-@needs_linux
+@pytest.mark.skipif(not hasattr(os, "SCHED_IDLE"), reason="no idle priority here")
 def test_each_core_has_a_program_of_idle_priority_that_stops_when_told_and_ends_at_the_end():
     with cores_awake() as keep:
         programs = spinning()

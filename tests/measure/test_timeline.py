@@ -71,8 +71,8 @@ def test_spans_are_cut_to_the_run_and_nothing_outside_remains():
 START, STOP = "ThreadpoolListener::StartRegion", "ThreadpoolListener::StopRegion"
 
 
-def pool_thread():
-    return [
+def test_work_of_the_pool_without_an_instruction_is_a_copy_between_devices():
+    pool = [
         (START, 200, 0, {}),
         ("ThreadpoolListener::Record", 300, 0, {}),  # schedules what waited for a copy
         (STOP, 350, 0, {}),
@@ -84,11 +84,8 @@ def pool_thread():
         (STOP, 700, 0, {}),
         (START, 900, 0, {}),  # broken off by the end of the trace
     ]
-
-
-def test_work_of_the_pool_without_an_instruction_is_a_copy_between_devices():
     asks = ("CopyToMemorySpace_Direct", 110, 1, {})
-    profile = plane("/host:CPU", python=[RUN, asks], **{f"{timeline.CPU_POOL}/1": pool_thread()})
+    profile = plane("/host:CPU", python=[RUN, asks], **{f"{timeline.CPU_POOL}/1": pool})
     spans, _ = timeline.read(ProfileData.from_text_proto(profile))
     copies = [(round(s.start_s * 1e6), round(s.end_s * 1e6)) for s in spans if s.lane == timeline.COPIES]
     assert copies == [(100, 200), (800, 1000)]

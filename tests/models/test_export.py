@@ -1,7 +1,6 @@
 import json
-import subprocess
-import sys
 
+import children
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -41,8 +40,8 @@ def test_a_process_without_model_code_computes_the_same(net, tmp_path):
         "out = program.call(st.load_file(a), numpy.load(x))\n"
         "print(json.dumps([numpy.asarray(out).tolist(), 'flax' in sys.modules or 'jaxperf' in sys.modules]))"
     )
-    command = [sys.executable, "-c", code, str(program), str(arrays), str(tmp_path / "x.npy")]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path)
+    done = children.run("-c", code, program, arrays, tmp_path / "x.npy", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
     output, has_model_code = json.loads(done.stdout)
     assert not has_model_code
     np.testing.assert_allclose(output, net(x), rtol=1e-6, atol=1e-6)

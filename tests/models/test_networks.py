@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from jaxperf.models import BOOK_INIT, HE_INIT, MLP, SMALL_STAGES, LeNet, ResNet, to_gluon
+from jaxperf.errors import JaxperfError
+from jaxperf.models import BOOK_INIT, HE_INIT, MLP, SMALL_STAGES, LeNet, ResNet, lenet, lenet_params, to_gluon
 
 IMAGES = jax.random.uniform(jax.random.key(3), (8, 28, 28, 1))
-
 
 wide = partial(ResNet, 10, stages=((64, 1), (128, 1)))
 small = partial(ResNet, 10, stages=SMALL_STAGES)
@@ -45,6 +45,19 @@ def test_bfloat16_computes_in_bfloat16_and_keeps_weights_statistics_and_logits_f
     if network is small:
         np.testing.assert_allclose(rough.bn.mean[...], exact.bn.mean[...], atol=1e-3)
         assert rough.bn(rough.conv(IMAGES)).dtype == jnp.bfloat16
+
+
+def by_hand(rngs):
+    return partial(lenet, params=lenet_params(rngs()))
+
+
+@pytest.mark.parametrize("network", [by_hand, LeNet, small])
+def test_wrong_images_are_told_in_one_line(network):
+    call = network(rngs=nnx.Rngs(0))
+    integers = np.ones((8, 28, 28, 1), np.uint8)
+    for images in (jnp.ones((8, 1, 28, 28)), jnp.ones((8, 28, 28, 3)), jnp.ones((28, 28)), integers):
+        with pytest.raises(JaxperfError, match=r"images are .* reads floats \(n, height, width, 1\); pass"):
+            call(images)
 
 
 SHAPES = ((1, 1), (7, 3), (5, 5, 1, 20), (784, 256))

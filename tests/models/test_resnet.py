@@ -7,7 +7,7 @@ import optax
 import pytest
 from cases import cases
 from flax import nnx
-from mxnet_fixtures import NETS, SMALL_STAGES, batch, digest_error, load, shapes, weights
+from mxnet_fixtures import NETS, SMALL_STAGES, batch, digest_error, load, nhwc, shapes, weights
 
 from jaxperf.errors import JaxperfError
 from jaxperf.models import Residual, ResNet, from_gluon, resnet18, to_gluon
@@ -31,10 +31,6 @@ CASES = cases(
 
 def small(**options):
     return ResNet(10, stages=SMALL_STAGES, rngs=nnx.Rngs(0), **options)
-
-
-def nhwc(X, dtype="float32"):
-    return jnp.asarray(X.transpose(0, 2, 3, 1), dtype)
 
 
 def as_gluon(graph, params, stats):
@@ -151,10 +147,3 @@ def test_bfloat16_does_not_round_running_statistics():
 def test_residual_without_1x1_conv_refuses_what_cannot_be_added(change):
     with pytest.raises(JaxperfError, match="does not add to X; pass use_1x1conv=True"):
         Residual(4, rngs=nnx.Rngs(0), **change)
-
-
-def test_wrong_images_are_told_in_one_line():
-    net, integers = small(), jnp.ones((8, 28, 28, 1), jnp.int32)
-    for images in (jnp.ones((8, 1, 28, 28)), jnp.ones((8, 28, 28, 3)), integers):
-        with pytest.raises(JaxperfError, match=r"images are .* reads floats \(n, height, width, 1\); pass"):
-            net(images)

@@ -20,7 +20,6 @@ from jax.experimental import checkify
 from late import FAR, Late
 
 import jaxperf
-from jaxperf import libraries
 from jaxperf.errors import JaxperfError, warnings_hidden
 from jaxperf.result import Note
 from jaxperf.watch import session
@@ -318,16 +317,11 @@ def test_jax_in_other_threads_is_said_to_be_unwatched(watched):
 # what samples and windows saw
 
 
-def test_importing_is_distinguished_from_computing_in_python(tmp_path, monkeypatch, watched):
-    folder = tmp_path / "site-packages"
-    folder.mkdir()
-    (folder / "slow_to_import_31.py").write_text(
+def test_importing_is_distinguished_from_computing_in_python(site_packages, watched):
+    (site_packages / "slow_to_import_31.py").write_text(
         "import time\nfrom jaxperf.watch import session\nsamples = session._open_watch.log.samples\n"
         "seen = len(samples) + 3\nwhile len(samples) < seen:\n    time.sleep(0.01)\n"
     )
-    monkeypatch.syspath_prepend(folder)
-    source_location.library_of.cache_clear()
-    libraries._installed_roots.cache_clear()
 
     def program():
         import slow_to_import_31  # noqa: F401

@@ -2,7 +2,6 @@ import runpy
 import sys
 import threading
 import time
-import types
 from types import SimpleNamespace
 
 import jax
@@ -10,7 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxperf import libraries
 from jaxperf.watch.log import Log
 from jaxperf.watch.observe import memory, sampler, source_location
 from jaxperf.watch.observe.sampler import Sleep
@@ -32,16 +30,10 @@ def inside(look, x):
 
 
 @pytest.fixture
-def library(tmp_path, monkeypatch):
-    folder = tmp_path / "site-packages"
-    folder.mkdir()
-    (folder / "jaxlike_53.py").write_text(LIBRARY)
-    monkeypatch.syspath_prepend(folder)
-    source_location.library_of.cache_clear()
-    libraries._installed_roots.cache_clear()
-    yield types.SimpleNamespace(**runpy.run_path(str(folder / "jaxlike_53.py"), run_name="jaxlike_53"))
-    source_location.library_of.cache_clear()
-    libraries._installed_roots.cache_clear()
+def library(site_packages):
+    path = site_packages / "jaxlike_53.py"
+    path.write_text(LIBRARY)
+    return SimpleNamespace(**runpy.run_path(str(path), run_name="jaxlike_53"))
 
 
 def test_jaxs_operations_in_another_library_are_eager(library):

@@ -68,15 +68,12 @@ print(main())
 
 
 @pytest.fixture
-def installed(tmp_path, monkeypatch):
-    folder = tmp_path / "site-packages" / "installed_37"
-    folder.mkdir(parents=True)
+def installed(site_packages, monkeypatch):
+    folder = site_packages / "installed_37"
+    folder.mkdir()
     (folder / "__init__.py").write_text("")
     (folder / "train.py").write_text(INSTALLED)
-    monkeypatch.syspath_prepend(folder.parent)
     monkeypatch.setattr(sys, "argv", sys.argv)
-    source_location.library_of.cache_clear()
-    libraries._installed_roots.cache_clear()
     return folder
 
 
