@@ -102,7 +102,6 @@ def test_a_change_has_the_form_that_its_rule_chose(cause, line, form, change, fi
         ("wait", 17, "", "return the array itself"),
         ("callback", 22, "", "Leave it out where nobody reads it"),
         ("callback", 5, "", "Do the same with jnp or lax, if that is faster"),
-        ("dispatch", 5, "", "jax.lax.scan if a step needs the one before"),
         ("donation", 5, "donate_argnums=0", "Jit step with donate_argnums=0"),
         ("donation", 5, "", "donate_argnums or donate_argnames"),
     ],
