@@ -167,7 +167,7 @@ class Waits:
         at = source_location.place_of(reader)
         calls = self._calls[kind, at]
         owner = library_of(library.f_code.co_filename) if library else ""
-        if at not in self.log.host_arrays:
+        if reader and at not in self.log.host_arrays:
             self.log.host_arrays[at] = _host_arrays(reader)
         if owner not in ("", "jax"):
             self.log.waiting_libraries[kind, at] = owner

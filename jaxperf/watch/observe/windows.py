@@ -50,8 +50,8 @@ def read_window(profile: bytes, tied: float, ended: float, log: Log) -> None:
     # an instruction that began before a window has no event in it: the device for which one waits is busy
     if instructions or not any(wait.start < ended and tied < wait.end for wait in log.waits):
         activity.windows.append(window)
-    copies = timeline.copies_between_devices(lines, marks[0] + (ended - tied) * 1e9)
-    activity.copying += clip([(clock(start), clock(end)) for start, end in copies], *window)
+    copied = timeline.copies_between_devices(lines, marks[0] + (ended - tied) * 1e9)
+    activity.copying += clip([(clock(a), clock(b)) for a, b in copied], *window)
     executions: dict[tuple[str, str, str], Execution] = {}
     for e in instructions:
         name, start, end = canonical_name(e.program), clock(e.start), clock(e.end)

@@ -4,7 +4,7 @@ import ast
 import itertools
 import re
 import statistics
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -220,7 +220,7 @@ def find_python_work(analysis: Analysis) -> Iterator[Finding]:
     # other rules cover lines that handle arrays
     waiting = [line for line in analysis.lines if line.count >= OFTEN]
     arrays = {line.at for line in waiting} | set(analysis.outside_jit)
-    python_s = Counter[Place]()
+    python_s: dict[Place, float] = defaultdict(float)
     for s in analysis.of_kinds(BETWEEN):
         python_s[s.at] += analysis.front(s)
     # a line that mostly waits would not hold up the next step without its wait
