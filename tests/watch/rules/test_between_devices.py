@@ -60,17 +60,15 @@ def test_an_argument_that_every_call_copies_to_other_devices_is_found(devices, c
 
 
 @pytest.mark.parametrize(("beside", "put", "seconds"), [(0.5, 0, 0.2), (0.5, 40 << 20, 0.1), (1.0, 0, 0.0)])
-def test_a_copy_beside_computing_takes_a_core_that_the_devices_of_a_cpu_share(
-    beside, put, seconds, monkeypatch
-):
+def test_a_copy_beside_computing_takes_a_core_of_a_cpu(beside, put, seconds, monkeypatch):
     monkeypatch.setattr(Analysis, "beside", beside)  # 1 on an accelerator
     program = ExecutedProgram("step", 10, [0.01] * 10, copies=10)
     program.devices["cpu 0"] = [(1.0, 2.0)]
     copying = [(1 + i / 10, 1.04 + i / 10) for i in range(10)]
     activity = DeviceActivity([(1.0, 2.0)], {"step": program}, copying=copying)
     puts = [Put(AT, 1.5, 1.6, put, again=False, moved=True)]  # as many bytes as the calls, or none
-    record = Log("a", 0.5, 2, compiled=[call(0)], programs=[facts("cpu")], puts=puts, activity=activity)
-    record.compiled[0].stages["compile"] = 0.5, 1.0
+    compiled = [replace(call(0), stages={"compile": (0.5, 1.0)})]
+    record = Log("a", 0.5, 2, compiled=compiled, programs=[facts("cpu")], puts=puts, activity=activity)
     note_copied_arguments(record)
     (finding,) = find_moves(Analysis(record))
     assert finding.seconds == pytest.approx(seconds)

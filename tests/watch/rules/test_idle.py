@@ -27,45 +27,40 @@ AT = Place("a.py", 3)
 COMPILED = Compiled("step", NOWHERE, {"compile": (-1.0, 0.0)}, explained=True)
 
 
+def computing(spans, end, **events):
+    """A record of windows from 0 to `end`, in which the device runs `step` in `spans`."""
+    activity = DeviceActivity([(0.0, end)], {"step": ExecutedProgram("step", devices={"cpu 0": spans})})
+    return Analysis(Log("a", 0.0, end, **{"compiled": [COMPILED], **events}, activity=activity))
+
+
 @pytest.mark.parametrize(("waited_s", "count"), [(0.08, 0), (0.02, 1)])
 def test_python_at_a_line_that_mostly_waits_is_not_found_beside_the_wait(waited_s, count, places):
     at = places("for turn in range(99):\n    w = step(w)\n    w.block_until_ready()\n")
-    calling, waiting = at(2, "<module>"), at(3, "<module>")
+    call, line = replace(COMPILED, at=at(2, "<module>")), at(3, "<module>")
     turns = [t / 5 for t in range(40)]  # each waits for long, then for a moment
-    waits = [
-        Wait("block_until_ready", waiting, t + x, t + x + s, 0)
-        for t in turns
-        for x, s in [(0.0, waited_s), (0.1, 0.001)]
-    ]
-    step = ExecutedProgram("step", devices={"cpu 0": [(t, t + 0.1) for t in turns]})
-    samples = [StackSample("python", waiting, t + 0.11, t + 0.17) for t in turns]
-    call = replace(COMPILED, at=calling)
-    activity = DeviceActivity([(0.0, 8.0)], {"step": step})
-    record = Log("a", 0.0, 8.0, compiled=[call], waits=waits, samples=samples, activity=activity)
-    assert len([*find_python_work(Analysis(record))]) == count
+    lasting = [(start, s) for t in turns for start, s in ((t, waited_s), (t + 0.1, 0.001))]
+    waits = [Wait("block_until_ready", line, start, start + s, 0) for start, s in lasting]
+    samples = [StackSample("python", line, t + 0.11, t + 0.17) for t in turns]
+    spans = [(t, t + 0.1) for t in turns]
+    analysis = computing(spans, 8.0, compiled=[call], waits=waits, samples=samples)
+    assert len([*find_python_work(analysis)]) == count
 
 
-@pytest.mark.parametrize(("computing_s", "slow"), [(0.5, True), (5.0, False)])
-def test_reading_that_is_slower_than_the_steps_needs_more_than_one_thread(computing_s, slow):
-    step = ExecutedProgram("step", devices={"cpu 0": [(0.0, computing_s)]})
-    activity, sample = DeviceActivity([(0.0, 10.0)], {"step": step}), StackSample(DATA, AT, computing_s, 10.0)
-    record = Log("a", 0.0, 10.0, compiled=[COMPILED], samples=[sample], activity=activity)
-    (finding,) = find_data_waits(Analysis(record))
-    assert finding.seconds == pytest.approx(10 - computing_s)
-    words = "compute for only 500 ms, and one thread that reads ahead saves no more"
-    assert (words in finding.reason) == slow
-    assert advice_for(finding).change.startswith("Reading takes longer" if slow else "Read the next batch")
-
-
-def test_a_thread_that_reads_already_is_slower_than_the_steps(places):
-    inside = places("while True:\n    yield self.queue.get()\n")(2, "")
-    step = ExecutedProgram("step", devices={"cpu 0": [(0.0, 5.0)]})
-    sample = StackSample(DATA, AT, 5.0, 10.0, inside=inside)
-    activity = DeviceActivity([(0.0, 10.0)], {"step": step})
-    record = Log("a", 0.0, 10.0, compiled=[COMPILED], samples=[sample], activity=activity)
-    (finding,) = find_data_waits(Analysis(record))
-    assert "self.queue.get()" in finding.reason
-    assert advice_for(finding).change.startswith("Reading takes longer")
+@pytest.mark.parametrize(
+    ("computing_s", "inside", "words"),
+    [
+        (0.5, "", "compute for only 500 ms, and one thread that reads ahead saves no more"),
+        (5.0, "", ""),
+        (5.0, "yield self.queue.get()", "self.queue.get()"),  # a thread reads already
+    ],
+)
+def test_reading_that_is_slower_than_the_steps_needs_more_than_one_thread(computing_s, inside, words, places):
+    line = places(f"while True:\n    {inside}\n")(2, "") if inside else NOWHERE
+    sample = StackSample(DATA, AT, computing_s, 10.0, inside=line)
+    (finding,) = find_data_waits(computing([(0.0, computing_s)], 10.0, samples=[sample]))
+    assert finding.seconds == pytest.approx(10 - computing_s) and words in finding.reason
+    assert ("compute for only" in finding.reason) == (computing_s < 1)
+    assert advice_for(finding).change.startswith("Reading takes longer" if words else "Read the next batch")
 
 
 def test_a_full_queue_at_a_line_that_reads_elements_is_no_wait_of_its_own(places):
@@ -91,13 +86,11 @@ def test_waits_lose_no_more_than_they_took_if_windows_saw_the_longest():
 
 
 def test_while_other_programs_have_the_core_no_change_would_save_time():
-    step = ExecutedProgram("step", devices={"cpu 0": [(1.0, 6.0)]})
     call = Compiled("step", NOWHERE, {"compile": (0.0, 1.0)}, explained=True, used_s={"compile": 0.5})
     samples = [
         StackSample(EAGER, AT, 0.0, 2.0, delayed_s=1.0), StackSample(DATA, AT, 6.0, 10.0, delayed_s=3.0),
     ]  # fmt: skip
-    activity = DeviceActivity([(1.0, 10.0)], {"step": step})
-    analysis = Analysis(Log("a", 0.0, 10.0, compiled=[call], samples=samples, activity=activity))
+    analysis = computing([(1.0, 6.0)], 10.0, compiled=[call], samples=samples)
     assert analysis.compiling_s([call]) == pytest.approx(1 / 3)  # others had the core for 4 of 6 s
     assert analysis.compiling_s([]) == 0.0
     assert [finding.seconds for finding in find_data_waits(analysis)] == [pytest.approx(1.0)]
@@ -112,13 +105,8 @@ def test_arrays_that_are_made_beside_a_device_cost_what_its_threads_wait_for_a_c
     monkeypatch.setattr(psutil.Process, "cpu_affinity", lambda self: [0, 1], raising=False)
     numbers, nbytes = (4096, 0) if find is find_list_conversions else (0, 1 << 20)
     puts = [Put(AT, t, t + 1.0, nbytes, again=True, numbers=numbers) for t in (1.0, 3.0, 5.0)]
-    step = ExecutedProgram("step", devices={"cpu 0": [(0.0, 8.0)]})
-    record = Log(
-        "a", 0.0, 8.0, compiled=[COMPILED], puts=puts, closed_s=16.0,
-        samples=[StackSample("dispatch", NOWHERE, 0.0, 8.0, delayed_s=delayed_s)],
-        activity=DeviceActivity([(0.0, 8.0)], {"step": step}),
-    )  # fmt: skip
-    (finding,) = find(Analysis(record))
+    samples = [StackSample("dispatch", NOWHERE, 0.0, 8.0, delayed_s=delayed_s)]
+    (finding,) = find(computing([(0.0, 8.0)], 8.0, puts=puts, samples=samples, closed_s=16.0))
     assert finding.seconds == pytest.approx(lost_s)
 
 
@@ -163,16 +151,12 @@ def test_an_iterator_that_splits_keys_gives_no_data(tmp_path):
     library = tmp_path / "keyseq.py"
     library.write_text("self.key, sub = jax.random.split(self.key)\n")
     at = Place(str(path), 2)
-    step = ExecutedProgram("act", devices={"cpu 0": [(0.0, 0.5)]})
     small = [
         Compiled(name, at, {"compile": (-1.0, 0.0)}, inner=Place(str(library), 1))
         for name in ("threefry_split", "unstack")
     ]
-    record = Log(
-        "a", 0.0, 10.0, compiled=[COMPILED, *small], samples=[StackSample(DATA, at, 0.5, 10.0)],
-        activity=DeviceActivity([(0.0, 10.0)], {"act": step}),
-    )  # fmt: skip
-    assert list(find_data_waits(Analysis(record))) == []
+    events = {"compiled": [COMPILED, *small], "samples": [StackSample(DATA, at, 0.5, 10.0)]}
+    assert list(find_data_waits(computing([(0.0, 0.5)], 10.0, **events))) == []
     assert not takes_apart(small[1]) and takes_apart(replace(small[1], inner=NOWHERE))
-    record.compiled[1] = replace(small[0], name="normal")  # it makes data as well
-    assert len(list(find_data_waits(Analysis(record)))) == 1
+    events["compiled"][1] = replace(small[0], name="normal")  # it makes data as well
+    assert len(list(find_data_waits(computing([(0.0, 0.5)], 10.0, **events)))) == 1
