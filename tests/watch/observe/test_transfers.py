@@ -36,31 +36,20 @@ def test_small_arrays_arrays_of_jax_and_other_threads_are_left_alone():
     assert outcome.log.puts == []
 
 
-def test_a_line_that_puts_several_arrays_in_turns_remembers_each():
-    def put(array):
-        return jnp.asarray(array)
-
-    x, y = np.zeros(LARGE // 4, np.float32), np.ones(LARGE // 4, np.float32)
-    with jaxperf.watch(show=False, profile=False) as outcome:
-        for _ in range(2):
-            put(x)
-            put(y)
-        for value in range(2, 9):  # batches that come once
-            put(np.full(LARGE // 4, value, np.float32))
-        put(x)  # so long ago that it may be an epoch
-    assert [p.again for p in outcome.log.puts] == [False, False, True, True] + [False] * 8
+def test_a_line_that_puts_several_arrays_in_turns_remembers_each(watched):
+    x, y, *batches = (np.full(LARGE // 4, value, np.float32) for value in range(9))
+    in_order = [x, y, x, y, *batches, x]  # at last, x was there so long ago that it may be an epoch
+    puts = watched(lambda: [jnp.asarray(array) for array in in_order]).log.puts
+    assert [p.again for p in puts] == [False, False, True, True] + [False] * 8
 
 
-def test_lists_of_many_numbers_are_counted_and_those_of_arrays_are_not():
-    with jaxperf.watch(show=False, profile=False) as outcome:
-        jnp.array([[1.0, 2.0]] * 60)
-        jnp.asarray((1, 2, 3))
-        jnp.array([np.ones(200)])
-        jnp.array([])
-    assert [(p.numbers, p.nbytes, p.again) for p in outcome.log.puts] == [(120, 0, False)]
+def test_lists_of_many_numbers_are_counted_and_those_of_arrays_are_not(watched):
+    values = [[[1.0, 2.0]] * 60, (1, 2, 3), [np.ones(200)], []]
+    puts = watched(lambda: [jnp.array(value) for value in values]).log.puts
+    assert [(p.numbers, p.nbytes, p.again) for p in puts] == [(120, 0, False)]
 
 
-def test_arrays_of_jax_that_go_to_another_device_are_noted_and_those_that_stay_are_not():
+def test_arrays_of_jax_that_go_to_another_device_are_noted_and_those_that_stay_are_not(watched):
     if len(jax.devices()) < 2:
         pytest.skip("there is one device")
     here, there = jax.devices()[:2]
@@ -71,7 +60,6 @@ def test_arrays_of_jax_that_go_to_another_device_are_noted_and_those_that_stay_a
         jax.device_put({"w": weights}, here)  # it is there
         jax.device_put({"w": weights}, there)
     assert [(p.moved, p.again, p.nbytes) for p in outcome.log.puts] == [(True, False, LARGE)] * 2
-    with jaxperf.watch(show=False, profile=False) as outcome:
-        for array in (weights, weights, [other], weights):
-            jax.device_put(array, there)
-    assert [p.again for p in outcome.log.puts] == [False, True, False, True]
+    trees = (weights, weights, [other], weights)
+    puts = watched(lambda: [jax.device_put(tree, there) for tree in trees]).log.puts
+    assert [p.again for p in puts] == [False, True, False, True]
