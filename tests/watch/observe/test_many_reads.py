@@ -55,8 +55,7 @@ def test_a_program_of_reads_is_counted_and_its_methods_are_restored(monkeypatch)
     monkeypatch.setattr(waits, "BRIEF_S", 1e9)  # and any wait brief
     values = jax.block_until_ready(jnp.ones(100))
     methods = {name: getattr(type(values), name) for name in ("__float__", "item")}
-    reads = 0
-    watcher = Watcher("a", profile=False)
+    reads, watcher = 0, Watcher("a", profile=False)
     watcher.open()
     try:
         while not watcher.waits._often:

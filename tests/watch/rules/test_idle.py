@@ -87,9 +87,8 @@ def test_waits_lose_no_more_than_they_took_if_windows_saw_the_longest():
 
 def test_while_other_programs_have_the_core_no_change_would_save_time():
     call = Compiled("step", NOWHERE, {"compile": (0.0, 1.0)}, explained=True, used_s={"compile": 0.5})
-    samples = [
-        StackSample(EAGER, AT, 0.0, 2.0, delayed_s=1.0), StackSample(DATA, AT, 6.0, 10.0, delayed_s=3.0),
-    ]  # fmt: skip
+    delayed = ((EAGER, 0.0, 2.0, 1.0), (DATA, 6.0, 10.0, 3.0))
+    samples = [StackSample(kind, AT, start, end, delayed_s=s) for kind, start, end, s in delayed]
     analysis = computing([(1.0, 6.0)], 10.0, compiled=[call], samples=samples)
     assert analysis.compiling_s([call]) == pytest.approx(1 / 3)  # others had the core for 4 of 6 s
     assert analysis.compiling_s([]) == 0.0
@@ -145,12 +144,10 @@ def test_numbers_and_weak_arrays_get_a_dtype_by_what_the_advice_prints():
     assert [made[name].dtype for name in ("best", "loss", "w")] == [jnp.float32] * 3
 
 
-def test_an_iterator_that_splits_keys_gives_no_data(tmp_path):
-    path = tmp_path / "actor.py"
-    path.write_text("for t in range(9000):\n    a = act(w, next(keys))\n")
+def test_an_iterator_that_splits_keys_gives_no_data(places, tmp_path):
+    at = places("for t in range(9000):\n    a = act(w, next(keys))\n")(2, "")
     library = tmp_path / "keyseq.py"
     library.write_text("self.key, sub = jax.random.split(self.key)\n")
-    at = Place(str(path), 2)
     small = [
         Compiled(name, at, {"compile": (-1.0, 0.0)}, inner=Place(str(library), 1))
         for name in ("threefry_split", "unstack")
