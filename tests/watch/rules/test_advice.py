@@ -10,8 +10,6 @@ from jaxperf.watch.rules import CAUSES, advice_for
 from jaxperf.watch.rules.table import KINDS, Finding
 
 WIDEST = 96  # of a terminal's 100 columns, four are the indentation
-
-
 CHANGES = [change.partition("\n") for c in CAUSES.values() for change in (c.usual, *c.forms.values())]
 EXAMPLES = [example for _, _, example in CHANGES if example]
 
