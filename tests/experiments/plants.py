@@ -87,6 +87,10 @@ def exactly(value):
     return Ratio(value, value, value, ROUNDS)
 
 
+def rounds_of(name, seconds):
+    return Measurement(name, "s", tuple(seconds + i / 1e4 for i in range(9)), rounds="one")
+
+
 def took(**seconds):
     return {
         name: Measurement(name, "s", (float(s),) * ROUNDS, rounds="planted") for name, s in seconds.items()

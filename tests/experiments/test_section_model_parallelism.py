@@ -2,8 +2,7 @@ import chex
 import jax
 import pytest
 
-from jaxperf.result import Measurement
-from tests.experiments.plants import fails, verdict
+from tests.experiments.plants import fails, rounds_of, verdict
 
 
 def test_each_claim_holds_and_fails_where_it_should(section):
@@ -19,9 +18,6 @@ def test_each_claim_holds_and_fails_where_it_should(section):
 
 
 def test_times_that_contradict_a_pipeline_make_its_claims_fail(section):
-    def rounds_of(name, seconds):
-        return Measurement(name, "s", tuple(seconds + i / 1e4 for i in range(9)), rounds="one")
-
     idle = {1: [0.5 + i / 1e4 for i in range(9)], 4: [0.2 + i / 1e4 for i in range(9)]}
     times = {"m = 1": rounds_of("m = 1", 1.0), "m = 4": rounds_of("m = 4", 2.0)}
     statement = "A pipeline idles less with more micro-batches"

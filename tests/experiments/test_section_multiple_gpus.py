@@ -12,8 +12,7 @@ from mxnet_fixtures import LENET, LENET_SHAPES, batch, digest_error, load, weigh
 
 from jaxperf.measure import timeline
 from jaxperf.measure.compile_log import nothing_compiles
-from jaxperf.result import Measurement
-from tests.experiments.plants import fails, verdict
+from tests.experiments.plants import fails, rounds_of, verdict
 
 
 def test_fresh_weights_are_the_books(section):
@@ -136,10 +135,6 @@ def test_accuracies_are_compared_only_where_something_was_learned(section):
     rows[1][-1] = 0.7
     assert fails(section, statement, rows=rows)
     assert verdict(section, statement, rows=[[*row[:3], 0.1] for row in rows]) == "not measurable here"
-
-
-def rounds_of(name, seconds):
-    return Measurement(name, "s", tuple(seconds + i / 1e4 for i in range(9)), rounds="one")
 
 
 def test_times_that_contradict_a_claim_make_it_fail(section):

@@ -8,13 +8,9 @@ from jaxperf.measure.other_load import other_load
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "known_durations.py"
 
 
-@pytest.fixture
-def known(monkeypatch):
-    return scripts.load("known_durations", SCRIPT, monkeypatch)
-
-
 @pytest.mark.thorough
-def test_known_durations_are_measured_right(known):
+def test_known_durations_are_measured_right(monkeypatch):
+    known = scripts.load("known_durations", SCRIPT, monkeypatch)
     with other_load() as load:
         lasting = {
             way: [s for s in known.KNOWN_S if s >= known.SHORTEST_S.get(way, 0.0)] for way in known.WAYS

@@ -147,12 +147,6 @@ def sharded(mesh, *, remat=False, constraint=SPLIT, parameters=SPLIT, examples=E
     return step, (p, shape(mesh, SPLIT, examples * mesh.size, 1024))
 
 
-def activations_gathered(mesh):
-    """Parameters sharded by their columns, and activations that nothing constrains: XLA gathers these."""
-    columns = P(None, "data")
-    return sharded(mesh, constraint=columns, parameters=columns, examples=512)
-
-
 @jax.jit
 def accumulated(p, x):
     """Gradients of four micro-batches, of which each is a part of the batch on two of eight devices."""
@@ -282,7 +276,9 @@ def test_a_placement_is_proposed_only_if_it_fits():
 
 
 def test_gathered_activations_are_told_from_parameters():
-    size = on_eight(activations_gathered)
+    """Parameters are sharded by their columns, and nothing constrains activations: XLA gathers these."""
+    columns = P(None, "data")
+    size = on_eight(lambda mesh: sharded(mesh, constraint=columns, parameters=columns, examples=512))
     assert "activations" in gathered(size)
     assert "of activations change their sharding" in size.advice["resharded"]
     assert "parameters gathered" not in size.advice
