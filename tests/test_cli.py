@@ -242,6 +242,10 @@ def test_a_mistake_in_a_comparison_is_one_line_and_status_2(tmp_path, capsys):
 
 
 def test_what_is_not_a_file_is_left_out_and_never_waited_for(tmp_path, capsys):
+    (tmp_path / "first.json").write_text("{")
+    for path, says in ((tmp_path, "no result to show"), (tmp_path / "first.json", "first.json is not JSON")):
+        assert cli.main(["report", str(path)]) == 2
+        assert says in capsys.readouterr().err.splitlines()[-1]
     save_result(timed("first", (1.0,)), tmp_path / "first.json")
     os.mkfifo(tmp_path / "pipe.json")
     (tmp_path / "endless.json").symlink_to("/dev/zero")
@@ -307,11 +311,3 @@ def test_names_of_files_command_no_terminal(out, capsys):
     for arguments in (["report", "\x1b[31m"], ["compare", "\x1b[31m", str(out)], ["report", "x" * 300]):
         assert cli.main(arguments) == 2
         assert capsys.readouterr().err.startswith(("error: cannot read \\x1b", "error: cannot read xxx"))
-
-
-def test_a_folder_without_a_readable_result_is_a_mistake(out, capsys):
-    out.mkdir()
-    (out / "first.json").write_text("{")
-    for path, says in ((out, "no result to show"), (out / "first.json", "first.json is not JSON")):
-        assert cli.main(["report", str(path)]) == 2
-        assert says in capsys.readouterr().err.splitlines()[-1]

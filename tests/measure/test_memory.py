@@ -19,16 +19,12 @@ def look_again(memory):
     raise AssertionError("the sampler stopped looking")
 
 
-def allocate_and_free(memory):
-    block = np.ones(KNOWN, np.uint8)
-    look_again(memory)
-    del block
-    look_again(memory)
-
-
 def test_an_allocation_of_known_size_is_seen_and_its_end_too():
     with MemorySampler(interval_s=0.001) as memory:
-        allocate_and_free(memory)
+        block = np.ones(KNOWN, np.uint8)
+        look_again(memory)
+        del block
+        look_again(memory)
     assert 0.9 * KNOWN < memory.increase_bytes < 1.25 * KNOWN
     assert memory.peak_bytes == memory.base_bytes + memory.increase_bytes
     before_and_after = memory.resident_bytes[-1] - memory.base_bytes

@@ -3,11 +3,13 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
+from flax import nnx
 from late import Late
 
 from jaxperf.errors import JaxperfError
-from jaxperf.parallel import allreduce, first_devices, split_and_load
+from jaxperf.parallel import allreduce, first_devices, make_step, model_of, split_and_load
 
 cpus = functools.partial(first_devices, platform="cpu")  # eight of them, wherever the tests run
 
@@ -58,6 +60,11 @@ def test_allreduce_waits_for_nothing():
     assert not ready
 
 
+def made(way, **options):
+    model = model_of(nnx.BatchNorm(3, rngs=nnx.Rngs(0)))
+    return make_step(way, model, optax.sgd(0.1), cpus(2), **options)
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -70,6 +77,10 @@ def test_allreduce_waits_for_nothing():
         (lambda: allreduce([]), "allreduce of an empty list"),
         (lambda: allreduce([jnp.ones(2), jnp.ones(3)]), r"shape \(2,\) on device 0 and \(3,\) on device 1"),
         (lambda: allreduce([[jnp.ones(2)], [jnp.ones(2), jnp.ones(2)]]), "on device 1"),
+        (lambda: made("pmpa"), "no way 'pmpa' to run a step; use manual, pmap, shard_map, jit"),
+        (lambda: made("pmap", batch_norm="both"), "batch_norm 'both' is neither 'share' nor 'whole'"),
+        (lambda: made("manual", batch_norm="whole"), "sums in the middle .*; use 'pmap', 'shard_map' or"),
+        (lambda: make_step("jit", None, None, []), "no devices to run on"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_refused_in_one_line(call, message):

@@ -33,18 +33,13 @@ def small_resnet(dtype=None):
     return ResNet(10, stages=SMALL_STAGES, dtype=dtype, rngs=nnx.Rngs(0))
 
 
-NETS = {
-    "LeNet": lambda: LeNet(rngs=nnx.Rngs(0)),
-    "MLP": lambda: MLP((512, 256, 128, 2), rngs=nnx.Rngs(0)),
-    "ResNet": small_resnet,
-    "ResNet in bfloat16": lambda: small_resnet(jnp.bfloat16),
+MODELS = {
+    "LeNet by hand": lambda: model_of_function(lenet, lenet_params(jax.random.key(0))),
+    "LeNet": lambda: model_of(LeNet(rngs=nnx.Rngs(0))),
+    "MLP": lambda: model_of(MLP((512, 256, 128, 2), rngs=nnx.Rngs(0))),
+    "ResNet": lambda: model_of(small_resnet()),
+    "ResNet in bfloat16": lambda: model_of(small_resnet(jnp.bfloat16)),
 }
-
-
-def model_named(name):
-    if name == "LeNet by hand":
-        return model_of_function(lenet, lenet_params(jax.random.key(0)))
-    return model_of(NETS[name]())
 
 
 STEPS = cases(
@@ -60,7 +55,7 @@ STEPS = cases(
 @pytest.mark.parametrize(("model", "way", "batch_norm", "devices"), STEPS)
 def test_a_training_step_lowers_for_cuda(model, way, batch_norm, devices):
     sgd, on = optax.sgd(0.1, momentum=0.9), first_devices(devices, platform="cpu")
-    step = make_step(way, model_named(model), sgd, on, batch_norm=batch_norm)
+    step = make_step(way, MODELS[model](), sgd, on, batch_norm=batch_norm)
     images = np.zeros((4, 512), np.uint8) if model == "MLP" else X
     assert custom_calls(step.run, step.init(), step.load(images, y)) == set()
 

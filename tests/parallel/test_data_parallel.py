@@ -17,7 +17,6 @@ import pytest
 from cases import cases
 from flax import nnx
 
-from jaxperf.errors import JaxperfError
 from jaxperf.hlo import COLLECTIVES
 from jaxperf.measure import count_ops
 from jaxperf.measure.compile_log import nothing_compiles
@@ -270,28 +269,6 @@ def test_any_optimizer_and_schedule_gives_one_devices_parameters_and_moments_eac
         after_steps.append(jax.device_get((state.params, state.opt_state)))
     assert sum(a.dtype == np.float64 for a in jax.tree.leaves(after_steps[0])) == 3 * 2
     chex.assert_trees_all_close(*after_steps, rtol=0, atol=1e-8)
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: make("pmpa"), "no way 'pmpa' to run a step; use manual, pmap, shard_map, jit"),
-        (lambda: make("pmap", batch_norm="both"), "batch_norm 'both' is neither 'share' nor 'whole'"),
-        (lambda: make_step("jit", book(), optax.sgd(0.1), []), "no devices to run on"),
-        (
-            lambda: make("manual", batch_norm="whole"),
-            "needs sums in the middle .*; use 'pmap', 'shard_map' or",
-        ),
-    ],
-)
-def test_what_cannot_be_is_refused_in_one_line(call, message):
-    with pytest.raises(JaxperfError, match=message) as caught:
-        call()
-    assert "\n" not in str(caught.value)
-
-
-def make(way, k=2, **options):
-    return make_step(way, small(), optax.sgd(0.1), cpus(k), **options)
 
 
 @pytest.mark.thorough

@@ -71,17 +71,10 @@ def test_array_scalars_are_stored_as_plain_numbers_and_what_json_lacks_is_refuse
 
 
 def test_integers_are_read_as_the_floats_that_the_fields_hold(tmp_path):
-    body = json.loads(to_json(FULL))
-    table = next(b for b in body["blocks"] if b["kind"] == "table")
-    table["rows"][0]["values"] = [1, 2**64]
-    (tmp_path / "r.json").write_text(json.dumps(body))
+    (tmp_path / "r.json").write_text(edited("blocks", 3, "rows", 0, "values", value=[1, 2**64]))
     result = load_result(tmp_path / "r.json")
     assert [type(v) for v in result.measurements[0].values] == [float, float]
     assert type(result.facts["n0"]) is int  # a count stays one
-    table["rows"][0]["values"] = [10**400]
-    (tmp_path / "r.json").write_text(json.dumps(body))
-    with pytest.raises(JaxperfError, match="is damaged"):
-        load_result(tmp_path / "r.json")
 
 
 def test_unknown_keys_are_ignored_and_those_of_later_versions_have_defaults(tmp_path):
