@@ -1,4 +1,3 @@
-import itertools
 import re
 from dataclasses import dataclass
 from functools import partial
@@ -146,18 +145,21 @@ def test_a_static_object_that_prints_the_same_is_another_object_and_is_made_once
     assert change.startswith("Make config once, before the loop, and change it no more, since configured")
 
 
-def test_two_functions_of_one_new_object_are_one_finding_whatever_else_varies():
-    scaled = jax.jit(lambda o, x: x * 2, static_argnums=0)
-    shifted = jax.jit(lambda o, x: x + 1, static_argnums=0)
-    objects = [object() for _ in range(3)]  # alive together, so that each is an object of its own
+def test_a_new_object_is_the_reason_where_an_earlier_call_had_the_same_arrays():
+    scaled, objects = jax.jit(lambda o, x: x * 2, static_argnums=0), (object(), object())
+    analysis = watched(lambda: [scaled(each, jnp.ones(n)) for each in objects for n in (2, 5)])
+    changes = [c.changes for c in analysis.log.compiled if c.explained]
+    assert [[change.kind for change in each] for each in changes[2:]] == [["static value"]] * 2
 
-    def program():
-        for each, n in itertools.product(objects, (2, 5)):
-            scaled(each, jnp.ones(n))
-            shifted(each, jnp.ones(n))
 
-    (finding,) = findings_of(program)
-    assert finding.cause == "static object" and "were traced again and again" in finding.reason
+def test_functions_of_one_new_object_are_one_finding():
+    change = Change("static value", "argument 0", "<Net object at 0x1>", "<Net object at 0x2>")
+    compiled = [
+        Compiled(name, Place("a.py", 3), {"compile": (i, i + 0.1)}, True, f"a.py:{line}", (change,))
+        for i, (name, line) in enumerate([("update", 1), ("evaluate", 5)] * 3)
+    ]
+    (finding,) = traces.find_retraces(Analysis(Log("a", 0.0, 9.0, compiled=compiled)))
+    assert (finding.name, round(finding.seconds, 3)) == ("update and evaluate", 0.4)
 
 
 @pytest.mark.parametrize(("sizes", "form"), [((3, 4, 5, 6, 7), "grows"), ((3, 9, 4, 12, 7), "")])
