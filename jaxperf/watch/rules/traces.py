@@ -211,7 +211,8 @@ _IN_TREE = re.compile(r"(\w+|argument \d+)[.\[].*")
 )  # fmt: skip
 @cause(
     "structure", "retrace", TRACED_AGAIN, "an argument's structure varies",
-    "Pass {name} the same keys and lengths on every call; None counts as another structure.",
+    "Pass {name} the same keys and lengths on every call, as one padded array in place of a list whose "
+    "length varies; None counts as another structure.",
 )  # fmt: skip
 def find_retraces(analysis: Analysis) -> Iterator[Finding]:
     """Find the reader's functions that were traced and compiled again, one finding per reason.
