@@ -60,7 +60,7 @@ def test_attributes_are_followed_to_what_is_called_and_a_property_is_not_asked_f
 INSTALLED = """\
 import jax
 def main(w=1.0):
-    for rate in range(4):
+    for rate in range(12):
         w = jax.jit(lambda w: w - rate)(w)
     return w
 print(main())
@@ -86,7 +86,7 @@ def test_the_package_that_is_run_is_the_readers_code_where_it_is_installed(insta
     assert source_location.library_of(file) == "installed_37"
 
 
-def test_a_module_that_is_installed_has_findings(installed, capfd):
+def test_a_module_that_is_installed_has_findings(installed, compiles_anew, capfd):
     jax.block_until_ready(jax.numpy.ones(3) + 1)  # else the start of JAX is most of the run
     assert run_module("installed_37.train", [], profile=False) == 0
     err = capfd.readouterr().err
