@@ -50,7 +50,7 @@ FULL_QUEUE, UFUNC = "a full queue", "a NumPy function"
 BLOCKED, BLOCKED_S = 3, 1.0  # so many intervals at a line, or so many seconds, show a full queue
 BRIEF_S = 0.005  # seconds in windows that say little about a line
 LONG_WAIT_S = 0.02  # a wait this long is for a computation; copies to the host and calls take less
-_OPENS_TO_WRITE = re.compile(r"\bopen\((.*, |.*mode=)?'b?[wax][bt+]*'")
+_WRITES = re.compile(r"b?[wax][bt+]*")  # the mode of a file to write
 
 
 def reclassified_samples(log: Log) -> list[StackSample]:
@@ -118,9 +118,19 @@ def _file_written(at: Place, kind: str) -> Place:
     loop = statements.innermost(at, loop_body.LOOP)
     for node in statements.enclosing_nodes(at, ast.With):
         meant = node.lineno == at.line if kind == PYTHON else not loop or loop.lineno < node.lineno
-        if meant and any(_OPENS_TO_WRITE.search(ast.unparse(item.context_expr)) for item in node.items):
+        if meant and any(_opens_to_write(item.context_expr) for item in node.items):
             return at._replace(line=node.lineno)
     return NOWHERE
+
+
+def _opens_to_write(call: ast.expr) -> bool:
+    """Return whether an expression is `open(path, "wb")`, `path.open("wb")` or `gzip.open(path, "wb")`."""
+    if not isinstance(call, ast.Call) or statements.last_name(call.func) != "open":
+        return False
+    # The first argument of the function itself is the path
+    modes = call.args[1:2] if isinstance(call.func, ast.Name) else call.args[:2]
+    modes = [*modes, *(keyword.value for keyword in call.keywords if keyword.arg == "mode")]
+    return any(isinstance(mode, ast.Constant) and _WRITES.fullmatch(str(mode.value)) for mode in modes)
 
 
 class IntervalSet:
@@ -167,6 +177,7 @@ class Analysis:
     def __init__(self, log: Log) -> None:
         self.log = log
         self.findings: list[Any] | None = None  # of the rules, once they have run
+        self.chains_below: dict[Place, Any] = {}  # of the rules: stacks of operations below a line
 
     # --- the program
 
@@ -482,11 +493,15 @@ class Analysis:
         """
         overlapped = [s for s in self.samples if 2 * self._overlapped.of(s) > s.end - s.start]
         ran_s = sum((s.end - s.start) * s.undelayed for s in overlapped)
-        used_s = self.log.closed_s - self.log.opened_s
-        if not self._on_cpu or not ran_s or not used_s:
+        if not self._on_cpu or not ran_s:
             return 0.0
-        share = used_s / (used_s + self.log.others_s)
-        return share * min(1 - self.beside, sum(s.delayed_s for s in overlapped) / ran_s)
+        delayed_s = sum(s.delayed_s for s in overlapped)
+        return self.share_of_cores(0.0) * min(1 - self.beside, delayed_s / ran_s)
+
+    def share_of_cores(self, otherwise: float) -> float:
+        """Return the process's share of all processor time; `otherwise` if it used none."""
+        used_s = self.log.closed_s - self.log.opened_s
+        return used_s / (used_s + self.log.others_s) if used_s else otherwise
 
     @property
     def _on_cpu(self) -> bool:

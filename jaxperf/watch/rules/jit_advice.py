@@ -122,7 +122,7 @@ def _with_form(
             otherwise = "object" if called.rpartition(".")[2][:1].isupper() else "library"
             form = through if change_of_call(through, called) else otherwise
             return replace(finding, form=form, name=called)
-        kept = function and host_work(at.file, function)
+        kept = host_work(at.file, function) if function else ""
         if listed := _of_many_lengths(analysis, at, looped=False):
             kept = kept or f"takes {listed}, a list of another length on each call"
         if kept:
@@ -182,17 +182,19 @@ def _static(analysis: Analysis, file: str, function: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys([*known, *statements.literal_parameters(file, function)]))
 
 
-@functools.lru_cache(maxsize=64)  # for the advice, and for what one program could hold
 def _chains_below(analysis: Analysis, at: Place) -> list[tuple[Chain, Chain]]:
     """Return the stacks of operations outside jit, up to a line or into its function, and the callers."""
-    lines = lines_of(at)
-    # a loop around the line itself stays; one in the function would be unrolled
-    own, below = 1 if statements.defined_at(at) else 0, []
-    for call in _operations(analysis):
-        chain = (call.at, *call.callers)
-        if inside := [i for i, place in enumerate(chain) if (place.file, place.line) in lines]:
-            below.append((chain[: inside[-1] + own], chain[inside[-1] + own :]))
-    return below
+    # for the advice, and for what one program could hold
+    if at not in analysis.chains_below:
+        lines, below = lines_of(at), []
+        # a loop around the line itself stays; one in the function would be unrolled
+        own = 1 if statements.defined_at(at) else 0
+        for call in _operations(analysis):
+            chain = (call.at, *call.callers)
+            if inside := [i for i, place in enumerate(chain) if (place.file, place.line) in lines]:
+                below.append((chain[: inside[-1] + own], chain[inside[-1] + own :]))
+        analysis.chains_below[at] = below
+    return analysis.chains_below[at]  # type: ignore[no-any-return]
 
 
 def _operations(analysis: Analysis) -> list[StackSample | Compiled]:
@@ -342,9 +344,11 @@ def _of_many_lengths(analysis: Analysis, at: Place, *, looped: bool = True) -> s
       looped: whether to leave out lists over which the function has no loop, and which no operation takes.
     """
     function = statements.innermost(at, statements.FUNCTION)
-    names = statements.parameters(function) if function else []
-    lists = analysis.lists_of_many_lengths(at.file, function.name) if function else []
-    joins = function and (at.file, function.name) in analysis.joins_many_lengths
+    if function is None:
+        return ""
+    names = statements.parameters(function)
+    lists = analysis.lists_of_many_lengths(at.file, function.name)
+    joins = (at.file, function.name) in analysis.joins_many_lengths
     if not (lists or joins):  # as in nearly all functions, of which rules ask for each sample
         return ""
     rounds = [loop.iter for loop in statements.nodes_in(function, ast.For | ast.comprehension)]

@@ -167,8 +167,7 @@ def copied_beside_computing(analysis: Analysis) -> tuple[float, int]:
     nbytes = sum(size * activity.program(name).calls for name, size in moved.items())
     nbytes += sum(put.nbytes for put in puts)
     # other programs have the cores for a part of a copy's time
-    used_s, others_s = analysis.log.closed_s - analysis.log.opened_s, analysis.log.others_s
-    alone = min(analysis.alone, used_s / (used_s + others_s) if used_s else 1.0)
+    alone = min(analysis.alone, analysis.share_of_cores(1.0))
     return copying_s * (1 - analysis.beside) * alone, nbytes
 
 

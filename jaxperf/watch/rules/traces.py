@@ -382,7 +382,7 @@ def _retrace(analysis: Analysis, kind: str, group: list[Compiled], repeats: list
         steps = [[b - a for a, b in zip(*pair)] for pair in itertools.pairwise(sizes)]
         axes = sorted({str(i) for step in steps for i, n in enumerate(step) if n})
         axis = format_list(axes) if axes else ""
-        if len(steps) >= REPEATS and all(sorted(step)[-1:] == [1] == [sum(step)] for step in steps):
+        if len(steps) >= REPEATS and len(axes) == 1 and all(sum(step) == 1 for step in steps):
             form = "grows"
     if kind == "weak type" and (tree := _IN_TREE.fullmatch(what)):
         file = first.defined.rpartition(":")[0]
@@ -599,10 +599,16 @@ def find_eager_recompiles(analysis: Analysis) -> Iterator[Finding]:
         else:
             shapes.append(replace(finding, form=form))
     yield from _sources(shapes)
+
+    def neighbors(c: Compiled) -> Place:
+        """Return the place of the lines around an operation; a call that makes a model has none."""
+        at = line(c)
+        return at if _makes(at) else statements.neighborhood(at) or at
+
     # one jitted function could hold all lines of a function that have few programs each
     for level, least_s in (
         (line, max(SMALL_S, least_saving_s(analysis))),
-        (lambda c: (not _makes(line(c)) and statements.neighborhood(line(c))) or line(c), SMALL_S),
+        (neighbors, SMALL_S),
     ):
         groups, left = group_by(left, level).values(), []
         for compiled in groups:
@@ -700,9 +706,9 @@ def _keeps_compiling(analysis: Analysis, at: Place, compiled: list[Compiled]) ->
 )  # fmt: skip
 def find_iterated_arrays(analysis: Analysis) -> Iterator[Finding]:
     """Find loops and comprehensions over arrays, which compile a program that takes them apart."""
+    operations = [c for c in analysis.log.compiled if is_operation(c)]
     for at, lines in taken_apart(analysis).items():
         reads = [w for w in analysis.waits if (w.at.file, w.at.line) in lines]
-        operations = [c for c in analysis.log.compiled if is_operation(c)]
         programs = [c for c in operations if (c.at.file, c.at.line) in lines]
         apart = [c for c in operations if c.at == at and takes_apart(c)]
         seconds = analysis.compiling_s(programs if reads else apart)
