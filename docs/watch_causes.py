@@ -7,7 +7,7 @@ from pathlib import Path
 
 from jaxperf.result.formatting import format_list
 from jaxperf.watch.rules import CAUSES
-from jaxperf.watch.rules.libraries import LIBRARIES
+from jaxperf.watch.rules.libraries import CALLS, MODULES
 from jaxperf.watch.rules.table import KINDS
 
 PAGE = Path(__file__).resolve().parent / "watch-causes.md"
@@ -29,7 +29,7 @@ NAMES = {
     "axis": "", "environment_name": "JAX_...",
 }  # fmt: skip
 LIBRARY_NAMES = {
-    "flax.nnx": "Flax NNX", "equinox": "Equinox", "numpyro": "NumPyro", "keras": "Keras on JAX",
+    "flax": "Flax NNX", "equinox": "Equinox", "numpyro": "NumPyro", "keras": "Keras on JAX",
     "optax": "Optax", "diffrax": "Diffrax", "optimistix": "Optimistix", "lineax": "Lineax",
     "blackjax": "BlackJAX",
 }  # fmt: skip
@@ -37,7 +37,8 @@ LIBRARY_NAMES = {
 
 def page() -> str:
     """Return the page."""
-    libraries = format_list([LIBRARY_NAMES[name] for name in LIBRARIES])
+    names = dict.fromkeys(name.partition(".")[0] for name in (*MODULES, *(name for name, *_ in CALLS)))
+    libraries = format_list([LIBRARY_NAMES[name] for name in names])
     lines = [HEAD.format(count=len(CAUSES), libraries=libraries)]
     for kind in KINDS:
         lines += [

@@ -1,79 +1,62 @@
 """What advice says in the words of the libraries that JAX programs are written with."""
 
 import re
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from jaxperf.watch.source import statements
 
 
-@dataclass(frozen=True)
-class Library:
-    """How a library says what JAX alone says in other words."""
+class Words(NamedTuple):
+    """How a library of modules says what JAX alone says in other words."""
 
     jit: str = "jax.jit"  # the transformation that jits a function of its modules
     makes: str = ""  # how a module {name} is made by one program; "" if it has another way
     steps: str = ""  # what a scan over steps needs besides, as a phrase in parentheses
-    # by a pattern of the called name, what makes one program of a call of {name}, a method of {owner}
-    calls: tuple[tuple[str, str], ...] = ()
 
 
-_INSIDE = "Call {name} inside a function under %s, made once, whose arguments are the arrays that vary."
-LIBRARIES = {
-    "flax.nnx": Library(
+MODULES = {
+    "flax.nnx": Words(
         jit="nnx.jit",
         makes="Make it by one program: nnx.jit(lambda: {name}(...))() with the arguments of this call.",
         steps=" (nnx.split the modules before it, and nnx.merge them in its body)",
-        calls=((r"Optimizer$", "Make it inside a function under nnx.jit that returns it, with the model."),),
     ),
-    "equinox": Library(
+    "equinox": Words(
         jit="eqx.filter_jit",
         makes="Make it by one program: eqx.filter_jit({name})(...) with the arguments of this call.",
         steps=" (over the arrays of eqx.partition(model, eqx.is_array), with eqx.combine in its body)",
     ),
-    "numpyro": Library(
-        calls=(
-            (
-                r"mcmc\.run$|sampler\.run$",
-                "Make one program of it: give MCMC progress_bar=False, and call jax.jit(lambda key: "
-                "({name}(key, ...), {owner}.get_samples())[1])(key), with the other arguments of this call. "
-                "The model may not print.",
-            ),
-            (r"\.(init|update|stable_update|evaluate)$", "Make jax.jit({name}) once, and call that here."),
-            (r"^[a-z]", _INSIDE % "jax.jit"),
-        ),
+}
+_INSIDE = "Call {name} inside a function under %s, made once, whose arguments are the arrays that vary."
+# what makes one program of a call of {name}, a method of {owner}, by library and a pattern of the called name
+CALLS = (
+    ("flax", r"Optimizer$", "Make it inside a function under nnx.jit that returns it, with the model."),
+    (
+        "numpyro", r"mcmc\.run$|sampler\.run$",
+        "Make one program of it: give MCMC progress_bar=False, and call jax.jit(lambda key: ({name}(key, "
+        "...), {owner}.get_samples())[1])(key), with the other arguments of this call. The model may not "
+        "print.",
     ),
-    "keras": Library(
-        calls=(
-            (
-                r"\.(fit|evaluate|predict)$",
-                "Give {owner}.compile the option jit_compile=True (leave run_eagerly off), and "
-                "steps_per_execution=32, which makes one call of many steps.",
-            ),
-        ),
+    ("numpyro", r"\.(init|update|stable_update|evaluate)$", "Make jax.jit({name}) once, and call that here."),
+    ("numpyro", r"^[a-z]", _INSIDE % "jax.jit"),
+    (
+        "keras", r"\.(fit|evaluate|predict)$",
+        "Give {owner}.compile the option jit_compile=True (leave run_eagerly off), and "
+        "steps_per_execution=32, which makes one call of many steps.",
     ),
-    "optax": Library(
-        calls=((r".", "Move {name} into the jitted step, behind the gradient: it then costs no program."),),
-    ),
-    **dict.fromkeys(
-        ("diffrax", "optimistix", "lineax"), Library(calls=((r".", _INSIDE % "eqx.filter_jit"),))
-    ),
-    "blackjax": Library(
-        calls=((r".", "Make jax.jit({name}) once, or call it in the body of jax.lax.scan under jax.jit."),),
-    ),
-}  # fmt: skip
-_NONE = Library()
+    ("optax", r".", "Move {name} into the jitted step, behind the gradient: it then costs no program."),
+    ("diffrax", r".", _INSIDE % "eqx.filter_jit"),
+    ("optimistix", r".", _INSIDE % "eqx.filter_jit"),
+    ("lineax", r".", _INSIDE % "eqx.filter_jit"),
+    ("blackjax", r".", "Make jax.jit({name}) once, or call it in the body of jax.lax.scan under jax.jit."),
+)  # fmt: skip
 
 
-def library_of_file(file: str) -> Library:
-    """Return the library of modules that a file imports, Flax NNX or Equinox; else one that says jax.jit."""
-    makers = ((name, words) for name, words in LIBRARIES.items() if words.makes)
-    return next((words for name, words in makers if statements.imports_module(file, name)), _NONE)
+def library_of_file(file: str) -> Words:
+    """Return the words of Flax NNX or Equinox, if a file imports it; else those of JAX."""
+    return next((words for name, words in MODULES.items() if statements.imports_module(file, name)), Words())
 
 
 def change_of_call(library: str, called: str) -> str:
     """Return how a call of a library becomes one program; "" if the table does not say."""
-    words = LIBRARIES.get("flax.nnx" if library == "flax" else library, _NONE)
-    for pattern, change in words.calls:
-        if re.search(pattern, called):
-            return change.format(name=called, owner=called.rpartition(".")[0])
-    return ""
+    changes = (change for name, pattern, change in CALLS if name == library and re.search(pattern, called))
+    return next(changes, "").format(name=called, owner=called.rpartition(".")[0])
