@@ -17,7 +17,6 @@ from jaxperf.watch.log import Compiled, Log
 from jaxperf.watch.observe import hooks
 from jaxperf.watch.report import top_programs
 from jaxperf.watch.report.analysis import Analysis
-from jaxperf.watch.report.top_programs import ROWS, STORED_ROWS
 from jaxperf.watch.rules import find_causes, program_notes
 from jaxperf.watch.rules.table import VERSIONS, Finding, advice_for, cause_of
 from jaxperf.watch.rules.traces import EAGER_CAUSES, eager_cause
@@ -79,9 +78,7 @@ def _overhead(log: Log) -> str:
     from jaxperf.result import terminal  # noqa: F401  its import is a part of the report's cost
 
     ended_s = time.process_time()
-    parts = {"start": log.before_s}
-    parts |= {name: log.overhead_s.get(name, 0.0) for name in ("samples", "hooks", "profiler")}
-    parts["report"] = ended_s - log.closed_s
+    parts = {"start": log.before_s, **log.overhead_s, "report": ended_s - log.closed_s}
     process_s = ended_s if log.before_s else ended_s - log.opened_s
     each = ", ".join(f"{name} {format_quantity(s, 's')}" for name, s in parts.items() if s)
     windows_s = sum(b - a for a, b in log.activity.windows)
@@ -93,10 +90,8 @@ def _overhead(log: Log) -> str:
 
 
 def _shares(analysis: Analysis) -> Iterator[Block]:
-    rows = [
-        (name, f"{share:.0%}", format_quantity(share * analysis.log.wall_s, "s"))
-        for name, share in analysis.shares().items()
-    ]
+    wall_s, shares = analysis.log.wall_s, analysis.shares().items()
+    rows = ((name, f"{share:.0%}", format_quantity(share * wall_s, "s")) for name, share in shares)
     yield Grid("Shares of the time", ("", "share", "seconds"), tuple(rows), (1, 2))
 
 
@@ -109,15 +104,13 @@ def _compiled(analysis: Analysis) -> Iterator[Block]:
             *(format_quantity(s, "s") for s in top_programs.stage_seconds(group).values()),
             str(group[-1].at or "-"), _why(group) if log.names_causes else "",
         )
-        for group in sorted(groups.values(), key=_compiling_s, reverse=True)[:STORED_ROWS]
+        for group in sorted(groups.values(), key=_compiling_s, reverse=True)[: top_programs.STORED_ROWS]
     ]  # fmt: skip
     if rows:
-        title = (
-            f"Traced and compiled: {len(log.compiled)} times, "
-            f"{format_quantity(_compiling_s(log.compiled), 's')}"
-        )
+        seconds = format_quantity(_compiling_s(log.compiled), "s")
+        title = f"Traced and compiled: {len(log.compiled)} times, {seconds}"
         heads = ("", "times", "trace", "lower", "compile", "called at", "why again")
-        yield Grid(title, heads, tuple(rows), (1, 2, 3, 4), first=ROWS)
+        yield Grid(title, heads, tuple(rows), (1, 2, 3, 4), first=top_programs.ROWS)
 
 
 def _compiling_s(compiled: Iterable[Compiled]) -> float:
@@ -146,11 +139,12 @@ def _waits(analysis: Analysis) -> Iterator[Block]:
             format_quantity(line.after_s, "s"), format_quantity(line.nbytes, "bytes"), str(line.at),
             line.at.source[:40],
         )
-        for line in lines[:STORED_ROWS]
+        for line in lines[: top_programs.STORED_ROWS]
     ]  # fmt: skip
     if rows:
         heads = ("", "times", "waited", "t3", "to the host", "at", "")
-        yield Grid("Where the front end waits for devices", heads, tuple(rows), (1, 2, 3, 4), first=ROWS)
+        title, right = "Where the front end waits for devices", (1, 2, 3, 4)
+        yield Grid(title, heads, tuple(rows), right, first=top_programs.ROWS)
 
 
 def _memory(analysis: Analysis) -> Iterator[Block]:

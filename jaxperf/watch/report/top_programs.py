@@ -19,7 +19,7 @@ from jaxperf.result.formatting import format_quantity
 from jaxperf.result.intervals import total_length
 from jaxperf.watch.grouping import group_by
 from jaxperf.watch.log import COMPILE, LOWER, TRACE, Compiled, ExecutedProgram
-from jaxperf.watch.observe.executables import CONTAINERS, Facts
+from jaxperf.watch.observe.executables import CONTAINERS, Facts, own_line
 from jaxperf.watch.observe.source_location import NOWHERE, Place, library_of
 from jaxperf.watch.report.analysis import Analysis
 
@@ -31,35 +31,29 @@ NAME = 22  # characters of a program's name in the table
 SEEN = 3  # executions that have a median
 WHOLE = "Whole run"
 _HEAVY = ("convolution", "dot", "custom-call", "sort", "scatter", "reduce-window", "gather", "reduce")
-_GROUPS = re.compile(r"feature_group_count=(\d+)")
+IN_GROUPS = re.compile(r"feature_group_count=([2-9]|\d\d+)")  # of a convolution
 _KERNEL = re.compile(r'"kind":"_*(\w+)"')  # of a fusion that calls a library, such as XLA's ynn_fusion
 _PRODUCTS = {"dot": "dot_general", "convolution": "conv_general_dilated"}  # `op_name` may be an operand's
 
 
 def line_blocks(analysis: Analysis) -> Iterator[Block]:
-    if analysis.computing_s < WORTH * analysis.log.wall_s:
-        return
-    lines, total_s = device_lines(analysis)
+    lines = device_lines(analysis) if analysis.computing_s >= WORTH * analysis.log.wall_s else {}
     seconds = {at: sum(operations.values()) for at, operations in lines.items()}
-    rows = [
-        (
-            max(lines[at], key=lines[at].__getitem__),
-            f"{seconds[at] / total_s:.0%}",
-            str(at or "-"),
-            at.source[:40] if at else "no line of its own",
-        )
-        for at in sorted(lines, key=seconds.__getitem__, reverse=True)
-        if seconds[at] >= ROW_SHARE * total_s
-    ]
+    total_s, rows = sum(seconds.values()), []
+    for at in sorted(lines, key=lambda at: -seconds[at]):
+        if seconds[at] >= ROW_SHARE * total_s:
+            operation = max(lines[at], key=lines[at].__getitem__)
+            source = at.source[:40] if at else "no line of its own"
+            rows.append((operation, f"{seconds[at] / total_s:.0%}", str(at or "-"), source))
     if rows:
         title = "Where devices spend their time in jitted functions"
         yield Grid(title, ("", "share", "at", ""), tuple(rows[:STORED_LINES]), (1,), first=LINES)
 
 
-def device_lines(analysis: Analysis) -> tuple[dict[Place, dict[str, float]], float]:
-    """Return seconds by line (NOWHERE if unknown) and by operation, and the seconds of all lines."""
+def device_lines(analysis: Analysis) -> dict[Place, dict[str, float]]:
+    """Return seconds by line (NOWHERE if unknown) and by operation."""
     lines: dict[Place, dict[str, float]] = defaultdict(lambda: defaultdict(float))
-    total_s, programs = 0.0, analysis.log.activity.programs
+    programs = analysis.log.activity.programs
     # what a library jits for itself counts, too: of Keras, it is all that runs
     jitted = {*analysis.jitted, *(c.program for c in analysis.log.compiled if c.owner)}
     for name in sorted(jitted & programs.keys()):
@@ -67,9 +61,8 @@ def device_lines(analysis: Analysis) -> tuple[dict[Place, dict[str, float]], flo
         for (_, op), times in programs[name].ops.items():
             opcode, operation, at = origins.get(op, ("", op.rstrip(".0123456789"), NOWHERE))
             if opcode not in CONTAINERS:
-                total_s += sum(times)
                 lines[at][operation] += sum(times)
-    return lines, total_s
+    return lines
 
 
 def _origins(programs: list[Facts]) -> dict[str, tuple[str, str, Place]]:
@@ -78,18 +71,17 @@ def _origins(programs: list[Facts]) -> dict[str, tuple[str, str, Place]]:
     for facts in programs:
         for i in facts.instructions:
             # what XLA fuses without naming an operation or a line has those of the heaviest inside
-            inside = facts.module.computations.get(i.called, ())
+            inside = facts.module.inside(i)
             heavy = [j for opcode in _HEAVY for j in (i, *inside) if j.opcode == opcode]
             at = _line(facts, [i, *heavy, *inside] if i.opcode == "fusion" else [i])
-            known = origins.setdefault(i.name, (i.opcode, _operation(i, heavy[0] if heavy else i), at))
-            if known[2] != at:
-                origins[i.name] = (*known[:2], NOWHERE)
+            opcode, name, line = origins.setdefault(i.name, (i.opcode, _operation(i, [*heavy, i][0]), at))
+            if line != at:
+                origins[i.name] = (opcode, name, NOWHERE)
     return origins
 
 
 def _operation(i: Instruction, heaviest: Instruction) -> str:
-    groups = _GROUPS.search(heaviest.text) if heaviest.opcode == "convolution" else None
-    if groups and int(groups[1]) > 1:
+    if groups := IN_GROUPS.search(heaviest.text):
         return f"convolution in {groups[1]} groups"
     name = _PRODUCTS.get(heaviest.opcode) or i.operation or heaviest.operation or heaviest.opcode
     kernel = _KERNEL.search(i.attributes)
@@ -98,10 +90,9 @@ def _operation(i: Instruction, heaviest: Instruction) -> str:
 
 def _line(facts: Facts, instructions: list[Instruction]) -> Place:
     """Return the reader's line of the first instruction that has any, else the line of a library but JAX."""
-    for around in filter(None, map(facts.module.frames, instructions)):
-        readers = next((p for p in around if not library_of(p.file)), None)
-        return readers or next((p for p in around if library_of(p.file) not in ("jax", "jaxlib")), NOWHERE)
-    return NOWHERE
+    frames = next(filter(None, map(facts.module.frames, instructions)), ())
+    outside_jax = (p for p in frames if library_of(p.file) not in ("jax", "jaxlib"))
+    return own_line(frames) or next(outside_jax, NOWHERE)
 
 
 @dataclass(frozen=True)
@@ -115,19 +106,20 @@ class Hot:
     longer: bool  # whether windows cut off every execution, so that `device_s` is a lower bound
     facts: Facts | None  # the only program of this name; None if there are several, or none is known
     host_bytes: int  # the most bytes of NumPy arrays that a call passes
+    busy_s: float  # in the windows, on all devices
 
 
 def program_blocks(analysis: Analysis) -> Iterator[Block]:
     rows = []
     for h in hottest_programs(analysis)[:STORED_ROWS]:
+        flops, nbytes = (h.facts.flops, h.facts.bytes_accessed) if h.facts else (None, None)
         least = "> " if h.facts and h.facts.loops else ""
         rows.append(
             (
                 h.name[:NAME], str(h.calls), format_quantity(h.dispatch_s, "s"),
                 ("> " if h.longer else "") + format_quantity(h.device_s, "s"),
-                least + format_quantity(h.facts.flops if h.facts else None, "FLOP"),
-                least + format_quantity(h.facts.bytes_accessed if h.facts else None, "bytes"),
-                format_quantity(h.host_bytes, "bytes") if h.host_bytes else "-",
+                least + format_quantity(flops, "FLOP"), least + format_quantity(nbytes, "bytes"),
+                format_quantity(h.host_bytes or None, "bytes"),
             )
         )  # fmt: skip
     if rows:
@@ -137,11 +129,11 @@ def program_blocks(analysis: Analysis) -> Iterator[Block]:
 
 def hottest_programs(analysis: Analysis) -> list[Hot]:
     """Return the programs that devices computed in the windows, the most seconds first."""
-    compiled = group_by(analysis.log.compiled, lambda c: c.program)
-    programs = analysis.log.activity.programs.values()
-    busy_s = {p.name: sum(map(total_length, p.devices.values())) for p in programs}
-    hot = []
-    for p in sorted((p for p in programs if busy_s[p.name]), key=lambda p: -busy_s[p.name]):
+    compiled, hot = group_by(analysis.log.compiled, lambda c: c.program), list[Hot]()
+    for p in analysis.log.activity.programs.values():
+        busy_s = [seconds for seconds in map(total_length, p.devices.values()) if seconds]
+        if not busy_s:
+            continue
         known = analysis.programs.get(p.name, [])
         work = {(f.platform, f.flops, f.bytes_accessed) for f in known}
         facts = max(known, key=lambda f: len(f.text)) if len(work) == 1 else None
@@ -152,12 +144,11 @@ def hottest_programs(analysis: Analysis) -> list[Hot]:
             device_s = statistics.median(p.run_s)
         else:
             executions = execution_count(p, facts) if facts else 0.0
-            devices = len([spans for spans in p.devices.values() if spans])
-            device_s = busy_s[p.name] / devices / (executions or p.calls or 1)
+            device_s = statistics.fmean(busy_s) / (executions or p.calls or 1)
         dispatch_s = statistics.median(p.dispatch_s) if p.dispatch_s else None
         copied = max((c.host_bytes for c in compiled.get(p.name, ()) if p.copies), default=0)
-        hot.append(Hot(p.name, p.calls, dispatch_s, device_s, p.cut_off, facts, copied))
-    return hot
+        hot.append(Hot(p.name, p.calls, dispatch_s, device_s, p.cut_off, facts, copied, sum(busy_s)))
+    return sorted(hot, key=lambda row: -row.busy_s)
 
 
 def execution_count(program: ExecutedProgram, facts: Facts) -> float:
@@ -167,14 +158,14 @@ def execution_count(program: ExecutedProgram, facts: Facts) -> float:
     the runs of instructions that an execution runs once, weighted by their times.
     """
     once = [times for (_, op), times in program.ops.items() if op in facts.steps and times]
-    means_s = sum(sum(times) / len(times) for times in once)
+    means_s = sum(map(statistics.fmean, once))
     return sum(map(sum, once)) / means_s if means_s else 0.0
 
 
 def figure_blocks(analysis: Analysis) -> Iterator[Block]:
     """Yield a table for the whole run and one for each function, for `compare` and `upgrade`."""
     log = analysis.log
-    if not log.used_jax or not log.compiled:
+    if not log.compiled:
         return
     device_s = {hot.name: hot.device_s for hot in hottest_programs(analysis) if not hot.longer}
     peaks = [(f"peak of {kind} memory", "bytes", float(peak)) for kind, peak in log.peaks.items()]

@@ -11,9 +11,17 @@ from jaxperf import cli
 from jaxperf.result import Grid, Heading, Text
 from jaxperf.result.store import load_result
 from jaxperf.result.terminal import render_text
-from jaxperf.watch.log import IMPORT, PYTHON, Compiled, DeviceActivity, ExecutedProgram, Log, StackSample
+from jaxperf.watch.log import (
+    IMPORT,
+    PYTHON,
+    Compiled,
+    DeviceActivity,
+    ExecutedProgram,
+    Log,
+    StackSample,
+    Wait,
+)
 from jaxperf.watch.observe.source_location import NOWHERE, Place
-from jaxperf.watch.observe.waits import Wait
 from jaxperf.watch.observe.windows import queued_intervals
 from jaxperf.watch.report import text
 from jaxperf.watch.report.analysis import Analysis
