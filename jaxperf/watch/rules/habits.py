@@ -1,7 +1,7 @@
 """What programs do around JAX: what they keep, how they time, fork, where they run, and how Keras trains."""
 
 import ast
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator
 
 from jaxperf.result.formatting import format_quantity
@@ -37,22 +37,23 @@ def growth_notes(analysis: Analysis) -> Iterator[str]:
     if len(readings) < MANY:
         return
     peak = max(readings, key=_used)  # later, a function that returns may drop what it kept
-    length_s = peak.when - begin
+    length_s, most = peak.when - begin, _used(peak)
     thirds = [begin + length_s / 3, begin + length_s * 2 / 3]
     first, second = (_used(min(readings, key=lambda m: abs(m.when - moment))) for moment in thirds)
-    grown, parts = _used(peak) - first, (second - first, _used(peak) - second)
+    grown, parts = most - first, sorted((second - first, most - second))
     if (
         length_s < max(LONG_ENOUGH_S, (log.end - begin) / 2)
-        or grown < max(GROWN, GROWN_SHARE * _used(peak))
-        or not 0 < min(parts) <= max(parts) <= STEADY * min(parts)
+        or grown < max(GROWN, GROWN_SHARE * most)
+        or not 0 < parts[0] <= parts[1] <= STEADY * parts[0]
     ):
         return
     message = (
         f"{'device' if peak.device else 'resident'} memory grows all the time: by "
         f"{format_quantity(grown, 'bytes')} in {format_quantity(length_s * 2 / 3, 's')}"
     )
-    live, more = _grown_arrays(log.memory, thirds[0], peak.when)
-    if live is not None and more * (live.nbytes // live.number) >= grown / 2:
+    compiled = sum(min(a for a, _ in c.stages.values()) >= begin for c in log.compiled if c.stages)
+    more, live = _grown_arrays(log.memory, thirds[0], peak.when)
+    if live and more * live.nbytes / live.number >= grown / 2:
         made = f", made at {live.at}" if live.at else ""
         held = f" in {live.held} ({live.held_at})" if live.held else ""
         yield (
@@ -60,9 +61,7 @@ def growth_notes(analysis: Analysis) -> Iterator[str]:
             "later (a number of each, or every hundredth), or bring them to the host in blocks, with "
             "jax.device_get, and drop them"
         )
-        return
-    compiled = sum(min(a for a, _ in c.stages.values()) >= begin for c in log.compiled if c.stages)
-    if compiled >= COMPILED:
+    elif compiled >= COMPILED:
         yield f"{message}; {compiled} programs were compiled meanwhile, which JAX keeps"
     elif grown >= UNKNOWN_GROWN and length_s >= UNKNOWN_S:
         yield f"{message}; arrays of JAX do not explain it, so look for what else the loop keeps"
@@ -72,67 +71,58 @@ def _used(reading: Memory) -> int:
     return reading.device or reading.resident
 
 
-def _grown_arrays(readings: list[Memory], since: float, until: float) -> tuple[LiveArrays | None, int]:
-    """Return the arrays of the type that grew most between two times, and how many more there are."""
+def _grown_arrays(readings: list[Memory], since: float, until: float) -> tuple[int, LiveArrays | None]:
+    """Return how many more arrays there are of the type that grew most between two times, and the type."""
     listed = [m for m in readings if m.arrays and m.when <= until]
-    if not listed:
-        return None, 0
-    before = next((m for m in reversed(listed) if m.when <= since), listed[0])
-    known = {live.kind: live.number for live in before.arrays}
-    more = {live: live.number - known.get(live.kind, 0) for live in listed[-1].arrays}
-    grown = [live for live in more if more[live] >= MANY]
-    most = max(grown, key=lambda live: more[live] * live.nbytes / live.number, default=None)
-    return most, more[most] if most else 0
+    before = [m for m in listed if m.when <= since][-1:] or listed[:1]
+    known = {live.kind: live.number for m in before for live in m.arrays}
+    more = [(live.number - known.get(live.kind, 0), live) for m in listed[-1:] for live in m.arrays]
+    grown = [(count, live) for count, live in more if count >= MANY]
+    return max(grown, key=lambda pair: pair[0] * pair[1].nbytes / pair[1].number, default=(0, None))
 
 
 def timing_notes(analysis: Analysis) -> Iterator[str]:
     """Yield a note where a program times a call without waiting for its result."""
-    hot = {row.name: row for row in hottest_programs(analysis)}
-    waits = [line.at for line in analysis.lines]
-    noted: set[tuple[str, int, int]] = set()
+    hot, noted = {row.name: row for row in hottest_programs(analysis)}, set[tuple[str, int, int]]()
     for c, at in analysis.called:
         row = hot.get(c.program)
-        if row is None or row.dispatch_s is None or row.device_s < LATER * row.dispatch_s:
+        start, end = _timing_around(at)
+        if row is None or row.dispatch_s is None or row.device_s < LATER * row.dispatch_s or not start:
             continue
-        for start, end in _timings_around(at):
-            calls = statements.calls_in(statements.syntax_tree(at.file))
-            timed = {statements.last_name(call.func) for call in calls if start <= call.lineno <= end}
-            waited = any(w.function in timed or (w.file == at.file and start <= w.line <= end) for w in waits)
-            if waited or (at.file, start, end) in noted:
-                continue
-            noted.add((at.file, start, end))
-            yield (
-                f"the time that {at._replace(line=end)} takes, from line {start} on, is that of dispatching "
-                f"{c.called} (line {at.line}), not of computing it: a call returns after "
-                f"{format_quantity(row.dispatch_s, 's')}, and the device takes "
-                f"{format_quantity(row.device_s, 's')}. Call jax.block_until_ready on the result first"
-            )
+        calls = statements.calls_in(statements.syntax_tree(at.file))
+        timed = {statements.last_name(call.func) for call in calls if start <= call.lineno <= end}
+        waits = (line.at for line in analysis.lines)
+        waited = any(w.function in timed or (w.file == at.file and start <= w.line <= end) for w in waits)
+        if waited or (at.file, start, end) in noted:
+            continue
+        noted.add((at.file, start, end))
+        yield (
+            f"the time that {at._replace(line=end)} takes, from line {start} on, is that of dispatching "
+            f"{c.called} (line {at.line}), not of computing it: a call returns after "
+            f"{format_quantity(row.dispatch_s, 's')}, and the device takes "
+            f"{format_quantity(row.device_s, 's')}. Call jax.block_until_ready on the result first"
+        )
 
 
-def _timings_around(at: Place) -> Iterator[tuple[int, int]]:
-    """Yield the innermost stretches around a line whose time its function takes with Python's clocks."""
-    nodes = list(ast.walk(statements.innermost(at, statements.FUNCTION) or statements.syntax_tree(at.file)))
-    read: dict[str, list[int]] = defaultdict(list)
-    for node in nodes:
-        match node:
-            case ast.Assign(targets=[ast.Name(id=name)], value=value) if _reads_clock(value):
-                read[name].append(node.lineno)
-    for node in nodes:
-        match node:
-            case ast.BinOp(op=ast.Sub(), left=left, right=ast.Name(id=started)) if started in read:
-                ends = [node.lineno] if _reads_clock(left) else read.get(ast.unparse(left), [])
-                end = max((n for n in ends if n <= node.lineno), default=0)
-                start = max((n for n in read[started] if n < end), default=0)
-                if 0 < start < at.line <= end:
-                    yield start, end
+def _timing_around(at: Place) -> tuple[int, int]:
+    """Return the lines next to a call at which its function reads Python's clocks for a difference; or 0s."""
+    scope = statements.innermost(at, statements.FUNCTION) or statements.syntax_tree(at.file)
+    differences = [n for n in statements.nodes_in(scope, ast.BinOp) if isinstance(n.op, ast.Sub)]
+    subtracted = {ast.unparse(n.right) for n in differences}
+    begins = [
+        n.lineno
+        for n in statements.nodes_in(scope, ast.Assign)
+        if _reads_clock(n.value) and {*map(ast.unparse, n.targets)} & subtracted
+    ]
+    start = max((line for line in begins if line < at.line), default=0)
+    ends = [call.lineno for call in statements.calls_in(scope) if _reads_clock(call)]
+    end = min((line for line in ends if line >= at.line), default=0)
+    return (start, end) if start and end else (0, 0)
 
 
 def _reads_clock(value: ast.expr) -> bool:
-    match value:
-        case ast.Call(args=[], keywords=[]):
-            owner, _, name = ast.unparse(value.func).rpartition(".")
-            return owner in ("", "time") and name in _CLOCKS
-    return False
+    owner, _, name = ast.unparse(value).removesuffix("()").rpartition(".")
+    return isinstance(value, ast.Call) and owner in ("", "time") and name in _CLOCKS
 
 
 def fork_notes(analysis: Analysis) -> Iterator[str]:

@@ -7,7 +7,7 @@ import ast
 import re
 from collections.abc import Iterator
 
-from jaxperf.hlo import COLLECTIVES, Instruction, dtype_name, shape_of
+from jaxperf.hlo import Instruction, dtype_name, shape_of
 from jaxperf.result import Block, Note
 from jaxperf.result.formatting import format_quantity
 from jaxperf.result.intervals import total_length
@@ -15,8 +15,9 @@ from jaxperf.watch.log import COMPILE, Compiled, ExecutedProgram
 from jaxperf.watch.observe.executables import Facts
 from jaxperf.watch.observe.source_location import NOWHERE, Place
 from jaxperf.watch.report.analysis import Analysis
+from jaxperf.watch.report.top_programs import IN_GROUPS
 from jaxperf.watch.rules import habits
-from jaxperf.watch.rules.programs import called_programs, fault_notes
+from jaxperf.watch.rules.programs import called_programs, fault_notes, new_programs
 from jaxperf.watch.source import statements
 
 NOTE_SHARE = 0.2  # of the run
@@ -26,9 +27,7 @@ TEMPORARY = 64 << 20  # bytes of temporaries that are worth a note
 BUSY_SHARE = 0.2  # share of the devices' time that makes a program worth notes
 CONVOLUTION_SHARE = 0.5  # share of a program's time in a convolution that is worth a note
 _CONDITION = re.compile(r"condition=%?([\w.-]+)")
-_BODY = re.compile(r"body=%?([\w.-]+)")
 _HEAVY = ("while", "dot", "convolution", "custom-call", "sort")
-_GROUPS = re.compile(r"feature_group_count=([2-9]|\d\d+)")
 
 
 def note_blocks(analysis: Analysis) -> Iterator[Block]:
@@ -63,19 +62,16 @@ def _collectives(facts: Facts, c: Compiled) -> Iterator[str]:
     """Yield notes on collectives in the condition of a loop, and on those that move many bytes."""
     if len(facts.devices) < 2:
         return
-    loops = " ".join(i.text for i in facts.instructions if i.opcode == "while")
-    conditions, bodies = _CONDITION.findall(loops), _BODY.findall(loops)
+    loops = [i for i in facts.instructions if i.opcode == "while"]
+    conditions, bodies = _CONDITION.findall(" ".join(i.text for i in loops)), {i.called for i in loops}
     for i in facts.instructions:
-        kind = i.opcode.removesuffix("-start")
-        if kind not in COLLECTIVES:
-            continue
-        at = facts.at(i) or c.at
-        if i.computation in conditions:
+        kind, at = i.collective, facts.at(i) or c.at
+        if kind and i.computation in conditions:
             yield (
                 f"{c.called} has an {kind} in the condition of a loop at {at}: all devices agree in each "
                 "turn whether to go on; under jax.shard_map each device has a loop of its own"
             )
-        elif kind != "all-reduce" and i.bytes >= MOVED:
+        elif kind not in ("", "all-reduce") and i.bytes >= MOVED:
             how = "in each turn of a loop" if i.computation in bodies else "per call"
             line = _source(i, facts, c.called) or at
             use = f", for {at}" if at != line else ""
@@ -89,14 +85,12 @@ def _collectives(facts: Facts, c: Compiled) -> Iterator[str]:
 
 def _source(i: Instruction, facts: Facts, name: str) -> Place:
     """Return the reader's line that computed what is gathered; for an argument, its first use."""
-    by_name = {known.name: known for known in facts.instructions}
-    while operand := next((by_name[n] for n in i.operands if n in by_name), None):
-        i = operand
+    while operands := facts.module.operands(i):
+        i = operands[0]
         if at := facts.at(i):
             return at
     at = next((p for p in sorted(facts.places) if p.function == name), NOWHERE)
-    function = statements.innermost(at, statements.FUNCTION)
-    names = [n for n in ast.walk(function) if isinstance(n, ast.Name)] if function else []
+    names = statements.nodes_in(statements.innermost(at, statements.FUNCTION), ast.Name)
     uses = [n.lineno for n in names if n.id == i.op_name.partition("[")[0]]
     return at._replace(line=min(uses)) if uses else NOWHERE
 
@@ -108,8 +102,8 @@ def _branches(facts: Facts, c: Compiled) -> Iterator[str]:
     selects = [i for i in facts.instructions if i.opcode == "select" and "/select_n" in i.op_name]
     for at in dict.fromkeys(facts.at(i) for i in selects if "vmap(" in i.op_name):
         calls = statements.calls_in(statements.innermost(at, ast.stmt))
-        branching = [call for call in calls if statements.last_name(call.func) in ("cond", "switch")]
-        nodes = [n for call in branching for n in ast.walk(call)]
+        calls = [call for call in calls if statements.last_name(call.func) in ("cond", "switch")]
+        nodes = [n for call in calls for n in ast.walk(call)]
         named = {getattr(n, "id", "") or getattr(n, "attr", "") for n in nodes}  # step, self.step
         if named & functions:
             yield (
@@ -123,7 +117,7 @@ def _grouped(facts: Facts, c: Compiled, program: ExecutedProgram) -> Iterator[st
     """Yield a note for each convolution in groups that takes most of a program's time."""
     total_s = program.op_s(facts.steps.__contains__)
     for i in facts.instructions:
-        groups = _GROUPS.search(i.text) if i.opcode in ("convolution", "custom-call") else None
+        groups = IN_GROUPS.search(i.text) if i.opcode in ("convolution", "custom-call") else None
         if groups is None:
             continue
         names = {i.name, *(user.name for user in facts.instructions if user.called == i.computation)}
@@ -138,13 +132,10 @@ def _grouped(facts: Facts, c: Compiled, program: ExecutedProgram) -> Iterator[st
 def _mapped(analysis: Analysis) -> Iterator[str]:
     if analysis.computing_s < BUSY_SHARE * (analysis.log.end - analysis.begin):
         return
-    for facts in analysis.log.programs:
-        c = analysis.jitted.get(facts.program)
-        loops = (i for i in facts.instructions if c and not facts.old and i.opcode == "while")
-        for at in dict.fromkeys(map(facts.at, loops)):
-            calls = statements.calls_in(statements.innermost(at, ast.stmt))
-            mapped = (x for x in calls if ast.unparse(x.func) in ("jax.lax.map", "lax.map"))
-            if c and any(not call.keywords for call in mapped):
+    for facts, c in new_programs(analysis):
+        for at in dict.fromkeys(facts.at(i) for i in facts.instructions if i.opcode == "while"):
+            calls = [call for name, call in statements.calls_at(at) if name.endswith("lax.map")]
+            if any(not call.keywords for call in calls):
                 yield (
                     f"{c.called} takes the elements of jax.lax.map at {at} one after the other, though none "
                     "needs another: jax.vmap takes all at once, and batch_size= of jax.lax.map some at a time"
@@ -153,9 +144,8 @@ def _mapped(analysis: Analysis) -> Iterator[str]:
 
 def _unusable(analysis: Analysis) -> Iterator[str]:
     """Yield a note for each large donated argument whose memory no result can take."""
-    for facts in analysis.log.programs:
-        c = analysis.jitted.get(facts.program)
-        if c is None or facts.old or facts.module.aliases or not facts.text:
+    for facts, c in new_programs(analysis):
+        if facts.module.aliases or not facts.text:
             continue
         file, results = c.defined.rpartition(":")[0], facts.layout[1]
         donated = statements.donated_parameters(file, c.called)
@@ -170,24 +160,21 @@ def _unusable(analysis: Analysis) -> Iterator[str]:
 
 
 def temporaries_note(analysis: Analysis) -> Iterator[str]:
-    new = [f for f in analysis.log.programs if not f.old and f.program in analysis.jitted]
-    facts = max(new, key=lambda f: f.temporary_bytes, default=None)
-    if facts is None or facts.temporary_bytes < TEMPORARY:
-        return
-    name, size = analysis.jitted[facts.program].called, format_quantity(facts.temporary_bytes, "bytes")
-    lines = (
-        facts.at(i)
-        for i in facts.instructions
-        if i.opcode == "while"
-        and "jvp(" in i.op_name
-        # random bits have no gradient
-        and not re.search("threefry|random_bits|shuffle", i.op_name)
-        and any(shape.dtype[0] in "fbc" for shape in i.shapes)
-    )
-    if line := next(filter(None, lines), NOWHERE):
-        yield (
-            f"temporaries of {name}: {size}; the gradient of the loop at {line} keeps what each turn "
-            "computes, and jax.checkpoint around its body computes it again instead"
+    large = [pair for pair in new_programs(analysis) if pair[0].temporary_bytes >= TEMPORARY]
+    for facts, c in sorted(large, key=lambda pair: pair[0].temporary_bytes)[-1:]:
+        lines = (
+            facts.at(i)
+            for i in facts.instructions
+            if i.opcode == "while"
+            and "jvp(" in i.op_name
+            # random bits have no gradient
+            and not re.search("threefry|random_bits|shuffle", i.op_name)
+            and any(shape.dtype[0] in "fbc" for shape in i.shapes)
         )
-    else:
-        yield f"temporaries of {name}: {size}"
+        line = next(filter(None, lines), NOWHERE)
+        more = (
+            f"; the gradient of the loop at {line} keeps what each turn computes, and jax.checkpoint around "
+            "its body computes it again instead"
+        )
+        size = format_quantity(facts.temporary_bytes, "bytes")
+        yield f"temporaries of {c.called}: {size}{more if line else ''}"

@@ -1,66 +1,43 @@
 """Rules about compiled programs: their memory, dtypes, loops, callbacks, and division among devices."""
 
 import ast
+import contextlib
 import functools
 import importlib.metadata
 import re
-import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from jaxperf.hlo import COLLECTIVES, shape_of
+from jaxperf.hlo import shape_of
 from jaxperf.known_faults import FAULTS, Fault, faults_of
 from jaxperf.result.formatting import format_quantity
-from jaxperf.result.intervals import difference, intersection, total_length, union
+from jaxperf.result.intervals import difference, intersection, total_length
 from jaxperf.watch.grouping import group_by
-from jaxperf.watch.log import CALLBACK as IN_CALLBACK
-from jaxperf.watch.log import COMPILE, DISPATCH, EAGER, Compiled, ExecutedProgram
-from jaxperf.watch.observe import source_location
-from jaxperf.watch.observe.executables import (
-    MULTIPLYING,
-    PRODUCTS,
-    Facts,
-    independent_instructions,
-    unrolled_loops,
-)
-from jaxperf.watch.observe.source_location import NOWHERE, Place
+from jaxperf.watch.log import CALLBACK, COMPILE, DISPATCH, EAGER, Compiled, ExecutedProgram
+from jaxperf.watch.observe import executables
+from jaxperf.watch.observe.executables import Facts
+from jaxperf.watch.observe.source_location import NOWHERE, Place, library_of
 from jaxperf.watch.report.analysis import Analysis, IntervalSet
 from jaxperf.watch.report.top_programs import execution_count
+from jaxperf.watch.rules import table
 from jaxperf.watch.rules.idle import COPIED, SLOWEST
-from jaxperf.watch.rules.table import (
-    ASYNCHRONOUS,
-    DATA_PARALLEL,
-    FORBIDDEN,
-    MEMORY,
-    PERFORMANCE,
-    PRECISION,
-    SYMBOLIC,
-    VERSIONS,
-    Finding,
-    cause,
-    least_saving_s,
-)
+from jaxperf.watch.rules.table import Finding, cause
 from jaxperf.watch.rules.traces import set_at
-from jaxperf.watch.source import statements
-from jaxperf.watch.source.loop_body import donating_option, passed_arguments, replaced_variables
+from jaxperf.watch.source import loop_body, statements
 
 WIDE = ("float64", "double", "complex128")
 WIDENED = 1 << 16  # bytes of an array below which its dtype does not matter
 LARGE = 1 << 20  # bytes of an array of float64 that is worth reporting
-_CARRYING = {  # instructions that compute nothing
-    "broadcast", "constant", "copy", "dynamic-slice", "dynamic-update-slice", "fusion", "get-tuple-element",
-    "parameter", "tuple", "while",
-}  # fmt: skip
 
 
 @cause(
-    "float64", "float64", PRECISION, "float32 becomes float64",
+    "float64", "float64", table.PRECISION, "float32 becomes float64",
     "Give the other operand the type of the data, as with .astype(np.float32).",
     confidence="bound",
 )  # fmt: skip
 @cause(
-    "all float64", "float64", PRECISION, "a program computes in float64",
+    "all float64", "float64", table.PRECISION, "a program computes in float64",
     'If float32 is enough, make {argument} and all else that {name} gets .astype("float32").',
     confidence="bound",
     forms={
@@ -73,13 +50,10 @@ def find_float64(analysis: Analysis) -> Iterator[Finding]:
     at = set_at("jax_enable_x64", analysis, NOWHERE) if turned_on else None
     where = f" at {at}: {at.source}" if at else ""
     for facts, c, _, program_s in called_programs(analysis):
-        single = {i.name for i in facts.instructions if i.type.startswith(("f32[", "bf16[", "f16["))}
+        narrow = {i.name for i in facts.instructions if i.type.startswith(("f32[", "bf16[", "f16["))}
         large = [i for i in facts.instructions if i.shapes and i.shapes[0].bytes >= WIDENED]
-        widening = Counter(
-            facts.at(i)
-            for i in large
-            if i.opcode == "convert" and i.type.startswith("f64[") and single & {*i.operands}
-        )
+        converts = [i for i in large if i.opcode == "convert" and i.type.startswith("f64[")]
+        widening = Counter(facts.at(i) for i in converts if narrow & {*i.operands})
         if widening:
             line = next((p for p, _ in widening.most_common() if p), c.at)
             reason = (
@@ -87,14 +61,14 @@ def find_float64(analysis: Analysis) -> Iterator[Finding]:
             )
             yield Finding("float64", line, program_s / 2, reason, facts.name)
             continue
-        wide = any(i.opcode not in _CARRYING and i.type.startswith(("f64", "c128")) for i in large)
+        wide = any(i.type.startswith(("f64", "c128")) for i in large)
         files = {p.file for p in (c.at, *c.callers)}
         given = [shape for shape in facts.layout[0] if shape.dims and shape.dtype[0] in "fbc"]
         mixed = {shape.dtype for shape in given} - {"f64", "c128"}
-        for_arrays = not mixed and sum(shape.bytes for shape in given) >= LARGE
         # who turns it on in the same file may want it, unless it is for the arrays that the program gets
-        wanted = any(map(_asks_for_float64, files)) or not (for_arrays or (at and at.file not in files))
-        if wide and not wanted:
+        unwanted = not mixed and sum(shape.bytes for shape in given) >= LARGE
+        unwanted = unwanted or bool(at and at.file not in files)
+        if wide and unwanted and not any(map(_asks_for_float64, files)):
             reason = (
                 f"{c.called} computes with arrays of float64, which JAX makes of its own and NumPy's arrays "
                 f"while jax_enable_x64 is on{where}; if float32 is enough, it moves half of the bytes"
@@ -106,40 +80,35 @@ def find_float64(analysis: Analysis) -> Iterator[Finding]:
 @functools.cache
 def _asks_for_float64(file: str) -> bool:
     """Return whether a file's code names float64, so that its use is intended."""
-    for node in ast.walk(statements.syntax_tree(file)):
-        named = getattr(node, "attr", "") or getattr(node, "id", "") or getattr(node, "value", "")
-        if isinstance(node, ast.Attribute | ast.Name | ast.Constant) and named in WIDE:
-            return True
-    return False
+    nodes = ast.walk(statements.syntax_tree(file))
+    named = (getattr(n, "attr", "") or getattr(n, "id", "") or getattr(n, "value", "") for n in nodes)
+    return any(name in WIDE for name in named)
 
 
 def _made(c: Compiled) -> tuple[Place, str]:
     """Return the line that assigns the largest argument, and its variable; else the call and ""."""
     sizes = {where: shape.size for where, text in c.signature.items() if (shape := shape_of(text))}
     largest = max(sizes, key=sizes.__getitem__, default="")
-    expression = statements.argument_expression(c.at, c.called, largest) if largest else None
-    if not isinstance(expression, ast.Name):
-        return c.at, ""
-    within = statements.innermost(c.at, ast.FunctionDef) or statements.syntax_tree(c.at.file)
-    lines = [
-        n.lineno
-        for n in ast.walk(within)
-        if isinstance(n, ast.Assign) and n.lineno < c.at.line and expression.id in map(ast.unparse, n.targets)
-    ]
-    return (c.at._replace(line=max(lines)), expression.id) if lines else (c.at, "")
+    passed = statements.argument_expression(c.at, c.called, largest)
+    name = passed.id if isinstance(passed, ast.Name) else ""
+    scope = statements.innermost(c.at, statements.FUNCTION) or statements.syntax_tree(c.at.file)
+    assigned = (f.node for f in loop_body.flows_of(scope) if name in f.writes)
+    before = [n.lineno for n in assigned if n.lineno < c.at.line and not isinstance(n, ast.Expr)]
+    return (c.at._replace(line=max(before)), name) if before else (c.at, "")
 
 
 @cause(
-    "moved", "transfer", DATA_PARALLEL, "arrays are copied between devices on each call",
+    "moved", "transfer", table.DATA_PARALLEL, "arrays are copied between devices on each call",
     "Before the loop, call jax.device_put once for them with the sharding that {name} needs: "
     'NamedSharding(mesh, P()) gives each device a copy, P("data") a share.',
 )  # fmt: skip
 def find_moves(analysis: Analysis) -> Iterator[Finding]:
     dispatching = analysis.idle_at(DISPATCH, EAGER)
-    beside_s, copied_bytes = copied_beside_computing(analysis)
+    beside_s = _copied_beside_computing(analysis)
+    waits = intersection(difference(analysis.steady, analysis.busy), analysis.log.activity.queued)
     for c, at in analysis.called:
-        program = analysis.ran(c)
-        if (size := sum(c.moved.values())) < COPIED or program is None:
+        program, size = analysis.ran(c), sum(c.moved.values())
+        if program is None or size < COPIED:
             continue
         largest = max(c.moved, key=c.moved.__getitem__)
         more = f" and {len(c.moved) - 1} more arguments" if len(c.moved) > 1 else ""
@@ -148,31 +117,29 @@ def find_moves(analysis: Analysis) -> Iterator[Finding]:
             f"each call of {c.called} copies {format_quantity(size, 'bytes')}, {largest}{more}, to its "
             f"{count} devices: they lie on others, or not on all"
         )
-        waits = intersection(difference(analysis.steady, analysis.busy), analysis.log.activity.queued)
-        crowded_s = beside_s * size * program.calls / copied_bytes if copied_bytes else 0.0
-        seconds = dispatching.get(at, 0.0) + (total_length(waits) + crowded_s) * analysis.scale
+        waited_s = total_length(waits) + beside_s * size * program.calls
+        seconds = dispatching.get(at, 0.0) + waited_s * analysis.scale
         yield Finding("moved", at, seconds, reason, c.called, argument=largest)
 
 
-def copied_beside_computing(analysis: Analysis) -> tuple[float, int]:
-    """Return the seconds that devices lose to copies between them while they compute, and the copies' bytes.
+def _copied_beside_computing(analysis: Analysis) -> float:
+    """Return the seconds that devices lose while they compute for each byte that is copied between them.
 
-    The seconds are those of the profiler's windows. An accelerator copies beside its computation. On a CPU, a
-    copy takes a core, which the devices share. The bytes are those that calls and `device_put` copied there.
+    An accelerator copies beside its computation. On a CPU, a copy takes a core, which the devices share. The
+    bytes are those that calls and `device_put` copied in the profiler's windows.
     """
     activity, busy = analysis.log.activity, IntervalSet(analysis.busy)
     copying_s = sum(busy.within(start, end) for start, end in activity.copying)
-    puts = [put for put in analysis.log.puts if put.moved and analysis.windows.of(put)]
     moved = {c.program: sum(c.moved.values()) for c, _ in analysis.called if c.moved}
     nbytes = sum(size * activity.program(name).calls for name, size in moved.items())
-    nbytes += sum(put.nbytes for put in puts)
+    nbytes += sum(put.nbytes for put in analysis.log.puts if put.moved and analysis.windows.of(put))
     # other programs have the cores for a part of a copy's time
     alone = min(analysis.alone, analysis.share_of_cores(1.0))
-    return copying_s * (1 - analysis.beside) * alone, nbytes
+    return copying_s * (1 - analysis.beside) * alone / max(1, nbytes)
 
 
 @cause(
-    "replicated", "program", DATA_PARALLEL, "each device computes the whole batch",
+    "replicated", "program", table.DATA_PARALLEL, "each device computes the whole batch",
     "Divide the batch, and give each device a copy of the rest: jax.device_put(batch, NamedSharding(mesh, "
     "P('data'))), with the name of the mesh's axis.",
     confidence="bound",
@@ -183,8 +150,8 @@ def find_replicated_work(analysis: Analysis) -> Iterator[Finding]:
         count = len(facts.devices)
         splits = [p.split for p in c.placements.values() if len(p.devices) == count > 1]
         replicated = splits and all("(" in split and "'" not in split for split in splits)
-        opcodes = {i.opcode.removesuffix("-start") for i in facts.instructions}
-        if replicated and facts.module.matrix_dtype and not opcodes & {*COLLECTIVES, "partition-id"}:
+        apart = (i.collective or i.opcode == "partition-id" for i in facts.instructions)
+        if replicated and facts.module.matrix_dtype and not any(apart):
             reason = (
                 f"each of the {count} devices computes all of {c.called}: none of its arguments is divided"
             )
@@ -204,7 +171,7 @@ UNEQUAL = 1.3  # the most work on one device over the mean
 
 
 @cause(
-    "donation", "memory", MEMORY, "an argument is copied that the result replaces",
+    "donation", "memory", table.MEMORY, "an argument is copied that the result replaces",
     "Where {name} is jitted, give jax.jit donate_argnums or donate_argnames of the argument that the result "
     "replaces. The old array is gone then, under every name.",
     confidence="bound",
@@ -217,7 +184,7 @@ UNEQUAL = 1.3  # the most work on one device over the mean
     choose=lambda f: "arguments" if f.argument else "",
 )  # fmt: skip
 @cause(
-    "module state", "python", MEMORY, "nnx.jit copies the state of a module in each call",
+    "module state", "python", table.MEMORY, "nnx.jit copies the state of a module in each call",
     "Jit {name} with {argument}: the module's new arrays then take the memory of the old ones, which are "
     "gone, under every name; nnx.clone(model, arrays=True) makes a copy that stays.",
     confidence="bound",
@@ -230,31 +197,30 @@ def find_donations(analysis: Analysis) -> Iterator[Finding]:
             passed = [(match[1], array) for match, array in matches if match and array]
             cause, which, every = "module state", "of its modules' state", False
         else:
-            names, still_used = replaced_variables(c.at, c.callers)
-            passed, every = list(passed_arguments(c, names)), bool(names and not still_used)
+            names, still_used = loop_body.replaced_variables(c.at, c.callers)
+            passed, every = list(loop_body.passed_arguments(c, names)), bool(names and not still_used)
             which = f" ({', '.join(sorted(names))})" if still_used else ""
             cause, which = "donation", f"of the same types as arguments that the caller replaces{which}"
         shared = facts.unshared_bytes(None if every else [array for _, array in passed])
         if shared:
             size = format_quantity(shared, "bytes")
             reason = f"{facts.name} returns {size} {which}, and each call makes new memory for them"
-            option = donating_option([argument for argument, _ in passed]) if passed else ""
+            option = loop_body.donating_option([argument for argument, _ in passed]) if passed else ""
             copied_s = _copied_s(analysis, facts, program, program_s, shared)
             yield Finding(cause, c.at, copied_s, reason, facts.name, shared, option)
 
 
 @cause(
-    "eager copy", "eager", MEMORY, "an array is copied to change a part of it",
+    "eager copy", "eager", table.MEMORY, "an array is copied to change a part of it",
     "Do so in a function under jax.jit with donate_argnums of the array, which then changes in place. The "
     "old array is gone then, under every name.",
     confidence="bound",
 )  # fmt: skip
 def find_eager_copies(analysis: Analysis) -> Iterator[Finding]:
-    updates = (c for c in analysis.log.compiled if not c.explained and _changes_part(c.at))
-    calls = {c.program: c for c in updates}
-    looks = Counter(s.at for s in analysis.samples if calls and s.kind == EAGER)
+    calls = {c.program: c for c in analysis.log.compiled if not c.explained and _changes_part(c.at)}
+    looks = Counter(s.at for s in analysis.of_kinds(EAGER) if calls)
     most = next((at for at, _ in looks.most_common() if _changes_part(at)), None)
-    for facts, c, program, program_s in called_programs(analysis, lambda facts: calls.get(facts.program)):
+    for facts, c, program, program_s in called_programs(analysis, calls):
         if not facts.old and (shared := facts.unshared_bytes()):
             size = format_quantity(shared, "bytes")
             reason = f"each call copies an array of {size}, of which it changes a part"
@@ -281,16 +247,16 @@ def _copied_s(
 
 
 @cause(
-    "unrolled", "program", FORBIDDEN, "Python unrolls a loop while tracing",
+    "unrolled", "program", table.FORBIDDEN, "Python unrolls a loop while tracing",
     "Write the loop as jax.lax.fori_loop, or as jax.lax.scan over stacked weights or inputs.",
 )  # fmt: skip
 def find_unrolled_loops(analysis: Analysis) -> Iterator[Finding]:
     costs = (analysis.compiling_s([c]) for c in analysis.log.compiled if COMPILE in c.stages)
     least_s = min(costs, default=0.0)
-    for facts, c in _new_programs(analysis):
-        if c.total_s < least_saving_s(analysis):  # reading a program takes long
+    for facts, c in new_programs(analysis):
+        if c.total_s < table.least_saving_s(analysis):  # reading a program takes long
             continue
-        if loops := unrolled_loops(facts, few=c.total_s >= COMPILE_S, outside=(c.at, *c.callers)):
+        if loops := executables.unrolled_loops(facts, few=c.total_s >= COMPILE_S, outside=(c.at, *c.callers)):
             loop, share = loops[0], sum(x.share for x in loops)  # all lines of a loop have one cause
             reason = (
                 f"{c.called} holds {loop.copies} copies of {loop.operation} from this loop, which Python "
@@ -303,14 +269,14 @@ def find_unrolled_loops(analysis: Analysis) -> Iterator[Finding]:
 
 
 @cause(
-    "constant", "memory", SYMBOLIC, "a large array is compiled into a program",
+    "constant", "memory", table.SYMBOLIC, "a large array is compiled into a program",
     "Put {argument} on the device once, with jax.device_put, and pass it to {name}, which only refers to "
     "it, as an argument. What {name} computes from it alone, compute once, and pass that.",
     confidence="bound",
 )  # fmt: skip
 def find_constants(analysis: Analysis) -> Iterator[Finding]:
-    for facts, c in _new_programs(analysis):
-        if not c.at or source_location.library_of(c.defined.rpartition(":")[0]):
+    for facts, c in new_programs(analysis):
+        if not c.at or library_of(c.defined.rpartition(":")[0]):
             continue
         constants = [shape for shape in facts.constants() if shape.bytes >= SMALL]
         names = [name for name, text in c.refers_to.items() if shape_of(text) in constants]
@@ -325,13 +291,13 @@ def find_constants(analysis: Analysis) -> Iterator[Finding]:
 
 
 @cause(
-    "constant work", "program", PERFORMANCE, "a program computes the same in each call",
+    "constant work", "program", table.PERFORMANCE, "a program computes the same in each call",
     "Compute it once, in a jitted function of its own, and pass the result to {name} as an argument.",
 )  # fmt: skip
 def find_constant_work(analysis: Analysis) -> Iterator[Finding]:
     for facts, c, program, program_s in called_programs(analysis):
         instructions = facts.instructions if facts.layout[0] else []
-        fixed = independent_instructions(instructions, facts.steps)
+        fixed = executables.independent_instructions(instructions, facts.steps)
         total_s, fixed_s = program.op_s(facts.steps.__contains__), program.op_s(fixed.__contains__)
         if total_s and fixed_s >= CONSTANT_SHARE * total_s and max(program.calls, len(program.run_s)) >= 2:
             of_fixed = [(program.op_s(i.name.__eq__), facts.at(i)) for i in instructions if i.name in fixed]
@@ -344,45 +310,40 @@ def find_constant_work(analysis: Analysis) -> Iterator[Finding]:
 
 
 @cause(
-    "forward twice", "program", PERFORMANCE, "a value and its gradient are computed by two programs",
+    "forward twice", "program", table.PERFORMANCE, "a value and its gradient are computed by two programs",
     "Compute both in one program: jax.value_and_grad of the function, under jax.jit, returns the value that "
     "{name} computes once more.",
 )  # fmt: skip
 def find_forward_twice(analysis: Analysis) -> Iterator[Finding]:
     """Find programs whose matrix products another program of the same loop computes, too, for a gradient."""
-    calls = list(called_programs(analysis))
-    for facts, c, _, program_s in calls:
-        products, loop = _products(facts), statements.innermost(c.at, statements.LOOP)
-        arguments = _arrays(c)
-        for other, d, _, _ in calls if products and loop and not _derives(facts) else ():
-            same_loop = other is not facts and statements.innermost(d.at, statements.LOOP) is loop
-            if same_loop and _arrays(d) == arguments and products <= _products(other) and _derives(other):
+    calls = [
+        (c, program_s, statements.innermost(c.at, statements.LOOP), _products(facts))
+        for facts, c, _, program_s in called_programs(analysis)
+    ]
+    for c, program_s, loop, products in calls:
+        derives = any(backward for *_, backward in products)
+        for gradient, _, other_loop, others in calls if loop and products and not derives else ():
+            same = other_loop is loop and {t for _, t in gradient.arrays} == {t for _, t in c.arrays}
+            if same and products < others and any(backward for *_, backward in others):
                 reason = (
-                    f"the program that line {d.at.line} calls computes the {products.total()} matrix "
+                    f"the program that line {gradient.at.line} calls computes the {products.total()} matrix "
                     f"products of {c.called}, too, for the same arguments in the same loop"
                 )
                 yield Finding("forward twice", c.at, program_s, reason, c.called)
                 break
 
 
-def _products(facts: Facts) -> Counter[tuple[Place, str]]:
+def _products(facts: Facts) -> Counter[tuple[Place, str, bool]]:
+    """Count matrix products by their lines, their operations, and whether they are a gradient's."""
     return Counter(
-        (facts.at(i), i.operation)
+        (facts.at(i), i.operation, "transpose(" in i.op_name)
         for i in facts.instructions
-        if i.opcode in MULTIPLYING and i.operation in PRODUCTS and "transpose(" not in i.op_name
+        if i.opcode in executables.MULTIPLYING and i.operation in executables.PRODUCTS
     )
 
 
-def _derives(facts: Facts) -> bool:
-    return any("transpose(" in i.op_name for i in facts.instructions)
-
-
-def _arrays(c: Compiled) -> set[str]:
-    return {text for text in c.signature.values() if shape_of(text)}
-
-
 @cause(
-    "callback", "program", ASYNCHRONOUS, "the program stops for Python on the host",
+    "callback", "program", table.ASYNCHRONOUS, "the program stops for Python on the host",
     "Do the same with jnp or lax, if that is faster: time it first. On a CPU, what jnp sorts for, such as "
     "jnp.median, may take longer than NumPy.",
     forms={
@@ -394,9 +355,9 @@ def _arrays(c: Compiled) -> set[str]:
     choose=lambda f: "debug" if "debug." in f.at.source else "",
 )  # fmt: skip
 def find_callbacks(analysis: Analysis) -> Iterator[Finding]:
-    sampled = [s for s in analysis.samples if s.kind == IN_CALLBACK] + analysis.log.called_back
-    sampled_s = total_length(union((s.start, s.end) for s in sampled))
-    for facts, c in _new_programs(analysis):
+    sampled = [*analysis.of_kinds(CALLBACK), *analysis.log.called_back]
+    sampled_s = total_length((s.start, s.end) for s in sampled)
+    for facts, c in new_programs(analysis):
         program = analysis.ran(facts)
         for op, line in facts.callbacks():
             seconds = program.op_s(op.__eq__) * analysis.scale if program else 0.0
@@ -407,7 +368,7 @@ def find_callbacks(analysis: Analysis) -> Iterator[Finding]:
 
 
 @cause(
-    "shards", "program", DATA_PARALLEL, "one device gets more work than the others",
+    "shards", "program", table.DATA_PARALLEL, "one device gets more work than the others",
     'Give all devices equal shares: jax.device_put(x, NamedSharding(mesh, P("data"))) over a jax.make_mesh '
     "of all of them.",
     confidence="bound",
@@ -434,11 +395,11 @@ def find_unequal_shards(analysis: Analysis) -> Iterator[Finding]:
 
 
 def _way_out(fault: Fault) -> str:
-    return f"{fault.way_out[0].upper()}{fault.way_out[1:]}.".replace("{", "{{").replace("}", "}}")
+    return f"{fault.way_out[0].upper()}{fault.way_out[1:]}."
 
 
 @cause(
-    "known fault", "version", VERSIONS,
+    "known fault", "version", table.VERSIONS,
     "the installed version of JAX has a fault that this program meets",
     "Take another version.",
     confidence="bound",
@@ -458,14 +419,15 @@ def _slow_s(analysis: Analysis, fault: Fault, facts: Facts) -> float:
 
     The profiler's windows may be shorter than one execution, and then see neither it nor its instructions.
     """
-    module, hits = facts.module, fault.hits(facts.module)
+    hits = fault.hits(facts.module)
     inside = {i.computation for i in hits}
-    names = {i.name for i in hits} | {i.name for i in module.instructions if i.called in inside}
-    seen = [(program, s) for f, _, program, s in called_programs(analysis) if f is facts]
-    seconds = sum(program.op_s(names.__contains__) for program, _ in seen) * analysis.scale
-    if seconds or fault.factor < LARGE_FACTOR:
-        return min([seconds, *(program_s for _, program_s in seen)])
-    return max((program_s for _, program_s in seen), default=analysis.computing_s)
+    names = {i.name for i in hits} | {i.name for i in facts.instructions if i.called in inside}
+    whole = fault.factor >= LARGE_FACTOR
+    for seen, _, program, program_s in called_programs(analysis):
+        if seen is facts:
+            hit_s = min(program_s, program.op_s(names.__contains__) * analysis.scale)
+            return program_s if whole and not hit_s else hit_s
+    return analysis.computing_s if whole else 0.0
 
 
 def fault_notes(analysis: Analysis) -> Iterator[str]:
@@ -481,41 +443,39 @@ def _reason(fault: Fault, call: Compiled) -> str:
 
 
 def met_faults(analysis: Analysis) -> Iterator[tuple[Fault, Facts, Compiled, Place]]:
-    """Yield the faults that the reader's programs meet, each once a line: with the call and the line."""
-    done: set[tuple[str, Place]] = set()
+    """Return the faults that the reader's programs meet, each once a line: with the call and the line."""
+    version = importlib.metadata.version("jaxlib")
+    met: dict[tuple[str, Place], tuple[Fault, Facts, Compiled, Place]] = {}
     for facts in analysis.log.programs:
         call = analysis.jitted.get(facts.program)
-        faults = faults_of(importlib.metadata.version("jaxlib"), facts.platform, _device_kind(facts.platform))
-        if not call or not facts.text:
+        if call is None:
             continue
-        for fault in faults:
+        for fault in faults_of(version, facts.platform, _device_kind(facts.platform)):
             for instruction in fault.hits(facts.module):
                 at = facts.at(instruction) or call.at
-                if (fault.issue, at) not in done:
-                    done.add((fault.issue, at))
-                    yield fault, facts, call, at
+                met.setdefault((fault.issue, at), (fault, facts, call, at))
+    return iter(met.values())
 
 
 def _device_kind(platform: str) -> str:
-    """Return the kind of the first device of a platform, where JAX runs; else ""."""
-    jax = sys.modules.get("jax")
-    try:
-        return str(jax.local_devices(backend=platform)[0].device_kind) if jax else ""
-    except RuntimeError:
-        return ""
+    import jax
+
+    with contextlib.suppress(RuntimeError):  # there is no such device any more
+        return str(jax.local_devices(backend=platform)[0].device_kind)
+    return ""
 
 
 def called_programs(
-    analysis: Analysis, call: Callable[[Facts], Compiled | None] | None = None
+    analysis: Analysis, calls: Mapping[str, Compiled] | None = None
 ) -> Iterator[tuple[Facts, Compiled, ExecutedProgram, float]]:
     """Yield programs that ran in windows: facts, the call that made each, what was seen, device seconds.
 
-    `call` returns the call that made a program, or None to leave it out; by default, the reader's functions
-    count. Windows have only a program's name. If several programs share it, each gets the time of its own
-    instructions' names.
+    These are programs of the reader's functions, or those for whose names `calls` has a call. Windows have
+    only a program's name. If several programs share it, each gets the time of its own instructions' names.
     """
     for facts in analysis.log.programs:
-        program, c = analysis.ran(facts), call(facts) if call else _call(analysis, facts)
+        program = analysis.ran(facts)
+        c = _call(analysis, facts) if calls is None else calls.get(facts.program)
         if program and c and c.at and program.devices:
             busy_s = program.busiest_s
             if len(analysis.programs[facts.program]) > 1:
@@ -526,16 +486,16 @@ def called_programs(
             yield facts, c, program, busy_s * analysis.scale
 
 
-def _new_programs(analysis: Analysis) -> Iterator[tuple[Facts, Compiled]]:
-    for facts in analysis.log.programs:
-        if not facts.old and (c := _call(analysis, facts)):
-            yield facts, c
+def new_programs(analysis: Analysis) -> Iterator[tuple[Facts, Compiled]]:
+    calls = ((facts, _call(analysis, facts)) for facts in analysis.log.programs if not facts.old)
+    return ((facts, c) for facts, c in calls if c)
 
 
 def _call(analysis: Analysis, facts: Facts) -> Compiled | None:
     """Return the call that made a program: one with its name, preferably at a line of its instructions."""
     named = [(c, at) for c, at in analysis.called if c.program == facts.program]
-    lines = {(p.file, p.line) for p in facts.places} if named[1:] else set()
-    traced = (call for call in named if (call[0].at.file, call[0].at.line) in lines)
-    c, at = next(traced, next(iter(named), (None, NOWHERE)))
-    return replace(c, at=at) if c else None
+    lines = {p[:2] for p in facts.places} if named[1:] else set()
+    if not named:
+        return None
+    c, at = min(named, key=lambda call: call[0].at[:2] not in lines)
+    return replace(c, at=at)

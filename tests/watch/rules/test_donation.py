@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from jaxperf.hlo import Shape
-from jaxperf.watch.observe.compiles import Compiled
+from jaxperf.watch.log import Compiled
 from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.source.loop_body import donating_option, passed_arguments, replaced_variables
 

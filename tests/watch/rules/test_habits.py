@@ -6,12 +6,24 @@ import jax.numpy as jnp
 import pytest
 
 import jaxperf
-from jaxperf.watch.log import Compiled, DeviceActivity, ExecutedProgram, LiveArrays, Log, StackSample, Wait
+from jaxperf.watch.log import (
+    DISPATCH,
+    NUMPY,
+    PYTHON,
+    Compiled,
+    DeviceActivity,
+    ExecutedProgram,
+    LiveArrays,
+    Log,
+    Memory,
+    StackSample,
+    Wait,
+)  # fmt: skip
 from jaxperf.watch.observe import on_cpu
 from jaxperf.watch.observe.compiles import Compiles
 from jaxperf.watch.observe.hooks import Replacements
-from jaxperf.watch.observe.memory import Memory, MemoryReadings
-from jaxperf.watch.observe.sampler import DISPATCH, NUMPY, PYTHON, Sampler
+from jaxperf.watch.observe.memory import MemoryReadings
+from jaxperf.watch.observe.sampler import Sampler
 from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.report.analysis import Analysis
 from jaxperf.watch.rules import habits
