@@ -205,7 +205,9 @@ class ExecutedProgram:
         return max(map(total_length, self.devices.values()), default=0.0)
 
     def op_s(self, wanted: Callable[[str], bool]) -> float:
-        return sum(sum(times) for (_, op), times in self.ops.items() if wanted(op))
+        """Return the seconds of instructions with wanted names, as a mean over the devices."""
+        total_s = sum(sum(times) for (_, op), times in self.ops.items() if wanted(op))
+        return total_s / max(1, len(self.devices))
 
 
 @dataclass

@@ -182,19 +182,16 @@ def finding_fields(finding: Finding, wall_s: float) -> dict[str, Any]:
     from release to release. Later releases may add some; one that goes, or changes its meaning, raises
     `jaxperf.result.record.FINDINGS_VERSION`.
     """
-    advice, cause, at, file = advice_for(finding), cause_of(finding), finding.at, finding.at.file
+    cause, at, file = cause_of(finding), finding.at, finding.at.file
     # an annotation needs a path relative to the working directory
     with contextlib.suppress(ValueError, OSError):
         file = Path(file).relative_to(Path.cwd()).as_posix()
     return {
         "cause": finding.cause,
         "kind": cause.kind,
-        "title": advice.title,
         "site": {"file": file, "line": at.line, "function": at.function, "statement": at.source},
         "evidence": finding.reason,
-        "change": advice.change,
-        "example": advice.example,
-        "section": advice.section,
+        **vars(advice_for(finding)),
         "saving": {
             "seconds": finding.seconds,
             "share": min(1.0, finding.seconds / wall_s) if wall_s else 0.0,

@@ -1,7 +1,6 @@
 """Rules about compiled programs: their memory, dtypes, loops, callbacks, and division among devices."""
 
 import ast
-import contextlib
 import functools
 import importlib.metadata
 import re
@@ -394,16 +393,12 @@ def find_unequal_shards(analysis: Analysis) -> Iterator[Finding]:
             yield Finding("shards", at, busy_s * (1 - mean / most) * analysis.beside, reason, name)
 
 
-def _way_out(fault: Fault) -> str:
-    return f"{fault.way_out[0].upper()}{fault.way_out[1:]}."
-
-
 @cause(
     "known fault", "version", table.VERSIONS,
     "the installed version of JAX has a fault that this program meets",
     "Take another version.",
     confidence="bound",
-    forms={fault.issue: _way_out(fault) for fault in FAULTS if fault.pattern},
+    forms={fault.issue: f"{fault.way_out[0].upper()}{fault.way_out[1:]}." for fault in FAULTS},
     choose=lambda f: f.argument,  # the issue
 )  # fmt: skip
 def find_known_faults(analysis: Analysis) -> Iterator[Finding]:
@@ -444,25 +439,19 @@ def _reason(fault: Fault, call: Compiled) -> str:
 
 def met_faults(analysis: Analysis) -> Iterator[tuple[Fault, Facts, Compiled, Place]]:
     """Return the faults that the reader's programs meet, each once a line: with the call and the line."""
-    version = importlib.metadata.version("jaxlib")
+    import jax
+
+    version, kind = importlib.metadata.version("jaxlib"), jax.local_devices()[0].device_kind
     met: dict[tuple[str, Place], tuple[Fault, Facts, Compiled, Place]] = {}
     for facts in analysis.log.programs:
         call = analysis.jitted.get(facts.program)
         if call is None:
             continue
-        for fault in faults_of(version, facts.platform, _device_kind(facts.platform)):
+        for fault in faults_of(version, facts.platform, kind):
             for instruction in fault.hits(facts.module):
                 at = facts.at(instruction) or call.at
                 met.setdefault((fault.issue, at), (fault, facts, call, at))
     return iter(met.values())
-
-
-def _device_kind(platform: str) -> str:
-    import jax
-
-    with contextlib.suppress(RuntimeError):  # there is no such device any more
-        return str(jax.local_devices(backend=platform)[0].device_kind)
-    return ""
 
 
 def called_programs(
@@ -479,7 +468,7 @@ def called_programs(
         if program and c and c.at and program.devices:
             busy_s = program.busiest_s
             if len(analysis.programs[facts.program]) > 1:
-                busy_s = min(busy_s, program.op_s(facts.steps.__contains__) / len(program.devices))
+                busy_s = min(busy_s, program.op_s(facts.steps.__contains__))
             if program.cut_off:  # instructions that a window cut off have no events
                 windows_s = total_length(intersection(analysis.busy, analysis.steady)) * analysis.scale
                 busy_s *= max(1.0, analysis.computing_s / windows_s) if windows_s else 1.0

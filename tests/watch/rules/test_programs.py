@@ -148,10 +148,11 @@ def test_a_number_of_32_bits_beside_wide_floats_does_not_count_as_widened(size, 
 
 def test_a_few_bytes_are_not_worth_donating_whatever_else_is_copied(places):
     compiled = Compiled("step", places("w = step(w)\n")(1), {"compile": (0.0, 0.1)}, explained=True)
-    program = ExecutedProgram("step", 100, [1e-4] * 100)
-    program.devices["cpu 0"], program.ops["cpu 0", "copy.1"] = [(0.1, 0.9)], [0.008] * 100
 
-    def seconds(size):
+    def seconds(size, devices=1):
+        program = ExecutedProgram("step", 100, [1e-4] * 100)
+        for device in (f"cpu {i}" for i in range(devices)):
+            program.devices[device], program.ops[device, "copy.1"] = [(0.1, 0.9)], [0.002] * 100
         head = f"HloModule jit_step, entry_computation_layout={{(f32[{size}]{{0}})->f32[{size}]{{0}}}}, x=1\n"
         facts = Facts("step", "cpu", 1.0, 1.0, devices=(0,), text=head)
         activity = DeviceActivity([(0.1, 1.0)], {"step": program})
@@ -159,3 +160,4 @@ def test_a_few_bytes_are_not_worth_donating_whatever_else_is_copied(places):
         return sum(f.seconds for f in find_donations(Analysis(record)))
 
     assert 0 < seconds(1000) < 0.001 and seconds(10_000_000) > 0.1
+    assert seconds(10_000_000, devices=3) == pytest.approx(seconds(10_000_000))  # all copy at once
