@@ -17,7 +17,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import psutil
 
@@ -45,6 +45,7 @@ from jaxperf.watch.observe.source_location import NOWHERE, Place
 from jaxperf.watch.source import call_sites, loop_body, statements
 from jaxperf.watch.source.call_sites import CallSite
 
+_T = TypeVar("_T")
 MANY_LENGTHS = 5  # of a list or of what is joined, for each of which jit would compile a program
 FULL_QUEUE, UFUNC = "a full queue", "a NumPy function"
 BLOCKED, BLOCKED_S = 3, 1.0  # so many intervals at a line, or so many seconds, show a full queue
@@ -176,7 +177,7 @@ class WaitingLine:
 class Analysis:
     def __init__(self, log: Log) -> None:
         self.log = log
-        self.findings: list[Any] | None = None  # of the rules, once they have run
+        self.answers: dict[Any, Any] = {}  # to the questions that are asked `once`
         self.chains_below: dict[Place, Any] = {}  # of the rules: stacks of operations below a line
 
     # --- the program
@@ -564,3 +565,15 @@ class Analysis:
         lost_s = min(statistics.fmean(lost) * count, waited_s) if lost else 0.0
         nbytes, after_s = sum(w.times * w.nbytes for w in waits), statistics.median(after) if after else None
         return WaitingLine(at, kind, count, waited_s, nbytes, after_s, lost_s)
+
+
+def once(question: Callable[..., _T]) -> Callable[..., _T]:
+    """Keep what a question about a run was answered, since several rules ask it."""
+
+    @functools.wraps(question)
+    def answer(analysis: Analysis, *about: Any) -> Any:
+        if (question, *about) not in analysis.answers:
+            analysis.answers[question, *about] = question(analysis, *about)
+        return analysis.answers[question, *about]
+
+    return answer

@@ -10,16 +10,10 @@ from jaxperf.result.intervals import difference, total_length
 from jaxperf.watch.log import EAGER, PYTHON, StackSample
 from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.report.analysis import Analysis, IntervalSet
-from jaxperf.watch.rules.idle import (
-    OFTEN,
-    REPEATS,
-    element_read,
-    elements_taken,
-    findings_by_function,
-    taken_apart,
-)
+from jaxperf.watch.rules.elements import element_read, elements_taken, taken_apart
+from jaxperf.watch.rules.idle import OFTEN, REPEATS, findings_by_function
 from jaxperf.watch.rules.jit_advice import WAYS, in_one_program, lines_of, outermost, way_to_jit
-from jaxperf.watch.rules.table import PERFORMANCE, Finding, cause
+from jaxperf.watch.rules.table import PERFORMANCE, Finding, cause, findings_of
 from jaxperf.watch.rules.traces import find_eager_recompiles, find_many_arrays
 from jaxperf.watch.source import statements
 
@@ -80,7 +74,8 @@ def find_eager_operations(analysis: Analysis) -> Iterator[Finding]:
     # their advice is to take the operation out of jit
     elsewhere = {
         finding.at
-        for finding in (*find_eager_recompiles(analysis), *find_many_arrays(analysis))
+        for rule in (find_eager_recompiles, find_many_arrays)
+        for finding in findings_of(analysis, rule)
         if finding.cause in ("eager shapes", "many arrays") and finding.form != "several"
     }
     lost_s = {at: seconds for at, seconds in lost_s.items() if at not in elsewhere}

@@ -11,10 +11,11 @@ from dataclasses import replace
 from jaxperf.result.formatting import format_list, format_quantity
 from jaxperf.result.intervals import difference, intersection, total_length, union
 from jaxperf.watch.grouping import group_by
-from jaxperf.watch.log import BETWEEN, COMPILE, DATA, DISPATCH, EAGER, WRITE, Compiled, Put, StackSample
+from jaxperf.watch.log import BETWEEN, DATA, DISPATCH, EAGER, WRITE, Compiled, Put, StackSample
 from jaxperf.watch.observe.source_location import NOWHERE, Place
 from jaxperf.watch.report.analysis import Analysis, WaitingLine
 from jaxperf.watch.report.top_programs import hottest_programs
+from jaxperf.watch.rules.elements import element_read, element_reads, only_keys, taken_apart
 from jaxperf.watch.rules.table import AHEAD, COMMUNICATE, SYNCHRONIZE, Finding, cause
 from jaxperf.watch.source import loop_body, statements
 
@@ -30,12 +31,8 @@ REPEATS = 3  # waits at one line that count as repeated
 OFTEN = 20  # calls of one operation in the windows; fewer belong to the program's startup
 SLOW = 1.5  # ratio of waits for data to computing from which on one thread that reads ahead is not enough
 COPIED = 1 << 20  # bytes per call that are large
-_KEYS = re.compile("key|rng|seed|split")  # of random numbers, which NumPy cannot hold
 _NEEDLESS = ("block_until_ready", "effects_barrier")
 _FROM_THREAD = re.compile(r"\.(get|get_nowait|result)\(")  # of a queue or of a future
-TAKING = {"dynamic_slice", "gather", "slice", "squeeze"}  # programs that take elements
-# and those that make keys of random numbers, and take one
-_OF_KEYS = {"threefry_split", "threefry_fold_in", "threefry_seed", "unstack", *TAKING}
 
 
 @cause(
@@ -327,7 +324,7 @@ def find_waits(analysis: Analysis) -> Iterator[Finding]:
         if line.count < REPEATS or iterated or any(_for_numpy(line, at) for at in analysis.lost_to_numpy):
             continue
         if array := element_read(analysis, line.at):
-            yield _element_reads(analysis, line, array)
+            yield element_reads(analysis, line, array)
         elif line.at:
             prints = line.kind == "print" or line.at.source.startswith(
                 ("print(", "logging.", "logger.", "log.")
@@ -352,94 +349,6 @@ def find_waits(analysis: Analysis) -> Iterator[Finding]:
                 "logging" if prints else "wait", line.at, line.lost_s, reason, line.kind,
                 form="large" if large else "",
             )  # fmt: skip
-
-
-def is_operation(c: Compiled) -> bool:
-    return not c.explained and not c.owner and COMPILE in c.stages and bool(c.at) and c.cleared is None
-
-
-def takes_apart(c: Compiled) -> bool:
-    """Return whether a program takes an array apart over which Python iterates, but not one of keys."""
-    iterates = c.name.strip("_") == "unstack" and "unstack(" not in c.at.source
-    keys = any("key<" in text for text in c.signature.values())
-    keys = keys or any(_KEYS.search(statements.iterated(at)) for at in (c.at, c.inner))
-    return iterates and not keys
-
-
-def taken_apart(analysis: Analysis) -> dict[Place, set[tuple[str, int]]]:
-    """Return the lines that iterate over arrays, each with all lines that only handle the elements.
-
-    An element that Python does not read goes back to the device: what handles it would not change. Of a call
-    whose library iterates, no line only handles the elements.
-    """
-    programs = [c for c in analysis.log.compiled if is_operation(c) and takes_apart(c)]
-    libraries = {c.at for c in programs if c.through not in ("", "jax", "jaxlib", "numpy")}
-    apart = {c.at for c in programs}
-    # what a library does when it is imported is no iteration of the reader's
-    apart = {at for at in apart if not statements.is_import(at)}
-    read = {(wait.at.file, wait.at.line) for wait in analysis.waits}
-    lines = {at: {(at.file, line) for line in loop_body.lines_of_elements(at)} for at in sorted(apart)}
-    handling = {at: inside if inside & read else {(at.file, at.line)} for at, inside in lines.items()}
-    return handling | {at: set[tuple[str, int]]() for at in libraries & apart}
-
-
-def only_keys(analysis: Analysis, at: Place) -> bool:
-    """Return whether all that runs outside of jit in a function splits keys of random numbers."""
-    lines = {c.at for c in analysis.log.compiled if (c.at.file, c.at.function) == (at.file, at.function)}
-    looped = [line for line in lines if line == at or statements.innermost(line, loop_body.LOOP)]
-    names = set().union(*(analysis.outside_jit.get(line, ()) for line in looped))
-    return "threefry_split" in names and names <= _OF_KEYS
-
-
-def element_read(analysis: Analysis, at: Place) -> str:
-    """Return the arrays of which a line reads one element after the other, itself or in a library; or ""."""
-    if arrays := _of_jax(analysis, at, loop_body.element_read(at)):
-        return arrays
-    calls = {c.at for c in analysis.log.compiled if c.explained}
-    calls |= {site.at for site in analysis.log.call_sites if site.program}
-    calls |= {caller for s in analysis.samples for caller in s.callers}
-    # what a function of the program returns is no element
-    return "" if at in calls else elements_taken(analysis, at)
-
-
-def elements_taken(analysis: Analysis, at: Place) -> str:
-    """Return the arrays whose elements a line takes one by one, and Python reads, there or in what it calls.
-
-    All that runs there outside of jit takes elements.
-    """
-    arrays = _of_jax(analysis, at, loop_body.element_read(at, any_use=True))
-    names = analysis.outside_jit.get(at)
-    # a line that has compiled nothing runs programs of lines before it
-    only_takes = names <= TAKING if names else not statements.has_operators(at)
-    if not arrays or not only_takes:
-        return ""
-    called = statements.called_at(at)
-    reads = sum(
-        x.count for x in analysis.lines if x.at == at or (x.at.file == at.file and x.at.function in called)
-    )
-    return arrays if reads >= OFTEN else ""
-
-
-def _of_jax(analysis: Analysis, at: Place, arrays: str) -> str:
-    """Return those of a line's arrays ("x, y") that were not seen to be NumPy's."""
-    return ", ".join(name for name in arrays.split(", ") if name not in analysis.log.host_arrays.get(at, ()))
-
-
-def _element_reads(analysis: Analysis, line: WaitingLine, array: str) -> Finding:
-    """Return the finding for a line that reads elements one by one; the first may wait for the array."""
-    here = [w for w in analysis.waits if (w.at, w.kind) == (line.at, line.kind)]
-    # `counts[x[i]] += 1` converts each element twice, and the second time nothing comes to the host
-    waits = [w for w in here if w.nbytes] or here
-    elements = sum(w.times for w in waits)
-    sliced_s = sum(analysis.front(s) for s in analysis.samples if (s.kind, s.at) == (EAGER, line.at))
-    compiled = (c for c in analysis.log.compiled if not c.explained and c.at == line.at)
-    waited_s = statistics.median(w.end - w.start for w in waits) * elements
-    seconds = waited_s + sliced_s + analysis.compiling_s(compiled)
-    reason = (
-        f"{elements} elements of {array} come to the host one by one, and each is sliced by a program of "
-        "its own and waited for"
-    )
-    return Finding("element reads", line.at, seconds, reason, line.kind, argument=array)
 
 
 def _for_numpy(line: WaitingLine, at: Place) -> bool:

@@ -4,8 +4,8 @@ A cause is one entry in one place: a `Cause` beside the function that finds it, 
 `jaxperf watch --fail-on`, the advice of the report, the gallery and the documentation are views of `CAUSES`.
 """
 
-import functools
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+import itertools
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,7 +13,7 @@ from jaxperf.errors import JaxperfError
 from jaxperf.flags import did_you_mean
 from jaxperf.watch.log import IMPORT
 from jaxperf.watch.observe.source_location import NOWHERE, Place
-from jaxperf.watch.report.analysis import Analysis
+from jaxperf.watch.report.analysis import Analysis, once
 from jaxperf.watch.rules.libraries import change_of_call, library_of_file
 from jaxperf.watch.source import statements
 
@@ -108,27 +108,33 @@ def cause(*entry: Any, **more: Any) -> Callable[[Finder], Finder]:
     return enter
 
 
+@once
+def findings_of(analysis: Analysis, finder: Finder) -> list[Finding]:
+    """Return what a rule finds; an error in it costs its findings only."""
+    part = f"findings ({finder.__name__})"
+    return analysis.log.losses.ask(part, lambda: list(finder(analysis)), [])
+
+
+@once
 def find_causes(analysis: Analysis) -> list[Finding]:
     """Return the findings that could save enough time or memory, the most seconds first.
 
     The seconds of a finding are what the change would save in this run: time of repeated work, or time in
-    which devices were idle for that reason. An error in a rule costs its findings only.
+    which devices were idle for that reason.
     """
     log, least_s = analysis.log, least_saving_s(analysis)
-    if analysis.findings is not None or not log.names_causes:
-        return list(analysis.findings or ())
-    found: list[Finding] = []
-    for finder in RULES:
-        found += log.losses.ask(
-            f"findings ({finder.__name__})", functools.partial(_list, finder, analysis), []
-        )
+    if not log.names_causes:
+        return []
+    found = itertools.chain.from_iterable(findings_of(analysis, finder) for finder in RULES)
     settled = {cause for setting in log.settings for cause in EXPLAINS.get(setting, ())}
-    candidates = _together(_worst(f for f in found if f.cause not in settled))
+    # the costliest for each cause and line, which programs of several sizes may share
+    by_cost = sorted(found, key=lambda f: (f.seconds, f.memory_bytes))
+    worst = {(f.cause, f.at): f for f in by_cost if f.cause not in settled}
+    candidates = _together(list(worst.values()))
     findings = [f for f in candidates if f.seconds >= least_s or f.memory_bytes >= LARGE]
     run_s = log.wall_s - analysis.front_s[IMPORT]
     findings = [replace(f, seconds=min(f.seconds, run_s)) for f in findings]
-    analysis.findings = sorted(findings, key=lambda f: (-f.seconds, f.at))
-    return list(analysis.findings)
+    return sorted(findings, key=lambda f: (-f.seconds, f.at))
 
 
 def least_saving_s(analysis: Analysis) -> float:
@@ -137,18 +143,6 @@ def least_saving_s(analysis: Analysis) -> float:
     Savings and the run count without the time in which other programs had the core.
     """
     return max(LEAST_S, LEAST_SHARE * analysis.run_s)
-
-
-def _list(finder: Finder, analysis: Analysis) -> list[Finding]:
-    return list(finder(analysis))
-
-
-def _worst(findings: Iterable[Finding]) -> list[Finding]:
-    """Return the costliest finding for each cause and line, which programs of several sizes may share."""
-    worst: dict[tuple[str, Place], Finding] = {}
-    for finding in sorted(findings, key=lambda f: (f.seconds, f.memory_bytes)):
-        worst[finding.cause, finding.at] = finding
-    return list(worst.values())
 
 
 _SERVED = ("eager recompiles", "new body", "library function", "dispatch")  # by jit of a whole function

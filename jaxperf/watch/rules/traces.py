@@ -2,7 +2,6 @@
 
 import ast
 import itertools
-import linecache
 import re
 import statistics
 from collections import Counter, defaultdict
@@ -23,17 +22,17 @@ from jaxperf.watch.grouping import group_by
 from jaxperf.watch.log import DISPATCH, EAGER, TRACE, Compiled, canonical_name
 from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.report.analysis import Analysis
-from jaxperf.watch.rules.idle import is_operation, taken_apart, takes_apart
+from jaxperf.watch.rules.elements import is_operation, takes_apart
 from jaxperf.watch.rules.jit_advice import WAYS, only_computes, outermost, way_to_jit
 from jaxperf.watch.rules.table import (
     ASYNCHRONOUS,
     EXPLAINS,
     LEAST_S,
     PERFORMANCE,
-    SYNCHRONIZE,
     TRACED_AGAIN,
     Finding,
     cause,
+    findings_of,
     least_saving_s,
 )
 from jaxperf.watch.source import loop_body, statements
@@ -69,34 +68,26 @@ def find_debug_settings(analysis: Analysis) -> Iterator[Finding]:
         first = analysis.log.settings.get(flag)
         if first is not None and flag not in _FOR_NOTHING:
             first = first or next((c.at for c in analysis.log.compiled), first)
-            what, line = _EFFECTS.get(flag, "is for looking for mistakes"), set_at(flag, analysis, first)
-            yield Finding(
-                "debug setting", line or first, _cost_s(flag, analysis), f"{flag} is on, which {what}", flag,
-                argument=str(line or ""),
-            )  # fmt: skip
+            reason = f"{flag} is on, which {_EFFECTS.get(flag, 'is for looking for mistakes')}"
+            line, seconds = set_at(flag, analysis, first), _cost_s(flag, analysis)
+            yield Finding("debug setting", line or first, seconds, reason, flag, argument=str(line or ""))
 
 
 def _cost_s(flag: str, analysis: Analysis) -> float:
     """Return the seconds that a setting may cost: tracing, or devices' idle time during dispatch."""
     if flag in _WHILE_TRACING:
         return sum(c.seconds(TRACE) for c in analysis.log.compiled)
-    compiled_s = analysis.compiling_s(ran_one_by_one(analysis)) if flag == "jax_disable_jit" else 0.0
-    return compiled_s + _dispatching_s(flag, analysis)
-
-
-def ran_one_by_one(analysis: Analysis) -> Iterator[Compiled]:
-    """Yield operations that were compiled one by one inside functions that a decorator jits."""
-    for c in analysis.log.compiled:
-        if not c.explained and any(statements.in_jitted(at) for at in (c.at, *c.callers) if at):
-            yield c
-
-
-def _dispatching_s(flag: str, analysis: Analysis) -> float:
     calls = (DISPATCH, EAGER)
-    if not analysis.log.activity.windows:
-        return sum(analysis.front_s[kind] for kind in calls)
-    reads_s = sum(line.lost_s for line in analysis.lines if line.kind == "np.asarray" and flag in _READS)
-    return sum(analysis.idle_at(*calls).values()) + reads_s
+    if analysis.log.activity.windows:
+        seconds = sum(analysis.idle_at(*calls).values())
+        seconds += sum(x.lost_s for x in analysis.lines if x.kind == "np.asarray" and flag in _READS)
+    else:
+        seconds = sum(analysis.front_s[kind] for kind in calls)
+    if flag == "jax_disable_jit":  # inside functions that a decorator jits, operations compile one by one
+        alone = (c for c in analysis.log.compiled if not c.explained)
+        jitted = (c for c in alone if any(map(statements.in_jitted, filter(None, (c.at, *c.callers)))))
+        seconds += analysis.compiling_s(jitted)
+    return seconds
 
 
 def set_at(flag: str, analysis: Analysis, first: Place) -> Place | None:
@@ -107,9 +98,8 @@ def set_at(flag: str, analysis: Analysis, first: Place) -> Place | None:
     )
     places = (p for c in analysis.log.compiled for p in (c.at, *c.callers))
     for file in dict.fromkeys([*(p.file for p in (first, *places)), *analysis.log.modules]):
-        calls = (n for n in ast.walk(statements.syntax_tree(file)) if isinstance(n, ast.Call | ast.Assign))
-        rows = linecache.getlines(file)
-        texts = ((n.lineno, "".join(rows[n.lineno - 1 : n.end_lineno])) for n in calls)
+        nodes = statements.nodes_in(statements.syntax_tree(file), ast.Call | ast.Assign)
+        texts = ((node.lineno, ast.unparse(node)) for node in nodes)
         on = [line for line, text in texts if turns_on.search(text) and "False" not in text]
         if on:
             return Place(file, min(on))
@@ -267,10 +257,6 @@ def _weakly_other(c: Compiled, before: Iterable[Compiled]) -> list[str]:
     return next(filter(None, other), [])
 
 
-def _usual_line(compiled: Iterable[Compiled]) -> Place:
-    return Counter(c.at for c in compiled).most_common(1)[0][0]
-
-
 def _needless(group: list[Compiled], repeats: list[Compiled]) -> list[Compiled]:
     """Return repeats whose types, functions and texts occurred: one function object would do."""
     known, needless = {_program(group[0])}, []
@@ -332,7 +318,7 @@ def _habit(repeats: list[Compiled]) -> bool:
 
 
 def _retrace(analysis: Analysis, kind: str, group: list[Compiled], repeats: list[Compiled]) -> Finding:
-    first, at, seconds = group[0], _usual_line(repeats), analysis.compiling_s(repeats)
+    first, at, seconds = group[0], statistics.mode(c.at for c in repeats), analysis.compiling_s(repeats)
     changes = [change for c in repeats for change in c.changes if change.kind == kind]
     times = f"{first.called} was traced {len(repeats) + 1} times, {seconds:.2g} s for the repeats"
 
@@ -452,7 +438,7 @@ def find_placements(analysis: Analysis) -> Iterator[Finding]:
 
     again = [c for c in analysis.log.compiled if any(x.kind == "placement" and x.what for x in c.changes)]
     for group in group_by(again, lambda c: c.defined or c.name).values():
-        at = _usual_line(group)
+        at = statistics.mode(c.at for c in group)
         seconds, changes = analysis.compiling_s(group), group[0].changes
         more = f"; and so for {len(changes) - 1} more arguments" if len(changes) > 1 else ""
         reason = (
@@ -479,6 +465,20 @@ def find_cleared_caches(analysis: Analysis) -> Iterator[Finding]:
         yield Finding("cleared", at, seconds, reason, "clear_caches")
 
 
+@cause(
+    "library function", "retrace", TRACED_AGAIN, "a library compiles one of its functions again and again",
+    "Make one call of {argument} serve all cases, as jax.vmap over what varies. Or call it inside a function "
+    "of yours under jax.jit, made once, if the library allows it there (no progress bar, nothing that prints "
+    "or loops over values): within one program, the library's own jit costs nothing. A compile cache on disk "
+    'keeps its programs from the second start on: jax.config.update("jax_compilation_cache_dir", FOLDER).',
+    confidence="bound",
+    forms={
+        "variable": (
+            "Make jax.jit({argument}) once, before the loop, and call that here: within one program, the "
+            "library's own jit costs nothing."
+        ),
+    },
+)  # fmt: skip
 def find_library_functions(analysis: Analysis) -> Iterator[Finding]:
     """Find functions that a library jits anew in each call, or gives new objects as static arguments."""
     owned = (c for c in analysis.log.compiled if c.owner and c.at and not statements.is_import(c.at))
@@ -498,7 +498,7 @@ def find_library_functions(analysis: Analysis) -> Iterator[Finding]:
             f"{group[0].name} of {group[0].owner} was traced {len(repeats) + 1} times, "
             f"{seconds:.2g} s for the repeats: each call brings {how}"
         )
-        at = _usual_line(repeats)
+        at = statistics.mode(c.at for c in repeats)
         called = statements.outermost_call(at)
         form = "variable" if changed and called.isidentifier() else ""
         yield Finding("library function", at, seconds, reason, group[0].name, argument=called, form=form)
@@ -537,20 +537,6 @@ def find_library_functions(analysis: Analysis) -> Iterator[Finding]:
     "Put this call into a function under jax.jit, made once, whose arguments are what the body uses. What "
     "calls NumPy or SciPy on them calls jax.numpy or jax.scipy then.",
 )  # fmt: skip
-@cause(
-    "library function", "retrace", TRACED_AGAIN, "a library compiles one of its functions again and again",
-    "Make one call of {argument} serve all cases, as jax.vmap over what varies. Or call it inside a function "
-    "of yours under jax.jit, made once, if the library allows it there (no progress bar, nothing that prints "
-    "or loops over values): within one program, the library's own jit costs nothing. A compile cache on disk "
-    'keeps its programs from the second start on: jax.config.update("jax_compilation_cache_dir", FOLDER).',
-    confidence="bound",
-    forms={
-        "variable": (
-            "Make jax.jit({argument}) once, before the loop, and call that here: within one program, the "
-            "library's own jit costs nothing."
-        ),
-    },
-)  # fmt: skip
 def find_eager_recompiles(analysis: Analysis) -> Iterator[Finding]:
     """Find lines at which a library jits anew, or many small programs are compiled outside `jit`.
 
@@ -560,9 +546,8 @@ def find_eager_recompiles(analysis: Analysis) -> Iterator[Finding]:
     line = outermost(analysis)
     # lines at which a library jits anew: the same change serves
     anew = Counter((c.at, c.name) for c in analysis.log.compiled if c.owner and not c.changes)
-    of_libraries = [*find_library_functions(analysis)]
-    yield from of_libraries
-    libraries = {at for (at, _), times in anew.items() if times > 1} | {f.at for f in of_libraries}
+    libraries = {at for (at, _), times in anew.items() if times > 1}
+    libraries |= {f.at for f in findings_of(analysis, find_library_functions)}
     small = [c for c in analysis.log.compiled if is_operation(c) and not takes_apart(c)]
     # an import is no function that a reader could jit; `cache_notes` says what keeps its programs
     small = [c for c in small if not statements.is_import(c.at) and not {c.at, line(c)} & libraries]
@@ -691,43 +676,6 @@ def _keeps_compiling(analysis: Analysis, at: Place, compiled: list[Compiled]) ->
             before_s += analysis.front(s) if s.end <= last else 0.0
             after_s += analysis.front(s) if s.start >= last else 0.0
     return after_s <= max(before_s, SETTLED_S)
-
-
-@cause(
-    "iterated array", "sync", SYNCHRONIZE, "Python iterates over an array of JAX",
-    "Bring it to the host first: iterate over numpy.asarray({argument}), or over {argument}.tolist(). JAX "
-    "compiles a program that takes the array apart, for each length, and each element is an array.",
-    forms={
-        "library": (
-            "Give {name} NumPy's arrays, such as numpy.asarray(x): an array of JAX over which it iterates is "
-            "taken apart by a program, which JAX compiles for each length."
-        ),
-    },
-)  # fmt: skip
-def find_iterated_arrays(analysis: Analysis) -> Iterator[Finding]:
-    """Find loops and comprehensions over arrays, which compile a program that takes them apart."""
-    operations = [c for c in analysis.log.compiled if is_operation(c)]
-    for at, lines in taken_apart(analysis).items():
-        reads = [w for w in analysis.waits if (w.at.file, w.at.line) in lines]
-        programs = [c for c in operations if (c.at.file, c.at.line) in lines]
-        apart = [c for c in operations if c.at == at and takes_apart(c)]
-        seconds = analysis.compiling_s(programs if reads else apart)
-        if reads:
-            # a few reads wait for the array itself, which one copy waits for, too
-            seconds += sum(w.times for w in reads) * statistics.median(w.end - w.start for w in reads)
-            handling = (s for s in analysis.of_kinds(EAGER) if (s.at.file, s.at.line) in lines)
-            seconds += sum(map(analysis.front, handling))
-        name, library = statements.iterated(at) or "the array", apart[0].through
-        form = "library" if library not in ("", "jax", "jaxlib", "numpy") else ""
-        name = statements.outermost_call(at) if form else name
-        what = f"an array that {library} iterates over" if form else name
-        # elements of the host's array would go back to the device, where operations of JAX take them
-        form = form or ("" if reads else "not read")
-        reason = (
-            f"{what} is taken apart by a program of its own, compiled {len(apart)} times in "
-            f"{analysis.compiling_s(apart):.2g} s, and its elements are read one by one"
-        )
-        yield Finding("iterated array", at, seconds, reason, name, argument=name, form=form)
 
 
 @cause(

@@ -6,7 +6,7 @@ from jaxperf.watch.log import EAGER, Compiled, DeviceActivity, Log, StackSample
 from jaxperf.watch.observe.executables import Facts
 from jaxperf.watch.observe.source_location import NOWHERE, Place
 from jaxperf.watch.report.analysis import Analysis
-from jaxperf.watch.rules import eager, idle, jit_advice, table, traces
+from jaxperf.watch.rules import eager, elements, jit_advice, table, traces
 from jaxperf.watch.rules.table import Finding, advice_for
 from jaxperf.watch.source import statements
 
@@ -120,7 +120,7 @@ def test_elements_that_python_shows_one_by_one_are_read_at_once(statement, compi
     at, shown = place(4, "<module>"), place(2, "shown")
     calls = [Compiled(name, at) for name in compiled]
     analysis = _with_lines([SimpleNamespace(at=shown, count=reads)], calls)
-    assert idle.elements_taken(analysis, at) == array
+    assert elements.elements_taken(analysis, at) == array
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ def test_a_library_that_reads_each_element_gets_arrays_on_the_host(statement, co
     at = Place(program_file(f"import bars\nfor i in range(99):\n    {statement}\n"), 3)
     step = [Compiled("step", at, explained=True)] if "step" in statement else []
     analysis = _with_lines([SimpleNamespace(at=at, count=99)], [*step, *(Compiled(n, at) for n in compiled)])
-    assert idle.element_read(analysis, at) == arrays
+    assert elements.element_read(analysis, at) == arrays
     change = advice_for(Finding("element reads", at, 1.0, "", argument="low, high")).change
     assert "low, high = jax.device_get((low, high))" in change
 

@@ -13,7 +13,16 @@ from jaxperf.watch.observe import frame_arguments, source_location
 from jaxperf.watch.observe.executables import Facts, independent_instructions
 from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.report.analysis import Analysis, IntervalSet
-from jaxperf.watch.rules import advice_for, eager, idle, jit_advice, program_notes, programs, traces
+from jaxperf.watch.rules import (
+    advice_for,
+    eager,
+    elements,
+    idle,
+    jit_advice,
+    program_notes,
+    programs,
+    traces,
+)
 from jaxperf.watch.rules.table import Finding
 
 PROGRAM = """\
@@ -189,13 +198,13 @@ def test_advice_on_small_programs_names_what_can_be_jitted(text, through, change
 def test_an_array_that_is_iterated_is_named(line):
     at = line("tokens")
     apart = compiled(at, 1.0, 1.5, "unstack")
-    (finding,) = traces.find_iterated_arrays(Analysis(Log("a", 0.0, 9.0, compiled=[apart])))
+    (finding,) = elements.find_iterated_arrays(Analysis(Log("a", 0.0, 9.0, compiled=[apart])))
     assert "numpy.asarray(tokens)" in advice_for(finding).change
     assert (finding.seconds, finding.form) == (pytest.approx(1.5), "not read")
     typed = compiled(line("w = lib.fit"), 1.0, 1.5, "unstack", signature={"x": "key<fry>[9]"})
     others = ("chr(t) for t in keys", "unstack(pair)", "import heavylib")  # NumPy holds no key
     for other in (typed, *(compiled(line(text), 1.0, 1.5, "unstack") for text in others)):
-        assert list(traces.find_iterated_arrays(Analysis(Log("a", 0.0, 9.0, compiled=[other])))) == []
+        assert list(elements.find_iterated_arrays(Analysis(Log("a", 0.0, 9.0, compiled=[other])))) == []
 
 
 @pytest.mark.parametrize(("text", "name"), [
@@ -204,7 +213,7 @@ def test_an_array_that_is_iterated_is_named(line):
 ])  # fmt: skip
 def test_whatever_takes_an_array_apart_is_an_iteration(text, name, line):
     apart = compiled(line(text), 1.0, 1.5, "unstack", through="jax")
-    (finding,) = traces.find_iterated_arrays(Analysis(Log("a", 0.0, 9.0, compiled=[apart])))
+    (finding,) = elements.find_iterated_arrays(Analysis(Log("a", 0.0, 9.0, compiled=[apart])))
     assert finding.argument == name
 
 
@@ -225,7 +234,7 @@ def test_a_library_that_iterates_gets_arrays_of_numpy(line):
     at = line("w = lib.fit")
     made = [compiled(at, 1.0, 1.5, "unstack", through="matplotlib"), compiled(at, 3.0, 2.0, "multiply")]
     log = Log("a", 0.0, 9.0, compiled=made, waits=[Wait("float", at, 8.0, 8.1, 4)])
-    (finding,) = traces.find_iterated_arrays(Analysis(log))
+    (finding,) = elements.find_iterated_arrays(Analysis(log))
     assert finding.seconds == 1.5 and "that matplotlib iterates over" in finding.reason
     assert advice_for(finding).change.startswith("Give lib.fit NumPy's arrays")
 
@@ -346,7 +355,8 @@ def test_a_library_that_jits_and_the_loop_in_it_are_one_finding(line):
     loops = [compiled(at, 20.0, 0.3, "while", **known)]
     loops += [compiled(at, 20.0 + i, 0.3, "while", changes=(body,), **known) for i in range(1, 7)]
     analysis = Analysis(Log("a", 0.0, 60.0, compiled=[*fits(at, ["float32[20]"] * 4, change), *loops]))
-    assert [f.cause for f in traces.find_eager_recompiles(analysis)] == ["library function"]
+    rules = (traces.find_library_functions, traces.find_eager_recompiles)
+    assert [f.cause for rule in rules for f in rule(analysis)] == ["library function"]
 
 
 # what is no cause
@@ -530,7 +540,7 @@ def test_what_handles_elements_that_python_reads_belongs_to_their_iteration(read
     waits = [Wait("float", at(3), 8 + i, 8 + i + 0.1, 4) for i in range(reads)]
     waits += [Wait("float", at(3), 20, 30, 4) for _ in waits[:1]]  # for the array itself
     log = Log("a", 0.0, 9.0, compiled=[compiled(at(2), 1.0, 1.5, "unstack")], samples=samples, waits=waits)
-    (finding,) = traces.find_iterated_arrays(Analysis(log))
+    (finding,) = elements.find_iterated_arrays(Analysis(log))
     assert (finding.at, finding.seconds) == (at(2), pytest.approx(seconds))
 
 

@@ -61,3 +61,9 @@ def test_what_a_function_that_is_to_be_jitted_calls_and_compiles_is_no_finding_o
         ("eager", 1, 5.0), ("wait", 2, 1.0), ("dispatch", 6, 1.0),
     ]  # fmt: skip
     assert set(findings[0].reason.split("; ")) == {"one by one", "compiles", "calls", "loops", "a new jit"}
+
+
+def test_a_line_has_one_finding_for_each_cause_the_costliest(found):
+    findings = [Finding("float64", AT, seconds, "") for seconds in (1.0, 3.0, 2.0)]
+    other = Finding("donation", AT, 1.0, "")
+    assert found(*findings, other) == [findings[1], other]

@@ -8,10 +8,22 @@ import numpy as np
 import psutil
 import pytest
 
-from jaxperf.watch.log import Compiled, DeviceActivity, ExecutedProgram, Log, Put, Wait
-from jaxperf.watch.observe.sampler import DATA, EAGER, NUMPY, StackSample, _in_ufunc
+from jaxperf.watch.log import (
+    DATA,
+    EAGER,
+    NUMPY,
+    Compiled,
+    DeviceActivity,
+    ExecutedProgram,
+    Log,
+    Put,
+    StackSample,
+    Wait,
+)
+from jaxperf.watch.observe.sampler import _in_ufunc
 from jaxperf.watch.observe.source_location import NOWHERE, Place
 from jaxperf.watch.report.analysis import UFUNC, Analysis
+from jaxperf.watch.rules.elements import takes_apart
 from jaxperf.watch.rules.idle import (
     find_data_waits,
     find_list_conversions,
@@ -19,7 +31,6 @@ from jaxperf.watch.rules.idle import (
     find_python_work,
     find_repeated_puts,
     find_waits,
-    takes_apart,
 )
 from jaxperf.watch.rules.table import Finding, advice_for
 

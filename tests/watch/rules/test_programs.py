@@ -11,7 +11,7 @@ from jaxperf.watch.observe.executables import Facts
 from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.report.analysis import Analysis
 from jaxperf.watch.rules.programs import find_constants, find_donations, find_float64
-from jaxperf.watch.rules.table import Finding, _worst, advice_for
+from jaxperf.watch.rules.table import advice_for
 
 
 def record(call, *arguments):
@@ -51,13 +51,6 @@ def test_nnx_jit_returns_the_state_of_its_modules_and_of_nothing_else():
     state = [array for where, text in c.signature.items() if "." in where if (array := shape_of(text))]
     assert facts.unshared_bytes(state) == 256  # not the result, which is as large as `x`
     assert facts.unshared_bytes() == 256 + 160
-
-
-def test_programs_of_one_name_have_one_finding_at_a_line():
-    at = Place("a.py", 3)
-    findings = [Finding("float64", at, seconds, "") for seconds in (1.0, 3.0, 2.0)]
-    other = Finding("donation", at, 1.0, "")
-    assert sorted(_worst([*findings, other]), key=lambda f: f.seconds) == [other, findings[1]]
 
 
 TABLE = np.random.default_rng(0).random(1 << 18, np.float32)  # XLA makes an iota of np.arange

@@ -1,0 +1,143 @@
+"""Arrays of JAX whose elements Python takes one by one: over which it iterates, or which it indexes."""
+
+import re
+import statistics
+from collections.abc import Iterator
+
+from jaxperf.watch.log import COMPILE, EAGER, Compiled
+from jaxperf.watch.observe.source_location import Place
+from jaxperf.watch.report.analysis import Analysis, WaitingLine, once
+from jaxperf.watch.rules.table import SYNCHRONIZE, Finding, cause
+from jaxperf.watch.source import loop_body, statements
+
+_READ_OFTEN = 20  # elements, from which on one copy of the array is worth it
+_KEYS = re.compile("key|rng|seed|split")  # of random numbers, which NumPy cannot hold
+_TAKING = {"dynamic_slice", "gather", "slice", "squeeze"}  # programs that take elements
+# and those that make keys of random numbers, and take one
+_OF_KEYS = {"threefry_split", "threefry_fold_in", "threefry_seed", "unstack", *_TAKING}
+
+
+def is_operation(c: Compiled) -> bool:
+    return not c.explained and not c.owner and COMPILE in c.stages and bool(c.at) and c.cleared is None
+
+
+def takes_apart(c: Compiled) -> bool:
+    """Return whether a program takes an array apart over which Python iterates, but not one of keys."""
+    iterates = c.name.strip("_") == "unstack" and "unstack(" not in c.at.source
+    keys = any("key<" in text for text in c.signature.values())
+    keys = keys or any(_KEYS.search(statements.iterated(at)) for at in (c.at, c.inner))
+    return iterates and not keys
+
+
+@once
+def taken_apart(analysis: Analysis) -> dict[Place, set[tuple[str, int]]]:
+    """Return the lines that iterate over arrays, each with all lines that only handle the elements.
+
+    An element that Python does not read goes back to the device: what handles it would not change. Of a call
+    whose library iterates, no line only handles the elements.
+    """
+    programs = [c for c in analysis.log.compiled if is_operation(c) and takes_apart(c)]
+    libraries = {c.at for c in programs if c.through not in ("", "jax", "jaxlib", "numpy")}
+    apart = {c.at for c in programs}
+    # what a library does when it is imported is no iteration of the reader's
+    apart = {at for at in apart if not statements.is_import(at)}
+    read = {(wait.at.file, wait.at.line) for wait in analysis.waits}
+    lines = {at: {(at.file, line) for line in loop_body.lines_of_elements(at)} for at in sorted(apart)}
+    handling = {at: inside if inside & read else {(at.file, at.line)} for at, inside in lines.items()}
+    return handling | {at: set[tuple[str, int]]() for at in libraries & apart}
+
+
+def only_keys(analysis: Analysis, at: Place) -> bool:
+    """Return whether all that runs outside of jit in a function splits keys of random numbers."""
+    lines = {c.at for c in analysis.log.compiled if (c.at.file, c.at.function) == (at.file, at.function)}
+    looped = [line for line in lines if line == at or statements.innermost(line, loop_body.LOOP)]
+    names = set().union(*(analysis.outside_jit.get(line, ()) for line in looped))
+    return "threefry_split" in names and names <= _OF_KEYS
+
+
+def element_read(analysis: Analysis, at: Place) -> str:
+    """Return the arrays of which a line reads one element after the other, itself or in a library; or ""."""
+    if arrays := _of_jax(analysis, at, loop_body.element_read(at)):
+        return arrays
+    calls = {c.at for c in analysis.log.compiled if c.explained}
+    calls |= {site.at for site in analysis.log.call_sites if site.program}
+    calls |= {caller for s in analysis.samples for caller in s.callers}
+    # what a function of the program returns is no element
+    return "" if at in calls else elements_taken(analysis, at)
+
+
+def elements_taken(analysis: Analysis, at: Place) -> str:
+    """Return the arrays whose elements a line takes one by one, and Python reads, there or in what it calls.
+
+    All that runs there outside of jit takes elements.
+    """
+    arrays = _of_jax(analysis, at, loop_body.element_read(at, any_use=True))
+    names = analysis.outside_jit.get(at)
+    # a line that has compiled nothing runs programs of lines before it
+    only_takes = names <= _TAKING if names else not statements.has_operators(at)
+    if not arrays or not only_takes:
+        return ""
+    called = statements.called_at(at)
+    reads = sum(
+        x.count for x in analysis.lines if x.at == at or (x.at.file == at.file and x.at.function in called)
+    )
+    return arrays if reads >= _READ_OFTEN else ""
+
+
+def _of_jax(analysis: Analysis, at: Place, arrays: str) -> str:
+    """Return those of a line's arrays ("x, y") that were not seen to be NumPy's."""
+    return ", ".join(name for name in arrays.split(", ") if name not in analysis.log.host_arrays.get(at, ()))
+
+
+def element_reads(analysis: Analysis, line: WaitingLine, array: str) -> Finding:
+    """Return the finding for a line that reads elements one by one; the first may wait for the array."""
+    here = [w for w in analysis.waits if (w.at, w.kind) == (line.at, line.kind)]
+    # `counts[x[i]] += 1` converts each element twice, and the second time nothing comes to the host
+    waits = [w for w in here if w.nbytes] or here
+    elements = sum(w.times for w in waits)
+    sliced_s = sum(analysis.front(s) for s in analysis.samples if (s.kind, s.at) == (EAGER, line.at))
+    compiled = (c for c in analysis.log.compiled if not c.explained and c.at == line.at)
+    waited_s = statistics.median(w.end - w.start for w in waits) * elements
+    seconds = waited_s + sliced_s + analysis.compiling_s(compiled)
+    reason = (
+        f"{elements} elements of {array} come to the host one by one, and each is sliced by a program of "
+        "its own and waited for"
+    )
+    return Finding("element reads", line.at, seconds, reason, line.kind, argument=array)
+
+
+@cause(
+    "iterated array", "sync", SYNCHRONIZE, "Python iterates over an array of JAX",
+    "Bring it to the host first: iterate over numpy.asarray({argument}), or over {argument}.tolist(). JAX "
+    "compiles a program that takes the array apart, for each length, and each element is an array.",
+    forms={
+        "library": (
+            "Give {name} NumPy's arrays, such as numpy.asarray(x): an array of JAX over which it iterates is "
+            "taken apart by a program, which JAX compiles for each length."
+        ),
+    },
+)  # fmt: skip
+def find_iterated_arrays(analysis: Analysis) -> Iterator[Finding]:
+    """Find loops and comprehensions over arrays, which compile a program that takes them apart."""
+    operations = [c for c in analysis.log.compiled if is_operation(c)]
+    for at, lines in taken_apart(analysis).items():
+        reads = [w for w in analysis.waits if (w.at.file, w.at.line) in lines]
+        programs = [c for c in operations if (c.at.file, c.at.line) in lines]
+        apart = [c for c in operations if c.at == at and takes_apart(c)]
+        seconds = analysis.compiling_s(programs if reads else apart)
+        if reads:
+            # a few reads wait for the array itself, which one copy waits for, too
+            seconds += sum(w.times for w in reads) * statistics.median(w.end - w.start for w in reads)
+            handling = (s for s in analysis.of_kinds(EAGER) if (s.at.file, s.at.line) in lines)
+            seconds += sum(map(analysis.front, handling))
+        name, library = statements.iterated(at) or "the array", apart[0].through
+        form = "library" if library not in ("", "jax", "jaxlib", "numpy") else ""
+        name = statements.outermost_call(at) if form else name
+        what = f"an array that {library} iterates over" if form else name
+        # elements of the host's array would go back to the device, where operations of JAX take them
+        form = form or ("" if reads else "not read")
+        reason = (
+            f"{what} is taken apart by a program of its own, compiled {len(apart)} times in "
+            f"{analysis.compiling_s(apart):.2g} s, and its elements are read one by one"
+        )
+        yield Finding("iterated array", at, seconds, reason, name, argument=name, form=form)
