@@ -3,13 +3,13 @@
 import ast
 import itertools
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
 
 from jaxperf.result.intervals import difference, total_length
 from jaxperf.watch.log import EAGER, PYTHON, StackSample
 from jaxperf.watch.observe.source_location import Place
-from jaxperf.watch.report.analysis import Analysis, IntervalSet
+from jaxperf.watch.report.analysis import Analysis, IntervalSet, once
 from jaxperf.watch.rules.elements import element_read, elements_taken, taken_apart
 from jaxperf.watch.rules.idle import OFTEN, REPEATS, findings_by_function
 from jaxperf.watch.rules.jit_advice import WAYS, in_one_program, lines_of, outermost, way_to_jit
@@ -17,7 +17,7 @@ from jaxperf.watch.rules.table import PERFORMANCE, Finding, cause, findings_of
 from jaxperf.watch.rules.traces import find_eager_recompiles, find_many_arrays
 from jaxperf.watch.source import statements
 
-SHORT_S = 5e-5  # mean seconds of an operation that takes less than its dispatch
+SHORT_S = 5e-5  # seconds of an operation that takes less than its dispatch
 SEEN_S = 0.05  # of windows, below which samples alone say what the front end did
 SMALL = 1e6  # bytes and FLOPs of an operation that takes less than its dispatch
 JIT_OBJECT_S = 1e-4  # that a call takes longer through a new jit object
@@ -37,19 +37,23 @@ _HEAVY = {
 )  # fmt: skip
 def find_eager_operations(analysis: Analysis) -> Iterator[Finding]:
     """Find functions that dispatch operations one by one while devices are idle, or over large arrays."""
-    line, waits = outermost(analysis), _waits(analysis)
-    others = {*analysis.log.small_puts, *waits}  # `find_small_puts` covers those
-    idle = _front_bound(analysis, line, others)
+    line, log = outermost(analysis), analysis.log
+    # lines that other rules cover
+    copying = {*log.small_puts, *(p.at for p in log.puts if p.numbers or p.again)}
+    others = copying | _waits(analysis)
+    eager = analysis.of_kinds(EAGER)
+    operations = [s for s in eager if s.start >= analysis.begin and s.at not in others]
+    idle = analysis.of_the_run(_free(analysis).of, operations, line)
     yield from _new_jit_objects(analysis, {at: s for at, s in idle.items() if "jit(" in at.source})
-    outside = [p.calls for n, p in analysis.log.activity.programs.items() if n not in analysis.jitted]
-    windows_s = sum(b - a for a, b in analysis.log.activity.windows)
+    outside = [p.calls for n, p in log.activity.programs.items() if n not in analysis.jitted]
+    windows_s = sum(b - a for a, b in log.activity.windows)
     rate = sum(calls for calls in outside if calls >= OFTEN) / windows_s if windows_s else 0.0
     seen = total_length(analysis.steady) >= SEEN_S
     if not seen:
-        idle = _by_samples(analysis, line, others)
+        idle = _by_samples(analysis, line, operations)
     elif rate < RATE:
         idle = {}
-    unfused = _unfused(analysis, line, waits)
+    unfused = _unfused(analysis, map(line, operations))
     # a line that makes a jit object is above, or a retrace
     idle_s, unfused_s = (
         sum(seconds for at, seconds in part.items() if "jit(" not in at.source) for part in (idle, unfused)
@@ -79,10 +83,12 @@ def find_eager_operations(analysis: Analysis) -> Iterator[Finding]:
         if finding.cause in ("eager shapes", "many arrays") and finding.form != "several"
     }
     lost_s = {at: seconds for at, seconds in lost_s.items() if at not in elsewhere}
-    through = {c.at: c.through for c in analysis.log.compiled if not c.explained and c.through}
+    through = {c.at: c.through for c in log.compiled if not c.explained and c.through}
     whole: list[Finding] = []
     for finding in findings_by_function("eager", lost_s, reason):
-        inside = _inside(analysis, finding.at)
+        # of a whole function, all samples as they were taken
+        lines = lines_of(finding.at) if statements.defined_at(finding.at) else set()
+        inside = [s for s in log.samples if (s.at.file, s.at.line) in lines]
         looks = Counter(s.at for s in inside if s.kind == EAGER)
         at = max(looks, key=looks.__getitem__, default=finding.at)
         if array := elements_taken(analysis, at):
@@ -119,12 +125,6 @@ def _makes_once(at: Place) -> bool:
     return bool(makes) and statements.innermost(at, statements.ROUND) is None
 
 
-def _inside(analysis: Analysis, at: Place) -> list[StackSample]:
-    """Return the samples in a function, as taken, for a finding at its `def`; none for other lines."""
-    lines = lines_of(at) if statements.defined_at(at) else set()
-    return [s for s in analysis.log.samples if (s.at.file, s.at.line) in lines]
-
-
 def _waits(analysis: Analysis) -> set[Place]:
     """Return the lines that `find_waits` or `find_iterated_arrays` cover."""
     elements = set().union(*taken_apart(analysis).values())
@@ -138,32 +138,18 @@ def _waits(analysis: Analysis) -> set[Place]:
     }
 
 
-def _front_bound(
-    analysis: Analysis, line: Callable[[StackSample], Place], others: Collection[Place]
-) -> dict[Place, float]:
-    """Return the seconds, by line, in which devices waited for the dispatch of operations outside jit."""
-    samples = [s for s in analysis.of_kinds(EAGER) if s.at not in others]
-    return analysis.of_the_run(_free(analysis).of, samples, line)
-
-
+@once
 def _free(analysis: Analysis) -> IntervalSet:
     """Return when, in windows, devices had nothing to do but short operations outside jit."""
-    long = {*analysis.jitted, *_long(analysis)}
-    busy = [span for name, p in analysis.log.activity.programs.items() if name in long for span in p.spans]
+    spans = ((name, span) for name, p in analysis.log.activity.programs.items() for span in p.spans)
+    # of one program, operations on large arrays are long, and those on numbers are short
+    busy = [(a, b) for name, (a, b) in spans if name in analysis.jitted or b - a > SHORT_S]
     others_s = [*busy, *analysis.waiting.stretches, *analysis.log.activity.queued]
     return IntervalSet(difference(analysis.steady, others_s))
 
 
-def _long(analysis: Analysis) -> set[str]:
-    return {
-        name
-        for name, program in analysis.log.activity.programs.items()
-        if any(total_length(spans) > SHORT_S * len(spans) for spans in program.devices.values())
-    }
-
-
 def _by_samples(
-    analysis: Analysis, line: Callable[[StackSample], Place], others: Collection[Place]
+    analysis: Analysis, line: Callable[[StackSample], Place], operations: Iterable[StackSample]
 ) -> dict[Place, float]:
     """Return the seconds, by line, in small operations of loops, for the share that was free."""
     seen_s = total_length(analysis.steady)
@@ -173,17 +159,15 @@ def _by_samples(
     # a caller's loop may go round once while the line runs, as one over whole experiments does
     begun = Counter(b.at for a, b in itertools.pairwise(analysis.samples) if a.at != b.at)
     seconds: dict[Place, float] = defaultdict(float)
-    for s in analysis.samples:
+    for s in operations:
         chain = (s.at, *s.callers) if begun[s.at] >= REPEATS else (s.at,)
         looped = any(statements.innermost(at, statements.ROUND) for at in chain)
-        if s.kind == EAGER and s.start >= analysis.begin and looped and s.at not in {*others, *large}:
+        if looped and s.at not in large:
             seconds[line(s)] += share * analysis.front(s)
     return seconds
 
 
-def _unfused(
-    analysis: Analysis, line: Callable[[StackSample], Place], waits: Collection[Place]
-) -> dict[Place, float]:
+def _unfused(analysis: Analysis, lines: Iterable[Place]) -> dict[Place, float]:
     """Return the device seconds that fusing light operations outside jit would save, by line."""
     opcodes = {
         name: {i.opcode for facts in programs for i in facts.instructions}
@@ -195,8 +179,7 @@ def _unfused(
     saved_s = max((_saved_s(analysis, device, light) for device in analysis.log.activity.busy), default=0.0)
     if not saved_s:
         return {}
-    samples = (s for s in analysis.of_kinds(EAGER) if s.start >= analysis.begin and s.at not in waits)
-    looks = Counter(map(line, samples))
+    looks = Counter(lines)
     return {at: saved_s * analysis.scale * count / looks.total() for at, count in looks.items()}
 
 
@@ -216,6 +199,7 @@ def _saved_s(analysis: Analysis, device: str, light: Collection[str]) -> float:
     if len(in_a_row) < OFTEN:
         return 0.0
     # each operation goes through memory, and one program of them does so once
-    passes, long = max(IN_A_ROW, len({name for _, _, name in in_a_row})), _long(analysis)
-    # `_front_bound` counts the short ones
-    return total_length((start, end) for start, end, name in in_a_row if name in long) * (1 - 1 / passes)
+    passes = max(IN_A_ROW, len({name for _, _, name in in_a_row}))
+    spans = [(start, end) for start, end, _ in in_a_row]
+    # the rest counts as the front end's
+    return total_length(difference(spans, _free(analysis).stretches)) * (1 - 1 / passes)

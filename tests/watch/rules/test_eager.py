@@ -101,9 +101,9 @@ def test_short_operations_are_the_front_ends_time_and_long_ones_the_devices(each
     call = Compiled("step", CALL, {"compile": (-0.1, 0.0)}, explained=True)
     samples = [StackSample(EAGER, LOSS, i / 10, (i + 1) / 10) for i in range(10)]
     record = Log("a", -0.1, 1.0, compiled=[call], samples=samples, activity=activity)
-    by_line = eager._front_bound(Analysis(record), lambda s: s.at, ())
+    analysis = Analysis(record)
+    by_line = analysis.of_the_run(eager._free(analysis).of, samples)
     assert sum(by_line.values()) == pytest.approx(seconds, abs=1e-6)
-    assert eager._front_bound(Analysis(record), lambda s: s.at, {LOSS}) == {}
 
 
 @pytest.mark.parametrize(
@@ -142,16 +142,12 @@ def test_a_library_that_reads_each_element_gets_arrays_on_the_host(statement, co
     assert "low, high = jax.device_get((low, high))" in change
 
 
-def test_the_reads_of_a_function_are_at_its_busiest_line_and_cover_the_waits_of_what_they_call(places):
+def test_the_reads_of_a_function_cover_the_waits_of_what_they_call(places):
     at = places(
         "def mark(value):\n    return '*' if value else ' '\n\ndef show(board):\n    total = board.sum()\n"
         "    print(total, ''.join(mark(board[i][0]) for i in range(9)))\n"
     )
-    start, first, line = (at(number, "show") for number in (4, 5, 6))
-    samples = [sample(line, i / 10) for i in range(5)] + [sample(first, 1.0)]
-    analysis = Analysis(Log("a", samples=samples))
-    assert {s.at for s in eager._inside(analysis, start)} == {first, line}
-    assert eager._inside(analysis, first) == []
+    first, line = at(5, "show"), at(6, "show")
     reads = Finding("element reads", line, 1.0, "elements")
     wait = Finding("wait", at(2, "mark"), 0.5, "waits")
     other = Finding("wait", first, 0.5, "waits")
@@ -194,23 +190,22 @@ def test_a_function_that_transforms_another_is_jitted_as_a_whole(places):
     assert jit_advice.way_to_jit(line, analysis).form == "transform"
 
 
-def test_a_line_that_waits_for_operations_of_others_dispatches_none(program_file):
-    path = program_file("for turn in range(9):\n    x = x * 2 + 1\n    print(x)\n")
-    work, shown = Place(path, 2), Place(path, 3)
+@pytest.mark.parametrize("numbers", [0, 3])
+def test_operations_on_arrays_that_follow_each_other_are_worth_one_program(numbers):
+    """Each is followed by `numbers` executions of the same program, which are short."""
+    work, shown = Place("a.py", 2), Place("a.py", 3)
     activity = DeviceActivity(windows=[(0.0, 9.0)])
     for i in range(270):  # three operations in a row go through memory, again and again
         program = activity.program(("multiply", "add", "subtract")[i % 3])
         program.calls += 1
-        program.devices["cpu:0"].append((i / 30, i / 30 + 0.03))
-        activity.busy["cpu:0"].append((i / 30, i / 30 + 0.03))
+        begins = [i / 30 + n / 1000 for n in range(numbers + 1)]
+        program.devices["cpu:0"] += [(t, t + (1e-6 if n else 1e-4)) for n, t in enumerate(begins)]
     text = "HloModule jit_f\n\nENTRY %main (x: f32[4]) -> f32[4] {\n  ROOT %x = f32[4]{0} parameter(0)\n}\n"
     facts = [Facts(f"jit_{name}", "cpu", 1.0, 1.0, text=text) for name in activity.programs]
-    samples = [StackSample(EAGER, at, i, i + 0.5) for i in range(9) for at in (work, shown)]
     compiled = [Compiled("add", work, {"compile": (-1.0, 0.0)})]
-    log = Log("a", -1.0, 9.0, compiled=compiled, samples=samples, activity=activity, programs=facts)
-    analysis = Analysis(log)
-    assert eager._unfused(analysis, lambda s: s.at, {shown}).keys() == {work}
-    assert eager._unfused(analysis, lambda s: s.at, set()).keys() == {work, shown}
+    analysis = Analysis(Log("a", -1.0, 9.0, compiled=compiled, activity=activity, programs=facts))
+    saved_s = eager._unfused(analysis, [work, shown, work])
+    assert saved_s == {work: pytest.approx(270e-4 * 2 / 3 * 2 / 3), shown: pytest.approx(270e-4 * 2 / 3 / 3)}
 
 
 LEARN = """\

@@ -77,7 +77,8 @@ def test_one_by_one_saves_no_more_than_samples_saw_nor_what_is_queued(queued, mo
     activity = DeviceActivity([(0.0, 0.2)], queued=queued)
     step = Compiled("step", call, {"compile": (-0.1, 0.0)}, explained=True)
     analysis = Analysis(Log("a", 0.0, 10.0, compiled=[step], samples=samples, activity=activity))
-    assert sum(eager._front_bound(analysis, lambda s: s.at, ()).values()) <= most
+    lost_s = analysis.of_the_run(eager._free(analysis).of, analysis.of_kinds(EAGER))
+    assert sum(lost_s.values()) <= most
 
 
 def test_a_line_gets_the_share_of_its_own_windows():
