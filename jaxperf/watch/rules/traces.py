@@ -258,7 +258,7 @@ def _weakly_other(c: Compiled, before: Iterable[Compiled]) -> list[str]:
 
 
 def _needless(group: list[Compiled], repeats: list[Compiled]) -> list[Compiled]:
-    """Return repeats whose types, functions and texts occurred: one function object would do."""
+    """Return repeats whose padded types, functions and texts occurred: one function object would do."""
     known, needless = {_program(group[0])}, []
     for c in group[1:]:
         if c in repeats and (_program(c) in known or not c.signature):
@@ -270,7 +270,16 @@ def _needless(group: list[Compiled], repeats: list[Compiled]) -> list[Compiled]:
 def _program(c: Compiled) -> tuple[object, ...]:
     """Return what decides a function's program besides its code: argument types, and what jit cannot take."""
     values = [(name, _plain_value(value)) for name, value in (*c.closure.items(), *c.signature.items())]
-    return c.arrays, tuple(v for v in values if not _NUMBER.fullmatch(v[1]) and not _ARRAY.fullmatch(v[1]))
+    fixed = tuple(v for v in values if not _NUMBER.fullmatch(v[1]) and not _ARRAY.fullmatch(v[1]))
+    return _padded(c.arrays), fixed
+
+
+def _padded(arrays: Iterable[tuple[str, str]]) -> tuple[object, ...]:
+    """Return the types of arrays whose dimensions are padded to powers of two."""
+    return tuple(
+        (name, text.partition("[")[0], *((n - 1).bit_length() for n in dimensions(text)))
+        for name, text in arrays
+    )
 
 
 def _decides_form(analysis: Analysis, group: list[Compiled]) -> bool:
@@ -293,10 +302,7 @@ def _decides_form(analysis: Analysis, group: list[Compiled]) -> bool:
 def _saved_by_padding(traces: list[Compiled]) -> float:
     """Return the share of the repeats that padding dimensions to powers of two would save."""
     calls = {c.arrays for c in traces}
-    padded = {
-        tuple((name, *((n - 1).bit_length() for n in dimensions(text))) for name, text in call)
-        for call in calls
-    }
+    padded = set(map(_padded, calls))
     return (len(calls) - len(padded)) / (len(calls) - 1) if calls - {()} and len(calls) > 1 else 1.0
 
 
@@ -331,8 +337,14 @@ def _retrace(analysis: Analysis, kind: str, group: list[Compiled], repeats: list
             reason += ", and " + "; ".join(f"{c.what} in its closure {_how(c)}" for c in captured)
         # an object that is made anew, such as an optimizer, would be another static part of each call
         objects = [c for c in captured if _another_object(c) and not _ARRAY.match(c.now)]
-        names = ", ".join(change.what for change in objects or captured)
-        return finding(kind, reason, argument=names, form="objects" if objects else "")
+        names, besides = ", ".join(change.what for change in objects or captured), ""
+        for where, _ in first.arrays:
+            shapes = {c.signature.get(where) for c in repeats}
+            if 2 * len(shapes) > len(group) and len(shapes) >= REPEATS:
+                passed = statements.variable_passed(at, first.called, where)
+                reason += f", and {passed} has another shape, too"
+                besides = f"Pad {passed} to a few sizes, too: each shape compiles a program of its own."
+        return finding(kind, reason, argument=names, form="objects" if objects else "", besides=besides)
     if kind == "structure" and (owner := _new_static_fields(changes)):
         part = "optimizer (tx)" if "Gradient" in changes[0].now else "objects in static fields"
         reason = f"static fields of {owner} are other objects each time, and are compared by identity"

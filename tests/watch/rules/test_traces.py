@@ -392,9 +392,16 @@ def test_the_part_of_a_graph_that_is_new_each_time_is_named():
     assert "tx of the Optimizer" in finding.reason and "GradientTransformation" in finding.reason
 
 
-def test_a_function_that_is_made_anew_for_each_size_could_share_no_program():
+@pytest.mark.parametrize(("sizes", "kinds"), [((71, 75, 79, 83), ["new function"]), ((16, 32, 64, 128), [])])
+def test_functions_that_are_made_anew_for_each_size_share_one_where_padding_makes_it_one(sizes, kinds):
     def program():
-        for n in range(71, 75):
-            jax.jit(lambda x: x * 2)(np.ones(n))
+        for n in sizes:
+            batch = np.ones(n)
+            doubled = jax.jit(lambda x: x * 2)
+            doubled(batch)
 
-    assert findings_of(program) == []
+    findings = findings_of(program)
+    assert [f.cause for f in findings] == kinds
+    for finding in findings:
+        assert finding.reason.endswith("and batch has another shape, too")
+        assert "Pad batch to a few sizes, too" in advice_for(finding).change
