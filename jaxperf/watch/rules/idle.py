@@ -29,6 +29,7 @@ WALK = 2  # ratio of `nnx.jit`'s time to JAX's own dispatch that is worth a chan
 SMALL_PUTS = 5  # small puts per step that are worth combining
 REPEATS = 3  # waits at one line that count as repeated
 OFTEN = 20  # calls of one operation in the windows; fewer belong to the program's startup
+LATE_S = 0.005  # from the begin of some work until a sample sees it, at most
 SLOW = 1.5  # ratio of waits for data to computing from which on one thread that reads ahead is not enough
 COPIED = 1 << 20  # bytes per call that are large
 _NEEDLESS = ("block_until_ready", "effects_barrier")
@@ -250,9 +251,15 @@ def _seen_at_calls(analysis: Analysis, at: Place) -> float:
     # the median, since the sampler holds up a few calls
     ran = [program.dispatch_s for c, _ in here if (program := analysis.ran(c)) and program.dispatch_s]
     calls_s = sum(statistics.median(calls) * len(calls) for calls in ran) * analysis.scale
-    before = (s for s in analysis.of_kinds(BETWEEN, DATA) if _function(s.at) == _function(at))
-    python_s, late_s = sum(map(analysis.front, before)), sum(map(analysis.front, seen)) - calls_s
-    return 1 + late_s / python_s if python_s and late_s > 0 else 1.0
+    before = [
+        seconds
+        for s in analysis.of_kinds(BETWEEN, DATA)
+        if _function(s.at) == _function(at) and (seconds := analysis.front(s))
+    ]
+    late_s = sum(map(analysis.front, seen)) - calls_s
+    # what takes longer than the sampler needs to come is seen where it runs
+    share = min(late_s / sum(before), LATE_S / statistics.median(before)) if before else 0.0
+    return 1 + max(0.0, share)
 
 
 def _wait_form(finding: Finding) -> str:

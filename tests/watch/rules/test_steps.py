@@ -99,13 +99,22 @@ def test_a_call_that_is_a_small_part_of_its_turn_is_not_what_to_change(call_s, c
     assert len(list(find_slow_dispatch(analysis))) == count
 
 
-@pytest.mark.parametrize(("took_s", "seconds"), [(0.1, 9.0), (0.6, 4.0)])
-def test_python_that_the_sampler_sees_only_at_the_next_call_counts(took_s, seconds, places):
+@pytest.mark.parametrize(
+    ("turn_s", "took_s", "seconds"),
+    [(0.002, 0.1, 9.0), (0.002, 0.6, 4.0), (1.0, 0.1, 4.05)],  # what takes long is seen where it runs
+)
+def test_python_that_the_sampler_sees_only_at_the_next_call_counts(turn_s, took_s, seconds, places):
+    """Of each turn, samples see Python for 0.4 and its call for 0.6."""
     at = places("def main():\n    for t in range(99):\n        n = work(t)\n        w = step(w)\n")
-    activity = DeviceActivity(windows=[(0.0, 10.0)])
-    activity.program("step").dispatch_s = [took_s] * 9 + [0.8]  # the sampler holds up a call
-    samples = [StackSample("python", at(3), i, i + 0.4) for i in range(10)]
-    samples += [StackSample(DISPATCH, at(4), i + 0.4, i + 1.0) for i in range(10)]
-    log = Log("a", -1.0, 10.0, compiled=[compiled(at=at(4))], samples=samples, activity=activity)
+    activity = DeviceActivity(windows=[(0.0, 10 * turn_s)])
+    times = [took_s] * 9 + [0.8]  # the sampler holds up a call
+    activity.program("step").dispatch_s = [each * turn_s for each in times]
+    seen = [("python", at(3), 0.0, 0.4), (DISPATCH, at(4), 0.4, 1.0)]
+    samples = [
+        StackSample(kind, place, (i + begin) * turn_s, (i + end) * turn_s)
+        for kind, place, begin, end in seen
+        for i in range(10)
+    ]
+    log = Log("a", -1.0, 10 * turn_s, compiled=[compiled(at=at(4))], samples=samples, activity=activity)
     (finding,) = find_python_work(Analysis(log))
-    assert (finding.at, finding.seconds) == (at(3), pytest.approx(seconds))
+    assert (finding.at, finding.seconds) == (at(3), pytest.approx(seconds * turn_s))
