@@ -301,10 +301,24 @@ class Analysis:
         return sum(max(0.0, c.seconds(stage) - used_s) for c in watched for stage, used_s in c.used_s.items())
 
     def compiling_s(self, compiled: Iterable[Compiled]) -> float:
-        """Return the seconds that the program would save if none of them were traced and compiled."""
+        """Return the seconds that the program would save if none of them were traced and compiled.
+
+        Meanwhile, devices work off what was dispatched before.
+        """
         compiled = list(compiled)
-        seconds = total_length(span for c in compiled for span in c.stages.values())
-        return max(0.0, min(seconds * self.alone, seconds - self._without_cores_s(compiled)))
+        spans = union(span for c in compiled for span in c.stages.values())
+        seconds = total_length(spans)
+        saved_s = max(0.0, min(seconds * self.alone, seconds - self._without_cores_s(compiled)))
+        behind_s = sum(self._behind_calls.within(start, end) for start, end in spans)
+        return saved_s * (1 - self.beside * behind_s / seconds) if seconds else 0.0
+
+    @functools.cached_property
+    def _behind_calls(self) -> IntervalSet:
+        """Return the intervals after calls of jitted functions for as long as an execution is queued."""
+        queued_s = statistics.median([b - a for a, b in self.log.activity.queued] or [0.0])
+        calls = [(s.start, s.end) for s in self.of_kinds(DISPATCH)]
+        ends = (end for _, end in difference(calls, union(self.compiling.stretches, gap=queued_s)))
+        return IntervalSet((end, end + queued_s) for end in ends)
 
     # --- devices
 

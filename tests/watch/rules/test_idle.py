@@ -10,6 +10,7 @@ import pytest
 
 from jaxperf.watch.log import (
     DATA,
+    DISPATCH,
     EAGER,
     NUMPY,
     Compiled,
@@ -94,6 +95,15 @@ def test_waits_lose_no_more_than_they_took_if_windows_saw_the_longest():
     activity.program("step").devices["gpu 0"] = [(0.5, 1.0), (2.0, 2.5)]
     (line,) = Analysis(Log("a", 0.0, 10.0, waits=[long, brief], activity=activity)).lines
     assert line.count == 1001 and line.lost_s == pytest.approx(1.5)
+
+
+@pytest.mark.parametrize(("begins", "saved_s"), [(2.0, 1.5), (2.5, 1.75), (4.0, 2.0)])
+def test_what_compiles_while_devices_work_off_their_queue_saves_less(begins, saved_s):
+    """Calls end at 2 s, and devices have work for one more second."""
+    analysis = computing([(0.0, 3.0)], 10.0, samples=[StackSample(DISPATCH, AT, 0.0, 2.0)])
+    analysis.log.activity.queued, analysis.beside = [(0.5, 1.5)], 0.5
+    again = replace(COMPILED, stages={"compile": (begins, begins + 2.0)})
+    assert analysis.compiling_s([again]) == pytest.approx(saved_s)
 
 
 def test_while_other_programs_have_the_core_no_change_would_save_time():
