@@ -2,11 +2,13 @@
 
 import ast
 import itertools
+import statistics
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
 
 from jaxperf.result.intervals import difference, total_length
+from jaxperf.watch.grouping import group_by
 from jaxperf.watch.log import EAGER, PYTHON, StackSample
 from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.report.analysis import Analysis, IntervalSet, once
@@ -198,8 +200,11 @@ def _saved_s(analysis: Analysis, device: str, light: Collection[str]) -> float:
             in_a_row += row
     if len(in_a_row) < OFTEN:
         return 0.0
-    # each operation goes through memory, and one program of them does so once
-    passes = max(IN_A_ROW, len({name for _, _, name in in_a_row}))
-    spans = [(start, end) for start, end, _ in in_a_row]
+    spans = group_by(in_a_row, lambda e: e[2]).values()
     # the rest counts as the front end's
-    return total_length(difference(spans, _free(analysis).stretches)) * (1 - 1 / passes)
+    free = _free(analysis).stretches
+    seconds = total_length(difference(((start, end) for start, end, _ in in_a_row), free))
+    # each operation goes through memory, and one program of them does so once: as the longest of a turn does
+    turns = statistics.median_low(map(len, spans))
+    longest_s = turns * max(statistics.fmean(end - start for start, end, _ in same) for same in spans)
+    return max(0.0, min(seconds * (1 - 1 / max(IN_A_ROW, len(spans))), seconds - longest_s))
