@@ -119,6 +119,7 @@ MANY = 100  # arrays that one operation takes, from which on compiling takes lon
 SEVERAL = 4  # operations at a line that compile for each shape, of which jit makes one program a shape
 SETTLED_S = 0.02  # seconds at a line behind its last program, after which its shapes have all come
 _WEAK = ("structure", "shape", "dtype")  # reasons that JAX gives, though the types occurred before
+_LENGTHENING = {"append", "concatenate", "concat", "hstack", "vstack", "extend"}
 _ARRAY = re.compile(r"\w+\[[\d,]*\]")
 _CLASS = re.compile(r"<class '([\w.<>]+)'>")
 _STATIC_FIELDS = re.compile(r"<class '[\w.<>]*?(\w+)'> with pytree metadata (.*)", re.S)
@@ -380,12 +381,26 @@ def _retrace(analysis: Analysis, kind: str, group: list[Compiled], repeats: list
         steps = [[b - a for a, b in zip(*pair)] for pair in itertools.pairwise(sizes)]
         axes = sorted({str(i) for step in steps for i, n in enumerate(step) if n})
         axis = format_list(axes) if axes else ""
-        if len(steps) >= REPEATS and len(axes) == 1 and all(sum(step) == 1 for step in steps):
-            form = "grows"
+        by_one = len(steps) >= REPEATS and len(axes) == 1 and all(sum(step) == 1 for step in steps)
+        form = "grows" if by_one and _lengthened(at, first.called, what) else ""
     if kind == "weak type" and (tree := _IN_TREE.fullmatch(what)):
         file = first.defined.rpartition(":")[0]
         what, form = statements.variable_passed(at, first.called, tree[1], file), "tree"
     return finding(cause, reason, argument=what, form=form, axis=axis)
+
+
+def _lengthened(at: Place, called: str, argument: str) -> bool:
+    """Return whether the loop around a call makes an argument longer, so that it is no new input."""
+    loop, passed = (
+        statements.innermost(at, loop_body.LOOP),
+        statements.argument_expression(at, called, argument),
+    )
+    if loop is None or passed is None:
+        return False
+    flows, names = loop_body.flows_of(loop), loop_body.reads(passed)
+    made = loop_body.reached(names, flows)
+    longer = (f for f in flows if loop_body.share(f.writes, names) and loop_body.share(f.reads, made))
+    return any(statements.called_at(at._replace(line=f.node.lineno)) & _LENGTHENING for f in longer)
 
 
 def _new_static_fields(changes: list[Change]) -> str:

@@ -1,3 +1,4 @@
+import itertools
 import re
 from dataclasses import dataclass
 from functools import partial
@@ -162,10 +163,29 @@ def test_functions_of_one_new_object_are_one_finding():
     assert (finding.name, round(finding.seconds, 3)) == ("update and evaluate", 0.4)
 
 
-@pytest.mark.parametrize(("sizes", "form"), [((3, 4, 5, 6, 7), "grows"), ((3, 9, 4, 12, 7), "")])
-def test_a_varying_axis_is_named_and_a_growing_one_gets_its_final_length(sizes, form):
-    step = stepped()
-    (finding,) = findings_of(lambda: [step(jnp.ones((2, n))) for n in sizes])
+GROWING = "for n in range(9):\n    out = step(x)\n    x = jnp.concatenate([x, out], 1)\n"
+COLLECTED = "for n in range(9):\n    words.append(n)\n    step(jnp.array(words))\n"
+NEW = "for n, x in enumerate(images):\n    x = jnp.expand_dims(x, 0)\n    step(x)\n"
+
+
+@pytest.mark.parametrize(
+    ("sizes", "text", "form"),
+    [
+        ((3, 4, 5, 6, 7), GROWING, "grows"),
+        ((3, 4, 5, 6, 7), COLLECTED, "grows"),
+        ((3, 4, 5, 6, 7), NEW, ""),  # from short to long
+        ((3, 9, 4, 12, 7), GROWING, ""),
+    ],
+)
+def test_a_varying_axis_is_named_and_a_growing_one_gets_its_final_length(sizes, text, form, program_file):
+    at = Place(program_file(text), 1 + text[: text.index("step(")].count("\n"))
+    types = [f"f32[2,{n}]" for n in sizes]
+    changes = [(), *((Change("shape", "argument 0", *pair),) for pair in itertools.pairwise(types))]
+    compiled = [
+        Compiled("step", at, {"compile": (i, i + 0.5)}, True, "a.py:1", change)
+        for i, change in enumerate(changes)
+    ]
+    (finding,) = traces.find_retraces(Analysis(Log("a", 0.0, 9.0, compiled=compiled)))
     assert (finding.cause, finding.axis, finding.form) == ("shape", "1", form)
     assert " along axis 1," in advice_for(finding).change
 
