@@ -36,6 +36,10 @@ from jaxperf.watch.session import Watcher
 EXITED = "until it called os._exit"
 
 
+class _NoModule(BaseException):
+    """There is no such module to run, as `runpy` says before it runs anything."""
+
+
 def run_script(path: Path, arguments: Sequence[str], **options: Any) -> int:
     """Run a script, or a folder with `__main__.py`, with its own flags `arguments`; return its exit status.
 
@@ -87,13 +91,18 @@ def run_module(name: str, arguments: Sequence[str], **options: Any) -> int:
     """
 
     def run() -> None:
-        runpy.run_module(name, run_name="__main__", alter_sys=True)
+        try:
+            runpy.run_module(name, run_name="__main__", alter_sys=True)
+        except ImportError as e:
+            frames = traceback.walk_tb(e.__traceback__)
+            if all(frame.f_globals.get("__name__") in (__name__, "runpy") for frame, _ in frames):
+                raise _NoModule(e) from None
+            raise
 
     for plugin in filter(None, map(sys.modules.get, ("jaxperf", "typeguard"))):
         # without this mark, pytest warns that it cannot rewrite a plugin that is imported already
         plugin.__doc__ = f"{plugin.__doc__ or ''} PYTEST_DONT_REWRITE"
     _begin_import_path(os.getcwd())  # noqa: PTH109  as Python does
-    _check_module(name)
     with libraries.user_code(_roots(name)):
         return _watched(run, name, [name, *arguments], **options)
 
@@ -108,28 +117,14 @@ def _begin_import_path(folder: str) -> None:
     sys.path.insert(0, folder)
 
 
-def _check_module(name: str) -> None:
-    try:
-        spec = importlib.util.find_spec(name)
-        if spec and spec.submodule_search_locations is not None:
-            name = f"{name}.__main__"
-            spec = importlib.util.find_spec(name)
-    except (ImportError, ValueError, AttributeError) as e:
-        if not isinstance(e, ModuleNotFoundError) or not f"{name}.".startswith(f"{e.name}."):
-            return  # running it will report the error
-        spec = None
-    if spec is None:
-        raise JaxperfError(f"no module named {name}; give a module's name, as for `python -m`")
-
-
 def _roots(name: str) -> list[str]:
     """Return the paths of the code of a module's package; none for packages that the watch itself uses."""
     parts = name.split(".")
     if parts[0] in ("", *sys.stdlib_module_names, "jaxperf", "jax", "jaxlib", "flax", "optax", "numpy"):
         return []
     with contextlib.suppress(ImportError):  # running the module will report it
-        for i in range(1, len(parts) + 1):
-            spec = importlib.util.find_spec(".".join(parts[:i]))
+        for outer in itertools.accumulate(parts, "{}.{}".format):
+            spec = importlib.util.find_spec(outer)
             # A namespace package, which has no origin, may hold libraries beside the module's package
             if spec and spec.origin and spec.has_location:
                 folders = spec.submodule_search_locations
@@ -181,7 +176,11 @@ def _watched(
     watcher.open()
     with guard.open(), contextlib.closing(hooks.Replacements()) as replacements:
         replacements.call_before(os, "_exit", finish_at_exit)
-        status, ended = _run_to_its_end(run, watcher.log)
+        try:
+            status, ended = _run_to_its_end(run, watcher.log)
+        except _NoModule as e:
+            watcher.close()
+            raise JaxperfError(f"{e}; give a module's name, as for `python -m`") from None
         if os.getpid() != process:  # a forked child does not report
             return status
         guard.claim()
@@ -191,19 +190,26 @@ def _watched(
     return flush_as_python(FAILED if refused and not status else status)
 
 
-def _run_to_its_end(run: Callable[[], Any], log: Log) -> tuple[int, str]:
+def _run_to_its_end(run: Callable[[], None], log: Log) -> tuple[int, str]:
+    """Return the exit status that the program would have alone, and a phrase for how it ended early."""
     status, ended, process = 0, "", os.getpid()
     try:
         with _interrupts_as_python(), _room_for_our_frames():
             try:
                 run()
             except SystemExit as e:
-                status = _status(e)
+                if e.code is None or isinstance(e.code, int):
+                    status = e.code or 0
+                else:
+                    status = FAILED
+                    print(e.code, file=sys.stderr)
             except Exception as e:
                 status, ended = FAILED, how_it_ended(e)
                 _show_traceback(e)
             if os.getpid() == process:
                 _wait_for_threads(log)
+    except _NoModule:
+        raise
     except KeyboardInterrupt as e:
         return INTERRUPTED, how_it_ended(e)
     except Stopped as e:
@@ -264,24 +270,8 @@ def _wait_for_threads(log: Log) -> None:
         left[0].join()
 
 
-def _status(end: SystemExit) -> int:
-    """Return the exit status of a `SystemExit`; print a code that is not a number, as Python does."""
-    if end.code is None or isinstance(end.code, int):
-        return end.code or 0
-    print(end.code, file=sys.stderr)
-    return FAILED
-
-
 def _show_traceback(error: BaseException) -> None:
-    _drop_our_frames(error)
-    if sys.excepthook is sys.__excepthook__:
-        traceback.print_exception(error)
-    else:
-        sys.excepthook(type(error), error, error.__traceback__)
-
-
-def _drop_our_frames(error: BaseException) -> None:
-    """Remove the frames of jaxperf's hooks from an error, and from those that it came from."""
+    """Show an error as Python does; it, and those that it came from, lose the frames of jaxperf's hooks."""
     left: list[BaseException] = [error]
     seen: set[int] = set()
     while left:
@@ -298,3 +288,4 @@ def _drop_our_frames(error: BaseException) -> None:
         e.__traceback__ = kept[0] if kept else None
         inside = e.exceptions if isinstance(e, BaseExceptionGroup) else ()
         left += [x for x in (e.__cause__, e.__context__, *inside) if x is not None and id(x) not in seen]
+    sys.excepthook(type(error), error, error.__traceback__)

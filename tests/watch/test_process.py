@@ -62,9 +62,9 @@ def test_the_program_ends_as_it_would_alone_and_is_reported(script, word, status
 def test_a_mistake_is_one_line(tmp_path, capfd):
     for arguments, message in {
         (): "no program to watch",
-        ("-m", "no_such_module"): "no module named no_such_module;",
-        ("-m", "no_such.module"): "no module named no_such.module;",
-        ("-m", "wsgiref"): "no module named wsgiref.__main__;",
+        ("-m", "no_such_module"): "No module named no_such_module; give",
+        ("-m", "no_such.module"): "finding module specification for 'no_such.module'",
+        ("-m", "wsgiref"): "No module named wsgiref.__main__; 'wsgiref' is a package",
         (str(tmp_path / "none.py"),): "cannot read the script",
         (str(tmp_path),): "cannot read the script",
     }.items():
@@ -297,6 +297,16 @@ def test_a_process_of_its_own_sets_jax_up_before_jax_is_imported(arguments, tmp_
     status, out, err = run(tmp_path, "watch", *arguments)
     assert (status, out) == (0, "3 2\n"), err
     assert "train.py:7" in err and "item" in err
+
+
+def test_a_package_is_watched_while_it_is_imported_and_may_look_for_modules_itself(tmp_path):
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "__init__.py").write_text("import jax\nprint(jax.jit(lambda x: x + 7)(1.0))\n")
+    (tmp_path / "package" / "train.py").write_text("import runpy\nrunpy.run_module('nothing_41')\n")
+    status, out, err = run(tmp_path, "watch", "--no-profile", "-m", "package.train")
+    assert (status, out) == (1, "8.0\n")
+    assert "ImportError: No module named nothing_41" in err.partition("watch: package.train")[0]
+    assert "package/__init__.py:2" in err and "until it failed with ImportError" in err
 
 
 @pytest.mark.thorough
