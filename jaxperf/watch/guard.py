@@ -3,7 +3,7 @@
 import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from jaxperf.errors import first_line
 
@@ -27,14 +27,9 @@ class Losses(Counter[str]):
             return read()
         return otherwise
 
-    def guarded(self, part: str, function: Callable[..., object]) -> Callable[..., None]:
+    def guarded(self, part: str, function: Callable[..., _T]) -> Callable[..., _T | None]:
         """Return a function that calls another one, and records its errors as the loss of `part`."""
-
-        def call(*args: Any, **kwargs: Any) -> None:
-            with self.guard(part):
-                function(*args, **kwargs)
-
-        return call
+        return self.guard(part)(function)
 
     def note(self, part: str, error: Exception) -> None:
         self[f"{part} ({first_line(error, with_class=True)})"] += 1

@@ -15,6 +15,7 @@ from types import ModuleType
 import psutil
 
 from jaxperf.errors import JaxperfError, warnings_hidden
+from jaxperf.watch.compiling.report import note_types
 from jaxperf.watch.log import DISPATCH, EAGER, NAMES_CAUSES, Log
 from jaxperf.watch.observe import hooks, sampler, source_location
 from jaxperf.watch.observe.compiles import Compiles
@@ -43,20 +44,21 @@ class Watcher:
     ) -> None:
         self.log = log = Log(name, before_s=time.process_time() if starts else 0.0)
         self.replacements = hooks.Replacements()
-        self.compiles = Compiles(log, self.replacements)
+        self.compiles, self.waits = Compiles(log, self.replacements), Waits(log, self.replacements)
         self.programs, self.trials = Programs(log, slow_only=compiles_only), CpuTrials(log)
-        self.waits, self.memory = Waits(log, self.replacements), MemoryReadings(log, self._started)
+        self.memory = MemoryReadings(log, self._started)
         self.profiler = Profiler(log, self.replacements, self._compiling)
         self.sampler = Sampler(log, self._look, self._compiling if compiles_only else None)
-        # what is installed into JAX; windows and the others are not where only compiling is watched
+        self.compiles.on_compiled = [self.programs.keep, self.trials.keep, self.profiler.begin_anew]
+        # what is installed into JAX
         self.instruments: dict[str, Compiles | Waits | Puts | Profiler] = {"what JAX compiles": self.compiles}
-        self.compiles.on_compiled = [self.programs.keep, self.trials.keep]
-        if not compiles_only:
+        if compiles_only:
+            self.compiles.on_compiled.append(note_types)
+        else:
             self.instruments["waits for devices"] = self.waits
             self.instruments["arrays put on a device"] = Puts(log, self.replacements)
-        if profile and not compiles_only:
-            self.instruments[WINDOWS] = self.profiler
-            self.compiles.on_compiled.append(self.profiler.begin_anew)
+            if profile:
+                self.instruments[WINDOWS] = self.profiler
         self.in_child: Callable[[], None] = lambda: None  # what else a forked child has to undo
         self._undo = contextlib.ExitStack()
         self._own_threads = 2 if starts else 1  # the sampler's, and one that hears signals
@@ -90,8 +92,6 @@ class Watcher:
             self.sampler.open()
 
     def leave_child(self) -> None:
-        global _open_watch
-        _open_watch = None
         with self.log.losses.guard("a forked child"):
             self._undo.close()
         self.sampler.close()
@@ -144,20 +144,16 @@ class Watcher:
 
     def _look(self) -> bool:
         """Note programs and memory after a sample, open and close windows; return whether one is open."""
-        if not self._compiles_only:
-            self._count_cost(self.memory.look)
-        if not self._started():
-            return False
-        if self.programs.new:
-            self._count_cost(self.programs.look)
-        self.waits.look(time.perf_counter())
-        return WINDOWS in self.instruments and self.profiler.look()
-
-    def _count_cost(self, look: Callable[[], None]) -> None:
-        began = time.thread_time()
+        began, started = time.thread_time(), self._started()
         with self.log.losses.guard("a look at the program"):
-            look()
+            if not self._compiles_only:
+                self.memory.look()
+            if started:
+                self.programs.look()
         self.log.overhead_s["samples"] += time.thread_time() - began
+        if started:
+            self.waits.look(time.perf_counter())
+        return started and WINDOWS in self.instruments and self.profiler.look()
 
     def _compiling(self) -> bool:
         return self.compiles.open_stages > 0
@@ -167,9 +163,10 @@ class Watcher:
 
     def _describe_program(self) -> None:
         jax = sys.modules.get("jax")
-        files = [source_location.stored_attributes(m).get("__file__") for m in [*sys.modules.values()]]
-        paths = {file for file in files if isinstance(file, str)}
-        self.log.modules = sorted(path for path in paths if not source_location.library_of(path))
+        files = {source_location.stored_attributes(m).get("__file__") for m in [*sys.modules.values()]}
+        self.log.modules = sorted(
+            f for f in files if isinstance(f, str) and not source_location.library_of(f)
+        )
         if jax and self._started():
             self.log.backend = str(jax.default_backend())
         config = getattr(jax, "config", None)
@@ -181,10 +178,10 @@ class Watcher:
         for name in self.replacements.missing:
             yield f"cannot observe {name} in this version of JAX"
         if any(log.other_threads.values()):
-            waited, compiled = log.other_threads["waits"], log.other_threads["compiled"]
             yield (
-                f"other threads waited {waited} times and compiled {compiled} programs; shares, waits and "
-                "findings about lines are of the thread that is watched"
+                f"other threads waited {log.other_threads['waits']} times and compiled "
+                f"{log.other_threads['compiled']} programs; shares, waits and findings about lines are of "
+                "the thread that is watched"
             )
         new = sum(not facts.old for facts in log.programs)
         if new and not self.compiles.count:
@@ -219,15 +216,17 @@ def _watch_forks() -> None:
     os.register_at_fork(before=_before_fork, after_in_parent=release, after_in_child=_leave_child)
 
 
-def _leave_child() -> None:
-    sampler.SAMPLING.release()
-    if _open_watch:
-        _open_watch.leave_child()
-
-
 def _before_fork() -> None:
     # Let a sample end, and none begin until the process has forked: a child would keep its settings
     sampler.SAMPLING.acquire()
     if _open_watch:
         with _open_watch.log.losses.guard("a fork"):
             _open_watch.before_fork()
+
+
+def _leave_child() -> None:
+    global _open_watch
+    sampler.SAMPLING.release()
+    left, _open_watch = _open_watch, None
+    if left:
+        left.leave_child()

@@ -54,7 +54,6 @@ def write(log: Log, path: Path, *, command: str, ended: str, stream: TextIO) -> 
     """
     environment = log.losses.ask("the environment", text.environment_of_jax, Environment())
     described = report.describe(log, command=command, ended=ended, environment=environment)
-    described["summary"], described["hints"] = words.sentences(described)
     if number := process_number():
         path = path.with_name(f"{path.name}-{number}")
     page = path.with_name(f"{path.name}.html")

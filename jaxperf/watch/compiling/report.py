@@ -8,16 +8,16 @@ after the watched program has ended. docs/compiles.md describes the fields. Late
 that goes, or changes its meaning, raises `VERSION`.
 """
 
-import bisect
 import contextlib
 import datetime
 import json
 import statistics
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from jaxperf.errors import JaxperfError
@@ -25,8 +25,10 @@ from jaxperf.result import Environment
 from jaxperf.result.formatting import format_on_page
 from jaxperf.result.intervals import Interval, difference, total_length, union
 from jaxperf.retraces import argument_changes
+from jaxperf.watch.compiling import words
 from jaxperf.watch.grouping import group_by
 from jaxperf.watch.log import COMPILE, IMPORT, LOWER, TRACE, Compiled, Log, canonical_name
+from jaxperf.watch.observe import source_location
 from jaxperf.watch.observe.executables import MOST_READ, unrolled_loops
 from jaxperf.watch.observe.source_location import NOWHERE, Place, outside_jax
 
@@ -44,18 +46,51 @@ REASONS = {
     "new body": "new body function",
 }  # fmt: skip
 _NO_PARTS = ("parameter", "constant", "tuple", "get-tuple-element", "bitcast")
+OPERAND, RESULT = "operand", "result"
 Row = dict[str, Any]
+
+
+def note_types(c: Compiled, frame: FrameType) -> None:
+    """Describe an operation outside of jit by what it is compiled for, not by the call that led to it.
+
+    One call of a library runs many operations, on other arrays than the call's.
+    """
+    for f in source_location.frames_outwards(frame):
+        if f.f_code.co_name == "from_hlo" and not c.explained and not c.owner:
+            types = _types_of(OPERAND, f.f_locals["global_in_avals"])
+            # the rest are constants, but for a generator's own argument, ".0"
+            types |= {n: text for n, text in c.signature.items() if "[" not in text and n[0] != "."}
+            c.signature = types | _types_of(RESULT, f.f_locals["global_out_avals"])
+
+
+def _types_of(word: str, avals: Sequence[Any]) -> dict[str, str]:
+    types = {}
+    for i, aval in enumerate(avals):
+        weak = "{weak_type=True}" if aval.weak_type else ""
+        types[f"{word} {i}"] = f"{aval.dtype}[{','.join(map(str, aval.shape))}]{weak}"
+    return types
 
 
 def describe(log: Log, *, command: str = "", ended: str = "", environment: Environment | None = None) -> Row:
     """Return the report as JSON; times are seconds since the watch began."""
-    pairs = _programs(log)
-    programs = [program for program, _ in pairs]
-    slowest = _slowest(pairs)
-    functions = _groups(programs, _function_of)
-    lines = _groups(programs, lambda p: (p["line"], p["kind"] == OPERATION))
+    compiled = sorted([*log.compiled, *log.nested], key=lambda c: min(c.stages.values()))
+    own_seconds = _own_seconds(compiled)
+    pairs = _programs(log, compiled, own_seconds)
+    # the slowest program of each function
+    of_functions = sorted((p for p in pairs if p[0]["kind"] != OPERATION), key=lambda p: -p[0]["seconds"])
+    groups = group_by(of_functions, lambda pair: _function_of(pair[0]))
+    slowest = [group[0] for group in groups.values()][:MOST_READ]
+    rows = [row for row, _ in pairs]
+    programs = [row for row in rows if row["compiled"]]
+    functions = _groups(rows, _function_of)
+    lines = _groups(rows, lambda p: (p["line"], p["kind"] == OPERATION))
     missed = [p for p in programs if p["cache"] == "miss"]
-    return {
+    running = [span for c in compiled for span in c.stages.values()]
+    imports = difference(((s.start, s.end) for s in log.samples if s.kind == IMPORT), running)
+    stages = {IMPORT: total_length(imports)}
+    stages |= {stage: sum(seconds[stage] for seconds in own_seconds) for stage in STAGES}
+    gap_s = log.wall_s / 400  # what is too close to be seen apart is joined
+    report = {
         "format": FORMAT,
         "version": VERSION,
         "program": log.name,
@@ -65,8 +100,12 @@ def describe(log: Log, *, command: str = "", ended: str = "", environment: Envir
         "environment": asdict(environment or Environment()),
         "wall_s": log.wall_s,
         "overhead_s": sum(log.overhead_s.values()),
-        "stages": _stages(log),
-        "timeline": _timeline(log),
+        "stages": {**stages, "other": max(0.0, log.wall_s - sum(stages.values()))},
+        "timeline": [
+            (stage, start - log.start, end - log.start)
+            for stage in STAGES
+            for start, end in union((c.stages[stage] for c in compiled if stage in c.stages), gap_s)
+        ],
         "programs": len(programs),
         "operations": sum(p["kind"] == OPERATION for p in programs),
         "lines": len(lines),
@@ -82,42 +121,61 @@ def describe(log: Log, *, command: str = "", ended: str = "", environment: Envir
         "by_line": lines[:ROWS],
         "contents": log.losses.ask("the texts of programs", lambda: _contents(slowest), list[Row]()),
         "tracing": _tracing(log, slowest),
-        "list": sorted(programs, key=lambda p: -p["seconds"])[:LISTED],
-        "remarks": [*_unfinished(log), *log.remarks, *log.losses.remarks],
+        "list": sorted(rows, key=lambda p: -p["seconds"])[:LISTED],
+        "remarks": [*_unfinished(log, running), *log.remarks, *log.losses.remarks],
     }
+    report["summary"], report["hints"] = words.sentences(report)
+    return report
 
 
-def _kept_before(log: Log) -> Counter[str]:
-    """Return how many programs of each name the compile cache had before this run; none of a remote one."""
-    began = datetime.datetime.now().timestamp() - (time.perf_counter() - log.start)
-    kept: Counter[str] = Counter()
-    with contextlib.suppress(OSError):
-        for file in Path(log.compile_cache).glob("*-cache") if log.compile_cache else ():
-            if file.stat().st_mtime < began:
-                kept[canonical_name(file.name.rsplit("-", 2)[0])] += 1
-    return kept
+def _own_seconds(compiled: Sequence[Compiled]) -> list[dict[str, float]]:
+    """Return the seconds of each program's stages: an instant counts for the stage that began last.
+
+    So those of a program that is compiled while another one is traced are its own only, and the seconds of
+    all programs add up to the time in which anything was traced or compiled.
+    """
+    seconds = [dict.fromkeys(STAGES, 0.0) for _ in compiled]
+    edges: list[tuple[float, bool, float, tuple[int, str]]] = []
+    for i, c in enumerate(compiled):
+        for stage, (start, end) in c.stages.items():
+            if start < end:
+                edges += [(start, True, -end, (i, stage)), (end, False, -end, (i, stage))]
+    running, since = list[tuple[int, str]](), 0.0
+    for now, begins, _, part in sorted(edges):
+        if running:
+            i, stage = running[-1]
+            seconds[i][stage] += now - since
+        if begins:
+            running.append(part)
+        else:
+            running.remove(part)
+        since = now
+    return seconds
 
 
-def _programs(log: Log) -> list[tuple[Row, Compiled]]:
-    compiled = (c for c in [*log.compiled, *log.nested] if COMPILE in c.stages)
-    in_order = sorted(compiled, key=lambda c: c.stages[COMPILE])
+def _programs(
+    log: Log, compiled: Sequence[Compiled], own_seconds: Sequence[dict[str, float]]
+) -> list[tuple[Row, Compiled]]:
+    """Return a row for each program, and for each function that was traced only, as by `lower`."""
     before: dict[tuple[str, str], Compiled] = {}
     pairs, kept = [], _kept_before(log)
-    for c, seconds in zip(in_order, _own_seconds(in_order)):
+    for c, seconds in zip(compiled, own_seconds):
         kind = FUNCTION if c.explained else OPERATION
         if c.owner:
             kind = LIBRARY
+        if COMPILE not in c.stages and kind == OPERATION:
+            continue
         # of an operation, the innermost line outside JAX, else the call's
         inner = c.inner or c.at
         line = inner if kind == OPERATION else c.at or inner
         key = (c.name, str(line)) if kind == OPERATION else (c.called, c.defined)
         reason, change = _reason(c, before.get(key))
         before[key] = c
-        missed = ["it had none of this name", c.cache_note]
+        missed = f"it had {kept[c.program] or 'none'} of this name"
         if kept[c.program]:
-            missed[0] = (
-                f"it had {kept[c.program]} of this name, for other operations, types, flags or versions"
-            )
+            missed += ", for other operations, types, flags or versions"
+        if c.cache_note:
+            missed += f"; {c.cache_note}"
         file, _, first_line = c.defined.rpartition(":")
         pairs.append(({
             "name": c.called, "kind": kind,
@@ -125,13 +183,23 @@ def _programs(log: Log) -> list[tuple[Row, Compiled]]:
             # the program's own line, if that one is a library's
             "called_at": str(c.at) if c.at and c.at != line else "",
             "defined": str(Place(file, int(first_line))) if first_line.isdigit() else c.defined,
-            "reason": reason, "change": change,
+            "reason": reason, "change": change, "compiled": COMPILE in c.stages,
             **{f"{stage}_s": seconds[stage] for stage in STAGES}, "seconds": sum(seconds.values()),
-            "start_s": min(a for a, _ in c.stages.values()) - log.start,
-            "cache": c.cache, "cache_note": "; ".join(filter(None, missed)) if c.cache == "miss" else "",
+            "start_s": min(c.stages.values())[0] - log.start,
+            "cache": c.cache, "cache_note": missed if c.cache == "miss" else "",
             "arguments": ", ".join(f"{n}: {text}" for n, text in list(c.signature.items())[:12]),
         }, c))  # fmt: skip
     return pairs
+
+
+def _kept_before(log: Log) -> Counter[str]:
+    """Return how many programs of each name the compile cache had before this run; none of a remote one."""
+    began = time.time() - (time.perf_counter() - log.start)
+    files = Path(log.compile_cache).glob("*-cache") if log.compile_cache else ()
+    kept = Counter[str]()
+    with contextlib.suppress(OSError):
+        kept.update(canonical_name(f.name.rsplit("-", 2)[0]) for f in files if f.stat().st_mtime < began)
+    return kept
 
 
 def _function_of(p: Row) -> tuple[str, ...]:
@@ -139,25 +207,6 @@ def _function_of(p: Row) -> tuple[str, ...]:
     if p["kind"] == OPERATION:
         return p["kind"], p["line"].rpartition(":")[0], p["function"]
     return p["kind"], p["defined"].rpartition(":")[0], p["name"]
-
-
-def _own_seconds(compiled: Sequence[Compiled]) -> list[dict[str, float]]:
-    """Return the seconds of each program's stages, without those of programs compiled inside of them.
-
-    So the seconds of all programs add up to the time in which anything was traced or compiled.
-    """
-    seconds = [dict.fromkeys(STAGES, 0.0) for _ in compiled]
-    spans = [(a, b, i, stage) for i, c in enumerate(compiled) for stage, (a, b) in c.stages.items()]
-    around: list[tuple[float, int, str]] = []
-    for start, end, i, stage in sorted(spans, key=lambda span: (span[0], -span[1])):
-        while around and around[-1][0] <= start:
-            around.pop()
-        seconds[i][stage] += end - start
-        if around:
-            outer_end, outer, outer_stage = around[-1]
-            seconds[outer][outer_stage] -= min(end, outer_end) - start
-        around.append((end, i, stage))
-    return seconds
 
 
 def _reason(c: Compiled, before: Compiled | None) -> tuple[str, str]:
@@ -170,6 +219,9 @@ def _reason(c: Compiled, before: Compiled | None) -> tuple[str, str]:
         return "new function object", "; ".join(f"it captures {change}" for change in captured[:3])
     if not changes and before is not None:
         changes = argument_changes(before.signature, c.signature)
+        # an operation's result follows from the rest, and a constant may be an operand
+        operands = tuple(x for x in changes if x.what.startswith(OPERAND))
+        changes = operands or tuple(x for x in changes if not x.what.startswith(RESULT)) or changes
     reason = REASONS.get(changes[0].kind if changes else "", "other constants")
     if not c.explained and reason == "static value":  # an operation's own parameters
         reason = "other constants"
@@ -184,15 +236,13 @@ def _groups(programs: Sequence[Row], key: Callable[[Row], object]) -> list[Row]:
         operation = slowest["kind"] == OPERATION
         same = group_by(group, lambda p: (p["name"], p["line"] if p["kind"] == OPERATION else ""))
         lines = [
-            {"line": line, "source": source, "programs": len(inside),
-             "seconds": sum(p["seconds"] for p in inside)}
-            for (line, source), inside in group_by(group, lambda p: (p["line"], p["source"])).items()
-        ]  # fmt: skip
+            {"line": line, "source": inside[0]["source"], **_sums(inside, "seconds")}
+            for line, inside in group_by(group, lambda p: p["line"]).items()
+        ]
         rows.append({
             "name": slowest["function"] if operation else slowest["name"],
             **{name: slowest[name] for name in ("kind", "line", "source", "called_at", "defined")},
-            "programs": len(group),
-            **{name: sum(p[name] for p in group) for name in ("trace_s", "lower_s", "compile_s", "seconds")},
+            **_sums(group, "trace_s", "lower_s", "compile_s", "seconds"),
             "again_s": sum(p["seconds"] for equal in same.values() for p in equal[1:]),
             "reasons": dict(Counter(p["reason"] for p in group).most_common()),
             "changes": list(dict.fromkeys(p["change"] for p in group if p["change"]))[:5],
@@ -202,87 +252,55 @@ def _groups(programs: Sequence[Row], key: Callable[[Row], object]) -> list[Row]:
     return sorted(rows, key=lambda row: -row["seconds"])
 
 
-def _spans(log: Log, stage: str) -> list[Interval]:
-    imports = [(s.start, s.end) for s in log.samples if s.kind == stage == IMPORT]
-    return imports + [c.stages[stage] for c in [*log.compiled, *log.nested] if stage in c.stages]
+def _sums(rows: Sequence[Row], *names: str) -> Row:
+    return {
+        "programs": sum(row["compiled"] for row in rows),
+        **{n: sum(row[n] for row in rows) for n in names},
+    }
 
 
-def _stages(log: Log) -> dict[str, float]:
-    """Return the seconds of each stage, which add up to the wall time: an instant counts once.
-
-    A program that is compiled while another one is traced counts as compiling.
-    """
-    left: list[Interval] = [(log.start, log.end)]
-    seconds = dict.fromkeys((IMPORT, *STAGES), 0.0)
-    for stage in (*reversed(STAGES), IMPORT):
-        after = difference(left, _spans(log, stage))
-        seconds[stage] = total_length(left) - total_length(after)
-        left = after
-    return {**seconds, "other": total_length(left)}
-
-
-def _timeline(log: Log) -> list[tuple[str, float, float]]:
-    """Return when each stage ran, as (stage, start, end); what is too close to be seen apart is joined."""
-    rows: list[tuple[str, float, float]] = []
-    for stage in STAGES:
-        for start, end in union(_spans(log, stage)):
-            near = rows and rows[-1][0] == stage and start - log.start - rows[-1][2] < log.wall_s / 400
-            begin = rows.pop()[1] if near else start - log.start
-            rows.append((stage, begin, end - log.start))
-    return rows
-
-
-def _unfinished(log: Log) -> Iterator[str]:
+def _unfinished(log: Log, running: Sequence[Interval]) -> Iterator[str]:
     """Yield a remark if the program ended while JAX was tracing or compiling, which no event tells."""
-    last = max((end for stage in STAGES for _, end in _spans(log, stage)), default=log.start)
-    running = [sample for sample in log.stacks if sample.start >= last]
-    if running and log.end - running[-1].end < NEAR_S:
-        at = next(iter(running[-1].places), NOWHERE)
-        spent = format_on_page(log.end - running[0].start, "s")
+    last = max((end for _, end in running), default=log.start)
+    inside = [sample for sample in log.stacks if sample.start >= last]
+    if inside and log.end - inside[-1].end < NEAR_S:
+        at = next(iter(inside[-1].places), NOWHERE)
+        spent = format_on_page(log.end - inside[0].start, "s")
         problem = f"the program ended while JAX was tracing or compiling at {at}, for {spent}"
         yield f"{problem}, which count as everything else"
 
 
-def _slowest(pairs: Sequence[tuple[Row, Compiled]]) -> list[tuple[Row, Compiled]]:
-    """Return the slowest programs, one of each function."""
-    functions = (pair for pair in pairs if pair[0]["kind"] != OPERATION)
-    in_order = sorted(functions, key=lambda pair: -pair[0]["seconds"])
-    return [group[0] for group in group_by(in_order, lambda p: _function_of(p[0])).values()][:MOST_READ]
-
-
 def _tracing(log: Log, slowest: Sequence[tuple[Row, Compiled]]) -> list[Row]:
     """Return, for each of the slowest programs, the lines at which Python spends its tracing and lowering."""
-    ends, rows = [sample.end for sample in log.stacks], []
+    rows = []
     for program, c in slowest:
-        at: defaultdict[Place, float] = defaultdict(float)
-        below: defaultdict[Place, float] = defaultdict(float)
+        lines: dict[Place, Row] = {}
         spans = [c.stages[stage] for stage in (TRACE, LOWER) if stage in c.stages]
         for start, end in spans:
-            for sample in log.stacks[bisect.bisect(ends, start) : bisect.bisect(ends, end)]:
+            for sample in (sample for sample in log.stacks if start < sample.end <= end):
                 # the sample that came first in a stage stands for time before it, too
                 seconds = sample.end - max(sample.start, start)
+                for place in dict.fromkeys(sample.places):
+                    if place not in lines:
+                        known = {"line": str(place), "function": place.function, "source": place.source}
+                        lines[place] = {**known, "seconds": 0.0, "with_calls_s": 0.0}
+                    lines[place]["with_calls_s"] += seconds
                 for place in sample.places[:1]:
-                    at[place] += seconds
-                for place in {*sample.places}:
-                    below[place] += seconds
-        lines = [
-            {"line": str(p), "function": p.function, "source": p.source, "seconds": at[p],
-             "with_calls_s": below[p]}
-            for p in sorted(below, key=lambda place: (-at[place], -below[place]))[:LINES]
-        ]  # fmt: skip
+                    lines[place]["seconds"] += seconds
         if lines:
+            in_order = sorted(lines.values(), key=lambda row: (-row["seconds"], -row["with_calls_s"]))
             named = {"name": program["name"], "line": program["line"]}
-            rows.append({**named, "seconds": total_length(spans), "lines": lines})
+            rows.append({**named, "seconds": total_length(spans), "lines": in_order[:LINES]})
     return rows
 
 
 def _contents(slowest: Sequence[tuple[Row, Compiled]]) -> list[Row]:
     rows = []
     for program, c in slowest:
-        facts, lines = c.facts, Counter[Place]()
+        facts = c.facts
         if facts is None or not facts.text:
             continue
-        equal: Counter[tuple[Place, str, str, str]] = Counter()
+        lines, equal = Counter[Place](), Counter[tuple[Place, str, str, str]]()
         for i in facts.instructions:
             place = next((p for p in facts.module.frames(i) if outside_jax(p.file)), NOWHERE)
             lines[place] += 1
@@ -290,18 +308,19 @@ def _contents(slowest: Sequence[tuple[Row, Compiled]]) -> list[Row]:
                 equal[place, i.opcode, i.op_name, i.type.partition("{")[0]] += 1
         total = lines.total()
         del lines[NOWHERE]
-        # one operation of JAX may be the same instruction many times, such as an error function
-        parts = group_by(equal, lambda operation: operation[0])
+        by_line = []
+        for p, n in lines.most_common(LINES):
+            # one operation of JAX may be the same instruction many times, such as an error function
+            parts = [count for (at, *_), count in equal.items() if at == p]
+            by_line.append({
+                "line": str(p), "function": p.function, "source": p.source, "instructions": n,
+                "share": n / total, "equal": statistics.median_low(parts or [0]),
+            })  # fmt: skip
         rows.append({
             **{name: program[name] for name in ("name", "line", "arguments", "seconds")},
             "instructions": total,
             "constant_bytes": sum(shape.bytes for shape in facts.constants()),
-            "by_line": [
-                {"line": str(p), "function": p.function, "source": p.source, "instructions": n,
-                 "share": n / total,
-                 "equal": statistics.median_low([equal[part] for part in parts.get(p, ())] or [0])}
-                for p, n in lines.most_common(LINES)
-            ],
+            "by_line": by_line,
             "loops": [
                 {"line": str(x.at), "source": x.at.source, "turns": x.iterations, "share": x.share}
                 for x in unrolled_loops(facts, few=True, outside=(c.at, *c.callers))[:3]
@@ -323,8 +342,10 @@ def load(path: Path) -> Row:
     report, why = None, ""
     try:
         report = json.loads(inside[0].read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as e:
-        why = f": {getattr(e, 'strerror', None) or 'it is not JSON'}"
+    except OSError as e:
+        why = f": {e.strerror}"
+    except (ValueError, RecursionError):
+        why = ": it is not JSON"
     if not isinstance(report, dict) or (report.get("format"), report.get("version")) != (FORMAT, VERSION):
         problem = f"{inside[0]} is not a compile report of version {VERSION}{why}"
         raise JaxperfError(f"{problem}; `jaxperf watch --compiles DIR` writes one")

@@ -1,5 +1,6 @@
 """The sentences of a compile report, and of two reports compared. Each is chosen by what was measured."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -35,25 +36,26 @@ def compiling_s(report: Mapping[str, Any]) -> float:
 
 
 def sentences(report: Mapping[str, Any]) -> tuple[str, list[str]]:
+    """Return the summary, and what takes longest with what to change."""
     wall_s, total_s = report["wall_s"], compiling_s(report)
-    facts = [*_repeats(report), *_operations(report), *_slow(report)]
-    facts.sort(key=lambda fact: -fact[0])
+    facts = sorted([*_repeats(report), *_operations(report), *_slow(report)], key=lambda fact: -fact[0])
     least_s = max(BRIEF_S, WORTH * wall_s)
-    shown = []
-    for spent_s, observed, change in (*facts, *_disk(report)):
-        if spent_s >= least_s:
-            shown.append(f"{observed}. To change: {change}." if change else f"{observed}.")
-    if not report["programs"]:
-        return f"Nothing was compiled in {seconds(wall_s)}.", shown
+    shown = [
+        f"{observed}. To change: {change}." if change else f"{observed}."
+        for spent_s, observed, change in (*facts, *_disk(report))
+        if spent_s >= least_s
+    ]
     programs = format_count(report["programs"], "program")
-    if total_s < LITTLE * wall_s:
+    if not report["list"]:
+        summary = f"Nothing was compiled in {seconds(wall_s)}."
+    elif total_s < LITTLE * wall_s:
         took = f"{programs} took {seconds(total_s)} of {seconds(wall_s)}"
-        return f"Compiling is not what this program waits for: {took}.", shown
-    observed = facts[0][1] if facts else "no single part stands out"
-    return (
-        f"{seconds(total_s)} of {seconds(wall_s)} are tracing and compiling, of {programs}: {observed}.",
-        shown,
-    )
+        summary = f"Compiling is not what this program waits for: {took}."
+    else:
+        observed = facts[0][1] if facts else "no single part stands out"
+        took = f"{seconds(total_s)} of {seconds(wall_s)} are tracing and compiling"
+        summary = f"{took}, of {programs}: {observed}."
+    return summary, shown
 
 
 def _named(row: Mapping[str, Any]) -> str:
@@ -66,13 +68,14 @@ def _file(row: Mapping[str, Any]) -> str:
 
 def _repeats(report: Mapping[str, Any]) -> Iterator[Fact]:
     for row in report["by_function"]:
-        reasons = {reason: n for reason, n in row["reasons"].items() if reason != "first call"}
-        if row["kind"] != "operation" and row["programs"] > 1 and reasons:
-            reason = max(reasons, key=lambda name: reasons[name])
+        times = sum(row["reasons"].values())
+        again = Counter({reason: n for reason, n in row["reasons"].items() if reason != "first call"})
+        if row["kind"] != "operation" and times > 1 and again:
+            [(reason, _)] = again.most_common(1)
             change = f", {row['changes'][0].partition('; ')[0]}" if row["changes"] else ""
-            observed = f"{_named(row)} is compiled {row['programs']} times"
+            done = "compiled" if row["programs"] == times else "traced"
             why = f"{seconds(row['again_s'])} for the repeats: {reason}{change}"
-            yield row["again_s"], f"{observed}, {why}", _CHANGES.get(reason, "")
+            yield row["again_s"], f"{_named(row)} is {done} {times} times, {why}", _CHANGES.get(reason, "")
 
 
 def _operations(report: Mapping[str, Any]) -> Iterator[Fact]:
@@ -82,32 +85,30 @@ def _operations(report: Mapping[str, Any]) -> Iterator[Fact]:
         most = [f"{row['programs']} in {row['name']} ({_file(row)})" for row in rows[:3]]
         observed = f"{report['operations']:,} single operations outside jit take {seconds(total_s)}"
         change = "put what they compute into a jitted function, which is one program"
-        for row in rows:
-            # a library's lines cannot be changed
-            if not row["called_at"] and row["name"] not in ("main", "<module>"):
-                part = "or the part of it that works on arrays, so that it is one program"
-                change = f"jit {row['name']}, {part}"
-                break
+        # a library's lines cannot be changed
+        own = (row["name"] for row in rows if not row["called_at"])
+        if name := next((name for name in own if name not in ("main", "<module>")), ""):
+            change = f"jit {name}, or the part of it that works on arrays, so that it is one program"
         yield total_s, f"{observed}, each a program of its own; {', '.join(most)}", change
 
 
 def _slow(report: Mapping[str, Any]) -> Iterator[Fact]:
     """Yield the stage that takes longest of each function's first program, and where its time goes."""
+    contents = {(c["name"], c["line"]): c for c in report["contents"]}
+    tracing = {(t["name"], t["line"]): t for t in report["tracing"]}
     for row in report["by_function"]:
         if row["kind"] == "operation":
             continue
         stage = max(_DOING, key=lambda name: row[name])
         once_s = row[stage] * (1 - row["again_s"] / row["seconds"]) if row["seconds"] else 0.0
         observed, change = f"{_DOING[stage]} {_named(row)} takes {seconds(once_s)}", ""
-        same = (row["name"], row["line"])
-        inside = next((c for c in report["contents"] if (c["name"], c["line"]) == same), None)
-        traced = next((t for t in report["tracing"] if (t["name"], t["line"]) == same), None)
-        if stage == "trace_s" and traced:
-            line = max(traced["lines"], key=lambda each: each["seconds"])
+        same = row["name"], row["line"]
+        if stage == "trace_s" and same in tracing:
+            line = max(tracing[same]["lines"], key=lambda each: each["seconds"])
             observed += f", {seconds(line['seconds'])} of it at {line['line']}, `{line['source'][:60]}`"
             change = "do what needs no array before the call, and let jax.lax.scan trace a loop once"
-        elif inside:
-            more, change = parts(inside)
+        elif same in contents:
+            more, change = parts(contents[same])
             observed += more
         yield once_s, observed, change
 

@@ -4,6 +4,7 @@
 - repeats: a typo has a step compiled again for each call (jax-ml/jax 4390).
 - keys: modules split a random key for each part of theirs, in a Python loop (patrick-kidger/equinox 1132).
 - slow: Python itself is slow while a function is traced (jax-ml/jax 29809: nobody says what takes long).
+- alike: the same operations for other types, called by the program or by a library for a whole tree.
 """
 
 SETUP = """
@@ -83,4 +84,25 @@ def step(x):
     return x
 
 step(jnp.ones(3) + 1.0)
+"""
+
+ALIKE = """
+import jax, jax.numpy as jnp, numpy as np
+import optax
+
+tree = [jax.device_put(np.ones(n, np.float32)) for n in (3, 4)]
+optax.tree_utils.tree_zeros_like(tree)
+for n in (5, 6):
+    for row in jax.device_put(np.ones((n, 2), np.float32)):
+        pass
+for value in (np.float32(1.0), 1.0, 1):
+    jax.lax.neg(value)
+for shape in ((2, 3), (6,)):
+    jax.lax.reshape(tree[0][:0], (0, *shape))
+
+@jax.jit
+def step(x):
+    return x + 1
+
+jax.eval_shape(step, tree[0])
 """

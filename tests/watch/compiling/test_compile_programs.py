@@ -94,6 +94,26 @@ def test_python_that_is_slow_while_a_function_is_traced_has_a_line(tmp_path):
     assert "train.py:" in hint
 
 
+def test_operations_differ_in_what_they_take_also_where_a_library_calls_them(tmp_path):
+    report = watched(tmp_path, texts.ALIKE)
+    named = [
+        (p["name"], p["reason"], p["change"]) for p in sorted(report["list"], key=lambda p: p["start_s"])
+    ]
+    again = [each for each in named if each[1] not in ("operation outside jit", "first call")]
+    assert again == [
+        ("broadcast_in_dim", "new shape", "result 0: float32[3] -> float32[4]"),
+        ("unstack", "new shape", "operand 0: float32[5,2] -> float32[6,2]"),
+        ("neg", "weak type", "operand 0: float32[] -> float32[]{weak_type=True}"),
+        ("neg", "new dtype", "operand 0: float32[]{weak_type=True} -> int32[]{weak_type=True}"),
+        ("reshape", "other constants", "new_sizes[1]: 2 -> 6"),
+    ]
+    # one function is traced, and nothing of it is compiled
+    [step] = [p for p in report["list"] if not p["compiled"]]
+    assert (step["name"], step["reason"], step["line"]) == ("step", "first call", "train.py:19")
+    assert row(report, "step")["programs"] == 0 and row(report, "step")["trace_s"] > 0
+    assert report["programs"] == len(report["list"]) - 1
+
+
 def test_programs_from_the_compile_cache_are_counted(tmp_path):
     text = (
         "import jax, jax.numpy as jnp, numpy as np\ntable = np.arange(5, dtype=np.float32)\n"
