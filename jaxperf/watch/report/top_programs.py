@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from jaxperf.hlo import Instruction
 from jaxperf.result import Block, Grid, Measurement, Table
 from jaxperf.result.formatting import format_quantity
-from jaxperf.result.intervals import total_length
+from jaxperf.result.intervals import intersection, total_length
 from jaxperf.watch.grouping import group_by
 from jaxperf.watch.log import COMPILE, LOWER, TRACE, Compiled, ExecutedProgram
 from jaxperf.watch.observe.executables import CONTAINERS, Facts, own_line
@@ -57,12 +57,28 @@ def device_lines(analysis: Analysis) -> dict[Place, dict[str, float]]:
     # what a library jits for itself counts, too: of Keras, it is all that runs
     jitted = {*analysis.jitted, *(c.program for c in analysis.log.compiled if c.owner)}
     for name in sorted(jitted & programs.keys()):
-        origins = _origins(analysis.programs.get(name, []))
-        for (_, op), times in programs[name].ops.items():
+        program, known = programs[name], analysis.programs.get(name, [])
+        origins = _origins(known)
+        for (_, op), times in program.ops.items():
             opcode, operation, at = origins.get(op, ("", op.rstrip(".0123456789"), NOWHERE))
             if opcode not in CONTAINERS:
                 lines[at][operation] += sum(times)
+        loops = {
+            i.name: len(facts.module.inside(i)) * (i.trips or 1)
+            for facts in known
+            for i in facts.instructions
+            if i.opcode == "while"
+        }
+        if program.cut_off and loops:  # a loop that windows cut off has no events, nor has what is inside
+            _, operation, at = origins[max(loops, key=loops.__getitem__)]
+            lines[at][operation] += total_length(program.spans) * (cut_off_factor(analysis) - 1)
     return lines
+
+
+def cut_off_factor(analysis: Analysis) -> float:
+    """Return how many times longer devices compute than windows say in which no execution is whole."""
+    seen_s = total_length(intersection(analysis.busy, analysis.steady)) * analysis.scale
+    return max(1.0, analysis.computing_s / seen_s) if seen_s else 1.0
 
 
 def _origins(programs: list[Facts]) -> dict[str, tuple[str, str, Place]]:

@@ -18,7 +18,7 @@ from jaxperf.watch.observe import executables
 from jaxperf.watch.observe.executables import Facts
 from jaxperf.watch.observe.source_location import NOWHERE, Place, library_of
 from jaxperf.watch.report.analysis import Analysis, IntervalSet
-from jaxperf.watch.report.top_programs import execution_count
+from jaxperf.watch.report.top_programs import cut_off_factor, execution_count
 from jaxperf.watch.rules import table
 from jaxperf.watch.rules.idle import COPIED, SLOWEST
 from jaxperf.watch.rules.table import Finding, cause
@@ -470,8 +470,7 @@ def called_programs(
             if len(analysis.programs[facts.program]) > 1:
                 busy_s = min(busy_s, program.op_s(facts.steps.__contains__))
             if program.cut_off:  # instructions that a window cut off have no events
-                windows_s = total_length(intersection(analysis.busy, analysis.steady)) * analysis.scale
-                busy_s *= max(1.0, analysis.computing_s / windows_s) if windows_s else 1.0
+                busy_s *= cut_off_factor(analysis)
             yield facts, c, program, busy_s * analysis.scale
 
 

@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from jaxperf.watch.log import Compiled, DeviceActivity, ExecutedProgram, Log
+from jaxperf.watch.log import Compiled, DeviceActivity, ExecutedProgram, Log, Wait
 from jaxperf.watch.observe.executables import Facts
 from jaxperf.watch.observe.source_location import NOWHERE, Place
 from jaxperf.watch.report import top_programs
@@ -90,3 +90,11 @@ def test_programs_that_a_library_jits_have_rows_at_the_librarys_lines(text):
     (table,) = top_programs.line_blocks(analysis)
     assert [row[0] for row in table.rows] == ["sort", "dot_general"]
     assert all(row[2].startswith("keras/src/layer.py:") for row in table.rows)
+
+
+def test_a_loop_that_takes_longer_than_windows_has_the_time_that_devices_compute(text):
+    analysis = analysis_of(text, sort_s=0.01, dot_s=0.0)
+    analysis.log.activity.programs["step"].run_s = [0.01]  # of which a window saw the end
+    analysis.log.waits.append(Wait("float", Place("a.py", 4), 0.1, 0.9, 4))
+    (table,) = top_programs.line_blocks(analysis)
+    assert [(row[0], row[3][:24]) for row in table.rows] == [("while", "return jax.lax.fori_loop")]
