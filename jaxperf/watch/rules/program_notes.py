@@ -134,8 +134,8 @@ def _mapped(analysis: Analysis) -> Iterator[str]:
         return
     for facts, c in new_programs(analysis):
         for at in dict.fromkeys(facts.at(i) for i in facts.instructions if i.opcode == "while"):
-            calls = [call for name, call in statements.calls_at(at) if name.endswith("lax.map")]
-            if any(not call.keywords for call in calls):
+            calls = [call for call in statements.calls_at(at) if not call.keywords]
+            if any(ast.unparse(call.func).endswith("lax.map") for call in calls):
                 yield (
                     f"{c.called} takes the elements of jax.lax.map at {at} one after the other, though none "
                     "needs another: jax.vmap takes all at once, and batch_size= of jax.lax.map some at a time"

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from jaxperf.watch.log import Compiled, canonical_name
 from jaxperf.watch.observe import source_location
 from jaxperf.watch.observe.source_location import Place, jitted_program
-from jaxperf.watch.source import loop_body, statements
+from jaxperf.watch.source import statements
 
 
 class CallSite(NamedTuple):
@@ -90,4 +90,4 @@ def _called(c: Compiled) -> set[str]:
 
 
 def _turns(call: Compiled | CallSite) -> int:
-    return sum(len(statements.enclosing_nodes(p, loop_body.LOOP)) for p in (call.at, *call.callers))
+    return sum(len(statements.enclosing_nodes(p, statements.LOOP)) for p in (call.at, *call.callers))

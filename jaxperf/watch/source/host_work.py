@@ -12,16 +12,17 @@ from jaxperf.watch.grouping import group_by
 from jaxperf.watch.observe.source_location import library_of
 from jaxperf.watch.source import loop_body, statements
 
-_MODULES = {
-    "PIL", "csv", "cv2", "gym", "gymnasium", "json", "logging", "matplotlib", "os", "pandas", "pickle",
-    "plotly", "random", "scipy", "seaborn", "sklearn", "subprocess", "time", "tqdm",
-}  # fmt: skip
+# beginnings of the full names of functions that work on the host
+_MODULES = (
+    "PIL.", "csv.", "cv2.", "gym.", "gymnasium.", "json.", "logging.", "matplotlib.", "numpy.random.", "os.",
+    "pandas.", "pickle.", "plotly.", "random.", "scipy.", "seaborn.", "sklearn.", "subprocess.", "time.",
+    "tqdm.",
+)  # fmt: skip
 # methods of Matplotlib's axes and of NumPy's generators, which no array has
 _METHODS = {
     "choice", "contour", "contourf", "draw", "hist", "imshow", "integers", "legend", "normal", "permutation",
     "plot", "savefig", "scatter", "show", "shuffle", "standard_normal", "uniform",
 }  # fmt: skip
-_OF_A_TYPE = (".shape", ".ndim", ".size", ".dtype")  # attributes of an array that are known while tracing
 _ON_HOST = {"array", "asarray", "load", "loadtxt", "save", "savetxt", "savez"}
 _NO_VALUE = ("len", "isinstance", "hasattr", "callable")  # calls whose results are known while tracing
 
@@ -60,15 +61,13 @@ def _with_called(file: str, function: statements.FUNCTION) -> Iterator[tuple[str
 
 def _called_functions(file: str, function: Any) -> Iterator[tuple[str, Any]]:
     for call in statements.calls_in(function):
-        owner, name = getattr(call.func, "value", None), statements.last_name(call.func)
-        by_name = owner is None or (isinstance(owner, ast.Name) and owner.id == "self")
-        named = statements.definitions(file, name) if by_name else []
-        # a file may define a name again, as the second half of a tutorial does
-        named.sort(key=lambda f: (f.lineno < function.lineno, f.lineno))
+        called, name = statements.dotted_name(call.func), statements.last_name(call.func)
+        named = statements.definitions(file, name) if called in (name, f"self.{name}") else []
         if named:
-            yield file, named[-1]
+            # a file may define a name again, as the second half of a tutorial does
+            yield file, max(named, key=lambda f: (f.lineno < function.lineno, f.lineno))
             continue
-        for other in _imported_from(file, ast.unparse(call.func)):
+        for other in _imported_from(file, called):
             yield from ((other, f) for f in statements.definitions(other, name)[-1:])
 
 
@@ -76,23 +75,20 @@ def _imported_from(file: str, called: str) -> Iterator[str]:
     """Yield the program's own modules from which a name such as "step" or "turns.step" may come."""
     first, _, rest = called.partition(".")
     for name, meaning in sorted(statements.imports(file)):
-        if name not in ("*", first):
-            continue
         module = meaning if rest and name == first else meaning.rpartition(".")[0]
         other = getattr(sys.modules.get(module), "__file__", None)
-        if other and not library_of(other):
+        if name in ("*", first) and other and not library_of(other):
             yield other
 
 
 def _host_work(file: str, function: statements.FUNCTION) -> Iterator[tuple[Any, str | ast.Call]]:
     """Yield the nodes that keep jit from taking a function, each with the reason, or as what jnp replaces."""
-    modules = dict(statements.imports(file))
     # variables whose values depend on more than the types of the function's arguments
     flows = [flow._replace(reads=_without_types(flow.reads)) for flow in loop_body.flows_of(function)]
     passed = {*statements.parameters(function)} - {"self"}
     data = loop_body.reached(passed, flows)
     computed = [
-        f.writes for f in flows if isinstance(f.node, ast.Assign) and _takes_value(f.node, modules, data)
+        f.writes for f in flows if isinstance(f.node, ast.Assign) and _takes_value(f.node, file, data)
     ]
     values = loop_body.reached(set[str]().union(*computed), flows)
     numpys = set[str]()  # variables that are arrays of NumPy
@@ -103,61 +99,57 @@ def _host_work(file: str, function: statements.FUNCTION) -> Iterator[tuple[Any, 
             case ast.Global(names=names) | ast.Nonlocal(names=names):
                 yield node, f"assigns {names[0]} of the scope around it"
             case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call(func=made)):
-                if modules.get(ast.unparse(made).partition(".")[0]) == "numpy":
+                if statements.imported_name(file, made).startswith("numpy."):
                     numpys.add(name)
             case ast.Subscript(value=ast.Name(id=name), ctx=ast.Store()) if name in numpys:
                 yield node, f"sets elements of {name}, an array of NumPy,"
             case ast.If(test=test) | ast.Assert(test=test) if (
                 isinstance(node, ast.Assert) or statements.nodes_in(node, ast.Raise)
-            ) and _takes_value(test, modules, data, values):
+            ) and _takes_value(test, file, data, values):
                 yield node, "tests a value to raise an error"
             case ast.Return(value=ast.Call(func=ast.Name(id=name))) if _is_plain_class(file, name):
                 yield node, f"returns an object of {name}, a class that jit does not know,"
             case ast.Call(func=called):
-                name = ast.unparse(called)
-                root, _, rest = name.partition(".")
-                full = f"{modules.get(root, '')}.{rest}"
-                if full.partition(".")[0] in _MODULES or full.startswith("numpy.random") or name == "open":
+                name, full = ast.unparse(called), statements.imported_name(file, called)
+                owner, _, method = name.rpartition(".")
+                if full.startswith(_MODULES) or name == "open":
                     yield node, f"calls {name}"
                 elif full.startswith("numpy.") and loop_body.share(
                     _without_types(loop_body.reads(*node.args)), data
                 ):
                     # `np.asarray` brings values to the host, as `float` does, and stays outside
-                    yield node, f"calls {name}" if rest in _ON_HOST else node
-                elif rest in ("append", "extend") and root in passed:
-                    yield node, f"changes {root}, a list that it is given,"
-                elif root not in modules and "." in name and name.rpartition(".")[2] in _METHODS:
+                    yield node, f"calls {name}" if method in _ON_HOST else node
+                elif owner in passed and method in ("append", "extend"):
+                    yield node, f"changes {owner}, a list that it is given,"
+                elif owner and not full and method in _METHODS:
                     yield node, f"calls {name}"
 
 
-def _takes_value(
-    node: ast.AST, modules: dict[str, str], data: Collection[str], values: Collection[str] = ()
-) -> bool:
+def _takes_value(node: ast.AST, file: str, data: Collection[str], values: Collection[str] = ()) -> bool:
     """Return whether code computes with arrays of `data`, or reads `values`, and not only their types."""
-    calls = {call: ast.unparse(call.func) for call in statements.calls_in(node)}
-    if {*calls.values()} & {*_NO_VALUE}:
-        return False
-    roots = {call: modules.get(name.partition(".")[0], name) for call, name in calls.items()}
-    computing = [c for c, root in roots.items() if root.partition(".")[0] in ("jax", "numpy", "float")]
-    read = (_without_types(loop_body.reads(*call.args)) for call in computing)
-    return any(loop_body.share(names, data) for names in read) or loop_body.share(
-        _without_types(loop_body.reads(node)), values
-    )
+    arguments: list[ast.expr] = []
+    for call in statements.calls_in(node):
+        name, full = ast.unparse(call.func), statements.imported_name(file, call.func)
+        if name in _NO_VALUE:
+            return False
+        if name == "float" or full.startswith(("jax.", "numpy.")):
+            arguments += call.args
+    taken, read = (_without_types(loop_body.reads(*nodes)) for nodes in (arguments, [node]))
+    return loop_body.share(taken, data) or loop_body.share(read, values)
 
 
 def _is_plain_class(file: str, name: str) -> bool:
     """Return whether a name is that of a class of a file that JAX does not know as a pytree."""
-    node, *_ = *statements.definitions(file, name, ast.ClassDef), None
-    if node is None or node.bases:
-        return False
-    modules = dict(statements.imports(file))
-    roots = {ast.unparse(decorator).partition("(")[0].partition(".")[0] for decorator in node.decorator_list}
-    registered = any(
-        statements.last_name(call.func).startswith("register") and name in map(ast.unparse, call.args[:1])
-        for call in statements.calls_in(statements.syntax_tree(file))
-    )
-    return {modules.get(r, r) for r in roots} <= {"dataclasses", "dataclasses.dataclass"} and not registered
+    for node in statements.definitions(file, name, ast.ClassDef)[:1]:
+        decorators = (getattr(decorator, "func", decorator) for decorator in node.decorator_list)
+        plain = all(statements.imported_name(file, d) == "dataclasses.dataclass" for d in decorators)
+        registered = any(
+            statements.last_name(call.func).startswith("register") and name in map(ast.unparse, call.args[:1])
+            for call in statements.calls_in(statements.syntax_tree(file))
+        )
+        return plain and not node.bases and not registered
+    return False
 
 
 def _without_types(names: frozenset[str]) -> frozenset[str]:
-    return frozenset(name for name in names if not name.endswith(_OF_A_TYPE))
+    return frozenset(name for name in names if not name.endswith(loop_body.OF_A_TYPE))

@@ -16,11 +16,15 @@ from jaxperf.hlo import Shape, shape_of
 from jaxperf.watch.log import Compiled
 from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.source import statements
+from jaxperf.watch.source.statements import LOOP, dotted_name
 
 _STORING = {
     "add", "append", "appendleft", "extend", "insert", "put", "put_nowait", "setdefault", "submit", "update",
 }  # fmt: skip
-_OF_A_TYPE = {"shape", "dtype", "ndim", "size", "sharding"}  # attributes of an array that are not arrays
+OF_A_TYPE = (".shape", ".dtype", ".ndim", ".size", ".sharding")  # attributes of an array that are no arrays
+FEW = 32  # a loop with at most so many iterations may be inside a jitted function
+BUILT_IN = {"enumerate", "zip", "reversed", "sorted"}
+_DATA = re.compile("load|batch|data|iter|set|stream|sample|file|train|test|step|epoch")
 
 
 def replaced_variables(at: Place, callers: tuple[Place, ...] = ()) -> tuple[set[str], set[str]]:
@@ -32,28 +36,23 @@ def replaced_variables(at: Place, callers: tuple[Place, ...] = ()) -> tuple[set[
     names, function = _replaced(at), statements.innermost(at, statements.FUNCTION)
     scope = function or statements.syntax_tree(at.file)
     around = statements.innermost(at, ast.ClassDef) or scope
-    still_used = {name for name in names if _caller_keeps(callers, function, name)}
-    for name in names:
+
+    def kept(name: str) -> bool:
         # other methods may read `self.w`
         nodes = ast.walk(around) if "." in name else (flow.node for flow in flows_of(scope))
-        if any(_keeps(node, name) for node in nodes):
-            still_used.add(name)
+        return _caller_keeps(callers, function, name) or any(_keeps(node, name) for node in nodes)
+
+    still_used = set(filter(kept, names))
     return names - still_used, still_used
 
 
 def passed_arguments(c: Compiled, names: Collection[str]) -> Iterator[tuple[str, Shape]]:
     """Yield the argument ("0", "w") and the type of each array that a call takes from variables `names`."""
-    leaves = [
-        (re.match(r"(?:argument )?(\w+)", where), shape_of(text)) for where, text in c.signature.items()
-    ]
-    arrays = [(match, array) for match, array in leaves if match and array]
-    passed = {  # once per argument, which may have hundreds of leaves
-        argument: statements.argument_expression(c.at, c.called, argument)
-        for argument in (dict.fromkeys(match[0] for match, _ in arrays) if names else ())
-    }
-    for match, array in arrays:
-        expression = passed.get(match[0])
-        if isinstance(expression, ast.Name | ast.Attribute) and ast.unparse(expression) in names:
+    # once per argument, which may have hundreds of leaves
+    expression = functools.cache(functools.partial(statements.argument_expression, c.at, c.called))
+    for where, text in c.signature.items():
+        match, array = re.match(r"(?:argument )?(\w+)", where), shape_of(text)
+        if names and match and array and dotted_name(expression(match[0])) in names:
             yield match[1], array
 
 
@@ -69,9 +68,7 @@ def donating_option(arguments: Collection[str]) -> str:
 def _replaced(at: Place) -> set[str]:
     for node in statements.enclosing_nodes(at, ast.Assign):
         passed = reads(*(a for call in statements.calls_in(node.value) for a in call.args))
-        return {
-            name for name in _targets(*node.targets) if any(f"{p}.".startswith(f"{name}.") for p in passed)
-        }
+        return {name for name in _targets(node) if any(f"{p}.".startswith(f"{name}.") for p in passed)}
     return set()
 
 
@@ -82,49 +79,40 @@ def _keeps(node: ast.AST, name: str) -> bool:
             ast.Assign(value=value)
             | ast.AnnAssign(value=ast.expr() as value)
             | ast.AugAssign(value=ast.List() | ast.Tuple() as value)  # `old += [w]`, but not `total += w`
+            | ast.Expr(value=ast.Yield(value=ast.expr() as value))
         ):
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            shared = {*_shared(value)}
-            if name in _targets(*targets):  # as in `w = start`
-                return bool(shared - {name})
+            kept = _shared(value)
         case ast.Expr(value=ast.Call(func=ast.Attribute(attr=method), args=args)) if method in _STORING:
-            shared = {n for argument in args for n in _shared(argument)}
-        case ast.Expr(value=ast.Yield(value=ast.expr() as value)):
-            shared = {*_shared(value)}
+            kept = _shared(*args)
         case _:
             return False
-    return any(n == name or n.startswith(f"{name}.") for n in shared)
+    if name in _targets(node):  # as in `w = start`
+        return bool(kept - {name})
+    return any(f"{n}.".startswith(f"{name}.") for n in kept)
 
 
-def _shared(value: ast.expr) -> Iterator[str]:
-    """Yield the variables whose arrays are part of an expression's value; a call returns new arrays."""
-    parts: list[ast.expr] = []
-    match value:
-        case ast.Name() | ast.Attribute():
-            if getattr(value, "attr", "") not in _OF_A_TYPE:
-                yield ast.unparse(value)
-        case ast.Subscript(value=inner, slice=ast.Constant(value=str())) | ast.Starred(value=inner):
-            parts = [inner]
-        case ast.Tuple(elts=parts) | ast.List(elts=parts) | ast.Dict(values=parts) | ast.BoolOp(values=parts):
-            pass
-        case ast.IfExp(body=body, orelse=other):
-            parts = [body, other]
-    for part in parts:
-        yield from _shared(part)
+def _shared(*nodes: ast.AST) -> set[str]:
+    """Return the variables whose arrays are part of values; whatever computes returns new arrays."""
+    names = set[str]()
+    for node in nodes:
+        match node:
+            case ast.Name() | ast.Attribute():
+                names |= {name for name in [ast.unparse(node)] if not name.endswith(OF_A_TYPE)}
+            case ast.Subscript(value=inner, slice=ast.Constant(value=str())) | ast.Starred(value=inner):
+                names |= _shared(inner)
+            case ast.Tuple() | ast.List() | ast.Dict() | ast.BoolOp():
+                names |= _shared(*ast.iter_child_nodes(node))
+            case ast.IfExp(body=body, orelse=other):
+                names |= _shared(body, other)
+    return names
 
 
 def _caller_keeps(callers: tuple[Place, ...], function: Any, name: str) -> bool:
-    parameters = [a.arg for a in function.args.args] if function else []
+    parameters = statements.parameters(function) if function else []
     if not callers or name not in parameters or function.name not in statements.called_at(callers[0]):
         return False
     passed = statements.argument_expression(callers[0], function.name, f"argument {parameters.index(name)}")
     return isinstance(passed, ast.Name | ast.Attribute) and ast.unparse(passed) not in _replaced(callers[0])
-
-
-LOOP = statements.LOOP
-FEW = 32  # a loop with at most so many iterations may be inside a jitted function
-BUILT_IN = {"enumerate", "zip", "reversed", "sorted"}
-_DATA = re.compile("load|batch|data|iter|set|stream|sample|file|train|test|step|epoch")
 
 
 class Flow(NamedTuple):
@@ -149,16 +137,20 @@ def could_run_ahead(at: Place, steps: Collection[Place], called: str = "") -> bo
     if called:
         calls = (call for call in statements.calls_in(statement) if statements.last_name(call.func) == called)
         return any(not share(reads(call), computed) for call in calls)
-    flow = next((f for f in flows if f.node is statement), None)
-    if flow is None or not isinstance(flow.node, ast.Assign | ast.AnnAssign | ast.AugAssign):
+    flow = _flow(statement)
+    if flow in stepping or not isinstance(statement, ast.Assign | ast.AnnAssign | ast.AugAssign):
         return False
-    feeds = any(share(f.reads, reached(flow.writes, flows)) for f in stepping if f.node is not flow.node)
-    return feeds and not share(flow.reads, computed) and flow not in stepping
+    made = reached(flow.writes, flows)
+    return any(share(f.reads, made) for f in stepping) and not share(flow.reads, computed)
 
 
 def is_step(at: Place, steps: Collection[Place]) -> bool:
     statement = statements.innermost(at, ast.stmt)
     return statement is not None and _is_step(statement, at.file, steps)
+
+
+def _is_step(node: ast.stmt, file: str, steps: Iterable[Place]) -> bool:
+    return any(p.file == file and node.lineno <= p.line <= statements.head_end(node) for p in steps)
 
 
 @functools.cache  # rules ask for each sample
@@ -169,10 +161,10 @@ def loop_of_steps(at: Place) -> ast.stmt | None:
     weights, unless its name suggests data.
     """
     function = statements.innermost(at, statements.FUNCTION)
-    parameters = set(statements.parameters(function)) if function else set()
+    parameters = statements.parameters(function) if function else []
     for loop in _loops(at):
         over = reads(loop.iter) - BUILT_IN if isinstance(loop, ast.For) else {""}
-        passed = {name.partition(".")[0] for name in over} <= parameters
+        passed = all(name.partition(".")[0] in parameters for name in over)
         layers = passed and not any(map(_DATA.search, over))
         few = statements.turns_written(loop, at.file) <= FEW
         if not (layers or few) and statements.head_end(loop) < at.line:
@@ -189,10 +181,8 @@ def _loops(at: Place) -> list[Any]:
 def stepping_loop(at: Place, steps: Collection[Place]) -> ast.stmt | None:
     """Return the innermost loop around a line in its function that has a step in its body; else None."""
     lines = {p.line for p in steps if p.file == at.file and p.function == at.function}
-    for loop in _loops(at):
-        if any(statements.head_end(loop) < line <= loop.end_lineno for line in lines):
-            return loop
-    return None
+    bodies = ((loop, range(statements.head_end(loop) + 1, loop.end_lineno + 1)) for loop in _loops(at))
+    return next((loop for loop, body in bodies if not lines.isdisjoint(body)), None)
 
 
 def comes_back(at: Place) -> bool:
@@ -205,7 +195,7 @@ def decides(at: Place) -> bool:
     """Return whether a condition in the same loop depends on what a statement assigns."""
     loop, flow = _in_loop(at)
     made = reached(flow.writes, _flows(loop))
-    tests = (node.test for node in ast.walk(loop) if isinstance(node, ast.If | ast.While | ast.IfExp))
+    tests = (node.test for node in statements.nodes_in(loop, ast.If | ast.While | ast.IfExp))
     return any(share(reads(test), made) for test in tests)
 
 
@@ -229,20 +219,20 @@ def element_read(at: Place, *, any_use: bool = False) -> str:
     if statement is None or statement is loop:
         return ""
     flows = _flows(loop) if loop else ()
-    inside = [n for n in ast.walk(statement) if isinstance(n, ast.comprehension)]
-    varying = _writes(flows) | _targets(*(n.target for n in inside))
+    rounds = statements.nodes_in(statement, ast.comprehension)
+    varying = _writes(flows) | _targets(*(n.target for n in rounds))
     changed = _writes(f for f in flows if f.node is not loop)
-    nodes = list(ast.walk(statement))
+    nodes = [*ast.walk(statement)]
     if not any_use:
         calls = statements.calls_in(statement)
         nodes = [c.args[0] for c in calls if c.args and ast.unparse(c.func) in ("float", "int", "bool")]
         nodes += [c.func.value for c in calls if isinstance(c.func, ast.Attribute) and c.func.attr == "item"]
     names: dict[str, None] = {}
     for node in nodes:
-        if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load):
-            name = _dotted_name(node.value)
-            if name and share(reads(node.slice), varying) and not share({name}, changed):
-                names[name] = None
+        match node:
+            case ast.Subscript(value=array, slice=index, ctx=ast.Load()) if name := dotted_name(array):
+                if share(reads(index), varying) and not share({name}, changed):
+                    names[name] = None
     return ", ".join(names)
 
 
@@ -268,11 +258,6 @@ def reads_from(at: Place, other: Place) -> bool:
     return share(_flow(reading).reads, reached(_flow(making).writes, flows_of(scope)))
 
 
-def _is_step(node: ast.stmt, file: str, steps: Iterable[Place]) -> bool:
-    end = statements.head_end(node) if getattr(node, "body", None) else node.end_lineno or node.lineno
-    return any(p.file == file and node.lineno <= p.line <= end for p in steps)
-
-
 @functools.cache
 def _flows(node: ast.stmt) -> tuple[Flow, ...]:
     """Return the flow of each statement in a loop, with its head; a nested function counts as one."""
@@ -283,13 +268,12 @@ def flows_of(scope: Any) -> list[Flow]:
     return [flow for node in scope.body for flow in _flows(node)]
 
 
-def _statements(node: ast.stmt) -> Iterator[ast.stmt]:
-    yield node
+def _statements(node: ast.AST) -> Iterator[ast.stmt]:
+    if isinstance(node, ast.stmt):
+        yield node
     if not isinstance(node, statements.FUNCTION | ast.ClassDef):
         for child in ast.iter_child_nodes(node):
-            bodies = [child] if isinstance(child, ast.stmt) else getattr(child, "body", [])
-            for inner in bodies if isinstance(bodies, list) else []:
-                yield from _statements(inner)
+            yield from _statements(child)
 
 
 def _flow(node: ast.stmt) -> Flow:
@@ -310,7 +294,7 @@ def reads(*nodes: ast.AST) -> frozenset[str]:
     """Return the variables in some expressions by their full names: "self.table" rather than "self"."""
     names: set[str] = set()
     for node in nodes:
-        if isinstance(node, ast.Name | ast.Attribute) and (name := _dotted_name(node)):
+        if isinstance(node, ast.Name | ast.Attribute) and (name := dotted_name(node)):
             if isinstance(node.ctx, ast.Load):
                 names.add(name)
         else:
@@ -325,18 +309,10 @@ def _targets(*nodes: ast.AST) -> frozenset[str]:
         if isinstance(getattr(node, "ctx", None), ast.Store):
             while isinstance(node, ast.Starred | ast.Subscript):
                 node = node.value
-            names.add(_dotted_name(node))
+            names.add(dotted_name(node))
         if not isinstance(node, ast.comprehension):  # whose variables are its own
             names |= _targets(*ast.iter_child_nodes(node))
     return frozenset(names - {""})
-
-
-def _dotted_name(node: ast.AST) -> str:
-    """Return the dotted name that is the whole expression, such as "self.table"; else ""."""
-    if isinstance(node, ast.Attribute):
-        owner = _dotted_name(node.value)
-        return owner and f"{owner}.{node.attr}"
-    return node.id if isinstance(node, ast.Name) else ""
 
 
 def _writes(flows: Iterable[Flow]) -> frozenset[str]:
