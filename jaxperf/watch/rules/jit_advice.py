@@ -4,7 +4,7 @@ import ast
 import functools
 import itertools
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -84,62 +84,72 @@ def way_to_jit(finding: Finding, analysis: Analysis, through: str = "") -> Findi
       through: the library that the line calls, if JAX's operations run inside one.
     """
     below = _chains_below(analysis, finding.at)
-    finding = _with_form(finding, analysis, through, below)
+    finding = replace(finding, **_form(finding, analysis, through, below))
     if finding.form in ("", "part", "method", "numpy", *_WHOLE):
         finding = replace(finding, besides=_unrolled([chain for chain, _ in below]))
     return finding
 
 
-def _with_form(
+def _form(
     finding: Finding, analysis: Analysis, through: str, below: list[tuple[Chain, Chain]]
-) -> Finding:
+) -> dict[str, Any]:
+    """Return the fields of a finding that depend on its line: the form of advice, and its names."""
     at, called = finding.at, statements.outermost_call(finding.at)
     definition, function = statements.defined_at(at), statements.innermost(at, statements.FUNCTION)
     if statements.size_by_values(at):
-        return replace(finding, form="values")
+        return {"form": "values"}
     if init := statements.init_call(at):
         quoted = ", ".join(f'"{parameter}"' for parameter in _static(analysis, at.file, init))
-        named = f", static_argnames=({quoted},)" if quoted else ""
-        return replace(finding, form="init", name=init + (named or statements.static_options(at, init)))
+        named = f", static_argnames=({quoted},)" if quoted else statements.static_options(at, init)
+        return {"form": "init", "name": init + named}
     for place in dict.fromkeys([at, *(place for chain, _ in below for place in chain)]):
         if varying := _of_many_lengths(analysis, place):
             name = statements.innermost(place, statements.FUNCTION).name
-            return replace(finding, form="lengths", name=name, argument=varying)
+            return {"form": "lengths", "name": name, "argument": varying}
+    name, takes = getattr(function, "name", ""), _jit_takes(analysis, at)
+    static = _static(analysis, at.file, name)
     calls = {place for _, callers in below for place in callers[0 if definition else 1 :][:1]}
-    if function and calls and _jit_takes(analysis, at):
-        if definition and (transform := _derived_by(calls, function)):
-            return replace(finding, form="derived", name=function.name, argument=transform)
-        arrays = {statements.each_element(call, function.name) for call in calls} - {""}
-        if arrays and not _static(analysis, at.file, function.name):
-            return replace(finding, form="elements", name=function.name, argument=min(arrays))
+    if function and calls and takes:
+        if definition and (transform := _derived_by(calls, name)):
+            return {"form": "derived", "name": name, "argument": transform}
+        arrays = {statements.each_element(call, name) for call in calls} - {""}
+        if arrays and not static:
+            return {"form": "elements", "name": name, "argument": min(arrays)}
     # a whole function is jitted with the transformations in it
     if not definition and (transform := statements.transforms(at)):
-        return replace(finding, form="transform", name=transform)
+        return {"form": "transform", "name": transform}
     if made := statements.made_module(at):
-        return replace(finding, form="made" if library_of_file(at.file).makes else "", name=made)
+        return {"form": "made" if library_of_file(at.file).makes else "", "name": made}
     if not definition:
         if called and through not in ("", "jax", "jaxlib", "numpy"):
-            otherwise = "object" if called.rpartition(".")[2][:1].isupper() else "library"
-            form = through if change_of_call(through, called) else otherwise
-            return replace(finding, form=form, name=called)
-        kept = host_work(at.file, function) if function else ""
-        if listed := _of_many_lengths(analysis, at, looped=False):
-            kept = kept or f"takes {listed}, a list of another length on each call"
-        if kept:
-            return replace(finding, form="part", name=function.name, argument=kept)
-        if function and (numpys := numpy_calls(at.file, function)):
-            takes = _jit_takes(analysis, at, replaced=True) and not statements.is_method(function)
-            if takes and not (statements.has_effects(function) or loop_body.loop_of_steps(at)):
-                static = _static(analysis, at.file, function.name)
-                return replace(finding, form="numpy", name=function.name, argument=numpys, static=static)
+            form = through if change_of_call(through, called) else _of_a_library(at, called)
+            return {"form": form, "name": called}
+        if function is None:
+            return {}
+        kept, numpys = _not_taken(analysis, at, function), numpy_calls(at.file, function)
+        if numpys and not kept:
+            whole = _jit_takes(analysis, at, replaced=True) and not statements.is_method(function)
+            if whole and not (statements.has_effects(function) or loop_body.loop_of_steps(at)):
+                return {"form": "numpy", "name": name, "argument": numpys, "static": static}
             kept = f"calls {numpys}, which jnp may replace"
-            return replace(finding, form="part", name=function.name, argument=kept)
-        if finding.cause == "eager" or not only_computes(analysis, at):
-            return finding
+        if kept:
+            return {"form": "part", "name": name, "argument": kept}
+        if finding.cause == "eager" or not takes or statements.has_effects(function):
+            return {}
     if statements.is_method(function):
-        return replace(finding, form="method", name=function.name)
-    static = _static(analysis, at.file, function.name)
-    return replace(finding, form="function", name=function.name, static=static)
+        return {"form": "method", "name": name}
+    return {"form": "function", "name": name, "static": static}
+
+
+def _of_a_library(at: Place, called: str) -> str:
+    """Return the form of advice on a call of a library, by what it returns: an object, arrays or nothing."""
+    root, _, method = called.partition(".")
+    # `circuit.rotate(0)` changes its object
+    if isinstance(statements.innermost(at, ast.stmt), ast.Expr) and method:
+        return "library" if root in dict(statements.imports(at.file)) else ""
+    # what `Dense(8)(x)` and `Dense(8).apply(w, x)` return is no object of `Dense`
+    used = any(statements.calls_in(call.func) for call in statements.calls_at(at))
+    return "object" if called.rpartition(".")[2][:1].isupper() and not used else "library"
 
 
 # changes that jit all that a line or a function calls
@@ -203,17 +213,16 @@ def _operations(analysis: Analysis) -> list[StackSample | Compiled]:
     return [*samples, *(c for c in analysis.log.compiled if not c.explained)]
 
 
-def _derived_by(calls: set[Place], function: Any) -> str:
+def _derived_by(calls: set[Place], function: str) -> str:
     """Return the transformation through which lines call a function, such as "jax.grad"; "" for none."""
-    if any(function.name in statements.called_at(at) for at in calls):
+    if any(function in statements.called_at(at) for at in calls):
         return ""
-    for file in dict.fromkeys(at.file for at in calls):
-        for call in statements.calls_in(statements.syntax_tree(file)):
-            first = {
-                statements.last_name(a) for a in call.args[:1] if isinstance(a, ast.Name | ast.Attribute)
-            }
-            if statements.last_name(call.func) in statements.TRANSFORMS and function.name in first:
-                return ast.unparse(call.func)
+    files = dict.fromkeys(at.file for at in calls)
+    made = (call for file in files for call in statements.calls_in(statements.syntax_tree(file)))
+    for call in made:
+        transforms = statements.last_name(call.func) in statements.TRANSFORMS
+        if transforms and function in map(statements.last_name, call.args[:1]):
+            return ast.unparse(call.func)
     return ""
 
 
@@ -260,8 +269,14 @@ def outermost(analysis: Analysis) -> Callable[[StackSample | Compiled], Place]:
 
     def line(s: StackSample | Compiled) -> Place:
         whole = (s.at, *s.callers)
-        if made := next(filter(statements.init_call, whole), None) or _made_at(whole):
-            return made
+        # the line that makes the module whose `__init__` runs
+        made = [
+            outer
+            for inner, outer in itertools.pairwise(whole)
+            if inner.function == "__init__" and statements.in_module(inner)
+        ]
+        if found := [*filter(statements.init_call, whole)][:1] or made[-1:]:
+            return found[0]
         chain = chain_of(s)
         least = {at: max(1, CALLER_SHARE * len(inside.get(at, ()))) for at in chain}
         outer = (i for i in range(len(chain) - 1, 0, -1) if caller_counts[chain[i]] >= least[chain[i]])
@@ -290,26 +305,16 @@ def _chains(analysis: Analysis) -> Callable[[StackSample | Compiled], Chain]:
     return chain_of
 
 
-def _made_at(chain: Sequence[Place]) -> Place | None:
-    """Return the line that makes the module whose `__init__` runs; None for none."""
-    pairs = [(outer, inner) for inner, outer in itertools.pairwise(chain) if inner.function == "__init__"]
-    made = (outer for outer, inner in reversed(pairs) if statements.in_module(inner))
-    return next(made, None)
-
-
 def _function_in_loop(analysis: Analysis, chain: Chain) -> Place | None:
     """Return the `def`, or a lambda's call, of the outermost function in a loop of steps; else None."""
-    for i, at in enumerate(chain):
-        if loop_body.loop_of_steps(at):
-            inside = list(itertools.takewhile(functools.partial(_jit_takes, analysis), chain[:i]))
-            if not inside:
-                return None
-            outer = inside[-1]
-            if outer.function == "<lambda>":
-                return chain[len(inside)]
-            function = statements.innermost(outer, statements.FUNCTION)
-            return outer._replace(line=function.lineno) if function else None
-    return None
+    looped = next((i for i, at in enumerate(chain) if loop_body.loop_of_steps(at)), 0)
+    inside = [*itertools.takewhile(functools.partial(_jit_takes, analysis), chain[:looped])]
+    if not inside:
+        return None
+    if inside[-1].function == "<lambda>":
+        return chain[len(inside)]
+    function = statements.innermost(inside[-1], statements.FUNCTION)
+    return inside[-1]._replace(line=function.lineno) if function else None
 
 
 def only_computes(analysis: Analysis, at: Place) -> bool:
@@ -328,11 +333,16 @@ def _jit_takes(analysis: Analysis, at: Place, *, replaced: bool = False) -> bool
         return True
     static = _static(analysis, at.file, function.name)
     varying = {*statements.parameters(function)}.difference(static) or function.args.vararg
-    if not varying or function.name == "__init__" or host_work(at.file, function):
+    if not varying or function.name == "__init__" or _not_taken(analysis, at, function):
         return False
-    if not replaced and numpy_calls(at.file, function):
-        return False
-    return not _of_many_lengths(analysis, at, looped=False)
+    return replaced or not numpy_calls(at.file, function)
+
+
+def _not_taken(analysis: Analysis, at: Place, function: Any) -> str:
+    """Return what keeps jit from taking the function around a line, such as "calls open in line 4"; or ""."""
+    listed = _of_many_lengths(analysis, at, looped=False)
+    takes = f"takes {listed}, a list of another length on each call" if listed else ""
+    return host_work(at.file, function) or takes
 
 
 def _of_many_lengths(analysis: Analysis, at: Place, *, looped: bool = True) -> str:
@@ -346,7 +356,6 @@ def _of_many_lengths(analysis: Analysis, at: Place, *, looped: bool = True) -> s
     function = statements.innermost(at, statements.FUNCTION)
     if function is None:
         return ""
-    names = statements.parameters(function)
     lists = analysis.lists_of_many_lengths(at.file, function.name)
     joins = (at.file, function.name) in analysis.joins_many_lengths
     if not (lists or joins):  # as in nearly all functions, of which rules ask for each sample
@@ -355,5 +364,7 @@ def _of_many_lengths(analysis: Analysis, at: Place, *, looped: bool = True) -> s
     over = {name.partition(".")[0] for name in loop_body.reads(*rounds)}
     calls = [call for call in statements.calls_in(function) if statements.call_jax([call], at.file)]
     taken = over | loop_body.reads(*(a for call in calls for a in call.args))
-    varying = [n for n in names if (n in lists and (n in taken or not looped)) or (joins and n in over)]
-    return next(iter(varying), "")
+    for name in statements.parameters(function):
+        if (name in lists and (name in taken or not looped)) or (joins and name in over):
+            return name
+    return ""

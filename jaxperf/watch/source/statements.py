@@ -6,6 +6,7 @@ import contextlib
 import functools
 import linecache
 import math
+import operator
 import re
 import textwrap
 from collections.abc import Iterator
@@ -24,6 +25,7 @@ _STAYS = {"print", "input", "append", "block_until_ready", "item", "tolist"}
 _TAKES_ALL = {"list", "tuple", "set", "sorted", "map", "min", "max", "sum", "any", "all", "dict"}
 _NAMED = ast.Name | ast.Attribute | ast.Subscript | ast.Call
 _OPERATOR = ast.BinOp | ast.UnaryOp | ast.Compare | ast.AugAssign
+_ARITHMETIC: dict[type, Any] = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul}
 _INIT = re.compile(r"(\b\w[\w.]*\.init|(?<![\w.])(?!__)(?:\w+_)?init(?:_\w+)?)\(")
 _COMMON = re.compile(r"(np|numpy|jnp|jax|math)\.")
 _CELL = re.compile(r"<ipython-input-|[\\/]ipykernel_\d+[\\/]")  # in the name of the file of a notebook's cell
@@ -215,18 +217,36 @@ def _is_module(file: str, name: str) -> bool:
 def turns_written(loop: ast.AST, file: str) -> float:
     """Return the number of iterations of a loop over literals, or `range` of them; inf for any other.
 
-    A name that the file assigns once stands for its tuple; a list may grow.
+    A name that the file binds once stands for its tuple or its number; a list may grow.
     """
     over = getattr(loop, "iter", None) or next((g.iter for g in getattr(loop, "generators", ())), None)
     if isinstance(over, ast.Name):
-        values = _assigned(file, over.id)
-        over = values[0] if len(values) == 1 and isinstance(values[0], ast.Tuple) else None
+        value = _bound_once(file, over.id)
+        over = value if isinstance(value, ast.Tuple) else None
     if isinstance(over, ast.Tuple | ast.List | ast.Set):
         return math.inf if any(isinstance(e, ast.Starred) for e in over.elts) else len(over.elts)
     if isinstance(over, ast.Call) and last_name(over.func) == "range" and not over.keywords:
         with contextlib.suppress(ValueError, TypeError):
-            return len(range(*map(ast.literal_eval, over.args)))
+            return len(range(*(_number(file, argument) for argument in over.args)))
     return math.inf
+
+
+def _bound_once(file: str, name: str) -> ast.expr | None:
+    """Return the expression that a name stands for in a whole file; None if it may stand for several."""
+    names = [n for n in _all_nodes(file, ast.Name) if n.id == name and isinstance(n.ctx, ast.Store)]
+    parameter = any(a.arg == name for a in _all_nodes(file, ast.arg))
+    values = _assigned(file, name)
+    return values[0] if len(names) == len(values) == 1 and not parameter else None
+
+
+def _number(file: str, node: ast.expr) -> Any:
+    match node:
+        case ast.Name(id=name):
+            value = _bound_once(file, name)
+            return value.value if isinstance(value, ast.Constant) else None
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in _ARITHMETIC:
+            return _ARITHMETIC[type(op)](_number(file, left), _number(file, right))
+    return ast.literal_eval(node)
 
 
 def neighborhood(at: Place) -> Place:

@@ -50,6 +50,8 @@ def show(w):
     places = jax.vmap(lambda k: predict(k))(keys)
     energies += [energy_fn(places)]
     search = lib.Search(places)
+    grown = lib.Grow(3)(places)
+    search.turn(0.3)
     plot(*history.T, label=w)
 
 state = model.init(key, x)
@@ -184,6 +186,8 @@ def test_parameters_that_must_be_static_are_named(line):
         ("w = lib.fit", "optax", "Move lib.fit into the jitted step"),
         ("jnp.where(w > 0)", "", "np.where(np.asarray(x))"),  # whose size depends on values
         ("lib.Search", "fitlib", "lib.Search makes an object, which jit cannot return"),
+        ("lib.Grow", "fitlib", "Call lib.Grow inside a function of yours"),  # and what it makes, there
+        ("search.turn", "fitlib", "Put this line and its neighbors into one"),  # which changes `search`
         ("w = update", "jax", "Put this line and its neighbors into one function"),  # of main
         ("return w", "jax", "Jit loss as a whole: @jax.jit above it"),
         ("print(w)", "jax", "Put this line and its neighbors into one function"),  # jit would print once

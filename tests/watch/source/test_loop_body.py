@@ -111,6 +111,12 @@ def main(steps, layers, loader):
             x = x * scale
         for shift in (1, 2):
             x = x + shift
+        for part in range(len(SCALES), PARTS * 2 - 1):
+            x = x * part
+        for part in range(PARTS - 1):
+            x = x - part
+        for turn in range(TURNS):
+            x = x**turn
         while x > 1:
             x = x / 2
         for batch in loader:
@@ -118,6 +124,8 @@ def main(steps, layers, loader):
     last = float(scores[steps])
 
 SCALES = (1, 2, 3)
+PARTS = 5
+TURNS = 400
 """
 
 
@@ -137,6 +145,9 @@ def test_elements_of_an_array_that_stays_are_read_in_a_loop(start, array, places
         ("x = x * 2", "for i in"),  # few turns
         ("x = x * scale", "for i in"),
         ("x = x + shift", "for i in"),
+        ("x = x - part", "for i in"),
+        ("x = x * part", "for part in range(len"),
+        ("x = x**turn", "for turn"),
         ("x = x / 2", "while"),
         ("x = use", "for batch"),  # over data
         ("last", ""),
