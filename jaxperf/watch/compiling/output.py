@@ -56,42 +56,36 @@ def write(log: Log, path: Path, *, command: str, ended: str, stream: TextIO) -> 
     described = report.describe(log, command=command, ended=ended, environment=environment)
     if number := process_number():
         path = path.with_name(f"{path.name}-{number}")
-    page = path.with_name(f"{path.name}.html")
+    page, title = path.with_name(f"{path.name}.html"), f"compile report: {log.name}"
     write_whole(path.with_name(f"{path.name}.json"), json.dumps(described, indent=1, allow_nan=False) + "\n")
-    write_whole(page, render(f"compile report: {log.name}", described["summary"], [described]))
+    write_whole(page, render(title, described["summary"], [described]))
     rows = tuple(
         (row["name"][:24], str(row["programs"]), *(seconds(row[f"{stage}_s"]) for stage in report.STAGES),
          row["line"], ", ".join(row["reasons"])[:44])
         for row in described["by_function"]
     )  # fmt: skip
-    heads = ("", "programs", *report.STAGES, "at", "why")
-    title = f"{described['programs']:,} programs, {described['operations']:,} of them operations outside jit"
+    counts = f"{described['programs']:,} programs, {described['operations']:,} of them operations outside jit"
     blocks: tuple[Block, ...] = (
         Text(described["summary"]),
-        Grid(title, heads, rows, (1, 2, 3, 4), first=SHOWN),
+        Grid(counts, ("", "programs", *report.STAGES, "at", "why"), rows, (1, 2, 3, 4), first=SHOWN),
         *(Text(f"{i}. {hint}") for i, hint in enumerate(described["hints"][:HINTS], start=1)),
         *map(Note, described["remarks"]),
         Fact("page", str(page), meaning="Page"),
     )
     question = "What was compiled, from which lines, and why?"
-    deliver_report(
-        Result("compiles", "", f"compile report: {log.name}", question, {}, environment, blocks),
-        stream=stream,
-    )
+    deliver_report(Result("compiles", "", title, question, {}, environment, blocks), stream=stream)
 
 
 def render(title: str, summary: str, reports: Sequence[Mapping[str, Any]]) -> str:
     """Return the page of a report, or of two that are compared."""
     shown = [{**each, "list": each["list"][:LISTED]} for each in reports]
     differences = words.differences(*reports)[: report.ROWS] if len(reports) > 1 else []
-    # "</script>" in a line of the program must not end the element that holds the figures
-    figures = json.dumps({"reports": shown, "differences": differences}, allow_nan=False).replace(
-        "</", "<\\/"
-    )
+    figures = json.dumps({"reports": shown, "differences": differences}, allow_nan=False)
     values = {
         "title": html.escape(title),
         "summary": re.sub("`(.+?)`", r"<code>\1</code>", html.escape(summary)),
-        "data": figures,
+        # "</script>" in a line of the program must not end the element that holds the figures
+        "data": figures.replace("</", "<\\/"),
     }
     page = re.sub(r"@(\w+)@", lambda match: values[match[1]], _TEMPLATE.read_text(encoding="utf-8"))
     return page.encode("utf-8", "backslashreplace").decode()  # bytes of a path that are not UTF-8

@@ -57,18 +57,13 @@ def note_types(c: Compiled, frame: FrameType) -> None:
     """
     for f in source_location.frames_outwards(frame):
         if f.f_code.co_name == "from_hlo" and not c.explained and not c.owner:
-            types = _types_of(OPERAND, f.f_locals["global_in_avals"])
-            # the rest are constants, but for a generator's own argument, ".0"
-            types |= {n: text for n, text in c.signature.items() if "[" not in text and n[0] != "."}
-            c.signature = types | _types_of(RESULT, f.f_locals["global_out_avals"])
-
-
-def _types_of(word: str, avals: Sequence[Any]) -> dict[str, str]:
-    types = {}
-    for i, aval in enumerate(avals):
-        weak = "{weak_type=True}" if aval.weak_type else ""
-        types[f"{word} {i}"] = f"{aval.dtype}[{','.join(map(str, aval.shape))}]{weak}"
-    return types
+            # constants, but for a generator's own argument, ".0"
+            signature = {n: text for n, text in c.signature.items() if "[" not in text and n[0] != "."}
+            for word, name in ((OPERAND, "global_in_avals"), (RESULT, "global_out_avals")):
+                for i, aval in enumerate(f.f_locals[name]):
+                    weak = "{weak_type=True}" if aval.weak_type else ""
+                    signature[f"{word} {i}"] = f"{aval.dtype}[{','.join(map(str, aval.shape))}]{weak}"
+            c.signature = signature
 
 
 def describe(log: Log, *, command: str = "", ended: str = "", environment: Environment | None = None) -> Row:
@@ -169,7 +164,7 @@ def _programs(
         inner = c.inner or c.at
         line = inner if kind == OPERATION else c.at or inner
         key = (c.name, str(line)) if kind == OPERATION else (c.called, c.defined)
-        reason, change = _reason(c, before.get(key))
+        reason, change = _reason(kind, c, before.get(key))
         before[key] = c
         missed = f"it had {kept[c.program] or 'none'} of this name"
         if kept[c.program]:
@@ -209,12 +204,12 @@ def _function_of(p: Row) -> tuple[str, ...]:
     return p["kind"], p["defined"].rpartition(":")[0], p["name"]
 
 
-def _reason(c: Compiled, before: Compiled | None) -> tuple[str, str]:
+def _reason(kind: str, c: Compiled, before: Compiled | None) -> tuple[str, str]:
     """Return why a program exists, and what differs from the one before it, of the same function or line."""
     changes = c.changes
     if not changes and before is None:
-        return "first call" if c.explained or c.owner else "operation outside jit", ""
-    if not changes and before is not None and c.explained:
+        return "operation outside jit" if kind == OPERATION else "first call", ""
+    if not changes and before is not None and kind == FUNCTION:
         captured = argument_changes(before.closure, c.closure)
         return "new function object", "; ".join(f"it captures {change}" for change in captured[:3])
     if not changes and before is not None:
@@ -223,7 +218,7 @@ def _reason(c: Compiled, before: Compiled | None) -> tuple[str, str]:
         operands = tuple(x for x in changes if x.what.startswith(OPERAND))
         changes = operands or tuple(x for x in changes if not x.what.startswith(RESULT)) or changes
     reason = REASONS.get(changes[0].kind if changes else "", "other constants")
-    if not c.explained and reason == "static value":  # an operation's own parameters
+    if kind != FUNCTION and reason == "static value":  # an operation's own parameters
         reason = "other constants"
     return reason, "; ".join(map(str, changes[:3]))
 
@@ -253,10 +248,8 @@ def _groups(programs: Sequence[Row], key: Callable[[Row], object]) -> list[Row]:
 
 
 def _sums(rows: Sequence[Row], *names: str) -> Row:
-    return {
-        "programs": sum(row["compiled"] for row in rows),
-        **{n: sum(row[n] for row in rows) for n in names},
-    }
+    counted = {name: sum(row[name] for row in rows) for name in ("compiled", *names)}
+    return {"programs": counted.pop("compiled"), **counted}
 
 
 def _unfinished(log: Log, running: Sequence[Interval]) -> Iterator[str]:

@@ -93,24 +93,22 @@ def _operations(report: Mapping[str, Any]) -> Iterator[Fact]:
 
 
 def _slow(report: Mapping[str, Any]) -> Iterator[Fact]:
-    """Yield the stage that takes longest of each function's first program, and where its time goes."""
+    """Yield the stages of each function's first program, and where their time goes."""
     contents = {(c["name"], c["line"]): c for c in report["contents"]}
     tracing = {(t["name"], t["line"]): t for t in report["tracing"]}
     for row in report["by_function"]:
-        if row["kind"] == "operation":
-            continue
-        stage = max(_DOING, key=lambda name: row[name])
-        once_s = row[stage] * (1 - row["again_s"] / row["seconds"]) if row["seconds"] else 0.0
-        observed, change = f"{_DOING[stage]} {_named(row)} takes {seconds(once_s)}", ""
         same = row["name"], row["line"]
-        if stage == "trace_s" and same in tracing:
-            line = max(tracing[same]["lines"], key=lambda each: each["seconds"])
-            observed += f", {seconds(line['seconds'])} of it at {line['line']}, `{line['source'][:60]}`"
-            change = "do what needs no array before the call, and let jax.lax.scan trace a loop once"
-        elif same in contents:
-            more, change = parts(contents[same])
-            observed += more
-        yield once_s, observed, change
+        for stage, doing in _DOING.items() if row["kind"] != "operation" and row["seconds"] else ():
+            once_s = row[stage] * (1 - row["again_s"] / row["seconds"])
+            observed, change = f"{doing} {_named(row)} takes {seconds(once_s)}", ""
+            if stage == "trace_s" and same in tracing:
+                line = max(tracing[same]["lines"], key=lambda each: each["seconds"])
+                observed += f", {seconds(line['seconds'])} of it at {line['line']}, `{line['source'][:60]}`"
+                change = "do what needs no array before the call, and let jax.lax.scan trace a loop once"
+            elif same in contents:
+                more, change = parts(contents[same])
+                observed += more
+            yield once_s, observed, change
 
 
 def parts(contents: Mapping[str, Any]) -> tuple[str, str]:

@@ -102,6 +102,14 @@ def test_the_summary_names_what_takes_most(programs, says, does_not_say):
     assert says in summary and does_not_say not in summary
 
 
+def test_each_long_stage_of_a_function_is_named_the_longest_first():
+    hints = described(function(0, 30, 2, 50), function(90, 1, 1, 1))["hints"]
+    assert [hint.split(" takes ")[0] for hint in hints[:2]] == [
+        "compiling (XLA) step (p/train.py:40)", "tracing step (p/train.py:40)"
+    ]  # fmt: skip
+    assert not any("lowering" in hint for hint in hints)
+
+
 def test_the_cache_says_how_much_it_had_and_why_not(tmp_path):
     for name in ("jit_step-1a-cache", "jit_step-2b-cache", "jit_step-2b-atime", "jit_mul-3c-cache"):
         (tmp_path / name).touch()
