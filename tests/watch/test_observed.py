@@ -22,6 +22,7 @@ from late import FAR, Late
 import jaxperf
 from jaxperf.errors import JaxperfError, warnings_hidden
 from jaxperf.result import Note
+from jaxperf.watch import log as events
 from jaxperf.watch import session
 from jaxperf.watch.observe import compiles, frame_arguments, sampler, source_location, windows
 from jaxperf.watch.report.analysis import FULL_QUEUE, Analysis
@@ -73,7 +74,7 @@ def test_a_sample_is_not_interrupted_and_leaves_all_as_it_was(fails, collects, m
         looks.append((sys.getswitchinterval(), gc.isenabled()))
         if fails:
             raise ValueError
-        return sampler.StackSample(sampler.PYTHON, source_location.NOWHERE, 0.0, 1.0)
+        return events.StackSample(events.PYTHON, source_location.NOWHERE, 0.0, 1.0)
 
     before = sys.getswitchinterval()
     monkeypatch.setattr(sampler, "_sample_of", sample)
@@ -166,6 +167,21 @@ def test_a_trace_has_its_own_explanation_and_not_that_of_one_inside_of_the_same_
         record = watched(lambda call=call: [call(jnp.float32(1), jnp.ones((n, 2))) for n in (3, 4, 5)]).log
         explained = [c for c in record.compiled if c.explained]
         assert [[change.kind for change in c.changes] for c in explained] == [[], ["shape"], ["shape"]], way
+
+
+def test_a_call_is_compared_with_the_nearest_earlier_one_and_what_vmap_makes_with_none(watched):
+    @jax.jit
+    def scaled(x, *more):
+        return jnp.sum(x * 89)
+
+    def program():
+        for arguments in ([jnp.ones(89), 1.0], [jnp.ones(89)], [jnp.ones(89, jnp.bfloat16)]):
+            scaled(*arguments)
+        jax.vmap(scaled)(jnp.ones((2, 89)))
+
+    first, *calls = [c for c in watched(program).log.compiled if c.name == "scaled"]
+    assert first.changes == ()
+    assert [change.kind for c in calls for change in c.changes] == ["structure", "dtype", "derived"]
 
 
 def test_traces_inside_another_one_are_neither_described_nor_kept(watched, monkeypatch):

@@ -35,7 +35,7 @@ _STAGES = {
 }
 _CACHE_HIT = "cache_retrieval_time_sec"  # ends inside the stage that takes a program from the cache
 _WITH_BODY = ("scan", "while", "cond")  # operations that take functions
-WRAPPED = ("checked_fun",)  # JAX's name for a function under `checkify`
+_CHECKED = "checked_fun"  # JAX's name for a function under `checkify`
 _PLACED = Change("placement", "", "", "other devices or sharding, or compiled by hand")
 _DERIVED = Change("derived", "", "", "made of it by jax.grad, vmap or the like")
 _CLEARED = Change("cleared", "", "", "jax.clear_caches made JAX forget it")
@@ -73,10 +73,8 @@ class Compiles:
         self._undo = contextlib.ExitStack()
         self._local = _Thread()
         self._lock = threading.Lock()
-        self._known: set[tuple[Any, ...]] = set()  # traced calls
-        self._forgotten: set[tuple[Any, ...]] = set()  # those before the last `jax.clear_caches`
         self._functions: weakref.WeakValueDictionary[str, FunctionType] = weakref.WeakValueDictionary()
-        self._cleared_at = NOWHERE
+        self._forgotten, self._cleared_at = 0, NOWHERE  # events before the last `jax.clear_caches`, its line
 
     def open(self, jax: ModuleType) -> None:
         losses, before = self.log.losses, self._replacements.call_before
@@ -89,13 +87,12 @@ class Compiles:
 
     def listen(self, jax: ModuleType) -> None:
         monitoring = importlib.import_module("jax.monitoring")
-        listeners = {"event_duration_secs": self._ended}
-        if hasattr(monitoring, "register_scalar_listener"):  # from JAX 0.6 on
-            listeners["scalar"] = self._began
+        tells_starts = hasattr(monitoring, "register_scalar_listener")  # from JAX 0.6 on
 
         def register() -> None:
-            for name, listener in listeners.items():
-                getattr(monitoring, f"register_{name}_listener")(listener)
+            monitoring.register_event_duration_secs_listener(self._ended)
+            if tells_starts:
+                monitoring.register_scalar_listener(self._began)
 
         def clearing(clear: Callable[[], None]) -> Callable[[], None]:
             def cleared() -> None:
@@ -105,8 +102,9 @@ class Compiles:
             return cleared
 
         register()
-        for name, listener in listeners.items():
-            self._undo.callback(jax_internals.stop_listening, name.removesuffix("_secs"), listener)
+        self._undo.callback(jax_internals.stop_listening, "event_duration", self._ended)
+        if tells_starts:
+            self._undo.callback(jax_internals.stop_listening, "scalar", self._began)
         self._replacements.replace(monitoring, "clear_event_listeners", clearing)
 
     def explain(self, jax: ModuleType) -> None:
@@ -199,8 +197,8 @@ class Compiles:
 
     def note_cleared_caches(self) -> None:
         with self._lock:
+            self._forgotten = len(self.log.compiled)
             self._cleared_at = source_location.reader_place(sys._getframe())
-            self._forgotten |= self._known
 
     def note_disabled_jit(self) -> None:
         """Note the line that calls `jax.disable_jit`, which JAX turns off while it traces an operation."""
@@ -232,9 +230,7 @@ class Compiles:
         elif stage == TRACE:
             self._describe(event, *self._locate(event))
         else:
-            reader, library = self._locate(event)
-            self._derive(event, reader)
-            event = self._compiled_again(event, library)
+            event = self._recognize(event, *self._locate(event))
         self.log.compiled.append(event)
         return event
 
@@ -259,36 +255,31 @@ class Compiles:
         event.under = source_location.transformed_at(frame)
         return reader, library
 
-    def _compiled_again(self, event: Compiled, library: FrameType | None) -> Compiled:
-        """Return a stage without a trace as one of the reader's functions, if that was traced earlier."""
-        if event.explained:
-            return event
+    def _recognize(self, event: Compiled, reader: FrameType | None, library: FrameType | None) -> Compiled:
+        """Return a stage without a trace as one of the reader's functions, if that is known."""
         before = self._last(lambda c: c.explained and c.name == event.name)
+        # JAX reports no trace of what `jax.grad` or `jax.vmap` makes of a jitted function
+        if reader is not None and (before is None or before.changes == (_DERIVED,)):
+            function = source_location.variable_value(reader, event.name)
+            if source_location.jitted_program(function) == event.name:
+                event.defined = frame_arguments.defined_at(inspect.unwrap(function))
+            if event.defined:
+                event.explained, event.changes = True, (_DERIVED,)
+                return event
         if before is None:
             return event
         placements = frame_arguments.array_placements(frame_arguments.call_arguments(library))
-        moved = frame_arguments.placement_changes(before.placements, placements)
+        changes = frame_arguments.placement_changes(before.placements, placements) or (_PLACED,)
+        if source_location.is_transformed(sys._getframe(), reader):
+            changes = (_DERIVED,)
         return replace(
             before, at=event.at, stages=event.stages, used_s=event.used_s, callers=event.callers,
-            cleared=None, inner=event.inner, thread=event.thread, placements=placements,
-            changes=moved or (_PLACED,),
+            cleared=None, inner=event.inner, thread=event.thread, placements=placements, changes=changes,
         )  # fmt: skip
-
-    def _derive(self, event: Compiled, reader: FrameType | None) -> None:
-        """Recognize what `jax.grad` or `jax.vmap` makes of a jitted function: JAX reports no trace of it."""
-        known = [c for c in self.log.compiled if c.name == event.name and c.explained]
-        if reader is None or any(c.changes != (_DERIVED,) for c in known):
-            return
-        function = source_location.variable_value(reader, event.name)
-        jitted = source_location.jitted_program(function) == event.name
-        code = getattr(inspect.unwrap(function), "__code__", None) if jitted else None
-        if code:
-            event.explained, event.changes = True, (_DERIVED,)
-            event.defined = f"{code.co_filename}:{code.co_firstlineno}"
 
     def _describe(self, event: Compiled, reader: FrameType | None, library: FrameType | None) -> None:
         file = library.f_code.co_filename if library else ""
-        event.through = source_location.library_of(file) if library else ""
+        event.through = source_location.library_of(file)
         arguments = frame_arguments.call_arguments(library)
         arrays = {where: a for where, a in arguments.items() if frame_arguments.is_array(a)}
         event.host = {where: a.nbytes for where, a in arrays.items() if type(a).__module__ == "numpy"}
@@ -317,17 +308,15 @@ class Compiles:
 
     def _remember(self, event: Compiled, function: FunctionType | None) -> None:
         """Recognize traces that only repeat what `jax.clear_caches` made JAX forget."""
-        call = event.name, event.defined, tuple(event.signature.items())
         new = function is not None and self._functions.get(event.defined) is not function
         if self._forgotten and not event.changes and not new:
-            last = self._last(lambda c: c.explained and c.defined == event.defined)
-            if call in self._forgotten:
+            call, forgotten = _call(event), self.log.compiled[: self._forgotten]
+            if any(_call(c) == call for c in forgotten):
                 event.cleared, event.changes = self._cleared_at, (_CLEARED,)
-            elif event.explained and last:
-                event.changes = argument_changes(last.signature, event.signature)
+            elif event.explained:
+                event.changes = self._differs(event)
         if function is not None:
             self._functions[event.defined] = function
-        self._known.add(call)
 
     def _explain(self, event: Compiled) -> None:
         """Take the explanation of this function, and drop those of functions traced inside it.
@@ -341,7 +330,7 @@ class Compiles:
             matching = [i for i in named if explanations[i][0] >= event.stages[TRACE][0] - _CLOCKS_S]
         else:  # it is the latest one, if the clocks disagree
             matching = [i for i in named if explanations[i][0] >= self._local.began] or named[-1:]
-        if not matching and event.name in WRAPPED and explanations:
+        if not matching and event.name == _CHECKED and explanations:
             matching, event.label = [0], explanations[0][1].name
         if matching:
             event.explained = True
@@ -354,23 +343,32 @@ class Compiles:
             if new:
                 event.changes = (Change("new body", "", "", f"{new[-1]} is a new function each time"),)
             explanations.clear()
-        elif [c.kind for c in event.changes] == ["other"]:  # JAX 0.12 says nothing about static arguments
-            before = self._last(lambda c: c is not event and c.defined == event.defined)
-            changes = argument_changes(before.signature, event.signature) if before else ()
-            event.changes = changes or event.changes
-        elif {"shape", "structure"} & {c.kind for c in event.changes}:
-            # JAX names what differs from one earlier call; another may have had the same arrays
-            before = self._last(lambda c: c.defined == event.defined and c.arrays == event.arrays)
-            changes = argument_changes(before.signature, event.signature) if before else ()
-            event.changes = changes or event.changes
+        # JAX compares with one earlier call, and JAX 0.12 says nothing about static arguments
+        elif kinds := {c.kind for c in event.changes} & {"other", "shape", "structure"}:
+            changes = self._differs(event)
+            if changes and not ("shape" in kinds and any("[" in c.now for c in changes)):
+                event.changes = changes
 
     def _explain_pmap(self, event: Compiled, function: Any) -> None:
         """Explain a trace under `pmap`, which JAX does not; the program's name is not the function's."""
-        code = getattr(getattr(function, "__wrapped__", None), "__code__", None)
-        event.explained, event.label = True, code.co_name if code else ""
-        event.defined = f"{code.co_filename}:{code.co_firstlineno}" if code else str(event.at)
-        before = self._last(lambda c: c.defined == event.defined)
-        event.changes = argument_changes(before.signature, event.signature) if before else ()
+        function = getattr(function, "__wrapped__", None)
+        defined = frame_arguments.defined_at(function)
+        event.explained, event.defined = True, defined or str(event.at)
+        event.label = function.__code__.co_name if defined else ""
+        event.changes = self._differs(event)
+
+    def _differs(self, event: Compiled) -> tuple[Change, ...]:
+        """Return how a call differs from that earlier call of the function in which fewest arguments do."""
+        names = event.signature.keys()
+        alike = [c for c in self.log.compiled if c.defined == event.defined and c.signature.keys() == names]
+        calls = [c for c in reversed(alike[-_REMEMBERED:]) if c is not event]
+        changes = [argument_changes(c.signature, event.signature) for c in calls]
+        # of equally many, those in other values than arrays
+        return min(changes, key=lambda each: (len(each), any("[" in c.now for c in each)), default=())
 
     def _last(self, wanted: Callable[[Compiled], bool]) -> Compiled | None:
         return next(filter(wanted, reversed(self.log.compiled)), None)
+
+
+def _call(c: Compiled) -> tuple[str, str, dict[str, str]]:
+    return c.name, c.defined, c.signature

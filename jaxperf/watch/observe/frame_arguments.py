@@ -131,16 +131,20 @@ def placement_changes(before: Mapping[str, Placement], now: Mapping[str, Placeme
     return tuple(Change("placement", name, str(before[name]), str(now[name])) for name in changed)
 
 
+def defined_at(function: Any) -> str:
+    """Return the file and line of a function as JAX writes them; "" for an object without code."""
+    code = getattr(function, "__code__", None)
+    return f"{code.co_filename}:{code.co_firstlineno}" if code else ""
+
+
 def traced_function(frame: FrameType, reader: FrameType | None, defined: str) -> Any:
     """Return the traced function or method, whose line is `defined`, from a variable in JAX's frames."""
-    for f in source_location.frames_outwards(frame):
-        if f is reader:
-            break
+    for f in source_location.frames_outwards(frame, reader):
         for value in f.f_locals.values():
-            function = inspect.unwrap(value) if isinstance(value, FunctionType | MethodType) else None
-            code = getattr(function, "__code__", None)
-            if code and f"{code.co_filename}:{code.co_firstlineno}" == defined:
-                return function
+            if isinstance(value, FunctionType | MethodType):
+                function = inspect.unwrap(value)
+                if defined_at(function) == defined:
+                    return function
     return None
 
 

@@ -81,7 +81,7 @@ class MemoryReadings:
         most = MANY - 1
         frame: FrameType | None = None
         with undisturbed():
-            for frame in source_location.frames_outwards(sys._current_frames().get(self.log.thread_id)):
+            for frame in source_location.readers_frames(sys._current_frames().get(self.log.thread_id)):
                 for name, value in _variables(frame):
                     size = _holds(value, ids, _DEPTH)
                     if size > most:
@@ -119,7 +119,7 @@ def _variables(frame: FrameType) -> Iterator[tuple[str, Any]]:
     code, names = frame.f_code, tuple(frame.f_globals)
     if code.co_flags & inspect.CO_OPTIMIZED:
         names = (*code.co_varnames, *code.co_cellvars, *code.co_freevars)
-    for name in () if source_location.library_of(code.co_filename) else names:
+    for name in names:
         if name.startswith("_"):  # a notebook's own names
             continue
         value = source_location.variable_value(frame, name)

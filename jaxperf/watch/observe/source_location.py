@@ -14,7 +14,7 @@ import itertools
 import linecache
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import CodeType, FrameType, MemberDescriptorType, ModuleType
 from typing import Any
@@ -22,10 +22,14 @@ from typing import Any
 from jaxperf.libraries import NOWHERE, Place, library_of
 
 
-def frames_outwards(frame: FrameType | None) -> Iterator[FrameType]:
-    while frame is not None:
+def frames_outwards(frame: FrameType | None, until: FrameType | None = None) -> Iterator[FrameType]:
+    while frame is not None and frame is not until:
         yield frame
         frame = frame.f_back
+
+
+def readers_frames(frame: FrameType | None) -> Iterator[FrameType]:
+    return (f for f in frames_outwards(frame) if not library_of(f.f_code.co_filename))
 
 
 # libraries that run the reader's function for its parameters: inside it, nothing can be jitted
@@ -61,8 +65,7 @@ def reader_place(frame: FrameType | None) -> Place:
 
 def caller_places(frame: FrameType | None) -> tuple[Place, ...]:
     """Return the reader's own lines on the stack above a frame, the innermost first."""
-    around = frames_outwards(frame.f_back if frame else None)
-    return tuple(place_of(f) for f in around if not library_of(f.f_code.co_filename))
+    return tuple(map(place_of, readers_frames(frame.f_back if frame else None)))
 
 
 _API = str(Path("jax", "_src", "api.py"))  # of JAX's `vmap`, `grad` and the like
@@ -81,6 +84,11 @@ def transformed_at(frame: FrameType | None) -> Place:
         inside = transforms and owner in ("jax", "python")
         transforms = inside or f.f_code.co_filename.endswith(_API)
     return at
+
+
+def is_transformed(frame: FrameType, reader: FrameType | None) -> bool:
+    """Return whether `grad`, `vmap` or the like runs between the reader's frame and one inside of JAX."""
+    return any(f.f_code.co_filename.endswith(_API) for f in frames_outwards(frame, reader))
 
 
 _UNDER_JAX = frozenset({"jax", "jaxlib", "jaxperf", "python", *sys.stdlib_module_names})
@@ -125,32 +133,28 @@ def resolve_name(dotted: str, lookup: Callable[[str], Any]) -> tuple[Any, str]:
     return value, ""
 
 
+_ALONE = 3  # reference count of variables that only a frame and `variable_value` hold
+
+
 def variable_value(frame: FrameType, name: str) -> Any:
-    """Return the value of a name in a running function or module; None if it is not defined yet."""
-    code, value = frame.f_code, None
-    local = {*code.co_varnames, *code.co_cellvars, *code.co_freevars}
-    if not code.co_flags & inspect.CO_OPTIMIZED:  # a module or a class
-        value = frame.f_locals.get(name)
-    elif name in local:
-        return _local(frame, name, local)
-    return frame.f_globals.get(name, frame.f_builtins.get(name)) if value is None else value
+    """Return the value of a name in a running function or module; None if it is not defined yet.
 
-
-_ALONE = 3  # reference count of an object that only a frame and `_local` hold
-
-
-def _local(frame: FrameType, name: str, local: Iterable[str]) -> Any:
-    """Return a variable of a running function.
-
-    Before Python 3.13, `f_locals` is a copy that the frame keeps, which would keep arrays alive that the
-    program drops later. So the copy is emptied, unless the program holds it from `locals()`, or a trace
-    function is set, after which Python would write it back.
+    Before Python 3.13, a function's `f_locals` is a copy that the frame keeps, which would keep arrays alive
+    that the program drops later. So the copy is emptied, unless the program holds it from `locals()`, or a
+    trace function is set, after which Python would write it back.
     """
-    variables = frame.f_locals
-    value = variables.get(name)
-    if sys.version_info < (3, 13) and sys.getrefcount(variables) <= _ALONE and frame.f_trace is None:
-        for known in local:
-            variables.pop(known, None)
+    code, value = frame.f_code, None
+    is_function = code.co_flags & inspect.CO_OPTIMIZED
+    local = {*code.co_varnames, *code.co_cellvars, *code.co_freevars}
+    if name in local or not is_function:
+        variables = frame.f_locals
+        value = variables.get(name)
+        copied = is_function and sys.version_info < (3, 13)
+        if copied and sys.getrefcount(variables) <= _ALONE and frame.f_trace is None:
+            for known in local:
+                variables.pop(known, None)
+    if value is None and not (name in local and is_function):
+        value = frame.f_globals.get(name, frame.f_builtins.get(name))
     return value
 
 
@@ -188,22 +192,20 @@ def calls_by_offset(code: CodeType) -> dict[int, tuple[str, int]]:
     """Return the dotted name and the line of each call, by the values of `f_lasti` of its instruction."""
     if id(code) in _calls:
         return _calls[id(code)][1]
-    names: dict[int, tuple[str, int]] = {}
-    instructions = list(dis.get_instructions(code))
-    ends = [i.offset for i in instructions[1:]] + [len(code.co_code)]
-    for instruction, end in zip(instructions, ends):
-        at, offsets = instruction.positions, range(instruction.offset, end)  # it may have an inline cache
-        if instruction.opname == "FOR_ITER":
-            names |= dict.fromkeys(offsets, (_FOR, 0))
-        if not instruction.opname.startswith(("CALL", "PRECALL")) or at is None or at.lineno is None:
-            continue
-        line = linecache.getline(code.co_filename, at.lineno)
-        text = line.encode()[at.col_offset or 0 :].decode(errors="replace")
-        head = text.partition("(")[0].strip()
-        if head and all(part.isidentifier() for part in head.split(".")):
-            names |= dict.fromkeys(offsets, (head, at.lineno))
-    _calls[id(code)] = code, names
-    return names
+    calls, call, operations = dict[int, tuple[str, int]](), ("", 0), code.co_code
+    for offset, (line, _, column, _) in zip(itertools.count(0, 2), code.co_positions()):
+        operation = dis.opname[operations[offset]]
+        if operation != "CACHE":  # which continues an instruction
+            call = (_FOR, 0) if operation == "FOR_ITER" else ("", 0)
+        if operation.startswith(("CALL", "PRECALL")) and line is not None:
+            text = linecache.getline(code.co_filename, line).encode()[column or 0 :]
+            name = text.decode(errors="replace").partition("(")[0].strip()
+            if all(part.isidentifier() for part in name.split(".")):
+                call = name, line
+        if call[0]:
+            calls[offset] = call
+    _calls[id(code)] = code, calls
+    return calls
 
 
 def jitted_program(called: Any, name: str = "") -> str:
