@@ -13,7 +13,6 @@ import _thread
 import contextlib
 import gc
 import inspect
-import itertools
 import linecache
 import os
 import re
@@ -23,23 +22,11 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import CodeType, FrameType, FunctionType, MethodType
+from types import FrameType, FunctionType, MethodType
 from typing import Any
 
-from jaxperf.watch.log import (
-    CALLBACK,
-    DATA,
-    DISPATCH,
-    EAGER,
-    IMPORT,
-    LIST_OF,
-    NUMPY,
-    PYTHON,
-    WRITE,
-    Log,
-    Stack,
-    StackSample,
-)
+from jaxperf.watch import log as events
+from jaxperf.watch.log import Log, Stack, StackSample
 from jaxperf.watch.observe import source_location
 from jaxperf.watch.observe.source_location import NOWHERE, Place, jitted_program, library_of, module_of
 from jaxperf.watch.source.call_sites import CallSites
@@ -117,28 +104,25 @@ class Sampler:
     ) -> None:
         self.log, self.on_look, self.compiling = log, on_look, compiling
         self.call_sites = CallSites()
-        self._seen: Counter[CodeType] = Counter()
-        self._written = 0
+        self._files: set[str] = set()  # that Python has read, to show lines
+        self._looks: Counter[int] = Counter()  # at the values of parameters, by the id of the code
         self._known: set[tuple[Place, Place, tuple[Place, ...]]] = set()
-        self._codes: dict[int, CodeType] = {}
+        self._undo = contextlib.ExitStack()
         self._stop, self._stopped = threading.Event(), threading.Event()
 
     def open(self) -> None:
         """Start sampling the watched thread, which is the one that calls this."""
-        self._opener, self._last = threading.get_ident(), time.perf_counter()
-        self._first, self._sleep = self._last, Sleep()
-        self._before = sys.getswitchinterval()
-        sys.setswitchinterval(min(_SWITCH_S, self._before))
-        self._switch_interval_s = sys.getswitchinterval()
-        self._pid = os.getpid()
+        self._opener, self._pid = threading.get_ident(), os.getpid()
+        self._first = self._last = time.perf_counter()
+        self._sleep, self._written = Sleep(), _bytes_written()
+        self._undo.enter_context(_switch_interval(min(_SWITCH_S, sys.getswitchinterval())))
         _thread.start_new_thread(self._run, ())  # hidden from `threading.enumerate`: a program may join those
 
     def close(self) -> None:
         if os.getpid() == self._pid:  # a forked child has no such thread, and its locks may stay taken
             self._stop.set()
             self._stopped.wait()
-        if sys.getswitchinterval() == self._switch_interval_s:  # the program has not changed it
-            sys.setswitchinterval(self._before)
+        self._undo.close()
         self.log.call_sites = sorted(self.call_sites.sites)
 
     def _run(self) -> None:
@@ -157,37 +141,39 @@ class Sampler:
             self._stopped.set()
 
     def _look(self) -> None:
-        now, unread = time.perf_counter(), list[CodeType]()
+        now, unread = time.perf_counter(), set[str]()
         with undisturbed():
             frames = sys._current_frames()
             frame = frames.get(self.log.thread_id)
             if self.compiling:
                 self._sample_stack(frame, now, self.compiling())
             else:
-                codes = (f.f_code for f in source_location.frames_outwards(frame))
-                unread = [code for code in codes if id(code) not in self._codes]
+                files = {f.f_code.co_filename for f in source_location.frames_outwards(frame)}
+                unread = files - self._files
                 if not unread:
                     self._sample(frame, now)
                 self._sample_callbacks(frames, now)
             del frame, frames
-        if unread:
-            self._read(unread)
+        if unread:  # reading releases the GIL
+            for file in unread:
+                linecache.getline(file, 1)
+            self._files |= unread
+            time.sleep(_TURN_S)  # else a waiting thread might request the GIL during the sample
             with undisturbed():
                 self._sample(sys._current_frames().get(self.log.thread_id), now)
         self._last = now
 
     def _sample(self, frame: FrameType | None, now: float) -> None:
-        sample = _sample_of(frame, self._last, now)
-        calls_jax = sample.kind in (DISPATCH, EAGER)
         before, self._written = self._written, _bytes_written()
-        if before and self._written > before:
-            sample = sample._replace(written=self._written - before)
+        slept_s = self._sleep.until(now)
+        sample = _sample_of(frame, self._last, now)._replace(written=max(0, self._written - before))
+        calls_jax = sample.kind in (events.DISPATCH, events.EAGER)
         if calls_jax:
             self._note_parameters(frame)
-        slept_s, delayed_s = self._sleep.until(now), self._sleep.delayed_s
-        if self.log.thread_id == self._opener:
+        if self.log.thread_id == self._opener:  # whose sleep is known
             blocked = slept_s >= ASLEEP_S and (calls_jax or _in_ufunc(frame))
-            sample = sample._replace(blocked=blocked, delayed_s=min(delayed_s, now - self._last))
+            delayed_s = min(self._sleep.delayed_s, now - self._last)
+            sample = sample._replace(blocked=blocked, delayed_s=delayed_s)
         self.log.samples.append(sample)
         where = sample.at, sample.inside, sample.callers
         if where not in self._known and "jax" in sys.modules:
@@ -197,13 +183,13 @@ class Sampler:
 
     def _sample_stack(self, frame: FrameType | None, now: float, compiling: bool) -> None:
         """Record what the compile report needs: stacks while something compiles, and imports."""
+        reader = source_location.reader_and_library_frames(frame)[0]
         if compiling:
             places = source_location.places_outside_jax(frame, STACK)
             self.log.stacks.append(Stack(self._last, now, places))
-            return
-        reader = source_location.reader_and_library_frames(frame)[0]
-        if reader is not None and _imports(frame, reader):
-            self.log.samples.append(StackSample(IMPORT, source_location.place_of(reader), self._last, now))
+        elif reader is not None and _imports(frame, reader):
+            at = source_location.place_of(reader)
+            self.log.samples.append(StackSample(events.IMPORT, at, self._last, now))
 
     def _sample_callbacks(self, frames: dict[int, FrameType], now: float) -> None:
         """Record the reader's line in each thread in which JAX calls Python back."""
@@ -211,56 +197,53 @@ class Sampler:
             *_, first = source_location.frames_outwards(frame)
             if ident != self.log.thread_id and library_of(first.f_code.co_filename) == "jax":
                 at = source_location.reader_place(frame)
-                self.log.called_back.append(StackSample(CALLBACK, at, self._last, now))
+                self.log.called_back.append(StackSample(events.CALLBACK, at, self._last, now))
 
     def _note_parameters(self, frame: FrameType | None) -> None:
         """Note the values of parameters that a jitted function would need as static arguments."""
-        for f in source_location.frames_outwards(frame):
+        for f in source_location.readers_frames(frame):
             code = f.f_code
-            is_function = code.co_flags & inspect.CO_OPTIMIZED
-            if is_function and self._seen[code] < LOOKS_AT_VALUES and not library_of(code.co_filename):
-                self._seen[code] += 1
-                known = self.log.parameters[code.co_filename, code.co_name]
-                for name in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]:
-                    if value := _static_value(source_location.variable_value(f, name)):
-                        known[name].add(value)
+            if not code.co_flags & inspect.CO_OPTIMIZED or self._looks[id(code)] == LOOKS_AT_VALUES:
+                continue  # a module, or a function that is known
+            self._looks[id(code)] += 1
+            known = self.log.parameters[code.co_filename, code.co_name]
+            for name in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]:
+                if value := _static_value(source_location.variable_value(f, name)):
+                    known[name].add(value)
 
-    def _read(self, codes: list[CodeType]) -> None:
-        """Read bytecode and files before a sample: files release the GIL, bytecode takes up to 5 ms."""
-        began = time.perf_counter()
-        for code in codes:
-            linecache.getline(code.co_filename, 1)
-            if not library_of(code.co_filename):
-                source_location.calls_by_offset(code)
-            self._codes[id(code)] = code  # keeps the code alive, and so its id unique
-        if time.perf_counter() - began > _TURN_S:  # a waiting thread would request the GIL during the sample
-            time.sleep(_TURN_S)
+
+@contextlib.contextmanager
+def _switch_interval(seconds: float) -> Iterator[None]:
+    """Set after which time a waiting thread requests the GIL, unless the program sets it meanwhile."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(seconds)
+    ours = sys.getswitchinterval()
+    try:
+        yield
+    finally:
+        if sys.getswitchinterval() == ours:
+            sys.setswitchinterval(before)
 
 
 @contextlib.contextmanager
 def undisturbed() -> Iterator[None]:
     """Keep other threads from taking the GIL, so that no frame ends while it is inspected.
 
-    A sample takes less than `_SWITCH_S`, but a busy host may interrupt it. So a thread that begins to wait
-    for the GIL requests it only after `_LONG_S`. A thread that waits already still does so after `_SWITCH_S`,
-    and then we wait for `_LONG_S` ourselves. If that were many seconds, a program that never releases the GIL
-    by itself would not be sampled any more.
+    A busy host may interrupt a sample. So a thread that begins to wait for the GIL requests it only after
+    `_LONG_S`. One that waits already still does so after `_SWITCH_S`, and then we wait for `_LONG_S`; if that
+    were many seconds, a program that never releases the GIL would not be sampled any more.
 
     Garbage collection is off, too. Python 3.11 may collect while `frame.f_back` allocates, and JAX's callback
-    to the collector lets the program run, so that the frame ends. That would crash or hang the program.
+    to the collector lets the program run. If the frame ends then, the program crashes or hangs.
     """
-    with SAMPLING:
-        before, collects = sys.getswitchinterval(), gc.isenabled()
-        sys.setswitchinterval(_LONG_S)
-        switch_interval_s = sys.getswitchinterval()
+    with SAMPLING, _switch_interval(_LONG_S):
+        collects = gc.isenabled()
         gc.disable()
         try:
             yield
         finally:
             if collects:
                 gc.enable()
-            if sys.getswitchinterval() == switch_interval_s:
-                sys.setswitchinterval(before)
 
 
 def _bytes_written() -> int:
@@ -284,7 +267,7 @@ def _static_value(value: Any) -> str:
     """
     cls = type(value)
     if cls is list:
-        return f"{LIST_OF}{len(value)}"
+        return f"{events.LIST_OF}{len(value)}"
     if cls in (bool, int, str):
         return repr(value[:_SHORT] if cls is str else value)[:_SHORT]
     if issubclass(cls, tuple) and 0 < tuple.__len__(value) < _SHORT:
@@ -302,20 +285,20 @@ def _static_value(value: Any) -> str:
 def _sample_of(frame: FrameType | None, start: float, end: float) -> StackSample:
     reader, library = source_location.reader_and_library_frames(frame)
     if frame is None or reader is None:
-        return StackSample(PYTHON, NOWHERE, start, end)
+        return StackSample(events.PYTHON, NOWHERE, start, end)
     at, callers = source_location.place_of(reader), source_location.caller_places(reader)
     outwards = list(source_location.frames_outwards(reader))
     if any(_CALLS_BACK.search(f.f_code.co_filename) for f in outwards):
-        return StackSample(CALLBACK, at, start, end)
+        return StackSample(events.CALLBACK, at, start, end)
     kind, under = _kind(frame, reader, library), NOWHERE
-    if kind in (DISPATCH, EAGER, IMPORT):
+    if kind in (events.DISPATCH, events.EAGER, events.IMPORT):
         under, outwards = source_location.transformed_at(frame), []
     for outer in outwards:  # a callback of JAX, or the next item of a loop?
         owner = library_of(outer.f_code.co_filename)
         if owner == "jax":
-            return StackSample(CALLBACK, at, start, end)
+            return StackSample(events.CALLBACK, at, start, end)
         if not owner and source_location.waits_for_next(outer):
-            return StackSample(DATA, source_location.place_of(outer), start, end, at, callers)
+            return StackSample(events.DATA, source_location.place_of(outer), start, end, at, callers)
     return StackSample(kind, at, start, end, callers=callers, under=under)
 
 
@@ -323,38 +306,38 @@ def _kind(frame: FrameType, reader: FrameType, library: FrameType | None) -> str
     """Return what the reader's frame does, by the library that it called, or else by the callee."""
     called = source_location.callee(reader)
     if _imports(frame, reader):
-        return IMPORT
+        return events.IMPORT
     if source_location.called_name(reader).rpartition(".")[2] in _WRITERS:
-        return WRITE
+        return events.WRITE
     if library is None or library.f_code.co_name == _COLLECTED:  # which may run at any line
         return _kind_of_callee(called)
     owner = library_of(library.f_code.co_filename)
     if owner in _EAGER:
-        return DISPATCH if jitted_program(called) else EAGER
-    inside = itertools.takewhile(lambda f: f is not reader, source_location.frames_outwards(frame))
+        return events.DISPATCH if jitted_program(called) else events.EAGER
+    inside = source_location.frames_outwards(frame, reader)
     of_jax = [f for f in inside if library_of(f.f_code.co_filename) == "jax"]
     # NumPy gives a call to an array of JAX, as `np.sum(x)` does; a copy is none
     if owner == "numpy" and (not of_jax or of_jax[-1].f_code.co_name == "__array__"):
-        return NUMPY
+        return events.NUMPY
     if source_location.waits_for_next(reader):  # a data loader, whatever it calls
-        return PYTHON
+        return events.PYTHON
     if of_jax:
-        return EAGER
+        return events.EAGER
     inner = _kind_of_callee(source_location.callee(frame))
-    return inner if inner in (EAGER, DISPATCH) else PYTHON
+    return inner if inner in (events.EAGER, events.DISPATCH) else events.PYTHON
 
 
 def _imports(frame: FrameType | None, reader: FrameType) -> bool:
-    inside = itertools.takewhile(lambda f: f is not reader, source_location.frames_outwards(frame))
+    inside = source_location.frames_outwards(frame, reader)
     return any(f.f_code.co_filename.startswith("<frozen importlib") for f in inside)
 
 
 def _kind_of_callee(called: object) -> str:
     if jitted_program(called):
-        return DISPATCH
+        return events.DISPATCH
     whose = {module_of(type(called))}
     if source_location.is_a_librarys(type(called)):
         whose.add(module_of(called))
     if whose & {"jax", "jaxlib"}:
-        return EAGER
-    return NUMPY if "numpy" in whose else PYTHON
+        return events.EAGER
+    return events.NUMPY if "numpy" in whose else events.PYTHON

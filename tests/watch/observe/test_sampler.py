@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxperf.watch import log as events
 from jaxperf.watch.log import Log
 from jaxperf.watch.observe import memory, sampler, source_location
 from jaxperf.watch.observe.sampler import Sleep
@@ -47,10 +48,10 @@ def test_jaxs_operations_in_another_library_are_eager(library):
 
     library.inside(look, jnp.ones(2))
     library.python(look, jnp.ones(2))
-    assert kinds == [sampler.EAGER, sampler.PYTHON]
+    assert kinds == [events.EAGER, events.PYTHON]
 
 
-@pytest.mark.parametrize(("array", "kind"), [(np.ones(3), sampler.NUMPY), (jnp.ones(3), sampler.EAGER)])
+@pytest.mark.parametrize(("array", "kind"), [(np.ones(3), events.NUMPY), (jnp.ones(3), events.EAGER)])
 def test_numpy_that_gives_its_call_to_an_array_of_jax_does_not_compute(array, kind):
     kinds = []
 
@@ -91,13 +92,13 @@ def test_a_readers_own_module_may_begin_with_jax():
 
     Environment.__module__ = "jaxrl.environments"
     environment = Environment()
-    assert sampler._kind_of_callee(environment) == sampler.PYTHON
+    assert sampler._kind_of_callee(environment) == events.PYTHON
     Environment.__module__ = "numpyro_models"
-    assert sampler._kind_of_callee(environment) == sampler.PYTHON
-    assert sampler._kind_of_callee(jnp.sin) == sampler._kind_of_callee(jax.grad) == sampler.EAGER
-    assert sampler._kind_of_callee(jnp.ones(1)) == sampler.EAGER
-    assert sampler._kind_of_callee(np.random.default_rng(0)) == sampler.NUMPY
-    assert sampler._kind_of_callee(jax.jit(lambda x: x)) == sampler.DISPATCH
+    assert sampler._kind_of_callee(environment) == events.PYTHON
+    assert sampler._kind_of_callee(jnp.sin) == sampler._kind_of_callee(jax.grad) == events.EAGER
+    assert sampler._kind_of_callee(jnp.ones(1)) == events.EAGER
+    assert sampler._kind_of_callee(np.random.default_rng(0)) == events.NUMPY
+    assert sampler._kind_of_callee(jax.jit(lambda x: x)) == events.DISPATCH
 
 
 def test_a_program_that_keeps_pythons_lock_is_seen_again_soon_after_a_sample_lost_it(monkeypatch):
