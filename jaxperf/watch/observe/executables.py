@@ -1,10 +1,9 @@
 """Facts about compiled programs: FLOPs, bytes, aliased memory, instructions, and what calls copy first.
 
-`unrolled_loops` finds Python loops that tracing has unrolled, as opposed to layers with their own weights.
-
-In an optimized program's text, the iterations of such a loop are equal operations from one line. They could
-share one loop body if each reads the result of the one before, and otherwise the same arrays. Layers of a
-network read their own weights, and updates of many arrays do not read each other.
+`unrolled_loops` finds Python loops that tracing has unrolled. In an optimized program's text, iterations of
+such a loop are equal operations from one line. They could share one loop body if each reads the result of the
+one before, and otherwise the same arrays. Layers of a network read their own weights, and updates of many
+arrays do not read each other.
 """
 
 import ast
@@ -264,41 +263,35 @@ class Loop(NamedTuple):
     share: float
 
 
-class _Operation(NamedTuple):  # what equal operations share
-    opcode: str  # one JAX operation may be many: erf_inv is 36, of which 9 in a chain are additions
-    op_name: str
-    origin: tuple[Place, ...]
-    result: str
-
-
 def unrolled_loops(facts: Facts, *, few: bool = False, outside: Collection[Place] = ()) -> list[Loop]:
     """Return the unrolled loops of a program, the most copies first; `few` also those of few iterations.
 
     Loops around the lines `outside`, which call the program, are not part of it.
     """
-    least = IN_A_ROW if few else EQUAL_COUNT
-    described = {i: operation for i in facts.instructions if (operation := _operation(facts, i))}
-    equal = group_by(described, lambda i: described[i])
-    if all(len(instructions) < least for instructions in equal.values()):
+    least, module = IN_A_ROW if few else EQUAL_COUNT, facts.module
+    operations = [i for i in facts.instructions if _is_operation(i) and module.frames(i)]
+    # one JAX operation may be many: erf_inv is 36, of which 9 in a chain are additions
+    equal = group_by(operations, lambda i: (i.opcode, i.op_name, module.frames(i), i.type.partition("{")[0]))
+    if all(len(same) < least for same in equal.values()):
         return []
-    read, loops = _read(facts.module), list[Loop]()
-    for operations in group_by(equal, lambda operation: own_line(operation.origin)).values():
-        most = max(operations, key=lambda operation: len(equal[operation]))
-        sets = {operation: Counter(read[i.name] for i in equal[operation]) for operation in operations}
-        same = max(sets[most].values())
-        around = list(_source_loops(most.origin, outside))
+    read, loops = _read(module), list[Loop]()
+    for at_line in group_by(equal.values(), lambda same: facts.at(same[0])).values():
+        most = max(at_line, key=len)
+        # how many of the equal operations read the same arrays, most equal ones first
+        counts = [Counter(read[i.name] for i in same) for same in (most, *at_line)]
+        alike = max(counts[0].values())
+        around = list(_source_loops(module.frames(most[0]), outside))
         written = math.prod(turns for _, turns in around)
         # equal operations that read many different arrays are layers with their own weights
-        layers = any(len(s) >= LAYERS and max(s.values()) < s.total() / 2 for s in sets.values())
+        layers = any(len(c) >= LAYERS and max(c.values()) < c.total() / 2 for c in counts)
         # few turns are several operations of one iteration, or copies that fusion made
-        if not around or written < LAYERS or same < least or layers:
+        if not around or written < LAYERS or alike < least or layers:
             continue
-        iterations = _chain(facts.module, set(equal[most]))
-        if iterations >= (LAYERS if same >= EQUAL_COUNT else IN_A_ROW):
-            share = sum(len(equal[operation]) for operation in operations) / len(described)
+        iterations = _chain(module, set(most))
+        if iterations >= (LAYERS if alike >= EQUAL_COUNT else IN_A_ROW):
+            share = sum(map(len, at_line)) / len(operations)
             at, _ = max(around, key=lambda loop: loop[1])
-            name = most.op_name.rpartition("/")[2]
-            loops.append(Loop(at, name, len(equal[most]), int(min(iterations, written)), share))
+            loops.append(Loop(at, most[0].operation, len(most), int(min(iterations, written)), share))
     # one turn may have several equal operations
     turns = {at: min(x.iterations for x in same) for at, same in group_by(loops, lambda x: x.at).items()}
     loops = [x._replace(iterations=turns[x.at]) for x in loops]
@@ -310,18 +303,17 @@ def _source_loops(origin: tuple[Place, ...], outside: Collection[Place]) -> Iter
     ends = {(p.file, p.line) for p in outside}
     inside = itertools.takewhile(lambda p: (p.file, p.line) not in ends, origin)
     for at in (p for p in inside if not source_location.library_of(p.file)):
-        function = getattr(statements.innermost(at, ast.FunctionDef), "lineno", 0)
-        for loop in reversed(statements.enclosing_nodes(at, _LOOPS)):
-            if loop.lineno > function:
-                yield at._replace(line=loop.lineno), statements.turns_written(loop, at.file)
+        # a line may contain a lambda that runs elsewhere
+        function = ast.FunctionDef | ast.Lambda if at.function.endswith(">") else ast.FunctionDef
+        outwards = reversed(statements.enclosing_nodes(at, _LOOPS | function))
+        for loop in itertools.takewhile(lambda node: isinstance(node, _LOOPS), outwards):
+            yield at._replace(line=loop.lineno), statements.turns_written(loop, at.file)
 
 
-def _operation(facts: Facts, i: Instruction) -> _Operation | None:
-    """Describe an instruction; None for a scalar, a call, or what no operation of JAX made."""
-    if i.opcode in _CALLS or not i.op_name or _ROUNDS in i.op_name or not _SEVERAL.search(i.type):
-        return None
-    origin = facts.module.frames(i)
-    return _Operation(i.opcode, i.op_name, origin, i.type.partition("{")[0]) if origin else None
+def _is_operation(i: Instruction) -> bool:
+    """Return whether an operation of JAX made an instruction whose result is no scalar."""
+    called = i.opcode in _CALLS or _ROUNDS in i.op_name
+    return bool(i.op_name and not called and _SEVERAL.search(i.type))
 
 
 def _read(module: Module) -> dict[str, tuple[int, ...]]:
@@ -331,21 +323,19 @@ def _read(module: Module) -> dict[str, tuple[int, ...]]:
     """
     read: dict[str, tuple[int, ...]] = {}
     sources: dict[str, int] = {}
-    parameter_sources: dict[str, dict[int, int]] = defaultdict(lambda: defaultdict(int))
+    passed: dict[tuple[str, int | None], int] = defaultdict(int)  # by computation and parameter
     bits = (1 << n for n in itertools.count())
     for name, body in reversed(list(module.computations.items())):
         for i in body:
-            operands = tuple(sources.get(operand, 0) for operand in i.operands)
-            read[i.name] = operands
-            if i.opcode == "parameter":
-                entry = name == module.entry
-                sources[i.name] = next(bits) if entry else parameter_sources[name][i.number or 0]
-            elif i.opcode == "constant" and _SEVERAL.search(i.type):
+            operands = read[i.name] = tuple(sources.get(operand, 0) for operand in i.operands)
+            if i.opcode == "parameter" and name != module.entry:
+                sources[i.name] = passed[name, i.number]
+            elif i.opcode == "parameter" or (i.opcode == "constant" and _SEVERAL.search(i.type)):
                 sources[i.name] = next(bits)
             else:
                 sources[i.name] = functools.reduce(operator.or_, operands, 0)
             for number, source in enumerate(operands if i.opcode in _CALLS else ()):
-                parameter_sources[i.called][number] |= source
+                passed[i.called, number] |= source
     return read
 
 

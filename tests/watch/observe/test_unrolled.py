@@ -1,3 +1,5 @@
+import functools
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -85,6 +87,17 @@ def test_turns_are_those_of_the_loop_not_of_an_operation_that_each_turn_has_twic
 
     loops = loops_of(both_sides, jnp.ones((TURNS, TURNS)), jnp.ones((TURNS, TURNS)))
     assert {loop.iterations for loop in loops} == {TURNS}
+
+
+def test_a_loop_around_a_lambda_is_not_inside_its_program_and_one_in_it_is(compiles_anew):
+    def turn(x, w):
+        return jnp.tanh(x @ w)
+
+    for _ in range(TURNS):  # which makes the functions, and runs none
+        repeated = lambda w, x: functools.reduce(lambda x, _: turn(x, w), range(TURNS), x)  # noqa: E731
+        collected = lambda w, xs: [xs.append(turn(xs[-1], w)) for _ in range(TURNS)] and xs[-1]  # noqa: E731
+    assert loops_of(repeated, W, X) == []
+    assert {x.at.source.partition(" ")[0] for x in loops_of(collected, W, [X])} == {"collected"}
 
 
 def simulation(field):
