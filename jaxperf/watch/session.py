@@ -151,8 +151,6 @@ class Watcher:
             if started:
                 self.programs.look()
         self.log.overhead_s["samples"] += time.thread_time() - began
-        if started:
-            self.waits.look(time.perf_counter())
         return started and WINDOWS in self.instruments and self.profiler.look()
 
     def _compiling(self) -> bool:

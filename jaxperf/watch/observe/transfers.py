@@ -13,7 +13,6 @@ import time
 import weakref
 from collections import defaultdict, deque
 from collections.abc import Callable
-from types import FrameType
 from typing import Any
 
 from jaxperf.watch.log import Log, Put
@@ -60,12 +59,12 @@ class Puts:
             with self.log.losses.guard("an array put on a device"):
                 value = args[0] if args else None
                 numbers = _numbers(value)
-                tree = leaves and not numbers and not issubclass(type(value), kinds)
-                several = leaves(value) if leaves and tree else [value]
+                several = leaves(value) if leaves and not numbers else [value]
                 arrays = [a for a in several if issubclass(type(a), kinds)]
                 large = numbers >= LONG_LIST or sum(a.nbytes for a in arrays) >= LARGE
-                if leaves and not large:
-                    self._note_small(sys._getframe(1), start)
+                at = source_location.place_of(sys._getframe(1))
+                if leaves and not large and not source_location.library_of(at.file):
+                    self.log.small_puts[at].append(start)
             result = function(*args, **kwargs)
             if large:
                 with self.log.losses.guard("an array put on a device"):
@@ -74,10 +73,6 @@ class Puts:
             return result
 
         return putting
-
-    def _note_small(self, caller: FrameType, start: float) -> None:
-        if not source_location.library_of(caller.f_code.co_filename):
-            self.log.small_puts[source_location.place_of(caller)].append(start)
 
     def _note(self, arrays: list[Any], put: list[Any], numbers: int, start: float) -> None:
         end = time.perf_counter()

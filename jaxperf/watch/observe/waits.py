@@ -5,8 +5,8 @@ calls `x.__str__`. They are wrapped on the concrete subclasses of `jax.Array`. O
 through the buffer protocol, without calling any method. So `np.asarray` and `np.array` are wrapped, too, and
 other NumPy functions appear in the samples only. `sys.setprofile` would slow down every Python call.
 
-A program may read thousands of scalars per second. Such a read takes 20 to 80 us, and recording it 8 us more.
-So while they come at `RATE`, about every fiftieth brief one is recorded, and stands for those before it.
+A program may read millions of scalars. Such a read takes 20 to 80 us, and recording it 8 us more. So after
+`FIRST_WAITS`, about every fiftieth brief one is recorded, and stands for those before it.
 """
 
 from __future__ import annotations
@@ -30,8 +30,7 @@ from jaxperf.watch.observe import source_location
 from jaxperf.watch.observe.hooks import Replacements, named_as
 from jaxperf.watch.observe.source_location import Place, library_of
 
-RATE = 4000  # waits per second from which on not all are recorded
-FIRST_WAITS = 5000  # that are recorded in any case, so that a short program has all of them
+FIRST_WAITS = 10_000  # that are all recorded
 BRIEF_S = 1e-3  # longer waits are always recorded
 # recorded waits stand for so many, fifty in the mean; the numbers vary, so that no loop keeps step with them
 STANDS_FOR = (15, 85, 35, 65, 45, 55, 25, 75)
@@ -45,18 +44,15 @@ METHODS = {
 _FUNCTIONS = ("block_until_ready", "effects_barrier", "device_get")  # of `jax`
 _CALLBACK = re.compile(r"[/\\]jax[/\\]_src[/\\]callback\.py$")
 _NUMBERS = {"item", "float", "int", "complex", "if"}
-_SEQUENCES = (list, tuple)
-_NOTHING_COMES = ("block_until_ready", "effects_barrier")
 
 
 class Waits:
     def __init__(self, log: Log, replacements: Replacements) -> None:
         self.log, self._replacements = log, replacements
         self._inside = False
-        self._often = False  # whether to skip brief calls
         self._skip, self._times = 0, 1  # calls to skip now, and how many the next recorded one stands for
         self._numbers = itertools.cycle(STANDS_FOR)
-        self._count, self._looked, self._moment = 0, 0, 0.0
+        self._count = 0
         # by kind and line, of each call: start, end, bytes, and how many calls it stands for; as numbers,
         # which the garbage collector skips
         self._calls: dict[tuple[str, Place], array[float]] = defaultdict(lambda: array("d"))
@@ -76,12 +72,6 @@ class Waits:
             replace(sys.modules["numpy"], name, functools.partial(self._conversion, arrays=arrays))
         for name in _FUNCTIONS:
             replace(jax, name, functools.partial(self._method, kind=name))
-
-    def look(self, now: float) -> None:
-        """Decide whether to skip brief waits; called every few milliseconds, at a time of `perf_counter`."""
-        often = self._count - self._looked >= RATE * (now - self._moment)
-        self._often = often and self._count >= FIRST_WAITS
-        self._looked, self._moment = self._count, now
 
     def close(self) -> None:
         for (kind, at), calls in self._calls.items():
@@ -104,7 +94,7 @@ class Waits:
 
         def converting(*args: Any, **kwargs: Any) -> Any:
             cls = type(args[0]) if args else None  # `isinstance(x, jax.Array)` would take 0.5 us
-            if cls in _SEQUENCES and args[0]:
+            if cls in (list, tuple) and args[0]:
                 cls = type(args[0][0])  # np.array([loss, accuracy])
             return waiting(*args, **kwargs) if cls in arrays else function(*args, **kwargs)
 
@@ -129,7 +119,7 @@ class Waits:
                         nbytes = 0
                     calls.extend((start, end, nbytes, self._times if brief else 1))
                 if brief:
-                    self._times = next(self._numbers) if self._often else 1
+                    self._times = next(self._numbers) if self._count >= FIRST_WAITS else 1
                     self._skip = self._times - 1
             except Exception as e:
                 log.losses.note("a wait", e)
@@ -205,7 +195,7 @@ def wrapper_costs_s() -> float:
 
 
 def _nbytes(kind: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
-    if kind in _NOTHING_COMES:
+    if kind in ("block_until_ready", "effects_barrier"):  # nothing comes to the host
         return 0
     leaves: Iterable[Any] = args
     if len(args) != 1 or kwargs or not hasattr(type(args[0]), "nbytes"):  # to look costs 30 us
