@@ -2,15 +2,12 @@
 
 The profiler keeps every event, about ten per operation. So it runs only in short windows, while nothing
 compiles. A window is shorter after one that was costly. The pause after a window keeps the cost at a small
-share of the run, and grows with the time that the program has run.
+share of the run, and grows with the time that the program has run. Windows use JAX's internal session, since
+`jax.profiler.stop_trace` also writes a file for the browser, which takes five times as long as all else.
 
-On a CUDA device, windows begin and end in the main thread, while the device is idle (`call_in_main_thread`).
-
-Windows use JAX's internal profiler session, because `jax.profiler.stop_trace` also writes a file for the
-browser, which takes five times as long as all else.
-
-XLA ends a profile with `cuptiFinalize`. If another thread launches kernels meanwhile, every later call to
-the GPU in that process can fail with CUDA_ERROR_LAUNCH_FAILED (https://github.com/jax-ml/jax/issues/40260).
+On a CUDA device, windows begin and end in the main thread, while the device is idle. XLA ends a profile with
+`cuptiFinalize`. If another thread launches kernels meanwhile, every later call to the GPU in that process can
+fail with CUDA_ERROR_LAUNCH_FAILED (https://github.com/jax-ml/jax/issues/40260).
 """
 
 import contextlib
@@ -22,7 +19,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
@@ -58,12 +55,19 @@ def cuda_driver() -> ctypes.CDLL | None:
     return None
 
 
-def wait_for_cuda_devices(numbers: Iterable[int]) -> None:
-    """Wait until devices, given by the driver's numbers, have executed all work of this process."""
-    driver = cuda_driver()
-    if driver is None:
-        return
-    for number in numbers:
+def _cuda_devices() -> list[int]:
+    """Return the driver's numbers of the devices that JAX uses; none without CUDA."""
+    import jax
+
+    if jax.default_backend() != "gpu" or cuda_driver() is None:
+        return []
+    return [device.local_hardware_id or 0 for device in jax.local_devices()]
+
+
+def wait_for_cuda_devices() -> None:
+    """Wait until the devices have executed all work of this process."""
+    driver: Any = cuda_driver()
+    for number in _cuda_devices():
         context = ctypes.c_void_p()
         if driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), number):
             continue  # no such device
@@ -71,6 +75,11 @@ def wait_for_cuda_devices(numbers: Iterable[int]) -> None:
         driver.cuCtxSynchronize()
         driver.cuCtxPopCurrent_v2(ctypes.byref(context))
         driver.cuDevicePrimaryCtxRelease_v2(number)
+
+
+def _work_s() -> float:
+    """Return the time of the clock on a GPU, whose thread waits; else the thread's processor time."""
+    return time.perf_counter() if _cuda_devices() else time.thread_time()
 
 
 SHORT_S, LONG_S = 0.1, 0.25  # length of a window
@@ -150,19 +159,14 @@ class Profiler:
         options = jax.profiler.ProfileOptions()
         options.python_tracer_level, options.host_tracer_level = 0, 1
         options.enable_hlo_proto = False
-        wait_for_cuda_devices(_cuda_devices())
-        began, worked = time.perf_counter(), time.thread_time()
+        wait_for_cuda_devices()
+        began = _work_s()
         self._session = inspect.unwrap(jax_internals.get(jax_internals.PROFILER))(options)
         self._opened = time.perf_counter()
-        self._opening_s = self._cost_s(began, worked)
+        self._opening_s = _work_s() - began
         self._first = self._first or self._opened
         with jax.profiler.TraceAnnotation(MARK):  # relates the profiler's clock to `time.perf_counter`
             self._tied = time.perf_counter()
-
-    @staticmethod
-    def _cost_s(began: float, worked: float) -> float:
-        """Return the seconds since a time on a GPU, whose thread waits; else the thread's processor time."""
-        return time.perf_counter() - began if _cuda_devices() else time.thread_time() - worked
 
     def begin_anew(self, c: Compiled, _: FrameType) -> None:
         """Open a window when the program's first function runs: what devices did before does not count."""
@@ -172,13 +176,13 @@ class Profiler:
     def _close_window(self) -> None:
         if self._session is None:
             return
-        wait_for_cuda_devices(_cuda_devices())
-        ended, worked = time.perf_counter(), time.thread_time()
+        wait_for_cuda_devices()
+        ended, began = time.perf_counter(), _work_s()
         session, self._session = self._session, None
         self.windows.append((session.stop(), self._tied, ended))
         if sum(len(profile) for profile, _, _ in self.windows) > READ_BYTES:
             del self.windows[1::2]
-        now, cost_s = time.perf_counter(), self._opening_s + self._cost_s(ended, worked)
+        now, cost_s = time.perf_counter(), self._opening_s + _work_s() - began
         self.log.overhead_s["profiler"] += cost_s
         self.windows_s.append(cost_s)
         self._length_s = LONG_S if cost_s < SHORT_S else SHORT_S
@@ -192,11 +196,3 @@ class Profiler:
             self.end()
         for window in self.windows:
             read_window(*window, self.log)
-
-
-def _cuda_devices() -> list[int]:
-    import jax
-
-    if jax.default_backend() != "gpu" or cuda_driver() is None:
-        return []
-    return [device.local_hardware_id or 0 for device in jax.local_devices()]

@@ -14,7 +14,7 @@ from jaxperf.watch.observe.hooks import Replacements
 @pytest.fixture
 def waiting_threads(monkeypatch):
     threads = []
-    waits = lambda numbers: threads.append(threading.current_thread())  # noqa: E731
+    waits = lambda: threads.append(threading.current_thread())  # noqa: E731
     monkeypatch.setattr(profiler, "_cuda_devices", lambda: [0])
     monkeypatch.setattr(profiler, "wait_for_cuda_devices", waits)
     return threads
@@ -85,5 +85,6 @@ def test_a_driver_without_that_device_is_not_waited_for(monkeypatch):
             return lambda *arguments: calls.append(name) or int(name == "cuDevicePrimaryCtxRetain")
 
     monkeypatch.setattr(profiler, "cuda_driver", Driver)
-    profiler.wait_for_cuda_devices([0])
+    monkeypatch.setattr(profiler, "_cuda_devices", lambda: [0])
+    profiler.wait_for_cuda_devices()
     assert calls == ["cuDevicePrimaryCtxRetain"]
