@@ -315,10 +315,11 @@ def find_constant_work(analysis: Analysis) -> Iterator[Finding]:
 )  # fmt: skip
 def find_forward_twice(analysis: Analysis) -> Iterator[Finding]:
     """Find programs whose matrix products another program of the same loop computes, too, for a gradient."""
-    calls = [
-        (c, program_s, statements.innermost(c.at, statements.LOOP), _products(facts))
-        for facts, c, _, program_s in called_programs(analysis)
-    ]
+    calls = []
+    for facts, c, _, program_s in called_programs(analysis):
+        # a function of the reader's may make the call for the loop
+        loops = (statements.innermost(at, statements.LOOP) for at in (c.at, *c.callers))
+        calls.append((c, program_s, next(filter(None, loops), None), _products(facts)))
     for c, program_s, loop, products in calls:
         derives = any(backward for *_, backward in products)
         for gradient, _, other_loop, others in calls if loop and products and not derives else ():

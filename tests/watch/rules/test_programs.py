@@ -10,7 +10,7 @@ from jaxperf.watch.log import Compiled, DeviceActivity, ExecutedProgram, Log
 from jaxperf.watch.observe.executables import Facts
 from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.report.analysis import Analysis
-from jaxperf.watch.rules.programs import find_constants, find_donations, find_float64
+from jaxperf.watch.rules.programs import find_constants, find_donations, find_float64, find_forward_twice
 from jaxperf.watch.rules.table import advice_for
 
 
@@ -137,6 +137,41 @@ def test_a_number_of_32_bits_beside_wide_floats_does_not_count_as_widened(size, 
     compiled = Compiled("step", Place("a.py", 4), {"compile": (-0.1, 0.0)}, explained=True)
     findings = list(find_float64(ran(Facts("step", "cpu", 1.0, 1.0, text=text), compiled=compiled)))
     assert [f.cause for f in findings] == ["float64"] * count
+
+
+def loss(w, x):
+    return ((jnp.tanh(x @ w) @ w) ** 2).mean()
+
+
+@pytest.mark.parametrize(
+    ("lines", "count"),
+    [
+        ((6, 7), 1),  # value and gradient in the loop
+        ((2, 7), 1),  # a function that the loop calls gets the value
+        ((2, 10), 0),  # the gradient is computed in another loop
+        ((7, 6), 1),
+    ],
+)
+def test_a_value_that_a_gradient_computes_too_is_found_wherever_the_loop_asks_for_it(lines, count, places):
+    at = places(
+        "def evaluate(w, x):\n    return value(w, x)\n\n"
+        "for x in data:\n    log(\n        evaluate(w, x))\n    w = update(w, x)\n\n"
+        "for x in others:\n    w = update(w, x)\n"
+    )
+    arrays = jnp.ones((64, 64)), jnp.ones((32, 64))
+    functions = {"value": loss, "update": lambda w, x: w - 0.1 * jax.grad(loss)(w, x)}
+    log = Log("a", 0.0, 1.0, activity=DeviceActivity([(0.0, 1.0)]))
+    for (name, function), line in zip(functions.items(), lines):
+        text = jax.jit(function).lower(*arrays).compile().as_text()
+        log.programs.append(Facts(name, "cpu", 1.0, 1.0, devices=(0,), text=text))
+        types = {f"argument {i}": f"float32[{','.join(map(str, x.shape))}]" for i, x in enumerate(arrays)}
+        callers = (at(6),) if line == 2 else ()
+        log.compiled.append(
+            Compiled(name, at(line), {"compile": (-1.0, 0.0)}, True, signature=types, callers=callers)
+        )
+        log.activity.program(name).devices["cpu 0"] = [(0.2, 0.4)]
+    findings = list(find_forward_twice(Analysis(log)))
+    assert [f.at.line for f in findings] == [lines[0]] * count
 
 
 def test_a_few_bytes_are_not_worth_donating_whatever_else_is_copied(places):
