@@ -30,7 +30,9 @@ WORTH = 0.05  # smallest share of the run in which devices compute, for the tabl
 NAME = 22  # characters of a program's name in the table
 SEEN = 3  # executions that have a median
 WHOLE = "Whole run"
-_HEAVY = ("convolution", "dot", "custom-call", "sort", "scatter", "reduce-window", "gather", "reduce")
+_HEAVY = (
+    "while", "convolution", "dot", "custom-call", "sort", "scatter", "reduce-window", "gather", "reduce",
+)  # fmt: skip
 IN_GROUPS = re.compile(r"feature_group_count=([2-9]|\d\d+)")  # of a convolution
 _KERNEL = re.compile(r'"kind":"_*(\w+)"')  # of a fusion that calls a library, such as XLA's ynn_fusion
 _PRODUCTS = {"dot": "dot_general", "convolution": "conv_general_dilated"}  # `op_name` may be an operand's
@@ -58,10 +60,11 @@ def device_lines(analysis: Analysis) -> dict[Place, dict[str, float]]:
     jitted = {*analysis.jitted, *(c.program for c in analysis.log.compiled if c.owner)}
     for name in sorted(jitted & programs.keys()):
         program, known = programs[name], analysis.programs.get(name, [])
-        origins = _origins(known)
+        origins, seen = _origins(known), {op for _, op in program.ops}
+        containers = {name for facts in known for name in _containers(facts, seen)}
         for (_, op), times in program.ops.items():
-            opcode, operation, at = origins.get(op, ("", op.rstrip(".0123456789"), NOWHERE))
-            if opcode not in CONTAINERS:
+            if op not in containers:
+                operation, at = origins.get(op, (op.rstrip(".0123456789"), NOWHERE))
                 lines[at][operation] += sum(times)
         loops = {
             i.name: len(facts.module.inside(i)) * (i.trips or 1)
@@ -70,9 +73,19 @@ def device_lines(analysis: Analysis) -> dict[Place, dict[str, float]]:
             if i.opcode == "while"
         }
         if program.cut_off and loops:  # a loop that windows cut off has no events, nor has what is inside
-            _, operation, at = origins[max(loops, key=loops.__getitem__)]
+            operation, at = origins[max(loops, key=loops.__getitem__)]
             lines[at][operation] += total_length(program.spans) * (cut_off_factor(analysis) - 1)
     return lines
+
+
+def _containers(facts: Facts, seen: set[str]) -> set[str]:
+    """Return the instructions whose times include `seen` ones: not those of a loop that is one kernel."""
+    with_events = set[str]()
+    for name, body in facts.module.computations.items():  # a computation comes before its callers
+        if any(i.name in seen or i.called in with_events for i in body):
+            with_events.add(name)
+    inside = ((i.name, {i.called, *i.branches}) for i in facts.instructions if i.opcode in CONTAINERS)
+    return {name for name, called in inside if called & with_events}
 
 
 def cut_off_factor(analysis: Analysis) -> float:
@@ -81,18 +94,18 @@ def cut_off_factor(analysis: Analysis) -> float:
     return max(1.0, analysis.computing_s / seen_s) if seen_s else 1.0
 
 
-def _origins(programs: list[Facts]) -> dict[str, tuple[str, str, Place]]:
-    """Return each instruction's opcode, JAX operation and line; NOWHERE if programs differ in the line."""
-    origins: dict[str, tuple[str, str, Place]] = {}
+def _origins(programs: list[Facts]) -> dict[str, tuple[str, Place]]:
+    """Return each instruction's JAX operation and line; NOWHERE if programs differ in the line."""
+    origins: dict[str, tuple[str, Place]] = {}
     for facts in programs:
         for i in facts.instructions:
-            # what XLA fuses without naming an operation or a line has those of the heaviest inside
-            inside = facts.module.inside(i)
+            # what XLA groups without naming an operation or a line has those of the heaviest inside
+            inside = facts.module.inside(i) if i.opcode in ("fusion", "call") else ()
             heavy = [j for opcode in _HEAVY for j in (i, *inside) if j.opcode == opcode]
-            at = _line(facts, [i, *heavy, *inside] if i.opcode == "fusion" else [i])
-            opcode, name, line = origins.setdefault(i.name, (i.opcode, _operation(i, [*heavy, i][0]), at))
+            at = _line(facts, [i, *heavy, *inside])
+            name, line = origins.setdefault(i.name, (_operation(i, [*heavy, i][0]), at))
             if line != at:
-                origins[i.name] = (opcode, name, NOWHERE)
+                origins[i.name] = (name, NOWHERE)
     return origins
 
 
