@@ -267,11 +267,10 @@ def _wait_form(finding: Finding) -> str:
     if finding.name in _NEEDLESS:
         written = statement is None or finding.name in ast.unparse(statement)
         return "needless" if written else "inside"
-    if loop_body.comes_back(finding.at):
-        return "next turn"
-    if isinstance(statement, ast.Return):
-        return "returned"
-    return "test" if isinstance(statement, ast.If | ast.While) or loop_body.decides(finding.at) else ""
+    use = loop_body.use_in_loop(finding.at)
+    if isinstance(statement, ast.If | ast.While):
+        return use or "test"
+    return "returned" if isinstance(statement, ast.Return) else use
 
 
 @cause(

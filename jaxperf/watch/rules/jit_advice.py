@@ -10,7 +10,7 @@ from typing import Any
 
 from jaxperf.watch.log import EAGER, Compiled, StackSample
 from jaxperf.watch.observe.source_location import NOWHERE, Place
-from jaxperf.watch.report.analysis import Analysis
+from jaxperf.watch.report.analysis import Analysis, once
 from jaxperf.watch.rules.libraries import change_of_call, library_of_file
 from jaxperf.watch.rules.table import Finding
 from jaxperf.watch.source import loop_body, statements
@@ -192,19 +192,18 @@ def _static(analysis: Analysis, file: str, function: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys([*known, *statements.literal_parameters(file, function)]))
 
 
+@once
 def _chains_below(analysis: Analysis, at: Place) -> list[tuple[Chain, Chain]]:
     """Return the stacks of operations outside jit, up to a line or into its function, and the callers."""
-    # for the advice, and for what one program could hold
-    if at not in analysis.chains_below:
-        lines, below = lines_of(at), []
-        # a loop around the line itself stays; one in the function would be unrolled
-        own = 1 if statements.defined_at(at) else 0
-        for call in _operations(analysis):
-            chain = (call.at, *call.callers)
-            if inside := [i for i, place in enumerate(chain) if (place.file, place.line) in lines]:
-                below.append((chain[: inside[-1] + own], chain[inside[-1] + own :]))
-        analysis.chains_below[at] = below
-    return analysis.chains_below[at]  # type: ignore[no-any-return]
+    # a loop around the line itself stays; one in the function would be unrolled
+    lines, own = lines_of(at), 1 if statements.defined_at(at) else 0
+    chains = [(call.at, *call.callers) for call in _operations(analysis)]
+    inside = [[i for i, place in enumerate(chain) if (place.file, place.line) in lines] for chain in chains]
+    return [
+        (chain[: within[-1] + own], chain[within[-1] + own :])
+        for chain, within in zip(chains, inside)
+        if within
+    ]
 
 
 def _operations(analysis: Analysis) -> list[StackSample | Compiled]:
@@ -256,31 +255,28 @@ def outermost(analysis: Analysis) -> Callable[[StackSample | Compiled], Place]:
     cause on two lines, whose samples alternate. A caller that dispatches only before or after a whole loop is
     not the cause.
     """
-    samples = [s for s in analysis.samples if s.kind == EAGER]
+    samples = sorted((s for s in analysis.samples if s.kind == EAGER), key=lambda s: s.start)
     chain_of = _chains(analysis)
-    inside: dict[Place, list[float]] = {}
+    inside: dict[Place, list[float]] = defaultdict(list)
     for s in samples:
         for caller in chain_of(s)[1:]:
-            inside.setdefault(caller, []).append(s.start)
-    ends = {caller: (min(starts), max(starts)) for caller, starts in inside.items()}
-    caller_counts = Counter(
-        at for s in samples if (at := chain_of(s)[0]) in ends and ends[at][0] < s.start < ends[at][1]
-    )
+            inside[caller].append(s.start)
+    # callers that dispatch between two operations of what they call
+    own = ((chain_of(s)[0], s.start) for s in samples)
+    counts = Counter(at for at, start in own if at in inside and inside[at][0] < start < inside[at][-1])
 
     def line(s: StackSample | Compiled) -> Place:
         whole = (s.at, *s.callers)
-        # the line that makes the module whose `__init__` runs
-        made = [
-            outer
-            for inner, outer in itertools.pairwise(whole)
-            if inner.function == "__init__" and statements.in_module(inner)
-        ]
-        if found := [*filter(statements.init_call, whole)][:1] or made[-1:]:
-            return found[0]
+        if init := next(filter(statements.init_call, whole), None):
+            return init
+        for inner, outer in reversed([*itertools.pairwise(whole)]):
+            # the line that makes the module whose `__init__` runs
+            if inner.function == "__init__" and statements.in_module(inner):
+                return outer
         chain = chain_of(s)
         least = {at: max(1, CALLER_SHARE * len(inside.get(at, ()))) for at in chain}
-        outer = (i for i in range(len(chain) - 1, 0, -1) if caller_counts[chain[i]] >= least[chain[i]])
-        chain = chain[next(outer, 0) :]
+        beyond = (i for i in range(len(chain) - 1, 0, -1) if counts[chain[i]] >= least[chain[i]])
+        chain = chain[next(beyond, 0) :]
         return _function_in_loop(analysis, chain) or chain[0]
 
     return line
@@ -297,7 +293,7 @@ def _chains(analysis: Analysis) -> Callable[[StackSample | Compiled], Chain]:
     for s in _operations(analysis):
         ways[s.at.file, s.at.function][s.under] += 1
 
-    def chain_of(s: StackSample | Compiled) -> tuple[Place, ...]:
+    def chain_of(s: StackSample | Compiled) -> Chain:
         counts = ways[s.at.file, s.at.function]
         alone = counts[s.under] > (1 - CALLER_SHARE) * counts.total()
         return s.callers[s.callers.index(s.under) :] if alone and s.under in s.callers else (s.at, *s.callers)
@@ -362,7 +358,7 @@ def _of_many_lengths(analysis: Analysis, at: Place, *, looped: bool = True) -> s
         return ""
     rounds = [loop.iter for loop in statements.nodes_in(function, ast.For | ast.comprehension)]
     over = {name.partition(".")[0] for name in loop_body.reads(*rounds)}
-    calls = [call for call in statements.calls_in(function) if statements.call_jax([call], at.file)]
+    calls = statements.jax_calls(function, at.file)
     taken = over | loop_body.reads(*(a for call in calls for a in call.args))
     for name in statements.parameters(function):
         if (name in lists and (name in taken or not looped)) or (joins and name in over):

@@ -24,7 +24,7 @@ _STORING = {
 OF_A_TYPE = (".shape", ".dtype", ".ndim", ".size", ".sharding")  # attributes of an array that are no arrays
 FEW = 32  # a loop with at most so many iterations may be inside a jitted function
 BUILT_IN = {"enumerate", "zip", "reversed", "sorted"}
-_DATA = re.compile("load|batch|data|iter|set|stream|sample|file|train|test|step|epoch")
+_DATA = re.compile("load|batch|data|iter|(?<!off)set|stream|sample|file|train|test|step|epoch")
 
 
 def replaced_variables(at: Place, callers: tuple[Place, ...] = ()) -> tuple[set[str], set[str]]:
@@ -165,9 +165,9 @@ def loop_of_steps(at: Place) -> ast.stmt | None:
     for loop in _loops(at):
         over = reads(loop.iter) - BUILT_IN if isinstance(loop, ast.For) else {""}
         passed = all(name.partition(".")[0] in parameters for name in over)
-        layers = passed and not any(map(_DATA.search, over))
         few = statements.turns_written(loop, at.file) <= FEW
-        if not (layers or few) and statements.head_end(loop) < at.line:
+        layers = (passed or few) and not any(_DATA.search(name.lower()) for name in over)
+        if not layers and statements.head_end(loop) < at.line:
             return loop
     return None
 
@@ -185,28 +185,17 @@ def stepping_loop(at: Place, steps: Collection[Place]) -> ast.stmt | None:
     return next((loop for loop, body in bodies if not lines.isdisjoint(body)), None)
 
 
-def comes_back(at: Place) -> bool:
-    """Return whether what a statement assigns affects what it reads in the next iteration of its loop."""
-    loop, flow = _in_loop(at)
-    return share(flow.reads, reached(flow.writes, _flows(loop)) - flow.writes)
-
-
-def decides(at: Place) -> bool:
-    """Return whether a condition in the same loop depends on what a statement assigns."""
-    loop, flow = _in_loop(at)
-    made = reached(flow.writes, _flows(loop))
-    tests = (node.test for node in statements.nodes_in(loop, ast.If | ast.While | ast.IfExp))
-    return any(share(reads(test), made) for test in tests)
-
-
-_NOTHING = ast.Pass()
-
-
-def _in_loop(at: Place) -> tuple[ast.stmt, Flow]:
-    """Return the loop around a statement, and the statement's flow; of a statement in no loop, `pass`."""
+def use_in_loop(at: Place) -> str:
+    """Return what a statement's result decides in its loop: what it reads in the "next turn", or a "test"."""
     loop, statement = statements.innermost(at, LOOP), statements.innermost(at, ast.stmt)
-    inside = loop is not None and loop is not statement
-    return (loop, _flow(statement)) if inside else (_NOTHING, _flow(_NOTHING))
+    if loop is None or loop is statement:
+        return ""
+    flow = _flow(statement)
+    made = reached(flow.writes, _flows(loop))
+    if share(flow.reads, made - flow.writes):
+        return "next turn"
+    tests = (node.test for node in statements.nodes_in(loop, ast.If | ast.While | ast.IfExp))
+    return "test" if any(share(reads(test), made) for test in tests) else ""
 
 
 def element_read(at: Place, *, any_use: bool = False) -> str:
@@ -243,7 +232,7 @@ def lines_of_elements(at: Place) -> set[int]:
     if isinstance(loop, ast.For):
         elements = _targets(loop.target)
         users = [f.node for f in _flows(loop) if f.node is not loop and share(f.reads, elements)]
-    simple = [n for n in users if not statements.call_jax(statements.calls_in(n), at.file)]
+    simple = [node for node in users if not statements.jax_calls(node, at.file)]
     return {at.line}.union(*(range(n.lineno, (n.end_lineno or n.lineno) + 1) for n in simple))
 
 

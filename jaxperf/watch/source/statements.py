@@ -24,7 +24,6 @@ _JOINING = {"append", "concatenate", "concat", "stack", "hstack", "vstack", "col
 _STAYS = {"print", "input", "append", "block_until_ready", "item", "tolist"}
 _TAKES_ALL = {"list", "tuple", "set", "sorted", "map", "min", "max", "sum", "any", "all", "dict"}
 _NAMED = ast.Name | ast.Attribute | ast.Subscript | ast.Call
-_OPERATOR = ast.BinOp | ast.UnaryOp | ast.Compare | ast.AugAssign
 _ARITHMETIC: dict[type, Any] = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul}
 _INIT = re.compile(r"(\b\w[\w.]*\.init|(?<![\w.])(?!__)(?:\w+_)?init(?:_\w+)?)\(")
 _COMMON = re.compile(r"(np|numpy|jnp|jax|math)\.")
@@ -311,10 +310,6 @@ def called_at(at: Place) -> set[str]:
     return {last_name(call.func) for call in calls_at(at)} - {""}
 
 
-def _calls_of(file: str, function: str) -> list[ast.Call]:
-    return [call for call in _all_nodes(file, ast.Call) if last_name(call.func) == function]
-
-
 def outermost_call(at: Place) -> str:
     """Return what a statement's outermost call calls, such as "mcmc.run", but not float or np.asarray."""
     node = innermost(at, ast.stmt)
@@ -324,8 +319,8 @@ def outermost_call(at: Place) -> str:
     return next((n for n in names if not _COMMON.match(n) and not hasattr(builtins, n)), "")
 
 
-def call_jax(calls: list[ast.Call], file: str) -> bool:
-    return any(imported_name(file, call.func).startswith("jax.") for call in calls)
+def jax_calls(node: ast.AST | None, file: str) -> list[ast.Call]:
+    return [call for call in calls_in(node) if imported_name(file, call.func).startswith("jax.")]
 
 
 def has_operations(at: Place) -> bool:
@@ -337,9 +332,9 @@ def has_operators(at: Place) -> bool:
     """Return whether a statement has an operator outside of its indices, or calls JAX; True if unknown."""
     statement = innermost(at, ast.stmt)
     indices = [n for indexed in nodes_in(statement, ast.Subscript) for n in ast.walk(indexed.slice)]
-    nodes = [n for n in nodes_in(statement, _OPERATOR | ast.Call) if n not in indices]
-    calls = [n for n in nodes if isinstance(n, ast.Call)]
-    return statement is None or len(calls) < len(nodes) or call_jax(calls, at.file)
+    operators = nodes_in(statement, ast.BinOp | ast.UnaryOp | ast.Compare | ast.AugAssign)
+    computing = [*operators, *jax_calls(statement, at.file)]
+    return statement is None or any(node not in indices for node in computing)
 
 
 def transforms(at: Place) -> str:
@@ -379,8 +374,8 @@ def grows(at: Place) -> bool:
 
 def made_at(at: Place, kind: str) -> Place | None:
     """Return the only line in the file that creates an object of class `kind`; None if it is not unique."""
-    calls = _calls_of(at.file, kind)
-    return at._replace(line=calls[0].lineno) if len(calls) == 1 else None
+    lines = [call.lineno for call in _all_nodes(at.file, ast.Call) if last_name(call.func) == kind]
+    return at._replace(line=lines[0]) if len(lines) == 1 else None
 
 
 def made_module(at: Place) -> str:
@@ -445,9 +440,9 @@ def variable_passed(at: Place, function: str, argument: str, file: str = "") -> 
 @functools.cache  # rules ask for each sample
 def literal_parameters(file: str, function: str) -> tuple[str, ...]:
     """Return the parameters for which all calls in a file pass an integer, a text or a tuple of integers."""
-    names, literal = _parameters(file, function), list[str]()
-    calls = [_passed(call) for call in _calls_of(file, function)] if names else []
-    for i, name in enumerate(names):
+    calls = [_passed(call) for call in _all_nodes(file, ast.Call) if last_name(call.func) == function]
+    literal = []
+    for i, name in enumerate(_parameters(file, function)):
         values = [call[key] for call in calls for key in (str(i), name) if key in call]
         if values and all(map(_is_size, values)):
             literal.append(name)

@@ -64,7 +64,7 @@ def test_of_a_steps_arguments_those_that_need_no_step_could_run_ahead(at, steps)
     [("self.w, loss", True), ("total", False), ("w = self.w", True), ("text", False), ("after", False)],
 )
 def test_a_value_comes_back_where_it_decides_what_its_statement_reads_next(start, back, at):
-    assert loop_body.comes_back(at(start)) == back
+    assert (loop_body.use_in_loop(at(start)) == "next turn") == back
 
 
 def test_a_loop_belongs_to_its_own_function_and_to_steps_in_its_body(at, steps):
@@ -117,6 +117,8 @@ def main(steps, layers, loader):
             x = x - part
         for turn in range(TURNS):
             x = x**turn
+        for epoch in range(EPOCHS):
+            x = x + epoch
         while x > 1:
             x = x / 2
         for batch in loader:
@@ -124,7 +126,7 @@ def main(steps, layers, loader):
     last = float(scores[steps])
 
 SCALES = (1, 2, 3)
-PARTS = 5
+PARTS = EPOCHS = 5
 TURNS = 400
 """
 
@@ -148,6 +150,7 @@ def test_elements_of_an_array_that_stays_are_read_in_a_loop(start, array, places
         ("x = x - part", "for i in"),
         ("x = x * part", "for part in range(len"),
         ("x = x**turn", "for turn"),
+        ("x = x + epoch", "for epoch"),  # over data, though few turns
         ("x = x / 2", "while"),
         ("x = use", "for batch"),  # over data
         ("last", ""),
@@ -165,4 +168,5 @@ def test_a_loop_of_steps_is_told_from_one_over_layers(start, loop, places):
 )
 def test_a_test_of_the_loop_reads_what_a_statement_assigns_or_what_is_made_of_it(test, decided, places):
     body = f"    value = float(evaluate(w))\n    shown = 2 * value\n    {test}:\n        save(w)\n"
-    assert loop_body.decides(places("for step in range(9):\n" + body)(2, "")) == decided
+    use = loop_body.use_in_loop(places("for step in range(9):\n" + body)(2, ""))
+    assert use == ("test" if decided else "")
