@@ -55,15 +55,16 @@ def note_types(c: Compiled, frame: FrameType) -> None:
 
     One call of a library runs many operations, on other arrays than the call's.
     """
-    for f in source_location.frames_outwards(frame):
-        if f.f_code.co_name == "from_hlo" and not c.explained and not c.owner:
-            # constants, but for a generator's own argument, ".0"
-            signature = {n: text for n, text in c.signature.items() if "[" not in text and n[0] != "."}
-            for word, name in ((OPERAND, "global_in_avals"), (RESULT, "global_out_avals")):
-                for i, aval in enumerate(f.f_locals[name]):
-                    weak = "{weak_type=True}" if aval.weak_type else ""
-                    signature[f"{word} {i}"] = f"{aval.dtype}[{','.join(map(str, aval.shape))}]{weak}"
-            c.signature = signature
+    frames = source_location.frames_outwards(frame)
+    compiling = next((f.f_locals for f in frames if f.f_code.co_name == "from_hlo"), None)
+    if compiling and not c.explained and not c.owner:
+        # constants, but for a generator's own argument, ".0"
+        signature = {n: text for n, text in c.signature.items() if "[" not in text and n[0] != "."}
+        for word, name in ((OPERAND, "global_in_avals"), (RESULT, "global_out_avals")):
+            for i, aval in enumerate(compiling[name]):
+                weak = "{weak_type=True}" if aval.weak_type else ""
+                signature[f"{word} {i}"] = f"{aval.dtype}[{','.join(map(str, aval.shape))}]{weak}"
+        c.signature = signature
 
 
 def describe(log: Log, *, command: str = "", ended: str = "", environment: Environment | None = None) -> Row:
