@@ -60,9 +60,9 @@ class Watcher:
             if profile:
                 self.instruments[WINDOWS] = self.profiler
         self.in_child: Callable[[], None] = lambda: None  # what else a forked child has to undo
-        self._undo = contextlib.ExitStack()
-        self._own_threads = 2 if starts else 1  # the sampler's, and one that hears signals
-        self._fork_warning = self._undo.enter_context(contextlib.ExitStack())
+        self.undo = contextlib.ExitStack()
+        self.own_threads = 2 if starts else 1  # the sampler's, and one that hears signals
+        self.fork_warning = self.undo.enter_context(contextlib.ExitStack())
         self._compiles_only = compiles_only
 
     def open(self) -> None:
@@ -87,23 +87,9 @@ class Watcher:
                     self.programs.look_at_live()
             else:
                 attach = self.log.losses.guarded("what JAX does", self._attach)
-                self._undo.callback(hooks.WhenImported("jax", attach).close)
+                self.undo.callback(hooks.WhenImported("jax", attach).close)
         with guard("samples of the program's lines"):
             self.sampler.open()
-
-    def leave_child(self) -> None:
-        with self.log.losses.guard("a forked child"):
-            self._undo.close()
-        self.sampler.close()
-        self.in_child()
-
-    def before_fork(self) -> None:
-        """Note a fork while JAX runs; else hide Python's warning of other threads if they are the watch's."""
-        self._fork_warning.close()
-        if hooks.is_running():
-            self.log.forks.append(source_location.reader_place(sys._getframe(2)))
-        elif sampler.THREADS.is_dir() and len([*sampler.THREADS.iterdir()]) <= 1 + self._own_threads:
-            self._fork_warning.enter_context(warnings_hidden(DeprecationWarning, "This process .*threaded"))
 
     def close(self) -> Log:
         """End the watch, remove all hooks, and return the log; each step has a guard of its own."""
@@ -117,7 +103,7 @@ class Watcher:
             WINDOWS: self.profiler.close,
             "memory": self.memory.close,
             "compiled programs": self.programs.close,
-            "the removal of a hook": self._undo.close,
+            "the removal of a hook": self.undo.close,
             "a trial on the CPU": self.trials.close,
             "copied arguments": lambda: note_copied_arguments(log),
             "the program's files and settings": self._describe_program,
@@ -133,11 +119,11 @@ class Watcher:
 
     def _attach(self, jax: ModuleType) -> None:
         """Install the hooks into JAX, once the program has imported it; each opens in a guard of its own."""
-        self._undo.callback(self.replacements.close)
+        self.undo.callback(self.replacements.close)
         self.log.names_causes = getattr(jax, "__version_info__", NAMES_CAUSES) >= NAMES_CAUSES
         if not self.log.names_causes:  # windows would say nothing, and print lines of their own
             self.instruments.pop(WINDOWS, None)
-        self._undo.callback(self.compiles.close)
+        self.undo.callback(self.compiles.close)
         for part, instrument in self.instruments.items():
             with self.log.losses.guard(part):
                 instrument.open(jax)
@@ -161,10 +147,9 @@ class Watcher:
 
     def _describe_program(self) -> None:
         jax = sys.modules.get("jax")
-        files = {source_location.stored_attributes(m).get("__file__") for m in [*sys.modules.values()]}
-        self.log.modules = sorted(
-            f for f in files if isinstance(f, str) and not source_location.library_of(f)
-        )
+        files = [source_location.stored_attributes(m).get("__file__") for m in [*sys.modules.values()]]
+        paths = {file for file in files if isinstance(file, str)}
+        self.log.modules = sorted(path for path in paths if not source_location.library_of(path))
         if jax and self._started():
             self.log.backend = str(jax.default_backend())
         config = getattr(jax, "config", None)
@@ -215,16 +200,26 @@ def _watch_forks() -> None:
 
 
 def _before_fork() -> None:
+    """Note a fork while JAX runs; else hide Python's warning of other threads if they are the watch's."""
     # Let a sample end, and none begin until the process has forked: a child would keep its settings
     sampler.SAMPLING.acquire()
-    if _open_watch:
-        with _open_watch.log.losses.guard("a fork"):
-            _open_watch.before_fork()
+    watch = _open_watch
+    if watch is None:
+        return
+    with watch.log.losses.guard("a fork"):
+        watch.fork_warning.close()
+        if hooks.is_running():
+            watch.log.forks.append(source_location.reader_place(sys._getframe()))
+        elif sampler.THREADS.is_dir() and len([*sampler.THREADS.iterdir()]) <= 1 + watch.own_threads:
+            watch.fork_warning.enter_context(warnings_hidden(DeprecationWarning, "This process .*threaded"))
 
 
 def _leave_child() -> None:
     global _open_watch
     sampler.SAMPLING.release()
-    left, _open_watch = _open_watch, None
-    if left:
-        left.leave_child()
+    watch, _open_watch = _open_watch, None
+    if watch:
+        with watch.log.losses.guard("a forked child"):
+            watch.undo.close()
+        watch.sampler.close()
+        watch.in_child()

@@ -87,7 +87,7 @@ def _operations(report: Mapping[str, Any]) -> Iterator[Fact]:
         change = "put what they compute into a jitted function, which is one program"
         # a library's lines cannot be changed
         own = (row["name"] for row in rows if not row["called_at"])
-        if name := next((name for name in own if name not in ("main", "<module>")), ""):
+        if name := next((name for name in own if name.isidentifier() and name != "main"), ""):
             change = f"jit {name}, or the part of it that works on arrays, so that it is one program"
         yield total_s, f"{observed}, each a program of its own; {', '.join(most)}", change
 
