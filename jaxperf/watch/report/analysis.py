@@ -185,8 +185,8 @@ class Analysis:
     @functools.cached_property
     def called(self) -> list[tuple[Compiled, Place]]:
         """Return the reader's jitted functions, each with the line that calls it again and again."""
-        r = self.log
-        return call_sites.called_at(r.compiled, r.call_sites, r.activity.programs)
+        log = self.log
+        return call_sites.called_at(log.compiled, log.call_sites, log.activity.programs)
 
     @functools.cached_property
     def jitted(self) -> dict[str, Compiled]:
@@ -376,8 +376,8 @@ class Analysis:
 
     def shares(self) -> dict[str, float]:
         """Return fractions of the wall time: the first five add up to 1, the last two are from windows."""
-        wall_s, r = self.log.wall_s, self.log
-        compiled, waited = (spans.within(r.start, r.end) for spans in (self.compiling, self.waiting))
+        log, wall_s = self.log, self.log.wall_s
+        compiled, waited = (spans.within(log.start, log.end) for spans in (self.compiling, self.waiting))
         imports, data = self.front_s[IMPORT], self.front_s[DATA]
         seconds = {
             "front end imports modules": imports,
@@ -387,9 +387,9 @@ class Analysis:
             "front end runs Python and dispatches": max(0.0, wall_s - imports - compiled - waited - data),
         }
         most = max(0.0, wall_s - imports - compiled)
-        if r.activity.windows or self.long_waits.stretches:
+        if log.activity.windows or self.long_waits.stretches:
             seconds["devices compute"] = min(self.computing_s, most)
-        if r.activity.windows:
+        if log.activity.windows:
             idle_s = sum(self.idle_at(*(self.front_s.keys() - {DATA})).values())
             seconds["devices idle while the front end works"] = min(idle_s, most)
         return {name: part / wall_s for name, part in seconds.items()}

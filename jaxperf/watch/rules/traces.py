@@ -222,7 +222,7 @@ def find_retraces(analysis: Analysis) -> Iterator[Finding]:
             if way in known or kind in _ANYWHERE:
                 again[kind].append(c)
             known.add(way)
-        again["new function"] = _needless(group, again["new function"])
+        again["new function"] = [c for c in _known_before(group, _program) if c in again["new function"]]
         again["structure"] = [c for c in again["structure"] if not all(map(_of_another_class, c.changes))]
         for kind in ("static value", "new function"):  # a captured number may be a size, too
             alike = kind == "static value" or len({c.arrays for c in group}) == 1
@@ -231,8 +231,6 @@ def find_retraces(analysis: Analysis) -> Iterator[Finding]:
         for kind, repeats in ((kind, repeats) for kind, repeats in again.items() if repeats):
             if kind not in _HABITS or _habit(repeats) or (kind == "shape" and _partial_batch(repeats)):
                 finding = _retrace(analysis, kind, group, repeats)
-                if finding.cause == "shape":
-                    finding = replace(finding, seconds=finding.seconds * _saved_by_padding(group))
                 if finding.cause == "static object":
                     objects.append(finding)
                 elif finding.seconds:
@@ -258,18 +256,17 @@ def _weakly_other(c: Compiled, before: Iterable[Compiled]) -> list[str]:
     return next(filter(None, other), [])
 
 
-def _needless(group: list[Compiled], repeats: list[Compiled]) -> list[Compiled]:
-    """Return repeats whose padded types, functions and texts occurred: one function object would do."""
-    known, needless = {_program(group[0])}, []
+def _known_before(group: list[Compiled], program: Callable[[Compiled], object]) -> Iterator[Compiled]:
+    """Yield the traces for which one of the same program, or an unknown one, came before."""
+    known = {program(group[0])}
     for c in group[1:]:
-        if c in repeats and (_program(c) in known or not c.signature):
-            needless.append(c)
-        known.add(_program(c))
-    return needless
+        if program(c) in known or not c.signature:
+            yield c
+        known.add(program(c))
 
 
 def _program(c: Compiled) -> tuple[object, ...]:
-    """Return what decides a function's program besides its code: argument types, and what jit cannot take."""
+    """Return what decides a function's program besides its code: padded types, and what jit cannot take."""
     values = [(name, _plain_value(value)) for name, value in (*c.closure.items(), *c.signature.items())]
     fixed = tuple(v for v in values if not _NUMBER.fullmatch(v[1]) and not _ARRAY.fullmatch(v[1]))
     return _padded(c.arrays), fixed
@@ -298,13 +295,6 @@ def _decides_form(analysis: Analysis, group: list[Compiled]) -> bool:
     values = {change.now for c in group for change in c.changes if change.kind == "static value"}
     operations = {tuple(i.opcode for i in f.instructions) for f in programs}
     return len(operations) > 1 and not all(map(_NUMBER.fullmatch, values))
-
-
-def _saved_by_padding(traces: list[Compiled]) -> float:
-    """Return the share of the repeats that padding dimensions to powers of two would save."""
-    calls = {c.arrays for c in traces}
-    padded = set(map(_padded, calls))
-    return (len(calls) - len(padded)) / (len(calls) - 1) if calls - {()} and len(calls) > 1 else 1.0
 
 
 def _kind(c: Compiled) -> str:
@@ -376,6 +366,9 @@ def _retrace(analysis: Analysis, kind: str, group: list[Compiled], repeats: list
     cause = "partial batch" if kind == "shape" and _partial_batch(repeats) else kind
     what, form, axis = changes[0].what, "", ""
     if cause == "shape":
+        calls = {c.arrays for c in group}
+        if calls - {()} and len(calls) > 1:  # padding saves the rest
+            seconds *= (len(calls) - len(set(map(_padded, calls)))) / (len(calls) - 1)
         of_one = [c for c in changes if c.what == what]
         sizes = [dimensions(of_one[0].before), *(dimensions(c.now) for c in of_one)]
         steps = [[b - a for a, b in zip(*pair)] for pair in itertools.pairwise(sizes)]
@@ -391,10 +384,8 @@ def _retrace(analysis: Analysis, kind: str, group: list[Compiled], repeats: list
 
 def _lengthened(at: Place, called: str, argument: str) -> bool:
     """Return whether the loop around a call makes an argument longer, so that it is no new input."""
-    loop, passed = (
-        statements.innermost(at, loop_body.LOOP),
-        statements.argument_expression(at, called, argument),
-    )
+    loop = statements.innermost(at, loop_body.LOOP)
+    passed = statements.argument_expression(at, called, argument)
     if loop is None or passed is None:
         return False
     flows, names = loop_body.flows_of(loop), loop_body.reads(passed)
@@ -462,7 +453,6 @@ def _partial_batch(repeats: list[Compiled]) -> bool:
 )  # fmt: skip
 def find_placements(analysis: Analysis) -> Iterator[Finding]:
     """Find functions compiled again because arguments of equal types had another placement."""
-
     again = [c for c in analysis.log.compiled if any(x.kind == "placement" and x.what for x in c.changes)]
     for group in group_by(again, lambda c: c.defined or c.name).values():
         at = statistics.mode(c.at for c in group)
@@ -510,13 +500,12 @@ def find_library_functions(analysis: Analysis) -> Iterator[Finding]:
     """Find functions that a library jits anew in each call, or gives new objects as static arguments."""
     owned = (c for c in analysis.log.compiled if c.owner and c.at and not statements.is_import(c.at))
     for group in group_by(owned, lambda c: (c.owner, c.defined)).values():
-        known, repeats = {group[0].arrays}, list[Compiled]()
-        for c in group[1:]:
+        repeats = [
+            c
+            for c in _known_before(group, lambda c: c.arrays)
             # JAX names what differs from the nearest call; one program of the caller compiles it once
-            other = any(x.kind == "static value" and not _another_object(x) for x in c.changes)
-            if (c.arrays in known or not c.signature) and not other:
-                repeats.append(c)
-            known.add(c.arrays)
+            if not any(x.kind == "static value" and not _another_object(x) for x in c.changes)
+        ]
         if not repeats or not _habit(repeats):
             continue
         changed, seconds = any(c.changes for c in repeats), analysis.compiling_s(repeats)
@@ -575,11 +564,14 @@ def find_eager_recompiles(analysis: Analysis) -> Iterator[Finding]:
     anew = Counter((c.at, c.name) for c in analysis.log.compiled if c.owner and not c.changes)
     libraries = {at for (at, _), times in anew.items() if times > 1}
     libraries |= {f.at for f in findings_of(analysis, find_library_functions)}
-    small = [c for c in analysis.log.compiled if is_operation(c) and not takes_apart(c)]
-    # an import is no function that a reader could jit; `cache_notes` says what keeps its programs
-    small = [c for c in small if not statements.is_import(c.at) and not {c.at, line(c)} & libraries]
-    # JAX does not explain each trace of a function that it traces very often
-    small = [c for c in small if c.program not in analysis.jitted]
+    small = [
+        c
+        for c in analysis.log.compiled
+        # JAX does not explain each trace of a function that it traces very often
+        if is_operation(c) and not takes_apart(c) and c.program not in analysis.jitted
+        # an import is no function that a reader could jit; `cache_notes` says what keeps its programs
+        if not statements.is_import(c.at) and not {c.at, line(c)} & libraries
+    ]
     # what every small program costs: the seconds of the quarter that compiled fastest
     costs = sorted(analysis.compiling_s([c]) for c in small)
     each_s = costs[len(costs) // 4] if costs else 0.0
@@ -618,10 +610,7 @@ def find_eager_recompiles(analysis: Analysis) -> Iterator[Finding]:
         return at if _makes(at) else statements.neighborhood(at) or at
 
     # one jitted function could hold all lines of a function that have few programs each
-    for level, least_s in (
-        (line, max(SMALL_S, least_saving_s(analysis))),
-        (neighbors, SMALL_S),
-    ):
+    for level, least_s in ((line, max(SMALL_S, least_saving_s(analysis))), (neighbors, SMALL_S)):
         groups, left = group_by(left, level).values(), []
         for compiled in groups:
             joined = _in_one_program(line, compiled)
@@ -663,8 +652,7 @@ def _one_by_one(
     )
     # the library that the line itself calls, if operations run there; JAX does not trace each of them anew
     own = [c for c in compiled if c.at == at] or compiled
-    through = Counter(c.through for c in own if c.through)
-    library = max(through, key=through.__getitem__, default="")
+    library = statistics.mode([c.through for c in own if c.through] or [""])
     return way_to_jit(Finding("eager recompiles", at, saved_s, reason, at.function), analysis, library)
 
 
@@ -746,8 +734,8 @@ EAGER_CAUSES = {
 
 def eager_cause(compiled: list[Compiled]) -> str:
     """Return what most often differs between consecutive calls of an operation outside jit."""
-    causes = Counter(itertools.starmap(_eager_cause, itertools.pairwise(compiled)))
-    return causes.most_common(1)[0][0] if causes else "eager recompiles"
+    causes = itertools.starmap(_eager_cause, itertools.pairwise(compiled))
+    return statistics.mode([*causes] or ["eager recompiles"])
 
 
 def _eager_cause(before: Compiled, now: Compiled) -> str:
