@@ -71,12 +71,6 @@ def find_eager_operations(analysis: Analysis) -> Iterator[Finding]:
         reason = (
             f"{rate:,.0f} operations per second are dispatched outside of jit, and devices are idle meanwhile"
         )
-    lost_s = {
-        at: idle.get(at, 0.0) + unfused.get(at, 0.0)
-        for at in {**idle, **unfused}
-        # one program of what is made once would take longer to compile
-        if "jit(" not in at.source and not _makes_once(at)
-    }
     # their advice is to take the operation out of jit
     elsewhere = {
         finding.at
@@ -84,7 +78,12 @@ def find_eager_operations(analysis: Analysis) -> Iterator[Finding]:
         for finding in findings_of(analysis, rule)
         if finding.cause in ("eager shapes", "many arrays") and finding.form != "several"
     }
-    lost_s = {at: seconds for at, seconds in lost_s.items() if at not in elsewhere}
+    lost_s = {
+        at: idle.get(at, 0.0) + unfused.get(at, 0.0)
+        for at in {**idle, **unfused}
+        # one program of what is made once would take longer to compile
+        if not ("jit(" in at.source or _makes_once(at) or at in elsewhere)
+    }
     through = {c.at: c.through for c in log.compiled if not c.explained and c.through}
     whole: list[Finding] = []
     for finding in findings_by_function("eager", lost_s, reason):
@@ -193,11 +192,8 @@ def _saved_s(analysis: Analysis, device: str, light: Collection[str]) -> float:
         for start, end in program.devices.get(device, ())
         if start >= analysis.begin
     )
-    in_a_row: list[tuple[float, float, str]] = []
-    for together, executions in itertools.groupby(executed, key=lambda e: e[2] in light):
-        row = list(executions)
-        if together and len(row) >= IN_A_ROW:
-            in_a_row += row
+    rows = ([*row] for together, row in itertools.groupby(executed, lambda e: e[2] in light) if together)
+    in_a_row = [execution for row in rows if len(row) >= IN_A_ROW for execution in row]
     if len(in_a_row) < OFTEN:
         return 0.0
     spans = group_by(in_a_row, lambda e: e[2]).values()

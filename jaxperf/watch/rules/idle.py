@@ -348,8 +348,7 @@ def find_waits(analysis: Analysis) -> Iterator[Finding]:
                 and other.at.file == line.at.file and statements.innermost(other.at, loop_body.LOOP) is loop
             )  # fmt: skip
             if others:
-                numbers = format_list([str(number) for number in others])
-                lines = f"line {numbers}" if len(others) == 1 else f"lines {numbers}"
+                lines = format_list([f"line {number}" for number in others])
                 reason += f"; {lines} in the same loop would wait in its place, so change them together"
             yield Finding(
                 "logging" if prints else "wait", line.at, line.lost_s, reason, line.kind,
@@ -394,17 +393,15 @@ def find_data_waits(analysis: Analysis) -> Iterator[Finding]:
     lost_s = {at: seconds for at, seconds in lost_s.items() if not only_keys(analysis, at)}
     reason = "devices are idle while this line waits for the next batch"
     for finding in findings_by_function("data", lost_s, reason):
-        finding = replace(finding, seconds=finding.seconds * _seen_at_calls(analysis, finding.at))
+        seconds, computing_s = finding.seconds * _seen_at_calls(analysis, finding.at), analysis.computing_s
         inside = describe_longest_inside(analysis, DATA, finding.at)
-        if finding.seconds > SLOW * analysis.computing_s:
-            computing = format_quantity(analysis.computing_s, "s")
-            slow = f"; they compute for only {computing}, and one thread that reads ahead saves no more"
-            yield replace(finding, reason=reason + inside + slow, form="slow")
-        elif _FROM_THREAD.search(inside or finding.at.source):  # a thread reads ahead already
-            yield replace(finding, reason=reason + inside, form="slow")
-        else:
-            saved_s = min(finding.seconds, analysis.computing_s)
-            yield replace(finding, reason=reason + inside, seconds=saved_s)
+        what, form = reason + inside, "slow"
+        if seconds > SLOW * computing_s:
+            computing = format_quantity(computing_s, "s")
+            what += f"; they compute for only {computing}, and one thread that reads ahead saves no more"
+        elif not _FROM_THREAD.search(inside or finding.at.source):  # else a thread reads ahead already
+            seconds, form = min(seconds, computing_s), ""
+        yield replace(finding, reason=what, seconds=seconds, form=form)
 
 
 @cause(

@@ -20,7 +20,7 @@ from jaxperf.retraces import (
 )
 from jaxperf.watch.grouping import group_by
 from jaxperf.watch.log import DISPATCH, EAGER, TRACE, Compiled, canonical_name
-from jaxperf.watch.observe.source_location import Place
+from jaxperf.watch.observe.source_location import NOWHERE, Place
 from jaxperf.watch.report.analysis import Analysis
 from jaxperf.watch.rules.elements import is_operation, takes_apart
 from jaxperf.watch.rules.jit_advice import WAYS, only_computes, outermost, way_to_jit
@@ -241,9 +241,9 @@ def find_retraces(analysis: Analysis) -> Iterator[Finding]:
 def _made_once(objects: list[Finding]) -> Iterator[Finding]:
     """Yield one finding for the functions that get the same new object, which is to be made once."""
     for (_, reason), group in group_by(objects, lambda f: (f.at.file, f.reason.partition(": ")[2])).items():
-        dearest, seconds = max(group, key=lambda f: f.seconds), sum(f.seconds for f in group)
+        dearest = max(group, key=lambda f: f.seconds)
         if len(group) > 1:
-            names = format_list([f.name for f in group])
+            names, seconds = format_list([f.name for f in group]), sum(f.seconds for f in group)
             reason = f"{names} were traced again and again, {seconds:.2g} s for the repeats: {reason}"
             argument = statements.parameter_name(dearest.at.file, dearest.name, dearest.argument)
             dearest = replace(dearest, seconds=seconds, name=names, reason=reason, argument=argument)
@@ -471,9 +471,8 @@ def find_placements(analysis: Analysis) -> Iterator[Finding]:
     "Leave it out; if memory grows, make the jitted functions once and give them few shapes.",
 )  # fmt: skip
 def find_cleared_caches(analysis: Analysis) -> Iterator[Finding]:
-    for at, again in group_by(analysis.log.compiled, lambda c: c.cleared).items():
-        if at is None:
-            continue
+    cleared = (c for c in analysis.log.compiled if c.cleared)
+    for at, again in group_by(cleared, lambda c: c.cleared or NOWHERE).items():
         seconds, names = analysis.compiling_s(again), ", ".join({c.called: None for c in again})
         reason = (
             f"jax.clear_caches makes JAX forget its programs: {shorten_value(names)} took {seconds:.2g} s "
@@ -707,10 +706,9 @@ def find_many_arrays(analysis: Analysis) -> Iterator[Finding]:
     }
     many = (c for c in operations if taken.get(c.program, 0) >= MANY and c.total_s >= LEAST_S)
     for at, compiled in group_by(many, lambda c: c.at).items():
-        name = max(compiled, key=lambda c: c.total_s).name
+        name, seconds = max(compiled, key=lambda c: c.total_s).name, analysis.compiling_s(compiled)
         passed = statements.argument_expression(at, name, "argument 0")
         argument = ast.unparse(passed) if isinstance(passed, ast.Name | ast.Attribute) else "the list"
-        seconds = analysis.compiling_s(compiled)
         reason = (
             f"{name} takes up to {taken[canonical_name(name)]:,} arrays here, and compiling its program "
             f"took {seconds:.2g} s"
