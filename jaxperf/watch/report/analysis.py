@@ -89,11 +89,8 @@ def reclassified_samples(log: Log) -> list[StackSample]:
         # a file that is written outside of loops does not matter
         return (PYTHON if kind == WRITE else kind), at
 
-    results = []
-    for s in log.samples:
-        kind, at = classify(s.kind, s.at, s.callers, bool(s.inside))
-        results.append(s._replace(kind=kind, at=at, inside=s.inside if at == s.at else s.at))
-    return results
+    found = ((s, *classify(s.kind, s.at, s.callers, bool(s.inside))) for s in log.samples)
+    return [s._replace(kind=kind, at=at, inside=s.inside if at == s.at else s.at) for s, kind, at in found]
 
 
 def _in_loop(chain: tuple[Place, ...], steps: frozenset[Place]) -> tuple[Place, str]:
@@ -273,10 +270,8 @@ class Analysis:
 
     @functools.cached_property
     def front_s(self) -> dict[str, float]:
-        seconds: dict[str, float] = defaultdict(float)
-        for sample in self.samples:
-            seconds[sample.kind] += self.front(sample)
-        return seconds
+        kinds = group_by(self.samples, lambda s: s.kind).items()
+        return defaultdict(float, {kind: sum(map(self.front, samples)) for kind, samples in kinds})
 
     @functools.cached_property
     def run_s(self) -> float:

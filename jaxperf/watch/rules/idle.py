@@ -4,7 +4,7 @@ import ast
 import itertools
 import re
 import statistics
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -32,6 +32,7 @@ OFTEN = 20  # calls of one operation in the windows; fewer belong to the program
 LATE_S = 0.005  # from the begin of some work until a sample sees it, at most
 SLOW = 1.5  # ratio of waits for data to computing from which on one thread that reads ahead is not enough
 COPIED = 1 << 20  # bytes per call that are large
+_SHOWING = ("print(", "logging.", "logger.", "log.")
 _NEEDLESS = ("block_until_ready", "effects_barrier")
 _FROM_THREAD = re.compile(r"\.(get|get_nowait|result)\(")  # of a queue or of a future
 
@@ -61,8 +62,7 @@ def find_slow_dispatch(analysis: Analysis) -> Iterator[Finding]:
             continue
         if at not in idle or copies_much(analysis, c):
             continue
-        call_s, device_s = row.dispatch_s, row.device_s
-        module_s = 0.0
+        call_s, device_s, module_s = row.dispatch_s, row.device_s, 0.0
         if c.through == "flax":
             looks = (s for s in analysis.of_kinds(DISPATCH) if s.at == at and s.end > s.start)
             front_s = (analysis.front(s) * analysis.windows.of(s) / (s.end - s.start) for s in looks)
@@ -218,14 +218,12 @@ def find_python_work(analysis: Analysis) -> Iterator[Finding]:
     # other rules cover lines that handle arrays
     waiting = [line for line in analysis.lines if line.count >= OFTEN]
     arrays = {line.at for line in waiting} | set(analysis.outside_jit)
-    python_s: dict[Place, float] = defaultdict(float)
-    for s in analysis.of_kinds(BETWEEN):
-        python_s[s.at] += analysis.front(s)
+    between = analysis.of_kinds(BETWEEN)
+    by_line = group_by(between, lambda s: s.at)
+    python_s = {at: sum(map(analysis.front, samples)) for at, samples in by_line.items()}
     # a line that mostly waits would not hold up the next step without its wait
-    waits = {line.at for line in waiting if line.total_s >= python_s[line.at]}
-    between = [
-        s for s in analysis.of_kinds(BETWEEN) if s.inside not in arrays and (s.inside or s.at not in waits)
-    ]
+    waits = {line.at for line in waiting if line.total_s >= python_s.get(line.at, 0.0)}
+    between = [s for s in between if s.inside not in arrays and (s.inside or s.at not in waits)]
     # `find_waits` covers the first, `find_numpy_work` the second
     lost_s = {
         at: seconds
@@ -251,11 +249,8 @@ def _seen_at_calls(analysis: Analysis, at: Place) -> float:
     # the median, since the sampler holds up a few calls
     ran = [program.dispatch_s for c, _ in here if (program := analysis.ran(c)) and program.dispatch_s]
     calls_s = sum(statistics.median(calls) * len(calls) for calls in ran) * analysis.scale
-    before = [
-        seconds
-        for s in analysis.of_kinds(BETWEEN, DATA)
-        if _function(s.at) == _function(at) and (seconds := analysis.front(s))
-    ]
+    samples = (s for s in analysis.of_kinds(BETWEEN, DATA) if _function(s.at) == _function(at))
+    before = [*filter(None, map(analysis.front, samples))]
     late_s = sum(map(analysis.front, seen)) - calls_s
     # what takes longer than the sampler needs to come is seen where it runs
     share = min(late_s / sum(before), LATE_S / statistics.median(before)) if before else 0.0
@@ -332,9 +327,7 @@ def find_waits(analysis: Analysis) -> Iterator[Finding]:
         if array := element_read(analysis, line.at):
             yield element_reads(analysis, line, array)
         elif line.at:
-            prints = line.kind == "print" or line.at.source.startswith(
-                ("print(", "logging.", "logger.", "log.")
-            )
+            prints = line.kind == "print" or line.at.source.startswith(_SHOWING)
             large = line.nbytes >= COPIED * line.count and line.kind not in _NEEDLESS
             reason = (
                 f"the front end waits {line.count} times in {line.kind}, "

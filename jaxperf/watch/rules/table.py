@@ -11,6 +11,7 @@ from typing import Any
 
 from jaxperf.errors import JaxperfError
 from jaxperf.flags import did_you_mean
+from jaxperf.result.formatting import format_quantity
 from jaxperf.watch.log import IMPORT
 from jaxperf.watch.observe.source_location import NOWHERE, Place
 from jaxperf.watch.report.analysis import Analysis, once
@@ -150,21 +151,16 @@ _SERVED = ("eager recompiles", "new body", "library function", "dispatch")  # by
 
 def _together(findings: list[Finding]) -> list[Finding]:
     """Return one finding for all that one change makes one program."""
-    for jitted in [f for f in findings if f.form == "several"]:  # a function, for the shapes that it gets
-        same = [jitted, *(f for f in findings if f.cause == "eager" and _serves(jitted, f))]
-        findings = [f for f in findings if f not in same]
-        findings.append(replace(jitted, seconds=sum(f.seconds for f in same)))
-    whole = [f for f in findings if f.cause == "eager"]
-    parts = [f for f in findings if f.cause in _SERVED]
-    left = [f for f in findings if f not in whole and f not in parts]
-    for finding in whole:
-        same = [finding, *(f for f in parts if _serves(finding, f))]
-        parts = [f for f in parts if f not in same]
+    left, several = findings, [f for f in findings if f.form == "several"]  # for the shapes that it gets
+    for whole in [*several, *(f for f in findings if f.cause == "eager")]:
+        if whole not in left:
+            continue
+        served = ("eager",) if whole in several else _SERVED
+        same = [whole, *(f for f in left if f.cause in served and _serves(whole, f))]
         # at one line, what costs most gives the name
-        dearest = max((f for f in same if f.at == finding.at), key=lambda f: f.seconds)
+        dearest = max((f for f in same if f.at == whole.at), key=lambda f: f.seconds)
         seconds, reason = sum(f.seconds for f in same), "; ".join(f.reason for f in same)
-        left.append(replace(dearest, seconds=seconds, reason=reason))
-    left = parts + left
+        left = [*(f for f in left if f not in same), replace(dearest, seconds=seconds, reason=reason)]
     # an array on the host needs no wait in what its elements are given to
     reads = [f for f in left if f.cause in ("element reads", "iterated array")]
     given = {(f.at.file, name) for f in reads for name in statements.called_at(f.at)}
@@ -248,8 +244,6 @@ def cause_of(finding: Finding) -> Cause:
 
 
 def failures(findings: Collection[Finding], wanted: Collection[str]) -> Iterator[str]:
-    from jaxperf.result.formatting import format_quantity
-
     for finding in findings:
         cause, saving = cause_of(finding), format_quantity(finding.seconds, "s")
         if cause.kind in wanted or ANY in wanted:

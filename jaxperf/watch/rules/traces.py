@@ -439,7 +439,7 @@ def _another_object(change: Change) -> bool:
 
 def _partial_batch(repeats: list[Compiled]) -> bool:
     """Return whether the only repeat is for a smaller leading dimension, as of an epoch's last batch."""
-    changes = [change for c in repeats for change in c.changes if change.kind == "shape"]
+    changes = (change for c in repeats for change in c.changes if change.kind == "shape")
     pairs = [(dimensions(change.before), dimensions(change.now)) for change in changes]
     smaller = all(before and now and before[1:] == now[1:] and now[0] < before[0] for before, now in pairs)
     return len(repeats) == 1 and smaller and len({(before[0], now[0]) for before, now in pairs}) == 1
