@@ -128,9 +128,10 @@ def _makes_once(at: Place) -> bool:
 
 def _waits(analysis: Analysis) -> set[Place]:
     """Return the lines that `find_waits` or `find_iterated_arrays` cover."""
-    elements = set().union(*taken_apart(analysis).values())
+    apart = taken_apart(analysis)
+    elements = set().union(*apart.values())
     handling = {s.at for s in analysis.samples if (s.at.file, s.at.line) in elements}
-    return handling | {
+    return {*apart, *handling} | {
         at
         for at in (line.at for line in analysis.lines)
         if element_read(analysis, at)

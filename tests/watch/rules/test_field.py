@@ -241,6 +241,7 @@ def test_a_library_that_iterates_gets_arrays_of_numpy(line):
     log = Log("a", 0.0, 9.0, compiled=made, waits=[Wait("float", at, 8.0, 8.1, 4)])
     (finding,) = elements.find_iterated_arrays(Analysis(log))
     assert finding.seconds == 1.5 and "that matplotlib iterates over" in finding.reason
+    assert at in eager._waits(Analysis(log))  # jit cannot take what reads elements
     assert advice_for(finding).change.startswith("Give lib.fit NumPy's arrays")
 
 
