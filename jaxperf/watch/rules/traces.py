@@ -605,8 +605,12 @@ def find_eager_recompiles(analysis: Analysis) -> Iterator[Finding]:
 
     def neighbors(c: Compiled) -> Place:
         """Return the place of the lines around an operation; a call that makes a model has none."""
-        at = line(c)
-        return at if _makes(at) else statements.neighborhood(at) or at
+        at, loop = line(c), statements.innermost(line(c), statements.LOOP)
+        if _makes(at):
+            return at
+        if loop is not None and not only_computes(analysis, at):  # no function holds lines in and outside it
+            return at._replace(line=-loop.lineno)
+        return statements.neighborhood(at) or at
 
     # one jitted function could hold all lines of a function that have few programs each
     for level, least_s in ((line, max(SMALL_S, least_saving_s(analysis))), (neighbors, SMALL_S)):

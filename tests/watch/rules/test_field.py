@@ -291,6 +291,15 @@ def test_lines_with_few_programs_count_together_in_their_function(places):
         assert change in advice_for(finding).change
 
 
+def test_lines_in_a_loop_and_before_it_are_two_functions_if_jit_takes_no_whole(places):
+    head = "def main(x):\n    a = x * 2\n    b = a + 1\n"
+    at = places(f"{head}    for i in range(99):\n        b = b * a\n        print(b)\n")
+    small = [compiled(at(row, "main"), 9 * row + i, 0.1, f"op{i}") for row in (2, 3, 5) for i in range(9)]
+    small += [compiled(at(5, "main"), 90 + i, 0.1, f"more{i}") for i in range(3)]
+    findings = [*traces.find_eager_recompiles(Analysis(Log("a", 0.0, 200.0, compiled=small)))]
+    assert sorted(f.reason.partition(" ")[0] for f in findings) == ["12", "18"]
+
+
 def test_lines_whose_savings_are_small_count_together_however_long_they_compile(places):
     """Ten programs at each of four lines: 1 s each, of which one program would save 0.02 s."""
     at = places(NEIGHBORS)
