@@ -14,7 +14,7 @@ from jaxperf.watch.report.analysis import Analysis, once
 from jaxperf.watch.rules.libraries import change_of_call, library_of_file
 from jaxperf.watch.rules.table import Finding
 from jaxperf.watch.source import loop_body, statements
-from jaxperf.watch.source.host_work import host_work, numpy_calls
+from jaxperf.watch.source.host_work import ON_HOST, host_work, numpy_calls
 
 CALLER_SHARE = 0.1  # a caller with this share of the samples in what it calls is part of the cause
 INNER_SHARE = 0.8  # of the operations below a line, that another line must call to be their cause, too
@@ -66,6 +66,10 @@ WAYS = {
     "object": (
         "{name} makes an object, which jit cannot return. A compile cache on disk keeps its programs from "
         'the second start on: jax.config.update("jax_compilation_cache_dir", FOLDER).'
+    ),
+    "host": (
+        "Give {name} NumPy's arrays, as jax.device_get returns them: {argument} works on the host, and each "
+        "of its operations on an array of JAX is a program of its own."
     ),
     "library": (
         "Call {name} inside a function of yours under jax.jit, made once, if the library allows it there "
@@ -122,8 +126,8 @@ def _form(
         return {"form": "made" if library_of_file(at.file).makes else "", "name": made}
     if not definition:
         if called and through not in ("", "jax", "jaxlib", "numpy"):
-            form = through if change_of_call(through, called) else _of_a_library(at, called)
-            return {"form": form, "name": called}
+            form = through if change_of_call(through, called) else _of_a_library(at, called, through)
+            return {"form": form, "name": called, "argument": through}
         if function is None:
             return {}
         kept, numpys = _not_taken(analysis, at, function), numpy_calls(at.file, function)
@@ -141,8 +145,10 @@ def _form(
     return {"form": "function", "name": name, "static": static}
 
 
-def _of_a_library(at: Place, called: str) -> str:
+def _of_a_library(at: Place, called: str, library: str) -> str:
     """Return the form of advice on a call of a library, by what it returns: an object, arrays or nothing."""
+    if f"{library}.".startswith(ON_HOST):
+        return "host"
     root, _, method = called.partition(".")
     # `circuit.rotate(0)` changes its object
     if isinstance(statements.innermost(at, ast.stmt), ast.Expr) and method:

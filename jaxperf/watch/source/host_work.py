@@ -13,7 +13,7 @@ from jaxperf.watch.observe.source_location import library_of
 from jaxperf.watch.source import loop_body, statements
 
 # beginnings of the full names of functions that work on the host
-_MODULES = (
+ON_HOST = (
     "PIL.", "csv.", "cv2.", "gym.", "gymnasium.", "json.", "logging.", "matplotlib.", "numpy.random.", "os.",
     "pandas.", "pickle.", "plotly.", "random.", "scipy.", "seaborn.", "sklearn.", "subprocess.", "time.",
     "tqdm.",
@@ -23,7 +23,7 @@ _METHODS = {
     "choice", "contour", "contourf", "draw", "hist", "imshow", "integers", "legend", "normal", "permutation",
     "plot", "savefig", "scatter", "show", "shuffle", "standard_normal", "uniform",
 }  # fmt: skip
-_ON_HOST = {"array", "asarray", "load", "loadtxt", "save", "savetxt", "savez"}
+_TO_HOST = {"array", "asarray", "load", "loadtxt", "save", "savetxt", "savez"}
 _NO_VALUE = ("len", "isinstance", "hasattr", "callable")  # calls whose results are known while tracing
 
 
@@ -112,13 +112,13 @@ def _host_work(file: str, function: statements.FUNCTION) -> Iterator[tuple[Any, 
             case ast.Call(func=called):
                 name, full = ast.unparse(called), statements.imported_name(file, called)
                 owner, _, method = name.rpartition(".")
-                if full.startswith(_MODULES) or name == "open":
+                if full.startswith(ON_HOST) or name == "open":
                     yield node, f"calls {name}"
                 elif full.startswith("numpy.") and loop_body.share(
                     _without_types(loop_body.reads(*node.args)), data
                 ):
                     # `np.asarray` brings values to the host, as `float` does, and stays outside
-                    yield node, f"calls {name}" if method in _ON_HOST else node
+                    yield node, f"calls {name}" if method in _TO_HOST else node
                 elif owner in passed and method in ("append", "extend"):
                     yield node, f"changes {owner}, a list that it is given,"
                 elif owner and not full and method in _METHODS:

@@ -187,6 +187,7 @@ def test_parameters_that_must_be_static_are_named(line):
         ("jnp.where(w > 0)", "", "np.where(np.asarray(x))"),  # whose size depends on values
         ("lib.Search", "fitlib", "lib.Search makes an object, which jit cannot return"),
         ("lib.Grow", "fitlib", "Call lib.Grow inside a function of yours"),  # and what it makes, there
+        ("w = lib.fit", "scipy", "Give lib.fit NumPy's arrays"),
         ("search.turn", "fitlib", "Put this line and its neighbors into one"),  # which changes `search`
         ("w = update", "jax", "Put this line and its neighbors into one function"),  # of main
         ("return w", "jax", "Jit loss as a whole: @jax.jit above it"),
