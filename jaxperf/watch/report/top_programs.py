@@ -95,14 +95,20 @@ def cut_off_factor(analysis: Analysis) -> float:
 
 
 def _origins(programs: list[Facts]) -> dict[str, tuple[str, Place]]:
-    """Return each instruction's JAX operation and line; NOWHERE if programs differ in the line."""
+    """Return each instruction's JAX operation and line; NOWHERE if programs differ in the line.
+
+    What XLA adds, such as a copy, has the line of its first use.
+    """
     origins: dict[str, tuple[str, Place]] = {}
     for facts in programs:
-        for i in facts.instructions:
+        used_at: dict[str, Place] = {}
+        for i in reversed(facts.instructions):  # users come first
+            inside = facts.module.inside(i)
             # what XLA groups without naming an operation or a line has those of the heaviest inside
-            inside = facts.module.inside(i) if i.opcode in ("fusion", "call") else ()
-            heavy = [j for opcode in _HEAVY for j in (i, *inside) if j.opcode == opcode]
-            at = _line(facts, [i, *heavy, *inside])
+            grouped = inside if i.opcode in ("fusion", "call") else ()
+            heavy = [j for opcode in _HEAVY for j in (i, *grouped) if j.opcode == opcode]
+            at = _line(facts, [i, *heavy, *grouped]) or used_at.get(i.name, NOWHERE)
+            used_at |= dict.fromkeys([*i.operands, *(j.name for j in inside if j.root)], at)
             name, line = origins.setdefault(i.name, (_operation(i, [*heavy, i][0]), at))
             if line != at:
                 origins[i.name] = (name, NOWHERE)

@@ -110,3 +110,14 @@ def test_a_loop_without_events_inside_has_its_own_time(text):
     assert [(*row[:2], row[3][:24]) for row in table.rows] == [
         ("while", "75%", "return jax.lax.fori_loop"), ("sort", "25%", "y = jnp.sort(x, axis=0) ")
     ]  # fmt: skip
+
+
+def test_a_copy_that_xla_adds_has_the_line_of_its_first_use(text):
+    facts = Facts("step", "cpu", 1.0, 1.0, text=text)
+    (loop,) = (i for i in facts.instructions if i.opcode == "while")
+    before = "  %copy.99 = f32[64,64]{1,0} copy(%x)\n  %tuple.99 = (f32[64,64]{1,0}) tuple(%copy.99)\n"
+    operand = f"%{loop.operands[0]}"
+    changed = text.replace(loop.text, before + loop.text.replace(operand, "%tuple.99"))
+    origins = top_programs._origins([Facts("step", "cpu", 1.0, 1.0, text=changed)])
+    operation, at = origins["copy.99"]
+    assert operation == "copy" and at.source.startswith("return jax.lax.fori_loop")
