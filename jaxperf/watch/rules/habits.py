@@ -15,7 +15,7 @@ from jaxperf.watch.source import statements
 
 GROWN = 32 << 20  # bytes of growth that are worth a note
 GROWN_SHARE = 0.1  # of the peak
-# without arrays of JAX or compilations that explain it: a list that is built takes less
+# without arrays of JAX that explain it: a list that is built, or a start that compiles, takes less
 UNKNOWN_GROWN, UNKNOWN_S = 256 << 20, 10.0
 STEADY = 3.0  # the most ratio of what two thirds of the time grew by, for memory that grows steadily
 LONG_ENOUGH_S = 1.0  # seconds of a run in which growth is judged
@@ -61,10 +61,11 @@ def growth_notes(analysis: Analysis) -> Iterator[str]:
             "later (a number of each, or every hundredth), or bring them to the host in blocks, with "
             "jax.device_get, and drop them"
         )
-    elif compiled >= COMPILED:
-        yield f"{message}; {compiled} programs were compiled meanwhile, which JAX keeps"
     elif grown >= UNKNOWN_GROWN and length_s >= UNKNOWN_S:
-        yield f"{message}; arrays of JAX do not explain it, so look for what else the loop keeps"
+        why = "arrays of JAX do not explain it, so look for what else the loop keeps"
+        if compiled >= COMPILED:
+            why = f"{compiled} programs were compiled meanwhile, which JAX keeps"
+        yield f"{message}; {why}"
 
 
 def _used(reading: Memory) -> int:
