@@ -55,9 +55,9 @@ def run_script(path: Path, arguments: Sequence[str], **options: Any) -> int:
     """
     script = path / "__main__.py" if path.is_dir() else path
     absolute = os.path.abspath(script)  # noqa: PTH100  Python does not resolve links either
+    loader = importlib.machinery.SourceFileLoader("__main__", absolute)
     try:
-        with io.open_code(absolute) as file:
-            code = compile(file.read(), absolute, "exec", dont_inherit=True)
+        code = loader.source_to_code(loader.get_data(absolute), absolute)
     except OSError as e:
         raise JaxperfError(
             f"cannot read the script {script}: {e.strerror}; give the path of a Python file"
@@ -70,7 +70,6 @@ def run_script(path: Path, arguments: Sequence[str], **options: Any) -> int:
 
     def run() -> None:
         main = types.ModuleType("__main__")
-        loader = importlib.machinery.SourceFileLoader("__main__", absolute)
         main.__dict__.update(
             __file__=absolute, __builtins__=builtins, __loader__=loader, __annotations__={}, __cached__=None
         )
