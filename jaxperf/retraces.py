@@ -20,6 +20,7 @@ _CHANGE = re.compile(
     re.S,  # a printed value may take several lines
 )
 _AVAL = re.compile(r"[\w<>.]+\[")  # the type of an array
+_NUMBER = re.compile(r"[-(]?[\d.]+|[-(]?(?:nan|inf)|True|False")  # of Python
 _STATIC = re.compile(r"Static\(val=(.*)\)\Z", re.S)
 _STATIC_PART = re.compile(r"\('(\w+)', Static\(value=<?(?:function )?([\w.]+)")
 LONGEST_VALUE = 60  # characters of a value in a reason
@@ -143,8 +144,11 @@ def argument_changes(old: Mapping[str, str], new: Mapping[str, str]) -> tuple[Ch
     changes = []
     for name, now in new.items():
         before = old.get(name, "nothing")
-        if before != now and "[" in before and "[" in now:
+        arrays = [bool(_AVAL.match(text)) for text in (before, now)]
+        if before != now and all(arrays):
             changes.append(_change(name, before, now))
         elif before != now:
-            changes.append(Change("static value", name, before, now))
+            # no array is a static value, so a number in its place is none either
+            number = any(arrays) and (_NUMBER.match(before) or _NUMBER.match(now))
+            changes.append(Change("weak type" if number else "static value", name, before, now))
     return tuple(changes)

@@ -56,7 +56,7 @@ def note_types(c: Compiled, frame: FrameType) -> None:
     One call of a library runs many operations, on other arrays than the call's.
     """
     frames = source_location.frames_outwards(frame)
-    compiling = next((f.f_locals for f in frames if f.f_code.co_name == "from_hlo"), None)
+    compiling = next((f.f_locals for f in frames if "global_in_avals" in f.f_code.co_varnames), None)
     if compiling and not c.explained and not c.owner:
         # constants, but for a generator's own argument, ".0"
         signature = {n: text for n, text in c.signature.items() if "[" not in text and n[0] != "."}

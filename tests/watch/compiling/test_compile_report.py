@@ -59,16 +59,17 @@ def test_each_program_has_its_reason():
         operation(25, 1, signature={"x": "float32[2]"}),
         operation(27, 1, signature={"x": "float32[3]"}),
         operation(29, 1, signature={"x": "float32[3]", "axis": "1"}),
+        operation(31, 1, signature={"x": "2.5", "axis": "1"}),
     ]
     rows = sorted(described(*programs)["list"], key=lambda row: row["start_s"])
     assert [row["reason"] for row in rows] == [
         "first call", "static value", "new function object", "new function object", "first call",
-        "operation outside jit", "new shape", "other constants",
+        "operation outside jit", "new shape", "other constants", "weak type",
     ]  # fmt: skip
     assert rows[1]["change"] == "rate: 0.1 -> 0.2"
     assert rows[3]["change"] == "it captures rate: 0.1 -> 0.2"
     assert rows[6]["change"] == "x: float32[2] -> float32[3]"
-    assert [row["kind"] for row in rows] == ["function"] * 4 + ["library"] + ["operation"] * 3
+    assert [row["kind"] for row in rows] == ["function"] * 4 + ["library"] + ["operation"] * 4
 
 
 def test_a_program_that_ends_while_it_compiles_has_a_remark():
