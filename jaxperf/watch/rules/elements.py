@@ -37,14 +37,13 @@ def taken_apart(analysis: Analysis) -> dict[Place, set[tuple[str, int]]]:
     whose library iterates, no line only handles the elements.
     """
     programs = [c for c in analysis.log.compiled if is_operation(c) and takes_apart(c)]
-    libraries = {c.at for c in programs if c.through not in ("", "jax", "jaxlib", "numpy")}
-    apart = {c.at for c in programs}
     # what a library does when it is imported is no iteration of the reader's
-    apart = {at for at in apart if not statements.is_import(at)}
+    apart = {c.at: c.through for c in programs if not statements.is_import(c.at)}
+    libraries = (at for at, through in apart.items() if through not in ("", "jax", "jaxlib", "numpy"))
     read = {(wait.at.file, wait.at.line) for wait in analysis.waits}
     lines = {at: {(at.file, line) for line in loop_body.lines_of_elements(at)} for at in sorted(apart)}
     handling = {at: inside if inside & read else {(at.file, at.line)} for at, inside in lines.items()}
-    return handling | {at: set[tuple[str, int]]() for at in libraries & apart}
+    return handling | {at: set[tuple[str, int]]() for at in libraries}
 
 
 def only_keys(analysis: Analysis, at: Place) -> bool:

@@ -428,8 +428,7 @@ def find_transfers(analysis: Analysis) -> Iterator[Finding]:
 def copies_much(analysis: Analysis, c: Compiled) -> bool:
     """Return whether calls of a program copy large NumPy arrays, or may do so if their size is unknown."""
     program = analysis.ran(c)
-    programs = analysis.programs.get(c.program, ())
-    sizes = (sum(shape.bytes for shape in facts.layout[0]) for facts in programs)
+    sizes = (sum(shape.bytes for shape in f.layout[0]) for f in analysis.programs.get(c.program, ()))
     return bool(program and program.copies) and (c.host_bytes or max(sizes, default=0)) >= COPIED
 
 

@@ -11,13 +11,7 @@ from typing import Any
 
 from jaxperf.jax_internals import DEBUG_FLAGS
 from jaxperf.result.formatting import format_list
-from jaxperf.retraces import (
-    Change,
-    argument_changes,
-    differing_part,
-    dimensions,
-    shorten_value,
-)
+from jaxperf.retraces import Change, argument_changes, differing_part, dimensions, shorten_value
 from jaxperf.watch.grouping import group_by
 from jaxperf.watch.log import DISPATCH, EAGER, TRACE, Compiled, canonical_name
 from jaxperf.watch.observe.source_location import NOWHERE, Place
