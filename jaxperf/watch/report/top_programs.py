@@ -72,7 +72,8 @@ def device_lines(analysis: Analysis) -> dict[Place, dict[str, float]]:
             for i in facts.instructions
             if i.opcode == "while"
         }
-        if program.cut_off and loops:  # a loop that windows cut off has no events, nor has what is inside
+        # a loop that windows cut off has no events, and may have none inside
+        if program.cut_off and loops and not loops.keys() & containers:
             operation, at = origins[max(loops, key=loops.__getitem__)]
             lines[at][operation] += total_length(program.spans) * (cut_off_factor(analysis) - 1)
     return lines

@@ -33,8 +33,9 @@ def analysis_of(*texts, sort_s, dot_s, jitted=True):
     product = next(names[op] for op in ("dot", "custom-call", "fusion") if op in names)
     ops = defaultdict(list)
     ops["cpu 0", names["sort"]] = [sort_s]
-    ops["cpu 0", product] = [dot_s / 2, dot_s / 2]
-    ops["cpu 0", names["while"]] = [dot_s]
+    if dot_s:
+        ops["cpu 0", product] = [dot_s / 2, dot_s / 2]
+        ops["cpu 0", names["while"]] = [dot_s]
     program = ExecutedProgram("step", devices=defaultdict(list, {"cpu 0": [(0.0, sort_s + dot_s)]}), ops=ops)
     call = Compiled("step", Place("a.py", 3), {"compile": (-1.0, 0.0)}, explained=True)
     sites = [CallSite(Place("a.py", 3), "step", "step")] if jitted else []
@@ -93,11 +94,15 @@ def test_programs_that_a_library_jits_have_rows_at_the_librarys_lines(text):
 
 
 def test_a_loop_that_takes_longer_than_windows_has_the_time_that_devices_compute(text):
-    analysis = analysis_of(text, sort_s=0.01, dot_s=0.0)
-    analysis.log.activity.programs["step"].run_s = [0.01]  # of which a window saw the end
-    analysis.log.waits.append(Wait("float", Place("a.py", 4), 0.1, 0.9, 4))
-    (table,) = top_programs.line_blocks(analysis)
-    assert [(row[0], row[3][:24]) for row in table.rows] == [("while", "return jax.lax.fori_loop")]
+    rows = []
+    for inside_s in (0.0, 0.2):  # without and with events inside the loop
+        analysis = analysis_of(text, sort_s=0.01, dot_s=inside_s)
+        analysis.log.activity.programs["step"].run_s = [0.01 + inside_s]  # of which a window saw the end
+        analysis.log.waits.append(Wait("float", Place("a.py", 4), 0.1, 0.9, 4))
+        (table,) = top_programs.line_blocks(analysis)
+        rows.append([(row[0], row[3][:24]) for row in table.rows])
+    assert rows[0] == [("while", "return jax.lax.fori_loop")]
+    assert [operation for operation, _ in rows[1]] == ["dot_general", "sort"]
 
 
 def test_a_loop_without_events_inside_has_its_own_time(text):
