@@ -11,7 +11,7 @@ from typing import Any
 from jaxperf.watch.log import EAGER, Compiled, StackSample
 from jaxperf.watch.observe.source_location import NOWHERE, Place
 from jaxperf.watch.report.analysis import Analysis, once
-from jaxperf.watch.rules.libraries import change_of_call, library_of_file
+from jaxperf.watch.rules.libraries import change_of_call
 from jaxperf.watch.rules.table import Finding
 from jaxperf.watch.source import loop_body, statements
 from jaxperf.watch.source.host_work import ON_HOST, host_work, numpy_calls
@@ -123,7 +123,7 @@ def _form(
     if not definition and (transform := statements.transforms(at)):
         return {"form": "transform", "name": transform}
     if made := statements.made_module(at):
-        return {"form": "made" if library_of_file(at.file).makes else "", "name": made}
+        return {"form": "made", "name": made}
     if not definition:
         if called and through not in ("", "jax", "jaxlib", "numpy"):
             form = through if change_of_call(through, called) else _of_a_library(at, called, through)
@@ -179,12 +179,8 @@ def in_one_program(findings: list[Finding], analysis: Analysis) -> Iterator[Find
 
 def _reaches(analysis: Analysis, lines: set[tuple[str, int]], callers: Chain) -> bool:
     """Return whether a line is among the callers, and jit takes those below it."""
-    for place in callers:
-        if (place.file, place.line) in lines:
-            return True
-        if not _jit_takes(analysis, place):
-            return False
-    return False
+    taken = [*itertools.takewhile(functools.partial(_jit_takes, analysis), callers)]
+    return any((place.file, place.line) in lines for place in callers[: len(taken) + 1])
 
 
 def lines_of(at: Place) -> set[tuple[str, int]]:
@@ -335,9 +331,8 @@ def _jit_takes(analysis: Analysis, at: Place, *, replaced: bool = False) -> bool
         return True
     static = _static(analysis, at.file, function.name)
     varying = {*statements.parameters(function)}.difference(static) or function.args.vararg
-    if not varying or function.name == "__init__" or _not_taken(analysis, at, function):
-        return False
-    return replaced or not numpy_calls(at.file, function)
+    kept = function.name == "__init__" or _not_taken(analysis, at, function)
+    return bool(varying) and not kept and (replaced or not numpy_calls(at.file, function))
 
 
 def _not_taken(analysis: Analysis, at: Place, function: Any) -> str:

@@ -207,8 +207,7 @@ def element_read(at: Place, *, any_use: bool = False) -> str:
     loop, statement = statements.innermost(at, LOOP), statements.innermost(at, ast.stmt)
     if statement is None or statement is loop:
         return ""
-    flows = _flows(loop) if loop else ()
-    rounds = statements.nodes_in(statement, ast.comprehension)
+    flows, rounds = _flows(loop) if loop else (), statements.nodes_in(statement, ast.comprehension)
     varying = _writes(flows) | _targets(*(n.target for n in rounds))
     changed = _writes(f for f in flows if f.node is not loop)
     nodes = [*ast.walk(statement)]
@@ -216,13 +215,9 @@ def element_read(at: Place, *, any_use: bool = False) -> str:
         calls = statements.calls_in(statement)
         nodes = [c.args[0] for c in calls if c.args and ast.unparse(c.func) in ("float", "int", "bool")]
         nodes += [c.func.value for c in calls if isinstance(c.func, ast.Attribute) and c.func.attr == "item"]
-    names: dict[str, None] = {}
-    for node in nodes:
-        match node:
-            case ast.Subscript(value=array, slice=index, ctx=ast.Load()) if name := dotted_name(array):
-                if share(reads(index), varying) and not share({name}, changed):
-                    names[name] = None
-    return ", ".join(names)
+    indexed = [n for n in nodes if isinstance(n, ast.Subscript) and isinstance(n.ctx, ast.Load)]
+    names = dict.fromkeys(dotted_name(n.value) for n in indexed if share(reads(n.slice), varying))
+    return ", ".join(name for name in names if name and not share({name}, changed))
 
 
 def lines_of_elements(at: Place) -> set[int]:

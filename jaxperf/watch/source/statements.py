@@ -21,6 +21,7 @@ ROUND = LOOP | ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
 TRANSFORMS = {"vmap", "grad", "value_and_grad", "jacfwd", "jacrev", "jacobian", "hessian"}
 _JITS = {"jit", "pmap", "filter_jit", "filter_pmap"}
 _JOINING = {"append", "concatenate", "concat", "stack", "hstack", "vstack", "column_stack"}
+_SIZED_BY_VALUES = {"nonzero", "argwhere", "flatnonzero", "unique"}
 _STAYS = {"print", "input", "append", "block_until_ready", "item", "tolist"}
 _TAKES_ALL = {"list", "tuple", "set", "sorted", "map", "min", "max", "sum", "any", "all", "dict"}
 _NAMED = ast.Name | ast.Attribute | ast.Subscript | ast.Call
@@ -350,12 +351,9 @@ def transforms(at: Place) -> str:
 
 def size_by_values(at: Place) -> bool:
     """Return whether the size of what a statement computes depends on values, as that of `jnp.where(x)`."""
-    for call in calls_at(at):
-        name, sized = last_name(call.func), any(keyword.arg == "size" for keyword in call.keywords)
-        where = name == "where" and len(call.args) == 1
-        if not sized and (where or name in ("nonzero", "argwhere", "flatnonzero", "unique")):
-            return True
-    return False
+    calls = [call for call in calls_at(at) if not any(keyword.arg == "size" for keyword in call.keywords)]
+    where = any(last_name(call.func) == "where" and len(call.args) == 1 for call in calls)
+    return where or any(last_name(call.func) in _SIZED_BY_VALUES for call in calls)
 
 
 def joins(at: Place) -> bool:
@@ -413,25 +411,24 @@ def parameter_name(file: str, function: str, argument: str) -> str:
     return names[int(position)] if position.isdigit() and int(position) < len(names) else argument
 
 
-def argument_expression(at: Place, function: str, argument: str) -> ast.expr | None:
-    """Return the expression that a call passes for an argument ("rate", "argument 2"); None if unclear."""
+def argument_expression(at: Place, function: str, argument: str, file: str = "") -> ast.expr | None:
+    """Return the expression that a call passes for an argument ("rate", "argument 2"); None if unclear.
+
+    `file` defines the function, if the call is in another one.
+    """
+    names = [name for name in _parameters(file, function) if name != "self"]
+    position = str(names.index(argument)) if argument in names else argument.removeprefix("argument ")
+    keys = {position, argument, parameter_name(at.file, function, argument)}
     calls = calls_at(at)
     named = [call for call in calls if last_name(call.func) == function]
-    keys = {argument.removeprefix("argument "), parameter_name(at.file, function, argument)}
     passed = [_passed(call) for call in named or calls]
     values = [arguments[key] for arguments in passed for key in keys & arguments.keys()]
     return values[0] if len(values) == 1 else None
 
 
 def variable_passed(at: Place, function: str, argument: str, file: str = "") -> str:
-    """Return the variable that a call passes for an argument, or the parameter's name if there is none.
-
-    `file` defines the function, if the call is in another one.
-    """
-    expression = argument_expression(at, function, argument)
-    names = [name for name in _parameters(file, function) if name != "self"]
-    if expression is None and argument in names:
-        expression = argument_expression(at, function, f"argument {names.index(argument)}")
+    """Return the variable that a call passes for an argument, or the parameter's name if there is none."""
+    expression = argument_expression(at, function, argument, file)
     if isinstance(expression, ast.Name | ast.Attribute):
         return ast.unparse(expression)
     return parameter_name(at.file, function, argument)
