@@ -258,13 +258,12 @@ class Loop(NamedTuple):
 
     at: Place
     operation: str
-    copies: int
     iterations: int  # at least
     share: float
 
 
 def unrolled_loops(facts: Facts, *, few: bool = False, outside: Collection[Place] = ()) -> list[Loop]:
-    """Return the unrolled loops of a program, the most copies first; `few` also those of few iterations.
+    """Return the unrolled loops of a program, the largest share first; `few` also those of few iterations.
 
     Loops around the lines `outside`, which call the program, are not part of it.
     """
@@ -291,11 +290,11 @@ def unrolled_loops(facts: Facts, *, few: bool = False, outside: Collection[Place
         if iterations >= (LAYERS if alike >= EQUAL_COUNT else IN_A_ROW):
             share = sum(map(len, at_line)) / len(operations)
             at, _ = max(around, key=lambda loop: loop[1])
-            loops.append(Loop(at, most[0].operation, len(most), int(min(iterations, written)), share))
+            loops.append(Loop(at, most[0].operation, int(min(iterations, written)), share))
     # one turn may have several equal operations
     turns = {at: min(x.iterations for x in same) for at, same in group_by(loops, lambda x: x.at).items()}
     loops = [x._replace(iterations=turns[x.at]) for x in loops]
-    return sorted(loops, key=lambda loop: -loop.copies)
+    return sorted(loops, key=lambda loop: -loop.share)
 
 
 def _source_loops(origin: tuple[Place, ...], outside: Collection[Place]) -> Iterator[tuple[Place, float]]:

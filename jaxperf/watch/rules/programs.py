@@ -258,7 +258,7 @@ def find_unrolled_loops(analysis: Analysis) -> Iterator[Finding]:
         if loops := executables.unrolled_loops(facts, few=c.total_s >= COMPILE_S, outside=(c.at, *c.callers)):
             loop, share = loops[0], sum(x.share for x in loops)  # all lines of a loop have one cause
             reason = (
-                f"{c.called} holds {loop.copies} copies of {loop.operation} from this loop, which Python "
+                f"{c.called} holds {loop.iterations} copies of {loop.operation} from this loop, which Python "
                 "unrolled"
             )
             # the program and the body of its loop cost what every small program costs
