@@ -68,7 +68,7 @@ WAYS = {
         'the second start on: jax.config.update("jax_compilation_cache_dir", FOLDER).'
     ),
     "host": (
-        "Give {name} NumPy's arrays, as jax.device_get returns them: {argument} works on the host, and each "
+        "Give {name} NumPy's arrays, as jax.device_get returns them: its library works on the host, and each "
         "of its operations on an array of JAX is a program of its own."
     ),
     "library": (
@@ -127,7 +127,7 @@ def _form(
     if not definition:
         if called and through not in ("", "jax", "jaxlib", "numpy"):
             form = through if change_of_call(through, called) else _of_a_library(at, called, through)
-            return {"form": form, "name": called, "argument": through}
+            return {"form": form, "name": called}
         if function is None:
             return {}
         kept, numpys = _not_taken(analysis, at, function), numpy_calls(at.file, function)
@@ -337,18 +337,17 @@ def _jit_takes(analysis: Analysis, at: Place, *, replaced: bool = False) -> bool
 
 def _not_taken(analysis: Analysis, at: Place, function: Any) -> str:
     """Return what keeps jit from taking the function around a line, such as "calls open in line 4"; or ""."""
-    listed = _of_many_lengths(analysis, at, looped=False)
+    lists = analysis.lists_of_many_lengths(at.file, function.name)
+    listed = next(iter(lists), "") or _of_many_lengths(analysis, at)
     takes = f"takes {listed}, a list of another length on each call" if listed else ""
     return host_work(at.file, function) or takes
 
 
-def _of_many_lengths(analysis: Analysis, at: Place, *, looped: bool = True) -> str:
-    """Return the parameter of the function around a line whose length varies among calls; "" for none.
+def _of_many_lengths(analysis: Analysis, at: Place) -> str:
+    """Return what the function around a line loops over, or operations take, in ever other lengths; or "".
 
-    The lengths of lists were seen. Those of an array show in operations that join what a loop over it makes.
-
-    Args:
-      looped: whether to leave out lists over which the function has no loop, and which no operation takes.
+    It is a parameter. The lengths of lists were seen. Those of an array show in operations that join what a
+    loop over it makes.
     """
     function = statements.innermost(at, statements.FUNCTION)
     if function is None:
@@ -361,7 +360,5 @@ def _of_many_lengths(analysis: Analysis, at: Place, *, looped: bool = True) -> s
     over = {name.partition(".")[0] for name in loop_body.reads(*rounds)}
     calls = statements.jax_calls(function, at.file)
     taken = over | loop_body.reads(*(a for call in calls for a in call.args))
-    for name in statements.parameters(function):
-        if (name in lists and (name in taken or not looped)) or (joins and name in over):
-            return name
-    return ""
+    varying = {*lists} & taken | (over if joins else set())
+    return next((name for name in statements.parameters(function) if name in varying), "")
