@@ -19,9 +19,9 @@ IDS = {
     "all float64", "callback", "cleared", "constant", "constant work", "data", "debug setting",
     "dispatch", "donation", "dtype", "eager", "eager copy", "eager recompiles", "eager shapes",
     "element reads", "float64", "forward twice", "iterated array",
-    "known fault", "library function", "list", "logging", "many arrays", "module dispatch", "module state",
-    "moved", "new body", "new function", "numpy", "partial batch", "placement",
-    "put again", "puts one by one", "python", "replicated", "shape", "shards", "static object",
+    "known fault", "library function", "list", "logging", "loop agreement", "many arrays",
+    "module dispatch", "module state", "moved", "new body", "new function", "numpy", "partial batch",
+    "placement", "put again", "puts one by one", "python", "replicated", "shape", "shards", "static object",
     "static part", "static value", "structure", "transfer", "unrolled", "wait", "weak type",
     "write",
 }  # fmt: skip

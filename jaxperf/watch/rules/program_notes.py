@@ -26,7 +26,6 @@ MOVED = 1 << 20  # bytes of a collective that are worth a note
 TEMPORARY = 64 << 20  # bytes of temporaries that are worth a note
 BUSY_SHARE = 0.2  # share of the devices' time that makes a program worth notes
 CONVOLUTION_SHARE = 0.5  # share of a program's time in a convolution that is worth a note
-_CONDITION = re.compile(r"condition=%?([\w.-]+)")
 _HEAVY = ("while", "dot", "convolution", "custom-call", "sort")
 
 
@@ -59,19 +58,11 @@ def cache_notes(analysis: Analysis) -> Iterator[str]:
 
 
 def _collectives(facts: Facts, c: Compiled) -> Iterator[str]:
-    """Yield notes on collectives in the condition of a loop, and on those that move many bytes."""
-    if len(facts.devices) < 2:
-        return
-    loops = [i for i in facts.instructions if i.opcode == "while"]
-    conditions, bodies = _CONDITION.findall(" ".join(i.text for i in loops)), {i.called for i in loops}
-    for i in facts.instructions:
-        kind, at = i.collective, facts.at(i) or c.at
-        if kind and i.computation in conditions:
-            yield (
-                f"{c.called} has an {kind} in the condition of a loop at {at}: all devices agree in each "
-                "turn whether to go on; under jax.shard_map each device has a loop of its own"
-            )
-        elif kind not in ("", "all-reduce") and i.bytes >= MOVED:
+    """Yield a note on each collective that moves many bytes."""
+    bodies = {i.called for i in facts.instructions if i.opcode == "while"}
+    for i in facts.instructions if len(facts.devices) > 1 else ():
+        if i.collective not in ("", "all-reduce") and i.bytes >= MOVED:
+            kind, at = i.collective, facts.at(i) or c.at
             how = "in each turn of a loop" if i.computation in bodies else "per call"
             line = _source(i, facts, c.called) or at
             use = f", for {at}" if at != line else ""

@@ -159,9 +159,33 @@ def find_replicated_work(analysis: Analysis) -> Iterator[Finding]:
             yield Finding("replicated", c.at, saved_s, reason, c.called)
 
 
+@cause(
+    "loop agreement", "program", table.DATA_PARALLEL, "devices agree in each turn of a loop whether to go on",
+    "Where {name} is jitted, jit jax.shard_map of the same function, with the mesh and the sharding of its "
+    "arguments: each device then has a loop of its own, and goes on only as long as its elements need it.",
+    confidence="bound",
+)  # fmt: skip
+def find_agreeing_loops(analysis: Analysis) -> Iterator[Finding]:
+    """Find loops in whose conditions devices wait for one another, though the turns themselves do not."""
+    for facts, c, program, program_s in called_programs(analysis):
+        loops = [i for i in facts.instructions if i.opcode == "while"]
+        conditions, bodies = _CONDITION.findall(" ".join(i.text for i in loops)), {i.called for i in loops}
+        collectives = [i for i in facts.instructions if i.collective]
+        agreeing = [i for i in collectives if i.computation in conditions]
+        if agreeing and program.busiest_s and not any(i.computation in bodies for i in collectives):
+            share = program.op_s({i.name for i in agreeing}.__contains__) / program.busiest_s
+            reason = (
+                f"{c.called} has an {agreeing[0].collective} in the condition of this loop, in which devices "
+                f"spend {share:.0%} of its time"
+            )
+            at = facts.at(agreeing[0]) or c.at
+            yield Finding("loop agreement", at, program_s * min(1.0, share), reason, c.called)
+
+
 CONSTANT = 1 << 20  # bytes of constants in a program that are worth reporting
 SMALL = 1 << 12  # bytes of a constant that does not count
 COMPILED = 60e6  # bytes/s at which constants compile, at most
+_CONDITION = re.compile(r"condition=%?([\w.-]+)")
 _IN_MODULE = re.compile(r"(?:argument )?(\w+)\.")
 COMPILE_S = 0.5  # seconds of compiling that make an unrolled loop with few iterations worth reporting
 CONSTANT_SHARE = 0.2  # share of a program's time in constant work that is worth reporting

@@ -1,4 +1,5 @@
 from collections import defaultdict
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +10,7 @@ from jaxperf.watch.observe.executables import Facts, independent_instructions
 from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.report.analysis import Analysis
 from jaxperf.watch.rules import program_notes
-from jaxperf.watch.rules.programs import find_constant_work
+from jaxperf.watch.rules.programs import find_agreeing_loops, find_constant_work
 
 CALL = Compiled("step", Place("a.py", 3), {"trace": (0.0, 0.5)}, explained=True)
 
@@ -84,13 +85,37 @@ def test_programs_that_compile_at_the_same_time_take_the_time_of_one():
     assert note.startswith("each start compiles for 5 s of 7 s ")
 
 
-@pytest.mark.parametrize(("devices", "count"), [(4, 2), (1, 0)])
-def test_collectives_in_a_condition_and_large_gathers_are_located(devices, count):
+@pytest.mark.parametrize(("devices", "count"), [(4, 1), (1, 0)])
+def test_large_gathers_are_located(devices, count):
     notes = list(program_notes._collectives(facts_of(WHILE, devices=devices), CALL))
     assert len(notes) == count  # the sum of a gradient is no fault
-    if count:
-        assert "all-gather of f32[2048,2048], 16.8 MB per call at a.py:3" in notes[1]
-        assert "all-reduce in the condition of a loop at a.py:3" in notes[0]
+    assert all("all-gather of f32[2048,2048], 16.8 MB per call at a.py:3" in note for note in notes)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        (WHILE, 0.6),
+        (WHILE.replace("  ROOT %all-reduce.1 = pred[] all-reduce(", "  ROOT %all-reduce.1 = pred[] or("), 0),
+        # the turns need one another as well
+        (
+            WHILE.replace(
+                "parameter(0)\n}", "parameter(0)\n  %s = f32[4]{0} all-reduce(%p), to_apply=%add\n}"
+            ),
+            0,
+        ),
+    ],
+)
+def test_a_loop_whose_condition_all_devices_decide_together_is_found(text, seconds):
+    """It takes 0.8 s on each of two devices, three quarters of them in its condition."""
+    devices = {f"cpu {i}": [(1.0, 1.8)] for i in range(2)}
+    ops = {(device, "all-reduce.1"): [0.006] * 100 for device in devices}
+    activity = DeviceActivity([(1.0, 2.0)], {"step": ExecutedProgram("step", devices=devices, ops=ops)})
+    call = replace(CALL, stages={"compile": (0.5, 1.0)})
+    log = Log("a", 0, 2, compiled=[call], programs=[facts_of(text, devices=2)], activity=activity)
+    findings = list(find_agreeing_loops(Analysis(log)))
+    assert sum(f.seconds for f in findings) == pytest.approx(seconds)
+    assert all("all-reduce in the condition of this loop" in f.reason for f in findings)
 
 
 def costly(x):
