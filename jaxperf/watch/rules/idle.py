@@ -107,8 +107,8 @@ def _modules(c: Compiled, at: Place) -> str:
 
 @cause(
     "list", "transfer", COMMUNICATE, "an array is made of Python's numbers on each turn of a loop",
-    "JAX takes the numbers of a list one by one: before the loop, make one NumPy array of them all with "
-    "np.array(..., np.float32), and give each turn its rows.",
+    "JAX takes the numbers of a list one by one: make a NumPy array of them first, np.array(..., np.float32) "
+    "or np.int32 for integers, and before the loop if they are known there; then each turn takes its rows.",
 )  # fmt: skip
 def find_list_conversions(analysis: Analysis) -> Iterator[Finding]:
     puts = [p for p in analysis.log.puts if p.numbers]
