@@ -67,6 +67,7 @@ numbers = [i % 65 for i in range(1_000_000)]
 for _ in range(5):
     jax.block_until_ready(jnp.array(numbers))
 """
+ALONE_S = sys.getswitchinterval()  # before a watch shortens it
 PHASE_S = 0.5
 CALL_S = 0.05  # of the program, after which a phase may end
 
@@ -153,9 +154,10 @@ class Turns:
     @contextlib.contextmanager
     def _undone(self) -> Iterator[None]:
         """Undo, for now, what the watch has changed in the program."""
-        sampler, replaced = self.watcher.sampler, self.watcher.replacements.replaced
+        replaced = self.watcher.replacements.replaced
         hooks = [(owner, name, vars(owner)[name]) for owner, name, _ in replaced]
-        sys.setswitchinterval(sampler._before)
+        watched_s = sys.getswitchinterval()
+        sys.setswitchinterval(ALONE_S)
         for owner, name, function in reversed(replaced):
             setattr(owner, name, function)
         try:
@@ -163,7 +165,7 @@ class Turns:
         finally:
             for owner, name, hook in hooks:
                 setattr(owner, name, hook)
-            sys.setswitchinterval(sampler._switch_interval_s)
+            sys.setswitchinterval(watched_s)
 
     def _run_phase(self, call: Callable[[], None], *, watched: bool) -> None:
         start, calls = self.clock.real(), 0
