@@ -13,17 +13,8 @@ from jaxperf.watch.observe import frame_arguments, source_location
 from jaxperf.watch.observe.executables import Facts, independent_instructions
 from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.report.analysis import Analysis, IntervalSet
-from jaxperf.watch.rules import (
-    advice_for,
-    eager,
-    elements,
-    idle,
-    jit_advice,
-    program_notes,
-    programs,
-    traces,
-)
-from jaxperf.watch.rules.table import Finding
+from jaxperf.watch.rules import eager, elements, idle, jit_advice, program_notes, programs, traces
+from jaxperf.watch.rules.table import Finding, advice_for
 
 PROGRAM = """\
 import heavylib

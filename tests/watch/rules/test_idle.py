@@ -8,19 +8,7 @@ import numpy as np
 import psutil
 import pytest
 
-from jaxperf.watch.log import (
-    DATA,
-    DISPATCH,
-    EAGER,
-    NUMPY,
-    Compiled,
-    DeviceActivity,
-    ExecutedProgram,
-    Log,
-    Put,
-    StackSample,
-    Wait,
-)
+from jaxperf.watch.log import Compiled, DeviceActivity, ExecutedProgram, Log, Put, StackSample, Wait
 from jaxperf.watch.observe.sampler import _in_ufunc
 from jaxperf.watch.observe.source_location import NOWHERE, Place
 from jaxperf.watch.report.analysis import UFUNC, Analysis
@@ -68,7 +56,7 @@ def test_python_at_a_line_that_mostly_waits_is_not_found_beside_the_wait(waited_
 )
 def test_reading_that_is_slower_than_the_steps_needs_more_than_one_thread(computing_s, inside, words, places):
     line = places(f"while True:\n    {inside}\n")(2, "") if inside else NOWHERE
-    sample = StackSample(DATA, AT, computing_s, 10.0, inside=line)
+    sample = StackSample("data", AT, computing_s, 10.0, inside=line)
     (finding,) = find_data_waits(computing([(0.0, computing_s)], 10.0, samples=[sample]))
     assert finding.seconds == pytest.approx(10 - computing_s) and words in finding.reason
     assert ("compute for only" in finding.reason) == (computing_s < 1)
@@ -77,7 +65,7 @@ def test_reading_that_is_slower_than_the_steps_needs_more_than_one_thread(comput
 
 def test_a_full_queue_at_a_line_that_reads_elements_is_no_wait_of_its_own(places):
     at = places("for i in range(9):\n    best = max(best, float(x[i]))\n")(2, "")
-    samples = [StackSample(EAGER, at, t, t + 0.1, blocked=True) for t in (1.0, 2.0, 3.0)]
+    samples = [StackSample("eager", at, t, t + 0.1, blocked=True) for t in (1.0, 2.0, 3.0)]
     analysis = Analysis(Log("a", 0.0, 10.0, samples=samples))
     assert list(find_waits(analysis)) == []
     assert [line.count for line in analysis.blocked_lines] == [3]
@@ -85,7 +73,7 @@ def test_a_full_queue_at_a_line_that_reads_elements_is_no_wait_of_its_own(places
 
 @pytest.mark.parametrize(("spans", "lines"), [([(1.0, 1.1), (2.0, 2.1)], 0), ([(1.0, 2.1)], 1)])
 def test_a_call_that_sleeps_once_or_twice_waits_for_a_queue_only_if_it_is_long(spans, lines):
-    samples = [StackSample(EAGER, AT, *span, blocked=True) for span in spans]
+    samples = [StackSample("eager", AT, *span, blocked=True) for span in spans]
     assert len(Analysis(Log("a", 0.0, 10.0, samples=samples)).blocked_lines) == lines
 
 
@@ -100,7 +88,7 @@ def test_waits_lose_no_more_than_they_took_if_windows_saw_the_longest():
 @pytest.mark.parametrize(("begins", "saved_s"), [(2.0, 1.5), (2.5, 1.75), (4.0, 2.0)])
 def test_what_compiles_while_devices_work_off_their_queue_saves_less(begins, saved_s):
     """Calls end at 2 s, and devices have work for one more second."""
-    analysis = computing([(0.0, 3.0)], 10.0, samples=[StackSample(DISPATCH, AT, 0.0, 2.0)])
+    analysis = computing([(0.0, 3.0)], 10.0, samples=[StackSample("dispatch", AT, 0.0, 2.0)])
     analysis.log.activity.queued, analysis.beside = [(0.5, 1.5)], 0.5
     again = replace(COMPILED, stages={"compile": (begins, begins + 2.0)})
     assert analysis.compiling_s([again]) == pytest.approx(saved_s)
@@ -108,7 +96,7 @@ def test_what_compiles_while_devices_work_off_their_queue_saves_less(begins, sav
 
 def test_while_other_programs_have_the_core_no_change_would_save_time():
     call = Compiled("step", NOWHERE, {"compile": (0.0, 1.0)}, explained=True, used_s={"compile": 0.5})
-    delayed = ((EAGER, 0.0, 2.0, 1.0), (DATA, 6.0, 10.0, 3.0))
+    delayed = (("eager", 0.0, 2.0, 1.0), ("data", 6.0, 10.0, 3.0))
     samples = [StackSample(kind, AT, start, end, delayed_s=s) for kind, start, end, s in delayed]
     analysis = computing([(1.0, 6.0)], 10.0, compiled=[call], samples=samples)
     assert analysis.compiling_s([call]) == pytest.approx(1 / 3)  # others had the core for 4 of 6 s
@@ -134,7 +122,7 @@ def test_a_ufunc_that_sleeps_waits_for_an_array_and_computes_nothing(places):
     call, at = map(places("for i in range(9):\n    y = step(y)\n    s += np.sin(y)\n"), (2, 3))
     step = Compiled("step", call, {"compile": (-1.0, 0.0)}, explained=True)
     for blocked, count in ((True, 0), (False, 1)):
-        samples = [StackSample(NUMPY, at, t, t + 1.0, blocked=blocked) for t in (1.0, 2.0, 3.0)]
+        samples = [StackSample("numpy", at, t, t + 1.0, blocked=blocked) for t in (1.0, 2.0, 3.0)]
         # no window saw an instruction, as of a program that is longer than a window
         activity = DeviceActivity([(0.0, 5.0)])
         analysis = Analysis(Log("a", 0.0, 5.0, compiled=[step], samples=samples, activity=activity))
@@ -173,7 +161,7 @@ def test_an_iterator_that_splits_keys_gives_no_data(places, tmp_path):
         Compiled(name, at, {"compile": (-1.0, 0.0)}, inner=Place(str(library), 1))
         for name in ("threefry_split", "unstack")
     ]
-    events = {"compiled": [COMPILED, *small], "samples": [StackSample(DATA, at, 0.5, 10.0)]}
+    events = {"compiled": [COMPILED, *small], "samples": [StackSample("data", at, 0.5, 10.0)]}
     assert list(find_data_waits(computing([(0.0, 0.5)], 10.0, **events))) == []
     assert not takes_apart(small[1]) and takes_apart(replace(small[1], inner=NOWHERE))
     events["compiled"][1] = replace(small[0], name="normal")  # it makes data as well
