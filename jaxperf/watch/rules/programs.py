@@ -277,7 +277,9 @@ def find_unrolled_loops(analysis: Analysis) -> Iterator[Finding]:
     costs = (analysis.compiling_s([c]) for c in analysis.log.compiled if COMPILE in c.stages)
     least_s = min(costs, default=0.0)
     for facts, c in new_programs(analysis):
-        if c.total_s < table.least_saving_s(analysis):  # reading a program takes long
+        same = [x for x in analysis.log.compiled if (x.program, x.defined) == (c.program, c.defined)]
+        compiling_s = analysis.compiling_s(same)
+        if compiling_s < table.least_saving_s(analysis):  # reading a program takes long
             continue
         if loops := executables.unrolled_loops(facts, few=c.total_s >= COMPILE_S, outside=(c.at, *c.callers)):
             loop, share = loops[0], sum(x.share for x in loops)  # all lines of a loop have one cause
@@ -285,9 +287,9 @@ def find_unrolled_loops(analysis: Analysis) -> Iterator[Finding]:
                 f"{c.called} holds {loop.iterations} copies of {loop.operation} from this loop, which Python "
                 "unrolled"
             )
-            # the program and the body of its loop cost what every small program costs
-            compiling_s = max(0.0, analysis.compiling_s([c]) - 2 * least_s)
-            saved_s = compiling_s * share * (1 - 1 / loop.iterations)
+            # each program and the body of its loop cost what every small program costs
+            unrolled_s = max(0.0, compiling_s - 2 * least_s * len(same))
+            saved_s = unrolled_s * share * (1 - 1 / loop.iterations)
             yield Finding("unrolled", loop.at, saved_s, reason, c.called)
 
 

@@ -10,7 +10,13 @@ from jaxperf.watch.log import Compiled, DeviceActivity, ExecutedProgram, Log
 from jaxperf.watch.observe.executables import Facts
 from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.report.analysis import Analysis
-from jaxperf.watch.rules.programs import find_constants, find_donations, find_float64, find_forward_twice
+from jaxperf.watch.rules.programs import (
+    find_constants,
+    find_donations,
+    find_float64,
+    find_forward_twice,
+    find_unrolled_loops,
+)
 from jaxperf.watch.rules.table import advice_for
 
 
@@ -172,6 +178,27 @@ def test_a_value_that_a_gradient_computes_too_is_found_wherever_the_loop_asks_fo
         log.activity.program(name).devices["cpu 0"] = [(0.2, 0.4)]
     findings = list(find_forward_twice(Analysis(log)))
     assert [f.at.line for f in findings] == [lines[0]] * count
+
+
+@pytest.mark.parametrize("times", [1, 4])
+def test_each_program_of_a_function_compiles_the_loop_that_it_holds(times):
+    """Four traces for as many shapes take 2 s each."""
+
+    def turns(x):
+        for _ in range(70):
+            x = jnp.sin(x) + jnp.cos(x)
+        return x
+
+    text = jax.jit(turns).lower(jnp.ones(32)).compile().as_text()
+    where = f"{__file__}:{turns.__code__.co_firstlineno}"
+    compiled = [
+        Compiled("turns", Place(__file__, 1), {"compile": (2 * i, 2 * i + 2)}, True, where)
+        for i in range(times)
+    ]
+    compiled.append(Compiled("add", Place(__file__, 2), {"compile": (9.0, 9.01)}))
+    log = Log("a", 0.0, 10.0, compiled=compiled, programs=[Facts("turns", "cpu", 1.0, 1.0, text=text)])
+    (finding,) = find_unrolled_loops(Analysis(log))
+    assert finding.seconds == pytest.approx(2 * times, rel=0.1)
 
 
 def test_a_few_bytes_are_not_worth_donating_whatever_else_is_copied(places):
