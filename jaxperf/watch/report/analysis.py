@@ -374,19 +374,21 @@ class Analysis:
         log, wall_s = self.log, self.log.wall_s
         compiled, waited = (spans.within(log.start, log.end) for spans in (self.compiling, self.waiting))
         imports, data = self.front_s[IMPORT], self.front_s[DATA]
+        works = max(0.0, wall_s - imports - compiled - waited - data)
         seconds = {
             "front end imports modules": imports,
             "front end traces and compiles": compiled,
             "front end waits for devices": waited,
             "front end waits for data": data,
-            "front end runs Python and dispatches": max(0.0, wall_s - imports - compiled - waited - data),
+            "front end runs Python and dispatches": works,
         }
         most = max(0.0, wall_s - imports - compiled)
+        computing_s = min(self.computing_s, most)
         if log.activity.windows or self.long_waits.stretches:
-            seconds["devices compute"] = min(self.computing_s, most)
-        if log.activity.windows:
+            seconds["devices compute"] = computing_s
+        if log.activity.windows:  # which may be short, and stand for a long run
             idle_s = sum(self.idle_at(*(self.front_s.keys() - {DATA})).values())
-            seconds["devices idle while the front end works"] = min(idle_s, most)
+            seconds["devices idle while the front end works"] = min(idle_s, works, most - computing_s)
         return {name: part / wall_s for name, part in seconds.items()}
 
     # --- idle devices

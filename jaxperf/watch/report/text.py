@@ -172,7 +172,7 @@ def _findings(analysis: Analysis) -> Iterator[Block]:
         yield Found(finding_fields(finding, analysis.log.wall_s))
         yield from _finding(i, finding)
     if not analysis.steady:
-        yield Note("devices were not seen, so what may keep them idle was not judged: waits, data, dispatch")
+        yield Note("no window saw devices, so what may keep them idle was not judged: waits, data, dispatch")
 
 
 def finding_fields(finding: Finding, wall_s: float) -> dict[str, Any]:

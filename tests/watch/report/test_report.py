@@ -53,6 +53,16 @@ def test_a_device_computes_while_the_front_end_waits_though_the_profiler_has_no_
     assert Analysis(record).shares()["devices compute"] == pytest.approx(0.1)  # the wait; no more was seen
 
 
+def test_devices_are_idle_for_no_more_than_the_front_end_works_beside_their_computing():
+    """Of ten seconds, the front end waits for seven; the only window sees an idle device."""
+    samples = [StackSample(PYTHON, AT, 0.0, 3.0), StackSample(PYTHON, AT, 3.0, 10.0)]
+    waits = [Wait("float", AT, 3.0, 10.0, 4)]
+    activity = activity_of(program((2.0, 2.01)), (2.0, 3.0))
+    shares = Analysis(Log("a", 0.0, 10.0, samples=samples, waits=waits, activity=activity)).shares()
+    computing, idle = shares["devices compute"], shares["devices idle while the front end works"]
+    assert idle <= 0.3 + 1e-9 and computing + idle <= 1 + 1e-9
+
+
 @pytest.mark.parametrize(("whole", "longer"), [(0, True), (1, False)])
 def test_a_program_that_no_window_saw_whole_has_a_bound(whole, longer):
     ran = program((1.0, 1.25), calls=1, run_s=[0.25, 0.2], whole=whole)
@@ -201,4 +211,4 @@ def test_a_block_is_reported_under_pytest_however_it_ends(error, end, capsys):
             raise error
     err = capsys.readouterr().err
     assert "watch: a block" in err and f"{Path(__file__).name}:" in err and end in err
-    assert "Findings: none" in err.partition("note: devices were not seen")[0]  # with the other notes
+    assert "Findings: none" in err.partition("note: no window saw devices")[0]  # with the other notes
