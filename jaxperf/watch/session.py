@@ -49,12 +49,13 @@ class Watcher:
         self.memory = MemoryReadings(log, self._started)
         self.profiler = Profiler(log, self.replacements, self._compiling)
         self.sampler = Sampler(log, self._look, self._compiling if compiles_only else None)
-        self.compiles.on_compiled = [self.programs.keep, self.trials.keep, self.profiler.begin_anew]
+        self.compiles.on_compiled = [self.programs.keep]
         # what is installed into JAX
         self.instruments: dict[str, Compiles | Waits | Puts | Profiler] = {"what JAX compiles": self.compiles}
         if compiles_only:
-            self.compiles.on_compiled.append(note_types)
+            self.compiles.on_compiled += [note_types]
         else:
+            self.compiles.on_compiled += [self.trials.keep, self.profiler.begin_anew]
             self.instruments["waits for devices"] = self.waits
             self.instruments["arrays put on a device"] = Puts(log, self.replacements)
             if profile:

@@ -10,6 +10,7 @@ that goes, or changes its meaning, raises `VERSION`.
 
 import contextlib
 import datetime
+import functools
 import json
 import statistics
 import time
@@ -46,6 +47,7 @@ REASONS = {
     "new body": "new body function",
 }  # fmt: skip
 _NO_PARTS = ("parameter", "constant", "tuple", "get-tuple-element", "bitcast")
+_name = functools.cache(str)  # of a type, which NumPy takes long to print
 OPERAND, RESULT = "operand", "result"
 Row = dict[str, Any]
 
@@ -63,7 +65,7 @@ def note_types(c: Compiled, frame: FrameType) -> None:
         for word, name in ((OPERAND, "global_in_avals"), (RESULT, "global_out_avals")):
             for i, aval in enumerate(compiling[name]):
                 weak = "{weak_type=True}" if aval.weak_type else ""
-                signature[f"{word} {i}"] = f"{aval.dtype}[{','.join(map(str, aval.shape))}]{weak}"
+                signature[f"{word} {i}"] = f"{_name(aval.dtype)}[{','.join(map(str, aval.shape))}]{weak}"
         c.signature = signature
 
 
