@@ -272,6 +272,10 @@ def _copied_s(
 @cause(
     "unrolled", "program", table.FORBIDDEN, "Python unrolls a loop while tracing",
     "Write the loop as jax.lax.fori_loop, or as jax.lax.scan over stacked weights or inputs.",
+    forms={
+        "array": "Call JAX's own function for the whole array, such as jnp.sum in place of Python's sum, and "
+        "jax.vmap in place of a comprehension.",
+    },
 )  # fmt: skip
 def find_unrolled_loops(analysis: Analysis) -> Iterator[Finding]:
     costs = (analysis.compiling_s([c]) for c in analysis.log.compiled if COMPILE in c.stages)
@@ -281,16 +285,23 @@ def find_unrolled_loops(analysis: Analysis) -> Iterator[Finding]:
         compiling_s = analysis.compiling_s(same)
         if compiling_s < table.least_saving_s(analysis):  # reading a program takes long
             continue
+        # each program and the body of its loop cost what every small program costs
+        unrolled_s = max(0.0, compiling_s - 2 * least_s * len(same))
+        lines = Counter(map(facts.at, facts.instructions))
+        elements = Counter(facts.at(i) for i in facts.instructions if i.operation == "unstack")
+        at, count = max(elements.items(), key=lambda item: item[1], default=(NOWHERE, 0))
         if loops := executables.unrolled_loops(facts, few=c.total_s >= COMPILE_S, outside=(c.at, *c.callers)):
             loop, share = loops[0], sum(x.share for x in loops)  # all lines of a loop have one cause
             reason = (
                 f"{c.called} holds {loop.iterations} copies of {loop.operation} from this loop, which Python "
                 "unrolled"
             )
-            # each program and the body of its loop cost what every small program costs
-            unrolled_s = max(0.0, compiling_s - 2 * least_s * len(same))
             saved_s = unrolled_s * share * (1 - 1 / loop.iterations)
             yield Finding("unrolled", loop.at, saved_s, reason, c.called)
+        elif at and count >= executables.EQUAL_COUNT:
+            reason = f"{c.called} takes the elements of an array one by one here, as Python iterates over it"
+            saved_s = unrolled_s * lines[at] / (lines.total() - lines[NOWHERE])
+            yield Finding("unrolled", at, saved_s, reason, c.called, form="array")
 
 
 @cause(

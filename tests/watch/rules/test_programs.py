@@ -201,6 +201,23 @@ def test_each_program_of_a_function_compiles_the_loop_that_it_holds(times):
     assert finding.seconds == pytest.approx(2 * times, rel=0.1)
 
 
+@pytest.mark.parametrize(
+    ("function", "found"),
+    [
+        (lambda x: sum(jnp.cos(x)) * 2, True),  # of Python
+        (lambda x: jnp.stack([y * y for y in jnp.cos(x)]), True),
+        (lambda x: jnp.cos(x).sum(), False),
+    ],
+)
+def test_python_that_iterates_over_an_array_in_a_traced_function_is_an_unrolled_loop(function, found):
+    text = jax.jit(function).lower(jnp.ones(90)).compile().as_text()
+    compiled = [Compiled("f", Place("a.py", 1), {"compile": (0.0, 4.0)}, True)]
+    log = Log("a", 0.0, 10.0, compiled=compiled, programs=[Facts("f", "cpu", 1.0, 1.0, text=text)])
+    findings = [f for f in find_unrolled_loops(Analysis(log)) if "iterates over it" in f.reason]
+    assert [f.at.line for f in findings] == [function.__code__.co_firstlineno] * found
+    assert all("jnp.sum" in advice_for(f).change for f in findings)
+
+
 def test_a_few_bytes_are_not_worth_donating_whatever_else_is_copied(places):
     compiled = Compiled("step", places("w = step(w)\n")(1), {"compile": (0.0, 0.1)}, explained=True)
 
