@@ -1,7 +1,8 @@
 """Run JAX's profiler in short windows.
 
 The profiler keeps every event, about ten per operation. So it runs only in short windows, while nothing
-compiles. A window is shorter after one that was costly. The pause after a window keeps the cost at a small
+compiles. A window is shorter after one that was costly, and longer after one that saw almost nothing: devices
+then execute instructions that take longer than the window. The pause after a window keeps the cost at a small
 share of the run, and grows with the time that the program has run. Windows use JAX's internal session, since
 `jax.profiler.stop_trace` also writes a file for the browser, which takes five times as long as all else.
 
@@ -82,7 +83,9 @@ def _work_s() -> float:
     return time.perf_counter() if _cuda_devices() else time.thread_time()
 
 
-SHORT_S, LONG_S = 0.1, 0.25  # length of a window
+SHORT_S, LONG_S, LONGEST_S = 0.1, 0.25, 2.0  # length of a window
+FEW_BYTES = 20_000  # of a window that saw about fifty calls, or less; the next one is `LONGER` times as long
+LONGER = 4
 COST_SHARE = 0.05  # cost of a window over the pause after it, at most
 EARLY_S, LATER_SHARE = 3.0, 0.01  # so long after the first window, this share replaces `COST_SHARE`
 SLOWDOWN = 0.05  # of a program in a window, roughly
@@ -179,13 +182,17 @@ class Profiler:
         wait_for_cuda_devices()
         ended, began = time.perf_counter(), _work_s()
         session, self._session = self._session, None
-        self.windows.append((session.stop(), self._tied, ended))
+        profile = session.stop()
+        self.windows.append((profile, self._tied, ended))
         if sum(len(profile) for profile, _, _ in self.windows) > READ_BYTES:
             del self.windows[1::2]
         now, cost_s = time.perf_counter(), self._opening_s + _work_s() - began
         self.log.overhead_s["profiler"] += cost_s
         self.windows_s.append(cost_s)
-        self._length_s = LONG_S if cost_s < SHORT_S else SHORT_S
+        if len(profile) <= FEW_BYTES:
+            self._length_s = min(LONGER * self._length_s, LONGEST_S)
+        else:
+            self._length_s = LONG_S if cost_s < SHORT_S else SHORT_S
         share = COST_SHARE if now - self._first < EARLY_S else LATER_SHARE
         pause_s = (cost_s + SLOWDOWN * (ended - self._opened)) / share
         self._next = now + max(pause_s, PAUSE * (now - self._first))

@@ -5,6 +5,7 @@ There are notes on compile time, too, and on faults of the installed version.
 
 import ast
 import re
+from collections import defaultdict
 from collections.abc import Iterator
 
 from jaxperf.hlo import Instruction, dtype_name, shape_of
@@ -26,6 +27,7 @@ MOVED = 1 << 20  # bytes of a collective that are worth a note
 TEMPORARY = 64 << 20  # bytes of temporaries that are worth a note
 BUSY_SHARE = 0.2  # share of the devices' time that makes a program worth notes
 CONVOLUTION_SHARE = 0.5  # share of a program's time in a convolution that is worth a note
+MANY = 20  # instructions of a function that make it a costly branch, however light each of them is
 _HEAVY = ("while", "dot", "convolution", "custom-call", "sort")
 
 
@@ -88,8 +90,15 @@ def _source(i: Instruction, facts: Facts, name: str) -> Place:
 
 def _branches(facts: Facts, c: Compiled) -> Iterator[str]:
     """Yield a note for each `lax.cond` with a costly branch that `vmap` has turned into a select."""
-    heavy = [i for i in facts.instructions if i.opcode in _HEAVY]
-    functions = {p.function.rpartition(".")[2] for i in heavy for p in facts.module.frames(i)}
+    inside: dict[str, list[Instruction]] = defaultdict(list)
+    for i in facts.instructions:
+        for function in {p.function.rpartition(".")[2] for p in facts.module.frames(i)}:
+            inside[function].append(i)
+    functions = {
+        function
+        for function, within in inside.items()
+        if len(within) >= MANY or any(i.opcode in _HEAVY for i in within)
+    }
     selects = [i for i in facts.instructions if i.opcode == "select" and "/select_n" in i.op_name]
     for at in dict.fromkeys(facts.at(i) for i in selects if "vmap(" in i.op_name):
         calls = statements.calls_in(statements.innermost(at, ast.stmt))

@@ -62,6 +62,26 @@ def test_a_window_that_is_slow_is_followed_by_a_long_pause(slow, waiting_threads
     assert windows._next - before >= windows.windows_s[0] / profiler.COST_SHARE
 
 
+def test_windows_grow_while_they_see_almost_nothing(monkeypatch):
+    sizes = iter([100, 100, 100, 500_000, 100])
+
+    class Session:
+        def __init__(self, options):
+            pass
+
+        def stop(self):
+            return bytes(next(sizes))
+
+    monkeypatch.setattr(profiler.jax_internals, "get", lambda internal: Session)
+    windows = profiler.Profiler(Log("a"), Replacements(), compiling=lambda: False)
+    lengths = []
+    for _ in range(5):
+        windows._open_window()
+        windows._close_window()
+        lengths.append(windows._length_s)
+    assert lengths == pytest.approx([0.4, 1.6, 2.0, 0.25, 1.0])
+
+
 def test_on_a_cuda_device_a_program_in_another_thread_has_no_windows_and_a_note(waiting_threads):
     records = []
 

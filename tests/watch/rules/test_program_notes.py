@@ -122,6 +122,12 @@ def costly(x):
     return jax.lax.fori_loop(0, 50, lambda _, y: jnp.sin(y) + x, x)
 
 
+def long_formula(x):
+    for power in range(1, 15):
+        x = jnp.tanh(x) + power * jnp.cos(x)
+    return x
+
+
 def cheap(x):
     return x * 2
 
@@ -140,6 +146,7 @@ class Branches:
         (lambda x: jax.lax.cond(x > 2, costly, cheap, x), 1),
         (lambda x: jax.lax.cond(x > 2, cheap, lambda x: x, x), 0),
         (Branches().chosen, 1),  # a method that a lambda calls
+        (lambda x: jax.lax.switch(jnp.int32(x) % 3, [cheap, long_formula, cheap], x), 1),
     ],
 )
 def test_a_costly_branch_under_vmap_is_named(chosen, count):
