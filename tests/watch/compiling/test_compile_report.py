@@ -33,9 +33,7 @@ def operation(start, seconds, name="add", at=SETUP, **known):
 
 
 def described(*compiled, wall_s=100.0, samples=()):
-    found = report.describe(Log("train.py", 0.0, wall_s, compiled=list(compiled), stacks=list(samples)))
-    found["summary"], found["hints"] = words.sentences(found)
-    return found
+    return report.describe(Log("train.py", 0.0, wall_s, compiled=list(compiled), stacks=list(samples)))
 
 
 def test_stages_add_up_to_the_wall_time_though_programs_compile_while_another_is_traced():
@@ -128,10 +126,9 @@ def test_the_cache_says_how_much_it_had_and_why_not(tmp_path):
     none = f"it had none of this name; {kept_not}"
     counts = {"hits": 1, "misses": 2, "miss_s": 7}
     assert found["cache"] == {"folder": str(tmp_path), **counts, "notes": {others: 1, none: 1}}
-    _, hints = words.sentences(found)
-    assert any("has 1 of 3 programs; the others take 7 s" in hint and none in hint for hint in hints)
-    _, hints = words.sentences(described(function(0, 0, 0, 40)))
-    assert any("no compile cache on disk" in hint for hint in hints)
+    said = "has 1 of 3 programs; the others take 7 s"
+    assert any(said in hint and none in hint for hint in found["hints"])
+    assert any("no compile cache on disk" in hint for hint in described(function(0, 0, 0, 40))["hints"])
 
 
 def test_thousands_of_operations_make_a_small_page():
