@@ -20,7 +20,7 @@ from typing import Any
 
 from jaxperf import libraries
 from jaxperf.errors import JaxperfError
-from jaxperf.process import FAILED, INTERRUPTED, Stopped, flush_as_python, say
+from jaxperf.process import FAILED, INTERRUPTED, SIGNALS, Stopped, flush_as_python, say
 from jaxperf.result.store import check_writable
 from jaxperf.watch.compiling import output
 from jaxperf.watch.context import deliver_report, how_it_ended, report_guarded
@@ -183,10 +183,28 @@ def _watched(
         if os.getpid() != process:  # a forked child does not report
             return status
         guard.claim()
-        finish(ended)
+        with _terminations_wait():
+            finish(ended)
     for line in refused:
         say(line)
     return flush_as_python(FAILED if refused and not status else status)
+
+
+@contextlib.contextmanager
+def _terminations_wait() -> Iterator[None]:
+    """Let a SIGTERM or SIGHUP, as of `timeout`, wait for the report; a second one ends the process."""
+    before = {n: signal.getsignal(n) for n in SIGNALS if n != signal.SIGINT}
+
+    def wait(number: int, _: types.FrameType | None) -> None:
+        signal.signal(number, before[number])
+
+    for number in before:
+        signal.signal(number, wait)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _run_to_its_end(run: Callable[[], None], log: Log) -> tuple[int, str]:

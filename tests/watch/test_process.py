@@ -137,6 +137,23 @@ def test_a_forked_child_has_no_handler_and_no_hook_of_the_watch(tmp_path):
     assert (status, out) == (alone.returncode, alone.stdout) and out.endswith("-15\n")
 
 
+@pytest.mark.parametrize(("times", "status", "reports"), [(1, 0, 1), (2, 143, 0)])
+def test_the_first_sigterm_during_the_report_waits_for_it(times, status, reports, tmp_path):
+    (tmp_path / "train.py").write_text(
+        "import os, signal\n"
+        "from jaxperf.watch.report import text\n"
+        "make = text.make_result\n"
+        "def interrupted(*args, **kwargs):\n"
+        f"    for _ in range({times}):\n"
+        "        os.kill(os.getpid(), signal.SIGTERM)\n"
+        "    return make(*args, **kwargs)\n"
+        "text.make_result = interrupted\n"
+    )
+    with start(tmp_path, "train.py") as process:
+        _, err = process.communicate()
+    assert (process.returncode, err.count("watch: train.py")) == (status, reports), err
+
+
 @pytest.mark.thorough
 def test_ctrl_c_ends_a_real_process_in_the_middle_of_a_window_with_one_report(tmp_path):
     (tmp_path / "train.py").write_text(
