@@ -41,15 +41,16 @@ def reader_and_library_frames(frame: FrameType | None) -> tuple[FrameType | None
 
     Inside a function that Haiku or Flax transforms, it is the frame that called the transformed function.
     """
-    reader, called, library = None, None, None
+    reader, called, library, transforms = None, None, None, False
     for f in frames_outwards(frame):
-        owner = library_of(f.f_code.co_filename)
-        if not owner and (reader is None or (called and _TRANSFORMS.search(called.f_code.co_filename))):
+        file = f.f_code.co_filename
+        if owner := library_of(file):
+            called = called if owner == "jaxperf" else f  # skips our wrappers
+            transforms = transforms or bool(_TRANSFORMS.search(file))
+            continue
+        if reader is None or transforms:
             reader, library = f, called
-        if not owner:
-            called = None
-        elif owner != "jaxperf":  # skips our wrappers
-            called = f
+        called, transforms = None, False
     return reader, library
 
 
