@@ -1,5 +1,6 @@
 import threading
 import time
+from unittest.mock import DEFAULT, Mock
 
 import jax
 import jax.numpy as jnp
@@ -35,45 +36,37 @@ def test_on_a_cuda_device_windows_begin_and_end_in_the_main_thread_while_it_is_i
     assert len(waiting_threads) >= 2 * len(windows)
 
 
+@pytest.fixture
+def windows(monkeypatch):
+    """A profiler with a mock of JAX's sessions, which open a window when they are made."""
+    session = Mock()
+    monkeypatch.setattr(profiler.jax_internals, "get", lambda internal: session)
+    made = profiler.Profiler(Log("a"), Replacements(), compiling=lambda: False)
+    made.session = session
+    return made
+
+
 @pytest.mark.parametrize("slow", ["opening", "closing"])
-def test_a_window_that_is_slow_is_followed_by_a_long_pause(slow, waiting_threads, monkeypatch):
-    def work(seconds):
-        until = time.thread_time() + seconds
+def test_a_window_that_is_slow_is_followed_by_a_long_pause(slow, waiting_threads, windows):
+    def work(*options):
+        until = time.thread_time() + 0.2
         while time.thread_time() < until:
             pass
+        return DEFAULT
 
-    class Session:
-        def __init__(self, options):
-            work(0.2 * (slow == "opening"))
-
-        def stop(self):
-            work(0.2 * (slow == "closing"))
-            return b""
-
-    monkeypatch.setattr(profiler.jax_internals, "get", lambda internal: Session)
-    log = Log("a")
-    windows = profiler.Profiler(log, Replacements(), compiling=lambda: False)
+    windows.session.return_value.stop.return_value = b""
+    (windows.session if slow == "opening" else windows.session.return_value.stop).side_effect = work
     windows._open_window()
     before = time.perf_counter()
     windows._close_window()
     assert windows.windows_s[0] >= 0.2
     # the main thread's time on a GPU
-    assert log.overhead_s["profiler"] == pytest.approx(windows.windows_s[0])
+    assert windows.log.overhead_s["profiler"] == pytest.approx(windows.windows_s[0])
     assert windows._next - before >= windows.windows_s[0] / profiler.COST_SHARE
 
 
-def test_windows_grow_while_they_see_almost_nothing(monkeypatch):
-    sizes = iter([100, 100, 100, 500_000, 100])
-
-    class Session:
-        def __init__(self, options):
-            pass
-
-        def stop(self):
-            return bytes(next(sizes))
-
-    monkeypatch.setattr(profiler.jax_internals, "get", lambda internal: Session)
-    windows = profiler.Profiler(Log("a"), Replacements(), compiling=lambda: False)
+def test_windows_grow_while_they_see_almost_nothing(windows):
+    windows.session.return_value.stop.side_effect = map(bytes, [100, 100, 100, 500_000, 100])
     lengths = []
     for _ in range(5):
         windows._open_window()

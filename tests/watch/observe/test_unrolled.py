@@ -50,15 +50,31 @@ def updates(ws, x):
     return jax.tree.map(lambda w: w / norm + x.sum(), ws)
 
 
+def both_sides(w, x):
+    for _ in x:  # both_sides
+        w = x @ w @ x
+        w = jnp.tanh(w)
+    return w
+
+
+def scanned(w, x, *, unroll):
+    def turn(x, _):
+        return jnp.tanh(x @ w), None
+
+    return jax.lax.scan(turn, x, None, length=2 * TURNS, unroll=unroll)[0]
+
+
 def shapes(x):
     return jnp.stack([jnp.tanh(x[:i] * 2).sum() for i in range(1, TURNS)])
 
 
-@pytest.mark.parametrize(("function", "weights"), [(shared, W), (stacked, jnp.ones((TURNS, 8, 8)))])
-def test_turns_that_could_share_a_body_are_a_loop(function, weights):
-    loop = loops_of(function, weights, X)[0]
+@pytest.mark.parametrize(("function", "weights", "x"), [
+    (shared, W, X), (stacked, jnp.ones((TURNS, 8, 8)), X), (both_sides, *[jnp.ones((TURNS, TURNS))] * 2),
+])  # fmt: skip
+def test_turns_that_could_share_a_body_are_a_loop(function, weights, x):
+    loop, *others = loops_of(function, weights, x)
     assert f"# {function.__name__}" in loop.at.source
-    assert loop.iterations == TURNS
+    assert {each.iterations for each in (loop, *others)} == {TURNS}
     assert 0.5 < loop.share <= 1.0
 
 
@@ -73,20 +89,10 @@ def test_a_loop_is_found_at_its_while_and_not_at_the_line_that_stacks_what_its_t
     (layers, ([W] * TURNS, X)), (jax.grad(lambda ws, x: layers(ws, x).sum()), ([W] * TURNS, X)),
     (updates, ([W] * TURNS, X)), (shapes, (jnp.ones(TURNS),)),
     (lambda w, x: jax.lax.fori_loop(0, TURNS, lambda _, x: jnp.tanh(x @ w), x), (W, X)),
+    (functools.partial(scanned, unroll=True), (W, X)), (functools.partial(scanned, unroll=TURNS), (W, X)),
 ])  # fmt: skip
 def test_what_no_single_body_could_do_is_none(function, arguments):
     assert loops_of(function, *arguments) == []
-
-
-def test_turns_are_those_of_the_loop_not_of_an_operation_that_each_turn_has_twice():
-    def both_sides(w, x):
-        for _ in x:
-            w = x @ w @ x
-            w = jnp.tanh(w)
-        return w
-
-    loops = loops_of(both_sides, jnp.ones((TURNS, TURNS)), jnp.ones((TURNS, TURNS)))
-    assert {loop.iterations for loop in loops} == {TURNS}
 
 
 def test_a_loop_around_a_lambda_is_not_inside_its_program_and_one_in_it_is(compiles_anew):
@@ -152,14 +158,3 @@ def test_where_compiling_takes_long_a_loop_of_few_turns_counts_and_layers_do_not
         assert loops_of(function, [W] * 24, X, few=True) == []
     assert loops_of(updates, [W] * 24, X, few=True) == []
     assert loops_of(normal, jax.random.key(0), few=True) == []
-
-
-@pytest.mark.parametrize("unroll", [True, TURNS])
-def test_a_scan_that_is_unrolled_on_purpose_is_no_loop_of_python(unroll):
-    def scanned(w, x):
-        def turn(x, _):
-            return jnp.tanh(x @ w), None
-
-        return jax.lax.scan(turn, x, None, length=2 * TURNS, unroll=unroll)[0]
-
-    assert loops_of(scanned, W, X) == []

@@ -11,16 +11,7 @@ from jaxperf import cli
 from jaxperf.result import Grid, Heading, Text
 from jaxperf.result.store import load_result
 from jaxperf.result.terminal import render_text
-from jaxperf.watch.log import (
-    IMPORT,
-    PYTHON,
-    Compiled,
-    DeviceActivity,
-    ExecutedProgram,
-    Log,
-    StackSample,
-    Wait,
-)
+from jaxperf.watch.log import PYTHON, Compiled, DeviceActivity, ExecutedProgram, Log, StackSample, Wait
 from jaxperf.watch.observe.source_location import NOWHERE, Place
 from jaxperf.watch.observe.windows import queued_intervals
 from jaxperf.watch.report import text
@@ -41,7 +32,7 @@ def activity_of(ran, *windows, queued=()):
 
 
 def test_devices_compute_no_longer_than_the_run_without_imports():
-    samples = [StackSample(IMPORT, AT, 0.0, 8.0), StackSample(PYTHON, AT, 8.0, 10.0)]
+    samples = [StackSample("import", AT, 0.0, 8.0), StackSample(PYTHON, AT, 8.0, 10.0)]
     ran = program((9.0, 9.2))  # all of the only window
     record = Log("a", 0.0, 10.0, samples=samples, activity=activity_of(ran, (9.0, 9.2)))
     assert 0.02 <= Analysis(record).shares()["devices compute"] <= 0.2

@@ -6,19 +6,8 @@ import jax.numpy as jnp
 import pytest
 
 import jaxperf
-from jaxperf.watch.log import (
-    DISPATCH,
-    NUMPY,
-    PYTHON,
-    Compiled,
-    DeviceActivity,
-    ExecutedProgram,
-    LiveArrays,
-    Log,
-    Memory,
-    StackSample,
-    Wait,
-)  # fmt: skip
+from jaxperf.watch import log as events
+from jaxperf.watch.log import Compiled, DeviceActivity, ExecutedProgram, Log, StackSample, Wait
 from jaxperf.watch.observe import on_cpu
 from jaxperf.watch.observe.compiles import Compiles
 from jaxperf.watch.observe.hooks import Replacements
@@ -33,7 +22,7 @@ MB = 1 << 20
 
 def readings(*resident_mb, arrays=lambda i: ()):
     step = 10.0 / (len(resident_mb) - 1)
-    return [Memory(i * step, int(mb * MB), arrays=arrays(i)) for i, mb in enumerate(resident_mb)]
+    return [events.Memory(i * step, int(mb * MB), arrays=arrays(i)) for i, mb in enumerate(resident_mb)]
 
 
 def growth(memory, compiled=None):
@@ -45,7 +34,7 @@ def growth(memory, compiled=None):
 
 
 def kept(i):
-    return (LiveArrays("float32[1000,250]", 10 + 20 * i, (10 + 20 * i) * MB, Place("a.py", 7)),)
+    return (events.LiveArrays("float32[1000,250]", 10 + 20 * i, (10 + 20 * i) * MB, Place("a.py", 7)),)
 
 
 @pytest.mark.parametrize(
@@ -225,9 +214,9 @@ def test_a_program_kept_from_jaxs_compiler_runs_on_the_cpu(monkeypatch):
 def test_lines_where_python_runs_for_much_of_the_run_are_named(seconds, noted):
     at, other = Place("a.py", 3), Place("a.py", 8)
     samples = [
-        StackSample(PYTHON, at, 0.0, seconds * 0.8),
-        StackSample(NUMPY, other, seconds * 0.8, seconds),
-        StackSample(DISPATCH, Place("a.py", 9), seconds, 10.0),
+        StackSample(events.PYTHON, at, 0.0, seconds * 0.8),
+        StackSample(events.NUMPY, other, seconds * 0.8, seconds),
+        StackSample(events.DISPATCH, Place("a.py", 9), seconds, 10.0),
     ]
     notes = list(habits.python_notes(Analysis(Log("a", 0.0, 10.0, samples=samples))))
     assert bool(notes) == noted

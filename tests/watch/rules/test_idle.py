@@ -12,15 +12,8 @@ from jaxperf.watch.log import Compiled, DeviceActivity, ExecutedProgram, Log, Pu
 from jaxperf.watch.observe.sampler import _in_ufunc
 from jaxperf.watch.observe.source_location import NOWHERE, Place
 from jaxperf.watch.report.analysis import UFUNC, Analysis
+from jaxperf.watch.rules import idle
 from jaxperf.watch.rules.elements import takes_apart
-from jaxperf.watch.rules.idle import (
-    find_data_waits,
-    find_list_conversions,
-    find_numpy_work,
-    find_python_work,
-    find_repeated_puts,
-    find_waits,
-)
 from jaxperf.watch.rules.table import Finding, advice_for
 
 AT = Place("a.py", 3)
@@ -43,7 +36,7 @@ def test_python_at_a_line_that_mostly_waits_is_not_found_beside_the_wait(waited_
     samples = [StackSample("python", line, t + 0.11, t + 0.17) for t in turns]
     spans = [(t, t + 0.1) for t in turns]
     analysis = computing(spans, 8.0, compiled=[call], waits=waits, samples=samples)
-    assert len([*find_python_work(analysis)]) == count
+    assert len([*idle.find_python_work(analysis)]) == count
 
 
 @pytest.mark.parametrize(
@@ -57,7 +50,7 @@ def test_python_at_a_line_that_mostly_waits_is_not_found_beside_the_wait(waited_
 def test_reading_that_is_slower_than_the_steps_needs_more_than_one_thread(computing_s, inside, words, places):
     line = places(f"while True:\n    {inside}\n")(2, "") if inside else NOWHERE
     sample = StackSample("data", AT, computing_s, 10.0, inside=line)
-    (finding,) = find_data_waits(computing([(0.0, computing_s)], 10.0, samples=[sample]))
+    (finding,) = idle.find_data_waits(computing([(0.0, computing_s)], 10.0, samples=[sample]))
     assert finding.seconds == pytest.approx(10 - computing_s) and words in finding.reason
     assert ("compute for only" in finding.reason) == (computing_s < 1)
     assert advice_for(finding).change.startswith("Reading takes longer" if words else "Read the next batch")
@@ -67,7 +60,7 @@ def test_a_full_queue_at_a_line_that_reads_elements_is_no_wait_of_its_own(places
     at = places("for i in range(9):\n    best = max(best, float(x[i]))\n")(2, "")
     samples = [StackSample("eager", at, t, t + 0.1, blocked=True) for t in (1.0, 2.0, 3.0)]
     analysis = Analysis(Log("a", 0.0, 10.0, samples=samples))
-    assert list(find_waits(analysis)) == []
+    assert list(idle.find_waits(analysis)) == []
     assert [line.count for line in analysis.blocked_lines] == [3]
 
 
@@ -101,17 +94,17 @@ def test_while_other_programs_have_the_core_no_change_would_save_time():
     analysis = computing([(1.0, 6.0)], 10.0, compiled=[call], samples=samples)
     assert analysis.compiling_s([call]) == pytest.approx(1 / 3)  # others had the core for 4 of 6 s
     assert analysis.compiling_s([]) == 0.0
-    assert [finding.seconds for finding in find_data_waits(analysis)] == [pytest.approx(1.0)]
+    assert [finding.seconds for finding in idle.find_data_waits(analysis)] == [pytest.approx(1.0)]
 
 
 @pytest.mark.parametrize(("delayed_s", "lost_s"), [(0.0, 0.0), (2.0, 0.75)])
-@pytest.mark.parametrize("find", [find_list_conversions, find_repeated_puts])
+@pytest.mark.parametrize("find", [idle.find_list_conversions, idle.find_repeated_puts])
 def test_arrays_that_are_made_beside_a_device_cost_what_its_threads_wait_for_a_core(
     monkeypatch, find, delayed_s, lost_s
 ):
     """Three conversions or copies of a second; a device computes all the time, on the two cores."""
     monkeypatch.setattr(psutil.Process, "cpu_affinity", lambda self: [0, 1], raising=False)
-    numbers, nbytes = (4096, 0) if find is find_list_conversions else (0, 1 << 20)
+    numbers, nbytes = (4096, 0) if find is idle.find_list_conversions else (0, 1 << 20)
     puts = [Put(AT, t, t + 1.0, nbytes, again=True, numbers=numbers) for t in (1.0, 3.0, 5.0)]
     samples = [StackSample("dispatch", NOWHERE, 0.0, 8.0, delayed_s=delayed_s)]
     (finding,) = find(computing([(0.0, 8.0)], 8.0, puts=puts, samples=samples, closed_s=16.0))
@@ -126,7 +119,7 @@ def test_a_ufunc_that_sleeps_waits_for_an_array_and_computes_nothing(places):
         # no window saw an instruction, as of a program that is longer than a window
         activity = DeviceActivity([(0.0, 5.0)])
         analysis = Analysis(Log("a", 0.0, 5.0, compiled=[step], samples=samples, activity=activity))
-        assert len(list(find_numpy_work(analysis))) == count
+        assert len(list(idle.find_numpy_work(analysis))) == count
         assert [line.kind for line in analysis.blocked_lines] == [UFUNC] * blocked
 
 
@@ -162,7 +155,7 @@ def test_an_iterator_that_splits_keys_gives_no_data(places, tmp_path):
         for name in ("threefry_split", "unstack")
     ]
     events = {"compiled": [COMPILED, *small], "samples": [StackSample("data", at, 0.5, 10.0)]}
-    assert list(find_data_waits(computing([(0.0, 0.5)], 10.0, **events))) == []
+    assert list(idle.find_data_waits(computing([(0.0, 0.5)], 10.0, **events))) == []
     assert not takes_apart(small[1]) and takes_apart(replace(small[1], inner=NOWHERE))
     events["compiled"][1] = replace(small[0], name="normal")  # it makes data as well
-    assert len(list(find_data_waits(computing([(0.0, 0.5)], 10.0, **events)))) == 1
+    assert len(list(idle.find_data_waits(computing([(0.0, 0.5)], 10.0, **events)))) == 1

@@ -10,13 +10,7 @@ from jaxperf.watch.log import Compiled, DeviceActivity, ExecutedProgram, Log
 from jaxperf.watch.observe.executables import Facts
 from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.report.analysis import Analysis
-from jaxperf.watch.rules.programs import (
-    find_constants,
-    find_donations,
-    find_float64,
-    find_forward_twice,
-    find_unrolled_loops,
-)
+from jaxperf.watch.rules import programs
 from jaxperf.watch.rules.table import advice_for
 
 
@@ -73,16 +67,16 @@ def test_programs_from_before_the_watch_leave_room_for_those_of_one_name_during_
 def test_an_array_that_a_function_refers_to_is_named_and_one_that_it_is_given_is_none():
     bias = jnp.ones(3)
     refers = record(jax.jit(lambda x: x * TABLE + bias[0]), jnp.float32(2))
-    (finding,) = find_constants(Analysis(refers))
+    (finding,) = programs.find_constants(Analysis(refers))
     assert finding.argument == "TABLE" and finding.memory_bytes == TABLE.nbytes
     (c,) = (c for c in refers.compiled if c.name == "<lambda>")
     assert c.refers_to == {"TABLE": "float32[262144]", "bias": "float32[3]"}
     assert 0 < finding.seconds <= c.seconds("compile")
     other = TABLE + 1
     twice = record(jax.jit(lambda x: (x * TABLE, x - other)), jnp.float32(2))
-    assert [f.memory_bytes for f in find_constants(Analysis(twice))] == [2 * TABLE.nbytes]
+    assert [f.memory_bytes for f in programs.find_constants(Analysis(twice))] == [2 * TABLE.nbytes]
     passed = record(jax.jit(lambda x, table: x * table + 1), jnp.float32(2), TABLE)
-    assert list(find_constants(Analysis(passed))) == []
+    assert list(programs.find_constants(Analysis(passed))) == []
 
 
 class Model:
@@ -98,7 +92,7 @@ class Model:
 
 @pytest.mark.parametrize("function", [Model().scale, Model().scaled()])
 def test_an_array_that_belongs_to_an_object_is_named_with_it(function):
-    (finding,) = find_constants(Analysis(record(jax.jit(function), jnp.float32(2))))
+    (finding,) = programs.find_constants(Analysis(record(jax.jit(function), jnp.float32(2))))
     assert finding.argument == "self.table"
 
 
@@ -127,7 +121,7 @@ def test_a_program_of_large_wide_floats_only_is_found_unless_asked_for(types, li
     compiled = Compiled("step", at, {"compile": (-0.1, 0.0)}, explained=True, signature=signature)
     text = f"HloModule jit_step, entry_computation_layout={{({types})->f64[8]{{0}}}}, x=1\n"
     text += "\nENTRY %main () -> f64[8] {\n  %y.1 = f64[512,256]{1,0} multiply(%x, %x)\n}\n"
-    findings = list(find_float64(ran(Facts("step", "cpu", 1.0, 1.0, text=text), compiled=compiled)))
+    findings = list(programs.find_float64(ran(Facts("step", "cpu", 1.0, 1.0, text=text), compiled=compiled)))
     assert [(f.cause, f.at.line) for f in findings] == [("all float64", 2)] * count
     assert all("if float32 is enough" in f.reason for f in findings)
     assert all("make x and all else that step gets" in advice_for(f).change for f in findings)
@@ -141,7 +135,7 @@ def test_a_number_of_32_bits_beside_wide_floats_does_not_count_as_widened(size, 
         f"  %x.1 = f32[{dims}] parameter(0)\n  ROOT %y.1 = f64[{dims}] convert(%x.1)\n}}\n"
     )
     compiled = Compiled("step", Place("a.py", 4), {"compile": (-0.1, 0.0)}, explained=True)
-    findings = list(find_float64(ran(Facts("step", "cpu", 1.0, 1.0, text=text), compiled=compiled)))
+    findings = list(programs.find_float64(ran(Facts("step", "cpu", 1.0, 1.0, text=text), compiled=compiled)))
     assert [f.cause for f in findings] == ["float64"] * count
 
 
@@ -176,7 +170,7 @@ def test_a_value_that_a_gradient_computes_too_is_found_wherever_the_loop_asks_fo
             Compiled(name, at(line), {"compile": (-1.0, 0.0)}, True, signature=types, callers=callers)
         )
         log.activity.program(name).devices["cpu 0"] = [(0.2, 0.4)]
-    findings = list(find_forward_twice(Analysis(log)))
+    findings = list(programs.find_forward_twice(Analysis(log)))
     assert [f.at.line for f in findings] == [lines[0]] * count
 
 
@@ -197,7 +191,7 @@ def test_each_program_of_a_function_compiles_the_loop_that_it_holds(times):
     ]
     compiled.append(Compiled("add", Place(__file__, 2), {"compile": (9.0, 9.01)}))
     log = Log("a", 0.0, 10.0, compiled=compiled, programs=[Facts("turns", "cpu", 1.0, 1.0, text=text)])
-    (finding,) = find_unrolled_loops(Analysis(log))
+    (finding,) = programs.find_unrolled_loops(Analysis(log))
     assert finding.seconds == pytest.approx(2 * times, rel=0.1)
 
 
@@ -213,7 +207,7 @@ def test_python_that_iterates_over_an_array_in_a_traced_function_is_an_unrolled_
     text = jax.jit(function).lower(jnp.ones(90)).compile().as_text()
     compiled = [Compiled("f", Place("a.py", 1), {"compile": (0.0, 4.0)}, True)]
     log = Log("a", 0.0, 10.0, compiled=compiled, programs=[Facts("f", "cpu", 1.0, 1.0, text=text)])
-    findings = [f for f in find_unrolled_loops(Analysis(log)) if "iterates over it" in f.reason]
+    findings = [f for f in programs.find_unrolled_loops(Analysis(log)) if "iterates over it" in f.reason]
     assert [f.at.line for f in findings] == [function.__code__.co_firstlineno] * found
     assert all("jnp.sum" in advice_for(f).change for f in findings)
 
@@ -229,7 +223,7 @@ def test_a_few_bytes_are_not_worth_donating_whatever_else_is_copied(places):
         facts = Facts("step", "cpu", 1.0, 1.0, devices=(0,), text=head)
         activity = DeviceActivity([(0.1, 1.0)], {"step": program})
         record = Log("a", 0.0, 1.0, compiled=[compiled], programs=[facts], activity=activity)
-        return sum(f.seconds for f in find_donations(Analysis(record)))
+        return sum(f.seconds for f in programs.find_donations(Analysis(record)))
 
     assert 0 < seconds(1000) < 0.001 and seconds(10_000_000) > 0.1
     assert seconds(10_000_000, devices=3) == pytest.approx(seconds(10_000_000))  # all copy at once

@@ -10,7 +10,6 @@ import optax
 import pytest
 from flax import nnx
 
-import jaxperf
 from jaxperf.retraces import Change
 from jaxperf.watch.log import Compiled, DeviceActivity, ExecutedProgram, Log
 from jaxperf.watch.observe.executables import Facts, note_copied_arguments
@@ -20,16 +19,9 @@ from jaxperf.watch.rules import traces
 from jaxperf.watch.rules.table import advice_for
 
 
-def watched(program):
-    with jaxperf.watch(show=False, profile=False) as outcome:
-        program()
-    analysis = Analysis(outcome.log)
-    analysis.alone = 1.0  # however busy the machine is
-    return analysis
-
-
-def findings_of(program):
-    return list(traces.find_retraces(watched(program)))
+@pytest.fixture
+def findings_of(watched):
+    return lambda program: list(traces.find_retraces(watched(program)))
 
 
 def stepped():
@@ -40,33 +32,22 @@ def stepped():
     return step
 
 
-def test_two_lines_may_each_have_their_own_flag_and_size():
-    step = stepped()
-
-    def run(size, n):
-        for _ in range(2):
-            step(jnp.ones(size), n)
-
-    def program():
-        run(3, 0)
-        run(4, 1)
-
-    assert findings_of(program) == []
-
-
-@pytest.mark.parametrize(("values", "kinds"), [((0, 1), []), ((0, 1, 2), ["static value"])])
-def test_a_flag_has_two_values_and_what_has_more_keeps_coming(values, kinds):
-    step = stepped()
-    assert [f.cause for f in findings_of(lambda: [step(jnp.ones(3), n=n) for n in values * 2])] == kinds
-
-
 @pytest.mark.parametrize(
-    ("sizes", "kinds"),
-    [((4, 8), []), ((8, 8, 3), ["partial batch"]), ((3, 4, 5), ["shape"]), ((3, 6, 12), [])],
+    ("sizes", "flags", "kinds"),
+    [
+        ((3, 3, 4, 4), (0, 0, 1, 1), []),  # two calls may each have their own flag and size
+        ((3,) * 4, (0, 1) * 2, []),
+        ((3,) * 6, (0, 1, 2) * 2, ["static value"]),  # which keep coming
+        ((4, 8), (0, 0), []),
+        ((8, 8, 3), (0, 0, 0), ["partial batch"]),
+        ((3, 4, 5), (0, 0, 0), ["shape"]),
+        ((3, 6, 12), (0, 0, 0), []),  # stages, which no fewer sizes could hold
+    ],
 )
-def test_two_sizes_are_wanted_and_stages_but_not_what_fewer_sizes_could_hold(sizes, kinds):
+def test_two_flags_and_sizes_are_wanted_and_stages(sizes, flags, kinds, findings_of):
     step = stepped()
-    assert [f.cause for f in findings_of(lambda: [step(jnp.ones(n)) for n in sizes])] == kinds
+    calls = [*zip(sizes, flags, strict=True)]
+    assert [f.cause for f in findings_of(lambda: [step(jnp.ones(size), n=n) for size, n in calls])] == kinds
 
 
 BODY = """HloModule jit_step, entry_computation_layout={(f32[ROWS]{0})->f32[ROWS]{0}}, x=1
@@ -114,7 +95,7 @@ def test_a_static_value_may_be_a_size_a_number_of_turns_or_a_model(values, repla
     assert [f.cause for f in traces.find_retraces(programs_of(values, **replacements))] == kinds
 
 
-def test_a_retrace_by_a_weak_type_is_named_with_its_line():
+def test_a_retrace_by_a_weak_type_is_named_with_its_line(findings_of):
     step = stepped()
 
     def program():
@@ -125,7 +106,7 @@ def test_a_retrace_by_a_weak_type_is_named_with_its_line():
     assert finding.cause == "weak type" and finding.at.source == "step(x + jnp.float32(1))"
 
 
-def test_a_static_object_that_prints_the_same_is_another_object_and_is_made_once():
+def test_a_static_object_that_prints_the_same_is_another_object_and_is_made_once(findings_of):
     @dataclass(eq=False)
     class Config:
         rate: float = 0.1
@@ -146,7 +127,7 @@ def test_a_static_object_that_prints_the_same_is_another_object_and_is_made_once
     assert change.startswith("Make config once, before the loop, and change it no more, since configured")
 
 
-def test_a_new_object_is_the_reason_where_an_earlier_call_had_the_same_arrays():
+def test_a_new_object_is_the_reason_where_an_earlier_call_had_the_same_arrays(watched):
     scaled, objects = jax.jit(lambda o, x: x * 2, static_argnums=0), (object(), object())
     analysis = watched(lambda: [scaled(each, jnp.ones(n)) for each in objects for n in (2, 5)])
     changes = [c.changes for c in analysis.log.compiled if c.explained]
@@ -218,7 +199,7 @@ ONES = jnp.ones(3)
         (lambda n: {}, "each call makes a new function object", "what varies is an argument"),
     ],
 )
-def test_what_a_new_function_has_from_outside_is_told_where_it_changes(outside, message, change):
+def test_what_a_new_function_has_from_outside_is_told_where_it_changes(outside, message, change, findings_of):
     same = {"rate": 3, "table": ONES, "scale": 4}
     arrays = [outside(n) for n in (1, 2, 3)]  # alive together, so that each is an object of its own
 
@@ -231,7 +212,7 @@ def test_what_a_new_function_has_from_outside_is_told_where_it_changes(outside, 
     assert change in advice_for(finding).change
 
 
-def test_an_optimizer_in_the_closure_is_made_once_like_the_function():
+def test_an_optimizer_in_the_closure_is_made_once_like_the_function(findings_of):
     optimizers = []  # all alive, so that no two of them have the same address
 
     def fit():
@@ -248,7 +229,7 @@ def test_an_optimizer_in_the_closure_is_made_once_like_the_function():
     assert "make tx once, before that" in advice_for(finding).change
 
 
-def test_what_clear_caches_makes_jax_forget_is_told_from_a_new_function():
+def test_what_clear_caches_makes_jax_forget_is_told_from_a_new_function(watched):
     step = stepped()
 
     def program():
@@ -267,21 +248,16 @@ def test_what_clear_caches_makes_jax_forget_is_told_from_a_new_function():
     assert [bool(c.cleared) for c in again] == [False, True, True]
 
 
-def test_after_clear_caches_another_shape_and_a_new_function_keep_their_reasons():
+def test_after_clear_caches_another_shape_and_a_new_function_keep_their_reasons(findings_of):
     step = stepped()
 
-    def shapes():
+    def program():
         for n in (6, 7, 8):
             step(jnp.ones(n))
-            jax.clear_caches()
-
-    def functions():
-        for n in range(3):
             jax.jit(lambda x, n=n: x * n)(ONES)
             jax.clear_caches()
 
-    assert [f.cause for f in findings_of(shapes)] == ["shape"]
-    assert [f.cause for f in findings_of(functions) if "lambda" in f.reason] == ["new function"]
+    assert sorted(f.cause for f in findings_of(program)) == ["new function", "shape"]
 
 
 def lengthened():
@@ -299,31 +275,27 @@ def smoothed():
 
 
 rows, numbers = jnp.zeros((64, 3)), jnp.arange(64.0)
-PROGRAMS = {
-    "cut": lambda: [rows[:n] for n in range(1, 7)],
-    "masked": lambda: [numbers[numbers > limit] for limit in range(0, 60, 7)],
-    "lengthened": lengthened,
-    "smoothed": smoothed,
-    "rolled": lambda: [jax.lax.reduce_precision(rows, 5, n) for n in range(1, 7)],
-    "diagonals": lambda: [jnp.eye(n) for n in range(31, 38)],
-    "bodies": lambda: [jax.lax.fori_loop(0, 3, lambda i, x, n=n: x * n, jnp.ones(4)) for n in range(6)],
-    "scans": lambda: [jax.lax.scan(lambda c, x, n=n: (c + x * n, None), 0.0, ONES)[0] for n in range(6)],
-}
+REASONS = {
+    "eager shapes": "for new shapes", "eager recompiles": "small programs are compiled here",
+    "new body": "a new body function",
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(("program", "cause", "reason", "change"), [
-    ("lengthened", "eager shapes", "for new shapes", "Collect the parts in a Python list"),
-    ("cut", "eager shapes", "for new shapes", "Pad to a few sizes"),
-    ("masked", "eager shapes", "for new shapes", "np.asarray(x)[np.asarray(mask)]"),
-    ("smoothed", "eager shapes", "more operations", "Jit score as a whole: it compiles one program"),
-    ("rolled", "eager recompiles", "small programs are compiled here", ""),
-    ("diagonals", "eager recompiles", "small programs are compiled here", ""),
-    ("bodies", "new body", "a new body function", ""), ("scans", "new body", "a new body function", ""),
+@pytest.mark.parametrize(("program", "cause", "change"), [
+    (lengthened, "eager shapes", "Collect the parts in a Python list"),
+    (lambda: [rows[:n] for n in range(1, 7)], "eager shapes", "Pad to a few sizes"),
+    (lambda: [numbers[numbers > n] for n in range(0, 60, 7)], "eager shapes", "(x)[np.asarray(mask)]"),
+    (smoothed, "eager shapes", "Jit score as a whole: it compiles one program"),
+    (lambda: [jax.lax.reduce_precision(rows, 5, n) for n in range(1, 7)], "eager recompiles", ""),
+    (lambda: [jnp.eye(n) for n in range(31, 38)], "eager recompiles", ""),
+    (lambda: [jax.lax.fori_loop(0, 3, lambda i, x, n=n: x * n, ONES) for n in range(6)], "new body", ""),
+    (lambda: [jax.lax.scan(lambda c, x, n=n: (c + n, x), 0.0, ONES) for n in range(6)], "new body", ""),
 ])  # fmt: skip
-def test_what_an_operation_outside_jit_is_compiled_for_is_told(program, cause, reason, change, monkeypatch):
+def test_what_an_operation_outside_jit_is_compiled_for_is_told(program, cause, change, monkeypatch, watched):
     monkeypatch.setattr(traces, "SMALL_S", -1.0)  # however fast the machine is
     jax.clear_caches()
-    analysis = watched(PROGRAMS[program])
+    analysis = watched(program)
+    reason = "more operations" if program is smoothed else REASONS[cause]
     findings = [f for f in traces.find_eager_recompiles(analysis) if f.cause == cause]
     assert findings and reason in findings[0].reason
     assert change in advice_for(findings[0]).change
@@ -341,7 +313,7 @@ def test_a_function_whose_traces_jax_explains_no_longer_is_no_operation_outside_
     assert not found[0] and found[1]
 
 
-def test_a_program_for_another_device_is_the_readers_and_no_finding():
+def test_a_program_for_another_device_is_the_readers_and_no_finding(watched):
     step = stepped()
     arrays = [jax.device_put(jnp.ones(9), d) for d in jax.devices()[:4]]
 
@@ -378,7 +350,7 @@ def test_of_the_arrays_of_the_first_call_those_of_later_ones_count(copies, param
 
 
 @pytest.mark.parametrize("alike", [False, True])
-def test_arrays_that_are_committed_only_sometimes_compile_a_second_program(alike):
+def test_arrays_that_are_committed_only_sometimes_compile_a_second_program(alike, watched):
     @jax.jit
     def step(x):
         return x * 61
@@ -397,7 +369,7 @@ def test_arrays_that_are_committed_only_sometimes_compile_a_second_program(alike
         assert "not committed, on device 0 -> committed to device 0" in finding.reason
 
 
-def test_the_part_of_a_graph_that_is_new_each_time_is_named():
+def test_the_part_of_a_graph_that_is_new_each_time_is_named(watched):
     @nnx.jit
     def step(optimizer, model):
         optimizer.update(model, nnx.state(model, nnx.Param))
@@ -413,7 +385,7 @@ def test_the_part_of_a_graph_that_is_new_each_time_is_named():
 
 
 @pytest.mark.parametrize(("sizes", "kinds"), [((71, 75, 79, 83), ["new function"]), ((16, 32, 64, 128), [])])
-def test_functions_that_are_made_anew_for_each_size_share_one_where_padding_makes_it_one(sizes, kinds):
+def test_functions_that_are_made_anew_for_each_size_share_one_if_padding_does_it(sizes, kinds, findings_of):
     def program():
         for n in sizes:
             batch = np.ones(n)
