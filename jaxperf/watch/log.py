@@ -214,6 +214,7 @@ class ExecutedProgram:
 class DeviceActivity:
     windows: list[Interval] = field(default_factory=list)
     programs: dict[str, ExecutedProgram] = field(default_factory=dict)
+    silent: list[Interval] = field(default_factory=list)  # windows that saw no instruction, and no call end
     queued: list[Interval] = field(default_factory=list)  # between a call's end and its execution's start
     copying: list[Interval] = field(default_factory=list)  # arrays between devices, one interval for each
 

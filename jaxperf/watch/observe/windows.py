@@ -64,7 +64,10 @@ def read_window(profile: bytes, tied: float, ended: float, log: Log) -> None:
             known.start = min(start, known.start)
             known.end, known.last_op = max((known.end, known.last_op), (end, e.name))
     calls: dict[str, list[Interval]] = defaultdict(list)
-    for program, start, end, copies in itertools.chain.from_iterable(map(_dispatches, lines)):
+    dispatches = [*itertools.chain.from_iterable(map(_dispatches, lines))]
+    if not instructions and not dispatches:
+        activity.silent.append(window)
+    for program, start, end, copies in dispatches:
         record = activity.program(canonical_name(program))
         record.calls += 1
         record.copies += copies

@@ -47,7 +47,9 @@ from jaxperf.watch.source.call_sites import CallSite
 
 _T = TypeVar("_T")
 MANY_LENGTHS = 5  # of a list or of what is joined, for each of which jit would compile a program
-FULL_QUEUE, UFUNC = "a full queue", "a NumPy function"
+FULL_QUEUE, UFUNC, COMPUTING_CALL = "a full queue", "a NumPy function", "a call that computes"
+LONG_CALL_S = 0.1  # of calls in windows that saw nothing: no call takes so long to dispatch
+SILENT_SHARE = 0.3  # of the time of calls at a line in windows, in which windows saw no call that ends
 BLOCKED, BLOCKED_S = 3, 1.0  # so many intervals at a line, or so many seconds, show a full queue
 BRIEF_S = 0.005  # seconds in windows that say little about a line
 LONG_WAIT_S = 0.02  # a wait this long is for a computation; copies to the host and calls take less
@@ -163,7 +165,7 @@ class WaitingLine:
 
     at: Place
     kind: str  # the call that waits
-    count: int
+    count: int  # 0 if it is unknown
     total_s: float
     nbytes: int  # copied to the host
     # t3, the median seconds from the end of the device's work to the wait's; None if no window saw it
@@ -250,14 +252,31 @@ class Analysis:
 
     @functools.cached_property
     def blocked(self) -> dict[Place, list[Interval]]:
-        """Return the intervals in which calls waited for a full queue, or NumPy for an array, by line.
+        """Return the intervals in which calls wait for a full queue or compute, or NumPy waits, by line.
 
         A thread may also sleep for a lock or a file, so a few short intervals do not count.
         """
         others = [*self.compiling.stretches, *(w.span for w in self.waits)]
-        lines = group_by((s for s in self.samples if s.blocked), lambda s: s.at)
+        lines = group_by(
+            (s for s in self.samples if s.blocked or (s.kind == DISPATCH and s.at in self.computing_calls)),
+            lambda s: s.at,
+        )
         spans = {at: difference([(s.start, s.end) for s in seen], others) for at, seen in lines.items()}
         return {at: s for at, s in spans.items() if len(s) >= BLOCKED or total_length(s) >= BLOCKED_S}
+
+    @functools.cached_property
+    def computing_calls(self) -> set[Place]:
+        """Return the lines whose calls end after the computation, and so late that windows saw nothing of it.
+
+        A CPU device executes a program that seems small to XLA in the thread that calls it, as a loop of many
+        turns.
+        """
+        windows, silent = IntervalSet(self.log.activity.windows), IntervalSet(self.log.activity.silent)
+        lines = group_by((s for s in self.samples if s.kind == DISPATCH), lambda s: s.at)
+        seconds = {at: (sum(map(silent.of, here)), sum(map(windows.of, here))) for at, here in lines.items()}
+        return {
+            at for at, (unseen, seen) in seconds.items() if unseen >= max(LONG_CALL_S, SILENT_SHARE * seen)
+        }
 
     @functools.cached_property
     def waiting(self) -> IntervalSet:
@@ -550,12 +569,16 @@ class Analysis:
 
     @property
     def blocked_lines(self) -> list[WaitingLine]:
-        """Return every line whose calls wait because a queue is full, or in NumPy; no time is lost there."""
+        """Return every line whose calls wait for a full queue or compute, or NumPy waits; none loses time."""
         kinds = {s.at: FULL_QUEUE for s in self.samples if s.blocked and s.kind in (DISPATCH, EAGER)}
+        kinds |= dict.fromkeys(self.computing_calls, COMPUTING_CALL)
         return [
-            WaitingLine(at, kinds.get(at, UFUNC), len(spans), total_length(spans), 0, None, 0.0)
+            WaitingLine(
+                at, kinds.get(at, UFUNC), 0 if at in self.computing_calls else len(spans),
+                total_length(spans), 0, None, 0.0,
+            )
             for at, spans in self.blocked.items()
-        ]
+        ]  # fmt: skip
 
     def _line(self, at: Place, kind: str, waits: list[Wait]) -> WaitingLine:
         lost, after = [], []

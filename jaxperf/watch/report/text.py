@@ -135,9 +135,9 @@ def _waits(analysis: Analysis) -> Iterator[Block]:
     names = {key: f"{key[0]} in {library}" for key, library in analysis.log.waiting_libraries.items()}
     rows = [
         (
-            names.get((line.kind, line.at), line.kind), str(line.count), format_quantity(line.total_s, "s"),
-            format_quantity(line.after_s, "s"), format_quantity(line.nbytes, "bytes"), str(line.at),
-            line.at.source[:40],
+            names.get((line.kind, line.at), line.kind), str(line.count or "-"),
+            format_quantity(line.total_s, "s"), format_quantity(line.after_s, "s"),
+            format_quantity(line.nbytes, "bytes"), str(line.at), line.at.source[:40],
         )
         for line in lines[: top_programs.STORED_ROWS]
     ]  # fmt: skip

@@ -21,7 +21,7 @@ from jaxperf.watch.grouping import group_by
 from jaxperf.watch.log import COMPILE, LOWER, TRACE, Compiled, ExecutedProgram
 from jaxperf.watch.observe.executables import CONTAINERS, Facts, own_line
 from jaxperf.watch.observe.source_location import NOWHERE, Place, library_of
-from jaxperf.watch.report.analysis import Analysis
+from jaxperf.watch.report.analysis import LONG_WAIT_S, Analysis
 
 LINES, STORED_LINES = 5, 20  # on a terminal, and in the result
 ROWS, STORED_ROWS = 6, 100  # the same, of other tables
@@ -147,7 +147,8 @@ class Hot:
 
 def program_blocks(analysis: Analysis) -> Iterator[Block]:
     rows = []
-    for h in hottest_programs(analysis)[:STORED_ROWS]:
+    hot = {h.name: h for h in (*hottest_programs(analysis), *_waited_for(analysis))}
+    for h in sorted(hot.values(), key=lambda row: -row.busy_s)[:STORED_ROWS]:
         flops, nbytes = (h.facts.flops, h.facts.bytes_accessed) if h.facts else (None, None)
         least = "> " if h.facts and h.facts.loops else ""
         rows.append(
@@ -185,6 +186,20 @@ def hottest_programs(analysis: Analysis) -> list[Hot]:
         copied = max((c.host_bytes for c in compiled.get(p.name, ()) if p.copies), default=0)
         hot.append(Hot(p.name, p.calls, dispatch_s, device_s, p.cut_off, facts, copied, sum(busy_s)))
     return sorted(hot, key=lambda row: -row.busy_s)
+
+
+def _waited_for(analysis: Analysis) -> Iterator[Hot]:
+    """Yield programs that no window saw whole, but that waits at the same line are for."""
+    seen = {p.name for p in analysis.log.activity.programs.values() if p.spans and not p.cut_off}
+    for at, calls in group_by(analysis.called, lambda pair: pair[1]).items():
+        names = {c.program for c, _ in calls}
+        waits_s = [w.end - w.start for w in analysis.waits if w.at == at and w.end - w.start >= LONG_WAIT_S]
+        if len(names) == 1 and waits_s and not names & seen:
+            (name,) = names
+            facts = analysis.programs.get(name, [])
+            only = facts[0] if len(facts) == 1 else None
+            device_s = statistics.median(waits_s)
+            yield Hot(name, len(waits_s), None, device_s, False, only, 0, sum(waits_s))
 
 
 def execution_count(program: ExecutedProgram, facts: Facts) -> float:

@@ -6,7 +6,7 @@ import pytest
 
 import jaxperf
 from jaxperf.measure.stages import build_program
-from jaxperf.watch.log import Compiled, DeviceActivity, ExecutedProgram, Log
+from jaxperf.watch.log import Compiled, DeviceActivity, ExecutedProgram, Log, Wait
 from jaxperf.watch.observe.executables import Facts
 from jaxperf.watch.observe.source_location import NOWHERE
 from jaxperf.watch.report import top_programs
@@ -57,6 +57,17 @@ def test_of_calls_with_several_sizes_the_bytes_from_the_host_are_at_most_the_lar
     run.activity.programs["step"].copies = 2
     (grid,) = top_programs.program_blocks(Analysis(run))
     assert grid.rows[0][6] == cell
+
+
+def test_a_program_that_no_window_saw_whole_takes_as_long_as_the_waits_at_its_line(places):
+    at = places("for x in xs:\n    y = step(x).block_until_ready()\n")(2, "")
+    run = record(STEP)
+    run.compiled.append(Compiled("step", at, explained=True))
+    run.waits += [Wait("block_until_ready", at, start, start + 0.5, 0) for start in (0.0, 1.0, 2.0)]
+    for parts, seen, t2 in (([], "2", "4 ms"), ([0.1], "3", "500 ms")):
+        run.activity.programs["step"].run_s = parts
+        (grid,) = top_programs.program_blocks(Analysis(run))
+        assert [(row[1], row[3]) for row in grid.rows] == [(seen, t2)]
 
 
 def test_facts_of_a_live_program_are_those_of_its_stages():

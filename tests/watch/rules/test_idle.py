@@ -70,6 +70,20 @@ def test_a_call_that_sleeps_once_or_twice_waits_for_a_queue_only_if_it_is_long(s
     assert len(Analysis(Log("a", 0.0, 10.0, samples=samples)).blocked_lines) == lines
 
 
+@pytest.mark.parametrize(("silent", "computes"), [([(1.0, 1.4)], True), ([(1.0, 1.05)], False), ([], False)])
+def test_a_call_in_which_windows_see_nothing_computes_itself(silent, computes):
+    """Windows see 1.2 s of calls at one line, but in silent ones neither an instruction nor a call's end."""
+    call = Compiled("step", AT, {"compile": (0.5, 1.0)}, explained=True)
+    activity = DeviceActivity([(1.0, 1.4), (2.0, 2.8)], silent=silent)
+    samples = [StackSample("python", AT, 1.0, 5.0)]
+    analysis = Analysis(Log("a", 0.0, 5.0, compiled=[call], samples=samples, activity=activity))
+    rows = [(line.kind, line.total_s) for line in analysis.blocked_lines]
+    assert rows == ([("a call that computes", pytest.approx(4.0))] if computes else [])
+    shares = analysis.shares()
+    assert (shares["devices compute"] > 0.7) == computes
+    assert (shares["devices idle while the front end works"] > 0.7) != computes
+
+
 def test_waits_lose_no_more_than_they_took_if_windows_saw_the_longest():
     long, brief = Wait("float", AT, 1.0, 1.5, 4), Wait("float", AT, 3.0, 3.001, 4, times=1000)
     activity = DeviceActivity([(0.5, 2.5)])
