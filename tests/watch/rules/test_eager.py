@@ -23,10 +23,9 @@ def sample(at, start, *callers):
     return StackSample(EAGER, at, start, start + 0.1, NOWHERE, callers)
 
 
-def belongs(samples):
-    analysis = Analysis(Log("a", samples=samples))
-    line = jit_advice.outermost(analysis)
-    return {line(s) for s in samples if s.at == LOSS}
+def belongs(samples, at=LOSS):
+    line = jit_advice.outermost(Analysis(Log("a", samples=samples)))
+    return {line(s) for s in samples if s.at == at}
 
 
 def test_what_a_caller_dispatches_in_turns_with_it_is_the_callers():
@@ -38,8 +37,7 @@ def test_what_a_caller_dispatches_in_turns_with_it_is_the_callers():
 def test_what_a_caller_dispatches_now_and_then_is_not_why_what_it_calls_is_slow():
     lines = [LOSS._replace(line=100 + t % 10) for t in range(40)]
     turns = [sample(at, t, GRAD, CALL) for t, at in enumerate(lines)] + [sample(GRAD, 5.5, CALL)]
-    line = jit_advice.outermost(Analysis(Log("a", samples=turns)))
-    assert {line(s) for s in turns} == {*lines, GRAD}
+    assert {line for at in (*lines, GRAD) for line in belongs(turns, at)} == {*lines, GRAD}
 
 
 def test_what_a_caller_dispatches_before_and_after_a_loop_changes_nothing():
@@ -64,9 +62,9 @@ def test_an_operation_in_a_helper_belongs_to_the_function_that_the_loop_calls(pl
     )
     operation, layer, call = at(2, "norm"), at(5, "update"), at(9)
     turns = [s for t in range(9) for s in (sample(operation, t, layer, call), sample(layer, t, call))]
-    line = jit_advice.outermost(Analysis(Log("a", samples=turns)))
-    assert {line(s) for s in turns} == {at(3, "update")}
-    assert line(sample(call, 1.0)) == call  # an operation of the loop itself
+    turns.append(sample(call, 1.0))  # an operation of the loop itself
+    assert belongs(turns, operation) == belongs(turns, layer) == {at(3, "update")}
+    assert belongs(turns, call) == {call}
 
 
 def test_an_operation_in_a_lambda_belongs_to_the_line_of_the_loop_that_calls_it(places):
@@ -75,9 +73,7 @@ def test_an_operation_in_a_lambda_belongs_to_the_line_of_the_loop_that_calls_it(
         "def walk(x, force):\n    while x < 9:\n        x = x + force(x)\n    return x\n"
     )
     operation, call = at(2, "<lambda>"), at(6, "walk")
-    turns = [sample(operation, t, call) for t in range(9)]
-    line = jit_advice.outermost(Analysis(Log("a", samples=turns)))
-    assert {line(s) for s in turns} == {call}
+    assert belongs([sample(operation, t, call) for t in range(9)], operation) == {call}
 
 
 def test_a_comparison_that_only_a_test_waits_for_belongs_to_the_wait(places):
@@ -99,9 +95,8 @@ def test_short_operations_are_the_front_ends_time_and_long_ones_the_devices(each
     activity.program("add").devices["cpu 0"] = [(i * each_s, (i + 1) * each_s) for i in range(count)]
     activity.program("step").devices["cpu 0"] = [(0.9, 1.0)]
     call = Compiled("step", CALL, {"compile": (-0.1, 0.0)}, explained=True)
-    samples = [StackSample(EAGER, LOSS, i / 10, (i + 1) / 10) for i in range(10)]
-    record = Log("a", -0.1, 1.0, compiled=[call], samples=samples, activity=activity)
-    analysis = Analysis(record)
+    samples = [sample(LOSS, i / 10) for i in range(10)]
+    analysis = Analysis(Log("a", -0.1, 1.0, compiled=[call], samples=samples, activity=activity))
     by_line = analysis.of_the_run(eager._free(analysis).of, samples)
     assert sum(by_line.values()) == pytest.approx(seconds, abs=1e-6)
 
@@ -326,7 +321,7 @@ def test_an_operation_with_a_new_shape_in_each_turn_is_no_matter_of_dispatch(pro
     path = program_file(
         "import jax.numpy as jnp\nfor i in range(500):\n    x = jnp.append(x, 1)\n    y = y * 2 + i\n"
     )
-    grows, adds = Place(path, 3), Place(path, 4)
+    grows, adds = (Place(path, line) for line in (3, 4))
     samples = [StackSample(EAGER, grows, i, i + 0.7) for i in range(9)]
     samples += [StackSample(EAGER, adds, i + 0.7, i + 0.9) for i in range(9)]
     stages = [{"compile": (float(i), i + 0.4)} for i in range(8)]
@@ -341,11 +336,11 @@ def function_of(path, line):
     return function.name if function else "<module>"
 
 
-def test_operations_in_a_function_that_is_jitted_for_its_shapes_are_no_other_finding(program_file):
-    path = program_file("def objective(x):\n    y = x * 2\n    return y + 1\n\nfor x in xs:\n    best(x)\n")
-    shapes = Finding("eager shapes", Place(path, 1, "objective"), 1.0, "", form="several")
-    inside = Finding("eager", Place(path, 3, "objective"), 0.5, "")
-    beside = Finding("eager", Place(path, 6, "<module>"), 0.5, "")
+def test_operations_in_a_function_that_is_jitted_for_its_shapes_are_no_other_finding(places):
+    at = places("def objective(x):\n    y = x * 2\n    return y + 1\n\nfor x in xs:\n    best(x)\n")
+    shapes = Finding("eager shapes", at(1, "objective"), 1.0, "", form="several")
+    inside = Finding("eager", at(3, "objective"), 0.5, "")
+    beside = Finding("eager", at(6, "<module>"), 0.5, "")
     merged = table._together([shapes, inside, beside])
     assert sorted((f.cause, f.seconds) for f in merged) == [("eager", 0.5), ("eager shapes", 1.5)]
 

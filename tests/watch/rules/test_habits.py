@@ -119,19 +119,16 @@ def run(step, x, n):
 
 
 @pytest.fixture
-def timed(tmp_path):
-
+def timed(tmp_path_factory):
     def notes(wait="pass", *, at=7, waited_at=0, function="run", device_s=1e-2):
-        path = tmp_path / str(len(list(tmp_path.iterdir()))) / "train.py"
-        path.parent.mkdir()
+        path = tmp_path_factory.mktemp("timed") / "train.py"
         path.write_text(TIMED.replace("{wait}", wait))
         place = Place(str(path), at, "run")
         ran = ExecutedProgram("step", calls=9, dispatch_s=[1e-4] * 9, run_s=[device_s] * 9, whole=9)
         ran.devices["cpu 0"].append((0.0, 9 * device_s))
         waits = [Wait("float", place._replace(line=waited_at, function=function), 1.0, 1.1, 4)]
-        waits = waits if waited_at else []
-        log = Log("a", 0.0, 2.0, waits=waits, compiled=[Compiled("step", place, explained=True)],
-                  activity=DeviceActivity([(0.0, 1.0)], {"step": ran}))  # fmt: skip
+        seen = {"waits": waits[:waited_at], "compiled": [Compiled("step", place, explained=True)]}
+        log = Log("a", 0.0, 2.0, **seen, activity=DeviceActivity([(0.0, 1.0)], {"step": ran}))
         return list(habits.timing_notes(Analysis(log)))
 
     return notes

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from flax import nnx
 
-import jaxperf
 from jaxperf.hlo import Shape, shape_of
 from jaxperf.watch.log import Compiled, DeviceActivity, ExecutedProgram, Log
 from jaxperf.watch.observe.executables import Facts
@@ -14,10 +13,9 @@ from jaxperf.watch.rules import programs
 from jaxperf.watch.rules.table import advice_for
 
 
-def record(call, *arguments):
-    with jaxperf.watch(show=False, profile=False) as outcome:
-        call(*arguments)
-    return outcome.log
+@pytest.fixture
+def record(watched):
+    return lambda call, *arguments: watched(lambda: call(*arguments)).log
 
 
 def program(name, run, function=""):
@@ -25,7 +23,7 @@ def program(name, run, function=""):
     return facts, next(c for c in run.compiled if c.name == (function or name))
 
 
-def test_an_argument_that_is_not_donated_is_counted_as_copied():
+def test_an_argument_that_is_not_donated_is_counted_as_copied(record):
     def both(w, v, x):
         return x.sum(), w * 1.5, v * 2.5
 
@@ -37,7 +35,7 @@ def test_an_argument_that_is_not_donated_is_counted_as_copied():
     assert donated.unshared_bytes() == 64
 
 
-def test_nnx_jit_returns_the_state_of_its_modules_and_of_nothing_else():
+def test_nnx_jit_returns_the_state_of_its_modules_and_of_nothing_else(record):
     class Net(nnx.Module):
         def __init__(self):
             self.w = nnx.Param(jnp.ones((8, 8)))
@@ -56,7 +54,7 @@ def test_nnx_jit_returns_the_state_of_its_modules_and_of_nothing_else():
 TABLE = np.random.default_rng(0).random(1 << 18, np.float32)  # XLA makes an iota of np.arange
 
 
-def test_programs_from_before_the_watch_leave_room_for_those_of_one_name_during_it():
+def test_programs_from_before_the_watch_leave_room_for_those_of_one_name_during_it(record):
     before = [jax.jit(lambda x, n=n: x * n) for n in range(4)]
     for fn in before:
         fn(jnp.float32(1))
@@ -64,7 +62,7 @@ def test_programs_from_before_the_watch_leave_room_for_those_of_one_name_during_
     assert list(facts.constants()) == [Shape("f32", (TABLE.size,))]
 
 
-def test_an_array_that_a_function_refers_to_is_named_and_one_that_it_is_given_is_none():
+def test_an_array_that_a_function_refers_to_is_named_and_one_that_it_is_given_is_none(record):
     bias = jnp.ones(3)
     refers = record(jax.jit(lambda x: x * TABLE + bias[0]), jnp.float32(2))
     (finding,) = programs.find_constants(Analysis(refers))
@@ -91,7 +89,7 @@ class Model:
 
 
 @pytest.mark.parametrize("function", [Model().scale, Model().scaled()])
-def test_an_array_that_belongs_to_an_object_is_named_with_it(function):
+def test_an_array_that_belongs_to_an_object_is_named_with_it(function, record):
     (finding,) = programs.find_constants(Analysis(record(jax.jit(function), jnp.float32(2))))
     assert finding.argument == "self.table"
 
@@ -174,6 +172,17 @@ def test_a_value_that_a_gradient_computes_too_is_found_wherever_the_loop_asks_fo
     assert [f.at.line for f in findings] == [lines[0]] * count
 
 
+def unrolled(function, size, spans, *others):
+    """Find loops in a function of an array that is compiled in these spans of ten seconds."""
+    text = jax.jit(function).lower(jnp.ones(size)).compile().as_text()
+    where = f"{__file__}:{function.__code__.co_firstlineno}"
+    compiled = [Compiled("f", Place(__file__, 1), {"compile": span}, True, where) for span in spans]
+    facts = Facts("f", "cpu", 1.0, 1.0, text=text)
+    return programs.find_unrolled_loops(
+        Analysis(Log("a", 0.0, 10.0, compiled=[*compiled, *others], programs=[facts]))
+    )
+
+
 @pytest.mark.parametrize("times", [1, 4])
 def test_each_program_of_a_function_compiles_the_loop_that_it_holds(times):
     """Four traces for as many shapes take 2 s each."""
@@ -183,15 +192,9 @@ def test_each_program_of_a_function_compiles_the_loop_that_it_holds(times):
             x = jnp.sin(x) + jnp.cos(x)
         return x
 
-    text = jax.jit(turns).lower(jnp.ones(32)).compile().as_text()
-    where = f"{__file__}:{turns.__code__.co_firstlineno}"
-    compiled = [
-        Compiled("turns", Place(__file__, 1), {"compile": (2 * i, 2 * i + 2)}, True, where)
-        for i in range(times)
-    ]
-    compiled.append(Compiled("add", Place(__file__, 2), {"compile": (9.0, 9.01)}))
-    log = Log("a", 0.0, 10.0, compiled=compiled, programs=[Facts("turns", "cpu", 1.0, 1.0, text=text)])
-    (finding,) = programs.find_unrolled_loops(Analysis(log))
+    spans = [(2 * i, 2 * i + 2) for i in range(times)]
+    add = Compiled("add", Place(__file__, 2), {"compile": (9.0, 9.01)})
+    (finding,) = unrolled(turns, 32, spans, add)
     assert finding.seconds == pytest.approx(2 * times, rel=0.1)
 
 
@@ -204,10 +207,7 @@ def test_each_program_of_a_function_compiles_the_loop_that_it_holds(times):
     ],
 )
 def test_python_that_iterates_over_an_array_in_a_traced_function_is_an_unrolled_loop(function, found):
-    text = jax.jit(function).lower(jnp.ones(90)).compile().as_text()
-    compiled = [Compiled("f", Place("a.py", 1), {"compile": (0.0, 4.0)}, True)]
-    log = Log("a", 0.0, 10.0, compiled=compiled, programs=[Facts("f", "cpu", 1.0, 1.0, text=text)])
-    findings = [f for f in programs.find_unrolled_loops(Analysis(log)) if "iterates over it" in f.reason]
+    findings = [f for f in unrolled(function, 90, [(0.0, 4.0)]) if "iterates over it" in f.reason]
     assert [f.at.line for f in findings] == [function.__code__.co_firstlineno] * found
     assert all("jnp.sum" in advice_for(f).change for f in findings)
 
