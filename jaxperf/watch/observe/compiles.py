@@ -48,10 +48,14 @@ _REMEMBERED = 64  # latest functions among which a later stage looks for its tra
 _CLOCKS_S = 1e-3  # by which an explanation may precede its trace where JAX does not report starts
 
 
+# when each one of a stage began, the outermost first: by the clock, and in the process's used time
+_Open = dict[str, list[tuple[float, float]]]
+
+
 class _Thread(threading.local):
-    def __init__(self) -> None:
-        # when each one of a stage began, the outermost first: by the clock, and in the process's used time
-        self.open: dict[str, list[tuple[float, float]]] = {TRACE: [], LOWER: [], COMPILE: []}
+    def __init__(self, threads: dict[int, _Open]) -> None:
+        self.open: _Open = {TRACE: [], LOWER: [], COMPILE: []}
+        threads[threading.get_ident()] = self.open
         self.began = 0.0  # of the trace that ended last
         self.explanations: list[tuple[float, Explanation]] = []
         self.cache = "", ""  # what the compile cache on disk did, and why
@@ -71,7 +75,8 @@ class Compiles:
         self._pass_on = False  # whether the program itself asked for explanations
         self._explained_late = False
         self._undo = contextlib.ExitStack()
-        self._local = _Thread()
+        self._threads: dict[int, _Open] = {}
+        self._local = _Thread(self._threads)
         self._lock = threading.Lock()
         self._functions: weakref.WeakValueDictionary[str, FunctionType] = weakref.WeakValueDictionary()
         self._forgotten, self._cleared_at = 0, NOWHERE  # events before the last `jax.clear_caches`, its line
@@ -131,8 +136,27 @@ class Compiles:
 
     def close(self) -> None:
         with self._undo:
+            self._end_stages()
             if hooks.is_running(otherwise=self.count > 0):
                 self.look_at_settings()
+
+    def _end_stages(self) -> None:
+        """End the stages that still run, as where a signal ends a program that compiles."""
+        for thread, opened in self._threads.items():
+            for stage, ((began, _), *_) in ((stage, begins) for stage, begins in opened.items() if begins):
+                of_thread = (c for c in reversed(self.log.compiled) if c.thread == thread)
+                begun = (c for c in of_thread if stage != TRACE and stage not in c.stages)
+                event = next(begun, None)
+                if event is None:
+                    at = source_location.reader_place(sys._current_frames().get(thread))
+                    event = Compiled("a program", at, thread=thread)
+                    self.log.compiled.append(event)
+                event.stages[stage] = began, self.log.end
+                how = "traced" if stage == TRACE else "compiled"
+                self.log.remarks.append(
+                    f"{event.called} at {event.at} was still being {how} when the program ended, after "
+                    f"{self.log.end - began:.2g} s"
+                )
 
     # --- what JAX calls
 

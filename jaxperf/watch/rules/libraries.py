@@ -43,7 +43,12 @@ CALLS = (
         "Give {owner}.compile the option jit_compile=True (leave run_eagerly off), and "
         "steps_per_execution=32, which makes one call of many steps.",
     ),
-    ("optax", r".", "Move {name} into the jitted step, behind the gradient: it then costs no program."),
+    (
+        "optax", r"update$|^apply",
+        "Put the gradient, {name} and what else the step does into one function under jax.jit: one program.",
+    ),
+    ("optax", r"\.init$", "Make jax.jit({name}) once, and call that here."),
+    ("optax", r".", _INSIDE % "jax.jit"),
     ("diffrax", r".", _INSIDE % "eqx.filter_jit"),
     ("optimistix", r".", _INSIDE % "eqx.filter_jit"),
     ("lineax", r".", _INSIDE % "eqx.filter_jit"),

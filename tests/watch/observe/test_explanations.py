@@ -1,13 +1,16 @@
 import logging
+import threading
+import time
 
 import jax
 import pytest
 
 from jaxperf.retraces import Change, parse_explanation
-from jaxperf.watch.log import Log
+from jaxperf.watch.log import COMPILE, LOWER, TRACE, Compiled, Log
 from jaxperf.watch.observe import source_location
 from jaxperf.watch.observe.compiles import Compiles
 from jaxperf.watch.observe.hooks import Replacements
+from jaxperf.watch.observe.source_location import Place
 
 MISS = """TRACING CACHE MISS at a.py:3 (main):
   for step defined at a.py:1
@@ -96,3 +99,21 @@ def test_values_that_print_several_lines_are_read_whole():
     text = f"  * at input path [0][2], now {now} and before {before}, so the metadata does not match"
     (change,) = parse_explanation(MISS + text).changes
     assert change == Change("static value", "argument 2", "Net(rate = 0.1)", "Net(rate = 0.2)")
+
+
+@pytest.mark.parametrize(
+    ("event", "stage", "name"),
+    [("backend_compile_duration", COMPILE, "step"), ("jaxpr_trace_duration", TRACE, "a program")],
+)
+def test_a_stage_that_a_signal_interrupts_lasts_until_the_end(event, stage, name):
+    log = Log("a")
+    spans = {TRACE: (0.0, 1.0), LOWER: (1.0, 2.0)}
+    log.compiled.append(Compiled("step", Place("a.py", 3), spans, thread=threading.get_ident()))
+    compiles = Compiles(log, Replacements())
+    compiles.on_start(f"/jax/core/compile/{event}", 0.0)
+    log.end = time.perf_counter() + 60
+    compiles.close()
+    last = log.compiled[-1]
+    assert (last.name, len(log.compiled)) == (name, 1 + (name != "step"))
+    assert last.stages[stage][1] == log.end and 60 <= last.seconds(stage) < 90
+    assert len(log.remarks) == 1 and f"{name} at" in log.remarks[0] and "after 60 s" in log.remarks[0]

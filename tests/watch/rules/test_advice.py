@@ -6,7 +6,7 @@ import pytest
 import scripts
 
 from jaxperf.watch.observe.source_location import Place
-from jaxperf.watch.rules import CAUSES, advice_for
+from jaxperf.watch.rules import CAUSES, advice_for, libraries
 from jaxperf.watch.rules.table import KINDS, Finding
 
 WIDEST = 96  # of a terminal's 100 columns, four are the indentation
@@ -72,7 +72,7 @@ def test_every_cause_has_a_change_at_every_line(cause, file):
         ("eager", 1, "function", "Jit step as a whole: @jax.jit above it"),
         ("eager", 13, "init", "Make jax.jit(step) once"),
         ("eager recompiles", 5, "library", "Call step inside a function of yours"),
-        ("eager recompiles", 5, "optax", "Move step into the jitted step"),
+        ("eager recompiles", 5, "optax", "Call step inside a function under jax.jit"),
         ("data", 4, "slow", "Reading takes longer than the steps"),
         ("weak type", 5, "tree", "w = jax.tree.map(lambda x: jnp.asarray(x, jnp.result_type(x))"),
     ],
@@ -124,3 +124,16 @@ def test_the_page_of_causes_is_as_the_table_makes_it(monkeypatch):
     text = script.page()
     assert script.PAGE.read_text(encoding="utf-8") == text
     assert all(f"| {name} |" in text for name in CAUSES) and all(f"\n## {kind}\n" in text for kind in KINDS)
+
+
+@pytest.mark.parametrize(
+    ("called", "change"),
+    [
+        ("tx.update", "Put the gradient, tx.update and what else the step does into one function"),
+        ("apply_updates", "Put the gradient, apply_updates and"),
+        ("tx.init", "Make jax.jit(tx.init) once"),
+        ("losses.l2", "Call losses.l2 inside a function under jax.jit"),
+    ],
+)
+def test_what_becomes_of_a_call_of_optax_depends_on_what_it_does(called, change):
+    assert libraries.change_of_call("optax", called).startswith(change)

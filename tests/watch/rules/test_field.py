@@ -178,7 +178,6 @@ def test_parameters_that_must_be_static_are_named(line):
     [
         ("state = model.init", "flax", "jax.jit(model.init)"),
         ("w = lib.fit", "fitlib", "Call lib.fit inside a function of yours"),
-        ("w = lib.fit", "optax", "Move lib.fit into the jitted step"),
         ("jnp.where(w > 0)", "", "np.where(np.asarray(x))"),  # whose size depends on values
         ("lib.Search", "fitlib", "lib.Search makes an object, which jit cannot return"),
         ("lib.Grow", "fitlib", "Call lib.Grow inside a function of yours"),  # and what it makes, there
