@@ -65,47 +65,39 @@ def test_every_cause_has_a_change_at_every_line(cause, file):
 
 
 @pytest.mark.parametrize(
-    ("cause", "line", "form", "change"),
+    ("cause", "line", "argument", "form", "change"),
     [
-        ("wait", 13, "large", "compute on the device what the host needs"),
-        ("eager", 16, "method", "a function that takes the arrays"),  # self is no array
-        ("eager", 1, "function", "Jit step as a whole: @jax.jit above it"),
-        ("eager", 13, "init", "Make jax.jit(step) once"),
-        ("eager recompiles", 5, "library", "Call step inside a function of yours"),
-        ("eager recompiles", 5, "optax", "Call step inside a function under jax.jit"),
-        ("data", 4, "slow", "Reading takes longer than the steps"),
-        ("weak type", 5, "tree", "w = jax.tree.map(lambda x: jnp.asarray(x, jnp.result_type(x))"),
+        ("wait", 13, "w", "large", "compute on the device what the host needs"),
+        ("eager", 16, "w", "method", "a function that takes the arrays"),  # self is no array
+        ("eager", 1, "w", "function", "Jit step as a whole: @jax.jit above it"),
+        ("eager", 13, "w", "init", "Make jax.jit(step) once"),
+        ("eager recompiles", 5, "w", "library", "Call step inside a function of yours"),
+        ("eager recompiles", 5, "w", "optax", "Call step inside a function under jax.jit"),
+        ("data", 4, "w", "slow", "Reading takes longer than the steps"),
+        ("weak type", 5, "w", "tree", "w = jax.tree.map(lambda x: jnp.asarray(x, jnp.result_type(x))"),
+        ("transfer", 5, "argument 1", "", "Call jax.device_put(self.x) once"),
+        ("transfer", 12, "argument 1", "", "Call jax.device_put(x) once"),  # not a variable: the parameter
+        ("transfer", 12, "", "", "Call jax.device_put(the array) once"),
+        ("static value", 12, "argument 2", "", "Make rate an ordinary argument of step"),
+        ("static object", 5, "argument 1", "", "Make x once"),
+        ("new function", 5, "", "", "what varies is an argument"),
+        ("new function", 5, "rate, x", "", "with rate, x as arguments"),
+        ("constant", 5, "TABLE", "", "Put TABLE on the device once"),
+        ("module state", 5, "donate_argnums=0", "", "Jit step with donate_argnums=0"),
+        ("wait", 13, "", "", "jax.device_get"),
+        ("wait", 6, "", "", "jax.lax.while_loop"),  # not after the loop, as the test needs it
+        ("wait", 10, "", "", "jnp.where or jax.lax.cond"),
+        ("wait", 17, "", "", "return the array itself"),
+        ("callback", 22, "", "", "Leave it out where nobody reads it"),
+        ("callback", 5, "", "", "Do the same with jnp or lax, if that is faster"),
+        ("donation", 5, "donate_argnums=0", "", "Jit step with donate_argnums=0"),
+        ("donation", 5, "", "", "donate_argnums or donate_argnames"),
     ],
 )
-def test_a_change_has_the_form_that_its_rule_chose(cause, line, form, change, file):
-    finding = Finding(cause, Place(file, line, "<module>"), 1.0, "", "step", argument="w", form=form)
-    assert change in advice_for(finding).change
-
-
-@pytest.mark.parametrize(
-    ("cause", "line", "argument", "change"),
-    [
-        ("transfer", 5, "argument 1", "Call jax.device_put(self.x) once"),
-        ("transfer", 12, "argument 1", "Call jax.device_put(x) once"),  # not a variable: the parameter
-        ("transfer", 12, "", "Call jax.device_put(the array) once"),
-        ("static value", 12, "argument 2", "Make rate an ordinary argument of step"),
-        ("static object", 5, "argument 1", "Make x once"),
-        ("new function", 5, "", "what varies is an argument"),
-        ("new function", 5, "rate, x", "with rate, x as arguments"),
-        ("constant", 5, "TABLE", "Put TABLE on the device once"),
-        ("module state", 5, "donate_argnums=0", "Jit step with donate_argnums=0"),
-        ("wait", 13, "", "jax.device_get"),
-        ("wait", 6, "", "jax.lax.while_loop"),  # not after the loop, as the test needs it
-        ("wait", 10, "", "jnp.where or jax.lax.cond"),
-        ("wait", 17, "", "return the array itself"),
-        ("callback", 22, "", "Leave it out where nobody reads it"),
-        ("callback", 5, "", "Do the same with jnp or lax, if that is faster"),
-        ("donation", 5, "donate_argnums=0", "Jit step with donate_argnums=0"),
-        ("donation", 5, "", "donate_argnums or donate_argnames"),
-    ],
-)
-def test_a_change_names_the_readers_variables_and_functions(cause, line, argument, change, file):
-    finding = Finding(cause, Place(file, line, "<module>"), 1.0, "", "step", argument=argument)
+def test_a_change_has_the_form_of_its_rule_and_names_the_readers_variables_and_functions(
+    cause, line, argument, form, change, file
+):
+    finding = Finding(cause, Place(file, line, "<module>"), 1.0, "", "step", argument=argument, form=form)
     assert change in advice_for(finding).change
 
 

@@ -36,15 +36,11 @@ def test_a_setting_is_named_at_the_line_that_turns_it_on_and_what_it_causes_is_n
     assert not {f.cause for f in every} & {"eager", "eager recompiles", "eager shapes"}
 
 
-def test_a_setting_of_the_environment_has_no_line_and_is_named(tmp_path):
+def test_a_setting_of_the_environment_has_no_line_and_is_named(tmp_path, watched):
     (tmp_path / "step.py").write_text("import jax\nprint(jax.jit(lambda x: x + 1)(2.0))\n")
-    jax.config.update("jax_debug_infs", True)
-    try:
-        with jaxperf.watch(show=False, profile=False) as watched:
-            runpy.run_path(str(tmp_path / "step.py"))
-    finally:
-        jax.config.update("jax_debug_infs", False)
-    (finding,) = find_debug_settings(Analysis(watched.log))
+    with jax.debug_infs(True):
+        analysis = watched(lambda: runpy.run_path(str(tmp_path / "step.py")))
+    (finding,) = find_debug_settings(analysis)
     if finding.argument:  # this file turns it on, and may be among the callers
         assert Path(finding.at.file) == Path(__file__)
     else:

@@ -97,13 +97,8 @@ def test_a_static_value_may_be_a_size_a_number_of_turns_or_a_model(values, repla
 
 def test_a_retrace_by_a_weak_type_is_named_with_its_line(findings_of):
     step = stepped()
-
-    def program():
-        x = step(0.1)
-        step(x + jnp.float32(1))
-
-    (finding,) = findings_of(program)
-    assert finding.cause == "weak type" and finding.at.source == "step(x + jnp.float32(1))"
+    (finding,) = findings_of(lambda: step(step(0.1) + jnp.float32(1)))
+    assert finding.cause == "weak type" and "step(step(0.1) + jnp.float32(1))" in finding.at.source
 
 
 def test_a_static_object_that_prints_the_same_is_another_object_and_is_made_once(findings_of):
@@ -115,11 +110,7 @@ def test_a_static_object_that_prints_the_same_is_another_object_and_is_made_once
     def configured(x, config):
         return x * config.rate
 
-    def program():
-        for _ in range(3):
-            configured(jnp.ones(2), Config(rate=0.1))
-
-    (finding,) = findings_of(program)
+    (finding,) = findings_of(lambda: [configured(jnp.ones(2), Config(rate=0.1)) for _ in range(3)])
     assert finding.cause == "static object" and "another " in finding.reason
     assert " 0x" not in finding.reason
     assert re.search(r"another (Config\(rate=0\.1\)|<Config object>) each time", finding.reason)  # JAX 0.12
@@ -202,12 +193,8 @@ ONES = jnp.ones(3)
 def test_what_a_new_function_has_from_outside_is_told_where_it_changes(outside, message, change, findings_of):
     same = {"rate": 3, "table": ONES, "scale": 4}
     arrays = [outside(n) for n in (1, 2, 3)]  # alive together, so that each is an object of its own
-
-    def program():
-        for values in arrays:
-            made(**same | values)(ONES)
-
-    (finding,) = (f for f in findings_of(program) if f.name == "step")
+    findings = findings_of(lambda: [made(**same | values)(ONES) for values in arrays])
+    (finding,) = (f for f in findings if f.name == "step")
     assert finding.cause == "new function" and finding.reason.endswith(message)
     assert change in advice_for(finding).change
 
@@ -316,12 +303,7 @@ def test_a_function_whose_traces_jax_explains_no_longer_is_no_operation_outside_
 def test_a_program_for_another_device_is_the_readers_and_no_finding(watched):
     step = stepped()
     arrays = [jax.device_put(jnp.ones(9), d) for d in jax.devices()[:4]]
-
-    def program():
-        for x in arrays:
-            step(x)
-
-    analysis = watched(program)
+    analysis = watched(lambda: [step(x) for x in arrays])
     calls = [c for c in analysis.log.compiled if c.called == "step"]
     assert len(calls) == len(arrays) and all(c.explained for c in calls)
     assert {str(c.changes[0]) for c in calls[1:]} == {"other devices or sharding, or compiled by hand"}
@@ -351,18 +333,11 @@ def test_of_the_arrays_of_the_first_call_those_of_later_ones_count(copies, param
 
 @pytest.mark.parametrize("alike", [False, True])
 def test_arrays_that_are_committed_only_sometimes_compile_a_second_program(alike, watched):
-    @jax.jit
-    def step(x):
-        return x * 61
-
-    free = jnp.ones(61)
+    step, free = stepped(), jnp.ones(61)
     fixed = jax.device_put(free, jax.devices()[0])
-
-    def program():
-        for x in (fixed, fixed) if alike else (free, fixed):
-            step(x)  # here
-
-    findings = list(traces.find_placements(watched(program)))
+    arrays = (fixed, fixed) if alike else (free, fixed)
+    analysis = watched(lambda: [step(x) for x in arrays])  # here
+    findings = list(traces.find_placements(analysis))
     assert [f.cause for f in findings] == ([] if alike else ["placement"])
     for finding in findings:
         assert finding.at.source.endswith("# here") and "argument 0" in finding.reason
