@@ -89,16 +89,9 @@ def test_a_cause_is_gone_once_it_is_repaired(tmp_path):
     first_right_run(path, lambda findings: kind not in {f.cause for f in findings})
 
 
-# Both need an idle machine: where others have the cores, a program waits for what it does not wait for alone
-
-
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", NAMES)
-def test_nothing_is_found_once_it_is_repaired(name, tmp_path):
-    first_right_run(write_repaired(name, tmp_path), lambda findings: not findings)
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("path", FAST, ids=lambda path: path.stem)
-def test_nothing_is_found_in_a_program_without_a_fault(path):
+@pytest.mark.parametrize("program", [*NAMES, *FAST], ids=lambda program: Path(program).stem)
+def test_nothing_is_found_once_it_is_repaired_nor_in_a_program_without_a_fault(program, tmp_path):
+    """An idle machine is needed: where others have the cores, a program waits for more than alone."""
+    path = program if program in FAST else write_repaired(program, tmp_path)
     first_right_run(path, lambda findings: not findings)
