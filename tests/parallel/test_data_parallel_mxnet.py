@@ -134,10 +134,13 @@ def check_resnet(name, contexts, trained_net):
         np.testing.assert_allclose(stats_digest[f"stats/{part}"], desired, rtol=0, atol=FLOAT32_INSIDE)
 
 
+SHARES = [*(("resnet_small", way, 2) for way in WAYS), ("resnet_small", "pmap", 4), ("resnet18", "pmap", 2)]
+
+
 @pytest.mark.thorough
-@pytest.mark.parametrize(("way", "contexts"), [*((way, 2) for way in WAYS), ("pmap", 4)])
-def test_shares_normalized_apart_equal_gluon_on_that_many_contexts(way, contexts):
-    check_resnet("resnet_small", contexts, trained("resnet_small", way, contexts, "share"))
+@pytest.mark.parametrize(("name", "way", "contexts"), SHARES)
+def test_shares_normalized_apart_equal_gluon_on_that_many_contexts(name, way, contexts):
+    check_resnet(name, contexts, trained(name, way, contexts, "share"))
 
 
 @pytest.mark.thorough
@@ -155,8 +158,3 @@ def test_all_ways_agree_to_the_last_digits_for_either_batch_norm():
         trained_nets = [trained("resnet_small", way, 2, batch_norm) for way in ways]
         expected = one if batch_norm == "whole" else trained_nets[0]
         chex.assert_trees_all_close(astuple(expected), *map(astuple, trained_nets), rtol=0, atol=EXACT)
-
-
-@pytest.mark.thorough
-def test_resnet18_by_shares_equals_gluon_on_two_contexts():
-    check_resnet("resnet18", 2, trained("resnet18", "pmap", 2, "share"))

@@ -49,18 +49,11 @@ def test_count_seconds_and_bytes_of_a_line_are_of_all_waits_that_the_recorded_on
     assert analysis.shares()["front end waits for devices"] == pytest.approx(0.1)
 
 
-def test_a_program_of_reads_is_counted_and_its_methods_are_restored(monkeypatch):
+def test_a_program_of_reads_is_counted_and_its_methods_are_restored(monkeypatch, watched):
     monkeypatch.setattr(waits, "FIRST_WAITS", 100)
     monkeypatch.setattr(waits, "BRIEF_S", 1e9)  # any wait is brief
     values = jax.block_until_ready(jnp.ones(100))
     methods = {name: getattr(type(values), name) for name in ("__float__", "item")}
-    watcher = Watcher("a", profile=False)
-    watcher.open()
-    try:
-        for reads in range(1, 1201):
-            float(values[reads % 100])
-    finally:
-        log = watcher.close()
-    assert len(log.waits) < reads - 900
-    assert abs(sum(wait.times for wait in log.waits) - reads) <= 100
+    recorded = watched(lambda: [float(values[i % 100]) for i in range(1200)]).log.waits
+    assert len(recorded) < 300 and abs(sum(wait.times for wait in recorded) - 1200) <= 100
     assert {name: getattr(type(values), name) for name in methods} == methods

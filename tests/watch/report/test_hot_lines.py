@@ -93,16 +93,13 @@ def test_programs_that_a_library_jits_have_rows_at_the_librarys_lines(text):
     assert all(row[2].startswith("keras/src/layer.py:") for row in table.rows)
 
 
-def test_a_loop_that_takes_longer_than_windows_has_the_time_that_devices_compute(text):
-    rows = []
-    for inside_s in (0.0, 0.2):  # without and with events inside the loop
-        analysis = analysis_of(text, sort_s=0.01, dot_s=inside_s)
-        analysis.log.activity.programs["step"].run_s = [0.01 + inside_s]  # of which a window saw the end
-        analysis.log.waits.append(Wait("float", Place("a.py", 4), 0.1, 0.9, 4))
-        (table,) = top_programs.line_blocks(analysis)
-        rows.append([(row[0], row[3][:24]) for row in table.rows])
-    assert rows[0] == [("while", "return jax.lax.fori_loop")]
-    assert [operation for operation, _ in rows[1]] == ["dot_general", "sort"]
+@pytest.mark.parametrize(("inside_s", "operations"), [(0.0, ["while"]), (0.2, ["dot_general", "sort"])])
+def test_a_loop_that_takes_longer_than_windows_has_the_time_that_devices_compute(inside_s, operations, text):
+    analysis = analysis_of(text, sort_s=0.01, dot_s=inside_s)
+    analysis.log.activity.programs["step"].run_s = [0.01 + inside_s]  # of which a window saw the end
+    analysis.log.waits.append(Wait("float", Place("a.py", 4), 0.1, 0.9, 4))
+    (table,) = top_programs.line_blocks(analysis)
+    assert [row[0] for row in table.rows] == operations
 
 
 def test_a_loop_without_events_inside_has_its_own_time(text):
@@ -112,9 +109,8 @@ def test_a_loop_without_events_inside_has_its_own_time(text):
     for key in [key for key, times in ops.items() if len(times) > 1]:  # those of the product
         del ops[key]
     (table,) = top_programs.line_blocks(analysis)
-    assert [(*row[:2], row[3][:24]) for row in table.rows] == [
-        ("while", "75%", "return jax.lax.fori_loop"), ("sort", "25%", "y = jnp.sort(x, axis=0) ")
-    ]  # fmt: skip
+    assert [row[:2] for row in table.rows] == [("while", "75%"), ("sort", "25%")]
+    assert "return jax.lax.fori_loop" in table.rows[0][3]
 
 
 def test_a_copy_that_xla_adds_has_the_line_of_its_first_use(text):

@@ -4,7 +4,6 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-import jaxperf
 from jaxperf.measure.stages import build_program
 from jaxperf.watch.log import Compiled, DeviceActivity, ExecutedProgram, Log, Wait
 from jaxperf.watch.observe.executables import Facts
@@ -70,14 +69,13 @@ def test_a_program_that_no_window_saw_whole_takes_as_long_as_the_waits_at_its_li
         assert [(row[1], row[3]) for row in grid.rows] == [(seen, t2)]
 
 
-def test_facts_of_a_live_program_are_those_of_its_stages():
+def test_facts_of_a_live_program_are_those_of_its_stages(watched):
     def both(x):
         return jax.lax.fori_loop(0, 3, lambda i, a: jnp.tanh(a @ a), x)
 
     x, jitted = jnp.ones((16, 16)), jax.jit(both)
-    with jaxperf.watch(show=False, profile=False) as outcome:
-        jitted(x).block_until_ready()
-    (facts,) = (f for f in outcome.log.programs if f.name == "both")
+    log = watched(lambda: jitted(x).block_until_ready()).log
+    (facts,) = (f for f in log.programs if f.name == "both")
     program = build_program(both, x).program
     assert (facts.flops, facts.bytes_accessed) == (program.flops, program.bytes_accessed)
     assert (facts.loops, facts.module.matrix_dtype) == (program.loops, program.matrix_dtype) == (1, "float32")

@@ -167,10 +167,8 @@ def test_parameters_that_must_be_static_are_named(line):
     known = {(at.file, "loss"): {"width": {"8"}, "mode": {"'mean'", "'sum'"}, "rate": {"1", "2", "3"}}}
     static = Analysis(Log("a", 0.0, 1.0, parameters=known)).static_parameters(at.file, "loss")
     change = advice_for(Finding("eager", at, 1.0, "", "loss", static=static, form="function")).change
-    assert (
-        static == ("width", "mode")
-        and '@functools.partial(jax.jit, static_argnames=("width", "mode",)) above it' in change
-    )
+    assert static == ("width", "mode")
+    assert '@functools.partial(jax.jit, static_argnames=("width", "mode",)) above it' in change
 
 
 @pytest.mark.parametrize(
