@@ -150,9 +150,9 @@ class Sampler:
             else:
                 files = {f.f_code.co_filename for f in source_location.frames_outwards(frame)}
                 unread = files - self._files
+                self._sample_callbacks(frames, now)
                 if not unread:
                     self._sample(frame, now)
-                self._sample_callbacks(frames, now)
             del frame, frames
         if unread:  # reading releases the GIL
             for file in unread:
@@ -164,16 +164,18 @@ class Sampler:
         self._last = now
 
     def _sample(self, frame: FrameType | None, now: float) -> None:
-        before, self._written = self._written, _bytes_written()
-        slept_s = self._sleep.until(now)
-        sample = _sample_of(frame, self._last, now)._replace(written=max(0, self._written - before))
+        sample = _sample_of(frame, self._last, now)
         calls_jax = sample.kind in (events.DISPATCH, events.EAGER)
+        may_block = calls_jax or _in_ufunc(frame)
         if calls_jax:
             self._note_parameters(frame)
+        # from here on the program may go on: reading files releases the GIL
+        before, self._written = self._written, _bytes_written()
+        slept_s = self._sleep.until(now)
+        sample = sample._replace(written=max(0, self._written - before))
         if self.log.thread_id == self._opener:  # whose sleep is known
-            blocked = slept_s >= ASLEEP_S and (calls_jax or _in_ufunc(frame))
             delayed_s = min(self._sleep.delayed_s, now - self._last)
-            sample = sample._replace(blocked=blocked, delayed_s=delayed_s)
+            sample = sample._replace(blocked=slept_s >= ASLEEP_S and may_block, delayed_s=delayed_s)
         self.log.samples.append(sample)
         where = sample.at, sample.inside, sample.callers
         if where not in self._known and "jax" in sys.modules:

@@ -120,6 +120,25 @@ def test_a_program_that_keeps_pythons_lock_is_seen_again_soon_after_a_sample_los
     assert max(intervals) < 1  # seconds after which the sampler asks for the lock that it has lost
 
 
+def test_a_sample_is_of_the_line_at_which_the_program_was_before_a_file_was_read(monkeypatch):
+    """Reading a file releases the GIL, so that the program goes on."""
+
+    def program():
+        yield "first line"
+        yield "second line"
+
+    running, sample = program(), sampler.Sampler(Log("a"))
+    sample.open()
+    sample.close()
+    sample.log.samples.clear()
+    next(running)
+    monkeypatch.setattr(sampler, "_bytes_written", lambda: len(next(running)))
+    sample._sample(running.gi_frame, time.perf_counter())
+    (seen,) = sample.log.samples
+    assert "first line" in seen.at.source
+    assert running.gi_frame.f_lineno == seen.at.line + 1
+
+
 def test_while_memory_grows_listing_the_live_arrays_takes_at_most_one_percent_of_the_time(monkeypatch):
     now, listed = 0.0, 0
 
