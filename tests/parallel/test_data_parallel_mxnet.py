@@ -15,10 +15,11 @@ import optax
 import pytest
 from cases import cases
 from flax import nnx
-from mxnet_fixtures import LENET, LENET_SHAPES, NETS, batch, digest, digest_error, load, shapes, weights
+from mxnet_fixtures import LENET, LENET_SHAPES, NETS, batch, digest, digest_error, load, weights
 
-from jaxperf.models import ResNet, from_gluon, lenet, to_gluon
+from jaxperf.models import lenet
 from jaxperf.parallel import WAYS, first_devices, make_step, model_of, model_of_function
+from tests.models.test_resnet import as_gluon, prepared
 
 SUMMING = WAYS[1:]  # those that can sum in the middle of the network
 # Rounding of float64; the same in a gradient told by an update; what MXNet keeps in float32 anyhow.
@@ -66,19 +67,7 @@ def test_eight_steps_of_lenet_each_way_equal_mxnets_allreduce(way, kind, context
 
 @functools.cache
 def resnet(name):
-    answers = load(name)
-    net = nnx.eval_shape(lambda: ResNet(10, stages=NETS[name][0], rngs=nnx.Rngs(0)))
-    from_gluon(net, weights(shapes(answers), "sound", int(answers["seed"])))
-    graph, state = nnx.split(net)
-    return nnx.merge(graph, jax.tree.map(lambda a: np.asarray(a, "float64"), state))
-
-
-def as_gluon(name, params, stats):
-    net = nnx.clone(resnet(name))
-    nnx.update(net, params, stats)
-    arrays = to_gluon(net)
-    trained = [value for key, value in arrays.items() if "running" not in key]
-    return trained, [value for key, value in arrays.items() if "running" in key]
+    return nnx.merge(*prepared(name, "sound", "float64")[1])
 
 
 @functools.cache
@@ -117,7 +106,8 @@ def trained(name, way, contexts, batch_norm):
         if i == 0 and batch_norm == "share":
             state = step.init(replace(model, params=first, stats=stats_of_context_0(name, contexts)))
     state = step.read(state)
-    start, first, last = (as_gluon(name, p, state.stats) for p in (model.params, first, state.params))
+    graph, *_ = nnx.split(resnet(name), nnx.Param, ...)
+    start, first, last = (as_gluon(graph, p, state.stats) for p in (model.params, first, state.params))
     grad = [(old - new) / setting.lr * setting.batch for old, new in zip(start[0], first[0])]
     return Trained(losses, grad, [new - old for new, old in zip(last[0], start[0])], last[1])
 

@@ -1,4 +1,3 @@
-import contextlib
 import runpy
 from pathlib import Path
 
@@ -14,12 +13,10 @@ from jaxperf.watch.rules.table import advice_for
 from jaxperf.watch.rules.traces import find_debug_settings
 
 
-def findings_under(*managers):
+def findings_under(manager):
     jax.clear_caches()
-    with jaxperf.watch(show=False, profile=False) as watched, contextlib.ExitStack() as stack:
-        for manager in managers:
-            stack.enter_context(manager())
-        x = jnp.ones((50, 50)) * len(managers)
+    with jaxperf.watch(show=False, profile=False) as watched, manager():
+        x = jnp.ones((50, 50))
         for _ in range(200):
             x = jax.jit(jnp.tanh)(x) + 1
     analysis = Analysis(watched.log)
