@@ -10,11 +10,12 @@ import jax
 import numpy as np
 import pytest
 from flax import nnx
-from mxnet_fixtures import RESNET18, batch, digest_error, load, shapes, weights
+from mxnet_fixtures import RESNET18, batch, digest_error
 
 from jaxperf.chapter import cells
-from jaxperf.models import ResNet, from_gluon, resnet18, to_gluon
+from jaxperf.models import ResNet, resnet18, to_gluon
 from tests.experiments.plants import fails, verdict
+from tests.models.test_resnet import prepared
 
 
 def test_a_gpus_compiled_program_knows_no_flops_and_the_table_says_so(section, monkeypatch):
@@ -51,13 +52,10 @@ def test_the_same_weights_give_the_packages_logits_and_statistics(section):
 
 def mxnets_resnet(section, dtype):
     """MXNet's answers, and the section's network with the weights that they begin with."""
-    answers = load("resnet18")
-    package = nnx.eval_shape(lambda: resnet18(10, rngs=nnx.Rngs(0)))
-    from_gluon(package, weights(shapes(answers), "sound", int(answers["seed"])))
+    answers, package = prepared("resnet18", "sound", dtype)
     net = nnx.eval_shape(lambda: section.resnet18(10, rngs=nnx.Rngs(0)))
-    copy_state(package, net)
-    graph, state = nnx.split(net)
-    return answers, nnx.merge(graph, jax.tree.map(lambda a: np.asarray(a, dtype), state))
+    copy_state(nnx.merge(*package), net)
+    return answers, net
 
 
 def test_predictions_equal_mxnets(section):
