@@ -12,6 +12,7 @@ import itertools
 import math
 import operator
 import re
+import statistics
 from collections import Counter, defaultdict, deque
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -248,6 +249,7 @@ EQUAL_COUNT = 64  # equal operations; fusion copies them, so that ten iterations
 IN_A_ROW = 16  # consecutive operations, which are iterations rather than copies; used if compiling takes long
 LAYERS = 8  # operations that read so many different weights are layers; so many in a chain are a loop
 _CALLS = ("fusion", "call")  # each operand is a parameter of the computation inside
+_SIZE = re.compile(r"(?<=[\[,])\d+")  # of a dimension in a type
 _SEVERAL = re.compile(r"\[\d")  # the type of an array with dimensions
 _ROUNDS = "threefry"  # a random number generator whose rounds JAX unrolls on a GPU
 _LOOPS = ast.For | ast.While | ast.ListComp | ast.GeneratorExp
@@ -270,7 +272,7 @@ def unrolled_loops(facts: Facts, *, few: bool = False, outside: Collection[Place
     least, module = IN_A_ROW if few else EQUAL_COUNT, facts.module
     operations = [i for i in facts.instructions if _is_operation(i) and module.frames(i)]
     # one JAX operation may be many: erf_inv is 36, of which 9 in a chain are additions
-    equal = group_by(operations, lambda i: (i.opcode, i.op_name, module.frames(i), i.type.partition("{")[0]))
+    equal = group_by(operations, lambda i: (i.opcode, i.op_name, module.frames(i), _kind(i.type)))
     if all(len(same) < least for same in equal.values()):
         return []
     read, loops = _read(module), list[Loop]()
@@ -282,14 +284,20 @@ def unrolled_loops(facts: Facts, *, few: bool = False, outside: Collection[Place
         around = list(_source_loops(module.frames(most[0]), outside))
         written = math.prod(turns for _, turns in around)
         # equal operations that read many different arrays are layers with their own weights
-        layers = any(len(c) >= LAYERS and max(c.values()) < c.total() / 2 for c in counts)
+        own = [c for c in counts if len(c) >= LAYERS and max(c.values()) < c.total() / 2]
+        # in a loop over all layers, each layer reads its weights in every turn
+        turns_of_own = min((statistics.median_low([c[key] for key in c.elements()]) for c in own), default=0)
+        layers = own and (turns_of_own < LAYERS or len(around) < 2)
         # few turns are several operations of one iteration, or copies that fusion made
         if not around or written < LAYERS or alike < least or layers:
             continue
-        iterations = _chain(module, set(most))
+        iterations = turns_of_own if own else _chain(module, set(most))
         if iterations >= (LAYERS if alike >= EQUAL_COUNT else IN_A_ROW):
             share = sum(map(len, at_line)) / len(operations)
-            at, _ = max(around, key=lambda loop: loop[1])
+            if own:
+                at, _ = min(reversed(around), key=lambda loop: abs(loop[1] - turns_of_own))
+            else:
+                at, _ = max(around, key=lambda loop: loop[1])
             loops.append(Loop(at, most[0].operation, int(min(iterations, written)), share))
     # one turn may have several equal operations
     turns = {at: min(x.iterations for x in same) for at, same in group_by(loops, lambda x: x.at).items()}
@@ -307,6 +315,11 @@ def _source_loops(origin: tuple[Place, ...], outside: Collection[Place]) -> Iter
         outwards = reversed(statements.enclosing_nodes(at, _LOOPS | function))
         for loop in itertools.takewhile(lambda node: isinstance(node, _LOOPS), outwards):
             yield at._replace(line=loop.lineno), statements.turns_written(loop, at.file)
+
+
+def _kind(array_type: str) -> str:
+    """Return an array's type without its layout and its sizes, which may grow from turn to turn."""
+    return _SIZE.sub("n", array_type.partition("{")[0])
 
 
 def _is_operation(i: Instruction) -> bool:

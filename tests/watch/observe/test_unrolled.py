@@ -64,6 +64,15 @@ def scanned(w, x, *, unroll):
     return jax.lax.scan(turn, x, None, length=2 * TURNS, unroll=unroll)[0]
 
 
+def decoded(ws, tokens):
+    for _ in range(20):  # decoded
+        x = tokens
+        for w in ws:
+            x = x + jnp.tanh(x @ w)
+        tokens = jnp.concatenate([tokens, x[-1:]])
+    return tokens
+
+
 def shapes(x):
     return jnp.stack([jnp.tanh(x[:i] * 2).sum() for i in range(1, TURNS)])
 
@@ -76,6 +85,13 @@ def test_turns_that_could_share_a_body_are_a_loop(function, weights, x):
     assert f"# {function.__name__}" in loop.at.source
     assert {each.iterations for each in (loop, *others)} == {TURNS}
     assert 0.5 < loop.share <= 1.0
+
+
+def test_a_loop_over_all_layers_whose_array_grows_is_found_and_the_layers_are_not():
+    weights = [W + i for i in range(8)]
+    loops = loops_of(decoded, weights, X, few=True)
+    assert loops
+    assert all("# decoded" in loop.at.source and loop.iterations in (19, 20) for loop in loops)
 
 
 def test_a_loop_is_found_at_its_while_and_not_at_the_line_that_stacks_what_its_turns_made():
