@@ -157,8 +157,9 @@ def _together(findings: list[Finding]) -> list[Finding]:
             continue
         served = ("eager",) if whole in several else _SERVED
         same = [whole, *(f for f in left if f.cause in served and _serves(whole, f))]
-        # at one line, what costs most gives the name
-        dearest = max((f for f in same if f.at == whole.at), key=lambda f: f.seconds)
+        # at one line, what costs most gives the name; how much of it is compiling depends on the machine
+        named = (f for f in same if f.at == whole.at and (f is whole or f.cause != "eager recompiles"))
+        dearest = max(named, key=lambda f: f.seconds)
         seconds, reason = sum(f.seconds for f in same), "; ".join(f.reason for f in same)
         left = [*(f for f in left if f not in same), replace(dearest, seconds=seconds, reason=reason)]
     # an array on the host needs no wait in what its elements are given to
