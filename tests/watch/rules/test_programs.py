@@ -198,11 +198,15 @@ def test_each_program_of_a_function_compiles_the_loop_that_it_holds(times):
     assert finding.seconds == pytest.approx(2 * times, rel=0.1)
 
 
+# earlier versions of JAX slice the array
+TAKES_APART = "unstack" in str(jax.make_jaxpr(lambda x: [*x])(jnp.ones(3)))
+
+
 @pytest.mark.parametrize(
     ("function", "found"),
     [
-        (lambda x: sum(jnp.cos(x)) * 2, True),  # of Python
-        (lambda x: jnp.stack([y * y for y in jnp.cos(x)]), True),
+        (lambda x: sum(jnp.cos(x)) * 2, TAKES_APART),  # of Python
+        (lambda x: jnp.stack([y * y for y in jnp.cos(x)]), TAKES_APART),
         (lambda x: jnp.cos(x).sum(), False),
     ],
 )
