@@ -18,9 +18,10 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-# The images, network namespaces, what torch.compile calls, and a real SLURM
+# A browser, the images, network namespaces, what torch.compile calls, and a real SLURM
 DEBIAN = [
-    "dataset-fashion-mnist", "make", "git", "g++", "iproute2", "slurmctld", "slurmd", "slurm-client", "munge",
+    "chromium", "dataset-fashion-mnist", "make", "git", "g++", "iproute2", "slurmctld", "slurmd",
+    "slurm-client", "munge",
 ]  # fmt: skip
 
 Job = dict[str, Any]
