@@ -146,10 +146,14 @@ class Compiles:
     def _end_stages(self) -> None:
         """End the stages that still run, as where a signal ends a program that compiles."""
         for thread, opened in self._threads.items():
-            for stage, ((began, _), *_) in ((stage, begins) for stage, begins in opened.items() if begins):
-                of_thread = (c for c in reversed(self.log.compiled) if c.thread == thread)
-                begun = (c for c in of_thread if stage != TRACE and stage not in c.stages)
-                event = next(begun, None)
+            for stage, begins in opened.items():
+                if not begins:
+                    continue
+                began, _ = begins[0]
+                event = None
+                if stage != TRACE:
+                    of_thread = (c for c in reversed(self.log.compiled) if c.thread == thread)
+                    event = next((c for c in of_thread if stage not in c.stages), None)
                 if event is None:
                     at = source_location.reader_place(sys._current_frames().get(thread))
                     event = Compiled("a program", at, thread=thread)

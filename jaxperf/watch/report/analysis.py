@@ -177,7 +177,6 @@ class Analysis:
     def __init__(self, log: Log) -> None:
         self.log = log
         self.answers: dict[Any, Any] = {}  # to the questions that are asked `once`
-        self.chains_below: dict[Place, Any] = {}  # of the rules: stacks of operations below a line
 
     # --- the program
 

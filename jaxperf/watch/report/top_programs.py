@@ -191,13 +191,14 @@ def hottest_programs(analysis: Analysis) -> list[Hot]:
 def _waited_for(analysis: Analysis) -> Iterator[Hot]:
     """Yield programs that no window saw whole, but that waits at the same line are for."""
     seen = {p.name for p in analysis.log.activity.programs.values() if p.spans and not p.cut_off}
+    waits = group_by((w for w in analysis.waits if w.end - w.start >= LONG_WAIT_S), lambda w: w.at)
     for at, calls in group_by(analysis.called, lambda pair: pair[1]).items():
         names = {c.program for c, _ in calls}
-        waits_s = [w.end - w.start for w in analysis.waits if w.at == at and w.end - w.start >= LONG_WAIT_S]
-        if len(names) == 1 and waits_s and not names & seen:
+        if len(names) == 1 and at in waits and not names & seen:
             (name,) = names
             facts = analysis.programs.get(name, [])
             only = facts[0] if len(facts) == 1 else None
+            waits_s = [w.end - w.start for w in waits[at]]
             device_s = statistics.median(waits_s)
             yield Hot(name, len(waits_s), None, device_s, False, only, 0, sum(waits_s))
 
