@@ -1,10 +1,12 @@
 """Run JAX's profiler in short windows.
 
 The profiler keeps every event, about ten per operation. So it runs only in short windows, while nothing
-compiles. A window is shorter after one that was costly, and longer after one that saw almost nothing: devices
-then execute instructions that take longer than the window. The pause after a window keeps the cost at a small
-share of the run, and grows with the time that the program has run. Windows use JAX's internal session, since
-`jax.profiler.stop_trace` also writes a file for the browser, which takes five times as long as all else.
+compiles. A window is shorter after one that was costly. It is longer after one that saw almost nothing while
+the front end stayed at one line: devices then execute instructions that take longer than the window. Such a
+long window ends when the front end goes on, since many short instructions may follow. The pause after a
+window keeps the cost at a small share of the run, and grows with the time that the program has run. Windows
+use JAX's internal session, since `jax.profiler.stop_trace` also writes a file for the browser, which takes
+five times as long as all else.
 
 On a CUDA device, windows begin and end in the main thread, while the device is idle. XLA ends a profile with
 `cuptiFinalize`. If another thread launches kernels meanwhile, every later call to the GPU in that process can
@@ -15,6 +17,7 @@ import contextlib
 import ctypes
 import functools
 import inspect
+import itertools
 import operator
 import sys
 import threading
@@ -27,6 +30,7 @@ from typing import Any
 from jaxperf import jax_internals
 from jaxperf.watch.log import Compiled, Log
 from jaxperf.watch.observe.hooks import Replacements
+from jaxperf.watch.observe.source_location import NOWHERE
 from jaxperf.watch.observe.windows import MARK, read_window
 
 _functions: deque[Callable[[], object]] = deque()
@@ -105,6 +109,7 @@ class Profiler:
         self._session: Any = None
         self._opened = self._first = self._next = self._opening_s = 0.0
         self._length_s = SHORT_S
+        self._line = NOWHERE  # at which the front end stayed during the last window
         # begun: the program's first function runs; asked: the main thread has yet to open or close a window
         self._begun = self._ended = self._asked = False
         self._lock = threading.RLock()  # `end` runs in the program's thread
@@ -125,9 +130,14 @@ class Profiler:
             if self._session is None:
                 if not self._compiling() and not self._ended and now >= self._next:
                     self._do(self._open_window)
-            elif self._compiling() or now - self._opened >= self._length_s:
+            elif self._compiling() or now - self._opened >= self._planned_s():
                 self._do(self._close_window)
             return self._session is not None
+
+    def _planned_s(self) -> float:
+        samples = self.log.samples
+        stays = not samples or samples[-1].at == self._line
+        return self._length_s if stays else min(self._length_s, LONG_S)
 
     def end(self) -> None:
         self._ended = True
@@ -189,10 +199,15 @@ class Profiler:
         now, cost_s = time.perf_counter(), self._opening_s + _work_s() - began
         self.log.overhead_s["profiler"] += cost_s
         self.windows_s.append(cost_s)
-        if len(profile) <= FEW_BYTES:
-            self._length_s = min(LONGER * self._length_s, LONGEST_S)
-        else:
+        recent = itertools.takewhile(lambda s: s.end > self._opened, reversed(self.log.samples))
+        lines = {sample.at for sample in recent}
+        self._line = min(lines, default=NOWHERE)
+        if self._compiling():  # what runs next is new
+            self._length_s = SHORT_S
+        elif len(profile) > FEW_BYTES:
             self._length_s = LONG_S if cost_s < SHORT_S else SHORT_S
+        elif len(lines) <= 1:
+            self._length_s = min(LONGER * self._length_s, LONGEST_S)
         share = COST_SHARE if now - self._first < EARLY_S else LATER_SHARE
         pause_s = (cost_s + SLOWDOWN * (ended - self._opened)) / share
         self._next = now + max(pause_s, PAUSE * (now - self._first))

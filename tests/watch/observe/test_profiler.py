@@ -1,3 +1,4 @@
+import math
 import threading
 import time
 from unittest.mock import DEFAULT, Mock
@@ -7,9 +8,10 @@ import jax.numpy as jnp
 import pytest
 
 from jaxperf.watch import session, watch
-from jaxperf.watch.log import Log
+from jaxperf.watch.log import DISPATCH, Log, StackSample
 from jaxperf.watch.observe import profiler
 from jaxperf.watch.observe.hooks import Replacements
+from jaxperf.watch.observe.source_location import Place
 
 
 @pytest.fixture
@@ -41,8 +43,8 @@ def windows(monkeypatch):
     """A profiler with a mock of JAX's sessions, which open a window when they are made."""
     session = Mock()
     monkeypatch.setattr(profiler.jax_internals, "get", lambda internal: session)
-    made = profiler.Profiler(Log("a"), Replacements(), compiling=lambda: False)
-    made.session = session
+    made = profiler.Profiler(Log("a"), Replacements(), compiling=lambda: made.compiles)
+    made.session, made.compiles = session, False
     return made
 
 
@@ -65,14 +67,44 @@ def test_a_window_that_is_slow_is_followed_by_a_long_pause(slow, waiting_threads
     assert windows._next - before >= windows.windows_s[0] / profiler.COST_SHARE
 
 
-def test_windows_grow_while_they_see_almost_nothing(windows):
-    windows.session.return_value.stop.side_effect = map(bytes, [100, 100, 100, 500_000, 100])
-    lengths = []
-    for _ in range(5):
+def sample_at(*lines):
+    """Return samples at these lines, which end after any window has begun."""
+    return [StackSample(DISPATCH, Place("train.py", line, "f"), math.inf, math.inf) for line in lines]
+
+
+def lengths_after(windows, *sizes):
+    windows.session.return_value.stop.side_effect = map(bytes, sizes)
+    for _ in sizes:
         windows._open_window()
         windows._close_window()
-        lengths.append(windows._length_s)
+        yield windows._length_s
+
+
+def test_windows_grow_while_they_see_almost_nothing(windows):
+    lengths = [*lengths_after(windows, 100, 100, 100, 500_000, 100)]
     assert lengths == pytest.approx([0.4, 1.6, 2.0, 0.25, 1.0])
+
+
+def test_windows_do_not_grow_while_the_front_end_goes_from_line_to_line(windows):
+    windows.log.samples = sample_at(3, 4)
+    assert [*lengths_after(windows, 100, 100)] == [profiler.SHORT_S] * 2
+
+
+def test_a_long_window_ends_when_the_front_end_goes_on(windows):
+    windows.log.samples = sample_at(3, 3)
+    assert [*lengths_after(windows, 100, 100)][-1] > profiler.LONG_S
+    assert windows._planned_s() > profiler.LONG_S
+    windows.log.samples += sample_at(4)
+    assert windows._planned_s() == profiler.LONG_S
+
+
+def test_windows_are_short_again_after_one_that_compiling_ended(windows):
+    assert [*lengths_after(windows, 100, 100)][-1] > profiler.LONG_S
+    windows.compiles = True
+    windows.session.return_value.stop.side_effect = [b""]
+    windows._session = windows.session()
+    windows._close_window()
+    assert windows._length_s == profiler.SHORT_S
 
 
 def test_on_a_cuda_device_a_program_in_another_thread_has_no_windows_and_a_note(waiting_threads):
