@@ -201,15 +201,19 @@ def executed_instructions(lines: Iterable[TraceLine]) -> Iterator[Executed]:
 
     One that handed its work to other threads lasts until the event "end: ..." of its number.
     """
-    events = [(line.device, e) for line in lines for e in line.events]
-    ends = {e.stats["_c"]: e.start for _, e in events if e.name.startswith("end: ") and "_c" in e.stats}
-    for device, e in events:
-        program, op = str(e.stats.get("hlo_module", "")), str(e.stats.get("hlo_op", e.name))
-        if device and not _GPU_COPIES.match(e.name):
-            yield Executed(device, program, op, e.start, e.end)
-        elif not device and _is_instruction(e):
-            cpu, run = f"cpu {e.stats['device_ordinal']}", str(e.stats.get("run_id", ""))
-            yield Executed(cpu, program, op, e.start, max(e.end, ends.get(e.stats.get("_p"), e.end)), run)
+    lines = list(lines)
+    events = (e for line in lines for e in line.events if e.stats)
+    ends = {e.stats["_c"]: e.start for e in events if "_c" in e.stats and e.name.startswith("end: ")}
+    for line in lines:
+        for e in line.events:
+            stats = e.stats
+            program, op = stats.get("hlo_module", ""), stats.get("hlo_op", e.name)
+            if line.device and not _GPU_COPIES.match(e.name):
+                yield Executed(line.device, str(program), str(op), e.start, e.end)
+            elif stats and not line.device and _is_instruction(e):
+                cpu, run = f"cpu {stats['device_ordinal']}", str(stats.get("run_id", ""))
+                end = max(e.end, ends.get(stats.get("_p"), e.end))
+                yield Executed(cpu, str(program), str(op), e.start, end, run)
 
 
 def _is_instruction(event: Event) -> bool:

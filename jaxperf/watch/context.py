@@ -12,6 +12,7 @@ from typing import TextIO
 from jaxperf.errors import JaxperfError
 from jaxperf.process import Stopped, drop_output, say
 from jaxperf.result import Result, save_result
+from jaxperf.watch.guard import collector_paused
 from jaxperf.watch.log import Log
 from jaxperf.watch.observe import hooks
 from jaxperf.watch.report import text
@@ -64,7 +65,8 @@ def watch(
 def report_guarded() -> Iterator[None]:
     """Say in one line that a report is lost, since the program has ended as it should."""
     try:
-        yield
+        with collector_paused():
+            yield
     except JaxperfError:
         raise
     except Exception as e:

@@ -1,6 +1,7 @@
 """Guards: an error inside the watch costs rows of the report, and never reaches the program."""
 
 import contextlib
+import gc
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import TypeVar
@@ -37,3 +38,15 @@ class Losses(Counter[str]):
     @property
     def remarks(self) -> list[str]:
         return [f"lost {part}, {times} times; please report it" for part, times in self.items()]
+
+
+@contextlib.contextmanager
+def collector_paused() -> Iterator[None]:
+    """Keep Python's garbage collector from running, if it would."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()

@@ -219,7 +219,9 @@ class DeviceActivity:
     copying: list[Interval] = field(default_factory=list)  # arrays between devices, one interval for each
 
     def program(self, name: str) -> ExecutedProgram:
-        return self.programs.setdefault(name, ExecutedProgram(name))
+        if name not in self.programs:
+            self.programs[name] = ExecutedProgram(name)
+        return self.programs[name]
 
     @property
     def busy(self) -> dict[str, list[Interval]]:

@@ -16,6 +16,7 @@ import psutil
 
 from jaxperf.errors import JaxperfError, warnings_hidden
 from jaxperf.watch.compiling.report import note_types
+from jaxperf.watch.guard import collector_paused
 from jaxperf.watch.log import DISPATCH, EAGER, NAMES_CAUSES, Log
 from jaxperf.watch.observe import hooks, sampler, source_location
 from jaxperf.watch.observe.compiles import Compiles
@@ -112,9 +113,11 @@ class Watcher:
         }
         if self._compiles_only:
             del steps["memory"]  # which lists arrays
-        for part, step in steps.items():
-            with log.losses.guard(part):
-                step()
+        # what is read makes no garbage, and the collector would look at all objects of the program again
+        with collector_paused():
+            for part, step in steps.items():
+                with log.losses.guard(part):
+                    step()
         _open_watch = None
         return log
 

@@ -11,7 +11,6 @@ attributed to the call. `_SWITCH_S` prevents that, and does not slow down the pr
 
 import _thread
 import contextlib
-import gc
 import inspect
 import linecache
 import os
@@ -26,6 +25,7 @@ from types import FrameType, FunctionType, MethodType
 from typing import Any
 
 from jaxperf.watch import log as events
+from jaxperf.watch.guard import collector_paused
 from jaxperf.watch.log import Log, Stack, StackSample
 from jaxperf.watch.observe import source_location
 from jaxperf.watch.observe.source_location import NOWHERE, Place, jitted_program, library_of, module_of
@@ -148,8 +148,7 @@ class Sampler:
             if self.compiling:
                 self._sample_stack(frame, now, self.compiling())
             else:
-                files = {f.f_code.co_filename for f in source_location.frames_outwards(frame)}
-                unread = files - self._files
+                unread = _files_to_read(frame) - self._files
                 self._sample_callbacks(frames, now)
                 if not unread:
                     self._sample(frame, now)
@@ -214,6 +213,15 @@ class Sampler:
                     known[name].add(value)
 
 
+def _files_to_read(frame: FrameType | None) -> set[str]:
+    """Return the files whose lines say what is called: the reader's, and that of the innermost frame."""
+    readers = list(source_location.readers_frames(frame))
+    files = {f.f_code.co_filename for f in readers}
+    if frame is not None and readers and not _imports(frame, readers[0]):
+        files.add(frame.f_code.co_filename)
+    return files
+
+
 @contextlib.contextmanager
 def _switch_interval(seconds: float) -> Iterator[None]:
     """Set after which time a waiting thread requests the GIL, unless the program sets it meanwhile."""
@@ -238,14 +246,8 @@ def undisturbed() -> Iterator[None]:
     Garbage collection is off, too. Python 3.11 may collect while `frame.f_back` allocates, and JAX's callback
     to the collector lets the program run. If the frame ends then, the program crashes or hangs.
     """
-    with SAMPLING, _switch_interval(_LONG_S):
-        collects = gc.isenabled()
-        gc.disable()
-        try:
-            yield
-        finally:
-            if collects:
-                gc.enable()
+    with SAMPLING, _switch_interval(_LONG_S), collector_paused():
+        yield
 
 
 def _bytes_written() -> int:

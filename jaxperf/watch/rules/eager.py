@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from jaxperf.result.intervals import difference, total_length
 from jaxperf.watch.grouping import group_by
-from jaxperf.watch.log import EAGER, PYTHON, StackSample
+from jaxperf.watch.log import EAGER, PYTHON, Compiled, StackSample
 from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.report.analysis import Analysis, IntervalSet, once
 from jaxperf.watch.rules.elements import element_read, elements_taken, taken_apart
@@ -23,6 +23,7 @@ SHORT_S = 5e-5  # seconds of an operation that takes less than its dispatch
 SEEN_S = 0.05  # of windows, below which samples alone say what the front end did
 SMALL = 1e6  # bytes and FLOPs of an operation that takes less than its dispatch
 JIT_OBJECT_S = 1e-4  # that a call takes longer through a new jit object
+FIRST_CALL_S = 3e-3  # that the first call of an operation takes besides its compilation
 RATE = 200  # operations per second; fewer do not explain idle devices
 IN_A_ROW = 3  # consecutive light operations that are worth fusing
 # the opcodes of a program that XLA does not fuse with others
@@ -151,9 +152,12 @@ def _free(analysis: Analysis) -> IntervalSet:
 
 
 def _by_samples(
-    analysis: Analysis, line: Callable[[StackSample], Place], operations: Iterable[StackSample]
+    analysis: Analysis, line: Callable[[StackSample | Compiled], Place], operations: Iterable[StackSample]
 ) -> dict[Place, float]:
-    """Return the seconds, by line, in small operations of loops, for the share that was free."""
+    """Return the seconds, by line, in small operations of loops, for the share that was free.
+
+    The first call of an operation takes longer, under jit, too.
+    """
     seen_s = total_length(analysis.steady)
     share = total_length(_free(analysis).stretches) / seen_s if seen_s else 1.0
     heavy = {f.program for f in analysis.log.programs if f.bytes_accessed > SMALL or f.flops > SMALL}
@@ -166,7 +170,10 @@ def _by_samples(
         looped = any(statements.innermost(at, statements.ROUND) for at in chain)
         if looped and s.at not in large:
             seconds[line(s)] += share * analysis.front(s)
-    return seconds
+    first_s: dict[Place, float] = defaultdict(float)
+    for c in analysis.log.compiled:
+        first_s[line(c)] += 0 if c.explained else FIRST_CALL_S
+    return {at: s - first_s[at] for at, s in seconds.items() if s > first_s[at]}
 
 
 def _unfused(analysis: Analysis, lines: Iterable[Place]) -> dict[Place, float]:
