@@ -15,6 +15,7 @@ from types import ModuleType
 import psutil
 
 from jaxperf.errors import JaxperfError, warnings_hidden
+from jaxperf.result.intervals import difference, intersection, total_length
 from jaxperf.watch.compiling.report import note_types
 from jaxperf.watch.guard import collector_paused
 from jaxperf.watch.log import DISPATCH, EAGER, NAMES_CAUSES, Log
@@ -29,7 +30,8 @@ from jaxperf.watch.observe.transfers import Puts
 from jaxperf.watch.observe.waits import Waits
 
 WINDOWS = "windows of the profiler"
-LOOKS = 10  # after so many samples at calls in its windows, the profiler must have seen a call
+CALLS_S = 0.03  # after so many seconds in calls in its windows, the profiler must have seen one end
+EXECUTIONS = 10  # and after so many executions
 
 
 class Watcher:
@@ -177,11 +179,12 @@ class Watcher:
                 "and no event said so; shares and findings lack it"
             )
         windows, programs = log.activity.windows, log.activity.programs.values()
-        dispatched = (s for s in log.samples if s.kind in (DISPATCH, EAGER))
-        looks = sum(any(a <= s.start and s.end <= b for a, b in windows) for s in dispatched)
+        calls = [(s.start, s.end) for s in log.samples if s.kind in (DISPATCH, EAGER)]
+        calls = difference(intersection(calls, windows), (wait.span for wait in log.waits))
         # in a short window, the front end may stay in one call, which waits for a long execution
-        enough = sum(p.whole for p in programs) >= LOOKS or not any(p.run_s for p in programs)
-        if looks >= LOOKS and enough and log.activity.busy and not any(p.calls for p in programs):
+        enough = sum(p.whole for p in programs) >= EXECUTIONS or not any(p.run_s for p in programs)
+        enough = enough and total_length(calls) >= CALLS_S
+        if enough and log.activity.busy and not any(p.calls for p in programs):
             yield (
                 f"no window of the profiler of JAX {version} saw a program being called, although devices "
                 "compute; findings about calls and copies lack it"

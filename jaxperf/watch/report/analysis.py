@@ -554,6 +554,7 @@ class Analysis:
             s
             for s in self.of_kinds(NUMPY)
             if not self.waiting.containing(s.end)
+            and not statements.only_converts(s.at)
             and any(statements.innermost(at, statements.ROUND) for at in (s.at, *s.callers))
         ]
         return self.saved_at(computing)

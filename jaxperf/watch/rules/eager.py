@@ -43,8 +43,8 @@ def find_eager_operations(analysis: Analysis) -> Iterator[Finding]:
     line, log = outermost(analysis), analysis.log
     # lines that other rules cover
     copying = {*log.small_puts, *(p.at for p in log.puts if p.numbers or p.again)}
-    others = copying | _waits(analysis)
     eager = analysis.of_kinds(EAGER)
+    others = copying | _waits(analysis) | set(filter(statements.only_places, {s.at for s in eager}))
     operations = [s for s in eager if s.start >= analysis.begin and s.at not in others]
     idle = analysis.of_the_run(_free(analysis).of, operations, line)
     yield from _new_jit_objects(analysis, {at: s for at, s in idle.items() if "jit(" in at.source})

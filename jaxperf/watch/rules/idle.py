@@ -13,7 +13,7 @@ from jaxperf.result.intervals import difference, intersection, total_length, uni
 from jaxperf.watch.grouping import group_by
 from jaxperf.watch.log import BETWEEN, DATA, DISPATCH, EAGER, WRITE, Compiled, Put, StackSample
 from jaxperf.watch.observe.source_location import NOWHERE, Place
-from jaxperf.watch.report.analysis import Analysis, WaitingLine
+from jaxperf.watch.report.analysis import Analysis, WaitingLine, once
 from jaxperf.watch.report.top_programs import hottest_programs
 from jaxperf.watch.rules.elements import element_read, element_reads, only_keys, taken_apart
 from jaxperf.watch.rules.table import AHEAD, COMMUNICATE, SYNCHRONIZE, Finding, cause
@@ -80,22 +80,35 @@ def find_slow_dispatch(analysis: Analysis) -> Iterator[Finding]:
         elif program.calls >= OFTEN and (transform := statements.transforms(at)):
             reason = f"{transform} is applied to {c.called} anew in each turn, outside of jit"
             yield Finding("eager", at, idle.pop(at), reason, transform, form="transform")
-        elif program.calls >= OFTEN and (device_s < call_s or device_s < turn_s < SHORT_TURN_S):
+        elif program.calls >= OFTEN:
             calls = program.calls * analysis.scale
             # one program of many turns saves the calls, or what short turns take beyond the device
             if device_s < call_s:
                 turn, least_s = "", SHORT_TURNS_S if call_s >= TURN_SHARE * turn_s else float("inf")
                 seconds = min(idle.pop(at), calls * max(call_s, module_s))
             else:
-                turn = f", in turns of {format_quantity(turn_s, 's')}"
-                least_s = max(SHORT_TURNS_S, SHORT_TURN_SHARE * calls * turn_s)
-                seconds = min(idle.pop(at), calls * (turn_s - device_s))
+                calls_s = sum(analysis.front(s) for s in analysis.of_kinds(DISPATCH) if s.at == at)
+                if not device_s * calls < calls_s < SHORT_TURN_S * calls:
+                    continue
+                turn = f", in turns of {format_quantity(calls_s / calls, 's')}"
+                least_s = max(SHORT_TURNS_S, SHORT_TURN_SHARE * calls_s)
+                seconds = min(idle.pop(at) + _started_late_s(analysis), calls_s - device_s * calls)
             reason = (
                 f"a call of {c.called} takes the front end {format_quantity(call_s, 's')} and {device}"
                 f"{turn}, so the device waits for the next call"
             )
             if seconds >= least_s:
                 yield Finding("dispatch", at, seconds, reason, c.called)
+
+
+@once
+def _started_late_s(analysis: Analysis) -> float:
+    """Return the seconds of the run in which devices were about to begin, unless others had the cores.
+
+    An execution begins microseconds after its call. For one program of many turns, that happens once.
+    """
+    waited = intersection(difference(analysis.steady, analysis.busy), analysis.log.activity.queued)
+    return total_length(waited) * analysis.scale * analysis.share_of_cores(1.0)
 
 
 def _modules(c: Compiled, at: Place) -> str:

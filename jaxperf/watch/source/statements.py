@@ -26,7 +26,9 @@ _STAYS = {"print", "input", "append", "block_until_ready", "item", "tolist"}
 _TAKES_ALL = {"list", "tuple", "set", "sorted", "map", "min", "max", "sum", "any", "all", "dict"}
 _NAMED = ast.Name | ast.Attribute | ast.Subscript | ast.Call
 _ARITHMETIC: dict[type, Any] = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul}
-_INIT = re.compile(r"(\b\w[\w.]*\.init|(?<![\w.])(?!__)(?:\w+_)?init(?:_\w+)?)\(")
+_INIT = re.compile(r"(\b\w[\w.]*(?:\([^()]*\))?\.init|(?<![\w.])(?!__)(?:\w+_)?init(?:_\w+)?)\(")
+_CONVERSIONS = ("numpy.asarray", "numpy.array")
+_PLACES = re.compile(r"jax\.(sharding\.\w+|make_mesh|(local_)?devices|device_put)")
 _COMMON = re.compile(r"(np|numpy|jnp|jax|math)\.")
 _CELL = re.compile(r"<ipython-input-|[\\/]ipykernel_\d+[\\/]")  # in the name of the file of a notebook's cell
 
@@ -324,6 +326,12 @@ def jax_calls(node: ast.AST | None, file: str) -> list[ast.Call]:
     return [call for call in calls_in(node) if imported_name(file, call.func).startswith("jax.")]
 
 
+def only_places(at: Place) -> bool:
+    """Return whether a statement asks JAX for meshes, shardings or places of arrays only."""
+    names = {imported_name(at.file, call.func) for call in jax_calls(innermost(at, ast.stmt), at.file)}
+    return bool(names) and all(map(_PLACES.fullmatch, names))
+
+
 def has_operations(at: Place) -> bool:
     """Return whether a statement may do an operation of JAX: an operator, an index, or a call of JAX."""
     return bool(nodes_in(innermost(at, ast.stmt), ast.Subscript)) or has_operators(at)
@@ -392,6 +400,15 @@ def init_call(at: Place) -> str:
     match = _INIT.search(at.source)
     defines = at.source.startswith(("def ", "async def ", "class ", "@"))
     return match[1] if match and not defines and "jit(" not in at.source else ""
+
+
+def only_converts(at: Place) -> bool:
+    """Return whether NumPy only makes arrays at a statement, as in `losses.append(np.asarray(loss))`."""
+    statement = innermost(at, ast.stmt) or ast.Pass()
+    calls = {n: imported_name(at.file, n.func) for n in ast.walk(statement) if isinstance(n, ast.Call)}
+    used = [*ast.iter_child_nodes(statement), *(value for call in calls for value in call.args)]
+    of_numpy = [call for call, name in calls.items() if name.startswith("numpy.")]
+    return bool(of_numpy) and all(calls[call] in _CONVERSIONS and call in used for call in of_numpy)
 
 
 def _passed(call: ast.Call) -> dict[str, ast.expr]:

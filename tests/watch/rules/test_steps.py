@@ -4,6 +4,7 @@ from jaxperf.watch.log import DISPATCH, EAGER, Compiled, DeviceActivity, Execute
 from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.observe.transfers import Put
 from jaxperf.watch.report.analysis import Analysis
+from jaxperf.watch.rules import idle
 from jaxperf.watch.rules.idle import find_python_work, find_repeated_puts, find_slow_dispatch, find_small_puts
 
 AT, OTHER = Place("a.py", 8, "main"), Place("a.py", 9, "main")
@@ -77,6 +78,26 @@ def test_an_execution_that_another_program_interrupted_does_not_hide_slow_dispat
     seconds = {"dispatch_s": [0.05] * 100, "run_s": [0.5, *[1e-4] * 99], "whole": 100}
     (finding,) = find_slow_dispatch(calls(DISPATCH, compiled(), busy=busy, took_s=0.1, **seconds))
     assert finding.cause == "dispatch" and "the device 100 us" in finding.reason
+
+
+@pytest.mark.parametrize(
+    ("begins", "lasts", "others_s", "seconds"),
+    [
+        (0.05, 0.04, 0.0, [4.0 + 2.0]),
+        (0.05, 0.04, 3.0, [4.0 + 2.0 / 4]),  # others have three quarters of the cores, and delay each begin
+        (0.0, 0.1, 0.0, []),  # the front end is ahead of the device
+    ],
+)
+def test_a_short_step_begins_late_after_each_call_though_it_takes_longer_than_the_call(
+    monkeypatch, begins, lasts, others_s, seconds
+):
+    """Of turns of 0.1 s, a call takes 0.03 s, and its execution begins 0.02 s later."""
+    monkeypatch.setattr(idle, "SHORT_TURN_S", 1.0)
+    busy = [(i / 10 + begins, i / 10 + begins + lasts) for i in range(100)]
+    analysis = calls(DISPATCH, compiled(), busy=busy, took_s=0.1, dispatch_s=[0.03] * 100)
+    analysis.log.activity.queued += [(i / 10 + 0.03, i / 10 + 0.05) for i in range(100)]
+    analysis.log.closed_s, analysis.log.others_s = 1.0, others_s
+    assert [f.seconds for f in idle.find_slow_dispatch(analysis)] == pytest.approx(seconds)
 
 
 @pytest.mark.parametrize(("each", "count"), [(40, 1), (1, 0)])

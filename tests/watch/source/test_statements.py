@@ -88,3 +88,37 @@ def test_a_class_that_is_derived_from_one_of_its_own_name_is_followed_once(base,
     assert statements.in_module(Place(str(path), 4)) == is_module
     path.with_name("made.py").write_text(path.read_text() + "net = Net()\n")
     assert statements.made_module(Place(str(path.with_name("made.py")), 5)) == ("Net" if is_module else "")
+
+
+@pytest.mark.parametrize(("line", "answer"), [
+    ("curve.append(onp.asarray(energy))", True),
+    ("last = onp.array(energy)", True),
+    ("print(onp.asarray(energy), end='')", True),
+    ("spread = onp.std(onp.asarray(energy))", False),
+    ("total = onp.asarray(energy) @ weights", False),
+    ("mean = onp.asarray(energy).mean()", False),
+    ("curve.append(energy)", False),
+])  # fmt: skip
+def test_a_statement_for_which_numpy_only_makes_an_array_is_told_from_one_that_computes(places, line, answer):
+    at = places(f"import numpy as onp\nfor energy in steps():\n    {line}\n")
+    assert statements.only_converts(at(3)) == answer
+
+
+@pytest.mark.parametrize(("line", "called"), [
+    ("weights = networks.encoder(width).init(key, x)['params']", "networks.encoder(width).init"),
+    ("state = optimizer.init(weights)", "optimizer.init"),
+    ("weights = jax.jit(encoder(width).init)(key, x)", ""),
+])  # fmt: skip
+def test_the_call_that_makes_weights_is_known_also_of_a_network_that_is_made_there(places, line, called):
+    assert statements.init_call(places(f"{line}\n")(1)) == called
+
+
+@pytest.mark.parametrize(("line", "answer"), [
+    ("mesh = sharding.Mesh(np.array(jax.devices()), ('rows',))", True),
+    ("rows = jax.device_put(rows, sharding.PartitionSpec('rows'))", True),
+    ("rows = jax.device_put(jnp.sin(rows), devices[0])", False),
+    ("rows = np.sin(rows)", False),
+])  # fmt: skip
+def test_a_statement_that_only_says_where_arrays_are_is_told_from_one_that_computes(places, line, answer):
+    at = places(f"import jax\nimport numpy as np\nfrom jax import numpy as jnp, sharding\n{line}\n")
+    assert statements.only_places(at(4)) == answer
