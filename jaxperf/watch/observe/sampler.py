@@ -80,6 +80,7 @@ _EAGER = {"jax", "flax", "optax", "equinox", "haiku"}  # unless a jitted functio
 _WRITERS = {
     "dump", "dumps", "save", "savez", "savez_compressed", "save_file", "to_bytes", "write", "fsync",
 }  # fmt: skip
+_OF_NUMPY = ("ufunc", "_ArrayFunctionDispatcher")  # types of NumPy's functions of arrays
 _CALLS_BACK = re.compile(r"[/\\]jax[/\\]_src[/\\](?:callback|debugging|buffer_callback)\.py$")
 _COLLECTED = "_xla_gc_callback"  # JAX's callback on garbage collection
 _SWITCH_S = 0.001  # after which a waiting thread requests the GIL
@@ -165,7 +166,7 @@ class Sampler:
     def _sample(self, frame: FrameType | None, now: float) -> None:
         sample = _sample_of(frame, self._last, now)
         calls_jax = sample.kind in (events.DISPATCH, events.EAGER)
-        may_block = calls_jax or _in_ufunc(frame)
+        may_block = calls_jax or _in_numpy(frame)
         if calls_jax:
             self._note_parameters(frame)
         # from here on the program may go on: reading files releases the GIL
@@ -258,10 +259,10 @@ def _bytes_written() -> int:
         return 0
 
 
-def _in_ufunc(frame: FrameType | None) -> bool:
-    """Return whether the reader's line calls a ufunc of NumPy, which sleeps only for an array of JAX."""
+def _in_numpy(frame: FrameType | None) -> bool:
+    """Return whether the reader's line calls a function as np.sin, which sleeps only for JAX's arrays."""
     reader = source_location.reader_and_library_frames(frame)[0]
-    return reader is not None and type(source_location.callee(reader)).__name__ == "ufunc"
+    return reader is not None and type(source_location.callee(reader)).__name__ in _OF_NUMPY
 
 
 def _static_value(value: Any) -> str:

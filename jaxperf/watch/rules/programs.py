@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from jaxperf.hlo import shape_of
+from jaxperf.hlo import Instruction, shape_of
 from jaxperf.known_faults import FAULTS, Fault, faults_of
 from jaxperf.result.formatting import format_quantity
 from jaxperf.result.intervals import difference, intersection, total_length
@@ -186,6 +186,7 @@ CONSTANT = 1 << 20  # bytes of constants in a program that are worth reporting
 SMALL = 1 << 12  # bytes of a constant that does not count
 COMPILED = 60e6  # bytes/s at which constants compile, at most
 _CONDITION = re.compile(r"condition=%?([\w.-]+)")
+_ELEMENT = re.compile(r" slice=\{\[(\d+):")
 _IN_MODULE = re.compile(r"(?:argument )?(\w+)\.")
 COMPILE_S = 0.5  # seconds of compiling that make an unrolled loop with few iterations worth reporting
 CONSTANT_SHARE = 0.2  # share of a program's time in constant work that is worth reporting
@@ -289,7 +290,8 @@ def find_unrolled_loops(analysis: Analysis) -> Iterator[Finding]:
         # each program and the body of its loop cost what every small program costs
         unrolled_s = max(0.0, compiling_s - 2 * least_s * len(same))
         lines = Counter(map(facts.at, facts.instructions))
-        elements = Counter(facts.at(i) for i in facts.instructions if i.operation == "unstack")
+        taken = group_by((i for i in facts.instructions if i.operation == "unstack"), facts.at)
+        elements = {at: _elements_taken(same) for at, same in taken.items()}
         at, count = max(elements.items(), key=lambda item: item[1], default=(NOWHERE, 0))
         if loops := executables.unrolled_loops(facts, few=c.total_s >= COMPILE_S, outside=(c.at, *c.callers)):
             loop, share = loops[0], sum(x.share for x in loops)  # all lines of a loop have one cause
@@ -303,6 +305,11 @@ def find_unrolled_loops(analysis: Analysis) -> Iterator[Finding]:
             reason = f"{c.called} takes the elements of an array one by one here, as Python iterates over it"
             saved_s = unrolled_s * lines[at] / (lines.total() - lines[NOWHERE])
             yield Finding("unrolled", at, saved_s, reason, c.called, form="array")
+
+
+def _elements_taken(slices: list[Instruction]) -> int:
+    """Return how many elements are taken; fusion copies a slice, and JAX takes the words of a key apart."""
+    return len({*_ELEMENT.findall(" ".join(i.text for i in slices))})
 
 
 @cause(

@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from jaxperf.watch.log import Compiled, DeviceActivity, ExecutedProgram, Log, Put, StackSample, Wait
-from jaxperf.watch.observe.sampler import _in_ufunc
+from jaxperf.watch.observe.sampler import _in_numpy
 from jaxperf.watch.observe.source_location import NOWHERE, Place
 from jaxperf.watch.report.analysis import UFUNC, Analysis
 from jaxperf.watch.rules import idle
@@ -137,16 +137,17 @@ def test_a_ufunc_that_sleeps_waits_for_an_array_and_computes_nothing(places):
         assert [line.kind for line in analysis.blocked_lines] == [UFUNC] * blocked
 
 
-def test_a_line_in_a_ufunc_is_told_from_others():
+def test_a_line_in_a_function_of_numpys_is_told_from_others():
     class Array:
         def __array__(self, dtype=None, copy=None):
-            seen.append(_in_ufunc(sys._getframe(1)))
+            seen.append(_in_numpy(sys._getframe(1)))
             return np.ones(3)
 
     seen = []
     np.sin(Array())
+    np.where(Array())
     np.asarray(Array())
-    assert seen == [True, False]
+    assert seen == [True, True, False]
 
 
 def test_numbers_and_weak_arrays_get_a_dtype_by_what_the_advice_prints():

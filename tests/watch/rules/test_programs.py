@@ -208,6 +208,8 @@ TAKES_APART = "unstack" in str(jax.make_jaxpr(lambda x: [*x])(jnp.ones(3)))
         (lambda x: sum(jnp.cos(x)) * 2, TAKES_APART),  # of Python
         (lambda x: jnp.stack([y * y for y in jnp.cos(x)]), TAKES_APART),
         (lambda x: jnp.cos(x).sum(), False),
+        # ten noises of different sizes, for each of which JAX takes a key apart
+        (lambda x: [jax.random.normal(jax.random.key(i), (i + 3,)) + x[i] for i in range(10)], False),
     ],
 )
 def test_python_that_iterates_over_an_array_in_a_traced_function_is_an_unrolled_loop(function, found):
