@@ -52,6 +52,7 @@ LONG_CALL_S = 0.1  # of calls in windows that saw nothing: no call takes so long
 SILENT_SHARE = 0.3  # of the time of calls at a line in windows, in which windows saw no call that ends
 BLOCKED, BLOCKED_S = 3, 1.0  # so many intervals at a line, or so many seconds, show a full queue
 BRIEF_S = 0.005  # seconds in windows that say little about a line
+SEEN = 20  # waits in windows whose mean stands for all
 LONG_WAIT_S = 0.02  # a wait this long is for a computation; copies to the host and calls take less
 _WRITES = re.compile(r"b?[wax][bt+]*")  # the mode of a file to write
 
@@ -582,6 +583,8 @@ class Analysis:
 
     def _line(self, at: Place, kind: str, waits: list[Wait]) -> WaitingLine:
         lost, after = [], []
+        # what the front end does beside a CPU device takes a core, which other programs may have
+        alone = min(self.alone, self.share_of_cores(1.0)) if self._on_cpu else self.alone
         last_start = self.busy[-1][0] if self.busy else 0.0
         for wait in waits:
             if not any(a <= wait.start and wait.end <= b for a, b in self.log.activity.windows):
@@ -591,12 +594,13 @@ class Analysis:
                 lost.append(0.0)
                 continue
             begin = max(gap[0], wait.start)
-            idle_s = self.beside * self.alone * (gap[1] - begin)
+            idle_s = self.beside * alone * (gap[1] - begin)
             lost.append(min(wait.end - wait.start, idle_s) if gap[1] - 1e-9 <= last_start else 0.0)
             after.append(wait.end - begin)
         count, waited_s = sum(w.times for w in waits), sum(w.total_s for w in waits)
-        # the waits in windows may be longer than most
-        lost_s = min(statistics.fmean(lost) * count, waited_s) if lost else 0.0
+        # the waits in windows may be longer than most, and of a few, one is not the mean
+        each_s = (statistics.fmean if len(lost) >= SEEN else statistics.median)(lost or [0.0])
+        lost_s = min(each_s * count, waited_s)
         nbytes, after_s = sum(w.times * w.nbytes for w in waits), statistics.median(after) if after else None
         return WaitingLine(at, kind, count, waited_s, nbytes, after_s, lost_s)
 

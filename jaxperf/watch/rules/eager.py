@@ -14,7 +14,7 @@ from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.report.analysis import Analysis, IntervalSet, once
 from jaxperf.watch.rules.elements import element_read, elements_taken, taken_apart
 from jaxperf.watch.rules.idle import OFTEN, REPEATS, findings_by_function
-from jaxperf.watch.rules.jit_advice import WAYS, in_one_program, lines_of, outermost, way_to_jit
+from jaxperf.watch.rules.jit_advice import OF_ONE_CALL, WAYS, in_one_program, lines_of, outermost, way_to_jit
 from jaxperf.watch.rules.table import PERFORMANCE, Finding, cause, findings_of
 from jaxperf.watch.rules.traces import find_eager_recompiles, find_many_arrays
 from jaxperf.watch.source import statements
@@ -25,6 +25,7 @@ SMALL = 1e6  # bytes and FLOPs of an operation that takes less than its dispatch
 JIT_OBJECT_S = 1e-4  # that a call takes longer through a new jit object
 FIRST_CALL_S = 3e-3  # that the first call of an operation takes besides its compilation
 RATE = 200  # operations per second; fewer do not explain idle devices
+MOST = 0.8  # of a function's seconds, at the line whose call alone is changed
 IN_A_ROW = 3  # consecutive light operations that are worth fusing
 # the opcodes of a program that XLA does not fuse with others
 _HEAVY = {
@@ -106,7 +107,10 @@ def find_eager_operations(analysis: Analysis) -> Iterator[Finding]:
         )
         if python_s > eager_s:
             finding = replace(finding, at=at)
-        whole.append(way_to_jit(finding, analysis, through.get(finding.at, "")))
+        found = way_to_jit(finding, analysis, through.get(finding.at, ""))
+        if found.form in OF_ONE_CALL and lost_s.get(found.at, 0.0) < MOST * found.seconds:
+            found = finding  # its neighbors need the change, too
+        whole.append(found)
     yield from in_one_program(whole, analysis)
 
 

@@ -158,6 +158,8 @@ def _of_a_library(at: Place, called: str, library: str) -> str:
     return "object" if called.rpartition(".")[2][:1].isupper() and not used else "library"
 
 
+# changes of one call, which take nothing of the lines around it
+OF_ONE_CALL = ("init", "transform", "made")
 # changes that jit all that a line or a function calls
 _WHOLE = ("function", "transform", "derived", "elements")
 
@@ -197,15 +199,16 @@ def _static(analysis: Analysis, file: str, function: str) -> tuple[str, ...]:
 @once
 def _chains_below(analysis: Analysis, at: Place) -> list[tuple[Chain, Chain]]:
     """Return the stacks of operations outside jit, up to a line or into its function, and the callers."""
-    # a loop around the line itself stays; one in the function would be unrolled
-    lines, own = lines_of(at), 1 if statements.defined_at(at) else 0
+    lines, definition = lines_of(at), statements.defined_at(at) is not None
     chains = [(call.at, *call.callers) for call in _operations(analysis)]
-    inside = [[i for i, place in enumerate(chain) if (place.file, place.line) in lines] for chain in chains]
-    return [
-        (chain[: within[-1] + own], chain[within[-1] + own :])
-        for chain, within in zip(chains, inside)
-        if within
-    ]
+    parts = []
+    for chain in chains:
+        within = [i for i, place in enumerate(chain) if (place.file, place.line) in lines]
+        if definition and within:  # a loop in the function would be unrolled
+            parts.append((chain[: within[-1] + 1], chain[within[-1] + 1 :]))
+        elif within:  # a loop around the line stays; a generator expression on it is a frame of its own
+            parts.append((chain[: within[0]], chain[within[-1] :]))
+    return parts
 
 
 def _operations(analysis: Analysis) -> list[StackSample | Compiled]:

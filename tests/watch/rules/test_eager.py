@@ -185,6 +185,25 @@ def test_a_function_that_transforms_another_is_jitted_as_a_whole(places):
     assert jit_advice.way_to_jit(line, analysis).form == "transform"
 
 
+@pytest.mark.parametrize(("update_s", "form"), [(0.05, ""), (0.005, "transform")])
+def test_the_change_of_one_call_does_not_save_what_its_neighbors_take(places, update_s, form):
+    at = places("for x in xs:\n    g = jax.grad(loss)(w, x)\n    w = w - 0.1 * g\n")
+    spans = [(at(n, "<module>"), t + n / 10, s) for t in range(40) for n, s in ((2, 0.06), (3, update_s))]
+    samples = [StackSample(EAGER, line, start, start + s) for line, start, s in spans]
+    made = Compiled("multiply", at(3, "<module>"), {"compile": (-1.0, 0.0)})
+    record = Log("a", -1.0, 41.0, compiled=[made], samples=samples)
+    (finding,) = eager.find_eager_operations(Analysis(record))
+    assert (finding.at.line, finding.form) == (2, form)
+
+
+def test_a_loop_around_the_line_of_a_generator_is_not_in_what_jit_takes(places):
+    at = places("def rows(table):\n    while True:\n        yield tuple(x[order()] for x in table)\n")
+    stack = at(3, "<genexpr>"), at(3, "rows")
+    samples = [StackSample(EAGER, stack[0], t, t + 1.0, callers=stack[1:]) for t in range(9)]
+    finding = jit_advice.way_to_jit(Finding("eager", stack[1], 9.0, ""), Analysis(Log("a", samples=samples)))
+    assert not finding.besides
+
+
 @pytest.mark.parametrize(
     ("numbers", "last_s", "share"), [(0, 1e-4, 2 / 3), (3, 1e-4, 2 / 3), (0, 2e-2, 2 / 202)]
 )

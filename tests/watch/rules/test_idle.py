@@ -92,6 +92,22 @@ def test_waits_lose_no_more_than_they_took_if_windows_saw_the_longest():
     assert line.count == 1001 and line.lost_s == pytest.approx(1.5)
 
 
+@pytest.mark.parametrize(
+    ("device", "others_s", "each_s"),
+    [("gpu 0", 0.0, 0.01), ("cpu 0", 0.0, 0.01 / 2), ("cpu 0", 3.0, 0.01 / 8)],
+)
+def test_of_a_few_waits_one_that_was_delayed_is_not_the_mean(monkeypatch, device, others_s, each_s):
+    """After the third wait, the device is idle for long; a CPU shares its two cores, and with others, too."""
+    monkeypatch.setattr(psutil.Process, "cpu_affinity", lambda self: [0, 1], raising=False)
+    waits = [Wait("float", AT, start, start + 0.1, 4) for start in (1.0, 2.0, 3.0)]
+    activity = DeviceActivity([(0.5, 4.0)])
+    activity.program("step").devices[device] = [(0.5, 1.09), (1.1, 2.09), (2.1, 3.09), (3.6, 4.0)]
+    record = Log("a", 0.0, 4.0, compiled=[COMPILED], waits=waits, activity=activity)
+    record.closed_s, record.others_s = 1.0, others_s
+    (line,) = Analysis(record).lines
+    assert line.lost_s == pytest.approx(3 * each_s)
+
+
 @pytest.mark.parametrize(("begins", "saved_s"), [(2.0, 1.5), (2.5, 1.75), (4.0, 2.0)])
 def test_what_compiles_while_devices_work_off_their_queue_saves_less(begins, saved_s):
     """Calls end at 2 s, and devices have work for one more second."""

@@ -23,8 +23,9 @@ def compiled(function, *arguments):
     return facts_of(jax.jit(function).lower(*arguments).compile().as_text() or "")
 
 
-@pytest.mark.parametrize(("share", "count"), [(0.9, 1), (0.1, 0)])
-def test_constant_work_is_a_finding_if_it_takes_a_share(share, count):
+@pytest.mark.parametrize(("share", "whole", "seconds"), [(0.9, 4, [0.9 * 3]), (0.1, 4, []), (0.9, 0, [])])
+def test_constant_work_is_a_finding_if_it_takes_a_share_of_whole_executions(share, whole, seconds):
+    """Four executions in windows, which are the whole run; the work is done once in any case."""
     text = (
         "HloModule jit_step, entry_computation_layout={(f32[4]{0})->f32[4]{0}}, x=y\n\n"
         "ENTRY %main (x: f32[4]) -> f32[4] {\n"
@@ -35,10 +36,12 @@ def test_constant_work_is_a_finding_if_it_takes_a_share(share, count):
         "}\n"
     )
     ops = {("cpu 0", "sort.1"): [share] * 4, ("cpu 0", "add.1"): [1 - share] * 4}
-    program = ExecutedProgram("step", 4, devices={"cpu 0": [(1.0, 5.0)]}, ops=ops)
+    runs = {"run_s": [1.0] * 4, "whole": whole}
+    program = ExecutedProgram("step", 4, devices={"cpu 0": [(1.0, 5.0)]}, ops=ops, **runs)
     activity = DeviceActivity([(1.0, 5.0)], {"step": program})
-    record = Log("a", 0, 5, compiled=[CALL], programs=[facts_of(text)], activity=activity)
-    assert [f.cause for f in find_constant_work(Analysis(record))] == ["constant work"] * count
+    call = replace(CALL, stages={"trace": (0.0, 1.0)})
+    record = Log("a", 0, 5, compiled=[call], programs=[facts_of(text)], activity=activity)
+    assert [f.seconds for f in find_constant_work(Analysis(record))] == pytest.approx(seconds)
 
 
 WHILE = (
