@@ -55,8 +55,8 @@ WAYS = {
         "ones."
     ),
     "values": (
-        "The size of the result depends on values, so jit cannot take it as it is: compute it with NumPy, as "
-        "in np.where(np.asarray(x)), or give the call size=, the most elements that there can be."
+        "The size of the result depends on values, so jit cannot take it: compute it with NumPy, as in "
+        "np.where(np.asarray(x))."
     ),
     "method": (
         "Move what {name} computes with arrays into a function that takes the arrays and returns what "

@@ -475,18 +475,28 @@ def find_cleared_caches(analysis: Analysis) -> Iterator[Finding]:
         yield Finding("cleared", at, seconds, reason, "clear_caches")
 
 
+_INSIDE_JIT = (
+    "Or call it inside a function of yours under jax.jit, made once, if the library allows it there (no "
+    "progress bar, nothing that prints or loops over values): within one program, the library's own jit "
+    "costs nothing. "
+)
+_CACHE = (
+    "A compile cache on disk compiles equal programs once, in this run and from one start to the next: "
+    'jax.config.update("jax_compilation_cache_dir", FOLDER).'
+)
+
+
 @cause(
     "library function", "retrace", TRACED_AGAIN, "a library compiles one of its functions again and again",
-    "Make one call of {argument} serve all cases, as jax.vmap over what varies. Or call it inside a function "
-    "of yours under jax.jit, made once, if the library allows it there (no progress bar, nothing that prints "
-    "or loops over values): within one program, the library's own jit costs nothing. A compile cache on disk "
-    'keeps its programs from the second start on: jax.config.update("jax_compilation_cache_dir", FOLDER).',
+    f"Make one call of {{argument}} serve all cases, as jax.vmap over what varies. {_INSIDE_JIT}{_CACHE}",
     confidence="bound",
     forms={
         "variable": (
             "Make jax.jit({argument}) once, before the loop, and call that here: within one program, the "
             "library's own jit costs nothing."
         ),
+        # it needs numbers, which a trace does not have
+        "reads": f"Make one call of {{argument}} serve all cases, as jax.vmap over what varies. {_CACHE}",
     },
 )  # fmt: skip
 def find_library_functions(analysis: Analysis) -> Iterator[Finding]:
@@ -495,13 +505,14 @@ def find_library_functions(analysis: Analysis) -> Iterator[Finding]:
     for group in group_by(owned, lambda c: (c.owner, c.defined)).values():
         repeats = [
             c
-            for c in _known_before(group, lambda c: c.arrays)
+            for c in _known_before(group, _types_in_library)
             # JAX names what differs from the nearest call; one program of the caller compiles it once
             if not any(x.kind == "static value" and not _another_object(x) for x in c.changes)
         ]
         if not repeats or not _habit(repeats):
             continue
-        changed, seconds = any(c.changes for c in repeats), analysis.compiling_s(repeats)
+        changed = any(x.kind != "shape" for c in repeats for x in c.changes)
+        seconds = analysis.compiling_s(repeats)
         how = "static arguments that are new objects" if changed else "a new function object"
         reason = (
             f"{group[0].name} of {group[0].owner} was traced {len(repeats) + 1} times, "
@@ -510,7 +521,15 @@ def find_library_functions(analysis: Analysis) -> Iterator[Finding]:
         at = statistics.mode(c.at for c in repeats)
         called = statements.outermost_call(at)
         form = "variable" if changed and called.isidentifier() else ""
+        reading = (analysis.log.waiting_libraries.get((kind, at)) for kind in ("int", "float", "if"))
+        if group[0].owner in reading:
+            form = "reads"
         yield Finding("library function", at, seconds, reason, group[0].name, argument=called, form=form)
+
+
+def _types_in_library(c: Compiled) -> tuple[object, ...]:
+    """Return the types of what the reader passes, and the shapes that the library itself varies."""
+    return c.arrays, *((x.what, x.now) for x in c.changes if x.kind == "shape")
 
 
 @cause(

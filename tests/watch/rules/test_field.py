@@ -341,6 +341,18 @@ def test_a_library_that_compiles_again_is_found_whatever_jax_names(kind, line):
     assert made == bool(kind) == ("static arguments that are new objects" in finding.reason)
 
 
+@pytest.mark.parametrize(("kind", "form"), [("float", "reads"), ("device_get", "")])
+def test_shapes_that_a_library_varies_within_a_call_are_programs_of_their_own(kind, form, line):
+    at, last = line("w = lib.fit"), (Change("shape", "batch[0]", "f32[5]", "f32[2]"),)
+    full, rest = (fits(at, ["float32[20]"] * 4, *changes) for changes in ((), last))
+    times = zip(full, rest, strict=True)
+    compiled = [replace(c, changes=changes) for pair in times for c, changes in zip(pair, ((), last))]
+    record = Log("a", 0.0, 9.0, compiled=compiled, waiting_libraries={(kind, at): "fitlib"})
+    (finding,) = traces.find_library_functions(Analysis(record))
+    assert "traced 7 times" in finding.reason and "a new function object" in finding.reason
+    assert finding.form == form and "in this run" in advice_for(finding).change
+
+
 @pytest.mark.parametrize(("flops", "found"), [(10.0, 1), (1e9, 0)])
 def test_operations_one_by_one_need_no_window_of_the_profiler(flops, found, line):
     at = line("w = update")
