@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
-from jaxperf.result.intervals import Interval, total_length, union
+from jaxperf.result.intervals import Interval, total_length
 from jaxperf.retraces import Change
 from jaxperf.watch.guard import Losses
 from jaxperf.watch.observe.frame_arguments import Placement
@@ -224,11 +224,9 @@ class DeviceActivity:
         return self.programs[name]
 
     @property
-    def busy(self) -> dict[str, list[Interval]]:
-        """Return the intervals in which each device computed anything."""
-        programs = self.programs.values()
-        devices = sorted({device for program in programs for device in program.devices})
-        return {d: union(span for p in programs for span in p.devices.get(d, ())) for d in devices}
+    def devices(self) -> list[str]:
+        """Return the devices that computed anything."""
+        return sorted({device for program in self.programs.values() for device in program.devices})
 
 
 @functools.cache
@@ -295,4 +293,4 @@ class Log:
     @property
     def used_jax(self) -> bool:
         new = any(not facts.old for facts in self.programs)
-        return bool(self.compiled or self.waits or new or self.activity.busy)
+        return bool(self.compiled or self.waits or new or self.activity.devices)

@@ -184,7 +184,7 @@ class Watcher:
         # in a short window, the front end may stay in one call, which waits for a long execution
         enough = sum(p.whole for p in programs) >= EXECUTIONS or not any(p.run_s for p in programs)
         enough = enough and total_length(calls) >= CALLS_S
-        if enough and log.activity.busy and not any(p.calls for p in programs):
+        if enough and log.activity.devices and not any(p.calls for p in programs):
             yield (
                 f"no window of the profiler of JAX {version} saw a program being called, although devices "
                 "compute; findings about calls and copies lack it"

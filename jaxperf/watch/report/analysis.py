@@ -346,7 +346,7 @@ class Analysis:
         older = [self.log.activity.programs[c.program] for c, _ in self.called if not c.stages]
         ran = [start for program in older for start, _ in program.spans]
         compiled = [c for c, _ in self.called if c.stages] or ([] if ran else self.log.compiled)
-        none = self.log.start if self.log.activity.busy else self.log.end
+        none = self.log.start if self.log.activity.devices else self.log.end
         return min([*ran, *(max(b for _, b in c.stages.values()) for c in compiled)], default=none)
 
     @functools.cached_property
@@ -367,7 +367,7 @@ class Analysis:
 
     @functools.cached_property
     def busy(self) -> list[Interval]:
-        return union(span for spans in self.log.activity.busy.values() for span in spans)
+        return union(span for program in self.log.activity.programs.values() for span in program.spans)
 
     @functools.cached_property
     def computing_s(self) -> float:
@@ -536,7 +536,7 @@ class Analysis:
 
     @property
     def _on_cpu(self) -> bool:
-        return all(device.startswith("cpu") for device in self.log.activity.busy)
+        return all(device.startswith("cpu") for device in self.log.activity.devices)
 
     @functools.cached_property
     def beside(self) -> float:

@@ -189,7 +189,8 @@ def _unfused(analysis: Analysis, lines: Iterable[Place]) -> dict[Place, float]:
     light = {
         name for name in opcodes if opcodes[name] and not opcodes[name] & _HEAVY
     } - analysis.jitted.keys()
-    saved_s = max((_saved_s(analysis, device, light) for device in analysis.log.activity.busy), default=0.0)
+    devices = analysis.log.activity.devices
+    saved_s = max((_saved_s(analysis, device, light) for device in devices), default=0.0)
     if not saved_s:
         return {}
     looks = Counter(lines)

@@ -18,7 +18,7 @@ def test_the_tail_of_a_window_computes_if_the_last_execution_lacks_its_last_inst
 def test_where_no_execution_was_seen_to_end_the_tail_is_not_known():
     activity = DeviceActivity(programs={"step": ExecutedProgram("step")})
     add_executions(activity, [Execution("cpu 0", "step", 0.1, 0.4, "dot.1")], {}, (0.0, 1.0))
-    assert activity.busy == {}
+    assert activity.devices == []
 
 
 @pytest.mark.parametrize(("waited_s", "seen"), [(1e9, 0), (0.0, 1)])
