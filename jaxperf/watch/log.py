@@ -248,6 +248,8 @@ class Log:
     waits: list[Wait] = field(default_factory=list)
     # by line that waits: the variables that are arrays of NumPy
     host_arrays: dict[Place, set[str]] = field(default_factory=dict)
+    # by the types of the programs that take arrays apart: the lines that iterate over such arrays
+    iterated: dict[str, set[Place]] = field(default_factory=lambda: defaultdict(set))
     # by kind and line: the library inside of which a line waits
     waiting_libraries: dict[tuple[str, Place], str] = field(default_factory=dict)
     puts: list[Put] = field(default_factory=list)

@@ -8,6 +8,7 @@ import threading
 import time
 import warnings
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -24,8 +25,10 @@ from jaxperf.errors import JaxperfError, warnings_hidden
 from jaxperf.result import Note
 from jaxperf.watch import log as events
 from jaxperf.watch import session
+from jaxperf.watch.log import Compiled
 from jaxperf.watch.observe import compiles, frame_arguments, sampler, source_location, windows
 from jaxperf.watch.report.analysis import FULL_QUEUE, Analysis
+from jaxperf.watch.rules import elements
 from jaxperf.watch.source import statements
 
 
@@ -33,9 +36,10 @@ def test_everything_is_as_before_once_a_watch_is_over():
     def hooks():
         array = type(jnp.float32(1))
         return [
-            array.item, array.__float__, np.asarray, np.array, jax.block_until_ready, jax.device_get,
-            jnp.array, jnp.asarray, jax.device_put, jax.clear_caches, jax._src.lib._profiler.ProfilerSession,
-            type(jax.config).update, jax.config.jax_explain_cache_misses,
+            array.item, array.__float__, array.__iter__, np.asarray, np.array, jax.block_until_ready,
+            jax.device_get, jnp.array, jnp.asarray, jax.device_put, jax.clear_caches,
+            jax._src.lib._profiler.ProfilerSession, type(jax.config).update,
+            jax.config.jax_explain_cache_misses,
         ]  # fmt: skip
 
     before = hooks()
@@ -251,6 +255,25 @@ def test_every_way_to_wait_is_seen_once_with_its_line_and_bytes(watched):
     waits = watched(lambda: [wait() for wait, _ in ways.values()]).log.waits
     assert [(w.kind, w.at.line, w.nbytes) for w in waits] == expected
     assert {w.at.file for w in waits} == {__file__}
+
+
+def test_lines_that_take_arrays_of_one_type_apart_are_named_together(watched):
+    """JAX takes a hundred elements apart by one program, and the others by another."""
+    log = watched(
+        lambda: (
+            min(jnp.arange(117.0)),
+            max(jnp.arange(217.0)),
+            sum(jnp.ones((17, 2))),
+        )
+    ).log
+    first = min(at.line for places in log.iterated.values() for at in places)
+    lines = {kind: sorted(at.line - first for at in places) for kind, places in log.iterated.items()}
+    assert lines == {"float32[17]": [0, 1], "float32[100]": [0, 1], "float32[17, 2]": [2]}
+    apart = Compiled("unstack", next(at for at in log.iterated["float32[17]"] if at.line == first))
+    (finding,) = elements.find_iterated_arrays(
+        Analysis(replace(log, compiled=[replace(apart, stages={"compile": (0.0, 1.0)})]))
+    )
+    assert finding.besides.startswith(f"Do the same at line {first + 1}:")
 
 
 def test_arrays_that_numpy_reads_from_a_list_are_waited_for_and_keys_are_not(watched):

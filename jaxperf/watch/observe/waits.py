@@ -35,6 +35,7 @@ BRIEF_S = 1e-3  # longer waits are always recorded
 # recorded waits stand for so many, fifty in the mean; the numbers vary, so that no loop keeps step with them
 STANDS_FOR = (15, 85, 35, 65, 45, 55, 25, 75)
 
+CHUNK = 100  # elements that a program of JAX takes apart, of an array over which Python iterates
 # not `__iter__`, for which JAX slices the array on its device, nor `__deepcopy__`, which copies it there
 METHODS = {
     "item": "item", "tolist": "tolist", "tobytes": "tobytes", "__array__": "np.asarray", "__bool__": "if",
@@ -65,6 +66,8 @@ class Waits:
             for method, kind in METHODS.items():
                 if callable(vars(cls).get(method)):
                     replace(cls, method, functools.partial(self._method, kind=kind))
+            if callable(vars(cls).get("__iter__")):
+                replace(cls, "__iter__", self._iteration)
         if not any("__float__" in vars(cls) for cls in classes):
             self._replacements.missing.append("float, item and the like")
         arrays = frozenset(cls for cls in classes if "__array__" in vars(cls))
@@ -87,6 +90,23 @@ class Waits:
                 "the program reads so many numbers that about every fiftieth read was recorded, and stands "
                 "for the others: their count and seconds are estimates"
             )
+
+    def _iteration(self, method: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """Wrap the iteration over an array, which waits for nothing, to note its line once."""
+        noted: dict[tuple[Any, ...], CodeType] = {}  # the code is kept alive, so that its id stays unique
+
+        def iterating(x: Any) -> Any:
+            if threading.get_ident() == self.log.thread_id:
+                frame = sys._getframe(1)
+                key = id(frame.f_code), frame.f_lasti, x.shape, x.dtype
+                if key not in noted:
+                    noted[key] = frame.f_code
+                    with self.log.losses.guard("an iteration"):
+                        for kind in taken_types(x.shape, str(x.dtype)):
+                            self.log.iterated[kind].add(source_location.reader_place(frame))
+            return method(x)
+
+        return iterating
 
     def _conversion(self, function: Callable[..., Any], arrays: frozenset[type]) -> Callable[..., Any]:
         """Wrap a NumPy function, which waits only if its argument's type is one of `arrays`."""
@@ -177,6 +197,13 @@ def _host_arrays(frame: FrameType) -> set[str]:
     variables = {**frame.f_globals, **frame.f_locals}
     names = (*code.co_varnames, *code.co_names, *code.co_freevars, *code.co_cellvars)
     return {name for name in names if issubclass(type(variables.get(name)), numpy)}
+
+
+def taken_types(shape: tuple[int, ...], dtype: str) -> list[str]:
+    """Return the types of arrays that JAX takes apart by one program each, of an array of any length."""
+    length, *rest = shape or (0,)
+    lengths = {length} if length <= CHUNK else {CHUNK, length % CHUNK}
+    return [f"{dtype}{[n, *rest]}" for n in sorted(lengths - {0})]
 
 
 def array_classes(jax: Any) -> list[type]:

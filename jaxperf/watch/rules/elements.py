@@ -4,12 +4,14 @@ import re
 import statistics
 from collections.abc import Iterator
 
+from jaxperf.result.formatting import format_list
 from jaxperf.watch.log import COMPILE, EAGER, Compiled
 from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.report.analysis import Analysis, WaitingLine, once
 from jaxperf.watch.rules.table import SYNCHRONIZE, Finding, cause
 from jaxperf.watch.source import loop_body, statements
 
+MOST_NAMED = 5  # lines in a sentence
 _READ_OFTEN = 20  # elements, from which on one copy of the array is worth it
 _KEYS = re.compile("key|rng|seed|split")  # of random numbers, which NumPy cannot hold
 _TAKING = {"dynamic_slice", "gather", "slice", "squeeze"}  # programs that take elements
@@ -119,7 +121,11 @@ def element_reads(analysis: Analysis, line: WaitingLine, array: str) -> Finding:
 def find_iterated_arrays(analysis: Analysis) -> Iterator[Finding]:
     """Find loops and comprehensions over arrays, which compile a program that takes them apart."""
     operations = [c for c in analysis.log.compiled if is_operation(c)]
-    for at, lines in taken_apart(analysis).items():
+    loops = taken_apart(analysis)
+    for at, handling in loops.items():
+        # what a loop inside handles is its own
+        inside = (loops[p] for p in loops if p != at and (p.file, p.line) in handling)
+        lines = handling - set().union(*inside)
         reads = [w for w in analysis.waits if (w.at.file, w.at.line) in lines]
         programs = [c for c in operations if (c.at.file, c.at.line) in lines]
         apart = [c for c in operations if c.at == at and takes_apart(c)]
@@ -127,8 +133,8 @@ def find_iterated_arrays(analysis: Analysis) -> Iterator[Finding]:
         if reads:
             # a few reads wait for the array itself, which one copy waits for, too
             seconds += sum(w.times for w in reads) * statistics.median(w.end - w.start for w in reads)
-            handling = (s for s in analysis.of_kinds(EAGER) if (s.at.file, s.at.line) in lines)
-            seconds += sum(map(analysis.front, handling))
+            samples = (s for s in analysis.of_kinds(EAGER) if (s.at.file, s.at.line) in lines)
+            seconds += sum(map(analysis.front, samples))
         name, library = statements.iterated(at) or "the array", apart[0].through
         form = "library" if library not in ("", "jax", "jaxlib", "numpy") else ""
         name = statements.outermost_call(at) if form else name
@@ -139,4 +145,16 @@ def find_iterated_arrays(analysis: Analysis) -> Iterator[Finding]:
             f"{what} is taken apart by a program of its own, compiled {len(apart)} times in "
             f"{analysis.compiling_s(apart):.2g} s, and its elements are read one by one"
         )
-        yield Finding("iterated array", at, seconds, reason, name, argument=name, form=form)
+        besides = _others_of_its_type(analysis, at)
+        yield Finding("iterated array", at, seconds, reason, name, argument=name, form=form, besides=besides)
+
+
+def _others_of_its_type(analysis: Analysis, at: Place) -> str:
+    """Return a sentence about the other lines that iterate over such arrays; "" for none."""
+    alike = [places for places in analysis.log.iterated.values() if at in places]
+    others = sorted(set().union(*alike) - {at})
+    if not others:
+        return ""
+    named = format_list([f"line {p.line}" if p.file == at.file else str(p) for p in others[:MOST_NAMED]])
+    more = f" and {len(others) - MOST_NAMED} more" if len(others) > MOST_NAMED else ""
+    return f"Do the same at {named}{more}: such arrays are taken apart there, too, by the same program."

@@ -39,10 +39,12 @@ _FROM_THREAD = re.compile(r"\.(get|get_nowait|result)\(")  # of a queue or of a 
 
 @cause(
     "dispatch", "python", AHEAD, "dispatching a step takes longer than computing it",
-    "Make many steps one program, with jax.lax.scan if a step needs the one before{steps}, and with jax.vmap "
-    "otherwise:\n"
+    "Make many steps one program, in a function under jax.jit that is made once, outside of all loops: with "
+    "jax.lax.scan or fori_loop if a step needs the one before{steps}, and with jax.vmap otherwise:\n"
     "import jax\n"
-    "w, _ = jax.lax.scan(lambda w, _: (w - 0.1 * w, None), 1.0, length=100)    # 100 steps",
+    "step = lambda w, rate: w - rate * w\n"
+    "many = jax.jit(lambda w, rate: jax.lax.fori_loop(0, 100, lambda i, w: step(w, rate), w))\n"
+    "w = many(1.0, 0.1)    # 100 steps",
 )  # fmt: skip
 @cause(
     "module dispatch", "python", AHEAD, "nnx.jit takes modules apart in each call",

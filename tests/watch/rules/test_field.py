@@ -556,6 +556,15 @@ def test_what_handles_elements_that_python_reads_belongs_to_their_iteration(read
     assert (finding.at, finding.seconds) == (at(2), pytest.approx(seconds))
 
 
+def test_a_loop_in_a_loop_over_arrays_has_its_own_seconds(places):
+    at = places("for row in table:\n    for x in row:\n        y = float(x)\n")
+    apart = [compiled(at(line), line, 1.5, "unstack") for line in (1, 2)]
+    waits = [Wait("float", at(3), 8 + i, 8 + i + 0.1, 4) for i in range(9)]
+    outer, inner = elements.find_iterated_arrays(Analysis(Log("a", 0.0, 9.0, compiled=apart, waits=waits)))
+    assert (outer.at, outer.seconds) == (at(1), pytest.approx(1.5))
+    assert (inner.at, inner.seconds) == (at(2), pytest.approx(1.5 + 9 * 0.1))
+
+
 # traces
 
 
