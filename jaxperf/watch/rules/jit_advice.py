@@ -18,6 +18,7 @@ from jaxperf.watch.source.host_work import ON_HOST, host_work, numpy_calls
 
 CALLER_SHARE = 0.1  # a caller with this share of the samples in what it calls is part of the cause
 INNER_SHARE = 0.8  # of the operations below a line, that another line must call to be their cause, too
+DERIVED_SHARE = 0.2  # of the operations below a line, in a function of which it computes the gradient, too
 LOOP_SHARE = 0.2  # of the operations below a line, that a loop must hold to be named
 Chain = tuple[Place, ...]  # the reader's lines on the stack, the innermost first
 
@@ -176,6 +177,13 @@ def in_one_program(findings: list[Finding], analysis: Analysis) -> Iterator[Find
             reached = sum(_reaches(analysis, lines, callers) for callers in callers_below)
             if reached >= INNER_SHARE * len(callers_below) > 0:
                 seconds[at] += seconds.pop(inner.at)
+    # a line that derives a function which is to be jitted, such as `gradient(x)`, is cheap then, too
+    for outer in (f for f in findings if f.form not in _WHOLE):
+        chains = [chain for chain, _ in _chains_below(analysis, outer.at)]
+        for at, lines in whole.items():
+            inside = sum(any((p.file, p.line) in lines for p in chain) for chain in chains)
+            if {at, outer.at} <= seconds.keys() and inside >= DERIVED_SHARE * len(chains) > 0:
+                seconds[at] += seconds.pop(outer.at)
     return (replace(f, seconds=seconds[f.at]) for f in findings if f.at in seconds)
 
 

@@ -196,6 +196,21 @@ def test_the_change_of_one_call_does_not_save_what_its_neighbors_take(places, up
     assert (finding.at.line, finding.form) == (2, form)
 
 
+@pytest.mark.parametrize(("inside", "seconds"), [(3, [3.0]), (1, [1.0, 2.0])])
+def test_what_a_line_derives_of_a_function_that_is_to_be_jitted_is_its(places, inside, seconds):
+    """Of ten operations below `gradient(w)`, some are those of `cost`, and `grad` adds the others."""
+    at = places("def cost(w):\n    return w @ w\n\ndef descend(w):\n    w = w - gradient(w)\n    print(w)\n")
+    cost, line = at(1, "cost"), at(5, "descend")
+    samples = [StackSample(EAGER, line, t, t + 1.0) for t in range(inside, 10)]
+    samples += [StackSample(EAGER, at(2, "cost"), t, t + 1.0, callers=(line,)) for t in range(inside)]
+    findings = [
+        Finding("eager", cost, 1.0, "", form="function"),
+        Finding("eager", line, 2.0, "", form="part"),
+    ]
+    joined = jit_advice.in_one_program(findings, Analysis(Log("a", samples=samples)))
+    assert [f.seconds for f in joined] == seconds
+
+
 def test_a_loop_around_the_line_of_a_generator_is_not_in_what_jit_takes(places):
     at = places("def rows(table):\n    while True:\n        yield tuple(x[order()] for x in table)\n")
     stack = at(3, "<genexpr>"), at(3, "rows")
