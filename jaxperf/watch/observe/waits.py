@@ -95,15 +95,19 @@ class Waits:
         """Wrap the iteration over an array, which waits for nothing, to note its line once."""
         noted: dict[tuple[Any, ...], CodeType] = {}  # the code is kept alive, so that its id stays unique
 
+        def note(x: Any, frame: FrameType) -> None:
+            key = id(frame.f_code), frame.f_lasti, x.shape, x.dtype
+            if key not in noted:
+                noted[key] = frame.f_code
+                for kind in taken_types(x.shape, str(x.dtype)):
+                    self.log.iterated[kind].add(source_location.reader_place(frame))
+
         def iterating(x: Any) -> Any:
-            if threading.get_ident() == self.log.thread_id:
-                frame = sys._getframe(1)
-                key = id(frame.f_code), frame.f_lasti, x.shape, x.dtype
-                if key not in noted:
-                    noted[key] = frame.f_code
-                    with self.log.losses.guard("an iteration"):
-                        for kind in taken_types(x.shape, str(x.dtype)):
-                            self.log.iterated[kind].add(source_location.reader_place(frame))
+            try:
+                if threading.get_ident() == self.log.thread_id:
+                    note(x, sys._getframe(1))
+            except Exception as e:
+                self.log.losses.note("an iteration", e)
             return method(x)
 
         return iterating

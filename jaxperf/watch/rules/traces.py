@@ -481,7 +481,8 @@ _INSIDE_JIT = (
     "costs nothing. "
 )
 _CACHE = (
-    "A compile cache on disk compiles equal programs once, in this run and from one start to the next: "
+    "A compile cache on disk keeps programs that took a second or more, for equal ones in this run and for "
+    "the next start: "
     'jax.config.update("jax_compilation_cache_dir", FOLDER).'
 )
 
