@@ -11,7 +11,7 @@ from jaxperf.watch.report.analysis import Analysis, WaitingLine, once
 from jaxperf.watch.rules.table import SYNCHRONIZE, Finding, cause
 from jaxperf.watch.source import loop_body, statements
 
-MOST_NAMED = 5  # lines in a sentence
+MOST_NAMED = 10  # lines in a sentence
 _READ_OFTEN = 20  # elements, from which on one copy of the array is worth it
 _KEYS = re.compile("key|rng|seed|split")  # of random numbers, which NumPy cannot hold
 _TAKING = {"dynamic_slice", "gather", "slice", "squeeze"}  # programs that take elements
