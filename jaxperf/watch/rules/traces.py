@@ -202,10 +202,12 @@ _IN_TREE = re.compile(r"(\w+|argument \d+)[.\[].*")
 def find_retraces(analysis: Analysis) -> Iterator[Finding]:
     """Find the reader's functions that were traced and compiled again, one finding per reason.
 
-    The first trace from a line and its callers does not count, since training and testing may differ.
+    The first trace from a line and its callers does not count, since training and testing may differ. A
+    function of a library counts where the reader calls it with other static values.
     """
     objects = list[Finding]()
-    traced = (c for c in analysis.log.compiled if c.explained and _kind(c) not in _ELSEWHERE)
+    called = (c for c in analysis.log.compiled if c.explained or _calls_it(c))
+    traced = (c for c in called if _kind(c) not in _ELSEWHERE)
     for group in group_by(traced, lambda c: c.defined or c.name).values():
         again: dict[str, list[Compiled]] = defaultdict(list)
         known = {(group[0].at, group[0].callers)}
@@ -216,6 +218,8 @@ def find_retraces(analysis: Analysis) -> Iterator[Finding]:
             if way in known or kind in _ANYWHERE:
                 again[kind].append(c)
             known.add(way)
+        if group[0].owner:  # the rest is the library's own
+            again = defaultdict(list, {"static value": again["static value"]})
         again["new function"] = [c for c in _known_before(group, _program) if c in again["new function"]]
         again["structure"] = [c for c in again["structure"] if not all(map(_of_another_class, c.changes))]
         for kind in ("static value", "new function"):  # a captured number may be a size, too
@@ -230,6 +234,11 @@ def find_retraces(analysis: Analysis) -> Iterator[Finding]:
                 elif finding.seconds:
                     yield finding
     yield from _made_once(objects)
+
+
+def _calls_it(c: Compiled) -> bool:
+    """Return whether the reader's line calls a library's jitted function itself."""
+    return bool(c.owner) and c.called in statements.called_at(c.at)
 
 
 def _made_once(objects: list[Finding]) -> Iterator[Finding]:

@@ -341,6 +341,14 @@ def test_a_library_that_compiles_again_is_found_whatever_jax_names(kind, line):
     assert made == bool(kind) == ("static arguments that are new objects" in finding.reason)
 
 
+@pytest.mark.parametrize(("name", "seconds"), [("fit", [1.5]), ("inner", [])])
+def test_static_values_that_the_reader_gives_to_a_librarys_function_are_the_readers(name, seconds, line):
+    change = (Change("static value", "rate", "0.1", "0.2"),)
+    same = [replace(c, name=name) for c in fits(line("w = lib.fit"), ["float32[20]"] * 4, *change)]
+    findings = traces.find_retraces(Analysis(Log("a", 0.0, 9.0, compiled=same)))
+    assert [(f.cause, f.seconds) for f in findings] == [("static value", pytest.approx(s)) for s in seconds]
+
+
 @pytest.mark.parametrize(("kind", "form"), [("float", "reads"), ("device_get", "")])
 def test_shapes_that_a_library_varies_within_a_call_are_programs_of_their_own(kind, form, line):
     at, last = line("w = lib.fit"), (Change("shape", "batch[0]", "f32[5]", "f32[2]"),)
