@@ -304,6 +304,14 @@ class Analysis:
         seen_s = sum(s.end - s.start for s in self.log.samples)
         return 1 - sum(s.delayed_s for s in self.log.samples) / seen_s if seen_s else 1.0
 
+    @functools.cached_property
+    def alone_beside(self) -> float:
+        """Return the share of the time in which the front end has a core for work beside devices.
+
+        Beside a CPU device that takes another core, which other programs may have.
+        """
+        return min(self.alone, self.share_of_cores(1.0)) if self._on_cpu else self.alone
+
     def _without_cores_s(self, compiled: Iterable[Compiled]) -> float:
         """Return the seconds of tracing and compiling for which the process had no core.
 
@@ -551,11 +559,13 @@ class Analysis:
 
         Nothing could run beside what happens once, so only lines in loops count.
         """
+        samples = self.of_kinds(NUMPY)
+        converting = set(filter(statements.only_converts, {s.at for s in samples}))
         computing = [
             s
-            for s in self.of_kinds(NUMPY)
+            for s in samples
             if not self.waiting.containing(s.end)
-            and not statements.only_converts(s.at)
+            and s.at not in converting
             and any(statements.innermost(at, statements.ROUND) for at in (s.at, *s.callers))
         ]
         return self.saved_at(computing)
@@ -583,8 +593,6 @@ class Analysis:
 
     def _line(self, at: Place, kind: str, waits: list[Wait]) -> WaitingLine:
         lost, after = [], []
-        # what the front end does beside a CPU device takes a core, which other programs may have
-        alone = min(self.alone, self.share_of_cores(1.0)) if self._on_cpu else self.alone
         last_start = self.busy[-1][0] if self.busy else 0.0
         for wait in waits:
             if not any(a <= wait.start and wait.end <= b for a, b in self.log.activity.windows):
@@ -594,12 +602,14 @@ class Analysis:
                 lost.append(0.0)
                 continue
             begin = max(gap[0], wait.start)
-            idle_s = self.beside * alone * (gap[1] - begin)
+            idle_s = self.beside * self.alone_beside * (gap[1] - begin)
             lost.append(min(wait.end - wait.start, idle_s) if gap[1] - 1e-9 <= last_start else 0.0)
             after.append(wait.end - begin)
         count, waited_s = sum(w.times for w in waits), sum(w.total_s for w in waits)
         # the waits in windows may be longer than most, and of a few, one is not the mean
-        each_s = (statistics.fmean if len(lost) >= SEEN else statistics.median)(lost or [0.0])
+        each_s = 0.0
+        if lost:
+            each_s = statistics.fmean(lost) if len(lost) >= SEEN else statistics.median(lost)
         lost_s = min(each_s * count, waited_s)
         nbytes, after_s = sum(w.times * w.nbytes for w in waits), statistics.median(after) if after else None
         return WaitingLine(at, kind, count, waited_s, nbytes, after_s, lost_s)

@@ -176,7 +176,8 @@ def _by_samples(
             seconds[line(s)] += share * analysis.front(s)
     first_s: dict[Place, float] = defaultdict(float)
     for c in analysis.log.compiled:
-        first_s[line(c)] += 0 if c.explained else FIRST_CALL_S
+        if not c.explained:
+            first_s[line(c)] += FIRST_CALL_S
     return {at: s - first_s[at] for at, s in seconds.items() if s > first_s[at]}
 
 

@@ -133,8 +133,7 @@ def _copied_beside_computing(analysis: Analysis) -> float:
     nbytes = sum(size * activity.program(name).calls for name, size in moved.items())
     nbytes += sum(put.nbytes for put in analysis.log.puts if put.moved and analysis.windows.of(put))
     # other programs have the cores for a part of a copy's time
-    alone = min(analysis.alone, analysis.share_of_cores(1.0))
-    return copying_s * (1 - analysis.beside) * alone / max(1, nbytes)
+    return copying_s * (1 - analysis.beside) * analysis.alone_beside / max(1, nbytes)
 
 
 @cause(
@@ -340,12 +339,12 @@ def find_constants(analysis: Analysis) -> Iterator[Finding]:
 )  # fmt: skip
 def find_constant_work(analysis: Analysis) -> Iterator[Finding]:
     for facts, c, program, program_s in called_programs(analysis):
+        if program.cut_off:  # windows may have seen the begin of an execution, and the rest of it depends
+            continue
         instructions = facts.instructions if facts.layout[0] else []
         fixed = executables.independent_instructions(instructions, facts.steps)
         total_s, fixed_s = program.op_s(facts.steps.__contains__), program.op_s(fixed.__contains__)
         runs = max(program.calls, len(program.run_s))
-        if program.cut_off:  # windows may have seen the begin of an execution, and the rest of it depends
-            continue
         if total_s and fixed_s >= CONSTANT_SHARE * total_s and runs >= 2:
             of_fixed = [(program.op_s(i.name.__eq__), facts.at(i)) for i in instructions if i.name in fixed]
             at = max((pair for pair in of_fixed if pair[1]), default=(0.0, c.at))[1]
