@@ -6,7 +6,7 @@ import jax.numpy as jnp
 
 @jax.jit
 def step(w, scale):
-    for _ in range(12):  # layers enough that a second compilation takes a while
+    for _ in range(48):  # layers enough that a second compilation takes a while
         w = w - scale * jnp.tanh(w @ w)
     return w, scale * jnp.float32(0.9)
 

@@ -64,10 +64,12 @@ def test_every_section_that_advice_names_is_a_heading_of_the_chapter():
 
 
 @pytest.mark.parametrize("name", cases([(n,) for n in NAMES], quick=lambda n: n in QUICK))
-def test_each_cause_is_found_at_its_line(name, monkeypatch):
+def test_each_cause_is_found_at_its_line(name, compiles_anew, monkeypatch):
     # other programs of the machine make a run longer, but not what a change would save; see test_find.py
     monkeypatch.setattr(find, "LEAST_SHARE", find.LEAST_SHARE / 10)
-    monkeypatch.setattr(traces, "SMALL_S", 0.0)  # however fast the machine compiles
+    # however fast the machine compiles
+    monkeypatch.setattr(find, "LEAST_S", find.LEAST_S / 10)
+    monkeypatch.setattr(traces, "SMALL_S", 0.0)
     path = PROGRAMS / f"{name}.py"
     kind, line = cause(path)
     right = lambda findings: [f.at.line for f in findings if f.cause == kind][:1] == [line]  # noqa: E731
