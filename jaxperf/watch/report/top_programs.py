@@ -22,6 +22,7 @@ from jaxperf.watch.log import COMPILE, LOWER, TRACE, Compiled, ExecutedProgram
 from jaxperf.watch.observe.executables import CONTAINERS, Facts, own_line
 from jaxperf.watch.observe.source_location import NOWHERE, Place, library_of
 from jaxperf.watch.report.analysis import LONG_WAIT_S, Analysis
+from jaxperf.watch.source.statements import LOOP, enclosing_nodes
 
 LINES, STORED_LINES = 5, 20  # on a terminal, and in the result
 ROWS, STORED_ROWS = 6, 100  # the same, of other tables
@@ -194,7 +195,13 @@ def _waited_for(analysis: Analysis) -> Iterator[Hot]:
     waits = group_by((w for w in analysis.waits if w.end - w.start >= LONG_WAIT_S), lambda w: w.at)
     for at, calls in group_by(analysis.called, lambda pair: pair[1]).items():
         names = {c.program for c, _ in calls}
-        if len(names) == 1 and at in waits and not names & seen:
+        # what other lines of its loop dispatch is also waited for
+        loops = {*enclosing_nodes(at, LOOP)}
+        beside = any(
+            c.program not in names and loops.intersection(enclosing_nodes(where, LOOP))
+            for c, where in analysis.called
+        )
+        if len(names) == 1 and at in waits and not names & seen and not beside:
             (name,) = names
             facts = analysis.programs.get(name, [])
             only = facts[0] if len(facts) == 1 else None

@@ -15,6 +15,7 @@ from jaxperf.watch.report.analysis import Analysis, IntervalSet, once
 from jaxperf.watch.rules.elements import element_read, elements_taken, taken_apart
 from jaxperf.watch.rules.idle import OFTEN, REPEATS, findings_by_function
 from jaxperf.watch.rules.jit_advice import OF_ONE_CALL, WAYS, in_one_program, lines_of, outermost, way_to_jit
+from jaxperf.watch.rules.programs import find_eager_copies
 from jaxperf.watch.rules.table import PERFORMANCE, Finding, cause, findings_of
 from jaxperf.watch.rules.traces import find_eager_recompiles, find_many_arrays
 from jaxperf.watch.source import statements
@@ -187,9 +188,10 @@ def _unfused(analysis: Analysis, lines: Iterable[Place]) -> dict[Place, float]:
         name: {i.opcode for facts in programs for i in facts.instructions}
         for name, programs in analysis.programs.items()
     }
-    light = {
-        name for name in opcodes if opcodes[name] and not opcodes[name] & _HEAVY
-    } - analysis.jitted.keys()
+    # fusing does not take away that a large array is copied to change a part of it
+    copying = {finding.name for finding in findings_of(analysis, find_eager_copies)}
+    others = copying.union(analysis.jitted)
+    light = {name for name in opcodes.keys() - others if opcodes[name] and not opcodes[name] & _HEAVY}
     devices = analysis.log.activity.devices
     saved_s = max((_saved_s(analysis, device, light) for device in devices), default=0.0)
     if not saved_s:

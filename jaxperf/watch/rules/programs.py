@@ -78,7 +78,9 @@ def find_float64(analysis: Analysis) -> Iterator[Finding]:
 
 @functools.cache
 def _asks_for_float64(file: str) -> bool:
-    """Return whether a file's code names float64, so that its use is intended."""
+    """Return whether a file's code names float64, or takes SciPy's solvers, which are made for it."""
+    if any(statements.imports_module(file, f"scipy.{solver}") for solver in ("optimize", "integrate")):
+        return True
     nodes = ast.walk(statements.syntax_tree(file))
     named = (getattr(n, "attr", "") or getattr(n, "id", "") or getattr(n, "value", "") for n in nodes)
     return any(name in WIDE for name in named)
@@ -240,15 +242,20 @@ def find_donations(analysis: Analysis) -> Iterator[Finding]:
     confidence="bound",
 )  # fmt: skip
 def find_eager_copies(analysis: Analysis) -> Iterator[Finding]:
-    calls = {c.program: c for c in analysis.log.compiled if not c.explained and _changes_part(c.at)}
-    looks = Counter(s.at for s in analysis.of_kinds(EAGER) if calls)
-    most = next((at for at, _ in looks.most_common() if _changes_part(at)), None)
-    for facts, c, program, program_s in called_programs(analysis, calls):
-        if not facts.old and (shared := facts.unshared_bytes()):
-            size = format_quantity(shared, "bytes")
-            reason = f"each call copies an array of {size}, of which it changes a part"
-            copied_s = _copied_s(analysis, facts, program, program_s, shared)
-            yield Finding("eager copy", most or c.at, copied_s, reason, facts.name, shared)
+    updates = [c for c in analysis.log.compiled if not c.explained and _changes_part(c.at)]
+    looks = Counter(s.at for s in analysis.of_kinds(EAGER) if updates)
+    for facts, c, program, program_s in called_programs(analysis, {c.program: c for c in updates}):
+        if facts.old or not (shared := facts.unshared_bytes()):
+            continue
+        lines = {p[:2] for p in facts.places}
+        made = [u.at for u in updates if u.program == facts.program and u.at[:2] in lines] or [c.at]
+        # copies fill the queue, and the front end then waits at the next update, of another array
+        others = {u.at for u in updates}.difference(made)
+        sampled = (at for at, _ in looks.most_common() if at not in others and _changes_part(at))
+        size = format_quantity(shared, "bytes")
+        reason = f"each call copies an array of {size}, of which it changes a part"
+        copied_s = _copied_s(analysis, facts, program, program_s, shared)
+        yield Finding("eager copy", next(sampled, made[0]), copied_s, reason, facts.name, shared)
 
 
 def _changes_part(at: Place) -> bool:

@@ -69,6 +69,16 @@ def test_a_program_that_no_window_saw_whole_takes_as_long_as_the_waits_at_its_li
         assert [(row[1], row[3]) for row in grid.rows] == [(seen, t2)]
 
 
+def test_a_wait_is_not_for_one_program_alone_where_the_loop_calls_another_before(places):
+    text = "for batch in data:\n    for x in batch:\n        w = learn(w, x)\n    print(float(loss(w)))\n"
+    learn, loss = (Compiled(name, places(text)(f"{name}("), explained=True) for name in ("learn", "loss"))
+    run = Log("a", 0.0, 3.0, waits=[Wait("float", loss.at, start, start + 0.5, 4) for start in (0.0, 1.0)])
+    run.compiled.append(loss)
+    assert [hot.device_s for hot in top_programs._waited_for(Analysis(run))] == [0.5]
+    run.compiled.append(learn)
+    assert not [*top_programs._waited_for(Analysis(run))]
+
+
 def test_facts_of_a_live_program_are_those_of_its_stages(watched):
     def both(x):
         return jax.lax.fori_loop(0, 3, lambda i, a: jnp.tanh(a @ a), x)

@@ -5,11 +5,11 @@ import pytest
 from flax import nnx
 
 from jaxperf.hlo import Shape, shape_of
-from jaxperf.watch.log import Compiled, DeviceActivity, ExecutedProgram, Log
+from jaxperf.watch.log import EAGER, Compiled, DeviceActivity, ExecutedProgram, Log, StackSample
 from jaxperf.watch.observe.executables import Facts
 from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.report.analysis import Analysis
-from jaxperf.watch.rules import programs
+from jaxperf.watch.rules import eager, programs
 from jaxperf.watch.rules.table import advice_for
 
 
@@ -111,6 +111,8 @@ def ran(*facts, compiled, backend="cpu"):
         ("s64[8]{0}, f64[]", "x = np.ones(8)", 0),
         ("f64[512,256]{1,0}", "x = np.ones(8, np.float64)", 0),
         ("f64[512,256]{1,0}", 'x = np.ones(8, "float64")', 0),
+        ("f64[512,256]{1,0}", "from scipy import integrate; x = np.ones(8)", 0),
+        ("f64[512,256]{1,0}", "from scipy import stats; x = np.ones(8)", 1),
     ],
 )
 def test_a_program_of_large_wide_floats_only_is_found_unless_asked_for(types, line, count, places):
@@ -233,3 +235,24 @@ def test_a_few_bytes_are_not_worth_donating_whatever_else_is_copied(places):
 
     assert 0 < seconds(1000) < 0.001 and seconds(10_000_000) > 0.1
     assert seconds(10_000_000, devices=3) == pytest.approx(seconds(10_000_000))  # all copy at once
+
+
+def test_an_array_is_copied_where_one_of_its_type_is_updated_however_often_the_next_line_waits(watched):
+    table, sums = jnp.zeros((512, 512)), jnp.zeros((512, 2))
+
+    def fill():
+        nonlocal table, sums
+        table = table.at[3].set(1.5)
+        sums = sums.at[3].set(2.5)
+
+    log = watched(fill).log
+    large, small = (c.at for c in log.compiled if c.name == "scatter")
+    span = (log.start, log.end)
+    activity = log.activity = DeviceActivity([span])
+    activity.programs["scatter"] = ExecutedProgram("scatter", 99, [1e-4] * 99)
+    activity.programs["scatter"].devices["cpu:0"] = [span] * 99
+    activity.programs["scatter"].ops["cpu:0", "copy.1"] = [0.01] * 99
+    log.samples = [StackSample(EAGER, small, *span)] * 5
+    worst = max(programs.find_eager_copies(Analysis(log)), key=lambda f: f.seconds)
+    assert (worst.at, worst.memory_bytes) == (large, 512 * 512 * 4)
+    assert not eager._unfused(Analysis(log), [large, small])  # one program would copy, too
