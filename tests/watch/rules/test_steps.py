@@ -129,6 +129,17 @@ def test_a_call_that_is_a_small_part_of_its_turn_is_not_what_to_change(call_s, c
     assert len(list(find_slow_dispatch(analysis))) == count
 
 
+@pytest.mark.parametrize(("times", "seconds"), [(100, [1.9]), (3, [])])
+def test_what_a_line_calls_in_each_turn_besides_its_function_is_dispatch_too(times, seconds):
+    """A turn takes 100 ms, of which a call takes 15 ms, and the copy of its argument 4 ms."""
+    busy, turns = [(i / 10, i / 10 + 1e-3) for i in range(100)], {"turns_s": [0.07] * 99}
+    analysis = calls(DISPATCH, compiled(), busy=busy, took_s=0.05, dispatch_s=[0.015] * 100, **turns)
+    copies = analysis.log.activity.programs["stage"] = ExecutedProgram("stage", times, [0.004] * times)
+    copies.devices["cpu:0"] = [(0.0, 0.0)]
+    analysis.log.compiled.append(Compiled("stage", AT, {"compile": (-1.0, 0.0)}))
+    assert [f.seconds for f in find_slow_dispatch(analysis)] == pytest.approx(seconds)
+
+
 @pytest.mark.parametrize(
     ("turn_s", "took_s", "seconds"),
     [(0.002, 0.1, 9.0), (0.002, 0.6, 4.0), (1.0, 0.1, 4.05)],  # what takes long is seen where it runs
