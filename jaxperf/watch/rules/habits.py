@@ -1,16 +1,20 @@
 """What programs do around JAX: what they keep, how they time, fork, where they run, and how Keras trains."""
 
 import ast
+import importlib
+import inspect
+import sys
 from collections import Counter
 from collections.abc import Iterator
 
 from jaxperf.result.formatting import format_quantity
+from jaxperf.retraces import dimensions
 from jaxperf.watch.grouping import group_by
 from jaxperf.watch.log import BETWEEN, NUMPY, PYTHON, LiveArrays, Memory
 from jaxperf.watch.observe.source_location import NOWHERE, Place
-from jaxperf.watch.report.analysis import Analysis
+from jaxperf.watch.report.analysis import Analysis, once
 from jaxperf.watch.report.top_programs import hottest_programs
-from jaxperf.watch.rules.table import COMMITTED, Finding, cause, find_causes
+from jaxperf.watch.rules.table import COMMITTED, SYNCHRONIZE, Finding, cause, find_causes
 from jaxperf.watch.source import statements
 
 GROWN = 32 << 20  # bytes of growth that are worth a note
@@ -27,6 +31,13 @@ AROUND = 1.5  # ratio of a turn of Keras to its step that is worth a note
 FASTER = 1.5  # ratio of a turn to its program on the CPU that is worth a change
 PYTHON_SHARE, LINE_SHARE = 0.2, 0.05  # of the run, in Python outside of JAX, and at one of its lines
 MOST_LINES = 3
+# SciPy's solvers that estimate derivatives if they get none, and the argument that gives them
+_DERIVATIVES = {
+    "minimize": "jac", "root": "jac", "least_squares": "jac", "fsolve": "fprime", "leastsq": "Dfun",
+    "fmin_bfgs": "fprime", "fmin_cg": "fprime",
+}  # fmt: skip
+_WITHOUT = {"nelder-mead", "powell", "cobyla", "cobyqa"}  # methods that need no derivatives
+GRADIENT = 5  # calls of a function that take as long as its value and gradient, at most
 _CLOCKS = {"time", "perf_counter", "monotonic", "time_ns", "perf_counter_ns", "monotonic_ns"}
 
 
@@ -186,3 +197,59 @@ def keras_notes(analysis: Analysis) -> Iterator[str]:
                 "callbacks and metrics: model.compile(..., steps_per_execution=10) goes through callbacks "
                 "and metrics once for ten steps"
             )
+
+
+@cause(
+    "finite differences", "python", SYNCHRONIZE, "a solver estimates derivatives by calling a function again",
+    "Give {name} the derivative as {argument}: a function under jax.jit(jax.jacfwd(...)).",
+    confidence="bound",
+    forms={
+        "gradient": "Give {name} value and gradient from one function under jax.jit, and jac=True.\n"
+        "import jax, numpy as np\n"
+        "from scipy.optimize import minimize\n"
+        "def fit(both):    # value and gradient, as float64\n"
+        "    return minimize(lambda w: [np.asarray(a, float) for a in both(w)], np.zeros(3), jac=True)\n"
+        "fit(jax.jit(jax.value_and_grad(lambda w: ((w - 1) ** 2).sum())))",
+    },
+    choose=lambda f: "gradient" if f.name == "minimize" else "",
+)  # fmt: skip
+def find_finite_differences(analysis: Analysis) -> Iterator[Finding]:
+    for at, (solver, argument) in estimating(analysis).items():
+        under = [s for s in analysis.samples if at in (s.at, *s.callers)]
+        lines = {s.at for s in under}
+        # the parameters are the first array that the solver's function passes on
+        first = [next(iter(c.arrays), ("", "[0, 0]"))[1] for c, line in analysis.called if line in lines]
+        sizes = [dimensions(text)[0] for text in first if len(dimensions(text)) == 1]
+        calls = max(sizes, default=0) + 1
+        seconds = sum((s.end - s.start - analysis.compiling.of(s)) * s.undelayed for s in under)
+        reason = (
+            f"{solver} gets no {argument}, and so calls the function {calls} times for each derivative, "
+            "once for each parameter"
+        )
+        saved_s = seconds * (1 - min(1.0, GRADIENT / calls))
+        yield Finding("finite differences", at, saved_s, reason, solver, argument=argument)
+
+
+@once
+def estimating(analysis: Analysis) -> dict[Place, tuple[str, str]]:
+    """Return the lines that call a solver without a derivative: its name, and the argument for it."""
+    places = {at for s in analysis.samples for at in (s.at, *s.callers)}
+    known = {at: _estimates(at) for at in places if "scipy.optimize" in sys.modules}
+    return {at: solver for at, solver in known.items() if solver}
+
+
+def _estimates(at: Place) -> tuple[str, str] | None:
+    for call in statements.calls_at(at):
+        module, _, solver = statements.imported_name(at.file, call.func).rpartition(".")
+        if module != "scipy.optimize" or solver not in _DERIVATIVES:
+            continue
+        parameters = inspect.signature(getattr(importlib.import_module(module), solver))
+        keywords = {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg}
+        given = parameters.bind_partial(*call.args, **keywords).arguments
+        none, argument = ast.Constant(None), _DERIVATIVES[solver]
+        derivative, method = (ast.unparse(given.get(name, none)) for name in (argument, "method"))
+        unknown = len(keywords) < len(call.keywords) or any(isinstance(a, ast.Starred) for a in call.args)
+        estimated = derivative.strip("'") in ("None", "False", "2-point", "3-point")
+        if estimated and not unknown and method.strip("'").lower() not in _WITHOUT:
+            return solver, argument
+    return None

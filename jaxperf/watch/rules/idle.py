@@ -26,6 +26,7 @@ from jaxperf.watch.observe.source_location import NOWHERE, Place
 from jaxperf.watch.report.analysis import Analysis, WaitingLine, once
 from jaxperf.watch.report.top_programs import hottest_programs
 from jaxperf.watch.rules.elements import element_read, element_reads, only_keys, taken_apart
+from jaxperf.watch.rules.habits import estimating
 from jaxperf.watch.rules.table import AHEAD, COMMUNICATE, SYNCHRONIZE, Finding, cause
 from jaxperf.watch.source import loop_body, statements
 
@@ -358,12 +359,15 @@ def _wait_form(finding: Finding) -> str:
     "log.debug('%s', x) is not.",
 )  # fmt: skip
 def find_waits(analysis: Analysis) -> Iterator[Finding]:
-    apart = taken_apart(analysis)
+    apart, solvers = taken_apart(analysis), {*estimating(analysis)}
     for line in analysis.lines:
         loop = statements.innermost(line.at, loop_body.LOOP)
         # `find_iterated_arrays` covers the first, `find_numpy_work` the second
         iterated = loop is not None and line.at._replace(line=loop.lineno) in apart
         if line.count < REPEATS or iterated or any(_for_numpy(line, at) for at in analysis.lost_to_numpy):
+            continue
+        # a solver of SciPy needs the value before it goes on
+        if any(s.at == line.at and {s.at, *s.callers} & solvers for s in analysis.samples):
             continue
         if array := element_read(analysis, line.at):
             yield element_reads(analysis, line, array)

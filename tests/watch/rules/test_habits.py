@@ -15,7 +15,7 @@ from jaxperf.watch.observe.memory import MemoryReadings
 from jaxperf.watch.observe.sampler import Sampler
 from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.report.analysis import Analysis
-from jaxperf.watch.rules import habits
+from jaxperf.watch.rules import habits, idle
 
 MB = 1 << 20
 
@@ -215,3 +215,36 @@ def test_lines_where_python_runs_for_much_of_the_run_are_named(seconds, noted):
     if noted:
         assert notes[0].startswith("Python runs outside of JAX for 4 s, most of it here: 3.20 s at a.py:3")
         assert "800 ms at a.py:8" in notes[0] and "a.py:9" not in notes[0]
+
+
+@pytest.mark.parametrize(
+    ("call", "parameters", "seconds"),
+    [
+        ("optimize.minimize(error, w)", 49, 9.0),
+        ("optimize.minimize(error, w, (), 'BFGS', None)", 49, 9.0),
+        ("optimize.least_squares(error, w, jac='3-point')", 49, 9.0),
+        ("optimize.fsolve(error, w)", 49, 9.0),
+        ("optimize.minimize(error, w)", 3, 0.0),
+        ("optimize.minimize(error, w, jac=slope)", 49, 0.0),
+        ("optimize.minimize(both, w, (), 'BFGS', True)", 49, 0.0),
+        ("optimize.minimize(error, w, method='Nelder-Mead')", 49, 0.0),
+        ("optimize.minimize(error, w, **options)", 49, 0.0),
+        ("optimize.brentq(error, 0, 1)", 49, 0.0),
+        ("anneal.minimize(error, w)", 49, 0.0),
+    ],
+)
+def test_a_solver_of_scipy_without_a_derivative_calls_once_for_each_parameter(
+    call, parameters, seconds, places
+):
+    pytest.importorskip("scipy.optimize")
+    at = places(f"from scipy import optimize\ndef error(w):\n    return float(loss(w))\nfit = {call}\n")
+    solver, wait = at("fit"), at("return", "error")
+    signature = {"w": f"float64[{parameters}]", "data": "float64[9000]"}
+    compiled = [Compiled("loss", wait, {"compile": (0.0, 0.0)}, explained=True, signature=signature)]
+    samples = [StackSample("dispatch", wait, t, t + 1.0, callers=(solver,)) for t in range(10)]
+    waits = [Wait("float", wait, t + 0.5, t + 0.9, 8) for t in range(10)]
+    analysis = Analysis(Log("a", 0.0, 10.0, compiled=compiled, samples=samples, waits=waits))
+    found = {f.at: f.seconds for f in habits.find_finite_differences(analysis) if f.seconds}
+    assert found == ({solver: pytest.approx(seconds)} if seconds else {})
+    estimates = parameters == 3 or seconds
+    assert [f.at for f in idle.find_waits(analysis)] == ([] if estimates else [wait])
