@@ -91,7 +91,10 @@ def way_to_jit(finding: Finding, analysis: Analysis, through: str = "") -> Findi
     below = _chains_below(analysis, finding.at)
     finding = replace(finding, **_form(finding, analysis, through, below))
     if finding.form in ("", "part", "method", "numpy", *_WHOLE):
-        finding = replace(finding, besides=_unrolled([chain for chain, _ in below]))
+        # a loop that calls jitted functions would be unrolled with what they compute
+        whole = lines_of(finding.at) if statements.defined_at(finding.at) else ()
+        called = [at for _, at in analysis.called if (at.file, at.line) in whole]
+        finding = replace(finding, besides=_unrolled([chain for chain, _ in below], called))
     return finding
 
 
@@ -238,8 +241,13 @@ def _derived_by(calls: set[Place], function: str) -> str:
     return ""
 
 
-def _unrolled(chains: list[Chain]) -> str:
-    """Return what must happen to Python's loops, and to arrays that grow in them, before jit; "" for none."""
+def _unrolled(chains: list[Chain], called: list[Place]) -> str:
+    """Return what must happen to Python's loops, and to arrays that grow in them, before jit; "" for none.
+
+    Args:
+      chains: the stacks of operations outside jit.
+      called: the lines that call jitted functions.
+    """
     loops, growing = Counter[Place](), Counter[Place]()
     for chain in chains:
         looped = [(place, loop) for place in chain if (loop := loop_body.loop_of_steps(place))]
@@ -247,7 +255,10 @@ def _unrolled(chains: list[Chain]) -> str:
         growing.update({place for place in chain if looped and statements.grows(place)})
     at, held = next(iter(loops.most_common(1)), (NOWHERE, 0))
     if held < max(1, LOOP_SHARE * len(chains)):
-        return ""
+        around = [(place, loop) for place in called if (loop := loop_body.loop_of_steps(place))]
+        if not around:
+            return ""
+        at = around[0][0]._replace(line=around[0][1].lineno)
     way = "jax.lax.while_loop" if at.source.startswith("while") else "jax.lax.scan or fori_loop"
     words = (
         f"Before that, write the loop at {at} as {way}, or jit its body alone: jit unrolls Python's loops, "

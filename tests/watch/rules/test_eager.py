@@ -185,6 +185,17 @@ def test_a_function_that_transforms_another_is_jitted_as_a_whole(places):
     assert jit_advice.way_to_jit(line, analysis).form == "transform"
 
 
+@pytest.mark.parametrize("loop", ["for x in samples:", "for layer in range(3):", "if True:"])
+def test_a_loop_that_calls_a_jitted_function_would_be_unrolled_in_a_larger_one(loop, places):
+    text = f"def fit(w, samples):\n    {loop}\n        w = w - slope(w)\n    return w / norm(w)\n"
+    at = places(text)
+    samples = [StackSample(EAGER, at(4, "fit"), t, t + 1.0) for t in range(9)]
+    compiled = [Compiled("slope", at(3, "fit"), {"compile": (0.0, 0.1)}, explained=True)]
+    analysis = Analysis(Log("a", samples=samples, compiled=compiled))
+    advice = jit_advice.way_to_jit(Finding("eager", at(1, "fit"), 9.0, ""), analysis).besides
+    assert ("jax.lax.scan" in advice) == (loop == "for x in samples:")
+
+
 @pytest.mark.parametrize(("update_s", "form"), [(0.05, ""), (0.005, "transform")])
 def test_the_change_of_one_call_does_not_save_what_its_neighbors_take(places, update_s, form):
     at = places("for x in xs:\n    g = jax.grad(loss)(w, x)\n    w = w - 0.1 * g\n")
