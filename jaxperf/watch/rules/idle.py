@@ -45,6 +45,7 @@ SLOW = 1.5  # ratio of waits for data to computing from which on one thread that
 COPIED = 1 << 20  # bytes per call that are large
 _SHOWING = ("print(", "logging.", "logger.", "log.")
 _NEEDLESS = ("block_until_ready", "effects_barrier")
+_COMPRESSES = re.compile(r"savez_compressed|gzip|bz2|lzma")
 _FROM_THREAD = re.compile(r"\.(get|get_nowait|result)\(")  # of a queue or of a future
 
 
@@ -228,10 +229,22 @@ def find_small_puts(analysis: Analysis) -> Iterator[Finding]:
             yield Finding("puts one by one", at, idle[at] * (1 - 1 / each), reason)
 
 
+def _compresses(at: Place) -> bool:
+    opened = [item for node in statements.enclosing_nodes(at, ast.With) for item in node.items]
+    return bool(_COMPRESSES.search("".join([*statements.statement_rows(at), *map(ast.unparse, opened)])))
+
+
 @cause(
     "write", "python", SYNCHRONIZE, "devices wait while a file is written",
     "Write less often (if step % 100 == 0), or behind the next steps: the CheckpointManager of "
     "orbax.checkpoint writes in threads of its own.",
+    forms={
+        "compressed": (
+            "Leave out the compression: floats hardly become smaller, and numpy.savez writes them as they are. "
+            "Then write less often (if step % 100 == 0), or behind the next steps, in a thread."
+        ),
+    },
+    choose=lambda f: "compressed" if _compresses(f.at) else "",
 )  # fmt: skip
 def find_writes(analysis: Analysis) -> Iterator[Finding]:
     writing = analysis.of_kinds(WRITE)
