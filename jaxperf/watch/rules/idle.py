@@ -240,7 +240,7 @@ def _compresses(at: Place) -> bool:
     "orbax.checkpoint writes in threads of its own.",
     forms={
         "compressed": (
-            "Leave out the compression: floats hardly become smaller, and numpy.savez writes them as they are. "
+            "Leave out the compression: floats hardly become smaller, and numpy.savez writes them so. "
             "Then write less often (if step % 100 == 0), or behind the next steps, in a thread."
         ),
     },
