@@ -24,6 +24,7 @@ from jaxperf.watch.source import statements
 
 FINDINGS = 5  # findings that are shown with their statements and advice
 OLD_JAX = "causes are not named with this version of JAX: they need 0.8.2 or newer; what is above is certain"
+LARGE_SHARE = 0.01  # of the peak of memory, of arrays that are worth a word
 WIDEST, NAME = 44, 14  # characters of a reason and of a program's name in a table
 
 
@@ -153,7 +154,8 @@ def _memory(analysis: Analysis) -> Iterator[Block]:
         name = "peak_bytes" if kind == "resident" else f"{kind}_peak_bytes"
         yield Fact(name, peak, "bytes", f"Peak of {kind} memory")
     largest = []
-    for live in log.live_arrays[:3]:
+    least = LARGE_SHARE * max(log.peaks.values(), default=0)
+    for live in (live for live in log.live_arrays[:3] if live.nbytes >= least):
         made = f", made at {live.at}" if live.at else ""
         largest.append(f"{live.number} x {live.kind}, {format_quantity(live.nbytes, 'bytes')}{made}")
     if largest:

@@ -53,9 +53,9 @@ def cache_notes(analysis: Analysis) -> Iterator[str]:
     long_s = total_length(spans)
     if not r.compile_cache and long_s >= NOTE_SHARE * r.wall_s:
         yield (
-            f"each start compiles for {format_quantity(long_s, 's')} of {format_quantity(r.wall_s, 's')} "
-            'what a compile cache on disk would keep: jax.config.update("jax_compilation_cache_dir", FOLDER) '
-            "before the first call saves most of it from the second start on"
+            f"XLA compiles for {format_quantity(long_s, 's')} of {format_quantity(r.wall_s, 's')} in each "
+            'start; a compile cache on disk, jax.config.update("jax_compilation_cache_dir", FOLDER) before '
+            "the first call, saves most of it from the second start on"
         )
 
 

@@ -11,7 +11,16 @@ from jaxperf import cli
 from jaxperf.result import Grid, Heading, Text
 from jaxperf.result.store import load_result
 from jaxperf.result.terminal import render_text
-from jaxperf.watch.log import PYTHON, Compiled, DeviceActivity, ExecutedProgram, Log, StackSample, Wait
+from jaxperf.watch.log import (
+    PYTHON,
+    Compiled,
+    DeviceActivity,
+    ExecutedProgram,
+    LiveArrays,
+    Log,
+    StackSample,
+    Wait,
+)
 from jaxperf.watch.observe.source_location import NOWHERE, Place
 from jaxperf.watch.observe.windows import queued_intervals
 from jaxperf.watch.report import text
@@ -203,3 +212,9 @@ def test_a_block_is_reported_under_pytest_however_it_ends(error, end, capsys):
     err = capsys.readouterr().err
     assert "watch: a block" in err and f"{Path(__file__).name}:" in err and end in err
     assert "Findings: none" in err.partition("note: no window saw devices")[0]  # with the other notes
+
+
+def test_arrays_that_hardly_matter_for_the_peak_are_not_listed():
+    arrays = [LiveArrays("float32[9,9]", 2, 10_000_000, AT), LiveArrays("int32[2]", 1, 8, AT)]
+    log = Log("a", 0.0, 1.0, peaks={"resident": 500_000_000}, live_arrays=arrays)
+    assert [f.value for f in text._memory(Analysis(log))][1:] == ["2 x float32[9,9], 10 MB, made at a.py:3"]

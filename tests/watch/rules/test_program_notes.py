@@ -66,7 +66,7 @@ WHILE = (
 def test_a_start_that_compiles_for_long_without_a_cache_has_a_note(cache, times):
     call = Compiled("step", Place("a.py", 3), {"trace": (0.5, 1.0), "compile": (1.0, 6.0)}, True)
     notes = program_notes.cache_notes(Analysis(Log("a", 0, 7, compiled=[call] * times, compile_cache=cache)))
-    assert [note[:35] for note in notes] == ["each start compiles for 5 s of 7 s "] * (not cache)
+    assert [note[:41] for note in notes] == ["XLA compiles for 5 s of 7 s in each start"] * (not cache)
 
 
 @pytest.mark.parametrize(("devices", "count"), [(4, 1), (1, 0)])
