@@ -302,14 +302,17 @@ def _seen_at_calls(analysis: Analysis, at: Place) -> float:
         s for s in analysis.log.samples if s.kind == DISPATCH and s.at in lines and s.end > analysis.begin
     )
     # the median, since the sampler holds up a few calls
-    ran = [program.dispatch_s for c, _ in here if (program := analysis.ran(c)) and program.dispatch_s]
-    calls_s = sum(statistics.median(calls) * len(calls) for calls in ran) * analysis.scale
+    ran = [program for c, _ in here if (program := analysis.ran(c)) and program.dispatch_s]
+    calls_s = sum(statistics.median(p.dispatch_s) * len(p.dispatch_s) for p in ran) * analysis.scale
     samples = (s for s in analysis.of_kinds(BETWEEN, DATA) if _function(s.at) == _function(at))
     before = [*filter(None, map(analysis.front, samples))]
     late_s = sum(map(analysis.front, seen)) - calls_s
-    # what takes longer than the sampler needs to come is seen where it runs
-    share = min(late_s / sum(before), LATE_S / statistics.median(before)) if before else 0.0
-    return 1 + max(0.0, share)
+    if not before:
+        return 1.0
+    # what takes longer than the sampler needs to come is seen where it runs; a sample may stand for many
+    # short turns
+    longest_s = min([statistics.median(before), *(p.turn_s for p in ran if p.turn_s)])
+    return 1 + max(0.0, min(late_s / sum(before), LATE_S / longest_s))
 
 
 def _wait_form(finding: Finding) -> str:

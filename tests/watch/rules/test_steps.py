@@ -141,14 +141,20 @@ def test_what_a_line_calls_in_each_turn_besides_its_function_is_dispatch_too(tim
 
 
 @pytest.mark.parametrize(
-    ("turn_s", "took_s", "seconds"),
-    [(0.002, 0.1, 9.0), (0.002, 0.6, 4.0), (1.0, 0.1, 4.05)],  # what takes long is seen where it runs
+    ("turn_s", "turns_s", "took_s", "seconds"),
+    [
+        (0.002, [], 0.1, 9.0),
+        (0.002, [], 0.6, 4.0),
+        (1.0, [], 0.1, 4.05),  # what takes long is seen where it runs
+        (1.0, [0.002], 0.1, 9.0),  # each sample stands for 500 turns
+    ],
 )
-def test_python_that_the_sampler_sees_only_at_the_next_call_counts(turn_s, took_s, seconds, places):
+def test_python_that_the_sampler_sees_only_at_the_next_call_counts(turn_s, turns_s, took_s, seconds, places):
     """Of each turn, samples see Python for 0.4 and its call for 0.6."""
     at = places("def main():\n    for t in range(99):\n        n = work(t)\n        w = step(w)\n")
     activity = DeviceActivity(windows=[(0.0, 10 * turn_s)])
     times = [took_s] * 9 + [0.8]  # the sampler holds up a call
+    activity.program("step").turns_s = turns_s
     activity.program("step").dispatch_s = [each * turn_s for each in times]
     seen = [("python", at(3), 0.0, 0.4), (DISPATCH, at(4), 0.4, 1.0)]
     samples = [
