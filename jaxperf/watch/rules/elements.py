@@ -2,6 +2,7 @@
 
 import re
 import statistics
+from collections import defaultdict
 from collections.abc import Iterator
 
 from jaxperf.result.formatting import format_list
@@ -90,21 +91,30 @@ def _of_jax(analysis: Analysis, at: Place, arrays: str) -> str:
     return ", ".join(name for name in arrays.split(", ") if name not in analysis.log.host_arrays.get(at, ()))
 
 
-def element_reads(analysis: Analysis, line: WaitingLine, array: str) -> Finding:
-    """Return the finding for a line that reads elements one by one; the first may wait for the array."""
-    here = [w for w in analysis.waits if (w.at, w.kind) == (line.at, line.kind)]
-    # `counts[x[i]] += 1` converts each element twice, and the second time nothing comes to the host
-    waits = [w for w in here if w.nbytes] or here
-    elements = sum(w.times for w in waits)
-    sliced_s = sum(analysis.front(s) for s in analysis.samples if (s.kind, s.at) == (EAGER, line.at))
-    compiled = (c for c in analysis.log.compiled if not c.explained and c.at == line.at)
-    waited_s = statistics.median(w.end - w.start for w in waits) * elements
-    seconds = waited_s + sliced_s + analysis.compiling_s(compiled)
+def element_reads(analysis: Analysis, lines: list[tuple[WaitingLine, str]]) -> Finding:
+    """Return the finding for lines that read elements of arrays one by one, and that one change serves."""
+    count, waited_s = 0, defaultdict[Place, float](float)
+    for line, _ in lines:
+        here = [w for w in analysis.waits if (w.at, w.kind) == (line.at, line.kind)]
+        # `counts[x[i]] += 1` converts each element twice, and the second time nothing comes to the host
+        waits = [w for w in here if w.nbytes] or here
+        elements = sum(w.times for w in waits)
+        count += elements
+        # the first may wait for the array
+        waited_s[line.at] += statistics.median(w.end - w.start for w in waits) * elements
+    at, *others = sorted(waited_s, key=lambda place: (-waited_s[place], place))
+    sliced = (s for s in analysis.samples if s.kind == EAGER and s.at in waited_s)
+    compiled = (c for c in analysis.log.compiled if not c.explained and c.at in waited_s)
+    seconds = sum(waited_s.values()) + sum(map(analysis.front, sliced)) + analysis.compiling_s(compiled)
+    names = ", ".join(dict.fromkeys(name for _, arrays in lines for name in arrays.split(", ")))
+    where = ""
+    if others:
+        where = f", here and at {format_list([f'line {place.line}' for place in sorted(others)])}"
     reason = (
-        f"{elements} elements of {array} come to the host one by one, and each is sliced by a program of "
+        f"{count} elements of {names} come to the host one by one{where}, and each is sliced by a program of "
         "its own and waited for"
     )
-    return Finding("element reads", line.at, seconds, reason, line.kind, argument=array)
+    return Finding("element reads", at, seconds, reason, lines[0][0].kind, argument=names)
 
 
 @cause(

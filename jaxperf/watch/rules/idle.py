@@ -4,9 +4,10 @@ import ast
 import itertools
 import re
 import statistics
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 from jaxperf.result.formatting import format_list, format_quantity
 from jaxperf.result.intervals import difference, intersection, total_length, union
@@ -376,6 +377,8 @@ def _wait_form(finding: Finding) -> str:
 )  # fmt: skip
 def find_waits(analysis: Analysis) -> Iterator[Finding]:
     apart, solvers = taken_apart(analysis), {*estimating(analysis)}
+    # one change serves all lines of a loop
+    reads: dict[tuple[str, Any], list[tuple[WaitingLine, str]]] = defaultdict(list)
     for line in analysis.lines:
         loop = statements.innermost(line.at, loop_body.LOOP)
         # `find_iterated_arrays` covers the first, `find_numpy_work` the second
@@ -386,7 +389,7 @@ def find_waits(analysis: Analysis) -> Iterator[Finding]:
         if any(s.at == line.at and {s.at, *s.callers} & solvers for s in analysis.samples):
             continue
         if array := element_read(analysis, line.at):
-            yield element_reads(analysis, line, array)
+            reads[line.at.file, loop or line.at].append((line, array))
         elif line.at:
             prints = line.kind == "print" or line.at.source.startswith(_SHOWING)
             large = line.nbytes >= COPIED * line.count and line.kind not in _NEEDLESS
@@ -408,6 +411,8 @@ def find_waits(analysis: Analysis) -> Iterator[Finding]:
                 "logging" if prints else "wait", line.at, line.lost_s, reason, line.kind,
                 form="large" if large else "",
             )  # fmt: skip
+    for of_a_loop in reads.values():
+        yield element_reads(analysis, of_a_loop)
 
 
 def _for_numpy(line: WaitingLine, at: Place) -> bool:

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxperf.watch.log import Log, Wait
+from jaxperf.watch.log import EAGER, Log, StackSample, Wait
 from jaxperf.watch.observe import waits
 from jaxperf.watch.observe.hooks import Replacements
 from jaxperf.watch.observe.source_location import Place
@@ -38,6 +38,21 @@ def test_an_element_that_a_statement_converts_twice_counts_once_and_arrays_of_nu
         counts[labels[i], shown[i]] += 1
     (reads,) = find_waits(Analysis(watcher.close()))
     assert reads.cause == "element reads" and reads.reason.startswith("37 elements of shown come")
+
+
+def test_the_lines_of_a_loop_that_read_elements_are_one_finding(places):
+    at = places(
+        "for i in range(9):\n    a = float(best[i])\n    b, c = int(low[i]), float(high[i])\nprint(best[0])\n"
+    )
+    read = [("float", 2, 0.1), ("int", 3, 0.1), ("float", 3, 0.3)]
+    waits = [Wait(kind, at(line), t, t + s, 4) for t in range(9) for kind, line, s in read]
+    samples = [StackSample(EAGER, at(line), t, t + 0.1) for t in range(10, 19) for line in (2, 3)]
+    (finding,) = find_waits(Analysis(Log("a", 0.0, 99.0, waits=waits, samples=samples)))
+    assert (finding.at, finding.argument) == (at(3), "low, high, best")
+    assert finding.seconds == pytest.approx(9 * 0.5 + 18 * 0.1)
+    assert finding.reason.startswith(
+        "27 elements of low, high, best come to the host one by one, here and at line 2"
+    )
 
 
 def test_count_seconds_and_bytes_of_a_line_are_of_all_waits_that_the_recorded_ones_stand_for():
