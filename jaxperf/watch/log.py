@@ -14,7 +14,7 @@ from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
 from jaxperf.result.intervals import Interval, total_length
-from jaxperf.retraces import Change
+from jaxperf.retraces import Change, argument_changes
 from jaxperf.watch.guard import Losses
 from jaxperf.watch.observe.frame_arguments import Placement
 from jaxperf.watch.observe.source_location import NOWHERE, Place
@@ -51,6 +51,8 @@ class Compiled:
     # of the function: its closure variables and default values, and types of the arrays that it refers to
     closure: dict[str, str] = field(default_factory=dict)
     refers_to: dict[str, str] = field(default_factory=dict)
+    # what objects among the arguments, or captured by a new function, store, by name
+    fields: dict[str, str] = field(default_factory=dict)
     label: str = ""  # the function's name if the program has another one, as under `pmap`
     owner: str = ""  # the library whose own function it is, such as "optax"; "" for all others
     callers: tuple[Place, ...] = ()  # the reader's lines on the stack above `at`, the innermost first
@@ -227,6 +229,20 @@ class DeviceActivity:
     def devices(self) -> list[str]:
         """Return the devices that computed anything."""
         return sorted({device for program in self.programs.values() for device in program.devices})
+
+
+def changes_by_field(before: Compiled, now: Compiled) -> tuple[Change, ...]:
+    """Return why a function was traced again: for static objects, what differs in them, if that is known."""
+    if any(change.kind != "static value" for change in now.changes):
+        return now.changes
+    static = {change.what for change in now.changes}
+    fields = argument_changes(before.fields, now.fields)
+    return tuple(change for change in fields if field_owner(change.what) in static) or now.changes
+
+
+def field_owner(name: str) -> str:
+    """Return the argument or variable to which a field of `Compiled.fields` belongs."""
+    return re.split(r"[.\[]", name)[0]
 
 
 @functools.cache

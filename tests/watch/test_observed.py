@@ -8,7 +8,7 @@ import threading
 import time
 import warnings
 from collections import Counter
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -412,7 +412,38 @@ def test_attributes_of_the_programs_objects_are_not_asked_for(watched):
     assert frame_arguments.describe_value(strict).startswith("<Strict object")
     assert frame_arguments.identify_value(strict) and not frame_arguments.is_array(strict)
     assert frame_arguments.referenced_arrays(lambda: strict.w) == {} and Strict.asked == alone
+    assert frame_arguments.object_fields("x", {"a": strict}) and Strict.asked == alone
     assert frame_arguments.is_array(np.ones(3)) and frame_arguments.is_array(jnp.ones(3))
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    step: float
+    bounds: tuple[int, ...]
+    inner: object = None
+    note: str = field(default="", compare=False)
+
+    @property
+    def cells(self):
+        raise ValueError
+
+
+def test_the_fields_of_an_object_are_the_values_that_it_stores_and_compares():
+    grid = Grid(
+        0.5, (1, 2), {"rate": np.float64(0.1), "of": Grid(2.0, (3,) * 99, jnp.tanh), "w": jnp.ones(1)}
+    )
+    fields = frame_arguments.object_fields("grid", grid)
+    assert fields.pop("grid.inner['of'].inner").startswith("<tanh at 0x")
+    assert "grid.inner['of'].bounds" in fields  # deeper, only the class is named
+    del fields["grid.inner['of'].bounds"]
+    assert fields == {
+        "grid.step": "0.5", "grid.bounds[0]": "1", "grid.bounds[1]": "2",
+        "grid.inner['rate']": "0.1", "grid.inner['of'].step": "2.0", "grid.inner['w']": "float32[1]",
+    }  # fmt: skip
+    circle = Grid(1.0, (), [])
+    circle.inner.append(circle)
+    many = dict.fromkeys(range(1000), circle)
+    assert len(frame_arguments.object_fields("many", many)) < 2 * frame_arguments.FIELDS
 
 
 class Named(str):

@@ -28,7 +28,7 @@ from jaxperf.result.intervals import Interval, difference, total_length, union
 from jaxperf.retraces import argument_changes
 from jaxperf.watch.compiling import words
 from jaxperf.watch.grouping import group_by
-from jaxperf.watch.log import COMPILE, IMPORT, LOWER, TRACE, Compiled, Log, canonical_name
+from jaxperf.watch.log import COMPILE, IMPORT, LOWER, TRACE, Compiled, Log, canonical_name, changes_by_field
 from jaxperf.watch.observe import source_location
 from jaxperf.watch.observe.executables import MOST_READ, unrolled_loops
 from jaxperf.watch.observe.source_location import NOWHERE, Place, outside_jax
@@ -209,7 +209,7 @@ def _function_of(p: Row) -> tuple[str, ...]:
 
 def _reason(kind: str, c: Compiled, before: Compiled | None) -> tuple[str, str]:
     """Return why a program exists, and what differs from the one before it, of the same function or line."""
-    changes = c.changes
+    changes = changes_by_field(before, c) if before else c.changes
     if not changes and before is None:
         return "operation outside jit" if kind == OPERATION else "first call", ""
     if not changes and before is not None and kind == FUNCTION:

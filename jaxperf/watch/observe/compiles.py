@@ -22,7 +22,7 @@ from typing import Any
 from jaxperf import jax_internals
 from jaxperf.result.intervals import Interval
 from jaxperf.retraces import MISS, Change, Explanation, argument_changes, parse_explanation
-from jaxperf.watch.log import COMPILE, LOWER, TRACE, Compiled, Log
+from jaxperf.watch.log import COMPILE, LOWER, TRACE, Compiled, Log, field_owner
 from jaxperf.watch.observe import frame_arguments, hooks, source_location
 from jaxperf.watch.observe.hooks import Replacements
 from jaxperf.watch.observe.source_location import NOWHERE, Place
@@ -317,6 +317,9 @@ class Compiles:
         event.signature = {where: frame_arguments.describe_value(a) for where, a in arguments.items()}
         event.weak = frozenset(where for where, a in arrays.items() if getattr(a, "weak_type", False))
         event.placements = frame_arguments.array_placements(arguments)
+        with contextlib.suppress(Exception):  # another thread may change what an object stores
+            for where, argument in arguments.items():
+                event.fields |= frame_arguments.object_fields(where, argument)
         self._explain(event)
         # a library may jit one of its own functions, as Optax does; Equinox jits the reader's
         owner = source_location.library_of(event.defined.rpartition(":")[0])
@@ -334,6 +337,8 @@ class Compiles:
                 captured = frame_arguments.captured_values(function)
                 event.closure = {n: frame_arguments.identify_value(v) for n, v in captured.items()}
                 event.refers_to = frame_arguments.referenced_arrays(function)
+                with contextlib.suppress(Exception):
+                    event.fields |= frame_arguments.captured_fields(function)
         self._remember(event, getattr(function, "__func__", function))
         self.look_at_settings(event.at)
 
@@ -393,12 +398,21 @@ class Compiles:
         names = event.signature.keys()
         alike = [c for c in self.log.compiled if c.defined == event.defined and c.signature.keys() == names]
         calls = [c for c in reversed(alike[-_REMEMBERED:]) if c is not event]
-        changes = [argument_changes(c.signature, event.signature) for c in calls]
+        changes = [
+            argument_changes(c.signature, event.signature) or argument_changes(_compared(c), _compared(event))
+            for c in calls
+        ]
         # of equally many, those in other values than arrays
         return min(changes, key=lambda each: (len(each), any("[" in c.now for c in each)), default=())
 
     def _last(self, wanted: Callable[[Compiled], bool]) -> Compiled | None:
         return next(filter(wanted, reversed(self.log.compiled)), None)
+
+
+def _compared(c: Compiled) -> dict[str, str]:
+    """Return the fields of arguments that are not compared by identity."""
+    owners = {where for where, text in c.signature.items() if " object at 0x" not in text}
+    return {name: text for name, text in c.fields.items() if field_owner(name) in owners}
 
 
 def _call(c: Compiled) -> tuple[str, str, dict[str, str]]:

@@ -4,8 +4,9 @@ import contextlib
 import dataclasses
 import enum
 import inspect
+import itertools
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from types import FrameType, FunctionType, MethodType
 from typing import Any, NamedTuple
 
@@ -16,6 +17,7 @@ from jaxperf.watch.observe.source_location import module_of, stored_attributes
 PARTS = 8  # elements of a tuple that are described
 LONG, SHOWN = 64, 8  # numbers in a list that are all looked at, and those of a longer list
 LONGEST = 1000  # elements of any kind, above which a list is shortened, too
+FIELDS, DEPTH = 32, 3  # values that are described of an object, and of how many objects inside each other
 _PLAIN = (int, float, bool, complex, str, list, tuple)
 
 
@@ -93,6 +95,51 @@ def describe_value(value: Any, *, fields: bool = True) -> str:
     return f"{name}({', '.join(parts)})" if parts else name
 
 
+# of their objects, nothing is the program's
+_NO_FIELDS = {"builtins", "functools", "jax", "jaxlib", "numpy"}
+
+
+def object_fields(where: str, value: Any, depth: int = DEPTH) -> dict[str, str]:
+    """Return what an object stores, by name, also in objects in it; no code of the program runs."""
+    return _described(_parts(where, value), depth)
+
+
+def _described(parts: Iterable[tuple[str, Any]], depth: int = DEPTH) -> dict[str, str]:
+    fields: dict[str, str] = {}
+    for name, part in itertools.islice(parts, FIELDS):
+        inner = object_fields(name, part, depth - 1) if depth > 1 else {}
+        fields |= inner or {name: _describe_part(part)}
+        if len(fields) >= FIELDS:
+            break
+    return fields
+
+
+def _parts(where: str, value: Any) -> Iterator[tuple[str, Any]]:
+    cls = type(value)
+    if is_array(value) or issubclass(cls, enum.Enum | type):
+        return
+    if issubclass(cls, dict):
+        yield from ((f"{where}[{describe_value(key)}]", part) for key, part in dict.items(value))
+    elif issubclass(cls, list | tuple):
+        of = list if issubclass(cls, list) else tuple
+        first = of.__getitem__(value, slice(PARTS))
+        yield from ((f"{where}[{i}]", part) for i, part in enumerate(first))
+    elif module_of(cls) not in _NO_FIELDS:
+        stored, names = stored_attributes(value), list(stored_attributes(value))
+        if dataclasses.is_dataclass(cls):
+            names = [f.name for f in dataclasses.fields(cls) if f.compare and f.name in stored]
+        yield from ((f"{where}.{name}", stored[name]) for name in names)
+
+
+def _describe_part(value: Any) -> str:
+    """Return a number also of NumPy's, and of a library's function its name, by which two are told apart."""
+    if issubclass(type(value), sys.modules["numpy"].generic):
+        value = value.item()
+    elif callable(value) and type(value) is not FunctionType and module_of(type(value)) in _NO_FIELDS:
+        return f"<{getattr(value, '__name__', '')} at {id(value):#x}>"
+    return describe_value(value, fields=False)
+
+
 class Placement(NamedTuple):
     """An array's device ids, its partition spec, and whether it is committed to these devices."""
 
@@ -156,6 +203,15 @@ def captured_values(function: Any) -> dict[str, Any]:
         with contextlib.suppress(ValueError):  # the cell is empty
             captured[name] = cell.cell_contents
     return captured
+
+
+def captured_fields(function: Any) -> dict[str, str]:
+    """Return what captured objects store, and of a method's own object what the method reads."""
+    fields: dict[str, str] = {}
+    for name, value in captured_values(function).items():
+        fields |= object_fields(name, value)
+    own = stored_attributes(getattr(function, "__self__", None))
+    return fields | _described((f"self.{n}", own[n]) for n in function.__code__.co_names if n in own)
 
 
 def referenced_arrays(function: Any) -> dict[str, str]:

@@ -235,10 +235,16 @@ def is_a_librarys(kind: type) -> bool:
 
 
 def stored_attributes(value: Any) -> dict[str, Any]:
-    try:
+    """Return the attributes that an object itself stores, or has in slots."""
+    with contextlib.suppress(AttributeError):
         return object.__getattribute__(value, "__dict__")  # type: ignore[no-any-return]
-    except AttributeError:
-        return {}
+    stored = {}
+    for cls in type.__getattribute__(type(value), "__mro__"):
+        for name, slot in type.__getattribute__(cls, "__dict__").items():
+            if isinstance(slot, MemberDescriptorType):
+                with contextlib.suppress(AttributeError):  # it may be empty
+                    stored[name] = slot.__get__(value)
+    return stored
 
 
 def module_of(value: object) -> str:

@@ -13,7 +13,7 @@ from jaxperf.result import Block, Code, Environment, Fact, Found, Grid, Heading,
 from jaxperf.result.formatting import format_quantity
 from jaxperf.result.intervals import total_length
 from jaxperf.watch.grouping import group_by
-from jaxperf.watch.log import Compiled, Log
+from jaxperf.watch.log import Compiled, Log, changes_by_field
 from jaxperf.watch.observe import hooks
 from jaxperf.watch.report import top_programs
 from jaxperf.watch.report.analysis import Analysis
@@ -123,7 +123,8 @@ def _why(group: list[Compiled]) -> str:
     if len(group) == 1:
         return ""
     if last.changes:
-        description = "; ".join(f"{c.kind}, {c}" if c.what else str(c) for c in last.changes)
+        changes = changes_by_field(group[-2], last)
+        description = "; ".join(f"{c.kind}, {c}" if c.what else str(c) for c in changes)
         return description if len(description) <= WIDEST else f"{description[: WIDEST - 3]}..."
     if last.explained:
         # JAX does not explain pmap

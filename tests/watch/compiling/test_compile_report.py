@@ -46,6 +46,14 @@ def test_stages_add_up_to_the_wall_time_though_programs_compile_while_another_is
     assert sum(row["seconds"] for row in found["by_line"]) == pytest.approx(85)
 
 
+def test_a_static_object_is_told_by_what_differs_in_it():
+    change = Change("static value", "argument 1", "<Net object at 0x1>", "<Net object at 0x2>")
+    fields = {"argument 1.rate": "0.1", "argument 10.rate": "1"}, {"argument 1.rate": "0.2"}
+    found = described(function(0, 1, fields=fields[0]), function(5, 1, changes=(change,), fields=fields[1]))
+    [step] = found["by_function"]
+    assert step["changes"] == ["argument 1.rate: 0.1 -> 0.2"]
+
+
 def test_each_program_has_its_reason():
     change = Change("static value", "rate", "0.1", "0.2")
     programs = [
