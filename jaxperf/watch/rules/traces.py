@@ -13,7 +13,7 @@ from jaxperf.jax_internals import DEBUG_FLAGS
 from jaxperf.result.formatting import format_list
 from jaxperf.retraces import Change, argument_changes, differing_part, dimensions, shorten_value
 from jaxperf.watch.grouping import group_by
-from jaxperf.watch.log import DISPATCH, EAGER, TRACE, Compiled, canonical_name
+from jaxperf.watch.log import DISPATCH, EAGER, TRACE, Compiled, canonical_name, field_owner
 from jaxperf.watch.observe.source_location import NOWHERE, Place
 from jaxperf.watch.report.analysis import Analysis
 from jaxperf.watch.rules.elements import is_operation, takes_apart
@@ -104,6 +104,7 @@ REPEATS = 3  # traces that count as repeated
 _ELSEWHERE = ("placement", "cleared", "derived")  # other rules report these, or nothing is wrong
 _TURNS = re.compile(r"known_trip_count[^}]*?(\d+)")
 _NUMBER = re.compile(r"True|False|-?(\d[\d.e+-]*|inf)|nan")
+_FLOAT = re.compile(r"(?:^|(?<=[=( ]))(-?(\d[\d.]*[.e][\d.e+-]*|inf)|nan)(?=[,)]|$)")
 _ANYWHERE = ("new function", "weak type")  # never intended, even if another line makes the call
 # a single one may be intended: two functions, two values of a flag, two sizes
 _HABITS = ("new function", "static value", "shape", "structure")
@@ -111,6 +112,7 @@ FIRST_CALL_S = 3e-3  # that the first call of an operation takes besides its com
 SMALL_S = 0.2  # seconds that one program in place of many small ones must save
 SMALL_PROGRAMS = 10  # at a line outside jit that are worth one program
 MANY = 100  # arrays that one operation takes, from which on compiling takes long
+SHOWN_PARTS = 4  # of what varies, in a reason
 SEVERAL = 4  # operations at a line that compile for each shape, of which jit makes one program a shape
 SETTLED_S = 0.02  # seconds at a line behind its last program, after which its shapes have all come
 _WEAK = ("structure", "shape", "dtype")  # reasons that JAX gives, though the types occurred before
@@ -173,6 +175,18 @@ _IN_TREE = re.compile(r"(\w+|argument \d+)[.\[].*")
     "Make {argument} once, before the loop, and change it no more, since {name} would not see that; or give "
     "{name} what it reads of it as ordinary arguments; or give its class __eq__ and __hash__, as "
     "@dataclass(frozen=True) does, so that equal objects share a program.",
+    forms={
+        "fields": (
+            "Pass {argument} to {name} as ordinary arguments; or register the object's class, and those of "
+            "objects in it, as pytrees with what varies as leaves, and let no argument be static.\n"
+            "import jax\n"
+            "class Kernel:\n"
+            "    def __init__(self, scale): self.scale = scale\n"
+            "    decay = jax.jit(lambda self, x: x / self.scale)    # no argument is static\n"
+            'jax.tree_util.register_dataclass(Kernel, ["scale"], [])\n'
+            "Kernel(0.1).decay(1.0), Kernel(0.2).decay(1.0)    # traced once"
+        ),
+    },
 )  # fmt: skip
 @cause(
     "static part", "retrace", TRACED_AGAIN, "a static part of an argument is a new object each time",
@@ -199,6 +213,12 @@ _IN_TREE = re.compile(r"(\w+|argument \d+)[.\[].*")
     "structure", "retrace", TRACED_AGAIN, "an argument's structure varies",
     "Pass {name} the same keys and lengths on every call, as one padded array in place of a list whose "
     "length varies; None counts as another structure.",
+    forms={
+        "static fields": (
+            "Make the numbers that vary data of the class of {argument}, so that {name} gets them as arrays: "
+            "fields without static=True, data_fields, or the first part of what tree_flatten returns."
+        ),
+    },
 )  # fmt: skip
 def find_retraces(analysis: Analysis) -> Iterator[Finding]:
     """Find the reader's functions that were traced and compiled again, one finding per reason.
@@ -223,10 +243,12 @@ def find_retraces(analysis: Analysis) -> Iterator[Finding]:
             again = defaultdict(list, {"static value": again["static value"]})
         again["new function"] = [c for c in _known_before(group, _program) if c in again["new function"]]
         again["structure"] = [c for c in again["structure"] if not all(map(_of_another_class, c.changes))]
-        for kind in ("static value", "new function"):  # a captured number may be a size, too
-            alike = kind == "static value" or len({c.arrays for c in group}) == 1
-            if again[kind] and alike and _decides_form(analysis, group):
-                del again[kind]
+        static = all(_STATIC_FIELDS.match(change.now) for c in again["structure"] for change in c.changes)
+        of_equal_types = len({c.arrays for c in group}) == 1
+        # a captured number may be a size, too
+        for kind, may in {"static value": True, "structure": static, "new function": of_equal_types}.items():
+            if again[kind] and may:
+                again[kind] = _for_the_value_alone(analysis, group, again[kind])
         for kind, repeats in ((kind, repeats) for kind, repeats in again.items() if repeats):
             if kind not in _HABITS or _habit(repeats) or (kind == "shape" and _partial_batch(repeats)):
                 finding = _retrace(analysis, kind, group, repeats)
@@ -272,8 +294,8 @@ def _known_before(group: list[Compiled], program: Callable[[Compiled], object]) 
 def _program(c: Compiled) -> tuple[object, ...]:
     """Return what decides a function's program besides its code: padded types, and what jit cannot take."""
     values = [(name, _plain_value(value)) for name, value in (*c.closure.items(), *c.signature.items())]
-    fixed = tuple(v for v in values if not _NUMBER.fullmatch(v[1]) and not _ARRAY.fullmatch(v[1]))
-    return _padded(c.arrays), fixed
+    fixed = (v for v in values if not _NUMBER.fullmatch(v[1]) and not _ARRAY.fullmatch(v[1]))
+    return _padded(c.arrays), tuple((name, _FLOAT.sub("", text)) for name, text in fixed)
 
 
 def _padded(arrays: Iterable[tuple[str, str]]) -> tuple[object, ...]:
@@ -284,21 +306,48 @@ def _padded(arrays: Iterable[tuple[str, str]]) -> tuple[object, ...]:
     )
 
 
-def _decides_form(analysis: Analysis, group: list[Compiled]) -> bool:
-    """Return whether a static value decides a shape, a number of turns, or which operations there are."""
+def _for_the_value_alone(
+    analysis: Analysis, group: list[Compiled], repeats: list[Compiled]
+) -> list[Compiled]:
+    """Return the repeats for which a static value decides no shape, number of turns, or operations.
+
+    XLA folds constants, so even a float that chooses nothing may change the operations. An object's other
+    values may choose them: then those repeats count for which these values were known before.
+    """
     lines = {(c.at.file, c.at.line) for c in group}
     named = [f for f in analysis.programs.get(group[0].program, ()) if f.text and not f.old]
     traced = [f for f in named if lines & {(p.file, p.line) for p in f.places}]
     programs = traced or named  # other functions may have the same name
     forms = {(*f.layout, *_TURNS.findall(f.text)) for f in programs}
+    operations = {tuple(i.opcode for i in f.instructions) for f in programs}
     arrays = {c.arrays for c in group}
     if len(programs) <= len(arrays) < len(group):  # calls with equal arrays have one program
-        return False
+        return repeats
+    varied, choices = _varied_fields(group), set(map(_choices, group[: len(programs)]))
+    if varied and 1 < len(choices) <= max(len(forms), len(operations)):
+        return [c for c in _known_before(group, _choices) if c in repeats]
     if len(forms) == len(programs) > 1:
-        return True
-    values = {change.now for c in group for change in c.changes if change.kind == "static value"}
-    operations = {tuple(i.opcode for i in f.instructions) for f in programs}
-    return len(operations) > 1 and not all(map(_NUMBER.fullmatch, values))
+        return []
+    changes = (change for c in repeats for change in c.changes)
+    values = {change.now for change in changes if change.kind in ("static value", "structure")}
+    numbers = all(map(_NUMBER.fullmatch, values)) or len({_FLOAT.sub("", v) for v in values}) == 1
+    return repeats if varied or numbers or len(operations) <= 1 else []
+
+
+def _choices(c: Compiled) -> tuple[tuple[str, str], ...]:
+    """Return what a call has besides floats, also in objects, which may choose operations."""
+    values = {**c.closure, **c.signature, **c.fields}
+    return tuple((name, _FLOAT.sub("", _plain_value(text))) for name, text in values.items())
+
+
+def _varied_fields(group: list[Compiled]) -> dict[str, Change]:
+    """Return the first change of each number in an object, by name."""
+    first: dict[str, Change] = {}
+    for old, new in itertools.pairwise(group):
+        for change in argument_changes(old.fields, new.fields):
+            if _NUMBER.fullmatch(change.before) and _NUMBER.fullmatch(change.now):
+                first.setdefault(change.what, change)
+    return first
 
 
 def _kind(c: Compiled) -> str:
@@ -329,7 +378,7 @@ def _retrace(analysis: Analysis, kind: str, group: list[Compiled], repeats: list
     if kind == "new function":
         reason, captured = "each call makes a new function object", _closed_over([first, *repeats])
         if captured:
-            reason += ", and " + "; ".join(f"{c.what} in its closure {_how(c)}" for c in captured)
+            reason += ", and " + "; ".join(_shown([f"{c.what} in its closure {_how(c)}" for c in captured]))
         # an object that is made anew, such as an optimizer, would be another static part of each call
         objects = [c for c in captured if _another_object(c) and not _ARRAY.match(c.now)]
         names, besides = ", ".join(change.what for change in objects or captured), ""
@@ -344,6 +393,16 @@ def _retrace(analysis: Analysis, kind: str, group: list[Compiled], repeats: list
         part = "optimizer (tx)" if "Gradient" in changes[0].now else "objects in static fields"
         reason = f"static fields of {owner} are other objects each time, and are compared by identity"
         return finding("static part", reason, owner, argument=part)
+    if kind == "static value" and (varied := _varied_of(changes, group)):
+        owner = field_owner(changes[0].what)
+        parameter = statements.parameter_name(at.file, first.called, owner)
+        fields = [parameter + name.removeprefix(owner) for name in varied]
+        numbers = _shown([f"{name} {_how(change)}" for name, change in zip(fields, varied.values())])
+        reason = f"static {parameter} is another object each time: {'; '.join(numbers)}"
+        return finding(
+            "static object", reason, argument=format_list(fields), form="fields",
+            besides=_equal_objects(owner, group),
+        )  # fmt: skip
     if kind == "static value" and all(map(_another_object, changes)):
         what = changes[0].what
         if differs := differing_part(changes[0].before, changes[0].now):
@@ -380,6 +439,8 @@ def _retrace(analysis: Analysis, kind: str, group: list[Compiled], repeats: list
         axis = format_list(axes) if axes else ""
         by_one = len(steps) >= REPEATS and len(axes) == 1 and all(sum(step) == 1 for step in steps)
         form = "grows" if by_one and _lengthened(at, first.called, what) else ""
+    if kind == "structure" and all(map(_other_static_numbers, changes)):
+        form = "static fields"
     if kind == "weak type" and (tree := _IN_TREE.fullmatch(what)):
         file = first.defined.rpartition(":")[0]
         what, form = statements.variable_passed(at, first.called, tree[1], file), "tree"
@@ -405,6 +466,41 @@ def _new_static_fields(changes: list[Change]) -> str:
     return same[0] if same and len(same) == len(pairs) else ""
 
 
+def _other_static_numbers(change: Change) -> bool:
+    """Return whether static fields of one class differ in numbers alone."""
+    same = _NUMBER.sub("", change.before) == _NUMBER.sub("", change.now)
+    return same and bool(_STATIC_FIELDS.match(change.now))
+
+
+def _varied_of(changes: list[Change], group: list[Compiled]) -> dict[str, Change]:
+    """Return the numbers in static objects that differ, if all that changes is such objects.
+
+    Those count that differ between calls of one form, if there are any.
+    """
+    owners = {field_owner(change.what) for change in changes}
+    varied: dict[str, Change] = {}
+    for alike in group_by(group, _choices).values():
+        varied = _varied_fields(alike) | varied
+    varied = varied or _varied_fields(group)
+    varied = {name: change for name, change in varied.items() if field_owner(name) in owners}
+    return varied if {field_owner(name) for name in varied} == owners else {}
+
+
+def _equal_objects(owner: str, group: list[Compiled]) -> str:
+    """Return what equal objects that are compared by identity would save, if there are any."""
+    objects = set[tuple[str, tuple[str, ...]]]()
+    for c in group:
+        values = (_plain_value(text) for name, text in c.fields.items() if field_owner(name) == owner)
+        objects.add((c.signature.get(owner, ""), tuple(values)))
+    different = len({values for _, values in objects})
+    if different == len(objects):
+        return ""
+    return (
+        f"The {len(objects)} objects have {different} different values: with __eq__ and __hash__, as "
+        "@dataclass(frozen=True) makes them, equal ones would share a program."
+    )
+
+
 def _readable(what: str, at: Place, c: Compiled) -> str:
     """Return the name of an argument's leaf in the user's words, where Equinox numbers leaves."""
     if not (leaf := _OF_EQUINOX.match(what)):
@@ -424,12 +520,19 @@ def _closed_over(traces: list[Compiled]) -> list[Change]:
     for old, new in itertools.pairwise(traces):
         for change in argument_changes(old.closure, new.closure) if old.closure else ():
             first.setdefault(change.what, change)
-    return list(first.values())
+    outside = {*traces[0].closure, "self"}
+    fields = [change for change in _varied_fields(traces).values() if field_owner(change.what) in outside]
+    owners = {field_owner(change.what) for change in fields}
+    return [*(change for change in first.values() if change.what not in owners), *fields]
 
 
 def _how(change: Change) -> str:
     before, now = (shorten_value(_plain_value(value)) for value in (change.before, change.now))
     return f"is another {now}" if _another_object(change) else f"goes from {before} to {now}"
+
+
+def _shown(parts: list[str]) -> list[str]:
+    return [*parts[:SHOWN_PARTS], *([f"and {len(parts) - SHOWN_PARTS} more"] if parts[SHOWN_PARTS:] else [])]
 
 
 def _plain_value(value: str) -> str:

@@ -1,6 +1,6 @@
 import itertools
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 import jax
@@ -17,6 +17,8 @@ from jaxperf.watch.observe.source_location import NOWHERE, Place
 from jaxperf.watch.report.analysis import Analysis
 from jaxperf.watch.rules import traces
 from jaxperf.watch.rules.table import advice_for
+
+ONES = jnp.ones(3)
 
 
 @pytest.fixture
@@ -73,6 +75,7 @@ def programs_of(values, **replacements):
     return Analysis(Log("a", 0.0, 9.0, compiled=compiled, programs=programs))
 
 
+PAIRS = "(0.9, 1)", "(0.5, 1)", "(1e-05, 1)"
 NUMBERS, TEXTS, MODULES = ("1", "2", "3"), ("'tanh'", "'sin'", "'exp'"), ("Net(n=1)", "Net(n=2)", "Net(n=3)")
 
 
@@ -85,6 +88,7 @@ NUMBERS, TEXTS, MODULES = ("1", "2", "3"), ("'tanh'", "'sin'", "'exp'"), ("Net(n
         (NUMBERS, {"OPERATION": ("tanh", "sin", "exp")}, ["static value"]),  # jnp.where chooses
         (NUMBERS, {"ROWS": (8, 8, 32)}, ["static value"]),  # the first two differ by the value alone
         (TEXTS, {}, ["static value"]),
+        (PAIRS, {"OPERATION": ("tanh", "sin", "exp")}, ["static value"]),
         (TEXTS, {"OPERATION": ("tanh", "sin", "exp")}, []),
         (MODULES, {"ROWS": (8, 16, 32)}, []),
         (("<Net object at 0x1>", "<Net object at 0x2>", "<Net object at 0x3>"), {}, ["static object"]),
@@ -121,6 +125,106 @@ def test_a_static_object_that_prints_the_same_is_another_object_and_is_made_once
     assert re.search(r"another (Config\(rate=0\.1\)|<Config object>) each time", finding.reason)  # JAX 0.12
     change = advice_for(finding).change
     assert change.startswith("Make config once, before the loop, and change it no more, since configured")
+
+
+class Solver:
+    def __init__(self, dt, order):
+        self.dt, self.options = dt, {"order": order}
+
+
+@partial(jax.jit, static_argnames="solver")
+def integrate(x, solver):
+    for _ in range(solver.options["order"]):
+        x = x + solver.dt * jnp.sin(x)
+    return x * solver.dt
+
+
+ORDERS, STEPS = (1, 2, 3, 4), (0.5, 1.0, 0.7, 2.0)  # XLA leaves out a multiplication by 1
+
+
+@pytest.mark.parametrize(
+    ("solvers", "changes", "besides"),
+    [
+        ([(dt, 2) for dt in STEPS], ["solver.dt"], ""),
+        ([(0.1, order) for order in ORDERS], [], ""),  # which chooses the operations
+        ([(dt, order) for dt in STEPS for order in ORDERS], ["solver.dt"], ""),
+        ([(dt, 2) for dt in STEPS * 2], ["solver.dt"], "The 8 objects have 4 different values"),
+    ],
+)
+def test_numbers_in_static_objects_are_named_unless_they_choose_the_operations(
+    solvers, changes, besides, findings_of
+):
+    jax.clear_caches()
+    objects = [Solver(*each) for each in solvers]
+    findings = findings_of(lambda: [integrate(ONES, solver=each) for each in objects])
+    assert [f.argument for f in findings] == changes
+    for finding in findings:
+        assert finding.cause == "static object" and "dt goes from 0.5 to 1.0" in finding.reason
+        change = advice_for(finding).change
+        assert change.startswith("Pass solver.dt to integrate as ordinary arguments; or register")
+        assert finding.besides.startswith(besides) and ("__eq__" in change) == bool(besides)
+
+
+def test_a_static_number_beside_a_static_object_may_choose_the_operations(findings_of):
+    @partial(jax.jit, static_argnums=(1, 2))
+    def several(x, solver, times):
+        for _ in range(times):
+            x = jnp.sin(x) * solver.dt
+        return x
+
+    calls = [(Solver(dt, 2), times) for dt, times in zip(STEPS, ORDERS)]
+    assert findings_of(lambda: [several(ONES, *call) for call in calls]) == []
+    calls = [(Solver(dt, 2), times) for dt in STEPS for times in ORDERS]
+    (finding,) = findings_of(lambda: [several(ONES, *call) for call in calls])
+    assert finding.argument == "solver.dt"
+
+
+@dataclass(frozen=True)
+class Weights:
+    data: float
+    depth: int = 2
+
+
+def test_numbers_in_what_a_new_function_captures_are_arguments(findings_of):
+    class Agent:
+        def __init__(self, rate):
+            self.rate, self.name, self.update = rate, f"agent {rate}", jax.jit(self.step)
+
+        def step(self, x):
+            return x * self.rate
+
+    def fit(weights):
+        return jax.jit(lambda x: x * weights.data + weights.depth)(ONES)
+
+    findings = findings_of(lambda: [(fit(Weights(n / 8)), Agent(n).update(ONES)) for n in range(1, 6)])
+    assert {f.name: (f.cause, f.argument) for f in findings} == {
+        "<lambda>": ("new function", "weights.data"),
+        "step": ("new function", "self.rate"),
+    }
+
+
+@jax.tree_util.register_dataclass
+@dataclass
+class Layer:
+    w: jax.Array
+    scale: float = field(metadata={"static": True})
+
+
+@jax.jit
+def apply(layer, x):
+    for _ in range(layer.scale if isinstance(layer.scale, int) else 1):
+        x = layer.w * x * layer.scale
+    return x
+
+
+@pytest.mark.parametrize(("scales", "forms"), [((0.1, 0.2, 0.3), ["static fields"]), ((1, 2, 3), [])])
+def test_numbers_in_static_fields_of_a_pytree_are_data_unless_they_choose_the_operations(
+    scales, forms, findings_of
+):
+    jax.clear_caches()
+    findings = findings_of(lambda: [apply(Layer(ONES, scale), ONES) for scale in scales])
+    assert [f.form for f in findings] == forms
+    assert all("Make the numbers that vary data" in advice_for(f).change for f in findings)
 
 
 def test_a_new_object_is_the_reason_where_an_earlier_call_had_the_same_arrays(watched):
@@ -177,9 +281,6 @@ def made(**outside):
         return x if rate is None and never else x * rate * table * scale
 
     return step
-
-
-ONES = jnp.ones(3)
 
 
 @pytest.mark.parametrize(
