@@ -178,11 +178,11 @@ _IN_TREE = re.compile(r"(\w+|argument \d+)[.\[].*")
     forms={
         "fields": (
             "Pass {argument} to {name} as ordinary arguments; or register the object's class, and those of "
-            "objects in it, as pytrees with what varies as leaves, and let no argument be static.\n"
+            "objects in it, as pytrees with what varies as leaves, and make the object no static argument.\n"
             "import jax\n"
             "class Kernel:\n"
             "    def __init__(self, scale): self.scale = scale\n"
-            "    decay = jax.jit(lambda self, x: x / self.scale)    # no argument is static\n"
+            "    decay = jax.jit(lambda self, x: x / self.scale)    # self is not static\n"
             'jax.tree_util.register_dataclass(Kernel, ["scale"], [])\n'
             "Kernel(0.1).decay(1.0), Kernel(0.2).decay(1.0)    # traced once"
         ),
