@@ -142,6 +142,9 @@ class Instruction:
 
     @property
     def number(self) -> int | None:
+        """Return the number of a parameter, or of the element that it takes from a tuple; else None."""
+        if self.opcode == "get-tuple-element":
+            return int(_first(r"\bindex=(\d+)", self.attributes) or 0)
         return int(self.inside) if self.opcode == "parameter" and self.inside.isdecimal() else None
 
     @property

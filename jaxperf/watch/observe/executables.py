@@ -14,7 +14,7 @@ import operator
 import re
 import statistics
 from collections import Counter, defaultdict, deque
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from types import FrameType
 from typing import Any, NamedTuple
@@ -42,7 +42,7 @@ _FILLING = {
     "compare", "select", "add", "subtract", "multiply", "and", "or", "not", "slice", "concatenate",
     "transpose", "dynamic-slice", "dynamic-update-slice",
 }  # fmt: skip
-_VARYING = ("parameter", "rng", "rng-bit-generator", "custom-call", "infeed", "partition-id", "replica-id")
+_VARYING = ("parameter", "rng", "rng-bit-generator", "infeed", "recv", "partition-id", "replica-id")
 
 
 @dataclass(frozen=True)
@@ -118,21 +118,51 @@ def own_line(frames: Iterable[Place]) -> Place:
     return next((f for f in frames if not source_location.library_of(f.file)), NOWHERE)
 
 
-def independent_instructions(instructions: Sequence[Instruction], entry: frozenset[str]) -> set[str]:
-    """Return the names of the `entry` instructions whose results are the same in each execution.
+def independent_instructions(
+    facts: Facts, computation: str, passed: Collection[int] = ()
+) -> Iterator[Instruction]:
+    """Yield the instructions of a computation, and of its branches, that give the same in each run of it.
 
-    Instructions that only fill memory, such as a buffer that a loop will write, are left out.
+    So do the elements of its parameter that are `passed` on. Instructions that only fill memory, such as a
+    buffer that a loop will write, are left out, except at the lines of others.
     """
-    opcodes: dict[str, set[str]] = defaultdict(set)
-    for i in instructions:
-        opcodes[i.computation].add(i.opcode)
-    depends, fixed = set[str](), set[str]()
-    for i in instructions:
-        if i.name in entry and (i.opcode in _VARYING or {*i.operands} & depends):
-            depends.add(i.name)
-        elif i.name in entry and not opcodes[i.called] | {i.opcode} <= _FILLING:
-            fixed.add(i.name)
-    return fixed
+    module, depends, same = facts.module, set[str](), list[Instruction]()
+    for i in module.computations.get(computation, ()):
+        if i.opcode == "get-tuple-element" and i.number in passed and _of_parameter(module, i):
+            continue
+        if not _varies(i) and not {*i.operands} & depends:
+            same.append(i)
+            continue
+        depends.add(i.name)
+        for branch, given in zip(i.branches, module.operands(i)[1:], strict=False):
+            elements = enumerate(given.operands if given.opcode == "tuple" else ())
+            alike = {n for n, element in elements if element not in depends}
+            yield from independent_instructions(facts, branch, alike)
+    work = [i for i in same if not {i.opcode, *(j.opcode for j in module.inside(i))} <= _FILLING]
+    lines = {*map(facts.at, work)} - {NOWHERE}
+    yield from (i for i in same if i in work or facts.at(i) in lines)
+
+
+def same_in_each_turn(facts: Facts, loop: Instruction) -> Iterator[Instruction]:
+    """Yield the instructions of a loop's body that compute the same in each turn.
+
+    XLA moves most of these out of the loop. It leaves what `jax.checkpoint` computes again, and branches.
+    """
+    module = facts.module
+    root = next((i for i in module.inside(loop) if i.root and i.opcode == "tuple"), None)
+    elements = enumerate(module.operands(root) if root else ())
+    passed = {n for n, element in elements if element.number == n and _of_parameter(module, element)}
+    return independent_instructions(facts, loop.called, passed)
+
+
+def _of_parameter(module: Module, element: Instruction) -> bool:
+    return any(i.opcode == "parameter" for i in module.operands(element))
+
+
+def _varies(i: Instruction) -> bool:
+    if i.opcode == "custom-call":
+        return "callback" in i.target or "custom_call_has_side_effect=true" in i.attributes
+    return i.opcode in _VARYING
 
 
 def compiler_variables(frame: FrameType) -> dict[str, Any]:

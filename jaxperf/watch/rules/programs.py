@@ -343,25 +343,55 @@ def find_constants(analysis: Analysis) -> Iterator[Finding]:
 @cause(
     "constant work", "program", table.PERFORMANCE, "a program computes the same in each call",
     "Compute it once, in a jitted function of its own, and pass the result to {name} as an argument.",
+    forms={
+        "loop": "Compute it before the loop, and let the loop's function or branch use the result. If "
+        "jax.checkpoint wraps the function of a scan, prevent_cse=False lets XLA do so, too.",
+    },
 )  # fmt: skip
 def find_constant_work(analysis: Analysis) -> Iterator[Finding]:
     for facts, c, program, program_s in called_programs(analysis):
-        if program.cut_off:  # windows may have seen the begin of an execution, and the rest of it depends
+        yield from _same_in_loops(facts, c, program, program_s)
+        # windows may have seen the begin of an execution, and the rest of it depends
+        if program.cut_off or not facts.layout[0]:
             continue
-        instructions = facts.instructions if facts.layout[0] else []
-        fixed = executables.independent_instructions(instructions, facts.steps)
-        total_s, fixed_s = program.op_s(facts.steps.__contains__), program.op_s(fixed.__contains__)
+        fixed = list(executables.independent_instructions(facts, facts.module.entry))
+        seconds = {i: program.op_s(i.name.__eq__) for i in fixed}
+        total_s, fixed_s = program.op_s(facts.steps.__contains__), sum(seconds.values())
         runs = max(program.calls, len(program.run_s))
         if total_s and fixed_s >= CONSTANT_SHARE * total_s and runs >= 2:
-            of_fixed = [(program.op_s(i.name.__eq__), facts.at(i)) for i in instructions if i.name in fixed]
-            at = max((pair for pair in of_fixed if pair[1]), default=(0.0, c.at))[1]
             reason = (
                 f"{fixed_s / total_s:.0%} of each call of {c.called} goes to what depends on none of its "
                 "arguments, and gives the same each time"
             )
             once = 1 / (runs * max(1.0, analysis.scale))  # it is computed in any case
             saved_s = program_s * fixed_s / total_s * (1 - once)
-            yield Finding("constant work", at, saved_s, reason, c.called)
+            yield Finding("constant work", _dearest(facts, seconds) or c.at, saved_s, reason, c.called)
+
+
+def _same_in_loops(
+    facts: Facts, c: Compiled, program: ExecutedProgram, program_s: float
+) -> Iterator[Finding]:
+    executions = len(program.run_s) or program.calls or 1  # or parts of them
+    for loop in (i for i in facts.instructions if i.opcode == "while"):
+        seconds = dict[Instruction, float]()
+        for i in executables.same_in_each_turn(facts, loop):
+            runs = sum(len(times) for (_, op), times in program.ops.items() if op == i.name)
+            # each execution needs it once, and if an outer loop repeats this one, so does each of its turns
+            once = max(executions / max(runs, executions), 1 / (loop.trips or runs or 1))
+            seconds[i] = program.op_s(i.name.__eq__) * (1 - once)
+        repeated_s = sum(seconds.values())
+        if repeated_s > CONSTANT_SHARE * program.busiest_s:
+            share = min(1.0, repeated_s / program.busiest_s)
+            reason = (
+                f"{share:.0%} of {c.called} goes to what is the same in each turn of its loop, and which XLA "
+                "leaves there, as it does in a branch and in what jax.checkpoint computes again"
+            )
+            at = _dearest(facts, seconds) or c.at
+            yield Finding("constant work", at, program_s * share, reason, c.called, form="loop")
+
+
+def _dearest(facts: Facts, seconds: Mapping[Instruction, float]) -> Place:
+    return next(filter(None, map(facts.at, sorted(seconds, key=lambda i: -seconds[i]))), NOWHERE)
 
 
 @cause(

@@ -10,7 +10,7 @@ import pytest
 from jaxperf.retraces import Change
 from jaxperf.watch.log import EAGER, NUMPY, WRITE, Compiled, DeviceActivity, Log, StackSample, Wait
 from jaxperf.watch.observe import frame_arguments, source_location
-from jaxperf.watch.observe.executables import Facts, independent_instructions
+from jaxperf.watch.observe.executables import Facts, independent_instructions, same_in_each_turn
 from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.report.analysis import Analysis, IntervalSet
 from jaxperf.watch.rules import eager, elements, idle, jit_advice, program_notes, traces
@@ -415,10 +415,42 @@ def test_an_identity_is_made_where_it_is_added_and_a_sort_is_work(heavy):
 
     text = jax.jit(f).lower(jnp.ones(1000)).compile().as_text()
     facts = Facts("f", "cpu", 1.0, 1.0, text=text)
-    independent = independent_instructions(facts.instructions, facts.steps)
-    opcodes = {i.opcode for i in facts.instructions if i.name in independent}
+    opcodes = {i.opcode for i in independent_instructions(facts, facts.module.entry)}
     assert ("sort" in opcodes) == bool(opcodes) == heavy
     assert not opcodes & {"parameter", "broadcast", "constant"}  # which only fill memory
+
+
+@pytest.mark.parametrize(("left_by", "found"), [("checkpoint", True), ("branch", True), ("nothing", False)])
+def test_what_xla_leaves_in_a_loop_is_the_same_in_each_turn(left_by, found):
+    def f(fixed, rows, start):
+        def turn(x, row):
+            if left_by == "branch":
+                return jax.lax.cond(row[0] > 0, lambda: jnp.linalg.cholesky(fixed) @ x, lambda: x), None
+            return jnp.sin(jnp.linalg.cholesky(fixed) @ (x + row)), None
+
+        body = jax.checkpoint(turn) if left_by == "checkpoint" else turn
+        return jax.lax.scan(body, start, rows)[0].sum()
+
+    arguments = jnp.eye(9), jnp.ones((5, 9)), jnp.ones(9)
+    text = jax.jit(jax.grad(f, argnums=2)).lower(*arguments).compile().as_text()
+    facts = Facts("f", "cpu", 1.0, 1.0, text=text)
+    loops = (i for i in facts.instructions if i.opcode == "while")
+    same = [i.operation for loop in loops for i in same_in_each_turn(facts, loop)]
+    assert ("cholesky" in same) == found
+
+
+@pytest.mark.parametrize("called_back", [False, True])
+def test_a_factor_of_a_constant_is_the_same_in_each_call_and_a_callback_may_not_be(called_back):
+    def f(x):
+        known = jnp.eye(9) * 2
+        if called_back:
+            return x @ jax.pure_callback(lambda a: a, jax.ShapeDtypeStruct((9, 9), "float32"), known)
+        return x @ jnp.linalg.cholesky(known)
+
+    text = jax.jit(f).lower(jnp.ones(9)).compile().as_text()
+    facts = Facts("f", "cpu", 1.0, 1.0, text=text)
+    targets = [i.target for i in independent_instructions(facts, facts.module.entry)]
+    assert bool(list(filter(None, targets))) == (not called_back)
 
 
 # notes

@@ -44,6 +44,35 @@ def test_constant_work_is_a_finding_if_it_takes_a_share_of_whole_executions(shar
     assert [f.seconds for f in find_constant_work(Analysis(record))] == pytest.approx(seconds)
 
 
+@pytest.mark.parametrize(("kept", "turns", "seconds"), [(1, 40, [3.12]), (0, 40, []), (1, 1, [])])
+def test_what_a_loop_computes_in_each_turn_from_what_it_passes_on_is_a_finding(kept, turns, seconds):
+    """Four seconds, of which the product takes 3.2; it reads what the loop passes on, or the state."""
+    results = ("%add.1, %keep", "%keep, %add.1")[not kept]
+    text = (
+        "HloModule jit_step, entry_computation_layout={(f32[4,4]{1,0})->f32[4,4]{1,0}}, x=y\n\n"
+        "%body (p: (f32[4,4], f32[4,4])) -> (f32[4,4], f32[4,4]) {\n"
+        "  %p = (f32[4,4]{1,0}, f32[4,4]{1,0}) parameter(0)\n"
+        "  %state = f32[4,4]{1,0} get-tuple-element(%p), index=0\n"
+        "  %keep = f32[4,4]{1,0} get-tuple-element(%p), index=1\n"
+        "  %dot.1 = f32[4,4]{1,0} dot(%keep, %keep)\n"
+        "  %add.1 = f32[4,4]{1,0} add(%state, %dot.1)\n"
+        f"  ROOT %t = (f32[4,4]{{1,0}}, f32[4,4]{{1,0}}) tuple({results})\n"
+        "}\n\n"
+        "ENTRY %main (x: f32[4,4]) -> f32[4,4] {\n"
+        "  %x = f32[4,4]{1,0} parameter(0)\n"
+        "  %t = (f32[4,4]{1,0}, f32[4,4]{1,0}) tuple(%x, %x)\n"
+        "  %while.1 = (f32[4,4]{1,0}, f32[4,4]{1,0}) while(%t), condition=%cond, body=%body\n"
+        "  ROOT %y = f32[4,4]{1,0} get-tuple-element(%while.1), index=0\n"
+        "}\n"
+    )
+    ops = {("cpu 0", "dot.1"): [3.2 / turns] * turns, ("cpu 0", "add.1"): [0.8 / turns] * turns}
+    program = ExecutedProgram("step", 1, devices={"cpu 0": [(1.0, 5.0)]}, ops=ops, run_s=[4.0])
+    activity = DeviceActivity([(1.0, 5.0)], {"step": program})
+    call = replace(CALL, stages={"trace": (0.0, 1.0)})
+    record = Log("a", 0, 5, compiled=[call], programs=[facts_of(text)], activity=activity)
+    assert [f.seconds for f in find_constant_work(Analysis(record))] == pytest.approx(seconds)
+
+
 WHILE = (
     "HloModule jit_step\n\n"
     "%body.1 (p: (f32[4])) -> (f32[4]) {\n"
