@@ -265,7 +265,9 @@ def neighborhood(at: Place) -> Place:
 def iterated(at: Place) -> str:
     """Return the variable over which a line's loop, comprehension, `min` or unpacking goes; "" for none."""
     over = list[ast.expr]()
-    for node in nodes_in(innermost(at, ast.stmt), ast.AST):
+    # a loop's body may stand behind its head, on the same line
+    begun = (node for node in enclosing_nodes(at, ast.stmt) if _begin(node) == at.line)
+    for node in nodes_in(next(begun, innermost(at, ast.stmt)), ast.AST):
         match node:
             case (
                 ast.For(iter=value)

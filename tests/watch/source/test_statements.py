@@ -122,3 +122,14 @@ def test_the_call_that_makes_weights_is_known_also_of_a_network_that_is_made_the
 def test_a_statement_that_only_says_where_arrays_are_is_told_from_one_that_computes(places, line, answer):
     at = places(f"import jax\nimport numpy as np\nfrom jax import numpy as jnp, sharding\n{line}\n")
     assert statements.only_places(at(4)) == answer
+
+
+@pytest.mark.parametrize(("line", "over"), [
+    ("for row in table: total += float(norm(row))", "table"),
+    ("for key in random.split(seed, 9): draw(key)", "random.split(seed, 9)"),
+    ("if ready: low, high = bounds", "bounds"),
+    ("for i in range(9): low, high = bounds", "bounds"),
+    ("for i in range(9): draw(i)", ""),
+])  # fmt: skip
+def test_what_a_line_iterates_over_is_known_where_a_body_stands_behind_its_head(places, line, over):
+    assert statements.iterated(places(f"{line}\n")(1)) == over
