@@ -11,10 +11,11 @@ its start and its end. This is the only reader of such texts in jaxperf. It does
 
 import math
 import re
+import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cache, cached_property, lru_cache
 from typing import Any, NamedTuple
 
 from jaxperf.errors import JaxperfError
@@ -30,6 +31,18 @@ _COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.-]+) \(.*\{$")
 _SHAPE = re.compile(r"\b([a-z][a-z0-9]*)\[([\d,]*)\]")
 _PRINTED = re.compile(r"(\w+)\[([\d,]*)\]")
 _NAME = re.compile(r"%([\w.-]+)")
+_BRACKET = re.compile(r"[()]")
+_DIGITS = re.compile(r"(\d+)")
+_OPERANDS = re.compile(r"\([^()]*\)")  # without brackets among them
+# a pattern that begins with fixed text is found ten times as fast
+_BODY = re.compile(r", body=%?([\w.-]+)")
+_CALLED = re.compile(r", (?:calls|to_apply)=%?([\w.-]+)")
+_TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
+_OP_NAME = re.compile(r'op_name="([^"]*)"')
+_TARGET = re.compile(r'custom_call_target="([^"]*)"')
+_FRAME = re.compile(r"stack_frame_id=(\d+)")
+_KERNEL = re.compile(r"dim_labels=\w+_(\w+)->")
+_MODULE = re.compile(r"^HloModule ([\w.-]+)")
 _BRANCHES = re.compile(
     r"branch_computations=\{([^}]*)\}|true_computation=%?([\w.-]+), false_computation=%?([\w.-]+)"
 )
@@ -69,19 +82,25 @@ class Shape(NamedTuple):
     def itemsize(self) -> float:
         if self.dtype in ("token", "opaque"):
             return 0
-        return int(_first(r"(\d+)", self.dtype) or 8) / 8
+        return _bits(self.dtype) / 8
 
     @property
     def bytes(self) -> int:
         return math.ceil(self.size * self.itemsize)
 
 
-def _first(pattern: str, text: str) -> str:
+def _first(pattern: re.Pattern[str], text: str) -> str:
     """Return the first group of the first match; "" if there is none."""
-    match = re.search(pattern, text)
+    match = pattern.search(text)
     return match[1] if match else ""
 
 
+@cache
+def _bits(dtype: str) -> int:
+    return int(_first(_DIGITS, dtype) or 8)
+
+
+@lru_cache(maxsize=4096)  # most instructions of a program have one of a few types
 def shapes_in(text: str) -> tuple[Shape, ...]:
     """Return the shapes in a part of a program's text, such as "(f32[2,3]{1,0}, s32[])"."""
     return tuple(Shape(dtype, _dims(dims)) for dtype, dims in _SHAPE.findall(text))
@@ -97,7 +116,7 @@ def _dims(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.split(",") if part)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)  # frozen, it would take three times as long to make
 class Instruction:
     """One line of a computation."""
 
@@ -119,8 +138,10 @@ class Instruction:
 
     @cached_property
     def _end(self) -> int:
+        if match := _OPERANDS.match(self.text, self.start):
+            return match.end() - 1
         depth = 0
-        for match in re.compile(r"[()]").finditer(self.text, self.start):
+        for match in _BRACKET.finditer(self.text, self.start):
             depth += 1 if match[0] == "(" else -1
             if not depth:
                 return match.start()
@@ -147,11 +168,11 @@ class Instruction:
             return int(_first(r"\bindex=(\d+)", self.attributes) or 0)
         return int(self.inside) if self.opcode == "parameter" and self.inside.isdecimal() else None
 
-    @property
+    @cached_property
     def called(self) -> str:
         """Return the computation that it calls or fuses, or the body of a loop; "" for none."""
-        body = _first(r"\bbody=%?([\w.-]+)", self.attributes)
-        return body or _first(r"\b(?:calls|to_apply)=%?([\w.-]+)", self.attributes)
+        attributes = self.attributes
+        return _first(_BODY, attributes) or _first(_CALLED, attributes)
 
     @property
     def branches(self) -> tuple[str, ...]:
@@ -161,12 +182,12 @@ class Instruction:
 
     @property
     def trips(self) -> int | None:
-        return int(_first(r'"known_trip_count":\{"n":"(\d+)"', self.attributes) or 0) or None
+        return int(_first(_TRIPS, self.attributes) or 0) or None
 
-    @property
+    @cached_property
     def op_name(self) -> str:
         """Return the path of JAX's operation, as in "jit(step)/while/body/dot_general"; "" if it has none."""
-        return _first(r'op_name="([^"]*)"', self.text)
+        return sys.intern(_first(_OP_NAME, self.text))  # many instructions have the same
 
     @property
     def operation(self) -> str:
@@ -176,7 +197,13 @@ class Instruction:
     @property
     def target(self) -> str:
         """Return the function that a custom call calls; "" for other instructions."""
-        return _first(r'custom_call_target="([^"]*)"', self.text)
+        return _first(_TARGET, self.text)
+
+    @cached_property
+    def frame(self) -> int | None:
+        """Return the number of its stack frame in the module's tables; None if it has none."""
+        number = _first(_FRAME, self.text)
+        return int(number) if number else None
 
     @property
     def collective(self) -> str:
@@ -267,9 +294,8 @@ class Module:
 
         JAX before 0.8 records the innermost frame only, without its function.
         """
-        recorded = _first(r"stack_frame_id=(\d+)", instruction.text)
-        if recorded:
-            return self._frames.get(int(recorded), ())
+        if instruction.frame is not None:
+            return self._frames.get(instruction.frame, ())
         source = _SOURCE.search(instruction.text)
         return (Place(source[1], int(source[2] or 0), ""),) if source else ()
 
@@ -335,13 +361,14 @@ def product_of(instruction: Instruction, read: list[Shape]) -> Product | None:
 
 def _lengths(left: Shape, attributes: str, name: str) -> list[int]:
     """Return the lengths of the left side's axes of a kind, as XLA or cuBLAS's configuration lists them."""
-    axes = map(int, re.findall(r"\d+", _first(rf'lhs_{name}_dim\w*"?[=:][{{\[]([^\]}}]*)', attributes)))
+    listed = re.compile(rf'lhs_{name}_dim\w*"?[=:][{{\[]([^\]}}]*)')
+    axes = map(int, _DIGITS.findall(_first(listed, attributes)))
     return [left.dims[i] for i in axes if i < len(left.dims)]
 
 
 def _convolution(instruction: Instruction, read: list[Shape], target: str, exact: bool) -> Product | None:
     """Return a convolution as the matrix product that libraries compute; None if it cannot be parsed."""
-    kernel = _first(r"dim_labels=\w+_(\w+)->", instruction.attributes)
+    kernel = _first(_KERNEL, instruction.attributes)
     weights, outputs = read[1], instruction.shapes[0]
     if "backwardfilter" in target:
         weights, outputs = outputs, weights
@@ -418,7 +445,7 @@ def parse(text: str) -> Module:
         raise JaxperfError("the compiled program's text has no ENTRY; this JAX version prints it differently")
     head = text.partition("\n")[0]
     bodies = {name: tuple(instructions) for name, instructions in computations.items()}
-    return Module(_first(r"^HloModule ([\w.-]+)", head), bodies, entry, head, tables)
+    return Module(_first(_MODULE, head), bodies, entry, head, tables)
 
 
 class Costs(NamedTuple):
