@@ -121,8 +121,8 @@ def shifted_in_place(module: Module) -> Iterator[Instruction]:
     """Yield updates in a fusion whose update is a slice of the array that they change."""
     fusions = (i for i in module.instructions if i.opcode == "fusion")
     for i in (part for fusion in fusions for part in module.inside(fusion)):
-        parts = module.operands(i)
-        if i.opcode != "dynamic-update-slice" or len(parts) < 2:
+        parts = module.operands(i) if i.opcode == "dynamic-update-slice" else []
+        if len(parts) < 2:
             continue
         changed, update = (_behind_views(module, part) for part in parts[:2])
         # Only where the array is seen in another shape does it go wrong

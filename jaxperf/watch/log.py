@@ -202,7 +202,7 @@ class ExecutedProgram:
     def spans(self) -> list[Interval]:
         return [span for spans in self.devices.values() for span in spans]
 
-    @property
+    @functools.cached_property
     def busiest_s(self) -> float:
         return max(map(total_length, self.devices.values()), default=0.0)
 

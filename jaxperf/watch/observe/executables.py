@@ -14,7 +14,7 @@ import operator
 import re
 import statistics
 from collections import Counter, defaultdict, deque
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import FrameType
 from typing import Any, NamedTuple
@@ -306,6 +306,8 @@ def unrolled_loops(facts: Facts, *, few: bool = False, outside: Collection[Place
     if all(len(same) < least for same in equal.values()):
         return []
     read, loops = _read(module), list[Loop]()
+    bodies = module.computations.items()
+    entered = {name: {i.called for i in body if i.opcode in _CALLS} for name, body in bodies}
     for at_line in group_by(equal.values(), lambda same: facts.at(same[0])).values():
         most = max(at_line, key=len)
         # how many of the equal operations read the same arrays, most equal ones first
@@ -321,7 +323,7 @@ def unrolled_loops(facts: Facts, *, few: bool = False, outside: Collection[Place
         # few turns are several operations of one iteration, or copies that fusion made
         if not around or written < LAYERS or alike < least or layers:
             continue
-        iterations = turns_of_own if own else _chain(module, set(most))
+        iterations = turns_of_own if own else _chain(module, set(most), entered)
         if iterations >= (LAYERS if alike >= EQUAL_COUNT else IN_A_ROW):
             share = sum(map(len, at_line)) / len(operations)
             if own:
@@ -347,6 +349,7 @@ def _source_loops(origin: tuple[Place, ...], outside: Collection[Place]) -> Iter
             yield at._replace(line=loop.lineno), statements.turns_written(loop, at.file)
 
 
+@functools.lru_cache(maxsize=4096)  # many instructions have one type
 def _kind(array_type: str) -> str:
     """Return an array's type without its layout and its sizes, which may grow from turn to turn."""
     return _SIZE.sub("n", array_type.partition("{")[0])
@@ -369,25 +372,42 @@ def _read(module: Module) -> dict[str, tuple[int, ...]]:
     bits = (1 << n for n in itertools.count())
     for name, body in reversed(list(module.computations.items())):
         for i in body:
-            operands = read[i.name] = tuple(sources.get(operand, 0) for operand in i.operands)
+            operands = read[i.name] = tuple([sources.get(operand, 0) for operand in i.operands])
             if i.opcode == "parameter" and name != module.entry:
                 sources[i.name] = passed[name, i.number]
             elif i.opcode == "parameter" or (i.opcode == "constant" and _SEVERAL.search(i.type)):
                 sources[i.name] = next(bits)
             else:
                 sources[i.name] = functools.reduce(operator.or_, operands, 0)
-            for number, source in enumerate(operands if i.opcode in _CALLS else ()):
-                passed[i.called, number] |= source
+            if i.opcode in _CALLS:
+                for number, source in enumerate(operands):
+                    passed[i.called, number] |= source
     return read
 
 
-def _chain(module: Module, wanted: Collection[Instruction]) -> int:
-    """Return the largest number of some instructions on a path through the program."""
-    until: dict[str, int] = {}
-    inside: dict[str, int] = defaultdict(int)
+def _chain(module: Module, wanted: set[Instruction], entered: Mapping[str, set[str]]) -> int:
+    """Return the largest number of some instructions on a path through the program.
+
+    `entered` has the names of the computations that fusions and calls of each computation enter.
+    """
+    until: dict[str, int] = {}  # those of 0 are left out
+    inside: dict[str, int] = {}
+    own = {i.computation for i in wanted}
     for name, body in module.computations.items():
+        if name not in own and entered[name].isdisjoint(inside):
+            continue
+        longest = 0
         for i in body:
-            count = inside[i.called] if i.opcode in _CALLS else int(i in wanted)
-            until[i.name] = count + max((until.get(operand, 0) for operand in i.operands), default=0)
-            inside[name] = max(inside[name], until[i.name])
+            count = 0
+            for operand in i.operands:  # `max` takes three times as long
+                if operand in until and until[operand] > count:
+                    count = until[operand]
+            if i in wanted:
+                count += 1
+            elif i.opcode in _CALLS:
+                count += inside.get(i.called, 0)
+            if count:
+                until[i.name] = count
+                longest = max(longest, count)
+        inside[name] = longest
     return max(inside.values(), default=0)

@@ -10,7 +10,7 @@ unknown which one ran, and none of them gets FLOPs and bytes.
 import re
 import statistics
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from jaxperf.hlo import Instruction
@@ -21,7 +21,7 @@ from jaxperf.watch.grouping import group_by
 from jaxperf.watch.log import COMPILE, LOWER, TRACE, Compiled, ExecutedProgram
 from jaxperf.watch.observe.executables import CONTAINERS, Facts, own_line
 from jaxperf.watch.observe.source_location import NOWHERE, Place, library_of
-from jaxperf.watch.report.analysis import LONG_WAIT_S, Analysis
+from jaxperf.watch.report.analysis import LONG_WAIT_S, Analysis, once
 from jaxperf.watch.source.statements import LOOP, enclosing_nodes
 
 LINES, STORED_LINES = 5, 20  # on a terminal, and in the result
@@ -61,7 +61,8 @@ def device_lines(analysis: Analysis) -> dict[Place, dict[str, float]]:
     jitted = {*analysis.jitted, *(c.program for c in analysis.log.compiled if c.owner)}
     for name in sorted(jitted & programs.keys()):
         program, known = programs[name], analysis.programs.get(name, [])
-        origins, seen = _origins(known), {op for _, op in program.ops}
+        seen = {op for _, op in program.ops}
+        origins = _origins(known, seen)
         containers = {name for facts in known for name in _containers(facts, seen)}
         for (_, op), times in program.ops.items():
             if op not in containers:
@@ -96,21 +97,28 @@ def cut_off_factor(analysis: Analysis) -> float:
     return max(1.0, analysis.computing_s / seen_s) if seen_s else 1.0
 
 
-def _origins(programs: list[Facts]) -> dict[str, tuple[str, Place]]:
-    """Return each instruction's JAX operation and line; NOWHERE if programs differ in the line.
+def _origins(programs: list[Facts], seen: Collection[str]) -> dict[str, tuple[str, Place]]:
+    """Return the JAX operation and line of loops and `seen` instructions; NOWHERE if programs differ in it.
 
     What XLA adds, such as a copy, has the line of its first use.
     """
     origins: dict[str, tuple[str, Place]] = {}
     for facts in programs:
         used_at: dict[str, Place] = {}
+        fused = {i.called for i in facts.instructions if i.opcode == "fusion"}
         for i in reversed(facts.instructions):  # users come first
+            # a part of a fusion has no events of its own
+            if i.computation in fused and i.name not in seen:
+                continue
             inside = facts.module.inside(i)
             # what XLA groups without naming an operation or a line has those of the heaviest inside
             grouped = inside if i.opcode in ("fusion", "call") else ()
-            heavy = [j for opcode in _HEAVY for j in (i, *grouped) if j.opcode == opcode]
+            heavy = [j for j in (i, *grouped) if j.opcode in _HEAVY]
+            heavy.sort(key=lambda j: _HEAVY.index(j.opcode))
             at = _line(facts, [i, *heavy, *grouped]) or used_at.get(i.name, NOWHERE)
             used_at |= dict.fromkeys([*i.operands, *(j.name for j in inside if j.root)], at)
+            if i.name not in seen and i.opcode != "while":
+                continue
             name, line = origins.setdefault(i.name, (_operation(i, [*heavy, i][0]), at))
             if line != at:
                 origins[i.name] = (name, NOWHERE)
@@ -128,8 +136,9 @@ def _operation(i: Instruction, heaviest: Instruction) -> str:
 def _line(facts: Facts, instructions: list[Instruction]) -> Place:
     """Return the reader's line of the first instruction that has any, else the line of a library but JAX."""
     frames = next(filter(None, map(facts.module.frames, instructions)), ())
-    outside_jax = (p for p in frames if library_of(p.file) not in ("jax", "jaxlib"))
-    return own_line(frames) or next(outside_jax, NOWHERE)
+    if at := own_line(frames):
+        return at
+    return next((p for p in frames if library_of(p.file) not in ("jax", "jaxlib")), NOWHERE)
 
 
 @dataclass(frozen=True)
@@ -165,6 +174,7 @@ def program_blocks(analysis: Analysis) -> Iterator[Block]:
         yield Grid("Hottest programs, per call", heads, tuple(rows), tuple(range(1, 7)), first=ROWS)
 
 
+@once
 def hottest_programs(analysis: Analysis) -> list[Hot]:
     """Return the programs that devices computed in the windows, the most seconds first."""
     compiled, hot = group_by(analysis.log.compiled, lambda c: c.program), list[Hot]()

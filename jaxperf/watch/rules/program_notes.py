@@ -90,8 +90,15 @@ def _source(i: Instruction, facts: Facts, name: str) -> Place:
 
 def _branches(facts: Facts, c: Compiled) -> Iterator[str]:
     """Yield a note for each `lax.cond` with a costly branch that `vmap` has turned into a select."""
+    selects = [i for i in facts.instructions if i.opcode == "select" and "/select_n" in i.op_name]
+    named: dict[Place, set[str]] = {}
+    for at in dict.fromkeys(facts.at(i) for i in selects if "vmap(" in i.op_name):
+        calls = statements.calls_in(statements.innermost(at, ast.stmt))
+        calls = [call for call in calls if statements.last_name(call.func) in ("cond", "switch")]
+        nodes = [n for call in calls for n in ast.walk(call)]
+        named[at] = {getattr(n, "id", "") or getattr(n, "attr", "") for n in nodes}  # step, self.step
     inside: dict[str, list[Instruction]] = defaultdict(list)
-    for i in facts.instructions:
+    for i in facts.instructions if any(named.values()) else ():
         for function in {p.function.rpartition(".")[2] for p in facts.module.frames(i)}:
             inside[function].append(i)
     functions = {
@@ -99,13 +106,8 @@ def _branches(facts: Facts, c: Compiled) -> Iterator[str]:
         for function, within in inside.items()
         if len(within) >= MANY or any(i.opcode in _HEAVY for i in within)
     }
-    selects = [i for i in facts.instructions if i.opcode == "select" and "/select_n" in i.op_name]
-    for at in dict.fromkeys(facts.at(i) for i in selects if "vmap(" in i.op_name):
-        calls = statements.calls_in(statements.innermost(at, ast.stmt))
-        calls = [call for call in calls if statements.last_name(call.func) in ("cond", "switch")]
-        nodes = [n for call in calls for n in ast.walk(call)]
-        named = {getattr(n, "id", "") or getattr(n, "attr", "") for n in nodes}  # step, self.step
-        if named & functions:
+    for at in named:
+        if named[at] & functions:
             yield (
                 f"under vmap, the branch at {at} is a select: {c.called} computes both sides for every "
                 "element. Choose the elements first (sort or gather them), or use jax.lax.map, which "

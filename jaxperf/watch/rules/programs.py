@@ -17,7 +17,7 @@ from jaxperf.watch.log import CALLBACK, COMPILE, DISPATCH, EAGER, Compiled, Exec
 from jaxperf.watch.observe import executables
 from jaxperf.watch.observe.executables import Facts
 from jaxperf.watch.observe.source_location import NOWHERE, Place, library_of
-from jaxperf.watch.report.analysis import Analysis, IntervalSet
+from jaxperf.watch.report.analysis import Analysis, IntervalSet, once
 from jaxperf.watch.report.top_programs import cut_off_factor, execution_count
 from jaxperf.watch.rules import table
 from jaxperf.watch.rules.idle import COPIED, SLOWEST
@@ -50,7 +50,8 @@ def find_float64(analysis: Analysis) -> Iterator[Finding]:
     where = f" at {at}: {at.source}" if at else ""
     for facts, c, _, program_s in called_programs(analysis):
         narrow = {i.name for i in facts.instructions if i.type.startswith(("f32[", "bf16[", "f16["))}
-        large = [i for i in facts.instructions if i.shapes and i.shapes[0].bytes >= WIDENED]
+        doubles = (i for i in facts.instructions if i.type.startswith(("f64", "c128")))
+        large = [i for i in doubles if i.shapes and i.shapes[0].bytes >= WIDENED]
         converts = [i for i in large if i.opcode == "convert" and i.type.startswith("f64[")]
         widening = Counter(facts.at(i) for i in converts if narrow & {*i.operands})
         if widening:
@@ -60,14 +61,13 @@ def find_float64(analysis: Analysis) -> Iterator[Finding]:
             )
             yield Finding("float64", line, program_s / 2, reason, facts.name)
             continue
-        wide = any(i.type.startswith(("f64", "c128")) for i in large)
         files = {p.file for p in (c.at, *c.callers)}
         given = [shape for shape in facts.layout[0] if shape.dims and shape.dtype[0] in "fbc"]
         mixed = {shape.dtype for shape in given} - {"f64", "c128"}
         # who turns it on in the same file may want it, unless it is for the arrays that the program gets
         unwanted = not mixed and sum(shape.bytes for shape in given) >= LARGE
         unwanted = unwanted or bool(at and at.file not in files)
-        if wide and unwanted and not any(map(_asks_for_float64, files)):
+        if large and unwanted and not any(map(_asks_for_float64, files)):
             reason = (
                 f"{c.called} computes with arrays of float64, which JAX makes of its own and NumPy's arrays "
                 f"while jax_enable_x64 is on{where}; if float32 is enough, it moves half of the bytes"
@@ -104,12 +104,15 @@ def _made(c: Compiled) -> tuple[Place, str]:
     'NamedSharding(mesh, P()) gives each device a copy, P("data") a share.',
 )  # fmt: skip
 def find_moves(analysis: Analysis) -> Iterator[Finding]:
+    moving = [(c, at) for c, at in analysis.called if sum(c.moved.values()) >= COPIED]
+    if not moving:
+        return
     dispatching = analysis.idle_at(DISPATCH, EAGER)
     beside_s = _copied_beside_computing(analysis)
     waits = intersection(difference(analysis.steady, analysis.busy), analysis.log.activity.queued)
-    for c, at in analysis.called:
+    for c, at in moving:
         program, size = analysis.ran(c), sum(c.moved.values())
-        if program is None or size < COPIED:
+        if program is None:
             continue
         largest = max(c.moved, key=c.moved.__getitem__)
         more = f" and {len(c.moved) - 1} more arguments" if len(c.moved) > 1 else ""
@@ -295,7 +298,6 @@ def find_unrolled_loops(analysis: Analysis) -> Iterator[Finding]:
             continue
         # each program and the body of its loop cost what every small program costs
         unrolled_s = max(0.0, compiling_s - 2 * least_s * len(same))
-        lines = Counter(map(facts.at, facts.instructions))
         taken = group_by((i for i in facts.instructions if i.operation == "unstack"), facts.at)
         elements = {at: _elements_taken(same) for at, same in taken.items()}
         at, count = max(elements.items(), key=lambda item: item[1], default=(NOWHERE, 0))
@@ -309,6 +311,7 @@ def find_unrolled_loops(analysis: Analysis) -> Iterator[Finding]:
             yield Finding("unrolled", loop.at, saved_s, reason, c.called)
         elif at and count >= executables.EQUAL_COUNT:
             reason = f"{c.called} takes the elements of an array one by one here, as Python iterates over it"
+            lines = Counter(map(facts.at, facts.instructions))
             saved_s = unrolled_s * lines[at] / (lines.total() - lines[NOWHERE])
             yield Finding("unrolled", at, saved_s, reason, c.called, form="array")
 
@@ -524,7 +527,8 @@ def _reason(fault: Fault, call: Compiled) -> str:
     return f"{call.called} has {fault.name}; with jaxlib {version} {fault.symptom}{times} ({fault.issue})"
 
 
-def met_faults(analysis: Analysis) -> Iterator[tuple[Fault, Facts, Compiled, Place]]:
+@once
+def met_faults(analysis: Analysis) -> list[tuple[Fault, Facts, Compiled, Place]]:
     """Return the faults that the reader's programs meet, each once a line: with the call and the line."""
     import jax
 
@@ -538,7 +542,7 @@ def met_faults(analysis: Analysis) -> Iterator[tuple[Fault, Facts, Compiled, Pla
             for instruction in fault.hits(facts.module):
                 at = facts.at(instruction) or call.at
                 met.setdefault((fault.issue, at), (fault, facts, call, at))
-    return iter(met.values())
+    return list(met.values())
 
 
 def called_programs(
