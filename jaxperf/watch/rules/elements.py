@@ -26,10 +26,10 @@ def is_operation(c: Compiled) -> bool:
 
 def takes_apart(c: Compiled) -> bool:
     """Return whether a program takes an array apart over which Python iterates, but not one of keys."""
-    iterates = c.name.strip("_") == "unstack" and "unstack(" not in c.at.source
+    if c.name.strip("_") != "unstack" or "unstack(" in c.at.source:
+        return False
     keys = any("key<" in text for text in c.signature.values())
-    keys = keys or any(_KEYS.search(statements.iterated(at)) for at in (c.at, c.inner))
-    return iterates and not keys
+    return not keys and not any(_KEYS.search(statements.iterated(at)) for at in (c.at, c.inner))
 
 
 @once

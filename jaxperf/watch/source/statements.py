@@ -48,8 +48,13 @@ def nodes_in(node: ast.AST | None, node_type: Any) -> list[Any]:
 
 
 @functools.cache
+def _nodes(file: str) -> list[ast.AST]:
+    return list(ast.walk(syntax_tree(file)))
+
+
+@functools.cache
 def _all_nodes(file: str, node_type: Any) -> list[Any]:
-    return nodes_in(syntax_tree(file), node_type)
+    return [n for n in _nodes(file) if isinstance(n, node_type)]
 
 
 def _module_files(file: str) -> list[str]:
@@ -62,11 +67,23 @@ def _module_nodes(file: str, node_type: Any) -> list[Any]:
     return [node for name in _module_files(file) for node in _all_nodes(name, node_type)]
 
 
+@functools.cache
+def _nodes_around(file: str, line: int) -> list[Any]:
+    """Return all nodes around a line, the innermost last; what they are inside of is around it, too."""
+    around, nodes = list[Any](), list[Any]([syntax_tree(file)])
+    for node in nodes:
+        if hasattr(node, "lineno"):  # the file and a function's parameters have none
+            if not _begin(node) <= line <= node.end_lineno:
+                continue
+            around.append(node)
+        nodes += ast.iter_child_nodes(node)
+    return sorted(around, key=_begin)
+
+
 @functools.cache  # rules ask for each sample
 def enclosing_nodes(at: Place, kind: Any) -> tuple[Any, ...]:
     """Return the nodes of one type around a line, the innermost last."""
-    nodes = _all_nodes(at.file, kind)
-    return tuple(sorted((n for n in nodes if _begin(n) <= at.line <= n.end_lineno), key=_begin))
+    return tuple(n for n in _nodes_around(at.file, at.line) if isinstance(n, kind))
 
 
 def innermost(at: Place, kind: Any) -> Any:

@@ -48,6 +48,34 @@ def test_a_statement_is_shown_whole_and_of_one_with_a_body_the_head(start, rows,
     assert statements.statement_rows(at(start)) == rows
 
 
+NESTED = """\
+@partial(jit, static_argnums=[
+    n for n in range(
+        2)])
+def apply(x, f=lambda y: [
+        z for z in y], g: Union[
+            int, {k: v for k, v in pairs}] = 3):
+    match x:
+        case [a, b] if any(
+                c for c in b):
+            with open(x) as file, open(
+                    [d for d in
+                     b]):
+                return f
+"""
+
+
+def test_the_nodes_around_a_line_are_all_that_begin_before_it_and_end_after_it(places):
+    at = places(NESTED)
+    expressions = statements.nodes_in(ast.parse(NESTED), statements.ROUND | ast.Lambda | ast.With)
+    for number in range(1, NESTED.count("\n") + 1):
+        nodes = statements.enclosing_nodes(at(number, "apply"), statements.ROUND | ast.Lambda | ast.With)
+        around = [node for node in expressions if node.lineno <= number <= node.end_lineno]
+        around.sort(key=lambda node: node.lineno)
+        assert [*map(ast.unparse, nodes)] == [*map(ast.unparse, around)], number
+        assert statements.innermost(at(number, "apply"), statements.FUNCTION).name == "apply"
+
+
 def test_a_function_is_jitted_by_its_decorator_whichever_it_is(at):
     for start in ("return w * x", "return w**n", "return x - a"):
         assert statements.in_jitted(at(start)), start
