@@ -13,7 +13,7 @@ Interval = tuple[float, float]
 def union(intervals: Iterable[Interval], gap: float = 0.0) -> list[Interval]:
     """Return the union as disjoint intervals in order; a gap of at most `gap` between two is closed."""
     merged: list[Interval] = []
-    in_order = sorted(i for i in intervals if i[0] < i[1])
+    in_order = sorted([i for i in intervals if i[0] < i[1]])
     if not in_order:
         return merged
     begin, until = in_order[0]

@@ -45,7 +45,7 @@ def read_window(profile: bytes, tied: float, ended: float, log: Log) -> None:
 
     instructions = list(timeline.executed_instructions(lines))
     # on a CPU, work that was queued before the window has no events, so the window begins at the first event
-    first = min((clock(e.start) for e in instructions), default=tied)
+    first = clock(min(e.start for e in instructions)) if instructions else tied
     window, activity = (max(first, tied), ended), log.activity
     # an instruction that began before a window has no event in it: the device for which one waits is busy
     if instructions or not any(wait.start < ended and tied < wait.end for wait in log.waits):
@@ -53,16 +53,20 @@ def read_window(profile: bytes, tied: float, ended: float, log: Log) -> None:
     copied = timeline.copies_between_devices(lines, marks[0] + (ended - tied) * 1e9)
     activity.copying += clip([(clock(a), clock(b)) for a, b in copied], *window)
     executions: dict[tuple[str, str, str], Execution] = {}
-    for e in instructions:
+    for e in instructions:  # there may be a hundred thousand
         name, start, end = canonical_name(e.program), clock(e.start), clock(e.end)
-        record, inside = activity.program(name), clip([(start, end)], *window)
-        record.devices[e.device] += inside
-        record.ops[e.device, e.name] += [b - a for a, b in inside]
-        if e.run:
-            new = Execution(e.device, name, start, end, e.name)
-            known = executions.setdefault((e.device, name, e.run), new)
+        record = activity.program(name)
+        spans, times = record.devices[e.device], record.ops[e.device, e.name]
+        begin, until = max(start, window[0]), min(end, window[1])
+        if begin < until:
+            spans.append((begin, until))
+            times.append(until - begin)
+        known = executions.get((e.device, name, e.run))
+        if known:
             known.start = min(start, known.start)
             known.end, known.last_op = max((known.end, known.last_op), (end, e.name))
+        elif e.run:
+            executions[e.device, name, e.run] = Execution(e.device, name, start, end, e.name)
     calls: dict[str, list[Interval]] = defaultdict(list)
     dispatches = [*itertools.chain.from_iterable(map(_dispatches, lines))]
     if not instructions and not dispatches:
