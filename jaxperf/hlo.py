@@ -37,6 +37,7 @@ _OPERANDS = re.compile(r"\([^()]*\)")  # without brackets among them
 # a pattern that begins with fixed text is found ten times as fast
 _BODY = re.compile(r", body=%?([\w.-]+)")
 _CALLED = re.compile(r", (?:calls|to_apply)=%?([\w.-]+)")
+_INDEX = re.compile(r", index=(\d+)")
 _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
 _OP_NAME = re.compile(r'op_name="([^"]*)"')
 _TARGET = re.compile(r'custom_call_target="([^"]*)"')
@@ -116,7 +117,7 @@ def _dims(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.split(",") if part)
 
 
-@dataclass(eq=False)  # frozen, it would take three times as long to make
+@dataclass(eq=False)  # frozen, it would take twice as long to make
 class Instruction:
     """One line of a computation."""
 
@@ -165,7 +166,7 @@ class Instruction:
     def number(self) -> int | None:
         """Return the number of a parameter, or of the element that it takes from a tuple; else None."""
         if self.opcode == "get-tuple-element":
-            return int(_first(r"\bindex=(\d+)", self.attributes) or 0)
+            return int(_first(_INDEX, self.attributes) or 0)
         return int(self.inside) if self.opcode == "parameter" and self.inside.isdecimal() else None
 
     @cached_property
