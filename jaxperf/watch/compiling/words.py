@@ -119,12 +119,14 @@ def parts(contents: Mapping[str, Any]) -> tuple[str, str]:
         observed += f", {loop['share']:.0%} of them by the loop at {loop['line']}"
         observed += f", which Python unrolls {loop['turns']} times or more"
         change = "jax.lax.scan or fori_loop compiles the body of the loop once"
-    elif lines:
+    if lines:
         shares = (f"{line['share']:.0%} from {line['line']}, `{line['source'][:60]}`" for line in lines)
         observed += f": {', '.join(shares)}"
         if lines[0]["equal"] >= SEVERAL:
             observed += f", in {lines[0]['equal']} equal parts"
-            change = "if these are layers or turns of a Python loop, jax.lax.scan compiles one of them"
+            change = (
+                change or "if these are layers or turns of a Python loop, jax.lax.scan compiles one of them"
+            )
     if contents["constant_bytes"] >= LARGE:
         observed += f", and {format_quantity(contents['constant_bytes'], 'bytes')} of constants"
         change = change or "make the arrays that it captures arguments"

@@ -286,7 +286,7 @@ _LOOPS = ast.For | ast.While | ast.ListComp | ast.GeneratorExp
 
 
 class Loop(NamedTuple):
-    """A loop that Python unrolled, at its `for`; `share` is the fraction of operations from its lines."""
+    """A loop that Python unrolled, at its `for`; `share` is the fraction of operations in it."""
 
     at: Place
     operation: str
@@ -333,7 +333,14 @@ def unrolled_loops(facts: Facts, *, few: bool = False, outside: Collection[Place
             loops.append(Loop(at, most[0].operation, int(min(iterations, written)), share))
     # one turn may have several equal operations
     turns = {at: min(x.iterations for x in same) for at, same in group_by(loops, lambda x: x.at).items()}
-    loops = [x._replace(iterations=turns[x.at]) for x in loops]
+    # all operations of a loop go with it, also those that no other turn needs
+    held = Counter[Place]()
+    for frames, same in group_by(operations, module.frames).items():
+        innermost = next((at for at, _ in _source_loops(frames, outside) if at in turns), NOWHERE)
+        held[innermost] += len(same)
+    # the line with the most equal operations stands for all lines of its loop
+    dearest = {x.at: x for x in sorted(loops, key=lambda loop: loop.share)}
+    loops = [x._replace(iterations=turns[at], share=held[at] / len(operations)) for at, x in dearest.items()]
     return sorted(loops, key=lambda loop: -loop.share)
 
 
