@@ -36,6 +36,7 @@ _DERIVATIVES = {
     "minimize": "jac", "root": "jac", "least_squares": "jac", "fsolve": "fprime", "leastsq": "Dfun",
     "fmin_bfgs": "fprime", "fmin_cg": "fprime",
 }  # fmt: skip
+_OF_NUMBERS = {"minimize", "fmin_bfgs", "fmin_cg"}  # those of functions that return one number
 _WITHOUT = {"nelder-mead", "powell", "cobyla", "cobyqa"}  # methods that need no derivatives
 GRADIENT = 5  # calls of a function that take as long as its value and gradient, at most
 _CLOCKS = {"time", "perf_counter", "monotonic", "time_ns", "perf_counter_ns", "monotonic_ns"}
@@ -201,7 +202,8 @@ def keras_notes(analysis: Analysis) -> Iterator[str]:
 
 @cause(
     "finite differences", "python", SYNCHRONIZE, "a solver estimates derivatives by calling a function again",
-    "Give {name} the derivative as {argument}: a function under jax.jit(jax.jacfwd(...)).",
+    "Give {name} the derivative as {argument}, made once: jax.jit(jax.grad(f)) of the function f that it "
+    "calls, or jax.jit(jax.jacfwd(f)) if f returns an array.",
     confidence="bound",
     forms={
         "gradient": "Give {name} value and gradient from one function under jax.jit, and jac=True.\n"
@@ -221,12 +223,16 @@ def find_finite_differences(analysis: Analysis) -> Iterator[Finding]:
         first = [next(iter(c.arrays), ("", "[0, 0]"))[1] for c, line in analysis.called if line in lines]
         sizes = [dimensions(text)[0] for text in first if len(dimensions(text)) == 1]
         calls = max(sizes, default=0) + 1
-        seconds = sum((s.end - s.start - analysis.compiling.of(s)) * s.undelayed for s in under)
+        seconds, gradient = sum(map(analysis.front, under)), solver in _OF_NUMBERS
+        # a gradient takes the device as long as a few calls, and a Jacobian as long as all of them
+        if gradient:
+            seconds += sum(analysis.waiting.of(s) * s.undelayed for s in under)
         reason = (
             f"{solver} gets no {argument}, and so calls the function {calls} times for each derivative, "
             "once for each parameter"
         )
-        saved_s = seconds * (1 - min(1.0, GRADIENT / calls))
+        least = GRADIENT if gradient else 1
+        saved_s = seconds * (1 - min(1.0, least / calls))
         yield Finding("finite differences", at, saved_s, reason, solver, argument=argument)
 
 
