@@ -280,6 +280,45 @@ def _copied_s(
 
 
 @cause(
+    "shuffled draws", "program", table.PERFORMANCE, "all rows are sorted at random to draw a few",
+    "jax.random.choice without replacement, and permutation, sort all indices at random in each call. Draw "
+    "with jax.random.randint if a row may come twice; or make one permutation for many turns, of which each "
+    "takes the next part.",
+    confidence="bound",
+)  # fmt: skip
+@cause(
+    "one-hot product", "program", table.PERFORMANCE, "a product with one-hot rows does what an index does",
+    "To take rows, index them: table[indices]. To add up rows by index, use jax.ops.segment_sum(rows, "
+    "indices, num_segments), or x.at[indices].add(rows). The product goes through all zeros, too.",
+    confidence="bound",
+)  # fmt: skip
+def find_costly_ways(analysis: Analysis) -> Iterator[Finding]:
+    """Find programs of which much is work that JAX has a cheaper operation for."""
+    for facts, c, program, program_s in called_programs(analysis):
+        sorts = [i for i in facts.instructions if i.opcode == "sort" and "_shuffle" in i.op_name]
+        products = list(_one_hot_products(facts))
+        for name, found, does in (
+            ("shuffled draws", sorts, "sorts all indices at random"),
+            ("one-hot product", products, "multiplies with rows that are zero but for a one"),
+        ):
+            seconds = {i: program.op_s(i.name.__eq__) for i in found}
+            share = min(1.0, sum(seconds.values()) / program.busiest_s)
+            if share >= CONSTANT_SHARE:
+                at = _dearest(facts, seconds) or c.at
+                yield Finding(name, at, program_s * share, f"{share:.0%} of {c.called} {does}", c.called)
+
+
+def _one_hot_products(facts: Facts) -> Iterator[Instruction]:
+    """Yield what makes large one-hot rows, and the products with them."""
+    for i in facts.instructions:
+        dot = i.opcode == "dot" or any(j.opcode == "dot" for j in facts.module.inside(i))
+        for part in (i, *(facts.module.operands(i) if dot else ())):
+            if "_one_hot" in part.op_name and part.bytes >= LARGE:
+                yield i
+                break
+
+
+@cause(
     "unrolled", "program", table.FORBIDDEN, "Python unrolls a loop while tracing",
     "Write the loop as jax.lax.fori_loop, or as jax.lax.scan over stacked weights or inputs. An array that "
     "grows in it needs its final length from the start.",

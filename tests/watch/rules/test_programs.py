@@ -256,3 +256,32 @@ def test_an_array_is_copied_where_one_of_its_type_is_updated_however_often_the_n
     worst = max(programs.find_eager_copies(Analysis(log)), key=lambda f: f.seconds)
     assert (worst.at, worst.memory_bytes) == (large, 512 * 512 * 4)
     assert not eager._unfused(Analysis(log), [large, small])  # one program would copy, too
+
+
+def embed(table, tokens):
+    return jax.nn.one_hot(tokens, len(table)) @ table
+
+
+@pytest.mark.parametrize(
+    ("function", "found"),
+    [
+        (embed, "one-hot product"),
+        (jax.grad(lambda table, tokens: jnp.tanh(embed(table, tokens)).sum()), "one-hot product"),
+        (lambda table, tokens: table[tokens], ""),
+        (lambda table, tokens: jax.nn.one_hot(tokens[:9], len(table)) @ table, ""),
+        (
+            lambda table, tokens: jax.random.permutation(jax.random.key(tokens[0]), table)[:9],
+            "shuffled draws",
+        ),
+        (lambda table, tokens: table[jax.random.randint(jax.random.key(tokens[0]), 9, 0, 999)], ""),
+        (lambda table, tokens: jnp.sort(table, axis=0)[:9], ""),
+    ],
+)
+def test_work_that_an_index_or_a_draw_would_do_is_found(function, found, places):
+    arguments = jnp.ones((2048, 16)), jnp.arange(512)
+    text = jax.jit(function).lower(*arguments).compile().as_text()
+    facts = Facts("step", "cpu", 1.0, 1.0, text=text)
+    compiled = Compiled("step", places("step(table, tokens)\n")(1), {"compile": (-0.1, 0.0)}, explained=True)
+    analysis = ran(facts, compiled=compiled)
+    analysis.log.activity.programs["step"].ops |= {("device 0", i.name): [0.2] for i in facts.instructions}
+    assert {f.cause for f in programs.find_costly_ways(analysis)} == {found} - {""}
