@@ -302,9 +302,11 @@ def _seen_at_calls(analysis: Analysis, at: Place) -> float:
     seen = (
         s for s in analysis.log.samples if s.kind == DISPATCH and s.at in lines and s.end > analysis.begin
     )
-    # the median, since the sampler holds up a few calls
     ran = [program for c, _ in here if (program := analysis.ran(c)) and program.dispatch_s]
-    calls_s = sum(statistics.median(p.dispatch_s) * len(p.dispatch_s) for p in ran) * analysis.scale
+    short = any(p.turn_s and p.turn_s < LATE_S for p in ran)
+    # the median where turns are long, since the sampler holds up a few calls; of short ones, those are few
+    typical = statistics.fmean if short else statistics.median
+    calls_s = sum(typical(p.dispatch_s) * len(p.dispatch_s) for p in ran) * analysis.scale
     samples = (s for s in analysis.of_kinds(BETWEEN, DATA) if _function(s.at) == _function(at))
     before = [*filter(None, map(analysis.front, samples))]
     late_s = sum(map(analysis.front, seen)) - calls_s
@@ -377,16 +379,16 @@ def _wait_form(finding: Finding) -> str:
 )  # fmt: skip
 def find_waits(analysis: Analysis) -> Iterator[Finding]:
     apart, solvers = taken_apart(analysis), {*estimating(analysis)}
+    # a solver of SciPy needs the value before it goes on
+    solved = {s.at for s in analysis.samples if not solvers.isdisjoint((s.at, *s.callers))}
     # one change serves all lines of a loop
     reads: dict[tuple[str, Any], list[tuple[WaitingLine, str]]] = defaultdict(list)
     for line in analysis.lines:
         loop = statements.innermost(line.at, loop_body.LOOP)
         # `find_iterated_arrays` covers the first, `find_numpy_work` the second
         iterated = loop is not None and line.at._replace(line=loop.lineno) in apart
-        if line.count < REPEATS or iterated or any(_for_numpy(line, at) for at in analysis.lost_to_numpy):
-            continue
-        # a solver of SciPy needs the value before it goes on
-        if any(s.at == line.at and {s.at, *s.callers} & solvers for s in analysis.samples):
+        elsewhere = iterated or line.at in solved
+        if line.count < REPEATS or elsewhere or any(_for_numpy(line, at) for at in analysis.lost_to_numpy):
             continue
         if array := element_read(analysis, line.at):
             reads[line.at.file, loop or line.at].append((line, array))
@@ -448,7 +450,11 @@ def find_data_waits(analysis: Analysis) -> Iterator[Finding]:
     One thread that reads ahead can save at most the time in which devices compute. If the waits are longer,
     reading itself must become faster.
     """
-    lost_s = analysis.saved_at(analysis.of_kinds(DATA))
+    # a line that mostly dispatches operations is `find_eager_operations`'
+    eager, loading = Counter(s.at for s in analysis.of_kinds(EAGER)), analysis.of_kinds(DATA)
+    looks = Counter(s.inside for s in loading)
+    loading = [s for s in loading if not s.inside or eager[s.inside] <= looks[s.inside]]
+    lost_s = analysis.saved_at(loading)
     lost_s = {at: seconds for at, seconds in lost_s.items() if not only_keys(analysis, at)}
     reason = "devices are idle while this line waits for the next batch"
     for finding in findings_by_function("data", lost_s, reason):

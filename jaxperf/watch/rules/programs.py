@@ -483,16 +483,20 @@ def _products(facts: Facts) -> Counter[tuple[Place, str, bool]]:
     choose=lambda f: "debug" if "debug." in f.at.source else "",
 )  # fmt: skip
 def find_callbacks(analysis: Analysis) -> Iterator[Finding]:
-    sampled = [*analysis.of_kinds(CALLBACK), *analysis.log.called_back]
-    sampled_s = total_length((s.start, s.end) for s in sampled)
+    sampled = [(s.start, s.end) for s in (*analysis.of_kinds(CALLBACK), *analysis.log.called_back)]
+    # JAX also calls the reader's functions to trace them
+    sampled_s = total_length(difference(sampled, analysis.compiling.stretches))
+    seconds = dict[tuple[str, Place], float]()
     for facts, c in new_programs(analysis):
         program = analysis.ran(facts)
         for op, line in facts.callbacks():
-            seconds = program.op_s(op.__eq__) * analysis.scale if program else 0.0
-            if len(analysis.called) == 1 or not seconds:
-                seconds = max(seconds, sampled_s)  # windows may have missed it
-            reason = f"each call of {facts.name} stops for Python on the host here"
-            yield Finding("callback", line or c.at, seconds, reason, facts.name)
+            seen_s = program.op_s(op.__eq__) * analysis.scale if program else 0.0
+            seconds[facts.name, line or c.at] = seconds.get((facts.name, line or c.at), 0.0) + seen_s
+    # windows may have missed it; of several, those that they saw, since an error check is rarely called
+    missed = len(seconds) == 1 or not any(seconds.values())
+    for (name, at), seen_s in seconds.items():
+        reason = f"each call of {name} stops for Python on the host here"
+        yield Finding("callback", at, max(seen_s, sampled_s if missed else 0.0), reason, name)
 
 
 @cause(

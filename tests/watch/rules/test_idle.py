@@ -56,6 +56,15 @@ def test_reading_that_is_slower_than_the_steps_needs_more_than_one_thread(comput
     assert advice_for(finding).change.startswith("Reading takes longer" if words else "Read the next batch")
 
 
+@pytest.mark.parametrize(("dispatching", "count"), [(3, 0), (1, 1)])
+def test_a_line_of_a_loader_that_mostly_dispatches_operations_is_no_data(dispatching, count, places):
+    inside = places("def tasks(key):\n    while True:\n        yield jnp.sin(draw(key))\n")(3, "tasks")
+    samples = [StackSample("data", AT, float(t), t + 0.5, inside=inside) for t in (1, 3)]
+    samples += [StackSample("eager", inside, t + 0.5, t + 1.0) for t in range(dispatching)]
+    found = [*idle.find_data_waits(computing([(0.0, 0.5)], 10.0, samples=samples))]
+    assert len(found) == count
+
+
 def test_a_full_queue_at_a_line_that_reads_elements_is_no_wait_of_its_own(places):
     at = places("for i in range(9):\n    best = max(best, float(x[i]))\n")(2, "")
     samples = [StackSample("eager", at, t, t + 0.1, blocked=True) for t in (1.0, 2.0, 3.0)]

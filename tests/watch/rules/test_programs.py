@@ -5,7 +5,7 @@ import pytest
 from flax import nnx
 
 from jaxperf.hlo import Shape, shape_of
-from jaxperf.watch.log import EAGER, Compiled, DeviceActivity, ExecutedProgram, Log, StackSample
+from jaxperf.watch.log import CALLBACK, EAGER, Compiled, DeviceActivity, ExecutedProgram, Log, StackSample
 from jaxperf.watch.observe.executables import Facts
 from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.report.analysis import Analysis
@@ -285,3 +285,24 @@ def test_work_that_an_index_or_a_draw_would_do_is_found(function, found, places)
     analysis = ran(facts, compiled=compiled)
     analysis.log.activity.programs["step"].ops |= {("device 0", i.name): [0.2] for i in facts.instructions}
     assert {f.cause for f in programs.find_costly_ways(analysis)} == {found} - {""}
+
+
+@pytest.mark.parametrize(
+    ("begins", "seen", "seconds"), [(0.1, "", 0.4), (-0.9, "", 0.0), (0.1, "other", 0.0)]
+)
+def test_a_callback_takes_what_samples_see_outside_of_tracing(begins, seen, seconds, places):
+    """A rare check of errors is a callback, too; JAX calls the reader's function to trace it."""
+    at = places("step(x)\ncheck(x)\n")
+    call = '  ROOT %c = f32[] custom-call(), custom_call_target="xla_ffi_python_cpu_callback"\n'
+    text = f"HloModule jit_f\n\nENTRY %main (x: f32[4]) -> f32[] {{\n{call}}}\n"
+    facts = [Facts(f"jit_{name}", "cpu", 1.0, 1.0, text=text) for name in ("step", "other")]
+    compiled = [Compiled(n, at(1), {"trace": (-1.0, 0.0)}, explained=True) for n in ("step", "other")]
+    programs_ran = {n: ExecutedProgram(n, 1, devices={"cpu:0": [(0.1, 0.9)]}) for n in ("step", "other")}
+    if seen:
+        programs_ran[seen].ops["cpu:0", "c"] = [0.3]
+    samples = [StackSample(CALLBACK, at(1), begins, begins + 0.4)]
+    log = Log("a", -1.0, 1.0, compiled=compiled, programs=facts, samples=samples)
+    log.activity = DeviceActivity([(0.0, 1.0)], programs_ran)
+    found = {f.name: f.seconds for f in programs.find_callbacks(Analysis(log))}
+    assert found["jit_step"] == pytest.approx(seconds)
+    assert found["jit_other"] == pytest.approx(0.3 if seen else seconds)

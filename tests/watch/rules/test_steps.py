@@ -146,7 +146,7 @@ def test_what_a_line_calls_in_each_turn_besides_its_function_is_dispatch_too(tim
         (0.002, [], 0.1, 9.0),
         (0.002, [], 0.6, 4.0),
         (1.0, [], 0.1, 4.05),  # what takes long is seen where it runs
-        (1.0, [0.002], 0.1, 9.0),  # each sample stands for 500 turns
+        (1.0, [0.002], 0.1, 8.3),  # each sample stands for 500 turns
     ],
 )
 def test_python_that_the_sampler_sees_only_at_the_next_call_counts(turn_s, turns_s, took_s, seconds, places):
