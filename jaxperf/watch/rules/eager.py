@@ -17,13 +17,14 @@ from jaxperf.watch.rules.idle import OFTEN, REPEATS, findings_by_function
 from jaxperf.watch.rules.jit_advice import OF_ONE_CALL, WAYS, in_one_program, lines_of, outermost, way_to_jit
 from jaxperf.watch.rules.programs import find_eager_copies
 from jaxperf.watch.rules.table import PERFORMANCE, Finding, cause, findings_of
-from jaxperf.watch.rules.traces import FIRST_CALL_S, find_eager_recompiles, find_many_arrays
+from jaxperf.watch.rules.traces import find_eager_recompiles, find_many_arrays
 from jaxperf.watch.source import statements
 
 SHORT_S = 5e-5  # seconds of an operation that takes less than its dispatch
 SEEN_S = 0.05  # of windows, below which samples alone say what the front end did
 SMALL = 1e6  # bytes and FLOPs of an operation that takes less than its dispatch
 JIT_OBJECT_S = 1e-4  # that a call takes longer through a new jit object
+FIRST_CALL_S = 3e-3  # that the first call of an operation takes besides its compilation
 RATE = 200  # operations per second; fewer do not explain idle devices
 MOST = 0.8  # of a function's seconds, at the line whose call alone is changed
 IN_A_ROW = 3  # consecutive light operations that are worth fusing

@@ -108,7 +108,6 @@ _FLOAT = re.compile(r"(?:^|(?<=[=( ]))(-?(\d[\d.]*[.e][\d.e+-]*|inf)|nan)(?=[,)]
 _ANYWHERE = ("new function", "weak type")  # never intended, even if another line makes the call
 # a single one may be intended: two functions, two values of a flag, two sizes
 _HABITS = ("new function", "static value", "shape", "structure")
-FIRST_CALL_S = 3e-3  # that the first call of an operation takes besides its compilation
 SMALL_S = 0.2  # seconds that one program in place of many small ones must save
 SMALL_PROGRAMS = 10  # at a line outside jit that are worth one program
 MANY = 100  # arrays that one operation takes, from which on compiling takes long
@@ -745,7 +744,6 @@ def find_eager_recompiles(analysis: Analysis) -> Iterator[Finding]:
         for compiled in groups:
             joined = _in_one_program(line, compiled)
             saved_s = min(len(joined) * each_s, analysis.compiling_s(joined)) - each_s
-            saved_s += len(joined[1:]) * FIRST_CALL_S
             most = max(map(len, group_by(compiled, lambda c: (c.at, c.name)).values()))
             if (len(compiled) < SMALL_PROGRAMS and most < 2 * REPEATS) or saved_s < least_s:
                 left += compiled
