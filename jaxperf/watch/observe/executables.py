@@ -335,8 +335,9 @@ def unrolled_loops(facts: Facts, *, few: bool = False, outside: Collection[Place
     turns = {at: min(x.iterations for x in same) for at, same in group_by(loops, lambda x: x.at).items()}
     # all operations of a loop go with it, also those that no other turn needs
     held = Counter[Place]()
-    for frames, same in group_by(operations, module.frames).items():
-        innermost = next((at for at, _ in _source_loops(frames, outside) if at in turns), NOWHERE)
+    for same in group_by(operations, lambda i: i.frame or module.frames(i)).values():
+        within = _source_loops(module.frames(same[0]), outside)
+        innermost = next((at for at, _ in within if at in turns), NOWHERE)
         held[innermost] += len(same)
     # the line with the most equal operations stands for all lines of its loop
     dearest = {x.at: x for x in sorted(loops, key=lambda loop: loop.share)}

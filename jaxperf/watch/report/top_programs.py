@@ -91,6 +91,7 @@ def _containers(facts: Facts, seen: set[str]) -> set[str]:
     return {name for name, called in inside if called & with_events}
 
 
+@once
 def cut_off_factor(analysis: Analysis) -> float:
     """Return how many times longer devices compute than windows say in which no execution is whole."""
     seen_s = total_length(intersection(analysis.busy, analysis.steady)) * analysis.scale
