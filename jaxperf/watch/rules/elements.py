@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from jaxperf.result.formatting import format_list
-from jaxperf.watch.log import COMPILE, EAGER, Compiled
+from jaxperf.watch.log import COMPILE, EAGER, Compiled, Wait
 from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.report.analysis import Analysis, WaitingLine, once
 from jaxperf.watch.rules.table import SYNCHRONIZE, Finding, cause
@@ -43,10 +43,18 @@ def taken_apart(analysis: Analysis) -> dict[Place, set[tuple[str, int]]]:
     # what a library does when it is imported is no iteration of the reader's
     apart = {c.at: c.through for c in programs if not statements.is_import(c.at)}
     libraries = (at for at, through in apart.items() if through not in ("", "jax", "jaxlib", "numpy"))
-    read = {(wait.at.file, wait.at.line) for wait in analysis.waits}
+    read = {(wait.at.file, wait.at.line) for wait in _reads(analysis)}
     lines = {at: {(at.file, line) for line in loop_body.lines_of_elements(at)} for at in sorted(apart)}
     handling = {at: inside if inside & read else {(at.file, at.line)} for at, inside in lines.items()}
     return handling | {at: set[tuple[str, int]]() for at in libraries}
+
+
+@once
+def _reads(analysis: Analysis) -> list[Wait]:
+    """Return the waits but those of a library for what it computes with JAX, which is no element."""
+    computes = {(c.at, c.through) for c in analysis.log.compiled if is_operation(c) and not takes_apart(c)}
+    libraries = analysis.log.waiting_libraries
+    return [w for w in analysis.waits if (w.at, libraries.get((w.kind, w.at))) not in computes]
 
 
 def only_keys(analysis: Analysis, at: Place) -> bool:
@@ -136,7 +144,7 @@ def find_iterated_arrays(analysis: Analysis) -> Iterator[Finding]:
         # what a loop inside handles is its own
         inside = (loops[p] for p in loops if p != at and (p.file, p.line) in handling)
         lines = handling - set().union(*inside)
-        reads = [w for w in analysis.waits if (w.at.file, w.at.line) in lines]
+        reads = [w for w in _reads(analysis) if (w.at.file, w.at.line) in lines]
         programs = [c for c in operations if (c.at.file, c.at.line) in lines]
         apart = [c for c in operations if c.at == at and takes_apart(c)]
         seconds = analysis.compiling_s(programs if reads else apart)

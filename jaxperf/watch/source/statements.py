@@ -295,10 +295,11 @@ def iterated(at: Place) -> str:
                 over.append(value)
             case ast.Call(func=ast.Name(id=name), args=[*_, value]) if name in _TAKES_ALL:
                 over.append(value)
-    for value in over:
+    while over:
+        value = over.pop(0)
         called = last_name(value.func) if isinstance(value, ast.Call) else ""
         if isinstance(value, ast.Call) and called in ("enumerate", "zip", "reversed"):
-            over += value.args
+            over[:0] = value.args  # before what the body iterates over
         elif isinstance(value, _NAMED) and called not in ("range", "items", "leaves"):
             return ast.unparse(value)
     return ""

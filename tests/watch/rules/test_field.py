@@ -596,6 +596,17 @@ def test_what_handles_elements_that_python_reads_belongs_to_their_iteration(read
     assert (finding.at, finding.seconds) == (at(2), pytest.approx(seconds))
 
 
+@pytest.mark.parametrize(("library", "seconds"), [("graphs", 1.5), ("tables", 1.5 + 9 * 0.1)])
+def test_what_a_library_computes_with_jax_from_an_element_reads_no_element(library, seconds, places):
+    at = places("for row in table:\n    edges = graphs.near(row)\n")
+    made = compiled(at(2), 1.5, 1.0, "sqrt", through="graphs")
+    waits = [Wait("int", at(2), 3 + i, 3.1 + i, 4) for i in range(9)]
+    log = Log("a", 0.0, 19.0, compiled=[compiled(at(1), 0.0, 1.5, "unstack"), made], waits=waits)
+    log.waiting_libraries["int", at(2)] = library
+    (finding,) = elements.find_iterated_arrays(Analysis(log))
+    assert finding.seconds - (1.0 if library == "tables" else 0.0) == pytest.approx(seconds)
+
+
 def test_a_loop_in_a_loop_over_arrays_has_its_own_seconds(places):
     at = places("for row in table:\n    for x in row:\n        y = float(x)\n")
     apart = [compiled(at(line), line, 1.5, "unstack") for line in (1, 2)]

@@ -156,6 +156,7 @@ def test_a_statement_that_only_says_where_arrays_are_is_told_from_one_that_compu
     ("for row in table: total += float(norm(row))", "table"),
     ("for key in random.split(seed, 9): draw(key)", "random.split(seed, 9)"),
     ("if ready: low, high = bounds", "bounds"),
+    ("for row in zip(rows, names):\n    low, high = bounds", "rows"),
     ("for i in range(9): low, high = bounds", "bounds"),
     ("for i in range(9): draw(i)", ""),
 ])  # fmt: skip
