@@ -3,6 +3,7 @@
 import ast
 import functools
 import itertools
+import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -187,6 +188,17 @@ def in_one_program(findings: list[Finding], analysis: Analysis) -> Iterator[Find
             inside = sum(any((p.file, p.line) in lines for p in chain) for chain in chains)
             if {at, outer.at} <= seconds.keys() and inside >= DERIVED_SHARE * len(chains) > 0:
                 seconds[at] += seconds.pop(outer.at)
+    # what the lines of one loop call goes into the program that is made of them
+    loops = {f.at: statements.innermost(f.at, loop_body.LOOP) for f in findings if f.form not in _WHOLE}
+    for inner in sorted(findings, key=lambda f: f.seconds):
+        larger = [at for at in loops if at in seconds and seconds[at] > seconds.get(inner.at, math.inf)]
+        callers_below = [callers for _, callers in _chains_below(analysis, inner.at)]
+        around = [{statements.innermost(p, loop_body.LOOP) for p in callers} for callers in callers_below]
+        looped = Counter(
+            at for each in around for at in larger if loops[at] is not None and loops[at] in each
+        )
+        if looped.total() >= INNER_SHARE * len(callers_below) > 0:
+            seconds[max(looped, key=looped.__getitem__)] += seconds.pop(inner.at)
     return (replace(f, seconds=seconds[f.at]) for f in findings if f.at in seconds)
 
 

@@ -222,6 +222,20 @@ def test_what_a_line_derives_of_a_function_that_is_to_be_jitted_is_its(places, i
     assert [f.seconds for f in joined] == seconds
 
 
+@pytest.mark.parametrize(("line", "count"), [(5, 1), (7, 2)])
+def test_what_lines_of_one_loop_call_is_one_program_with_them(line, count, places):
+    at = places(
+        "def gate(x):\n    return 1 / (1 + jnp.exp(-x))\n\n"
+        "for x in xs:\n    y = gate(w @ x)\n    z = z * y + x\ntotal = gate(z)\n"
+    )
+    gate, caller, update = at(1, "gate"), at(line, "<module>"), at(6, "<module>")
+    samples = [StackSample(EAGER, at(2, "gate"), t, t + 1.0, callers=(caller,)) for t in range(3)]
+    samples += [StackSample(EAGER, update, t, t + 1.0) for t in range(3, 9)]
+    findings = [Finding("eager", gate, 3.0, "", form="function"), Finding("eager", update, 6.0, "")]
+    joined = [*jit_advice.in_one_program(findings, Analysis(Log("a", samples=samples)))]
+    assert len(joined) == count and sum(f.seconds for f in joined) == 9.0
+
+
 def test_a_loop_around_the_line_of_a_generator_is_not_in_what_jit_takes(places):
     at = places("def rows(table):\n    while True:\n        yield tuple(x[order()] for x in table)\n")
     stack = at(3, "<genexpr>"), at(3, "rows")
