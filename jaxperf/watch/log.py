@@ -8,7 +8,7 @@ import functools
 import re
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
@@ -20,6 +20,7 @@ from jaxperf.watch.observe.frame_arguments import Placement
 from jaxperf.watch.observe.source_location import NOWHERE, Place
 
 if TYPE_CHECKING:
+    from jaxperf.hlo import Instruction
     from jaxperf.watch.observe.executables import Facts
     from jaxperf.watch.source.call_sites import CallSite
 
@@ -210,6 +211,13 @@ class ExecutedProgram:
         """Return the seconds of instructions with wanted names, as a mean over the devices."""
         total_s = sum(sum(times) for (_, op), times in self.ops.items() if wanted(op))
         return total_s / max(1, len(self.devices))
+
+    def seconds_of(self, instructions: Iterable["Instruction"]) -> dict["Instruction", float]:
+        """Return the seconds of some instructions, each as a mean over the devices."""
+        by_name: dict[str, float] = defaultdict(float)
+        for (_, op), times in self.ops.items():
+            by_name[op] += sum(times)
+        return {i: by_name[i.name] / max(1, len(self.devices)) for i in instructions}
 
 
 @dataclass

@@ -138,7 +138,7 @@ def independent_instructions(
             elements = enumerate(given.operands if given.opcode == "tuple" else ())
             alike = {n for n, element in elements if element not in depends}
             yield from independent_instructions(facts, branch, alike)
-    work = [i for i in same if not {i.opcode, *(j.opcode for j in module.inside(i))} <= _FILLING]
+    work = {i for i in same if not {i.opcode, *(j.opcode for j in module.inside(i))} <= _FILLING}
     lines = {*map(facts.at, work)} - {NOWHERE}
     yield from (i for i in same if i in work or facts.at(i) in lines)
 

@@ -125,7 +125,8 @@ def _parts(where: str, value: Any) -> Iterator[tuple[str, Any]]:
         first = of.__getitem__(value, slice(PARTS))
         yield from ((f"{where}[{i}]", part) for i, part in enumerate(first))
     elif module_of(cls) not in _NO_FIELDS:
-        stored, names = stored_attributes(value), list(stored_attributes(value))
+        stored = stored_attributes(value)
+        names = list(stored)
         if dataclasses.is_dataclass(cls):
             names = [f.name for f in dataclasses.fields(cls) if f.compare and f.name in stored]
         yield from ((f"{where}.{name}", stored[name]) for name in names)

@@ -1,7 +1,6 @@
 """What programs do around JAX: what they keep, how they time, fork, where they run, and how Keras trains."""
 
 import ast
-import importlib
 import inspect
 import sys
 from collections import Counter
@@ -220,8 +219,8 @@ def find_finite_differences(analysis: Analysis) -> Iterator[Finding]:
         under = [s for s in analysis.samples if at in (s.at, *s.callers)]
         lines = {s.at for s in under}
         # the parameters are the first array that the solver's function passes on
-        first = [next(iter(c.arrays), ("", "[0, 0]"))[1] for c, line in analysis.called if line in lines]
-        sizes = [dimensions(text)[0] for text in first if len(dimensions(text)) == 1]
+        first = [dimensions(c.arrays[0][1]) for c, line in analysis.called if line in lines and c.arrays]
+        sizes = [dims[0] for dims in first if len(dims) == 1]
         calls = max(sizes, default=0) + 1
         seconds, gradient = sum(map(analysis.front, under)), solver in _OF_NUMBERS
         # a gradient takes the device as long as a few calls, and a Jacobian as long as all of them
@@ -239,8 +238,10 @@ def find_finite_differences(analysis: Analysis) -> Iterator[Finding]:
 @once
 def estimating(analysis: Analysis) -> dict[Place, tuple[str, str]]:
     """Return the lines that call a solver without a derivative: its name, and the argument for it."""
+    if "scipy.optimize" not in sys.modules:
+        return {}
     places = {at for s in analysis.samples for at in (s.at, *s.callers)}
-    known = {at: _estimates(at) for at in places if "scipy.optimize" in sys.modules}
+    known = {at: _estimates(at) for at in places}
     return {at: solver for at, solver in known.items() if solver}
 
 
@@ -249,7 +250,7 @@ def _estimates(at: Place) -> tuple[str, str] | None:
         module, _, solver = statements.imported_name(at.file, call.func).rpartition(".")
         if module != "scipy.optimize" or solver not in _DERIVATIVES:
             continue
-        parameters = inspect.signature(getattr(importlib.import_module(module), solver))
+        parameters = inspect.signature(getattr(sys.modules[module], solver))
         keywords = {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg}
         given = parameters.bind_partial(*call.args, **keywords).arguments
         none, argument = ast.Constant(None), _DERIVATIVES[solver]

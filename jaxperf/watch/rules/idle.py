@@ -382,7 +382,7 @@ def find_waits(analysis: Analysis) -> Iterator[Finding]:
     # a solver of SciPy needs the value before it goes on
     solved = {s.at for s in analysis.samples if not solvers.isdisjoint((s.at, *s.callers))}
     # one change serves all lines of a loop
-    reads: dict[tuple[str, Any], list[tuple[WaitingLine, str]]] = defaultdict(list)
+    reads: dict[Any, list[tuple[WaitingLine, str]]] = defaultdict(list)
     for line in analysis.lines:
         loop = statements.innermost(line.at, loop_body.LOOP)
         # `find_iterated_arrays` covers the first, `find_numpy_work` the second
@@ -391,7 +391,7 @@ def find_waits(analysis: Analysis) -> Iterator[Finding]:
         if line.count < REPEATS or elsewhere or any(_for_numpy(line, at) for at in analysis.lost_to_numpy):
             continue
         if array := element_read(analysis, line.at):
-            reads[line.at.file, loop or line.at].append((line, array))
+            reads[loop or line.at].append((line, array))
         elif line.at:
             prints = line.kind == "print" or line.at.source.startswith(_SHOWING)
             large = line.nbytes >= COPIED * line.count and line.kind not in _NEEDLESS

@@ -193,7 +193,7 @@ _CONDITION = re.compile(r"condition=%?([\w.-]+)")
 _ELEMENT = re.compile(r" slice=\{\[(\d+):")
 _IN_MODULE = re.compile(r"(?:argument )?(\w+)\.")
 COMPILE_S = 0.5  # seconds of compiling that make an unrolled loop with few iterations worth reporting
-CONSTANT_SHARE = 0.2  # share of a program's time in constant work that is worth reporting
+CONSTANT_SHARE = 0.2  # share of a program's time in work that it need not do, which is worth reporting
 LARGE_FACTOR = 10  # of a fault, from which on the whole program is slow, where no window saw instructions
 UNEQUAL = 1.3  # the most work on one device over the mean
 
@@ -301,8 +301,9 @@ def find_costly_ways(analysis: Analysis) -> Iterator[Finding]:
             ("shuffled draws", sorts, "sorts all indices at random"),
             ("one-hot product", products, "multiplies with rows that are zero but for a one"),
         ):
-            seconds = {i: program.op_s(i.name.__eq__) for i in found}
-            share = min(1.0, sum(seconds.values()) / program.busiest_s)
+            seconds = program.seconds_of(found)
+            # a window may have seen none of an execution's time
+            share = min(1.0, sum(seconds.values()) / program.busiest_s) if program.busiest_s else 0.0
             if share >= CONSTANT_SHARE:
                 at = _dearest(facts, seconds) or c.at
                 yield Finding(name, at, program_s * share, f"{share:.0%} of {c.called} {does}", c.called)
@@ -396,8 +397,7 @@ def find_constant_work(analysis: Analysis) -> Iterator[Finding]:
         # windows may have seen the begin of an execution, and the rest of it depends
         if program.cut_off or not facts.layout[0]:
             continue
-        fixed = list(executables.independent_instructions(facts, facts.module.entry))
-        seconds = {i: program.op_s(i.name.__eq__) for i in fixed}
+        seconds = program.seconds_of(executables.independent_instructions(facts, facts.module.entry))
         total_s, fixed_s = program.op_s(facts.steps.__contains__), sum(seconds.values())
         runs = max(program.calls, len(program.run_s))
         if total_s and fixed_s >= CONSTANT_SHARE * total_s and runs >= 2:
@@ -414,13 +414,15 @@ def _same_in_loops(
     facts: Facts, c: Compiled, program: ExecutedProgram, program_s: float
 ) -> Iterator[Finding]:
     executions = len(program.run_s) or program.calls or 1  # or parts of them
+    runs = Counter[str]()
+    for (_, op), times in program.ops.items():
+        runs[op] += len(times)
     for loop in (i for i in facts.instructions if i.opcode == "while"):
-        seconds = dict[Instruction, float]()
-        for i in executables.same_in_each_turn(facts, loop):
-            runs = sum(len(times) for (_, op), times in program.ops.items() if op == i.name)
+        seconds = program.seconds_of(executables.same_in_each_turn(facts, loop))
+        for i in seconds:
             # each execution needs it once, and if an outer loop repeats this one, so does each of its turns
-            once = max(executions / max(runs, executions), 1 / (loop.trips or runs or 1))
-            seconds[i] = program.op_s(i.name.__eq__) * (1 - once)
+            once = max(executions / max(runs[i.name], executions), 1 / (loop.trips or runs[i.name] or 1))
+            seconds[i] *= 1 - once
         repeated_s = sum(seconds.values())
         if repeated_s > CONSTANT_SHARE * program.busiest_s:
             share = min(1.0, repeated_s / program.busiest_s)

@@ -377,7 +377,7 @@ def _retrace(analysis: Analysis, kind: str, group: list[Compiled], repeats: list
     if kind == "new function":
         reason, captured = "each call makes a new function object", _closed_over([first, *repeats])
         if captured:
-            reason += ", and " + "; ".join(_shown([f"{c.what} in its closure {_how(c)}" for c in captured]))
+            reason += ", and " + _shown([f"{c.what} in its closure {_how(c)}" for c in captured])
         # an object that is made anew, such as an optimizer, would be another static part of each call
         objects = [c for c in captured if _another_object(c) and not _ARRAY.match(c.now)]
         names, besides = ", ".join(change.what for change in objects or captured), ""
@@ -397,7 +397,7 @@ def _retrace(analysis: Analysis, kind: str, group: list[Compiled], repeats: list
         parameter = statements.parameter_name(at.file, first.called, owner)
         fields = [parameter + name.removeprefix(owner) for name in varied]
         numbers = _shown([f"{name} {_how(change)}" for name, change in zip(fields, varied.values())])
-        reason = f"static {parameter} is another object each time: {'; '.join(numbers)}"
+        reason = f"static {parameter} is another object each time: {numbers}"
         return finding(
             "static object", reason, argument=format_list(fields), form="fields",
             besides=_equal_objects(owner, group),
@@ -420,9 +420,7 @@ def _retrace(analysis: Analysis, kind: str, group: list[Compiled], repeats: list
         changes = [Change(kind, leaf, *(weak if leaf in repeats[0].weak else strong)) for leaf in leaves]
     changes = [replace(change, what=_readable(change.what, at, repeats[0])) for change in changes]
     descriptions = list(dict.fromkeys(map(str, changes)))
-    reason = "; ".join(descriptions[:2])
-    if len(descriptions) > 2:
-        reason += f"; and {len(descriptions) - 2} more"
+    reason = _shown(descriptions, 2)
     if kind != "other":
         reason = f"{kind} of {reason}"
     cause = "partial batch" if kind == "shape" and _partial_batch(repeats) else kind
@@ -530,8 +528,9 @@ def _how(change: Change) -> str:
     return f"is another {now}" if _another_object(change) else f"goes from {before} to {now}"
 
 
-def _shown(parts: list[str]) -> list[str]:
-    return [*parts[:SHOWN_PARTS], *([f"and {len(parts) - SHOWN_PARTS} more"] if parts[SHOWN_PARTS:] else [])]
+def _shown(parts: list[str], most: int = SHOWN_PARTS) -> str:
+    more = [f"and {len(parts) - most} more"] if len(parts) > most else []
+    return "; ".join(parts[:most] + more)
 
 
 def _plain_value(value: str) -> str:
