@@ -14,8 +14,9 @@ import sys
 import tempfile
 import time
 import tomllib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 ROOT = Path(__file__).resolve().parents[1]
 # A browser, the images, network namespaces, what torch.compile calls, and a real SLURM
@@ -36,11 +37,15 @@ def main(words: list[str]) -> int:
     names = chosen(jobs, words or ["change"])
     install_debian_packages()
     began, failed = time.monotonic(), []
-    with tempfile.TemporaryDirectory() as scratch:
+    # Most of an installation is waiting for the network, so one job's tests run while the next are installed
+    with tempfile.TemporaryDirectory() as scratch, ThreadPoolExecutor(max_workers=1) as installer:
+        installed = {name: installer.submit(install, name, jobs[name], scratch) for name in names}
         for name in names:
             job_began = time.monotonic()
             print(f"=== {name}", flush=True)
-            well = run_job(name, jobs[name], scratch)
+            well, output = installed[name].result()
+            print(output, end="", flush=True)
+            well = well and run_commands(jobs[name]["run"], variables_of(name, jobs[name], scratch))
             ending = "ok" if well else "FAILED"
             print(f"=== {name}: {ending}, {time.monotonic() - job_began:.0f} s", flush=True)
             if not well:
@@ -74,19 +79,43 @@ def install_debian_packages() -> None:
         subprocess.run(install, check=True)
 
 
-def run_job(name: str, job: Job, scratch: str) -> bool:
-    """Make the job's environment and run its commands; return whether all succeeded."""
-    folder = ROOT / f".venv-ci-{name}"
-    variables = dict(os.environ)
-    variables |= {"VENV": str(folder), "SCRATCH": scratch, "JAXPERF_COMPILED": f"{scratch}/compiled"}
-    variables |= {"PATH": f"{folder}/bin:{os.environ['PATH']}"} | job.get("env", {})
+def install(name: str, job: Job, scratch: str) -> tuple[bool, str]:
+    """Make the job's environment; return whether that succeeded, and what it printed."""
     show = 'python -c "import sys, jax; print(sys.version.split()[0], jax.__version__)"'
-    for command in [*install_commands(job, folder, scratch), show, *job["run"]]:
-        print(f"--- {command}", flush=True)
+    with tempfile.TemporaryFile("w+", encoding="utf-8") as output:
+        try:
+            commands = [*install_commands(job, environment_folder(name), scratch), show]
+            well = run_commands(commands, variables_of(name, job, scratch), output)
+        except SystemExit as error:
+            return False, f"{error}\n"
+        output.seek(0)
+        return well, output.read()
+
+
+def run_commands(commands: list[str], variables: dict[str, str], output: TextIO | None = None) -> bool:
+    """Run commands one after the other until one fails; return whether all succeeded."""
+    for command in commands:
+        print(f"--- {command}", file=output, flush=True)
         bash = ["bash", "-euo", "pipefail", "-c", command]
-        if subprocess.run(bash, cwd=ROOT, env=variables, stdin=subprocess.DEVNULL, check=False).returncode:
+        pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": output}
+        if output is not None:
+            pipes["stderr"] = subprocess.STDOUT
+        if subprocess.run(bash, cwd=ROOT, env=variables, check=False, **pipes).returncode:
             return False
     return True
+
+
+def environment_folder(name: str) -> Path:
+    """Return where a job's environment lies."""
+    return ROOT / f".venv-ci-{name}"
+
+
+def variables_of(name: str, job: Job, scratch: str) -> dict[str, str]:
+    """Return the environment variables of a job's commands."""
+    folder = environment_folder(name)
+    variables = dict(os.environ)
+    variables |= {"VENV": str(folder), "SCRATCH": scratch, "JAXPERF_COMPILED": f"{scratch}/compiled"}
+    return variables | {"PATH": f"{folder}/bin:{os.environ['PATH']}"} | job.get("env", {})
 
 
 def install_commands(job: Job, folder: Path, scratch: str) -> list[str]:
