@@ -210,13 +210,13 @@ def executed_instructions(lines: Iterable[TraceLine]) -> Iterator[Executed]:
             program, op = stats.get("hlo_module", ""), stats.get("hlo_op", e.name)
             if line.device and not _GPU_COPIES.match(e.name):
                 yield Executed(line.device, str(program), str(op), e.start, e.end)
-            elif stats and not line.device and _is_instruction(e):
+            elif stats and not line.device and is_instruction(e):
                 cpu, run = f"cpu {stats['device_ordinal']}", str(stats.get("run_id", ""))
                 end = max(e.end, ends.get(stats.get("_p"), e.end))
                 yield Executed(cpu, str(program), str(op), e.start, end, run)
 
 
-def _is_instruction(event: Event) -> bool:
+def is_instruction(event: Event) -> bool:
     """Return whether a CPU device executed an event; a GPU instruction's host part has "/gpu/" in `_src`."""
     stats = event.stats
     return "hlo_op" in stats and "device_ordinal" in stats and "/gpu/" not in str(stats.get("_src", ""))

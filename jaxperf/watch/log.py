@@ -177,7 +177,9 @@ class ExecutedProgram:
 
     name: str  # the program's canonical name
     calls: int = 0  # from Python
-    dispatch_s: list[float] = field(default_factory=list)  # seconds until each call returned
+    # seconds until each call returned, without those in which a CPU device computed in its thread
+    dispatch_s: list[float] = field(default_factory=list)
+    computed_s: float = 0.0  # the latter, of all calls
     copies: int = 0  # arrays that these calls had to copy first, from the host or from other devices
     # when each device computed
     devices: dict[str, list[Interval]] = field(default_factory=lambda: defaultdict(list))

@@ -29,6 +29,17 @@ class Execution:
     last_op: str  # the instruction that ended last
 
 
+@dataclass
+class Dispatch:
+    """A call of a jitted function; times in nanoseconds of the profiler's clock."""
+
+    program: str
+    start: float
+    end: float
+    copies: int = 0  # arrays that it copied
+    computed: float = 0.0  # a CPU device executes what seems small to XLA in the thread that calls it
+
+
 def read_window(profile: bytes, tied: float, ended: float, log: Log) -> None:
     """Add to the log what one window saw; `tied` is when its event `MARK` was, and `ended` its end."""
     from jax.profiler import ProfileData
@@ -68,15 +79,16 @@ def read_window(profile: bytes, tied: float, ended: float, log: Log) -> None:
         elif e.run:
             executions[e.device, name, e.run] = Execution(e.device, name, start, end, e.name)
     calls: dict[str, list[Interval]] = defaultdict(list)
-    dispatches = [*itertools.chain.from_iterable(map(_dispatches, lines))]
-    if not instructions and not dispatches:
+    called = [*itertools.chain.from_iterable(map(dispatches, lines))]
+    if not instructions and not called:
         activity.silent.append(window)
-    for program, start, end, copies in dispatches:
-        record = activity.program(canonical_name(program))
+    for call in called:
+        record = activity.program(canonical_name(call.program))
         record.calls += 1
-        record.copies += copies
-        record.dispatch_s.append((end - start) / 1e9)
-        calls[record.name].append((clock(start), clock(end)))
+        record.copies += call.copies
+        record.dispatch_s.append((call.end - call.start - call.computed) / 1e9)
+        record.computed_s += call.computed / 1e9
+        calls[record.name].append((clock(call.start), clock(call.end)))
     for name, spans in calls.items():
         starts = sorted(start for start, _ in spans)
         activity.program(name).turns_s += [later - start for start, later in itertools.pairwise(starts)]
@@ -127,15 +139,24 @@ def queued_intervals(calls: Iterable[Interval], starts: Iterable[float]) -> list
     return [(end, start) for (_, end), start in pairs if end < start]
 
 
-def _dispatches(line: Any) -> Iterator[tuple[str, float, float, int]]:
-    """Yield name, start and end (ns) of each outermost call in a thread, and the arrays that it copied."""
-    over, name, start, copies = 0.0, "", 0.0, 0
+def dispatches(line: Any) -> Iterator[Dispatch]:
+    """Yield the outermost calls in a thread."""
+    from jaxperf.measure import timeline
+
+    call: Dispatch | None = None
+    computed_until = 0.0
     for e in line.events:
-        if e.start >= over and (match := _DISPATCH.fullmatch(e.name)):
-            if name:
-                yield name, start, over, copies
-            name, start, over, copies = match[1], e.start, e.end, 0
-        elif e.name in _COPIES and e.start < over:
-            copies += 1
-    if name:
-        yield name, start, over, copies
+        inside = call is not None and e.start < call.end
+        if not inside and (match := _DISPATCH.fullmatch(e.name)):
+            if call is not None:
+                yield call
+            call = Dispatch(match[1], e.start, e.end)
+        elif call is None or not inside:
+            continue
+        elif e.name in _COPIES:
+            call.copies += 1
+        elif e.start >= computed_until and e.stats and timeline.is_instruction(e):
+            computed_until = min(e.end, call.end)
+            call.computed += computed_until - e.start
+    if call is not None:
+        yield call

@@ -148,7 +148,7 @@ class Hot:
 
     name: str
     calls: int  # from Python, in the windows
-    dispatch_s: float | None  # t1, the seconds until a call returned; None if no call was seen
+    dispatch_s: float | None  # t1, the front end's seconds for a call; None if no call was seen
     device_s: float  # t2, the seconds in which a device computed, as a mean over the devices
     longer: bool  # whether windows cut off every execution, so that `device_s` is a lower bound
     facts: Facts | None  # the only program of this name; None if there are several, or none is known

@@ -97,9 +97,12 @@ def timing_notes(analysis: Analysis) -> Iterator[str]:
     """Yield a note where a program times a call without waiting for its result."""
     hot, noted = {row.name: row for row in hottest_programs(analysis)}, set[tuple[str, int, int]]()
     for c, at in analysis.called:
-        row = hot.get(c.program)
+        row, program = hot.get(c.program), analysis.ran(c)
         start, end = _timing_around(at)
-        if row is None or row.dispatch_s is None or row.device_s < LATER * row.dispatch_s or not start:
+        if row is None or program is None or row.dispatch_s is None or not start:
+            continue
+        call_s = row.dispatch_s + program.computed_s / program.calls
+        if row.device_s < LATER * call_s:
             continue
         calls = statements.calls_in(statements.syntax_tree(at.file))
         timed = {statements.last_name(call.func) for call in calls if start <= call.lineno <= end}
@@ -111,8 +114,8 @@ def timing_notes(analysis: Analysis) -> Iterator[str]:
         yield (
             f"the time that {at._replace(line=end)} takes, from line {start} on, is that of dispatching "
             f"{c.called} (line {at.line}), not of computing it: a call returns after "
-            f"{format_quantity(row.dispatch_s, 's')}, and the device takes "
-            f"{format_quantity(row.device_s, 's')}. Call jax.block_until_ready on the result first"
+            f"{format_quantity(call_s, 's')}, and the device takes {format_quantity(row.device_s, 's')}. "
+            "Call jax.block_until_ready on the result first"
         )
 
 

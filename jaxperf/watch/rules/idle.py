@@ -306,7 +306,7 @@ def _seen_at_calls(analysis: Analysis, at: Place) -> float:
     short = any(p.turn_s and p.turn_s < LATE_S for p in ran)
     # the median where turns are long, since the sampler holds up a few calls; of short ones, those are few
     typical = statistics.fmean if short else statistics.median
-    calls_s = sum(typical(p.dispatch_s) * len(p.dispatch_s) for p in ran) * analysis.scale
+    calls_s = sum(typical(p.dispatch_s) * len(p.dispatch_s) + p.computed_s for p in ran) * analysis.scale
     samples = (s for s in analysis.of_kinds(BETWEEN, DATA) if _function(s.at) == _function(at))
     before = [*filter(None, map(analysis.front, samples))]
     late_s = sum(map(analysis.front, seen)) - calls_s

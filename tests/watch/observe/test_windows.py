@@ -1,10 +1,11 @@
 import pytest
 
+from jaxperf.measure.timeline import Event, TraceLine
 from jaxperf.watch.log import DeviceActivity, ExecutedProgram, Log, Wait
 from jaxperf.watch.observe.hooks import Replacements
 from jaxperf.watch.observe.profiler import Profiler
 from jaxperf.watch.observe.source_location import NOWHERE
-from jaxperf.watch.observe.windows import Execution, add_executions
+from jaxperf.watch.observe.windows import Execution, add_executions, dispatches
 
 
 @pytest.mark.parametrize(("last", "tail"), [((0.8, "dot.1"), [(0.8, 1.0)]), ((0.8, "add.2"), [])])
@@ -28,3 +29,18 @@ def test_an_empty_window_within_a_wait_says_nothing(waited_s, seen):
     windows._open_window()
     windows.close()
     assert len(log.activity.windows) == seen
+
+
+def test_what_a_device_computes_in_the_thread_that_calls_is_no_dispatch():
+    """A call of 100 ns, in which two instructions take 30 and 20; the loop's own is inside of the first."""
+    call = Event("PjitFunction(step)", 0.0, 100.0, {})
+    ran = [("while.1", 10.0, 40.0), ("add.2", 15.0, 20.0), ("dot.3", 60.0, 80.0), ("dot.4", 110.0, 190.0)]
+    stats = {"hlo_op": "x", "device_ordinal": 0, "hlo_module": "jit_step"}
+    after = Event("PjitFunction(other)", 200.0, 250.0, {})
+    events = [call, *(Event(name, start, end, stats) for name, start, end in ran), after]
+    first, second = dispatches(TraceLine("", "python", events))
+    assert (first.program, first.computed, second.computed) == ("step", 50.0, 0.0)
+    # on a GPU, an event of an instruction in this thread is its launch
+    launched = Event("while.1", 10.0, 40.0, {**stats, "_src": "xla/service/gpu/x.cc"})
+    (only,) = dispatches(TraceLine("", "python", [call, launched]))
+    assert only.computed == 0.0

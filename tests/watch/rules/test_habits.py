@@ -119,12 +119,13 @@ def run(step, x, n):
 
 @pytest.fixture
 def timed(tmp_path_factory):
-    def notes(wait="pass", *, at=7, waited_at=0, function="run", device_s=1e-2):
+    def notes(wait="pass", *, at=7, waited_at=0, function="run", device_s=1e-2, computed_s=0.0):
         path = tmp_path_factory.mktemp("timed") / "train.py"
         path.write_text(TIMED.replace("{wait}", wait))
         place = Place(str(path), at, "run")
         ran = ExecutedProgram("step", calls=9, dispatch_s=[1e-4] * 9, run_s=[device_s] * 9, whole=9)
         ran.devices["cpu 0"].append((0.0, 9 * device_s))
+        ran.computed_s = computed_s
         waits = [Wait("float", place._replace(line=waited_at, function=function), 1.0, 1.1, 4)]
         seen = {"waits": waits[:waited_at], "compiled": [Compiled("step", place, explained=True)]}
         log = Log("a", 0.0, 2.0, **seen, activity=DeviceActivity([(0.0, 1.0)], {"step": ran}))
@@ -137,6 +138,7 @@ def test_a_time_around_calls_is_noted_with_its_lines_unless_it_includes_a_wait_o
     (note,) = timed()
     assert "train.py:9 takes, from line 5 on" in note and "dispatching step (line 7)" in note
     assert "100 us" in note and "10 ms" in note
+    assert timed(computed_s=9e-2) == []  # the calls return when all is computed
     (note,) = timed(at=11)
     assert "train.py:12 takes, from line 10 on" in note
     assert timed("x.block_until_ready()", waited_at=8) == []
