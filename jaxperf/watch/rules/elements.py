@@ -6,13 +6,14 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from jaxperf.result.formatting import format_list
-from jaxperf.watch.log import COMPILE, EAGER, Compiled, Wait
+from jaxperf.watch.log import COMPILE, EAGER, Compiled, StackSample, Wait
 from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.report.analysis import Analysis, WaitingLine, once
 from jaxperf.watch.rules.table import SYNCHRONIZE, Finding, cause
 from jaxperf.watch.source import loop_body, statements
 
 MOST_NAMED = 10  # lines in a sentence
+LONGER = 5  # times the median, from which on a sample is of something else
 _READ_OFTEN = 20  # elements, from which on one copy of the array is worth it
 _KEYS = re.compile("key|rng|seed|split")  # of random numbers, which NumPy cannot hold
 _TAKING = {"dynamic_slice", "gather", "slice", "squeeze"}  # programs that take elements
@@ -111,9 +112,9 @@ def element_reads(analysis: Analysis, lines: list[tuple[WaitingLine, str]]) -> F
         # the first may wait for the array
         waited_s[line.at] += statistics.median(w.end - w.start for w in waits) * elements
     at, *others = sorted(waited_s, key=lambda place: (-waited_s[place], place))
-    sliced = (s for s in analysis.samples if s.kind == EAGER and s.at in waited_s)
+    sliced_s = _slicing_s(analysis, [s for s in analysis.samples if s.kind == EAGER and s.at in waited_s])
     compiled = (c for c in analysis.log.compiled if not c.explained and c.at in waited_s)
-    seconds = sum(waited_s.values()) + sum(map(analysis.front, sliced)) + analysis.compiling_s(compiled)
+    seconds = sum(waited_s.values()) + sliced_s + analysis.compiling_s(compiled)
     names = ", ".join(dict.fromkeys(name for _, arrays in lines for name in arrays.split(", ")))
     where = ""
     if others:
@@ -123,6 +124,15 @@ def element_reads(analysis: Analysis, lines: list[tuple[WaitingLine, str]]) -> F
         "its own and waited for"
     )
     return Finding("element reads", at, seconds, reason, lines[0][0].kind, argument=names)
+
+
+def _slicing_s(analysis: Analysis, samples: list[StackSample]) -> float:
+    """Return the seconds of samples that saw how elements are sliced.
+
+    That takes a fraction of a millisecond, so a sample that is far longer than most is of what came after it.
+    """
+    seconds = [*map(analysis.front, samples)]
+    return sum(min(each, LONGER * statistics.median(seconds)) for each in seconds)
 
 
 @cause(
@@ -151,8 +161,8 @@ def find_iterated_arrays(analysis: Analysis) -> Iterator[Finding]:
         if reads:
             # a few reads wait for the array itself, which one copy waits for, too
             seconds += sum(w.times for w in reads) * statistics.median(w.end - w.start for w in reads)
-            samples = (s for s in analysis.of_kinds(EAGER) if (s.at.file, s.at.line) in lines)
-            seconds += sum(map(analysis.front, samples))
+            samples = [s for s in analysis.of_kinds(EAGER) if (s.at.file, s.at.line) in lines]
+            seconds += _slicing_s(analysis, samples)
         name, library = statements.iterated(at) or "the array", apart[0].through
         form = "library" if library not in ("", "jax", "jaxlib", "numpy") else ""
         name = statements.outermost_call(at) if form else name

@@ -2,7 +2,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from jaxperf.watch.log import EAGER, Compiled, DeviceActivity, Log, StackSample
+from jaxperf.watch.log import EAGER, Compiled, DeviceActivity, Log, StackSample, Wait
 from jaxperf.watch.observe.executables import Facts
 from jaxperf.watch.observe.source_location import NOWHERE, Place
 from jaxperf.watch.report.analysis import Analysis
@@ -135,6 +135,17 @@ def test_a_library_that_reads_each_element_gets_arrays_on_the_host(statement, co
     assert elements.element_read(analysis, at) == arrays
     change = advice_for(Finding("element reads", at, 1.0, "", argument="low, high")).change
     assert "low, high = jax.device_get((low, high))" in change
+
+
+def test_a_long_sample_among_short_ones_of_reads_is_of_what_came_behind_them(places):
+    """Nine samples of 5 ms, and one of 0.5 s, in which a library kept Python's lock."""
+    at = places("for i in range(99):\n    draw(counts[i])\n")(2, "")
+    samples = [StackSample(EAGER, at, i / 10, i / 10 + 0.005) for i in range(9)]
+    samples.append(StackSample(EAGER, at, 1.0, 1.5))
+    waits = [Wait("int", at, 0.0, 0.0, 4, times=99)]
+    analysis = Analysis(Log("a", 0.0, 2.0, samples=samples, waits=waits))
+    finding = elements.element_reads(analysis, [(analysis.lines[0], "counts")])
+    assert finding.seconds == pytest.approx(9 * 0.005 + elements.LONGER * 0.005)
 
 
 def test_the_reads_of_a_function_cover_the_waits_of_what_they_call(places):
