@@ -14,7 +14,15 @@ from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.report.analysis import Analysis, IntervalSet, once
 from jaxperf.watch.rules.elements import element_read, elements_taken, taken_apart
 from jaxperf.watch.rules.idle import OFTEN, REPEATS, findings_by_function
-from jaxperf.watch.rules.jit_advice import OF_ONE_CALL, WAYS, in_one_program, lines_of, outermost, way_to_jit
+from jaxperf.watch.rules.jit_advice import (
+    MOST,
+    OF_ONE_CALL,
+    WAYS,
+    in_one_program,
+    lines_of,
+    outermost,
+    way_to_jit,
+)
 from jaxperf.watch.rules.programs import find_eager_copies
 from jaxperf.watch.rules.table import PERFORMANCE, Finding, cause, findings_of
 from jaxperf.watch.rules.traces import find_eager_recompiles, find_many_arrays
@@ -26,7 +34,6 @@ SMALL = 1e6  # bytes and FLOPs of an operation that takes less than its dispatch
 JIT_OBJECT_S = 1e-4  # that a call takes longer through a new jit object
 FIRST_CALL_S = 3e-3  # that the first call of an operation takes besides its compilation
 RATE = 200  # operations per second; fewer do not explain idle devices
-MOST = 0.8  # of a function's seconds, at the line whose call alone is changed
 IN_A_ROW = 3  # consecutive light operations that are worth fusing
 # the opcodes of a program that XLA does not fuse with others
 _HEAVY = {

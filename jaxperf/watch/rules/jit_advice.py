@@ -165,6 +165,7 @@ def _of_a_library(at: Place, called: str, library: str) -> str:
 
 # changes of one call, which take nothing of the lines around it
 OF_ONE_CALL = ("init", "transform", "made")
+MOST = 0.8  # of what a change could save, at the line whose call alone is changed
 # changes that jit all that a line or a function calls
 _WHOLE = ("function", "transform", "derived", "elements")
 

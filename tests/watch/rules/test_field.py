@@ -87,11 +87,24 @@ def test_a_line_gets_the_share_of_its_own_windows():
 def test_what_one_program_compiles_too_is_not_saved(line):
     at = line("params = ")
     small = [compiled(at, i, 0.04) for i in range(30)]
-    large = [compiled(at, 40 + 6 * i, 5.0, "_truncated_normal") for i in range(2)]
+    large = [compiled(at, 40 + 6 * i, 5.0, "cholesky") for i in range(2)]
     (finding,) = traces.find_eager_recompiles(Analysis(Log("a", 0.0, 60.0, compiled=small + large)))
     assert finding.seconds == pytest.approx(31 * 0.04)
-    assert "32 small programs" in finding.reason and "dearest is _truncated_normal, 10 s" in finding.reason
+    assert "32 small programs" in finding.reason and "dearest is cholesky, 10 s" in finding.reason
     assert 'jax.jit(init_net, static_argnums=(1,), static_argnames=("depth",))' in advice_for(finding).change
+
+
+@pytest.mark.parametrize(("sizes", "seconds"), [((8, 16, 32, 64), 3.6), ((8, 8, 8, 8), 2.1)])
+def test_one_program_draws_each_weight_where_weights_of_one_shape_shared_a_program(sizes, seconds, line):
+    """Thirty operations of 0.1 s, and two draws of 1 s; three more weights of one shape are three draws."""
+    at, step = line("state = model.init", "<module>"), line("w = update")
+    weights = [(f"argument 0['{i}']['w']", f"float32[8,{size}]") for i, size in enumerate(sizes)]
+    momenta = [(f"argument 1[0].mu['{i}']['w']", kind) for i, (_, kind) in enumerate(weights)]
+    small = [compiled(at, i, 0.1, f"op{i}") for i in range(30)]
+    small += [compiled(at, 40 + 2 * i, 1.0, "_truncated_normal") for i in range(2)]
+    train = compiled(step, 50, 1.0, "update", explained=True, signature=dict([*weights, *momenta]))
+    (finding,) = traces.find_eager_recompiles(Analysis(Log("a", 0.0, 60.0, compiled=[*small, train])))
+    assert finding.seconds == pytest.approx(seconds)
 
 
 def test_functions_that_are_jitted_and_imports_are_no_operations(line):
@@ -288,6 +301,23 @@ def test_lines_in_a_loop_and_before_it_are_two_functions_if_jit_takes_no_whole(p
     small += [compiled(at(5, "main"), 90 + i, 0.1, f"more{i}") for i in range(3)]
     findings = [*traces.find_eager_recompiles(Analysis(Log("a", 0.0, 200.0, compiled=small)))]
     assert sorted(f.reason.partition(" ")[0] for f in findings) == ["12", "18"]
+
+
+def test_lines_before_and_behind_a_loop_are_two_functions_too(places):
+    loop = "    for i in range(9):\n        print(step(a))\n"
+    at = places(f"def main(x):\n    a = x * 2\n{loop}    b = a + 1\n    c = b / 2\n")
+    small = [compiled(at(row, "main"), 9 * row + i, 0.1, f"op{i}") for row in (2, 5, 6) for i in range(9)]
+    (finding,) = traces.find_eager_recompiles(Analysis(Log("a", 0.0, 200.0, compiled=small)))
+    assert finding.reason.startswith("18 small programs")
+
+
+@pytest.mark.parametrize(("others", "change"), [(1, "Put jax.jit around jax.vmap"), (9, "its neighbors")])
+def test_the_change_of_one_call_is_no_advice_where_its_neighbors_compile_as_much(others, change, places):
+    at = places("def main(x):\n    a = jax.vmap(g)(x)\n    b = a + 1\n    print(b)\n")
+    small = [compiled(at(2), i, 0.1, f"op{i}") for i in range(9)]
+    small += [compiled(at(3), 20 + i, 0.1, f"more{i}", through="jax") for i in range(others)]
+    (finding,) = traces.find_eager_recompiles(Analysis(Log("a", 0.0, 99.0, compiled=small)))
+    assert change in advice_for(finding).change
 
 
 def test_lines_whose_savings_are_small_count_together_however_long_they_compile(places):
