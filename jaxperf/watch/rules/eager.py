@@ -115,9 +115,10 @@ def find_eager_operations(analysis: Analysis) -> Iterator[Finding]:
         )
         if python_s > eager_s:
             finding = replace(finding, at=at)
-        found = way_to_jit(finding, analysis, through.get(finding.at, ""))
+        library = through.get(finding.at, "")
+        found = way_to_jit(finding, analysis, library)
         if found.form in OF_ONE_CALL and lost_s.get(found.at, 0.0) < MOST * found.seconds:
-            found = finding  # its neighbors need the change, too
+            found = way_to_jit(finding, analysis, library, one_call=False)
         whole.append(found)
     yield from in_one_program(whole, analysis)
 

@@ -81,16 +81,17 @@ WAYS = {
 }  # fmt: skip
 
 
-def way_to_jit(finding: Finding, analysis: Analysis, through: str = "") -> Finding:
+def way_to_jit(finding: Finding, analysis: Analysis, through: str = "", *, one_call: bool = True) -> Finding:
     """Return a finding with the form of advice that fits its line, and the names that this needs.
 
     Args:
       finding: of operations outside jit.
       analysis: knows the values that parameters had.
       through: the library that the line calls, if JAX's operations run inside one.
+      one_call: whether the change of one call may serve, as one of `OF_ONE_CALL`.
     """
     below = _chains_below(analysis, finding.at)
-    finding = replace(finding, **_form(finding, analysis, through, below))
+    finding = replace(finding, **_form(finding, analysis, through, below, one_call))
     if finding.form in ("", "part", "method", "numpy", *_WHOLE):
         # a loop that calls jitted functions would be unrolled with what they compute
         whole = lines_of(finding.at) if statements.defined_at(finding.at) else ()
@@ -100,14 +101,14 @@ def way_to_jit(finding: Finding, analysis: Analysis, through: str = "") -> Findi
 
 
 def _form(
-    finding: Finding, analysis: Analysis, through: str, below: list[tuple[Chain, Chain]]
+    finding: Finding, analysis: Analysis, through: str, below: list[tuple[Chain, Chain]], one_call: bool
 ) -> dict[str, Any]:
     """Return the fields of a finding that depend on its line: the form of advice, and its names."""
     at, called = finding.at, statements.outermost_call(finding.at)
     definition, function = statements.defined_at(at), statements.innermost(at, statements.FUNCTION)
     if statements.size_by_values(at):
         return {"form": "values"}
-    if init := statements.init_call(at):
+    if one_call and (init := statements.init_call(at)):
         quoted = ", ".join(f'"{parameter}"' for parameter in _static(analysis, at.file, init))
         named = f", static_argnames=({quoted},)" if quoted else statements.static_options(at, init)
         return {"form": "init", "name": init + named}
@@ -125,9 +126,9 @@ def _form(
         if arrays and not static:
             return {"form": "elements", "name": name, "argument": min(arrays)}
     # a whole function is jitted with the transformations in it
-    if not definition and (transform := statements.transforms(at)):
+    if one_call and not definition and (transform := statements.transforms(at)):
         return {"form": "transform", "name": transform}
-    if made := statements.made_module(at):
+    if one_call and (made := statements.made_module(at)):
         return {"form": "made", "name": made}
     if not definition:
         if called and through not in ("", "jax", "jaxlib", "numpy"):

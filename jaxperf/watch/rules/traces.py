@@ -763,10 +763,12 @@ def find_eager_recompiles(analysis: Analysis) -> Iterator[Finding]:
                 left += compiled
             else:
                 finding = _one_by_one(analysis, line, joined, saved_s)
-                found = way_to_jit(finding, analysis, _library_at(finding.at, joined))
+                library = _library_at(finding.at, joined)
+                found = way_to_jit(finding, analysis, library)
                 alone_s = saving_s([c for c in joined if line(c) == finding.at])
-                # its neighbors may need the change, too
-                yield finding if found.form in OF_ONE_CALL and alone_s < MOST * saved_s else found
+                if found.form in OF_ONE_CALL and alone_s < MOST * saved_s:
+                    found = way_to_jit(finding, analysis, library, one_call=False)
+                yield found
 
 
 def _saved_on_draws_s(analysis: Analysis, compiled: list[Compiled]) -> float:

@@ -311,11 +311,13 @@ def test_lines_before_and_behind_a_loop_are_two_functions_too(places):
     assert finding.reason.startswith("18 small programs")
 
 
-@pytest.mark.parametrize(("others", "change"), [(1, "Put jax.jit around jax.vmap"), (9, "its neighbors")])
+@pytest.mark.parametrize(
+    ("others", "change"), [(1, "Put jax.jit around jax.vmap"), (9, "Jit turn as a whole")]
+)
 def test_the_change_of_one_call_is_no_advice_where_its_neighbors_compile_as_much(others, change, places):
-    at = places("def main(x):\n    a = jax.vmap(g)(x)\n    b = a + 1\n    print(b)\n")
-    small = [compiled(at(2), i, 0.1, f"op{i}") for i in range(9)]
-    small += [compiled(at(3), 20 + i, 0.1, f"more{i}", through="jax") for i in range(others)]
+    at = places("def turn(x):\n    a = jax.vmap(g)(x)\n    b = a + 1\n    return b\n")
+    small = [compiled(at(2, "turn"), i, 0.1, f"op{i}") for i in range(9)]
+    small += [compiled(at(3, "turn"), 20 + i, 0.1, f"more{i}", through="jax") for i in range(others)]
     (finding,) = traces.find_eager_recompiles(Analysis(Log("a", 0.0, 99.0, compiled=small)))
     assert change in advice_for(finding).change
 
