@@ -248,6 +248,19 @@ def estimating(analysis: Analysis) -> dict[Place, tuple[str, str]]:
     return {at: solver for at, solver in known.items() if solver}
 
 
+@once
+def lines_of_solvers(analysis: Analysis) -> set[Place]:
+    """Return the lines that a function of SciPy runs, which needs each value before it goes on."""
+    places = {at for s in analysis.samples for at in s.callers}
+    solvers = {*estimating(analysis), *filter(_calls_scipy, places)}
+    return {s.at for s in analysis.samples if not solvers.isdisjoint((s.at, *s.callers))}
+
+
+def _calls_scipy(at: Place) -> bool:
+    names = (statements.imported_name(at.file, call.func) for call in statements.calls_at(at))
+    return any(name.startswith("scipy.") for name in names)
+
+
 def _estimates(at: Place) -> tuple[str, str] | None:
     for call in statements.calls_at(at):
         module, _, solver = statements.imported_name(at.file, call.func).rpartition(".")

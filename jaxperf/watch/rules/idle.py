@@ -27,7 +27,7 @@ from jaxperf.watch.observe.source_location import NOWHERE, Place
 from jaxperf.watch.report.analysis import Analysis, WaitingLine, once
 from jaxperf.watch.report.top_programs import hottest_programs
 from jaxperf.watch.rules.elements import element_read, element_reads, only_keys, taken_apart
-from jaxperf.watch.rules.habits import estimating
+from jaxperf.watch.rules.habits import lines_of_solvers
 from jaxperf.watch.rules.table import AHEAD, COMMUNICATE, SYNCHRONIZE, Finding, cause
 from jaxperf.watch.source import loop_body, statements
 
@@ -70,12 +70,12 @@ _FROM_THREAD = re.compile(r"\.(get|get_nowait|result)\(")  # of a queue or of a 
 )  # fmt: skip
 def find_slow_dispatch(analysis: Analysis) -> Iterator[Finding]:
     idle = analysis.idle_at(DISPATCH, itself=True)
-    hot = {row.name: row for row in hottest_programs(analysis)}
+    hot, solved = {row.name: row for row in hottest_programs(analysis)}, lines_of_solvers(analysis)
     for c, at in analysis.called:
         row, program = hot.get(c.program), analysis.ran(c)
         if row is None or program is None or row.dispatch_s is None or program.calls < REPEATS:
             continue
-        if at not in idle or copies_much(analysis, c):
+        if at not in idle or at in solved or copies_much(analysis, c):
             continue
         call_s, device_s, module_s = row.dispatch_s, row.device_s, 0.0
         if c.through == "flax":
@@ -378,9 +378,8 @@ def _wait_form(finding: Finding) -> str:
     "log.debug('%s', x) is not.",
 )  # fmt: skip
 def find_waits(analysis: Analysis) -> Iterator[Finding]:
-    apart, solvers = taken_apart(analysis), {*estimating(analysis)}
-    # a solver of SciPy needs the value before it goes on
-    solved = {s.at for s in analysis.samples if not solvers.isdisjoint((s.at, *s.callers))}
+    apart, solved = taken_apart(analysis), lines_of_solvers(analysis)
+    dispatching = analysis.idle_at(EAGER)
     # one change serves all lines of a loop
     reads: dict[Any, list[tuple[WaitingLine, str]]] = defaultdict(list)
     for line in analysis.lines:
@@ -409,8 +408,11 @@ def find_waits(analysis: Analysis) -> Iterator[Finding]:
             if others:
                 lines = format_list([f"line {number}" for number in others])
                 reason += f"; {lines} in the same loop would wait in its place, so change them together"
+            # what an `if` computes for its test is no other rule's
+            tests = isinstance(statements.innermost(line.at, ast.stmt), ast.If | ast.While)
+            seconds = line.lost_s + (dispatching.get(line.at, 0.0) if tests else 0.0)
             yield Finding(
-                "logging" if prints else "wait", line.at, line.lost_s, reason, line.kind,
+                "logging" if prints else "wait", line.at, seconds, reason, line.kind,
                 form="large" if large else "",
             )  # fmt: skip
     for of_a_loop in reads.values():

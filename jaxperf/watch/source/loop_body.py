@@ -8,6 +8,7 @@ else keeps.
 
 import ast
 import functools
+import itertools
 import re
 from collections.abc import Collection, Iterable, Iterator
 from typing import Any, NamedTuple
@@ -207,17 +208,31 @@ def element_read(at: Place, *, any_use: bool = False) -> str:
     loop, statement = statements.innermost(at, LOOP), statements.innermost(at, ast.stmt)
     if statement is None or statement is loop:
         return ""
-    flows, rounds = _flows(loop) if loop else (), statements.nodes_in(statement, ast.comprehension)
+    # the lines of a block are statements of their own
+    head = statement.test if isinstance(statement, ast.If | ast.While) else statement
+    flows, rounds = _flows(loop) if loop else (), statements.nodes_in(head, ast.comprehension)
     varying = _writes(flows) | _targets(*(n.target for n in rounds))
     changed = _writes(f for f in flows if f.node is not loop)
-    nodes = [*ast.walk(statement)]
+    nodes = [*ast.walk(head)]
     if not any_use:
-        calls = statements.calls_in(statement)
+        calls = statements.calls_in(head)
         nodes = [c.args[0] for c in calls if c.args and ast.unparse(c.func) in ("float", "int", "bool")]
         nodes += [c.func.value for c in calls if isinstance(c.func, ast.Attribute) and c.func.attr == "item"]
+        # an `if` reads what it tests, or compares
+        nodes += _tested(statement)
     indexed = [n for n in nodes if isinstance(n, ast.Subscript) and isinstance(n.ctx, ast.Load)]
     names = dict.fromkeys(dotted_name(n.value) for n in indexed if share(reads(n.slice), varying))
     return ", ".join(name for name in names if name and not share({name}, changed))
+
+
+def _tested(statement: ast.stmt) -> list[ast.expr]:
+    """Return what a statement itself tests or compares."""
+    if not isinstance(statement, ast.If | ast.While | ast.Assert):
+        return []
+    tests = statement.test.values if isinstance(statement.test, ast.BoolOp) else [statement.test]
+    tests = [test.operand if isinstance(test, ast.UnaryOp) else test for test in tests]
+    compared = [[test.left, *test.comparators] for test in tests if isinstance(test, ast.Compare)]
+    return [*tests, *itertools.chain(*compared)]
 
 
 def lines_of_elements(at: Place) -> set[int]:

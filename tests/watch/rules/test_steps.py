@@ -1,6 +1,15 @@
 import pytest
 
-from jaxperf.watch.log import DISPATCH, EAGER, Compiled, DeviceActivity, ExecutedProgram, Log, StackSample
+from jaxperf.watch.log import (
+    DISPATCH,
+    EAGER,
+    Compiled,
+    DeviceActivity,
+    ExecutedProgram,
+    Log,
+    StackSample,
+    Wait,
+)
 from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.observe.transfers import Put
 from jaxperf.watch.report.analysis import Analysis
@@ -165,3 +174,16 @@ def test_python_that_the_sampler_sees_only_at_the_next_call_counts(turn_s, turns
     log = Log("a", -1.0, 10 * turn_s, compiled=[compiled(at=at(4))], samples=samples, activity=activity)
     (finding,) = find_python_work(Analysis(log))
     assert (finding.at, finding.seconds) == (at(3), pytest.approx(seconds * turn_s))
+
+
+@pytest.mark.parametrize(("statement", "seconds"), [("if limit(w):", 6.0), ("last = limit(w)", 1.0)])
+def test_an_if_saves_what_it_dispatches_for_its_test_too(statement, seconds, places):
+    """A hundred turns: 0.05 s of small operations at a line, which then waits for 0.01 s of the device."""
+    at = places(f"for i in range(100):\n    {statement}\n        break\n")(2, "<module>")
+    busy = [(i / 10 + 0.05, i / 10 + 0.06) for i in range(100)]
+    less = Compiled("less", at, {"compile": (-1.0, 0.0)})
+    analysis = calls(EAGER, less, busy=busy, took_s=0.05)
+    analysis.log.compiled.append(compiled(at=OTHER))
+    analysis.log.waits[:] = [Wait("if", at, i / 10 + 0.05, i / 10 + 0.06, 1) for i in range(100)]
+    (finding,) = idle.find_waits(analysis)
+    assert finding.seconds == pytest.approx(seconds, abs=0.5)

@@ -140,6 +140,22 @@ def test_elements_of_an_array_that_stays_are_read_in_a_loop(start, array, places
 
 
 @pytest.mark.parametrize(
+    ("test", "arrays"),
+    [
+        ("labels[i] == guesses[i]", "labels, guesses"),
+        ("not alive[i]", "alive"),
+        ("seen and scores[i] > 0.5", "scores"),
+        ("scores.max() > 0.5", ""),
+        ("inside(scores[i])", ""),  # it may take the element as an array
+        ("scores[0] > 0.5", ""),
+    ],
+)
+def test_a_test_reads_the_elements_that_it_compares(test, arrays, places):
+    at = places(f"for i in range(9):\n    if {test}:\n        total += float(others[i])\n")(2)
+    assert loop_body.element_read(at) == arrays
+
+
+@pytest.mark.parametrize(
     ("start", "loop"),
     [
         ("w = step", "for i in"),
