@@ -351,6 +351,18 @@ def _function_in_loop(analysis: Analysis, chain: Chain) -> Place | None:
     return inside[-1]._replace(line=function.lineno) if function else None
 
 
+def jittable_call(analysis: Analysis, c: Compiled) -> Place:
+    """Return the outermost line above an operation that calls only functions that jit takes.
+
+    In a loop, it is the line of the operation itself.
+    """
+    chain = (c.at, *c.callers)
+    inside = [*itertools.takewhile(functools.partial(only_computes, analysis), chain)]
+    whole = chain[: len(inside) + 1]
+    looped = any(statements.innermost(at, statements.ROUND) for at in whole)
+    return c.at if looped else whole[-1]
+
+
 def only_computes(analysis: Analysis, at: Place) -> bool:
     """Return whether the function around a line could become one program as it is."""
     function = statements.innermost(at, statements.FUNCTION)

@@ -1,6 +1,7 @@
 """Rules about what JAX traces and compiles again, and about debug settings, which make it do so."""
 
 import ast
+import functools
 import itertools
 import re
 import statistics
@@ -17,7 +18,15 @@ from jaxperf.watch.log import DISPATCH, EAGER, TRACE, Compiled, canonical_name, 
 from jaxperf.watch.observe.source_location import NOWHERE, Place
 from jaxperf.watch.report.analysis import Analysis
 from jaxperf.watch.rules.elements import is_operation, takes_apart
-from jaxperf.watch.rules.jit_advice import MOST, OF_ONE_CALL, WAYS, only_computes, outermost, way_to_jit
+from jaxperf.watch.rules.jit_advice import (
+    MOST,
+    OF_ONE_CALL,
+    WAYS,
+    jittable_call,
+    only_computes,
+    outermost,
+    way_to_jit,
+)
 from jaxperf.watch.rules.table import (
     ASYNCHRONOUS,
     EXPLAINS,
@@ -109,6 +118,9 @@ _ANYWHERE = ("new function", "weak type")  # never intended, even if another lin
 # a single one may be intended: two functions, two values of a flag, two sizes
 _HABITS = ("new function", "static value", "shape", "structure")
 SMALL_S = 0.2  # seconds that one program in place of many small ones must save
+USUAL = (
+    2  # times what the quarter of small programs takes that compiles fastest, where most of them are small
+)
 SMALL_PROGRAMS = 10  # at a line outside jit that are worth one program
 MANY = 100  # arrays that one operation takes, from which on compiling takes long
 SHOWN_PARTS = 4  # of what varies, in a reason
@@ -122,7 +134,7 @@ _STATIC_FIELDS = re.compile(r"<class '[\w.<>]*?(\w+)'> with pytree metadata (.*)
 _OF_EQUINOX = re.compile(r"dynamic_(?:no)?donate\['(\w+)'\]\[(\d+)\]")  # of `eqx.filter_jit`
 # of what a random draw takes to compile: what it saves to be part of a program, and what another one in the
 # program takes; measured on networks of 2 to 9 layers with equal and with different shapes
-DRAW_SAVED, DRAW_AGAIN = 0.25, 0.5
+DRAW_SAVED, DRAW_AGAIN = 0.15, 0.5
 _DRAWS = re.compile(r"_?(truncated_|multivariate_)?(normal|uniform)")
 _OPTIMIZER_STATE = re.compile(r"\b(mu|nu|trace|opt_state|sum_of_squares)\b")
 _IN_TREE = re.compile(r"(\w+|argument \d+)[.\[].*")
@@ -701,9 +713,9 @@ def find_eager_recompiles(analysis: Analysis) -> Iterator[Finding]:
         # an import is no function that a reader could jit; `cache_notes` says what keeps its programs
         if not statements.is_import(c.at) and not {c.at, line(c)} & libraries
     ]
-    # what every small program costs: the seconds of the quarter that compiled fastest
-    costs = sorted(analysis.compiling_s([c]) for c in small)
-    each_s = costs[len(costs) // 4] if costs else 0.0
+    # what every small program costs; one that takes longer compiles its operation for longer
+    costs = sorted(analysis.compiling_s([c]) for c in small) or [0.0]
+    each_s = min(statistics.median(costs), USUAL * costs[len(costs) // 4])
 
     shapes, left = list[Finding](), list[Compiled]()
     for at, compiled in group_by(small, line).items():
@@ -749,23 +761,29 @@ def find_eager_recompiles(analysis: Analysis) -> Iterator[Finding]:
 
     def saving_s(compiled: list[Compiled]) -> float:
         """Return what one program in place of these saves."""
-        saved_s = min(len(compiled) * each_s, analysis.compiling_s(compiled)) - each_s
+        saved_s = sum(min(each_s, analysis.compiling_s([c])) for c in compiled) - each_s
         return saved_s + _saved_on_draws_s(analysis, compiled)
 
-    # one jitted function could hold all lines of a function that have few programs each
-    for level, least_s in ((line, max(SMALL_S, least_saving_s(analysis))), (neighbors, SMALL_S)):
+    # one jitted function could hold all lines of a function that have few programs each, or all that a line
+    # calls in several functions
+    call = functools.partial(jittable_call, analysis)
+    for level, place, least_s in (
+        (line, line, max(SMALL_S, least_saving_s(analysis))),
+        (neighbors, line, SMALL_S),
+        (call, call, SMALL_S),
+    ):
         groups, left = group_by(left, level).values(), []
         for compiled in groups:
-            joined = _in_one_program(line, compiled)
+            joined = _in_one_program(place, compiled)
             saved_s = saving_s(joined)
             most = max(map(len, group_by(compiled, lambda c: (c.at, c.name)).values()))
             if (len(compiled) < SMALL_PROGRAMS and most < 2 * REPEATS) or saved_s < least_s:
                 left += compiled
             else:
-                finding = _one_by_one(analysis, line, joined, saved_s)
+                finding = _one_by_one(analysis, place, joined, saved_s)
                 library = _library_at(finding.at, joined)
                 found = way_to_jit(finding, analysis, library)
-                alone_s = saving_s([c for c in joined if line(c) == finding.at])
+                alone_s = saving_s([c for c in joined if place(c) == finding.at])
                 if found.form in OF_ONE_CALL and alone_s < MOST * saved_s:
                     found = way_to_jit(finding, analysis, library, one_call=False)
                 yield found

@@ -10,11 +10,13 @@ import operator
 import re
 import textwrap
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from jaxperf.errors import warnings_hidden
 from jaxperf.watch.observe.source_location import NOWHERE, Place
 
+PACKAGES = 3  # of one in the other, in which an imported module is looked for
 FUNCTION = ast.FunctionDef | ast.AsyncFunctionDef
 LOOP = ast.For | ast.While | ast.AsyncFor
 ROUND = LOOP | ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
@@ -225,12 +227,23 @@ def in_module(at: Place) -> bool:
 
 def _is_module(file: str, name: str) -> bool:
     """Return whether a class is derived from a library's `Module`, directly or by way of others."""
-    names = [name]
-    for known in names:
+    names = [(file, name)]
+    for known_in, known in names:
         # a notebook may define `class Net(Net)` again
-        classes = [c for c in _module_nodes(file, ast.ClassDef) if c.name == known]
-        names += {last_name(base) for c in classes for base in c.bases}.difference(names)
-    return "Module" in names[1:]
+        classes = [c for c in _module_nodes(known_in, ast.ClassDef) if c.name == known]
+        bases = {(known_in, last_name(base)) for c in classes for base in c.bases}
+        if not classes:
+            module, _, original = dict(imports(known_in)).get(known, "").rpartition(".")
+            bases = {(str(path), original) for path in _files_of(known_in, module)}
+        names += bases.difference(names)
+    return any(known == "Module" for _, known in names[1:])
+
+
+def _files_of(file: str, module: str) -> Iterator[Path]:
+    """Yield the file of a module that lies beside the one that imports it, or beside one of its packages."""
+    for folder in [*Path(file).parents][:PACKAGES] if module else []:
+        path = folder.joinpath(*module.split("."))
+        yield from filter(Path.is_file, (path.with_suffix(".py"), path / "__init__.py"))
 
 
 def turns_written(loop: ast.AST, file: str) -> float:
@@ -494,9 +507,11 @@ def static_options(at: Place, function: str) -> str:
 
 
 def _is_size(value: ast.expr) -> bool:
-    """Return whether an expression is written as an integer, a text, or a tuple of integers."""
+    """Return whether an expression is written as an integer, a text, or a tuple with integers."""
     with contextlib.suppress(ValueError):
         literal = ast.literal_eval(value)
         parts = literal if isinstance(literal, tuple) else (literal,)
         return all(isinstance(part, int | str) for part in parts)
-    return isinstance(value, ast.Tuple)
+    # `(images, labels)` may be arrays, unlike `(64, width)`
+    written = [e.value for e in getattr(value, "elts", ()) if isinstance(e, ast.Constant)]
+    return isinstance(value, ast.Tuple) and any(isinstance(number, int) for number in written)

@@ -94,7 +94,7 @@ def test_what_one_program_compiles_too_is_not_saved(line):
     assert 'jax.jit(init_net, static_argnums=(1,), static_argnames=("depth",))' in advice_for(finding).change
 
 
-@pytest.mark.parametrize(("sizes", "seconds"), [((8, 16, 32, 64), 3.6), ((8, 8, 8, 8), 2.1)])
+@pytest.mark.parametrize(("sizes", "seconds"), [((8, 16, 32, 64), 3.4), ((8, 8, 8, 8), 1.9)])
 def test_one_program_draws_each_weight_where_weights_of_one_shape_shared_a_program(sizes, seconds, line):
     """Thirty operations of 0.1 s, and two draws of 1 s; three more weights of one shape are three draws."""
     at, step = line("state = model.init", "<module>"), line("w = update")
@@ -323,14 +323,15 @@ def test_the_change_of_one_call_is_no_advice_where_its_neighbors_compile_as_much
 
 
 def test_lines_whose_savings_are_small_count_together_however_long_they_compile(places):
-    """Ten programs at each of four lines: 1 s each, of which one program would save 0.02 s."""
+    """Ten programs at each of four lines: four of 0.02 s, and six of 1 s, which save a little more."""
     at = places(NEIGHBORS)
     small = [
         compiled(at(2 + i, "kernel"), 20 * i + j, 0.02 if j < 4 else 1.0, f"op{j}")
         for i in range(4) for j in range(10)
     ]  # fmt: skip
     (finding,) = traces.find_eager_recompiles(Analysis(Log("a", 0.0, 12.0, compiled=small)))
-    assert "40 small programs" in finding.reason and finding.seconds == pytest.approx(39 * 0.02)
+    assert "40 small programs" in finding.reason
+    assert finding.seconds == pytest.approx(16 * 0.02 + 23 * 0.04)
 
 
 def test_a_call_that_makes_a_model_holds_neither_its_arguments_nor_one_copy_of_a_loop(places):

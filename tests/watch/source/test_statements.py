@@ -118,6 +118,27 @@ def test_a_class_that_is_derived_from_one_of_its_own_name_is_followed_once(base,
     assert statements.made_module(Place(str(path.with_name("made.py")), 5)) == ("Net" if is_module else "")
 
 
+@pytest.mark.parametrize("module", ["nets", "shop.nets", ".nets"])
+@pytest.mark.parametrize(("base", "made"), [("eqx.Module", "Net"), ("dict", "")])
+def test_a_class_is_followed_to_the_file_that_it_is_imported_from(module, base, made, tmp_path):
+    folder = tmp_path / "shop"
+    folder.mkdir()
+    (folder / "base.py").write_text(f"import equinox as eqx\nclass Base({base}): pass\n")
+    (folder / "nets.py").write_text("from .base import Base\nclass Network(Base): pass\n")
+    train = folder / "train.py"
+    train.write_text(f"import equinox\nfrom {module} import Network as Net\nnet = Net()\n")
+    assert statements.made_module(Place(str(train), 3)) == made
+
+
+@pytest.mark.parametrize(
+    ("passed", "static"),
+    [("(64, width)", True), ("(images, labels)", False), ("(0.5, rate)", False), ("8", True)],
+)
+def test_a_tuple_with_an_integer_is_a_size_and_one_of_names_may_hold_arrays(passed, static, places):
+    at = places(f"def fit(w, what): pass\nfit(w, {passed})\n")
+    assert statements.literal_parameters(at(1).file, "fit") == (("what",) if static else ())
+
+
 @pytest.mark.parametrize(("line", "answer"), [
     ("curve.append(onp.asarray(energy))", True),
     ("last = onp.array(energy)", True),
