@@ -302,7 +302,9 @@ def unrolled_loops(facts: Facts, *, few: bool = False, outside: Collection[Place
     least, module = IN_A_ROW if few else EQUAL_COUNT, facts.module
     operations = [i for i in facts.instructions if _is_operation(i) and module.frames(i)]
     # one JAX operation may be many: erf_inv is 36, of which 9 in a chain are additions
-    equal = group_by(operations, lambda i: (i.opcode, i.op_name, module.frames(i), _kind(i.type)))
+    # each use of an array adds to its gradient, also uses in layers that have weights of their own
+    evidence = (i for i in operations if i.operation != "add_any")
+    equal = group_by(evidence, lambda i: (i.opcode, i.op_name, module.frames(i), _kind(i.type)))
     if all(len(same) < least for same in equal.values()):
         return []
     read, loops = _read(module), list[Loop]()
