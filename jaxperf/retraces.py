@@ -5,7 +5,7 @@ its `repr`. Nothing here imports JAX.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -20,9 +20,12 @@ _CHANGE = re.compile(
     re.S,  # a printed value may take several lines
 )
 _AVAL = re.compile(r"[\w<>.]+\[")  # the type of an array
+_MESH = re.compile(r"\(\{(.*)\}\)")  # the axes of its mesh, behind its type
+_SPLIT = re.compile(r"@(?:\([^)]*\)|\w+)")  # the axes over which a dimension is split
 _NUMBER = re.compile(r"[-(]?[\d.]+|[-(]?(?:nan|inf)|True|False")  # of Python
 _STATIC = re.compile(r"Static\(val=(.*)\)\Z", re.S)
 _STATIC_PART = re.compile(r"\('(\w+)', Static\(value=<?(?:function )?([\w.]+)")
+NO_MESH = "no mesh"
 LONGEST_VALUE = 60  # characters of a value in a reason
 
 
@@ -30,7 +33,7 @@ LONGEST_VALUE = 60  # characters of a value in a reason
 class Change:
     """A difference from the nearest earlier call: an argument, and its type or value before and now."""
 
-    kind: str  # "shape", "dtype", "weak type", "static value", "structure", "setting"
+    kind: str  # "shape", "dtype", "weak type", "placement", "static value", "structure", "setting"
     what: str
     before: str
     now: str
@@ -108,7 +111,11 @@ def _change(what: str, before: str, now: str) -> Change:
     if what.startswith("input path") or not (_AVAL.match(before) and _AVAL.match(now)):
         return Change("structure", _argument(what), before, now)
     parts = zip(("shape", "dtype", "weak type"), _aval(before), _aval(now))
-    return Change(next((kind for kind, a, b in parts if a != b), "other"), what, before, now)
+    kind = next((kind for kind, a, b in parts if a != b), "other")
+    places = _place(before), _place(now)
+    if kind == "other" and places[0] != places[1]:
+        return Change("placement", what, *places)
+    return Change(kind, what, before, now)
 
 
 def _static(value: str) -> str:
@@ -129,10 +136,15 @@ def _argument(path: str) -> str:
 
 
 def _aval(text: str) -> tuple[str, str, str]:
-    """Return shape, dtype and weak type of "f32[3,4]{weak_type=True}"."""
-    dtype, _, rest = text.partition("[")
+    """Return shape, dtype and weak type of "f32[3@x,4]{weak_type=True}({Explicit: ('x',)})"."""
+    dtype, _, rest = _MESH.sub("", _SPLIT.sub("", text)).partition("[")
     shape, _, tail = rest.partition("]")
     return shape, dtype, tail if "weak_type" in tail else ""
+
+
+def _place(text: str) -> str:
+    mesh = _MESH.search(text)
+    return f"a mesh with {mesh[1]}{''.join(_SPLIT.findall(text))}" if mesh and mesh[1] else NO_MESH
 
 
 def dimensions(text: str) -> tuple[int, ...]:
@@ -140,7 +152,10 @@ def dimensions(text: str) -> tuple[int, ...]:
     return tuple(int(n) for n in numbers) if all(n.isdigit() for n in numbers) else ()
 
 
-def argument_changes(old: Mapping[str, str], new: Mapping[str, str]) -> tuple[Change, ...]:
+def argument_changes(
+    old: Mapping[str, str], new: Mapping[str, str], weak: Collection[str] = ()
+) -> tuple[Change, ...]:
+    """Return the changes of arguments; an array whose type is `weak` has that of a number in its place."""
     changes = []
     for name, now in new.items():
         before = old.get(name, "nothing")
@@ -150,5 +165,6 @@ def argument_changes(old: Mapping[str, str], new: Mapping[str, str]) -> tuple[Ch
         elif before != now:
             # no array is a static value, so a number in its place is none either
             number = any(arrays) and (_NUMBER.match(before) or _NUMBER.match(now))
-            changes.append(Change("weak type" if number else "static value", name, before, now))
+            if not number or name not in weak:
+                changes.append(Change("weak type" if number else "static value", name, before, now))
     return tuple(changes)

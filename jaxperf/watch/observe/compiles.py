@@ -399,7 +399,8 @@ class Compiles:
         alike = [c for c in self.log.compiled if c.defined == event.defined and c.signature.keys() == names]
         calls = [c for c in reversed(alike[-_REMEMBERED:]) if c is not event]
         changes = [
-            argument_changes(c.signature, event.signature) or argument_changes(_compared(c), _compared(event))
+            argument_changes(c.signature, event.signature, c.weak | event.weak)
+            or argument_changes(_compared(c), _compared(event))
             for c in calls
         ]
         # of equally many, those in other values than arrays

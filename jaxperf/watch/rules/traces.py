@@ -12,7 +12,7 @@ from typing import Any
 
 from jaxperf.jax_internals import DEBUG_FLAGS
 from jaxperf.result.formatting import format_list
-from jaxperf.retraces import Change, argument_changes, differing_part, dimensions, shorten_value
+from jaxperf.retraces import NO_MESH, Change, argument_changes, differing_part, dimensions, shorten_value
 from jaxperf.watch.grouping import group_by
 from jaxperf.watch.log import DISPATCH, EAGER, TRACE, Compiled, canonical_name, field_owner
 from jaxperf.watch.observe.source_location import NOWHERE, Place
@@ -369,7 +369,10 @@ def _varied_fields(group: list[Compiled]) -> dict[str, Change]:
 def _kind(c: Compiled) -> str:
     """Return the reason for a trace; if there are several, the one that explains the others."""
     kinds = {change.kind for change in c.changes}
-    order = (*_ELSEWHERE, "structure", "static value", "shape", "dtype", "weak type", "setting", "other")
+    order = (
+        "cleared", "derived", "structure", "static value", "shape", "dtype", "placement", "weak type",
+        "setting", "other",
+    )  # fmt: skip
     return next((kind for kind in order if kind in kinds), "new function")
 
 
@@ -572,20 +575,40 @@ def _partial_batch(repeats: list[Compiled]) -> bool:
     "a function is compiled again for arguments that are placed in another way",
     "Place the arguments of {name} in one way before every call: all of them by jax.device_put with one "
     "device or sharding, which commits them to it, or none of them.",
+    forms={
+        "mesh": (
+            "Put {argument} on the mesh of the other arguments before the first call of {name}, with the "
+            "sharding that {name} returns it with: {argument} = jax.device_put({argument}, "
+            "jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())), if it is not split."
+        ),
+    },
 )  # fmt: skip
 def find_placements(analysis: Analysis) -> Iterator[Finding]:
     """Find functions compiled again because arguments of equal types had another placement."""
-    again = [c for c in analysis.log.compiled if any(x.kind == "placement" and x.what for x in c.changes)]
+    again, calls = list[Compiled](), set[object]()
+    for c in analysis.log.compiled:
+        call = c.defined, c.at, c.callers
+        placed = [x for x in c.changes if x.kind == "placement" and x.what]
+        # another line may call it for other arrays, which are on a mesh on purpose
+        wanted = bool(placed) and placed[0].before == NO_MESH and call not in calls
+        if c.explained and placed and not wanted and _kind(c) == "placement":
+            again.append(replace(c, changes=tuple(placed)))
+        calls.add(call)
     for group in group_by(again, lambda c: c.defined or c.name).values():
-        at = statistics.mode(c.at for c in group)
-        seconds, changes = analysis.compiling_s(group), group[0].changes
+        at, first = statistics.mode(c.at for c in group), group[0]
+        seconds, changes = analysis.compiling_s(group), first.changes
         more = f"; and so for {len(changes) - 1} more arguments" if len(changes) > 1 else ""
+        what, form, where = changes[0].what, "", " on equal devices"
+        if changes[0].before == NO_MESH:
+            file, tree = first.defined.rpartition(":")[0], _IN_TREE.fullmatch(what)
+            what = statements.variable_passed(at, first.called, tree[1] if tree else what, file)
+            form, where = "mesh", ""
         reason = (
-            f"{group[0].called} was compiled {len(group) + 1} times for arguments of equal types on equal "
-            f"devices, {seconds:.2g} s for the repeats: placement of {changes[0]}{more}"
+            f"{first.called} was compiled {len(group) + 1} times for arguments of equal types{where}, "
+            f"{seconds:.2g} s for the repeats: placement of {changes[0]}{more}"
         )
         if at:
-            yield Finding("placement", at, seconds, reason, group[0].called, argument=changes[0].what)
+            yield Finding("placement", at, seconds, reason, first.called, argument=what, form=form)
 
 
 @cause(

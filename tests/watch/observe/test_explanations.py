@@ -41,6 +41,14 @@ DICT = "<class 'dict'> with {}"
             "  * at args[1], now a list of length 5 and before a list of length 4, so lengths do not match",
             ("structure", "argument 1", "a list of length 4", "a list of length 5"),
         ),
+        (
+            "  * at s['w'], now f32[3]({Auto: ('x', 'y')}) and before f32[3]({})",
+            ("placement", "s['w']", "no mesh", "a mesh with Auto: ('x', 'y')"),
+        ),
+        (
+            "  * at w, now f32[8@(x,y),4]({Auto: ('x', 'y')}) and before f32[8,4]({Auto: ('x', 'y')})",
+            ("placement", "w", "a mesh with Auto: ('x', 'y')", "a mesh with Auto: ('x', 'y')@(x,y)"),
+        ),
         ("another reason", ("other", "", "", "another reason")),
     ],
 )

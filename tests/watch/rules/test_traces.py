@@ -10,7 +10,7 @@ import optax
 import pytest
 from flax import nnx
 
-from jaxperf.retraces import Change
+from jaxperf.retraces import Change, argument_changes
 from jaxperf.watch.log import Compiled, DeviceActivity, ExecutedProgram, Log
 from jaxperf.watch.observe.executables import Facts, note_copied_arguments
 from jaxperf.watch.observe.source_location import NOWHERE, Place
@@ -448,6 +448,32 @@ def test_arrays_that_are_committed_only_sometimes_compile_a_second_program(alike
     for finding in findings:
         assert finding.at.source.endswith("# here") and "argument 0" in finding.reason
         assert "not committed, on device 0 -> committed to device 0" in finding.reason
+
+
+@pytest.mark.parametrize("placed", [False, True])
+def test_a_state_that_joins_the_mesh_of_the_data_is_put_there_before(placed, watched):
+    step = jax.jit(lambda state, x: {"n": state["n"] + 1, "w": state["w"] + x.sum()})
+    mesh = jax.sharding.Mesh(np.array(jax.devices()[:2]), ("rows",))
+    x = jax.device_put(np.ones(6), jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("rows")))
+
+    def program():
+        state = {"n": 0, "w": jnp.zeros(67)}  # the number's result is weak, too
+        if placed:
+            state = jax.device_put(state, jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec()))
+        for _ in range(3):
+            state = step(state, x)
+
+    analysis = watched(program)
+    assert not list(traces.find_retraces(analysis))
+    findings = list(traces.find_placements(analysis))
+    assert [(f.form, f.argument) for f in findings] == ([] if placed else [("mesh", "state")])
+    for finding in findings:
+        assert "state['n']: no mesh -> a mesh with Auto: ('rows',); and so for 1 more" in finding.reason
+
+
+def test_a_number_in_place_of_a_weak_array_changes_no_type():
+    assert argument_changes({"n": "0"}, {"n": "int32[]"}, {"n"}) == ()
+    assert [c.kind for c in argument_changes({"n": "0"}, {"n": "int32[]"})] == ["weak type"]
 
 
 def test_the_part_of_a_graph_that_is_new_each_time_is_named(watched):
