@@ -5,7 +5,7 @@ import functools
 import itertools
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -45,6 +45,10 @@ WAYS = {
     "derived": (
         "{name} is called through {argument}(...), so put jax.jit around that once, and call the result: it "
         "is one program with what JAX derives from {name}."
+    ),
+    "shard_map": (
+        "Make jax.jit(jax.shard_map({name}, ...)) once, and call that: outside of jit, each call runs the "
+        "operations in {name} one by one, and compiles them again."
     ),
     "elements": (
         "Call {name} for all elements at once, in place of the loop: "
@@ -116,6 +120,8 @@ def _form(
         if varying := _of_many_lengths(analysis, place):
             name = statements.innermost(place, statements.FUNCTION).name
             return {"form": "lengths", "name": name, "argument": varying}
+    if sharded := _sharded(place for parts in below for part in parts for place in part):
+        return {"form": "shard_map", "name": sharded}
     name, takes = getattr(function, "name", ""), _jit_takes(analysis, at)
     static = _static(analysis, at.file, name)
     calls = {place for _, callers in below for place in callers[0 if definition else 1 :][:1]}
@@ -240,6 +246,19 @@ def _operations(analysis: Analysis) -> list[StackSample | Compiled]:
     """Return the samples and the compilations of operations outside jit."""
     samples = (s for s in analysis.samples if s.kind == EAGER)
     return [*samples, *(c for c in analysis.log.compiled if not c.explained)]
+
+
+def _sharded(places: Iterable[Place]) -> str:
+    """Return the function around some line that `shard_map` gets in its file; "" for none."""
+    for file, name in dict.fromkeys((place.file, place.function) for place in places):
+        tree = statements.syntax_tree(file)
+        calls = [c for c in statements.calls_in(tree) if statements.last_name(c.func) == "shard_map"]
+        passed = {statements.last_name(arg) for call in calls for arg in call.args[:1]}
+        functions = [f for f in statements.nodes_in(tree, statements.FUNCTION) if f.name == name]
+        decorators = [ast.unparse(d) for f in functions for d in f.decorator_list]
+        if name in passed or any("shard_map" in text for text in decorators):
+            return name
+    return ""
 
 
 def _derived_by(calls: set[Place], function: str) -> str:

@@ -123,6 +123,7 @@ USUAL = (
 )
 SMALL_PROGRAMS = 10  # at a line outside jit that are worth one program
 MANY = 100  # arrays that one operation takes, from which on compiling takes long
+UNNAMED = "<unnamed function>"  # what JAX calls a part of `shard_map`
 SHOWN_PARTS = 4  # of what varies, in a reason
 SEVERAL = 4  # operations at a line that compile for each shape, of which jit makes one program a shape
 SETTLED_S = 0.02  # seconds at a line behind its last program, after which its shapes have all come
@@ -783,9 +784,11 @@ def find_eager_recompiles(analysis: Analysis) -> Iterator[Finding]:
         return at._replace(line=-max([end for end in ends if end < at.line], default=0))
 
     def saving_s(compiled: list[Compiled]) -> float:
-        """Return what one program in place of these saves."""
-        saved_s = sum(min(each_s, analysis.compiling_s([c])) for c in compiled) - each_s
-        return saved_s + _saved_on_draws_s(analysis, compiled)
+        """Return what one program in place of these saves: all that is compiled once more, and a part."""
+        first = _different(compiled)
+        again_s = analysis.compiling_s(compiled) - analysis.compiling_s(first)
+        saved_s = sum(min(each_s, analysis.compiling_s([c])) for c in first) - each_s
+        return again_s + saved_s + _saved_on_draws_s(analysis, first)
 
     # one jitted function could hold all lines of a function that have few programs each, or all that a line
     # calls in several functions
@@ -810,6 +813,11 @@ def find_eager_recompiles(analysis: Analysis) -> Iterator[Finding]:
                 if found.form in OF_ONE_CALL and alone_s < MOST * saved_s:
                     found = way_to_jit(finding, analysis, library, one_call=False)
                 yield found
+
+
+def _different(compiled: list[Compiled]) -> list[Compiled]:
+    """Return the compilations but those of a program that equals an earlier one, where that is known."""
+    return list({id(c.facts or c): c for c in reversed(compiled)}.values())
 
 
 def _saved_on_draws_s(analysis: Analysis, compiled: list[Compiled]) -> float:
@@ -853,11 +861,16 @@ def _one_by_one(
     lines = group_by(compiled, line)
     at = max(lines, key=lambda each: (len(lines[each]), analysis.compiling_s(lines[each])))
     dearest = max(group_by(compiled, lambda c: c.name).values(), key=analysis.compiling_s)
+    again = len(compiled) - len(_different(compiled))
     reason = (
-        f"{len(compiled)} small programs are compiled here, {analysis.compiling_s(compiled):.2g} s in "
-        f"all, one for each operation outside of jit and each shape; the dearest is {dearest[0].name}, "
-        f"{analysis.compiling_s(dearest):.2g} s"
+        f"{len(compiled)} small programs are compiled here, {analysis.compiling_s(compiled):.2g} s in all, "
     )
+    if 2 * again > len(compiled):
+        reason += f"for operations outside of jit, and {again} of them equal an earlier one"
+    else:
+        reason += "one for each operation outside of jit and each shape"
+    if dearest[0].name != UNNAMED:
+        reason += f"; the dearest is {dearest[0].name}, {analysis.compiling_s(dearest):.2g} s"
     return Finding("eager recompiles", at, saved_s, reason, at.function)
 
 

@@ -406,6 +406,47 @@ def test_a_function_whose_traces_jax_explains_no_longer_is_no_operation_outside_
     assert not found[0] and found[1]
 
 
+SHARDED = """import jax
+def square(x):
+    return x * x
+{decorator}
+def summed(x):
+    y = square(x)
+    return jax.lax.psum(y, "d")
+class Total:
+    def __call__(self, x):
+        return {call}
+"""
+
+
+@pytest.mark.parametrize(
+    ("decorator", "call", "form"),
+    [
+        ("@jax.jit", "jax.shard_map(summed, mesh=MESH)(x)", "shard_map"),
+        ("@partial(jax.shard_map, mesh=MESH)", "summed(x)", "shard_map"),
+        ("@jax.jit", "jax.shard_map(square, mesh=MESH)(x) + summed(x)", "shard_map"),
+        ("@jax.jit", "summed(x)", "function"),
+    ],
+)
+def test_programs_that_equal_an_earlier_one_are_saved_whole(decorator, call, form, places):
+    at = places(SHARDED.format(decorator=decorator, call=call))
+    callers = (at("y = square(x)", "summed"), at("return " + call[:5], "__call__"))
+    # four operations, of which the first two compile in 0.1 s and the others in 0.5 s
+    facts = [Facts("multiply", "cpu", 1.0, 1.0) for _ in range(4)]
+    for known, seconds in ((True, 2.7), (False, 1.1)):
+        compiled = [
+            Compiled(
+                "multiply", at("return x * x", "square"), {"compile": (t, t + (0.1 if t % 4 < 2 else 0.5))},
+                callers=callers, facts=facts[t % 4] if known else None,
+            )
+            for t in range(12)
+        ]  # fmt: skip
+        (finding,) = traces.find_eager_recompiles(Analysis(Log("a", 0.0, 12.0, compiled=compiled)))
+        assert finding.seconds == pytest.approx(seconds)
+        assert ("8 of them equal an earlier one" in finding.reason) == known
+        assert finding.form == form
+
+
 def test_a_program_for_another_device_is_the_readers_and_no_finding(watched):
     step = stepped()
     arrays = [jax.device_put(jnp.ones(9), d) for d in jax.devices()[:4]]
