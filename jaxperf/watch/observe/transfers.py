@@ -1,9 +1,9 @@
 """Record large arrays that the program puts on a device, by `jnp.array`, `jnp.asarray` or `device_put`.
 
 `device_put` also takes pytrees of arrays, and arrays that are on other devices or have another sharding. If a
-line puts the same arrays as recently, it need not have done so: JAX arrays cannot change, and of NumPy arrays
-a thousand elements are compared. Four puts are remembered for each line, because a line in a function may
-serve data, labels and weights in turn.
+line puts the same arrays on the same devices as recently, it need not have done so: JAX arrays cannot change,
+and of NumPy arrays a thousand elements are compared. Four puts are remembered for each line and sharding,
+because a line in a function may serve data, labels and weights in turn.
 """
 
 import functools
@@ -25,7 +25,7 @@ from jaxperf.watch.observe.waits import array_classes
 LARGE = 1 << 20  # bytes
 LONG_LIST = 100  # numbers in a list
 _ELEMENTS = 1000  # compared elements of a NumPy array
-_REMEMBERED = 4  # puts per line; a data set of so few batches should also stay on the device
+_REMEMBERED = 4  # puts per line and sharding; a data set of so few batches should also stay on the device
 
 
 class Puts:
@@ -33,7 +33,10 @@ class Puts:
 
     def __init__(self, log: Log, replacements: Replacements) -> None:
         self.log, self._replacements = log, replacements
-        self._last: dict[Place, deque[list[Mark]]] = defaultdict(lambda: deque(maxlen=_REMEMBERED))
+        # by line, and the shardings that the arrays get
+        self._last: dict[tuple[Place, tuple[Any, ...]], deque[list[Mark]]] = defaultdict(
+            lambda: deque(maxlen=_REMEMBERED)
+        )
 
     def open(self, jax: Any) -> None:
         numpy, replace = sys.modules["numpy"].ndarray, self._replacements.replace
@@ -85,7 +88,8 @@ class Puts:
         nbytes = sum(a.nbytes for a in moved)
         if nbytes < LARGE:
             return
-        marks, last = list(map(_mark, moved)), self._last[at]
+        shardings = tuple(b.sharding for a, b in zip(arrays, put) if id(a) not in placed)
+        marks, last = list(map(_mark, moved)), self._last[at, shardings]
         again = next((known for known in last if _same(known, marks)), None)
         from_devices = all(isinstance(mark, weakref.ref) for mark in marks)
         self.log.puts.append(Put(at, start, end, nbytes, again is not None, moved=from_devices))

@@ -62,3 +62,11 @@ def test_arrays_of_jax_that_go_to_another_device_are_noted_and_those_that_stay_a
     trees = (weights, weights, [other], weights)
     puts = watched(lambda: [jax.device_put(tree, there) for tree in trees]).log.puts
     assert [p.again for p in puts] == [False, True, False, True]
+
+
+@pytest.mark.parametrize("module", [np, jnp])
+def test_the_same_array_on_another_device_is_no_second_copy(module, watched):
+    devices = jax.devices()[1:]
+    array = module.ones(LARGE // 4, np.float32)
+    puts = watched(lambda: [jax.device_put(array, d) for d in devices * 2]).log.puts
+    assert [p.again for p in puts] == [False] * len(devices) + [True] * len(devices)
