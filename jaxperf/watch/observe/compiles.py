@@ -331,8 +331,12 @@ class Compiles:
         if reader is not None and not event.explained and (by_pmap or before_0_9):
             self._explain_pmap(event, source_location.callee(reader))
         function = None
+        if event.explained and event.through == "equinox":
+            function = frame_arguments.filtered_function(sys._getframe(), reader)
+            event.defined = frame_arguments.defined_at(function) or event.defined
         if event.explained and not event.changes:  # a new function object, as far as JAX can tell
-            function = frame_arguments.traced_function(sys._getframe(), reader, event.defined)
+            frame = sys._getframe()
+            function = function or frame_arguments.traced_function(frame, reader, event.defined)
             if function:
                 captured = frame_arguments.captured_values(function)
                 event.closure = {n: frame_arguments.identify_value(v) for n, v in captured.items()}

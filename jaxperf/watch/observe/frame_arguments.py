@@ -196,6 +196,16 @@ def traced_function(frame: FrameType, reader: FrameType | None, defined: str) ->
     return None
 
 
+def filtered_function(frame: FrameType, reader: FrameType | None) -> Any:
+    """Return the function that `eqx.filter_jit` took: what it jits is one wrapper, the same for all."""
+    for f in source_location.frames_outwards(frame, reader):
+        for value in f.f_locals.values():
+            if module_of(type(value)) == "equinox" and hasattr(type(value), "__wrapped__"):
+                function = inspect.unwrap(value)
+                return function if isinstance(function, FunctionType | MethodType) else None
+    return None
+
+
 def captured_values(function: Any) -> dict[str, Any]:
     code, defaults = function.__code__, function.__defaults__ or ()
     names = code.co_varnames[code.co_argcount - len(defaults) : code.co_argcount]

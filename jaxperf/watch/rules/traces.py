@@ -153,6 +153,12 @@ _IN_TREE = re.compile(r"(\w+|argument \d+)[.\[].*")
             "Apply {wrapper} to {name} once, at the module's level or before the loop, and make {argument} "
             "once, before that; numbers and arrays that vary are arguments."
         ),
+        "optimizer": (
+            "Apply {wrapper} to {name} once, at the module's level or before the loop, and make {argument} "
+            "once, before that. If its rate varies, that is part of the state: with "
+            "optax.inject_hyperparams(optax.adam)(learning_rate=0.1) in place of optax.adam(0.1), "
+            'state.hyperparams["learning_rate"] = jnp.float32(0.2) changes it.'
+        ),
     },
     choose=lambda f: "values" if f.argument else "",
 )  # fmt: skip
@@ -390,7 +396,10 @@ def _habit(repeats: list[Compiled]) -> bool:
 def _retrace(analysis: Analysis, kind: str, group: list[Compiled], repeats: list[Compiled]) -> Finding:
     first, at, seconds = group[0], statistics.mode(c.at for c in repeats), analysis.compiling_s(repeats)
     changes = [change for c in repeats for change in c.changes if change.kind == kind]
-    times = f"{first.called} was traced {len(repeats) + 1} times, {seconds:.2g} s for the repeats"
+    file, _, line = first.defined.rpartition(":")
+    away = kind == "new function" and line.isdigit() and (file, int(line)) != (at.file, at.line)
+    of = f" of {Place(file, int(line))}" if away else ""
+    times = f"{first.called}{of} was traced {len(repeats) + 1} times, {seconds:.2g} s for the repeats"
 
     def finding(cause: str, reason: str, name: str = first.called, **more: Any) -> Finding:
         return Finding(cause, at, seconds, f"{times}: {reason}", name, **more)
@@ -408,7 +417,10 @@ def _retrace(analysis: Analysis, kind: str, group: list[Compiled], repeats: list
                 passed = statements.variable_passed(at, first.called, where)
                 reason += f", and {passed} has another shape, too"
                 besides = f"Pad {passed} to a few sizes, too: each shape compiles a program of its own."
-        return finding(kind, reason, argument=names, form="objects" if objects else "", besides=besides)
+        form = "objects" if objects else ""
+        if any("GradientTransformation" in change.now for change in objects):
+            form = "optimizer"
+        return finding(kind, reason, argument=names, form=form, besides=besides)
     if kind == "structure" and (owner := _new_static_fields(changes)):
         part = "optimizer (tx)" if "Gradient" in changes[0].now else "objects in static fields"
         reason = f"static fields of {owner} are other objects each time, and are compared by identity"
@@ -460,7 +472,6 @@ def _retrace(analysis: Analysis, kind: str, group: list[Compiled], repeats: list
     if kind == "structure" and all(map(_other_static_numbers, changes)):
         form = "static fields"
     if kind == "weak type" and (tree := _IN_TREE.fullmatch(what)):
-        file = first.defined.rpartition(":")[0]
         what, form = statements.variable_passed(at, first.called, tree[1], file), "tree"
     return finding(cause, reason, argument=what, form=form, axis=axis)
 

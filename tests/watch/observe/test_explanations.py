@@ -1,4 +1,5 @@
 import logging
+import sys
 import threading
 import time
 
@@ -7,7 +8,7 @@ import pytest
 
 from jaxperf.retraces import Change, parse_explanation
 from jaxperf.watch.log import COMPILE, LOWER, TRACE, Compiled, Log
-from jaxperf.watch.observe import source_location
+from jaxperf.watch.observe import frame_arguments, source_location
 from jaxperf.watch.observe.compiles import Compiles
 from jaxperf.watch.observe.hooks import Replacements
 from jaxperf.watch.observe.source_location import Place
@@ -125,3 +126,15 @@ def test_a_stage_that_a_signal_interrupts_lasts_until_the_end(event, stage, name
     assert (last.name, len(log.compiled)) == (name, 1 + (name != "step"))
     assert last.stages[stage][1] == log.end and 60 <= last.seconds(stage) < 90
     assert len(log.remarks) == 1 and f"{name} at" in log.remarks[0] and "after 60 s" in log.remarks[0]
+
+
+def test_the_function_that_equinox_wraps_is_found_in_its_frame():
+    class JitWrapper:
+        __module__ = "equinox._jit"
+        __wrapped__ = property(lambda self: test_the_function_that_equinox_wraps_is_found_in_its_frame)
+
+    jit_wrapper = JitWrapper()
+    function = frame_arguments.filtered_function(sys._getframe(), None)
+    assert function is jit_wrapper.__wrapped__
+    del jit_wrapper
+    assert frame_arguments.filtered_function(sys._getframe(), None) is None

@@ -319,7 +319,9 @@ def test_an_optimizer_in_the_closure_is_made_once_like_the_function(findings_of)
 
     (finding,) = (f for f in findings_of(lambda: [fit() for _ in range(3)]) if f.name == "descend")
     assert finding.argument == "tx" and "tx in its closure is another GradientTransf" in finding.reason
-    assert "make tx once, before that" in advice_for(finding).change
+    change = advice_for(finding).change
+    assert "make tx once, before that" in change and "optax.inject_hyperparams" in change
+    assert re.search(r"descend of .*test_traces.py:\d+ was traced 3 times", finding.reason)
 
 
 def test_what_clear_caches_makes_jax_forget_is_told_from_a_new_function(watched):
