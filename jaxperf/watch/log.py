@@ -179,7 +179,6 @@ class ExecutedProgram:
     calls: int = 0  # from Python
     # seconds until each call returned, without those in which a CPU device computed in its thread
     dispatch_s: list[float] = field(default_factory=list)
-    computed_s: float = 0.0  # the latter, of all calls
     copies: int = 0  # arrays that these calls had to copy first, from the host or from other devices
     # when each device computed
     devices: dict[str, list[Interval]] = field(default_factory=lambda: defaultdict(list))
@@ -191,6 +190,7 @@ class ExecutedProgram:
     last_ops: set[str] = field(default_factory=set)  # last instructions of executions that ended in a window
     # seconds of each turn: from a call to the next one in the same window
     turns_s: list[float] = field(default_factory=list)
+    computed_s: float = 0.0  # of all calls, in which a CPU device computed in their thread
 
     @property
     def cut_off(self) -> bool:
