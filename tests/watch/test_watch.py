@@ -15,8 +15,8 @@ from jaxperf.libraries import shorten_path
 from jaxperf.result import Code, Text
 from jaxperf.watch import session
 from jaxperf.watch.report.analysis import Analysis
+from jaxperf.watch.rules import small_programs
 from jaxperf.watch.rules import table as find
-from jaxperf.watch.rules import traces
 from jaxperf.watch.rules.table import _OTHER, CAUSES, VERSIONS, advice_for
 
 FAST = [
@@ -69,7 +69,7 @@ def test_each_cause_is_found_at_its_line(name, compiles_anew, monkeypatch):
     monkeypatch.setattr(find, "LEAST_SHARE", find.LEAST_SHARE / 10)
     # however fast the machine compiles
     monkeypatch.setattr(find, "LEAST_S", find.LEAST_S / 10)
-    monkeypatch.setattr(traces, "SMALL_S", 0.0)
+    monkeypatch.setattr(small_programs, "SMALL_S", 0.0)
     path = PROGRAMS / f"{name}.py"
     kind, line = cause(path)
     right = lambda findings: [f.at.line for f in findings if f.cause == kind][:1] == [line]  # noqa: E731

@@ -18,8 +18,8 @@ from jaxperf.watch.observe import hooks
 from jaxperf.watch.report import top_programs
 from jaxperf.watch.report.analysis import Analysis
 from jaxperf.watch.rules import find_causes, program_notes
+from jaxperf.watch.rules.small_programs import EAGER_CAUSES, eager_cause
 from jaxperf.watch.rules.table import VERSIONS, Finding, advice_for, cause_of
-from jaxperf.watch.rules.traces import EAGER_CAUSES, eager_cause
 from jaxperf.watch.source import statements
 
 FINDINGS = 5  # findings that are shown with their statements and advice

@@ -24,8 +24,8 @@ from jaxperf.watch.rules.jit_advice import (
     way_to_jit,
 )
 from jaxperf.watch.rules.programs import find_eager_copies
+from jaxperf.watch.rules.small_programs import find_eager_recompiles, find_many_arrays
 from jaxperf.watch.rules.table import PERFORMANCE, Finding, cause, findings_of
-from jaxperf.watch.rules.traces import find_eager_recompiles, find_many_arrays
 from jaxperf.watch.source import statements
 
 SHORT_S = 5e-5  # seconds of an operation that takes less than its dispatch

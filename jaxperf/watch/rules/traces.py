@@ -1,7 +1,6 @@
 """Rules about what JAX traces and compiles again, and about debug settings, which make it do so."""
 
 import ast
-import functools
 import itertools
 import re
 import statistics
@@ -14,29 +13,15 @@ from jaxperf.jax_internals import DEBUG_FLAGS
 from jaxperf.result.formatting import format_list
 from jaxperf.retraces import NO_MESH, Change, argument_changes, differing_part, dimensions, shorten_value
 from jaxperf.watch.grouping import group_by
-from jaxperf.watch.log import DISPATCH, EAGER, TRACE, Compiled, canonical_name, field_owner
+from jaxperf.watch.log import DISPATCH, EAGER, TRACE, Compiled, field_owner
 from jaxperf.watch.observe.source_location import NOWHERE, Place
 from jaxperf.watch.report.analysis import Analysis
-from jaxperf.watch.rules.elements import is_operation, takes_apart
-from jaxperf.watch.rules.jit_advice import (
-    MOST,
-    OF_ONE_CALL,
-    WAYS,
-    jittable_call,
-    only_computes,
-    outermost,
-    way_to_jit,
-)
 from jaxperf.watch.rules.table import (
     ASYNCHRONOUS,
     EXPLAINS,
-    LEAST_S,
-    PERFORMANCE,
     TRACED_AGAIN,
     Finding,
     cause,
-    findings_of,
-    least_saving_s,
 )
 from jaxperf.watch.source import loop_body, statements
 
@@ -117,27 +102,13 @@ _FLOAT = re.compile(r"(?:^|(?<=[=( ]))(-?(\d[\d.]*[.e][\d.e+-]*|inf)|nan)(?=[,)]
 _ANYWHERE = ("new function", "weak type")  # never intended, even if another line makes the call
 # a single one may be intended: two functions, two values of a flag, two sizes
 _HABITS = ("new function", "static value", "shape", "structure")
-SMALL_S = 0.2  # seconds that one program in place of many small ones must save
-USUAL = (
-    2  # times what the quarter of small programs takes that compiles fastest, where most of them are small
-)
-SMALL_PROGRAMS = 10  # at a line outside jit that are worth one program
-MANY = 100  # arrays that one operation takes, from which on compiling takes long
-UNNAMED = "<unnamed function>"  # what JAX calls a part of `shard_map`
 SHOWN_PARTS = 4  # of what varies, in a reason
-SEVERAL = 4  # operations at a line that compile for each shape, of which jit makes one program a shape
-SETTLED_S = 0.02  # seconds at a line behind its last program, after which its shapes have all come
 _WEAK = ("structure", "shape", "dtype")  # reasons that JAX gives, though the types occurred before
 _LENGTHENING = {"append", "concatenate", "concat", "hstack", "vstack", "extend"}
 _ARRAY = re.compile(r"\w+\[[\d,]*\]")
 _CLASS = re.compile(r"<class '([\w.<>]+)'>")
 _STATIC_FIELDS = re.compile(r"<class '[\w.<>]*?(\w+)'> with pytree metadata (.*)", re.S)
 _OF_EQUINOX = re.compile(r"dynamic_(?:no)?donate\['(\w+)'\]\[(\d+)\]")  # of `eqx.filter_jit`
-# of what a random draw takes to compile: what it saves to be part of a program, and what another one in the
-# program takes; measured on networks of 2 to 9 layers with equal and with different shapes
-DRAW_SAVED, DRAW_AGAIN = 0.15, 0.5
-_DRAWS = re.compile(r"_?(truncated_|multivariate_)?(normal|uniform)")
-_OPTIMIZER_STATE = re.compile(r"\b(mu|nu|trace|opt_state|sum_of_squares)\b")
 _IN_TREE = re.compile(r"(\w+|argument \d+)[.\[].*")
 
 
@@ -694,290 +665,3 @@ def find_library_functions(analysis: Analysis) -> Iterator[Finding]:
 def _types_in_library(c: Compiled) -> tuple[object, ...]:
     """Return the types of what the reader passes, and the shapes that the library itself varies."""
     return c.arrays, *((x.what, x.now) for x in c.changes if x.kind == "shape")
-
-
-@cause(
-    "eager recompiles", "retrace", PERFORMANCE, "operations outside of jit compile one by one",
-    "Put this line and its neighbors into one function of arrays, and jit that; sizes are static arguments, "
-    "and float() and print() stay outside.",
-    forms=WAYS,
-)  # fmt: skip
-@cause(
-    "eager shapes", "retrace", TRACED_AGAIN, "an operation outside of jit compiles for each shape",
-    "Jit would compile for each shape just the same. Pad to a few sizes, and mask the rest; or use NumPy for "
-    "what varies on the host.",
-    confidence="bound",
-    forms={
-        "values": (
-            "The size of the result depends on values, so jit would not take it. Use NumPy here and for what "
-            "comes from it: np.asarray(x)[np.asarray(mask)]. Or keep all elements, so that the size stays: "
-            "jnp.where(mask, x, 0), with the count jnp.sum(mask)."
-        ),
-        "growing": (
-            "Collect the parts in a Python list, and make one jnp.concatenate or jnp.stack of them after the "
-            "loop (inside jit, jax.lax.scan stacks them). If each turn needs all parts so far, make an array "
-            "of the final size once, and set its rows."
-        ),
-        "several": (
-            "Jit {name} as a whole: it compiles one program for each shape, in place of one for each "
-            "operation and shape. To compile fewer, pad to a few sizes, and mask the rest."
-        ),
-    },
-)  # fmt: skip
-@cause(
-    "new body", "retrace", TRACED_AGAIN, "a loop outside of jit gets a new body in each call",
-    "Put this call into a function under jax.jit, made once, whose arguments are what the body uses. What "
-    "calls NumPy or SciPy on them calls jax.numpy or jax.scipy then.",
-)  # fmt: skip
-def find_eager_recompiles(analysis: Analysis) -> Iterator[Finding]:
-    """Find lines at which a library jits anew, or many small programs are compiled outside `jit`.
-
-    What one program would compile just the same does not count: of a program for new shapes, jit saves what
-    every program costs, however small, but not what its operation costs.
-    """
-    line = outermost(analysis)
-    # lines at which a library jits anew: the same change serves
-    anew = Counter((c.at, c.name) for c in analysis.log.compiled if c.owner and not c.changes)
-    libraries = {at for (at, _), times in anew.items() if times > 1}
-    libraries |= {f.at for f in findings_of(analysis, find_library_functions)}
-    small = [
-        c
-        for c in analysis.log.compiled
-        # JAX does not explain each trace of a function that it traces very often
-        if is_operation(c) and not takes_apart(c) and c.program not in analysis.jitted
-        # an import is no function that a reader could jit; `cache_notes` says what keeps its programs
-        if not statements.is_import(c.at) and not {c.at, line(c)} & libraries
-    ]
-    # what every small program costs; one that takes longer compiles its operation for longer
-    costs = sorted(analysis.compiling_s([c]) for c in small) or [0.0]
-    each_s = min(statistics.median(costs), USUAL * costs[len(costs) // 4])
-
-    shapes, left = list[Finding](), list[Compiled]()
-    for at, compiled in group_by(small, line).items():
-        # a line whose operation gets new shapes, not lines that each have a shape of their own
-        alike = group_by(compiled, lambda c: (c.at, c.name)).values()
-        again = max(alike, key=len)
-        cause = _cause_at(analysis, at, again) if len(again) >= 2 * REPEATS else "eager recompiles"
-        if cause == "eager recompiles":
-            left += compiled
-            continue
-        repeating = [group for group in alike if len(group) >= REPEATS]
-        repeats = [c for group in repeating for c in group[1:]]
-        name, times = again[0].name, len(again)
-        reason = f"{name}, outside of jit, was compiled {times} times here, for {EAGER_CAUSES[cause]}"
-        finding = Finding(cause, at, analysis.compiling_s(repeats), reason, name)
-        form, function = "", statements.innermost(at, statements.FUNCTION)
-        if statements.size_by_values(at) or _takes_by_mask(analysis, at):
-            form = "values"
-        elif statements.joins(at):
-            form = "growing"
-        if cause == "new body":
-            yield finding
-        elif not form and only_computes(analysis, at) and len(repeating) >= SEVERAL:
-            reason += f", and so were {len(repeating) - 1} more operations"
-            shapes.append(replace(finding, form="several", name=function.name, reason=reason))
-        else:
-            shapes.append(replace(finding, form=form))
-    yield from _sources(shapes)
-
-    def neighbors(c: Compiled) -> Place:
-        """Return the place of the lines around an operation; a call that makes a model has none."""
-        at, loop = line(c), statements.innermost(line(c), statements.LOOP)
-        if _makes(at):
-            return at
-        function = statements.innermost(at, statements.FUNCTION)
-        if function is None or only_computes(analysis, at):
-            return statements.neighborhood(at) or at
-        # no function of a part holds lines before, in and behind a loop
-        if loop is not None:
-            return at._replace(line=-loop.lineno)
-        ends = [other.end_lineno for other in statements.nodes_in(function, statements.LOOP)]
-        return at._replace(line=-max([end for end in ends if end < at.line], default=0))
-
-    def saving_s(compiled: list[Compiled]) -> float:
-        """Return what one program in place of these saves: all that is compiled once more, and a part."""
-        first = _different(compiled)
-        again_s = analysis.compiling_s(compiled) - analysis.compiling_s(first)
-        saved_s = sum(min(each_s, analysis.compiling_s([c])) for c in first) - each_s
-        return again_s + saved_s + _saved_on_draws_s(analysis, first)
-
-    # one jitted function could hold all lines of a function that have few programs each, or all that a line
-    # calls in several functions
-    call = functools.partial(jittable_call, analysis)
-    for level, place, least_s in (
-        (line, line, max(SMALL_S, least_saving_s(analysis))),
-        (neighbors, line, SMALL_S),
-        (call, call, SMALL_S),
-    ):
-        groups, left = group_by(left, level).values(), []
-        for compiled in groups:
-            joined = _in_one_program(place, compiled)
-            saved_s = saving_s(joined)
-            most = max(map(len, group_by(compiled, lambda c: (c.at, c.name)).values()))
-            if (len(compiled) < SMALL_PROGRAMS and most < 2 * REPEATS) or saved_s < least_s:
-                left += compiled
-            else:
-                finding = _one_by_one(analysis, place, joined, saved_s)
-                library = _library_at(finding.at, joined)
-                found = way_to_jit(finding, analysis, library)
-                alone_s = saving_s([c for c in joined if place(c) == finding.at])
-                if found.form in OF_ONE_CALL and alone_s < MOST * saved_s:
-                    found = way_to_jit(finding, analysis, library, one_call=False)
-                yield found
-
-
-def _different(compiled: list[Compiled]) -> list[Compiled]:
-    """Return the compilations but those of a program that equals an earlier one, where that is known."""
-    return list({id(c.facts or c): c for c in reversed(compiled)}.values())
-
-
-def _saved_on_draws_s(analysis: Analysis, compiled: list[Compiled]) -> float:
-    """Return what one program saves on random draws beyond what it saves on each operation; may be negative.
-
-    It holds a draw for each weight, where weights of one shape share a program outside of jit. The weights
-    are what jitted functions take.
-    """
-    draws = [c for c in compiled if _DRAWS.fullmatch(c.name)]
-    alike = 0
-    for c in analysis.log.compiled:
-        names = ((name, dimensions(text)) for name, text in c.arrays if c.explained)
-        dims = [d for name, d in names if len(d) > 1 and not _OPTIMIZER_STATE.search(name)]
-        alike = max(alike, len(dims) - len(set(dims)))
-    if not draws:
-        return 0.0
-    draws_s = analysis.compiling_s(draws)
-    return DRAW_SAVED * draws_s - DRAW_AGAIN * alike * draws_s / len(draws)
-
-
-def _makes(at: Place) -> str:
-    return statements.init_call(at) or statements.made_module(at)
-
-
-def _in_one_program(line: Callable[[Compiled], Place], compiled: list[Compiled]) -> list[Compiled]:
-    """Return those of some programs that a jitted function would hold in their place.
-
-    The call that makes a model does not hold its own arguments, and holds a copy for each turn of a loop.
-    """
-    at = line(compiled[0])
-    if not _makes(at):
-        return compiled
-    inside = {id(c): [*itertools.takewhile(at.__ne__, (c.at, *c.callers))] for c in compiled}
-    within = [c for c in compiled if inside[id(c)]] or compiled
-    return [c for c in within if not any(statements.innermost(p, statements.ROUND) for p in inside[id(c)])]
-
-
-def _one_by_one(
-    analysis: Analysis, line: Callable[[Compiled], Place], compiled: list[Compiled], saved_s: float
-) -> Finding:
-    lines = group_by(compiled, line)
-    at = max(lines, key=lambda each: (len(lines[each]), analysis.compiling_s(lines[each])))
-    dearest = max(group_by(compiled, lambda c: c.name).values(), key=analysis.compiling_s)
-    again = len(compiled) - len(_different(compiled))
-    reason = (
-        f"{len(compiled)} small programs are compiled here, {analysis.compiling_s(compiled):.2g} s in all, "
-    )
-    if 2 * again > len(compiled):
-        reason += f"for operations outside of jit, and {again} of them equal an earlier one"
-    else:
-        reason += "one for each operation outside of jit and each shape"
-    if dearest[0].name != UNNAMED:
-        reason += f"; the dearest is {dearest[0].name}, {analysis.compiling_s(dearest):.2g} s"
-    return Finding("eager recompiles", at, saved_s, reason, at.function)
-
-
-def _library_at(at: Place, compiled: list[Compiled]) -> str:
-    """Return the library that a line itself calls, if operations run there; else ""."""
-    own = [c for c in compiled if c.at == at] or compiled  # JAX does not trace each of them anew
-    return statistics.mode([c.through for c in own if c.through] or [""])
-
-
-def _cause_at(analysis: Analysis, at: Place, again: list[Compiled]) -> str:
-    """Return why an operation compiles again at a line; layers have many sizes, but once."""
-    cause = eager_cause(again)
-    if cause == "eager recompiles" and _takes_by_mask(analysis, at):
-        cause = "eager shapes"
-    looped = any(statements.innermost(p, statements.ROUND) for c in again for p in (c.at, *c.callers))
-    if cause == "eager shapes" and not (looped and _keeps_compiling(analysis, at, again)):
-        cause = "eager recompiles"
-    return cause
-
-
-def _sources(findings: list[Finding]) -> Iterator[Finding]:
-    """Yield what makes arrays of varying shapes, each with the findings of statements that read them."""
-    left = sorted(findings, key=lambda finding: finding.at)
-    while left:
-        source = left.pop(0)
-        readers = [f for f in left if loop_body.reads_from(f.at, source.at)]
-        left = [f for f in left if f not in readers]
-        if readers:
-            lines = format_list([f"line {f.at.line}" for f in readers])
-            seconds = source.seconds + sum(f.seconds for f in readers)
-            reason = f"{source.reason}; what reads its result compiles as often, at {lines}"
-            source = replace(source, seconds=seconds, reason=reason)
-        yield source
-
-
-def _keeps_compiling(analysis: Analysis, at: Place, compiled: list[Compiled]) -> bool:
-    """Return whether new shapes keep coming at a line: most of its calls came before the last program."""
-    last = max(end for c in compiled for _, end in c.stages.values())
-    before_s, after_s = 0.0, 0.0
-    for s in analysis.samples:
-        if at in (s.at, *s.callers) or compiled[0].at == s.at:
-            before_s += analysis.front(s) if s.end <= last else 0.0
-            after_s += analysis.front(s) if s.start >= last else 0.0
-    return after_s <= max(before_s, SETTLED_S)
-
-
-@cause(
-    "many arrays", "retrace", PERFORMANCE, "one operation takes very many arrays, and compiles for long",
-    "XLA compiles a program with all of them as arguments. Join them on the host: bring them there with "
-    "jax.device_get({argument}), which takes the whole list, and call np.stack or np.concatenate. In a "
-    "jitted function, jax.lax.scan returns them stacked.",
-)  # fmt: skip
-def find_many_arrays(analysis: Analysis) -> Iterator[Finding]:
-    operations = [c for c in analysis.log.compiled if is_operation(c)]
-    taken = {
-        name: max((len(facts.layout[0]) for facts in analysis.programs.get(name, ())), default=0)
-        for name in {c.program for c in operations if c.total_s >= LEAST_S}
-    }
-    many = (c for c in operations if taken.get(c.program, 0) >= MANY and c.total_s >= LEAST_S)
-    for at, compiled in group_by(many, lambda c: c.at).items():
-        name, seconds = max(compiled, key=lambda c: c.total_s).name, analysis.compiling_s(compiled)
-        passed = statements.argument_expression(at, name, "argument 0")
-        argument = ast.unparse(passed) if isinstance(passed, ast.Name | ast.Attribute) else "the list"
-        reason = (
-            f"{name} takes up to {taken[canonical_name(name)]:,} arrays here, and compiling its program "
-            f"took {seconds:.2g} s"
-        )
-        yield Finding("many arrays", at, seconds, reason, name, argument=argument)
-
-
-def _takes_by_mask(analysis: Analysis, at: Place) -> bool:
-    """Return whether a line seems to index with a boolean array, which JAX reads to count the elements."""
-    statement = statements.innermost(at, ast.stmt)
-    read = any((x.at, x.kind) == (at, "np.asarray") and x.count >= REPEATS for x in analysis.lines)
-    return read and any(isinstance(n, ast.Subscript) for n in ast.walk(statement or ast.Pass()))
-
-
-EAGER_CAUSES = {
-    "eager shapes": "new shapes",
-    "new body": "a new body function each time",
-    "eager recompiles": "new shapes or constants",  # a number in a library's call may be a size
-}
-
-
-def eager_cause(compiled: list[Compiled]) -> str:
-    """Return what most often differs between consecutive calls of an operation outside jit."""
-    causes = itertools.starmap(_eager_cause, itertools.pairwise(compiled))
-    return statistics.mode([*causes] or ["eager recompiles"])
-
-
-def _eager_cause(before: Compiled, now: Compiled) -> str:
-    if any(change.kind == "new body" for change in now.changes):
-        return "new body"
-    changes = argument_changes(before.signature, now.signature)
-    sized = any(
-        c.kind == "shape" or c.what.startswith("shape") or c.before == "nothing" or c.now.startswith("slice(")
-        for c in changes
-    )
-    return "eager shapes" if sized else "eager recompiles"

@@ -6,7 +6,7 @@ from jaxperf.watch.log import EAGER, Compiled, DeviceActivity, Log, StackSample,
 from jaxperf.watch.observe.executables import Facts
 from jaxperf.watch.observe.source_location import NOWHERE, Place
 from jaxperf.watch.report.analysis import Analysis
-from jaxperf.watch.rules import eager, elements, jit_advice, table, traces
+from jaxperf.watch.rules import eager, elements, jit_advice, small_programs, table
 from jaxperf.watch.rules.table import Finding, advice_for
 from jaxperf.watch.source import statements
 
@@ -397,7 +397,7 @@ def test_an_operation_with_a_new_shape_in_each_turn_is_no_matter_of_dispatch(pro
     stages = [{"compile": (float(i), i + 0.4)} for i in range(8)]
     compiled = [Compiled("append", grows, s, signature={"x": f"float32[{i}]"}) for i, s in enumerate(stages)]
     analysis = Analysis(Log("a", 0.0, 9.0, samples=samples, compiled=compiled))
-    findings = [*eager.find_eager_operations(analysis), *traces.find_eager_recompiles(analysis)]
+    findings = [*eager.find_eager_operations(analysis), *small_programs.find_eager_recompiles(analysis)]
     assert [(f.cause, f.at) for f in findings] == [("eager", adds), ("eager shapes", grows)]
 
 

@@ -13,7 +13,7 @@ from jaxperf.watch.observe import frame_arguments, source_location
 from jaxperf.watch.observe.executables import Facts, independent_instructions, same_in_each_turn
 from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.report.analysis import Analysis, IntervalSet
-from jaxperf.watch.rules import eager, elements, idle, jit_advice, program_notes, traces
+from jaxperf.watch.rules import eager, elements, idle, jit_advice, program_notes, small_programs, traces
 from jaxperf.watch.rules.table import Finding, advice_for
 
 PROGRAM = """\
@@ -88,7 +88,7 @@ def test_what_one_program_compiles_too_is_not_saved(line):
     at = line("params = ")
     small = [compiled(at, i, 0.04) for i in range(30)]
     large = [compiled(at, 40 + 6 * i, 5.0, "cholesky") for i in range(2)]
-    (finding,) = traces.find_eager_recompiles(Analysis(Log("a", 0.0, 60.0, compiled=small + large)))
+    (finding,) = small_programs.find_eager_recompiles(Analysis(Log("a", 0.0, 60.0, compiled=small + large)))
     assert finding.seconds == pytest.approx(31 * 0.04)
     assert "32 small programs" in finding.reason and "dearest is cholesky, 10 s" in finding.reason
     assert 'jax.jit(init_net, static_argnums=(1,), static_argnames=("depth",))' in advice_for(finding).change
@@ -103,7 +103,7 @@ def test_one_program_draws_each_weight_where_weights_of_one_shape_shared_a_progr
     small = [compiled(at, i, 0.1, f"op{i}") for i in range(30)]
     small += [compiled(at, 40 + 2 * i, 1.0, "_truncated_normal") for i in range(2)]
     train = compiled(step, 50, 1.0, "update", explained=True, signature=dict([*weights, *momenta]))
-    (finding,) = traces.find_eager_recompiles(Analysis(Log("a", 0.0, 60.0, compiled=[*small, train])))
+    (finding,) = small_programs.find_eager_recompiles(Analysis(Log("a", 0.0, 60.0, compiled=[*small, train])))
     assert finding.seconds == pytest.approx(seconds)
 
 
@@ -112,7 +112,7 @@ def test_functions_that_are_jitted_and_imports_are_no_operations(line):
     imported = [compiled(at, i, 0.04) for i in range(30)]
     first = [compiled(line("params = "), 40 + i, 0.5, f"f{i}", explained=True) for i in range(12)]
     analysis = Analysis(Log("a", 0.0, 60.0, compiled=imported + first))
-    assert list(traces.find_eager_recompiles(analysis)) == []
+    assert list(small_programs.find_eager_recompiles(analysis)) == []
 
 
 @pytest.mark.parametrize(("times", "count"), [(1, 1), (3, 0)])
@@ -121,7 +121,7 @@ def test_operations_beside_a_function_that_a_library_jits_once_are_found(line, t
     operations = [compiled(at, i, 0.1) for i in range(30)]
     own = [compiled(at, 40 + i, 0.1, "bias", owner="lib", defined="lib.py:9") for i in range(times)]
     analysis = Analysis(Log("a", 0.0, 20.0, compiled=operations + own))
-    causes = [f.cause for f in traces.find_eager_recompiles(analysis)]
+    causes = [f.cause for f in small_programs.find_eager_recompiles(analysis)]
     assert causes.count("eager recompiles") == count
 
 
@@ -202,7 +202,7 @@ def test_parameters_that_must_be_static_are_named(line):
 def test_advice_on_small_programs_names_what_can_be_jitted(text, through, change, line):
     at = line(text)
     small = [compiled(at, i, 0.1, through=through if i >= 7 else "") for i in range(12)]
-    (finding,) = traces.find_eager_recompiles(Analysis(Log("a", 0.0, 60.0, compiled=small)))
+    (finding,) = small_programs.find_eager_recompiles(Analysis(Log("a", 0.0, 60.0, compiled=small)))
     assert change in advice_for(finding).change
 
 
@@ -231,7 +231,7 @@ def test_an_operation_over_very_many_arrays_is_done_on_the_host(count, found, pl
     text = f"HloModule jit_stack, entry_computation_layout={{({types})->f32[9]{{0}}}}, x=1\n"
     stack = compiled(places("path = jnp.stack(points)\n")(1), 0.0, 4.0, "stack")
     record = Log("a", 0.0, 9.0, compiled=[stack], programs=[Facts("stack", "cpu", 1.0, 1.0, text=text)])
-    findings = list(traces.find_many_arrays(Analysis(record)))
+    findings = list(small_programs.find_many_arrays(Analysis(record)))
     assert [f.seconds for f in findings] == [4.0] * found
     for finding in findings:
         assert "stack takes up to 300 arrays here" in finding.reason
@@ -255,7 +255,7 @@ def test_what_reads_arrays_of_varying_shapes_has_the_cause_of_their_source(place
         compiled(at(n, ""), 3 * i + n / 2, 0.1, f"op{n}", signature=signature)
         for i, signature in enumerate(signatures) for n in (2, 3, 4)
     ]  # fmt: skip
-    source, other = traces.find_eager_recompiles(Analysis(Log("a", 0.0, 9.0, compiled=small)))
+    source, other = small_programs.find_eager_recompiles(Analysis(Log("a", 0.0, 9.0, compiled=small)))
     assert (source.at.line, other.at.line) == (2, 4)
     assert source.seconds == pytest.approx(2 * other.seconds) and "at line 3" in source.reason
 
@@ -288,7 +288,7 @@ def test_lines_with_few_programs_count_together_in_their_function(places):
             compiled(at(first + i, function), 8 * i + j, 0.075, f"op{j}")
             for i in range(4) for j in range(8 if i != 2 else 9)
         ]  # fmt: skip
-        (finding,) = traces.find_eager_recompiles(Analysis(Log("a", 0.0, 40.0, compiled=small)))
+        (finding,) = small_programs.find_eager_recompiles(Analysis(Log("a", 0.0, 40.0, compiled=small)))
         assert "33 small programs" in finding.reason
         assert (finding.at.line, finding.at.function) == (first + 2, function)
         assert change in advice_for(finding).change
@@ -299,7 +299,7 @@ def test_lines_in_a_loop_and_before_it_are_two_functions_if_jit_takes_no_whole(p
     at = places(f"{head}    for i in range(99):\n        b = b * a\n        print(b)\n")
     small = [compiled(at(row, "main"), 9 * row + i, 0.1, f"op{i}") for row in (2, 3, 5) for i in range(9)]
     small += [compiled(at(5, "main"), 90 + i, 0.1, f"more{i}") for i in range(3)]
-    findings = [*traces.find_eager_recompiles(Analysis(Log("a", 0.0, 200.0, compiled=small)))]
+    findings = [*small_programs.find_eager_recompiles(Analysis(Log("a", 0.0, 200.0, compiled=small)))]
     assert sorted(f.reason.partition(" ")[0] for f in findings) == ["12", "18"]
 
 
@@ -307,7 +307,7 @@ def test_lines_before_and_behind_a_loop_are_two_functions_too(places):
     loop = "    for i in range(9):\n        print(step(a))\n"
     at = places(f"def main(x):\n    a = x * 2\n{loop}    b = a + 1\n    c = b / 2\n")
     small = [compiled(at(row, "main"), 9 * row + i, 0.1, f"op{i}") for row in (2, 5, 6) for i in range(9)]
-    (finding,) = traces.find_eager_recompiles(Analysis(Log("a", 0.0, 200.0, compiled=small)))
+    (finding,) = small_programs.find_eager_recompiles(Analysis(Log("a", 0.0, 200.0, compiled=small)))
     assert finding.reason.startswith("18 small programs")
 
 
@@ -318,7 +318,7 @@ def test_the_change_of_one_call_is_no_advice_where_its_neighbors_compile_as_much
     at = places("def turn(x):\n    a = jax.vmap(g)(x)\n    b = a + 1\n    return b\n")
     small = [compiled(at(2, "turn"), i, 0.1, f"op{i}") for i in range(9)]
     small += [compiled(at(3, "turn"), 20 + i, 0.1, f"more{i}", through="jax") for i in range(others)]
-    (finding,) = traces.find_eager_recompiles(Analysis(Log("a", 0.0, 99.0, compiled=small)))
+    (finding,) = small_programs.find_eager_recompiles(Analysis(Log("a", 0.0, 99.0, compiled=small)))
     assert change in advice_for(finding).change
 
 
@@ -329,7 +329,7 @@ def test_lines_whose_savings_are_small_count_together_however_long_they_compile(
         compiled(at(2 + i, "kernel"), 20 * i + j, 0.02 if j < 4 else 1.0, f"op{j}")
         for i in range(4) for j in range(10)
     ]  # fmt: skip
-    (finding,) = traces.find_eager_recompiles(Analysis(Log("a", 0.0, 12.0, compiled=small)))
+    (finding,) = small_programs.find_eager_recompiles(Analysis(Log("a", 0.0, 12.0, compiled=small)))
     assert "40 small programs" in finding.reason
     assert finding.seconds == pytest.approx(16 * 0.02 + 23 * 0.04)
 
@@ -340,7 +340,7 @@ def test_a_call_that_makes_a_model_holds_neither_its_arguments_nor_one_copy_of_a
     small = [
         compiled(p, 3 * i + j, 0.1, f"op{i}", callers=c) for i in range(8) for j, (p, c) in enumerate(made)
     ]
-    (finding,) = traces.find_eager_recompiles(Analysis(Log("a", 0.0, 9.0, compiled=small)))
+    (finding,) = small_programs.find_eager_recompiles(Analysis(Log("a", 0.0, 9.0, compiled=small)))
     assert (finding.form, finding.seconds) == ("init", pytest.approx(0.7))
 
 
@@ -349,7 +349,7 @@ def test_lines_that_each_have_a_shape_of_their_own_do_not_vary(line):
     small = [compiled(at[i % 3], i, 0.05, "matmul", signature={"x": f"float32[{i + 1}]"}) for i in range(12)]
     one = [replace(c, at=at[0]) for c in small]
     for each, cause in ((one, "eager shapes"), (small, "eager recompiles")):
-        findings = traces.find_eager_recompiles(Analysis(Log("a", 0.0, 9.0, compiled=each)))
+        findings = small_programs.find_eager_recompiles(Analysis(Log("a", 0.0, 9.0, compiled=each)))
         assert {f.cause for f in findings} == {cause}
 
 
@@ -361,7 +361,7 @@ def test_shapes_that_all_came_in_the_first_turn_do_not_vary(after_s, causes, lin
     other = [compiled(at, 20.0 + i, 0.05, f"op{i}", through="jax") for i in range(4)]
     samples = [StackSample(EAGER, at, 0.0, 0.1), StackSample(EAGER, at, 25.0, 25.0 + after_s)]
     record = Log("a", 0.0, 10.0, compiled=shapes + other, samples=samples)
-    assert [f.cause for f in traces.find_eager_recompiles(Analysis(record))] == causes
+    assert [f.cause for f in small_programs.find_eager_recompiles(Analysis(record))] == causes
 
 
 @pytest.mark.parametrize("kind", ["structure", "static value", ""])
@@ -413,7 +413,7 @@ def test_a_library_that_jits_and_the_loop_in_it_are_one_finding(line):
     loops = [compiled(at, 20.0, 0.3, "while", **known)]
     loops += [compiled(at, 20.0 + i, 0.3, "while", changes=(body,), **known) for i in range(1, 7)]
     analysis = Analysis(Log("a", 0.0, 60.0, compiled=[*fits(at, ["float32[20]"] * 4, change), *loops]))
-    rules = (traces.find_library_functions, traces.find_eager_recompiles)
+    rules = (traces.find_library_functions, small_programs.find_eager_recompiles)
     assert [f.cause for rule in rules for f in rule(analysis)] == ["library function"]
 
 
@@ -598,7 +598,7 @@ def test_a_module_is_made_by_one_program(inner, outer, change, modules):
     at = modules(inner, function="__init__" if outer else "<module>")
     callers = (modules(outer),) if outer else ()
     small = [compiled(at, i, 0.1, callers=callers, through="jax") for i in range(12)]
-    (finding,) = traces.find_eager_recompiles(Analysis(Log("a", 0.0, 60.0, compiled=small)))
+    (finding,) = small_programs.find_eager_recompiles(Analysis(Log("a", 0.0, 60.0, compiled=small)))
     made = "jit(" in change
     assert finding.at == (modules(outer) if outer and made else at) and change in advice_for(finding).change
 

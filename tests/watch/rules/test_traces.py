@@ -15,7 +15,7 @@ from jaxperf.watch.log import Compiled, DeviceActivity, ExecutedProgram, Log
 from jaxperf.watch.observe.executables import Facts, note_copied_arguments
 from jaxperf.watch.observe.source_location import NOWHERE, Place
 from jaxperf.watch.report.analysis import Analysis
-from jaxperf.watch.rules import traces
+from jaxperf.watch.rules import small_programs, traces
 from jaxperf.watch.rules.table import advice_for
 
 ONES = jnp.ones(3)
@@ -337,7 +337,10 @@ def test_what_clear_caches_makes_jax_forget_is_told_from_a_new_function(watched)
     analysis = watched(program)
     (finding,) = traces.find_cleared_caches(analysis)
     assert finding.at.source.endswith("# here") and "step" in finding.reason
-    assert list(traces.find_retraces(analysis)) == [] and list(traces.find_eager_recompiles(analysis)) == []
+    assert (
+        list(traces.find_retraces(analysis)) == []
+        and list(small_programs.find_eager_recompiles(analysis)) == []
+    )
     assert advice_for(finding).change.startswith("Leave it out")
     again = [c for c in analysis.log.compiled if c.called == "step"]
     assert [bool(c.cleared) for c in again] == [False, True, True]
@@ -391,7 +394,7 @@ def test_what_an_operation_outside_jit_is_compiled_for_is_told(program, cause, c
     jax.clear_caches()
     analysis = watched(program)
     reason = "more operations" if program is smoothed else REASONS[cause]
-    findings = [f for f in traces.find_eager_recompiles(analysis) if f.cause == cause]
+    findings = [f for f in small_programs.find_eager_recompiles(analysis) if f.cause == cause]
     assert findings and reason in findings[0].reason
     assert change in advice_for(findings[0]).change
     assert list(traces.find_retraces(analysis)) == []
@@ -404,7 +407,9 @@ def test_a_function_whose_traces_jax_explains_no_longer_is_no_operation_outside_
     for name, explained in names.items():
         spans = [{"trace": (t, t + 0.1), "compile": (t + 0.1, t + 0.9)} for t in range(30)]
         compiled = [Compiled(name, at, span, explained=t < explained) for t, span in enumerate(spans)]
-        found.append(list(traces.find_eager_recompiles(Analysis(Log("a", -1.0, 40.0, compiled=compiled)))))
+        found.append(
+            list(small_programs.find_eager_recompiles(Analysis(Log("a", -1.0, 40.0, compiled=compiled))))
+        )
     assert not found[0] and found[1]
 
 
@@ -443,7 +448,7 @@ def test_programs_that_equal_an_earlier_one_are_saved_whole(decorator, call, for
             )
             for t in range(12)
         ]  # fmt: skip
-        (finding,) = traces.find_eager_recompiles(Analysis(Log("a", 0.0, 12.0, compiled=compiled)))
+        (finding,) = small_programs.find_eager_recompiles(Analysis(Log("a", 0.0, 12.0, compiled=compiled)))
         assert finding.seconds == pytest.approx(seconds)
         assert ("8 of them equal an earlier one" in finding.reason) == known
         assert finding.form == form
