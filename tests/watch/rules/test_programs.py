@@ -1,3 +1,5 @@
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -198,6 +200,20 @@ def test_each_program_of_a_function_compiles_the_loop_that_it_holds(times):
     add = Compiled("add", Place(__file__, 2), {"compile": (9.0, 9.01)})
     (finding,) = unrolled(turns, 32, spans, add)
     assert finding.seconds == pytest.approx(2 * times, rel=0.1)
+
+
+def test_all_loops_that_a_program_unrolls_are_named():
+    def filtered(x):
+        for _ in range(70):
+            x = jnp.sin(x) + jnp.cos(x)
+        y = x
+        for _ in range(90):
+            y = jnp.tanh(y) * x
+        return y
+
+    (finding,) = unrolled(filtered, 32, [(0.0, 4.0)])
+    first = filtered.__code__.co_firstlineno + 1
+    assert {finding.at.line, *map(int, re.findall(r"line (\d+)", finding.reason))} == {first, first + 3}
 
 
 # earlier versions of JAX slice the array
