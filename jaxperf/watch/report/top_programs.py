@@ -63,9 +63,9 @@ def device_lines(analysis: Analysis) -> dict[Place, dict[str, float]]:
         program, known = programs[name], analysis.programs.get(name, [])
         seen = {op for _, op in program.ops}
         origins = _origins(known, seen)
-        containers = {name for facts in known for name in _containers(facts, seen)}
+        around = {name for facts in known for name in containers(facts, seen)}
         for (_, op), times in program.ops.items():
-            if op not in containers:
+            if op not in around:
                 operation, at = origins.get(op, (op.rstrip(".0123456789"), NOWHERE))
                 lines[at][operation] += sum(times)
         loops = {
@@ -75,13 +75,13 @@ def device_lines(analysis: Analysis) -> dict[Place, dict[str, float]]:
             if i.opcode == "while"
         }
         # a loop that windows cut off has no events, and may have none inside
-        if program.cut_off and loops and not loops.keys() & containers:
+        if program.cut_off and loops and not loops.keys() & around:
             operation, at = origins[max(loops, key=loops.__getitem__)]
             lines[at][operation] += total_length(program.spans) * (cut_off_factor(analysis) - 1)
     return lines
 
 
-def _containers(facts: Facts, seen: set[str]) -> set[str]:
+def containers(facts: Facts, seen: set[str]) -> set[str]:
     """Return the instructions whose times include `seen` ones: not those of a loop that is one kernel."""
     with_events = set[str]()
     for name, body in facts.module.computations.items():  # a computation comes before its callers

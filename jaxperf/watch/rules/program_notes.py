@@ -5,7 +5,6 @@ There are notes on compile time, too, and on faults of the installed version.
 
 import ast
 import re
-from collections import defaultdict
 from collections.abc import Iterator
 
 from jaxperf.hlo import Instruction, dtype_name, shape_of
@@ -18,7 +17,14 @@ from jaxperf.watch.observe.source_location import NOWHERE, Place
 from jaxperf.watch.report.analysis import Analysis
 from jaxperf.watch.report.top_programs import IN_GROUPS
 from jaxperf.watch.rules import habits
-from jaxperf.watch.rules.programs import called_programs, fault_notes, new_programs
+from jaxperf.watch.rules.programs import (
+    branch_s,
+    called_programs,
+    fault_notes,
+    new_programs,
+    selected_branches,
+)
+from jaxperf.watch.rules.table import CAUSES
 from jaxperf.watch.source import statements
 
 NOTE_SHARE = 0.2  # of the run
@@ -27,8 +33,6 @@ MOVED = 1 << 20  # bytes of a collective that are worth a note
 TEMPORARY = 64 << 20  # bytes of temporaries that are worth a note
 BUSY_SHARE = 0.2  # share of the devices' time that makes a program worth notes
 CONVOLUTION_SHARE = 0.5  # share of a program's time in a convolution that is worth a note
-MANY = 20  # instructions of a function that make it a costly branch, however light each of them is
-_HEAVY = ("while", "dot", "convolution", "custom-call", "sort")
 
 
 def note_blocks(analysis: Analysis) -> Iterator[Block]:
@@ -38,7 +42,7 @@ def note_blocks(analysis: Analysis) -> Iterator[Block]:
     for facts, c, program, program_s in called_programs(analysis):
         if program_s >= BUSY_SHARE * analysis.computing_s:
             yield from map(
-                Note, (*_collectives(facts, c), *_branches(facts, c), *_grouped(facts, c, program))
+                Note, (*_collectives(facts, c), *_branches(facts, c, program), *_grouped(facts, c, program))
             )
     for notes in (
         _mapped, _unusable, cache_notes, fault_notes, habits.growth_notes, habits.timing_notes,
@@ -88,30 +92,13 @@ def _source(i: Instruction, facts: Facts, name: str) -> Place:
     return at._replace(line=min(uses)) if uses else NOWHERE
 
 
-def _branches(facts: Facts, c: Compiled) -> Iterator[str]:
-    """Yield a note for each `lax.cond` with a costly branch that `vmap` has turned into a select."""
-    selects = [i for i in facts.instructions if i.opcode == "select" and "/select_n" in i.op_name]
-    named: dict[Place, set[str]] = {}
-    for at in dict.fromkeys(facts.at(i) for i in selects if "vmap(" in i.op_name):
-        calls = statements.calls_in(statements.innermost(at, ast.stmt))
-        calls = [call for call in calls if statements.last_name(call.func) in ("cond", "switch")]
-        nodes = [n for call in calls for n in ast.walk(call)]
-        named[at] = {getattr(n, "id", "") or getattr(n, "attr", "") for n in nodes}  # step, self.step
-    inside: dict[str, list[Instruction]] = defaultdict(list)
-    for i in facts.instructions if any(named.values()) else ():
-        for function in {p.function.rpartition(".")[2] for p in facts.module.frames(i)}:
-            inside[function].append(i)
-    functions = {
-        function
-        for function, within in inside.items()
-        if len(within) >= MANY or any(i.opcode in _HEAVY for i in within)
-    }
-    for at in named:
-        if named[at] & functions:
+def _branches(facts: Facts, c: Compiled, program: ExecutedProgram) -> Iterator[str]:
+    """Yield a note for each branch that is a select, of whose costly side no window saw the seconds."""
+    for at, branch in selected_branches(facts):
+        if not branch_s(facts, program, branch):
             yield (
                 f"under vmap, the branch at {at} is a select: {c.called} computes both sides for every "
-                "element. Choose the elements first (sort or gather them), or use jax.lax.map, which "
-                "branches for one element after the other"
+                f"element. {CAUSES['both branches'].usual}"
             )
 
 

@@ -4,8 +4,8 @@ import ast
 import functools
 import importlib.metadata
 import re
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from jaxperf.hlo import Instruction, shape_of
@@ -18,7 +18,7 @@ from jaxperf.watch.observe import executables
 from jaxperf.watch.observe.executables import Facts
 from jaxperf.watch.observe.source_location import NOWHERE, Place, library_of
 from jaxperf.watch.report.analysis import Analysis, IntervalSet, once
-from jaxperf.watch.report.top_programs import cut_off_factor, execution_count
+from jaxperf.watch.report.top_programs import containers, cut_off_factor, execution_count
 from jaxperf.watch.rules import table
 from jaxperf.watch.rules.idle import COPIED, SLOWEST
 from jaxperf.watch.rules.table import Finding, cause
@@ -194,6 +194,8 @@ _ELEMENT = re.compile(r" slice=\{\[(\d+):")
 _IN_MODULE = re.compile(r"(?:argument )?(\w+)\.")
 COMPILE_S = 0.5  # seconds of compiling that make an unrolled loop with few iterations worth reporting
 CONSTANT_SHARE = 0.2  # share of a program's time in work that it need not do, which is worth reporting
+MANY = 20  # instructions of a function that make it a costly branch, however light each of them is
+_HEAVY = ("while", "dot", "convolution", "custom-call", "sort")
 LARGE_FACTOR = 10  # of a fault, from which on the whole program is slow, where no window saw instructions
 UNEQUAL = 1.3  # the most work on one device over the mean
 
@@ -317,6 +319,80 @@ def _one_hot_products(facts: Facts) -> Iterator[Instruction]:
             if "_one_hot" in part.op_name and part.bytes >= LARGE:
                 yield i
                 break
+
+
+@cause(
+    "both branches", "program", table.PERFORMANCE, "vmap computes both sides of a branch",
+    "If all elements branch alike, as by a counter, keep what decides out of vmap (in_axes=None): the branch "
+    "stays one. Otherwise choose the elements first (sort or gather them), or use jax.lax.map, which "
+    "branches for one element after the other.",
+    confidence="bound",
+)  # fmt: skip
+def find_selected_branches(analysis: Analysis) -> Iterator[Finding]:
+    for facts, c, program, program_s in called_programs(analysis):
+        for at, branch in selected_branches(facts):
+            if seconds := branch_s(facts, program, branch):
+                share = min(1.0, seconds / program.busiest_s)
+                reason = (
+                    f"under vmap, this branch is a select: {c.called} computes both sides for every element, "
+                    f"and {share:.0%} of its time goes to the costly one"
+                )
+                yield Finding("both branches", at, program_s * share, reason, c.called)
+
+
+def selected_branches(facts: Facts) -> Iterator[tuple[Place, list[Instruction]]]:
+    """Yield each `lax.cond` that `vmap` has turned into a select, and the instructions of costly branches."""
+    selects = [i for i in facts.instructions if i.opcode == "select" and "/select_n" in i.op_name]
+    named = dict(_branching(at) for at in {facts.at(i): 0 for i in selects if "vmap(" in i.op_name})
+    # what decides is the same for all elements there, and the select is another operation's
+    branching = (facts.at(i) for i in facts.instructions if i.opcode == "conditional")
+    for at in (NOWHERE, *(_branching(at)[0] for at in branching)):
+        named.pop(at, None)
+    inside: dict[str, list[Instruction]] = defaultdict(list)
+    for i in facts.instructions if named else ():
+        for function in {p.function.rpartition(".")[2] for p in facts.module.frames(i)}:
+            inside[function].append(i)
+    for at, names in named.items():
+        functions = [
+            function
+            for function in sorted(names & inside.keys())
+            if len(inside[function]) >= MANY or any(i.opcode in _HEAVY for i in inside[function])
+        ]
+        if functions:
+            called = ((i, f) for f in functions for i in inside[f])
+            yield at, [i for i, f in called if _branch_calls(at, f, facts.module.frames(i))]
+
+
+def _branching(at: Place) -> tuple[Place, set[str]]:
+    """Return the line of the `lax.cond` or `lax.switch` around a line, and the names in its branches."""
+    calls = statements.calls_in(statements.innermost(at, ast.stmt))
+    calls = [call for call in calls if call.lineno <= at.line <= (call.end_lineno or call.lineno)]
+    calls = [call for call in calls if statements.last_name(call.func) in ("cond", "switch")]
+    branches = [b for call in calls for b in (*call.args[1:3], *(k.value for k in call.keywords))]
+    return (at._replace(line=calls[0].lineno) if calls else NOWHERE), _names(*branches)
+
+
+def _names(*nodes: ast.AST) -> set[str]:
+    """Return all names in expressions, such as "step" of self.step."""
+    return {getattr(n, "id", "") or getattr(n, "attr", "") for node in nodes for n in ast.walk(node)} - {""}
+
+
+def _branch_calls(at: Place, function: str, frames: Sequence[Place]) -> bool:
+    """Return whether the branch at a line has called the function, rather than another line that names it.
+
+    JAX calls a branch, and what called JAX is not among the frames then.
+    """
+    last = max(n for n, p in enumerate(frames) if p.function.rpartition(".")[2] == function)
+    callers = [statements.innermost(p, ast.stmt) for p in frames[last + 1 : last + 2]]
+    return any(
+        caller is None or caller is statements.innermost(at, ast.stmt) or function not in _names(caller)
+        for caller in callers
+    )
+
+
+def branch_s(facts: Facts, program: ExecutedProgram, branch: list[Instruction]) -> float:
+    around = containers(facts, {op for _, op in program.ops})
+    return sum(program.seconds_of(i for i in branch if i.name not in around).values())
 
 
 @cause(

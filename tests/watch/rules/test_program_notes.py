@@ -10,7 +10,7 @@ from jaxperf.watch.observe.executables import Facts
 from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.report.analysis import Analysis
 from jaxperf.watch.rules import program_notes
-from jaxperf.watch.rules.programs import find_agreeing_loops, find_constant_work
+from jaxperf.watch.rules.programs import find_agreeing_loops, find_constant_work, find_selected_branches
 
 CALL = Compiled("step", Place("a.py", 3), {"trace": (0.0, 0.5)}, explained=True)
 
@@ -163,8 +163,41 @@ class Branches:
     ],
 )
 def test_a_costly_branch_under_vmap_is_named(chosen, count):
-    notes = list(program_notes._branches(compiled(jax.vmap(chosen), jnp.ones(64)), CALL))
+    facts = compiled(jax.vmap(chosen), jnp.ones(64))
+    notes = list(program_notes._branches(facts, CALL, ExecutedProgram("step")))
     assert len(notes) == count and all("computes both sides" in note for note in notes)
+
+
+def also_outside(x):
+    y = costly(x * 3)
+    return jax.lax.cond(x > 2, costly, cheap, y)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "axes", "found"),
+    [
+        (lambda x, t: jax.lax.cond(t > 2, costly, cheap, x), 0, True),
+        (lambda x, t: also_outside(x + t), 0, True),
+        # what decides is the same for all elements, and another operation of the line is a select
+        (lambda x, t: jax.lax.cond(t > 2, costly, cheap, jnp.where(x > 2, x, 0)), None, False),
+        (lambda x, t: jnp.where(t > 2, costly(x), cheap(x)), 0, False),
+    ],
+)
+def test_what_a_costly_branch_under_vmap_takes_is_a_finding(chosen, axes, found):
+    """Each instruction of a loop takes 10 ms; the branch is the last loop that the program enters."""
+    times = jnp.ones(64) if axes == 0 else 1.0
+    facts = compiled(jax.vmap(chosen, (0, axes)), jnp.ones(64), times)
+    bodies = {i.called for i in facts.instructions if i.opcode == "while"}
+    ops = {("cpu 0", i.name): [0.01] for i in facts.instructions if i.computation in bodies}
+    program = ExecutedProgram("step", 4, devices={"cpu 0": [(1.0, 2.0)]}, ops=ops)
+    activity = DeviceActivity([(1.0, 2.0)], {"step": program})
+    call = replace(CALL, stages={"trace": (0.0, 1.0)})
+    analysis = Analysis(Log("a", 0, 2, compiled=[call], programs=[facts], activity=activity))
+    findings = list(find_selected_branches(analysis))
+    assert bodies and [f.cause for f in findings] == ["both branches"] * found
+    total_s = 0.01 * len(ops) / len(bodies)
+    assert all(0.5 * total_s <= f.seconds <= total_s for f in findings)
+    assert not list(program_notes._branches(facts, call, program))
 
 
 @pytest.mark.parametrize(("seconds", "count"), [(0.9, 1), (0.3, 0)])
