@@ -5,6 +5,7 @@ There are notes on compile time, too, and on faults of the installed version.
 
 import ast
 import re
+from collections import Counter
 from collections.abc import Iterator
 
 from jaxperf.hlo import Instruction, dtype_name, shape_of
@@ -32,6 +33,7 @@ CACHED_S = 1.0  # seconds of compiling from which on JAX's cache keeps a program
 MOVED = 1 << 20  # bytes of a collective that are worth a note
 TEMPORARY = 64 << 20  # bytes of temporaries that are worth a note
 BUSY_SHARE = 0.2  # share of the devices' time that makes a program worth notes
+TALL = 10  # rows of a Jacobian for each column that are worth a note
 CONVOLUTION_SHARE = 0.5  # share of a program's time in a convolution that is worth a note
 
 
@@ -42,8 +44,12 @@ def note_blocks(analysis: Analysis) -> Iterator[Block]:
     for facts, c, program, program_s in called_programs(analysis):
         if program_s >= BUSY_SHARE * analysis.computing_s:
             yield from map(
-                Note, (*_collectives(facts, c), *_branches(facts, c, program), *_grouped(facts, c, program))
-            )
+                Note,
+                (
+                    *_collectives(facts, c), *_branches(facts, c, program), *_grouped(facts, c, program),
+                    *_tall_jacobians(facts, c),
+                ),
+            )  # fmt: skip
     for notes in (
         _mapped, _unusable, cache_notes, fault_notes, habits.growth_notes, habits.timing_notes,
         habits.fork_notes, habits.keras_notes, habits.python_notes,
@@ -118,6 +124,29 @@ def _grouped(facts: Facts, c: Compiled, program: ExecutedProgram) -> Iterator[st
             )
 
 
+def _tall_jacobians(facts: Facts, c: Compiled) -> Iterator[str]:
+    """Yield a note for each `jacrev` whose Jacobian, which the program returns, is far longer than wide."""
+    lines, (arguments, results) = {p[:2] for p in facts.places}, facts.layout
+    columns = Counter[int]()  # by the number of rows
+    backward = any("vmap(transpose(jvp(" in i.op_name for i in facts.instructions)
+    for argument in (a for a in arguments if backward and a.dtype[0] in "fb" and a.size):
+        ends = {(r.size, r.dims[len(r.dims) - len(argument.dims) :]) for r in results}
+        for size in (size for size, dims in ends if dims == argument.dims):
+            columns[size // argument.size] += argument.size
+    rows, width = min(columns.items(), key=lambda item: item[0] / item[1], default=(0, 1))
+    files = {c.at.file, c.defined.rpartition(":")[0]} if rows >= TALL * width else ()
+    calls = [(f, call) for f in files for call in statements.calls_in(statements.syntax_tree(f))]
+    for file, call in calls:
+        names = {statements.last_name(argument) for argument in call.args[:1]}
+        of_program = (file, call.lineno) in lines or c.called in names
+        if of_program and statements.last_name(call.func) == "jacrev":
+            yield (
+                f"jax.jacrev at {Place(file, call.lineno, '')} goes back through its function once for each "
+                f"of {rows:,} results; jax.jacfwd goes through it once for each of {width:,} numbers in its "
+                "arguments, and keeps nothing for the way back"
+            )
+
+
 def _mapped(analysis: Analysis) -> Iterator[str]:
     if analysis.computing_s < BUSY_SHARE * (analysis.log.end - analysis.begin):
         return
@@ -166,4 +195,5 @@ def temporaries_note(analysis: Analysis) -> Iterator[str]:
             "its body computes it again instead"
         )
         size = format_quantity(facts.temporary_bytes, "bytes")
-        yield f"temporaries of {c.called}: {size}{more if line else ''}"
+        advised = line and not any(_tall_jacobians(facts, c))  # which keeps nothing
+        yield f"temporaries of {c.called}: {size}{more if advised else ''}"

@@ -218,3 +218,34 @@ def test_a_convolution_in_groups_that_takes_most_of_the_time_is_named(seconds, c
     notes = list(program_notes._grouped(facts_of(text), CALL, ExecutedProgram("step", ops=ops)))
     assert len(notes) == count
     assert all("a convolution in 4 groups takes most of step's time (a.py:3)" in note for note in notes)
+
+
+def errors(p, times):
+    return jnp.concatenate([jnp.exp(-p["rate"] * times) * p["size"][0], jnp.cos(times) * p["size"][1]])
+
+
+def wide(p, times):
+    return errors(p, times)[:9]
+
+
+def in_function(p, times):
+    return jax.jacrev(lambda q: errors(q, times))(p)
+
+
+@pytest.mark.parametrize(
+    ("function", "numbers"),
+    [
+        (jax.jacrev(errors), "128 results"),
+        (in_function, "128 results"),
+        (jax.jacrev(wide), ""),
+        (jax.jacfwd(errors), ""),  # another program may have it under jacrev
+        (errors, ""),
+    ],
+)
+def test_a_long_jacobian_is_for_forward_mode(function, numbers):
+    point = {"rate": jnp.ones(()), "size": jnp.ones(2)}
+    name = getattr(function, "__wrapped__", function).__name__
+    call = replace(CALL, name=name, defined=f"{__file__}:1")
+    notes = list(program_notes._tall_jacobians(compiled(function, point, jnp.ones(64)), call))
+    assert len(notes) == bool(numbers)
+    assert all(numbers in note and "each of 3 numbers" in note for note in notes)
