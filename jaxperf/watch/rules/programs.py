@@ -196,6 +196,9 @@ COMPILE_S = 0.5  # seconds of compiling that make an unrolled loop with few iter
 CONSTANT_SHARE = 0.2  # share of a program's time in work that it need not do, which is worth reporting
 MANY = 20  # instructions of a function that make it a costly branch, however light each of them is
 _HEAVY = ("while", "dot", "convolution", "custom-call", "sort")
+EVALUATION_SHARE = 0.3  # share of the devices' time in an evaluation that is worth a finding
+TURNS = 3  # calls of a step in windows that say how often other programs run beside it
+EACH_TURN = 0.8  # calls for each step, from which on they are made in each turn
 LARGE_FACTOR = 10  # of a fault, from which on the whole program is slow, where no window saw instructions
 UNEQUAL = 1.3  # the most work on one device over the mean
 
@@ -539,6 +542,41 @@ def find_forward_twice(analysis: Analysis) -> Iterator[Finding]:
                 )
                 yield Finding("forward twice", c.at, program_s, reason, c.called)
                 break
+
+
+@cause(
+    "evaluation", "program", table.PERFORMANCE, "each step is followed by an evaluation that takes long",
+    "Call {name} in every tenth step only, or on fewer rows. What the step computes anyway, such as its "
+    "loss, it can return.",
+    confidence="bound",
+)  # fmt: skip
+def find_evaluations(analysis: Analysis) -> Iterator[Finding]:
+    """Find programs that run once a step, and whose few numbers are only printed, logged or kept."""
+    calls = []
+    for facts, c, program, program_s in called_programs(analysis):
+        # a function of the reader's may make the call for the loop
+        at = next((p for p in (c.at, *c.callers) if statements.innermost(p, statements.LOOP)), NOWHERE)
+        few = 0 < sum(shape.bytes for shape in facts.layout[1]) <= SMALL
+        calls.append((c, program, program_s, at, few))
+    twice = {f.at for f in table.findings_of(analysis, find_forward_twice)}
+    for c, program, program_s, at, few in calls:
+        dear = program_s >= EVALUATION_SHARE * analysis.computing_s > 0
+        if not few or not dear or c.at in twice:
+            continue
+        steps = [
+            step.called
+            for step, ran, _, other, _ in calls
+            if ran.calls >= TURNS
+            and program.calls >= EACH_TURN * ran.calls
+            and loop_body.is_only_kept(at, other)
+        ]
+        if steps:
+            share = min(1.0, program_s / analysis.computing_s)
+            reason = (
+                f"{c.called} runs in each turn beside {steps[0]} and takes {share:.0%} of the devices' time, "
+                "but the loop only prints, logs or keeps its result"
+            )
+            yield Finding("evaluation", c.at, program_s, reason, c.called)
 
 
 def _products(facts: Facts) -> Counter[tuple[Place, str, bool]]:

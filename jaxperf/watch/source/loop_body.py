@@ -199,6 +199,31 @@ def use_in_loop(at: Place) -> str:
     return "test" if any(share(reads(test), made) for test in tests) else ""
 
 
+def is_only_kept(at: Place, step: Place) -> bool:
+    """Return whether a loop only prints, logs or keeps a statement's result, and its step needs its own."""
+    loop, statement = statements.innermost(at, LOOP), statements.innermost(at, ast.stmt)
+    stepping = statements.innermost(step, ast.stmt)
+    if loop is None or loop is not statements.innermost(step, LOOP) or use_in_loop(at):
+        return False
+    flows, flow = _flows(loop), _flow(stepping)
+    made = reached(_flow(statement).writes, flows)
+    using = [f for f in flows if f.node is statement or share(f.reads, made)]
+    needed = share(flow.reads, reached(flow.writes, flows))
+    return needed and all(f.node is not stepping and _only_keeps(f) for f in using)
+
+
+def _only_keeps(flow: Flow) -> bool:
+    """Return whether a statement is `log(x)`, or sets a variable, whose old value it does not read."""
+    match flow.node:
+        case ast.Expr(value=ast.Call()):
+            return True
+        case ast.Assign(targets=targets):
+            fields = statements.nodes_in(ast.Tuple(targets), ast.Attribute)
+            stored = (n for n in fields if isinstance(n.ctx, ast.Store))
+            return not any(stored) and not share(flow.reads, flow.writes)
+    return False
+
+
 def element_read(at: Place, *, any_use: bool = False) -> str:
     """Return the arrays of which a statement reads one element after the other, as "x, y"; "" for none.
 

@@ -176,6 +176,43 @@ def test_a_value_that_a_gradient_computes_too_is_found_wherever_the_loop_asks_fo
     assert [f.at.line for f in findings] == [lines[0]] * count
 
 
+SCALAR, ROWS = "f32[]", "f32[4096,16]{1,0}"
+
+
+@pytest.mark.parametrize(
+    ("body", "calls", "result", "count"),
+    [
+        ("fit = quality(w, x)\n    print(fit)", 40, SCALAR, 1),
+        ("print(t, quality(w, x), quality(w, y))", 80, SCALAR, 1),
+        ("run.write(t, quality(w, x))", 40, SCALAR, 1),
+        ("if t % 10 == 0: print(quality(w, x))", 4, SCALAR, 0),
+        ("fit = quality(w, x)\n    if fit > 0.9: break", 40, SCALAR, 0),
+        ("fit = quality(w, x)\n    rate = change(rate, fit)", 40, SCALAR, 0),
+        ("fit = quality(w, x)\n    best = max(best, fit)", 40, SCALAR, 0),
+        ("self.fit = quality(w, x)", 40, SCALAR, 0),
+        ("for y in parts: print(quality(w, y))", 40, SCALAR, 0),
+        ("frames.append(quality(w, x))", 40, ROWS, 0),  # what the loop is for
+    ],
+)
+def test_an_evaluation_in_each_turn_that_is_only_printed_or_kept_is_found(body, calls, result, count, places):
+    """The step takes 0.3 s of the second, and the other program the rest."""
+    at = places(f"for t in range(99):\n    w = step(w, rate)\n    {body}\n")
+    heads = [
+        f"HloModule jit_f, entry_computation_layout={{(f32[9]{{0}})->{r}}}, x=1\n"
+        for r in ("f32[9]{0}", result)
+    ]
+    facts = [Facts(n, "cpu", 1.0, 1.0, text=t) for n, t in zip(("step", "quality"), heads)]
+    compiled = [Compiled(f.name, at(2 + i), {"compile": (-1.0, 0.0)}, True) for i, f in enumerate(facts)]
+    ran = [
+        ExecutedProgram("step", 40, devices={"cpu 0": [(0.0, 0.3)]}),
+        ExecutedProgram("quality", calls, devices={"cpu 0": [(0.3, 1.0)]}),
+    ]
+    activity = DeviceActivity([(0.0, 1.0)], {program.name: program for program in ran})
+    log = Log("a", -1.0, 1.0, compiled=compiled, programs=facts, activity=activity)
+    findings = list(programs.find_evaluations(Analysis(log)))
+    assert [(f.at.line, f.seconds) for f in findings] == [(3, pytest.approx(0.7))] * count
+
+
 def unrolled(function, size, spans, *others):
     """Find loops in a function of an array that is compiled in these spans of ten seconds."""
     text = jax.jit(function).lower(jnp.ones(size)).compile().as_text()
