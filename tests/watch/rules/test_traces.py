@@ -390,7 +390,7 @@ REASONS = {
     (lambda: [jax.lax.scan(lambda c, x, n=n: (c + n, x), 0.0, ONES) for n in range(6)], "new body", ""),
 ])  # fmt: skip
 def test_what_an_operation_outside_jit_is_compiled_for_is_told(program, cause, change, monkeypatch, watched):
-    monkeypatch.setattr(traces, "SMALL_S", -1.0)  # however fast the machine is
+    monkeypatch.setattr(small_programs, "SMALL_S", -1.0)  # however fast the machine is
     jax.clear_caches()
     analysis = watched(program)
     reason = "more operations" if program is smoothed else REASONS[cause]
