@@ -7,13 +7,13 @@ from collections.abc import Iterator
 
 from jaxperf.result.formatting import format_list
 from jaxperf.watch.log import COMPILE, EAGER, Compiled, StackSample, Wait
+from jaxperf.watch.observe.sampler import WIDE_S
 from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.report.analysis import Analysis, WaitingLine, once
 from jaxperf.watch.rules.table import SYNCHRONIZE, Finding, cause
 from jaxperf.watch.source import loop_body, statements
 
 MOST_NAMED = 10  # lines in a sentence
-LONGER = 5  # times the median, from which on a sample is of something else
 _READ_OFTEN = 20  # elements, from which on one copy of the array is worth it
 _KEYS = re.compile("key|rng|seed|split")  # of random numbers, which NumPy cannot hold
 _TAKING = {"dynamic_slice", "gather", "slice", "squeeze"}  # programs that take elements
@@ -129,10 +129,10 @@ def element_reads(analysis: Analysis, lines: list[tuple[WaitingLine, str]]) -> F
 def _slicing_s(analysis: Analysis, samples: list[StackSample]) -> float:
     """Return the seconds of samples that saw how elements are sliced.
 
-    That takes a fraction of a millisecond, so a sample that is far longer than most is of what came after it.
+    That takes a fraction of a millisecond, so a sample that is far longer is of something else for the rest:
+    a library or the garbage collector may have kept Python's lock.
     """
-    seconds = [*map(analysis.front, samples)]
-    return sum(min(each, LONGER * statistics.median(seconds)) for each in seconds)
+    return sum(min(analysis.front(sample), WIDE_S) for sample in samples)
 
 
 @cause(

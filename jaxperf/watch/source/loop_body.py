@@ -244,20 +244,22 @@ def element_read(at: Place, *, any_use: bool = False) -> str:
         nodes = [c.args[0] for c in calls if c.args and ast.unparse(c.func) in ("float", "int", "bool")]
         nodes += [c.func.value for c in calls if isinstance(c.func, ast.Attribute) and c.func.attr == "item"]
         # an `if` reads what it tests, or compares
-        nodes += _tested(statement)
+        nodes += _tested(head, statement)
     indexed = [n for n in nodes if isinstance(n, ast.Subscript) and isinstance(n.ctx, ast.Load)]
     names = dict.fromkeys(dotted_name(n.value) for n in indexed if share(reads(n.slice), varying))
     return ", ".join(name for name in names if name and not share({name}, changed))
 
 
-def _tested(statement: ast.stmt) -> list[ast.expr]:
-    """Return what a statement itself tests or compares."""
-    if not isinstance(statement, ast.If | ast.While | ast.Assert):
-        return []
-    tests = statement.test.values if isinstance(statement.test, ast.BoolOp) else [statement.test]
-    tests = [test.operand if isinstance(test, ast.UnaryOp) else test for test in tests]
-    compared = [[test.left, *test.comparators] for test in tests if isinstance(test, ast.Compare)]
-    return [*tests, *itertools.chain(*compared)]
+def _tested(head: ast.AST, statement: ast.stmt) -> list[ast.expr]:
+    """Return what a statement tests or compares: its own test, and those of `a if test else b` in it."""
+    wholes = [n.test for n in ast.walk(head) if isinstance(n, ast.IfExp)]
+    wholes += itertools.chain(*(n.ifs for n in ast.walk(head) if isinstance(n, ast.comprehension)))
+    if isinstance(statement, ast.If | ast.While | ast.Assert):
+        wholes.append(statement.test)
+    tests = itertools.chain(*(t.values if isinstance(t, ast.BoolOp) else [t] for t in wholes))
+    tested = [t.operand if isinstance(t, ast.UnaryOp) else t for t in tests]
+    compared = [[t.left, *t.comparators] for t in tested if isinstance(t, ast.Compare)]
+    return [*tested, *itertools.chain(*compared)]
 
 
 def lines_of_elements(at: Place) -> set[int]:

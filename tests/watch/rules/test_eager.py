@@ -3,6 +3,7 @@ from types import SimpleNamespace
 import pytest
 
 from jaxperf.watch.log import EAGER, Compiled, DeviceActivity, Log, StackSample, Wait
+from jaxperf.watch.observe import sampler
 from jaxperf.watch.observe.executables import Facts
 from jaxperf.watch.observe.source_location import NOWHERE, Place
 from jaxperf.watch.report.analysis import Analysis
@@ -145,7 +146,7 @@ def test_a_long_sample_among_short_ones_of_reads_is_of_what_came_behind_them(pla
     waits = [Wait("int", at, 0.0, 0.0, 4, times=99)]
     analysis = Analysis(Log("a", 0.0, 2.0, samples=samples, waits=waits))
     finding = elements.element_reads(analysis, [(analysis.lines[0], "counts")])
-    assert finding.seconds == pytest.approx(9 * 0.005 + elements.LONGER * 0.005)
+    assert finding.seconds == pytest.approx(9 * 0.005 + sampler.WIDE_S)
 
 
 def test_the_reads_of_a_function_cover_the_waits_of_what_they_call(places):

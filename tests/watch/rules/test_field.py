@@ -618,10 +618,10 @@ def test_lines_that_would_wait_in_the_place_of_another_are_named(modules):
     assert f"line {second.line} in the same loop would wait in its place" in found[first]
 
 
-@pytest.mark.parametrize(("reads", "seconds"), [(9, 1.5 + 1.0 + 2 * 0.5), (0, 1.5)])
+@pytest.mark.parametrize(("reads", "seconds"), [(9, 1.5 + 1.0 + 2 * 0.05), (0, 1.5)])
 def test_what_handles_elements_that_python_reads_belongs_to_their_iteration(reads, seconds, places):
     at = places("import jax.numpy as jnp\nfor x in row:\n    y = 2 * float(x)\n    z = jnp.sin(x)\n")
-    samples = [StackSample(EAGER, at(n), 3.0 + n, 3.5 + n) for n in (2, 3, 4)]  # NumPy has no jnp.sin
+    samples = [StackSample(EAGER, at(n), 3.0 + n, 3.05 + n) for n in (2, 3, 4)]  # NumPy has no jnp.sin
     waits = [Wait("float", at(3), 8 + i, 8 + i + 0.1, 4) for i in range(reads)]
     waits += [Wait("float", at(3), 20, 30, 4) for _ in waits[:1]]  # for the array itself
     log = Log("a", 0.0, 9.0, compiled=[compiled(at(2), 1.0, 1.5, "unstack")], samples=samples, waits=waits)

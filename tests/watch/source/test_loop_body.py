@@ -151,8 +151,9 @@ def test_elements_of_an_array_that_stays_are_read_in_a_loop(start, array, places
     ],
 )
 def test_a_test_reads_the_elements_that_it_compares(test, arrays, places):
-    at = places(f"for i in range(9):\n    if {test}:\n        total += float(others[i])\n")(2)
-    assert loop_body.element_read(at) == arrays
+    block = "        total += float(others[i])\n"
+    at = places(f"for i in range(9):\n    if {test}:\n{block}    mark = '*' if {test} else ' '\n")
+    assert loop_body.element_read(at(2)) == loop_body.element_read(at(4)) == arrays
 
 
 @pytest.mark.parametrize(
