@@ -97,10 +97,11 @@ def run_commands(commands: list[str], variables: dict[str, str], output: TextIO 
     for command in commands:
         print(f"--- {command}", file=output, flush=True)
         bash = ["bash", "-euo", "pipefail", "-c", command]
-        pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": output}
-        if output is not None:
-            pipes["stderr"] = subprocess.STDOUT
-        if subprocess.run(bash, cwd=ROOT, env=variables, check=False, **pipes).returncode:
+        errors = None if output is None else subprocess.STDOUT
+        done = subprocess.run(
+            bash, cwd=ROOT, env=variables, stdin=subprocess.DEVNULL, stdout=output, stderr=errors, check=False
+        )
+        if done.returncode:
             return False
     return True
 
