@@ -10,7 +10,7 @@ from jaxperf.watch.log import COMPILE, EAGER, Compiled, StackSample, Wait
 from jaxperf.watch.observe.sampler import WIDE_S
 from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.report.analysis import Analysis, WaitingLine, once
-from jaxperf.watch.rules.table import SYNCHRONIZE, Finding, cause
+from jaxperf.watch.rules.table import SYNCHRONIZE, Finding, cause, lines_beside
 from jaxperf.watch.source import loop_body, statements
 
 MOST_NAMED = 10  # lines in a sentence
@@ -183,6 +183,6 @@ def _others_of_its_type(analysis: Analysis, at: Place) -> str:
     others = sorted(set().union(*alike) - {at})
     if not others:
         return ""
-    named = format_list([f"line {p.line}" if p.file == at.file else str(p) for p in others[:MOST_NAMED]])
+    named = lines_beside(at, others[:MOST_NAMED])
     more = f" and {len(others) - MOST_NAMED} more" if len(others) > MOST_NAMED else ""
     return f"Do the same at {named}{more}: such arrays are taken apart there, too, by the same program."

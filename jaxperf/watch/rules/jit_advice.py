@@ -254,8 +254,7 @@ def _sharded(places: Iterable[Place]) -> str:
         tree = statements.syntax_tree(file)
         calls = [c for c in statements.calls_in(tree) if statements.last_name(c.func) == "shard_map"]
         passed = {statements.last_name(arg) for call in calls for arg in call.args[:1]}
-        functions = [f for f in statements.nodes_in(tree, statements.FUNCTION) if f.name == name]
-        decorators = [ast.unparse(d) for f in functions for d in f.decorator_list]
+        decorators = [ast.unparse(d) for f in statements.definitions(file, name) for d in f.decorator_list]
         if name in passed or any("shard_map" in text for text in decorators):
             return name
     return ""

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from jaxperf.hlo import Instruction, shape_of
 from jaxperf.known_faults import FAULTS, Fault, faults_of
-from jaxperf.result.formatting import format_list, format_quantity
+from jaxperf.result.formatting import format_quantity
 from jaxperf.result.intervals import difference, intersection, total_length
 from jaxperf.watch.grouping import group_by
 from jaxperf.watch.log import CALLBACK, COMPILE, DISPATCH, EAGER, Compiled, ExecutedProgram
@@ -422,8 +422,7 @@ def find_unrolled_loops(analysis: Analysis) -> Iterator[Finding]:
         at, count = max(elements.items(), key=lambda item: item[1], default=(NOWHERE, 0))
         if loops := executables.unrolled_loops(facts, few=c.total_s >= COMPILE_S, outside=(c.at, *c.callers)):
             (loop, *others), share = loops, sum(x.share for x in loops)
-            also = [f"line {x.at.line}" if x.at.file == loop.at.file else str(x.at) for x in others]
-            more = f", as it did at {format_list(also)}" if also else ""
+            more = f", as it did at {table.lines_beside(loop.at, [x.at for x in others])}" if others else ""
             reason = (
                 f"{c.called} holds {loop.iterations} copies of {loop.operation} from this loop, which Python "
                 f"unrolled{more}"

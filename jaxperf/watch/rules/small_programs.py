@@ -14,7 +14,7 @@ from jaxperf.retraces import argument_changes, dimensions
 from jaxperf.watch.grouping import group_by
 from jaxperf.watch.log import Compiled, canonical_name
 from jaxperf.watch.observe.source_location import Place
-from jaxperf.watch.report.analysis import Analysis
+from jaxperf.watch.report.analysis import Analysis, once
 from jaxperf.watch.rules.elements import is_operation, takes_apart
 from jaxperf.watch.rules.jit_advice import (
     MOST,
@@ -104,7 +104,8 @@ def find_eager_recompiles(analysis: Analysis) -> Iterator[Finding]:
         if not statements.is_import(c.at) and not {c.at, line(c)} & libraries
     ]
     # what every small program costs; one that takes longer compiles its operation for longer
-    costs = sorted(analysis.compiling_s([c]) for c in small) or [0.0]
+    cost_s = {id(c): analysis.compiling_s([c]) for c in small}
+    costs = sorted(cost_s.values()) or [0.0]
     each_s = min(statistics.median(costs), USUAL * costs[len(costs) // 4])
 
     shapes, left = list[Finding](), list[Compiled]()
@@ -153,7 +154,7 @@ def find_eager_recompiles(analysis: Analysis) -> Iterator[Finding]:
         """Return what one program in place of these saves: all that is compiled once more, and a part."""
         first = _different(compiled)
         again_s = analysis.compiling_s(compiled) - analysis.compiling_s(first)
-        saved_s = sum(min(each_s, analysis.compiling_s([c])) for c in first) - each_s
+        saved_s = sum(min(each_s, cost_s[id(c)]) for c in first) - each_s
         return again_s + saved_s + _saved_on_draws_s(analysis, first)
 
     # one jitted function could hold all lines of a function that have few programs each, or all that a line
@@ -189,19 +190,24 @@ def _different(compiled: list[Compiled]) -> list[Compiled]:
 def _saved_on_draws_s(analysis: Analysis, compiled: list[Compiled]) -> float:
     """Return what one program saves on random draws beyond what it saves on each operation; may be negative.
 
-    It holds a draw for each weight, where weights of one shape share a program outside of jit. The weights
-    are what jitted functions take.
+    It holds a draw for each weight, where weights of one shape share a program outside of jit.
     """
     draws = [c for c in compiled if _DRAWS.fullmatch(c.name)]
+    if not draws:
+        return 0.0
+    draws_s = analysis.compiling_s(draws)
+    return DRAW_SAVED * draws_s - DRAW_AGAIN * _weights_alike(analysis) * draws_s / len(draws)
+
+
+@once
+def _weights_alike(analysis: Analysis) -> int:
+    """Return how many weights have the shape of another one: the most that a jitted function takes."""
     alike = 0
     for c in analysis.log.compiled:
         names = ((name, dimensions(text)) for name, text in c.arrays if c.explained)
         dims = [d for name, d in names if len(d) > 1 and not _OPTIMIZER_STATE.search(name)]
         alike = max(alike, len(dims) - len(set(dims)))
-    if not draws:
-        return 0.0
-    draws_s = analysis.compiling_s(draws)
-    return DRAW_SAVED * draws_s - DRAW_AGAIN * alike * draws_s / len(draws)
+    return alike
 
 
 def _makes(at: Place) -> str:

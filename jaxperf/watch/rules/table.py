@@ -5,13 +5,13 @@ A cause is one entry in one place: a `Cause` beside the function that finds it, 
 """
 
 import itertools
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from jaxperf.errors import JaxperfError
 from jaxperf.flags import did_you_mean
-from jaxperf.result.formatting import format_quantity
+from jaxperf.result.formatting import format_list, format_quantity
 from jaxperf.watch.log import IMPORT
 from jaxperf.watch.observe.source_location import NOWHERE, Place
 from jaxperf.watch.report.analysis import Analysis, once
@@ -136,6 +136,11 @@ def find_causes(analysis: Analysis) -> list[Finding]:
     run_s = log.wall_s - analysis.front_s[IMPORT]
     findings = [replace(f, seconds=min(f.seconds, run_s)) for f in findings]
     return sorted(findings, key=lambda f: (-f.seconds, f.at))
+
+
+def lines_beside(at: Place, others: Sequence[Place]) -> str:
+    """Return "line 3 and b.py:5": places as a sentence about one names them."""
+    return format_list([f"line {p.line}" if p.file == at.file else str(p) for p in others])
 
 
 def least_saving_s(analysis: Analysis) -> float:
