@@ -94,7 +94,9 @@ COST_SHARE = 0.05  # cost of a window over the pause after it, at most
 EARLY_S, LATER_SHARE = 3.0, 0.01  # so long after the first window, this share replaces `COST_SHARE`
 SLOWDOWN = 0.05  # of a program in a window, roughly
 PAUSE = 0.02  # shortest pause over the time since the first window
-READ_BYTES = 6_000_000  # bytes of windows that are kept: of more, every second one; to read 1 MB takes 0.3 s
+KEPT_BYTES = 6_000_000  # of windows: of more, every second one is dropped
+# of windows that are read, and per second since the first one; to read 1 MB takes about 0.15 s
+READ_BYTES, READ_BYTES_PER_S = 1_000_000, 60_000
 
 
 class Profiler:
@@ -194,7 +196,7 @@ class Profiler:
         session, self._session = self._session, None
         profile = session.stop()
         self.windows.append((profile, self._tied, ended))
-        if sum(len(profile) for profile, _, _ in self.windows) > READ_BYTES:
+        if sum(len(profile) for profile, _, _ in self.windows) > KEPT_BYTES:
             del self.windows[1::2]
         now, cost_s = time.perf_counter(), self._opening_s + _work_s() - began
         self.log.overhead_s["profiler"] += cost_s
@@ -216,5 +218,8 @@ class Profiler:
         """Close the open window, and write what the windows saw into the log."""
         with self.log.losses.guard("a window of the profiler"):
             self.end()
-        for window in self.windows:
-            read_window(*window, self.log)
+        ran_s = time.perf_counter() - self._first
+        # each window gets the same part of what is read, since one with few events may be of long steps
+        part = (READ_BYTES + READ_BYTES_PER_S * ran_s) / max(1, len(self.windows))
+        for profile, tied, ended in self.windows:
+            read_window(profile, tied, ended, self.log, share=min(1.0, part / len(profile)))

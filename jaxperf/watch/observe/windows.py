@@ -2,6 +2,7 @@
 
 import bisect
 import itertools
+import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
@@ -15,6 +16,7 @@ from jaxperf.watch.log import DeviceActivity, Log, canonical_name
 
 MARK = "jaxperf watch"
 _COPIES = ("DevicePut", "cpp_pjit_shard_arg_fallback")  # to one device, to several
+FEW_CALLS = 20  # a call and the one inside of it count as two
 _DISPATCH = re.compile(r"PjitFunction\((.*)\)")
 
 
@@ -40,20 +42,29 @@ class Dispatch:
     computed: float = 0.0  # a CPU device executes what seems small to XLA in the thread that calls it
 
 
-def read_window(profile: bytes, tied: float, ended: float, log: Log) -> None:
-    """Add to the log what one window saw; `tied` is when its event `MARK` was, and `ended` its end."""
+def read_window(profile: bytes, tied: float, ended: float, log: Log, share: float = 1.0) -> None:
+    """Add to the log what one window saw; `tied` is when its event `MARK` was, and `ended` its end.
+
+    The first `share` of it is read, or more if that has only few calls.
+    """
     from jax.profiler import ProfileData
 
     from jaxperf.measure import timeline  # which imports JAX
 
-    lines = timeline.lines(ProfileData.from_serialized_xspace(profile))
-    marks = [e.start for line in lines for e in line.events if e.name == MARK]
+    data = ProfileData.from_serialized_xspace(profile)
+    marks = timeline.starts(data, MARK)
     if not marks:
         return
 
     def clock(ns: float) -> float:
         return tied + (ns - marks[0]) / 1e9
 
+    until = math.inf
+    if share < 1.0:
+        called = timeline.starts(data, "PjitFunction(")[:FEW_CALLS]
+        until = max(marks[0] + share * (ended - tied) * 1e9, *called)
+        ended = min(ended, clock(until))
+    lines = timeline.lines(data, until)
     instructions = list(timeline.executed_instructions(lines))
     # on a CPU, work that was queued before the window has no events, so the window begins at the first event
     first = clock(min(e.start for e in instructions)) if instructions else tied
