@@ -159,10 +159,12 @@ def argument_changes(
     changes = []
     for name, now in new.items():
         before = old.get(name, "nothing")
+        if before == now:
+            continue
         arrays = [bool(_AVAL.match(text)) for text in (before, now)]
-        if before != now and all(arrays):
+        if all(arrays):
             changes.append(_change(name, before, now))
-        elif before != now:
+        else:
             # no array is a static value, so a number in its place is none either
             number = any(arrays) and (_NUMBER.match(before) or _NUMBER.match(now))
             if not number or name not in weak:

@@ -22,6 +22,8 @@ WAYS_OUT = {
     internals.PROFILER,  # a line in the report
     internals.XLA_CLIENT,  # so is this
     internals.ARRAY,  # a subclass of jax.Array, except in old versions
+    internals.COMPARED_KEYS,  # as before JAX 0.10: JAX compares a call with all earlier ones
+    internals.COMPARED_TREES,  # so it is here, node by node
     internals.CALLED,  # nothing is refused
     internals.CALLED_BEFORE,  # as before JAX 0.8
 }  # fmt: skip

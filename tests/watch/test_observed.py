@@ -1,4 +1,5 @@
 import contextlib
+import functools
 import gc
 import io
 import pickle
@@ -17,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from jax._src.interpreters import partial_eval
 from jax.experimental import checkify
 from late import FAR, Late
 
@@ -186,6 +188,25 @@ def test_a_call_is_compared_with_the_nearest_earlier_one_and_what_vmap_makes_wit
     first, *calls = [c for c in watched(program).log.compiled if c.name == "scaled"]
     assert first.changes == ()
     assert [change.kind for c in calls for change in c.changes] == ["structure", "dtype", "derived"]
+
+
+def test_a_call_is_compared_with_few_earlier_ones_and_their_equal_pytrees_with_none(watched, monkeypatch):
+    compared = Counter()
+
+    def counted(compare):
+        def counting(*args):
+            compared[compare.__name__] += 1
+            return compare(*args)
+
+        return functools.wraps(compare)(counting)
+
+    for compare in (partial_eval.diff_types, partial_eval.diff_trees):
+        monkeypatch.setattr(partial_eval, compare.__name__, counted(compare))
+    total, lengths = jax.jit(lambda parts: parts["a"].sum() * 83), range(1, 2 + 2 * compiles._COMPARED)
+    (*_, last) = watched(lambda: [total.eval_shape({"a": np.ones(n)}) for n in lengths]).log.compiled
+    # the first calls are compared with fewer
+    assert compared == {"diff_types": sum(min(n, compiles._COMPARED) for n in range(len(lengths)))}
+    assert [change.kind for change in last.changes] == ["shape"]
 
 
 def test_traces_inside_another_one_are_neither_described_nor_kept(watched, monkeypatch):

@@ -45,6 +45,7 @@ _WHY_NOT_KEPT = re.compile(r"(?:because|since) (.+?)(?: \([\d.]+s\))?\Z")
 _EXPLANATIONS = (MISS, _CACHE_MISS, _NOT_KEPT, "Writing ")
 _SETTINGS = ("jax_enable_x64", *jax_internals.DEBUG_FLAGS)
 _REMEMBERED = 64  # latest functions among which a later stage looks for its trace
+_COMPARED = 16  # earlier calls with which one is compared, to explain why JAX traces again
 _CLOCKS_S = 1e-3  # by which an explanation may precede its trace where JAX does not report starts
 
 
@@ -136,6 +137,9 @@ class Compiles:
             logging.getLogger(name).addFilter(self.on_log)
             self._undo.callback(logging.getLogger(name).removeFilter, self.on_log)
         self._replacements.replace(type(jax.config), "update", updating)
+        for internal, wrap in ((jax_internals.COMPARED_KEYS, _few_keys), (jax_internals.COMPARED_TREES, _unequal)):
+            if jax_internals.loaded(internal):
+                self._replacements.replace(sys.modules[internal.module], internal.attribute, wrap)
 
     def close(self) -> None:
         with self._undo:
@@ -401,7 +405,7 @@ class Compiles:
         """Return how a call differs from that earlier call of the function in which fewest arguments do."""
         names = event.signature.keys()
         alike = [c for c in self.log.compiled if c.defined == event.defined and c.signature.keys() == names]
-        calls = [c for c in reversed(alike[-_REMEMBERED:]) if c is not event]
+        calls = [c for c in reversed(alike[-_COMPARED:]) if c is not event]
         changes = [
             argument_changes(c.signature, event.signature, c.weak | event.weak)
             or argument_changes(_compared(c), _compared(event))
@@ -412,6 +416,33 @@ class Compiles:
 
     def _last(self, wanted: Callable[[Compiled], bool]) -> Compiled | None:
         return next(filter(wanted, reversed(self.log.compiled)), None)
+
+
+def _few_keys(compare: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """Have JAX compare a call with a few earlier ones; it would compare it with all, 60 us for each."""
+    local = threading.local()
+
+    def compared(new: Any, old: Any) -> Any:
+        if getattr(local, "new", None) is not new:
+            local.new, local.count = new, 0
+        local.count += 1
+        if local.count > _COMPARED:
+            return sys.maxsize, 0, ""  # JAX takes the smallest difference
+        return compare(new, old)
+
+    return compared
+
+
+def _unequal(compare: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """Have JAX look for differences of pytrees only where there are some; it would visit each node in Python."""
+
+    def compared(new: Any, old: Any) -> Any:
+        with contextlib.suppress(Exception):  # of a class's own `__eq__`
+            if new == old:
+                return None
+        return compare(new, old)
+
+    return compared
 
 
 def _compared(c: Compiled) -> dict[str, str]:

@@ -410,9 +410,10 @@ def branch_s(facts: Facts, program: ExecutedProgram, branch: list[Instruction]) 
 def find_unrolled_loops(analysis: Analysis) -> Iterator[Finding]:
     costs = (analysis.compiling_s([c]) for c in analysis.log.compiled if COMPILE in c.stages)
     least_s = min(costs, default=0.0)
+    equal = group_by(analysis.log.compiled, lambda x: (x.program, x.defined))
+    seconds = {function: analysis.compiling_s(same) for function, same in equal.items()}
     for facts, c in new_programs(analysis):
-        same = [x for x in analysis.log.compiled if (x.program, x.defined) == (c.program, c.defined)]
-        compiling_s = analysis.compiling_s(same)
+        same, compiling_s = equal[c.program, c.defined], seconds[c.program, c.defined]
         if compiling_s < table.least_saving_s(analysis):  # reading a program takes long
             continue
         # each program and the body of its loop cost what every small program costs
@@ -732,9 +733,18 @@ def new_programs(analysis: Analysis) -> Iterator[tuple[Facts, Compiled]]:
 
 def _call(analysis: Analysis, facts: Facts) -> Compiled | None:
     """Return the call that made a program: one with its name, preferably at a line of its instructions."""
-    named = [(c, at) for c, at in analysis.called if c.program == facts.program]
-    lines = {p[:2] for p in facts.places} if named[1:] else set()
-    if not named:
+    by_line = _calls_of_programs(analysis).get(facts.program)
+    if by_line is None:
         return None
-    c, at = min(named, key=lambda call: call[0].at[:2] not in lines)
+    lines = {p[:2] for p in facts.places} if len(by_line) > 1 else set()
+    c, at = next((call for line, call in by_line.items() if line in lines), next(iter(by_line.values())))
     return replace(c, at=at)
+
+
+@once
+def _calls_of_programs(analysis: Analysis) -> dict[str, dict[tuple[str, int], tuple[Compiled, Place]]]:
+    """Return the first call of each program from each line, by the program's name and by the line."""
+    calls: dict[str, dict[tuple[str, int], tuple[Compiled, Place]]] = defaultdict(dict)
+    for c, at in analysis.called:
+        calls[c.program].setdefault(c.at[:2], (c, at))
+    return calls

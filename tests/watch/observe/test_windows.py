@@ -1,3 +1,7 @@
+from dataclasses import dataclass
+from types import SimpleNamespace
+
+import jax
 import pytest
 
 from jaxperf.measure.timeline import Event, TraceLine
@@ -5,7 +9,7 @@ from jaxperf.watch.log import DeviceActivity, ExecutedProgram, Log, Wait
 from jaxperf.watch.observe.hooks import Replacements
 from jaxperf.watch.observe.profiler import Profiler
 from jaxperf.watch.observe.source_location import NOWHERE
-from jaxperf.watch.observe.windows import Execution, add_executions, dispatches
+from jaxperf.watch.observe.windows import FEW_CALLS, MARK, Execution, add_executions, dispatches, read_window
 
 
 @pytest.mark.parametrize(("last", "tail"), [((0.8, "dot.1"), [(0.8, 1.0)]), ((0.8, "add.2"), [])])
@@ -44,3 +48,40 @@ def test_what_a_device_computes_in_the_thread_that_calls_is_no_dispatch():
     launched = Event("while.1", 10.0, 40.0, {**stats, "_src": "xla/service/gpu/x.cc"})
     (only,) = dispatches(TraceLine("", "python", [call, launched]))
     assert only.computed == 0.0
+
+
+@dataclass
+class Recorded:
+    """An event of a profile; times in nanoseconds."""
+
+    name: str
+    start_ns: float
+    duration_ns: float
+    stats: tuple = ()
+
+
+def profile_of(*events):
+    thread = SimpleNamespace(name="python", events=events)
+    return SimpleNamespace(planes=[SimpleNamespace(name="/host:CPU", lines=[thread])])
+
+
+@pytest.mark.parametrize(("steps", "share", "seen_s"), [(100, 0.3, 0.3), (10, 0.3, 0.9), (100, 1.0, 1.0)])
+def test_a_part_of_a_window_is_read_and_more_of_it_where_calls_are_few(monkeypatch, steps, share, seen_s):
+    """A window of a second: a step has one call, and another inside of it, which the device executes at once."""
+    of_step = {"hlo_op": "dot.1", "hlo_module": "jit_step", "device_ordinal": 0}
+    events, step_ns = [Recorded(MARK, 0.0, 1.0)], 1e9 / steps
+    for i in range(steps):
+        began = i * step_ns
+        events += [
+            Recorded("PjitFunction(step)", began, step_ns / 2),
+            Recorded("PjitFunction(step)", began + 1, step_ns / 4),
+            Recorded("dot.1", began, step_ns / 2, tuple({**of_step, "run_id": i}.items())),
+        ]
+    recorded = SimpleNamespace(from_serialized_xspace=lambda profile: profile_of(*events))
+    monkeypatch.setattr(jax.profiler, "ProfileData", recorded)
+    log = Log("a")
+    read_window(b"", 5.0, 6.0, log, share)
+    step = log.activity.programs["step"]
+    assert log.activity.windows == [pytest.approx((5.0, 5.0 + seen_s), abs=2 / steps)]
+    assert step.calls == pytest.approx(seen_s * steps, abs=1) and step.calls >= min(steps, FEW_CALLS / 2)
+    assert sum(b - a for a, b in step.spans) == pytest.approx(seen_s / 2, abs=1 / steps)
