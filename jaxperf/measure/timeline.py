@@ -153,12 +153,18 @@ def read(data: ProfileData) -> tuple[list[Span], float]:
     return spans, (ended - began) / 1e9
 
 
-def starts(data: ProfileData, *prefixes: str) -> list[float]:
-    """Return when the host's events whose names begin with one of `prefixes` began, in order."""
+def starts(data: ProfileData, *prefixes: str) -> list[tuple[float, str]]:
+    """Return when the host's events whose names begin with one of `prefixes` began, and these names."""
     hosts = (plane for plane in data.planes if not _DEVICE_PLANE.fullmatch(plane.name))
-    events = (e for plane in hosts for line in plane.lines for e in line.events)
+    found = []
     with _types_lack_modules():
-        return sorted(e.start_ns for e in events if e.name.startswith(prefixes))
+        for plane in hosts:
+            for line in plane.lines:
+                for e in line.events:
+                    name = e.name
+                    if name.startswith(prefixes):
+                        found.append((e.start_ns, name))
+    return sorted(found)
 
 
 def _types_lack_modules() -> AbstractContextManager[Any]:

@@ -207,7 +207,9 @@ class Profiler:
         if self._compiling():  # what runs next is new
             self._length_s = SHORT_S
         elif len(profile) > FEW_BYTES:
-            self._length_s = LONG_S if cost_s < SHORT_S else SHORT_S
+            # a long window should not hold more than is read
+            dense = len(profile) * LONG_S > READ_BYTES * self._length_s
+            self._length_s = SHORT_S if dense or cost_s >= SHORT_S else LONG_S
         elif len(lines) <= 1:
             self._length_s = min(LONGER * self._length_s, LONGEST_S)
         share = COST_SHARE if now - self._first < EARLY_S else LATER_SHARE

@@ -51,20 +51,21 @@ def read_window(profile: bytes, tied: float, ended: float, log: Log, share: floa
 
     from jaxperf.measure import timeline  # which imports JAX
 
-    data = ProfileData.from_serialized_xspace(profile)
-    marks = timeline.starts(data, MARK)
+    data, until = ProfileData.from_serialized_xspace(profile), math.inf
+    if share < 1.0:
+        named = timeline.starts(data, MARK, "PjitFunction(")
+        began = min((start for start, name in named if name == MARK), default=0.0)
+        called = [start for start, name in named if name != MARK][:FEW_CALLS]
+        until = max([began + share * (ended - tied) * 1e9, *called])
+    lines = timeline.lines(data, until)
+    marks = [e.start for line in lines for e in line.events if e.name == MARK]
     if not marks:
         return
 
     def clock(ns: float) -> float:
         return tied + (ns - marks[0]) / 1e9
 
-    until = math.inf
-    if share < 1.0:
-        called = timeline.starts(data, "PjitFunction(")[:FEW_CALLS]
-        until = max(marks[0] + share * (ended - tied) * 1e9, *called)
-        ended = min(ended, clock(until))
-    lines = timeline.lines(data, until)
+    ended = min(ended, clock(until))
     instructions = list(timeline.executed_instructions(lines))
     # on a CPU, work that was queued before the window has no events, so the window begins at the first event
     first = clock(min(e.start for e in instructions)) if instructions else tied

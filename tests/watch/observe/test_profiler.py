@@ -85,6 +85,11 @@ def test_windows_grow_while_they_see_almost_nothing(windows):
     assert lengths == pytest.approx([0.4, 1.6, 2.0, 0.25, 1.0])
 
 
+def test_windows_stay_short_while_a_longer_one_would_hold_more_than_is_read(windows):
+    dense = int(1.1 * profiler.READ_BYTES * profiler.SHORT_S / profiler.LONG_S)
+    assert [*lengths_after(windows, dense, dense // 2)] == [profiler.SHORT_S, profiler.LONG_S]
+
+
 def test_windows_do_not_grow_while_the_front_end_goes_from_line_to_line(windows):
     windows.log.samples = sample_at(3, 4)
     assert [*lengths_after(windows, 100, 100)] == [profiler.SHORT_S] * 2

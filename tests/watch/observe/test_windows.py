@@ -85,3 +85,6 @@ def test_a_part_of_a_window_is_read_and_more_of_it_where_calls_are_few(monkeypat
     assert log.activity.windows == [pytest.approx((5.0, 5.0 + seen_s), abs=2 / steps)]
     assert step.calls == pytest.approx(seen_s * steps, abs=1) and step.calls >= min(steps, FEW_CALLS / 2)
     assert sum(b - a for a, b in step.spans) == pytest.approx(seen_s / 2, abs=1 / steps)
+    events[:] = [e for e in events if not e.name.startswith("Pjit")]
+    read_window(b"", 7.0, 8.0, log, share)
+    assert log.activity.windows[1] == pytest.approx((7.0, 7.0 + share), abs=2 / steps)
