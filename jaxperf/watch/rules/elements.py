@@ -3,7 +3,7 @@
 import re
 import statistics
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from jaxperf.result.formatting import format_list
 from jaxperf.watch.log import COMPILE, EAGER, Compiled, StackSample, Wait
@@ -144,45 +144,73 @@ def _slicing_s(analysis: Analysis, samples: list[StackSample]) -> float:
             "Give {name} NumPy's arrays, such as numpy.asarray(x): an array of JAX over which it iterates is "
             "taken apart by a program, which JAX compiles for each length."
         ),
+        "nested": (
+            "Bring each of {argument} to the host first: iterate over numpy.asarray(x), or over x.tolist(), "
+            "in its place. JAX compiles a program that takes the array apart, for each length, and each "
+            "element is an array."
+        ),
     },
 )  # fmt: skip
 def find_iterated_arrays(analysis: Analysis) -> Iterator[Finding]:
     """Find loops and comprehensions over arrays, which compile a program that takes them apart."""
     operations = [c for c in analysis.log.compiled if is_operation(c)]
     loops = taken_apart(analysis)
-    for at, handling in loops.items():
-        # what a loop inside handles is its own
-        inside = (loops[p] for p in loops if p != at and (p.file, p.line) in handling)
-        lines = handling - set().union(*inside)
+    for nest in _nests(loops):
+        at = nest[0]
+        lines = set().union(*(loops[loop] for loop in nest))
         reads = [w for w in _reads(analysis) if (w.at.file, w.at.line) in lines]
         programs = [c for c in operations if (c.at.file, c.at.line) in lines]
-        apart = [c for c in operations if c.at == at and takes_apart(c)]
+        apart = [c for c in operations if c.at in nest and takes_apart(c)]
         seconds = analysis.compiling_s(programs if reads else apart)
         if reads:
             # a few reads wait for the array itself, which one copy waits for, too
             seconds += sum(w.times for w in reads) * statistics.median(w.end - w.start for w in reads)
             samples = [s for s in analysis.of_kinds(EAGER) if (s.at.file, s.at.line) in lines]
             seconds += _slicing_s(analysis, samples)
-        name, library = statements.iterated(at) or "the array", apart[0].through
+        names, library = _arrays(nest), apart[0].through
         form = "library" if library not in ("", "jax", "jaxlib", "numpy") else ""
-        name = statements.outermost_call(at) if form else name
-        what = f"an array that {library} iterates over" if form else name
-        # elements of the host's array would go back to the device, where operations of JAX take them
-        form = form or ("" if reads else "not read")
+        name = statements.outermost_call(at) if form else format_list(names)
+        what = name
+        if form:
+            what = f"an array that {library} iterates over"
+        elif not reads:  # elements of the host's array would go back to the device
+            form = "not read"
+        elif names[1:]:
+            what, form = f"each of {name}", "nested"
         reason = (
             f"{what} is taken apart by a program of its own, compiled {len(apart)} times in "
             f"{analysis.compiling_s(apart):.2g} s, and its elements are read one by one"
         )
-        besides = _others_of_its_type(analysis, at)
+        besides = _others_of_its_type(analysis, nest)
         yield Finding("iterated array", at, seconds, reason, name, argument=name, form=form, besides=besides)
 
 
-def _others_of_its_type(analysis: Analysis, at: Place) -> str:
+def _nests(loops: Mapping[Place, set[tuple[str, int]]]) -> list[list[Place]]:
+    """Return the loops over arrays; those belong together, outer ones first, whose elements one line handles."""
+    nests = list[list[Place]]()
+    for at in loops:  # in the order of their lines
+        outer = next((nest for nest in nests if loops[nest[0]] & loops[at]), None)
+        if outer is None:
+            nests.append([at])
+        else:
+            outer.append(at)
+    return nests
+
+
+def _arrays(nest: list[Place]) -> list[str]:
+    """Return the arrays over which loops iterate, but those that are elements of another one's array."""
+    outer = (at.source.partition(" in ")[0] for at in nest[:-1])
+    elements = {name for head in outer for name in re.findall(r"\w+", head)}
+    names = dict.fromkeys(statements.iterated(at) or "the array" for at in nest)
+    return [name for name in names if name not in elements] or ["the array"]
+
+
+def _others_of_its_type(analysis: Analysis, nest: list[Place]) -> str:
     """Return a sentence about the other lines that iterate over such arrays; "" for none."""
-    alike = [places for places in analysis.log.iterated.values() if at in places]
-    others = sorted(set().union(*alike) - {at})
+    alike = [places for places in analysis.log.iterated.values() if not places.isdisjoint(nest)]
+    others = sorted(set().union(*alike) - {*nest})
     if not others:
         return ""
-    named = lines_beside(at, others[:MOST_NAMED])
+    named = lines_beside(nest[0], others[:MOST_NAMED])
     more = f" and {len(others) - MOST_NAMED} more" if len(others) > MOST_NAMED else ""
     return f"Do the same at {named}{more}: such arrays are taken apart there, too, by the same program."

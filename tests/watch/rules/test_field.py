@@ -640,13 +640,23 @@ def test_what_a_library_computes_with_jax_from_an_element_reads_no_element(libra
     assert finding.seconds - (1.0 if library == "tables" else 0.0) == pytest.approx(seconds)
 
 
-def test_a_loop_in_a_loop_over_arrays_has_its_own_seconds(places):
-    at = places("for row in table:\n    for x in row:\n        y = float(x)\n")
-    apart = [compiled(at(line), line, 1.5, "unstack") for line in (1, 2)]
-    waits = [Wait("float", at(3), 8 + i, 8 + i + 0.1, 4) for i in range(9)]
-    outer, inner = elements.find_iterated_arrays(Analysis(Log("a", 0.0, 9.0, compiled=apart, waits=waits)))
-    assert (outer.at, outer.seconds) == (at(1), pytest.approx(1.5))
-    assert (inner.at, inner.seconds) == (at(2), pytest.approx(1.5 + 9 * 0.1))
+@pytest.mark.parametrize(
+    ("text", "named", "change"),
+    [
+        ("for row in table:\n    for x in row:\n        y = float(x)\n", "table", "numpy.asarray(table)"),
+        ("for u in us:\n    for v in vs:\n        y = w[int(u)][int(v)]\n", "each of us and vs", "Bring each of us and vs"),
+    ],
+)
+def test_loops_in_loops_over_arrays_are_one_finding(text, named, change, places):
+    at = places(text)
+    apart = [compiled(at(line), 2 * line, 1.5, "unstack") for line in (1, 2)]
+    waits = [Wait("int", at(3), 8 + i, 8 + i + 0.1, 4) for i in range(9)]
+    log = Log("a", 0.0, 9.0, compiled=apart, waits=waits)
+    log.iterated["float32[2]"] = {at(2), Place("other.py", 7, "main")}
+    (finding,) = elements.find_iterated_arrays(Analysis(log))
+    assert (finding.at, finding.seconds) == (at(1), pytest.approx(3 + 9 * 0.1))
+    assert finding.reason.startswith(f"{named} is taken apart") and "compiled 2 times in 3 s" in finding.reason
+    assert change in advice_for(finding).change and "the same at other.py:7:" in advice_for(finding).change
 
 
 # traces
