@@ -15,6 +15,7 @@ from jaxperf.watch.source import loop_body, statements
 
 MOST_NAMED = 10  # lines in a sentence
 _READ_OFTEN = 20  # elements, from which on one copy of the array is worth it
+_SLICED_S = 0.5e-3  # in which an operation takes one element of an array, at most
 _KEYS = re.compile("key|rng|seed|split")  # of random numbers, which NumPy cannot hold
 _TAKING = {"dynamic_slice", "gather", "slice", "squeeze"}  # programs that take elements
 # and those that make keys of random numbers, and take one
@@ -112,7 +113,8 @@ def element_reads(analysis: Analysis, lines: list[tuple[WaitingLine, str]]) -> F
         # the first may wait for the array
         waited_s[line.at] += statistics.median(w.end - w.start for w in waits) * elements
     at, *others = sorted(waited_s, key=lambda place: (-waited_s[place], place))
-    sliced_s = _slicing_s(analysis, [s for s in analysis.samples if s.kind == EAGER and s.at in waited_s])
+    slicing = [s for s in analysis.samples if s.kind == EAGER and s.at in waited_s]
+    sliced_s = min(_slicing_s(analysis, slicing), count * _SLICED_S)
     compiled = (c for c in analysis.log.compiled if not c.explained and c.at in waited_s)
     seconds = sum(waited_s.values()) + sliced_s + analysis.compiling_s(compiled)
     names = ", ".join(dict.fromkeys(name for _, arrays in lines for name in arrays.split(", ")))

@@ -138,15 +138,16 @@ def test_a_library_that_reads_each_element_gets_arrays_on_the_host(statement, co
     assert "low, high = jax.device_get((low, high))" in change
 
 
-def test_a_long_sample_among_short_ones_of_reads_is_of_what_came_behind_them(places):
-    """Nine samples of 5 ms, and one of 0.5 s, in which a library kept Python's lock."""
+@pytest.mark.parametrize(("reads", "sliced_s"), [(990, 9 * 0.005 + sampler.WIDE_S), (20, 20 * 0.5e-3)])
+def test_a_long_sample_among_short_ones_of_reads_is_of_what_came_behind_them(reads, sliced_s, places):
+    """Nine samples of 5 ms, and one of 0.5 s, in which a library kept Python's lock; or few reads."""
     at = places("for i in range(99):\n    draw(counts[i])\n")(2, "")
     samples = [StackSample(EAGER, at, i / 10, i / 10 + 0.005) for i in range(9)]
     samples.append(StackSample(EAGER, at, 1.0, 1.5))
-    waits = [Wait("int", at, 0.0, 0.0, 4, times=99)]
+    waits = [Wait("int", at, 0.0, 0.0, 4, times=reads)]
     analysis = Analysis(Log("a", 0.0, 2.0, samples=samples, waits=waits))
     finding = elements.element_reads(analysis, [(analysis.lines[0], "counts")])
-    assert finding.seconds == pytest.approx(9 * 0.005 + sampler.WIDE_S)
+    assert finding.seconds == pytest.approx(sliced_s)
 
 
 def test_the_reads_of_a_function_cover_the_waits_of_what_they_call(places):
