@@ -46,10 +46,10 @@ def test_the_lines_of_a_loop_that_read_elements_are_one_finding(places):
     )
     read = [("float", 2, 0.1), ("int", 3, 0.1), ("float", 3, 0.3)]
     waits = [Wait(kind, at(line), t, t + s, 4) for t in range(9) for kind, line, s in read]
-    samples = [StackSample(EAGER, at(line), t, t + 0.04) for t in range(10, 19) for line in (2, 3)]
+    samples = [StackSample(EAGER, at(line), t, t + 4e-4) for t in range(10, 19) for line in (2, 3)]
     (finding,) = find_waits(Analysis(Log("a", 0.0, 99.0, waits=waits, samples=samples)))
     assert (finding.at, finding.argument) == (at(3), "low, high, best")
-    assert finding.seconds == pytest.approx(9 * 0.5 + 18 * 0.04)
+    assert finding.seconds == pytest.approx(9 * 0.5 + 18 * 4e-4)
     assert finding.reason.startswith(
         "27 elements of low, high, best come to the host one by one, here and at line 2"
     )
