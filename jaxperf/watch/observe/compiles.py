@@ -137,7 +137,10 @@ class Compiles:
             logging.getLogger(name).addFilter(self.on_log)
             self._undo.callback(logging.getLogger(name).removeFilter, self.on_log)
         self._replacements.replace(type(jax.config), "update", updating)
-        for internal, wrap in ((jax_internals.COMPARED_KEYS, _few_keys), (jax_internals.COMPARED_TREES, _unequal)):
+        for internal, wrap in (
+            (jax_internals.COMPARED_KEYS, _few_keys),
+            (jax_internals.COMPARED_TREES, _unequal),
+        ):
             if jax_internals.loaded(internal):
                 self._replacements.replace(sys.modules[internal.module], internal.attribute, wrap)
 
@@ -434,7 +437,7 @@ def _few_keys(compare: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
 
 
 def _unequal(compare: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """Have JAX look for differences of pytrees only where there are some; it would visit each node in Python."""
+    """Have JAX look for differences of pytrees only where there are some; it looks at each node in Python."""
 
     def compared(new: Any, old: Any) -> Any:
         with contextlib.suppress(Exception):  # of a class's own `__eq__`

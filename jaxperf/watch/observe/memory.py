@@ -116,13 +116,11 @@ def _made_at(arrays: list[Any]) -> Place:
 
 def _variables(frame: FrameType) -> Iterator[tuple[str, Any]]:
     """Yield the variables of a frame of the reader, and the attributes of the program's own objects."""
-    code, names = frame.f_code, tuple(frame.f_globals)
+    code, known = frame.f_code, [*frame.f_globals]
     if code.co_flags & inspect.CO_OPTIMIZED:
-        names = (*code.co_varnames, *code.co_cellvars, *code.co_freevars)
-    for name in names:
-        if name.startswith("_"):  # a notebook's own names
-            continue
-        value = source_location.variable_value(frame, name)
+        known = [*code.co_varnames, *code.co_cellvars, *code.co_freevars]
+    names = [name for name in known if not name.startswith("_")]  # those are a notebook's own
+    for name, value in source_location.variable_values(frame, names).items():
         yield name, value
         if not source_location.is_a_librarys(type(value)):
             for attribute, part in list(stored_attributes(value).items()):

@@ -14,7 +14,8 @@ import itertools
 import linecache
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from types import CodeType, FrameType, MemberDescriptorType, ModuleType
 from typing import Any
@@ -138,25 +139,31 @@ _ALONE = 3  # reference count of variables that only a frame and `variable_value
 
 
 def variable_value(frame: FrameType, name: str) -> Any:
-    """Return the value of a name in a running function or module; None if it is not defined yet.
+    """Return the value of a name in a running function or module; None if it is not defined yet."""
+    return variable_values(frame, (name,))[name]
+
+
+def variable_values(frame: FrameType, names: Collection[str]) -> dict[str, Any]:
+    """Return the values of names in a running function or module; None for those that are not defined yet.
 
     Before Python 3.13, a function's `f_locals` is a copy that the frame keeps, which would keep arrays alive
     that the program drops later. So the copy is emptied, unless the program holds it from `locals()`, or a
     trace function is set, after which Python would write it back.
     """
-    code, value = frame.f_code, None
+    code, values = frame.f_code, dict[str, Any].fromkeys(names)
     is_function = code.co_flags & inspect.CO_OPTIMIZED
-    local = {*code.co_varnames, *code.co_cellvars, *code.co_freevars}
-    if name in local or not is_function:
+    local = {*code.co_varnames, *code.co_cellvars, *code.co_freevars} if is_function else {*names}
+    if not local.isdisjoint(names):
         variables = frame.f_locals
-        value = variables.get(name)
+        values |= {name: variables.get(name) for name in local.intersection(names)}
         copied = is_function and sys.version_info < (3, 13)
         if copied and sys.getrefcount(variables) <= _ALONE and frame.f_trace is None:
             for known in local:
                 variables.pop(known, None)
-    if value is None and not (name in local and is_function):
-        value = frame.f_globals.get(name, frame.f_builtins.get(name))
-    return value
+    for name, value in values.items():
+        if value is None and not (is_function and name in local):
+            values[name] = frame.f_globals.get(name, frame.f_builtins.get(name))
+    return values
 
 
 _METHOD = object()
@@ -185,8 +192,13 @@ def called_name(frame: FrameType) -> str:
     return calls_by_offset(frame.f_code).get(frame.f_lasti, ("", 0))[0]
 
 
-def called_names(code: CodeType) -> frozenset[tuple[str, int]]:
-    return frozenset(call for call in calls_by_offset(code).values() if call[0] != _FOR)
+def called_names(code: CodeType) -> dict[str, list[int]]:
+    """Return the lines at which a code calls each name."""
+    lines: dict[str, list[int]] = defaultdict(list)
+    for name, line in sorted(set(calls_by_offset(code).values())):
+        if name != _FOR:
+            lines[name].append(line)
+    return dict(lines)
 
 
 def calls_by_offset(code: CodeType) -> dict[int, tuple[str, int]]:

@@ -1,6 +1,7 @@
 """What programs do around JAX: what they keep, how they time, fork, where they run, and how Keras trains."""
 
 import ast
+import functools
 import inspect
 import sys
 from collections import Counter
@@ -98,11 +99,11 @@ def timing_notes(analysis: Analysis) -> Iterator[str]:
     hot, noted = {row.name: row for row in hottest_programs(analysis)}, set[tuple[str, int, int]]()
     for c, at in analysis.called:
         row, program = hot.get(c.program), analysis.ran(c)
-        start, end = _timing_around(at)
-        if row is None or program is None or row.dispatch_s is None or not start:
+        if row is None or program is None or row.dispatch_s is None:
             continue
         call_s = row.dispatch_s + program.computed_s / program.calls
-        if row.device_s < LATER * call_s:
+        start, end = _timing_around(at)
+        if row.device_s < LATER * call_s or not start:
             continue
         calls = statements.calls_in(statements.syntax_tree(at.file))
         timed = {statements.last_name(call.func) for call in calls if start <= call.lineno <= end}
@@ -121,23 +122,27 @@ def timing_notes(analysis: Analysis) -> Iterator[str]:
 
 def _timing_around(at: Place) -> tuple[int, int]:
     """Return the lines next to a call at which its function reads Python's clocks for a difference; or 0s."""
-    scope = statements.innermost(at, statements.FUNCTION) or statements.syntax_tree(at.file)
-    differences = [n for n in statements.nodes_in(scope, ast.BinOp) if isinstance(n.op, ast.Sub)]
-    subtracted = {ast.unparse(n.right) for n in differences}
-    begins = [
-        n.lineno
-        for n in statements.nodes_in(scope, ast.Assign)
-        if _reads_clock(n.value) and {*map(ast.unparse, n.targets)} & subtracted
-    ]
+    begins, ends = _clock_reads(
+        statements.innermost(at, statements.FUNCTION) or statements.syntax_tree(at.file)
+    )
     start = max((line for line in begins if line < at.line), default=0)
-    ends = [call.lineno for call in statements.calls_in(scope) if _reads_clock(call)]
     end = min((line for line in ends if line >= at.line), default=0)
     return (start, end) if start and end else (0, 0)
 
 
+@functools.cache
+def _clock_reads(scope: ast.AST) -> tuple[list[int], list[int]]:
+    """Return the lines that keep the time of a clock, which is later subtracted, and all that read one."""
+    differences = [n for n in statements.nodes_in(scope, ast.BinOp) if isinstance(n.op, ast.Sub)]
+    subtracted = {ast.unparse(n.right) for n in differences}
+    kept = [n for n in statements.nodes_in(scope, ast.Assign) if _reads_clock(n.value)]
+    begins = [n.lineno for n in kept if {*map(ast.unparse, n.targets)} & subtracted]
+    return begins, [call.lineno for call in statements.calls_in(scope) if _reads_clock(call)]
+
+
 def _reads_clock(value: ast.expr) -> bool:
-    owner, _, name = ast.unparse(value).removesuffix("()").rpartition(".")
-    return isinstance(value, ast.Call) and owner in ("", "time") and name in _CLOCKS
+    owner, _, name = statements.dotted_name(getattr(value, "func", None)).rpartition(".")
+    return isinstance(value, ast.Call) and not value.args and owner in ("", "time") and name in _CLOCKS
 
 
 def fork_notes(analysis: Analysis) -> Iterator[str]:

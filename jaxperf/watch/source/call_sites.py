@@ -7,7 +7,7 @@ around the call, so all names that this function calls are looked up.
 
 import functools
 from collections.abc import Collection, Iterable
-from types import CodeType, FrameType
+from types import FrameType
 from typing import NamedTuple
 
 from jaxperf.watch.log import Compiled, canonical_name
@@ -27,8 +27,9 @@ class CallSite(NamedTuple):
 class CallSites:
     def __init__(self) -> None:
         self.sites: set[CallSite] = set()
-        self._left: dict[CodeType, Collection[tuple[str, int]]] = {}  # called names, not yet defined
-        self._stepping: set[CodeType] = set()  # functions that have call sites
+        # by the id of a code, which `calls_by_offset` keeps alive: the lines of called names, not yet defined
+        self._left: dict[int, dict[str, list[int]]] = {}
+        self._stepping: set[int] = set()  # the codes of functions that have call sites
 
     def look(self, frame: FrameType | None) -> None:
         """Add the call sites in the reader's functions on a frame's stack."""
@@ -39,20 +40,21 @@ class CallSites:
             if below:
                 self.sites.add(CallSite(chain[i]))
             self._note(f, chain[i + 1 :])
-            below = below or f.f_code in self._stepping
+            below = below or id(f.f_code) in self._stepping
 
     def _note(self, frame: FrameType, callers: tuple[Place, ...]) -> None:
-        code, left = frame.f_code, set[tuple[str, int]]()
+        code, left = frame.f_code, dict[str, list[int]]()
         lookup = functools.partial(source_location.variable_value, frame)
-        names = self._left[code] if code in self._left else source_location.called_names(code)
-        for name, line in names:
+        names = self._left[id(code)] if id(code) in self._left else source_location.called_names(code)
+        for name, lines in names.items():
             value, method = source_location.resolve_name(name, lookup)
             if value is None:
-                left.add((name, line))
+                left[name] = lines
             elif not method and (program := jitted_program(value, name)):
-                self.sites.add(CallSite(Place(code.co_filename, line, code.co_name), program, callers))
-                self._stepping.add(code)
-        self._left[code] = left
+                places = (Place(code.co_filename, line, code.co_name) for line in lines)
+                self.sites.update(CallSite(at, program, callers) for at in places)
+                self._stepping.add(id(code))
+        self._left[id(code)] = left
 
 
 def called_at(

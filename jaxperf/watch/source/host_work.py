@@ -48,15 +48,16 @@ def numpy_calls(file: str, function: statements.FUNCTION) -> str:
     return ", ".join(f"{format_list([name for _, name in names])} in {line}" for line, names in lines)
 
 
-def _with_called(file: str, function: statements.FUNCTION) -> Iterator[tuple[str, str | ast.Call]]:
-    """Yield what `_host_work` finds in a function and in those that it calls, each behind its line."""
-    functions = [(file, function)]
+@functools.cache
+def _with_called(file: str, function: statements.FUNCTION) -> list[tuple[str, str | ast.Call]]:
+    """Return what `_host_work` finds in a function and in those that it calls, each behind its line."""
+    functions, found = [(file, function)], list[tuple[str, str | ast.Call]]()
     for known in functions:
         functions += [f for f in _called_functions(*known) if f not in functions]
     for source, called in functions:
         there = "" if source == file else f"{Path(source).name}, "
-        for node, reason in _host_work(source, called):
-            yield f"{there}line {node.lineno}", reason
+        found += [(f"{there}line {node.lineno}", reason) for node, reason in _host_work(source, called)]
+    return found
 
 
 def _called_functions(file: str, function: Any) -> Iterator[tuple[str, Any]]:

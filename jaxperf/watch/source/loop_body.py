@@ -87,6 +87,8 @@ def _keeps(node: ast.AST, name: str) -> bool:
             kept = _shared(*args)
         case _:
             return False
+    if not kept:  # as in most statements, and to look for targets takes longer
+        return False
     if name in _targets(node):  # as in `w = start`
         return bool(kept - {name})
     return any(f"{n}.".startswith(f"{name}.") for n in kept)

@@ -9,6 +9,7 @@ import math
 import operator
 import re
 import textwrap
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,7 @@ def syntax_tree(file: str) -> ast.Module:
     return ast.Module([], [])
 
 
+@functools.cache  # rules ask for each function of a file, and some files have many
 def nodes_in(node: ast.AST | None, node_type: Any) -> list[Any]:
     return [n for n in ast.walk(node) if isinstance(n, node_type)] if node else []
 
@@ -203,13 +205,24 @@ def donated_parameters(file: str, function: str) -> set[str]:
     return {parameter_name(file, function, argument) for argument in arguments}
 
 
-def _jits_of(file: str, function: str) -> Iterator[ast.expr]:
-    """Yield the decorators of a function, and the calls that take it as their first argument."""
-    for node in _module_nodes(file, FUNCTION | ast.Call):
-        if isinstance(node, ast.Call) and function in ("<lambda>", *map(ast.unparse, node.args[:1])):
-            yield node
-        elif isinstance(node, FUNCTION) and node.name == function:
-            yield from node.decorator_list
+def _jits_of(file: str, function: str) -> list[ast.expr]:
+    """Return the decorators of a function, and the calls that take it as their first argument."""
+    return [jit for name in _module_files(file) for jit in _jits_in(name).get(function, ())]
+
+
+@functools.cache
+def _jits_in(file: str) -> dict[str, list[ast.expr]]:
+    """Return what may jit the functions of a file, by their names; any call may jit a lambda."""
+    jits: dict[str, list[ast.expr]] = defaultdict(list)
+    for node in _all_nodes(file, FUNCTION | ast.Call):
+        if isinstance(node, FUNCTION):
+            jits[node.name] += node.decorator_list
+            continue
+        jits["<lambda>"].append(node)
+        for argument in node.args[:1]:
+            if isinstance(argument, ast.Name):
+                jits[argument.id].append(node)
+    return jits
 
 
 def _wrapper(decorator: ast.expr) -> str:

@@ -644,7 +644,11 @@ def test_what_a_library_computes_with_jax_from_an_element_reads_no_element(libra
     ("text", "named", "change"),
     [
         ("for row in table:\n    for x in row:\n        y = float(x)\n", "table", "numpy.asarray(table)"),
-        ("for u in us:\n    for v in vs:\n        y = w[int(u)][int(v)]\n", "each of us and vs", "Bring each of us and vs"),
+        (
+            "for u in us:\n    for v in vs:\n        y = w[int(u)][int(v)]\n",
+            "each of us and vs",
+            "Bring each of us and vs",
+        ),
     ],
 )
 def test_loops_in_loops_over_arrays_are_one_finding(text, named, change, places):
@@ -655,7 +659,9 @@ def test_loops_in_loops_over_arrays_are_one_finding(text, named, change, places)
     log.iterated["float32[2]"] = {at(2), Place("other.py", 7, "main")}
     (finding,) = elements.find_iterated_arrays(Analysis(log))
     assert (finding.at, finding.seconds) == (at(1), pytest.approx(3 + 9 * 0.1))
-    assert finding.reason.startswith(f"{named} is taken apart") and "compiled 2 times in 3 s" in finding.reason
+    assert (
+        finding.reason.startswith(f"{named} is taken apart") and "compiled 2 times in 3 s" in finding.reason
+    )
     assert change in advice_for(finding).change and "the same at other.py:7:" in advice_for(finding).change
 
 

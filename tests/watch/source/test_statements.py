@@ -1,8 +1,10 @@
 import ast
+from unittest.mock import Mock
 
 import pytest
 
 from jaxperf.watch.observe.source_location import Place
+from jaxperf.watch.rules import habits
 from jaxperf.watch.source import statements
 
 PROGRAM = """\
@@ -183,3 +185,17 @@ def test_a_statement_that_only_says_where_arrays_are_is_told_from_one_that_compu
 ])  # fmt: skip
 def test_what_a_line_iterates_over_is_known_where_a_body_stands_behind_its_head(places, line, over):
     assert statements.iterated(places(f"{line}\n")(1)) == over
+
+
+def test_a_file_of_many_functions_is_not_walked_for_each_of_them(places, monkeypatch):
+    text = "@jax.jit\ndef step{0}(x):\n    return x\nbegan = time.time()\ny = step{0}(x)\n"
+    at = places("".join(map(text.format, range(40))) + "print(time.time() - began)\n")
+    walks = Mock(side_effect=ast.walk)
+    monkeypatch.setattr(ast, "walk", walks)
+    for i in range(40):
+        call = at(f"y = step{i}(x)", "<module>")
+        assert statements.jit_wrapper(call.file, f"step{i}") == "jax.jit"
+        assert statements.donated_parameters(call.file, f"step{i}") == set()
+        # up to where a clock is read next
+        assert habits._timing_around(call) == (call.line - 1, min(call.line + 4, 201))
+    assert walks.call_count < 10 + 40  # one small walk for each decorator
