@@ -55,8 +55,8 @@ def read_window(profile: bytes, tied: float, ended: float, log: Log, share: floa
     if share < 1.0:
         named = timeline.starts(data, MARK, "PjitFunction(")
         began = min((start for start, name in named if name == MARK), default=0.0)
-        called = [start for start, name in named if name != MARK][:FEW_CALLS]
-        until = max([began + share * (ended - tied) * 1e9, *called])
+        calls_at = [start for start, name in named if name != MARK][:FEW_CALLS]
+        until = max([began + share * (ended - tied) * 1e9, *calls_at])
     lines = timeline.lines(data, until)
     marks = [e.start for line in lines for e in line.events if e.name == MARK]
     if not marks:

@@ -188,7 +188,7 @@ def find_iterated_arrays(analysis: Analysis) -> Iterator[Finding]:
 
 
 def _nests(loops: Mapping[Place, set[tuple[str, int]]]) -> list[list[Place]]:
-    """Return the loops over arrays; those whose elements one line handles belong together, outer ones first."""
+    """Return the loops over arrays: together, outer ones first, those whose elements one line handles."""
     nests = list[list[Place]]()
     for at in loops:  # in the order of their lines
         outer = next((nest for nest in nests if loops[nest[0]] & loops[at]), None)

@@ -67,7 +67,7 @@ def profile_of(*events):
 
 @pytest.mark.parametrize(("steps", "share", "seen_s"), [(100, 0.3, 0.3), (10, 0.3, 0.9), (100, 1.0, 1.0)])
 def test_a_part_of_a_window_is_read_and_more_of_it_where_calls_are_few(monkeypatch, steps, share, seen_s):
-    """A window of a second: a step has one call, and another inside of it, which the device executes at once."""
+    """A window of a second. A step has a call, and another one inside of it; a device executes it at once."""
     of_step = {"hlo_op": "dot.1", "hlo_module": "jit_step", "device_ordinal": 0}
     events, step_ns = [Recorded(MARK, 0.0, 1.0)], 1e9 / steps
     for i in range(steps):
