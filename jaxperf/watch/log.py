@@ -32,7 +32,7 @@ CALLBACK = "callback"  # the reader's function, called by JAX
 WRITE = "write"  # a checkpoint, most likely
 BETWEEN = "between"  # Python in a loop of steps; only the analysis knows it
 IMPORT = "import"
-LIST_OF = "list of length "  # in the values of parameters
+LIST_OF, ARRAY_OF = "list of length ", "array of length "  # in the values of parameters
 
 
 @dataclass

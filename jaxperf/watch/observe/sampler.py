@@ -28,6 +28,7 @@ from jaxperf.watch import log as events
 from jaxperf.watch.guard import collector_paused
 from jaxperf.watch.log import Log, Stack, StackSample
 from jaxperf.watch.observe import source_location
+from jaxperf.watch.observe.frame_arguments import is_array
 from jaxperf.watch.observe.source_location import NOWHERE, Place, jitted_program, library_of, module_of
 from jaxperf.watch.source.call_sites import CallSites
 
@@ -268,9 +269,11 @@ def _in_numpy(frame: FrameType | None) -> bool:
 def _static_value(value: Any) -> str:
     """Return a value's description if a jitted function needs it as a static argument; "" if it does not.
 
-    A list has one, too: jit compiles for each length.
+    A list has one, too: jit compiles for each length. So has an array, whose loops are no loops over layers.
     """
     cls = type(value)
+    if is_array(value):
+        return f"{events.ARRAY_OF}{value.shape[0]}" if value.shape else ""
     if cls is list:
         return f"{events.LIST_OF}{len(value)}"
     if cls in (bool, int, str):

@@ -24,6 +24,7 @@ import psutil
 from jaxperf.result.intervals import Interval, clip, difference, total_length, union
 from jaxperf.watch.grouping import group_by
 from jaxperf.watch.log import (
+    ARRAY_OF,
     BETWEEN,
     DATA,
     DISPATCH,
@@ -215,8 +216,13 @@ class Analysis:
             name
             for name, values in known.items()
             if len(values) == 1 or not any(value.removeprefix("-").isdigit() for value in values)
-            if not any(value.startswith(LIST_OF) for value in values)
+            if not any(value.startswith((LIST_OF, ARRAY_OF)) for value in values)
         )
+
+    def arrays_passed(self, at: Place) -> frozenset[str]:
+        """Return the parameters of the function around a line that were arrays, as far as samples saw it."""
+        known = self.log.parameters.get((at.file, at.function), {})
+        return frozenset(name for name, values in known.items() if any(v.startswith(ARRAY_OF) for v in values))
 
     def lists_of_many_lengths(self, file: str, function: str) -> list[str]:
         known = self.log.parameters.get((file, function), {})

@@ -51,8 +51,8 @@ WAYS = {
         "operations in {name} one by one, and compiles them again."
     ),
     "elements": (
-        "Call {name} for all elements at once, in place of the loop: "
-        "jax.jit(jax.vmap({name}))(jnp.asarray({argument}))."
+        "Call {name} for all elements at once, in place of the loop: make batched = jax.jit(jax.vmap({name})) "
+        "once, outside of all functions and loops, and call batched({argument})."
     ),
     "init": "Make jax.jit({name}) once, and call that here: one program in place of many small ones.",
     "made": "{made}",
@@ -100,7 +100,7 @@ def way_to_jit(finding: Finding, analysis: Analysis, through: str = "", *, one_c
         # a loop that calls jitted functions would be unrolled with what they compute
         whole = lines_of(finding.at) if statements.defined_at(finding.at) else ()
         called = [at for _, at in analysis.called if (at.file, at.line) in whole]
-        finding = replace(finding, besides=_unrolled([chain for chain, _ in below], called))
+        finding = replace(finding, besides=_unrolled(analysis, [chain for chain, _ in below], called))
     return finding
 
 
@@ -128,9 +128,10 @@ def _form(
     if function and calls and takes:
         if definition and (transform := _derived_by(calls, name)):
             return {"form": "derived", "name": name, "argument": transform}
-        arrays = {statements.each_element(call, name) for call in calls} - {""}
-        if arrays and not static:
-            return {"form": "elements", "name": name, "argument": min(arrays)}
+        elements = [over for call in sorted(calls) if (over := statements.each_element(call, name))]
+        if elements and not static:
+            arrays = ", ".join(f"jnp.asarray({array})" for array in elements[0])
+            return {"form": "elements", "name": name, "argument": arrays}
     # a whole function is jitted with the transformations in it
     if one_call and not definition and (transform := statements.transforms(at)):
         return {"form": "transform", "name": transform}
@@ -145,7 +146,8 @@ def _form(
         kept, numpys = _not_taken(analysis, at, function), numpy_calls(at.file, function)
         if numpys and not kept:
             whole = _jit_takes(analysis, at, replaced=True) and not statements.is_method(function)
-            if whole and not (statements.has_effects(function) or loop_body.loop_of_steps(at)):
+            looped = any(_loops_of_steps(analysis, [at]))
+            if whole and not (statements.has_effects(function) or looped):
                 return {"form": "numpy", "name": name, "argument": numpys, "static": static}
             kept = f"calls {numpys}, which jnp may replace"
         if kept:
@@ -180,7 +182,8 @@ _WHOLE = ("function", "transform", "derived", "elements")
 def in_one_program(findings: list[Finding], analysis: Analysis) -> Iterator[Finding]:
     """Yield findings, each with the seconds of those that its own change puts into the same program."""
     seconds = {finding.at: finding.seconds for finding in findings}
-    whole = {finding.at: lines_of(finding.at) for finding in findings if finding.form in _WHOLE}
+    by_library = (f for f in findings if change_of_call(f.form, f.name))  # such as jax.jit(mcmc.run)
+    whole = {f.at: lines_of(f.at) for f in [*(f for f in findings if f.form in _WHOLE), *by_library]}
     for inner in findings:
         callers_below = [callers for _, callers in _chains_below(analysis, inner.at)]
         for at, lines in whole.items():
@@ -273,25 +276,25 @@ def _derived_by(calls: set[Place], function: str) -> str:
     return ""
 
 
-def _unrolled(chains: list[Chain], called: list[Place]) -> str:
+def _unrolled(analysis: Analysis, chains: list[Chain], called: list[Place]) -> str:
     """Return what must happen to Python's loops, and to arrays that grow in them, before jit; "" for none.
 
     Args:
       chains: the stacks of operations outside jit.
       called: the lines that call jitted functions.
     """
-    loops, growing = Counter[Place](), Counter[Place]()
+    loops, growing = Counter[tuple[Place, type]](), Counter[Place]()
     for chain in chains:
-        looped = [(place, loop) for place in chain if (loop := loop_body.loop_of_steps(place))]
-        loops.update({place._replace(line=loop.lineno) for place, loop in looped[:1]})
+        looped = list(_loops_of_steps(analysis, chain))
+        loops.update(looped[:1])
         growing.update({place for place in chain if looped and statements.grows(place)})
-    at, held = next(iter(loops.most_common(1)), (NOWHERE, 0))
+    (at, kind), held = next(iter(loops.most_common(1)), ((NOWHERE, ast.For), 0))
     if held < max(1, LOOP_SHARE * len(chains)):
-        around = [(place, loop) for place in called if (loop := loop_body.loop_of_steps(place))]
-        if not around:
+        around = next(_loops_of_steps(analysis, called), None)
+        if around is None:
             return ""
-        at = around[0][0]._replace(line=around[0][1].lineno)
-    way = "jax.lax.while_loop" if at.source.startswith("while") else "jax.lax.scan or fori_loop"
+        at, kind = around
+    way = _WAYS.get(kind, "jax.vmap or jax.lax.map")
     words = (
         f"Before that, write the loop at {at} as {way}, or jit its body alone: jit unrolls Python's loops, "
         "and many turns compile for minutes."
@@ -300,6 +303,16 @@ def _unrolled(chains: list[Chain], called: list[Place]) -> str:
         lines = " and ".join(map(str, sorted(growing)[:2]))
         words += f" What grows at {lines} needs its final size before the loop, and x.at[i].set(...) in it."
     return words
+
+
+_WAYS = {ast.While: "jax.lax.while_loop", ast.For: "jax.lax.scan or fori_loop"}  # others are comprehensions
+
+
+def _loops_of_steps(analysis: Analysis, places: Iterable[Place]) -> Iterator[tuple[Place, type]]:
+    """Yield the line of the loop of steps around each line that is in one, and what kind of loop it is."""
+    for at in places:
+        if loop := loop_body.loop_of_steps(at, analysis.arrays_passed(at)):
+            yield at._replace(line=loop.lineno), type(loop)
 
 
 def outermost(analysis: Analysis) -> Callable[[StackSample | Compiled], Place]:
@@ -359,7 +372,7 @@ def _chains(analysis: Analysis) -> Callable[[StackSample | Compiled], Chain]:
 
 def _function_in_loop(analysis: Analysis, chain: Chain) -> Place | None:
     """Return the `def`, or a lambda's call, of the outermost function in a loop of steps; else None."""
-    looped = next((i for i, at in enumerate(chain) if loop_body.loop_of_steps(at)), 0)
+    looped = next((i for i, at in enumerate(chain) if any(_loops_of_steps(analysis, [at]))), 0)
     inside = [*itertools.takewhile(functools.partial(_jit_takes, analysis), chain[:looped])]
     if not inside:
         return None

@@ -278,10 +278,21 @@ def _copied_s(
     analysis: Analysis, facts: Facts, program: ExecutedProgram, program_s: float, shared: int
 ) -> float:
     """Return the device seconds in which a program copies `shared` bytes of its arguments in each call."""
-    copied_s = program.op_s(lambda op: "copy" in op and "transpose" not in op) * analysis.scale
+    copied_s = program.op_s(_copies_of_arguments(facts).__contains__) * analysis.scale
     # all calls may have been made before a window
     times = max(program.calls, execution_count(program, facts))
     return min(copied_s, program_s, times * analysis.scale * shared / SLOWEST)
+
+
+def _copies_of_arguments(facts: Facts) -> set[str]:
+    """Return the instructions that copy an argument as it is, not into another layout, which stays."""
+    return {
+        i.name
+        for i in facts.instructions
+        if i.computation == facts.module.entry and "copy" in i.name and "transpose" not in i.name
+        for argument in facts.module.operands(i)
+        if argument.opcode == "parameter" and argument.type in i.type
+    }
 
 
 @cause(

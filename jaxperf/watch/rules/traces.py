@@ -150,6 +150,15 @@ _IN_TREE = re.compile(r"(\w+|argument \d+)[.\[].*")
             "tokens = jnp.zeros((4, 128), jnp.int32)    # 128: the final length\n"
             "tokens = tokens.at[:, 7].set(1)    # in turn 7, in place of jnp.concatenate"
         ),
+        "indices": (
+            "Pad {argument}{axis} with a value that {name} leaves out, unless the size is part of the result: "
+            "its numbers may be indices, and 0 is one.\n"
+            "import numpy as np\n"
+            "x, axis, unused = np.ones((64, 300), np.int32), 1, -1\n"
+            "rest = (1 << (x.shape[axis] - 1).bit_length()) - x.shape[axis]\n"
+            "widths = [(0, rest if i == axis else 0) for i in range(x.ndim)]    # to 512: few sizes\n"
+            "x = np.pad(x, widths, constant_values=unused)    # where x == unused, nothing counts"
+        ),
     },
 )  # fmt: skip
 @cause(
@@ -439,7 +448,10 @@ def _retrace(analysis: Analysis, kind: str, group: list[Compiled], repeats: list
         axes = sorted({str(i) for step in steps for i, n in enumerate(step) if n})
         axis = format_list(axes) if axes else ""
         by_one = len(steps) >= REPEATS and len(axes) == 1 and all(sum(step) == 1 for step in steps)
-        form = "grows" if by_one and _lengthened(at, first.called, what) else ""
+        if by_one and _lengthened(at, first.called, what, file):
+            form = "grows"
+        elif re.match(r"u?int|s\d|u\d|i\d|bool|pred", of_one[0].now):
+            form = "indices"
     if kind == "structure" and all(map(_other_static_numbers, changes)):
         form = "static fields"
     if kind == "weak type" and (tree := _IN_TREE.fullmatch(what)):
@@ -447,10 +459,10 @@ def _retrace(analysis: Analysis, kind: str, group: list[Compiled], repeats: list
     return finding(cause, reason, argument=what, form=form, axis=axis)
 
 
-def _lengthened(at: Place, called: str, argument: str) -> bool:
+def _lengthened(at: Place, called: str, argument: str, file: str) -> bool:
     """Return whether the loop around a call makes an argument longer, so that it is no new input."""
     loop = statements.innermost(at, loop_body.LOOP)
-    passed = statements.argument_expression(at, called, argument)
+    passed = statements.argument_expression(at, called, argument, file)
     if loop is None or passed is None:
         return False
     flows, names = loop_body.flows_of(loop), loop_body.reads(passed)

@@ -17,14 +17,13 @@ from jaxperf.hlo import Shape, shape_of
 from jaxperf.watch.log import Compiled
 from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.source import statements
-from jaxperf.watch.source.statements import LOOP, dotted_name
+from jaxperf.watch.source.statements import LOOP, ROUND, dotted_name
 
 _STORING = {
     "add", "append", "appendleft", "extend", "insert", "put", "put_nowait", "setdefault", "submit", "update",
 }  # fmt: skip
 OF_A_TYPE = (".shape", ".dtype", ".ndim", ".size", ".sharding")  # attributes of an array that are no arrays
 FEW = 32  # a loop with at most so many iterations may be inside a jitted function
-BUILT_IN = {"enumerate", "zip", "reversed", "sorted"}
 _DATA = re.compile("load|batch|data|iter|(?<!off)set|stream|sample|file|train|test|step|epoch")
 
 
@@ -157,28 +156,38 @@ def _is_step(node: ast.stmt, file: str, steps: Iterable[Place]) -> bool:
 
 
 @functools.cache  # rules ask for each sample
-def loop_of_steps(at: Place) -> ast.stmt | None:
+def loop_of_steps(at: Place, arrays: frozenset[str] = frozenset()) -> Any:
     """Return the innermost loop around a line within its function that is not a loop over layers; else None.
 
-    A loop over layers has few iterations, or goes over a parameter of the function, such as `self.layers` or
-    weights, unless its name suggests data.
+    That is a statement or a comprehension. A loop over layers has few iterations, or goes over a parameter of
+    the function, such as `self.layers` or weights, unless its name suggests data, or it is one of `arrays`.
     """
     function = statements.innermost(at, statements.FUNCTION)
     parameters = statements.parameters(function) if function else []
-    for loop in _loops(at):
-        over = reads(loop.iter) - BUILT_IN if isinstance(loop, ast.For) else {""}
-        passed = all(name.partition(".")[0] in parameters for name in over)
+    for loop in _loops(at, ROUND):
+        rounds = [] if isinstance(loop, ast.While) else getattr(loop, "generators", [loop])
+        names = frozenset().union(*(_iterated(each.iter) for each in rounds))
+        passed = rounds and all(name.partition(".")[0] in parameters for name in names)
         few = statements.turns_written(loop, at.file) <= FEW
-        layers = (passed or few) and not any(_DATA.search(name.lower()) for name in over)
-        if not layers and statements.head_end(loop) < at.line:
+        data = arrays & names or any(_DATA.search(name.lower()) for name in names)
+        inside = not isinstance(loop, LOOP) or statements.head_end(loop) < at.line
+        if inside and (data or not (passed or few)):
             return loop
     return None
 
 
-def _loops(at: Place) -> list[Any]:
+def _iterated(value: ast.expr) -> frozenset[str]:
+    """Return the variables over which a loop goes, as in `enumerate(zip(keys, jnp.sort(x)))`; and "range"."""
+    if not isinstance(value, ast.Call) or not value.args:
+        return reads(value)
+    counts = {"range"} & {statements.last_name(value.func)}
+    return frozenset(counts).union(*map(_iterated, value.args))
+
+
+def _loops(at: Place, kind: Any = LOOP) -> list[Any]:
     """Return the loops around a line within its function, the innermost first."""
     first = getattr(statements.innermost(at, statements.FUNCTION), "lineno", 0)
-    return [loop for loop in reversed(statements.enclosing_nodes(at, LOOP)) if loop.lineno >= first]
+    return [loop for loop in reversed(statements.enclosing_nodes(at, kind)) if loop.lineno >= first]
 
 
 def stepping_loop(at: Place, steps: Collection[Place]) -> ast.stmt | None:

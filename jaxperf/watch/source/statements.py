@@ -331,19 +331,24 @@ def iterated(at: Place) -> str:
     return ""
 
 
-def each_element(at: Place, function: str) -> str:
-    """Return xs if a line is `[f(x) for x in xs]`, or `values.append(f(x))` in `for x in xs`; else ""."""
+def each_element(at: Place, function: str) -> list[str]:
+    """Return xs and ys if a line is `[f(x, y) for x, y in zip(xs, ys)]`, or appends f(x, y) in such a `for`."""
     statement, loop = innermost(at, ast.stmt), innermost(at, ast.For)
     rounds = [(node.elt, node.generators) for node in nodes_in(statement, ast.ListComp)]
     match statement:
         case ast.Expr(value=ast.Call(func=ast.Attribute(attr="append"), args=[element])) if loop:
             rounds.append((element, [loop]))
     for element, generators in rounds:
-        variables = [ast.unparse(generator.target) for generator in generators]
+        target, over = generators[0].target, [generators[0].iter]
+        variables = [target]
+        match over:
+            case [ast.Call(func=ast.Name(id="zip"), args=args)] if isinstance(target, ast.Tuple):
+                over, variables = args, target.elts
         calls = [call for call in calls_in(element) if last_name(call.func) == function]
-        if [[ast.unparse(a) for a in call.args] for call in calls] == [variables] and len(variables) == 1:
-            return re.sub(r"^range\b", "jnp.arange", ast.unparse(generators[0].iter))
-    return ""
+        passed = [[ast.unparse(argument) for argument in call.args] for call in calls]
+        if passed == [[*map(ast.unparse, variables)]] and len(generators) == 1:
+            return [re.sub(r"^range\b", "jnp.arange", ast.unparse(value)) for value in over]
+    return []
 
 
 def calls_in(node: ast.AST | None) -> list[ast.Call]:

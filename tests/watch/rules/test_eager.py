@@ -337,7 +337,7 @@ for episode in range(120):
         ((11, 21), 21, ["Put jax.jit around jax.value_and_grad", ":10 as jax.lax.scan", "grows at", ":11"]),
         ((4, 22), 3, ["height is called through jax.grad(...)"]),
         ((15, 23), 15, ["cannot take kernel as a whole", "calls rng.normal in line 16"]),
-        ((27, 24), 27, ["Call cube for all elements at once", "jax.jit(jax.vmap(cube))(jnp.asarray(xs))"]),
+        ((27, 24), 27, ["Call cube for all elements at once", "batched = jax.jit(jax.vmap(cube)) once", "batched(jnp.asarray(xs))"]),
         ((32, 36), 32, ["Put this line and its neighbors"]),  # all of its arguments are numbers
         ((32, 36), 36, [":31 as jax.lax.while_loop"]),
         ((40, 44), 40, ["The length of rewards varies from call to call of discounted"]),

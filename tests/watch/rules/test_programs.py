@@ -276,17 +276,20 @@ def test_python_that_iterates_over_an_array_in_a_traced_function_is_an_unrolled_
 def test_a_few_bytes_are_not_worth_donating_whatever_else_is_copied(places):
     compiled = Compiled("step", places("w = step(w)\n")(1), {"compile": (0.0, 0.1)}, explained=True)
 
-    def seconds(size, devices=1):
+    def seconds(size, devices=1, layout="{0}"):
         program = ExecutedProgram("step", 100, [1e-4] * 100)
         for device in (f"cpu {i}" for i in range(devices)):
             program.devices[device], program.ops[device, "copy.1"] = [(0.1, 0.9)], [0.002] * 100
         head = f"HloModule jit_step, entry_computation_layout={{(f32[{size}]{{0}})->f32[{size}]{{0}}}}, x=1\n"
-        facts = Facts("step", "cpu", 1.0, 1.0, devices=(0,), text=head)
+        copy = f"f32[{size}]{layout} copy(%w)"
+        body = f"\nENTRY %main () -> f32[] {{\n  %w = f32[{size}]{{0}} parameter(0)\n  ROOT %copy.1 = {copy}\n}}\n"
+        facts = Facts("step", "cpu", 1.0, 1.0, devices=(0,), text=head + body)
         activity = DeviceActivity([(0.1, 1.0)], {"step": program})
         record = Log("a", 0.0, 1.0, compiled=[compiled], programs=[facts], activity=activity)
         return sum(f.seconds for f in programs.find_donations(Analysis(record)))
 
     assert 0 < seconds(1000) < 0.001 and seconds(10_000_000) > 0.1
+    assert seconds(10_000_000, layout="{0:T(256)}") == 0  # a copy into another layout stays
     assert seconds(10_000_000, devices=3) == pytest.approx(seconds(10_000_000))  # all copy at once
 
 
