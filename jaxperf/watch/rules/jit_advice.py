@@ -182,8 +182,7 @@ _WHOLE = ("function", "transform", "derived", "elements")
 def in_one_program(findings: list[Finding], analysis: Analysis) -> Iterator[Finding]:
     """Yield findings, each with the seconds of those that its own change puts into the same program."""
     seconds = {finding.at: finding.seconds for finding in findings}
-    by_library = (f for f in findings if change_of_call(f.form, f.name))  # such as jax.jit(mcmc.run)
-    whole = {f.at: lines_of(f.at) for f in [*(f for f in findings if f.form in _WHOLE), *by_library]}
+    whole = {finding.at: lines_of(finding.at) for finding in findings if finding.form in _WHOLE}
     for inner in findings:
         callers_below = [callers for _, callers in _chains_below(analysis, inner.at)]
         for at, lines in whole.items():

@@ -17,6 +17,7 @@ from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.report.analysis import Analysis, once
 from jaxperf.watch.rules.elements import is_operation, takes_apart
 from jaxperf.watch.rules.jit_advice import (
+    INNER_SHARE,
     MOST,
     OF_ONE_CALL,
     WAYS,
@@ -25,6 +26,7 @@ from jaxperf.watch.rules.jit_advice import (
     outermost,
     way_to_jit,
 )
+from jaxperf.watch.rules.libraries import change_of_call
 from jaxperf.watch.rules.table import (
     LEAST_S,
     PERFORMANCE,
@@ -159,7 +161,7 @@ def find_eager_recompiles(analysis: Analysis) -> Iterator[Finding]:
 
     # one jitted function could hold all lines of a function that have few programs each, or all that a line
     # calls in several functions
-    call = functools.partial(jittable_call, analysis)
+    call, findings = functools.partial(jittable_call, analysis), list[tuple[Finding, list[Compiled]]]()
     for level, place, least_s in (
         (line, line, max(SMALL_S, least_saving_s(analysis))),
         (neighbors, line, SMALL_S),
@@ -179,7 +181,21 @@ def find_eager_recompiles(analysis: Analysis) -> Iterator[Finding]:
                 alone_s = saving_s([c for c in joined if place(c) == finding.at])
                 if found.form in OF_ONE_CALL and alone_s < MOST * saved_s:
                     found = way_to_jit(finding, analysis, library, one_call=False)
-                yield found
+                findings.append((found, joined))
+    yield from _of_calls(findings)
+
+
+def _of_calls(findings: list[tuple[Finding, list[Compiled]]]) -> Iterator[Finding]:
+    """Yield findings, but not those whose programs the call of a library in another one holds, once jitted."""
+    seconds = {i: finding.seconds for i, (finding, _) in enumerate(findings)}
+    for outer, (call, _) in enumerate(findings):
+        if not change_of_call(call.form, call.name):
+            continue
+        for i, (_, compiled) in enumerate(findings):
+            inside = sum(call.at in c.callers for c in compiled)
+            if i != outer and {i, outer} <= seconds.keys() and inside >= INNER_SHARE * len(compiled):
+                seconds[outer] += seconds.pop(i)
+    return (replace(findings[i][0], seconds=seconds_in_all) for i, seconds_in_all in seconds.items())
 
 
 def _different(compiled: list[Compiled]) -> list[Compiled]:

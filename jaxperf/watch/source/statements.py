@@ -468,8 +468,11 @@ def _passed(call: ast.Call) -> dict[str, ast.expr]:
     return {str(i): value for i, value in enumerate(call.args)} | by_keyword
 
 
-def _parameters(file: str, function: str) -> list[str]:
+def _parameters(file: str, function: str, one_of_them: str = "") -> list[str]:
+    """Return the parameters of a function that a file defines once; of a lambda, if it has `one_of_them`."""
     functions = definitions(file, function)
+    if function == "<lambda>":
+        functions = [f for f in _all_nodes(file, ast.Lambda) if one_of_them in parameters(f)]
     return parameters(functions[0]) if len(functions) == 1 else []
 
 
@@ -484,7 +487,7 @@ def argument_expression(at: Place, function: str, argument: str, file: str = "")
 
     `file` defines the function, if the call is in another one.
     """
-    names = [name for name in _parameters(file, function) if name != "self"]
+    names = [name for name in _parameters(file, function, argument) if name != "self"]
     position = str(names.index(argument)) if argument in names else argument.removeprefix("argument ")
     keys = {position, argument, parameter_name(at.file, function, argument)}
     calls = calls_at(at)
