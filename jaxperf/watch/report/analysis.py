@@ -222,7 +222,7 @@ class Analysis:
     def arrays_passed(self, at: Place) -> frozenset[str]:
         """Return the parameters of the function around a line that were arrays, as far as samples saw it."""
         known = self.log.parameters.get((at.file, at.function), {})
-        return frozenset(name for name, values in known.items() if any(v.startswith(ARRAY_OF) for v in values))
+        return frozenset(name for name, values in known.items() if any(ARRAY_OF in v for v in values))
 
     def lists_of_many_lengths(self, file: str, function: str) -> list[str]:
         known = self.log.parameters.get((file, function), {})

@@ -51,8 +51,9 @@ WAYS = {
         "operations in {name} one by one, and compiles them again."
     ),
     "elements": (
-        "Call {name} for all elements at once, in place of the loop: make batched = jax.jit(jax.vmap({name})) "
-        "once, outside of all functions and loops, and call batched({argument})."
+        "Call {name} for all elements at once, in place of the loop: make "
+        "batched = jax.jit(jax.vmap({name})) once, outside of all functions and loops, and call "
+        "batched({argument})."
     ),
     "init": "Make jax.jit({name}) once, and call that here: one program in place of many small ones.",
     "made": "{made}",

@@ -431,8 +431,10 @@ def find_unrolled_loops(analysis: Analysis) -> Iterator[Finding]:
         unrolled_s = max(0.0, compiling_s - 2 * least_s * len(same))
         taken = group_by((i for i in facts.instructions if i.operation == "unstack"), facts.at)
         elements = {at: _elements_taken(same) for at, same in taken.items()}
-        at, count = max(elements.items(), key=lambda item: item[1], default=(NOWHERE, 0))
-        if loops := executables.unrolled_loops(facts, few=c.total_s >= COMPILE_S, outside=(c.at, *c.callers)):
+        long = c.total_s >= COMPILE_S
+        enough = executables.IN_A_ROW if long else executables.EQUAL_COUNT
+        iterated = {at: _share_below(facts, at) for at, count in elements.items() if at and count >= enough}
+        if loops := executables.unrolled_loops(facts, few=long, outside=(c.at, *c.callers)):
             (loop, *others), share = loops, sum(x.share for x in loops)
             more = f", as it did at {table.lines_beside(loop.at, [x.at for x in others])}" if others else ""
             reason = (
@@ -441,11 +443,18 @@ def find_unrolled_loops(analysis: Analysis) -> Iterator[Finding]:
             )
             saved_s = unrolled_s * share * (1 - 1 / loop.iterations)
             yield Finding("unrolled", loop.at, saved_s, reason, c.called)
-        elif at and count >= executables.EQUAL_COUNT:
+        elif iterated:
+            at = max(iterated, key=iterated.__getitem__)
             reason = f"{c.called} takes the elements of an array one by one here, as Python iterates over it"
-            lines = Counter(map(facts.at, facts.instructions))
-            saved_s = unrolled_s * lines[at] / (lines.total() - lines[NOWHERE])
+            saved_s = unrolled_s * iterated[at] * (1 - 1 / elements[at])
             yield Finding("unrolled", at, saved_s, reason, c.called, form="array")
+
+
+def _share_below(facts: Facts, at: Place) -> float:
+    """Return the share of a program's operations that come from a line, or from what it calls."""
+    frames = [each for i in facts.instructions if (each := facts.module.frames(i))]
+    below = sum(any((p.file, p.line) == (at.file, at.line) for p in each) for each in frames)
+    return below / len(frames)
 
 
 def _elements_taken(slices: list[Instruction]) -> int:

@@ -186,7 +186,7 @@ def find_eager_recompiles(analysis: Analysis) -> Iterator[Finding]:
 
 
 def _of_calls(findings: list[tuple[Finding, list[Compiled]]]) -> Iterator[Finding]:
-    """Yield findings, but not those whose programs the call of a library in another one holds, once jitted."""
+    """Yield findings, but not those whose programs are in the call of a library that another one jits."""
     seconds = {i: finding.seconds for i, (finding, _) in enumerate(findings)}
     for outer, (call, _) in enumerate(findings):
         if not change_of_call(call.form, call.name):

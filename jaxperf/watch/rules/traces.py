@@ -151,8 +151,8 @@ _IN_TREE = re.compile(r"(\w+|argument \d+)[.\[].*")
             "tokens = tokens.at[:, 7].set(1)    # in turn 7, in place of jnp.concatenate"
         ),
         "indices": (
-            "Pad {argument}{axis} with a value that {name} leaves out, unless the size is part of the result: "
-            "its numbers may be indices, and 0 is one.\n"
+            "Pad {argument}{axis} with a value that {name} leaves out, unless the size is part of the "
+            "result: its numbers may be indices, and 0 is one.\n"
             "import numpy as np\n"
             "x, axis, unused = np.ones((64, 300), np.int32), 1, -1\n"
             "rest = (1 << (x.shape[axis] - 1).bit_length()) - x.shape[axis]\n"

@@ -332,7 +332,7 @@ def iterated(at: Place) -> str:
 
 
 def each_element(at: Place, function: str) -> list[str]:
-    """Return xs and ys if a line is `[f(x, y) for x, y in zip(xs, ys)]`, or appends f(x, y) in such a `for`."""
+    """Return xs and ys if a line is `[f(x, y) for x, y in zip(xs, ys)]`, or appends f(x, y) in a `for`."""
     statement, loop = innermost(at, ast.stmt), innermost(at, ast.For)
     rounds = [(node.elt, node.generators) for node in nodes_in(statement, ast.ListComp)]
     match statement:

@@ -603,6 +603,22 @@ def test_a_module_is_made_by_one_program(inner, outer, change, modules):
     assert finding.at == (modules(outer) if outer and made else at) and change in advice_for(finding).change
 
 
+@pytest.mark.parametrize(("called", "lines"), [(True, [6]), (False, [3, 6])])
+def test_what_a_library_compiles_in_a_call_that_is_jitted_has_no_finding_of_its_own(called, lines, places):
+    at = places(
+        "import numpyro\ndef model(x):\n    numpyro.sample('y', dist.Normal(x, 1), obs=x)\n"
+        "def main():\n    mcmc = MCMC(NUTS(model), progress_bar=False)\n    mcmc.run(key, x)\n    model(x)\n"
+    )
+    callers = (at(6, "main"),) if called else (at(7, "main"),)
+    inner = [
+        compiled(at(3, "model"), i, 0.1, f"op{i}", callers=callers, through="numpyro") for i in range(12)
+    ]
+    outer = [compiled(at(6, "main"), 20 + i, 0.1, f"of{i}", through="numpyro") for i in range(15)]
+    findings = list(small_programs.find_eager_recompiles(Analysis(Log("a", 0, 60, compiled=inner + outer))))
+    assert sorted(f.at.line for f in findings) == lines
+    assert sum(f.seconds for f in findings) == pytest.approx(2.7 - 0.2)
+
+
 def test_a_function_of_modules_is_jitted_by_their_library_with_its_sizes(modules):
     at = modules("def forward", function="forward")
     finding = jit_advice.way_to_jit(Finding("eager", at, 1.0, ""), Analysis(Log("a", 0.0, 1.0)))

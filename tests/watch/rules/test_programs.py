@@ -273,6 +273,22 @@ def test_python_that_iterates_over_an_array_in_a_traced_function_is_an_unrolled_
     assert all("jnp.sum" in advice_for(f).change for f in findings)
 
 
+def test_what_a_comprehension_calls_for_each_element_is_its_loop():
+    """Each element's operations stand in another function; only few of them take the element."""
+
+    def ranked(row):
+        return jnp.sort(jnp.sin(row)) * 2
+
+    def ranked_rows(rows):
+        return jnp.stack([ranked(row) for row in rows])
+
+    add = Compiled("add", Place(__file__, 2), {"compile": (9.0, 9.01)})
+    findings = unrolled(ranked_rows, (24, 8), [(0.0, 4.0)], add)
+    (finding,) = [f for f in findings if "iterates over it" in f.reason]
+    assert finding.at.line == ranked_rows.__code__.co_firstlineno + 1
+    assert finding.seconds > 2.0
+
+
 def test_a_few_bytes_are_not_worth_donating_whatever_else_is_copied(places):
     compiled = Compiled("step", places("w = step(w)\n")(1), {"compile": (0.0, 0.1)}, explained=True)
 
@@ -282,8 +298,10 @@ def test_a_few_bytes_are_not_worth_donating_whatever_else_is_copied(places):
             program.devices[device], program.ops[device, "copy.1"] = [(0.1, 0.9)], [0.002] * 100
         head = f"HloModule jit_step, entry_computation_layout={{(f32[{size}]{{0}})->f32[{size}]{{0}}}}, x=1\n"
         copy = f"f32[{size}]{layout} copy(%w)"
-        body = f"\nENTRY %main () -> f32[] {{\n  %w = f32[{size}]{{0}} parameter(0)\n  ROOT %copy.1 = {copy}\n}}\n"
-        facts = Facts("step", "cpu", 1.0, 1.0, devices=(0,), text=head + body)
+        body = f"  %w = f32[{size}]{{0}} parameter(0)\n  ROOT %copy.1 = {copy}\n"
+        facts = Facts(
+            "step", "cpu", 1.0, 1.0, devices=(0,), text=f"{head}\nENTRY %main () -> f32[] {{\n{body}}}\n"
+        )
         activity = DeviceActivity([(0.1, 1.0)], {"step": program})
         record = Log("a", 0.0, 1.0, compiled=[compiled], programs=[facts], activity=activity)
         return sum(f.seconds for f in programs.find_donations(Analysis(record)))

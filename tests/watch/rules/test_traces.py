@@ -271,6 +271,43 @@ def test_a_varying_axis_is_named_and_a_growing_one_gets_its_final_length(sizes, 
     assert " along axis 1," in advice_for(finding).change
 
 
+@pytest.mark.parametrize(
+    ("dtype", "call", "form"),
+    [
+        ("i32", "for n in range(9):\n    near(table)\n", "indices"),
+        ("f32", "for n in range(9):\n    near(table)\n", ""),
+        # of a lambda, the name of the parameter says what is passed
+        (
+            "i32",
+            "score = jax.jit(lambda w, ids: ids)\nfor n in range(9):\n    score(w, ids)\n    ids.append(n)\n",
+            "grows",
+        ),
+        (
+            "i32",
+            "score = jax.jit(lambda w, ids: ids)\nfor n in range(9):\n    score(ids, w)\n    ids.append(n)\n",
+            "indices",
+        ),
+    ],
+)
+def test_indices_are_not_padded_with_zeros(dtype, call, form, program_file):
+    path = program_file(call)
+    at, name = (
+        Place(path, call[: call.index("(table" if "table" in call else "    score(")].count("\n") + 1),
+        "near",
+    )
+    if "lambda" in call:
+        at, name = Place(path, 3), "<lambda>"
+    types = [f"{dtype}[2,{n}]" for n in (3, 4, 5, 6, 7)]
+    changes = [(), *((Change("shape", "ids", *pair),) for pair in itertools.pairwise(types))]
+    compiled = [
+        Compiled(name, at, {"compile": (i, i + 0.5)}, True, f"{path}:1", change)
+        for i, change in enumerate(changes)
+    ]
+    (finding,) = traces.find_retraces(Analysis(Log("a", 0.0, 9.0, compiled=compiled)))
+    assert finding.form == form
+    assert ("0 is one" in advice_for(finding).change) == (form == "indices")
+
+
 def made(**outside):
     rate, table, never = outside["rate"], outside["table"], None
     if rate is None:

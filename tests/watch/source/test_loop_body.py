@@ -180,6 +180,24 @@ def test_a_loop_of_steps_is_told_from_one_over_layers(start, loop, places):
 
 
 @pytest.mark.parametrize(
+    ("over", "arrays", "looped"),
+    [
+        ("zip(rows, labels)", {"rows"}, True),  # an array, as samples saw it
+        ("zip(rows, labels)", set(), False),  # parameters, which may be layers
+        ("zip(rows, others)", set(), True),
+        ("jax.tree.leaves(rows)", set(), False),
+        ("range(len(rows))", set(), True),
+    ],
+)
+@pytest.mark.parametrize(
+    "form", ["for x in {}:\n        y = f(x)\n", "return jnp.stack([\n        f(x) for x in {}])\n"]
+)
+def test_a_comprehension_is_a_loop_of_steps_as_a_statement_is(form, over, arrays, looped, places):
+    at = places(f"def batch(rows, labels):\n    {form.format(over)}")(3, "batch")
+    assert bool(loop_body.loop_of_steps(at, frozenset(arrays))) is looped
+
+
+@pytest.mark.parametrize(
     ("test", "decided"),
     [("if value < best", True), ("if step % 9 == 0", False), ("while shown < 3", True), ("if ready", False)],
 )

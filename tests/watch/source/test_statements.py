@@ -187,6 +187,21 @@ def test_what_a_line_iterates_over_is_known_where_a_body_stands_behind_its_head(
     assert statements.iterated(places(f"{line}\n")(1)) == over
 
 
+@pytest.mark.parametrize(
+    ("line", "arrays"),
+    [
+        ("ys = [f(x) for x in xs]", ["xs"]),
+        ("ys = jnp.stack([f(k, x) for k, x in zip(keys, xs)])", ["keys", "xs"]),
+        ("ys = [f(x, k) for k, x in zip(keys, xs)]", []),  # in another order
+        ("ys = [f(x) for k, x in zip(keys, xs)]", []),
+        ("ys = [f(x, 2) for x in xs]", []),
+        ("ys = [f(x, y) for x in xs for y in zs]", []),
+    ],
+)
+def test_a_function_of_each_element_is_called_for_all_of_them(line, arrays, places):
+    assert statements.each_element(places(f"{line}\n")(1, ""), "f") == arrays
+
+
 def test_a_file_of_many_functions_is_not_walked_for_each_of_them(places, monkeypatch):
     text = "@jax.jit\ndef step{0}(x):\n    return x\nbegan = time.time()\ny = step{0}(x)\n"
     at = places("".join(map(text.format, range(40))) + "print(time.time() - began)\n")
