@@ -74,6 +74,10 @@ WAYS = {
         "{name} makes an object, which jit cannot return. A compile cache on disk keeps its programs from "
         'the second start on: jax.config.update("jax_compilation_cache_dir", FOLDER).'
     ),
+    "converts": (
+        "Let {name} keep NumPy's arrays, and convert many of them at once where a step needs them: "
+        "jnp.asarray(np.stack(rows)). Each conversion here is a copy and a dispatch of its own."
+    ),
     "host": (
         "Give {name} NumPy's arrays, as jax.device_get returns them: its library works on the host, and each "
         "of its operations on an array of JAX is a program of its own."
@@ -138,6 +142,8 @@ def _form(
         return {"form": "transform", "name": transform}
     if one_call and (made := statements.made_module(at)):
         return {"form": "made", "name": made}
+    if function and statements.only_makes_arrays(at):
+        return {"form": "converts", "name": name}
     if not definition:
         if called and through not in ("", "jax", "jaxlib", "numpy"):
             form = through if change_of_call(through, called) else _of_a_library(at, called, through)

@@ -32,6 +32,8 @@ _ARITHMETIC: dict[type, Any] = {ast.Add: operator.add, ast.Sub: operator.sub, as
 _INIT = re.compile(r"(\b\w[\w.]*(?:\([^()]*\))?\.init|(?<![\w.])(?!__)(?:\w+_)?init(?:_\w+)?)\(")
 _CONVERSIONS = ("numpy.asarray", "numpy.array")
 _PLACES = re.compile(r"jax\.(sharding\.\w+|make_mesh|(local_)?devices|device_put)")
+_MAKES_ARRAYS = {"jax.numpy.asarray", "jax.numpy.array", "jax.device_put"}
+_KEEPS = {"append", "appendleft", "extend", "tuple", "list", "dict", "zip"}
 _COMMON = re.compile(r"(np|numpy|jnp|jax|math)\.")
 _CELL = re.compile(r"<ipython-input-|[\\/]ipykernel_\d+[\\/]")  # in the name of the file of a notebook's cell
 
@@ -381,6 +383,14 @@ def only_places(at: Place) -> bool:
     """Return whether a statement asks JAX for meshes, shardings or places of arrays only."""
     names = {imported_name(at.file, call.func) for call in jax_calls(innermost(at, ast.stmt), at.file)}
     return bool(names) and all(map(_PLACES.fullmatch, names))
+
+
+def only_makes_arrays(at: Place) -> bool:
+    """Return whether the function around a line only makes arrays of what it is given, and keeps them."""
+    function = innermost(at, FUNCTION)
+    names = [imported_name(at.file, call.func) or last_name(call.func) for call in calls_in(function)]
+    computing = nodes_in(function, ast.BinOp | ast.UnaryOp | ast.Compare | ast.AugAssign)
+    return bool(_MAKES_ARRAYS.intersection(names)) and not computing and {*names} <= _MAKES_ARRAYS | _KEEPS
 
 
 def has_operations(at: Place) -> bool:

@@ -3,8 +3,11 @@ from unittest.mock import Mock
 
 import pytest
 
+from jaxperf.watch.log import Log
 from jaxperf.watch.observe.source_location import Place
-from jaxperf.watch.rules import habits
+from jaxperf.watch.report.analysis import Analysis
+from jaxperf.watch.rules import habits, jit_advice
+from jaxperf.watch.rules.table import Finding, advice_for
 from jaxperf.watch.source import statements
 
 PROGRAM = """\
@@ -200,6 +203,24 @@ def test_what_a_line_iterates_over_is_known_where_a_body_stands_behind_its_head(
 )
 def test_a_function_of_each_element_is_called_for_all_of_them(line, arrays, places):
     assert statements.each_element(places(f"{line}\n")(1, ""), "f") == arrays
+
+
+@pytest.mark.parametrize(
+    ("body", "converts"),
+    [
+        ("self.rows.append(tuple(jnp.asarray(v) for v in seen))", True),
+        ("self.x, self.y = jnp.array(seen), jax.device_put(label)", True),
+        ("self.rows.append(jnp.asarray(seen) / 255)", False),
+        ("self.rows.append(jnp.sin(seen))", False),
+        ("self.rows.append(scaled(jnp.asarray(seen)))", False),
+        ("self.rows.append(seen)", False),
+    ],
+)
+def test_a_function_may_only_make_arrays_of_what_it_is_given(body, converts, places):
+    at = places(f"import jax, jax.numpy as jnp\nclass Rows:\n    def add(self, *seen):\n        {body}\n")
+    assert statements.only_makes_arrays(at(4, "add")) is converts
+    finding = jit_advice.way_to_jit(Finding("eager", at(4, "add"), 1.0, ""), Analysis(Log("a")))
+    assert ("keep NumPy's arrays" in advice_for(finding).change) is converts
 
 
 def test_a_file_of_many_functions_is_not_walked_for_each_of_them(places, monkeypatch):
