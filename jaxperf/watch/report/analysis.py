@@ -517,15 +517,22 @@ class Analysis:
         """Return the seconds of the run for what windows saw of samples, by line, the most first.
 
         A line's seconds in the whole run are known from its samples. The share of them that was seen is that
-        of the windows. So no line gets more than it was seen to take, and a line that windows hardly saw gets
-        nothing.
+        of the windows. So no line gets more than it was seen to take, and a line that no window saw gets
+        nothing. Of a line that windows saw for less than `BRIEF_S`, the rest is taken to be as all samples.
         """
         seconds: dict[Place, float] = {}
-        for at, here in group_by((s for s in samples if s.end > self.begin), where).items():
+        lines = group_by((s for s in samples if s.end > self.begin), where)
+        seen = {at: (sum(map(self.windows.of, here)), sum(map(seen_s, here))) for at, here in lines.items()}
+        all_windows_s, all_seen_s = (
+            (sum(part) for part in zip(*seen.values(), strict=True)) if seen else (0, 0)
+        )
+        for at, here in lines.items():
             run_s = sum((s.end - s.start - self.compiling.of(s)) * s.undelayed for s in here)
-            windows_s = sum(map(self.windows.of, here))
-            if windows_s >= BRIEF_S:
-                seconds[at] = max(0.0, run_s) * sum(map(seen_s, here)) / windows_s
+            windows_s, lost_s = seen[at]
+            if windows_s > 0 and all_windows_s >= BRIEF_S:
+                unseen_s = max(0.0, BRIEF_S - windows_s)
+                lost_s += unseen_s * all_seen_s / all_windows_s
+                seconds[at] = max(0.0, run_s) * lost_s / (windows_s + unseen_s)
         return {at: s for at, s in sorted(seconds.items(), key=lambda item: -item[1]) if s > 0}
 
     @functools.cached_property

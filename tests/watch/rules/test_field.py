@@ -84,6 +84,18 @@ def test_a_line_gets_the_share_of_its_own_windows():
     assert seconds == {seen: pytest.approx(0.5, abs=0.01)}
 
 
+def test_a_line_that_windows_hardly_saw_is_taken_to_be_as_the_others():
+    """Of 5 ms, 2 ms were seen: the rest is as all samples in the window, of which half was lost."""
+    often, hardly, never = (Place("a.py", line) for line in (1, 2, 3))
+    samples = [StackSample(EAGER, often, t / 100, (t + 1) / 100) for t in range(10)]
+    samples += [StackSample(EAGER, hardly, 0.1, 0.102), StackSample(EAGER, hardly, 0.2, 1.198)]
+    samples.append(StackSample(EAGER, never, 2.0, 3.0))
+    record = Log("a", 0.0, 4.0, activity=DeviceActivity([(0.0, 0.102)]), samples=samples)
+    record.compiled = [Compiled("step", often, {"compile": (-0.1, 0.0)}, explained=True)]
+    seconds = Analysis(record).of_the_run(lambda s: 0.005 if s.at == often else 0.0, samples)
+    assert seconds == {often: pytest.approx(0.05), hardly: pytest.approx(0.003 / 0.005 * 0.05 / 0.102)}
+
+
 def test_what_one_program_compiles_too_is_not_saved(line):
     at = line("params = ")
     small = [compiled(at, i, 0.04) for i in range(30)]
