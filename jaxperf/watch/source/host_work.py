@@ -104,6 +104,10 @@ def _host_work(file: str, function: statements.FUNCTION) -> Iterator[tuple[Any, 
                     numpys.add(name)
             case ast.Subscript(value=ast.Name(id=name), ctx=ast.Store()) if name in numpys:
                 yield node, f"sets elements of {name}, an array of NumPy,"
+            case ast.Subscript(slice=ast.Call(func=ast.Name(id="int"), args=[index])) if loop_body.share(
+                _without_types(loop_body.reads(index)), values
+            ):
+                yield node, f"takes {ast.unparse(index)} as the index of an object of Python"
             case ast.If(test=test) | ast.Assert(test=test) if (
                 isinstance(node, ast.Assert) or statements.nodes_in(node, ast.Raise)
             ) and _takes_value(test, file, data, values):

@@ -39,6 +39,11 @@ IMPORTS = (
             "sets elements of u, an array of NumPy, in line 11",
         ),
         ("    out = [0] * 3\n    out[0] = x.sum()\n    return out", ""),
+        (
+            "    i = jnp.argmax(x)\n    return TABLE[int(i)]",
+            "takes i as the index of an object of Python in line 11",
+        ),
+        ("    i = len(x) // 2\n    return TABLE[int(i)]", ""),
         ("    return helper(x)", "calls plt.plot in line 13"),  # what it calls in the same file counts
         ("    print(float(x.sum()))\n    return x", ""),  # stays outside, as advice says
     ],

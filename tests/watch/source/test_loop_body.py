@@ -195,6 +195,7 @@ def test_a_loop_of_steps_is_told_from_one_over_layers(start, loop, places):
 def test_a_comprehension_is_a_loop_of_steps_as_a_statement_is(form, over, arrays, looped, places):
     at = places(f"def batch(rows, labels):\n    {form.format(over)}")(3, "batch")
     assert bool(loop_body.loop_of_steps(at, frozenset(arrays))) is looped
+    assert loop_body.loop_of_steps(at, iterated=frozenset({2, 3}))  # seen to iterate over an array
 
 
 @pytest.mark.parametrize(
