@@ -269,7 +269,7 @@ def _in_numpy(frame: FrameType | None) -> bool:
 def _static_value(value: Any) -> str:
     """Return a value's description if a jitted function needs it as a static argument; "" if it does not.
 
-    A list has one, too: jit compiles for each length. So has an array, whose loops are no loops over layers.
+    A list and an array have one, too: jit compiles for each length, and a loop over an array goes over data.
     """
     cls = type(value)
     if is_array(value):

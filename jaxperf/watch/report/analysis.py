@@ -222,7 +222,16 @@ class Analysis:
     def arrays_passed(self, at: Place) -> frozenset[str]:
         """Return the parameters of the function around a line that were arrays, as far as samples saw it."""
         known = self.log.parameters.get((at.file, at.function), {})
-        return frozenset(name for name, values in known.items() if any(ARRAY_OF in v for v in values))
+        return frozenset(
+            name for name, values in known.items() for value in values if value.startswith(ARRAY_OF)
+        )
+
+    @functools.cached_property
+    def iterated_lines(self) -> dict[str, frozenset[int]]:
+        """Return the lines that were seen to iterate over arrays, by file."""
+        places = set[Place]().union(*self.log.iterated.values())
+        files = group_by(places, lambda at: at.file)
+        return {file: frozenset(at.line for at in here) for file, here in files.items()}
 
     def lists_of_many_lengths(self, file: str, function: str) -> list[str]:
         known = self.log.parameters.get((file, function), {})
@@ -523,15 +532,14 @@ class Analysis:
         seconds: dict[Place, float] = {}
         lines = group_by((s for s in samples if s.end > self.begin), where)
         seen = {at: (sum(map(self.windows.of, here)), sum(map(seen_s, here))) for at, here in lines.items()}
-        all_windows_s, all_seen_s = (
-            (sum(part) for part in zip(*seen.values(), strict=True)) if seen else (0, 0)
-        )
+        all_windows_s = sum(windows_s for windows_s, _ in seen.values())
+        all_lost_s = sum(lost_s for _, lost_s in seen.values())
         for at, here in lines.items():
             run_s = sum((s.end - s.start - self.compiling.of(s)) * s.undelayed for s in here)
             windows_s, lost_s = seen[at]
             if windows_s > 0 and all_windows_s >= BRIEF_S:
                 unseen_s = max(0.0, BRIEF_S - windows_s)
-                lost_s += unseen_s * all_seen_s / all_windows_s
+                lost_s += unseen_s * all_lost_s / all_windows_s
                 seconds[at] = max(0.0, run_s) * lost_s / (windows_s + unseen_s)
         return {at: s for at, s in sorted(seconds.items(), key=lambda item: -item[1]) if s > 0}
 

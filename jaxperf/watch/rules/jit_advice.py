@@ -316,9 +316,8 @@ _WAYS = {ast.While: "jax.lax.while_loop", ast.For: "jax.lax.scan or fori_loop"} 
 
 def _loops_of_steps(analysis: Analysis, places: Iterable[Place]) -> Iterator[tuple[Place, type]]:
     """Yield the line of the loop of steps around each line that is in one, and what kind of loop it is."""
-    lines = set().union(*analysis.log.iterated.values())
     for at in places:
-        iterated = frozenset(p.line for p in lines if p.file == at.file)
+        iterated = analysis.iterated_lines.get(at.file, frozenset())
         if loop := loop_body.loop_of_steps(at, analysis.arrays_passed(at), iterated):
             yield at._replace(line=loop.lineno), type(loop)
 

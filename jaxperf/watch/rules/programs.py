@@ -433,7 +433,7 @@ def find_unrolled_loops(analysis: Analysis) -> Iterator[Finding]:
         elements = {at: _elements_taken(same) for at, same in taken.items()}
         long = c.total_s >= COMPILE_S
         enough = executables.IN_A_ROW if long else executables.EQUAL_COUNT
-        iterated = {at: _share_below(facts, at) for at, count in elements.items() if at and count >= enough}
+        iterated = [at for at, count in elements.items() if at and count >= enough]
         if loops := executables.unrolled_loops(facts, few=long, outside=(c.at, *c.callers)):
             (loop, *others), share = loops, sum(x.share for x in loops)
             more = f", as it did at {table.lines_beside(loop.at, [x.at for x in others])}" if others else ""
@@ -444,17 +444,18 @@ def find_unrolled_loops(analysis: Analysis) -> Iterator[Finding]:
             saved_s = unrolled_s * share * (1 - 1 / loop.iterations)
             yield Finding("unrolled", loop.at, saved_s, reason, c.called)
         elif iterated:
-            at = max(iterated, key=iterated.__getitem__)
+            shares = _shares_below(facts, iterated)
+            at = max(shares, key=shares.__getitem__)
             reason = f"{c.called} takes the elements of an array one by one here, as Python iterates over it"
-            saved_s = unrolled_s * iterated[at] * (1 - 1 / elements[at])
+            saved_s = unrolled_s * shares[at] * (1 - 1 / elements[at])
             yield Finding("unrolled", at, saved_s, reason, c.called, form="array")
 
 
-def _share_below(facts: Facts, at: Place) -> float:
-    """Return the share of a program's operations that come from a line, or from what it calls."""
-    frames = [each for i in facts.instructions if (each := facts.module.frames(i))]
-    below = sum(any((p.file, p.line) == (at.file, at.line) for p in each) for each in frames)
-    return below / len(frames)
+def _shares_below(facts: Facts, lines: Sequence[Place]) -> dict[Place, float]:
+    """Return the share of a program's operations that come from each line, or from what it calls."""
+    stacks = [{p[:2] for p in facts.module.frames(i)} for i in facts.instructions]
+    known = [stack for stack in stacks if stack]
+    return {at: sum(at[:2] in stack for stack in known) / len(known) for at in lines}
 
 
 def _elements_taken(slices: list[Instruction]) -> int:

@@ -233,7 +233,7 @@ def _only_keeps(flow: Flow) -> bool:
         case ast.Expr(value=ast.Call()):
             return True
         case ast.Assign(targets=targets):
-            fields = statements.nodes_in(ast.Tuple(targets), ast.Attribute)
+            fields = itertools.chain(*(statements.nodes_in(target, ast.Attribute) for target in targets))
             stored = (n for n in fields if isinstance(n.ctx, ast.Store))
             return not any(stored) and not share(flow.reads, flow.writes)
     return False
