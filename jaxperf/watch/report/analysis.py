@@ -300,7 +300,14 @@ class Analysis:
     def front(self, sample: StackSample) -> float:
         """Return the seconds of a sample in which the front end neither compiled nor waited."""
         seconds = sample.end - sample.start - self.compiling.of(sample) - self.waiting.of(sample)
-        return max(0.0, seconds) * sample.undelayed
+        return max(0.0, seconds) * self.undelayed(sample)
+
+    def undelayed(self, sample: StackSample) -> float:
+        """Return the share of a sample's time in which it did not wait for a core that other programs had.
+
+        The threads of a CPU device delay the front end, too. That is a part of what its work costs.
+        """
+        return 1 - (1 - sample.undelayed) * self._share_of_others
 
     @functools.cached_property
     def front_s(self) -> dict[str, float]:
@@ -310,14 +317,21 @@ class Analysis:
     @functools.cached_property
     def run_s(self) -> float:
         """Return the seconds of the run in which neither the front end nor a compiler waited for a core."""
-        delayed_s = sum((s.end - s.start - self.compiling.of(s)) * (1 - s.undelayed) for s in self.samples)
+        delayed_s = sum(
+            (s.end - s.start - self.compiling.of(s)) * (1 - self.undelayed(s)) for s in self.samples
+        )
         return self.log.wall_s - delayed_s - self._without_cores_s(self.log.compiled)
 
     @functools.cached_property
     def alone(self) -> float:
-        """Return the share of the front end's time in which it did not wait for a core."""
+        """Return the share of the front end's time in which it did not wait for a core that others had."""
+        return 1 - self.delayed * self._share_of_others
+
+    @functools.cached_property
+    def delayed(self) -> float:
+        """Return the share of the front end's time in which it waited for a core."""
         seen_s = sum(s.end - s.start for s in self.log.samples)
-        return 1 - sum(s.delayed_s for s in self.log.samples) / seen_s if seen_s else 1.0
+        return sum(s.delayed_s for s in self.log.samples) / seen_s if seen_s else 0.0
 
     @functools.cached_property
     def alone_beside(self) -> float:
@@ -494,7 +508,7 @@ class Analysis:
         calls = [s for s in self.of_kinds(DISPATCH) if (s.at, s.start) not in left_out]
         late_s = self._by_window(calls, self._idle_itself.of)
         # a device may also be idle because other programs delay the front end
-        delayed_s = self._by_window(self.samples, lambda s: s.delayed_s)
+        delayed_s = self._by_window(self.samples, lambda s: s.delayed_s * self._share_of_others)
         late = {
             window: min(1.0, max(0.0, late_s[window] - delayed_s[window]) / seconds)
             for window, seconds in self._by_window(work, self._overlapped.of).items()
@@ -535,7 +549,7 @@ class Analysis:
         all_windows_s = sum(windows_s for windows_s, _ in seen.values())
         all_lost_s = sum(lost_s for _, lost_s in seen.values())
         for at, here in lines.items():
-            run_s = sum((s.end - s.start - self.compiling.of(s)) * s.undelayed for s in here)
+            run_s = sum((s.end - s.start - self.compiling.of(s)) * self.undelayed(s) for s in here)
             windows_s, lost_s = seen[at]
             if windows_s > 0 and all_windows_s >= BRIEF_S:
                 unseen_s = max(0.0, BRIEF_S - windows_s)
@@ -552,16 +566,22 @@ class Analysis:
         many seconds as the front end waited for a core because of them, and at most those of one core.
         """
         overlapped = [s for s in self.samples if 2 * self._overlapped.of(s) > s.end - s.start]
-        ran_s = sum((s.end - s.start) * s.undelayed for s in overlapped)
-        if not self._on_cpu or not ran_s:
+        seconds = sum((s.end - s.start) * self.undelayed(s) for s in overlapped)
+        if not self._on_cpu or not seconds:
             return 0.0
+        ran_s = sum((s.end - s.start) * s.undelayed for s in overlapped)
         delayed_s = sum(s.delayed_s for s in overlapped)
-        return self.share_of_cores(0.0) * min(1 - self.beside, delayed_s / ran_s)
+        return self.share_of_cores(0.0) * min(ran_s * (1 - self.beside), delayed_s) / seconds
 
     def share_of_cores(self, otherwise: float) -> float:
         """Return the process's share of all processor time; `otherwise` if it used none."""
         used_s = self.log.closed_s - self.log.opened_s
         return used_s / (used_s + self.log.others_s) if used_s else otherwise
+
+    @functools.cached_property
+    def _share_of_others(self) -> float:
+        """Return the share of all processor time that other programs used; 1 if this one used none."""
+        return 1 - self.share_of_cores(0.0)
 
     @property
     def _on_cpu(self) -> bool:

@@ -200,16 +200,20 @@ def _unfused(analysis: Analysis, lines: Iterable[Place]) -> dict[Place, float]:
     copying = {finding.name for finding in findings_of(analysis, find_eager_copies)}
     others = copying.union(analysis.jitted)
     light = {name for name in opcodes.keys() - others if opcodes[name] and not opcodes[name] & _HEAVY}
-    devices = analysis.log.activity.devices
-    saved_s = max((_saved_s(analysis, device, light) for device in devices), default=0.0)
-    if not saved_s:
+    rows = [_in_a_row(analysis, device, light) for device in analysis.log.activity.devices]
+    share = max(map(_saved, rows), default=0.0)
+    if not share:
         return {}
+    # the devices of one host share its cores, and then do not compute at the same time; what is free counts
+    # as the front end's
+    spans = ((start, end) for row in rows for start, end, _ in row)
+    seconds = total_length(difference(spans, _free(analysis).stretches)) * share * analysis.scale
     looks = Counter(lines)
-    return {at: saved_s * analysis.scale * count / looks.total() for at, count in looks.items()}
+    return {at: seconds * count / looks.total() for at, count in looks.items()}
 
 
-def _saved_s(analysis: Analysis, device: str, light: Collection[str]) -> float:
-    """Return the seconds that a device would save if consecutive light operations were fused."""
+def _in_a_row(analysis: Analysis, device: str, light: Collection[str]) -> list[tuple[float, float, str]]:
+    """Return the light operations that a device executed one after the other: begin, end and name of each."""
     executed = sorted(
         (start, end, name)
         for name, program in analysis.log.activity.programs.items()
@@ -218,13 +222,16 @@ def _saved_s(analysis: Analysis, device: str, light: Collection[str]) -> float:
     )
     rows = ([*row] for together, row in itertools.groupby(executed, lambda e: e[2] in light) if together)
     in_a_row = [execution for row in rows if len(row) >= IN_A_ROW for execution in row]
-    if len(in_a_row) < OFTEN:
+    return in_a_row if len(in_a_row) >= OFTEN else []
+
+
+def _saved(in_a_row: list[tuple[float, float, str]]) -> float:
+    """Return the share of a device's time that would be saved if consecutive light operations were fused."""
+    if not in_a_row:
         return 0.0
     spans = group_by(in_a_row, lambda e: e[2]).values()
-    # the rest counts as the front end's
-    free = _free(analysis).stretches
-    seconds = total_length(difference(((start, end) for start, end, _ in in_a_row), free))
     # each operation goes through memory, and one program of them does so once: as the longest of a turn does
     turns = statistics.median_low(map(len, spans))
     longest_s = turns * max(statistics.fmean(end - start for start, end, _ in same) for same in spans)
-    return max(0.0, min(seconds * (1 - 1 / max(IN_A_ROW, len(spans))), seconds - longest_s))
+    seconds = sum(end - start for start, end, _ in in_a_row)
+    return max(0.0, min(1 - 1 / max(IN_A_ROW, len(spans)), 1 - longest_s / seconds))

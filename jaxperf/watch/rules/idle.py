@@ -164,8 +164,8 @@ def find_list_conversions(analysis: Analysis) -> Iterator[Finding]:
 
 
 def _as_samples(analysis: Analysis, puts: list[Put]) -> list[StackSample]:
-    waited = 1 - analysis.alone  # for a core; a put is too short to know how long
-    return [StackSample(EAGER, p.at, p.start, p.end, delayed_s=waited * (p.end - p.start)) for p in puts]
+    delayed = analysis.delayed  # a put is too short to know how long it waited for a core
+    return [StackSample(EAGER, p.at, p.start, p.end, delayed_s=delayed * (p.end - p.start)) for p in puts]
 
 
 @cause(

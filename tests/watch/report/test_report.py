@@ -104,16 +104,16 @@ def test_work_beside_devices_costs_what_the_next_call_comes_late(call_idle_s, de
 
 
 @pytest.mark.parametrize(
-    ("device", "delayed_s", "others_s", "lost"),
+    ("device", "delayed_s", "others_s", "lost_s"),
     [
         ("cpu 0", 0.0, 0.0, 0.0),  # there was a core for it
-        ("cpu 0", 2.0, 0.0, 0.25),
-        ("cpu 0", 2.0, 30.0, 0.0625),  # of the processor time, three quarters were of other programs
-        ("cpu 0", 8.0, 0.0, 0.5),  # no more than one core of the two
+        ("cpu 0", 2.0, 0.0, 2.0),
+        ("cpu 0", 2.0, 30.0, 0.5),  # of the processor time, three quarters were of other programs
+        ("cpu 0", 8.0, 0.0, 1.0),  # half of what it ran, since it needs no more than one core of the two
         ("gpu 0", 2.0, 0.0, 0.0),
     ],
 )
-def test_work_beside_a_cpu_device_costs_its_wait_for_a_core(monkeypatch, device, delayed_s, others_s, lost):
+def test_work_beside_a_cpu_device_costs_its_wait_for_a_core(monkeypatch, device, delayed_s, others_s, lost_s):
     monkeypatch.setattr(psutil.Process, "cpu_affinity", lambda self: [0, 1], raising=False)
     sample = StackSample("write", AT, 0.0, 10.0, delayed_s=delayed_s)
     windows = activity_of(program((0.0, 10.0), device=device), (0.0, 10.0))
@@ -122,11 +122,21 @@ def test_work_beside_a_cpu_device_costs_its_wait_for_a_core(monkeypatch, device,
         others_s=others_s,
     )  # fmt: skip
     analysis = Analysis(record)
-    assert analysis.crowding == pytest.approx(lost)
-    assert sum(analysis.saved_at([sample], needless=True).values()) == pytest.approx(
-        lost * (10.0 - delayed_s)
-    )
+    assert sum(analysis.saved_at([sample], needless=True).values()) == pytest.approx(lost_s)
     assert analysis.saved_at([sample]) == {}  # another thread or another line would need the core as well
+
+
+@pytest.mark.parametrize(("others_s", "saved_s"), [(0.0, 8.0), (10.0, 6.0), (None, 4.0)])
+def test_a_wait_for_a_core_is_no_loss_where_other_programs_had_it(others_s, saved_s):
+    """Devices are idle for eight of ten seconds, for half of which the front end has no core."""
+    sample = StackSample("python", AT, 0.0, 10.0, delayed_s=5.0)
+    windows = activity_of(program((0.0, 2.0)), (0.0, 10.0))
+    used_s = 0.0 if others_s is None else 10.0
+    record = Log(
+        "a", 0.0, 10.0, compiled=[COMPILED], samples=[sample], activity=windows, closed_s=used_s,
+        others_s=others_s or 0.0,
+    )  # fmt: skip
+    assert Analysis(record).saved_at([sample]) == {AT: pytest.approx(saved_s)}
 
 
 @pytest.mark.parametrize(

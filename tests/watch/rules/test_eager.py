@@ -282,6 +282,24 @@ def test_operations_on_arrays_that_follow_each_other_are_worth_one_program(numbe
     assert saved_s == {work: pytest.approx(seconds * 2 / 3, 0.02), shown: pytest.approx(seconds / 3, 0.02)}
 
 
+@pytest.mark.parametrize(("late_s", "seconds"), [(0.0, 0.03), (0.01, 0.06)])
+def test_devices_that_compute_one_after_the_other_count_together(late_s, seconds):
+    """Both do all operations, the second one `late_s` later, as where they share the cores of a host."""
+    activity, names = DeviceActivity(windows=[(0.0, 3.0)]), ("multiply", "add", "subtract")
+    for i in range(90):
+        program = activity.program(names[i % 3])
+        program.calls += 1
+        begin = i / 30
+        program.devices["cpu:0"].append((begin, begin + 5e-4))
+        program.devices["cpu:1"].append((begin + late_s, begin + late_s + 5e-4))
+    text = "HloModule jit_f\n\nENTRY %main (x: f32[4]) -> f32[4] {\n  ROOT %x = f32[4]{0} parameter(0)\n}\n"
+    facts = [Facts(f"jit_{name}", "cpu", 1.0, 1.0, text=text) for name in names]
+    at = Place("a.py", 2)
+    compiled = [Compiled("add", at, {"compile": (-1.0, 0.0)})]
+    analysis = Analysis(Log("a", -1.0, 3.0, compiled=compiled, activity=activity, programs=facts))
+    assert eager._unfused(analysis, [at]) == {at: pytest.approx(seconds)}
+
+
 LEARN = """\
 import jax, jax.numpy as jnp, numpy as np
 
