@@ -24,7 +24,8 @@ _MESH = re.compile(r"\(\{(.*)\}\)")  # the axes of its mesh, behind its type
 _SPLIT = re.compile(r"@(?:\([^)]*\)|\w+)")  # the axes over which a dimension is split
 _NUMBER = re.compile(r"[-(]?[\d.]+|[-(]?(?:nan|inf)|True|False")  # of Python
 _STATIC = re.compile(r"Static\(val=(.*)\)\Z", re.S)
-_STATIC_PART = re.compile(r"\('(\w+)', Static\(value=<?(?:function )?([\w.]+)")
+# of a Flax graph: the name of an attribute, and the number, the function's name or the class that it is
+_STATIC_PART = re.compile(r"\('(\w+)', Static\(value=(?:<(?:function )?(?:[\w.]+\.<locals>\.<?)?)?([\w.-]+)")
 NO_MESH = "no mesh"
 LONGEST_VALUE = 60  # characters of a value in a reason
 
@@ -66,7 +67,7 @@ def differing_part(before: str, now: str) -> Part | None:
     if equal == min(len(before), len(now)):
         return None
     owner = re.search(r"NodeDef\(type='(\w+)'", now)
-    parts = [m for m in _STATIC_PART.finditer(now) if m.end() <= equal]
+    parts = [m for m in _STATIC_PART.finditer(now) if m.start(2) <= equal]
     return Part(parts[-1][1], parts[-1][2], owner[1]) if parts and owner else None
 
 

@@ -4,7 +4,7 @@ import contextlib
 import datetime
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -169,11 +169,12 @@ def _findings(analysis: Analysis) -> Iterator[Block]:
         yield Note(OLD_JAX)
         return
     findings = find_causes(analysis)
+    functions = {name for c in analysis.log.compiled for name in (c.name, c.called)}
     most_first = f"Findings: {len(findings)}, by the seconds that they could save"
     yield Heading(most_first if findings else "Findings: none")
     for i, finding in enumerate(findings, start=1):
         yield Found(finding_fields(finding, analysis.log.wall_s))
-        yield from _finding(i, finding)
+        yield from _finding(i, finding, functions)
     if not analysis.steady:
         yield Note("no window saw devices, so what may keep them idle was not judged: waits, data, dispatch")
 
@@ -204,13 +205,13 @@ def finding_fields(finding: Finding, wall_s: float) -> dict[str, Any]:
     }
 
 
-def _finding(number: int, finding: Finding) -> Iterator[Block]:
+def _finding(number: int, finding: Finding, functions: Collection[str]) -> Iterator[Block]:
     advice, reason = advice_for(finding), finding.reason
     amounts = [format_quantity(finding.seconds, "s")] if finding.seconds else []
     if finding.memory_bytes:
         amounts.append(f"{format_quantity(finding.memory_bytes, 'bytes')} of memory")
     # names stay as they are
-    if reason.split()[0] not in (finding.name, finding.name.removeprefix("jit_")):
+    if reason.split()[0].rstrip(",") not in (finding.name.removeprefix("jit_"), *functions):
         reason = reason[0].upper() + reason[1:]
     summary = f"{number}. {advice.title}, {finding.at}: saves up to {' and '.join(amounts)}. {reason}."
     if number > FINDINGS:

@@ -11,7 +11,15 @@ from typing import Any
 
 from jaxperf.jax_internals import DEBUG_FLAGS
 from jaxperf.result.formatting import format_list
-from jaxperf.retraces import NO_MESH, Change, argument_changes, differing_part, dimensions, shorten_value
+from jaxperf.retraces import (
+    NO_MESH,
+    Change,
+    Part,
+    argument_changes,
+    differing_part,
+    dimensions,
+    shorten_value,
+)
 from jaxperf.watch.grouping import group_by
 from jaxperf.watch.log import DISPATCH, EAGER, TRACE, Compiled, field_owner
 from jaxperf.watch.observe.source_location import NOWHERE, Place
@@ -172,6 +180,12 @@ _IN_TREE = re.compile(r"(\w+|argument \d+)[.\[].*")
     "import jax\n"
     "step = jax.jit(lambda w, rate: w - rate * w)    # no argument is static\n"
     "step(1.0, 0.1), step(1.0, 0.2)    # traced once",
+    forms={
+        "module": (
+            "Make {argument} of {name} a variable of Flax, so that nnx.jit gets it as an array: "
+            "nnx.Variable(jnp.array(0)) in place of 0. Or keep it outside of the module."
+        ),
+    },
 )  # fmt: skip
 @cause(
     "static object", "retrace", TRACED_AGAIN, "a static argument is a new object each time",
@@ -194,6 +208,12 @@ _IN_TREE = re.compile(r"(\w+|argument \d+)[.\[].*")
 @cause(
     "static part", "retrace", TRACED_AGAIN, "a static part of an argument is a new object each time",
     "Make the {argument} of {name} once, before the loop, and give each new {name} the same object.",
+    forms={
+        "module": (
+            "Make the {argument} of {name} once, in its __init__, or keep it in a local variable: a module "
+            "that stores a new object in each call is another one for nnx.jit, which compiles again."
+        ),
+    },
 )  # fmt: skip
 @cause(
     "dtype", "retrace", TRACED_AGAIN, "an argument's dtype varies",
@@ -415,17 +435,27 @@ def _retrace(analysis: Analysis, kind: str, group: list[Compiled], repeats: list
             "static object", reason, argument=format_list(fields), form="fields",
             besides=_equal_objects(owner, group),
         )  # fmt: skip
+    if kind == "static value" and (changed := _changed_part(changes)):
+        before, now = changed
+        files = dict.fromkeys([at.file, file, *analysis.log.modules])
+        sets = (statements.attribute_set_at(other, now.owner, now.name) for other in files)
+        changing = next(filter(None, sets), None)
+        made = statements.made_at(at, now.owner)
+        where = ""
+        if changing:
+            where = f", which {changing} sets,"
+        elif made:
+            where = f", which {made} makes,"
+        how = f"is another {now.kind} each time, and is compared by identity"
+        if before != now:
+            how = f"goes from {before.kind} to {now.kind}"
+        return finding(
+            "static part" if before == now else "static value",
+            f"{now.name} of the {now.owner}{where} {how}", now.owner, argument=now.name,
+            form="" if before == now and not changing else "module",
+        )  # fmt: skip
     if kind == "static value" and all(map(_another_object, changes)):
-        what = changes[0].what
-        if differs := differing_part(changes[0].before, changes[0].now):
-            made = statements.made_at(at, differs.owner)
-            where = f", which {made} makes," if made else ""
-            reason = (
-                f"{differs.name} of the {differs.owner}{where} is another {differs.kind} each time, and is "
-                "compared by identity"
-            )
-            return finding("static part", reason, differs.owner, argument=differs.name)
-        value = shorten_value(_plain_value(changes[0].now))
+        what, value = changes[0].what, shorten_value(_plain_value(changes[0].now))
         return finding("static object", f"static {what} is another {value} each time", argument=what)
     if not changes:  # JAX named another difference, from a call that is nearer
         leaves = _weakly_other(repeats[0], group[: group.index(repeats[0])])
@@ -469,6 +499,22 @@ def _lengthened(at: Place, called: str, argument: str, file: str) -> bool:
     made = loop_body.reached(names, flows)
     longer = (f for f in flows if loop_body.share(f.writes, names) and loop_body.share(f.reads, made))
     return any(statements.called_at(at._replace(line=f.node.lineno)) & _LENGTHENING for f in longer)
+
+
+def _changed_part(changes: list[Change]) -> tuple[Part, Part] | None:
+    """Return the part of a Flax graph that differs, in a call and in the next one; None for other values.
+
+    JAX compares each call with the first, which may have added attributes to a module. So later calls are
+    compared with each other.
+    """
+    graphs = [changes[0].before, *(change.now for change in changes if change.what == changes[0].what)]
+    if len(graphs) > 2:
+        del graphs[0]
+    for before, now in itertools.pairwise(graphs):
+        parts = differing_part(now, before), differing_part(before, now)
+        if parts[0] and parts[1] and parts[0][::2] == parts[1][::2]:
+            return parts[0], parts[1]
+    return None
 
 
 def _new_static_fields(changes: list[Change]) -> str:

@@ -4,6 +4,7 @@ import ast
 import builtins
 import contextlib
 import functools
+import itertools
 import linecache
 import math
 import operator
@@ -443,6 +444,20 @@ def made_at(at: Place, kind: str) -> Place | None:
     """Return the only line in the file that creates an object of class `kind`; None if it is not unique."""
     lines = [call.lineno for call in _all_nodes(at.file, ast.Call) if last_name(call.func) == kind]
     return at._replace(line=lines[0]) if len(lines) == 1 else None
+
+
+def attribute_set_at(file: str, kind: str, attribute: str) -> Place | None:
+    """Return the first line at which a method of a class sets an attribute of its object; else None.
+
+    `__init__` does not count.
+    """
+    methods = (nodes_in(c, FUNCTION) for c in definitions(file, kind, ast.ClassDef))
+    for function in itertools.chain(*methods):
+        for node in nodes_in(function, ast.Assign | ast.AugAssign | ast.AnnAssign):
+            targets = getattr(node, "targets", None) or [node.target]
+            if function.name != "__init__" and f"self.{attribute}" in map(ast.unparse, targets):
+                return Place(file, node.lineno, function.name)
+    return None
 
 
 def made_module(at: Place) -> str:

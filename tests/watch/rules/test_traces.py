@@ -1,3 +1,4 @@
+import inspect
 import itertools
 import re
 from dataclasses import dataclass, field
@@ -574,6 +575,57 @@ def test_the_part_of_a_graph_that_is_new_each_time_is_named(watched):
     (finding,) = (f for f in traces.find_retraces(watched(program)) if f.name == "Optimizer")
     assert (finding.cause, finding.argument) == ("static part", "tx")
     assert "tx of the Optimizer" in finding.reason and "GradientTransformation" in finding.reason
+
+
+class Counting(nnx.Module):
+    def __init__(self):
+        self.turns, self.gate = 0, nnx.Linear(2, 2, rngs=nnx.Rngs(0))
+
+    def __call__(self, x):
+        self.turns += 1
+        return self.gate(x)
+
+
+class Storing(nnx.Module):
+    def __init__(self):
+        self.gate = nnx.Linear(2, 2, rngs=nnx.Rngs(0))
+
+    def __call__(self, x):
+        self.squash = lambda y: jnp.tanh(self.gate(y))
+        return self.squash(x)
+
+
+@pytest.mark.parametrize(
+    ("module", "cause", "how", "change"),
+    [
+        (
+            Counting,
+            "static value",
+            "turns of the Counting, which {} sets, goes from 1 to 2",
+            "nnx.Variable(jnp.",
+        ),
+        (
+            Storing,
+            "static part",
+            "squash of the Storing, which {} sets, is another lambda each time",
+            "__init__",
+        ),
+    ],
+)
+def test_a_module_that_changes_in_each_call_is_named_with_the_line(module, cause, how, change, watched):
+    """JAX compares each call with the first, to which the module's first call has added an attribute."""
+    step = nnx.jit(lambda model, x: model(x).sum())
+
+    def program():
+        model = module()
+        for _ in range(4):
+            step(model, np.ones((2, 2)))
+
+    (finding,) = traces.find_retraces(watched(program))
+    line = inspect.getsourcelines(module.__call__)[1] + 1
+    assert finding.cause == cause
+    assert how.format(Place(__file__, line)) in finding.reason
+    assert change in advice_for(finding).change
 
 
 @pytest.mark.parametrize(("sizes", "kinds"), [((71, 75, 79, 83), ["new function"]), ((16, 32, 64, 128), [])])
