@@ -97,9 +97,9 @@ def find_eager_operations(analysis: Analysis) -> Iterator[Finding]:
     through = {c.at: c.through for c in log.compiled if not c.explained and c.through}
     whole: list[Finding] = []
     for finding in findings_by_function("eager", lost_s, reason):
-        # of a whole function, all samples as they were taken
+        # of a whole function, and of what it calls, all samples as they were taken
         lines = lines_of(finding.at) if statements.defined_at(finding.at) else set()
-        inside = [s for s in log.samples if (s.at.file, s.at.line) in lines]
+        inside = [s for s in log.samples if lines and any(p[:2] in lines for p in (s.at, *s.callers))]
         looks = Counter(s.at for s in inside if s.kind == EAGER)
         at = max(looks, key=looks.__getitem__, default=finding.at)
         if array := elements_taken(analysis, at):

@@ -182,6 +182,28 @@ def test_a_function_that_mostly_draws_is_not_jitted_as_a_whole(drawn, line, chan
     assert finding.at.line == line and change in advice_for(finding).change
 
 
+@pytest.mark.parametrize(("noted_s", "line"), [(0.05, 5), (0.2, 2)])
+def test_operations_in_what_a_function_calls_are_its_work_too(noted_s, line, places):
+    """Its own line of operations runs once in five turns, and Python runs in each."""
+    text = "def turn(w):\n    return w + 1\n\n\ndef update(w, n):\n    notes.append(n)\n    w = turn(w)\n"
+    text += "    if n % 5 == 0:\n        w = w * 2\n    return w\n\n\n"
+    at = places(text + "for n in range(9000):\n    w = update(w, n)\n")
+    adds, notes, calls, doubles = at(2, "turn"), at(6, "update"), at(7, "update"), at(9, "update")
+    loop, samples = at(14, "<module>"), []
+    for i in range(20):
+        samples.append(StackSample("python", notes, i / 2, i / 2 + noted_s, NOWHERE, (loop,)))
+        samples.append(sample(adds, i / 2 + 0.25, calls, loop))
+        if i % 5 == 0:
+            samples.append(sample(doubles, i / 2 + 0.4, loop))
+    compiled = [
+        Compiled(name, place, {"compile": (-0.1, 0.0)})
+        for name, place in (("add", adds), ("multiply", doubles))
+    ]
+    log = Log("a", -0.2, 10.0, compiled=compiled, samples=samples)
+    (finding,) = eager.find_eager_operations(Analysis(log))
+    assert finding.at.line == line
+
+
 def test_what_is_made_once_is_no_matter_of_dispatch(places):
     at = places(
         "import flax.nnx as nnx\nnet = nnx.Linear(2, 3)\nw = model.init(key, x)\nfor seed in seeds:\n"
