@@ -136,6 +136,7 @@ class StackSample(NamedTuple):
     written: int = 0  # bytes that the process wrote to files and pipes meanwhile
     delayed_s: float = 0.0  # seconds in which the thread waited for a core that other threads used
     under: Place = NOWHERE  # the caller that calls what `vmap` or `grad` made of a function around `at`
+    slept_s: float = 0.0  # seconds in which the thread waited for anything but a core
 
     @property
     def undelayed(self) -> float:

@@ -49,7 +49,8 @@ class Sleep:
         self._files = str(folder / "schedstat"), str(folder / "stat")
         self._awake = self._last = time.perf_counter()
         self._ran_s = self._waited_s = 0.0
-        self.delayed_s = 0.0  # in which the thread waited for a core, between the last two calls of `until`
+        # between the last two calls of `until`: in which the thread waited for a core, and in which it slept
+        self.delayed_s = self.slept_s = 0.0
         self.until(self._last)
 
     def until(self, now: float) -> float:
@@ -57,13 +58,17 @@ class Sleep:
         try:
             times, stat = (_read(file) for file in self._files)
         except OSError:  # the thread has ended, or this system has no such statistics
-            self.delayed_s = 0.0
+            self.delayed_s = self.slept_s = 0.0
             return 0.0
         ran_s, waited_s = (int(part) / 1e9 for part in times.split()[:2])
         state = stat.rpartition(b")")[2].split()[0]  # b"R" if it runs or is ready to run
-        self.delayed_s = waited_s - self._waited_s
-        if state not in (b"S", b"D") or ran_s - self._ran_s + self.delayed_s > AWAKE * (now - self._last):
+        seconds, self.delayed_s = now - self._last, waited_s - self._waited_s
+        awake_s = ran_s - self._ran_s + self.delayed_s
+        ready = state not in (b"S", b"D")
+        if ready or awake_s > AWAKE * seconds:
             self._awake = now
+        waits = ready and awake_s <= AWAKE * seconds  # for a core, which the statistics do not know yet
+        self.slept_s = 0.0 if waits else max(0.0, seconds - awake_s)
         self._last, self._ran_s, self._waited_s = now, ran_s, waited_s
         return now - self._awake
 
@@ -176,7 +181,8 @@ class Sampler:
         sample = sample._replace(written=max(0, self._written - before))
         if self.log.thread_id == self._opener:  # whose sleep is known
             delayed_s = min(self._sleep.delayed_s, now - self._last)
-            sample = sample._replace(blocked=slept_s >= ASLEEP_S and may_block, delayed_s=delayed_s)
+            blocked = slept_s >= ASLEEP_S and may_block
+            sample = sample._replace(blocked=blocked, delayed_s=delayed_s, slept_s=self._sleep.slept_s)
         self.log.samples.append(sample)
         where = sample.at, sample.inside, sample.callers
         if where not in self._known and "jax" in sys.modules:

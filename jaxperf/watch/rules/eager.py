@@ -76,7 +76,10 @@ def find_eager_operations(analysis: Analysis) -> Iterator[Finding]:
             "them would go through memory once"
         )
     elif not seen:
-        reason = "small operations are dispatched outside of jit; windows say little about devices meanwhile"
+        reason = (
+            "small operations are dispatched outside of jit; too little of it was in windows of the profiler to "
+            "tell what devices did meanwhile"
+        )
     else:
         reason = (
             f"{rate:,.0f} operations per second are dispatched outside of jit, and devices are idle meanwhile"
@@ -181,8 +184,10 @@ def _by_samples(
     for s in operations:
         chain = (s.at, *s.callers) if begun[s.at] >= REPEATS else (s.at,)
         looped = any(statements.innermost(at, statements.ROUND) for at in chain)
-        if looped and s.at not in large:
-            seconds[line(s)] += share * analysis.front(s)
+        if looped and s.at not in large and s.end > s.start:
+            # an operation may wait in its call for the array that it takes
+            awake = max(0.0, 1 - s.slept_s / (s.end - s.start))
+            seconds[line(s)] += share * awake * analysis.front(s)
     first_s: dict[Place, float] = defaultdict(float)
     for c in analysis.log.compiled:
         if not c.explained:

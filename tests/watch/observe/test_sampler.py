@@ -168,15 +168,17 @@ def test_a_thread_sleeps_since_it_last_ran_or_was_ready_to_run(tmp_path):
 
     account("R", 5000, 0)
     sleep, start = Sleep(tmp_path), time.perf_counter()
-    for ms, state, ran_ms, waited_ms, slept_ms in (
-        (100, "R", 5090, 0, 0),
-        (200, "S", 5091, 0, 100),
-        (300, "S", 5092, 0, 200),
-        (400, "R", 5092, 0, 0),  # ready to run, which the account does not know yet
-        (500, "S", 5093, 90, 0),  # another program had the core
-        (600, "S", 5093, 90, 100),
-        (700, "D", 5093, 90, 200),
+    for ms, state, ran_ms, waited_ms, slept_ms, since_last_ms in (
+        (100, "R", 5090, 0, 0, 10),
+        (200, "S", 5091, 0, 100, 99),
+        (300, "S", 5092, 0, 200, 99),
+        (400, "R", 5092, 0, 0, 0),  # ready to run, which the account does not know yet
+        (500, "S", 5093, 90, 0, 9),  # another program had the core
+        (600, "S", 5093, 90, 100, 100),
+        (700, "D", 5093, 90, 200, 100),
+        (800, "S", 5133, 90, 0, 60),
     ):
         account(state, ran_ms, waited_ms)
         assert sleep.until(start + ms / 1000) == pytest.approx(slept_ms / 1000, abs=1e-9)
+        assert sleep.slept_s == pytest.approx(since_last_ms / 1000, abs=1e-3)
         assert sleep.delayed_s == pytest.approx(0.09 if ms == 500 else 0.0)

@@ -204,6 +204,21 @@ def test_operations_in_what_a_function_calls_are_its_work_too(noted_s, line, pla
     assert finding.at.line == line
 
 
+@pytest.mark.parametrize(("slept_s", "seconds"), [(0.0, 2.0), (0.08, 0.4)])
+def test_what_an_operation_waits_for_its_array_is_no_dispatch(slept_s, seconds, places):
+    """No window saw it. A jitted step computes the array, and the operation needs it."""
+    at = places("for n in range(20):\n    w = step(w)\n    cost = w * w\n")
+    call, cost = at(2), at(3)
+    samples = []
+    for i in range(20):
+        samples.append(StackSample("dispatch", call, i / 2, i / 2 + 0.1))
+        samples.append(sample(cost, i / 2 + 0.1)._replace(slept_s=slept_s))
+    compiled = [Compiled("step", call, {"compile": (-0.1, 0.0)}, explained=True)]
+    analysis = Analysis(Log("a", -0.2, 10.0, compiled=compiled, samples=samples))
+    (finding,) = eager.find_eager_operations(analysis)
+    assert finding.seconds == pytest.approx(seconds)
+
+
 def test_what_is_made_once_is_no_matter_of_dispatch(places):
     at = places(
         "import flax.nnx as nnx\nnet = nnx.Linear(2, 3)\nw = model.init(key, x)\nfor seed in seeds:\n"
