@@ -14,7 +14,7 @@ import functools
 import itertools
 import re
 import statistics
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -70,8 +70,11 @@ def reclassified_samples(log: Log) -> list[StackSample]:
     steps = frozenset(p for call in calls for p in (call.at, *call.callers) if p)
     dispatching = {call.at for call in calls if isinstance(call, Compiled) or call.program}
     batches = {p.at for p in log.puts} - {p.at for p in log.puts if p.again or p.numbers}
-    operations = (s for s in log.samples if s.kind == EAGER and s.at not in batches)
+    operations = [s for s in log.samples if s.kind == EAGER and s.at not in batches]
     eager_steps = frozenset(p for s in operations for p in (s.at, *s.callers))
+    # Python at a line that mostly dispatches operations, such as a split of a key, is theirs
+    looks, others = Counter(s.at for s in operations), Counter(s.at for s in log.samples if s.kind != EAGER)
+    of_operations = {at for at, count in looks.items() if count > others[at]}
 
     @functools.cache
     def classify(kind: str, at: Place, callers: tuple[Place, ...], in_iterator: bool) -> tuple[str, Place]:
@@ -79,7 +82,7 @@ def reclassified_samples(log: Log) -> list[StackSample]:
         if kind in (EAGER, PYTHON, WRITE) and at in dispatching and "jit(" not in at.source:
             return DISPATCH, at
         preparing = kind in (PYTHON, NUMPY, DATA, WRITE) or (kind == EAGER and at in batches)
-        if not preparing or in_iterator:
+        if not preparing or in_iterator or at in of_operations:
             return kind, at
         for stepping in (steps, eager_steps):
             in_loop, called = _in_loop((at, *callers), stepping)

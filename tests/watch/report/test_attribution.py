@@ -1,6 +1,6 @@
 import pytest
 
-from jaxperf.watch.log import Compiled, Log, Put, StackSample
+from jaxperf.watch.log import DATA, EAGER, PYTHON, Compiled, Log, Put, StackSample
 from jaxperf.watch.observe.source_location import NOWHERE
 from jaxperf.watch.report.analysis import reclassified_samples
 
@@ -87,3 +87,14 @@ def test_what_a_look_was_busy_with_follows_from_its_loop(kind, chain, as_kind, a
     *_, sample = reclassified_samples(log)
     assert (sample.kind, sample.at.line) == (as_kind, place(at).line)
     assert sample.inside == (innermost if sample.at != innermost else NOWHERE)
+
+
+@pytest.mark.parametrize(("operations", "kind"), [(3, PYTHON), (0, DATA), (1, DATA)])
+def test_python_beside_operations_of_its_line_is_no_data(operations, kind, places):
+    """A split of a key is unpacked in Python, and needs no result of a step."""
+    at = places("for n in range(90):\n    key, part = jax.random.split(key)\n    w = step(w, part)\n")
+    split, step = at(2), Compiled("step", at(3), {"trace": (0.0, 0.1)}, explained=True)
+    samples = [StackSample(EAGER, split, float(n), n + 0.1) for n in range(operations)]
+    samples += [StackSample(PYTHON, split, n + 0.5, n + 0.6) for n in range(2)]
+    *_, sample = reclassified_samples(Log("a", 0.0, 9.0, compiled=[step], samples=samples))
+    assert sample.kind == kind
