@@ -77,7 +77,7 @@ def find_eager_operations(analysis: Analysis) -> Iterator[Finding]:
         )
     elif not seen:
         reason = (
-            "small operations are dispatched outside of jit; too little of it was in windows of the profiler to "
+            "small operations are dispatched outside of jit; windows of the profiler saw too little of it to "
             "tell what devices did meanwhile"
         )
     else:

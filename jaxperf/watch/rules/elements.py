@@ -4,8 +4,10 @@ import re
 import statistics
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from jaxperf.result.formatting import format_list
+from jaxperf.watch.grouping import group_by
 from jaxperf.watch.log import COMPILE, EAGER, Compiled, StackSample, Wait
 from jaxperf.watch.observe.sampler import WIDE_S
 from jaxperf.watch.observe.source_location import Place
@@ -156,7 +158,7 @@ def _slicing_s(analysis: Analysis, samples: list[StackSample]) -> float:
 def find_iterated_arrays(analysis: Analysis) -> Iterator[Finding]:
     """Find loops and comprehensions over arrays, which compile a program that takes them apart."""
     operations = [c for c in analysis.log.compiled if is_operation(c)]
-    loops = taken_apart(analysis)
+    loops, found = taken_apart(analysis), list[tuple[str, Finding]]()
     for nest in _nests(loops):
         at = nest[0]
         lines = set().union(*(loops[loop] for loop in nest))
@@ -184,7 +186,26 @@ def find_iterated_arrays(analysis: Analysis) -> Iterator[Finding]:
             f"{analysis.compiling_s(apart):.2g} s, and its elements are read one by one"
         )
         besides = _others_of_its_type(analysis, nest)
-        yield Finding("iterated array", at, seconds, reason, name, argument=name, form=form, besides=besides)
+        finding = Finding(
+            "iterated array", at, seconds, reason, name, argument=name, form=form, besides=besides
+        )
+        found.append((library if form == "library" else "", finding))
+    for library, group in group_by(found, lambda each: each[0]).items():
+        findings = [finding for _, finding in group]
+        yield from [_as_one(findings)] if library else findings
+
+
+def _as_one(findings: list[Finding]) -> Finding:
+    """Return one finding for all lines at which one library iterates over arrays: each needs the same."""
+    dearest, *others = sorted(findings, key=lambda finding: -finding.seconds)
+    if not others:
+        return dearest
+    lines = lines_beside(dearest.at, sorted(finding.at for finding in others)[:MOST_NAMED])
+    return replace(
+        dearest,
+        seconds=sum(finding.seconds for finding in findings),
+        besides=f"Do the same at {lines}, of which the seconds count here.",
+    )
 
 
 def _nests(loops: Mapping[Place, set[tuple[str, int]]]) -> list[list[Place]]:

@@ -30,6 +30,7 @@ OFTEN = 20  # calls in windows
 AROUND = 1.5  # ratio of a turn of Keras to its step that is worth a note
 FASTER = 1.5  # ratio of a turn to its program on the CPU that is worth a change
 PYTHON_SHARE, LINE_SHARE = 0.2, 0.05  # of the run, in Python outside of JAX, and at one of its lines
+ONE_LINE_SHARE = 0.1  # at one line, which is enough by itself
 MOST_LINES = 3
 # SciPy's solvers that estimate derivatives if they get none, and the argument that gives them
 _DERIVATIVES = {
@@ -186,7 +187,8 @@ def python_notes(analysis: Analysis) -> Iterator[str]:
     total_s = sum(seconds.values())
     most = sorted(seconds, key=lambda at: -seconds[at])[:MOST_LINES]
     lines = [at for at in most if seconds[at] >= LINE_SHARE * analysis.run_s and at not in named]
-    if total_s >= PYTHON_SHARE * analysis.run_s and lines:
+    much = total_s >= PYTHON_SHARE * analysis.run_s
+    if lines and (much or seconds[lines[0]] >= ONE_LINE_SHARE * analysis.run_s):
         where = "; ".join(f"{format_quantity(seconds[at], 's')} at {at}: {at.source[:60]}" for at in lines)
         yield f"Python runs outside of JAX for {format_quantity(total_s, 's')}, most of it here: {where}"
 

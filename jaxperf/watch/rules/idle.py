@@ -51,7 +51,7 @@ _FROM_THREAD = re.compile(r"\.(get|get_nowait|result)\(")  # of a queue or of a 
 
 
 @cause(
-    "dispatch", "python", AHEAD, "dispatching a step takes longer than computing it",
+    "dispatch", "python", AHEAD, "devices wait for each step to be dispatched",
     "Make many steps one program, in a function under jax.jit that is made once, outside of all loops: with "
     "jax.lax.scan or fori_loop if a step needs the one before{steps}, and with jax.vmap otherwise:\n"
     "import jax\n"

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from jaxperf.hlo import Instruction, dtype_name, shape_of
 from jaxperf.result import Block, Note
-from jaxperf.result.formatting import format_quantity
+from jaxperf.result.formatting import format_count, format_quantity
 from jaxperf.result.intervals import total_length
 from jaxperf.watch.log import COMPILE, Compiled, ExecutedProgram
 from jaxperf.watch.observe.executables import Facts
@@ -25,10 +25,11 @@ from jaxperf.watch.rules.programs import (
     new_programs,
     selected_branches,
 )
-from jaxperf.watch.rules.table import CAUSES
+from jaxperf.watch.rules.table import CAUSES, cause_of, find_causes
 from jaxperf.watch.source import statements
 
 NOTE_SHARE = 0.2  # of the run
+COMPILING_S, COMPILING_SHARE = 2.0, 0.3  # seconds, and share of the run, of compiling worth a note
 CACHED_S = 1.0  # seconds of compiling from which on JAX's cache keeps a program by default
 MOVED = 1 << 20  # bytes of a collective that are worth a note
 TEMPORARY = 64 << 20  # bytes of temporaries that are worth a note
@@ -51,8 +52,8 @@ def note_blocks(analysis: Analysis) -> Iterator[Block]:
                 ),
             )  # fmt: skip
     for notes in (
-        _mapped, _unusable, cache_notes, fault_notes, habits.growth_notes, habits.timing_notes,
-        habits.fork_notes, habits.keras_notes, habits.python_notes,
+        _mapped, _unusable, compiling_notes, cache_notes, fault_notes, habits.growth_notes,
+        habits.timing_notes, habits.fork_notes, habits.keras_notes, habits.python_notes,
     ):  # fmt: skip
         yield from map(Note, notes(analysis))
 
@@ -66,6 +67,20 @@ def cache_notes(analysis: Analysis) -> Iterator[str]:
             f"XLA compiles for {format_quantity(long_s, 's')} of {format_quantity(r.wall_s, 's')} in each "
             'start; a compile cache on disk, jax.config.update("jax_compilation_cache_dir", FOLDER) before '
             "the first call, saves most of it from the second start on"
+        )
+
+
+def compiling_notes(analysis: Analysis) -> Iterator[str]:
+    """Yield a note if much of the run is tracing and compiling that findings do not explain."""
+    log, seconds = analysis.log, analysis.compiling.within(analysis.log.start, analysis.log.end)
+    kinds = ("retrace", "eager", "program")
+    explained_s = sum(f.seconds for f in find_causes(analysis) if cause_of(f).kind in kinds)
+    if seconds >= max(COMPILING_S, COMPILING_SHARE * log.wall_s) and explained_s < seconds / 2:
+        programs = format_count(sum(COMPILE in c.stages for c in log.compiled), "program")
+        spent = f"{format_quantity(seconds, 's')} of {format_quantity(log.wall_s, 's')}"
+        yield (
+            f"JAX traces and compiles {programs} for {spent}, and findings explain less than half of it: "
+            "`jaxperf watch --compiles DIR` tells of each program the line, the seconds and why it exists"
         )
 
 

@@ -134,7 +134,7 @@ def find_causes(analysis: Analysis) -> list[Finding]:
     candidates = _together(list(worst.values()))
     findings = [f for f in candidates if f.seconds >= least_s or f.memory_bytes >= LARGE]
     run_s = log.wall_s - analysis.front_s[IMPORT]
-    findings = [replace(f, seconds=min(f.seconds, run_s)) for f in findings]
+    findings = [replace(_after_retraces(f, findings), seconds=min(f.seconds, run_s)) for f in findings]
     return sorted(findings, key=lambda f: (-f.seconds, f.at))
 
 
@@ -173,6 +173,20 @@ def _together(findings: list[Finding]) -> list[Finding]:
     return [f for f in left if f.cause != "wait" or (f.at.file, f.at.function) not in given]
 
 
+_WHOLE = ("eager", "eager recompiles")  # jit of a function
+_OF_ARGUMENTS = ("weak type", "dtype", "shape", "structure", "static value", "static object", "static part")
+
+
+def _after_retraces(finding: Finding, findings: list[Finding]) -> Finding:
+    """Return a finding that jits a function, with what must change first, since jit traces all of it."""
+    again = sorted(f.at for f in findings if f.cause in _OF_ARGUMENTS and _holds(finding.at, f.at))
+    if finding.cause not in _WHOLE or not again:
+        return finding
+    lines = lines_beside(finding.at, again)
+    first = f"First change {lines}: what is traced again there would make all of this be traced again."
+    return replace(finding, besides=f"{finding.besides} {first}".strip())
+
+
 # changes that make one program of neighboring lines
 _NEIGHBORS = {"", "part", "numpy", "lengths"}
 
@@ -183,8 +197,13 @@ def _serves(finding: Finding, other: Finding) -> bool:
     neighbors = statements.neighborhood(outer) == statements.neighborhood(inner) != NOWHERE
     if neighbors and other.cause == "eager recompiles" and {finding.form, other.form} <= _NEIGHBORS:
         return True
+    return outer == inner or _holds(outer, inner)
+
+
+def _holds(outer: Place, inner: Place) -> bool:
+    """Return whether a line begins the definition of a function around another line."""
     functions = statements.enclosing_nodes(inner, statements.FUNCTION) if outer.file == inner.file else ()
-    return outer == inner or any(function.lineno == outer.line for function in functions)
+    return any(function.lineno == outer.line for function in functions)
 
 
 _OTHER = Cause(

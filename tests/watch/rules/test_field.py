@@ -260,6 +260,15 @@ def test_a_library_that_iterates_gets_arrays_of_numpy(line):
     assert advice_for(finding).change.startswith("Give lib.fit NumPy's arrays")
 
 
+def test_lines_at_which_one_library_iterates_need_one_change(places):
+    at = places("axes.quiver(x, y)\nframe.append(rows)\naxes.violinplot(scores)\n")
+    times = ((1, 1.0, "matplotlib"), (3, 1.5, "matplotlib"), (2, 0.25, "pandas"))
+    made = [compiled(at(n), 2.0 * n, seconds, "unstack", through=owner) for n, seconds, owner in times]
+    findings = elements.find_iterated_arrays(Analysis(Log("a", 0.0, 9.0, compiled=made)))
+    found = {f.at.line: (f.seconds, "Do the same at line 1" in advice_for(f).change) for f in findings}
+    assert found == {3: (2.5, True), 2: (0.25, False)}
+
+
 def test_what_reads_arrays_of_varying_shapes_has_the_cause_of_their_source(places):
     at = places("for k in keys:\n    kept = x[u < 1]\n    mean = kept - kept.mean()\n    y = x[:k]\n")
     signatures = [{"x": f"float32[{i + 1}]"} for i in range(8)]

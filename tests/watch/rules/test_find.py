@@ -46,6 +46,15 @@ def test_a_run_whose_core_others_had_is_as_long_as_it_would_be_alone():
     assert Analysis(log).compiling_s([compiled]) == pytest.approx(0.6 * 4)
 
 
+@pytest.mark.parametrize(("line", "first"), [(2, True), (5, False)])
+def test_what_is_traced_again_in_a_function_is_to_change_before_that_is_jitted(line, first, places, found):
+    at = places("def turn(y):\n    k = f(y)\n    return y + 0.1 * k\n\nz = f(w)\n")
+    whole = Finding("eager recompiles", at(1, "turn"), 3.0, "", "turn", form="function", besides="And more.")
+    findings = found(whole, Finding("weak type", at(line, "turn" if line == 2 else ""), 2.0, "", "f"))
+    more = " First change line 2: what is traced again there would make all of this be traced again."
+    assert findings[0].besides == "And more." + more * first
+
+
 def test_what_a_function_that_is_to_be_jitted_calls_and_compiles_is_no_finding_of_its_own(places, found):
     at = places("def turn(y):\n    k = f(y)\n    return y + 0.1 * k\n\ny = turn(y)\nz = f(y)\n")
     findings = found(

@@ -219,6 +219,15 @@ def test_lines_where_python_runs_for_much_of_the_run_are_named(seconds, noted):
         assert "800 ms at a.py:8" in notes[0] and "a.py:9" not in notes[0]
 
 
+@pytest.mark.parametrize(("seconds", "noted"), [(1.2, True), (0.8, False)])
+def test_one_line_of_python_that_takes_a_tenth_of_the_run_is_named(seconds, noted):
+    saves, shares = Place("a.py", 5), range(6, 12)
+    samples = [StackSample(events.PYTHON, saves, 0.0, seconds)]
+    samples += [StackSample(events.PYTHON, Place("a.py", n), float(n), n + 0.1) for n in shares]
+    notes = list(habits.python_notes(Analysis(Log("a", 0.0, 11.5, samples=samples))))
+    assert [f"at {saves}" in note for note in notes] == [True] * noted
+
+
 @pytest.mark.parametrize(
     ("call", "parameters", "seconds"),
     [

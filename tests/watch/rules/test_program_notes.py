@@ -11,6 +11,7 @@ from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.report.analysis import Analysis
 from jaxperf.watch.rules import program_notes
 from jaxperf.watch.rules.programs import find_agreeing_loops, find_constant_work, find_selected_branches
+from jaxperf.watch.rules.table import Finding
 
 CALL = Compiled("step", Place("a.py", 3), {"trace": (0.0, 0.5)}, explained=True)
 
@@ -96,6 +97,15 @@ def test_a_start_that_compiles_for_long_without_a_cache_has_a_note(cache, times)
     call = Compiled("step", Place("a.py", 3), {"trace": (0.5, 1.0), "compile": (1.0, 6.0)}, True)
     notes = program_notes.cache_notes(Analysis(Log("a", 0, 7, compiled=[call] * times, compile_cache=cache)))
     assert [note[:41] for note in notes] == ["XLA compiles for 5 s of 7 s in each start"] * (not cache)
+
+
+@pytest.mark.parametrize(("found_s", "compile_s", "noted"), [(0.5, 4.0, 1), (3.0, 4.0, 0), (0.0, 1.0, 0)])
+def test_compiling_that_no_finding_explains_has_a_note(monkeypatch, found_s, compile_s, noted):
+    calls = [Compiled("step", Place("a.py", 3), {"compile": (1.0, 1.0 + compile_s)}, True)]
+    found = [Finding("weak type", Place("a.py", 3), found_s, "")]
+    monkeypatch.setattr(program_notes, "find_causes", lambda analysis: found)
+    notes = list(program_notes.compiling_notes(Analysis(Log("a", 0.0, 9.0, compiled=calls))))
+    assert len(notes) == noted and all("1 program for 4 s of 9 s" in note for note in notes)
 
 
 @pytest.mark.parametrize(("devices", "count"), [(4, 1), (1, 0)])
