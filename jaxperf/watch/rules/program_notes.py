@@ -35,6 +35,9 @@ MOVED = 1 << 20  # bytes of a collective that are worth a note
 TEMPORARY = 64 << 20  # bytes of temporaries that are worth a note
 BUSY_SHARE = 0.2  # share of the devices' time that makes a program worth notes
 TALL = 10  # rows of a Jacobian for each column that are worth a note
+TINY, TINY_SHARE = 4, 0.2  # rows of a matrix that is tiny, and the share of a program that is worth a note
+_FACTORS = re.compile("getrf|potrf|trsm|geqrf|orgqr|syev|gesdd")  # of LAPACK and of cuSOLVER
+_ALGEBRA = re.compile(r"jit\(_?(inv|det|slogdet|solve|lu|cholesky|cho_solve|qr|eigh|svd|solve_triangular)")
 CONVOLUTION_SHARE = 0.5  # share of a program's time in a convolution that is worth a note
 
 
@@ -48,7 +51,7 @@ def note_blocks(analysis: Analysis) -> Iterator[Block]:
                 Note,
                 (
                     *_collectives(facts, c), *_branches(facts, c, program), *_grouped(facts, c, program),
-                    *_tall_jacobians(facts, c),
+                    *_tall_jacobians(facts, c), *_tiny_systems(facts, c, program),
                 ),
             )  # fmt: skip
     for notes in (
@@ -136,6 +139,29 @@ def _grouped(facts: Facts, c: Compiled, program: ExecutedProgram) -> Iterator[st
                 f"a convolution in {groups[1]} groups takes most of {c.called}'s time "
                 f"({facts.at(i) or c.at}); compilers often reach a small share of the machine there: compare "
                 "it with a sum of shifted products, one for each position of the kernel"
+            )
+
+
+def _tiny_systems(facts: Facts, c: Compiled, program: ExecutedProgram) -> Iterator[str]:
+    """Yield a note if linear algebra of tiny matrices, in each turn of a loop, takes much of a program."""
+    calls = (
+        i
+        for i in facts.instructions
+        if _FACTORS.search(i.target)
+        and "while/body" in i.op_name
+        # beside the matrices, there are integers: pivots, and whether it went well
+        and all(max(shape.dims[-2:], default=1) <= TINY for shape in i.shapes if shape.dtype[0] in "fc")
+    )
+    for at in dict.fromkeys(map(facts.at, calls)):
+        around = [i for i in facts.instructions if facts.at(i) == at and _ALGEBRA.search(i.op_name)]
+        seconds = branch_s(facts, program, around)
+        if seconds >= TINY_SHARE * program.busiest_s > 0:
+            share = min(1.0, seconds / program.busiest_s)
+            yield (
+                f"{c.called} solves or factors matrices of at most {TINY} rows in each turn of a loop "
+                f"({at or c.at}), which takes {share:.0%} of its time: a call of LAPACK takes longer than "
+                "their arithmetic. Write the formula out for two or three rows; or, if a matrix does not "
+                "depend on the turn before, invert all of them before the loop"
             )
 
 

@@ -259,3 +259,23 @@ def test_a_long_jacobian_is_for_forward_mode(function, numbers):
     notes = list(program_notes._tall_jacobians(compiled(function, point, jnp.ones(64)), call))
     assert len(notes) == bool(numbers)
     assert all(numbers in note and "each of 3 numbers" in note for note in notes)
+
+
+@pytest.mark.parametrize(("rows", "batch", "notes"), [(2, 0, 1), (3, 0, 1), (3, 17, 1), (9, 0, 0)])
+def test_linear_algebra_of_tiny_matrices_in_a_loop_has_a_note(rows, batch, notes):
+    def filtered(state):
+        def turn(x, _):
+            return jnp.linalg.solve(jnp.eye(rows) + 0.1 * x[..., None] * x[..., None, :], x[..., None])[
+                ..., 0
+            ], None
+
+        return jax.lax.scan(turn, state, None, length=5)[0]
+
+    facts = compiled(filtered, jnp.ones((batch, rows) if batch else rows))
+    program = ExecutedProgram("filtered", calls=1)
+    program.devices["cpu:0"] = [(0.0, 1.0)]
+    for i in facts.instructions:
+        if i.opcode in ("custom-call", "triangular-solve"):
+            program.ops["cpu:0", i.name] = [0.25]
+    found = list(program_notes._tiny_systems(facts, CALL, program))
+    assert len(found) == notes and all("matrices of at most 4 rows" in note for note in found)
