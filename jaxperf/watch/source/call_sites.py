@@ -2,18 +2,23 @@
 
 The line at which a function was traced is not enough: an earlier call may have traced it before a loop, or
 before the watch. And a call may be so short that no sample sees it. But nearly every sample sees the function
-around the call, so all names that this function calls are looked up.
+around the call, so all names that this function calls are looked up, and those that the program's own
+functions among them call: a method that only calls the step is as short as the step.
 """
 
+import contextlib
 import functools
-from collections.abc import Collection, Iterable
-from types import FrameType
-from typing import NamedTuple
+import inspect
+from collections.abc import Callable, Collection, Iterable
+from types import CodeType, FrameType, FunctionType
+from typing import Any, NamedTuple
 
 from jaxperf.watch.log import Compiled, canonical_name
 from jaxperf.watch.observe import source_location
 from jaxperf.watch.observe.source_location import Place, jitted_program
 from jaxperf.watch.source import statements
+
+DEPTH = 2  # functions inside each other, which a sample need not see, in which calls are looked up
 
 
 class CallSite(NamedTuple):
@@ -43,18 +48,60 @@ class CallSites:
             below = below or id(f.f_code) in self._stepping
 
     def _note(self, frame: FrameType, callers: tuple[Place, ...]) -> None:
-        code, left = frame.f_code, dict[str, list[int]]()
-        lookup = functools.partial(source_location.variable_value, frame)
+        code, lookup = frame.f_code, functools.partial(source_location.variable_value, frame)
         names = self._left[id(code)] if id(code) in self._left else source_location.called_names(code)
+        self._left[id(code)] = self._note_calls(code, names, lookup, callers, DEPTH)
+
+    def _note_calls(
+        self,
+        code: CodeType,
+        names: dict[str, list[int]],
+        lookup: Callable[[str], Any],
+        callers: tuple[Place, ...],
+        depth: int,
+    ) -> dict[str, list[int]]:
+        """Note calls of names in a function, and in `depth` functions inside each other that it calls.
+
+        Returns the names that are not defined yet.
+        """
+        left = {}
         for name, lines in names.items():
             value, method = source_location.resolve_name(name, lookup)
+            places = [Place(code.co_filename, line, code.co_name) for line in lines]
             if value is None:
                 left[name] = lines
             elif not method and (program := jitted_program(value, name)):
-                places = (Place(code.co_filename, line, code.co_name) for line in lines)
                 self.sites.update(CallSite(at, program, callers) for at in places)
                 self._stepping.add(id(code))
-        self._left[id(code)] = left
+            elif depth and (function := _own_function(value, method)):
+                inner, variable = function.__code__, functools.partial(_variable, function, value)
+                called = source_location.called_names(inner)
+                for at in places:
+                    self._note_calls(inner, called, variable, (at, *callers), depth - 1)
+        return left
+
+
+def _own_function(value: Any, method: str) -> FunctionType | None:
+    """Return a function of the program, or its method of this name; None for anything else."""
+    function = inspect.getattr_static(type(value), method, None) if method.isidentifier() else value
+    if type(function) is FunctionType and not source_location.library_of(function.__code__.co_filename):
+        return function
+    return None
+
+
+def _variable(function: FunctionType, own: Any, name: str) -> Any:
+    """Return the value of a name in a function that does not run, of whose variables only `self` is known.
+
+    `own` is the object of a method, or the function itself.
+    """
+    code = function.__code__
+    if name in code.co_varnames:
+        return own if name == code.co_varnames[0] and own is not function else None
+    for free, cell in zip(code.co_freevars, function.__closure__ or ()):
+        with contextlib.suppress(ValueError):  # the cell is empty
+            if free == name:
+                return cell.cell_contents
+    return function.__globals__.get(name)
 
 
 def called_at(

@@ -113,3 +113,38 @@ def test_a_program_from_before_the_watch_is_known_by_the_lines_that_call_it(plac
     assert (older.name, older.stages, at.line) == ("step", {}, 4)
     assert called_at([], steps, ["multiply"]) == []
     assert called_at([], [CallSite(NOWHERE)], ["step"]) == []
+
+
+class Learner:
+    def __init__(self):
+        self.step = jax.jit(update)
+
+    def turn(self, w):
+        return self.step(w)
+
+    def twice(self, w):
+        return self.turn(self.turn(w))
+
+    def thrice(self, w):
+        return self.turn(self.twice(w))
+
+
+def climb(w):
+    return step(w)
+
+
+def train(sites, learner, w):
+    sites.look(sys._getframe())
+    for _ in range(0):
+        learner.twice(w)
+        learner.thrice(w)
+        climb(w)
+
+
+def test_calls_in_the_programs_own_functions_are_known_though_no_sample_sees_these():
+    sites = CallSites()
+    train(sites, Learner(), 1.0)
+    found = {(source(s.at), *map(source, s.callers[:2])) for s in sites.sites if s.at.function != "train"}
+    turn, twice = "return self.step(w)", "return self.turn(self.turn(w))"
+    assert (turn, twice, "learner.twice(w)") in found
+    assert ("return step(w)", "climb(w)") in {each[:2] for each in found}
