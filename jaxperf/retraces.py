@@ -25,7 +25,9 @@ _SPLIT = re.compile(r"@(?:\([^)]*\)|\w+)")  # the axes over which a dimension is
 _NUMBER = re.compile(r"[-(]?[\d.]+|[-(]?(?:nan|inf)|True|False")  # of Python
 _STATIC = re.compile(r"Static\(val=(.*)\)\Z", re.S)
 # of a Flax graph: the name of an attribute, and the number, the function's name or the class that it is
-_STATIC_PART = re.compile(r"\('(\w+)', Static\(value=(?:<(?:function )?(?:[\w.]+\.<locals>\.<?)?)?([\w.-]+)")
+_STATIC_PART = re.compile(
+    r"\('(\w+)', Static\(value=(?:['\"]|<(?:function )?(?:[\w.]+\.<locals>\.<?)?)?([\w.-]+)"
+)
 NO_MESH = "no mesh"
 LONGEST_VALUE = 60  # characters of a value in a reason
 

@@ -184,10 +184,10 @@ def _by_samples(
     for s in operations:
         chain = (s.at, *s.callers) if begun[s.at] >= REPEATS else (s.at,)
         looped = any(statements.innermost(at, statements.ROUND) for at in chain)
-        if looped and s.at not in large and s.end > s.start:
+        if looped and s.at not in large:
             # an operation may wait in its call for the array that it takes
-            awake = max(0.0, 1 - s.slept_s / (s.end - s.start))
-            seconds[line(s)] += share * awake * analysis.front(s)
+            awake_s = max(0.0, s.end - s.start - s.slept_s)
+            seconds[line(s)] += share * min(awake_s, analysis.front(s))
     first_s: dict[Place, float] = defaultdict(float)
     for c in analysis.log.compiled:
         if not c.explained:

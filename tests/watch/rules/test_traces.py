@@ -11,7 +11,7 @@ import optax
 import pytest
 from flax import nnx
 
-from jaxperf.retraces import Change, argument_changes
+from jaxperf.retraces import Change, argument_changes, differing_part
 from jaxperf.watch.log import Compiled, DeviceActivity, ExecutedProgram, Log
 from jaxperf.watch.observe.executables import Facts, note_copied_arguments
 from jaxperf.watch.observe.source_location import NOWHERE, Place
@@ -575,6 +575,26 @@ def test_the_part_of_a_graph_that_is_new_each_time_is_named(watched):
     (finding,) = (f for f in traces.find_retraces(watched(program)) if f.name == "Optimizer")
     assert (finding.cause, finding.argument) == ("static part", "tx")
     assert "tx of the Optimizer" in finding.reason and "GradientTransformation" in finding.reason
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "kind"),
+    [
+        ("'relu'", "'gelu'", "gelu"),
+        ("7", "-8", "-8"),
+        ("<function swish at 0x71>", "<function swish at 0x72>", "swish"),
+        ("<function Block.<locals>.gate at 0x71>", "<function Block.<locals>.gate at 0x72>", "gate"),
+        (
+            "<optax._src.base.Chain object at 0x71>",
+            "<optax._src.base.Chain object at 0x72>",
+            "optax._src.base.Chain",
+        ),
+    ],
+)
+def test_the_part_in_which_two_printed_graphs_differ_has_a_name_and_a_value(before, now, kind):
+    graph = "GraphDef(nodes=[NodeDef(type='Block', index=0)], attributes=[('n', Static(value=3)), "
+    texts = (f"{graph}('activation', Static(value={value})), ('w', NodeAttr())])" for value in (before, now))
+    assert differing_part(*texts) == ("activation", kind, "Block")
 
 
 class Counting(nnx.Module):
