@@ -134,7 +134,7 @@ def find_causes(analysis: Analysis) -> list[Finding]:
     candidates = _together(list(worst.values()))
     findings = [f for f in candidates if f.seconds >= least_s or f.memory_bytes >= LARGE]
     run_s = log.wall_s - analysis.front_s[IMPORT]
-    findings = [replace(_after_retraces(f, findings), seconds=min(f.seconds, run_s)) for f in findings]
+    findings = [replace(_beside(f, findings), seconds=min(f.seconds, run_s)) for f in findings]
     return sorted(findings, key=lambda f: (-f.seconds, f.at))
 
 
@@ -177,14 +177,22 @@ _WHOLE = ("eager", "eager recompiles")  # jit of a function
 _OF_ARGUMENTS = ("weak type", "dtype", "shape", "structure", "static value", "static object", "static part")
 
 
-def _after_retraces(finding: Finding, findings: list[Finding]) -> Finding:
-    """Return a finding that jits a function, with what must change first, since jit traces all of it."""
-    again = sorted(f.at for f in findings if f.cause in _OF_ARGUMENTS and _holds(finding.at, f.at))
-    if finding.cause not in _WHOLE or not again:
+def _beside(finding: Finding, findings: list[Finding]) -> Finding:
+    """Return a finding with what its change needs, or takes along, of other findings."""
+    if finding.cause in _WHOLE:  # jit traces all of it
+        words = "First change {}: what is traced again there would make all of this be traced again."
+        others = [f for f in findings if f.cause in _OF_ARGUMENTS and _holds(finding.at, f.at)]
+    elif finding.cause == "dispatch":
+        words = "What is dispatched one by one at {} goes into the same program."
+        loop = statements.innermost(finding.at, statements.LOOP)
+        eager = [f for f in findings if f.cause == "eager" and loop is not None]
+        others = [f for f in eager if statements.innermost(f.at, statements.LOOP) is loop]
+    else:
         return finding
-    lines = lines_beside(finding.at, again)
-    first = f"First change {lines}: what is traced again there would make all of this be traced again."
-    return replace(finding, besides=f"{finding.besides} {first}".strip())
+    if not others:
+        return finding
+    lines = lines_beside(finding.at, sorted(f.at for f in others))
+    return replace(finding, besides=f"{finding.besides} {words.format(lines)}".strip())
 
 
 # changes that make one program of neighboring lines

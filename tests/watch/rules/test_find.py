@@ -55,6 +55,15 @@ def test_what_is_traced_again_in_a_function_is_to_change_before_that_is_jitted(l
     assert findings[0].besides == "And more." + more * first
 
 
+@pytest.mark.parametrize(("line", "goes"), [(2, True), (5, False)])
+def test_one_program_of_many_turns_takes_what_is_dispatched_beside_its_step(line, goes, places, found):
+    at = places("for n in turns:\n    noise = scale * n\n    w = step(w, noise)\n\nw = w / w.sum()\n")
+    step = Finding("dispatch", at(3), 3.0, "", "step")
+    findings = found(step, Finding("eager", at(line), 2.0, "", form="part"))
+    words = "What is dispatched one by one at line 2 goes into the same program."
+    assert [f.besides for f in findings] == [words * goes, ""]
+
+
 def test_what_a_function_that_is_to_be_jitted_calls_and_compiles_is_no_finding_of_its_own(places, found):
     at = places("def turn(y):\n    k = f(y)\n    return y + 0.1 * k\n\ny = turn(y)\nz = f(y)\n")
     findings = found(
