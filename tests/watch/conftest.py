@@ -1,5 +1,7 @@
 """What the tests of `jaxperf watch` share: functions that are watched, and programs in a file."""
 
+import sys
+
 import pytest
 
 import jaxperf
@@ -25,13 +27,16 @@ def watched():
 
 @pytest.fixture
 def site_packages(tmp_path, monkeypatch):
-    """A folder of installed libraries on the import path."""
+    """A folder of installed libraries on the import path, whose modules are gone after the test."""
     folder = tmp_path / "site-packages"
     folder.mkdir()
     monkeypatch.syspath_prepend(folder)
     for cache in (source_location.library_of, libraries._installed_roots):
         cache.cache_clear()
-    return folder
+    yield folder
+    files = {name: str(getattr(module, "__file__", "")) for name, module in [*sys.modules.items()]}
+    for name in (name for name, file in files.items() if file.startswith(str(folder))):
+        del sys.modules[name]
 
 
 @pytest.fixture
