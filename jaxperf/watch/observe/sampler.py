@@ -64,11 +64,11 @@ class Sleep:
         state = stat.rpartition(b")")[2].split()[0]  # b"R" if it runs or is ready to run
         seconds, self.delayed_s = now - self._last, waited_s - self._waited_s
         awake_s = ran_s - self._ran_s + self.delayed_s
-        ready = state not in (b"S", b"D")
-        if ready or awake_s > AWAKE * seconds:
+        asleep, was_awake = state in (b"S", b"D"), awake_s > AWAKE * seconds
+        if was_awake or not asleep:
             self._awake = now
-        waits = ready and awake_s <= AWAKE * seconds  # for a core, which the statistics do not know yet
-        self.slept_s = 0.0 if waits else max(0.0, seconds - awake_s)
+        # else it waits for a core, which the statistics do not know yet
+        self.slept_s = max(0.0, seconds - awake_s) if was_awake or asleep else 0.0
         self._last, self._ran_s, self._waited_s = now, ran_s, waited_s
         return now - self._awake
 

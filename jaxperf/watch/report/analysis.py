@@ -303,9 +303,9 @@ class Analysis:
     def front(self, sample: StackSample) -> float:
         """Return the seconds of a sample in which the front end neither compiled nor waited."""
         seconds = sample.end - sample.start - self.compiling.of(sample) - self.waiting.of(sample)
-        return max(0.0, seconds) * self.undelayed(sample)
+        return max(0.0, seconds) * self.undelayed_by_others(sample)
 
-    def undelayed(self, sample: StackSample) -> float:
+    def undelayed_by_others(self, sample: StackSample) -> float:
         """Return the share of a sample's time in which it did not wait for a core that other programs had.
 
         The threads of a CPU device delay the front end, too. That is a part of what its work costs.
@@ -321,7 +321,7 @@ class Analysis:
     def run_s(self) -> float:
         """Return the seconds of the run in which neither the front end nor a compiler waited for a core."""
         delayed_s = sum(
-            (s.end - s.start - self.compiling.of(s)) * (1 - self.undelayed(s)) for s in self.samples
+            (s.end - s.start - self.compiling.of(s)) * (1 - self.undelayed_by_others(s)) for s in self.samples
         )
         return self.log.wall_s - delayed_s - self._without_cores_s(self.log.compiled)
 
@@ -552,7 +552,7 @@ class Analysis:
         all_windows_s = sum(windows_s for windows_s, _ in seen.values())
         all_lost_s = sum(lost_s for _, lost_s in seen.values())
         for at, here in lines.items():
-            run_s = sum((s.end - s.start - self.compiling.of(s)) * self.undelayed(s) for s in here)
+            run_s = sum((s.end - s.start - self.compiling.of(s)) * self.undelayed_by_others(s) for s in here)
             windows_s, lost_s = seen[at]
             if windows_s > 0 and all_windows_s >= BRIEF_S:
                 unseen_s = max(0.0, BRIEF_S - windows_s)
@@ -569,7 +569,7 @@ class Analysis:
         many seconds as the front end waited for a core because of them, and at most those of one core.
         """
         overlapped = [s for s in self.samples if 2 * self._overlapped.of(s) > s.end - s.start]
-        seconds = sum((s.end - s.start) * self.undelayed(s) for s in overlapped)
+        seconds = sum((s.end - s.start) * self.undelayed_by_others(s) for s in overlapped)
         if not self._on_cpu or not seconds:
             return 0.0
         ran_s = sum((s.end - s.start) * s.undelayed for s in overlapped)

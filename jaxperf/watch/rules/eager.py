@@ -206,7 +206,7 @@ def _unfused(analysis: Analysis, lines: Iterable[Place]) -> dict[Place, float]:
     others = copying.union(analysis.jitted)
     light = {name for name in opcodes.keys() - others if opcodes[name] and not opcodes[name] & _HEAVY}
     rows = [_in_a_row(analysis, device, light) for device in analysis.log.activity.devices]
-    share = max(map(_saved, rows), default=0.0)
+    share = max(map(_saved_share, rows), default=0.0)
     if not share:
         return {}
     # the devices of one host share its cores, and then do not compute at the same time; what is free counts
@@ -230,7 +230,7 @@ def _in_a_row(analysis: Analysis, device: str, light: Collection[str]) -> list[t
     return in_a_row if len(in_a_row) >= OFTEN else []
 
 
-def _saved(in_a_row: list[tuple[float, float, str]]) -> float:
+def _saved_share(in_a_row: list[tuple[float, float, str]]) -> float:
     """Return the share of a device's time that would be saved if consecutive light operations were fused."""
     if not in_a_row:
         return 0.0

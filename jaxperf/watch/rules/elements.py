@@ -200,7 +200,7 @@ def _as_one(findings: list[Finding]) -> Finding:
     dearest, *others = sorted(findings, key=lambda finding: -finding.seconds)
     if not others:
         return dearest
-    lines = lines_beside(dearest.at, sorted(finding.at for finding in others)[:MOST_NAMED])
+    lines = _first_lines(dearest.at, sorted(finding.at for finding in others))
     return replace(
         dearest,
         seconds=sum(finding.seconds for finding in findings),
@@ -234,6 +234,11 @@ def _others_of_its_type(analysis: Analysis, nest: list[Place]) -> str:
     others = sorted(set().union(*alike) - {*nest})
     if not others:
         return ""
-    named = lines_beside(nest[0], others[:MOST_NAMED])
+    lines = _first_lines(nest[0], others)
+    return f"Do the same at {lines}: such arrays are taken apart there, too, by the same program."
+
+
+def _first_lines(at: Place, others: list[Place]) -> str:
+    """Return lines as a sentence about another one names them, and how many more there are."""
     more = f" and {len(others) - MOST_NAMED} more" if len(others) > MOST_NAMED else ""
-    return f"Do the same at {named}{more}: such arrays are taken apart there, too, by the same program."
+    return f"{lines_beside(at, others[:MOST_NAMED])}{more}"

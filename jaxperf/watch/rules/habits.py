@@ -235,7 +235,7 @@ def find_finite_differences(analysis: Analysis) -> Iterator[Finding]:
         seconds, gradient = sum(map(analysis.front, under)), solver in _OF_NUMBERS
         # a gradient takes the device as long as a few calls, and a Jacobian as long as all of them
         if gradient:
-            seconds += sum(analysis.waiting.of(s) * analysis.undelayed(s) for s in under)
+            seconds += sum(analysis.waiting.of(s) * analysis.undelayed_by_others(s) for s in under)
         reason = (
             f"{solver} gets no {argument}, and so calls the function {calls} times for each derivative, "
             "once for each parameter"

@@ -147,8 +147,9 @@ def _tiny_systems(facts: Facts, c: Compiled, program: ExecutedProgram) -> Iterat
     calls = (
         i
         for i in facts.instructions
-        if _FACTORS.search(i.target)
+        if i.opcode == "custom-call"
         and "while/body" in i.op_name
+        and _FACTORS.search(i.target)
         # beside the matrices, there are integers: pivots, and whether it went well
         and all(max(shape.dims[-2:], default=1) <= TINY for shape in i.shapes if shape.dtype[0] in "fc")
     )

@@ -179,20 +179,19 @@ _OF_ARGUMENTS = ("weak type", "dtype", "shape", "structure", "static value", "st
 
 def _beside(finding: Finding, findings: list[Finding]) -> Finding:
     """Return a finding with what its change needs, or takes along, of other findings."""
+    sentence, others = "", list[Place]()
+    loop = statements.innermost(finding.at, statements.LOOP)
     if finding.cause in _WHOLE:  # jit traces all of it
-        words = "First change {}: what is traced again there would make all of this be traced again."
-        others = [f for f in findings if f.cause in _OF_ARGUMENTS and _holds(finding.at, f.at)]
-    elif finding.cause == "dispatch":
-        words = "What is dispatched one by one at {} goes into the same program."
-        loop = statements.innermost(finding.at, statements.LOOP)
-        eager = [f for f in findings if f.cause == "eager" and loop is not None]
-        others = [f for f in eager if statements.innermost(f.at, statements.LOOP) is loop]
-    else:
-        return finding
+        sentence = "First change {}: what is traced again there would make all of this be traced again."
+        others = [f.at for f in findings if f.cause in _OF_ARGUMENTS and _holds(finding.at, f.at)]
+    elif finding.cause == "dispatch" and loop is not None:
+        sentence = "What is dispatched one by one at {} goes into the same program."
+        eager = [f.at for f in findings if f.cause == "eager"]
+        others = [at for at in eager if statements.innermost(at, statements.LOOP) is loop]
     if not others:
         return finding
-    lines = lines_beside(finding.at, sorted(f.at for f in others))
-    return replace(finding, besides=f"{finding.besides} {words.format(lines)}".strip())
+    more = sentence.format(lines_beside(finding.at, sorted(others)))
+    return replace(finding, besides=f"{finding.besides} {more}".strip())
 
 
 # changes that make one program of neighboring lines

@@ -510,10 +510,10 @@ def _changed_part(changes: list[Change]) -> tuple[Part, Part] | None:
     graphs = [changes[0].before, *(change.now for change in changes if change.what == changes[0].what)]
     if len(graphs) > 2:
         del graphs[0]
-    for before, now in itertools.pairwise(graphs):
-        parts = differing_part(now, before), differing_part(before, now)
-        if parts[0] and parts[1] and parts[0][::2] == parts[1][::2]:
-            return parts[0], parts[1]
+    for earlier, later in itertools.pairwise(graphs):
+        before, now = differing_part(later, earlier), differing_part(earlier, later)
+        if before and now and (before.name, before.owner) == (now.name, now.owner):
+            return before, now
     return None
 
 

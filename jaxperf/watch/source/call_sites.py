@@ -6,7 +6,6 @@ around the call, so all names that this function calls are looked up, and those 
 functions among them call: a method that only calls the step is as short as the step.
 """
 
-import contextlib
 import functools
 import inspect
 from collections.abc import Callable, Collection, Iterable
@@ -15,6 +14,7 @@ from typing import Any, NamedTuple
 
 from jaxperf.watch.log import Compiled, canonical_name
 from jaxperf.watch.observe import source_location
+from jaxperf.watch.observe.frame_arguments import captured_values
 from jaxperf.watch.observe.source_location import Place, jitted_program
 from jaxperf.watch.source import statements
 
@@ -94,14 +94,10 @@ def _variable(function: FunctionType, own: Any, name: str) -> Any:
 
     `own` is the object of a method, or the function itself.
     """
-    code = function.__code__
-    if name in code.co_varnames:
-        return own if name == code.co_varnames[0] and own is not function else None
-    for free, cell in zip(code.co_freevars, function.__closure__ or ()):
-        with contextlib.suppress(ValueError):  # the cell is empty
-            if free == name:
-                return cell.cell_contents
-    return function.__globals__.get(name)
+    variables = function.__code__.co_varnames
+    if name in variables:
+        return own if name == variables[0] and own is not function else None
+    return captured_values(function).get(name, function.__globals__.get(name))
 
 
 def called_at(
