@@ -158,9 +158,7 @@ def find_replicated_work(analysis: Analysis) -> Iterator[Finding]:
             reason = (
                 f"each of the {count} devices computes all of {c.called}: none of its arguments is divided"
             )
-            # devices of a CPU share its cores, for which each waits, too
-            saved_s = program_s * (1 - 1 / count) * analysis.beside
-            yield Finding("replicated", c.at, saved_s, reason, c.called)
+            yield Finding("replicated", c.at, program_s * (1 - 1 / count), reason, c.called)
 
 
 @cause(

@@ -76,6 +76,8 @@ def _cost_s(flag: str, analysis: Analysis) -> float:
     calls = (DISPATCH, EAGER)
     if analysis.log.activity.windows:
         seconds = sum(analysis.idle_at(*calls).values())
+        if flag in _READS:  # the calls stay, beside devices
+            seconds *= analysis.beside * analysis.alone_beside
         seconds += sum(x.lost_s for x in analysis.lines if x.kind == "np.asarray" and flag in _READS)
     else:
         seconds = sum(analysis.front_s[kind] for kind in calls)
