@@ -42,6 +42,7 @@ _EFFECTS = {
 }
 _DONATIONS = ("donation", "eager copy", "module state")
 _READS = ("jax_debug_nans", "jax_debug_infs")  # they read results with `np.asarray`
+_ONE_BY_ONE_UNDER = ("jax_disable_jit", *_READS)  # of the latter, a function that gave a NaN
 _OTHER_NAMES = {"jax_check_tracer_leaks": "checking_leaks"}  # context managers with another name
 _ONE_BY_ONE = ("eager", "eager recompiles", "eager shapes", "new body")
 EXPLAINS["jax_disable_jit"] = (*_ONE_BY_ONE, *_DONATIONS)
@@ -65,7 +66,10 @@ def find_debug_settings(analysis: Analysis) -> Iterator[Finding]:
         if first is not None and flag not in _FOR_NOTHING:
             first = first or next((c.at for c in analysis.log.compiled), first)
             reason = f"{flag} is on, which {_EFFECTS.get(flag, 'is for looking for mistakes')}"
-            line, seconds = set_at(flag, analysis, first), _cost_s(flag, analysis)
+            line, again_s = set_at(flag, analysis, first), _one_by_one_s(flag, analysis)
+            seconds = _cost_s(flag, analysis) + again_s
+            if again_s and flag in _READS:
+                reason += "; what gave such a result ran again, one operation at a time, and compiled each"
             yield Finding("debug setting", line or first, seconds, reason, flag, argument=str(line or ""))
 
 
@@ -81,11 +85,16 @@ def _cost_s(flag: str, analysis: Analysis) -> float:
         seconds += sum(x.lost_s for x in analysis.lines if x.kind == "np.asarray" and flag in _READS)
     else:
         seconds = sum(analysis.front_s[kind] for kind in calls)
-    if flag == "jax_disable_jit":  # inside functions that a decorator jits, operations compile one by one
-        alone = (c for c in analysis.log.compiled if not c.explained)
-        jitted = (c for c in alone if any(map(statements.in_jitted, filter(None, (c.at, *c.callers)))))
-        seconds += analysis.compiling_s(jitted)
     return seconds
+
+
+def _one_by_one_s(flag: str, analysis: Analysis) -> float:
+    """Return the seconds of compiling single operations inside functions that a decorator jits."""
+    if flag not in _ONE_BY_ONE_UNDER:
+        return 0.0
+    alone = (c for c in analysis.log.compiled if not c.explained)
+    jitted = (c for c in alone if any(map(statements.in_jitted, filter(None, (c.at, *c.callers)))))
+    return analysis.compiling_s(jitted)
 
 
 def set_at(flag: str, analysis: Analysis, first: Place) -> Place | None:

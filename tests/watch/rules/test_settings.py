@@ -50,3 +50,19 @@ def test_a_program_under_a_setting_still_fails_as_it_would():
         assert double(jnp.float32(1.0)) == 2.0
         with pytest.raises(FloatingPointError):
             double(jnp.float32(np.nan))
+
+
+def test_what_gave_a_nan_and_ran_again_one_operation_at_a_time_counts_as_the_settings(watched):
+    @jax.jit
+    def normalize(x):
+        return (x - x.mean()) / jnp.sqrt((x**2).sum())
+
+    def run():
+        with jax.debug_nans(True), pytest.raises(FloatingPointError):
+            normalize(jnp.zeros((7, 9)))
+
+    analysis = watched(run)
+    (finding,) = find_debug_settings(analysis)
+    again = [c for c in analysis.log.compiled if not c.explained and c.at.function == "normalize"]
+    assert again and finding.seconds >= 0.9 * analysis.compiling_s(again)
+    assert "ran again, one operation at a time" in finding.reason
