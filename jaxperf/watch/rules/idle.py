@@ -484,7 +484,7 @@ def find_numpy_work(analysis: Analysis) -> Iterator[Finding]:
     for finding in findings_by_function("numpy", idle, "devices are idle while NumPy computes here"):
         here = [at for at in analysis.lost_to_numpy if _function(at) == _function(finding.at)]
         waits = [line for line in analysis.lines if any(_for_numpy(line, at) for at in here)]
-        converting_s = sum(converted.get(line.at, 0.0) for line in waits)
+        converting_s = sum(converted.get(line.at, 0.0) for line in waits if line.at not in here)
         lost_s = sum(line.lost_s for line in waits)
         yield replace(finding, seconds=max(finding.seconds + converting_s, lost_s))
 

@@ -91,6 +91,7 @@ def test_an_argument_that_is_gathered_is_named_at_the_line_that_uses_it_first():
     assert all(f"test_between_devices.py:{line}, for " in note for note in notes)
 
 
+@pytest.mark.parametrize("kind", ["gpu", "cpu"])  # of a CPU, they share the cores
 @pytest.mark.parametrize(
     ("splits", "program", "count"),
     [
@@ -102,12 +103,14 @@ def test_an_argument_that_is_gathered_is_named_at_the_line_that_uses_it_first():
         (("PartitionSpec()", "PartitionSpec()"), REPLICATED.replace(" dot(", " add("), 0),
     ],
 )
-def test_a_program_of_which_no_argument_is_divided_computes_the_same_on_each_device(splits, program, count):
+def test_a_program_of_which_no_argument_is_divided_computes_the_same_on_each_device(
+    kind, splits, program, count
+):
     c = call(0, 1, 2, 3)
     c.placements = {f"argument {i}": Placement((0, 1, 2, 3), s, True) for i, s in enumerate(splits)}
     ran = ExecutedProgram("step")
     for device in range(4):
-        ran.devices[f"gpu {device}"] = [(1.0, 1.8)]
+        ran.devices[f"{kind} {device}"] = [(1.0, 1.8)]
     activity = DeviceActivity([(1.0, 2.0)], {"step": ran})
     log = Log("a", 0, 2, compiled=[c], programs=[replace(facts(), text=program)], activity=activity)
     findings = list(find_replicated_work(Analysis(log)))

@@ -162,6 +162,24 @@ def test_a_ufunc_that_sleeps_waits_for_an_array_and_computes_nothing(places):
         assert [line.kind for line in analysis.blocked_lines] == [UFUNC] * blocked
 
 
+def test_what_brings_values_to_numpy_costs_as_numpy_does(places):
+    source = (
+        "import numpy as np\nfor i in range(9):\n    g = np.asarray(step(w))\n    w = w - np.clip(g, 0, 1)\n"
+    )
+    brought, at = map(places(source), (3, 4))
+    step = Compiled("step", brought, {"compile": (-1.0, 0.0)}, explained=True)
+    # of each turn of a second, the device computes for half, for which NumPy waits
+    waits = [Wait("np.asarray", brought, i, i + 0.5, 4) for i in range(9)]
+    samples = [
+        StackSample("numpy", p, i + a, i + a + 0.2) for i in range(9) for p, a in ((brought, 0.5), (at, 0.7))
+    ]
+    activity = DeviceActivity([(0.0, 9.0)])
+    activity.program("step").devices["cpu 0"] = [(i, i + 0.5) for i in range(9)]
+    analysis = Analysis(Log("a", 0.0, 9.0, compiled=[step], samples=samples, waits=waits, activity=activity))
+    (finding,) = idle.find_numpy_work(analysis)
+    assert (finding.at, finding.seconds) == (at, pytest.approx(9 * 0.4))
+
+
 def test_a_line_in_a_function_of_numpys_is_told_from_others():
     class Array:
         def __array__(self, dtype=None, copy=None):

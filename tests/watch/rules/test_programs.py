@@ -174,6 +174,8 @@ def test_a_value_that_a_gradient_computes_too_is_found_wherever_the_loop_asks_fo
         log.activity.program(name).devices["cpu 0"] = [(0.2, 0.4)]
     findings = list(programs.find_forward_twice(Analysis(log)))
     assert [f.at.line for f in findings] == [lines[0]] * count
+    # 0.2 s in a window of 1 s, and a second of compiling
+    assert [f.seconds for f in findings] == pytest.approx([0.2 + 1.0] * count)
 
 
 SCALAR, ROWS = "f32[]", "f32[4096,16]{1,0}"
