@@ -27,6 +27,13 @@ def test_every_slow_program_has_an_entry_and_every_entry_a_program(gallery):
     assert sorted(gallery.names()) == NAMES
 
 
+@pytest.mark.parametrize("file", ["README.md", "README.zh-CN.md", "CHANGELOG.md"])
+def test_the_number_of_programs_is_told_as_it_is(gallery, file):
+    text = (ROOT / file).read_text(encoding="utf-8")
+    (told,) = re.findall(r"(\d+) (?:slow programs with their|个慢程序|programs with the symptom)", text)
+    assert int(told) == len(gallery.names())
+
+
 def test_entries_are_complete_and_every_text_and_thread_is_used(gallery):
     about = gallery.entries()
     entries = [about[name] for name in gallery.names()]
