@@ -153,6 +153,10 @@ def _slicing_s(analysis: Analysis, samples: list[StackSample]) -> float:
             "in its place. JAX compiles a program that takes the array apart, for each length, and each "
             "element is an array."
         ),
+        "derived": (
+            "Compute with the whole of {argument} along its first axis (jnp.sum, jnp.prod, jax.vmap), or "
+            "make the loop a jax.lax.scan over it. Under jax.grad or jax.vmap, as here, NumPy cannot take it."
+        ),
     },
 )  # fmt: skip
 def find_iterated_arrays(analysis: Analysis) -> Iterator[Finding]:
@@ -177,13 +181,14 @@ def find_iterated_arrays(analysis: Analysis) -> Iterator[Finding]:
         what = name
         if form:
             what = f"an array that {library} iterates over"
-        elif not reads:  # elements of the host's array would go back to the device
-            form = "not read"
-        elif names[1:]:
+        elif any(c.under for c in apart):
+            form = "derived"
+        elif reads and names[1:]:
             what, form = f"each of {name}", "nested"
         reason = (
             f"{what} is taken apart by a program of its own, compiled {len(apart)} times in "
-            f"{analysis.compiling_s(apart):.2g} s, and its elements are read one by one"
+            f"{analysis.compiling_s(apart):.2g} s, and its elements are {'read' if reads else 'handled'} one "
+            "by one"
         )
         besides = _others_of_its_type(analysis, nest)
         finding = Finding(

@@ -2,6 +2,7 @@
 
 import ast
 import functools
+import re
 import sys
 from collections.abc import Collection, Iterator
 from pathlib import Path
@@ -24,6 +25,7 @@ _METHODS = {
     "plot", "savefig", "scatter", "show", "shuffle", "standard_normal", "uniform",
 }  # fmt: skip
 _TO_HOST = {"array", "asarray", "load", "loadtxt", "save", "savetxt", "savez"}
+_MASKS = re.compile(r"jax\.numpy\.(logical_\w+|is(nan|finite|inf|close|in))")
 _NO_VALUE = ("len", "isinstance", "hasattr", "callable")  # calls whose results are known while tracing
 
 
@@ -93,6 +95,10 @@ def _host_work(file: str, function: statements.FUNCTION) -> Iterator[tuple[Any, 
     ]
     values = loop_body.reached(set[str]().union(*computed), flows)
     numpys = set[str]()  # variables that are arrays of NumPy
+    masks = set[str]()
+    for flow in flows:
+        if isinstance(flow.node, ast.Assign) and _is_mask(flow.node.value, masks, file):
+            masks |= flow.writes
     for node in ast.walk(function):
         match node:
             case ast.Yield() | ast.YieldFrom() | ast.Await():
@@ -108,6 +114,11 @@ def _host_work(file: str, function: statements.FUNCTION) -> Iterator[tuple[Any, 
                 _without_types(loop_body.reads(index)), values
             ):
                 yield node, f"takes {ast.unparse(index)} as the index of an object of Python"
+            case ast.Subscript(slice=index):
+                for part in getattr(index, "elts", [index]):
+                    reads = _without_types(loop_body.reads(part))
+                    if _is_mask(part, masks, file) and loop_body.share(reads, data):
+                        yield node, f"takes elements by the mask {ast.unparse(part)} (jnp.where keeps all)"
             case ast.If(test=test) | ast.Assert(test=test) if (
                 isinstance(node, ast.Assert) or statements.nodes_in(node, ast.Raise)
             ) and _takes_value(test, file, data, values):
@@ -141,6 +152,20 @@ def _takes_value(node: ast.AST, file: str, data: Collection[str], values: Collec
             arguments += call.args
     taken, read = (_without_types(loop_body.reads(*nodes)) for nodes in (arguments, [node]))
     return loop_body.share(taken, data) or loop_body.share(read, values)
+
+
+def _is_mask(node: ast.expr, masks: Collection[str], file: str) -> bool:
+    """Return whether an expression is an array of booleans: a comparison, or what is made of `masks`."""
+    match node:
+        case ast.Compare(ops=[ast.Lt() | ast.LtE() | ast.Gt() | ast.GtE() | ast.Eq() | ast.NotEq()]):
+            return True
+        case ast.BinOp(left=left, op=ast.BitAnd() | ast.BitOr() | ast.BitXor(), right=right):
+            return _is_mask(left, masks, file) or _is_mask(right, masks, file)
+        case ast.UnaryOp(op=ast.Invert(), operand=operand):
+            return _is_mask(operand, masks, file)
+        case ast.Call(func=called):
+            return bool(_MASKS.fullmatch(statements.imported_name(file, called)))
+    return statements.dotted_name(node) in masks
 
 
 def _is_plain_class(file: str, name: str) -> bool:

@@ -223,7 +223,8 @@ def test_an_array_that_is_iterated_is_named_whatever_takes_it_apart(line):
     apart = compiled(at, 1.0, 1.5, "unstack")
     (finding,) = elements.find_iterated_arrays(Analysis(Log("a", 0.0, 9.0, compiled=[apart])))
     assert "numpy.asarray(tokens)" in advice_for(finding).change
-    assert (finding.seconds, finding.form) == (pytest.approx(1.5), "not read")
+    assert (finding.seconds, finding.form) == (pytest.approx(1.5), "")
+    assert "its elements are handled one by one" in finding.reason
     typed = compiled(line("w = lib.fit"), 1.0, 1.5, "unstack", signature={"x": "key<fry>[9]"})
     others = ("chr(t) for t in keys", "unstack(pair)", "import heavylib")  # NumPy holds no key
     for other in (typed, *(compiled(line(text), 1.0, 1.5, "unstack") for text in others)):
@@ -248,6 +249,14 @@ def test_an_operation_over_very_many_arrays_is_done_on_the_host(count, found, pl
     for finding in findings:
         assert "stack takes up to 300 arrays here" in finding.reason
         assert "jax.device_get(points)" in advice_for(finding).change
+
+
+def test_an_array_that_grad_derives_is_no_array_of_numpy(line):
+    at = line("for token")
+    apart = compiled(at, 1.0, 1.5, "unstack", under=line("w = update"))
+    (finding,) = elements.find_iterated_arrays(Analysis(Log("a", 0.0, 9.0, compiled=[apart])))
+    change = advice_for(finding).change
+    assert change.startswith("Compute with the whole of tokens") and "numpy.asarray" not in change
 
 
 def test_a_library_that_iterates_gets_arrays_of_numpy(line):
