@@ -48,6 +48,7 @@ from jaxperf.watch.source.call_sites import CallSite
 
 _T = TypeVar("_T")
 MANY_LENGTHS = 5  # of a list or of what is joined, for each of which jit would compile a program
+MANY_ELEMENTS = 50  # of an array over which a loop goes, which jit would unroll
 FULL_QUEUE, UFUNC, COMPUTING_CALL = "a full queue", "a NumPy function", "a call that computes"
 LONG_CALL_S = 0.1  # of calls in windows that saw nothing: no call takes so long to dispatch
 SILENT_SHARE = 0.3  # of the time of calls at a line in windows, in which windows saw no call that ends
@@ -136,6 +137,16 @@ def _opens_to_write(call: ast.expr) -> bool:
     modes = call.args[1:2] if isinstance(call.func, ast.Name) else call.args[:2]
     modes = [*modes, *(keyword.value for keyword in call.keywords if keyword.arg == "mode")]
     return any(isinstance(mode, ast.Constant) and _WRITES.fullmatch(str(mode.value)) for mode in modes)
+
+
+def _lines_by_file(places: Iterable[Iterable[Place]]) -> dict[str, frozenset[int]]:
+    files = group_by(set[Place]().union(*places), lambda at: at.file)
+    return {file: frozenset(at.line for at in here) for file, here in files.items()}
+
+
+def _length(array_type: str) -> int:
+    """Return the first dimension of a type such as "float32[100, 3]"."""
+    return int(array_type.partition("[")[2].partition(",")[0].rstrip("]"))
 
 
 class IntervalSet:
@@ -232,9 +243,12 @@ class Analysis:
     @functools.cached_property
     def iterated_lines(self) -> dict[str, frozenset[int]]:
         """Return the lines that were seen to iterate over arrays, by file."""
-        places = set[Place]().union(*self.log.iterated.values())
-        files = group_by(places, lambda at: at.file)
-        return {file: frozenset(at.line for at in here) for file, here in files.items()}
+        return _lines_by_file(self.log.iterated.values())
+
+    @functools.cached_property
+    def long_iterations(self) -> dict[str, frozenset[int]]:
+        """Return those of `iterated_lines` that were seen to iterate over many elements."""
+        return _lines_by_file(at for kind, at in self.log.iterated.items() if _length(kind) >= MANY_ELEMENTS)
 
     def lists_of_many_lengths(self, file: str, function: str) -> list[str]:
         known = self.log.parameters.get((file, function), {})
@@ -245,11 +259,11 @@ class Analysis:
     def joins_many_lengths(self) -> set[tuple[str, str]]:
         """The functions (file, name) in which an operation outside jit takes ever other numbers of arrays."""
         operations = group_by(
-            (c for c in self.log.compiled if not c.explained), lambda c: (c.at.file, c.at.function, c.name)
+            (c for c in self.log.compiled if not c.explained), lambda c: (c.at, c.name)
         )
         return {
-            (file, function)
-            for (file, function, _), compiled in operations.items()
+            (at.file, at.function)
+            for (at, _), compiled in operations.items()
             if len({len(c.signature) for c in compiled}) >= MANY_LENGTHS
         }
 

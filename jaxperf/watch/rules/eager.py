@@ -25,7 +25,7 @@ from jaxperf.watch.rules.jit_advice import (
 )
 from jaxperf.watch.rules.programs import find_eager_copies
 from jaxperf.watch.rules.small_programs import find_eager_recompiles, find_many_arrays
-from jaxperf.watch.rules.table import PERFORMANCE, Finding, cause, findings_of
+from jaxperf.watch.rules.table import ONE_A_SHAPE, PERFORMANCE, Finding, cause, findings_of
 from jaxperf.watch.source import statements
 
 SHORT_S = 5e-5  # seconds of an operation that takes less than its dispatch
@@ -89,7 +89,7 @@ def find_eager_operations(analysis: Analysis) -> Iterator[Finding]:
         finding.at
         for rule in (find_eager_recompiles, find_many_arrays)
         for finding in findings_of(analysis, rule)
-        if finding.cause in ("eager shapes", "many arrays") and finding.form != "several"
+        if finding.cause in ("eager shapes", "many arrays") and finding.form not in ONE_A_SHAPE
     }
     lost_s = {
         at: idle.get(at, 0.0) + unfused.get(at, 0.0)

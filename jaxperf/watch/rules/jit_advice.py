@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from jaxperf.watch.log import EAGER, Compiled, StackSample
-from jaxperf.watch.observe.source_location import NOWHERE, Place
+from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.report.analysis import Analysis, once
 from jaxperf.watch.rules.libraries import change_of_call
 from jaxperf.watch.rules.table import Finding
@@ -26,7 +26,7 @@ Chain = tuple[Place, ...]  # the reader's lines on the stack, the innermost firs
 # by what can be jitted
 WAYS = {
     "function": (
-        "Jit {name} as a whole: {decorator} above it; float() and print() stay outside, an if on an array "
+        "Jit {name} as a whole: @{jit} above it; float() and print() stay outside, an if on an array "
         "becomes jnp.where, and a loop over examples jax.vmap."
     ),
     "part": (
@@ -34,7 +34,7 @@ WAYS = {
         "cannot take {name} as a whole, which {argument}."
     ),
     "numpy": (
-        "Replace {argument} by jnp's, and then jit {name} as a whole: {decorator} above it; float() and "
+        "Replace {argument} by jnp's, and then jit {name} as a whole: @{jit} above it; float() and "
         "print() stay outside, and an if on an array becomes jnp.where."
     ),
     "lengths": (
@@ -43,7 +43,7 @@ WAYS = {
         "to one array of a fixed length, and jit a jax.lax.scan over that."
     ),
     "derived": (
-        "{name} is called through {argument}(...), so put jax.jit around that once, and call the result: it "
+        "{name} is called through {argument}(...), so put {jit} around that once, and call the result: it "
         "is one program with what JAX derives from {name}."
     ),
     "shard_map": (
@@ -132,7 +132,7 @@ def _form(
     calls = {place for _, callers in below for place in callers[0 if definition else 1 :][:1]}
     if function and calls and takes:
         if definition and (transform := _derived_by(calls, name)):
-            return {"form": "derived", "name": name, "argument": transform}
+            return {"form": "derived", "name": name, "argument": transform, "static": static}
         elements = [over for call in sorted(calls) if (over := statements.each_element(call, name))]
         if elements and not static:
             arrays = ", ".join(f"jnp.asarray({array})" for array in elements[0])
@@ -294,8 +294,13 @@ def _unrolled(analysis: Analysis, chains: list[Chain], called: list[Place]) -> s
         looped = list(_loops_of_steps(analysis, chain))
         loops.update(looped[:1])
         growing.update({place for place in chain if looped and statements.grows(place)})
-    (at, kind), held = next(iter(loops.most_common(1)), ((NOWHERE, ast.For), 0))
-    if held < max(1, LOOP_SHARE * len(chains)):
+    # one over the elements of an array may have few samples, but is unrolled just the same
+    over_many = [loop for loop in loops if loop[0].line in analysis.long_iterations.get(loop[0].file, ())]
+    if over_many:
+        at, kind = over_many[0]
+    elif loops and loops.most_common(1)[0][1] >= max(1, LOOP_SHARE * len(chains)):
+        at, kind = loops.most_common(1)[0][0]
+    else:
         around = next(_loops_of_steps(analysis, called), None)
         if around is None:
             return ""
@@ -443,6 +448,8 @@ def _of_many_lengths(analysis: Analysis, at: Place) -> str:
     if not (lists or joins):  # as in nearly all functions, of which rules ask for each sample
         return ""
     rounds = [loop.iter for loop in statements.nodes_in(function, ast.For | ast.comprehension)]
+    # the arguments of `range` are numbers
+    rounds = [over for over in rounds if statements.last_name(getattr(over, "func", over)) != "range"]
     over = {name.partition(".")[0] for name in loop_body.reads(*rounds)}
     calls = statements.jax_calls(function, at.file)
     taken = over | loop_body.reads(*(a for call in calls for a in call.args))

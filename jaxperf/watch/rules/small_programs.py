@@ -79,6 +79,11 @@ _OPTIMIZER_STATE = re.compile(r"\b(mu|nu|trace|opt_state|sum_of_squares)\b")
             "Jit {name} as a whole: it compiles one program for each shape, in place of one for each "
             "operation and shape. To compile fewer, pad to a few sizes, and mask the rest."
         ),
+        "method": (
+            "Move what {name} computes with arrays into a function that takes all of them, also those of "
+            "self, and jit that: it compiles one program for each shape, in place of one for each operation "
+            "and shape. To compile fewer, pad to a few sizes, and mask the rest."
+        ),
     },
 )  # fmt: skip
 @cause(
@@ -125,15 +130,17 @@ def find_eager_recompiles(analysis: Analysis) -> Iterator[Finding]:
         reason = f"{name}, outside of jit, was compiled {times} times here, for {EAGER_CAUSES[cause]}"
         finding = Finding(cause, at, analysis.compiling_s(repeats), reason, name)
         form, function = "", statements.innermost(at, statements.FUNCTION)
-        if statements.size_by_values(at) or _takes_by_mask(analysis, at):
+        if _mostly(analysis, repeats, statements.size_by_values) or _takes_by_mask(analysis, at):
             form = "values"
-        elif statements.joins(at):
+        elif _mostly(analysis, repeats, statements.joins):
             form = "growing"
         if cause == "new body":
             yield finding
         elif not form and only_computes(analysis, at) and len(repeating) >= SEVERAL:
             reason += f", and so were {len(repeating) - 1} more operations"
-            shapes.append(replace(finding, form="several", name=function.name, reason=reason))
+            # jit would keep what a method reads of its object as it was
+            form = "method" if statements.is_method(function) else "several"
+            shapes.append(replace(finding, form=form, name=function.name, reason=reason))
         else:
             shapes.append(replace(finding, form=form))
     yield from _sources(shapes)
@@ -183,6 +190,12 @@ def find_eager_recompiles(analysis: Analysis) -> Iterator[Finding]:
                     found = way_to_jit(finding, analysis, library, one_call=False)
                 findings.append((found, joined))
     yield from _of_calls(findings)
+
+
+def _mostly(analysis: Analysis, compiled: list[Compiled], is_so: Callable[[Place], bool]) -> bool:
+    """Return whether most of the seconds of compiling are at lines of which something is so."""
+    those = [c for c in compiled if is_so(c.at)]
+    return 2 * analysis.compiling_s(those) > analysis.compiling_s(compiled)
 
 
 def _of_calls(findings: list[tuple[Finding, list[Compiled]]]) -> Iterator[Finding]:

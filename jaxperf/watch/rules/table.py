@@ -151,12 +151,14 @@ def least_saving_s(analysis: Analysis) -> float:
     return max(LEAST_S, LEAST_SHARE * analysis.run_s)
 
 
+ONE_A_SHAPE = ("several", "method")  # forms of a change that jits a whole function, for each shape
 _SERVED = ("eager recompiles", "new body", "library function", "dispatch")  # by jit of a whole function
 
 
 def _together(findings: list[Finding]) -> list[Finding]:
     """Return one finding for all that one change makes one program."""
-    left, several = findings, [f for f in findings if f.form == "several"]  # for the shapes that it gets
+    left = findings
+    several = [f for f in findings if f.cause == "eager shapes" and f.form in ONE_A_SHAPE]
     for whole in [*several, *(f for f in findings if f.cause == "eager")]:
         if whole not in left:
             continue
@@ -232,19 +234,19 @@ def advice_for(finding: Finding) -> Advice:
         argument=_argument(finding),
         axis=f" along axis {finding.axis}" if finding.axis else "",
         wrapper=statements.jit_wrapper(finding.at.file, name),
-        decorator=_decorator(library.jit, finding.static),
+        jit=_jit(library.jit, finding.static),
         made=library.makes.format(name=name),
         steps=library.steps,
     )
     return Advice(cause.title, f"{change} {finding.besides}".strip(), cause.section, example)
 
 
-def _decorator(jit: str, static: tuple[str, ...]) -> str:
-    """Return the decorator that jits a function with these static arguments, which Equinox finds itself."""
+def _jit(jit: str, static: tuple[str, ...]) -> str:
+    """Return the transformation that jits a function with these static arguments; Equinox finds them."""
     if not static or jit == "eqx.filter_jit":
-        return f"@{jit}"
+        return jit
     names = ", ".join(f'"{name}"' for name in static)
-    return f"@functools.partial({jit}, static_argnames=({names},))"
+    return f"functools.partial({jit}, static_argnames=({names},))"
 
 
 def _argument(finding: Finding) -> str:

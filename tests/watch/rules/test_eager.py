@@ -455,6 +455,76 @@ def test_what_a_loop_joins_shows_that_the_length_of_an_array_varies(joined, leng
     assert (finding.form, finding.argument) == (form, argument)
 
 
+def test_what_several_lines_join_and_numbers_of_turns_are_no_lengths_that_vary(places):
+    at = places(
+        "def draw(model, xs, count):\n    ys = [model(xs) for _ in range(count)]\n    a = jnp.stack(ys)\n"
+        "    return jnp.stack([a, *ys])\n"
+    )
+    joined = [*((3, 3),) * 9, *((4, count) for count in range(4, 9))]
+    signatures = ((line, {f"arrays[{i}]": "float32[]" for i in range(count)}) for line, count in joined)
+    compiled = [Compiled("stack", at(line, "draw"), signature=s) for line, s in signatures]
+    apart = [c for c in compiled if c.at.line == 3 or len(c.signature) < 6]
+    for operations in (compiled, apart):
+        finding = jit_advice.way_to_jit(
+            Finding("eager", at(3, "draw"), 1.0, ""), Analysis(Log("a", compiled=operations))
+        )
+        assert finding.form != "lengths"
+
+
+@pytest.mark.parametrize(("elements", "said"), [(100, True), (3, False)])
+def test_a_loop_over_an_array_is_unrolled_though_few_samples_saw_it(elements, said, places):
+    at = places(
+        "def blend(w, xs):\n    w = jnp.sin(w)\n    for x in xs:\n        w = w + x - w * x\n    return w\n"
+        "blend(w, xs)\n"
+    )
+    call = at(6, "<module>")
+    seen = [sample(at(4, "blend"), 0.0, call), *(sample(at(2, "blend"), t, call) for t in range(1, 30))]
+    log = Log("a", samples=seen, iterated={f"float32[{elements}, 4]": {at(3, "blend")}})
+    log.parameters[at(3, "blend").file, "blend"]["xs"].add("array of length 300")
+    finding = jit_advice.way_to_jit(Finding("eager", at(1, "blend"), 1.0, ""), Analysis(log))
+    assert (
+        finding.besides.startswith("Before that, write the loop at") and ":3 as" in finding.besides
+    ) == said
+
+
+def test_jit_around_what_grad_derives_names_the_static_arguments(places):
+    at = places(
+        "import jax\nimport jax.numpy as jnp\ndef loss(w, kind):\n    return jnp.sin(w).sum()\n"
+        "gradient = jax.grad(loss)\nfor i in range(900):\n    w = gradient(w, kind='mean')\n"
+    )
+    chain = at(4, "loss"), at(7, "<module>")
+    log = Log("a", samples=[sample(chain[0], t / 9, chain[1]) for t in range(9)])
+    log.parameters[chain[0].file, "loss"]["kind"] |= {"'mean'"}
+    change = advice_for(jit_advice.way_to_jit(Finding("eager", at(3, "loss"), 1.0, ""), Analysis(log))).change
+    assert 'put functools.partial(jax.jit, static_argnames=("kind",)) around that once' in change
+
+
+@pytest.mark.parametrize(
+    ("head", "names", "form"),
+    [
+        ("def fit(x):", ("subtract", "mul", "sqrt", "sum"), "several"),
+        ("def fit(self, x):", ("subtract", "mul", "sqrt", "sum"), "method"),
+        ("def fit(x):", ("subtract",), ""),  # one line of the function joins, but it costs little
+    ],
+)
+def test_what_compiles_for_each_shape_is_judged_by_its_own_lines(head, names, form, places):
+    at = places(
+        f"{head}\n    x = (x - x.mean()) / 2\n    return jnp.concatenate([x, x])\n\n"
+        "for x in xs:\n    fit(x)\n"
+    )
+    inside, call = at(2, "fit"), at(6, "<module>")
+    compiled, start = [], 0.0
+    for i in range(8):
+        for name in (*names, "concatenate"):
+            line, seconds = (at(3, "fit"), 0.01) if name == "concatenate" else (inside, 0.2)
+            types = {"x": f"float32[{i + 1}]"}
+            stages = {"compile": (start, start + seconds)}
+            compiled.append(Compiled(name, line, stages, signature=types, callers=(call,)))
+            start += 1.0
+    findings = small_programs.find_eager_recompiles(Analysis(Log("a", 0.0, start, compiled=compiled)))
+    assert {f.form for f in findings if f.cause == "eager shapes"} == {form}
+
+
 def test_an_operation_with_a_new_shape_in_each_turn_is_no_matter_of_dispatch(program_file):
     path = program_file(
         "import jax.numpy as jnp\nfor i in range(500):\n    x = jnp.append(x, 1)\n    y = y * 2 + i\n"

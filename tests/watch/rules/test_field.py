@@ -252,7 +252,7 @@ def test_an_operation_over_very_many_arrays_is_done_on_the_host(count, found, pl
 
 
 def test_an_array_that_grad_derives_is_no_array_of_numpy(line):
-    at = line("for token")
+    at = line("tokens")
     apart = compiled(at, 1.0, 1.5, "unstack", under=line("w = update"))
     (finding,) = elements.find_iterated_arrays(Analysis(Log("a", 0.0, 9.0, compiled=[apart])))
     change = advice_for(finding).change
