@@ -190,6 +190,29 @@ def test_a_call_is_compared_with_the_nearest_earlier_one_and_what_vmap_makes_wit
     assert [change.kind for c in calls for change in c.changes] == ["structure", "dtype", "derived"]
 
 
+@pytest.mark.parametrize("transform", [jax.grad, lambda f: jax.vmap(f, in_axes=(None, 0))])
+def test_what_is_derived_of_a_jitted_method_is_compared_with_its_calls_of_other_shapes(transform, watched):
+    class Fit:
+        @functools.partial(jax.jit, static_argnums=0)
+        def loss(self, w, x):
+            return jnp.sum(jnp.sin(w * x) ** 2)
+
+    def program():
+        fit = Fit()
+        for n in (3, 3, 5, 9):
+            transform(fit.loss)(jnp.float32(1), jnp.ones((n, 2)))
+
+    record = watched(program).log
+    made = [c for c in record.compiled if c.name == "loss"]
+    programs = 2 if transform is jax.grad else 1  # for each shape
+    assert all(
+        c.explained and c.defined.endswith(str(Fit.loss.__wrapped__.__code__.co_firstlineno)) for c in made
+    )
+    kinds = ["derived", "shape", "shape"]
+    assert [c.changes[0].kind for c in made] == [kind for kind in kinds for _ in range(programs)]
+    assert [c.changes[0].now for c in made][-1] == "float32[9,2]"
+
+
 def test_a_call_is_compared_with_few_earlier_ones_and_their_equal_pytrees_with_none(watched, monkeypatch):
     compared = Counter()
 

@@ -7,7 +7,6 @@ explain. They are kept out of the program's own log.
 
 import contextlib
 import importlib
-import inspect
 import logging
 import re
 import sys
@@ -297,23 +296,34 @@ class Compiles:
         """Return a stage without a trace as one of the reader's functions, if that is known."""
         before = self._last(lambda c: c.explained and c.name == event.name)
         # JAX reports no trace of what `jax.grad` or `jax.vmap` makes of a jitted function
-        if reader is not None and (before is None or before.changes == (_DERIVED,)):
-            function = source_location.variable_value(reader, event.name)
-            if source_location.jitted_program(function) == event.name:
-                event.defined = frame_arguments.defined_at(inspect.unwrap(function))
+        if reader is not None and (before is None or TRACE not in before.stages):
+            function = frame_arguments.jitted_function(sys._getframe(), reader, event.name)
+            event.defined = frame_arguments.defined_at(function)
             if event.defined:
-                event.explained, event.changes = True, (_DERIVED,)
+                event.explained = True
+                self._describe_derived(event, library)
                 return event
         if before is None:
             return event
         placements = frame_arguments.array_placements(frame_arguments.call_arguments(library))
         changes = frame_arguments.placement_changes(before.placements, placements) or (_PLACED,)
-        if source_location.is_transformed(sys._getframe(), reader):
-            changes = (_DERIVED,)
-        return replace(
+        known = replace(
             before, at=event.at, stages=event.stages, used_s=event.used_s, callers=event.callers,
             cleared=None, inner=event.inner, thread=event.thread, placements=placements, changes=changes,
         )  # fmt: skip
+        if source_location.is_transformed(sys._getframe(), reader):
+            self._describe_derived(known, library)
+        return known
+
+    def _describe_derived(self, event: Compiled, library: FrameType | None) -> None:
+        """Describe what `jax.grad` or `jax.vmap` makes of a jitted function, often two programs of a call."""
+        arguments = frame_arguments.call_arguments(library)
+        event.signature = {where: frame_arguments.describe_value(a) for where, a in arguments.items()}
+        before = self._last(lambda c: c.defined == event.defined and TRACE not in c.stages)
+        if before is not None and before.signature == event.signature:
+            event.changes = before.changes
+        else:
+            event.changes = (before and self._differs(event)) or (_DERIVED,)
 
     def _describe(self, event: Compiled, reader: FrameType | None, library: FrameType | None) -> None:
         file = library.f_code.co_filename if library else ""

@@ -196,6 +196,17 @@ def traced_function(frame: FrameType, reader: FrameType | None, defined: str) ->
     return None
 
 
+def jitted_function(frame: FrameType, reader: FrameType, name: str) -> Any:
+    """Return the jitted function of a name that the reader's frame, or one of JAX inside of it, has."""
+    known = (source_location.variable_value(reader, name),)
+    inside = (f.f_locals.values() for f in source_location.frames_outwards(frame, reader))
+    for value in itertools.chain(known, *inside):
+        function = value.__func__ if type(value) is MethodType else value
+        if source_location.jitted_program(function) == name:
+            return inspect.unwrap(function)
+    return None
+
+
 def filtered_function(frame: FrameType, reader: FrameType | None) -> Any:
     """Return the function that `eqx.filter_jit` took: what it jits is one wrapper, the same for all."""
     for f in source_location.frames_outwards(frame, reader):

@@ -258,9 +258,7 @@ class Analysis:
     @functools.cached_property
     def joins_many_lengths(self) -> set[tuple[str, str]]:
         """The functions (file, name) in which an operation outside jit takes ever other numbers of arrays."""
-        operations = group_by(
-            (c for c in self.log.compiled if not c.explained), lambda c: (c.at, c.name)
-        )
+        operations = group_by((c for c in self.log.compiled if not c.explained), lambda c: (c.at, c.name))
         return {
             (at.file, at.function)
             for (at, _), compiled in operations.items()
