@@ -87,14 +87,14 @@ def _work_s() -> float:
     return time.perf_counter() if _cuda_devices() else time.thread_time()
 
 
-SHORT_S, LONG_S, LONGEST_S = 0.1, 0.25, 2.0  # length of a window
+SHORTEST_S, SHORT_S, LONG_S, LONGEST_S = 0.02, 0.1, 0.25, 2.0  # length of a window
 FEW_BYTES = 20_000  # of a window that saw about fifty calls, or less; the next one is `LONGER` times as long
 LONGER = 4
 COST_SHARE = 0.05  # cost of a window over the pause after it, at most
 EARLY_S, LATER_SHARE = 3.0, 0.01  # so long after the first window, this share replaces `COST_SHARE`
 SLOWDOWN = 0.05  # of a program in a window, roughly
 PAUSE = 0.02  # shortest pause over the time since the first window
-KEPT_BYTES = 6_000_000  # of windows: of more, every second one is dropped
+KEPT_BYTES = 6_000_000  # of windows: of more, some are dropped
 # of windows that are read, and per second since the first one; to read 1 MB takes about 0.15 s
 READ_BYTES, READ_BYTES_PER_S = 1_000_000, 60_000
 
@@ -196,25 +196,37 @@ class Profiler:
         session, self._session = self._session, None
         profile = session.stop()
         self.windows.append((profile, self._tied, ended))
-        if sum(len(profile) for profile, _, _ in self.windows) > KEPT_BYTES:
-            del self.windows[1::2]
+        self._drop_windows()
         now, cost_s = time.perf_counter(), self._opening_s + _work_s() - began
         self.log.overhead_s["profiler"] += cost_s
         self.windows_s.append(cost_s)
         recent = itertools.takewhile(lambda s: s.end > self._opened, reversed(self.log.samples))
-        lines = {sample.at for sample in recent}
+        lines, was_s = {sample.at for sample in recent}, self._length_s
         self._line = min(lines, default=NOWHERE)
         if self._compiling():  # what runs next is new
             self._length_s = SHORT_S
         elif len(profile) > FEW_BYTES:
-            # a long window should not hold more than is read
-            dense = len(profile) * LONG_S > READ_BYTES * self._length_s
-            self._length_s = SHORT_S if dense or cost_s >= SHORT_S else LONG_S
+            # a window should not hold more than is read
+            length_s = READ_BYTES * self._length_s / len(profile)
+            most_s = SHORT_S if cost_s >= SHORT_S or length_s < LONG_S else LONG_S
+            self._length_s = min(most_s, max(SHORTEST_S, length_s))
         elif len(lines) <= 1:
             self._length_s = min(LONGER * self._length_s, LONGEST_S)
         share = COST_SHARE if now - self._first < EARLY_S else LATER_SHARE
-        pause_s = (cost_s + SLOWDOWN * (ended - self._opened)) / share
+        # what the next one will cost, which may be shorter
+        shorter = min(1.0, self._length_s / was_s)
+        pause_s = shorter * (cost_s + SLOWDOWN * (ended - self._opened)) / share
         self._next = now + max(pause_s, PAUSE * (now - self._first))
+
+    def _drop_windows(self) -> None:
+        """Drop every second window if they have too many bytes, or the one that has most of these."""
+        sizes = [len(profile) for profile, _, _ in self.windows]
+        if sum(sizes) <= KEPT_BYTES or len(sizes) == 1:
+            return
+        if 2 * max(sizes) > KEPT_BYTES:
+            del self.windows[sizes.index(max(sizes))]
+        else:
+            del self.windows[1::2]
 
     def close(self) -> None:
         """Close the open window, and write what the windows saw into the log."""

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from jaxperf.result.intervals import difference, total_length
 from jaxperf.watch.grouping import group_by
-from jaxperf.watch.log import EAGER, PYTHON, Compiled, StackSample
+from jaxperf.watch.log import DISPATCH, EAGER, PYTHON, Compiled, StackSample
 from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.report.analysis import Analysis, IntervalSet, once
 from jaxperf.watch.rules.elements import element_read, elements_taken, taken_apart
@@ -30,6 +30,7 @@ from jaxperf.watch.source import statements
 
 SHORT_S = 5e-5  # seconds of an operation that takes less than its dispatch
 SEEN_S = 0.05  # of windows, below which samples alone say what the front end did
+LITTLE_S = 0.02  # of windows, which say nothing: one call may take as long
 SMALL = 1e6  # bytes and FLOPs of an operation that takes less than its dispatch
 JIT_OBJECT_S = 1e-4  # that a call takes longer through a new jit object
 FIRST_CALL_S = 3e-3  # that the first call of an operation takes besides its compilation
@@ -62,7 +63,9 @@ def find_eager_operations(analysis: Analysis) -> Iterator[Finding]:
     rate = sum(calls for calls in outside if calls >= OFTEN) / windows_s if windows_s else 0.0
     seen = total_length(analysis.steady) >= SEEN_S
     if not seen:
-        idle = _by_samples(analysis, line, operations)
+        # nor could `find_slow_dispatch` tell what a transformation of a jitted function costs in each turn
+        derived = [s for s in analysis.of_kinds(DISPATCH) if statements.transforms(s.at)]
+        idle = _by_samples(analysis, line, [*operations, *derived])
     elif rate < RATE:
         idle = {}
     unfused = _unfused(analysis, map(line, operations))
@@ -175,7 +178,7 @@ def _by_samples(
     The first call of an operation takes longer, under jit, too.
     """
     seen_s = total_length(analysis.steady)
-    share = total_length(_free(analysis).stretches) / seen_s if seen_s else 1.0
+    share = total_length(_free(analysis).stretches) / seen_s if seen_s >= LITTLE_S else 1.0
     heavy = {f.program for f in analysis.log.programs if f.bytes_accessed > SMALL or f.flops > SMALL}
     large = {c.at for c in analysis.log.compiled if c.program in heavy - analysis.jitted.keys()}
     # a caller's loop may go round once while the line runs, as one over whole experiments does

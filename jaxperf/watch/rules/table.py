@@ -167,12 +167,20 @@ def _together(findings: list[Finding]) -> list[Finding]:
         # at one line, what costs most gives the name; how much of it is compiling depends on the machine
         named = (f for f in same if f.at == whole.at and (f is whole or f.cause != "eager recompiles"))
         dearest = max(named, key=lambda f: f.seconds)
-        seconds, reason = sum(f.seconds for f in same), "; ".join(f.reason for f in same)
-        left = [*(f for f in left if f not in same), replace(dearest, seconds=seconds, reason=reason)]
+        left = [*(f for f in left if f not in same), _joined(dearest, same)]
+    # a loop over an array that becomes a scan takes along what is dispatched in it
+    for loop in [f for f in left if f.form == "derived" and f.cause == "iterated array"]:
+        same = [loop, *(f for f in left if f.cause in _WHOLE and _in_loop(f.at, loop.at))]
+        left = [*(f for f in left if f not in same), _joined(loop, same)]
     # an array on the host needs no wait in what its elements are given to
     reads = [f for f in left if f.cause in ("element reads", "iterated array")]
     given = {(f.at.file, name) for f in reads for name in statements.called_at(f.at)}
     return [f for f in left if f.cause != "wait" or (f.at.file, f.at.function) not in given]
+
+
+def _joined(finding: Finding, same: list[Finding]) -> Finding:
+    """Return a finding with the seconds and the reasons of all that its change serves."""
+    return replace(finding, seconds=sum(f.seconds for f in same), reason="; ".join(f.reason for f in same))
 
 
 _WHOLE = ("eager", "eager recompiles")  # jit of a function
@@ -194,6 +202,11 @@ def _beside(finding: Finding, findings: list[Finding]) -> Finding:
         return finding
     more = sentence.format(lines_beside(finding.at, sorted(others)))
     return replace(finding, besides=f"{finding.besides} {more}".strip())
+
+
+def _in_loop(at: Place, loop: Place) -> bool:
+    around = statements.enclosing_nodes(at, statements.LOOP) if at.file == loop.file else ()
+    return any(node.lineno == loop.line for node in around)
 
 
 # changes that make one program of neighboring lines

@@ -90,6 +90,27 @@ def test_windows_stay_short_while_a_longer_one_would_hold_more_than_is_read(wind
     assert [*lengths_after(windows, dense, dense // 2)] == [profiler.SHORT_S, profiler.LONG_S]
 
 
+def test_windows_become_shorter_while_they_hold_more_than_is_read(windows):
+    """And the pause after one is for what the next one will cost."""
+    dense = 2 * profiler.READ_BYTES
+    assert [*lengths_after(windows, dense, dense, 20 * dense)] == [0.05, 0.025, profiler.SHORTEST_S]
+    windows._length_s = profiler.SHORT_S
+    cost_s, before = 0.2, time.perf_counter()
+    windows._opening_s, windows._session = cost_s, windows.session()
+    windows.session.return_value.stop.side_effect = [bytes(dense)]
+    windows._close_window()
+    pause_s = windows.windows_s[-1] / profiler.COST_SHARE
+    assert 0.5 * pause_s <= windows._next - before < 0.9 * pause_s
+
+
+def test_of_too_many_bytes_that_window_goes_that_has_most_of_them(windows):
+    small, large = profiler.KEPT_BYTES // 10, profiler.KEPT_BYTES
+    list(lengths_after(windows, large, small, small))
+    assert [len(profile) for profile, *_ in windows.windows] == [small, small]
+    list(lengths_after(windows, *[small] * 9))  # and where they are alike, every second one
+    assert len(windows.windows) == 6
+
+
 def test_windows_do_not_grow_while_the_front_end_goes_from_line_to_line(windows):
     windows.log.samples = sample_at(3, 4)
     assert [*lengths_after(windows, 100, 100)] == [profiler.SHORT_S] * 2

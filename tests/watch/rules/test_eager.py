@@ -553,6 +553,20 @@ def test_operations_in_a_function_that_is_jitted_for_its_shapes_are_no_other_fin
     assert sorted((f.cause, f.seconds) for f in merged) == [("eager", 0.5), ("eager shapes", 1.5)]
 
 
+def test_a_loop_that_becomes_a_scan_takes_along_what_is_dispatched_in_it(places):
+    at = places("for x in xs:\n    y = y * x\n    z = norm(y)\ny = y + 1\n")
+    loop = Finding("iterated array", at(1), 1.0, "apart", form="derived")
+    inside, behind = (Finding("eager", at(line), 0.5, "one by one") for line in (2, 4))
+    merged = table._together([loop, inside, behind])
+    assert [(f.cause, f.at.line, f.seconds) for f in merged] == [
+        ("eager", 4, 0.5),
+        ("iterated array", 1, 1.5),
+    ]
+    assert merged[1].reason == "apart; one by one"
+    on_host = Finding("iterated array", at(1), 1.0, "apart")
+    assert len(table._together([on_host, inside, behind])) == 3
+
+
 @pytest.mark.parametrize(("middle", "count"), [("jnp.array(boys(x))", 1), ("np.array(boys(x))", 2)])
 def test_a_change_reaches_no_further_than_the_functions_that_jit_takes(middle, count, program_file):
     path = program_file(
