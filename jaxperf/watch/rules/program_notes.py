@@ -77,7 +77,10 @@ def compiling_notes(analysis: Analysis) -> Iterator[str]:
     """Yield a note if much of the run is tracing and compiling that findings do not explain."""
     log, seconds = analysis.log, analysis.compiling.within(analysis.log.start, analysis.log.end)
     kinds = ("retrace", "eager", "program")
-    explained_s = sum(f.seconds for f in find_causes(analysis) if cause_of(f).kind in kinds)
+    explaining = (
+        f for f in find_causes(analysis) if f.cause == "iterated array" or cause_of(f).kind in kinds
+    )
+    explained_s = sum(f.seconds for f in explaining)
     if seconds >= max(COMPILING_S, COMPILING_SHARE * log.wall_s) and explained_s < seconds / 2:
         programs = format_count(sum(COMPILE in c.stages for c in log.compiled), "program")
         spent = f"{format_quantity(seconds, 's')} of {format_quantity(log.wall_s, 's')}"

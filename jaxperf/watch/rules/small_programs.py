@@ -166,7 +166,9 @@ def find_eager_recompiles(analysis: Analysis) -> Iterator[Finding]:
         """Return what one program in place of these saves: all that is compiled once more, and a part."""
         first = _different(compiled)
         again_s = analysis.compiling_s(compiled) - analysis.compiling_s(first)
-        saved_s = sum(min(each_s, cost_s[id(c)]) for c in first) - each_s
+        # each call of a function with other shapes needs a program of its own
+        left_s = each_s * len({_callers_of_function(c, line(c)) for c in first})
+        saved_s = sum(min(each_s, cost_s[id(c)]) for c in first) - left_s
         return again_s + saved_s + _saved_on_draws_s(analysis, first)
 
     # one jitted function could hold all lines of a function that have few programs each, or all that a line
@@ -193,6 +195,13 @@ def find_eager_recompiles(analysis: Analysis) -> Iterator[Finding]:
                     found = way_to_jit(finding, analysis, library, one_call=False)
                 findings.append((found, joined))
     yield from _of_calls(findings)
+
+
+def _callers_of_function(c: Compiled, at: Place) -> tuple[Place, ...]:
+    """Return the lines that call the function around a line, of those that led to an operation."""
+    chain = (c.at, *c.callers)
+    inside = [i for i, p in enumerate(chain) if (p.file, p.function) == (at.file, at.function)]
+    return chain[inside[-1] + 1 :] if inside else ()
 
 
 def _mostly(analysis: Analysis, compiled: list[Compiled], is_so: Callable[[Place], bool]) -> bool:

@@ -166,7 +166,7 @@ def loop_of_steps(
     or its line is one of those that were seen to iterate over an array.
     """
     function = statements.innermost(at, statements.FUNCTION)
-    parameters = statements.parameters(function) if function else []
+    parameters = _parameters_and_parts(function) if function else set()
     for loop in _loops(at, ROUND):
         rounds = [] if isinstance(loop, ast.While) else getattr(loop, "generators", [loop])
         names = frozenset().union(*(_iterated(each.iter) for each in rounds))
@@ -178,6 +178,18 @@ def loop_of_steps(
         if inside and (data or not (passed or few)):
             return loop
     return None
+
+
+def _parameters_and_parts(function: Any) -> set[str]:
+    """Return a function's parameters, and the variables that are parts of them: `*hidden, last = weights`."""
+    names = {*statements.parameters(function)}
+    for flow in flows_of(function):
+        value = getattr(flow.node, "value", None)
+        while isinstance(value, ast.Subscript):
+            value = value.value
+        if isinstance(flow.node, ast.Assign) and dotted_name(value).partition(".")[0] in names:
+            names |= flow.writes
+    return names
 
 
 def _iterated(value: ast.expr) -> frozenset[str]:

@@ -581,3 +581,17 @@ def test_a_change_reaches_no_further_than_the_functions_that_jit_takes(middle, c
     outer = Finding("eager", chain[2]._replace(line=7), 0.1, "", form="function")
     merged = list(jit_advice.in_one_program([inner, outer], analysis))
     assert len(merged) == count and merged[-1].seconds == (1.1 if count == 1 else 0.1)
+
+
+@pytest.mark.parametrize(("lines", "seconds"), [((9,) * 12, 1.1), ((9, 10, 11) * 4, 0.9)])
+def test_each_call_of_a_function_with_other_shapes_needs_a_program(lines, seconds, places):
+    """Of twelve operations of 0.1 s, one program is left, or three: one for each line that calls them."""
+    source = "def area(x):\n    y = x * x\n    return y / 2\n\n\ndef main():\n    w = 1\n\n"
+    at = places(source + "    a = area(w)\n    b = area(w)\n    return area(b)\n")
+    compiled = [
+        Compiled(f"op{i}", at(2 + i % 2, "area"), {"compile": (i, i + 0.1)}, callers=(at(line, "main"),))
+        for i, line in enumerate(lines)
+    ]
+    analysis = Analysis(Log("a", 0.0, 20.0, compiled=compiled))
+    findings = list(small_programs.find_eager_recompiles(analysis))
+    assert sum(f.seconds for f in findings) == pytest.approx(seconds)

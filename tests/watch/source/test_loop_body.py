@@ -180,6 +180,21 @@ def test_a_loop_of_steps_is_told_from_one_over_layers(start, loop, places):
 
 
 @pytest.mark.parametrize(
+    ("unpacked", "looped"),
+    [
+        ("*hidden, last = weights", False),
+        ("hidden = weights['layers'][:-1]", False),
+        ("hidden = split(weights)", True),  # of which nothing is known
+    ],
+)
+def test_parts_of_a_parameter_are_layers_as_it_is_itself(unpacked, looped, places):
+    at = places(
+        f"def forward(weights, x):\n    {unpacked}\n    for layer in hidden:\n        x = x @ layer\n"
+    )
+    assert bool(loop_body.loop_of_steps(at(4, "forward"))) is looped
+
+
+@pytest.mark.parametrize(
     ("over", "arrays", "looped"),
     [
         ("zip(rows, labels)", {"rows"}, True),  # an array, as samples saw it
