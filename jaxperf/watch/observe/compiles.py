@@ -35,7 +35,7 @@ _STAGES = {
 _CACHE_HIT = "cache_retrieval_time_sec"  # ends inside the stage that takes a program from the cache
 _WITH_BODY = ("scan", "while", "cond")  # operations that take functions
 _CHECKED = "checked_fun"  # JAX's name for a function under `checkify`
-_PLACED = Change("placement", "", "", "other devices or sharding, or compiled by hand")
+_PLACED = Change("placement", "", "", "arguments placed elsewhere, or a call of compile()")
 _DERIVED = Change("derived", "", "", "made of it by jax.grad, vmap or the like")
 _CLEARED = Change("cleared", "", "", "jax.clear_caches made JAX forget it")
 # JAX logs these as warnings only because `jax_explain_cache_misses` is on

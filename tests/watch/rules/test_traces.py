@@ -498,7 +498,7 @@ def test_a_program_for_another_device_is_the_readers_and_no_finding(watched):
     analysis = watched(lambda: [step(x) for x in arrays])
     calls = [c for c in analysis.log.compiled if c.called == "step"]
     assert len(calls) == len(arrays) and all(c.explained for c in calls)
-    assert {str(c.changes[0]) for c in calls[1:]} == {"other devices or sharding, or compiled by hand"}
+    assert {str(c.changes[0]) for c in calls[1:]} == {"arguments placed elsewhere, or a call of compile()"}
     assert [*traces.find_retraces(analysis), *traces.find_placements(analysis)] == []
 
 
