@@ -26,8 +26,8 @@ Chain = tuple[Place, ...]  # the reader's lines on the stack, the innermost firs
 # by what can be jitted
 WAYS = {
     "function": (
-        "Jit {name} as a whole: @{jit} above it; float() and print() stay outside, an if on an array "
-        "becomes jnp.where, and a loop over examples jax.vmap."
+        "Jit {name} as a whole: @{jit} above it; float() and print() stay outside, an if on an array or an "
+        "update by a mask becomes jnp.where, and a loop over examples jax.vmap."
     ),
     "part": (
         "Put this line and its neighbors into one jitted function; float() and print() stay outside. Jit "
@@ -35,7 +35,7 @@ WAYS = {
     ),
     "numpy": (
         "Replace {argument} by jnp's, and then jit {name} as a whole: @{jit} above it; float() and "
-        "print() stay outside, and an if on an array becomes jnp.where."
+        "print() stay outside, and an if on an array or an update by a mask becomes jnp.where."
     ),
     "lengths": (
         "The length of {argument} varies from call to call of {name}, whose loop jit would unroll and "
@@ -44,7 +44,7 @@ WAYS = {
     ),
     "derived": (
         "{name} is called through {argument}(...), so put {jit} around that once, and call the result: it "
-        "is one program with what JAX derives from {name}."
+        "is one program with what JAX derives from {name}. An update by a mask becomes jnp.where."
     ),
     "shard_map": (
         "Make jax.jit(jax.shard_map({name}, ...)) once, and call that: outside of jit, each call runs the "
@@ -68,7 +68,8 @@ WAYS = {
     "method": (
         "Move what {name} computes with arrays into a function that takes the arrays and returns what "
         "changes of self, and jit that (in an nnx.Module, @nnx.jit above {name} does). float() and print() "
-        "stay outside, an if on an array becomes jnp.where, and a loop over examples jax.vmap."
+        "stay outside, an if on an array or an update by a mask becomes jnp.where, and a loop over examples "
+        "jax.vmap."
     ),
     "object": (
         "{name} makes an object, which jit cannot return. A compile cache on disk keeps its programs from "

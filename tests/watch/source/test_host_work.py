@@ -45,13 +45,14 @@ IMPORTS = (
         ),
         ("    i = len(x) // 2\n    return TABLE[int(i)]", ""),
         (
-            "    low = (x < 0) | jnp.isnan(x)\n    return x.at[low].set(0)",
-            "takes elements by the mask low (jnp.where keeps all) in line 11",
+            "    low = (x < 0) | jnp.isnan(x)\n    return x[low].sum()",
+            "takes elements by the mask low in line 11",
         ),
         (
             "    return key + x[:, x[0] > 1]",
-            "takes elements by the mask x[0] > 1 (jnp.where keeps all) in line 10",
+            "takes elements by the mask x[0] > 1 in line 10",
         ),
+        ("    return x.at[x < 0].set(0)", ""),  # becomes jnp.where, as the advice says
         ("    even = np.arange(8) % 2 == 0\n    return x[even]", ""),  # its size is known while jit traces
         ("    return x[jnp.argmax(x)] + x[x.shape[0] > 3]", ""),
         ("    return helper(x)", "calls plt.plot in line 13"),  # what it calls in the same file counts
