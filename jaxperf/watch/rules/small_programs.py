@@ -77,8 +77,8 @@ _OPTIMIZER_STATE = re.compile(r"\b(mu|nu|trace|opt_state|sum_of_squares)\b")
         ),
         "several": (
             "Jit {name} as a whole: it compiles one program for each shape, in place of one for each "
-            "operation and shape. An update by a mask becomes jnp.where. To compile fewer, pad to a few sizes, "
-            "and mask the rest."
+            "operation and shape. An update by a mask becomes jnp.where. To compile fewer, pad to a few "
+            "sizes, and mask the rest."
         ),
         "method": (
             "Move what {name} computes with arrays into a function that takes all of them, also those of "
