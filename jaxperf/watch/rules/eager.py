@@ -64,7 +64,8 @@ def find_eager_operations(analysis: Analysis) -> Iterator[Finding]:
     seen = total_length(analysis.steady) >= SEEN_S
     if not seen:
         # nor could `find_slow_dispatch` tell what a transformation of a jitted function costs in each turn
-        derived = [s for s in analysis.of_kinds(DISPATCH) if statements.transforms(s.at)]
+        looped = (s for s in analysis.of_kinds(DISPATCH) if statements.innermost(s.at, statements.ROUND))
+        derived = [s for s in looped if statements.transforms(s.at)]
         idle = _by_samples(analysis, line, [*operations, *derived])
     elif rate < RATE:
         idle = {}

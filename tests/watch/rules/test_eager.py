@@ -2,7 +2,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from jaxperf.watch.log import EAGER, Compiled, DeviceActivity, Log, StackSample, Wait
+from jaxperf.watch.log import DISPATCH, EAGER, Compiled, DeviceActivity, Log, StackSample, Wait
 from jaxperf.watch.observe import sampler
 from jaxperf.watch.observe.executables import Facts
 from jaxperf.watch.observe.source_location import NOWHERE, Place
@@ -595,3 +595,14 @@ def test_each_call_of_a_function_with_other_shapes_needs_a_program(lines, second
     analysis = Analysis(Log("a", 0.0, 20.0, compiled=compiled))
     findings = list(small_programs.find_eager_recompiles(analysis))
     assert sum(f.seconds for f in findings) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize(("looped", "found"), [("for x in xs:\n    ", [2]), ("x = xs[0]\n", [])])
+def test_samples_say_what_a_transformation_in_each_turn_costs_where_no_window_saw_it(looped, found, places):
+    at = places(f"{looped}y = jax.value_and_grad(loss)(w, x)\n")(2, "<module>")
+    calls = [StackSample(DISPATCH, at, t, t + 0.9) for t in range(9)]
+    call = Compiled("loss", at, {"compile": (-1.0, 0.0)}, explained=True)
+    analysis = Analysis(Log("a", -1.0, 9.0, samples=calls, compiled=[call]))
+    findings = list(eager.find_eager_operations(analysis))
+    assert [f.at.line for f in findings] == found
+    assert all(f.seconds == pytest.approx(9 * 0.9) and f.form == "transform" for f in findings)
