@@ -301,23 +301,23 @@ class Compiles:
             event.defined = frame_arguments.defined_at(function)
             if event.defined:
                 event.explained = True
-                self._describe_derived(event, library)
+                self._describe_derived(event, frame_arguments.call_arguments(library))
                 return event
         if before is None:
             return event
-        placements = frame_arguments.array_placements(frame_arguments.call_arguments(library))
+        arguments = frame_arguments.call_arguments(library)
+        placements = frame_arguments.array_placements(arguments)
         changes = frame_arguments.placement_changes(before.placements, placements) or (_PLACED,)
         known = replace(
             before, at=event.at, stages=event.stages, used_s=event.used_s, callers=event.callers,
             cleared=None, inner=event.inner, thread=event.thread, placements=placements, changes=changes,
         )  # fmt: skip
         if source_location.is_transformed(sys._getframe(), reader):
-            self._describe_derived(known, library)
+            self._describe_derived(known, arguments)
         return known
 
-    def _describe_derived(self, event: Compiled, library: FrameType | None) -> None:
+    def _describe_derived(self, event: Compiled, arguments: dict[str, Any]) -> None:
         """Describe what `jax.grad` or `jax.vmap` makes of a jitted function, often two programs of a call."""
-        arguments = frame_arguments.call_arguments(library)
         event.signature = {where: frame_arguments.describe_value(a) for where, a in arguments.items()}
         before = self._last(lambda c: c.defined == event.defined and TRACE not in c.stages)
         if before is not None and before.signature == event.signature:

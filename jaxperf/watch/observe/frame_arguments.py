@@ -187,20 +187,18 @@ def defined_at(function: Any) -> str:
 
 def traced_function(frame: FrameType, reader: FrameType | None, defined: str) -> Any:
     """Return the traced function or method, whose line is `defined`, from a variable in JAX's frames."""
-    for f in source_location.frames_outwards(frame, reader):
-        for value in f.f_locals.values():
-            if isinstance(value, FunctionType | MethodType):
-                function = inspect.unwrap(value)
-                if defined_at(function) == defined:
-                    return function
+    for value in _values_inside(frame, reader):
+        if isinstance(value, FunctionType | MethodType):
+            function = inspect.unwrap(value)
+            if defined_at(function) == defined:
+                return function
     return None
 
 
 def jitted_function(frame: FrameType, reader: FrameType, name: str) -> Any:
     """Return the jitted function of a name that the reader's frame, or one of JAX inside of it, has."""
-    known = (source_location.variable_value(reader, name),)
-    inside = (f.f_locals.values() for f in source_location.frames_outwards(frame, reader))
-    for value in itertools.chain(known, *inside):
+    known = source_location.variable_value(reader, name)
+    for value in itertools.chain([known], _values_inside(frame, reader)):
         function = value.__func__ if type(value) is MethodType else value
         if source_location.jitted_program(function) == name:
             return inspect.unwrap(function)
@@ -209,12 +207,17 @@ def jitted_function(frame: FrameType, reader: FrameType, name: str) -> Any:
 
 def filtered_function(frame: FrameType, reader: FrameType | None) -> Any:
     """Return the function that `eqx.filter_jit` took: what it jits is one wrapper, the same for all."""
-    for f in source_location.frames_outwards(frame, reader):
-        for value in f.f_locals.values():
-            if module_of(type(value)) == "equinox" and hasattr(type(value), "__wrapped__"):
-                function = inspect.unwrap(value)
-                return function if isinstance(function, FunctionType | MethodType) else None
+    for value in _values_inside(frame, reader):
+        if module_of(type(value)) == "equinox" and hasattr(type(value), "__wrapped__"):
+            function = inspect.unwrap(value)
+            return function if isinstance(function, FunctionType | MethodType) else None
     return None
+
+
+def _values_inside(frame: FrameType, reader: FrameType | None) -> Iterator[Any]:
+    """Yield the variables' values of all frames inside of the reader's."""
+    for f in source_location.frames_outwards(frame, reader):
+        yield from f.f_locals.values()
 
 
 def captured_values(function: Any) -> dict[str, Any]:

@@ -297,15 +297,11 @@ def _unrolled(analysis: Analysis, chains: list[Chain], called: list[Place]) -> s
         growing.update({place for place in chain if looped and statements.grows(place)})
     # one over the elements of an array may have few samples, but is unrolled just the same
     over_many = [loop for loop in loops if loop[0].line in analysis.long_iterations.get(loop[0].file, ())]
-    if over_many:
-        at, kind = over_many[0]
-    elif loops and loops.most_common(1)[0][1] >= max(1, LOOP_SHARE * len(chains)):
-        at, kind = loops.most_common(1)[0][0]
-    else:
-        around = next(_loops_of_steps(analysis, called), None)
-        if around is None:
-            return ""
-        at, kind = around
+    most = [loop for loop, held in loops.most_common(1) if held >= max(1, LOOP_SHARE * len(chains))]
+    around = next(itertools.chain(over_many, most, _loops_of_steps(analysis, called)), None)
+    if around is None:
+        return ""
+    at, kind = around
     way = _WAYS.get(kind, "jax.vmap or jax.lax.map")
     words = (
         f"Before that, write the loop at {at} as {way}, or jit its body alone: jit unrolls Python's loops, "

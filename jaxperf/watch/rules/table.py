@@ -170,7 +170,7 @@ def _together(findings: list[Finding]) -> list[Finding]:
         left = [*(f for f in left if f not in same), _joined(dearest, same)]
     # a loop over an array that becomes a scan takes along what is dispatched in it
     for loop in [f for f in left if f.form == "derived" and f.cause == "iterated array"]:
-        same = [loop, *(f for f in left if f.cause in _WHOLE and _in_loop(f.at, loop.at))]
+        same = [loop, *(f for f in left if f.cause in _WHOLE and _holds(loop.at, f.at, statements.LOOP))]
         left = [*(f for f in left if f not in same), _joined(loop, same)]
     # an array on the host needs no wait in what its elements are given to
     reads = [f for f in left if f.cause in ("element reads", "iterated array")]
@@ -204,11 +204,6 @@ def _beside(finding: Finding, findings: list[Finding]) -> Finding:
     return replace(finding, besides=f"{finding.besides} {more}".strip())
 
 
-def _in_loop(at: Place, loop: Place) -> bool:
-    around = statements.enclosing_nodes(at, statements.LOOP) if at.file == loop.file else ()
-    return any(node.lineno == loop.line for node in around)
-
-
 # changes that make one program of neighboring lines
 _NEIGHBORS = {"", "part", "numpy", "lengths"}
 
@@ -222,10 +217,10 @@ def _serves(finding: Finding, other: Finding) -> bool:
     return outer == inner or _holds(outer, inner)
 
 
-def _holds(outer: Place, inner: Place) -> bool:
-    """Return whether a line begins the definition of a function around another line."""
-    functions = statements.enclosing_nodes(inner, statements.FUNCTION) if outer.file == inner.file else ()
-    return any(function.lineno == outer.line for function in functions)
+def _holds(outer: Place, inner: Place, kind: Any = statements.FUNCTION) -> bool:
+    """Return whether a line begins the definition of a function, or a loop, around another line."""
+    around = statements.enclosing_nodes(inner, kind) if outer.file == inner.file else ()
+    return any(node.lineno == outer.line for node in around)
 
 
 _OTHER = Cause(

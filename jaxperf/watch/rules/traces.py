@@ -82,7 +82,7 @@ def _cost_s(flag: str, analysis: Analysis) -> float:
         seconds = sum(analysis.idle_at(*calls).values())
         if flag in _READS:  # the calls stay, beside devices
             seconds *= analysis.beside * analysis.alone_beside
-        seconds += sum(x.lost_s for x in analysis.lines if x.kind == "np.asarray" and flag in _READS)
+            seconds += sum(x.lost_s for x in analysis.lines if x.kind == "np.asarray")
     else:
         seconds = sum(analysis.front_s[kind] for kind in calls)
     return seconds

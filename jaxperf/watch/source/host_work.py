@@ -117,8 +117,9 @@ def _host_work(file: str, function: statements.FUNCTION) -> Iterator[tuple[Any, 
             # an update by a mask, as `x.at[x < 0].set(0)`, becomes jnp.where
             case ast.Subscript(value=taken, slice=index) if getattr(taken, "attr", "") != "at":
                 for part in getattr(index, "elts", [index]):
-                    reads = _without_types(loop_body.reads(part))
-                    if _is_mask(part, masks, file) and loop_body.share(reads, data):
+                    if _is_mask(part, masks, file) and loop_body.share(
+                        _without_types(loop_body.reads(part)), data
+                    ):
                         yield node, f"takes elements by the mask {ast.unparse(part)}"
             case ast.If(test=test) | ast.Assert(test=test) if (
                 isinstance(node, ast.Assert) or statements.nodes_in(node, ast.Raise)

@@ -180,6 +180,7 @@ def loop_of_steps(
     return None
 
 
+@functools.cache  # for each line of a function
 def _parameters_and_parts(function: Any) -> set[str]:
     """Return a function's parameters, and the variables that are parts of them: `*hidden, last = weights`."""
     names = {*statements.parameters(function)}
