@@ -80,6 +80,11 @@ _OPTIMIZER_STATE = re.compile(r"\b(mu|nu|trace|opt_state|sum_of_squares)\b")
             "operation and shape. An update by a mask becomes jnp.where. To compile fewer, pad to a few "
             "sizes, and mask the rest."
         ),
+        "lines": (
+            "Put this and what reads its result into one jitted function: it compiles one program for each "
+            "shape, in place of one for each operation and shape. To compile fewer, pad to a few sizes, and "
+            "mask the rest; or use NumPy for what varies on the host."
+        ),
         "method": (
             "Move what {name} computes with arrays into a function that takes all of them, also those of "
             "self, and jit that: it compiles one program for each shape, in place of one for each operation "
@@ -317,6 +322,8 @@ def _sources(findings: list[Finding]) -> Iterator[Finding]:
             seconds = source.seconds + sum(f.seconds for f in readers)
             reason = f"{source.reason}; what reads its result compiles as often, at {lines}"
             source = replace(source, seconds=seconds, reason=reason)
+        if len(readers) > 1 and not any(f.form for f in (source, *readers)):
+            source = replace(source, form="lines")
         yield source
 
 

@@ -525,6 +525,14 @@ def test_what_compiles_for_each_shape_is_judged_by_its_own_lines(head, names, fo
     assert {f.form for f in findings if f.cause == "eager shapes"} == {form}
 
 
+@pytest.mark.parametrize(("third", "form"), [("z = y @ y", "lines"), ("z = x[x > 0]", "")])
+def test_lines_that_read_each_other_are_one_program_for_each_shape(third, form, places):
+    at = places(f"def solve(xs):\n    for x in xs:\n        y = x.T\n        {third}\n        out(y + z)\n")
+    findings = [Finding("eager shapes", at(line, "solve"), 1.0, "why") for line in (3, 4, 5)]
+    (source, *_) = small_programs._sources(findings)
+    assert (source.at.line, source.form) == (3, form)
+
+
 def test_an_operation_with_a_new_shape_in_each_turn_is_no_matter_of_dispatch(program_file):
     path = program_file(
         "import jax.numpy as jnp\nfor i in range(500):\n    x = jnp.append(x, 1)\n    y = y * 2 + i\n"
