@@ -31,6 +31,8 @@ GRACE_S = 10.0
 SEEDS = 5
 # Programs of the gallery that are slow on a GPU, too
 WATCHED = 10
+# Workloads beside PyTorch that no run has measured
+ROWS = ("ResNet-18 bfloat16, batch 1024", "ResNet-18 TF32, batch 1024")
 
 # What the check.sh of a packed folder does before it calls this script on the machine
 CHECK_SH = """\
@@ -98,6 +100,20 @@ def steps(out: Path, *, rehearse: bool) -> list[Step]:
     chapter = [python, "-m", "jaxperf", "run", "all", *platform, "--out", str(out / "chapter"), *toy]
     fast = [python, "experiments/train.py", "--recipe", "fast", "--dtype", "bfloat16", *toy]
     cache = ["--compile-cache", str(out / "cache")]
+    watched = watched_programs()
+    reports = [out / f"watch-{path.stem}.json" for path in watched]
+    overhead = [
+        python, "benchmarks/watch_overhead.py", "--profiler", "with", "--runs", "2" if rehearse else "5",
+        "--seconds", "1" if rehearse else "3", "--json", str(out / "overhead.json"),
+    ]  # fmt: skip
+    rows = [
+        python, "benchmarks/frameworks/run.py", *platform, *toy,
+        "--seconds", "120", "--json", str(out / "rows.json"),
+    ]  # fmt: skip
+    # toy sizes have other names, and need no PyTorch
+    others = ["--frameworks", "--on-device", "--only", "ResNet-18"]
+    ours = ["--frameworks", "torch", "--python", f"torch={python}", "--only", *ROWS]
+    rows += others if rehearse else ours
     return [
         Step(
             "chapter",
@@ -123,18 +139,35 @@ def steps(out: Path, *, rehearse: bool) -> list[Step]:
         Step(
             "watch",
             "watch names a cause in each of ten slow programs on this card",
-            [[python, "-m", "jaxperf", "watch", path] for path in watched_programs()],
+            [
+                [python, "-m", "jaxperf", "watch", "--json", str(report), str(path)]
+                for path, report in zip(watched, reports, strict=True)
+            ],
             60,
-            judge_findings,
+            lambda ended: judge_findings(watched, reports),
             together=True,
             variables=[("XLA_PYTHON_CLIENT_PREALLOCATE", "false")],
+        ),
+        Step(
+            "overhead",
+            "With the profiler, watch takes at most 1.05 of a loop's time, by the end of an interval",
+            [[*overhead, "--only", "steps without waiting", "a wait per step"]],
+            120,
+            lambda ended: judge_overhead(out / "overhead.json"),
+        ),
+        Step(
+            "rows",
+            "ResNet-18 with batch 1024 has a ratio to PyTorch in both precisions, each with an interval",
+            [rows],
+            150,
+            lambda ended: judge_rows(out / "rows.json"),
         ),
     ]
 
 
-def watched_programs() -> list[str]:
+def watched_programs() -> list[Path]:
     """Return slow programs of the test suite, the same ones each time."""
-    return [str(path) for path in sorted((ROOT / "tests" / "slow_programs").glob("*.py"))][:WATCHED]
+    return sorted((ROOT / "tests" / "slow_programs").glob("*.py"))[:WATCHED]
 
 
 def judge_chapter(ended: Ended, folder: Path) -> Verdict:
@@ -166,10 +199,49 @@ def judge_accuracy(limit_s: float, first: int = 0) -> Callable[[Sequence[Ended]]
     return judge
 
 
-def judge_findings(ended: Sequence[Ended]) -> Verdict:
-    """Judge by the reports: each slow program has a finding."""
-    has_finding = ["1. " in report.output or "finding" in report.output for report in ended]
-    return all(has_finding), f"{sum(has_finding)} of {len(has_finding)} reports have a finding"
+def judge_findings(programs: Sequence[Path], reports: Sequence[Path]) -> Verdict:
+    """Judge by the reports: each names the cause that its program marks, at the marked line."""
+    marked = (re.search(r"^.*# (?:- )?cause: (.+)$", path.read_text("utf-8"), re.M) for path in programs)
+    unnamed = []
+    for path, report, mark in zip(programs, reports, marked, strict=True):
+        text = path.read_text(encoding="utf-8")
+        assert mark is not None
+        line = text[: mark.end()].count("\n") + 1
+        named = {(finding["cause"], finding["site"]["line"]) for finding in findings(report)}
+        if (mark[1], line) not in named:
+            unnamed.append(f"{path.stem} ({mark[1]}): {sorted(named)}")
+    figures = f"{len(programs) - len(unnamed)} of {len(programs)} named; not {'; '.join(unnamed) or 'any'}"
+    return not unnamed, figures
+
+
+def findings(report: Path) -> list[dict[str, Any]]:
+    """Return the findings in a report's file; none if it was not written."""
+    try:
+        return list(json.loads(report.read_text(encoding="utf-8"))["findings"])
+    except (OSError, ValueError, KeyError):
+        return []
+
+
+def judge_overhead(file: Path) -> Verdict:
+    """Judge by the upper ends of the intervals that the benchmark keeps."""
+    try:
+        rows = json.loads(file.read_text(encoding="utf-8"))["rows"]
+    except (OSError, ValueError):
+        return None, "no row was kept"
+    figures = [f"{r['program']} {r['mean']:.3f} ({r['low']:.3f} to {r['high']:.3f})" for r in rows]
+    return all(row["high"] <= 1.05 for row in rows), "; ".join(figures)
+
+
+def judge_rows(file: Path) -> Verdict:
+    """Judge by the comparisons that were kept: two workloads of `ROWS`, each with both ways to feed a step."""
+    try:
+        studies = json.loads(file.read_text(encoding="utf-8"))["workloads"]
+    except (OSError, ValueError):
+        return None, "no row was kept"
+    compared = [(study["name"], c) for study in studies for c in study["comparisons"]]
+    figures = [f"{name}, {c['quantity']}: {c['text']}, {c['verdict']}" for name, c in compared]
+    names = {name for name, _ in compared}
+    return names >= {*ROWS}, "; ".join(figures) or "no comparison"
 
 
 def check(out: Path, *, seconds: float, only: Sequence[str], rehearse: bool) -> int:
