@@ -233,7 +233,7 @@ def judge_overhead(file: Path) -> Verdict:
 
 
 def judge_rows(file: Path) -> Verdict:
-    """Judge by the comparisons that were kept: two workloads of `ROWS`, each with both ways to feed a step."""
+    """Judge by the comparisons that were kept: each workload of `ROWS` has some."""
     try:
         studies = json.loads(file.read_text(encoding="utf-8"))["workloads"]
     except (OSError, ValueError):
