@@ -279,6 +279,7 @@ EQUAL_COUNT = 64  # equal operations; fusion copies them, so that ten iterations
 IN_A_ROW = 16  # consecutive operations, which are iterations rather than copies; used if compiling takes long
 LAYERS = 8  # operations that read so many different weights are layers; so many in a chain are a loop
 _CALLS = ("fusion", "call")  # each operand is a parameter of the computation inside
+_ENTERS = (*_CALLS, "while")  # opcodes whose computation inside is a part of the program's path
 _SIZE = re.compile(r"(?<=[\[,])\d+")  # of a dimension in a type
 _SEVERAL = re.compile(r"\[\d")  # the type of an array with dimensions
 _ROUNDS = "threefry"  # a random number generator whose rounds JAX unrolls on a GPU
@@ -309,7 +310,7 @@ def unrolled_loops(facts: Facts, *, few: bool = False, outside: Collection[Place
         return []
     read, loops = _read(module), list[Loop]()
     bodies = module.computations.items()
-    entered = {name: {i.called for i in body if i.opcode in _CALLS} for name, body in bodies}
+    entered = {name: {i.called for i in body if i.opcode in _ENTERS} for name, body in bodies}
     for at_line in group_by(equal.values(), lambda same: facts.at(same[0])).values():
         most = max(at_line, key=len)
         # how many of the equal operations read the same arrays, most equal ones first
@@ -375,21 +376,26 @@ def _read(module: Module) -> dict[str, tuple[int, ...]]:
     """Return which arguments and constants each operand of an instruction depends on, as a bit set.
 
     In reverse order, callers come first, so the sources of a computation's parameters are known before it.
+    XLA copies constants into the bodies of loops, where all of one type count as one.
     """
     read: dict[str, tuple[int, ...]] = {}
     sources: dict[str, int] = {}
     passed: dict[tuple[str, int | None], int] = defaultdict(int)  # by computation and parameter
     bits = (1 << n for n in itertools.count())
+    bodies = {i.called for body in module.computations.values() for i in body if i.opcode == "while"}
+    copied: dict[str, int] = {}  # by type
     for name, body in reversed(list(module.computations.items())):
         for i in body:
             operands = read[i.name] = tuple([sources.get(operand, 0) for operand in i.operands])
             if i.opcode == "parameter" and name != module.entry:
                 sources[i.name] = passed[name, i.number]
+            elif i.opcode == "constant" and _SEVERAL.search(i.type) and name in bodies:
+                sources[i.name] = copied[i.type] if i.type in copied else copied.setdefault(i.type, next(bits))
             elif i.opcode == "parameter" or (i.opcode == "constant" and _SEVERAL.search(i.type)):
                 sources[i.name] = next(bits)
             else:
                 sources[i.name] = functools.reduce(operator.or_, operands, 0)
-            if i.opcode in _CALLS:
+            if i.opcode in _ENTERS:
                 for number, source in enumerate(operands):
                     passed[i.called, number] |= source
     return read
@@ -398,7 +404,7 @@ def _read(module: Module) -> dict[str, tuple[int, ...]]:
 def _chain(module: Module, wanted: set[Instruction], entered: Mapping[str, set[str]]) -> int:
     """Return the largest number of some instructions on a path through the program.
 
-    `entered` has the names of the computations that fusions and calls of each computation enter.
+    `entered` has the names of the computations that instructions of each computation enter.
     """
     until: dict[str, int] = {}  # those of 0 are left out
     inside: dict[str, int] = {}
@@ -414,7 +420,7 @@ def _chain(module: Module, wanted: set[Instruction], entered: Mapping[str, set[s
                     count = until[operand]
             if i in wanted:
                 count += 1
-            elif i.opcode in _CALLS:
+            elif i.opcode in _ENTERS:
                 count += inside.get(i.called, 0)
             if count:
                 until[i.name] = count

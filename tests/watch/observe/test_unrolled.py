@@ -188,3 +188,27 @@ def returns(rewards, x):
 def test_what_each_turn_computes_for_itself_goes_with_its_loop():
     (loop,) = loops_of(returns, jnp.ones((TURNS, 4)), X)
     assert "# returns" in loop.at.source and loop.share > 0.9
+
+
+def solved(w, x):
+    for _ in range(20):  # solved
+        x = jax.lax.while_loop(lambda x: jnp.max(x) > 0.1, lambda x: jnp.tanh(x @ w) * 0.5, x + 1)
+    return x
+
+
+def recurrent_layers(ws, x):
+    for w in ws:
+        _, x = jax.lax.scan(lambda h, x, w=w: (jnp.tanh(h @ w + x),) * 2, x[0], x)
+    return x
+
+
+@pytest.mark.parametrize("function", [solved, lambda x: solved(jnp.arange(64.0).reshape(8, 8), x)])
+def test_turns_that_each_hold_a_loop_of_lax_are_a_loop(function):
+    arguments = (W, X) if function is solved else (X,)
+    loop, *others = loops_of(function, *arguments, few=True)
+    assert "# solved" in loop.at.source and loop.iterations == 20 and not others
+
+
+def test_layers_that_each_hold_a_scan_are_none():
+    weights = [W + i for i in range(20)]
+    assert loops_of(recurrent_layers, weights, jnp.ones((16, 8)), few=True) == []
