@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from jaxperf.watch.log import EAGER, Compiled, StackSample
+from jaxperf.watch.log import DISPATCH, EAGER, Compiled, StackSample, canonical_name
 from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.report.analysis import Analysis, once
 from jaxperf.watch.rules.libraries import change_of_call
@@ -107,7 +107,41 @@ def way_to_jit(finding: Finding, analysis: Analysis, through: str = "", *, one_c
         whole = lines_of(finding.at) if statements.defined_at(finding.at) else ()
         called = [at for _, at in analysis.called if (at.file, at.line) in whole]
         finding = replace(finding, besides=_unrolled(analysis, [chain for chain, _ in below], called))
+    if finding.form in ("method", "numpy", *_WHOLE):
+        function = statements.innermost(finding.at, statements.FUNCTION)
+        lines = {finding.at[:2]}
+        if function and finding.form != "transform":
+            lines = lines_of(finding.at._replace(line=function.lineno))
+        finding = replace(finding, costs_s=_compiled_twice_s(analysis, lines))
     return finding
+
+
+def _compiled_twice_s(analysis: Analysis, lines: set[tuple[str, int]]) -> float:
+    """Return the seconds of compiling jitted functions that are called inside some lines, and outside.
+
+    A program of these lines holds them, too.
+    """
+    twice = set[str]()
+    for program, chains in _calls_of(analysis).items():
+        inside = [any(place[:2] in lines for place in chain) for chain in chains]
+        if any(inside) and not all(inside):
+            twice.add(program)
+    return analysis.compiling_s(c for c in analysis.log.compiled if c.explained and c.program in twice)
+
+
+@once
+def _calls_of(analysis: Analysis) -> dict[str, set[Chain]]:
+    """Return the lines on the stack of calls of jitted functions, by the program's name."""
+    log, chains, programs = analysis.log, defaultdict[str, set[Chain]](set), defaultdict[Place, set[str]](set)
+    calls = [(c.program, c) for c in log.compiled if c.explained]
+    calls += [(canonical_name(site.program), site) for site in log.call_sites if site.program]
+    for program, call in calls:
+        chains[program].add((call.at, *call.callers))
+        programs[call.at].add(program)
+    for sample in analysis.of_kinds(DISPATCH):
+        for program in programs[sample.at]:
+            chains[program].add((sample.at, *sample.callers))
+    return chains
 
 
 def _form(

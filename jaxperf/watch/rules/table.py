@@ -57,6 +57,7 @@ class Finding:
     # which of the cause's changes fits, or the library whose words fit; "" if the cause chooses by the line
     form: str = ""
     besides: str = ""  # a sentence that follows the change; "" for none
+    costs_s: float = 0.0  # what the change itself costs, of the seconds above
 
 
 @dataclass(frozen=True)
@@ -131,7 +132,7 @@ def find_causes(analysis: Analysis) -> list[Finding]:
     # the costliest for each cause and line, which programs of several sizes may share
     by_cost = sorted(found, key=lambda f: (f.seconds, f.memory_bytes))
     worst = {(f.cause, f.at): f for f in by_cost if f.cause not in settled}
-    candidates = _together(list(worst.values()))
+    candidates = [replace(f, seconds=f.seconds - f.costs_s) for f in _together(list(worst.values()))]
     findings = [f for f in candidates if f.seconds >= least_s or f.memory_bytes >= LARGE]
     run_s = log.wall_s - analysis.front_s[IMPORT]
     findings = [replace(_beside(f, findings), seconds=min(f.seconds, run_s)) for f in findings]
@@ -180,7 +181,8 @@ def _together(findings: list[Finding]) -> list[Finding]:
 
 def _joined(finding: Finding, same: list[Finding]) -> Finding:
     """Return a finding with the seconds and the reasons of all that its change serves."""
-    return replace(finding, seconds=sum(f.seconds for f in same), reason="; ".join(f.reason for f in same))
+    seconds, costs_s = sum(f.seconds for f in same), max(f.costs_s for f in same)
+    return replace(finding, seconds=seconds, costs_s=costs_s, reason="; ".join(f.reason for f in same))
 
 
 _WHOLE = ("eager", "eager recompiles")  # jit of a function

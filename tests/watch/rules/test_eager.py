@@ -10,6 +10,7 @@ from jaxperf.watch.report.analysis import Analysis
 from jaxperf.watch.rules import eager, elements, jit_advice, small_programs, table
 from jaxperf.watch.rules.table import Finding, advice_for
 from jaxperf.watch.source import statements
+from jaxperf.watch.source.call_sites import CallSite
 
 LOSS, GRAD, CALL = (Place("train.py", line) for line in (3, 8, 20))
 
@@ -497,6 +498,23 @@ def test_jit_around_what_grad_derives_names_the_static_arguments(places):
     log.parameters[chain[0].file, "loss"]["kind"] |= {"'mean'"}
     change = advice_for(jit_advice.way_to_jit(Finding("eager", at(3, "loss"), 1.0, ""), Analysis(log))).change
     assert 'put functools.partial(jax.jit, static_argnames=("kind",)) around that once' in change
+
+
+@pytest.mark.parametrize(("first", "costs_s"), [("y = smooth(x)", 2.0), ("y = x", 0.0)])
+def test_a_function_under_jit_holds_what_others_call_too_and_is_compiled_for_it(first, costs_s, places):
+    at = places(
+        "def bound(x):\n    y = smooth(x)\n    return jnp.sum(y * y) - y[0]\n\n"
+        f"for i in range(900):\n    {first}\n    b = bound(y)\n"
+    )
+    inside, outside, call = at(2, "bound"), at(6, "<module>"), at(7, "<module>")
+    compiled = Compiled("smooth", inside, {"compile": (0.0, 2.0)}, explained=True, callers=(call,))
+    sites = [CallSite(outside, "smooth")] if "smooth" in first else []
+    samples = [sample(at(3, "bound"), t, call) for t in range(3, 30)]
+    analysis = Analysis(Log("a", 0.0, 30.0, compiled=[compiled], call_sites=sites, samples=samples))
+    finding = jit_advice.way_to_jit(Finding("eager", at(3, "bound"), 3.0, ""), analysis)
+    whole = jit_advice.way_to_jit(Finding("eager", at(1, "bound"), 3.0, ""), analysis)
+    assert (finding.costs_s, whole.form) == (0.0, "function")
+    assert whole.costs_s == pytest.approx(costs_s)
 
 
 @pytest.mark.parametrize(
