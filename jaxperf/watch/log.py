@@ -143,6 +143,12 @@ class StackSample(NamedTuple):
         seconds = self.end - self.start
         return 1 - self.delayed_s / seconds if seconds else 1.0
 
+    @property
+    def awake(self) -> float:
+        """Return the share in which the thread ran, or waited for a core."""
+        seconds = self.end - self.start
+        return max(0.0, 1 - self.slept_s / seconds) if seconds else 1.0
+
 
 class Stack(NamedTuple):
     """The lines outside JAX on the stack while something was traced or compiled, the innermost first."""

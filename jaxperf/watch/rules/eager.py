@@ -12,7 +12,7 @@ from jaxperf.watch.grouping import group_by
 from jaxperf.watch.log import DISPATCH, EAGER, PYTHON, Compiled, StackSample
 from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.report.analysis import Analysis, IntervalSet, once
-from jaxperf.watch.rules.elements import element_read, elements_taken, taken_apart
+from jaxperf.watch.rules.elements import element_read, elements_taken, read_lines, taken_apart
 from jaxperf.watch.rules.idle import OFTEN, REPEATS, findings_by_function
 from jaxperf.watch.rules.jit_advice import (
     MOST,
@@ -56,7 +56,8 @@ def find_eager_operations(analysis: Analysis) -> Iterator[Finding]:
     eager = analysis.of_kinds(EAGER)
     others = copying | _waits(analysis) | set(filter(statements.only_places, {s.at for s in eager}))
     operations = [s for s in eager if s.start >= analysis.begin and s.at not in others]
-    idle = analysis.of_the_run(_free(analysis).of, operations, line)
+    # an operation may wait in its call for the array that it takes
+    idle = analysis.of_the_run(lambda s: _free(analysis).of(s) * s.awake, operations, line)
     yield from _new_jit_objects(analysis, {at: s for at, s in idle.items() if "jit(" in at.source})
     outside = [p.calls for n, p in log.activity.programs.items() if n not in analysis.jitted]
     windows_s = sum(b - a for a, b in log.activity.windows)
@@ -150,9 +151,11 @@ def _makes_once(at: Place) -> bool:
 def _waits(analysis: Analysis) -> set[Place]:
     """Return the lines that `find_waits` or `find_iterated_arrays` cover."""
     apart = taken_apart(analysis)
-    elements = set().union(*apart.values())
+    # elements that nobody reads stay on the device, and operations on them outside of jit
+    elements = set().union(*(lines for lines in apart.values() if lines & read_lines(analysis)))
     handling = {s.at for s in analysis.samples if (s.at.file, s.at.line) in elements}
-    return {*apart, *handling} | {
+    libraries = {at for at, lines in apart.items() if not lines}
+    return handling | libraries | {
         at
         for at in (line.at for line in analysis.lines)
         if element_read(analysis, at)
@@ -189,9 +192,7 @@ def _by_samples(
         chain = (s.at, *s.callers) if begun[s.at] >= REPEATS else (s.at,)
         looped = any(statements.innermost(at, statements.ROUND) for at in chain)
         if looped and s.at not in large:
-            # an operation may wait in its call for the array that it takes
-            awake_s = max(0.0, s.end - s.start - s.slept_s)
-            seconds[line(s)] += share * min(awake_s, analysis.front(s))
+            seconds[line(s)] += share * min((s.end - s.start) * s.awake, analysis.front(s))
     first_s: dict[Place, float] = defaultdict(float)
     for c in analysis.log.compiled:
         if not c.explained:

@@ -47,10 +47,16 @@ def taken_apart(analysis: Analysis) -> dict[Place, set[tuple[str, int]]]:
     # what a library does when it is imported is no iteration of the reader's
     apart = {c.at: c.through for c in programs if not statements.is_import(c.at)}
     libraries = (at for at, through in apart.items() if through not in ("", "jax", "jaxlib", "numpy"))
-    read = {(wait.at.file, wait.at.line) for wait in _reads(analysis)}
+    read = read_lines(analysis)
     lines = {at: {(at.file, line) for line in loop_body.lines_of_elements(at)} for at in sorted(apart)}
     handling = {at: inside if inside & read else {(at.file, at.line)} for at, inside in lines.items()}
     return handling | {at: set[tuple[str, int]]() for at in libraries}
+
+
+@once
+def read_lines(analysis: Analysis) -> set[tuple[str, int]]:
+    """Return the lines that wait for what may be an element of an array."""
+    return {wait.at[:2] for wait in _reads(analysis)}
 
 
 @once

@@ -500,6 +500,16 @@ def test_jit_around_what_grad_derives_names_the_static_arguments(places):
     assert 'put functools.partial(jax.jit, static_argnames=("kind",)) around that once' in change
 
 
+@pytest.mark.parametrize("read", [False, True])
+def test_elements_that_nobody_reads_stay_a_matter_of_dispatch(read, places):
+    at = places("def rows(xs):\n    return [jnp.zeros(9).at[x].set(1) for x in xs]\n")(2, "rows")
+    apart = Compiled("unstack", at, {"compile": (0.0, 0.1)})
+    waits = [Wait("int", at, t, t + 0.1, 4) for t in range(1, 9) if read]
+    log = Log("a", 0.0, 9.0, compiled=[apart], samples=[sample(at, t / 5) for t in range(5, 45)], waits=waits)
+    covered = eager._waits(Analysis(log))
+    assert covered == ({at} if read else set())
+
+
 @pytest.mark.parametrize(("first", "costs_s"), [("y = smooth(x)", 2.0), ("y = x", 0.0)])
 def test_a_function_under_jit_holds_what_others_call_too_and_is_compiled_for_it(first, costs_s, places):
     at = places(
