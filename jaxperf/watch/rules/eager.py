@@ -13,7 +13,14 @@ from jaxperf.watch.log import DISPATCH, EAGER, PYTHON, Compiled, StackSample
 from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.report.analysis import Analysis, IntervalSet, once
 from jaxperf.watch.rules.elements import element_read, elements_taken, read_lines, taken_apart
-from jaxperf.watch.rules.idle import OFTEN, REPEATS, findings_by_function
+from jaxperf.watch.rules.idle import (
+    OFTEN,
+    REPEATS,
+    find_list_conversions,
+    find_repeated_puts,
+    find_small_puts,
+    findings_by_function,
+)
 from jaxperf.watch.rules.jit_advice import (
     MOST,
     OF_ONE_CALL,
@@ -52,7 +59,8 @@ def find_eager_operations(analysis: Analysis) -> Iterator[Finding]:
     """Find functions that dispatch operations one by one while devices are idle, or over large arrays."""
     line, log = outermost(analysis), analysis.log
     # lines that other rules cover
-    copying = {*log.small_puts, *(p.at for p in log.puts if p.numbers or p.again)}
+    placing = (find_small_puts, find_list_conversions, find_repeated_puts)
+    copying = {finding.at for rule in placing for finding in findings_of(analysis, rule)}
     eager = analysis.of_kinds(EAGER)
     others = copying | _waits(analysis) | set(filter(statements.only_places, {s.at for s in eager}))
     operations = [s for s in eager if s.start >= analysis.begin and s.at not in others]

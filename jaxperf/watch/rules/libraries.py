@@ -57,6 +57,24 @@ CALLS = (
 )  # fmt: skip
 
 
+_NUMPYS = {"np": "numpy", "jnp": "jax.numpy"}
+
+
+def in_names_of(file: str, change: str) -> str:
+    """Return a change with a file's own names of NumPy and of jax.numpy, or in full where it imports neither."""
+    imports = statements.imports(file)
+    names = {meaning: name for name, meaning in sorted(imports)}
+
+    def own_name(match: re.Match[str]) -> str:
+        module = _NUMPYS[match[1]]
+        usual = (match[1], module) in imports or not imports
+        return match[0] if usual else f"{names.get(module, module)}."
+
+    renamed = re.sub(r"\b(j?np)\.(?=\w)", own_name, change)
+    needed = "numpy." in renamed.replace("jax.numpy.", "") and change != renamed
+    return f"{renamed} It needs import numpy." if needed and "numpy" not in names else renamed
+
+
 def library_of_file(file: str) -> Words:
     """Return the words of Flax NNX or Equinox, if a file imports it; else those of JAX."""
     return next((words for name, words in MODULES.items() if statements.imports_module(file, name)), Words())

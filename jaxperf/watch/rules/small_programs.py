@@ -12,7 +12,7 @@ from dataclasses import replace
 from jaxperf.result.formatting import format_list
 from jaxperf.retraces import argument_changes, dimensions
 from jaxperf.watch.grouping import group_by
-from jaxperf.watch.log import Compiled, canonical_name
+from jaxperf.watch.log import DISPATCH, Compiled, canonical_name
 from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.report.analysis import Analysis, once
 from jaxperf.watch.rules.elements import is_operation, takes_apart
@@ -67,8 +67,8 @@ _OPTIMIZER_STATE = re.compile(r"\b(mu|nu|trace|opt_state|sum_of_squares)\b")
     forms={
         "values": (
             "The size of the result depends on values, so jit would not take it. Use NumPy here and for what "
-            "comes from it: np.asarray(x)[np.asarray(mask)]. Or keep all elements, so that the size stays: "
-            "jnp.where(mask, x, 0), with the count jnp.sum(mask)."
+            "comes from it: np.asarray(x)[np.asarray(mask)], np.where(np.asarray(x)). Or keep all elements, so "
+            "that the size stays: jnp.where(mask, x, 0), with the count jnp.sum(mask)."
         ),
         "growing": (
             "Collect the parts in a Python list, and make one jnp.concatenate or jnp.stack of them after the "
@@ -302,7 +302,7 @@ def _library_at(at: Place, compiled: list[Compiled]) -> str:
 def _cause_at(analysis: Analysis, at: Place, again: list[Compiled]) -> str:
     """Return why an operation compiles again at a line; layers have many sizes, but once."""
     cause = eager_cause(again)
-    if cause == "eager recompiles" and _takes_by_mask(analysis, at):
+    if cause == "eager recompiles" and (_takes_by_mask(analysis, at) or statements.size_by_values(at)):
         cause = "eager shapes"
     looped = any(statements.innermost(p, statements.ROUND) for c in again for p in (c.at, *c.callers))
     if cause == "eager shapes" and not (looped and _keeps_compiling(analysis, at, again)):
@@ -339,10 +339,16 @@ def _keeps_compiling(analysis: Analysis, at: Place, compiled: list[Compiled]) ->
 
 
 @cause(
-    "many arrays", "retrace", PERFORMANCE, "one operation takes very many arrays, and compiles for long",
+    "many arrays", "retrace", PERFORMANCE, "a program takes very many arrays, and compiles for long",
     "XLA compiles a program with all of them as arguments. Join them on the host: bring them there with "
     "jax.device_get({argument}), which takes the whole list, and call np.stack or np.concatenate. In a "
     "jitted function, jax.lax.scan returns them stacked.",
+    forms={
+        "jitted": (
+            "Give {name} one array in place of the list {argument}: np.stack(jax.device_get({argument})), "
+            "whose rows it then takes, and the same for other lists."
+        ),
+    },
 )  # fmt: skip
 def find_many_arrays(analysis: Analysis) -> Iterator[Finding]:
     operations = [c for c in analysis.log.compiled if is_operation(c)]
@@ -360,6 +366,20 @@ def find_many_arrays(analysis: Analysis) -> Iterator[Finding]:
             f"took {seconds:.2g} s"
         )
         yield Finding("many arrays", at, seconds, reason, name, argument=argument)
+    for c, at in analysis.called:
+        # arrays of one type in one list; a model's layers have several types, or lists of their own
+        lists = Counter((name.rpartition("[")[0], text) for name, text in c.arrays if name.endswith("]"))
+        long = {listed: count for (listed, _), count in lists.items() if listed and count >= MANY}
+        if long:
+            calls_s = sum(analysis.front(s) for s in analysis.of_kinds(DISPATCH) if s.at == at)
+            share = sum(long.values()) / len(c.arrays)
+            reason = (
+                f"{c.called} takes {len(c.arrays):,} arrays here, {max(long.values()):,} of them in one list, and "
+                "each is an argument of its program"
+            )
+            listed = statements.variable_passed(at, c.called, max(long, key=long.__getitem__))
+            seconds = (analysis.compiling_s([c]) + calls_s) * share
+            yield Finding("many arrays", at, seconds, reason, c.called, argument=listed, form="jitted")
 
 
 def _takes_by_mask(analysis: Analysis, at: Place) -> bool:

@@ -15,7 +15,7 @@ from jaxperf.result.formatting import format_list, format_quantity
 from jaxperf.watch.log import IMPORT
 from jaxperf.watch.observe.source_location import NOWHERE, Place
 from jaxperf.watch.report.analysis import Analysis, once
-from jaxperf.watch.rules.libraries import change_of_call, library_of_file
+from jaxperf.watch.rules.libraries import change_of_call, in_names_of, library_of_file
 from jaxperf.watch.source import statements
 
 LEAST_SHARE = 0.05  # share of the run that a finding must save
@@ -248,7 +248,8 @@ def advice_for(finding: Finding) -> Advice:
         made=library.makes.format(name=name),
         steps=library.steps,
     )
-    return Advice(cause.title, f"{change} {finding.besides}".strip(), cause.section, example)
+    change = in_names_of(finding.at.file, f"{change} {finding.besides}".strip())
+    return Advice(cause.title, change, cause.section, example)
 
 
 def _jit(jit: str, static: tuple[str, ...]) -> str:

@@ -135,3 +135,16 @@ def test_the_page_of_causes_is_as_the_table_makes_it(monkeypatch):
 )
 def test_what_becomes_of_a_call_of_optax_depends_on_what_it_does(called, change):
     assert libraries.change_of_call("optax", called).startswith(change)
+
+
+@pytest.mark.parametrize(("imports", "said"), [
+    ("import numpy as np\nimport jax.numpy as jnp", "np.asarray(x)[np.asarray(mask)]"),
+    ("import jax.numpy as np\nimport numpy as onp", "onp.asarray(x)[onp.asarray(mask)]"),
+    ("import jax.numpy as np", "numpy.asarray(x)[numpy.asarray(mask)]"),
+])  # fmt: skip
+def test_advice_has_the_names_of_the_program(imports, said, places):
+    finding = Finding("eager shapes", places(f"{imports}\ny = x[x > 0]\n")(3), 1.0, "", form="values")
+    change = advice_for(finding).change
+    assert said in change
+    assert ("np.where(mask, x, 0)" in change) and ("jnp." in change) == ("as jnp" in imports)
+    assert ("needs import numpy" in change) == ("import numpy" not in imports)

@@ -204,7 +204,7 @@ def test_parameters_that_must_be_static_are_named(line):
     [
         ("state = model.init", "flax", "jax.jit(model.init)"),
         ("w = lib.fit", "fitlib", "Call lib.fit inside a function of yours"),
-        ("jnp.where(w > 0)", "", "np.where(np.asarray(x))"),  # whose size depends on values
+        ("jnp.where(w > 0)", "", "numpy.where(numpy.asarray(x))"),  # whose size depends on values
         ("lib.Search", "fitlib", "lib.Search makes an object, which jit cannot return"),
         ("lib.Grow", "fitlib", "Call lib.Grow inside a function of yours"),  # and what it makes, there
         ("w = lib.fit", "scipy", "Give lib.fit NumPy's arrays"),
@@ -252,6 +252,20 @@ def test_an_operation_over_very_many_arrays_is_done_on_the_host(count, found, pl
     for finding in findings:
         assert "stack takes up to 300 arrays here" in finding.reason
         assert "jax.device_get(points)" in advice_for(finding).change
+
+
+@pytest.mark.parametrize(("count", "found"), [(200, ["rows"]), (20, [])])
+def test_a_long_list_of_arrays_is_one_array_for_a_jitted_function(count, found, places):
+    at = places("total = jax.jit(sum_up)\nfor t in range(9):\n    w = total(w, rows)\n")(3, "<module>")
+    signature = {f"argument 1[{i}]": "float32[4]" for i in range(count)} | {"argument 0": "float32[4]"}
+    stages, samples = {"compile": (0.0, 1.0)}, [StackSample("dispatch", at, t, t + 0.1) for t in range(1, 9)]
+    made = Compiled("sum_up", at, stages, explained=True, signature=signature)
+    layers = {f"net[{i}].w": "float32[4]" for i in range(200)}  # each with a list, or a name, of its own
+    others = Compiled("net", at._replace(line=1), stages, explained=True, signature=layers)
+    log = Log("a", 0.0, 9.0, compiled=[made, others], samples=samples)
+    findings = list(small_programs.find_many_arrays(Analysis(log)))
+    assert [f.argument for f in findings] == found
+    assert all(f.seconds == pytest.approx(1.8 * 200 / 201) for f in findings)
 
 
 def test_an_array_that_grad_derives_is_no_array_of_numpy(line):
