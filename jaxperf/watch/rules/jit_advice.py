@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
+from jaxperf.watch.grouping import group_by
 from jaxperf.watch.log import DISPATCH, EAGER, Compiled, StackSample, canonical_name
 from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.report.analysis import Analysis, once
@@ -119,14 +120,19 @@ def way_to_jit(finding: Finding, analysis: Analysis, through: str = "", *, one_c
 def _compiled_twice_s(analysis: Analysis, lines: set[tuple[str, int]]) -> float:
     """Return the seconds of compiling jitted functions that are called inside some lines, and outside.
 
-    A program of these lines holds them, too.
+    A program of these lines holds them, too. If they were compiled for calls on both sides, each side has
+    programs of its own already.
     """
-    twice = set[str]()
+
+    def is_inside(chain: Chain) -> bool:
+        return any(place[:2] in lines for place in chain)
+
+    seconds, compiled = 0.0, group_by((c for c in analysis.log.compiled if c.explained), lambda c: c.program)
     for program, chains in _calls_of(analysis).items():
-        inside = [any(place[:2] in lines for place in chain) for chain in chains]
-        if any(inside) and not all(inside):
-            twice.add(program)
-    return analysis.compiling_s(c for c in analysis.log.compiled if c.explained and c.program in twice)
+        made = compiled.get(program, [])
+        if len(set(map(is_inside, chains))) == 2 > len({is_inside((c.at, *c.callers)) for c in made}):
+            seconds += analysis.compiling_s(made)
+    return seconds
 
 
 @once
