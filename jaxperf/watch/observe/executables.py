@@ -373,10 +373,11 @@ def _is_operation(i: Instruction) -> bool:
 
 
 def _read(module: Module) -> dict[str, tuple[int, ...]]:
-    """Return which arguments and constants each operand of an instruction depends on, as a bit set.
+    """Return which arrays among arguments and constants each operand depends on, as a bit set.
 
     In reverse order, callers come first, so the sources of a computation's parameters are known before it.
-    XLA copies constants into the bodies of loops, where all of one type count as one.
+    Numbers are no weights of layers. XLA copies constants into the bodies of loops, where all of one type count
+    as one.
     """
     read: dict[str, tuple[int, ...]] = {}
     sources: dict[str, int] = {}
@@ -389,10 +390,11 @@ def _read(module: Module) -> dict[str, tuple[int, ...]]:
             operands = read[i.name] = tuple([sources.get(operand, 0) for operand in i.operands])
             if i.opcode == "parameter" and name != module.entry:
                 sources[i.name] = passed[name, i.number]
-            elif i.opcode == "constant" and _SEVERAL.search(i.type) and name in bodies:
-                sources[i.name] = copied[i.type] if i.type in copied else copied.setdefault(i.type, next(bits))
-            elif i.opcode == "parameter" or (i.opcode == "constant" and _SEVERAL.search(i.type)):
-                sources[i.name] = next(bits)
+            elif i.opcode in ("parameter", "constant"):
+                array = _SEVERAL.search(i.type) is not None
+                sources[i.name] = next(bits) if array else 0
+                if array and name in bodies:
+                    sources[i.name] = copied.setdefault(i.type, sources[i.name])
             else:
                 sources[i.name] = functools.reduce(operator.or_, operands, 0)
             if i.opcode in _ENTERS:

@@ -209,6 +209,17 @@ def test_turns_that_each_hold_a_loop_of_lax_are_a_loop(function):
     assert "# solved" in loop.at.source and loop.iterations == 20 and not others
 
 
+def damped(rates, w, x):
+    for rate in rates:  # damped
+        x = jnp.tanh(x @ w) * rate
+    return x
+
+
+def test_a_number_for_each_turn_makes_no_layers():
+    (loop,) = loops_of(damped, [jnp.float32(i) for i in range(20)], W, X, few=True)
+    assert "# damped" in loop.at.source and loop.iterations == 20
+
+
 def test_layers_that_each_hold_a_scan_are_none():
     weights = [W + i for i in range(20)]
     assert loops_of(recurrent_layers, weights, jnp.ones((16, 8)), few=True) == []
