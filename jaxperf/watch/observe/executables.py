@@ -376,8 +376,8 @@ def _read(module: Module) -> dict[str, tuple[int, ...]]:
     """Return which arrays among arguments and constants each operand depends on, as a bit set.
 
     In reverse order, callers come first, so the sources of a computation's parameters are known before it.
-    Numbers are no weights of layers. XLA copies constants into the bodies of loops, where all of one type count
-    as one.
+    Numbers are no weights of layers. XLA copies constants into the bodies of loops, where all of one type
+    count as one.
     """
     read: dict[str, tuple[int, ...]] = {}
     sources: dict[str, int] = {}

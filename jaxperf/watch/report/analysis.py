@@ -555,9 +555,9 @@ class Analysis:
         """Return the seconds of the run for what windows saw of samples, by line, the most first.
 
         A line's seconds in the whole run are known from its samples. The share of them that was seen is that
-        of the windows. So no line gets more than it was seen to take, and a line of few samples that no window
-        saw gets nothing. Of other lines that windows saw for less than `BRIEF_S`, the rest is taken to be as
-        all samples.
+        of the windows. So no line gets more than it was seen to take, and a line of few samples that no
+        window saw gets nothing. Of other lines that windows saw for less than `BRIEF_S`, the rest is taken to
+        be as all samples.
         """
         seconds: dict[Place, float] = {}
         lines = group_by((s for s in samples if s.end > self.begin), where)

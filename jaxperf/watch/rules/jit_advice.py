@@ -16,6 +16,7 @@ from jaxperf.watch.report.analysis import Analysis, once
 from jaxperf.watch.rules.libraries import change_of_call
 from jaxperf.watch.rules.table import Finding
 from jaxperf.watch.source import loop_body, statements
+from jaxperf.watch.source.call_sites import CallSite
 from jaxperf.watch.source.host_work import ON_HOST, host_work, numpy_calls
 
 CALLER_SHARE = 0.1  # a caller with this share of the samples in what it calls is part of the cause
@@ -139,7 +140,7 @@ def _compiled_twice_s(analysis: Analysis, lines: set[tuple[str, int]]) -> float:
 def _calls_of(analysis: Analysis) -> dict[str, set[Chain]]:
     """Return the lines on the stack of calls of jitted functions, by the program's name."""
     log, chains, programs = analysis.log, defaultdict[str, set[Chain]](set), defaultdict[Place, set[str]](set)
-    calls = [(c.program, c) for c in log.compiled if c.explained]
+    calls: list[tuple[str, Compiled | CallSite]] = [(c.program, c) for c in log.compiled if c.explained]
     calls += [(canonical_name(site.program), site) for site in log.call_sites if site.program]
     for program, call in calls:
         chains[program].add((call.at, *call.callers))

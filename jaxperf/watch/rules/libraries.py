@@ -61,7 +61,7 @@ _NUMPYS = {"np": "numpy", "jnp": "jax.numpy"}
 
 
 def in_names_of(file: str, change: str) -> str:
-    """Return a change with a file's own names of NumPy and of jax.numpy, or in full where it imports neither."""
+    """Return a change with a file's own names of NumPy and of jax.numpy; the full ones if it has none."""
     imports = statements.imports(file)
     names = {meaning: name for name, meaning in sorted(imports)}
 

@@ -67,8 +67,8 @@ _OPTIMIZER_STATE = re.compile(r"\b(mu|nu|trace|opt_state|sum_of_squares)\b")
     forms={
         "values": (
             "The size of the result depends on values, so jit would not take it. Use NumPy here and for what "
-            "comes from it: np.asarray(x)[np.asarray(mask)], np.where(np.asarray(x)). Or keep all elements, so "
-            "that the size stays: jnp.where(mask, x, 0), with the count jnp.sum(mask)."
+            "comes from it: np.asarray(x)[np.asarray(mask)], np.where(np.asarray(x)). Or keep all elements, "
+            "so that the size stays: jnp.where(mask, x, 0), with the count jnp.sum(mask)."
         ),
         "growing": (
             "Collect the parts in a Python list, and make one jnp.concatenate or jnp.stack of them after the "
@@ -374,8 +374,8 @@ def find_many_arrays(analysis: Analysis) -> Iterator[Finding]:
             calls_s = sum(analysis.front(s) for s in analysis.of_kinds(DISPATCH) if s.at == at)
             share = sum(long.values()) / len(c.arrays)
             reason = (
-                f"{c.called} takes {len(c.arrays):,} arrays here, {max(long.values()):,} of them in one list, and "
-                "each is an argument of its program"
+                f"{c.called} takes {len(c.arrays):,} arrays here, {max(long.values()):,} of them in one list, "
+                "and each is an argument of its program"
             )
             listed = statements.variable_passed(at, c.called, max(long, key=long.__getitem__))
             seconds = (analysis.compiling_s([c]) + calls_s) * share
