@@ -374,8 +374,8 @@ def find_many_arrays(analysis: Analysis) -> Iterator[Finding]:
             calls_s = sum(analysis.front(s) for s in analysis.of_kinds(DISPATCH) if s.at == at)
             share = sum(long.values()) / len(c.arrays)
             reason = (
-                f"{c.called} takes {len(c.arrays):,} arrays here, {max(long.values()):,} of them in one list, "
-                "and each is an argument of its program"
+                f"{c.called} takes {len(c.arrays):,} arrays here, {max(long.values()):,} of them in one "
+                "list, and each is an argument of its program"
             )
             listed = statements.variable_passed(at, c.called, max(long, key=long.__getitem__))
             seconds = (analysis.compiling_s([c]) + calls_s) * share

@@ -500,6 +500,21 @@ def test_jit_around_what_grad_derives_names_the_static_arguments(places):
     assert 'put functools.partial(jax.jit, static_argnames=("kind",)) around that once' in change
 
 
+@pytest.mark.parametrize(("puts_each_turn", "found"), [(1, True), (6, False)])
+def test_an_operation_on_what_is_put_on_a_device_is_dispatched_all_the_same(puts_each_turn, found, places):
+    """Many puts in each turn are a cause of their own."""
+    line = places("for n in range(20):\n    x = jax.device_put(jnp.array(row).ravel() * 2)\n    y = step(x)\n")
+    at = line(2)
+    samples = [sample(at, t / 4) for t in range(40)]
+    puts = {at: [n / 2 + i / 100 for n in range(20) for i in range(puts_each_turn)]}
+    log = Log("a", -0.2, 10.0, samples=samples, small_puts=puts)
+    log.compiled = [Compiled("step", line(3), {"compile": (-0.1, 0.0)}, explained=True)]
+    log.activity = DeviceActivity([(0.0, 10.0)])
+    log.activity.program("step").calls = 20
+    log.activity.program("mul").calls = 4000
+    assert bool([*eager.find_eager_operations(Analysis(log))]) == found
+
+
 @pytest.mark.parametrize("read", [False, True])
 def test_elements_that_nobody_reads_stay_a_matter_of_dispatch(read, places):
     at = places("def rows(xs):\n    return [jnp.zeros(9).at[x].set(1) for x in xs]\n")(2, "rows")

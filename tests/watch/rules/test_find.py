@@ -35,6 +35,13 @@ def test_a_finding_is_worth_a_twentieth_of_the_run(wall_s, imports_s, seconds, m
     assert [f.seconds for f in found(finding, log=log)] == ([] if reported is None else [reported])
 
 
+@pytest.mark.parametrize(("costs_s", "reported"), [(1.0, [3.0]), (4.0, [])])
+def test_what_two_findings_of_one_change_cost_counts_once(costs_s, reported, places, found):
+    at = places("def turn(y):\n    return y * y + 1\n")(1, "turn")
+    both = [Finding(cause, at, 2.0, "", costs_s=costs_s) for cause in ("eager", "eager recompiles")]
+    assert [f.seconds for f in found(*both)] == reported
+
+
 def test_a_run_whose_core_others_had_is_as_long_as_it_would_be_alone():
     """Of ten seconds, others had the core for four; a compiler's threads then waited for two more."""
     samples = [StackSample(PYTHON, AT, 0.0, 8.0, delayed_s=4.0), StackSample(PYTHON, AT, 8.0, 10.0)]
