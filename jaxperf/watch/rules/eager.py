@@ -163,17 +163,14 @@ def _waits(analysis: Analysis) -> set[Place]:
     elements = set().union(*(lines for lines in apart.values() if lines & read_lines(analysis)))
     handling = {s.at for s in analysis.samples if (s.at.file, s.at.line) in elements}
     libraries = {at for at, lines in apart.items() if not lines}
-    return (
-        handling
-        | libraries
-        | {
-            at
-            for at in (line.at for line in analysis.lines)
-            if element_read(analysis, at)
-            or isinstance(statements.innermost(at, ast.stmt), ast.If | ast.While)
-            or not (at in analysis.outside_jit or statements.has_operations(at))
-        }
-    )
+    waiting = {
+        at
+        for at in (line.at for line in analysis.lines)
+        if element_read(analysis, at)
+        or isinstance(statements.innermost(at, ast.stmt), ast.If | ast.While)
+        or not (at in analysis.outside_jit or statements.has_operations(at))
+    }
+    return handling | libraries | waiting
 
 
 @once

@@ -132,7 +132,8 @@ def find_causes(analysis: Analysis) -> list[Finding]:
     # the costliest for each cause and line, which programs of several sizes may share
     by_cost = sorted(found, key=lambda f: (f.seconds, f.memory_bytes))
     worst = {(f.cause, f.at): f for f in by_cost if f.cause not in settled}
-    candidates = [replace(f, seconds=f.seconds - f.costs_s) for f in _together(list(worst.values()))]
+    merged = _together(list(worst.values()))
+    candidates = [replace(f, seconds=max(0.0, f.seconds - f.costs_s)) for f in merged]
     findings = [f for f in candidates if f.seconds >= least_s or f.memory_bytes >= LARGE]
     run_s = log.wall_s - analysis.front_s[IMPORT]
     findings = [replace(_beside(f, findings), seconds=min(f.seconds, run_s)) for f in findings]

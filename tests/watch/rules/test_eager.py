@@ -503,7 +503,9 @@ def test_jit_around_what_grad_derives_names_the_static_arguments(places):
 @pytest.mark.parametrize(("puts_each_turn", "found"), [(1, True), (6, False)])
 def test_an_operation_on_what_is_put_on_a_device_is_dispatched_all_the_same(puts_each_turn, found, places):
     """Many puts in each turn are a cause of their own."""
-    line = places("for n in range(20):\n    x = jax.device_put(jnp.array(row).ravel() * 2)\n    y = step(x)\n")
+    line = places(
+        "for n in range(20):\n    x = jax.device_put(jnp.array(row).ravel() * 2)\n    y = step(x)\n"
+    )
     at = line(2)
     samples = [sample(at, t / 4) for t in range(40)]
     puts = {at: [n / 2 + i / 100 for n in range(20) for i in range(puts_each_turn)]}
