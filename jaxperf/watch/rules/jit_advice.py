@@ -109,6 +109,10 @@ def way_to_jit(finding: Finding, analysis: Analysis, through: str = "", *, one_c
         whole = lines_of(finding.at) if statements.defined_at(finding.at) else ()
         called = [at for _, at in analysis.called if (at.file, at.line) in whole]
         finding = replace(finding, besides=_unrolled(analysis, [chain for chain, _ in below], called))
+    loop = statements.innermost(finding.at, ast.For)
+    if loop and not (finding.form or finding.besides):
+        besides = f"If the loop at line {loop.lineno} does nothing else, make all of it one program: jax.lax.scan."
+        finding = replace(finding, besides=besides)
     if finding.form in ("method", "numpy", *_WHOLE):
         function = statements.innermost(finding.at, statements.FUNCTION)
         lines = {finding.at[:2]}
