@@ -1,7 +1,7 @@
-import os
 import sys
 import sysconfig
 from collections import defaultdict
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -88,7 +88,7 @@ def test_programs_that_a_library_jits_have_rows_at_the_librarys_lines(text):
     analysis = analysis_of(text, sort_s=0.3, dot_s=0.1, jitted=False)
     installed = f"{sysconfig.get_paths()['purelib']}/keras/src/layer.py"
     # the script that started pytest may be among the frames
-    text = text.replace(__file__, installed).replace(os.path.abspath(sys.argv[0]), installed)
+    text = text.replace(__file__, installed).replace(str(Path(sys.argv[0]).absolute()), installed)
     analysis.log.programs[0] = Facts("step", "cpu", 1.0, 1.0, text=text)
     made = Compiled("step", Place("a.py", 3), {"compile": (-1.0, 0.0)}, owner="keras", through="keras")
     analysis.log.compiled.append(made)
