@@ -54,7 +54,7 @@ LONG_CALL_S = 0.1  # of calls in windows that saw nothing: no call takes so long
 SILENT_SHARE = 0.3  # of the time of calls at a line in windows, in which windows saw no call that ends
 BLOCKED, BLOCKED_S = 3, 1.0  # so many intervals at a line, or so many seconds, show a full queue
 BRIEF_S = 0.005  # seconds in windows that say little about a line
-SEEN = 20  # waits in windows whose mean stands for all, or samples of a line that no window saw
+SEEN = 20  # waits in windows whose mean stands for all
 LONG_WAIT_S = 0.02  # a wait this long is for a computation; copies to the host and calls take less
 _WRITES = re.compile(r"b?[wax][bt+]*")  # the mode of a file to write
 
@@ -555,9 +555,8 @@ class Analysis:
         """Return the seconds of the run for what windows saw of samples, by line, the most first.
 
         A line's seconds in the whole run are known from its samples. The share of them that was seen is that
-        of the windows. So no line gets more than it was seen to take, and a line of few samples that no
-        window saw gets nothing. Of other lines that windows saw for less than `BRIEF_S`, the rest is taken to
-        be as all samples.
+        of the windows. So no line gets more than it was seen to take, and a line that no window saw gets
+        nothing. Of a line that windows saw for less than `BRIEF_S`, the rest is taken to be as all samples.
         """
         seconds: dict[Place, float] = {}
         lines = group_by((s for s in samples if s.end > self.begin), where)
@@ -567,7 +566,7 @@ class Analysis:
         for at, here in lines.items():
             run_s = sum((s.end - s.start - self.compiling.of(s)) * self.undelayed_by_others(s) for s in here)
             windows_s, lost_s = seen[at]
-            if all_windows_s >= BRIEF_S and (windows_s > 0 or len(here) >= SEEN):
+            if windows_s > 0 and all_windows_s >= BRIEF_S:
                 unseen_s = max(0.0, BRIEF_S - windows_s)
                 lost_s += unseen_s * all_lost_s / all_windows_s
                 seconds[at] = max(0.0, run_s) * lost_s / (windows_s + unseen_s)
