@@ -158,11 +158,16 @@ def _makes_once(at: Place) -> bool:
 
 def _waits(analysis: Analysis) -> set[Place]:
     """Return the lines that `find_waits` or `find_iterated_arrays` cover."""
-    apart = taken_apart(analysis)
-    # elements that nobody reads stay on the device, and operations on them outside of jit
-    elements = set().union(*(lines for lines in apart.values() if lines & read_lines(analysis)))
+    # what a comprehension computes with elements that nobody reads is dispatched
+    apart = {
+        at: lines
+        for at, lines in taken_apart(analysis).items()
+        if lines & read_lines(analysis)
+        or not lines
+        or isinstance(statements.innermost(at, ast.stmt), ast.For)
+    }
+    elements = set().union(*apart.values())
     handling = {s.at for s in analysis.samples if (s.at.file, s.at.line) in elements}
-    libraries = {at for at, lines in apart.items() if not lines}
     waiting = {
         at
         for at in (line.at for line in analysis.lines)
@@ -170,7 +175,7 @@ def _waits(analysis: Analysis) -> set[Place]:
         or isinstance(statements.innermost(at, ast.stmt), ast.If | ast.While)
         or not (at in analysis.outside_jit or statements.has_operations(at))
     }
-    return handling | libraries | waiting
+    return {*apart, *handling, *waiting}
 
 
 @once

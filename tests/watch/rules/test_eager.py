@@ -517,14 +517,21 @@ def test_an_operation_on_what_is_put_on_a_device_is_dispatched_all_the_same(puts
     assert bool([*eager.find_eager_operations(Analysis(log))]) == found
 
 
-@pytest.mark.parametrize("read", [False, True])
-def test_elements_that_nobody_reads_stay_a_matter_of_dispatch(read, places):
-    at = places("def rows(xs):\n    return [jnp.zeros(9).at[x].set(1) for x in xs]\n")(2, "rows")
+ROWS = "def rows(xs):\n    return [jnp.zeros(9).at[x].set(1) for x in xs]\n"
+LOOP = "def rows(xs):\n    for x in xs:\n        step(x)\n"
+
+
+@pytest.mark.parametrize(("source", "read", "dispatched"), [
+    (ROWS, False, True), (ROWS, True, False), (LOOP, False, False),
+])  # fmt: skip
+def test_what_a_comprehension_makes_of_elements_is_dispatched_if_nobody_reads_it(
+    source, read, dispatched, places
+):
+    at = places(source)(2, "rows")
     apart = Compiled("unstack", at, {"compile": (0.0, 0.1)})
     waits = [Wait("int", at, t, t + 0.1, 4) for t in range(1, 9) if read]
     log = Log("a", 0.0, 9.0, compiled=[apart], samples=[sample(at, t / 5) for t in range(5, 45)], waits=waits)
-    covered = eager._waits(Analysis(log))
-    assert covered == ({at} if read else set())
+    assert eager._waits(Analysis(log)) == (set() if dispatched else {at})
 
 
 @pytest.mark.parametrize(("first", "costs_s"), [("y = smooth(x)", 2.0), ("y = x", 0.0)])
