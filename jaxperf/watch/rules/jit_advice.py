@@ -180,7 +180,8 @@ def _form(
         if definition and (transform := _derived_by(calls, name)):
             return {"form": "derived", "name": name, "argument": transform, "static": static}
         elements = [over for call in sorted(calls) if (over := statements.each_element(call, name))]
-        if elements and not static:
+        # jit would keep what a method reads of its object; other callers may need one result before the next
+        if len(elements) == len(calls) and not (static or statements.is_method(function)):
             arrays = ", ".join(f"jnp.asarray({array})" for array in elements[0])
             return {"form": "elements", "name": name, "argument": arrays}
     # a whole function is jitted with the transformations in it

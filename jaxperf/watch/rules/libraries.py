@@ -33,8 +33,9 @@ CALLS = (
     (
         "numpyro", r"mcmc\.run$|sampler\.run$",
         "Make one program of it: give MCMC progress_bar=False, and call samples = jax.jit(lambda key: "
-        "({name}(key, ...), {owner}.get_samples(group_by_chain=True))[1])(key), with the other arguments of "
-        "this call. {owner} holds no samples then: numpyro.diagnostics.print_summary(samples) prints them. "
+        "({name}(key, ...), {owner}.get_samples())[1])(key), with the other arguments of this call. {owner} "
+        "holds no samples then: numpyro.diagnostics.print_summary(samples, group_by_chain=False) prints "
+        "them. "
         "The model may not print.",
     ),
     ("numpyro", r"\.(init|update|stable_update|evaluate)$", "Make jax.jit({name}) once, and call that here."),

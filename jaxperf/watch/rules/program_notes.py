@@ -121,8 +121,8 @@ def _source(i: Instruction, facts: Facts, name: str) -> Place:
 
 def _branches(facts: Facts, c: Compiled, program: ExecutedProgram) -> Iterator[str]:
     """Yield a note for each branch that is a select, of whose costly side no window saw the seconds."""
-    for at, branch in selected_branches(facts):
-        if not branch_s(facts, program, branch):
+    for at, sides in selected_branches(facts):
+        if not any(branch_s(facts, program, side) for side in sides):
             yield (
                 f"under vmap, the branch at {at} is a select: {c.called} computes both sides for every "
                 f"element. {CAUSES['both branches'].usual}"

@@ -61,7 +61,7 @@ def find_float64(analysis: Analysis) -> Iterator[Finding]:
             )
             yield Finding("float64", line, program_s / 2, reason, facts.name)
             continue
-        files = {p.file for p in (c.at, *c.callers)}
+        files = {p.file for p in (c.at, *c.callers, *facts.places, *filter(None, [at]))}
         given = [shape for shape in facts.layout[0] if shape.dims and shape.dtype[0] in "fbc"]
         mixed = {shape.dtype for shape in given} - {"f64", "c128"}
         # who turns it on in the same file may want it, unless it is for the arrays that the program gets
@@ -342,18 +342,20 @@ def _one_hot_products(facts: Facts) -> Iterator[Instruction]:
 )  # fmt: skip
 def find_selected_branches(analysis: Analysis) -> Iterator[Finding]:
     for facts, c, program, program_s in called_programs(analysis):
-        for at, branch in selected_branches(facts):
-            if seconds := branch_s(facts, program, branch):
+        for at, sides in selected_branches(facts):
+            costs = sorted(branch_s(facts, program, side) for side in sides)
+            # an element needs one side: of several costly ones, that is the costliest at most
+            if seconds := costs[0] if len(costs) == 1 else sum(costs[:-1]):
                 share = min(1.0, seconds / program.busiest_s)
                 reason = (
                     f"under vmap, this branch is a select: {c.called} computes both sides for every element, "
-                    f"and {share:.0%} of its time goes to the costly one"
+                    f"and if none needed the other side, it would save {share:.0%} of its time"
                 )
                 yield Finding("both branches", at, program_s * share, reason, c.called)
 
 
-def selected_branches(facts: Facts) -> Iterator[tuple[Place, list[Instruction]]]:
-    """Yield each `lax.cond` that `vmap` has turned into a select, and the instructions of costly branches."""
+def selected_branches(facts: Facts) -> Iterator[tuple[Place, list[list[Instruction]]]]:
+    """Yield each `lax.cond` that `vmap` has turned into a select, and its costly branches' instructions."""
     selects = [i for i in facts.instructions if i.opcode == "select" and "/select_n" in i.op_name]
     named = dict(_branching(at) for at in {facts.at(i): 0 for i in selects if "vmap(" in i.op_name})
     # what decides is the same for all elements there, and the select is another operation's
@@ -371,8 +373,10 @@ def selected_branches(facts: Facts) -> Iterator[tuple[Place, list[Instruction]]]
             if len(inside[function]) >= MANY or any(i.opcode in _HEAVY for i in inside[function])
         ]
         if functions:
-            called = ((i, f) for f in functions for i in inside[f])
-            yield at, [i for i, f in called if _branch_calls(at, f, facts.module.frames(i))]
+            yield (
+                at,
+                [[i for i in inside[f] if _branch_calls(at, f, facts.module.frames(i))] for f in functions],
+            )
 
 
 def _branching(at: Place) -> tuple[Place, set[str]]:

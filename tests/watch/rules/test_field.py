@@ -689,6 +689,14 @@ def test_what_handles_elements_that_python_reads_belongs_to_their_iteration(read
     assert (finding.at, finding.seconds) == (at(2), pytest.approx(seconds))
 
 
+def test_what_computes_the_array_itself_stays_if_its_elements_come_to_the_host(places):
+    at = places("near = list(rows[mask])\nprint(near)\n")(1)
+    made = [compiled(at, 1.0, 1.5, "unstack"), compiled(at, 3.0, 2.0, "nonzero")]
+    waits = [Wait("int", at, 8 + i, 8 + i + 0.1, 4) for i in range(5)]
+    (finding,) = elements.find_iterated_arrays(Analysis(Log("a", 0.0, 9.0, compiled=made, waits=waits)))
+    assert finding.seconds == pytest.approx(1.5 + 5 * 0.1)
+
+
 @pytest.mark.parametrize(("library", "seconds"), [("graphs", 1.5), ("tables", 1.5 + 9 * 0.1)])
 def test_what_a_library_computes_with_jax_from_an_element_reads_no_element(library, seconds, places):
     at = places("for row in table:\n    edges = graphs.near(row)\n")

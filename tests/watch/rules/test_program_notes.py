@@ -178,6 +178,10 @@ def test_a_costly_branch_under_vmap_is_named(chosen, count):
     assert len(notes) == count and all("computes both sides" in note for note in notes)
 
 
+def other_costly(x):
+    return jax.lax.fori_loop(0, 50, lambda _, y: jnp.cos(y) + x, x)
+
+
 def also_outside(x):
     y = costly(x * 3)
     return jax.lax.cond(x > 2, costly, cheap, y)
@@ -188,6 +192,7 @@ def also_outside(x):
     [
         (lambda x, t: jax.lax.cond(t > 2, costly, cheap, x), 0, True),
         (lambda x, t: also_outside(x + t), 0, True),
+        (lambda x, t: jax.lax.cond(t > 2, costly, other_costly, x), 0, True),  # an element needs one of them
         # what decides is the same for all elements, and another operation of the line is a select
         (lambda x, t: jax.lax.cond(t > 2, costly, cheap, jnp.where(x > 2, x, 0)), None, False),
         (lambda x, t: jnp.where(t > 2, costly(x), cheap(x)), 0, False),
