@@ -5,8 +5,10 @@ import jax.numpy as jnp
 import pytest
 import scripts
 
+from jaxperf.watch.log import EAGER, Log, StackSample
 from jaxperf.watch.observe.source_location import Place
-from jaxperf.watch.rules import CAUSES, advice_for, libraries
+from jaxperf.watch.report.analysis import Analysis
+from jaxperf.watch.rules import CAUSES, advice_for, jit_advice, libraries
 from jaxperf.watch.rules.table import KINDS, Finding
 
 WIDEST = 96  # of a terminal's 100 columns, four are the indentation
@@ -148,3 +150,22 @@ def test_advice_has_the_names_of_the_program(imports, said, places):
     assert said in change
     assert ("np.where(mask, x, 0)" in change) and ("jnp." in change) == ("as jnp" in imports)
     assert ("needs import numpy" in change) == ("import numpy" not in imports)
+
+
+def test_samples_of_numpyro_keep_the_axes_that_other_calls_take():
+    change = libraries.change_of_call("numpyro", "mcmc.run")
+    assert "mcmc.get_samples())[1])" in change
+    assert "print_summary(samples, group_by_chain=False)" in change
+
+
+@pytest.mark.parametrize(("head", "call", "batched"), [
+    ("def near(x, w):", "near(x, 2)", False),  # not each element alone
+    ("def near(x):", "near(x)", True),
+    ("def near(self, x):", "near(x)", False),  # jit would keep the arrays of its object
+])  # fmt: skip
+def test_no_method_is_called_for_all_elements_at_once(head, call, batched, places):
+    at = places(f"{head}\n    return jnp.sin(x) * 2\n\nfound = [{call} for x in xs]\n")
+    samples = [StackSample(EAGER, at(2, "near"), t, t + 0.1, callers=(at(4, ""),)) for t in range(9)]
+    analysis = Analysis(Log("a", samples=samples))
+    finding = jit_advice.way_to_jit(Finding("eager", at(1, "near"), 1.0, ""), analysis)
+    assert (finding.form == "elements") == batched
