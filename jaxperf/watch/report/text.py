@@ -211,8 +211,8 @@ def _finding(number: int, finding: Finding, functions: Collection[str]) -> Itera
     if finding.memory_bytes:
         amounts.append(f"{format_quantity(finding.memory_bytes, 'bytes')} of memory")
     # names stay as they are
-    named = bool(finding.name) and reason.startswith(finding.name.removeprefix("jit_"))
-    if not named and reason.split()[0].rstrip(",") not in functions:
+    name = finding.name.removeprefix("jit_")
+    if not reason.startswith((f"{name} ", f"{name},")) and reason.split()[0].rstrip(",") not in functions:
         reason = reason[0].upper() + reason[1:]
     summary = f"{number}. {advice.title}, {finding.at}: saves up to {' and '.join(amounts)}. {reason}."
     if number > FINDINGS:

@@ -61,13 +61,14 @@ def find_float64(analysis: Analysis) -> Iterator[Finding]:
             )
             yield Finding("float64", line, program_s / 2, reason, facts.name)
             continue
-        files = {p.file for p in (c.at, *c.callers, *facts.places, *filter(None, [at]))}
+        files = {p.file for p in (c.at, *c.callers)}
         given = [shape for shape in facts.layout[0] if shape.dims and shape.dtype[0] in "fbc"]
         mixed = {shape.dtype for shape in given} - {"f64", "c128"}
         # who turns it on in the same file may want it, unless it is for the arrays that the program gets
         unwanted = not mixed and sum(shape.bytes for shape in given) >= LARGE
         unwanted = unwanted or bool(at and at.file not in files)
-        if large and unwanted and not any(map(_asks_for_float64, files)):
+        others = {p.file for p in (*facts.places, *filter(None, [at])) if not library_of(p.file)}
+        if large and unwanted and not any(map(_asks_for_float64, files | others)):
             reason = (
                 f"{c.called} computes with arrays of float64, which JAX makes of its own and NumPy's arrays "
                 f"while jax_enable_x64 is on{where}; if float32 is enough, it moves half of the bytes"

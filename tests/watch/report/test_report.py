@@ -197,7 +197,7 @@ def test_no_seconds_are_promised_where_none_are_saved(seconds, saves, monkeypatc
 def test_the_report_is_a_result_that_every_renderer_takes(tmp_path):
     path = tmp_path / "watch.json"
     with jaxperf.watch("a block", show=False, json=path) as outcome:
-        for n in range(3, 6):
+        for n in range(3, 30):
             jax.jit(lambda x, n=n: x * 101)(jnp.float32(n))
     stored = load_result(path)
     assert stored == outcome.result
@@ -228,3 +228,13 @@ def test_arrays_that_hardly_matter_for_the_peak_are_not_listed():
     arrays = [LiveArrays("float32[9,9]", 2, 10_000_000, AT), LiveArrays("int32[2]", 1, 8, AT)]
     log = Log("a", 0.0, 1.0, peaks={"resident": 500_000_000}, live_arrays=arrays)
     assert [f.value for f in text._memory(Analysis(log))][1:] == ["2 x float32[9,9], 10 MB, made at a.py:3"]
+
+
+@pytest.mark.parametrize(("name", "reason", "begins"), [
+    ("d", "devices are idle here", "Devices are idle"),
+    ("rows[mask, 0]", "rows[mask, 0] is taken apart", "rows[mask, 0] is"),
+])  # fmt: skip
+def test_a_sentence_begins_with_a_capital_unless_it_begins_with_a_name(name, reason, begins):
+    finding = Finding("iterated array", Place("a.py", 1), 1.0, reason, name, argument=name)
+    summary, *_ = text._finding(1, finding, ())
+    assert f". {begins}" in str(summary)

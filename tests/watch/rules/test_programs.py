@@ -129,6 +129,21 @@ def test_a_program_of_large_wide_floats_only_is_found_unless_asked_for(types, li
     assert all("make x and all else that step gets" in advice_for(f).change for f in findings)
 
 
+@pytest.mark.parametrize(("more", "count"), [("", 1), ("DTYPE = jnp.float64\n", 0)])
+def test_float64_that_another_file_turns_on_is_found_unless_that_file_names_it(more, count, places, tmp_path):
+    helper = tmp_path / "helper.py"
+    helper.write_text(f'import jax\njax.config.update("jax_enable_x64", True)\n{more}')
+    at = places("x = jnp.ones(8)\nfor _ in range(9):\n    step(x)\n")(3)
+    compiled = Compiled("step", at, {"compile": (-0.1, 0.0)}, explained=True, signature={"x": "float64[8]"})
+    text = "HloModule jit_step, entry_computation_layout={(f64[8]{0})->f64[8]{0}}, x=1\n"
+    text += "\nENTRY %main () -> f64[8] {\n  %y.1 = f64[512,256]{1,0} multiply(%x, %x)\n}\n"
+    analysis = ran(Facts("step", "cpu", 1.0, 1.0, text=text), compiled=compiled)
+    analysis.log.settings["jax_enable_x64"] = at
+    analysis.log.modules.append(str(helper))
+    findings = list(programs.find_float64(analysis))
+    assert [f.cause for f in findings] == ["all float64"] * count
+
+
 @pytest.mark.parametrize(("size", "count"), [(0, 0), (8, 0), (1 << 16, 1)])
 def test_a_number_of_32_bits_beside_wide_floats_does_not_count_as_widened(size, count):
     dims = str(size) if size else ""
