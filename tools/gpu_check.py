@@ -26,6 +26,10 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.append(str(ROOT / "tests"))
+
+import twins
+
 # Seconds between Ctrl-C and the end of a step that does not end by itself
 GRACE_S = 10.0
 SEEDS = 5
@@ -111,9 +115,9 @@ def steps(out: Path, *, rehearse: bool) -> list[Step]:
         "--seconds", "120", "--json", str(out / "rows.json"),
     ]  # fmt: skip
     # toy sizes have other names, and need no PyTorch
-    others = ["--frameworks", "--on-device", "--only", "ResNet-18"]
-    ours = ["--frameworks", "torch", "--python", f"torch={python}", "--only", *ROWS]
-    rows += others if rehearse else ours
+    toy_rows = ["--frameworks", "--on-device", "--only", "ResNet-18"]
+    open_rows = ["--frameworks", "torch", "--python", f"torch={python}", "--only", *ROWS]
+    rows += toy_rows if rehearse else open_rows
     return [
         Step(
             "chapter",
@@ -201,32 +205,27 @@ def judge_accuracy(limit_s: float, first: int = 0) -> Callable[[Sequence[Ended]]
 
 def judge_findings(programs: Sequence[Path], reports: Sequence[Path]) -> Verdict:
     """Judge by the reports: each names the cause that its program marks, at the marked line."""
-    marked = (re.search(r"^.*# (?:- )?cause: (.+)$", path.read_text("utf-8"), re.M) for path in programs)
     unnamed = []
-    for path, report, mark in zip(programs, reports, marked, strict=True):
-        text = path.read_text(encoding="utf-8")
-        assert mark is not None
-        line = text[: mark.end()].count("\n") + 1
-        named = {(finding["cause"], finding["site"]["line"]) for finding in findings(report)}
-        if (mark[1], line) not in named:
-            unnamed.append(f"{path.stem} ({mark[1]}): {sorted(named)}")
+    for path, report in zip(programs, reports, strict=True):
+        named = {(finding["cause"], finding["site"]["line"]) for finding in kept(report, "findings")}
+        if twins.cause(path) not in named:
+            unnamed.append(f"{path.stem} {twins.cause(path)}: {sorted(named)}")
     figures = f"{len(programs) - len(unnamed)} of {len(programs)} named; not {'; '.join(unnamed) or 'any'}"
     return not unnamed, figures
 
 
-def findings(report: Path) -> list[dict[str, Any]]:
-    """Return the findings in a report's file; none if it was not written."""
+def kept(file: Path, key: str) -> list[dict[str, Any]]:
+    """Return what a step has kept under a name in a file; nothing if it was not written."""
     try:
-        return list(json.loads(report.read_text(encoding="utf-8"))["findings"])
+        return list(json.loads(file.read_text(encoding="utf-8"))[key])
     except (OSError, ValueError, KeyError):
         return []
 
 
 def judge_overhead(file: Path) -> Verdict:
     """Judge by the upper ends of the intervals that the benchmark keeps."""
-    try:
-        rows = json.loads(file.read_text(encoding="utf-8"))["rows"]
-    except (OSError, ValueError):
+    rows = kept(file, "rows")
+    if not rows:
         return None, "no row was kept"
     figures = [f"{r['program']} {r['mean']:.3f} ({r['low']:.3f} to {r['high']:.3f})" for r in rows]
     return all(row["high"] <= 1.05 for row in rows), "; ".join(figures)
@@ -234,9 +233,8 @@ def judge_overhead(file: Path) -> Verdict:
 
 def judge_rows(file: Path) -> Verdict:
     """Judge by the comparisons that were kept: each workload of `ROWS` has some."""
-    try:
-        studies = json.loads(file.read_text(encoding="utf-8"))["workloads"]
-    except (OSError, ValueError):
+    studies = kept(file, "workloads")
+    if not studies:
         return None, "no row was kept"
     compared = [(study["name"], c) for study in studies for c in study["comparisons"]]
     figures = [f"{name}, {c['quantity']}: {c['text']}, {c['verdict']}" for name, c in compared]

@@ -383,18 +383,17 @@ def _read(module: Module) -> dict[str, tuple[int, ...]]:
     sources: dict[str, int] = {}
     passed: dict[tuple[str, int | None], int] = defaultdict(int)  # by computation and parameter
     bits = (1 << n for n in itertools.count())
-    bodies = {i.called for body in module.computations.values() for i in body if i.opcode == "while"}
-    copied: dict[str, int] = {}  # by type
+    turns = {i.called for body in module.computations.values() for i in body if i.opcode == "while"}
+    copied: dict[str, int] = defaultdict(lambda: next(bits))  # by type
     for name, body in reversed(list(module.computations.items())):
         for i in body:
             operands = read[i.name] = tuple([sources.get(operand, 0) for operand in i.operands])
             if i.opcode == "parameter" and name != module.entry:
                 sources[i.name] = passed[name, i.number]
+            elif i.opcode in ("parameter", "constant") and not _SEVERAL.search(i.type):
+                sources[i.name] = 0
             elif i.opcode in ("parameter", "constant"):
-                array = _SEVERAL.search(i.type) is not None
-                sources[i.name] = next(bits) if array else 0
-                if array and name in bodies:
-                    sources[i.name] = copied.setdefault(i.type, sources[i.name])
+                sources[i.name] = copied[i.type] if name in turns else next(bits)
             else:
                 sources[i.name] = functools.reduce(operator.or_, operands, 0)
             if i.opcode in _ENTERS:

@@ -175,7 +175,7 @@ def find_iterated_arrays(analysis: Analysis) -> Iterator[Finding]:
         reads = [w for w in _reads(analysis) if (w.at.file, w.at.line) in lines]
         apart = [c for c in operations if c.at in nest and takes_apart(c)]
         # what computes the array itself stays
-        taking = (c for c in operations if c.at not in nest or c in apart or c.name in _TAKING)
+        taking = (c for c in operations if c.at not in nest or takes_apart(c) or c.name in _TAKING)
         programs = [c for c in taking if c.at[:2] in lines]
         seconds = analysis.compiling_s(programs if reads else apart)
         if reads:

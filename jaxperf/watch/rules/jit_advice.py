@@ -111,8 +111,10 @@ def way_to_jit(finding: Finding, analysis: Analysis, through: str = "", *, one_c
         finding = replace(finding, besides=_unrolled(analysis, [chain for chain, _ in below], called))
     loop = statements.innermost(finding.at, ast.For)
     if loop and not (finding.form or finding.besides):
-        words = f"If the loop at line {loop.lineno} does nothing else, jax.lax.scan makes one program of it."
-        finding = replace(finding, besides=words)
+        sentence = (
+            f"If the loop at line {loop.lineno} does nothing else, jax.lax.scan makes one program of it."
+        )
+        finding = replace(finding, besides=sentence)
     if finding.form in ("method", "numpy", *_WHOLE):
         function = statements.innermost(finding.at, statements.FUNCTION)
         lines = {finding.at[:2]}

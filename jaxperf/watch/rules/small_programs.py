@@ -369,15 +369,15 @@ def find_many_arrays(analysis: Analysis) -> Iterator[Finding]:
     for c, at in analysis.called:
         # arrays of one type in one list; a model's layers have several types, or lists of their own
         lists = Counter((name.rpartition("[")[0], text) for name, text in c.arrays if name.endswith("]"))
-        long = {listed: count for (listed, _), count in lists.items() if listed and count >= MANY}
+        long = Counter({listed: count for (listed, _), count in lists.items() if listed and count >= MANY})
         if long:
             calls_s = sum(analysis.front(s) for s in analysis.of_kinds(DISPATCH) if s.at == at)
-            share = sum(long.values()) / len(c.arrays)
+            ((longest, count),) = long.most_common(1)
             reason = (
-                f"{c.called} takes {len(c.arrays):,} arrays here, {max(long.values()):,} of them in one "
-                "list, and each is an argument of its program"
+                f"{c.called} takes {len(c.arrays):,} arrays here, {count:,} of them in one list, and each is "
+                "an argument of its program"
             )
-            listed = statements.variable_passed(at, c.called, max(long, key=long.__getitem__))
+            share, listed = long.total() / len(c.arrays), statements.variable_passed(at, c.called, longest)
             seconds = (analysis.compiling_s([c]) + calls_s) * share
             yield Finding("many arrays", at, seconds, reason, c.called, argument=listed, form="jitted")
 
