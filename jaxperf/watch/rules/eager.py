@@ -41,6 +41,7 @@ LITTLE_S = 0.02  # of windows, which say nothing: one call may take as long
 SMALL = 1e6  # bytes and FLOPs of an operation that takes less than its dispatch
 JIT_OBJECT_S = 1e-4  # that a call takes longer through a new jit object
 FIRST_CALL_S = 3e-3  # that the first call of an operation takes besides its compilation
+ALIKE = 0.5  # of an operation's bytes, from which on another one tells what they take in memory
 RATE = 200  # operations per second; fewer do not explain idle devices
 IN_A_ROW = 3  # consecutive light operations that are worth fusing
 # the opcodes of a program that XLA does not fuse with others
@@ -64,8 +65,10 @@ def find_eager_operations(analysis: Analysis) -> Iterator[Finding]:
     eager = analysis.of_kinds(EAGER)
     others = copying | _waits(analysis) | set(filter(statements.only_places, {s.at for s in eager}))
     operations = [s for s in eager if s.start >= analysis.begin and s.at not in others]
+    # one program of what runs once takes as long to compile as its calls take
+    again = filter(_runs_again(analysis), operations)
     # an operation may wait in its call for the array that it takes
-    idle = analysis.of_the_run(lambda s: _free(analysis).of(s) * s.awake, operations, line)
+    idle = analysis.of_the_run(lambda s: _free(analysis).of(s) * s.awake, again, line)
     yield from _new_jit_objects(analysis, {at: s for at, s in idle.items() if "jit(" in at.source})
     outside = [p.calls for n, p in log.activity.programs.items() if n not in analysis.jitted]
     windows_s = sum(b - a for a, b in log.activity.windows)
@@ -179,6 +182,20 @@ def _waits(analysis: Analysis) -> set[Place]:
 
 
 @once
+def _begun(analysis: Analysis) -> Counter[Place]:
+    """Return how often samples saw each line begin."""
+    return Counter(b.at for a, b in itertools.pairwise(analysis.samples) if a.at != b.at)
+
+
+def _runs_again(analysis: Analysis) -> Callable[[StackSample], bool]:
+    """Return a test of whether a sample's line runs again and again, as far as loops and samples tell."""
+    begun = _begun(analysis)
+    return lambda s: (
+        begun[s.at] >= REPEATS or any(statements.innermost(at, statements.ROUND) for at in (s.at, *s.callers))
+    )
+
+
+@once
 def _free(analysis: Analysis) -> IntervalSet:
     """Return when, in windows, devices had nothing to do but short operations outside jit."""
     spans = ((name, span) for name, p in analysis.log.activity.programs.items() for span in p.spans)
@@ -200,7 +217,7 @@ def _by_samples(
     heavy = {f.program for f in analysis.log.programs if f.bytes_accessed > SMALL or f.flops > SMALL}
     large = {c.at for c in analysis.log.compiled if c.program in heavy - analysis.jitted.keys()}
     # a caller's loop may go round once while the line runs, as one over whole experiments does
-    begun = Counter(b.at for a, b in itertools.pairwise(analysis.samples) if a.at != b.at)
+    begun = _begun(analysis)
     seconds: dict[Place, float] = defaultdict(float)
     for s in operations:
         chain = (s.at, *s.callers) if begun[s.at] >= REPEATS else (s.at,)
@@ -224,8 +241,9 @@ def _unfused(analysis: Analysis, lines: Iterable[Place]) -> dict[Place, float]:
     copying = {finding.name for finding in findings_of(analysis, find_eager_copies)}
     others = copying.union(analysis.jitted)
     light = {name for name in opcodes.keys() - others if opcodes[name] and not opcodes[name] & _HEAVY}
+    memory_s = _memory_s(analysis, light)
     rows = [_in_a_row(analysis, device, light) for device in analysis.log.activity.devices]
-    share = max(map(_saved_share, rows), default=0.0)
+    share = max((_saved_share(row, memory_s) for row in rows), default=0.0)
     if not share:
         return {}
     # the devices of one host share its cores, and then do not compute at the same time; what is free counts
@@ -249,13 +267,36 @@ def _in_a_row(analysis: Analysis, device: str, light: Collection[str]) -> list[t
     return in_a_row if len(in_a_row) >= OFTEN else []
 
 
-def _saved_share(in_a_row: list[tuple[float, float, str]]) -> float:
+def _memory_s(analysis: Analysis, names: Collection[str]) -> dict[str, float]:
+    """Return the seconds of an execution of each program that go to memory, which fusing could save.
+
+    The fastest program on arrays as large tells what they need; what another one takes beyond, it computes.
+    """
+    nbytes, each_s = dict[str, int](), dict[str, float]()
+    for name in names:
+        spans = analysis.log.activity.programs[name].spans if name in analysis.log.activity.programs else []
+        if spans:
+            each_s[name] = statistics.fmean(end - start for start, end in spans)
+            shapes = (itertools.chain(*facts.layout) for facts in analysis.programs[name])
+            nbytes[name] = max(sum(shape.bytes for shape in of_one) for of_one in shapes)
+    return {
+        name: min(
+            each_s[other] * (nbytes[name] / nbytes[other] if nbytes[other] else 1.0)
+            for other in each_s
+            if other == name or nbytes[other] >= ALIKE * nbytes[name] > 0
+        )
+        for name in each_s
+    }
+
+
+def _saved_share(in_a_row: list[tuple[float, float, str]], memory_s: dict[str, float]) -> float:
     """Return the share of a device's time that would be saved if consecutive light operations were fused."""
     if not in_a_row:
         return 0.0
     spans = group_by(in_a_row, lambda e: e[2]).values()
     # each operation goes through memory, and one program of them does so once: as the longest of a turn does
     turns = statistics.median_low(map(len, spans))
-    longest_s = turns * max(statistics.fmean(end - start for start, end, _ in same) for same in spans)
+    each_s = [memory_s[name] for _, _, name in in_a_row]
+    saved_s = sum(each_s) - turns * max(each_s)
     seconds = sum(end - start for start, end, _ in in_a_row)
-    return max(0.0, min(1 - 1 / max(IN_A_ROW, len(spans)), 1 - longest_s / seconds))
+    return max(0.0, min(1 - 1 / max(IN_A_ROW, len(spans)), saved_s / seconds))

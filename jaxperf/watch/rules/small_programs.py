@@ -237,13 +237,22 @@ def _different(compiled: list[Compiled]) -> list[Compiled]:
 def _saved_on_draws_s(analysis: Analysis, compiled: list[Compiled]) -> float:
     """Return what one program saves on random draws beyond what it saves on each operation; may be negative.
 
-    It holds a draw for each weight, where weights of one shape share a program outside of jit.
+    It holds a draw for each weight and each call, where those of one shape share a program outside of jit.
     """
     draws = [c for c in compiled if _DRAWS.fullmatch(c.name)]
     if not draws:
         return 0.0
     draws_s = analysis.compiling_s(draws)
-    return DRAW_SAVED * draws_s - DRAW_AGAIN * _weights_alike(analysis) * draws_s / len(draws)
+    calls = 0
+    for (function, name), same in group_by(draws, lambda c: (_around(c.at), c.name.lstrip("_"))).items():
+        named = [call for call in statements.calls_in(function) if statements.last_name(call.func) == name]
+        calls += max(0, len(named) - len(same))
+    again = max(calls, _weights_alike(analysis))
+    return DRAW_SAVED * draws_s - DRAW_AGAIN * again * draws_s / len(draws)
+
+
+def _around(at: Place) -> ast.AST | None:
+    return statements.innermost(at, statements.FUNCTION) or statements.innermost(at, statements.LOOP)
 
 
 @once

@@ -666,3 +666,37 @@ def test_samples_say_what_a_transformation_in_each_turn_costs_where_no_window_sa
     findings = list(eager.find_eager_operations(analysis))
     assert [f.at.line for f in findings] == found
     assert all(f.seconds == pytest.approx(9 * 0.9) and f.form == "transform" for f in findings)
+
+
+@pytest.mark.parametrize(("draw_s", "share"), [(1e-4, 3 / 4), (6e-3, 5e-4 / 18.3e-3)])
+def test_what_an_operation_computes_is_not_saved_by_one_program_of_several(draw_s, share):
+    """In each turn three arrays are drawn, which computes longer than to write them, and three are added."""
+    activity, at = DeviceActivity(windows=[(0.0, 9.0)]), Place("a.py", 2)
+    for turn in range(60):
+        for n, name in enumerate(["uniform"] * 3 + ["multiply", "add", "subtract"]):
+            begin = turn / 10 + n / 100
+            spans = activity.program(name).devices["cpu:0"]
+            spans.append((begin, begin + (draw_s if name == "uniform" else 1e-4)))
+    text = "HloModule f, entry_computation_layout={(f32[99]{0})->f32[99]{0}}\n\n"
+    text += "ENTRY %main (x: f32[99]) -> f32[99] {\n  ROOT %x = f32[99]{0} parameter(0)\n}\n"
+    facts = [Facts(f"jit_{name}", "cpu", 1.0, 1.0, text=text) for name in activity.programs]
+    compiled = [Compiled("add", at, {"compile": (-1.0, 0.0)})]
+    analysis = Analysis(Log("a", -1.0, 9.0, compiled=compiled, activity=activity, programs=facts))
+    turn_s = 3 * draw_s + 3e-4
+    assert eager._unfused(analysis, [at]) == {at: pytest.approx(60 * turn_s * share, rel=0.02)}
+
+
+@pytest.mark.parametrize(("loop", "found"), [("for part in parts:", True), ("if parts:", False)])
+def test_operations_that_run_once_are_not_worth_one_program(loop, found, places):
+    at = places(f"state = step(state)\n{loop}\n    mean = state.sum() / 9\n")
+    call, mean = at(1), at(3)
+    samples = [StackSample("dispatch", call, 0.0, 0.5)]
+    samples.append(StackSample(EAGER, mean, 0.5, 1.5))
+    activity = DeviceActivity(windows=[(0.0, 2.0)])
+    for n, name in enumerate(["reduce_sum", "divide"] * 300):
+        program = activity.program(name)
+        program.calls += 1
+        program.devices["cpu:0"].append((0.5 + n / 600, 0.5 + n / 600 + 1e-6))
+    compiled = [Compiled("step", call, {"compile": (-0.1, 0.0)}, explained=True)]
+    log = Log("a", -0.2, 2.0, compiled=compiled, samples=samples, activity=activity)
+    assert bool([*eager.find_eager_operations(Analysis(log))]) == found

@@ -119,6 +119,16 @@ def test_one_program_draws_each_weight_where_weights_of_one_shape_shared_a_progr
     assert finding.seconds == pytest.approx(seconds)
 
 
+@pytest.mark.parametrize(("calls", "seconds"), [(1, 2.9 + 0.15), (4, 2.9 + 0.15 - 1.5)])
+def test_one_program_draws_in_each_call_where_calls_of_one_shape_shared_a_program(places, calls, seconds):
+    text = "def noise(key, w):\n" + calls * "    w = w * random.uniform(key, w.shape)\n" + "    return w\n"
+    at = places(text)
+    small = [compiled(at(2, "noise"), i, 0.1, f"op{i}") for i in range(29)]
+    small.append(compiled(at(2, "noise"), 40, 1.0, "_uniform"))
+    (finding,) = small_programs.find_eager_recompiles(Analysis(Log("a", 0.0, 60.0, compiled=small)))
+    assert finding.seconds == pytest.approx(seconds)
+
+
 def test_functions_that_are_jitted_and_imports_are_no_operations(line):
     at = line("import heavylib", "<module>")
     imported = [compiled(at, i, 0.04) for i in range(30)]
