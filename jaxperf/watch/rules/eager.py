@@ -64,7 +64,8 @@ def find_eager_operations(analysis: Analysis) -> Iterator[Finding]:
     copying = {finding.at for rule in placing for finding in findings_of(analysis, rule)}
     eager = analysis.of_kinds(EAGER)
     others = copying | _waits(analysis) | set(filter(statements.only_places, {s.at for s in eager}))
-    operations = [s for s in eager if s.start >= analysis.begin and s.at not in others]
+    left = [s for s in eager if s.at not in others]
+    operations = [s for s in left if s.start >= analysis.begin]
     # one program of what runs once takes as long to compile as its calls take
     again = filter(_runs_again(analysis), operations)
     # an operation may wait in its call for the array that it takes
@@ -78,9 +79,14 @@ def find_eager_operations(analysis: Analysis) -> Iterator[Finding]:
         # nor could `find_slow_dispatch` tell what a transformation of a jitted function costs in each turn
         looped = (s for s in analysis.of_kinds(DISPATCH) if statements.innermost(s.at, statements.ROUND))
         derived = [s for s in looped if statements.transforms(s.at)]
-        idle = _by_samples(analysis, line, [*operations, *derived])
+        seen_s = total_length(analysis.steady)
+        share = total_length(_free(analysis).stretches) / seen_s if seen_s >= LITTLE_S else 1.0
+        idle = _by_samples(analysis, line, [*operations, *derived], share)
     elif rate < RATE:
         idle = {}
+    # no program of the reader's ran yet
+    before = _by_samples(analysis, line, [s for s in left if s.end <= analysis.begin], 1.0)
+    idle = {at: idle.get(at, 0.0) + before.get(at, 0.0) for at in {**idle, **before}}
     unfused = _unfused(analysis, map(line, operations))
     # a line that makes a jit object is above, or a retrace
     idle_s, unfused_s = (
@@ -91,6 +97,8 @@ def find_eager_operations(analysis: Analysis) -> Iterator[Finding]:
             "operations outside of jit follow each other, and each goes through whole arrays; one program of "
             "them would go through memory once"
         )
+    elif 2 * sum(before.values()) > idle_s:
+        reason = "small operations are dispatched outside of jit, before a jitted function runs"
     elif not seen:
         reason = (
             "small operations are dispatched outside of jit; windows of the profiler saw too little of it to "
@@ -206,14 +214,15 @@ def _free(analysis: Analysis) -> IntervalSet:
 
 
 def _by_samples(
-    analysis: Analysis, line: Callable[[StackSample | Compiled], Place], operations: Iterable[StackSample]
+    analysis: Analysis,
+    line: Callable[[StackSample | Compiled], Place],
+    operations: Iterable[StackSample],
+    share: float,
 ) -> dict[Place, float]:
-    """Return the seconds, by line, in small operations of loops, for the share that was free.
+    """Return the seconds, by line, in small operations of loops, given the share in which devices are free.
 
     The first call of an operation takes longer, under jit, too.
     """
-    seen_s = total_length(analysis.steady)
-    share = total_length(_free(analysis).stretches) / seen_s if seen_s >= LITTLE_S else 1.0
     heavy = {f.program for f in analysis.log.programs if f.bytes_accessed > SMALL or f.flops > SMALL}
     large = {c.at for c in analysis.log.compiled if c.program in heavy - analysis.jitted.keys()}
     # a caller's loop may go round once while the line runs, as one over whole experiments does
@@ -228,7 +237,8 @@ def _by_samples(
     for c in analysis.log.compiled:
         if not c.explained:
             first_s[line(c)] += FIRST_CALL_S
-    return {at: s - first_s[at] for at, s in seconds.items() if s > first_s[at]}
+    # a first call may take twice as long, as on a busy machine
+    return {at: s - first_s[at] for at, s in seconds.items() if s > 2 * first_s[at]}
 
 
 def _unfused(analysis: Analysis, lines: Iterable[Place]) -> dict[Place, float]:

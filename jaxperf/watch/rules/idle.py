@@ -158,11 +158,15 @@ def _modules(c: Compiled, at: Place) -> str:
 )  # fmt: skip
 def find_list_conversions(analysis: Analysis) -> Iterator[Finding]:
     puts = [p for p in analysis.log.puts if p.numbers]
-    lost_s = analysis.saved_at(_as_samples(analysis, puts), needless=True)
+    samples = _as_samples(analysis, puts)
+    lost_s = analysis.saved_at(samples, needless=True)
+    # devices have nothing to compute before
+    before = group_by((s for s in samples if s.end <= analysis.begin), lambda s: s.at)
     for at, made in group_by(puts, lambda put: put.at).items():
         reason = f"{made[0].numbers} numbers of Python's become an array here, {len(made)} times"
         if len(made) >= REPEATS:
-            yield Finding("list", at, lost_s.get(at, 0.0), reason)
+            before_s = sum(map(analysis.front, before.get(at, ())))
+            yield Finding("list", at, lost_s.get(at, 0.0) + before_s, reason)
 
 
 def _as_samples(analysis: Analysis, puts: list[Put]) -> list[StackSample]:

@@ -700,3 +700,15 @@ def test_operations_that_run_once_are_not_worth_one_program(loop, found, places)
     compiled = [Compiled("step", call, {"compile": (-0.1, 0.0)}, explained=True)]
     log = Log("a", -0.2, 2.0, compiled=compiled, samples=samples, activity=activity)
     assert bool([*eager.find_eager_operations(Analysis(log))]) == found
+
+
+@pytest.mark.parametrize(("loop", "seconds"), [("for row in rows:", [4.0]), ("if rows:", [])])
+def test_operations_before_the_first_jitted_function_count_too(loop, seconds, places):
+    """The data are prepared operation by operation, and no window of the profiler is needed to say so."""
+    at = places(f"{loop}\n    mean = row.sum() / 9\nstate = step(state)\n")
+    samples = [StackSample(EAGER, at(2), t / 10, t / 10 + 0.1) for t in range(40)]
+    compiled = [Compiled("step", at(3), {"compile": (4.1, 5.0)}, explained=True)]
+    log = Log("a", 0.0, 9.0, compiled=compiled, samples=samples)
+    findings = [*eager.find_eager_operations(Analysis(log))]
+    assert [f.seconds for f in findings] == pytest.approx(seconds)
+    assert all(f.at == at(2) and "before a jitted function runs" in f.reason for f in findings)

@@ -217,3 +217,10 @@ def test_an_iterator_that_splits_keys_gives_no_data(places, tmp_path):
     assert not takes_apart(small[1]) and takes_apart(replace(small[1], inner=NOWHERE))
     events["compiled"][1] = replace(small[0], name="normal")  # it makes data as well
     assert len(list(idle.find_data_waits(computing([(0.0, 0.5)], 10.0, **events)))) == 1
+
+
+def test_lists_that_become_arrays_before_the_first_step_cost_all_their_seconds():
+    step = Compiled("step", AT._replace(line=9), {"compile": (4.0, 5.0)}, explained=True)
+    puts = [Put(AT, t, t + 0.5, 0, again=False, numbers=4096) for t in (0.0, 1.0, 2.0)]
+    (finding,) = idle.find_list_conversions(Analysis(Log("a", 0.0, 9.0, compiled=[step], puts=puts)))
+    assert (finding.at, finding.seconds) == (AT, pytest.approx(1.5))
