@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 import psutil
 
-from jaxperf.result.intervals import Interval, clip, difference, total_length, union
+from jaxperf.result.intervals import Interval, clip, difference, intersection, total_length, union
 from jaxperf.watch.grouping import group_by
 from jaxperf.watch.log import (
     ARRAY_OF,
@@ -411,9 +411,38 @@ class Analysis:
     def _from_begin_s(self) -> float:
         return self.log.end - self.begin - self.compiling.within(self.begin, self.log.end)
 
-    @property
-    def scale(self) -> float:
-        """Return the seconds of the run per second of `steady`, from `begin` on, without compiling."""
+    @functools.cached_property
+    def _stands_for(self) -> list[tuple[Interval, float]]:
+        """Return each window, with the seconds of the run that one of its seconds stands for.
+
+        Windows come more often at first. So each one stands for the time until half way to the next one, and
+        those before `begin` for what comes before it.
+        """
+        windows = sorted(self.log.activity.windows)
+        edges = [
+            self.begin if before[1] <= self.begin <= after[0] else (before[1] + after[0]) / 2
+            for before, after in itertools.pairwise(windows)
+        ]
+        start, parts = min([self.begin, *(a for a, _ in windows)]), []
+        for window, end in zip(windows, [*edges, self.log.end]):
+            seen_s = total_length(difference([window], self.compiling.stretches))
+            if seen_s:
+                parts.append((window, (end - start - self.compiling.within(start, end)) / seen_s))
+            start = end
+        return parts
+
+    def in_run(self, seen: Iterable[Interval]) -> float:
+        """Return the seconds of the run for intervals of windows, which windows stand for."""
+        intervals = IntervalSet(seen)
+        return sum(intervals.within(*window) * each for window, each in self._stands_for)
+
+    def scale(self, program: ExecutedProgram) -> float:
+        """Return the seconds of the run per second in which windows saw a program."""
+        seen_s = total_length(program.spans)
+        return self.in_run(program.spans) / seen_s if seen_s else self._mean_scale
+
+    @functools.cached_property
+    def _mean_scale(self) -> float:
         windows_s = total_length(self.steady)
         return self._from_begin_s / windows_s if windows_s else 0.0
 
@@ -428,8 +457,8 @@ class Analysis:
         During a long wait of the front end, a device computes, also where no window saw it. The rest of the
         run is taken to be as the rest of the windows.
         """
-        rest = IntervalSet(difference(self.steady, self.long_waits.stretches))
-        seen_s, busy_s = total_length(rest.stretches), sum(rest.within(a, b) for a, b in self.busy)
+        rest = difference(self.steady, self.long_waits.stretches)
+        seen_s, busy_s = self.in_run(rest), self.in_run(intersection(rest, self.busy))
         waited_s = self.long_waits.within(self.begin, self.log.end)
         rest_s = max(0.0, self._from_begin_s - waited_s)
         return waited_s + (busy_s / seen_s * rest_s if seen_s else 0.0)

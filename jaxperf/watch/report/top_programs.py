@@ -94,7 +94,7 @@ def containers(facts: Facts, seen: set[str]) -> set[str]:
 @once
 def cut_off_factor(analysis: Analysis) -> float:
     """Return how many times longer devices compute than windows say in which no execution is whole."""
-    seen_s = total_length(intersection(analysis.busy, analysis.steady)) * analysis.scale
+    seen_s = analysis.in_run(intersection(analysis.busy, analysis.steady))
     return max(1.0, analysis.computing_s / seen_s) if seen_s else 1.0
 
 

@@ -157,7 +157,8 @@ def _new_jit_objects(analysis: Analysis, idle: dict[Place, float]) -> Iterator[F
         made = [c for c, where in analysis.called if where == at]
         traced = sum(c.at == at for c, _ in analysis.called)
         if made and traced <= REPEATS:  # else `find_retraces` covers it
-            calls = sum(run.calls for run in map(analysis.ran, made) if run) * analysis.scale
+            ran = {run.name: run for run in map(analysis.ran, made) if run}.values()
+            calls = sum(run.calls * analysis.scale(run) for run in ran)
             seconds = min(idle_s, calls * JIT_OBJECT_S)
             yield Finding("new function", at, seconds, reason, made[0].called)
 
@@ -259,7 +260,7 @@ def _unfused(analysis: Analysis, lines: Iterable[Place]) -> dict[Place, float]:
     # the devices of one host share its cores, and then do not compute at the same time; what is free counts
     # as the front end's
     spans = ((start, end) for row in rows for start, end, _ in row)
-    seconds = total_length(difference(spans, _free(analysis).stretches)) * share * analysis.scale
+    seconds = analysis.in_run(difference(spans, _free(analysis).stretches)) * share
     looks = Counter(lines)
     return {at: seconds * count / looks.total() for at, count in looks.items()}
 

@@ -175,7 +175,7 @@ def find_faster_on_cpu(analysis: Analysis) -> Iterator[Finding]:
                 f"{log.backend}, and this machine's CPU executes its program in "
                 f"{format_quantity(cpu_s, 's')}, as a trial after the run has shown"
             )
-            seconds = (program.turn_s - cpu_s) * program.calls * analysis.scale
+            seconds = (program.turn_s - cpu_s) * program.calls * analysis.scale(program)
             yield Finding("faster on the cpu", at, seconds, reason, c.called)
 
 

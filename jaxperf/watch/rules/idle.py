@@ -98,7 +98,7 @@ def find_slow_dispatch(analysis: Analysis) -> Iterator[Finding]:
             reason = f"{transform} is applied to {c.called} anew in each turn, outside of jit"
             yield Finding("eager", at, idle.pop(at), reason, transform, form="transform")
         elif program.calls >= OFTEN:
-            calls = program.calls * analysis.scale
+            calls = program.calls * analysis.scale(program)
             quick_s = _quick_s(program) + sum(map(_quick_s, _called_before(analysis, c, at, program)))
             # one program of many turns saves the calls, or what short turns take beyond the device
             if device_s < call_s:
@@ -141,7 +141,7 @@ def _started_late_s(analysis: Analysis) -> float:
     An execution begins microseconds after its call. For one program of many turns, that happens once.
     """
     waited = intersection(difference(analysis.steady, analysis.busy), analysis.log.activity.queued)
-    return total_length(waited) * analysis.scale * analysis.share_of_cores(1.0)
+    return analysis.in_run(waited) * analysis.share_of_cores(1.0)
 
 
 def _modules(c: Compiled, at: Place) -> str:
@@ -198,7 +198,7 @@ def find_repeated_puts(analysis: Analysis) -> Iterator[Finding]:
             lost += itertools.chain(*(program.spans for program in copies))
         if again[0].moved:  # a called program waits for the copy
             lost += analysis.log.activity.queued
-        seconds = total_length(intersection(idle, union(lost))) * analysis.scale
+        seconds = analysis.in_run(intersection(idle, lost))
         seconds = max(seconds, analysis.saved_at(_as_samples(analysis, again), needless=True).get(at, 0.0))
         if again[0].moved:
             seconds = max(seconds, _copied_between_devices_s(analysis, at, again))
@@ -312,7 +312,7 @@ def _seen_at_calls(analysis: Analysis, at: Place) -> float:
     short = any(p.turn_s and p.turn_s < LATE_S for p in ran)
     # the median where turns are long, since the sampler holds up a few calls; of short ones, those are few
     typical = statistics.fmean if short else statistics.median
-    calls_s = sum(typical(p.dispatch_s) * len(p.dispatch_s) + p.computed_s for p in ran) * analysis.scale
+    calls_s = sum((typical(p.dispatch_s) * len(p.dispatch_s) + p.computed_s) * analysis.scale(p) for p in ran)
     samples = (s for s in analysis.of_kinds(BETWEEN, DATA) if _function(s.at) == _function(at))
     before = [*filter(None, map(analysis.front, samples))]
     late_s = sum(map(analysis.front, seen)) - calls_s

@@ -122,8 +122,8 @@ def find_moves(analysis: Analysis) -> Iterator[Finding]:
             f"each call of {c.called} copies {format_quantity(size, 'bytes')}, {largest}{more}, to its "
             f"{count} devices: they lie on others, or not on all"
         )
-        waited_s = total_length(waits) + beside_s * size * program.calls
-        seconds = dispatching.get(at, 0.0) + waited_s * analysis.scale
+        waited_s = analysis.in_run(waits) + beside_s * size * program.calls * analysis.scale(program)
+        seconds = dispatching.get(at, 0.0) + waited_s
         yield Finding("moved", at, seconds, reason, c.called, argument=largest)
 
 
@@ -277,10 +277,11 @@ def _copied_s(
     analysis: Analysis, facts: Facts, program: ExecutedProgram, program_s: float, shared: int
 ) -> float:
     """Return the device seconds in which a program copies `shared` bytes of its arguments in each call."""
-    copied_s = program.op_s(_copies_of_arguments(facts).__contains__) * analysis.scale
+    scale = analysis.scale(program)
+    copied_s = program.op_s(_copies_of_arguments(facts).__contains__) * scale
     # all calls may have been made before a window
     times = max(program.calls, execution_count(program, facts))
-    return min(copied_s, program_s, times * analysis.scale * shared / SLOWEST)
+    return min(copied_s, program_s, times * scale * shared / SLOWEST)
 
 
 def _copies_of_arguments(facts: Facts) -> set[str]:
@@ -510,7 +511,7 @@ def find_constant_work(analysis: Analysis) -> Iterator[Finding]:
                 f"{fixed_s / total_s:.0%} of each call of {c.called} goes to what depends on none of its "
                 "arguments, and gives the same each time"
             )
-            once = 1 / (runs * max(1.0, analysis.scale))  # it is computed in any case
+            once = 1 / (runs * max(1.0, analysis.scale(program)))  # it is computed in any case
             saved_s = program_s * fixed_s / total_s * (1 - once)
             yield Finding("constant work", _dearest(facts, seconds) or c.at, saved_s, reason, c.called)
 
@@ -633,7 +634,7 @@ def find_callbacks(analysis: Analysis) -> Iterator[Finding]:
     for facts, c in new_programs(analysis):
         program = analysis.ran(facts)
         for op, line in facts.callbacks():
-            seen_s = program.op_s(op.__eq__) * analysis.scale if program else 0.0
+            seen_s = program.op_s(op.__eq__) * analysis.scale(program) if program else 0.0
             seconds[facts.name, line or c.at] = seconds.get((facts.name, line or c.at), 0.0) + seen_s
     # windows may have missed it; of several, those that they saw, since an error check is rarely called
     missed = len(seconds) == 1 or not any(seconds.values())
@@ -661,7 +662,7 @@ def find_unequal_shards(analysis: Analysis) -> Iterator[Finding]:
             continue
         most, mean = max(flops.values()), sum(flops.values()) / len(flops)
         if min(flops.values()) and most >= UNEQUAL * mean:
-            busy_s = program.busiest_s * analysis.scale
+            busy_s = program.busiest_s * analysis.scale(program)
             reason = (
                 f"{name} computes {format_quantity(most, 'FLOP')} per call on one device and "
                 f"{format_quantity(mean, 'FLOP')} in the mean of {len(flops)}, and the others wait for it"
@@ -696,7 +697,7 @@ def _slow_s(analysis: Analysis, fault: Fault, facts: Facts) -> float:
     whole = fault.factor >= LARGE_FACTOR
     for seen, _, program, program_s in called_programs(analysis):
         if seen is facts:
-            hit_s = min(program_s, program.op_s(names.__contains__) * analysis.scale)
+            hit_s = min(program_s, program.op_s(names.__contains__) * analysis.scale(program))
             return program_s if whole and not hit_s else hit_s
     return analysis.computing_s if whole else 0.0
 
@@ -748,7 +749,7 @@ def called_programs(
                 busy_s = min(busy_s, program.op_s(facts.steps.__contains__))
             if program.cut_off:  # instructions that a window cut off have no events
                 busy_s *= cut_off_factor(analysis)
-            yield facts, c, program, busy_s * analysis.scale
+            yield facts, c, program, busy_s * analysis.scale(program)
 
 
 def new_programs(analysis: Analysis) -> Iterator[tuple[Facts, Compiled]]:

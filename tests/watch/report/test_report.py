@@ -238,3 +238,16 @@ def test_a_sentence_begins_with_a_capital_unless_it_begins_with_a_name(name, rea
     finding = Finding("iterated array", Place("a.py", 1), 1.0, reason, name, argument=name)
     summary, *_ = text._finding(1, finding, ())
     assert f". {begins}" in str(summary)
+
+
+def test_a_window_stands_for_the_time_until_half_way_to_the_next_one():
+    """Windows come more often at first, when one program computes, than later, when another one does."""
+    activity = DeviceActivity(windows=[(0.0, 1.0), (2.0, 3.0), (4.0, 5.0), (14.0, 15.0)])
+    activity.program("warm").devices["cpu:0"] += [(0.0, 1.0), (2.0, 3.0)]
+    activity.program("train").devices["cpu:0"] += [(4.0, 4.5), (14.0, 14.5)]
+    compiled = Compiled("train", Place("a.py", 3), {"compile": (5.0, 7.0)}, explained=True)
+    step = Compiled("warm", Place("a.py", 2), {"compile": (-1.0, 0.0)}, explained=True)
+    analysis = Analysis(Log("a", -1.0, 20.0, compiled=[step, compiled], activity=activity))
+    seconds = {n: p.busiest_s * analysis.scale(p) for n, p in activity.programs.items()}
+    # without the two seconds in which XLA compiles
+    assert seconds == {"warm": pytest.approx(3.5), "train": pytest.approx(((9.5 - 3.5 - 2) + (20 - 9.5)) / 2)}
