@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
+from jaxperf.result.formatting import format_list
 from jaxperf.watch.grouping import group_by
 from jaxperf.watch.log import DISPATCH, EAGER, Compiled, StackSample, canonical_name
 from jaxperf.watch.observe.source_location import Place
@@ -17,7 +18,7 @@ from jaxperf.watch.rules.libraries import change_of_call
 from jaxperf.watch.rules.table import Finding
 from jaxperf.watch.source import loop_body, statements
 from jaxperf.watch.source.call_sites import CallSite
-from jaxperf.watch.source.host_work import ON_HOST, host_work, numpy_calls
+from jaxperf.watch.source.host_work import ON_HOST, changing_variables, host_work, numpy_calls
 
 CALLER_SHARE = 0.1  # a caller with this share of the samples in what it calls is part of the cause
 INNER_SHARE = 0.8  # of the operations below a line, that another line must call to be their cause, too
@@ -108,7 +109,10 @@ def way_to_jit(finding: Finding, analysis: Analysis, through: str = "", *, one_c
         # a loop that calls jitted functions would be unrolled with what they compute
         whole = lines_of(finding.at) if statements.defined_at(finding.at) else ()
         called = [at for _, at in analysis.called if (at.file, at.line) in whole]
-        finding = replace(finding, besides=_unrolled(analysis, [chain for chain, _ in below], called))
+        unrolled = _unrolled(analysis, [chain for chain, _ in below], called)
+        places = [place for chain, _ in below for place in chain]
+        kept = kept_values(places) if finding.form in ("numpy", *_WHOLE) else ""
+        finding = replace(finding, besides=f"{unrolled} {kept}".strip())
     loop = statements.innermost(finding.at, ast.For)
     if loop and not (finding.form or finding.besides):
         sentence = (
@@ -122,6 +126,19 @@ def way_to_jit(finding: Finding, analysis: Analysis, through: str = "", *, one_c
             lines = lines_of(finding.at._replace(line=function.lineno))
         finding = replace(finding, costs_s=_compiled_twice_s(analysis, lines))
     return finding
+
+
+def kept_values(places: Iterable[Place]) -> str:
+    """Return which variables the functions around some lines must get as arguments; "" for none."""
+    functions = {(at.file, statements.innermost(at, statements.FUNCTION)) for at in places}
+    for file, function in sorted((f for f in functions if f[1]), key=lambda f: (f[0], f[1].lineno)):
+        if changing := changing_variables(file, function):
+            return (
+                f"Make {format_list(list(changing))} arguments of {function.name} (static ones, if they are "
+                "sizes): it reads them from around it, where they change, and jit would keep their first "
+                "values."
+            )
+    return ""
 
 
 def _compiled_twice_s(analysis: Analysis, lines: set[tuple[str, int]]) -> float:

@@ -560,6 +560,9 @@ def find_forward_twice(analysis: Analysis) -> Iterator[Finding]:
         derives = any(backward for *_, backward in products)
         for gradient, _, other_loop, others in calls if loop and products and not derives else ():
             same = other_loop is loop and {t for _, t in gradient.arrays} == {t for _, t in c.arrays}
+            # a line of the loop itself may compute with other data
+            if same and all(statements.innermost(at, statements.LOOP) is loop for at in (c.at, gradient.at)):
+                same = loop_body.same_sources(c.at, gradient.at, loop)
             if same and products < others and any(backward for *_, backward in others):
                 reason = (
                     f"the program that line {gradient.at.line} calls computes the {products.total()} matrix "
@@ -738,15 +741,19 @@ def called_programs(
     """Yield programs that ran in windows: facts, the call that made each, what was seen, device seconds.
 
     These are programs of the reader's functions, or those for whose names `calls` has a call. Windows have
-    only a program's name. If several programs share it, each gets the time of its own instructions' names.
+    only a program's name. If several programs share it, each gets the time of its own instructions' names,
+    and an equal part of that of names which they share, too.
     """
     for facts in analysis.log.programs:
         program = analysis.ran(facts)
         c = _call(analysis, facts) if calls is None else calls.get(facts.program)
         if program and c and c.at and program.devices:
             busy_s = program.busiest_s
+            sharing = Counter(op for each in analysis.programs[facts.program] for op in each.steps)
+            ops = ((op, sum(times)) for (_, op), times in program.ops.items() if op in facts.steps)
             if len(analysis.programs[facts.program]) > 1:
-                busy_s = min(busy_s, program.op_s(facts.steps.__contains__))
+                own_s = sum(seconds / sharing[op] for op, seconds in ops)
+                busy_s = min(busy_s, own_s / len(program.devices))
             if program.cut_off:  # instructions that a window cut off have no events
                 busy_s *= cut_off_factor(analysis)
             yield facts, c, program, busy_s * analysis.scale(program)

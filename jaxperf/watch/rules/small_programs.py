@@ -22,6 +22,7 @@ from jaxperf.watch.rules.jit_advice import (
     OF_ONE_CALL,
     WAYS,
     jittable_call,
+    kept_values,
     only_computes,
     outermost,
     way_to_jit,
@@ -148,7 +149,12 @@ def find_eager_recompiles(analysis: Analysis) -> Iterator[Finding]:
             form = "method" if statements.is_method(function) else "several"
             # of each shape, one program is left, and what the operations themselves take
             saved_s = sum(min(each_s, cost_s[id(c)]) for c in repeats) - each_s * (times - 1)
-            made = replace(finding, form=form, name=function.name, reason=reason, seconds=saved_s)
+            kept = kept_values(
+                p for c in compiled for p in (c.at, *itertools.takewhile(at.__ne__, c.callers))
+            )
+            made = replace(
+                finding, form=form, name=function.name, reason=reason, seconds=saved_s, besides=kept
+            )
             shapes.append(made)
         else:
             shapes.append(replace(finding, form=form))

@@ -4,13 +4,14 @@ import ast
 import functools
 import re
 import sys
+from collections import Counter
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
 from jaxperf.result.formatting import format_list
 from jaxperf.watch.grouping import group_by
-from jaxperf.watch.observe.source_location import library_of
+from jaxperf.watch.observe.source_location import Place, library_of
 from jaxperf.watch.source import loop_body, statements
 
 # beginnings of the full names of functions that work on the host
@@ -141,6 +142,36 @@ def _host_work(file: str, function: statements.FUNCTION) -> Iterator[tuple[Any, 
                     yield node, f"changes {owner}, a list that it is given,"
                 elif owner and not full and method in _METHODS:
                     yield node, f"calls {name}"
+
+
+@functools.cache
+def changing_variables(file: str, function: statements.FUNCTION) -> tuple[str, ...]:
+    """Return the variables of the scopes around a function that it reads, and that change between its calls.
+
+    jit would keep their first values.
+    """
+    names = sorted(statements.nodes_in(function, ast.Name), key=lambda n: (n.lineno, n.col_offset))
+    own = {n.id for n in names if isinstance(n.ctx, ast.Store)}.union(statements.parameters(function))
+    enclosing = statements.enclosing_nodes(Place(file, function.lineno), statements.FUNCTION)
+    scopes = [statements.syntax_tree(file), *(f for f in enclosing if f is not function)]
+    changing = set[str]().union(*map(_changing, scopes))
+    return tuple(name for name in dict.fromkeys(n.id for n in names) if name in changing - own)
+
+
+@functools.cache
+def _changing(scope: Any) -> frozenset[str]:
+    """Return the variables that a scope assigns twice, or changes in a loop."""
+    loops = statements.nodes_in(scope, statements.LOOP)
+    assigned, looped = Counter[str](), set[str]()
+    for flow in loop_body.flows_of(scope):
+        if isinstance(flow.node, statements.FUNCTION | ast.ClassDef | ast.Import | ast.ImportFrom):
+            continue
+        written = {name.partition(".")[0] for name in flow.writes}
+        if not isinstance(flow.node, ast.Expr):
+            assigned.update(written & flow.writes)
+        if any(loop.lineno <= flow.node.lineno <= loop.end_lineno for loop in loops):
+            looped |= written
+    return frozenset(looped.union(name for name, times in assigned.items() if times > 1))
 
 
 def _takes_value(node: ast.AST, file: str, data: Collection[str], values: Collection[str] = ()) -> bool:

@@ -382,6 +382,22 @@ def reached(names: Collection[str], flows: Iterable[Flow]) -> frozenset[str]:
     return dependent
 
 
+def same_sources(at: Place, other: Place, loop: Any) -> bool:
+    """Return whether a line in a loop needs nothing from outside of it that another line does not need."""
+    flows = flows_of(loop)
+    known = {call.func.id for call in statements.calls_in(loop) if isinstance(call.func, ast.Name)}
+    known |= {*_writes(flows), *(name for name, _ in statements.imports(at.file))}
+
+    def sources(place: Place) -> set[str]:
+        found, before = _flow(statements.innermost(place, ast.stmt)).reads, frozenset[str]()
+        while found != before:
+            before = found
+            found |= frozenset().union(*(flow.reads for flow in flows if share(flow.writes, before)))
+        return {name.partition(".")[0] for name in found} - known
+
+    return sources(at) <= sources(other)
+
+
 def share(a: Collection[str], b: Collection[str]) -> bool:
     """Return whether two sets share a variable, or one has an attribute of a variable in the other."""
     return any(x == y or x.startswith(y + ".") or y.startswith(x + ".") for x in a for y in b)

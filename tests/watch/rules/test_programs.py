@@ -13,6 +13,7 @@ from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.report.analysis import Analysis
 from jaxperf.watch.rules import eager, programs
 from jaxperf.watch.rules.table import advice_for
+from jaxperf.watch.source import loop_body, statements
 
 
 @pytest.fixture
@@ -191,6 +192,33 @@ def test_a_value_that_a_gradient_computes_too_is_found_wherever_the_loop_asks_fo
     assert [f.at.line for f in findings] == [lines[0]] * count
     # 0.2 s in a window of 1 s, and a second of compiling
     assert [f.seconds for f in findings] == pytest.approx([0.2 + 1.0] * count)
+
+
+@pytest.mark.parametrize(
+    ("line", "same"),
+    [("y = cost(w, batch)", True), ("y = cost(w, held_out)", False), ("y = cost(w, more)", False)],
+)
+def test_a_value_of_other_data_is_not_what_a_gradient_computes(line, same, places):
+    at = places(
+        "for pair in pairs:\n    batch = scale(pair)\n    more = others.pop()\n    s = step(s, batch)\n"
+        f"    w = s.weights\n    {line}\n"
+    )
+    loop = statements.innermost(at(4), statements.LOOP)
+    assert loop_body.same_sources(at(6), at(4), loop) == same
+
+
+def test_programs_of_one_name_share_the_time_of_instructions_that_both_have():
+    """One function is called for arrays of two sizes; each program has a product, and one has a sum, too."""
+    body = "HloModule jit_f\n\nENTRY %main (x: f32[4]) -> f32[4] {\n  %x = f32[4]{0} parameter(0)\n"
+    product, total = "  %dot.1 = f32[4]{0} negate(%x)\n", "  ROOT %sum.1 = f32[4]{0} negate(%dot.1)\n"
+    texts = body + product.replace("%dot", "ROOT %dot", 1) + "}\n", body + product + total + "}\n"
+    call = Compiled("f", Place("a.py", 3), {"compile": (-1.0, 0.0)}, explained=True)
+    ops = {("cpu:0", "dot.1"): [0.2] * 2, ("cpu:0", "sum.1"): [0.1]}
+    seen = ExecutedProgram("f", devices={"cpu:0": [(0.0, 0.5)]}, ops=ops)
+    facts = [Facts("jit_f", "cpu", 1.0, 1.0, text=text) for text in texts]
+    activity = DeviceActivity([(0.0, 1.0)], {"f": seen})
+    analysis = Analysis(Log("a", -1.0, 1.0, compiled=[call], activity=activity, programs=facts))
+    assert [seconds for *_, seconds in programs.called_programs(analysis)] == pytest.approx([0.2, 0.3])
 
 
 SCALAR, ROWS = "f32[]", "f32[4096,16]{1,0}"

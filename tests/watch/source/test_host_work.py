@@ -7,7 +7,7 @@ import pytest
 
 from jaxperf.libraries import Place
 from jaxperf.watch.source import statements
-from jaxperf.watch.source.host_work import _with_called, host_work, numpy_calls
+from jaxperf.watch.source.host_work import _with_called, changing_variables, host_work, numpy_calls
 
 IMPORTS = (
     "import random\nimport jax\nimport jax.numpy as jnp\nimport matplotlib.pyplot as plt\n"
@@ -126,3 +126,29 @@ def test_an_object_of_a_class_that_jax_does_not_know_is_no_result_of_jit(head, t
     path = program_file(f"{head}def step(x):\n    return State(x + 1)\n{tail}")
     words = host_work(path, statements.definitions(path, "step")[0])
     assert words.startswith("returns an object of State") == plain
+
+
+@pytest.mark.parametrize(
+    ("body", "changing"),
+    [
+        ("for x in data:\n    w = w - slope(x)", ("w",)),
+        ("for x in data:\n    table['w'] = slope(x)", ("table",)),
+        ("rate = 0.1\nslope(1)\nrate = 0.01\nslope(2)", ("rate",)),
+        ("for x in data:\n    v = slope(x)", ()),
+        ("def train(w):\n    for x in data:\n        w = w - slope(x)", ()),
+    ],
+)
+def test_variables_around_a_function_that_change_between_its_calls_are_named(body, changing, program_file):
+    head = "import jax.numpy as jnp\nw, table, rate = 1.0, {}, 0.5\n\ndef slope(x):\n    y = x * w\n"
+    file = program_file(f"{head}    return jnp.sin(y) * rate * table['w']\n\n{body}\n")
+    (function,) = statements.definitions(file, "slope")
+    assert changing_variables(file, function) == changing
+
+
+def test_a_closure_reads_what_changes_in_the_function_around_it(program_file):
+    file = program_file(
+        "def fit(w, data):\n    def slope(x):\n        return x * w\n\n    for x in data:\n"
+        "        w = w - slope(x)\n    return w\n"
+    )
+    (function,) = statements.definitions(file, "slope")
+    assert changing_variables(file, function) == ("w",)
