@@ -54,6 +54,7 @@ LONG_CALL_S = 0.1  # of calls in windows that saw nothing: no call takes so long
 SILENT_SHARE = 0.3  # of the time of calls at a line in windows, in which windows saw no call that ends
 BLOCKED, BLOCKED_S = 3, 1.0  # so many intervals at a line, or so many seconds, show a full queue
 BRIEF_S = 0.005  # seconds in windows that say little about a line
+ALL = "all samples"
 SEEN = 20  # waits in windows whose mean stands for all
 LONG_WAIT_S = 0.02  # a wait this long is for a computation; copies to the host and calls take less
 _WRITES = re.compile(r"b?[wax][bt+]*")  # the mode of a file to write
@@ -114,7 +115,7 @@ def _in_loop(chain: tuple[Place, ...], steps: frozenset[Place]) -> tuple[Place, 
             return (at if repeated else NOWHERE), ""
         inner = chain[i - 1] if i else NOWHERE
         # an argument of the step
-        if i and not any((p.file, p.function) == (inner.file, inner.function) for p in steps):
+        if i and not any(statements.function_of(p) == statements.function_of(inner) for p in steps):
             return (at if repeated else NOWHERE), inner.function
     return NOWHERE, ""
 
@@ -173,6 +174,15 @@ class IntervalSet:
     def containing(self, moment: float) -> Interval | None:
         i = bisect.bisect_right(self._starts, moment) - 1
         return self.stretches[i] if i >= 0 and moment <= self.stretches[i][1] else None
+
+
+def _around(chain: tuple[Place, ...]) -> list[Any]:
+    """Return the loops around a line and its callers, and functions called in them, the innermost first."""
+    scopes = list[Any]()
+    for at in chain:
+        scopes += [*reversed(statements.enclosing_nodes(at, statements.ROUND)), statements.function_of(at)]
+    looped = [i for i, scope in enumerate(scopes) if isinstance(scope, statements.ROUND)]
+    return scopes[: max(looped, default=-1) + 1]
 
 
 @dataclass(frozen=True)
@@ -256,11 +266,11 @@ class Analysis:
         return [name for name, values in lengths.items() if len(values) >= MANY_LENGTHS]
 
     @functools.cached_property
-    def joins_many_lengths(self) -> set[tuple[str, str]]:
-        """The functions (file, name) in which an operation outside jit takes ever other numbers of arrays."""
+    def joins_many_lengths(self) -> set[tuple[str, str, int]]:
+        """The functions in which an operation outside jit takes ever other numbers of arrays."""
         operations = group_by((c for c in self.log.compiled if not c.explained), lambda c: (c.at, c.name))
         return {
-            (at.file, at.function)
+            statements.function_of(at)
             for (at, _), compiled in operations.items()
             if len({len(c.signature) for c in compiled}) >= MANY_LENGTHS
         }
@@ -584,20 +594,27 @@ class Analysis:
         """Return the seconds of the run for what windows saw of samples, by line, the most first.
 
         A line's seconds in the whole run are known from its samples. The share of them that was seen is that
-        of the windows. So no line gets more than it was seen to take, and a line that no window saw gets
-        nothing. Of a line that windows saw for less than `BRIEF_S`, the rest is taken to be as all samples.
+        of the windows. Of a line that windows saw for less than `BRIEF_S`, the rest is taken to be as in the
+        innermost loop around it, or function called in a loop, of which they saw as much. Without one, a line
+        that no window saw gets nothing, and another one is taken to be as all samples.
         """
         seconds: dict[Place, float] = {}
         lines = group_by((s for s in samples if s.end > self.begin), where)
         seen = {at: (sum(map(self.windows.of, here)), sum(map(seen_s, here))) for at, here in lines.items()}
-        all_windows_s = sum(windows_s for windows_s, _ in seen.values())
-        all_lost_s = sum(lost_s for _, lost_s in seen.values())
+        around = {at: _around((here[0].at, *here[0].callers)) for at, here in lines.items()}
+        in_windows_s, in_lost_s = defaultdict[Any, float](float), defaultdict[Any, float](float)
+        for at, (windows_s, lost_s) in seen.items():
+            for scope in (ALL, *around[at]):
+                in_windows_s[scope] += windows_s
+                in_lost_s[scope] += lost_s
         for at, here in lines.items():
             run_s = sum((s.end - s.start - self.compiling.of(s)) * self.undelayed_by_others(s) for s in here)
             windows_s, lost_s = seen[at]
-            if windows_s > 0 and all_windows_s >= BRIEF_S:
+            scopes = [*around[at], *([ALL] if windows_s else [])]
+            scope = next((scope for scope in scopes if in_windows_s[scope] >= BRIEF_S), None)
+            if scope is not None:
                 unseen_s = max(0.0, BRIEF_S - windows_s)
-                lost_s += unseen_s * all_lost_s / all_windows_s
+                lost_s += unseen_s * in_lost_s[scope] / in_windows_s[scope]
                 seconds[at] = max(0.0, run_s) * lost_s / (windows_s + unseen_s)
         return {at: s for at, s in sorted(seconds.items(), key=lambda item: -item[1]) if s > 0}
 

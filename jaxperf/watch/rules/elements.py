@@ -69,7 +69,8 @@ def _reads(analysis: Analysis) -> list[Wait]:
 
 def only_keys(analysis: Analysis, at: Place) -> bool:
     """Return whether all that runs outside of jit in a function splits keys of random numbers."""
-    lines = {c.at for c in analysis.log.compiled if (c.at.file, c.at.function) == (at.file, at.function)}
+    function = statements.function_of(at)
+    lines = {c.at for c in analysis.log.compiled if statements.function_of(c.at) == function}
     looped = [line for line in lines if line == at or statements.innermost(line, loop_body.LOOP)]
     names = set().union(*(analysis.outside_jit.get(line, ()) for line in looped))
     return "threefry_split" in names and names <= _OF_KEYS

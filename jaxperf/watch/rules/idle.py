@@ -209,7 +209,8 @@ def find_repeated_puts(analysis: Analysis) -> Iterator[Finding]:
 
 def _copied_between_devices_s(analysis: Analysis, at: Place, again: list[Put]) -> float:
     """Return the seconds in which calls waited for copies, which have no event, between devices."""
-    here = [spans for line, spans in analysis.blocked.items() if (line.file, line.function) == at[::2]]
+    function = statements.function_of(at)
+    here = [spans for line, spans in analysis.blocked.items() if statements.function_of(line) == function]
     waited = union([*itertools.chain(*here), *((put.start, put.end) for put in again)])
     seen = intersection(waited, analysis.steady)
     busy_s, seen_s = total_length(intersection(seen, analysis.busy)), total_length(seen)
@@ -255,12 +256,12 @@ def _compresses(at: Place) -> bool:
 )  # fmt: skip
 def find_writes(analysis: Analysis) -> Iterator[Finding]:
     writing = analysis.of_kinds(WRITE)
-    functions = group_by(writing, lambda s: _function(s.at))
+    functions = group_by(writing, lambda s: statements.function_of(s.at))
     known = any(s.written for s in analysis.samples)  # not on all systems
     lost_s = analysis.saved_at(writing, needless=True)
     for finding in findings_by_function("write", lost_s, "devices are idle while this line writes"):
         # a method called `save` may write nothing
-        if not known or sum(s.written for s in functions[_function(finding.at)]) >= WRITTEN:
+        if not known or sum(s.written for s in functions[statements.function_of(finding.at)]) >= WRITTEN:
             yield finding
 
 
@@ -302,7 +303,9 @@ def find_python_work(analysis: Analysis) -> Iterator[Finding]:
 def _seen_at_calls(analysis: Analysis, at: Place) -> float:
     """Return by how much Python takes longer than its samples say, since some are at the calls behind it."""
     # Python keeps its lock until such a call releases it, and on a busy machine the sampler comes late
-    here = [(c, line) for c, line in analysis.called if _function(line) == _function(at)]
+    here = [
+        (c, line) for c, line in analysis.called if statements.function_of(line) == statements.function_of(at)
+    ]
     here = [(c, line) for c, line in here if c.through in ("", "jax")]  # other libraries work in Python
     lines = {line for _, line in here}
     seen = (
@@ -313,7 +316,11 @@ def _seen_at_calls(analysis: Analysis, at: Place) -> float:
     # the median where turns are long, since the sampler holds up a few calls; of short ones, those are few
     typical = statistics.fmean if short else statistics.median
     calls_s = sum((typical(p.dispatch_s) * len(p.dispatch_s) + p.computed_s) * analysis.scale(p) for p in ran)
-    samples = (s for s in analysis.of_kinds(BETWEEN, DATA) if _function(s.at) == _function(at))
+    samples = (
+        s
+        for s in analysis.of_kinds(BETWEEN, DATA)
+        if statements.function_of(s.at) == statements.function_of(at)
+    )
     before = [*filter(None, map(analysis.front, samples))]
     late_s = sum(map(analysis.front, seen)) - calls_s
     if not before:
@@ -430,10 +437,6 @@ def _for_numpy(line: WaitingLine, at: Place) -> bool:
     return line.kind == "np.asarray" and loop_body.reads_from(at, line.at)
 
 
-def _function(at: Place) -> tuple[str, str]:
-    return at.file, at.function
-
-
 @cause(
     "data", "data", COMMUNICATE, "devices wait for data",
     "Read the next batch in a thread during a step.\n"
@@ -486,7 +489,11 @@ def find_numpy_work(analysis: Analysis) -> Iterator[Finding]:
     operators = analysis.idle_at(BETWEEN)  # which samples cannot tell from Python's
     idle = {at: s + operators.get(at, 0.0) for at, s in analysis.lost_to_numpy.items()}
     for finding in findings_by_function("numpy", idle, "devices are idle while NumPy computes here"):
-        here = [at for at in analysis.lost_to_numpy if _function(at) == _function(finding.at)]
+        here = [
+            at
+            for at in analysis.lost_to_numpy
+            if statements.function_of(at) == statements.function_of(finding.at)
+        ]
         waits = [line for line in analysis.lines if any(_for_numpy(line, at) for at in here)]
         converting_s = sum(converted.get(line.at, 0.0) for line in waits if line.at not in here)
         lost_s = sum(line.lost_s for line in waits)
@@ -518,7 +525,9 @@ def copies_much(analysis: Analysis, c: Compiled) -> bool:
 def describe_longest_inside(analysis: Analysis, kind: str, at: Place) -> str:
     """Return a phrase with the line, inside the functions that a statement calls, that takes most time."""
     inside = Counter(
-        s.inside for s in analysis.samples if s.kind == kind and _function(s.at) == _function(at)
+        s.inside
+        for s in analysis.samples
+        if s.kind == kind and statements.function_of(s.at) == statements.function_of(at)
     )
     made = next((p for p, _ in inside.most_common() if p not in (at, NOWHERE)), NOWHERE)
     return f", most of the time at {made}: {made.source}" if made else ""
@@ -526,6 +535,6 @@ def describe_longest_inside(analysis: Analysis, kind: str, at: Place) -> str:
 
 def findings_by_function(cause: str, idle: dict[Place, float], reason: str) -> Iterator[Finding]:
     """Yield one finding per function, at its costliest line, since neighboring lines share one cause."""
-    for lines in group_by(filter(None, idle), _function).values():
+    for lines in group_by(filter(None, idle), statements.function_of).values():
         worst = max(lines, key=lambda at: idle[at])
         yield Finding(cause, worst, sum(idle[at] for at in lines), reason, worst.function)

@@ -113,11 +113,9 @@ def way_to_jit(finding: Finding, analysis: Analysis, through: str = "", *, one_c
         places = [place for chain, _ in below for place in chain]
         kept = kept_values(places) if finding.form in ("numpy", *_WHOLE) else ""
         finding = replace(finding, besides=f"{unrolled} {kept}".strip())
-    loop = statements.innermost(finding.at, ast.For)
-    if loop and not (finding.form or finding.besides):
-        sentence = (
-            f"If the loop at line {loop.lineno} does nothing else, jax.lax.scan makes one program of it."
-        )
+    loops = [at.line for at, kind in _loops_of_steps(analysis, [finding.at]) if kind is ast.For]
+    if loops and not (finding.form or finding.besides):
+        sentence = f"If the loop at line {loops[0]} does nothing else, jax.lax.scan makes one program of it."
         finding = replace(finding, besides=sentence)
     if finding.form in ("method", "numpy", *_WHOLE):
         function = statements.innermost(finding.at, statements.FUNCTION)
@@ -432,12 +430,12 @@ def _chains(analysis: Analysis) -> Callable[[StackSample | Compiled], Chain]:
     function: one program could hold all of it. A function that several lines transform, or call as it is, is
     itself what they share.
     """
-    ways: dict[tuple[str, str], Counter[Place]] = defaultdict(Counter)
+    ways: dict[tuple[str, str, int], Counter[Place]] = defaultdict(Counter)
     for s in _operations(analysis):
-        ways[s.at.file, s.at.function][s.under] += 1
+        ways[statements.function_of(s.at)][s.under] += 1
 
     def chain_of(s: StackSample | Compiled) -> Chain:
-        counts = ways[s.at.file, s.at.function]
+        counts = ways[statements.function_of(s.at)]
         alone = counts[s.under] > (1 - CALLER_SHARE) * counts.total()
         return s.callers[s.callers.index(s.under) :] if alone and s.under in s.callers else (s.at, *s.callers)
 
@@ -506,7 +504,7 @@ def _of_many_lengths(analysis: Analysis, at: Place) -> str:
     if function is None:
         return ""
     lists = analysis.lists_of_many_lengths(at.file, function.name)
-    joins = (at.file, function.name) in analysis.joins_many_lengths
+    joins = (at.file, function.name, function.lineno) in analysis.joins_many_lengths
     if not (lists or joins):  # as in nearly all functions, of which rules ask for each sample
         return ""
     rounds = [loop.iter for loop in statements.nodes_in(function, ast.For | ast.comprehension)]

@@ -303,7 +303,7 @@ def lines_of_elements(at: Place) -> set[int]:
 
 def reads_from(at: Place, other: Place) -> bool:
     """Return whether a statement reads what another one in its function computes, or is the same one."""
-    if (at.file, at.function) != (other.file, other.function):
+    if statements.function_of(at) != statements.function_of(other):
         return False
     reading, making = (statements.innermost(p, ast.stmt) for p in (at, other))
     if reading is making or reading is None or making is None:

@@ -98,6 +98,11 @@ def innermost(at: Place, kind: Any) -> Any:
     return next(reversed(enclosing_nodes(at, kind)), None)
 
 
+def function_of(at: Place) -> tuple[str, str, int]:
+    """Return what identifies the function of a line: its file, name and line, as of two classes' `step`."""
+    return at.file, at.function, getattr(innermost(at, FUNCTION), "lineno", 0)
+
+
 def _begin(node: Any) -> int:
     """Return the first line of a statement with its decorators."""
     return min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", []))])
