@@ -403,7 +403,9 @@ class Compiles:
         # JAX compares with one earlier call, and JAX 0.12 says nothing about static arguments
         elif kinds := {c.kind for c in event.changes} & {"other", "shape", "structure"}:
             changes = self._differs(event)
-            if changes and not ("shape" in kinds and any("[" in c.now for c in changes)):
+            # of long lists, that sees only the first elements
+            lengths = any(c.kind == "structure" and " of length " in c.now for c in event.changes)
+            if changes and not lengths and not ("shape" in kinds and any("[" in c.now for c in changes)):
                 event.changes = changes
 
     def _explain_pmap(self, event: Compiled, function: Any) -> None:

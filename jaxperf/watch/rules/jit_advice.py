@@ -18,7 +18,7 @@ from jaxperf.watch.rules.libraries import change_of_call
 from jaxperf.watch.rules.table import Finding
 from jaxperf.watch.source import loop_body, statements
 from jaxperf.watch.source.call_sites import CallSite
-from jaxperf.watch.source.host_work import ON_HOST, changing_variables, host_work, numpy_calls
+from jaxperf.watch.source.host_work import ON_HOST, changing_variables, host_work, replaceable_calls
 
 CALLER_SHARE = 0.1  # a caller with this share of the samples in what it calls is part of the cause
 INNER_SHARE = 0.8  # of the operations below a line, that another line must call to be their cause, too
@@ -29,17 +29,13 @@ Chain = tuple[Place, ...]  # the reader's lines on the stack, the innermost firs
 # by what can be jitted
 WAYS = {
     "function": (
-        "Jit {name} as a whole: @{jit} above it; float() and print() stay outside, an if on an array or an "
-        "update by a mask becomes jnp.where, and a loop over examples jax.vmap."
+        "Jit {name} as a whole: @{jit} above it{needed}."
     ),
     "part": (
         "Put this line and its neighbors into one jitted function; float() and print() stay outside. Jit "
         "cannot take {name} as a whole, which {argument}."
     ),
-    "numpy": (
-        "Replace {argument} by jnp's, and then jit {name} as a whole: @{jit} above it; float() and "
-        "print() stay outside, and an if on an array or an update by a mask becomes jnp.where."
-    ),
+    "numpy": "Replace {argument}, and then jit {name} as a whole: @{jit} above it{needed}.",
     "lengths": (
         "The length of {argument} varies from call to call of {name}, whose loop jit would unroll and "
         "compile for each length. Compute it with Python's numbers or NumPy, without jnp. Or pad {argument} "
@@ -70,9 +66,7 @@ WAYS = {
     ),
     "method": (
         "Move what {name} computes with arrays into a function that takes the arrays and returns what "
-        "changes of self, and jit that (in an nnx.Module, @nnx.jit above {name} does). float() and print() "
-        "stay outside, an if on an array or an update by a mask becomes jnp.where, and a loop over examples "
-        "jax.vmap."
+        "changes of self, and jit that (in an nnx.Module, @nnx.jit above {name} does){needed}."
     ),
     "object": (
         "{name} makes an object, which jit cannot return. A compile cache on disk keeps its programs from "
@@ -214,13 +208,14 @@ def _form(
             return {"form": form, "name": called}
         if function is None:
             return {}
-        kept, numpys = _not_taken(analysis, at, function), numpy_calls(at.file, function)
-        if numpys and not kept:
+        kept, others = _not_taken(analysis, at, function), replaceable_calls(at.file, function)
+        if others and not kept:
             whole = _jit_takes(analysis, at, replaced=True) and not statements.is_method(function)
             looped = any(_loops_of_steps(analysis, [at]))
             if whole and not (statements.has_effects(function) or looped):
-                return {"form": "numpy", "name": name, "argument": numpys, "static": static}
-            kept = f"calls {numpys}, which jnp may replace"
+                replaced = " and ".join(f"{calls} by {library}'s" for library, calls in others.items())
+                return {"form": "numpy", "name": name, "argument": replaced, "static": static}
+            kept = " and ".join(f"calls {calls}, which {lib} may replace" for lib, calls in others.items())
         if kept:
             return {"form": "part", "name": name, "argument": kept}
         if finding.cause == "eager" or not takes or statements.has_effects(function):
@@ -483,7 +478,7 @@ def _jit_takes(analysis: Analysis, at: Place, *, replaced: bool = False) -> bool
     static = _static(analysis, at.file, function.name)
     varying = {*statements.parameters(function)}.difference(static) or function.args.vararg
     kept = function.name == "__init__" or _not_taken(analysis, at, function)
-    return bool(varying) and not kept and (replaced or not numpy_calls(at.file, function))
+    return bool(varying) and not kept and (replaced or not replaceable_calls(at.file, function))
 
 
 def _not_taken(analysis: Analysis, at: Place, function: Any) -> str:

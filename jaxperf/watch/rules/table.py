@@ -17,6 +17,7 @@ from jaxperf.watch.observe.source_location import NOWHERE, Place
 from jaxperf.watch.report.analysis import Analysis, once
 from jaxperf.watch.rules.libraries import change_of_call, in_names_of, library_of_file
 from jaxperf.watch.source import statements
+from jaxperf.watch.source.host_work import needed_changes
 
 LEAST_SHARE = 0.05  # share of the run that a finding must save
 LEAST_S = 0.02  # seconds that a finding must save
@@ -248,9 +249,15 @@ def advice_for(finding: Finding) -> Advice:
         jit=_jit(library.jit, finding.static),
         made=library.makes.format(name=name),
         steps=library.steps,
+        needed=_needed(finding.at),
     )
     change = in_names_of(finding.at.file, f"{change} {finding.besides}".strip())
     return Advice(cause.title, change, cause.section, example)
+
+
+def _needed(at: Place) -> str:
+    function = statements.defined_at(at) or statements.innermost(at, statements.FUNCTION)
+    return needed_changes(at.file, function) if function else ""
 
 
 def _jit(jit: str, static: tuple[str, ...]) -> str:

@@ -2,9 +2,10 @@
 
 import ast
 import functools
+import importlib
 import re
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
@@ -35,32 +36,82 @@ def host_work(file: str, function: statements.FUNCTION) -> str:
     """Return what keeps jit from taking a function, such as "calls plt.plot in line 4"; "" for nothing.
 
     The program's own functions that it calls count, too, also those of its other modules. What jnp may
-    replace is no such reason: `numpy_calls` returns that.
+    replace is no such reason: `replaceable_calls` returns that.
     """
     reasons = _with_called(file, function)
     return next((f"{what} in {line}" for line, what in reasons if isinstance(what, str)), "")
 
 
 @functools.cache
-def numpy_calls(file: str, function: statements.FUNCTION) -> str:
-    """Return the calls of NumPy that jnp may replace, such as "np.sin in line 4, np.exp in line 7"; or ""."""
-    calls = [
-        (line, ast.unparse(c.func)) for line, c in _with_called(file, function) if isinstance(c, ast.Call)
+def replaceable_calls(file: str, function: statements.FUNCTION) -> dict[str, str]:
+    """Return the calls that jnp or jax.scipy may replace, by that name, such as "np.sin in line 4"."""
+    found: dict[str, list[tuple[str, str]]] = defaultdict(list)
+    for line, call in _with_called(file, function):
+        if isinstance(call, ast.Call):
+            # the file is that of the call, whose imports say what it is
+            own = statements.imported_name(file, call.func).startswith("scipy.")
+            found["jax.scipy" if own else "jnp"].append((line, ast.unparse(call.func)))
+    by_line = {name: group_by(dict.fromkeys(calls), lambda c: c[0]).items() for name, calls in found.items()}
+    return {
+        name: ", ".join(f"{format_list([name for _, name in names])} in {line}" for line, names in lines)
+        for name, lines in by_line.items()
+    }
+
+
+@functools.cache
+def needed_changes(file: str, function: statements.FUNCTION) -> str:
+    """Return what must change in a function, and in those that it calls, for jit to take it; "" for nothing.
+
+    That is a phrase such as "; print() stays outside, and an if on an array becomes jnp.where".
+    """
+    nodes = [(source, n) for source, called in _all_called(file, function) for n in ast.walk(called)]
+    calls = {getattr(n.func, "id", "") for _, n in nodes if isinstance(n, ast.Call)}
+    outside = [f"{name}()" for name in ("float", "print") if name in calls]
+    phrases = [f"{format_list(outside)} {'stay' if len(outside) > 1 else 'stays'} outside"] if outside else []
+    tests = [n.test for _, n in nodes if isinstance(n, ast.If | ast.IfExp) and not _is_known(n.test)]
+    if tests:
+        phrases.append("an if on an array becomes jnp.where")
+    updates = [
+        (source, n.slice)
+        for source, n in nodes
+        if isinstance(n, ast.Subscript) and getattr(n.value, "attr", "") == "at"
     ]
-    lines = group_by(dict.fromkeys(calls), lambda call: call[0]).items()
-    return ", ".join(f"{format_list([name for _, name in names])} in {line}" for line, names in lines)
+    if any(_is_mask(index, (), source) for source, index in updates):
+        phrases.append("an update by a mask becomes jnp.where")
+    if any(isinstance(n, ast.For | ast.ListComp) for _, n in nodes):
+        phrases.append("a loop over examples becomes jax.vmap")
+    return f"; {format_list(phrases)}" if phrases else ""
+
+
+def _is_known(test: ast.expr) -> bool:
+    """Return whether jit can make a test while it traces, as `x is None` or `isinstance(x, list)`."""
+    match test:
+        case ast.Compare(ops=[ast.Is() | ast.IsNot()]) | ast.Constant():
+            return True
+        case ast.Call(func=ast.Name(id=name)):
+            return name in _NO_VALUE
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            return _is_known(operand)
+    return False
 
 
 @functools.cache
 def _with_called(file: str, function: statements.FUNCTION) -> list[tuple[str, str | ast.Call]]:
     """Return what `_host_work` finds in a function and in those that it calls, each behind its line."""
-    functions, found = [(file, function)], list[tuple[str, str | ast.Call]]()
-    for known in functions:
-        functions += [f for f in _called_functions(*known) if f not in functions]
-    for source, called in functions:
+    found = list[tuple[str, str | ast.Call]]()
+    for source, called in _all_called(file, function):
         there = "" if source == file else f"{Path(source).name}, "
         found += [(f"{there}line {node.lineno}", reason) for node, reason in _host_work(source, called)]
     return found
+
+
+@functools.cache
+def _all_called(file: str, function: statements.FUNCTION) -> list[tuple[str, Any]]:
+    """Return a function and all of the program's own functions that it calls, each behind its file."""
+    functions = [(file, function)]
+    for known in functions:
+        functions += [f for f in _called_functions(*known) if f not in functions]
+    return functions
 
 
 def _called_functions(file: str, function: Any) -> Iterator[tuple[str, Any]]:
@@ -131,7 +182,9 @@ def _host_work(file: str, function: statements.FUNCTION) -> Iterator[tuple[Any, 
             case ast.Call(func=called):
                 name, full = ast.unparse(called), statements.imported_name(file, called)
                 owner, _, method = name.rpartition(".")
-                if full.startswith(ON_HOST) or name == "open":
+                if _has_twin(full):
+                    yield node, node
+                elif full.startswith(ON_HOST) or name == "open":
                     yield node, f"calls {name}"
                 elif full.startswith("numpy.") and loop_body.share(
                     _without_types(loop_body.reads(*node.args)), data
@@ -172,6 +225,18 @@ def _changing(scope: Any) -> frozenset[str]:
         if any(loop.lineno <= flow.node.lineno <= loop.end_lineno for loop in loops):
             looped |= written
     return frozenset(looped.union(name for name, times in assigned.items() if times > 1))
+
+
+@functools.cache
+def _has_twin(full: str) -> bool:
+    """Return whether jax.scipy has a function of SciPy; its solvers are others."""
+    module, _, name = full.rpartition(".")
+    if not module.startswith("scipy.") or module.startswith("scipy.optimize"):
+        return False
+    try:
+        return hasattr(importlib.import_module(f"jax.{module}"), name)
+    except ImportError:
+        return False
 
 
 def _takes_value(node: ast.AST, file: str, data: Collection[str], values: Collection[str] = ()) -> bool:

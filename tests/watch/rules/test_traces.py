@@ -235,6 +235,15 @@ def test_a_new_object_is_the_reason_where_an_earlier_call_had_the_same_arrays(wa
     assert [[change.kind for change in each] for each in changes[2:]] == [["static value"]] * 2
 
 
+def test_the_length_of_a_long_list_is_the_reason_and_not_its_first_numbers(watched):
+    """They are traced, as numbers of Python that are not static."""
+    total = jax.jit(lambda x, batch: x * sum(batch["ids"]) * batch["flag"])
+    batches = [{"ids": [*range(first, 200)], "flag": first > 0} for first in (0, 90)]
+    analysis = watched(lambda: [total(ONES, batch) for batch in batches])
+    (_, (change,)) = (c.changes for c in analysis.log.compiled if c.explained)
+    assert change.kind == "structure" and "length 200" in change.before and "length 110" in change.now
+
+
 def test_functions_of_one_new_object_are_one_finding():
     change = Change("static value", "argument 0", "<Net object at 0x1>", "<Net object at 0x2>")
     compiled = [

@@ -7,7 +7,14 @@ import pytest
 
 from jaxperf.libraries import Place
 from jaxperf.watch.source import statements
-from jaxperf.watch.source.host_work import _with_called, changing_variables, host_work, numpy_calls
+from jaxperf.watch.source.host_work import (
+    _all_called,
+    _with_called,
+    changing_variables,
+    host_work,
+    needed_changes,
+    replaceable_calls,
+)
 
 IMPORTS = (
     "import random\nimport jax\nimport jax.numpy as jnp\nimport matplotlib.pyplot as plt\n"
@@ -67,7 +74,7 @@ def test_what_jit_cannot_take_is_named(body, words, program_file):
     assert isinstance(function, ast.FunctionDef)
     if "helper" in body:
         words = words.replace("13", str(function.end_lineno + 3))
-    assert (host_work(path, function) or numpy_calls(path, function)) == words
+    assert (host_work(path, function) or ", ".join(replaceable_calls(path, function).values())) == words
 
 
 def test_the_cells_of_a_notebook_share_their_names(monkeypatch):
@@ -83,11 +90,11 @@ def test_the_cells_of_a_notebook_share_their_names(monkeypatch):
     for file, cell in zip(files, cells):
         monkeypatch.setitem(linecache.cache, file, (len(cell), None, cell.splitlines(True), file))
     step = statements.definitions(files[1], "step")[0]
-    assert numpy_calls(files[1], step) == ""
+    assert not replaceable_calls(files[1], step)
     monkeypatch.delitem(linecache.cache, files[-1])
-    for cached in (numpy_calls, _with_called):
+    for cached in (replaceable_calls, _with_called, _all_called):
         cached.cache_clear()
-    assert numpy_calls(files[1], step) == "np.exp in line 3"
+    assert replaceable_calls(files[1], step) == {"jnp": "np.exp in line 3"}
     assert statements.made_module(Place(files[4], 2)) == "Net"
 
 
@@ -95,8 +102,8 @@ def test_of_functions_with_one_name_the_last_one_before_counts(program_file):
     gain, step = "def gain(x):\n    return {}.exp(x)\n\n", "def step(x):\n    return gain(x)\n\n"
     path = program_file(IMPORTS + gain.format("np") + step + gain.format("jnp") + step)
     first, second = statements.definitions(path, "step")
-    assert numpy_calls(path, first) == "np.exp in line 10"
-    assert numpy_calls(path, second) == ""
+    assert replaceable_calls(path, first) == {"jnp": "np.exp in line 10"}
+    assert not replaceable_calls(path, second)
 
 
 @pytest.mark.parametrize(
@@ -108,7 +115,9 @@ def test_what_a_function_calls_in_another_module_counts(imported, program_file, 
     monkeypatch.setitem(sys.modules, "turns", SimpleNamespace(__file__=str(turns)))
     called = "gain.gain" if " as " in imported else "gain"
     path = program_file(f"{imported}\ndef step(x):\n    return {called}(x)\n")
-    assert numpy_calls(path, statements.definitions(path, "step")[0]) == "np.exp in turns.py, line 3"
+    assert replaceable_calls(path, statements.definitions(path, "step")[0]) == {
+        "jnp": "np.exp in turns.py, line 3"
+    }
 
 
 @pytest.mark.parametrize(
@@ -152,3 +161,41 @@ def test_a_closure_reads_what_changes_in_the_function_around_it(program_file):
     )
     (function,) = statements.definitions(file, "slope")
     assert changing_variables(file, function) == ("w",)
+
+
+@pytest.mark.parametrize(
+    ("head", "call", "replaced"),
+    [
+        ("from scipy import linalg", "linalg.cholesky(x)", {"jax.scipy": "linalg.cholesky in line 5"}),
+        ("from scipy.stats import norm", "norm.logpdf(x)", {"jax.scipy": "norm.logpdf in line 5"}),
+        ("from scipy.optimize import minimize", "minimize(cost, x)", {}),
+        ("from scipy.stats import kstest", "kstest(x)", {}),
+    ],
+)
+def test_a_function_of_scipy_that_jax_has_too_does_not_keep_jit_away(head, call, replaced, program_file):
+    path = program_file(f"{head}\n\ndef step(x):\n    x = x + 1\n    return {call}\n")
+    (function,) = statements.definitions(path, "step")
+    assert replaceable_calls(path, function) == replaced
+    assert bool(host_work(path, function)) == (not replaced)
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ("return x + 1", ""),
+        ("print(x)\n    return x", "; print() stays outside"),
+        ("if x is None:\n        x = 1\n    return x", ""),
+        (
+            "return float(x) if x.sum() > 0 else print(x)",
+            "; float() and print() stay outside and an if on an array",
+        ),
+        ("x = x.at[x < 0].set(0)\n    return x", "; an update by a mask becomes jnp.where"),
+        ("x = x.at[2].set(0)\n    return helper(x)", "; a loop over examples becomes jax.vmap"),
+    ],
+)
+def test_advice_names_only_what_a_function_and_what_it_calls_have(body, words, program_file):
+    path = program_file(f"def helper(x):\n    return [y + 1 for y in x]\n\ndef step(x):\n    {body}\n")
+    (function,) = statements.definitions(path, "step")
+    assert needed_changes(path, function).startswith(words) and bool(words) == bool(
+        needed_changes(path, function)
+    )
