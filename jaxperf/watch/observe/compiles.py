@@ -403,9 +403,10 @@ class Compiles:
         # JAX compares with one earlier call, and JAX 0.12 says nothing about static arguments
         elif kinds := {c.kind for c in event.changes} & {"other", "shape", "structure"}:
             changes = self._differs(event)
-            # of long lists, that sees only the first elements
+            # of a long list, that sees only the first elements, which may be numbers
             lengths = any(c.kind == "structure" and " of length " in c.now for c in event.changes)
-            if changes and not lengths and not ("shape" in kinds and any("[" in c.now for c in changes)):
+            numbers = lengths and all(c.kind == "static value" for c in changes)
+            if changes and not numbers and not ("shape" in kinds and any("[" in c.now for c in changes)):
                 event.changes = changes
 
     def _explain_pmap(self, event: Compiled, function: Any) -> None:

@@ -371,7 +371,9 @@ def _unrolled(analysis: Analysis, chains: list[Chain], called: list[Place]) -> s
     return words
 
 
-_WAYS = {ast.While: "jax.lax.while_loop", ast.For: "jax.lax.scan or fori_loop"}  # others are comprehensions
+_CARRIED = ", which carries arrays whose dtypes and shapes stay"
+# others are comprehensions
+_WAYS = {ast.While: f"jax.lax.while_loop{_CARRIED}", ast.For: f"jax.lax.scan or fori_loop{_CARRIED}"}
 
 
 def _loops_of_steps(analysis: Analysis, places: Iterable[Place]) -> Iterator[tuple[Place, type]]:
