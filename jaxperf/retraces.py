@@ -152,7 +152,7 @@ def _place(text: str) -> str:
 
 def dimensions(text: str) -> tuple[int, ...]:
     numbers = _aval(text)[0].split(",")
-    return tuple(int(n) for n in numbers) if all(n.isdigit() for n in numbers) else ()
+    return tuple(int(n) for n in numbers) if all(n.strip().isdigit() for n in numbers) else ()
 
 
 def argument_changes(

@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 import psutil
 
 from jaxperf.result.intervals import Interval, clip, difference, intersection, total_length, union
+from jaxperf.retraces import dimensions
 from jaxperf.watch.grouping import group_by
 from jaxperf.watch.log import (
     ARRAY_OF,
@@ -145,11 +146,6 @@ def _lines_by_file(places: Iterable[Iterable[Place]]) -> dict[str, frozenset[int
     return {file: frozenset(at.line for at in here) for file, here in files.items()}
 
 
-def _length(array_type: str) -> int:
-    """Return the first dimension of a type such as "float32[100, 3]"."""
-    return int(array_type.partition("[")[2].partition(",")[0].rstrip("]"))
-
-
 class IntervalSet:
     """Computes quickly how much of a set of intervals lies between two times, in seconds."""
 
@@ -203,6 +199,7 @@ class Analysis:
     def __init__(self, log: Log) -> None:
         self.log = log
         self.answers: dict[Any, Any] = {}  # to the questions that are asked `once`
+        self._scales: dict[str, float] = {}  # by the program's name
 
     # --- the program
 
@@ -258,7 +255,9 @@ class Analysis:
     @functools.cached_property
     def long_iterations(self) -> dict[str, frozenset[int]]:
         """Return those of `iterated_lines` that were seen to iterate over many elements."""
-        return _lines_by_file(at for kind, at in self.log.iterated.items() if _length(kind) >= MANY_ELEMENTS)
+        return _lines_by_file(
+            at for kind, at in self.log.iterated.items() if dimensions(kind)[:1] >= (MANY_ELEMENTS,)
+        )
 
     def lists_of_many_lengths(self, file: str, function: str) -> list[str]:
         known = self.log.parameters.get((file, function), {})
@@ -333,6 +332,10 @@ class Analysis:
         The threads of a CPU device delay the front end, too. That is a part of what its work costs.
         """
         return 1 - (1 - sample.undelayed) * self._share_of_others
+
+    def dispatched_s(self, at: Place) -> float:
+        """Return the seconds that calls of jitted functions at a line take the front end."""
+        return sum(self.front(s) for s in self.of_kinds(DISPATCH) if s.at == at)
 
     @functools.cached_property
     def front_s(self) -> dict[str, float]:
@@ -448,8 +451,10 @@ class Analysis:
 
     def scale(self, program: ExecutedProgram) -> float:
         """Return the seconds of the run per second in which windows saw a program."""
-        seen_s = total_length(program.spans)
-        return self.in_run(program.spans) / seen_s if seen_s else self._mean_scale
+        if program.name not in self._scales:
+            seen_s = total_length(program.spans)
+            self._scales[program.name] = self.in_run(program.spans) / seen_s if seen_s else self._mean_scale
+        return self._scales[program.name]
 
     @functools.cached_property
     def _mean_scale(self) -> float:

@@ -105,7 +105,7 @@ def find_slow_dispatch(analysis: Analysis) -> Iterator[Finding]:
                 turn, least_s = "", SHORT_TURNS_S if quick_s >= TURN_SHARE * turn_s else float("inf")
                 seconds = min(idle.pop(at), calls * max(quick_s, module_s))
             else:
-                calls_s = sum(analysis.front(s) for s in analysis.of_kinds(DISPATCH) if s.at == at)
+                calls_s = analysis.dispatched_s(at)
                 if not device_s * calls < calls_s < SHORT_TURN_S * calls:
                     continue
                 turn = f", in turns of {format_quantity(calls_s / calls, 's')}"

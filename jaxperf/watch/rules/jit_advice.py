@@ -124,11 +124,14 @@ def kept_values(places: Iterable[Place]) -> str:
     """Return which variables the functions around some lines must get as arguments; "" for none."""
     functions = {(at.file, statements.innermost(at, statements.FUNCTION)) for at in places}
     for file, function in sorted((f for f in functions if f[1]), key=lambda f: (f[0], f[1].lineno)):
-        if changing := changing_variables(file, function):
+        changing = changing_variables(file, function)
+        words = "arguments (static ones, if they are sizes): they change", "values"
+        if len(changing) == 1:
+            words = "an argument (a static one, if it is a size): it changes", "value"
+        if changing:
             return (
-                f"Make {format_list(list(changing))} arguments of {function.name} (static ones, if they are "
-                "sizes): it reads them from around it, where they change, and jit would keep their first "
-                "values."
+                f"Give {function.name} {format_list(list(changing))} as {words[0]} around it, and jit would "
+                f"keep the first {words[1]}."
             )
     return ""
 

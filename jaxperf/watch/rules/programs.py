@@ -749,10 +749,11 @@ def called_programs(
         c = _call(analysis, facts) if calls is None else calls.get(facts.program)
         if program and c and c.at and program.devices:
             busy_s = program.busiest_s
-            sharing = Counter(op for each in analysis.programs[facts.program] for op in each.steps)
-            ops = ((op, sum(times)) for (_, op), times in program.ops.items() if op in facts.steps)
-            if len(analysis.programs[facts.program]) > 1:
-                own_s = sum(seconds / sharing[op] for op, seconds in ops)
+            alike = analysis.programs[facts.program]
+            if len(alike) > 1:
+                sharing = Counter(op for each in alike for op in each.steps)
+                own = ((op, sum(times)) for (_, op), times in program.ops.items() if op in facts.steps)
+                own_s = sum(seconds / sharing[op] for op, seconds in own)
                 busy_s = min(busy_s, own_s / len(program.devices))
             if program.cut_off:  # instructions that a window cut off have no events
                 busy_s *= cut_off_factor(analysis)

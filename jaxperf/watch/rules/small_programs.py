@@ -12,7 +12,7 @@ from dataclasses import replace
 from jaxperf.result.formatting import format_list
 from jaxperf.retraces import argument_changes, dimensions
 from jaxperf.watch.grouping import group_by
-from jaxperf.watch.log import DISPATCH, Compiled, canonical_name
+from jaxperf.watch.log import Compiled, canonical_name
 from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.report.analysis import Analysis, once
 from jaxperf.watch.rules.elements import is_operation, takes_apart
@@ -250,14 +250,14 @@ def _saved_on_draws_s(analysis: Analysis, compiled: list[Compiled]) -> float:
         return 0.0
     draws_s = analysis.compiling_s(draws)
     calls = 0
-    for (function, name), same in group_by(draws, lambda c: (_around(c.at), c.name.lstrip("_"))).items():
+    for (function, name), same in group_by(draws, lambda c: (_block(c.at), c.name.lstrip("_"))).items():
         named = [call for call in statements.calls_in(function) if statements.last_name(call.func) == name]
         calls += max(0, len(named) - len(same))
     again = max(calls, _weights_alike(analysis))
     return DRAW_SAVED * draws_s - DRAW_AGAIN * again * draws_s / len(draws)
 
 
-def _around(at: Place) -> ast.AST | None:
+def _block(at: Place) -> ast.AST | None:
     return statements.innermost(at, statements.FUNCTION) or statements.innermost(at, statements.LOOP)
 
 
@@ -386,7 +386,7 @@ def find_many_arrays(analysis: Analysis) -> Iterator[Finding]:
         lists = Counter((name.rpartition("[")[0], text) for name, text in c.arrays if name.endswith("]"))
         long = Counter({listed: count for (listed, _), count in lists.items() if listed and count >= MANY})
         if long:
-            calls_s = sum(analysis.front(s) for s in analysis.of_kinds(DISPATCH) if s.at == at)
+            calls_s = analysis.dispatched_s(at)
             ((longest, count),) = long.most_common(1)
             reason = (
                 f"{c.called} takes {len(c.arrays):,} arrays here, {count:,} of them in one list, and each is "

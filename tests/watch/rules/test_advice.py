@@ -169,3 +169,28 @@ def test_no_method_is_called_for_all_elements_at_once(head, call, batched, place
     analysis = Analysis(Log("a", samples=samples))
     finding = jit_advice.way_to_jit(Finding("eager", at(1, "near"), 1.0, ""), analysis)
     assert (finding.form == "elements") == batched
+
+
+@pytest.mark.parametrize(
+    ("read", "words"),
+    [
+        ("x * w", "Give cost w as an argument (a static one, if it is a size): it changes around it"),
+        (
+            "x * w + n",
+            "Give cost w and n as arguments (static ones, if they are sizes): they change around it",
+        ),
+        ("x * fixed", ""),
+    ],
+)
+def test_what_jit_would_keep_of_a_function_becomes_an_argument(read, words, places):
+    at = places(
+        f"fixed, n = 3, 1\n\ndef cost(x):\n    return {read}\n\n"
+        "for x in data:\n    w = w - cost(x)\n    n += 1\n"
+    )
+    line, call = at(4, "cost"), at(7, "<module>")
+    samples = [StackSample(EAGER, line, t, t + 1.0, callers=(call,)) for t in range(9)]
+    finding = jit_advice.way_to_jit(
+        Finding("eager", at(3, "cost"), 9.0, ""), Analysis(Log("a", samples=samples))
+    )
+    change = advice_for(finding).change
+    assert words in change and ("keep the first value" in change) == bool(words)
