@@ -12,7 +12,13 @@ from jaxperf.watch.grouping import group_by
 from jaxperf.watch.log import DISPATCH, EAGER, PYTHON, Compiled, StackSample
 from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.report.analysis import Analysis, IntervalSet, once
-from jaxperf.watch.rules.elements import element_read, elements_taken, read_lines, taken_apart
+from jaxperf.watch.rules.elements import (
+    element_read,
+    elements_taken,
+    is_operation,
+    read_lines,
+    taken_apart,
+)
 from jaxperf.watch.rules.idle import (
     OFTEN,
     REPEATS,
@@ -123,6 +129,9 @@ def find_eager_operations(analysis: Analysis) -> Iterator[Finding]:
     }
     through = {c.at: c.through for c in log.compiled if not c.explained and c.through}
     whole: list[Finding] = []
+    # what compiling one program takes at least
+    small_s = [analysis.compiling_s([c]) for c in log.compiled if is_operation(c)]
+    program_s = statistics.median(small_s or [0.0])
     for finding in findings_by_function("eager", lost_s, reason):
         # of a whole function, and of what it calls, all samples as they were taken
         lines = lines_of(finding.at) if statements.defined_at(finding.at) else set()
@@ -146,7 +155,7 @@ def find_eager_operations(analysis: Analysis) -> Iterator[Finding]:
         found = way_to_jit(finding, analysis, library)
         if found.form in OF_ONE_CALL and lost_s.get(found.at, 0.0) < MOST * found.seconds:
             found = way_to_jit(finding, analysis, library, one_call=False)
-        whole.append(found)
+        whole.append(replace(found, costs_s=found.costs_s + program_s))
     yield from in_one_program(whole, analysis)
 
 

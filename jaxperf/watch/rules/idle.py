@@ -158,20 +158,23 @@ def _modules(c: Compiled, at: Place) -> str:
 )  # fmt: skip
 def find_list_conversions(analysis: Analysis) -> Iterator[Finding]:
     puts = [p for p in analysis.log.puts if p.numbers]
-    samples = _as_samples(analysis, puts)
-    lost_s = analysis.saved_at(samples, needless=True)
-    # devices have nothing to compute before
-    before = group_by((s for s in samples if s.end <= analysis.begin), lambda s: s.at)
+    lost_s = _needless_s(analysis, puts)
     for at, made in group_by(puts, lambda put: put.at).items():
         reason = f"{made[0].numbers} numbers of Python's become an array here, {len(made)} times"
         if len(made) >= REPEATS:
-            before_s = sum(map(analysis.front, before.get(at, ())))
-            yield Finding("list", at, lost_s.get(at, 0.0) + before_s, reason)
+            yield Finding("list", at, lost_s[at], reason)
 
 
-def _as_samples(analysis: Analysis, puts: list[Put]) -> list[StackSample]:
+def _needless_s(analysis: Analysis, puts: list[Put]) -> dict[Place, float]:
+    """Return the seconds that would be saved without some puts, by line."""
     delayed = analysis.delayed  # a put is too short to know how long it waited for a core
-    return [StackSample(EAGER, p.at, p.start, p.end, delayed_s=delayed * (p.end - p.start)) for p in puts]
+    samples = [StackSample(EAGER, p.at, p.start, p.end, delayed_s=delayed * (p.end - p.start)) for p in puts]
+    lost_s = defaultdict[Place, float](float, analysis.saved_at(samples, needless=True))
+    # before the first jitted function runs, devices have little to compute
+    for s in samples:
+        if s.end <= analysis.begin:
+            lost_s[s.at] += analysis.front(s)
+    return lost_s
 
 
 @cause(
@@ -199,7 +202,7 @@ def find_repeated_puts(analysis: Analysis) -> Iterator[Finding]:
         if again[0].moved:  # a called program waits for the copy
             lost += analysis.log.activity.queued
         seconds = analysis.in_run(intersection(idle, lost))
-        seconds = max(seconds, analysis.saved_at(_as_samples(analysis, again), needless=True).get(at, 0.0))
+        seconds = max(seconds, _needless_s(analysis, again)[at])
         if again[0].moved:
             seconds = max(seconds, _copied_between_devices_s(analysis, at, again))
         copied = format_quantity(again[0].nbytes, "bytes")

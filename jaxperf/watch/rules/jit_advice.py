@@ -188,7 +188,9 @@ def _form(
     if sharded := _sharded(place for parts in below for part in parts for place in part):
         return {"form": "shard_map", "name": sharded}
     name, takes = getattr(function, "name", ""), _jit_takes(analysis, at)
-    static = _static(analysis, at.file, name)
+    # another function of this name, as of another class, may have other parameters
+    own = statements.parameters(function) if function else []
+    static = tuple(parameter for parameter in _static(analysis, at.file, name) if parameter in own)
     calls = {place for _, callers in below for place in callers[0 if definition else 1 :][:1]}
     if function and calls and takes:
         if definition and (transform := _derived_by(calls, name)):

@@ -219,8 +219,10 @@ def test_an_iterator_that_splits_keys_gives_no_data(places, tmp_path):
     assert len(list(idle.find_data_waits(computing([(0.0, 0.5)], 10.0, **events)))) == 1
 
 
-def test_lists_that_become_arrays_before_the_first_step_cost_all_their_seconds():
+@pytest.mark.parametrize("find", [idle.find_list_conversions, idle.find_repeated_puts])
+def test_arrays_that_are_made_before_the_first_step_cost_all_their_seconds(find):
     step = Compiled("step", AT._replace(line=9), {"compile": (4.0, 5.0)}, explained=True)
-    puts = [Put(AT, t, t + 0.5, 0, again=False, numbers=4096) for t in (0.0, 1.0, 2.0)]
-    (finding,) = idle.find_list_conversions(Analysis(Log("a", 0.0, 9.0, compiled=[step], puts=puts)))
+    numbers, nbytes = (4096, 0) if find is idle.find_list_conversions else (0, 1 << 20)
+    puts = [Put(AT, t, t + 0.5, nbytes, again=True, numbers=numbers) for t in (0.0, 1.0, 2.0)]
+    (finding,) = find(Analysis(Log("a", 0.0, 9.0, compiled=[step], puts=puts)))
     assert (finding.at, finding.seconds) == (AT, pytest.approx(1.5))
