@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from jaxperf.result.formatting import format_list
+from jaxperf.result.formatting import format_count, format_list
 from jaxperf.watch.grouping import group_by
 from jaxperf.watch.log import COMPILE, EAGER, Compiled, StackSample, Wait
 from jaxperf.watch.observe.sampler import WIDE_S
@@ -18,6 +18,7 @@ from jaxperf.watch.source import loop_body, statements
 MOST_NAMED = 10  # lines in a sentence
 _READ_OFTEN = 20  # elements, from which on one copy of the array is worth it
 _SLICED_S = 0.5e-3  # in which an operation takes one element of an array, at most
+MANY_KEYS = 5  # times what an operation takes to compile: the program that takes dozens of keys apart
 _KEYS = re.compile("key|rng|seed|split")  # of random numbers, which NumPy cannot hold
 _TAKING = {"dynamic_slice", "gather", "slice", "squeeze"}  # programs that take elements
 # and those that make keys of random numbers, and take one
@@ -30,10 +31,24 @@ def is_operation(c: Compiled) -> bool:
 
 def takes_apart(c: Compiled) -> bool:
     """Return whether a program takes an array apart over which Python iterates, but not one of keys."""
-    if c.name.strip("_") != "unstack" or "unstack(" in c.at.source:
-        return False
-    keys = any("key<" in text for text in c.signature.values())
-    return not keys and not any(_KEYS.search(statements.iterated(at)) for at in (c.at, c.inner))
+    return _unstacks(c) and not _of_keys(c)
+
+
+@once
+def keys_apart(analysis: Analysis) -> list[Compiled]:
+    """Return the programs that take many keys of random numbers apart, and so compile for long."""
+    operations = [c for c in analysis.log.compiled if is_operation(c)]
+    usual_s = statistics.median([c.total_s for c in operations] or [0.0])
+    return [c for c in operations if _unstacks(c) and _of_keys(c) and c.total_s > MANY_KEYS * usual_s]
+
+
+def _unstacks(c: Compiled) -> bool:
+    return c.name.strip("_") == "unstack" and "unstack(" not in c.at.source
+
+
+def _of_keys(c: Compiled) -> bool:
+    typed = any("key<" in text for text in c.signature.values())
+    return typed or any(_KEYS.search(statements.iterated(at)) for at in (c.at, c.inner))
 
 
 @once
@@ -164,6 +179,11 @@ def _slicing_s(analysis: Analysis, samples: list[StackSample]) -> float:
             "Compute with the whole of {argument} along its first axis (jnp.sum, jnp.prod, jax.vmap), or "
             "make the loop a jax.lax.scan over it. Under jax.grad or jax.vmap, as here, NumPy cannot take it."
         ),
+        "keys": (
+            "Keep the keys as one array: key, keys = keys[0], keys[1:] in place of unpacking them, jax.vmap "
+            "or jax.lax.scan over all of them, and jax.random.fold_in(key, i) in a loop. JAX compiles a "
+            "program that takes the array apart, for each length."
+        ),
     },
 )  # fmt: skip
 def find_iterated_arrays(analysis: Analysis) -> Iterator[Finding]:
@@ -195,7 +215,7 @@ def find_iterated_arrays(analysis: Analysis) -> Iterator[Finding]:
         elif reads and names[1:]:
             what, form = f"each of {name}", "nested"
         reason = (
-            f"{what} is taken apart by a program of its own, compiled {len(apart)} times in "
+            f"{what} is taken apart by a program of its own, compiled {format_count(len(apart), 'time')} in "
             f"{analysis.compiling_s(apart):.2g} s, and its elements are {'read' if reads else 'handled'} one "
             "by one"
         )
@@ -204,6 +224,13 @@ def find_iterated_arrays(analysis: Analysis) -> Iterator[Finding]:
             "iterated array", at, seconds, reason, name, argument=name, form=form, besides=besides
         )
         found.append((library if form == "library" else "", finding))
+    for at, keys in group_by(keys_apart(analysis), lambda c: c.at).items():
+        seconds, name = analysis.compiling_s(keys), statements.iterated(at) or "the keys"
+        reason = (
+            f"{name} is taken apart by a program of its own, compiled {format_count(len(keys), 'time')} in "
+            f"{seconds:.2g} s"
+        )
+        yield Finding("iterated array", at, seconds, reason, name, argument=name, form="keys")
     for library, group in group_by(found, lambda each: each[0]).items():
         findings = [finding for _, finding in group]
         yield from [_as_one(findings)] if library else findings

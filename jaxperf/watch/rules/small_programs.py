@@ -15,7 +15,7 @@ from jaxperf.watch.grouping import group_by
 from jaxperf.watch.log import Compiled, canonical_name
 from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.report.analysis import Analysis, once
-from jaxperf.watch.rules.elements import is_operation, takes_apart
+from jaxperf.watch.rules.elements import is_operation, keys_apart, takes_apart
 from jaxperf.watch.rules.jit_advice import (
     INNER_SHARE,
     MOST,
@@ -109,11 +109,13 @@ def find_eager_recompiles(analysis: Analysis) -> Iterator[Finding]:
     anew = Counter((c.at, c.name) for c in analysis.log.compiled if c.owner and not c.changes)
     libraries = {at for (at, _), times in anew.items() if times > 1}
     libraries |= {f.at for f in findings_of(analysis, find_library_functions)}
+    keys = {id(c) for c in keys_apart(analysis)}
     small = [
         c
         for c in analysis.log.compiled
         # JAX does not explain each trace of a function that it traces very often
-        if is_operation(c) and not takes_apart(c) and c.program not in analysis.jitted
+        if is_operation(c) and not takes_apart(c) and id(c) not in keys
+        if c.program not in analysis.jitted
         # an import is no function that a reader could jit; `cache_notes` says what keeps its programs
         if not statements.is_import(c.at) and not {c.at, line(c)} & libraries
     ]
