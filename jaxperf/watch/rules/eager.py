@@ -70,8 +70,8 @@ def find_eager_operations(analysis: Analysis) -> Iterator[Finding]:
     copying = {finding.at for rule in placing for finding in findings_of(analysis, rule)}
     eager = analysis.of_kinds(EAGER)
     others = copying | _waits(analysis) | set(filter(statements.only_places, {s.at for s in eager}))
-    left = [s for s in eager if s.at not in others]
-    operations = [s for s in left if s.start >= analysis.begin]
+    eager = [s for s in eager if s.at not in others]
+    operations = [s for s in eager if s.start >= analysis.begin]
     # one program of what runs once takes as long to compile as its calls take
     again = filter(_runs_again(analysis), operations)
     # an operation may wait in its call for the array that it takes
@@ -80,18 +80,17 @@ def find_eager_operations(analysis: Analysis) -> Iterator[Finding]:
     outside = [p.calls for n, p in log.activity.programs.items() if n not in analysis.jitted]
     windows_s = sum(b - a for a, b in log.activity.windows)
     rate = sum(calls for calls in outside if calls >= OFTEN) / windows_s if windows_s else 0.0
-    seen = total_length(analysis.steady) >= SEEN_S
-    if not seen:
+    seen_s = total_length(analysis.steady)
+    if seen_s < SEEN_S:
         # nor could `find_slow_dispatch` tell what a transformation of a jitted function costs in each turn
         looped = (s for s in analysis.of_kinds(DISPATCH) if statements.innermost(s.at, statements.ROUND))
         derived = [s for s in looped if statements.transforms(s.at)]
-        seen_s = total_length(analysis.steady)
         share = total_length(_free(analysis).stretches) / seen_s if seen_s >= LITTLE_S else 1.0
         idle = _by_samples(analysis, line, [*operations, *derived], share)
     elif rate < RATE:
         idle = {}
     # no program of the reader's ran yet
-    before = _by_samples(analysis, line, [s for s in left if s.end <= analysis.begin], 1.0)
+    before = _by_samples(analysis, line, [s for s in eager if s.end <= analysis.begin], 1.0)
     idle = {at: idle.get(at, 0.0) + before.get(at, 0.0) for at in {**idle, **before}}
     unfused = _unfused(analysis, map(line, operations))
     # a line that makes a jit object is above, or a retrace
@@ -105,7 +104,7 @@ def find_eager_operations(analysis: Analysis) -> Iterator[Finding]:
         )
     elif 2 * sum(before.values()) > idle_s:
         reason = "small operations are dispatched outside of jit, before a jitted function runs"
-    elif not seen:
+    elif seen_s < SEEN_S:
         reason = (
             "small operations are dispatched outside of jit; windows of the profiler saw too little of it to "
             "tell what devices did meanwhile"
