@@ -595,13 +595,16 @@ class Analysis:
         seen_s: Callable[[StackSample], float],
         samples: Iterable[StackSample],
         where: Callable[[StackSample], Place] = lambda s: s.at,
+        *,
+        alike: bool = False,
     ) -> dict[Place, float]:
         """Return the seconds of the run for what windows saw of samples, by line, the most first.
 
         A line's seconds in the whole run are known from its samples. The share of them that was seen is that
-        of the windows. Of a line that windows saw for less than `BRIEF_S`, the rest is taken to be as in the
-        innermost loop around it, or function called in a loop, of which they saw as much. Without one, a line
-        that no window saw gets nothing, and another one is taken to be as all samples.
+        of the windows. Of a line that windows saw for less than `BRIEF_S`, the rest is taken to be as all
+        samples, and a line that no window saw gets nothing. With `alike`, as of the operations of one loop,
+        the rest, or all, is taken to be as in the innermost loop around it, or function called in a loop, of
+        which windows saw as much.
         """
         seconds: dict[Place, float] = {}
         lines = group_by((s for s in samples if s.end > self.begin), where)
@@ -615,7 +618,7 @@ class Analysis:
         for at, here in lines.items():
             run_s = sum((s.end - s.start - self.compiling.of(s)) * self.undelayed_by_others(s) for s in here)
             windows_s, lost_s = seen[at]
-            scopes = [*around[at], *([ALL] if windows_s else [])]
+            scopes = [*(around[at] if alike else ()), *([ALL] if windows_s else ())]
             scope = next((scope for scope in scopes if in_windows_s[scope] >= BRIEF_S), None)
             if scope is not None:
                 unseen_s = max(0.0, BRIEF_S - windows_s)

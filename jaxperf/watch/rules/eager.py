@@ -75,7 +75,7 @@ def find_eager_operations(analysis: Analysis) -> Iterator[Finding]:
     # one program of what runs once takes as long to compile as its calls take
     again = filter(_runs_again(analysis), operations)
     # an operation may wait in its call for the array that it takes
-    idle = analysis.of_the_run(lambda s: _free(analysis).of(s) * s.awake, again, line)
+    idle = analysis.of_the_run(lambda s: _free(analysis).of(s) * s.awake, again, line, alike=True)
     yield from _new_jit_objects(analysis, {at: s for at, s in idle.items() if "jit(" in at.source})
     outside = [p.calls for n, p in log.activity.programs.items() if n not in analysis.jitted]
     windows_s = sum(b - a for a, b in log.activity.windows)

@@ -96,6 +96,18 @@ def test_a_line_that_windows_hardly_saw_is_taken_to_be_as_the_others():
     assert seconds == {often: pytest.approx(0.05), hardly: pytest.approx(0.003 / 0.005 * 0.05 / 0.102)}
 
 
+@pytest.mark.parametrize(("alike", "seconds"), [(True, {1: 0.05, 2: 0.5}), (False, {1: 0.05})])
+def test_operations_that_no_window_saw_are_taken_to_be_as_the_loop_around_them(places, alike, seconds):
+    """Half of the time in which a window saw the loop's first line was lost."""
+    at = places("for x in xs:\n    y = x * x\n    z = y + 1\n")
+    first, second = at(2), at(3)
+    samples = [StackSample(EAGER, first, 0.0, 0.1), StackSample(EAGER, second, 1.0, 2.0)]
+    record = Log("a", 0.0, 4.0, activity=DeviceActivity([(0.0, 0.1)]), samples=samples)
+    record.compiled = [Compiled("step", at(1), {"compile": (-0.1, 0.0)}, explained=True)]
+    lost_s = Analysis(record).of_the_run(lambda s: 0.05 if s.at == first else 0.0, samples, alike=alike)
+    assert {at.line - 1: s for at, s in lost_s.items()} == pytest.approx(seconds)
+
+
 def test_what_one_program_compiles_too_is_not_saved(line):
     at = line("params = ")
     small = [compiled(at, i, 0.04) for i in range(30)]
