@@ -5,7 +5,7 @@ import functools
 import importlib
 import re
 import sys
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
@@ -39,23 +39,23 @@ def host_work(file: str, function: statements.FUNCTION) -> str:
     replace is no such reason: `replaceable_calls` returns that.
     """
     reasons = _with_called(file, function)
-    return next((f"{what} in {line}" for line, what in reasons if isinstance(what, str)), "")
+    return next((f"{what} in {line}" for _, line, what in reasons if isinstance(what, str)), "")
 
 
 @functools.cache
 def replaceable_calls(file: str, function: statements.FUNCTION) -> dict[str, str]:
     """Return the calls that jnp or jax.scipy may replace, by that name, such as "np.sin in line 4"."""
-    found: dict[str, list[tuple[str, str]]] = defaultdict(list)
-    for line, call in _with_called(file, function):
-        if isinstance(call, ast.Call):
-            # the file is that of the call, whose imports say what it is
-            own = statements.imported_name(file, call.func).startswith("scipy.")
-            found["jax.scipy" if own else "jnp"].append((line, ast.unparse(call.func)))
-    by_line = {name: group_by(dict.fromkeys(calls), lambda c: c[0]).items() for name, calls in found.items()}
-    return {
-        name: ", ".join(f"{format_list([name for _, name in names])} in {line}" for line, names in lines)
-        for name, lines in by_line.items()
-    }
+    calls = [
+        (statements.imported_name(source, call.func).partition(".")[0], line, ast.unparse(call.func))
+        for source, line, call in _with_called(file, function)
+        if isinstance(call, ast.Call)
+    ]
+    replaceable = dict[str, str]()
+    for library, of_library in group_by(dict.fromkeys(calls), lambda call: call[0]).items():
+        lines = group_by(of_library, lambda call: call[1]).items()
+        texts = (f"{format_list([name for *_, name in here])} in {line}" for line, here in lines)
+        replaceable["jax.scipy" if library == "scipy" else "jnp"] = ", ".join(texts)
+    return replaceable
 
 
 @functools.cache
@@ -67,16 +67,14 @@ def needed_changes(file: str, function: statements.FUNCTION) -> str:
     nodes = [(source, n) for source, called in _all_called(file, function) for n in ast.walk(called)]
     calls = {getattr(n.func, "id", "") for _, n in nodes if isinstance(n, ast.Call)}
     outside = [f"{name}()" for name in ("float", "print") if name in calls]
-    phrases = [f"{format_list(outside)} {'stay' if len(outside) > 1 else 'stays'} outside"] if outside else []
-    tests = [n.test for _, n in nodes if isinstance(n, ast.If | ast.IfExp) and not _is_known(n.test)]
-    if tests:
+    phrases = list[str]()
+    if outside:
+        stay = "stay" if len(outside) > 1 else "stays"
+        phrases.append(f"{format_list(outside)} {stay} outside")
+    if any(isinstance(n, ast.If | ast.IfExp) and not _is_known(n.test) for _, n in nodes):
         phrases.append("an if on an array becomes jnp.where")
-    updates = [
-        (source, n.slice)
-        for source, n in nodes
-        if isinstance(n, ast.Subscript) and getattr(n.value, "attr", "") == "at"
-    ]
-    if any(_is_mask(index, (), source) for source, index in updates):
+    updates = ((source, n) for source, n in nodes if isinstance(n, ast.Subscript))
+    if any(getattr(n.value, "attr", "") == "at" and _is_mask(n.slice, (), source) for source, n in updates):
         phrases.append("an update by a mask becomes jnp.where")
     if any(isinstance(n, ast.For | ast.ListComp) for _, n in nodes):
         phrases.append("a loop over examples becomes jax.vmap")
@@ -96,13 +94,13 @@ def _is_known(test: ast.expr) -> bool:
 
 
 @functools.cache
-def _with_called(file: str, function: statements.FUNCTION) -> list[tuple[str, str | ast.Call]]:
-    """Return what `_host_work` finds in a function and in those that it calls, each behind its line."""
-    found = list[tuple[str, str | ast.Call]]()
+def _with_called(file: str, function: statements.FUNCTION) -> list[tuple[str, str, str | ast.Call]]:
+    """Return what `_host_work` finds in a function and in those that it calls, behind its file and line."""
+    reasons = list[tuple[str, str, str | ast.Call]]()
     for source, called in _all_called(file, function):
         there = "" if source == file else f"{Path(source).name}, "
-        found += [(f"{there}line {node.lineno}", reason) for node, reason in _host_work(source, called)]
-    return found
+        reasons += [(source, f"{there}line {node.lineno}", why) for node, why in _host_work(source, called)]
+    return reasons
 
 
 @functools.cache
@@ -204,11 +202,11 @@ def changing_variables(file: str, function: statements.FUNCTION) -> tuple[str, .
     jit would keep their first values.
     """
     names = sorted(statements.nodes_in(function, ast.Name), key=lambda n: (n.lineno, n.col_offset))
-    own = {n.id for n in names if isinstance(n.ctx, ast.Store)}.union(statements.parameters(function))
+    local = {n.id for n in names if isinstance(n.ctx, ast.Store)}.union(statements.parameters(function))
     enclosing = statements.enclosing_nodes(Place(file, function.lineno), statements.FUNCTION)
     scopes = [statements.syntax_tree(file), *(f for f in enclosing if f is not function)]
     changing = set[str]().union(*map(_changing, scopes))
-    return tuple(name for name in dict.fromkeys(n.id for n in names) if name in changing - own)
+    return tuple(name for name in dict.fromkeys(n.id for n in names) if name in changing - local)
 
 
 @functools.cache

@@ -179,6 +179,15 @@ def test_a_function_of_scipy_that_jax_has_too_does_not_keep_jit_away(head, call,
     assert bool(host_work(path, function)) == (not replaced)
 
 
+def test_a_call_in_another_module_is_read_by_the_imports_of_that_module(program_file, tmp_path, monkeypatch):
+    turns = tmp_path / "turns.py"
+    turns.write_text("import scipy.linalg as np\n\ndef gain(x):\n    return np.cholesky(x)\n")
+    monkeypatch.setitem(sys.modules, "turns", SimpleNamespace(__file__=str(turns)))
+    path = program_file("import numpy as np\nfrom turns import gain\n\ndef step(x):\n    return gain(x)\n")
+    (function,) = statements.definitions(path, "step")
+    assert replaceable_calls(path, function) == {"jax.scipy": "np.cholesky in turns.py, line 4"}
+
+
 @pytest.mark.parametrize(
     ("body", "words"),
     [
