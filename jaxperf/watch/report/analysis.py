@@ -116,7 +116,7 @@ def _in_loop(chain: tuple[Place, ...], steps: frozenset[Place]) -> tuple[Place, 
             return (at if repeated else NOWHERE), ""
         inner = chain[i - 1] if i else NOWHERE
         # an argument of the step
-        if i and not any(statements.function_of(p) == statements.function_of(inner) for p in steps):
+        if i and statements.function_of(inner) not in map(statements.function_of, steps):
             return (at if repeated else NOWHERE), inner.function
     return NOWHERE, ""
 
@@ -199,7 +199,6 @@ class Analysis:
     def __init__(self, log: Log) -> None:
         self.log = log
         self.answers: dict[Any, Any] = {}  # to the questions that are asked `once`
-        self._scales: dict[str, float] = {}  # by the program's name
 
     # --- the program
 
@@ -451,13 +450,11 @@ class Analysis:
 
     def scale(self, program: ExecutedProgram) -> float:
         """Return the seconds of the run per second in which windows saw a program."""
-        if program.name not in self._scales:
-            seen_s = total_length(program.spans)
-            self._scales[program.name] = self.in_run(program.spans) / seen_s if seen_s else self._mean_scale
-        return self._scales[program.name]
+        return _scale_of(self, program.name)
 
     @functools.cached_property
-    def _mean_scale(self) -> float:
+    def mean_scale(self) -> float:
+        """Return the seconds of the run per second of `steady`, from `begin` on, without compiling."""
         windows_s = total_length(self.steady)
         return self._from_begin_s / windows_s if windows_s else 0.0
 
@@ -609,17 +606,20 @@ class Analysis:
         seconds: dict[Place, float] = {}
         lines = group_by((s for s in samples if s.end > self.begin), where)
         seen = {at: (sum(map(self.windows.of, here)), sum(map(seen_s, here))) for at, here in lines.items()}
-        around = {at: _around((here[0].at, *here[0].callers)) for at, here in lines.items()}
+        scopes = dict[Place, list[Any]]()  # which may tell of the rest of a line
         in_windows_s, in_lost_s = defaultdict[Any, float](float), defaultdict[Any, float](float)
         for at, (windows_s, lost_s) in seen.items():
-            for scope in (ALL, *around[at]):
+            first = lines[at][0]
+            scopes[at] = _around((first.at, *first.callers)) if alike else []
+            if windows_s:
+                scopes[at].append(ALL)
+            for scope in scopes[at]:
                 in_windows_s[scope] += windows_s
                 in_lost_s[scope] += lost_s
         for at, here in lines.items():
             run_s = sum((s.end - s.start - self.compiling.of(s)) * self.undelayed_by_others(s) for s in here)
             windows_s, lost_s = seen[at]
-            scopes = [*(around[at] if alike else ()), *([ALL] if windows_s else ())]
-            scope = next((scope for scope in scopes if in_windows_s[scope] >= BRIEF_S), None)
+            scope = next((scope for scope in scopes[at] if in_windows_s[scope] >= BRIEF_S), None)
             if scope is not None:
                 unseen_s = max(0.0, BRIEF_S - windows_s)
                 lost_s += unseen_s * in_lost_s[scope] / in_windows_s[scope]
@@ -735,3 +735,10 @@ def once(question: Callable[..., _T]) -> Callable[..., _T]:
         return analysis.answers[question, *about]
 
     return answer
+
+
+@once
+def _scale_of(analysis: Analysis, name: str) -> float:
+    spans = analysis.log.activity.programs[name].spans
+    seen_s = total_length(spans)
+    return analysis.in_run(spans) / seen_s if seen_s else analysis.mean_scale

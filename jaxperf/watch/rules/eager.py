@@ -293,7 +293,8 @@ def _memory_s(analysis: Analysis, names: Collection[str]) -> dict[str, float]:
     """
     nbytes, each_s = dict[str, int](), dict[str, float]()
     for name in names:
-        spans = analysis.log.activity.programs[name].spans if name in analysis.log.activity.programs else []
+        program = analysis.log.activity.programs.get(name)
+        spans = program.spans if program else []
         if spans:
             each_s[name] = statistics.fmean(end - start for start, end in spans)
             shapes = (itertools.chain(*facts.layout) for facts in analysis.programs[name])

@@ -306,9 +306,8 @@ def find_python_work(analysis: Analysis) -> Iterator[Finding]:
 def _seen_at_calls(analysis: Analysis, at: Place) -> float:
     """Return by how much Python takes longer than its samples say, since some are at the calls behind it."""
     # Python keeps its lock until such a call releases it, and on a busy machine the sampler comes late
-    here = [
-        (c, line) for c, line in analysis.called if statements.function_of(line) == statements.function_of(at)
-    ]
+    function = statements.function_of(at)
+    here = [(c, line) for c, line in analysis.called if statements.function_of(line) == function]
     here = [(c, line) for c, line in here if c.through in ("", "jax")]  # other libraries work in Python
     lines = {line for _, line in here}
     seen = (
@@ -319,11 +318,7 @@ def _seen_at_calls(analysis: Analysis, at: Place) -> float:
     # the median where turns are long, since the sampler holds up a few calls; of short ones, those are few
     typical = statistics.fmean if short else statistics.median
     calls_s = sum((typical(p.dispatch_s) * len(p.dispatch_s) + p.computed_s) * analysis.scale(p) for p in ran)
-    samples = (
-        s
-        for s in analysis.of_kinds(BETWEEN, DATA)
-        if statements.function_of(s.at) == statements.function_of(at)
-    )
+    samples = (s for s in analysis.of_kinds(BETWEEN, DATA) if statements.function_of(s.at) == function)
     before = [*filter(None, map(analysis.front, samples))]
     late_s = sum(map(analysis.front, seen)) - calls_s
     if not before:
@@ -492,11 +487,8 @@ def find_numpy_work(analysis: Analysis) -> Iterator[Finding]:
     operators = analysis.idle_at(BETWEEN)  # which samples cannot tell from Python's
     idle = {at: s + operators.get(at, 0.0) for at, s in analysis.lost_to_numpy.items()}
     for finding in findings_by_function("numpy", idle, "devices are idle while NumPy computes here"):
-        here = [
-            at
-            for at in analysis.lost_to_numpy
-            if statements.function_of(at) == statements.function_of(finding.at)
-        ]
+        function = statements.function_of(finding.at)
+        here = [at for at in analysis.lost_to_numpy if statements.function_of(at) == function]
         waits = [line for line in analysis.lines if any(_for_numpy(line, at) for at in here)]
         converting_s = sum(converted.get(line.at, 0.0) for line in waits if line.at not in here)
         lost_s = sum(line.lost_s for line in waits)
@@ -527,11 +519,8 @@ def copies_much(analysis: Analysis, c: Compiled) -> bool:
 
 def describe_longest_inside(analysis: Analysis, kind: str, at: Place) -> str:
     """Return a phrase with the line, inside the functions that a statement calls, that takes most time."""
-    inside = Counter(
-        s.inside
-        for s in analysis.samples
-        if s.kind == kind and statements.function_of(s.at) == statements.function_of(at)
-    )
+    function = statements.function_of(at)
+    inside = Counter(s.inside for s in analysis.of_kinds(kind) if statements.function_of(s.at) == function)
     made = next((p for p, _ in inside.most_common() if p not in (at, NOWHERE)), NOWHERE)
     return f", most of the time at {made}: {made.source}" if made else ""
 

@@ -28,9 +28,7 @@ Chain = tuple[Place, ...]  # the reader's lines on the stack, the innermost firs
 
 # by what can be jitted
 WAYS = {
-    "function": (
-        "Jit {name} as a whole: @{jit} above it{needed}."
-    ),
+    "function": "Jit {name} as a whole: @{jit} above it{needed}.",
     "part": (
         "Put this line and its neighbors into one jitted function; float() and print() stay outside. Jit "
         "cannot take {name} as a whole, which {argument}."
@@ -125,13 +123,15 @@ def kept_values(places: Iterable[Place]) -> str:
     functions = {(at.file, statements.innermost(at, statements.FUNCTION)) for at in places}
     for file, function in sorted((f for f in functions if f[1]), key=lambda f: (f[0], f[1].lineno)):
         changing = changing_variables(file, function)
-        words = "arguments (static ones, if they are sizes): they change", "values"
         if len(changing) == 1:
-            words = "an argument (a static one, if it is a size): it changes", "value"
+            return (
+                f"Give {function.name} {changing[0]} as an argument (a static one, if it is a size): it "
+                "changes around it, and jit would keep the first value."
+            )
         if changing:
             return (
-                f"Give {function.name} {format_list(list(changing))} as {words[0]} around it, and jit would "
-                f"keep the first {words[1]}."
+                f"Give {function.name} {format_list(changing)} as arguments (static ones, if they are "
+                "sizes): they change around it, and jit would keep the first values."
             )
     return ""
 
@@ -189,8 +189,8 @@ def _form(
         return {"form": "shard_map", "name": sharded}
     name, takes = getattr(function, "name", ""), _jit_takes(analysis, at)
     # another function of this name, as of another class, may have other parameters
-    own = statements.parameters(function) if function else []
-    static = tuple(parameter for parameter in _static(analysis, at.file, name) if parameter in own)
+    parameters = statements.parameters(function) if function else []
+    static = tuple(known for known in _static(analysis, at.file, name) if known in parameters)
     calls = {place for _, callers in below for place in callers[0 if definition else 1 :][:1]}
     if function and calls and takes:
         if definition and (transform := _derived_by(calls, name)):
@@ -213,14 +213,16 @@ def _form(
             return {"form": form, "name": called}
         if function is None:
             return {}
-        kept, others = _not_taken(analysis, at, function), replaceable_calls(at.file, function)
-        if others and not kept:
+        kept, replaceable = _not_taken(analysis, at, function), replaceable_calls(at.file, function)
+        if replaceable and not kept:
             whole = _jit_takes(analysis, at, replaced=True) and not statements.is_method(function)
             looped = any(_loops_of_steps(analysis, [at]))
             if whole and not (statements.has_effects(function) or looped):
-                replaced = " and ".join(f"{calls} by {library}'s" for library, calls in others.items())
+                replaced = " and ".join(f"{calls} by {library}'s" for library, calls in replaceable.items())
                 return {"form": "numpy", "name": name, "argument": replaced, "static": static}
-            kept = " and ".join(f"calls {calls}, which {lib} may replace" for lib, calls in others.items())
+            kept = " and ".join(
+                f"calls {calls}, which {library} may replace" for library, calls in replaceable.items()
+            )
         if kept:
             return {"form": "part", "name": name, "argument": kept}
         if finding.cause == "eager" or not takes or statements.has_effects(function):

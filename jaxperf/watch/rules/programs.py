@@ -749,15 +749,20 @@ def called_programs(
         c = _call(analysis, facts) if calls is None else calls.get(facts.program)
         if program and c and c.at and program.devices:
             busy_s = program.busiest_s
-            alike = analysis.programs[facts.program]
-            if len(alike) > 1:
-                sharing = Counter(op for each in alike for op in each.steps)
-                own = ((op, sum(times)) for (_, op), times in program.ops.items() if op in facts.steps)
-                own_s = sum(seconds / sharing[op] for op, seconds in own)
-                busy_s = min(busy_s, own_s / len(program.devices))
+            if len(analysis.programs[facts.program]) > 1:
+                sharing = _sharing(analysis, facts.program)
+                steps = ((op, sum(times)) for (_, op), times in program.ops.items() if op in facts.steps)
+                part_s = sum(seconds / sharing[op] for op, seconds in steps)
+                busy_s = min(busy_s, part_s / len(program.devices))
             if program.cut_off:  # instructions that a window cut off have no events
                 busy_s *= cut_off_factor(analysis)
             yield facts, c, program, busy_s * analysis.scale(program)
+
+
+@once
+def _sharing(analysis: Analysis, name: str) -> Counter[str]:
+    """Return how many programs of a name have each instruction in their entry computations."""
+    return Counter(op for facts in analysis.programs[name] for op in facts.steps)
 
 
 def new_programs(analysis: Analysis) -> Iterator[tuple[Facts, Compiled]]:

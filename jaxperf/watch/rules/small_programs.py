@@ -214,7 +214,8 @@ def find_eager_recompiles(analysis: Analysis) -> Iterator[Finding]:
 def _callers_of_function(c: Compiled, at: Place) -> tuple[Place, ...]:
     """Return the lines that call the function around a line, of those that led to an operation."""
     chain = (c.at, *c.callers)
-    inside = [i for i, p in enumerate(chain) if statements.function_of(p) == statements.function_of(at)]
+    function = statements.function_of(at)
+    inside = [i for i, p in enumerate(chain) if statements.function_of(p) == function]
     return chain[inside[-1] + 1 :] if inside else ()
 
 

@@ -389,11 +389,11 @@ def same_sources(at: Place, other: Place, loop: Any) -> bool:
     known |= {*_writes(flows), *(name for name, _ in statements.imports(at.file))}
 
     def sources(place: Place) -> set[str]:
-        found, before = _flow(statements.innermost(place, ast.stmt)).reads, frozenset[str]()
-        while found != before:
-            before = found
-            found |= frozenset().union(*(flow.reads for flow in flows if share(flow.writes, before)))
-        return {name.partition(".")[0] for name in found} - known
+        needed, before = _flow(statements.innermost(place, ast.stmt)).reads, frozenset[str]()
+        while needed != before:
+            before = needed
+            needed |= frozenset().union(*(flow.reads for flow in flows if share(flow.writes, before)))
+        return {name.partition(".")[0] for name in needed} - known
 
     return sources(at) <= sources(other)
 
