@@ -306,7 +306,7 @@ def _static(analysis: Analysis, file: str, function: str) -> tuple[str, ...]:
 def _chains_below(analysis: Analysis, at: Place) -> list[tuple[Chain, Chain]]:
     """Return the stacks of operations outside jit, up to a line or into its function, and the callers."""
     lines, definition = lines_of(at), statements.defined_at(at) is not None
-    chains = [(call.at, *call.callers) for call in _operations(analysis)]
+    chains = [(call.at, *call.callers) for call in operations_of(analysis)]
     parts = []
     for chain in chains:
         within = [i for i, place in enumerate(chain) if (place.file, place.line) in lines]
@@ -317,7 +317,7 @@ def _chains_below(analysis: Analysis, at: Place) -> list[tuple[Chain, Chain]]:
     return parts
 
 
-def _operations(analysis: Analysis) -> list[StackSample | Compiled]:
+def operations_of(analysis: Analysis) -> list[StackSample | Compiled]:
     """Return the samples and the compilations of operations outside jit."""
     samples = (s for s in analysis.samples if s.kind == EAGER)
     return [*samples, *(c for c in analysis.log.compiled if not c.explained)]
@@ -435,7 +435,7 @@ def _chains(analysis: Analysis) -> Callable[[StackSample | Compiled], Chain]:
     itself what they share.
     """
     ways: dict[tuple[str, str, int], Counter[Place]] = defaultdict(Counter)
-    for s in _operations(analysis):
+    for s in operations_of(analysis):
         ways[statements.function_of(s.at)][s.under] += 1
 
     def chain_of(s: StackSample | Compiled) -> Chain:

@@ -5,14 +5,15 @@ import functools
 import itertools
 import re
 import statistics
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
 from jaxperf.result.formatting import format_list
 from jaxperf.retraces import argument_changes, dimensions
 from jaxperf.watch.grouping import group_by
-from jaxperf.watch.log import Compiled, canonical_name
+from jaxperf.watch.log import Compiled, StackSample, canonical_name
 from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.report.analysis import Analysis, once
 from jaxperf.watch.rules.elements import is_operation, keys_apart, takes_apart
@@ -24,6 +25,7 @@ from jaxperf.watch.rules.jit_advice import (
     jittable_call,
     kept_values,
     only_computes,
+    operations_of,
     outermost,
     way_to_jit,
 )
@@ -208,7 +210,61 @@ def find_eager_recompiles(analysis: Analysis) -> Iterator[Finding]:
                 if found.form in OF_ONE_CALL and alone_s < MOST * saved_s:
                     found = way_to_jit(finding, analysis, library, one_call=False)
                 findings.append((found, joined))
+    for i, (found, joined) in enumerate(findings):
+        for function in _running_the_same(analysis, found.at, joined):
+            theirs = [c for c in left if function in _functions_of(c)]
+            seconds = found.seconds + (saving_s(theirs) if theirs else -each_s)
+            more = (
+                f"Do the same with {function.name}, which runs most of these operations, too: it would "
+                "compile them just the same."
+            )
+            found = replace(found, seconds=seconds, besides=f"{found.besides} {more}".strip())
+        findings[i] = found, joined
     yield from _of_calls(findings)
+
+
+def _running_the_same(analysis: Analysis, at: Place, compiled: list[Compiled]) -> list[Any]:
+    """Return the other functions of a file that run most operations of a function, too, outside of jit.
+
+    They compile none of these programs, since the function did so before.
+    """
+    function = statements.innermost(at, statements.FUNCTION)
+    if function is None:
+        return []
+    ran, made = set[Any](), defaultdict[Any, set[str]](set)
+    for operation in operations_of(analysis):
+        functions = _functions_of(operation)
+        if function not in functions:
+            ran.update(functions)
+        if isinstance(operation, Compiled):
+            for each in functions:
+                made[each].add(operation.name)
+    needed = list[tuple[str, frozenset[str]]]()
+    for c in compiled:
+        inside = (p for p in (c.at, *c.callers) if statements.innermost(p, statements.FUNCTION) is function)
+        statement = statements.innermost(next(inside, c.at), ast.stmt)
+        needed.append((c.name, _operations_at(statement)))
+
+    def runs_them(other: Any) -> bool:
+        operations = _operations_at(other)
+        same = sum(name not in made[other] and needs <= operations for name, needs in needed)
+        return 2 * same > len(needed)
+
+    in_file = statements.nodes_in(statements.syntax_tree(at.file), statements.FUNCTION)
+    return [other for other in in_file if other in ran and runs_them(other)]
+
+
+def _functions_of(event: StackSample | Compiled) -> list[Any]:
+    """Return the functions on the stack of an operation, the innermost first."""
+    functions = (statements.innermost(place, statements.FUNCTION) for place in (event.at, *event.callers))
+    return [function for function in functions if function is not None]
+
+
+@functools.cache
+def _operations_at(node: ast.AST | None) -> frozenset[str]:
+    """Return the operators and the names of the called functions in some code."""
+    operators = {type(n.op).__name__ for n in statements.nodes_in(node, ast.BinOp)}
+    return frozenset(operators.union(ast.unparse(call.func) for call in statements.calls_in(node)))
 
 
 def _callers_of_function(c: Compiled, at: Place) -> tuple[Place, ...]:

@@ -657,6 +657,39 @@ def test_each_call_of_a_function_with_other_shapes_needs_a_program(lines, second
     assert sum(f.seconds for f in findings) == pytest.approx(seconds)
 
 
+@pytest.mark.parametrize(
+    ("angle", "own", "seconds", "named"),
+    [
+        ("jnp.sin(x)", [], 1.0, True),
+        ("jnp.sin(x)", ["sin"], 1.1, True),
+        ("jnp.sin(x)", ["sin", "cos", "det", "matmul", "add"], 1.1, False),
+        ("jnp.exp(x)", [], 1.1, False),
+    ],
+)
+def test_a_function_that_runs_the_same_operations_has_to_change_too(angle, own, seconds, named, places):
+    """Twelve operations of 0.1 s: each function that is jitted compiles one program in place of its own."""
+    at = places(
+        "def first(x):\n    b = jnp.sin(x) + jnp.cos(x)\n    return x @ jnp.linalg.det(b)\n"
+        f"def second(x):\n    b = jnp.cos(x) + {angle}\n    return x.T @ jnp.linalg.det(b)\n"
+        "first(w)\nsecond(w)\n"
+    )
+    names = [*(["sin", "add", "cos"] * 3), "matmul", "det", "det"]
+    lines = [at(2 if name in ("sin", "cos", "add") else 3, "first") for name in names]
+    compiled = [
+        Compiled(name, line, {"compile": (i, i + 0.1)}, callers=(at(7),))
+        for i, (name, line) in enumerate(zip(names, lines, strict=True))
+    ]
+    compiled += [
+        Compiled(name, at(5, "second"), {"compile": (20 + i, 20.1 + i)}, callers=(at(8),))
+        for i, name in enumerate(own)
+    ]
+    samples = [sample(at(5, "second"), 30, at(8))]
+    analysis = Analysis(Log("a", 0.0, 40.0, compiled=compiled, samples=samples))
+    (finding,) = small_programs.find_eager_recompiles(analysis)
+    assert finding.seconds == pytest.approx(seconds)
+    assert ("Do the same with second" in finding.besides) is named
+
+
 @pytest.mark.parametrize(("looped", "found"), [("for x in xs:\n    ", [2]), ("x = xs[0]\n", [])])
 def test_samples_say_what_a_transformation_in_each_turn_costs_where_no_window_saw_it(looped, found, places):
     at = places(f"{looped}y = jax.value_and_grad(loss)(w, x)\n")(2, "<module>")
