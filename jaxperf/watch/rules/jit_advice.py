@@ -14,7 +14,7 @@ from jaxperf.watch.grouping import group_by
 from jaxperf.watch.log import DISPATCH, EAGER, Compiled, StackSample, canonical_name
 from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.report.analysis import Analysis, once
-from jaxperf.watch.rules.libraries import change_of_call
+from jaxperf.watch.rules.libraries import change_of_call, is_tree
 from jaxperf.watch.rules.table import Finding
 from jaxperf.watch.source import loop_body, statements
 from jaxperf.watch.source.call_sites import CallSite
@@ -242,7 +242,8 @@ def _of_a_library(at: Place, called: str, library: str) -> str:
         return "library" if root in dict(statements.imports(at.file)) else ""
     # what `Dense(8)(x)` and `Dense(8).apply(w, x)` return is no object of `Dense`
     used = any(statements.calls_in(call.func) for call in statements.calls_at(at))
-    return "object" if called.rpartition(".")[2][:1].isupper() and not used else "library"
+    made = called.rpartition(".")[2][:1].isupper() and not used and not is_tree(at.file, called)
+    return "object" if made else "library"
 
 
 # changes of one call, which take nothing of the lines around it

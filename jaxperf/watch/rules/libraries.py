@@ -1,6 +1,7 @@
 """What advice says in the words of the libraries that JAX programs are written with."""
 
 import re
+import sys
 from typing import NamedTuple
 
 from jaxperf.watch.source import statements
@@ -54,7 +55,7 @@ CALLS = (
     ("diffrax", r".", _INSIDE % "eqx.filter_jit"),
     ("optimistix", r".", _INSIDE % "eqx.filter_jit"),
     ("lineax", r".", _INSIDE % "eqx.filter_jit"),
-    ("blackjax", r".", "Make jax.jit({name}) once, or call it in the body of jax.lax.scan under jax.jit."),
+    ("blackjax", r".", f"{_INSIDE % 'jax.jit'} In a loop, that is the body of jax.lax.scan."),
 )  # fmt: skip
 
 
@@ -79,6 +80,14 @@ def in_names_of(file: str, change: str) -> str:
 def library_of_file(file: str) -> Words:
     """Return the words of Flax NNX or Equinox, if a file imports it; else those of JAX."""
     return next((words for name, words in MODULES.items() if statements.imports_module(file, name)), Words())
+
+
+def is_tree(file: str, called: str) -> bool:
+    """Return whether a file calls a class of Equinox's modules, which are trees of arrays to JAX."""
+    root, _, rest = called.partition(".")
+    module, _, name = f"{dict(statements.imports(file)).get(root, root)}.{rest}".strip(".").rpartition(".")
+    made = getattr(getattr(sys.modules.get(module), name, None), "__mro__", ())
+    return any(base.__module__.partition(".")[0] == "equinox" for base in made)
 
 
 def change_of_call(library: str, called: str) -> str:

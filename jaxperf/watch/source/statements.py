@@ -548,13 +548,20 @@ def literal_parameters(file: str, function: str) -> tuple[str, ...]:
 
 
 def static_options(at: Place, function: str) -> str:
-    """Return ", static_argnums=(1,)" for the arguments of a call that are sizes in the source; else ""."""
+    """Return ", static_argnums=(1,)" for arguments that are sizes or functions in the source; else ""."""
     calls = (call for call in calls_at(at) if ast.unparse(call.func) == function)
-    sizes = [key for call in [*calls][:1] for key, value in _passed(call).items() if _is_size(value)]
-    numbers = [key for key in sizes if key.isdigit()]
-    names = [f'"{key}"' for key in sizes if not key.isdigit()]
+    passed = [(key, value) for call in [*calls][:1] for key, value in _passed(call).items()]
+    static = [key for key, value in passed if _is_size(value) or _is_function(at.file, value)]
+    numbers = [key for key in static if key.isdigit()]
+    names = [f'"{key}"' for key in static if not key.isdigit()]
     options = ("static_argnums", numbers), ("static_argnames", names)
     return "".join(f", {option}=({', '.join(keys)},)" for option, keys in options if keys)
+
+
+def _is_function(file: str, value: ast.expr) -> bool:
+    """Return whether an expression is a lambda, or the name of a function that a file defines."""
+    named = isinstance(value, ast.Name) and (definitions(file, value.id) or _assigned(file, value.id))
+    return any(isinstance(node, FUNCTION | ast.Lambda) for node in (value, *(named or ())))
 
 
 def _is_size(value: ast.expr) -> bool:

@@ -1,4 +1,6 @@
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jax.numpy as jnp
@@ -137,6 +139,17 @@ def test_the_page_of_causes_is_as_the_table_makes_it(monkeypatch):
 )
 def test_what_becomes_of_a_call_of_optax_depends_on_what_it_does(called, change):
     assert libraries.change_of_call("optax", called).startswith(change)
+
+
+@pytest.mark.parametrize(("call", "answer"), [
+    ("lib.Layer", True), ("Layer", True), ("lib.Rates", False), ("optax.EmaState", False), ("Other", False),
+])  # fmt: skip
+def test_modules_of_equinox_are_known_as_trees_that_jit_returns(call, answer, places, monkeypatch):
+    module = type("Module", (), {"__module__": "equinox._module"})
+    library = SimpleNamespace(Layer=type("Layer", (module,), {}), Rates=dict)
+    monkeypatch.setitem(sys.modules, "treelib", library)
+    imports = "import treelib as lib\nimport optax\nfrom treelib import Layer\nfrom other import Other\n"
+    assert libraries.is_tree(places(imports)(1).file, call) == answer
 
 
 @pytest.mark.parametrize(("imports", "said"), [

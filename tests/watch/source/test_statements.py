@@ -167,6 +167,17 @@ def test_the_call_that_makes_weights_is_known_also_of_a_network_that_is_made_the
     assert statements.init_call(places(f"{line}\n")(1)) == called
 
 
+@pytest.mark.parametrize(("call", "options"), [
+    ("chain.init(x, height)", ", static_argnums=(1,)"),
+    ("chain.init(x, slope, steps=9)", ', static_argnums=(1,), static_argnames=("steps",)'),
+    ("chain.init(x, density=lambda x: x)", ', static_argnames=("density",)'),
+    ("chain.init(x, scale)", ""),
+])  # fmt: skip
+def test_functions_and_sizes_that_a_call_passes_are_static_arguments_of_it(places, call, options):
+    at = places(f"def height(x):\n    return x\nslope = lambda x: x\nscale = height(2)\nstate = {call}\n")
+    assert statements.static_options(at(5), "chain.init") == options
+
+
 @pytest.mark.parametrize(("line", "answer"), [
     ("mesh = sharding.Mesh(np.array(jax.devices()), ('rows',))", True),
     ("rows = jax.device_put(rows, sharding.PartitionSpec('rows'))", True),
