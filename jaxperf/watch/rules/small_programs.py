@@ -52,6 +52,7 @@ SETTLED_S = 0.02  # seconds at a line behind its last program, after which its s
 # of what a random draw takes to compile: what it saves to be part of a program, and what another one in the
 # program takes; measured on networks of 2 to 9 layers with equal and with different shapes
 DRAW_SAVED, DRAW_AGAIN = 0.15, 0.5
+_FUNCTIONS = statements.FUNCTION | ast.Lambda
 _DRAWS = re.compile(r"_?(truncated_|multivariate_)?(normal|uniform)")
 _OPTIMIZER_STATE = re.compile(r"\b(mu|nu|trace|opt_state|sum_of_squares)\b")
 
@@ -211,12 +212,15 @@ def find_eager_recompiles(analysis: Analysis) -> Iterator[Finding]:
                     found = way_to_jit(finding, analysis, library, one_call=False)
                 findings.append((found, joined))
     for i, (found, joined) in enumerate(findings):
-        for function in _running_the_same(analysis, found.at, joined):
+        others = [(f.name, f) for f in _running_the_same(analysis, found.at, joined)]
+        if found.form == "init":
+            others = [(name, None) for name in _applied_beside(analysis, found, len(joined))]
+        for name, function in others:
             theirs = [c for c in left if function in _functions_of(c)]
             seconds = found.seconds + (saving_s(theirs) if theirs else -each_s)
             more = (
-                f"Do the same with {function.name}, which runs most of these operations, too: it would "
-                "compile them just the same."
+                f"Do the same with {name}, which runs most of these operations, too: it would compile them "
+                "just the same."
             )
             found = replace(found, seconds=seconds, besides=f"{found.besides} {more}".strip())
         findings[i] = found, joined
@@ -252,6 +256,25 @@ def _running_the_same(analysis: Analysis, at: Place, compiled: list[Compiled]) -
 
     in_file = statements.nodes_in(statements.syntax_tree(at.file), statements.FUNCTION)
     return [other for other in in_file if other in ran and runs_them(other)]
+
+
+def _applied_beside(analysis: Analysis, finding: Finding, number: int) -> list[str]:
+    """Return "net.apply in line 9" if the function that calls `net.init` also calls that outside of jit.
+
+    That line compiles few of the `number` programs that `net.init` does, since they are there already.
+    """
+    at, (owner, _, method) = finding.at, finding.name.partition(",")[0].rpartition(".")
+    scope = statements.innermost(at, statements.FUNCTION) or statements.syntax_tree(at.file)
+    inside = {node for node in statements.nodes_in(scope, _FUNCTIONS) if node is not scope}
+    compiled = Counter(c.at.line for c in analysis.log.compiled if is_operation(c) and c.at.file == at.file)
+    lines = [
+        call.lineno
+        for call in statements.calls_in(scope)
+        if method == "init" and statements.dotted_name(call.func) == f"{owner}.apply"
+        if 2 * compiled[call.lineno] < number
+        if inside.isdisjoint(statements.enclosing_nodes(at._replace(line=call.lineno), _FUNCTIONS))
+    ]
+    return [f"{owner}.apply in line {line}" for line in lines[:1]]
 
 
 def _functions_of(event: StackSample | Compiled) -> list[Any]:

@@ -690,6 +690,22 @@ def test_a_function_that_runs_the_same_operations_has_to_change_too(angle, own, 
     assert ("Do the same with second" in finding.besides) is named
 
 
+@pytest.mark.parametrize(("behind", "own", "named"), [
+    ("y = net.apply(w, x)", 0, True),
+    ("y = net.apply(w, x)", 6, False),  # of other shapes, for which it compiles programs of its own
+    ("out = jax.jit(lambda w: net.apply(w, x))", 0, False),
+    ("y = other.apply(w, x)", 0, False),
+])  # fmt: skip
+def test_what_applies_a_network_runs_the_operations_that_make_its_weights(behind, own, named, places):
+    at = places(f"w = net.init(key, x)\n{behind}\n")
+    lines = [at(1)] * 12 + [at(2)] * own
+    compiled = [Compiled(f"op{i}", line, {"compile": (i, i + 0.1)}) for i, line in enumerate(lines)]
+    analysis = Analysis(Log("a", 0.0, 40.0, compiled=compiled))
+    finding, *_ = small_programs.find_eager_recompiles(analysis)
+    assert finding.seconds == pytest.approx(1.0 if named else 1.1)
+    assert ("Do the same with net.apply in line 2" in finding.besides) is named
+
+
 @pytest.mark.parametrize(("looped", "found"), [("for x in xs:\n    ", [2]), ("x = xs[0]\n", [])])
 def test_samples_say_what_a_transformation_in_each_turn_costs_where_no_window_saw_it(looped, found, places):
     at = places(f"{looped}y = jax.value_and_grad(loss)(w, x)\n")(2, "<module>")
