@@ -152,7 +152,9 @@ def find_eager_operations(analysis: Analysis) -> Iterator[Finding]:
             finding = replace(finding, at=at)
         library = through.get(finding.at, "")
         found = way_to_jit(finding, analysis, library)
-        if found.form in OF_ONE_CALL and lost_s.get(found.at, 0.0) < MOST * found.seconds:
+        statement = statements.innermost(found.at, ast.stmt)
+        there_s = (s for at, s in lost_s.items() if statements.innermost(at, ast.stmt) is statement)
+        if found.form in OF_ONE_CALL and sum(there_s) < MOST * found.seconds:
             found = way_to_jit(finding, analysis, library, one_call=False)
         whole.append(replace(found, costs_s=found.costs_s + program_s))
     yield from in_one_program(whole, analysis)

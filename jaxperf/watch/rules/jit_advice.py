@@ -74,6 +74,11 @@ WAYS = {
         "Let {name} keep NumPy's arrays, and convert many of them at once where a step needs them: "
         "jnp.asarray(np.stack(rows)). Each conversion here is a copy and a dispatch of its own."
     ),
+    "arrays": (
+        "Call {argument} once, before the loop, if the values are known there. Otherwise leave the array "
+        "to NumPy, as np.asarray(x, np.float32), which a jitted function takes as it is. Each conversion "
+        "here is a copy and a dispatch of its own."
+    ),
     "host": (
         "Give {name} NumPy's arrays, as jax.device_get returns them: its library works on the host, and each "
         "of its operations on an array of JAX is a program of its own."
@@ -207,6 +212,9 @@ def _form(
         return {"form": "made", "name": made}
     if function and statements.only_makes_arrays(at):
         return {"form": "converts", "name": name}
+    converted = statements.conversions(at)
+    if one_call and converted and not definition and statements.innermost(at, statements.ROUND):
+        return {"form": "arrays", "argument": format_list(converted)}
     if not definition:
         if called and through not in ("", "jax", "jaxlib", "numpy"):
             form = through if change_of_call(through, called) else _of_a_library(at, called, through)
@@ -247,7 +255,7 @@ def _of_a_library(at: Place, called: str, library: str) -> str:
 
 
 # changes of one call, which take nothing of the lines around it
-OF_ONE_CALL = ("init", "transform", "made")
+OF_ONE_CALL = ("init", "transform", "made", "arrays")
 MOST = 0.8  # of what a change could save, at the line whose call alone is changed
 # changes that jit all that a line or a function calls
 _WHOLE = ("function", "transform", "derived", "elements")

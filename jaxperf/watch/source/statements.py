@@ -399,6 +399,15 @@ def only_makes_arrays(at: Place) -> bool:
     return bool(_MAKES_ARRAYS.intersection(names)) and not computing and {*names} <= _MAKES_ARRAYS | _KEEPS
 
 
+def conversions(at: Place) -> list[str]:
+    """Return the calls that make arrays in a statement, such as "jnp.array(x)", if JAX does no more there."""
+    statement = innermost(at, ast.stmt)
+    calls = jax_calls(statement, at.file)
+    only = all(imported_name(at.file, call.func) in _MAKES_ARRAYS for call in calls)
+    computing = nodes_in(statement, ast.BinOp | ast.UnaryOp | ast.Compare | ast.AugAssign | ast.Subscript)
+    return list(dict.fromkeys(map(ast.unparse, calls))) if only and not computing else []
+
+
 def has_operations(at: Place) -> bool:
     """Return whether a statement may do an operation of JAX: an operator, an index, or a call of JAX."""
     return bool(nodes_in(innermost(at, ast.stmt), ast.Subscript)) or has_operators(at)

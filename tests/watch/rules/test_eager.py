@@ -706,6 +706,19 @@ def test_what_applies_a_network_runs_the_operations_that_make_its_weights(behind
     assert ("Do the same with net.apply in line 2" in finding.besides) is named
 
 
+@pytest.mark.parametrize(("call", "change"), [
+    ("w = step(w, jnp.asarray(x), jnp.array(y))", "Call jnp.asarray(x) and jnp.array(y) once, before"),
+    ("w = step(w, jnp.asarray(x), jnp.array(y) + 1)", "Put this line and its neighbors"),
+    ("w = step(w, jnp.sin(x), jnp.array(y))", "Put this line and its neighbors"),
+])  # fmt: skip
+def test_a_line_of_a_loop_that_only_makes_arrays_makes_them_once_or_leaves_them_to_numpy(
+    call, change, places
+):
+    at = places(f"import jax.numpy as jnp\nimport numpy as np\nfor x, y in examples:\n    {call}\n")(4)
+    finding = jit_advice.way_to_jit(Finding("eager", at, 1.0, ""), Analysis(Log("a")))
+    assert advice_for(finding).change.startswith(change)
+
+
 @pytest.mark.parametrize(("looped", "found"), [("for x in xs:\n    ", [2]), ("x = xs[0]\n", [])])
 def test_samples_say_what_a_transformation_in_each_turn_costs_where_no_window_saw_it(looped, found, places):
     at = places(f"{looped}y = jax.value_and_grad(loss)(w, x)\n")(2, "<module>")
