@@ -55,6 +55,7 @@ LONG_CALL_S = 0.1  # of calls in windows that saw nothing: no call takes so long
 SILENT_SHARE = 0.3  # of the time of calls at a line in windows, in which windows saw no call that ends
 BLOCKED, BLOCKED_S = 3, 1.0  # so many intervals at a line, or so many seconds, show a full queue
 BRIEF_S = 0.005  # seconds in windows that say little about a line
+READING = ("int", "float", "if")  # kinds of waits for a single value
 ALL = "all samples"
 SEEN = 20  # waits in windows whose mean stands for all
 LONG_WAIT_S = 0.02  # a wait this long is for a computation; copies to the host and calls take less
@@ -272,6 +273,10 @@ class Analysis:
             for (at, _), compiled in operations.items()
             if len({len(c.signature) for c in compiled}) >= MANY_LENGTHS
         }
+
+    def reads_inside(self, at: Place, library: str) -> bool:
+        """Return whether a library that a line calls reads single values itself, which no trace has."""
+        return library in (self.log.waiting_libraries.get((kind, at)) for kind in READING)
 
     # --- the front end
 

@@ -29,6 +29,7 @@ from jaxperf.watch.rules.idle import (
 )
 from jaxperf.watch.rules.jit_advice import (
     MOST,
+    NO_WAY,
     OF_ONE_CALL,
     WAYS,
     in_one_program,
@@ -156,7 +157,8 @@ def find_eager_operations(analysis: Analysis) -> Iterator[Finding]:
         there_s = (s for at, s in lost_s.items() if statements.innermost(at, ast.stmt) is statement)
         if found.form in OF_ONE_CALL and sum(there_s) < MOST * found.seconds:
             found = way_to_jit(finding, analysis, library, one_call=False)
-        whole.append(replace(found, costs_s=found.costs_s + program_s))
+        if found.form != NO_WAY:
+            whole.append(replace(found, costs_s=found.costs_s + program_s))
     yield from in_one_program(whole, analysis)
 
 

@@ -66,10 +66,6 @@ WAYS = {
         "Move what {name} computes with arrays into a function that takes the arrays and returns what "
         "changes of self, and jit that (in an nnx.Module, @nnx.jit above {name} does){needed}."
     ),
-    "object": (
-        "{name} makes an object, which jit cannot return. A compile cache on disk keeps its programs from "
-        'the second start on: jax.config.update("jax_compilation_cache_dir", FOLDER).'
-    ),
     "converts": (
         "Let {name} keep NumPy's arrays, and convert many of them at once where a step needs them: "
         "jnp.asarray(np.stack(rows)). Each conversion here is a copy and a dispatch of its own."
@@ -86,7 +82,8 @@ WAYS = {
     "library": (
         "Call {name} inside a function of yours under jax.jit, made once, if the library allows it there "
         "(nothing that prints, and no progress bar). Otherwise a compile cache on disk keeps the programs "
-        'from the second start on: jax.config.update("jax_compilation_cache_dir", FOLDER).'
+        'from the second start on: jax.config.update("jax_compilation_cache_dir", FOLDER), and 0 for '
+        '"jax_persistent_cache_min_compile_time_secs", since they are small.'
     ),
 }  # fmt: skip
 
@@ -217,7 +214,9 @@ def _form(
         return {"form": "arrays", "argument": format_list(converted)}
     if not definition:
         if called and through not in ("", "jax", "jaxlib", "numpy"):
-            form = through if change_of_call(through, called) else _of_a_library(at, called, through)
+            form = through
+            if not change_of_call(through, called):
+                form = _of_a_library(analysis, at, called, through)
             return {"form": form, "name": called}
         if function is None:
             return {}
@@ -240,10 +239,13 @@ def _form(
     return {"form": "function", "name": name, "static": static}
 
 
-def _of_a_library(at: Place, called: str, library: str) -> str:
+def _of_a_library(analysis: Analysis, at: Place, called: str, library: str) -> str:
     """Return the form of advice on a call of a library, by what it returns: an object, arrays or nothing."""
     if f"{library}.".startswith(ON_HOST):
         return "host"
+    # it tests or counts with values, which a trace does not have
+    if analysis.reads_inside(at, library):
+        return NO_WAY
     root, _, method = called.partition(".")
     # `circuit.rotate(0)` changes its object
     if isinstance(statements.innermost(at, ast.stmt), ast.Expr) and method:
@@ -251,8 +253,10 @@ def _of_a_library(at: Place, called: str, library: str) -> str:
     # what `Dense(8)(x)` and `Dense(8).apply(w, x)` return is no object of `Dense`
     used = any(statements.calls_in(call.func) for call in statements.calls_at(at))
     made = called.rpartition(".")[2][:1].isupper() and not used and not is_tree(at.file, called)
-    return "object" if made else "library"
+    return NO_WAY if made else "library"
 
+
+NO_WAY = "no way"  # of operations that nothing in the program could put under jit
 
 # changes of one call, which take nothing of the lines around it
 OF_ONE_CALL = ("init", "transform", "made", "arrays")

@@ -20,6 +20,7 @@ from jaxperf.watch.rules.elements import is_operation, keys_apart, takes_apart
 from jaxperf.watch.rules.jit_advice import (
     INNER_SHARE,
     MOST,
+    NO_WAY,
     OF_ONE_CALL,
     WAYS,
     jittable_call,
@@ -210,7 +211,8 @@ def find_eager_recompiles(analysis: Analysis) -> Iterator[Finding]:
                 alone_s = saving_s([c for c in joined if place(c) == finding.at])
                 if found.form in OF_ONE_CALL and alone_s < MOST * saved_s:
                     found = way_to_jit(finding, analysis, library, one_call=False)
-                findings.append((found, joined))
+                if found.form != NO_WAY:
+                    findings.append((found, joined))
     for i, (found, joined) in enumerate(findings):
         others = [(f.name, f) for f in _running_the_same(analysis, found.at, joined)]
         if found.form == "init":

@@ -725,8 +725,7 @@ def find_library_functions(analysis: Analysis) -> Iterator[Finding]:
         at = statistics.mode(c.at for c in repeats)
         called = statements.outermost_call(at)
         form = "variable" if changed and called.isidentifier() else ""
-        reading = (analysis.log.waiting_libraries.get((kind, at)) for kind in ("int", "float", "if"))
-        if group[0].owner in reading:
+        if analysis.reads_inside(at, group[0].owner):
             form = "reads"
         yield Finding("library function", at, seconds, reason, group[0].name, argument=called, form=form)
 

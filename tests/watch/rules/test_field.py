@@ -224,7 +224,6 @@ def test_parameters_that_must_be_static_are_named(line):
         ("state = model.init", "flax", "jax.jit(model.init)"),
         ("w = lib.fit", "fitlib", "Call lib.fit inside a function of yours"),
         ("jnp.where(w > 0)", "", "numpy.where(numpy.asarray(x))"),  # whose size depends on values
-        ("lib.Search", "fitlib", "lib.Search makes an object, which jit cannot return"),
         ("lib.Grow", "fitlib", "Call lib.Grow inside a function of yours"),  # and what it makes, there
         ("w = lib.fit", "scipy", "Give lib.fit NumPy's arrays"),
         ("search.turn", "fitlib", "Put this line and its neighbors into one"),  # which changes `search`
@@ -238,6 +237,18 @@ def test_advice_on_small_programs_names_what_can_be_jitted(text, through, change
     small = [compiled(at, i, 0.1, through=through if i >= 7 else "") for i in range(12)]
     (finding,) = small_programs.find_eager_recompiles(Analysis(Log("a", 0.0, 60.0, compiled=small)))
     assert change in advice_for(finding).change
+
+
+@pytest.mark.parametrize(
+    ("text", "waits", "found"),
+    [("w = lib.fit", "float", 0), ("w = lib.fit", "device_get", 1), ("lib.Search", "device_get", 0)],
+)
+def test_what_no_jit_can_take_of_a_library_is_no_finding(text, waits, found, line):
+    """A library that reads values itself, or that returns an object of its own."""
+    at = line(text)
+    small = [compiled(at, i, 0.1, through="fitlib") for i in range(12)]
+    record = Log("a", 0.0, 60.0, compiled=small, waiting_libraries={(waits, at): "fitlib"})
+    assert len(list(small_programs.find_eager_recompiles(Analysis(record)))) == found
 
 
 def test_an_array_that_is_iterated_is_named_whatever_takes_it_apart(line):
