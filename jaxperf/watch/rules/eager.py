@@ -15,8 +15,8 @@ from jaxperf.watch.report.analysis import Analysis, IntervalSet, once
 from jaxperf.watch.rules.elements import (
     element_read,
     elements_taken,
-    is_operation,
     read_lines,
+    small_program_s,
     taken_apart,
 )
 from jaxperf.watch.rules.idle import (
@@ -129,9 +129,6 @@ def find_eager_operations(analysis: Analysis) -> Iterator[Finding]:
     }
     through = {c.at: c.through for c in log.compiled if not c.explained and c.through}
     whole: list[Finding] = []
-    # what compiling one program takes at least
-    small_s = [analysis.compiling_s([c]) for c in log.compiled if is_operation(c)]
-    program_s = statistics.median(small_s or [0.0])
     for finding in findings_by_function("eager", lost_s, reason):
         # of a whole function, and of what it calls, all samples as they were taken
         lines = lines_of(finding.at) if statements.defined_at(finding.at) else set()
@@ -158,7 +155,7 @@ def find_eager_operations(analysis: Analysis) -> Iterator[Finding]:
         if found.form in OF_ONE_CALL and sum(there_s) < MOST * found.seconds:
             found = way_to_jit(finding, analysis, library, one_call=False)
         if found.form != NO_WAY:
-            whole.append(replace(found, costs_s=found.costs_s + program_s))
+            whole.append(replace(found, costs_s=found.costs_s + small_program_s(analysis)))
     yield from in_one_program(whole, analysis)
 
 

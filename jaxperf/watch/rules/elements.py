@@ -18,6 +18,7 @@ from jaxperf.watch.source import loop_body, statements
 MOST_NAMED = 10  # lines in a sentence
 _READ_OFTEN = 20  # elements, from which on one copy of the array is worth it
 _SLICED_S = 0.5e-3  # in which an operation takes one element of an array, at most
+USUAL = 2  # times what the fastest quarter of small programs takes: more is what an operation takes
 MANY_KEYS = 5  # times what an operation takes to compile: the program that takes dozens of keys apart
 _KEYS = re.compile("key|rng|seed|split")  # of random numbers, which NumPy cannot hold
 _TAKING = {"dynamic_slice", "gather", "slice", "squeeze"}  # programs that take elements
@@ -35,11 +36,18 @@ def takes_apart(c: Compiled) -> bool:
 
 
 @once
+def small_program_s(analysis: Analysis) -> float:
+    """Return what every small program costs; one that costs more compiles its operation for longer."""
+    costs_s = sorted(analysis.compiling_s([c]) for c in analysis.log.compiled if is_operation(c)) or [0.0]
+    return min(statistics.median(costs_s), USUAL * costs_s[len(costs_s) // 4])
+
+
+@once
 def keys_apart(analysis: Analysis) -> list[Compiled]:
     """Return the programs that take many keys of random numbers apart, and so compile for long."""
-    operations = [c for c in analysis.log.compiled if is_operation(c)]
-    usual_s = statistics.median([c.total_s for c in operations] or [0.0])
-    return [c for c in operations if _unstacks(c) and _of_keys(c) and c.total_s > MANY_KEYS * usual_s]
+    least_s = MANY_KEYS * small_program_s(analysis)
+    keys = [c for c in analysis.log.compiled if is_operation(c) and _unstacks(c) and _of_keys(c)]
+    return [c for c in keys if c.total_s > least_s]
 
 
 def _unstacks(c: Compiled) -> bool:

@@ -16,7 +16,7 @@ from jaxperf.watch.grouping import group_by
 from jaxperf.watch.log import Compiled, StackSample, canonical_name
 from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.report.analysis import Analysis, once
-from jaxperf.watch.rules.elements import is_operation, keys_apart, takes_apart
+from jaxperf.watch.rules.elements import is_operation, keys_apart, small_program_s, takes_apart
 from jaxperf.watch.rules.jit_advice import (
     INNER_SHARE,
     MOST,
@@ -44,7 +44,6 @@ from jaxperf.watch.rules.traces import REPEATS, find_library_functions
 from jaxperf.watch.source import loop_body, statements
 
 SMALL_S = 0.2  # seconds that one program in place of many small ones must save
-USUAL = 2  # times what the fastest quarter of small programs takes: more is what an operation takes
 SMALL_PROGRAMS = 10  # at a line outside jit that are worth one program
 MANY = 100  # arrays that one operation takes, from which on compiling takes long
 UNNAMED = "<unnamed function>"  # what JAX calls a part of `shard_map`
@@ -123,10 +122,7 @@ def find_eager_recompiles(analysis: Analysis) -> Iterator[Finding]:
         # an import is no function that a reader could jit; `cache_notes` says what keeps its programs
         if not statements.is_import(c.at) and not {c.at, line(c)} & libraries
     ]
-    # what every small program costs; one that takes longer compiles its operation for longer
-    cost_s = {id(c): analysis.compiling_s([c]) for c in small}
-    costs = sorted(cost_s.values()) or [0.0]
-    each_s = min(statistics.median(costs), USUAL * costs[len(costs) // 4])
+    cost_s, each_s = {id(c): analysis.compiling_s([c]) for c in small}, small_program_s(analysis)
 
     shapes, left = list[Finding](), list[Compiled]()
     for at, compiled in group_by(small, line).items():
