@@ -4,7 +4,7 @@ import ast
 import itertools
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from jaxperf.result.intervals import difference, total_length
@@ -78,42 +78,13 @@ def find_eager_operations(analysis: Analysis) -> Iterator[Finding]:
     # an operation may wait in its call for the array that it takes
     idle = analysis.of_the_run(lambda s: _free(analysis).of(s) * s.awake, again, line, alike=True)
     yield from _new_jit_objects(analysis, {at: s for at, s in idle.items() if "jit(" in at.source})
-    outside = [p.calls for n, p in log.activity.programs.items() if n not in analysis.jitted]
-    windows_s = sum(b - a for a, b in log.activity.windows)
-    rate = sum(calls for calls in outside if calls >= OFTEN) / windows_s if windows_s else 0.0
-    seen_s = total_length(analysis.steady)
-    if seen_s < SEEN_S:
-        # nor could `find_slow_dispatch` tell what a transformation of a jitted function costs in each turn
-        looped = (s for s in analysis.of_kinds(DISPATCH) if statements.innermost(s.at, statements.ROUND))
-        derived = [s for s in looped if statements.transforms(s.at)]
-        share = total_length(_free(analysis).stretches) / seen_s if seen_s >= LITTLE_S else 1.0
-        idle = _by_samples(analysis, line, [*operations, *derived], share)
-    elif rate < RATE:
+    if total_length(analysis.steady) < SEEN_S:
+        idle = _seen_by_samples(analysis, line, operations)
+    elif _rate(analysis) < RATE:
         idle = {}
     # no program of the reader's ran yet
     before = _by_samples(analysis, line, [s for s in eager if s.end <= analysis.begin], 1.0)
-    idle = {at: idle.get(at, 0.0) + before.get(at, 0.0) for at in {**idle, **before}}
     unfused = _unfused(analysis, map(line, operations))
-    # a line that makes a jit object is above, or a retrace
-    idle_s, unfused_s = (
-        sum(seconds for at, seconds in part.items() if "jit(" not in at.source) for part in (idle, unfused)
-    )
-    if unfused_s > idle_s:
-        reason = (
-            "operations outside of jit follow each other, and each goes through whole arrays; one program of "
-            "them would go through memory once"
-        )
-    elif 2 * sum(before.values()) > idle_s:
-        reason = "small operations are dispatched outside of jit, before a jitted function runs"
-    elif seen_s < SEEN_S:
-        reason = (
-            "small operations are dispatched outside of jit; windows of the profiler saw too little of it to "
-            "tell what devices did meanwhile"
-        )
-    else:
-        reason = (
-            f"{rate:,.0f} operations per second are dispatched outside of jit, and devices are idle meanwhile"
-        )
     # their advice is to take the operation out of jit
     elsewhere = {
         finding.at
@@ -122,14 +93,16 @@ def find_eager_operations(analysis: Analysis) -> Iterator[Finding]:
         if finding.cause in ("eager shapes", "many arrays") and finding.form not in ONE_A_SHAPE
     }
     lost_s = {
-        at: idle.get(at, 0.0) + unfused.get(at, 0.0)
-        for at in {**idle, **unfused}
-        # one program of what is made once would take longer to compile
+        at: sum(part.get(at, 0.0) for part in (idle, before, unfused))
+        for at in {**idle, **before, **unfused}
+        # a line that makes a jit object is above, or a retrace; one program of what is made once would take
+        # longer to compile
         if not ("jit(" in at.source or _makes_once(at) or at in elsewhere)
     }
     through = {c.at: c.through for c in log.compiled if not c.explained and c.through}
     whole: list[Finding] = []
-    for finding in findings_by_function("eager", lost_s, reason):
+    for finding in findings_by_function("eager", lost_s, ""):
+        finding = replace(finding, reason=_reason(analysis, finding.at, idle, before, unfused))
         # of a whole function, and of what it calls, all samples as they were taken
         lines = lines_of(finding.at) if statements.defined_at(finding.at) else set()
         inside = [s for s in log.samples if lines and any(p[:2] in lines for p in (s.at, *s.callers))]
@@ -157,6 +130,42 @@ def find_eager_operations(analysis: Analysis) -> Iterator[Finding]:
         if found.form != NO_WAY:
             whole.append(replace(found, costs_s=found.costs_s + small_program_s(analysis)))
     yield from in_one_program(whole, analysis)
+
+
+def _rate(analysis: Analysis) -> float:
+    """Return how many operations outside of jit the profiler's windows saw per second."""
+    activity = analysis.log.activity
+    outside = [p.calls for name, p in activity.programs.items() if name not in analysis.jitted]
+    windows_s = sum(end - start for start, end in activity.windows)
+    return sum(calls for calls in outside if calls >= OFTEN) / windows_s if windows_s else 0.0
+
+
+def _reason(
+    analysis: Analysis,
+    at: Place,
+    idle: Mapping[Place, float],
+    before: Mapping[Place, float],
+    unfused: Mapping[Place, float],
+) -> str:
+    """Return what most of the seconds of a line's function are, by what windows and samples saw."""
+    idle_s, before_s, unfused_s = (
+        sum(seconds for p, seconds in part.items() if statements.function_of(p) == statements.function_of(at))
+        for part in (idle, before, unfused)
+    )
+    if unfused_s > idle_s + before_s:
+        return (
+            "operations outside of jit follow each other, and each goes through whole arrays; one program of "
+            "them would go through memory once"
+        )
+    if before_s > idle_s:
+        return "small operations are dispatched outside of jit, before a jitted function runs"
+    if total_length(analysis.steady) < SEEN_S:
+        return (
+            "small operations are dispatched outside of jit; windows of the profiler saw too little of it to "
+            "tell what devices did meanwhile"
+        )
+    rate = f"{_rate(analysis):,.0f} operations per second"
+    return f"{rate} are dispatched outside of jit, and devices are idle meanwhile"
 
 
 def _new_jit_objects(analysis: Analysis, idle: dict[Place, float]) -> Iterator[Finding]:
@@ -221,6 +230,18 @@ def _free(analysis: Analysis) -> IntervalSet:
     busy = [(a, b) for name, (a, b) in spans if name in analysis.jitted or b - a > SHORT_S]
     others_s = [*busy, *analysis.waiting.stretches, *analysis.log.activity.queued]
     return IntervalSet(difference(analysis.steady, others_s))
+
+
+def _seen_by_samples(
+    analysis: Analysis, line: Callable[[StackSample | Compiled], Place], operations: Iterable[StackSample]
+) -> dict[Place, float]:
+    """Return the seconds, by line, in operations of loops where windows saw too little to tell."""
+    # nor could `find_slow_dispatch` tell what a transformation of a jitted function costs in each turn
+    looped = (s for s in analysis.of_kinds(DISPATCH) if statements.innermost(s.at, statements.ROUND))
+    derived = [s for s in looped if statements.transforms(s.at)]
+    seen_s = total_length(analysis.steady)
+    share = total_length(_free(analysis).stretches) / seen_s if seen_s >= LITTLE_S else 1.0
+    return _by_samples(analysis, line, [*operations, *derived], share)
 
 
 def _by_samples(
