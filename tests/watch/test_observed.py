@@ -213,6 +213,29 @@ def test_what_is_derived_of_a_jitted_method_is_compared_with_its_calls_of_other_
     assert [c.changes[0].now for c in made][-1] == "float32[9,2]"
 
 
+def test_a_jitted_attribute_that_was_traced_in_a_larger_program_first_is_known_when_called(watched):
+    class Filter:
+        def __init__(self):
+            self.turn = jax.jit(self.turn)
+
+        def turn(self, x):
+            return jnp.append(x, jnp.sum(jnp.cos(x)))
+
+        def whole(self, x):
+            return self.turn(self.turn(self.turn(x)))
+
+    def program():
+        made = Filter()
+        jax.jit(made.whole)(jnp.ones(83))
+        x = jnp.ones(83)
+        for _ in range(5):
+            x = made.turn(x)
+
+    made = [c for c in watched(program).log.compiled if c.name == "turn"]
+    assert [c.explained for c in made] == [True] * 5
+    assert [c.changes[0].kind for c in made] == ["derived", "shape", "shape", "shape", "shape"]
+
+
 def test_a_call_is_compared_with_few_earlier_ones_and_their_equal_pytrees_with_none(watched, monkeypatch):
     compared = Counter()
 

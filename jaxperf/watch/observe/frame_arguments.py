@@ -196,9 +196,9 @@ def traced_function(frame: FrameType, reader: FrameType | None, defined: str) ->
 
 
 def jitted_function(frame: FrameType, reader: FrameType, name: str) -> Any:
-    """Return the jitted function of a name that the reader's frame, or one of JAX inside of it, has."""
-    known = source_location.variable_value(reader, name)
-    for value in itertools.chain([known], _values_inside(frame, reader)):
+    """Return the jitted function of a name that the reader's frame calls, or has, or one of JAX inside it."""
+    known = source_location.variable_value(reader, name), source_location.callee(reader)
+    for value in itertools.chain(known, _values_inside(frame, reader)):
         function = value.__func__ if type(value) is MethodType else value
         if source_location.jitted_program(function) == name:
             return inspect.unwrap(function)
