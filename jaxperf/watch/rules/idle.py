@@ -82,8 +82,8 @@ def find_slow_dispatch(analysis: Analysis) -> Iterator[Finding]:
         call_s, device_s, module_s = row.dispatch_s, row.device_s, 0.0
         if c.through == "flax":
             looks = (s for s in analysis.of_kinds(DISPATCH) if s.at == at and s.end > s.start)
-            front_s = (analysis.front(s) * analysis.windows.of(s) / (s.end - s.start) for s in looks)
-            module_s = sum(front_s) / program.calls
+            walks_s = (analysis.front(s) * analysis.windows.of(s) / (s.end - s.start) for s in looks)
+            module_s = sum(walks_s) / program.calls
         turn_s = program.turn_s or total_length(analysis.steady) / program.calls
         device = f"the device {format_quantity(device_s, 's')}"
         if WALK * call_s < module_s and (modules := _modules(c, at)):
@@ -100,10 +100,16 @@ def find_slow_dispatch(analysis: Analysis) -> Iterator[Finding]:
         elif program.calls >= OFTEN:
             calls = program.calls * analysis.scale(program)
             quick_s = _quick_s(program) + sum(map(_quick_s, _called_before(analysis, c, at, program)))
+            beside = _operations_beside(analysis, c, at, program)
             # one program of many turns saves the calls, or what short turns take beyond the device
-            if device_s < call_s:
-                turn, least_s = "", SHORT_TURNS_S if quick_s >= TURN_SHARE * turn_s else float("inf")
-                seconds = min(idle.pop(at), calls * max(quick_s, module_s))
+            if device_s < call_s or beside:
+                turn, much = "", quick_s >= TURN_SHARE * turn_s
+                seconds = min(idle[at], calls * max(quick_s, module_s))
+                if beside:  # they go into the program, too, with what Python does for them
+                    much = much or _share_of_loop(analysis, at) >= TURN_SHARE
+                    seconds = idle[at]
+                del idle[at]
+                least_s = SHORT_TURNS_S if much else float("inf")
             else:
                 calls_s = analysis.dispatched_s(at)
                 if not device_s * calls < calls_s < SHORT_TURN_S * calls:
@@ -115,6 +121,8 @@ def find_slow_dispatch(analysis: Analysis) -> Iterator[Finding]:
                 f"a call of {c.called} takes the front end {format_quantity(call_s, 's')} and {device}"
                 f"{turn}, so the device waits for the next call"
             )
+            if beside:
+                reason += f"; beside it, {format_list(beside)} run outside of jit"
             if seconds >= least_s:
                 yield Finding("dispatch", at, seconds, reason, c.called)
 
@@ -122,6 +130,32 @@ def find_slow_dispatch(analysis: Analysis) -> Iterator[Finding]:
 def _quick_s(program: ExecutedProgram) -> float:
     """Return what a call takes: on a busy machine, most take longer than they would."""
     return sorted(program.dispatch_s)[len(program.dispatch_s) // 4] if program.dispatch_s else 0.0
+
+
+def _operations_beside(analysis: Analysis, c: Compiled, at: Place, program: ExecutedProgram) -> list[str]:
+    """Return the operations that a line runs outside of jit in each turn, such as slices of its arguments."""
+    programs = analysis.log.activity.programs
+    names = sorted(analysis.outside_jit.get(at, set()) & programs.keys() - {c.program})
+    called = [name for name in names if programs[name].calls > 0.9 * program.calls]
+    # JAX's own copy of an argument is a part of the call
+    copies = {ran.name for ran in _called_before(analysis, c, at, program) if ran.copies}
+    return [name for name in called if name not in copies]
+
+
+def _share_of_loop(analysis: Analysis, at: Place) -> float:
+    """Return the share of the time in the loop around a line, without compiling, that goes to the line."""
+    loop = statements.innermost(at, statements.LOOP)
+    inside = [
+        s
+        for s in analysis.samples
+        if loop is not None and s.at.file == at.file and statements.innermost(s.at, statements.LOOP) is loop
+    ]
+    lines = group_by(inside, lambda s: s.at == at)
+    here_s, elsewhere_s = (
+        sum((s.end - s.start - analysis.compiling.of(s)) * analysis.undelayed_by_others(s) for s in of_lines)
+        for of_lines in (lines.get(True, []), lines.get(False, []))
+    )
+    return here_s / (here_s + elsewhere_s) if here_s else 0.0
 
 
 def _called_before(

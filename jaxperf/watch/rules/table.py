@@ -175,6 +175,16 @@ def _together(findings: list[Finding]) -> list[Finding]:
     for loop in [f for f in left if f.form == "derived" and f.cause == "iterated array"]:
         same = [loop, *(f for f in left if f.cause in _WHOLE and _holds(loop.at, f.at, statements.LOOP))]
         left = [*(f for f in left if f not in same), _joined(loop, same)]
+    # a loop whose steps become one program takes along the small operations between them
+    for step in [f for f in left if f.cause == "dispatch"]:
+        loop = statements.innermost(step.at, statements.LOOP)
+        looped = [f for f in left if loop is not None and statements.innermost(f.at, statements.LOOP) is loop]
+        same = [f for f in looped if f.cause == "eager" and f.seconds < step.seconds]
+        if same:
+            lines = lines_beside(step.at, sorted(f.at for f in same))
+            more = f"What is dispatched one by one at {lines} goes into the same program."
+            whole = replace(_joined(step, [step, *same]), reason=step.reason, besides=more)
+            left = [*(f for f in left if f not in (step, *same)), whole]
     # an array on the host needs no wait in what its elements are given to
     reads = [f for f in left if f.cause in ("element reads", "iterated array")]
     given = {(f.at.file, name) for f in reads for name in statements.called_at(f.at)}
@@ -192,19 +202,15 @@ _OF_ARGUMENTS = ("weak type", "dtype", "shape", "structure", "static value", "st
 
 
 def _beside(finding: Finding, findings: list[Finding]) -> Finding:
-    """Return a finding with what its change needs, or takes along, of other findings."""
-    sentence, others = "", list[Place]()
-    loop = statements.innermost(finding.at, statements.LOOP)
-    if finding.cause in _WHOLE:  # jit traces all of it
-        sentence = "First change {}: what is traced again there would make all of this be traced again."
-        others = [f.at for f in findings if f.cause in _OF_ARGUMENTS and _holds(finding.at, f.at)]
-    elif finding.cause == "dispatch" and loop is not None:
-        sentence = "What is dispatched one by one at {} goes into the same program."
-        eager = [f.at for f in findings if f.cause == "eager"]
-        others = [at for at in eager if statements.innermost(at, statements.LOOP) is loop]
-    if not others:
+    """Return a finding with what its change needs of other findings."""
+    others = [f.at for f in findings if f.cause in _OF_ARGUMENTS and _holds(finding.at, f.at)]
+    if finding.cause not in _WHOLE or not others:
         return finding
-    more = sentence.format(lines_beside(finding.at, sorted(others)))
+    # jit traces all of it
+    more = (
+        f"First change {lines_beside(finding.at, sorted(others))}: what is traced again there would make all "
+        "of this be traced again."
+    )
     return replace(finding, besides=f"{finding.besides} {more}".strip())
 
 

@@ -3,6 +3,7 @@ import pytest
 from jaxperf.watch.log import (
     DISPATCH,
     EAGER,
+    PYTHON,
     Compiled,
     DeviceActivity,
     ExecutedProgram,
@@ -149,9 +150,28 @@ def test_what_a_line_calls_in_each_turn_besides_its_function_is_dispatch_too(tim
     """A turn takes 100 ms, of which a call takes 15 ms, and the copy of its argument 4 ms."""
     busy, turns = [(i / 10, i / 10 + 1e-3) for i in range(100)], {"turns_s": [0.07] * 99}
     analysis = calls(DISPATCH, compiled(), busy=busy, took_s=0.05, dispatch_s=[0.015] * 100, **turns)
-    copies = analysis.log.activity.programs["stage"] = ExecutedProgram("stage", times, [0.004] * times)
+    copies = analysis.log.activity.programs["stage"] = ExecutedProgram("stage", times, [0.004] * times, times)
     copies.devices["cpu:0"] = [(0.0, 0.0)]
     analysis.log.compiled.append(Compiled("stage", AT, {"compile": (-1.0, 0.0)}))
+    assert [f.seconds for f in find_slow_dispatch(analysis)] == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize(
+    ("slices", "elsewhere_s", "seconds"), [(200, 0.0, [9.0]), (200, 0.9, []), (50, 0.0, [])]
+)
+def test_what_a_line_runs_outside_of_jit_in_each_turn_goes_into_the_same_program(
+    slices, elsewhere_s, seconds, places
+):
+    """A call takes 4 of 100 ms in each turn, and slices of its arguments most of the rest."""
+    at = places("for i in range(100):\n    w = step(w, x[i], y[i])\n    show(i)\n")
+    line, busy = at(2), [(i / 10, i / 10 + 5e-3) for i in range(100)]
+    turns = {"dispatch_s": [0.004] * 100, "turns_s": [0.1] * 99}
+    analysis = calls(DISPATCH, compiled(at=line), busy=busy, took_s=0.095, **turns)
+    log = analysis.log
+    log.samples = [s._replace(start=s.start + 0.005, end=s.end - elsewhere_s / 10) for s in log.samples]
+    log.samples += [StackSample(PYTHON, at(3), s.end, s.end + elsewhere_s / 10) for s in log.samples]
+    log.activity.programs["gather"] = ExecutedProgram("gather", slices, [1e-3] * slices)
+    log.compiled.append(Compiled("gather", line, {"compile": (-1.0, 0.0)}))
     assert [f.seconds for f in find_slow_dispatch(analysis)] == pytest.approx(seconds)
 
 
