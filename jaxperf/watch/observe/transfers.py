@@ -23,7 +23,7 @@ from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.observe.waits import array_classes
 
 LARGE = 1 << 20  # bytes
-LONG_LIST = 100  # numbers in a list
+LONG_LIST = 100  # numbers, or arrays of JAX, in a list
 _ELEMENTS = 1000  # compared elements of a NumPy array
 _REMEMBERED = 4  # puts per line and sharding; a data set of so few batches should also stay on the device
 
@@ -40,6 +40,7 @@ class Puts:
 
     def open(self, jax: Any) -> None:
         numpy, replace = sys.modules["numpy"].ndarray, self._replacements.replace
+        self._arrays = tuple(array_classes(jax))
         for name in ("array", "asarray"):
             replace(jax.numpy, name, functools.partial(self._noted, kinds=(numpy,)))
         arrays = (numpy, *(c for c in array_classes(jax) if "__array__" in vars(c)))
@@ -57,18 +58,25 @@ class Puts:
         def putting(*args: Any, **kwargs: Any) -> Any:
             if threading.get_ident() != self.log.thread_id:
                 return function(*args, **kwargs)
-            arrays, numbers, large = list[Any](), 0, False
+            arrays, numbers, joined, large = list[Any](), 0, 0, False
             start = time.perf_counter()
             with self.log.losses.guard("an array put on a device"):
                 value = args[0] if args else None
-                numbers = _numbers(value)
+                count, first = _listed(value)
+                numbers = count if issubclass(type(first), (int, float)) else 0
                 several = leaves(value) if leaves and not numbers else [value]
                 arrays = [a for a in several if issubclass(type(a), kinds)]
                 large = numbers >= LONG_LIST or sum(a.nbytes for a in arrays) >= LARGE
+                # of a tree, `device_put` keeps the list
+                joined = count if not leaves and issubclass(type(first), self._arrays) else 0
                 at = source_location.place_of(sys._getframe(1))
                 if leaves and not large and not source_location.library_of(at.file):
                     self.log.small_puts[at].append(start)
             result = function(*args, **kwargs)
+            if joined >= LONG_LIST:
+                with self.log.losses.guard("an array made of arrays"):
+                    at, end = source_location.reader_place(sys._getframe()), time.perf_counter()
+                    self.log.puts.append(Put(at, start, end, 0, again=False, arrays=joined))
             if large:
                 with self.log.losses.guard("an array put on a device"):
                     put = [x for x in leaves(result) if not is_tracer(x)] if leaves else []
@@ -114,8 +122,9 @@ def _same(before: list[Mark], now: list[Mark]) -> bool:
     return all(b == n if isinstance(b, tuple) else b() is n() for b, n in zip(before, now))  # type: ignore[operator]
 
 
-def _numbers(value: Any) -> int:
+def _listed(value: Any) -> tuple[int, Any]:
+    """Return how many elements a list, or one of lists, has, and the first of them; 1 for anything else."""
     count = 1
     while type(value) in (list, tuple) and value:
         count, value = count * len(value), value[0]
-    return count if issubclass(type(value), (int, float)) else 0
+    return count, value

@@ -73,7 +73,7 @@ def reclassified_samples(log: Log) -> list[StackSample]:
     calls: list[Compiled | CallSite] = [*(c for c in log.compiled if c.explained), *log.call_sites]
     steps = frozenset(p for call in calls for p in (call.at, *call.callers) if p)
     dispatching = {call.at for call in calls if isinstance(call, Compiled) or call.program}
-    batches = {p.at for p in log.puts} - {p.at for p in log.puts if p.again or p.numbers}
+    batches = {p.at for p in log.puts} - {p.at for p in log.puts if p.again or not p.nbytes}
     operations = [s for s in log.samples if s.kind == EAGER and s.at not in batches]
     eager_steps = frozenset(p for s in operations for p in (s.at, *s.callers))
     # Python at a line that mostly dispatches operations, such as a split of a key, is theirs

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from jaxperf.result.formatting import format_list
+from jaxperf.result.formatting import format_count, format_list
 from jaxperf.retraces import argument_changes, dimensions
 from jaxperf.watch.grouping import group_by
 from jaxperf.watch.log import Compiled, StackSample, canonical_name
@@ -434,7 +434,7 @@ def _keeps_compiling(analysis: Analysis, at: Place, compiled: list[Compiled]) ->
 
 
 @cause(
-    "many arrays", "retrace", PERFORMANCE, "a program takes very many arrays, and compiles for long",
+    "many arrays", "retrace", PERFORMANCE, "very many arrays are taken one by one",
     "XLA compiles a program with all of them as arguments. Join them on the host: bring them there with "
     "jax.device_get({argument}), which takes the whole list, and call np.stack or np.concatenate. In a "
     "jitted function, jax.lax.scan returns them stacked.",
@@ -442,6 +442,10 @@ def _keeps_compiling(analysis: Analysis, at: Place, compiled: list[Compiled]) ->
         "jitted": (
             "Give {name} one array in place of the list {argument}: np.stack(jax.device_get({argument})), "
             "whose rows it then takes, and the same for other lists."
+        ),
+        "joined": (
+            "Join them on the host: np.stack(jax.device_get({argument})), which takes the whole list. In a "
+            "jitted function, jax.lax.scan returns them stacked."
         ),
     },
 )  # fmt: skip
@@ -461,6 +465,7 @@ def find_many_arrays(analysis: Analysis) -> Iterator[Finding]:
             f"took {seconds:.2g} s"
         )
         yield Finding("many arrays", at, seconds, reason, name, argument=argument)
+    yield from _joined_arrays(analysis)
     for c, at in analysis.called:
         # arrays of one type in one list; a model's layers have several types, or lists of their own
         lists = Counter((name.rpartition("[")[0], text) for name, text in c.arrays if name.endswith("]"))
@@ -475,6 +480,17 @@ def find_many_arrays(analysis: Analysis) -> Iterator[Finding]:
             share, listed = long.total() / len(c.arrays), statements.variable_passed(at, c.called, longest)
             seconds = (analysis.compiling_s([c]) + calls_s) * share
             yield Finding("many arrays", at, seconds, reason, c.called, argument=listed, form="jitted")
+
+
+def _joined_arrays(analysis: Analysis) -> Iterator[Finding]:
+    """Yield findings for lines at which jnp.array gets a list of very many arrays."""
+    for at, puts in group_by((p for p in analysis.log.puts if p.arrays), lambda put: put.at).items():
+        seconds = sum(put.end - put.start - analysis.waiting.of(put) for put in puts)
+        lists = [call.args[0] for call in statements.conversion_calls(at) if call.args]
+        argument = ast.unparse(lists[0]) if len(lists) == 1 else "the list"
+        times = format_count(len(puts), "time")
+        reason = f"{argument} has {puts[-1].arrays:,} arrays, which JAX joins one by one here, {times}"
+        yield Finding("many arrays", at, seconds, reason, argument=argument, form="joined")
 
 
 def _takes_by_mask(analysis: Analysis, at: Place) -> bool:

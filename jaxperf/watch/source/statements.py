@@ -399,13 +399,19 @@ def only_makes_arrays(at: Place) -> bool:
     return bool(_MAKES_ARRAYS.intersection(names)) and not computing and {*names} <= _MAKES_ARRAYS | _KEEPS
 
 
+def conversion_calls(at: Place) -> list[ast.Call]:
+    """Return the calls that make arrays in a statement, such as `jnp.array(x)`."""
+    calls = jax_calls(innermost(at, ast.stmt), at.file)
+    return [call for call in calls if imported_name(at.file, call.func) in _MAKES_ARRAYS]
+
+
 def conversions(at: Place) -> list[str]:
-    """Return the calls that make arrays in a statement, such as "jnp.array(x)", if JAX does no more there."""
-    statement = innermost(at, ast.stmt)
-    calls = jax_calls(statement, at.file)
-    only = all(imported_name(at.file, call.func) in _MAKES_ARRAYS for call in calls)
+    """Return the texts of the calls that make arrays in a statement, if JAX does no more there."""
+    statement, made = innermost(at, ast.stmt), conversion_calls(at)
     computing = nodes_in(statement, ast.BinOp | ast.UnaryOp | ast.Compare | ast.AugAssign | ast.Subscript)
-    return list(dict.fromkeys(map(ast.unparse, calls))) if only and not computing else []
+    if computing or len(made) < len(jax_calls(statement, at.file)):
+        return []
+    return list(dict.fromkeys(map(ast.unparse, made)))
 
 
 def has_operations(at: Place) -> bool:

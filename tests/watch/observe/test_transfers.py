@@ -43,9 +43,15 @@ def test_a_line_that_puts_several_arrays_in_turns_remembers_each(watched):
 
 
 def test_lists_of_many_numbers_are_counted_and_those_of_arrays_are_not(watched):
-    values = [[[1.0, 2.0]] * 60, (1, 2, 3), [np.ones(200)], []]
+    values = [[[1.0, 2.0]] * 60, (1, 2, 3), [np.ones(200)], [], [jnp.ones(2)] * 3]
     puts = watched(lambda: [jnp.array(value) for value in values]).log.puts
     assert [(p.numbers, p.nbytes, p.again) for p in puts] == [(120, 0, False)]
+
+
+def test_lists_of_many_arrays_of_jax_are_counted_where_they_are_joined(watched):
+    row = [jnp.ones(2)] * 120
+    puts = watched(lambda: (jnp.asarray(row), jnp.array([row, row]), jax.device_put(row))).log.puts
+    assert [(p.arrays, p.numbers, p.nbytes) for p in puts] == [(120, 0, 0), (240, 0, 0)]
 
 
 def test_arrays_of_jax_that_go_to_another_device_are_noted_and_those_that_stay_are_not(watched):

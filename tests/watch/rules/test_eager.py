@@ -2,7 +2,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from jaxperf.watch.log import DISPATCH, EAGER, Compiled, DeviceActivity, Log, StackSample, Wait
+from jaxperf.watch.log import DISPATCH, EAGER, Compiled, DeviceActivity, Log, Put, StackSample, Wait
 from jaxperf.watch.observe import sampler
 from jaxperf.watch.observe.executables import Facts
 from jaxperf.watch.observe.source_location import NOWHERE, Place
@@ -704,6 +704,16 @@ def test_what_applies_a_network_runs_the_operations_that_make_its_weights(behind
     finding, *_ = small_programs.find_eager_recompiles(analysis)
     assert finding.seconds == pytest.approx(1.0 if named else 1.1)
     assert ("Do the same with net.apply in line 2" in finding.besides) is named
+
+
+def test_a_list_of_many_arrays_is_joined_on_the_host(places):
+    at = places("import jax.numpy as jnp\nimport numpy as np\ncurve = jnp.array(losses)\n")(3)
+    puts = [Put(at, 1.0, 3.0, 0, again=False, arrays=9_000), Put(at, 4.0, 4.5, 0, again=False, numbers=900)]
+    waits = [Wait("float", at, 0.5, 1.5, 4)]
+    (finding,) = small_programs.find_many_arrays(Analysis(Log("a", 0.0, 9.0, puts=puts, waits=waits)))
+    assert (finding.at, finding.seconds) == (at, pytest.approx(1.5))
+    assert "losses has 9,000 arrays" in finding.reason
+    assert advice_for(finding).change.startswith("Join them on the host: np.stack(jax.device_get(losses))")
 
 
 @pytest.mark.parametrize(("call", "change"), [
