@@ -76,8 +76,11 @@ _OPTIMIZER_STATE = re.compile(r"\b(mu|nu|trace|opt_state|sum_of_squares)\b")
         ),
         "growing": (
             "Collect the parts in a Python list, and make one jnp.concatenate or jnp.stack of them after the "
-            "loop (inside jit, jax.lax.scan stacks them). If each turn needs all parts so far, make an array "
-            "of the final size once, and set its rows."
+            "loop (inside jit, jax.lax.scan stacks them)."
+        ),
+        "needed": (
+            "Make an array of the final size once, and set its rows: x = x.at[i].set(row). All parts so far "
+            "are used in each turn here; what uses them masks the rows that are not set yet."
         ),
         "several": (
             "Jit {name} as a whole: it compiles one program for each shape, in place of one for each "
@@ -142,7 +145,7 @@ def find_eager_recompiles(analysis: Analysis) -> Iterator[Finding]:
         if _mostly(analysis, repeats, statements.size_by_values) or _takes_by_mask(analysis, at):
             form = "values"
         elif _mostly(analysis, repeats, statements.joins):
-            form = "growing"
+            form = "needed" if loop_body.needed_in_turns(at) else "growing"
         if cause == "new body":
             yield finding
         elif not form and only_computes(analysis, at) and len(repeating) >= SEVERAL:

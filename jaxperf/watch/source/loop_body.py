@@ -312,6 +312,15 @@ def reads_from(at: Place, other: Place) -> bool:
     return share(_flow(reading).reads, reached(_flow(making).writes, flows_of(scope)))
 
 
+def needed_in_turns(at: Place) -> bool:
+    """Return whether what a statement assigns is used in the same turn of its loop, or by other methods."""
+    statement, loop = statements.innermost(at, ast.stmt), statements.innermost(at, LOOP)
+    made = _targets(statement)
+    if loop is None:
+        return any("." in name for name in made)
+    return any(share(flow.reads, made) for flow in _flows(loop) if flow.node is not statement)
+
+
 @functools.cache
 def _flows(node: ast.stmt) -> tuple[Flow, ...]:
     """Return the flow of each statement in a loop, with its head; a nested function counts as one."""

@@ -34,6 +34,15 @@ def steps(at):
     return {at("self.w, loss"), at("z = ")}
 
 
+@pytest.mark.parametrize(("rows", "needed"), [
+    ("for x in xs:\n    seen = jnp.append(seen, x)\nshow(seen)", False),
+    ("for x in xs:\n    seen = jnp.append(seen, x)\n    fit(seen)", True),
+    ("def add(self, x):\n    self.seen = jnp.append(self.seen, x)", True),
+])  # fmt: skip
+def test_what_grows_is_needed_in_each_turn_if_the_loop_or_other_methods_use_it(rows, needed, places):
+    assert loop_body.needed_in_turns(places(rows)(2)) == needed
+
+
 @pytest.mark.parametrize(
     ("start", "ahead"),
     [
