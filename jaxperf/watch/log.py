@@ -32,7 +32,8 @@ CALLBACK = "callback"  # the reader's function, called by JAX
 WRITE = "write"  # a checkpoint, most likely
 BETWEEN = "between"  # Python in a loop of steps; only the analysis knows it
 IMPORT = "import"
-LIST_OF, ARRAY_OF = "list of length ", "array of length "  # in the values of parameters
+# in the values of parameters; an object's class is behind its file and a colon
+LIST_OF, ARRAY_OF, OBJECT_OF = "list of length ", "array of length ", "object of "
 
 
 @dataclass

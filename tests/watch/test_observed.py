@@ -513,6 +513,10 @@ def test_the_fields_of_an_object_are_the_values_that_it_stores_and_compares():
     assert len(frame_arguments.object_fields("many", many)) < 2 * frame_arguments.FIELDS
 
 
+class Untold:
+    pass
+
+
 class Named(str):
     shown = 0
 
@@ -527,6 +531,7 @@ def test_values_are_described_by_pythons_own_methods_and_only_their_beginning():
     assert sampler._static_value([1.5] * 7) == "list of length 7"  # which jit would unroll
     arrays = jnp.ones((7, 2)), np.ones(7), np.float32(7)
     assert [*map(sampler._static_value, arrays)] == ["array of length 7", "array of length 7", ""]
+    assert sampler._static_value(Untold()) == f"object of {__file__}:Untold"  # which jit does not take
     assert "function two line" in frame_arguments.describe_value(two)
 
 

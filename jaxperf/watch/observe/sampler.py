@@ -293,7 +293,21 @@ def _static_value(value: Any) -> str:
             return cls.__name__
     if any(c.__module__.startswith("flax.linen") for c in cls.__mro__):
         return "module"
-    return "function" if cls in (FunctionType, MethodType) else ""
+    if cls in (FunctionType, MethodType):
+        return "function"
+    file = _file_of(cls)
+    return f"{events.OBJECT_OF}{file}:{cls.__name__}" if file and not library_of(file) else ""
+
+
+def _file_of(cls: type) -> str:
+    """Return the file that defines a class of Python's, or that of its module; "" if it is not known."""
+    if issubclass(cls, (tuple, list, dict)):  # which JAX knows
+        return ""
+    made = inspect.getattr_static(cls, "__init__", None)
+    file = made.__code__.co_filename if type(made) is FunctionType else "<"
+    # `dataclass` writes the method into no file
+    module = sys.modules.get(cls.__module__)
+    return str(source_location.stored_attributes(module).get("__file__") or "") if file[:1] == "<" else file
 
 
 def _sample_of(frame: FrameType | None, start: float, end: float) -> StackSample:

@@ -33,6 +33,7 @@ from jaxperf.watch.log import (
     IMPORT,
     LIST_OF,
     NUMPY,
+    OBJECT_OF,
     PYTHON,
     WRITE,
     Compiled,
@@ -237,15 +238,16 @@ class Analysis:
             name
             for name, values in known.items()
             if len(values) == 1 or not any(value.removeprefix("-").isdigit() for value in values)
-            if not any(value.startswith((LIST_OF, ARRAY_OF)) for value in values)
+            if not any(value.startswith((LIST_OF, ARRAY_OF, OBJECT_OF)) for value in values)
         )
 
-    def arrays_passed(self, at: Place) -> frozenset[str]:
-        """Return the parameters of the function around a line that were arrays, as far as samples saw it."""
+    def data_passed(self, at: Place) -> frozenset[str]:
+        """Return the parameters of the function around a line that were arrays, or long lists, in samples."""
         known = self.log.parameters.get((at.file, at.function), {})
-        return frozenset(
-            name for name, values in known.items() for value in values if value.startswith(ARRAY_OF)
-        )
+        values = [(name, value) for name, values in known.items() for value in values]
+        lists = ((name, value.removeprefix(LIST_OF)) for name, value in values if value.startswith(LIST_OF))
+        long = {name for name, length in lists if int(length) > loop_body.FEW}
+        return frozenset(long.union(name for name, value in values if value.startswith(ARRAY_OF)))
 
     @functools.cached_property
     def iterated_lines(self) -> dict[str, frozenset[int]]:
@@ -263,6 +265,15 @@ class Analysis:
         known = self.log.parameters.get((file, function), {})
         lengths = {name: [v for v in values if v.startswith(LIST_OF)] for name, values in known.items()}
         return [name for name, values in lengths.items() if len(values) >= MANY_LENGTHS]
+
+    def objects_passed(self, file: str, function: str) -> dict[str, tuple[str, str]]:
+        """Return the parameters of a function that were objects of the program's classes: file and name."""
+        known = self.log.parameters.get((file, function), {})
+        objects = (
+            (name, v.removeprefix(OBJECT_OF)) for name, vs in known.items() for v in vs if OBJECT_OF in v
+        )
+        split = ((name, made.rpartition(":")) for name, made in objects if name != "self")
+        return {name: (where, kind) for name, (where, _, kind) in split}
 
     @functools.cached_property
     def joins_many_lengths(self) -> set[tuple[str, str, int]]:

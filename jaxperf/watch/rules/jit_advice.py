@@ -11,14 +11,22 @@ from typing import Any
 
 from jaxperf.result.formatting import format_list
 from jaxperf.watch.grouping import group_by
-from jaxperf.watch.log import DISPATCH, EAGER, Compiled, StackSample, canonical_name
+from jaxperf.watch.log import DISPATCH, EAGER, LIST_OF, Compiled, StackSample, canonical_name
 from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.report.analysis import Analysis, once
 from jaxperf.watch.rules.libraries import change_of_call, is_tree
 from jaxperf.watch.rules.table import Finding
 from jaxperf.watch.source import loop_body, statements
 from jaxperf.watch.source.call_sites import CallSite
-from jaxperf.watch.source.host_work import ON_HOST, changing_variables, host_work, replaceable_calls
+from jaxperf.watch.source.host_work import (
+    ON_HOST,
+    changing_variables,
+    host_work,
+    is_tree_of_arrays,
+    needed_changes,
+    replaceable_calls,
+    transformed_function,
+)
 
 CALLER_SHARE = 0.1  # a caller with this share of the samples in what it calls is part of the cause
 INNER_SHARE = 0.8  # of the operations below a line, that another line must call to be their cause, too
@@ -55,7 +63,7 @@ WAYS = {
     "init": "Make jax.jit({name}) once, and call that here: one program in place of many small ones.",
     "made": "{made}",
     "transform": (
-        "Put jax.jit around {name}(...) once, and call the result here: one program in place of many small "
+        "Put {jit} around {name}(...) once, and call the result here: one program in place of many small "
         "ones."
     ),
     "values": (
@@ -107,6 +115,11 @@ def way_to_jit(finding: Finding, analysis: Analysis, through: str = "", *, one_c
         places = [place for chain, _ in below for place in chain]
         kept = kept_values(places) if finding.form in ("numpy", *_WHOLE) else ""
         finding = replace(finding, besides=f"{unrolled} {kept}".strip())
+    file, inner = transformed_function(finding.at)
+    needed = needed_changes(file, inner) if finding.form == "transform" and inner else ""
+    if needed:
+        more = f"In {inner.name}, {needed.removeprefix('; ')}."
+        finding = replace(finding, besides=f"{more} {finding.besides}".strip())
     loops = [at.line for at, kind in _loops_of_steps(analysis, [finding.at]) if kind is ast.For]
     if loops and not (finding.form or finding.besides):
         sentence = f"If the loop at line {loops[0]} does nothing else, jax.lax.scan makes one program of it."
@@ -204,7 +217,10 @@ def _form(
             return {"form": "elements", "name": name, "argument": arrays}
     # a whole function is jitted with the transformations in it
     if one_call and not definition and (transform := statements.transforms(at)):
-        return {"form": "transform", "name": transform}
+        file, inner = transformed_function(at)
+        known = _static(analysis, file, inner.name) if inner else ()
+        static = tuple(name for name in known if name in statements.parameters(inner))
+        return {"form": "transform", "name": transform, "static": static}
     if one_call and (made := statements.made_module(at)):
         return {"form": "made", "name": made}
     if function and statements.only_makes_arrays(at):
@@ -400,8 +416,20 @@ def _loops_of_steps(analysis: Analysis, places: Iterable[Place]) -> Iterator[tup
     """Yield the line of the loop of steps around each line that is in one, and what kind of loop it is."""
     for at in places:
         iterated = analysis.iterated_lines.get(at.file, frozenset())
-        if loop := loop_body.loop_of_steps(at, analysis.arrays_passed(at), iterated):
+        loop = loop_body.loop_of_steps(at, analysis.data_passed(at), iterated)
+        rounds = [getattr(part, "iter", None) for part in getattr(loop, "generators", [loop])]
+        over = loop_body.reads(*filter(None, rounds))
+        if loop and not over & _short_lists(analysis, at.file, at.function):
             yield at._replace(line=loop.lineno), type(loop)
+
+
+@once
+def _short_lists(analysis: Analysis, file: str, function: str) -> set[str]:
+    """Return the parameters of a function that were lists of few elements, over which jit may unroll."""
+    known = analysis.log.parameters.get((file, function), {})
+    lengths = {name: {v.removeprefix(LIST_OF) for v in values} for name, values in known.items()}
+    listed = {name for name, values in known.items() if all(v.startswith(LIST_OF) for v in values)}
+    return {name for name in listed if all(int(length) <= loop_body.FEW for length in lengths[name])}
 
 
 def outermost(analysis: Analysis) -> Callable[[StackSample | Compiled], Place]:
@@ -508,6 +536,9 @@ def _not_taken(analysis: Analysis, at: Place, function: Any) -> str:
     lists = analysis.lists_of_many_lengths(at.file, function.name)
     listed = next(iter(lists), "") or _of_many_lengths(analysis, at)
     takes = f"takes {listed}, a list of another length on each call" if listed else ""
+    for name, (file, made) in analysis.objects_passed(at.file, function.name).items():
+        if name in statements.parameters(function) and not is_tree_of_arrays(file, made):
+            takes = takes or f"takes {name}, an object of {made} that jit does not know in full"
     return host_work(at.file, function) or takes
 
 

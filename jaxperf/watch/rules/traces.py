@@ -329,7 +329,9 @@ def _program(c: Compiled) -> tuple[object, ...]:
     """Return what decides a function's program besides its code: padded types, and what jit cannot take."""
     values = [(name, _plain_value(value)) for name, value in (*c.closure.items(), *c.signature.items())]
     fixed = (v for v in values if not _NUMBER.fullmatch(v[1]) and not _ARRAY.fullmatch(v[1]))
-    return _padded(c.arrays), tuple((name, _FLOAT.sub("", text)) for name, text in fixed)
+    # what the function captures would be its arguments
+    captured = tuple(item for item in {**c.refers_to, **c.fields}.items() if _ARRAY.fullmatch(item[1]))
+    return _padded(c.arrays), captured, tuple((name, _FLOAT.sub("", text)) for name, text in fixed)
 
 
 def _padded(arrays: Iterable[tuple[str, str]]) -> tuple[object, ...]:

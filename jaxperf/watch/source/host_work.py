@@ -86,6 +86,8 @@ def _is_known(test: ast.expr) -> bool:
     match test:
         case ast.Compare(ops=[ast.Is() | ast.IsNot()]) | ast.Constant():
             return True
+        case ast.Compare(comparators=[ast.Constant(value=str())]):
+            return True
         case ast.Call(func=ast.Name(id=name)):
             return name in _NO_VALUE
         case ast.UnaryOp(op=ast.Not(), operand=operand):
@@ -108,17 +110,21 @@ def _all_called(file: str, function: statements.FUNCTION) -> list[tuple[str, Any
     """Return a function and all of the program's own functions that it calls, each behind its file."""
     functions = [(file, function)]
     for known in functions:
-        functions += [f for f in _called_functions(*known) if f not in functions]
+        functions += [f for f in _called_functions(*known, known[1].lineno) if f not in functions]
     return functions
 
 
-def _called_functions(file: str, function: Any) -> Iterator[tuple[str, Any]]:
+def _called_functions(file: str, function: Any, line: int) -> Iterator[tuple[str, Any]]:
+    """Yield the program's functions that a function at a line calls, each behind its file."""
     for call in statements.calls_in(function):
         called, name = statements.dotted_name(call.func), statements.last_name(call.func)
-        named = statements.definitions(file, name) if called in (name, f"self.{name}") else []
+        named = statements.definitions(file, name)
+        if called not in (name, f"self.{name}"):  # the method of an object, if it can be no other
+            known = called.partition(".")[0] in dict(statements.imports(file))
+            named = [f for f in named if statements.is_method(f) and len(named) == 1 and not known]
         if named:
             # a file may define a name again, as the second half of a tutorial does
-            yield file, max(named, key=lambda f: (f.lineno < function.lineno, f.lineno))
+            yield file, max(named, key=lambda f: (f.lineno < line, f.lineno))
             continue
         for other in _imported_from(file, called):
             yield from ((other, f) for f in statements.definitions(other, name)[-1:])
@@ -262,6 +268,28 @@ def _is_mask(node: ast.expr, masks: Collection[str], file: str) -> bool:
         case ast.Call(func=called):
             return bool(_MASKS.fullmatch(statements.imported_name(file, called)))
     return statements.dotted_name(node) in masks
+
+
+def transformed_function(at: Place) -> tuple[str, Any]:
+    """Return the program's function that a statement transforms, as f in `grad(f)(x)`, behind its file."""
+    names = [call.args[0] for call in statements.transforming_calls(at)[:1] if call.args]
+    called = ast.Module([ast.Expr(ast.Call(name, [], [])) for name in names], [])
+    function = statements.innermost(at, statements.FUNCTION)
+    return next(_called_functions(at.file, called, getattr(function, "lineno", at.line)), ("", None))
+
+
+@functools.cache
+def is_tree_of_arrays(file: str, name: str) -> bool:
+    """Return whether JAX may know all that the objects of a class hold: it is a pytree, or has a base.
+
+    What methods set later is no part of it.
+    """
+    classes = statements.definitions(file, name, ast.ClassDef)[:1]
+    methods = [f for c in classes for f in statements.nodes_in(c, statements.FUNCTION)]
+    stores = {f.name: set().union(*(flow.writes for flow in loop_body.flows_of(f))) for f in methods}
+    first = stores.pop("__init__", set())
+    later = {name for written in stores.values() for name in written - first if name.startswith("self.")}
+    return not classes or not (later or _is_plain_class(file, name))
 
 
 def _is_plain_class(file: str, name: str) -> bool:

@@ -157,12 +157,12 @@ def _is_step(node: ast.stmt, file: str, steps: Iterable[Place]) -> bool:
 
 @functools.cache  # rules ask for each sample
 def loop_of_steps(
-    at: Place, arrays: frozenset[str] = frozenset(), iterated: frozenset[int] = frozenset()
+    at: Place, data: frozenset[str] = frozenset(), iterated: frozenset[int] = frozenset()
 ) -> Any:
     """Return the innermost loop around a line within its function that is not a loop over layers; else None.
 
     That is a statement or a comprehension. A loop over layers has few iterations, or goes over a parameter of
-    the function, such as `self.layers` or weights, unless its name suggests data, or it is one of `arrays`,
+    the function, such as `self.layers` or weights, unless its name suggests data, or it is one of `data`,
     or its line is one of those that were seen to iterate over an array.
     """
     function = statements.innermost(at, statements.FUNCTION)
@@ -172,10 +172,10 @@ def loop_of_steps(
         names = frozenset().union(*(_iterated(each.iter) for each in rounds))
         passed = rounds and all(name.partition(".")[0] in parameters for name in names)
         few = statements.turns_written(loop, at.file) <= FEW
-        seen = bool(arrays & names) or loop.lineno in iterated
-        data = seen or any(_DATA.search(name.lower()) for name in names)
+        seen = bool(data & names) or loop.lineno in iterated
+        over_data = seen or any(_DATA.search(name.lower()) for name in names)
         inside = not isinstance(loop, LOOP) or statements.head_end(loop) < at.line
-        if inside and (data or not (passed or few)):
+        if inside and (over_data or not (passed or few)):
             return loop
     return None
 

@@ -430,13 +430,18 @@ def has_operators(at: Place) -> bool:
 
 def transforms(at: Place) -> str:
     """Return the transformation whose result a statement calls, such as "jax.vmap"; "" for none."""
+    return next((ast.unparse(call.func) for call in transforming_calls(at)), "")
+
+
+def transforming_calls(at: Place) -> list[ast.Call]:
+    """Return what makes a function that a statement calls, if that is a transformation: `grad(f)`."""
     for call in calls_at(at):
         direct = isinstance(call.func, ast.Call)
         made = [call.func] if direct else _assigned(at.file, ast.unparse(call.func))
-        names = [ast.unparse(value.func) for value in made if isinstance(value, ast.Call)]
-        if names and len(names) == len(made) and {n.rpartition(".")[2] for n in names} <= TRANSFORMS:
-            return names[0]
-    return ""
+        calls = [value for value in made if isinstance(value, ast.Call)]
+        if calls and len(calls) == len(made) and {last_name(c.func) for c in calls} <= TRANSFORMS:
+            return calls
+    return []
 
 
 def size_by_values(at: Place) -> bool:

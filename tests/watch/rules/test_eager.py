@@ -1,3 +1,4 @@
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -498,6 +499,39 @@ def test_jit_around_what_grad_derives_names_the_static_arguments(places):
     log.parameters[chain[0].file, "loss"]["kind"] |= {"'mean'"}
     change = advice_for(jit_advice.way_to_jit(Finding("eager", at(3, "loss"), 1.0, ""), Analysis(log))).change
     assert 'put functools.partial(jax.jit, static_argnames=("kind",)) around that once' in change
+
+
+@pytest.mark.parametrize(("length", "unrolled"), [(900, True), (2, False)])
+def test_jit_of_a_gradient_names_what_the_function_of_another_module_needs(
+    length, unrolled, places, tmp_path, monkeypatch
+):
+    losses = tmp_path / "losses.py"
+    losses.write_text(
+        "def fit(w, kind, parts):\n    for part in parts:\n        w = w + part\n"
+        "    print(w)\n    return w.sum()\n"
+    )
+    monkeypatch.setitem(sys.modules, "losses", SimpleNamespace(__file__=str(losses)))
+    at = places("import jax\nfrom losses import *\nw = jax.value_and_grad(fit)(w, 'mean', parts)\n")(
+        3, "<module>"
+    )
+    inside = Place(str(losses), 3, "fit")
+    log = Log("a", samples=[sample(inside, t / 9, at)._replace(under=at) for t in range(9)])
+    log.parameters[str(losses), "fit"] |= {"kind": {"'mean'"}, "parts": {f"list of length {length}"}}
+    finding = jit_advice.way_to_jit(Finding("eager", at, 1.0, ""), Analysis(log))
+    change = advice_for(finding).change
+    assert (
+        'Put functools.partial(jax.jit, static_argnames=("kind",)) around jax.value_and_grad(...)' in change
+    )
+    assert "In fit, print() stays outside and a loop over examples becomes jax.vmap." in change
+    assert ("losses.py:2 as jax.lax.scan" in change) == unrolled
+
+
+def test_an_object_that_jit_does_not_know_keeps_it_from_a_function(places):
+    at = places("class Box:\n    pass\n\ndef fit(w, box):\n    return w * box.rate\n")(5, "fit")
+    log = Log("a", samples=[sample(at, t / 9) for t in range(9)])
+    log.parameters[at.file, "fit"]["box"] |= {f"object of {at.file}:Box"}
+    finding = jit_advice.way_to_jit(Finding("eager recompiles", at, 1.0, ""), Analysis(log))
+    assert "Jit cannot take fit as a whole, which takes box, an object of Box" in advice_for(finding).change
 
 
 @pytest.mark.parametrize(("puts_each_turn", "found"), [(1, True), (6, False)])

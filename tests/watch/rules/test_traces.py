@@ -657,6 +657,18 @@ def test_a_module_that_changes_in_each_call_is_named_with_the_line(module, cause
     assert change in advice_for(finding).change
 
 
+@pytest.mark.parametrize(("grows", "kinds"), [(False, ["new function"]), (True, [])])
+def test_new_functions_that_capture_ever_larger_arrays_would_not_share_a_program(grows, kinds, findings_of):
+    def program():
+        seen = jnp.ones(41)
+        for _ in range(5):
+            seen = jnp.append(seen, 1.0) if grows else seen + 1
+            total = jax.jit(lambda x, seen=seen: x * jnp.sum(jnp.cos(seen)))
+            total(jnp.ones(43))
+
+    assert [f.cause for f in findings_of(program) if f.cause == "new function"] == kinds
+
+
 @pytest.mark.parametrize(("sizes", "kinds"), [((71, 75, 79, 83), ["new function"]), ((16, 32, 64, 128), [])])
 def test_functions_that_are_made_anew_for_each_size_share_one_if_padding_does_it(sizes, kinds, findings_of):
     def program():

@@ -12,6 +12,7 @@ from jaxperf.watch.source.host_work import (
     _with_called,
     changing_variables,
     host_work,
+    is_tree_of_arrays,
     needed_changes,
     replaceable_calls,
 )
@@ -137,6 +138,18 @@ def test_an_object_of_a_class_that_jax_does_not_know_is_no_result_of_jit(head, t
     assert words.startswith("returns an object of State") == plain
 
 
+@pytest.mark.parametrize(("decorator", "method", "whole"), [
+    ("", "", False),
+    ("@register_pytree_node_class\n", "", True),
+    ("@register_pytree_node_class\n", "    def fit(self, x):\n        self.slope = x\n", False),
+    ("@register_pytree_node_class\n", "    def fit(self, x):\n        self.x = slope = x\n", True),
+])  # fmt: skip
+def test_jit_sees_nothing_that_methods_store_in_an_object_later(decorator, method, whole, program_file):
+    start = "    def __init__(self, x):\n        self.x = x\n"
+    path = program_file(f"from jax.tree_util import *\n{decorator}class Line:\n{start}{method}")
+    assert is_tree_of_arrays(path, "Line") == whole
+
+
 @pytest.mark.parametrize(
     ("body", "changing"),
     [
@@ -188,6 +201,17 @@ def test_a_call_in_another_module_is_read_by_the_imports_of_that_module(program_
     assert replaceable_calls(path, function) == {"jax.scipy": "np.cholesky in turns.py, line 4"}
 
 
+_HELPERS = """\
+class Box:
+    def reveal(self):
+        print(self)
+
+def helper(x):
+    return [y + 1 for y in x]
+
+"""
+
+
 @pytest.mark.parametrize(
     ("body", "words"),
     [
@@ -200,10 +224,12 @@ def test_a_call_in_another_module_is_read_by_the_imports_of_that_module(program_
         ),
         ("x = x.at[x < 0].set(0)\n    return x", "; an update by a mask becomes jnp.where"),
         ("x = x.at[2].set(0)\n    return helper(x)", "; a loop over examples becomes jax.vmap"),
+        ("return x.reveal()", "; print() stays outside"),
+        ("return x.sum() if mode == 'sum' else x", ""),
     ],
 )
 def test_advice_names_only_what_a_function_and_what_it_calls_have(body, words, program_file):
-    path = program_file(f"def helper(x):\n    return [y + 1 for y in x]\n\ndef step(x):\n    {body}\n")
+    path = program_file(f"{_HELPERS}def step(x, mode):\n    {body}\n")
     (function,) = statements.definitions(path, "step")
     assert needed_changes(path, function).startswith(words) and bool(words) == bool(
         needed_changes(path, function)
