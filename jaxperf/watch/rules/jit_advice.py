@@ -236,7 +236,8 @@ def _form(
             return {"form": form, "name": called}
         if function is None:
             return {}
-        kept, replaceable = _not_taken(analysis, at, function), replaceable_calls(at.file, function)
+        kept = _not_taken(analysis, at, function) or takes_object(analysis, at)
+        replaceable = replaceable_calls(at.file, function)
         if replaceable and not kept:
             whole = _jit_takes(analysis, at, replaced=True) and not statements.is_method(function)
             looped = any(_loops_of_steps(analysis, [at]))
@@ -491,6 +492,8 @@ def _function_in_loop(analysis: Analysis, chain: Chain) -> Place | None:
     """Return the `def`, or a lambda's call, of the outermost function in a loop of steps; else None."""
     looped = next((i for i, at in enumerate(chain) if any(_loops_of_steps(analysis, [at]))), 0)
     inside = [*itertools.takewhile(functools.partial(_jit_takes, analysis), chain[:looped])]
+    while inside and takes_object(analysis, inside[-1]):
+        inside.pop()
     if not inside:
         return None
     if inside[-1].function == "<lambda>":
@@ -536,10 +539,17 @@ def _not_taken(analysis: Analysis, at: Place, function: Any) -> str:
     lists = analysis.lists_of_many_lengths(at.file, function.name)
     listed = next(iter(lists), "") or _of_many_lengths(analysis, at)
     takes = f"takes {listed}, a list of another length on each call" if listed else ""
-    for name, (file, made) in analysis.objects_passed(at.file, function.name).items():
-        if name in statements.parameters(function) and not is_tree_of_arrays(file, made):
-            takes = takes or f"takes {name}, an object of {made} that jit does not know in full"
     return host_work(at.file, function) or takes
+
+
+def takes_object(analysis: Analysis, at: Place) -> str:
+    """Return why jit cannot be put on the function around a line itself, though on one around it; or ""."""
+    function = statements.innermost(at, statements.FUNCTION)
+    known = statements.parameters(function) if function else []
+    for name, (file, made) in analysis.objects_passed(at.file, at.function).items():
+        if name in known and not is_tree_of_arrays(file, made):
+            return f"takes {name}, an object of {made} that jit does not know in full"
+    return ""
 
 
 def _of_many_lengths(analysis: Analysis, at: Place) -> str:

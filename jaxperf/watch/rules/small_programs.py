@@ -28,6 +28,7 @@ from jaxperf.watch.rules.jit_advice import (
     only_computes,
     operations_of,
     outermost,
+    takes_object,
     way_to_jit,
 )
 from jaxperf.watch.rules.libraries import change_of_call
@@ -148,7 +149,7 @@ def find_eager_recompiles(analysis: Analysis) -> Iterator[Finding]:
             form = "needed" if loop_body.needed_in_turns(at) else "growing"
         if cause == "new body":
             yield finding
-        elif not form and only_computes(analysis, at) and len(repeating) >= SEVERAL:
+        elif not form and _jittable(analysis, at) and len(repeating) >= SEVERAL:
             reason += f", and so were {len(repeating) - 1} more operations"
             # jit would keep what a method reads of its object as it was
             form = "method" if statements.is_method(function) else "several"
@@ -485,6 +486,11 @@ def find_many_arrays(analysis: Analysis) -> Iterator[Finding]:
             yield Finding("many arrays", at, seconds, reason, c.called, argument=listed, form="jitted")
 
 
+def _jittable(analysis: Analysis, at: Place) -> bool:
+    """Return whether jit may be put on the function around a line as it is."""
+    return only_computes(analysis, at) and not takes_object(analysis, at)
+
+
 def _joined_arrays(analysis: Analysis) -> Iterator[Finding]:
     """Yield findings for lines at which jnp.array gets a list of very many arrays."""
     for at, puts in group_by((p for p in analysis.log.puts if p.arrays), lambda put: put.at).items():
@@ -493,7 +499,7 @@ def _joined_arrays(analysis: Analysis) -> Iterator[Finding]:
         argument = ast.unparse(lists[0]) if len(lists) == 1 else "the list"
         times = format_count(len(puts), "time")
         reason = f"{argument} has {puts[-1].arrays:,} arrays, which JAX joins one by one here, {times}"
-        yield Finding("many arrays", at, seconds, reason, argument=argument, form="joined")
+        yield Finding("many arrays", at, seconds, reason, argument, argument=argument, form="joined")
 
 
 def _takes_by_mask(analysis: Analysis, at: Place) -> bool:
