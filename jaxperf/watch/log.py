@@ -121,8 +121,8 @@ class Put(NamedTuple):
     nbytes: int  # 0 for an array made from a list
     again: bool  # whether this line has put the same arrays there before
     numbers: int = 0  # in a list, which JAX converts one by one
-    arrays: int = 0  # of JAX in a list, which JAX joins one by one
     moved: bool = False  # whether all were JAX arrays on other devices or with another sharding
+    arrays: int = 0  # of JAX in a list, which JAX joins one by one
 
 
 class StackSample(NamedTuple):

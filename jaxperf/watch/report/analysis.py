@@ -267,13 +267,17 @@ class Analysis:
         return [name for name, values in lengths.items() if len(values) >= MANY_LENGTHS]
 
     def objects_passed(self, file: str, function: str) -> dict[str, tuple[str, str]]:
-        """Return the parameters of a function that were objects of the program's classes: file and name."""
-        known = self.log.parameters.get((file, function), {})
-        objects = (
-            (name, v.removeprefix(OBJECT_OF)) for name, vs in known.items() for v in vs if OBJECT_OF in v
-        )
-        split = ((name, made.rpartition(":")) for name, made in objects if name != "self")
-        return {name: (where, kind) for name, (where, _, kind) in split}
+        """Return the parameters of a function that were objects of the program's classes, with their class.
+
+        That is its file and its name.
+        """
+        classes = dict[str, tuple[str, str]]()
+        for name, values in self.log.parameters.get((file, function), {}).items():
+            for value in values:
+                if value.startswith(OBJECT_OF) and name != "self":
+                    where, _, kind = value.removeprefix(OBJECT_OF).rpartition(":")
+                    classes[name] = where, kind
+        return classes
 
     @functools.cached_property
     def joins_many_lengths(self) -> set[tuple[str, str, int]]:

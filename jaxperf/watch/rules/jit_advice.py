@@ -96,6 +96,9 @@ WAYS = {
 }  # fmt: skip
 
 
+NO_WAY = "no way"  # the form for operations that nothing in the program could put under jit
+
+
 def way_to_jit(finding: Finding, analysis: Analysis, through: str = "", *, one_call: bool = True) -> Finding:
     """Return a finding with the form of advice that fits its line, and the names that this needs.
 
@@ -115,10 +118,10 @@ def way_to_jit(finding: Finding, analysis: Analysis, through: str = "", *, one_c
         places = [place for chain, _ in below for place in chain]
         kept = kept_values(places) if finding.form in ("numpy", *_WHOLE) else ""
         finding = replace(finding, besides=f"{unrolled} {kept}".strip())
-    file, inner = transformed_function(finding.at)
-    needed = needed_changes(file, inner) if finding.form == "transform" and inner else ""
-    if needed:
-        more = f"In {inner.name}, {needed.removeprefix('; ')}."
+    if finding.form == "transform":
+        file, inner = transformed_function(finding.at)
+        needed = needed_changes(file, inner).removeprefix("; ") if inner else ""
+        more = f"In {inner.name}, {needed}." if needed else ""
         finding = replace(finding, besides=f"{more} {finding.besides}".strip())
     loops = [at.line for at, kind in _loops_of_steps(analysis, [finding.at]) if kind is ast.For]
     if loops and not (finding.form or finding.besides):
@@ -272,8 +275,6 @@ def _of_a_library(analysis: Analysis, at: Place, called: str, library: str) -> s
     made = called.rpartition(".")[2][:1].isupper() and not used and not is_tree(at.file, called)
     return NO_WAY if made else "library"
 
-
-NO_WAY = "no way"  # of operations that nothing in the program could put under jit
 
 # changes of one call, which take nothing of the lines around it
 OF_ONE_CALL = ("init", "transform", "made", "arrays")

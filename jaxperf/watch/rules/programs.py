@@ -442,8 +442,8 @@ def find_unrolled_loops(analysis: Analysis) -> Iterator[Finding]:
             (loop, *others), share = loops, sum(x.share for x in loops)
             more = f", as it did at {table.lines_beside(loop.at, [x.at for x in others])}" if others else ""
             reason = (
-                f"{c.called} holds {loop.iterations} copies of {loop.operation} from this loop, which Python "
-                f"unrolled{more}"
+                f"{c.called} holds the operations of {loop.iterations} turns of this loop, such as "
+                f"{loop.operation}, since Python unrolled it{more}"
             )
             saved_s = unrolled_s * share * (1 - 1 / loop.iterations)
             yield Finding("unrolled", loop.at, saved_s, reason, c.called)

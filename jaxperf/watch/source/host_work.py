@@ -28,6 +28,7 @@ _METHODS = {
 }  # fmt: skip
 _TO_HOST = {"array", "asarray", "load", "loadtxt", "save", "savetxt", "savez"}
 _MASKS = re.compile(r"jax\.numpy\.(logical_\w+|is(nan|finite|inf|close|in))")
+_PLAIN_BASES = ("object", "ABC", "abc.ABC")
 _NO_VALUE = ("len", "isinstance", "hasattr", "callable")  # calls whose results are known while tracing
 
 
@@ -301,7 +302,9 @@ def _is_plain_class(file: str, name: str) -> bool:
             statements.last_name(call.func).startswith("register") and name in map(ast.unparse, call.args[:1])
             for call in statements.calls_in(statements.syntax_tree(file))
         )
-        return plain and not node.bases and not registered
+        bases = map(ast.unparse, node.bases)
+        derived = all(base in _PLAIN_BASES or _is_plain_class(file, base) for base in bases)
+        return plain and derived and not registered
     return False
 
 

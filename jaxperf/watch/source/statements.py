@@ -33,7 +33,8 @@ _ARITHMETIC: dict[type, Any] = {ast.Add: operator.add, ast.Sub: operator.sub, as
 _INIT = re.compile(r"(\b\w[\w.]*(?:\([^()]*\))?\.init|(?<![\w.])(?!__)(?:\w+_)?init(?:_\w+)?)\(")
 _CONVERSIONS = ("numpy.asarray", "numpy.array")
 _PLACES = re.compile(r"jax\.(sharding\.\w+|make_mesh|(local_)?devices|device_put)")
-_MAKES_ARRAYS = {"jax.numpy.asarray", "jax.numpy.array", "jax.device_put"}
+_OF_VALUES = {"jax.numpy.asarray", "jax.numpy.array"}
+_MAKES_ARRAYS = {"jax.device_put", *_OF_VALUES}
 _KEEPS = {"append", "appendleft", "extend", "tuple", "list", "dict", "zip"}
 _COMMON = re.compile(r"(np|numpy|jnp|jax|math)\.")
 _CELL = re.compile(r"<ipython-input-|[\\/]ipykernel_\d+[\\/]")  # in the name of the file of a notebook's cell
@@ -400,9 +401,9 @@ def only_makes_arrays(at: Place) -> bool:
 
 
 def conversion_calls(at: Place) -> list[ast.Call]:
-    """Return the calls that make arrays in a statement, such as `jnp.array(x)`."""
+    """Return the calls that make arrays of values in a statement: `jnp.array(x)` and `jnp.asarray(x)`."""
     calls = jax_calls(innermost(at, ast.stmt), at.file)
-    return [call for call in calls if imported_name(at.file, call.func) in _MAKES_ARRAYS]
+    return [call for call in calls if imported_name(at.file, call.func) in _OF_VALUES]
 
 
 def conversions(at: Place) -> list[str]:
