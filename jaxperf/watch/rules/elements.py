@@ -232,7 +232,9 @@ def find_iterated_arrays(analysis: Analysis) -> Iterator[Finding]:
             "iterated array", at, seconds, reason, name, argument=name, form=form, besides=besides
         )
         found.append((library if form == "library" else "", finding))
-    for at, keys in group_by(keys_apart(analysis), lambda c: c.at).items():
+    # what a library does with keys is none of the reader's
+    own = [c for c in keys_apart(analysis) if c.through in ("", "jax", "jaxlib")]
+    for at, keys in group_by(own, lambda c: c.at).items():
         seconds, name = analysis.compiling_s(keys), statements.iterated(at) or "the keys"
         reason = (
             f"{name} is taken apart by a program of its own, compiled {format_count(len(keys), 'time')} in "

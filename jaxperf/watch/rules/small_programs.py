@@ -239,6 +239,9 @@ def _running_the_same(analysis: Analysis, at: Place, compiled: list[Compiled]) -
         return []
     ran, made = set[Any](), defaultdict[Any, set[str]](set)
     for operation in operations_of(analysis):
+        # JAX may have been tracing then, as the body of a loop
+        if isinstance(operation, StackSample) and not analysis.front(operation):
+            continue
         functions = _functions_of(operation)
         if function not in functions:
             ran.update(functions)
@@ -287,9 +290,13 @@ def _functions_of(event: StackSample | Compiled) -> list[Any]:
 
 @functools.cache
 def _operations_at(node: ast.AST | None) -> frozenset[str]:
-    """Return the operators and the names of the called functions in some code."""
-    operators = {type(n.op).__name__ for n in statements.nodes_in(node, ast.BinOp)}
-    return frozenset(operators.union(ast.unparse(call.func) for call in statements.calls_in(node)))
+    """Return the operators and the names of the called functions in some code, but not in functions in it."""
+    inner = [f for f in statements.nodes_in(node, statements.FUNCTION) if f is not node]
+    inside = {part for function in inner for part in ast.walk(function)}
+    operators = {type(n.op).__name__ for n in statements.nodes_in(node, ast.BinOp) if n not in inside}
+    return frozenset(
+        operators.union(ast.unparse(c.func) for c in statements.calls_in(node) if c not in inside)
+    )
 
 
 def _callers_of_function(c: Compiled, at: Place) -> tuple[Place, ...]:

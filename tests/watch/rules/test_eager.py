@@ -1,3 +1,4 @@
+import ast
 import sys
 from types import SimpleNamespace
 
@@ -722,6 +723,15 @@ def test_a_function_that_runs_the_same_operations_has_to_change_too(angle, own, 
     (finding,) = small_programs.find_eager_recompiles(analysis)
     assert finding.seconds == pytest.approx(seconds)
     assert ("Do the same with second" in finding.besides) is named
+
+
+def test_what_a_function_inside_of_one_computes_may_be_traced():
+    code = ast.parse(
+        "def fit(x):\n    def turn(x):\n        return jnp.sin(x) * 2\n    return jnp.exp(x) + 1\n"
+    )
+    fit = code.body[0]
+    assert small_programs._operations_at(fit) == {"jnp.exp", "Add"}
+    assert small_programs._operations_at(fit.body[0]) == {"jnp.sin", "Mult"}
 
 
 @pytest.mark.parametrize(("behind", "own", "named"), [

@@ -838,12 +838,15 @@ def test_a_leaf_of_equinox_has_a_name_that_can_be_evaluated(places):
     assert "net = jax.tree.map(lambda x: jnp.asarray(x, jnp.result_type(x))" in advice_for(finding).change
 
 
-@pytest.mark.parametrize(("unpack_s", "causes"), [(1.0, ["iterated array"]), (0.05, [])])
-def test_many_keys_that_python_unpacks_are_named_and_a_few_are_not(places, unpack_s, causes):
+@pytest.mark.parametrize(
+    ("unpack_s", "library", "causes"),
+    [(1.0, "", ["iterated array"]), (0.05, "", []), (1.0, "flowlib", [])],  # the library's keys
+)
+def test_many_keys_that_python_unpacks_are_named_and_a_few_are_not(places, unpack_s, library, causes):
     """JAX compiles a program that takes them apart: of many, it takes as long as twenty operations."""
     at = places("key, *noise = jax.random.split(key, n)\nx = [draw(k) for k in noise]\n")(1)
     small = [compiled(at._replace(line=2), i, 0.05, f"op{i}") for i in range(3)]
-    log = Log("a", 0.0, 9.0, compiled=[*small, compiled(at, 4.0, unpack_s, "unstack")])
+    log = Log("a", 0.0, 9.0, compiled=[*small, compiled(at, 4.0, unpack_s, "unstack", through=library)])
     findings = list(elements.find_iterated_arrays(Analysis(log)))
     assert [f.cause for f in findings] == causes and all(
         f.seconds == pytest.approx(unpack_s) for f in findings
