@@ -118,6 +118,9 @@ def way_to_jit(finding: Finding, analysis: Analysis, through: str = "", *, one_c
         places = [place for chain, _ in below for place in chain]
         kept = kept_values(places) if finding.form in ("numpy", *_WHOLE) else ""
         finding = replace(finding, besides=f"{unrolled} {kept}".strip())
+    if finding.form == "function":
+        once = _defined_anew(finding.at, [callers for _, callers in below])
+        finding = replace(finding, besides=f"{once} {finding.besides}".strip())
     if finding.form == "transform":
         file, inner = transformed_function(finding.at)
         needed = needed_changes(file, inner).removeprefix("; ") if inner else ""
@@ -134,6 +137,21 @@ def way_to_jit(finding: Finding, analysis: Analysis, through: str = "", *, one_c
             lines = lines_of(finding.at._replace(line=function.lineno))
         finding = replace(finding, costs_s=_compiled_twice_s(analysis, lines))
     return finding
+
+
+def _defined_anew(at: Place, callers_below: Iterable[Chain]) -> str:
+    """Return where to define the function around a line, if it is defined again and again; "" if not.
+
+    `callers_below` has the lines on the stack above the function: that which calls it comes first.
+    """
+    function, *around = reversed(statements.enclosing_nodes(at, statements.FUNCTION))
+    loop = statements.innermost(at._replace(line=function.lineno), statements.LOOP)
+    if loop is not None and all(loop.lineno > outer.lineno for outer in around[:1]):
+        return f"Define {function.name} once, before the loop at line {loop.lineno}."
+    calling = (place for callers in callers_below for place in callers[1:])
+    if around and any(statements.innermost(place, statements.LOOP) for place in calling):
+        return f"Define {function.name} once, outside of {around[0].name}, each call of which makes it anew."
+    return ""
 
 
 def kept_values(places: Iterable[Place]) -> str:

@@ -725,6 +725,22 @@ def test_a_function_that_runs_the_same_operations_has_to_change_too(angle, own, 
     assert ("Do the same with second" in finding.besides) is named
 
 
+@pytest.mark.parametrize(("program", "said"), [
+    ("def fit(w):\n    def turn(x):\n        return x * x\n    return turn(w)\nfor w in ws:\n    fit(w)\n",
+     "Define turn once, outside of fit, each call of which makes it anew."),
+    ("def fit(w):\n    def turn(x):\n        return x * x\n    return turn(w)\nif ws:\n    fit(w)\n", ""),
+    ("for w in ws:\n    def turn(x):\n        return x * x\n    turn(w)\n", "Define turn once, before the"),
+    ("w = 1\ndef turn(x):\n    return x * x\nfor w in ws:\n    turn(w)\n", ""),
+])  # fmt: skip
+def test_a_function_that_is_defined_again_and_again_is_to_be_defined_once(program, said, places):
+    at = places(program)
+    line, calls = at("return x * x", "turn"), [at(number, "fit") for number in (4, 6) if "fit" in program]
+    log = Log("a", samples=[sample(line, t / 9, *(calls or [at("turn(w)", "")])) for t in range(9)])
+    finding = jit_advice.way_to_jit(Finding("eager recompiles", line, 1.0, ""), Analysis(log))
+    assert finding.form == "function" and finding.besides.startswith(said)
+    assert bool(said) == ("Define" in finding.besides)
+
+
 def test_what_a_function_inside_of_one_computes_may_be_traced():
     code = ast.parse(
         "def fit(x):\n    def turn(x):\n        return jnp.sin(x) * 2\n    return jnp.exp(x) + 1\n"
