@@ -20,6 +20,7 @@ from jaxperf.watch.source import loop_body, statements
 from jaxperf.watch.source.call_sites import CallSite
 from jaxperf.watch.source.host_work import (
     ON_HOST,
+    all_called,
     changing_variables,
     host_work,
     is_tree_of_arrays,
@@ -120,7 +121,8 @@ def way_to_jit(finding: Finding, analysis: Analysis, through: str = "", *, one_c
         finding = replace(finding, besides=f"{unrolled} {kept}".strip())
     if finding.form == "function":
         once = _defined_anew(finding.at, [callers for _, callers in below])
-        finding = replace(finding, besides=f"{once} {finding.besides}".strip())
+        needed = _needed_in_called(finding.at, [place for chain, _ in below for place in chain])
+        finding = replace(finding, besides=" ".join(filter(None, (needed, once, finding.besides))))
     if finding.form == "transform":
         file, inner = transformed_function(finding.at)
         needed = needed_changes(file, inner).removeprefix("; ") if inner else ""
@@ -137,6 +139,17 @@ def way_to_jit(finding: Finding, analysis: Analysis, through: str = "", *, one_c
             lines = lines_of(finding.at._replace(line=function.lineno))
         finding = replace(finding, costs_s=_compiled_twice_s(analysis, lines))
     return finding
+
+
+def _needed_in_called(at: Place, places: Iterable[Place]) -> str:
+    """Return what must change in functions that one calls in ways that its source does not tell; or ""."""
+    function = statements.innermost(at, statements.FUNCTION)
+    called = {(p.file, statements.innermost(p, statements.FUNCTION)) for p in places}
+    unknown = sorted(
+        (file, f.lineno, f) for file, f in called.difference(all_called(at.file, function)) if f is not None
+    )
+    needed = ((f.name, needed_changes(file, f).removeprefix("; ")) for file, _, f in unknown)
+    return " ".join(f"In {name}, {changes}." for name, changes in needed if changes)
 
 
 def _defined_anew(at: Place, callers_below: Iterable[Chain]) -> str:
@@ -348,7 +361,12 @@ def lines_of(at: Place) -> set[tuple[str, int]]:
 
 def _static(analysis: Analysis, file: str, function: str) -> tuple[str, ...]:
     known = analysis.static_parameters(file, function)
-    return tuple(dict.fromkeys([*known, *statements.literal_parameters(file, function)]))
+    # a size is static, also if it varies
+    values = analysis.log.parameters.get((file, function), {})
+    sizes = [
+        name for name in statements.sizes_in(file, function) if any(map(str.isdigit, values.get(name, ())))
+    ]
+    return tuple(dict.fromkeys([*known, *statements.literal_parameters(file, function), *sizes]))
 
 
 @once

@@ -65,7 +65,7 @@ def needed_changes(file: str, function: statements.FUNCTION) -> str:
 
     That is a phrase such as "; print() stays outside, and an if on an array becomes jnp.where".
     """
-    nodes = [(source, n) for source, called in _all_called(file, function) for n in ast.walk(called)]
+    nodes = [(source, n) for source, called in all_called(file, function) for n in ast.walk(called)]
     calls = {getattr(n.func, "id", "") for _, n in nodes if isinstance(n, ast.Call)}
     outside = [f"{name}()" for name in ("float", "print") if name in calls]
     phrases = list[str]()
@@ -100,14 +100,14 @@ def _is_known(test: ast.expr) -> bool:
 def _with_called(file: str, function: statements.FUNCTION) -> list[tuple[str, str, str | ast.Call]]:
     """Return what `_host_work` finds in a function and in those that it calls, behind its file and line."""
     reasons = list[tuple[str, str, str | ast.Call]]()
-    for source, called in _all_called(file, function):
+    for source, called in all_called(file, function):
         there = "" if source == file else f"{Path(source).name}, "
         reasons += [(source, f"{there}line {node.lineno}", why) for node, why in _host_work(source, called)]
     return reasons
 
 
 @functools.cache
-def _all_called(file: str, function: statements.FUNCTION) -> list[tuple[str, Any]]:
+def all_called(file: str, function: statements.FUNCTION) -> list[tuple[str, Any]]:
     """Return a function and all of the program's own functions that it calls, each behind its file."""
     functions = [(file, function)]
     for known in functions:

@@ -25,6 +25,7 @@ ROUND = LOOP | ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
 TRANSFORMS = {"vmap", "grad", "value_and_grad", "jacfwd", "jacrev", "jacobian", "hessian"}
 _JITS = {"jit", "pmap", "filter_jit", "filter_pmap"}
 _JOINING = {"append", "concatenate", "concat", "stack", "hstack", "vstack", "column_stack"}
+_SIZED = {"arange", "broadcast_to", "empty", "eye", "identity", "ones", "range", "reshape", "tile", "zeros"}
 _SIZED_BY_VALUES = {"nonzero", "argwhere", "flatnonzero", "unique"}
 _STAYS = {"print", "input", "append", "block_until_ready", "item", "tolist"}
 _TAKES_ALL = {"list", "tuple", "set", "sorted", "map", "min", "max", "sum", "any", "all", "dict"}
@@ -566,6 +567,18 @@ def literal_parameters(file: str, function: str) -> tuple[str, ...]:
         if values and all(map(_is_size, values)):
             literal.append(name)
     return tuple(literal)
+
+
+@functools.cache  # rules ask for each sample
+def sizes_in(file: str, function: str) -> tuple[str, ...]:
+    """Return the parameters of a function that it uses as sizes: in `jnp.zeros(n)`, `range(n)` or `x[:n]`."""
+    names = _parameters(file, function)
+    defined = next(iter(definitions(file, function)), None)
+    calls = [call for call in calls_in(defined) if last_name(call.func) in _SIZED]
+    bounds = [part for call in calls for part in call.args]
+    bounds += [bound for s in nodes_in(defined, ast.Slice) for bound in (s.lower, s.upper) if bound]
+    used = {n.id for bound in bounds for n in nodes_in(bound, ast.Name)}
+    return tuple(name for name in names if name in used)
 
 
 def static_options(at: Place, function: str) -> str:

@@ -725,6 +725,22 @@ def test_a_function_that_runs_the_same_operations_has_to_change_too(angle, own, 
     assert ("Do the same with second" in finding.besides) is named
 
 
+def test_a_size_that_varies_is_static_and_what_a_passed_function_needs_is_said(places):
+    at = places(
+        "import jax.numpy as jnp\n"
+        "def relu(x):\n    return x.at[x < 0].set(0)\n"
+        "def grown(x, score, n, k):\n    return jnp.zeros(n) + score(x) * k\n"
+        "for n in sizes:\n    grown(x, relu, n, n)\n"
+    )
+    chain = at(3, "relu"), at(5, "grown"), at(7, "<module>")
+    log = Log("a", samples=[sample(chain[1], t / 9, chain[2]) for t in range(9)])
+    log.samples += [sample(chain[0], 1 + t / 9, *chain[1:]) for t in range(9)]
+    log.parameters[at(1).file, "grown"] |= {"n": {"4", "5"}, "k": {"4", "5"}, "score": {"function"}}
+    finding = jit_advice.way_to_jit(Finding("eager", at(4, "grown"), 1.0, ""), Analysis(log))
+    assert finding.form == "function" and finding.static == ("score", "n")
+    assert finding.besides.startswith("In relu, an update by a mask becomes jnp.where.")
+
+
 @pytest.mark.parametrize(("program", "said"), [
     ("def fit(w):\n    def turn(x):\n        return x * x\n    return turn(w)\nfor w in ws:\n    fit(w)\n",
      "Define turn once, outside of fit, each call of which makes it anew."),

@@ -8,8 +8,8 @@ import pytest
 from jaxperf.libraries import Place
 from jaxperf.watch.source import statements
 from jaxperf.watch.source.host_work import (
-    _all_called,
     _with_called,
+    all_called,
     changing_variables,
     host_work,
     is_tree_of_arrays,
@@ -93,7 +93,7 @@ def test_the_cells_of_a_notebook_share_their_names(monkeypatch):
     step = statements.definitions(files[1], "step")[0]
     assert not replaceable_calls(files[1], step)
     monkeypatch.delitem(linecache.cache, files[-1])
-    for cached in (replaceable_calls, _with_called, _all_called):
+    for cached in (replaceable_calls, _with_called, all_called):
         cached.cache_clear()
     assert replaceable_calls(files[1], step) == {"jnp": "np.exp in line 3"}
     assert statements.made_module(Place(files[4], 2)) == "Net"

@@ -167,6 +167,18 @@ def test_the_call_that_makes_weights_is_known_also_of_a_network_that_is_made_the
     assert statements.init_call(places(f"{line}\n")(1)) == called
 
 
+@pytest.mark.parametrize(("body", "sizes"), [
+    ("return jnp.zeros((n + 1, 2)) + x", ("n",)),
+    ("return x[:n].sum() * k", ("n",)),
+    ("for i in range(k): x = x * n", ("k",)),
+    ("return x.reshape(n, k)", ("n", "k")),
+    ("return x * n + k", ()),
+])  # fmt: skip
+def test_parameters_that_are_sizes_are_known_by_their_use(places, body, sizes):
+    at = places(f"def pad(x, n, k):\n    {body}\n")
+    assert statements.sizes_in(at(1).file, "pad") == sizes
+
+
 @pytest.mark.parametrize(("call", "options"), [
     ("chain.init(x, height)", ", static_argnums=(1,)"),
     ("chain.init(x, slope, steps=9)", ', static_argnums=(1,), static_argnames=("steps",)'),
