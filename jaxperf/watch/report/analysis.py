@@ -244,10 +244,9 @@ class Analysis:
     def data_passed(self, at: Place) -> frozenset[str]:
         """Return the parameters of the function around a line that were arrays, or long lists, in samples."""
         known = self.log.parameters.get((at.file, at.function), {})
-        values = [(name, value) for name, values in known.items() for value in values]
-        lists = ((name, value.removeprefix(LIST_OF)) for name, value in values if value.startswith(LIST_OF))
-        long = {name for name, length in lists if int(length) > loop_body.FEW}
-        return frozenset(long.union(name for name, value in values if value.startswith(ARRAY_OF)))
+        arrays = {name for name, values in known.items() for value in values if value.startswith(ARRAY_OF)}
+        lists = self.list_lengths(at.file, at.function).items()
+        return frozenset(arrays.union(name for name, ns in lists if max(ns) > loop_body.FEW))
 
     @functools.cached_property
     def iterated_lines(self) -> dict[str, frozenset[int]]:
@@ -262,9 +261,17 @@ class Analysis:
         )
 
     def lists_of_many_lengths(self, file: str, function: str) -> list[str]:
-        known = self.log.parameters.get((file, function), {})
-        lengths = {name: [v for v in values if v.startswith(LIST_OF)] for name, values in known.items()}
+        lengths = self.list_lengths(file, function)
         return [name for name, values in lengths.items() if len(values) >= MANY_LENGTHS]
+
+    def list_lengths(self, file: str, function: str) -> dict[str, list[int]]:
+        """Return the lengths of the lists that a function got, by parameter."""
+        lengths = defaultdict[str, list[int]](list)
+        for name, values in self.log.parameters.get((file, function), {}).items():
+            for value in values:
+                if value.startswith(LIST_OF):
+                    lengths[name].append(int(value.removeprefix(LIST_OF)))
+        return lengths
 
     def objects_passed(self, file: str, function: str) -> dict[str, tuple[str, str]]:
         """Return the parameters of a function that were objects of the program's classes, with their class.

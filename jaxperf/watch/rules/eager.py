@@ -28,14 +28,12 @@ from jaxperf.watch.rules.idle import (
     findings_by_function,
 )
 from jaxperf.watch.rules.jit_advice import (
-    MOST,
     NO_WAY,
-    OF_ONE_CALL,
     WAYS,
+    best_way,
     in_one_program,
     lines_of,
     outermost,
-    way_to_jit,
 )
 from jaxperf.watch.rules.programs import find_eager_copies
 from jaxperf.watch.rules.small_programs import find_eager_recompiles, find_many_arrays
@@ -121,12 +119,9 @@ def find_eager_operations(analysis: Analysis) -> Iterator[Finding]:
         )
         if python_s > eager_s:
             finding = replace(finding, at=at)
-        library = through.get(finding.at, "")
-        found = way_to_jit(finding, analysis, library)
-        statement = statements.innermost(found.at, ast.stmt)
+        statement = statements.innermost(finding.at, ast.stmt)
         there_s = (s for at, s in lost_s.items() if statements.innermost(at, ast.stmt) is statement)
-        if found.form in OF_ONE_CALL and sum(there_s) < MOST * found.seconds:
-            found = way_to_jit(finding, analysis, library, one_call=False)
+        found = best_way(finding, analysis, through.get(finding.at, ""), sum(there_s))
         if found.form != NO_WAY:
             whole.append(replace(found, costs_s=found.costs_s + small_program_s(analysis)))
     yield from in_one_program(whole, analysis)

@@ -11,7 +11,7 @@ from typing import Any
 
 from jaxperf.result.formatting import format_list
 from jaxperf.watch.grouping import group_by
-from jaxperf.watch.log import DISPATCH, EAGER, LIST_OF, Compiled, StackSample, canonical_name
+from jaxperf.watch.log import DISPATCH, EAGER, Compiled, StackSample, canonical_name
 from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.report.analysis import Analysis, once
 from jaxperf.watch.rules.libraries import change_of_call, is_tree
@@ -124,10 +124,8 @@ def way_to_jit(finding: Finding, analysis: Analysis, through: str = "", *, one_c
         needed = _needed_in_called(finding.at, [place for chain, _ in below for place in chain])
         finding = replace(finding, besides=" ".join(filter(None, (needed, once, finding.besides))))
     if finding.form == "transform":
-        file, inner = transformed_function(finding.at)
-        needed = needed_changes(file, inner).removeprefix("; ") if inner else ""
-        more = f"In {inner.name}, {needed}." if needed else ""
-        finding = replace(finding, besides=f"{more} {finding.besides}".strip())
+        needed = _needed_in(*transformed_function(finding.at))
+        finding = replace(finding, besides=f"{needed} {finding.besides}".strip())
     loops = [at.line for at, kind in _loops_of_steps(analysis, [finding.at]) if kind is ast.For]
     if loops and not (finding.form or finding.besides):
         sentence = f"If the loop at line {loops[0]} does nothing else, jax.lax.scan makes one program of it."
@@ -141,6 +139,17 @@ def way_to_jit(finding: Finding, analysis: Analysis, through: str = "", *, one_c
     return finding
 
 
+def best_way(finding: Finding, analysis: Analysis, through: str, at_line_s: float) -> Finding:
+    """Return a finding as `way_to_jit` does, with the change of one call only where that saves most.
+
+    `at_line_s` is what a change at the finding's line alone saves, of its seconds.
+    """
+    found = way_to_jit(finding, analysis, through)
+    if found.form in OF_ONE_CALL and at_line_s < MOST * finding.seconds:
+        return way_to_jit(finding, analysis, through, one_call=False)
+    return found
+
+
 def _needed_in_called(at: Place, places: Iterable[Place]) -> str:
     """Return what must change in functions that one calls in ways that its source does not tell; or ""."""
     function = statements.innermost(at, statements.FUNCTION)
@@ -148,8 +157,13 @@ def _needed_in_called(at: Place, places: Iterable[Place]) -> str:
     unknown = sorted(
         (file, f.lineno, f) for file, f in called.difference(all_called(at.file, function)) if f is not None
     )
-    needed = ((f.name, needed_changes(file, f).removeprefix("; ")) for file, _, f in unknown)
-    return " ".join(f"In {name}, {changes}." for name, changes in needed if changes)
+    return " ".join(filter(None, (_needed_in(file, f) for file, _, f in unknown)))
+
+
+def _needed_in(file: str, function: Any) -> str:
+    """Return a sentence about what must change in a function for jit to take it; "" for nothing."""
+    needed = needed_changes(file, function).removeprefix("; ") if function else ""
+    return f"In {function.name}, {needed}." if needed else ""
 
 
 def _defined_anew(at: Place, callers_below: Iterable[Chain]) -> str:
@@ -259,9 +273,10 @@ def _form(
         return {"form": "made", "name": made}
     if function and statements.only_makes_arrays(at):
         return {"form": "converts", "name": name}
-    converted = statements.conversions(at)
-    if one_call and converted and not definition and statements.innermost(at, statements.ROUND):
-        return {"form": "arrays", "argument": format_list(converted)}
+    if one_call and not definition and statements.innermost(at, statements.ROUND):
+        converted = statements.conversions(at)
+        if converted:
+            return {"form": "arrays", "argument": format_list(converted)}
     if not definition:
         if called and through not in ("", "jax", "jaxlib", "numpy"):
             form = through
@@ -464,10 +479,10 @@ def _loops_of_steps(analysis: Analysis, places: Iterable[Place]) -> Iterator[tup
 @once
 def _short_lists(analysis: Analysis, file: str, function: str) -> set[str]:
     """Return the parameters of a function that were lists of few elements, over which jit may unroll."""
-    known = analysis.log.parameters.get((file, function), {})
-    lengths = {name: {v.removeprefix(LIST_OF) for v in values} for name, values in known.items()}
-    listed = {name for name, values in known.items() if all(v.startswith(LIST_OF) for v in values)}
-    return {name for name in listed if all(int(length) <= loop_body.FEW for length in lengths[name])}
+    known, lengths = analysis.log.parameters, analysis.list_lengths(file, function)
+    # not one that was an array, too
+    listed = {name for name, ns in lengths.items() if len(ns) == len(known[file, function][name])}
+    return {name for name in listed if max(lengths[name]) <= loop_body.FEW}
 
 
 def outermost(analysis: Analysis) -> Callable[[StackSample | Compiled], Place]:

@@ -19,17 +19,15 @@ from jaxperf.watch.report.analysis import Analysis, once
 from jaxperf.watch.rules.elements import is_operation, keys_apart, small_program_s, takes_apart
 from jaxperf.watch.rules.jit_advice import (
     INNER_SHARE,
-    MOST,
     NO_WAY,
-    OF_ONE_CALL,
     WAYS,
+    best_way,
     jittable_call,
     kept_values,
     only_computes,
     operations_of,
     outermost,
     takes_object,
-    way_to_jit,
 )
 from jaxperf.watch.rules.libraries import change_of_call
 from jaxperf.watch.rules.table import (
@@ -206,11 +204,8 @@ def find_eager_recompiles(analysis: Analysis) -> Iterator[Finding]:
                 left += compiled
             else:
                 finding = _one_by_one(analysis, place, joined, saved_s)
-                library = _library_at(finding.at, joined)
-                found = way_to_jit(finding, analysis, library)
                 alone_s = saving_s([c for c in joined if place(c) == finding.at])
-                if found.form in OF_ONE_CALL and alone_s < MOST * saved_s:
-                    found = way_to_jit(finding, analysis, library, one_call=False)
+                found = best_way(finding, analysis, _library_at(finding.at, joined), alone_s)
                 if found.form != NO_WAY:
                     findings.append((found, joined))
     for i, (found, joined) in enumerate(findings):

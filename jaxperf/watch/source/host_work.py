@@ -118,17 +118,22 @@ def all_called(file: str, function: statements.FUNCTION) -> list[tuple[str, Any]
 def _called_functions(file: str, function: Any, line: int) -> Iterator[tuple[str, Any]]:
     """Yield the program's functions that a function at a line calls, each behind its file."""
     for call in statements.calls_in(function):
-        called, name = statements.dotted_name(call.func), statements.last_name(call.func)
-        named = statements.definitions(file, name)
-        if called not in (name, f"self.{name}"):  # the method of an object, if it can be no other
-            known = called.partition(".")[0] in dict(statements.imports(file))
-            named = [f for f in named if statements.is_method(f) and len(named) == 1 and not known]
-        if named:
-            # a file may define a name again, as the second half of a tutorial does
-            yield file, max(named, key=lambda f: (f.lineno < line, f.lineno))
-            continue
-        for other in _imported_from(file, called):
-            yield from ((other, f) for f in statements.definitions(other, name)[-1:])
+        yield from _functions_named(file, call.func, line)
+
+
+def _functions_named(file: str, expression: ast.expr, line: int) -> Iterator[tuple[str, Any]]:
+    """Yield the program's functions that a name at a line stands for, each behind its file."""
+    called, name = statements.dotted_name(expression), statements.last_name(expression)
+    named = statements.definitions(file, name)
+    if called not in (name, f"self.{name}"):  # the method of an object, if it can be no other
+        known = called.partition(".")[0] in dict(statements.imports(file))
+        named = [f for f in named if statements.is_method(f) and len(named) == 1 and not known]
+    if named:
+        # a file may define a name again, as the second half of a tutorial does
+        yield file, max(named, key=lambda f: (f.lineno < line, f.lineno))
+        return
+    for other in _imported_from(file, called):
+        yield from ((other, f) for f in statements.definitions(other, name)[-1:])
 
 
 def _imported_from(file: str, called: str) -> Iterator[str]:
@@ -273,10 +278,9 @@ def _is_mask(node: ast.expr, masks: Collection[str], file: str) -> bool:
 
 def transformed_function(at: Place) -> tuple[str, Any]:
     """Return the program's function that a statement transforms, as f in `grad(f)(x)`, behind its file."""
+    line = getattr(statements.innermost(at, statements.FUNCTION), "lineno", at.line)
     names = [call.args[0] for call in statements.transforming_calls(at)[:1] if call.args]
-    called = ast.Module([ast.Expr(ast.Call(name, [], [])) for name in names], [])
-    function = statements.innermost(at, statements.FUNCTION)
-    return next(_called_functions(at.file, called, getattr(function, "lineno", at.line)), ("", None))
+    return next((f for name in names for f in _functions_named(at.file, name, line)), ("", None))
 
 
 @functools.cache
