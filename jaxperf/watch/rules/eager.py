@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 
+from jaxperf.hlo import Shape
 from jaxperf.result.intervals import difference, total_length
 from jaxperf.watch.grouping import group_by
 from jaxperf.watch.log import DISPATCH, EAGER, PYTHON, Compiled, StackSample
@@ -49,6 +50,11 @@ FIRST_CALL_S = 3e-3  # that the first call of an operation takes besides its com
 ALIKE = 0.5  # of an operation's bytes, from which on another one tells what they take in memory
 RATE = 200  # operations per second; fewer do not explain idle devices
 IN_A_ROW = 3  # consecutive light operations that are worth fusing
+# opcodes that compute for longer than they go through memory
+_COMPUTING = {
+    "atan2", "cbrt", "cosine", "erf", "exponential", "exponential-minus-one", "log", "log-plus-one",
+    "logistic", "power", "remainder", "shift-left", "shift-right-logical", "sine", "tan", "tanh", "xor",
+}  # fmt: skip
 # the opcodes of a program that XLA does not fuse with others
 _HEAVY = {
     "cholesky", "conditional", "convolution", "custom-call", "dot", "fft", "rng-bit-generator", "scatter",
@@ -277,9 +283,12 @@ def _unfused(analysis: Analysis, lines: Iterable[Place]) -> dict[Place, float]:
     copying = {finding.name for finding in findings_of(analysis, find_eager_copies)}
     others = copying.union(analysis.jitted)
     light = {name for name in opcodes.keys() - others if opcodes[name] and not opcodes[name] & _HEAVY}
-    memory_s = _memory_s(analysis, light)
     rows = [_in_a_row(analysis, device, light) for device in analysis.log.activity.devices]
-    share = max((_saved_share(row, memory_s) for row in rows), default=0.0)
+    ran = {name for row in rows for _, _, name in row}
+    layouts = {name: max((f.layout for f in analysis.programs[name]), key=_bytes_of) for name in ran}
+    memory_s = _memory_s(analysis, layouts, {name for name in ran if opcodes[name] & _COMPUTING})
+    inside = _made_inside(layouts)
+    share = max((_saved_share(row, memory_s, inside) for row in rows), default=0.0)
     if not share:
         return {}
     # the devices of one host share its cores, and then do not compute at the same time; what is free counts
@@ -303,37 +312,59 @@ def _in_a_row(analysis: Analysis, device: str, light: Collection[str]) -> list[t
     return in_a_row if len(in_a_row) >= OFTEN else []
 
 
-def _memory_s(analysis: Analysis, names: Collection[str]) -> dict[str, float]:
+_Layout = tuple[tuple[Shape, ...], tuple[Shape, ...]]  # of a program: the shapes of arguments and of results
+
+
+def _bytes_of(layout: _Layout) -> int:
+    return sum(shape.bytes for shape in itertools.chain(*layout))
+
+
+def _memory_s(
+    analysis: Analysis, layouts: Mapping[str, _Layout], computing: Collection[str]
+) -> dict[str, float]:
     """Return the seconds of an execution of each program that go to memory, which fusing could save.
 
-    The fastest program on arrays as large tells what they need; what another one takes beyond, it computes.
+    For those that also compute, the fastest program on arrays as large tells what these need.
     """
-    nbytes, each_s = dict[str, int](), dict[str, float]()
-    for name in names:
-        program = analysis.log.activity.programs.get(name)
-        spans = program.spans if program else []
-        if spans:
-            each_s[name] = statistics.fmean(end - start for start, end in spans)
-            shapes = (itertools.chain(*facts.layout) for facts in analysis.programs[name])
-            nbytes[name] = max(sum(shape.bytes for shape in of_one) for of_one in shapes)
+    spans = {name: analysis.log.activity.programs[name].spans for name in layouts}
+    each_s = {name: statistics.fmean(end - start for start, end in here) for name, here in spans.items()}
+    nbytes = {name: _bytes_of(layout) for name, layout in layouts.items()}
     return {
         name: min(
             each_s[other] * (nbytes[name] / nbytes[other] if nbytes[other] else 1.0)
             for other in each_s
-            if other == name or nbytes[other] >= ALIKE * nbytes[name] > 0
+            if other == name or (name in computing and nbytes[other] >= ALIKE * nbytes[name] > 0)
         )
         for name in each_s
     }
 
 
-def _saved_share(in_a_row: list[tuple[float, float, str]], memory_s: dict[str, float]) -> float:
+def _made_inside(layouts: Mapping[str, _Layout]) -> set[str]:
+    """Return the programs whose large arrays begin as small ones, such as distances of all pairs of points.
+
+    One program of all would not write these arrays at all.
+    """
+    made, inside = set[Shape](), set[str]()
+    for _ in layouts:  # a chain may be as long
+        for name, (arguments, results) in layouts.items():
+            most = max((shape.bytes for shape in (*arguments, *results)), default=0)
+            large = {shape for shape in arguments if shape.bytes >= ALIKE * most}
+            if most and large <= made:
+                inside.add(name)
+                made.update(results)
+    return inside
+
+
+def _saved_share(
+    in_a_row: list[tuple[float, float, str]], memory_s: dict[str, float], inside: Collection[str]
+) -> float:
     """Return the share of a device's time that would be saved if consecutive light operations were fused."""
     if not in_a_row:
         return 0.0
     spans = group_by(in_a_row, lambda e: e[2]).values()
     # each operation goes through memory, and one program of them does so once: as the longest of a turn does
     turns = statistics.median_low(map(len, spans))
-    each_s = [memory_s[name] for _, _, name in in_a_row]
-    saved_s = sum(each_s) - turns * max(each_s)
+    kept_s = max((memory_s[name] for _, _, name in in_a_row if name not in inside), default=0.0)
+    saved_s = sum(memory_s[name] for _, _, name in in_a_row) - turns * kept_s
     seconds = sum(end - start for start, end, _ in in_a_row)
     return max(0.0, min(1 - 1 / max(IN_A_ROW, len(spans)), saved_s / seconds))

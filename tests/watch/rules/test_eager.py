@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from jaxperf.hlo import Shape
 from jaxperf.watch.log import DISPATCH, EAGER, Compiled, DeviceActivity, Log, Put, StackSample, Wait
 from jaxperf.watch.observe import sampler
 from jaxperf.watch.observe.executables import Facts
@@ -816,22 +817,46 @@ def test_samples_say_what_a_transformation_in_each_turn_costs_where_no_window_sa
     assert all(f.seconds == pytest.approx(9 * 0.9) and f.form == "transform" for f in findings)
 
 
-@pytest.mark.parametrize(("draw_s", "share"), [(1e-4, 3 / 4), (6e-3, 5e-4 / 18.3e-3)])
-def test_what_an_operation_computes_is_not_saved_by_one_program_of_several(draw_s, share):
-    """In each turn three arrays are drawn, which computes longer than to write them, and three are added."""
+@pytest.mark.parametrize(("opcode", "first_s", "share"), [
+    ("xor", 1e-4, 3 / 4), ("xor", 6e-3, 5e-4 / 18.3e-3), ("negate", 2e-4, 3 / 4),
+])  # fmt: skip
+def test_what_an_operation_computes_is_not_saved_by_one_program_of_several(opcode, first_s, share):
+    """In each turn, three others follow one that runs three times, and may compute longer than it writes."""
     activity, at = DeviceActivity(windows=[(0.0, 9.0)]), Place("a.py", 2)
     for turn in range(60):
-        for n, name in enumerate(["uniform"] * 3 + ["multiply", "add", "subtract"]):
+        for n, name in enumerate(["first"] * 3 + ["multiply", "add", "subtract"]):
             begin = turn / 10 + n / 100
             spans = activity.program(name).devices["cpu:0"]
-            spans.append((begin, begin + (draw_s if name == "uniform" else 1e-4)))
+            spans.append((begin, begin + (first_s if name == "first" else 1e-4)))
     text = "HloModule f, entry_computation_layout={(f32[99]{0})->f32[99]{0}}\n\n"
-    text += "ENTRY %main (x: f32[99]) -> f32[99] {\n  ROOT %x = f32[99]{0} parameter(0)\n}\n"
-    facts = [Facts(f"jit_{name}", "cpu", 1.0, 1.0, text=text) for name in activity.programs]
+    text += "ENTRY %main (x: f32[99]) -> f32[99] {\n  %x = f32[99]{0} parameter(0)\n"
+    opcodes = dict.fromkeys(activity.programs, "add") | {"first": opcode}
+    texts = {name: f"{text}  ROOT %y = f32[99]{{0}} {code}(%x)\n}}\n" for name, code in opcodes.items()}
+    facts = [Facts(f"jit_{name}", "cpu", 1.0, 1.0, text=text) for name, text in texts.items()]
     compiled = [Compiled("add", at, {"compile": (-1.0, 0.0)})]
     analysis = Analysis(Log("a", -1.0, 9.0, compiled=compiled, activity=activity, programs=facts))
-    turn_s = 3 * draw_s + 3e-4
+    turn_s = 3 * first_s + 3e-4
     assert eager._unfused(analysis, [at]) == {at: pytest.approx(60 * turn_s * share, rel=0.02)}
+
+
+def _layout(arguments, results):
+    return tuple(tuple(Shape("f32", dims) for dims in side) for side in (arguments, results))
+
+
+def test_one_program_does_not_write_large_arrays_that_begin_and_end_as_small_ones():
+    gaps = {
+        "subtract": _layout([(500, 1), (1, 500)], [(500, 500)]),
+        "abs": _layout([(500, 500)], [(500, 500)]),
+        "reduce_max": _layout([(500, 500)], [()]),
+    }
+    images = {"add": _layout([(300, 900), ()], [(300, 900)])}
+    assert eager._made_inside(images | gaps) == gaps.keys()
+    row = [
+        (t, t + seconds, name) for t, (name, seconds) in enumerate(zip(gaps, (0.1, 0.2, 0.1), strict=True))
+    ]
+    seconds = {"subtract": 0.1, "abs": 0.2, "reduce_max": 0.1}
+    assert eager._saved_share(row, seconds, gaps) == pytest.approx(2 / 3)  # never all of it
+    assert eager._saved_share(row, seconds, ()) == pytest.approx(1 / 2)  # one passes through memory
 
 
 @pytest.mark.parametrize(("loop", "found"), [("for part in parts:", True), ("if parts:", False)])
