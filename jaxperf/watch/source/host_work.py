@@ -196,11 +196,14 @@ def _host_work(file: str, function: statements.FUNCTION) -> Iterator[tuple[Any, 
                     yield node, node
                 elif full.startswith(ON_HOST) or name == "open":
                     yield node, f"calls {name}"
-                elif full.startswith("numpy.") and loop_body.share(
+                elif full.startswith(("jax.", "numpy.")) and loop_body.share(
                     _without_types(loop_body.reads(*node.args)), data
                 ):
+                    if statements.is_sized_by_values(node):
+                        yield node, f"calls {name}, the size of whose result depends on values,"
                     # `np.asarray` brings values to the host, as `float` does, and stays outside
-                    yield node, f"calls {name}" if method in _TO_HOST else node
+                    elif full.startswith("numpy."):
+                        yield node, f"calls {name}" if method in _TO_HOST else node
                 elif owner in passed and method in ("append", "extend"):
                     yield node, f"changes {owner}, a list that it is given,"
                 elif owner and not full and method in _METHODS:

@@ -26,7 +26,10 @@ TRANSFORMS = {"vmap", "grad", "value_and_grad", "jacfwd", "jacrev", "jacobian", 
 _JITS = {"jit", "pmap", "filter_jit", "filter_pmap"}
 _JOINING = {"append", "concatenate", "concat", "stack", "hstack", "vstack", "column_stack"}
 _SIZED = {"arange", "broadcast_to", "empty", "eye", "identity", "ones", "range", "reshape", "tile", "zeros"}
-_SIZED_BY_VALUES = {"nonzero", "argwhere", "flatnonzero", "unique"}
+_SIZED_BY_VALUES = {
+    "argwhere", "extract", "flatnonzero", "intersect1d", "nonzero", "setdiff1d", "setxor1d", "trim_zeros",
+    "union1d", "unique", "unique_all", "unique_counts", "unique_inverse", "unique_values",
+}  # fmt: skip
 _STAYS = {"print", "input", "append", "block_until_ready", "item", "tolist"}
 _TAKES_ALL = {"list", "tuple", "set", "sorted", "map", "min", "max", "sum", "any", "all", "dict"}
 _NAMED = ast.Name | ast.Attribute | ast.Subscript | ast.Call
@@ -448,9 +451,14 @@ def transforming_calls(at: Place) -> list[ast.Call]:
 
 def size_by_values(at: Place) -> bool:
     """Return whether the size of what a statement computes depends on values, as that of `jnp.where(x)`."""
-    calls = [call for call in calls_at(at) if not any(keyword.arg == "size" for keyword in call.keywords)]
-    where = any(last_name(call.func) == "where" and len(call.args) == 1 for call in calls)
-    return where or any(last_name(call.func) in _SIZED_BY_VALUES for call in calls)
+    return any(map(is_sized_by_values, calls_at(at)))
+
+
+def is_sized_by_values(call: ast.Call) -> bool:
+    if any(keyword.arg == "size" for keyword in call.keywords):
+        return False
+    name = last_name(call.func)
+    return name in _SIZED_BY_VALUES or (name == "where" and len(call.args) == 1)
 
 
 def joins(at: Place) -> bool:

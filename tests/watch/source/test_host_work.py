@@ -60,6 +60,13 @@ IMPORTS = (
             "    return key + x[:, x[0] > 1]",
             "takes elements by the mask x[0] > 1 in line 10",
         ),
+        (
+            "    both = jnp.union1d(x, x + 1)\n    return both.sum()",
+            "calls jnp.union1d, the size of whose result depends on values, in line 10",
+        ),
+        ("    return jnp.union1d(x, x + 1, size=9)", ""),
+        ("    return jnp.where(x > 0, x, 0)", ""),
+        ("    return x[jnp.nonzero(np.arange(8) % 2)[0]]", ""),  # of a size that is known
         ("    return x.at[x < 0].set(0)", ""),  # becomes jnp.where, as the advice says
         ("    even = np.arange(8) % 2 == 0\n    return x[even]", ""),  # its size is known while jit traces
         ("    return x[jnp.argmax(x)] + x[x.shape[0] > 3]", ""),
