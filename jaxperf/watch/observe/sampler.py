@@ -95,7 +95,9 @@ _TURN_S = 0.0003  # well below `_SWITCH_S`
 ASLEEP_S = 0.02  # a call of a jitted function or an operation takes less, unless the queue is full
 _SHORT = 60  # elements of a tuple, or characters of a text, that may be a static argument
 STACK = 40  # lines that are kept of a stack
-LOOKS_AT_VALUES = 20  # samples of a function in which its parameters' values are looked at
+# samples of a function in which its parameters' values are looked at; of the later ones, every so many, since
+# a call may last for many samples
+LOOKS_AT_VALUES, SELDOM = 20, 16
 
 
 class Sampler:
@@ -212,9 +214,12 @@ class Sampler:
         """Note the values of parameters that a jitted function would need as static arguments."""
         for f in source_location.readers_frames(frame):
             code = f.f_code
-            if not code.co_flags & inspect.CO_OPTIMIZED or self._looks[id(code)] == LOOKS_AT_VALUES:
-                continue  # a module, or a function that is known
+            if not code.co_flags & inspect.CO_OPTIMIZED:  # a module
+                continue
             self._looks[id(code)] += 1
+            looks = self._looks[id(code)]
+            if looks > LOOKS_AT_VALUES and looks % SELDOM:
+                continue
             known = self.log.parameters[code.co_filename, code.co_name]
             for name in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]:
                 if value := _static_value(source_location.variable_value(f, name)):

@@ -258,7 +258,7 @@ def estimating(analysis: Analysis) -> dict[Place, tuple[str, str]]:
 @once
 def lines_of_solvers(analysis: Analysis) -> set[Place]:
     """Return the lines that a function of SciPy runs, which needs each value before it goes on."""
-    places = {at for s in analysis.samples for at in s.callers}
+    places = {at for s in analysis.samples for at in (s.at, *s.callers)}
     solvers = {*estimating(analysis), *filter(_calls_scipy, places)}
     return {s.at for s in analysis.samples if not solvers.isdisjoint((s.at, *s.callers))}
 

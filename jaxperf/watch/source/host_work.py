@@ -77,9 +77,14 @@ def needed_changes(file: str, function: statements.FUNCTION) -> str:
     updates = ((source, n) for source, n in nodes if isinstance(n, ast.Subscript))
     if any(getattr(n.value, "attr", "") == "at" and _is_mask(n.slice, (), source) for source, n in updates):
         phrases.append("an update by a mask becomes jnp.where")
-    if any(isinstance(n, ast.For | ast.ListComp) for _, n in nodes):
-        phrases.append("a loop over examples becomes jax.vmap")
+    if any(isinstance(n, ast.ListComp) and all(map(_goes_over_elements, n.generators)) for _, n in nodes):
+        phrases.append("a comprehension over examples becomes jax.vmap")
     return f"; {format_list(phrases)}" if phrases else ""
+
+
+def _goes_over_elements(part: ast.comprehension) -> bool:
+    """Return whether a comprehension takes the elements of a variable, and no pairs, as of weights."""
+    return isinstance(part.target, ast.Name) and isinstance(part.iter, ast.Name | ast.Attribute)
 
 
 def _is_known(test: ast.expr) -> bool:

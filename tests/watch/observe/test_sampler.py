@@ -182,3 +182,17 @@ def test_a_thread_sleeps_since_it_last_ran_or_was_ready_to_run(tmp_path):
         assert sleep.until(start + ms / 1000) == pytest.approx(slept_ms / 1000, abs=1e-9)
         assert sleep.slept_s == pytest.approx(since_last_ms / 1000, abs=1e-3)
         assert sleep.delayed_s == pytest.approx(0.09 if ms == 500 else 0.0)
+
+
+def test_values_of_later_calls_are_seen_where_one_call_lasts_for_many_samples():
+    log = Log("a")
+    sampling = sampler.Sampler(log)
+
+    def anneal(turn):
+        for _ in range(2 * sampler.LOOKS_AT_VALUES):
+            sampling._note_parameters(sys._getframe())
+
+    for turn in (7, 8, 9):
+        anneal(turn)
+    (known,) = (names for (_, function), names in log.parameters.items() if function == "anneal")
+    assert known["turn"] == {"7", "8", "9"}

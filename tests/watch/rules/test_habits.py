@@ -260,3 +260,10 @@ def test_a_solver_of_scipy_without_a_derivative_calls_once_for_each_parameter(
     assert found == ({solver: pytest.approx(seconds)} if seconds else {})
     # with a derivative, too, SciPy needs each value before it goes on
     assert [f.at for f in idle.find_waits(analysis)] == ([] if call.startswith("optimize.") else [wait])
+
+
+@pytest.mark.parametrize(("call", "solved"), [("odeint(field, x, times)", True), ("field(x, 0.0)", False)])
+def test_what_scipy_calls_itself_is_at_the_line_of_the_solver(call, solved, places):
+    at = places(f"from scipy.integrate import odeint\nfor x in starts:\n    path = {call}\n")("path")
+    log = Log("a", samples=[StackSample("dispatch", at, 0.0, 1.0)])
+    assert habits.lines_of_solvers(Analysis(log)) == ({at} if solved else set())
