@@ -15,6 +15,7 @@ from types import ModuleType
 import psutil
 
 from jaxperf.errors import JaxperfError, warnings_hidden
+from jaxperf.result.formatting import format_count
 from jaxperf.result.intervals import difference, intersection, total_length
 from jaxperf.watch.compiling.report import note_types
 from jaxperf.watch.guard import collector_paused
@@ -167,10 +168,11 @@ class Watcher:
         for name in self.replacements.missing:
             yield f"cannot observe {name} in this version of JAX"
         if any(log.other_threads.values()):
+            waits = format_count(log.other_threads["waits"], "time")
+            compiled = format_count(log.other_threads["compiled"], "program")
             yield (
-                f"other threads waited {log.other_threads['waits']} times and compiled "
-                f"{log.other_threads['compiled']} programs; shares, waits and findings about lines are of "
-                "the thread that is watched"
+                f"other threads waited {waits} and compiled {compiled}; shares, waits and findings about "
+                "lines are of the thread that is watched"
             )
         new = sum(not facts.old for facts in log.programs)
         if new and not self.compiles.count:

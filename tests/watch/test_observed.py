@@ -417,7 +417,7 @@ def test_jax_in_other_threads_is_said_to_be_unwatched(watched):
 
     record = watched(program).log
     (remark,) = record.remarks
-    assert remark.startswith("other threads waited 1 times and compiled ") and not record.waits
+    assert remark.startswith("other threads waited 1 time and compiled ") and not record.waits
 
 
 # what samples and windows saw

@@ -40,6 +40,7 @@ from jaxperf.watch.rules.programs import find_eager_copies
 from jaxperf.watch.rules.small_programs import find_eager_recompiles, find_many_arrays
 from jaxperf.watch.rules.table import ONE_A_SHAPE, PERFORMANCE, Finding, cause, findings_of
 from jaxperf.watch.source import statements
+from jaxperf.watch.source.host_work import call_on_host
 
 SHORT_S = 5e-5  # seconds of an operation that takes less than its dispatch
 SEEN_S = 0.05  # of windows, below which samples alone say what the front end did
@@ -105,7 +106,10 @@ def find_eager_operations(analysis: Analysis) -> Iterator[Finding]:
     }
     through = {c.at: c.through for c in log.compiled if not c.explained and c.through}
     whole: list[Finding] = []
-    for finding in findings_by_function("eager", lost_s, ""):
+    # what a call on the host takes is no part of a jitted function
+    parts = group_by(lost_s, lambda at: bool(call_on_host(at))).values()
+    by_function = (findings_by_function("eager", {at: lost_s[at] for at in part}, "") for part in parts)
+    for finding in itertools.chain.from_iterable(by_function):
         finding = replace(finding, reason=_reason(analysis, finding.at, idle, before, unfused))
         # of a whole function, and of what it calls, all samples as they were taken
         lines = lines_of(finding.at) if statements.defined_at(finding.at) else set()

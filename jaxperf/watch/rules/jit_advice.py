@@ -21,6 +21,7 @@ from jaxperf.watch.source.call_sites import CallSite
 from jaxperf.watch.source.host_work import (
     ON_HOST,
     all_called,
+    call_on_host,
     changing_variables,
     host_work,
     is_tree_of_arrays,
@@ -86,7 +87,7 @@ WAYS = {
     ),
     "host": (
         "Give {name} NumPy's arrays, as jax.device_get returns them: its library works on the host, and each "
-        "of its operations on an array of JAX is a program of its own."
+        "operation on an array of JAX, as x[:, 0], is a program of its own."
     ),
     "library": (
         "Call {name} inside a function of yours under jax.jit, made once, if the library allows it there "
@@ -278,6 +279,8 @@ def _form(
         if converted:
             return {"form": "arrays", "argument": format_list(converted)}
     if not definition:
+        if shows := call_on_host(at):
+            return {"form": "host", "name": shows}
         if called and through not in ("", "jax", "jaxlib", "numpy"):
             form = through
             if not change_of_call(through, called):

@@ -41,6 +41,7 @@ from jaxperf.watch.rules.table import (
 )
 from jaxperf.watch.rules.traces import REPEATS, find_library_functions
 from jaxperf.watch.source import loop_body, statements
+from jaxperf.watch.source.host_work import call_on_host
 
 SMALL_S = 0.2  # seconds that one program in place of many small ones must save
 SMALL_PROGRAMS = 10  # at a line outside jit that are worth one program
@@ -169,6 +170,8 @@ def find_eager_recompiles(analysis: Analysis) -> Iterator[Finding]:
         at, loop = line(c), statements.innermost(line(c), statements.LOOP)
         if _makes(at):
             return at
+        if call_on_host(at):
+            return at._replace(line=0, function=f"host calls of {at.function}")
         function = statements.innermost(at, statements.FUNCTION)
         if function is None or only_computes(analysis, at):
             return statements.neighborhood(at) or at

@@ -162,7 +162,7 @@ def _together(findings: list[Finding]) -> list[Finding]:
     """Return one finding for all that one change makes one program."""
     left = findings
     several = [f for f in findings if f.cause == "eager shapes" and f.form in ONE_A_SHAPE]
-    for whole in [*several, *(f for f in findings if f.cause == "eager")]:
+    for whole in [*several, *(f for f in findings if f.cause == "eager" and f.seconds > f.costs_s)]:
         if whole not in left:
             continue
         served = ("eager",) if whole in several else _SERVED

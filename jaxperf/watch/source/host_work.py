@@ -284,6 +284,15 @@ def _is_mask(node: ast.expr, masks: Collection[str], file: str) -> bool:
     return statements.dotted_name(node) in masks
 
 
+@functools.cache
+def call_on_host(at: Place) -> str:
+    """Return the outermost call of a statement if that works on the host, as "plt.plot"; else ""."""
+    called = statements.outermost_call(at)
+    full = statements.imported_name(at.file, ast.parse(called or "0", mode="eval").body)
+    owner, _, method = called.rpartition(".")
+    return called if full.startswith(ON_HOST) or (owner and not full and method in _METHODS) else ""
+
+
 def transformed_function(at: Place) -> tuple[str, Any]:
     """Return the program's function that a statement transforms, as f in `grad(f)(x)`, behind its file."""
     line = getattr(statements.innermost(at, statements.FUNCTION), "lineno", at.line)

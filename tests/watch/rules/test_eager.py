@@ -885,3 +885,23 @@ def test_operations_before_the_first_jitted_function_count_too(loop, seconds, pl
     findings = [*eager.find_eager_operations(Analysis(log))]
     assert [f.seconds for f in findings] == pytest.approx(seconds)
     assert all(f.at == at(2) and "before a jitted function runs" in f.reason for f in findings)
+
+
+@pytest.mark.parametrize(("call", "words"), [
+    ("plt.plot(x[:, 0], x[:, 1])", "Give plt.plot NumPy's arrays"),
+    ("canvas.imshow(x.sum(0))", "Give canvas.imshow NumPy's arrays"),
+    ("y = jnp.sin(x[:, 0])", "Put this line and its neighbors"),
+])  # fmt: skip
+def test_what_a_call_on_the_host_takes_goes_there_first(call, words, places):
+    at = places(f"import matplotlib.pyplot as plt\nimport jax.numpy as jnp\nfor x in parts:\n    {call}\n")(4)
+    finding = jit_advice.way_to_jit(Finding("eager", at, 1.0, ""), Analysis(Log("a")))
+    assert advice_for(finding).change.startswith(words)
+
+
+@pytest.mark.parametrize(("costs_s", "line"), [(0.01, 3), (0.03, 2)])
+def test_an_operation_whose_change_saves_nothing_names_no_line(costs_s, line, places):
+    at = places("def study(x):\n    y = prepare(x)\n    z = show(y)\n")
+    shows = Finding("eager", at(3), 0.02, "", form="part", costs_s=costs_s)
+    prepares = Finding("eager recompiles", at(2), 0.5, "", form="part")
+    dearest = max(table._together([prepares, shows]), key=lambda f: f.seconds - f.costs_s)
+    assert dearest.at == at(line)
