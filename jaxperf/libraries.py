@@ -23,6 +23,11 @@ _KNOWN = (
 CHAPTER = (
     "flax", "optax", "orbax.checkpoint", "chex", "matplotlib", "nbformat", "safetensors", "flatbuffers",
 )  # fmt: skip
+# beginnings of the names of code that a library makes as text
+_MADE = (
+    "<frozen ", "<string>", "<timeit-src>", "<attrs generated", "<decorator-gen", "<makefun-gen",
+    "<@beartype", "<__array_function__",
+)  # fmt: skip
 _user_roots: list[str] = []
 
 
@@ -33,7 +38,7 @@ def library_of(file: str, module: str = "") -> str:
     A library is whatever is installed (site-packages, the standard library, jaxperf), and well-known packages
     in other folders. `file` is as in a code object, and `module` the name of code without a file.
     """
-    if file.startswith("<frozen") or file == "<string>":
+    if file.startswith(_MADE):
         return module.split(".")[0] or "python"
     if file.startswith(tuple(_user_roots)):
         return ""

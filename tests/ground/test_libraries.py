@@ -16,6 +16,7 @@ def test_installed_code_is_a_librarys_but_while_it_is_watched(tmp_path):
     modules = {"jax": jax, "numpy": np, "subprocess": subprocess, "jaxperf": libraries}
     assert [library_of(module.__file__) for module in modules.values()] == [*modules]
     assert library_of("<frozen importlib._bootstrap>", "importlib._bootstrap") == "importlib"
+    assert library_of("<timeit-src>") == library_of("<attrs generated init study.Mesh>") == "python"
     assert library_of(str(tmp_path / "train.py")) == library_of("<ipython-input-1>") == ""
     root = str(Path(np.__file__).parent)
     with libraries.user_code([root]):

@@ -304,7 +304,8 @@ def find_writes(analysis: Analysis) -> Iterator[Finding]:
 
 @cause(
     "python", "python", AHEAD, "Python between two steps keeps devices idle",
-    "Do less of it (if step % 100 == 0), make it faster, as with NumPy, or give it to another process.",
+    "Do less of it (if step % 100 == 0), make it faster, as with NumPy in place of a loop, or give it to "
+    'another process (concurrent.futures.ProcessPoolExecutor, with the context "spawn").',
     forms={
         "next step": (
             "Dispatch what does not need this first, or make it part of the jitted step, so that the device "
