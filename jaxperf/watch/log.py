@@ -195,6 +195,8 @@ class ExecutedProgram:
     ops: dict[tuple[str, str], list[float]] = field(default_factory=lambda: defaultdict(list))
     # seconds of each execution, as far as a window saw it; empty if the trace has no run ids
     run_s: list[float] = field(default_factory=list)
+    # the same, by the instructions that ran
+    runs: dict[frozenset[str], float] = field(default_factory=lambda: defaultdict(float))
     whole: int = 0  # executions that lie inside a window
     last_ops: set[str] = field(default_factory=set)  # last instructions of executions that ended in a window
     # seconds of each turn: from a call to the next one in the same window

@@ -6,7 +6,7 @@ import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
@@ -29,6 +29,7 @@ class Execution:
     start: float
     end: float
     last_op: str  # the instruction that ended last
+    ops: set[str] = field(default_factory=set)  # the instructions
 
 
 @dataclass
@@ -89,7 +90,9 @@ def read_window(profile: bytes, tied: float, ended: float, log: Log, share: floa
             known.start = min(start, known.start)
             known.end, known.last_op = max((known.end, known.last_op), (end, e.name))
         elif e.run:
-            executions[e.device, name, e.run] = Execution(e.device, name, start, end, e.name)
+            known = executions[e.device, name, e.run] = Execution(e.device, name, start, end, e.name)
+        if known:
+            known.ops.add(e.name)
     calls: dict[str, list[Interval]] = defaultdict(list)
     called = [*itertools.chain.from_iterable(map(dispatches, lines))]
     if not instructions and not called:
@@ -129,6 +132,7 @@ def add_executions(
         for i, e in enumerate(on_device):
             record, called = activity.program(e.program), calls.get(e.program, [])
             record.run_s.append(min(e.end, ended) - e.start)
+            record.runs[frozenset(e.ops)] += record.run_s[-1]
             began_inside = i > 0 or (len(called) >= number[e.program] and min(called)[0] <= e.start)
             record.whole += began_inside and i < len(on_device) - 1
         *others, last = sorted(on_device, key=lambda e: e.end)

@@ -740,29 +740,44 @@ def called_programs(
 ) -> Iterator[tuple[Facts, Compiled, ExecutedProgram, float]]:
     """Yield programs that ran in windows: facts, the call that made each, what was seen, device seconds.
 
-    These are programs of the reader's functions, or those for whose names `calls` has a call. Windows have
-    only a program's name. If several programs share it, each gets the time of its own instructions' names,
-    and an equal part of that of names which they share, too.
+    These are programs of the reader's functions, or those for whose names `calls` has a call.
     """
     for facts in analysis.log.programs:
         program = analysis.ran(facts)
         c = _call(analysis, facts) if calls is None else calls.get(facts.program)
         if program and c and c.at and program.devices:
-            busy_s = program.busiest_s
-            if len(analysis.programs[facts.program]) > 1:
-                sharing = _sharing(analysis, facts.program)
-                steps = ((op, sum(times)) for (_, op), times in program.ops.items() if op in facts.steps)
-                part_s = sum(seconds / sharing[op] for op, seconds in steps)
-                busy_s = min(busy_s, part_s / len(program.devices))
+            busy_s = program.busiest_s * _parts(analysis, facts.program)[id(facts)]
             if program.cut_off:  # instructions that a window cut off have no events
                 busy_s *= cut_off_factor(analysis)
             yield facts, c, program, busy_s * analysis.scale(program)
 
 
 @once
-def _sharing(analysis: Analysis, name: str) -> Counter[str]:
-    """Return how many programs of a name have each instruction in their entry computations."""
-    return Counter(op for facts in analysis.programs[name] for op in facts.steps)
+def _parts(analysis: Analysis, name: str) -> dict[int, float]:
+    """Return which part of what windows saw of a name each program has, by the id of its facts.
+
+    Windows have only a program's name. If several programs share it, an execution is that of the program
+    whose instructions it ran; of several such programs, it is an equal part of each.
+    """
+    programs, record = analysis.programs[name], analysis.log.activity.programs[name]
+    runs: Mapping[frozenset[str], float] = record.runs or {
+        frozenset([op]): sum(times) for (_, op), times in record.ops.items()
+    }
+    names = {id(facts): {i.name for i in facts.instructions} for facts in programs}
+    seen = {op for _, op in record.ops}
+
+    def apart(facts: Facts, ran: frozenset[str]) -> tuple[int, int]:
+        missing = (facts.steps & seen) - ran if record.runs else ()
+        return len(ran - names[id(facts)]), len(missing)
+
+    seconds = dict.fromkeys(names, 0.0)
+    for ran, run_s in runs.items():
+        least = min(apart(facts, ran) for facts in programs)
+        alike = [facts for facts in programs if apart(facts, ran) == least]
+        for facts in alike:
+            seconds[id(facts)] += run_s / len(alike)
+    seen_s = sum(seconds.values())
+    return {key: part_s / seen_s if seen_s else 1.0 for key, part_s in seconds.items()}
 
 
 def new_programs(analysis: Analysis) -> Iterator[tuple[Facts, Compiled]]:

@@ -425,3 +425,24 @@ def test_a_callback_takes_what_samples_see_outside_of_tracing(begins, seen, seco
     found = {f.name: f.seconds for f in programs.find_callbacks(Analysis(log))}
     assert found["jit_step"] == pytest.approx(seconds)
     assert found["jit_other"] == pytest.approx(0.3 if seen else seconds)
+
+
+@pytest.mark.parametrize(("runs", "parts"), [
+    ({("sort.0", "copy.1"): 0.1, ("sort.0", "dot.2"): 0.3}, [0.25, 0.75]),
+    ({("sort.0",): 0.1, ("dot.2",): 0.3}, [0.125, 0.875]),  # windows cut them off
+    ({}, [0.3, 0.7]),  # a trace without numbers of executions
+])  # fmt: skip
+def test_an_execution_is_that_of_the_program_whose_instructions_it_ran(runs, parts):
+    entry = "HloModule jit_f\n\nENTRY %main (x: f32[4]) -> f32[4] {\n  %x = f32[4]{0} parameter(0)\n"
+    sorts = f"{entry}  %sort.0 = f32[4]{{0}} sort(%x)\n"
+    texts = [
+        f"{sorts}  ROOT %{name} = f32[4]{{0}} {name[:-2]}(%sort.0)\n}}\n" for name in ("copy.1", "dot.2")
+    ]
+    facts = [Facts("jit_f", "cpu", 1.0, 1.0, text=text) for text in texts]
+    activity = DeviceActivity(windows=[(0.0, 1.0)])
+    record = activity.program("f")
+    record.runs |= {frozenset(ran): seconds for ran, seconds in runs.items()}
+    for op, seconds in {"sort.0": 0.4, "copy.1": 0.1, "dot.2": 0.5}.items():
+        record.ops["cpu:0", op].append(seconds)
+    analysis = Analysis(Log("a", 0.0, 1.0, activity=activity, programs=facts))
+    assert [*programs._parts(analysis, "f").values()] == pytest.approx(parts)
