@@ -21,6 +21,7 @@ _SLICED_S = 0.5e-3  # in which an operation takes one element of an array, at mo
 USUAL = 2  # times what the fastest quarter of small programs takes: more is what an operation takes
 MANY_KEYS = 5  # times what an operation takes to compile: the program that takes dozens of keys apart
 _KEYS = re.compile("key|rng|seed|split")  # of random numbers, which NumPy cannot hold
+_NUMBERS = re.compile(r"([\w.]+\.)?(arange|linspace)\(")
 _TAKING = {"dynamic_slice", "gather", "slice", "squeeze"}  # programs that take elements
 # and those that make keys of random numbers, and take one
 _OF_KEYS = {"threefry_split", "threefry_fold_in", "threefry_seed", "unstack", *_TAKING}
@@ -183,6 +184,10 @@ def _slicing_s(analysis: Analysis, samples: list[StackSample]) -> float:
             "in its place. JAX compiles a program that takes the array apart, for each length, and each "
             "element is an array."
         ),
+        "numbers": (
+            "Iterate over Python's range, or make the array with NumPy, in place of {argument}: JAX compiles "
+            "a program that takes the array apart, for each length, and each element is an array."
+        ),
         "derived": (
             "Compute with the whole of {argument} along its first axis (jnp.sum, jnp.prod, jax.vmap), or "
             "make the loop a jax.lax.scan over it. Under jax.grad or jax.vmap, as here, NumPy cannot take it."
@@ -220,6 +225,8 @@ def find_iterated_arrays(analysis: Analysis) -> Iterator[Finding]:
             what = f"an array that {library} iterates over"
         elif any(c.under for c in apart):
             form = "derived"
+        elif all(map(_NUMBERS.match, names)):
+            form = "numbers"
         elif reads and names[1:]:
             what, form = f"each of {name}", "nested"
         reason = (

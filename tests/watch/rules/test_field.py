@@ -852,3 +852,10 @@ def test_many_keys_that_python_unpacks_are_named_and_a_few_are_not(places, unpac
         f.seconds == pytest.approx(unpack_s) for f in findings
     )
     assert all("key, keys = keys[0], keys[1:]" in advice_for(f).change for f in findings)
+
+
+def test_numbers_that_count_turns_need_no_jax(places):
+    at = places("import jax.numpy as jnp\nfor i in jnp.arange(3):\n    print(i)\n")(2, "<module>")
+    log = Log("a", 0.0, 9.0, compiled=[compiled(at, 1.0, 1.5, "unstack")])
+    (finding,) = elements.find_iterated_arrays(Analysis(log))
+    assert advice_for(finding).change.startswith("Iterate over Python's range, or make the array with NumPy")
