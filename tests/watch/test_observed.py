@@ -4,6 +4,7 @@ import gc
 import io
 import pickle
 import re
+import runpy
 import sys
 import threading
 import time
@@ -341,6 +342,20 @@ def test_lines_that_take_arrays_of_one_type_apart_are_named_together(watched):
         Analysis(replace(log, compiled=[replace(apart, stages={"compile": (0.0, 1.0)})]))
     )
     assert finding.besides.startswith(f"Do the same at line {first + 1}:")
+
+
+def test_all_lines_whose_calls_let_a_library_take_arrays_apart_are_known(watched, site_packages):
+    path = site_packages / "taking_57.py"
+    path.write_text("def take(x):\n    return list(x)\n")
+    take = runpy.run_path(str(path))["take"]
+    log = watched(
+        lambda: (
+            take(jnp.ones(5)),
+            take(jnp.zeros(5)),
+        )
+    ).log
+    lines = sorted(at.line for at in log.iterated["float32[5]"])
+    assert lines[1] == lines[0] + 1 and len(lines) == 2
 
 
 def test_arrays_that_numpy_reads_from_a_list_are_waited_for_and_keys_are_not(watched):

@@ -96,9 +96,10 @@ class Waits:
         noted: dict[tuple[Any, ...], CodeType] = {}  # the code is kept alive, so that its id stays unique
 
         def note(x: Any, frame: FrameType) -> None:
-            key = id(frame.f_code), frame.f_lasti, x.shape, x.dtype
+            reader = source_location.reader_and_library_frames(frame)[0] or frame
+            key = id(reader.f_code), reader.f_lasti, x.shape, x.dtype
             if key not in noted:
-                noted[key] = frame.f_code
+                noted[key] = reader.f_code
                 for kind in taken_types(x.shape, str(x.dtype)):
                     self.log.iterated[kind].add(source_location.reader_place(frame))
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from jaxperf.hlo import Shape
 from jaxperf.result.intervals import difference, total_length
 from jaxperf.watch.grouping import group_by
-from jaxperf.watch.log import DISPATCH, EAGER, PYTHON, Compiled, StackSample
+from jaxperf.watch.log import EAGER, PYTHON, Compiled, StackSample
 from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.report.analysis import Analysis, IntervalSet, once
 from jaxperf.watch.rules.elements import (
@@ -23,6 +23,7 @@ from jaxperf.watch.rules.elements import (
 from jaxperf.watch.rules.idle import (
     OFTEN,
     REPEATS,
+    derived_calls,
     find_list_conversions,
     find_repeated_puts,
     find_small_puts,
@@ -80,13 +81,18 @@ def find_eager_operations(analysis: Analysis) -> Iterator[Finding]:
     operations = [s for s in eager if s.start >= analysis.begin]
     # one program of what runs once takes as long to compile as its calls take
     again = filter(_runs_again(analysis), operations)
-    # an operation may wait in its call for the array that it takes
-    idle = analysis.of_the_run(lambda s: _free(analysis).of(s) * s.awake, again, line, alike=True)
+    derived = [s for s in derived_calls(analysis) if s.start >= analysis.begin]
+
+    def idle_during(samples: Iterable[StackSample]) -> dict[Place, float]:
+        # an operation may wait in its call for the array that it takes
+        return analysis.of_the_run(lambda s: _free(analysis).of(s) * s.awake, samples, line, alike=True)
+
+    idle = idle_during([*again, *derived])
     yield from _new_jit_objects(analysis, {at: s for at, s in idle.items() if "jit(" in at.source})
     if total_length(analysis.steady) < SEEN_S:
-        idle = _seen_by_samples(analysis, line, operations)
+        idle = _seen_by_samples(analysis, line, [*operations, *derived])
     elif _rate(analysis) < RATE:
-        idle = {}
+        idle = idle_during(derived)
     # no program of the reader's ran yet
     before = _by_samples(analysis, line, [s for s in eager if s.end <= analysis.begin], 1.0)
     unfused = _unfused(analysis, map(line, operations))
@@ -241,12 +247,9 @@ def _seen_by_samples(
     analysis: Analysis, line: Callable[[StackSample | Compiled], Place], operations: Iterable[StackSample]
 ) -> dict[Place, float]:
     """Return the seconds, by line, in operations of loops where windows saw too little to tell."""
-    # nor could `find_slow_dispatch` tell what a transformation of a jitted function costs in each turn
-    looped = (s for s in analysis.of_kinds(DISPATCH) if statements.innermost(s.at, statements.ROUND))
-    derived = [s for s in looped if statements.transforms(s.at)]
     seen_s = total_length(analysis.steady)
     share = total_length(_free(analysis).stretches) / seen_s if seen_s >= LITTLE_S else 1.0
-    return _by_samples(analysis, line, [*operations, *derived], share)
+    return _by_samples(analysis, line, operations, share)
 
 
 def _by_samples(

@@ -73,11 +73,12 @@ _FROM_THREAD = re.compile(r"\.(get|get_nowait|result)\(")  # of a queue or of a 
 def find_slow_dispatch(analysis: Analysis) -> Iterator[Finding]:
     idle = analysis.idle_at(DISPATCH, itself=True)
     hot, solved = {row.name: row for row in hottest_programs(analysis)}, lines_of_solvers(analysis)
+    derived = {s.at for s in derived_calls(analysis)}
     for c, at in analysis.called:
         row, program = hot.get(c.program), analysis.ran(c)
         if row is None or program is None or row.dispatch_s is None or program.calls < REPEATS:
             continue
-        if at not in idle or at in solved or copies_much(analysis, c):
+        if at not in idle or at in solved | derived or copies_much(analysis, c):
             continue
         call_s, device_s, module_s = row.dispatch_s, row.device_s, 0.0
         if c.through == "flax":
@@ -94,9 +95,6 @@ def find_slow_dispatch(analysis: Analysis) -> Iterator[Finding]:
             )
             saved_s = idle.pop(at) * (1 - call_s / module_s)
             yield Finding("module dispatch", at, saved_s, reason, c.called, argument=modules)
-        elif program.calls >= OFTEN and (transform := statements.transforms(at)):
-            reason = f"{transform} is applied to {c.called} anew in each turn, outside of jit"
-            yield Finding("eager", at, idle.pop(at), reason, transform, form="transform")
         elif program.calls >= OFTEN:
             calls = program.calls * analysis.scale(program)
             quick_s = _quick_s(program) + sum(map(_quick_s, _called_before(analysis, c, at, program)))
@@ -125,6 +123,16 @@ def find_slow_dispatch(analysis: Analysis) -> Iterator[Finding]:
                 reason += f"; beside it, {format_list(beside)} run outside of jit"
             if seconds >= least_s:
                 yield Finding("dispatch", at, seconds, reason, c.called)
+
+
+@once
+def derived_calls(analysis: Analysis) -> list[StackSample]:
+    """Return samples of calls to which a loop applies `vmap` or `grad` anew, outside of jit.
+
+    Such a call of a jitted function never takes the short way of later calls.
+    """
+    looped = (s for s in analysis.of_kinds(DISPATCH) if s.under or statements.transforms(s.at))
+    return [s for s in looped if any(statements.innermost(at, statements.ROUND) for at in (s.at, *s.callers))]
 
 
 def _quick_s(program: ExecutedProgram) -> float:
