@@ -77,7 +77,7 @@ def _show_grid(console: Console, grid: Grid) -> None:
         print_line(console, grid.title, style="bold")
         _print_wrapped(console, shown)
     if len(first) < len(grid.rows):
-        print_line(console, f"and {len(grid.rows) - len(first)} more in the result's file", style="dim")
+        print_line(console, f"and {len(grid.rows) - len(first)} more, which --json FILE keeps", style="dim")
     for remark in grid.remarks:
         print_line(console, remark, style="dim")
 

@@ -73,7 +73,7 @@ def test_hostile_words_are_printed_and_not_obeyed():
 def test_a_long_table_shows_its_first_rows_and_how_many_more_there_are():
     cells = tuple((f"row {i}",) for i in range(9))
     shown = drawn(Grid("The title", ("",), cells, first=6), 80)
-    assert "row 5" in shown and "row 6" not in shown and "and 3 more in the result's file" in shown
+    assert "row 5" in shown and "row 6" not in shown and "and 3 more, which --json FILE keeps" in shown
     for first in (0, 9, 20):
         whole = drawn(Grid("The title", ("",), cells, first=first), 80)
         assert "row 8" in whole and "more" not in whole

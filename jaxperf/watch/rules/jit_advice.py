@@ -73,8 +73,8 @@ WAYS = {
         "np.where(np.asarray(x))."
     ),
     "method": (
-        "Move what {name} computes with arrays into a function that takes the arrays and returns what "
-        "changes of self, and jit that (in an nnx.Module, @nnx.jit above {name} does){needed}."
+        "Move what {name} computes with arrays into a function that takes them, also those of self, and "
+        "returns all results; jit that (in an nnx.Module, @nnx.jit above {name} does){needed}."
     ),
     "converts": (
         "Let {name} keep NumPy's arrays, and convert many of them at once where a step needs them: "

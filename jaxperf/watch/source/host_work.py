@@ -90,7 +90,9 @@ def _goes_over_elements(part: ast.comprehension) -> bool:
 def _is_known(test: ast.expr) -> bool:
     """Return whether jit can make a test while it traces, as `x is None` or `isinstance(x, list)`."""
     match test:
-        case ast.Compare(ops=[ast.Is() | ast.IsNot()]) | ast.Constant():
+        case ast.Compare(ops=[ast.Is() | ast.IsNot() | ast.In() | ast.NotIn()]) | ast.Constant():
+            return True
+        case ast.Compare(left=ast.Call(func=ast.Name(id="type" | "len"))):
             return True
         case ast.Compare(comparators=[ast.Constant(value=str())]):
             return True
@@ -98,6 +100,8 @@ def _is_known(test: ast.expr) -> bool:
             return name in _NO_VALUE
         case ast.UnaryOp(op=ast.Not(), operand=operand):
             return _is_known(operand)
+        case ast.BoolOp(values=parts):
+            return all(map(_is_known, parts))
     return False
 
 
@@ -201,6 +205,8 @@ def _host_work(file: str, function: statements.FUNCTION) -> Iterator[tuple[Any, 
                     yield node, node
                 elif full.startswith(ON_HOST) or name == "open":
                     yield node, f"calls {name}"
+                elif sizes := statements.sizes_of_fields(node, passed):
+                    yield node, f"takes {sizes[0]} as a size"
                 elif full.startswith(("jax.", "numpy.")) and loop_body.share(
                     _without_types(loop_body.reads(*node.args)), data
                 ):

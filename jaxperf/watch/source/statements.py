@@ -11,7 +11,7 @@ import operator
 import re
 import textwrap
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -125,6 +125,8 @@ def statement_rows(at: Place) -> list[str]:
     if node is None:
         return [at.source or "..."]
     rows = linecache.getlines(at.file)[_begin(node) - 1 : head_end(node)]
+    while len(rows) > 1 and rows[-1].strip()[:1] in ("", "#"):  # comments behind the head
+        rows.pop()
     return textwrap.dedent("".join(rows)).splitlines()
 
 
@@ -587,6 +589,15 @@ def sizes_in(file: str, function: str) -> tuple[str, ...]:
     bounds += [bound for s in nodes_in(defined, ast.Slice) for bound in (s.lower, s.upper) if bound]
     used = {n.id for bound in bounds for n in nodes_in(bound, ast.Name)}
     return tuple(name for name in names if name in used)
+
+
+def sizes_of_fields(call: ast.Call, names: Collection[str]) -> list[str]:
+    """Return the values of some dictionaries that a call takes as sizes: in `jnp.zeros(options["width"])`."""
+    if last_name(call.func) not in _SIZED:
+        return []
+    parts = [part for argument in call.args for part in nodes_in(argument, ast.Subscript)]
+    named = (part for part in parts if isinstance(getattr(part.slice, "value", None), str))
+    return [ast.unparse(part) for part in named if dotted_name(part.value) in names]
 
 
 def static_options(at: Place, function: str) -> str:

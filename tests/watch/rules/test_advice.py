@@ -78,7 +78,7 @@ def test_every_cause_has_a_change_at_every_line(cause, file):
         ("wait", 13, "w", "large", "compute on the device what the host needs"),
         ("write", 26, "", "", "Leave out the compression"),
         ("write", 27, "", "", "Write less often"),
-        ("eager", 16, "w", "method", "a function that takes the arrays"),  # self is no array
+        ("eager", 16, "w", "method", "a function that takes them, also"),  # self is no array
         ("eager", 1, "w", "function", "Jit step as a whole: @jax.jit above it"),
         ("eager", 13, "w", "init", "Make jax.jit(step) once"),
         ("eager recompiles", 5, "w", "library", "Call step inside a function of yours"),

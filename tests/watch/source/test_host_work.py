@@ -66,6 +66,11 @@ IMPORTS = (
         ),
         ("    return jnp.union1d(x, x + 1, size=9)", ""),
         ("    return jnp.where(x > 0, x, 0)", ""),
+        (
+            '    rows = jnp.zeros((key["rows"], 3))\n    return rows + x',
+            "takes key['rows'] as a size in line 10",
+        ),
+        ('    return jnp.zeros(3) + key["rows"]', ""),
         ("    return x[jnp.nonzero(np.arange(8) % 2)[0]]", ""),  # of a size that is known
         ("    return x.at[x < 0].set(0)", ""),  # becomes jnp.where, as the advice says
         ("    even = np.arange(8) % 2 == 0\n    return x[even]", ""),  # its size is known while jit traces
@@ -237,6 +242,9 @@ def helper(x):
         ("for n in range(9):\n        x = x + n\n    return x", ""),
         ("return x.reveal()", "; print() stays outside"),
         ("return x.sum() if mode == 'sum' else x", ""),
+        ("return x if type(x) == dict or 'w' not in mode else x + 1", ""),
+        ("return x if type(x) == dict or x > 0 else x + 1", "; an if on an array"),
+        ("return x if len(x) > 1 else x + 1", ""),
     ],
 )
 def test_advice_names_only_what_a_function_and_what_it_calls_have(body, words, program_file):
