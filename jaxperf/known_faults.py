@@ -172,9 +172,9 @@ FAULTS = (
         reductions_of_high_rank, probe="reduction_of_rank_7",
     ),
     Fault(
-        "a sum of differences of slices", "jax-ml/jax#37465", ("cpu",), "0.10.2", "",
+        "a sum of values computed from slices", "jax-ml/jax#37465", ("cpu",), "0.10.2", "",
         "YNNPACK sums, and the slices are stored before", 2,
-        'try XLA_FLAGS="--xla_cpu_experimental_ynn_fusion_type=-reduce"',
+        'try XLA_FLAGS="--xla_cpu_experimental_ynn_fusion_type=-reduce" in the environment',
         reductions_of_stored_slices, probe="squares_of_differences",
     ),
     Fault(

@@ -603,7 +603,10 @@ def takes_object(analysis: Analysis, at: Place) -> str:
     known = statements.parameters(function) if function else []
     for name, (file, made) in analysis.objects_passed(at.file, at.function).items():
         if name in known and not is_tree_of_arrays(file, made):
-            return f"takes {name}, an object of {made} that jit does not know in full"
+            return (
+                f"takes {name}, an object of {made} that jit does not know in full, unless as a static "
+                "argument that never changes"
+            )
     return ""
 
 
