@@ -15,16 +15,20 @@ from jaxperf.watch.grouping import group_by
 from jaxperf.watch.observe.source_location import Place, library_of
 from jaxperf.watch.source import loop_body, statements
 
-# beginnings of the full names of functions that work on the host
-ON_HOST = (
-    "PIL.", "csv.", "cv2.", "gym.", "gymnasium.", "json.", "logging.", "matplotlib.", "numpy.random.", "os.",
-    "pandas.", "pickle.", "plotly.", "random.", "scipy.", "seaborn.", "sklearn.", "subprocess.", "time.",
-    "tqdm.",
+# beginnings of the full names of functions that take arrays to the host, and of others that work there
+_TAKING = (
+    "PIL.", "csv.", "cv2.", "json.", "logging.", "matplotlib.", "pandas.", "pickle.", "plotly.", "scipy.",
+    "seaborn.", "sklearn.",
 )  # fmt: skip
-# methods of Matplotlib's axes and of NumPy's generators, which no array has
-_METHODS = {
-    "choice", "contour", "contourf", "draw", "hist", "imshow", "integers", "legend", "normal", "permutation",
-    "plot", "savefig", "scatter", "show", "shuffle", "standard_normal", "uniform",
+ON_HOST = (
+    *_TAKING, "gym.", "gymnasium.", "numpy.random.", "os.", "random.", "subprocess.", "time.", "tqdm.",
+)  # fmt: skip
+# methods of Matplotlib's axes, and of NumPy's generators, which no array has
+_DRAWING = {
+    "contour", "contourf", "draw", "hist", "imshow", "legend", "plot", "savefig", "scatter", "show",
+}  # fmt: skip
+_METHODS = _DRAWING | {
+    "choice", "integers", "normal", "permutation", "shuffle", "standard_normal", "uniform",
 }  # fmt: skip
 _TO_HOST = {"array", "asarray", "load", "loadtxt", "save", "savetxt", "savez"}
 _MASKS = re.compile(r"jax\.numpy\.(logical_\w+|is(nan|finite|inf|close|in))")
@@ -292,11 +296,11 @@ def _is_mask(node: ast.expr, masks: Collection[str], file: str) -> bool:
 
 @functools.cache
 def call_on_host(at: Place) -> str:
-    """Return the outermost call of a statement if that works on the host, as "plt.plot"; else ""."""
+    """Return the outermost call of a statement if that takes arrays to the host, as "plt.plot"; else ""."""
     called = statements.outermost_call(at)
     full = statements.imported_name(at.file, ast.parse(called or "0", mode="eval").body)
     owner, _, method = called.rpartition(".")
-    return called if full.startswith(ON_HOST) or (owner and not full and method in _METHODS) else ""
+    return called if full.startswith(_TAKING) or (owner and not full and method in _DRAWING) else ""
 
 
 def transformed_function(at: Place) -> tuple[str, Any]:

@@ -891,6 +891,7 @@ def test_operations_before_the_first_jitted_function_count_too(loop, seconds, pl
     ("plt.plot(x[:, 0], x[:, 1])", "Give plt.plot NumPy's arrays"),
     ("canvas.imshow(x.sum(0))", "Give canvas.imshow NumPy's arrays"),
     ("y = jnp.sin(x[:, 0])", "Put this line and its neighbors"),
+    ("y = generator.normal(size=3) * x", "Put this line and its neighbors"),
 ])  # fmt: skip
 def test_what_a_call_on_the_host_takes_goes_there_first(call, words, places):
     at = places(f"import matplotlib.pyplot as plt\nimport jax.numpy as jnp\nfor x in parts:\n    {call}\n")(4)
