@@ -428,7 +428,9 @@ def find_unrolled_loops(analysis: Analysis) -> Iterator[Finding]:
     equal = group_by(analysis.log.compiled, lambda x: (x.program, x.defined))
     seconds = {function: analysis.compiling_s(same) for function, same in equal.items()}
     for facts, c in new_programs(analysis):
-        same, compiling_s = equal[c.program, c.defined], seconds[c.program, c.defined]
+        # of a library's function, it is a call alone that is known
+        same = equal.get((c.program, c.defined), [])
+        compiling_s = seconds.get((c.program, c.defined), 0.0)
         if compiling_s < table.least_saving_s(analysis):  # reading a program takes long
             continue
         # each program and the body of its loop cost what every small program costs

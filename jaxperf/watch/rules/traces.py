@@ -121,6 +121,7 @@ _FLOAT = re.compile(r"(?:^|(?<=[=( ]))(-?(\d[\d.]*[.e][\d.e+-]*|inf)|nan)(?=[,)]
 _ANYWHERE = ("new function", "weak type")  # never intended, even if another line makes the call
 # a single one may be intended: two functions, two values of a flag, two sizes
 _HABITS = ("new function", "static value", "shape", "structure")
+_OF_CALLERS = ("static value", "shape")  # what a library's function gets from its caller
 SHOWN_PARTS = 4  # of what varies, in a reason
 _WEAK = ("structure", "shape", "dtype")  # reasons that JAX gives, though the types occurred before
 _LENGTHENING = {"append", "concatenate", "concat", "hstack", "vstack", "extend"}
@@ -258,7 +259,7 @@ def find_retraces(analysis: Analysis) -> Iterator[Finding]:
     """Find the reader's functions that were traced and compiled again, one finding per reason.
 
     The first trace from a line and its callers does not count, since training and testing may differ. A
-    function of a library counts where the reader calls it with other static values.
+    function of a library counts where the reader calls it with other static values or shapes.
     """
     objects = list[Finding]()
     called = (c for c in analysis.log.compiled if c.explained or _calls_it(c))
@@ -274,7 +275,7 @@ def find_retraces(analysis: Analysis) -> Iterator[Finding]:
                 again[kind].append(c)
             known.add(way)
         if group[0].owner:  # the rest is the library's own
-            again = defaultdict(list, {"static value": again["static value"]})
+            again = defaultdict(list, {kind: again[kind] for kind in _OF_CALLERS})
         again["new function"] = [c for c in _known_before(group, _program) if c in again["new function"]]
         again["structure"] = [c for c in again["structure"] if not all(map(_of_another_class, c.changes))]
         static = all(_STATIC_FIELDS.match(change.now) for c in again["structure"] for change in c.changes)

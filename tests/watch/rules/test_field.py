@@ -1,4 +1,5 @@
 import functools
+import itertools
 import sys
 import sysconfig
 from dataclasses import replace
@@ -13,8 +14,18 @@ from jaxperf.watch.observe import frame_arguments, source_location
 from jaxperf.watch.observe.executables import Facts, independent_instructions, same_in_each_turn
 from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.report.analysis import Analysis, IntervalSet
-from jaxperf.watch.rules import eager, elements, idle, jit_advice, program_notes, small_programs, traces
+from jaxperf.watch.rules import (
+    eager,
+    elements,
+    idle,
+    jit_advice,
+    program_notes,
+    programs,
+    small_programs,
+    traces,
+)
 from jaxperf.watch.rules.table import Finding, advice_for
+from jaxperf.watch.source.call_sites import CallSite
 
 PROGRAM = """\
 import heavylib
@@ -179,6 +190,22 @@ def test_a_library_that_jits_in_each_call_is_named_with_its_repeats_only(line):
     assert change.startswith("Make one call of lib.fit serve all cases") and "under jax.jit" in change
     sizes = fits(at, [f"float32[{n}]" for n in range(4)])
     assert list(traces.find_library_functions(Analysis(Log("a", 0.0, 9.0, compiled=sizes)))) == []
+
+
+@pytest.mark.parametrize(("name", "found"), [("fit", ["shape"]), ("inner", [])])
+def test_shapes_that_the_reader_gives_a_librarys_jitted_function_are_the_readers(line, name, found):
+    at, known = line("w = lib.fit"), {"owner": "lib", "defined": "lib.py:9"}
+    sizes = [f"float32[{n},3]" for n in (90, 91, 95, 97)]
+    made = [compiled(at, i, 0.5, name, signature={"data": size}, **known) for i, size in enumerate(sizes)]
+    changes = [(Change("shape", "data", *pair),) for pair in itertools.pairwise(sizes)]
+    repeats = [replace(c, changes=change) for c, change in zip(made[1:], changes, strict=True)]
+    log = Log("a", 0.0, 9.0, compiled=[made[0], *repeats], call_sites=[CallSite(at, name)])
+    log.programs = [Facts(f"jit_{name}", "cpu", 1.0, 1.0)]
+    log.activity.program(name).calls = 30
+    assert [f.cause for f in traces.find_retraces(Analysis(log))] == found
+    # there is a call, and no trace that is the reader's
+    assert [c.called for _, c in programs.new_programs(Analysis(log))] == [name]
+    assert not [*programs.find_unrolled_loops(Analysis(log))]
 
 
 def test_inside_a_transform_the_line_is_the_call_of_the_transformed_function():
