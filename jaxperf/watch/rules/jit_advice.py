@@ -14,6 +14,7 @@ from jaxperf.watch.grouping import group_by
 from jaxperf.watch.log import DISPATCH, EAGER, Compiled, StackSample, canonical_name
 from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.report.analysis import Analysis, once
+from jaxperf.watch.rules.elements import small_program_s
 from jaxperf.watch.rules.libraries import change_of_call, is_tree
 from jaxperf.watch.rules.table import Finding
 from jaxperf.watch.source import loop_body, statements
@@ -33,6 +34,7 @@ from jaxperf.watch.source.host_work import (
 CALLER_SHARE = 0.1  # a caller with this share of the samples in what it calls is part of the cause
 INNER_SHARE = 0.8  # of the operations below a line, that another line must call to be their cause, too
 DERIVED_SHARE = 0.2  # of the operations below a line, in a function of which it computes the gradient, too
+LOOP_COSTS = 2  # small programs that compile as long as what a loop of lax adds to a program
 LOOP_SHARE = 0.2  # of the operations below a line, that a loop must hold to be named
 Chain = tuple[Place, ...]  # the reader's lines on the stack, the innermost first
 
@@ -112,6 +114,9 @@ def way_to_jit(finding: Finding, analysis: Analysis, through: str = "", *, one_c
     """
     below = _chains_below(analysis, finding.at)
     finding = replace(finding, **_form(finding, analysis, through, below, one_call))
+    function = statements.innermost(finding.at, statements.FUNCTION)
+    if finding.form == "function" and finding.at.line != function.lineno:  # loops around the line, too
+        below = _chains_below(analysis, finding.at._replace(line=function.lineno))
     if finding.form in ("", "part", "method", "numpy", *_WHOLE):
         # a loop that calls jitted functions would be unrolled with what they compute
         whole = lines_of(finding.at) if statements.defined_at(finding.at) else ()
@@ -120,6 +125,8 @@ def way_to_jit(finding: Finding, analysis: Analysis, through: str = "", *, one_c
         places = [place for chain, _ in below for place in chain]
         kept = kept_values(places) if finding.form in ("numpy", *_WHOLE) else ""
         finding = replace(finding, besides=f"{unrolled} {kept}".strip())
+        if unrolled:
+            finding = replace(finding, costs_s=LOOP_COSTS * small_program_s(analysis))
     if finding.form == "function":
         once = _defined_anew(finding.at, [callers for _, callers in below])
         needed = _needed_in_called(finding.at, [place for chain, _ in below for place in chain])
@@ -132,11 +139,11 @@ def way_to_jit(finding: Finding, analysis: Analysis, through: str = "", *, one_c
         sentence = f"If the loop at line {loops[0]} does nothing else, jax.lax.scan makes one program of it."
         finding = replace(finding, besides=sentence)
     if finding.form in ("method", "numpy", *_WHOLE):
-        function = statements.innermost(finding.at, statements.FUNCTION)
         lines = {finding.at[:2]}
         if function and finding.form != "transform":
             lines = lines_of(finding.at._replace(line=function.lineno))
-        finding = replace(finding, costs_s=_compiled_twice_s(analysis, lines))
+        twice_s = _compiled_twice_s(analysis, lines)
+        finding = replace(finding, costs_s=finding.costs_s + twice_s)
     return finding
 
 

@@ -215,6 +215,7 @@ def find_eager_recompiles(analysis: Analysis) -> Iterator[Finding]:
         others = [(f.name, f) for f in _running_the_same(analysis, found.at, joined)]
         if found.form == "init":
             others = [(name, None) for name in _applied_beside(analysis, found, len(joined))]
+        loops_s = found.costs_s  # of each of these functions
         for name, function in others:
             theirs = [c for c in left if function in _functions_of(c)]
             seconds = found.seconds + (saving_s(theirs) if theirs else -each_s)
@@ -222,7 +223,8 @@ def find_eager_recompiles(analysis: Analysis) -> Iterator[Finding]:
                 f"Do the same with {name}, which runs most of these operations, too: it would compile them "
                 "just the same."
             )
-            found = replace(found, seconds=seconds, besides=f"{found.besides} {more}".strip())
+            besides, costs_s = f"{found.besides} {more}".strip(), found.costs_s + loops_s
+            found = replace(found, seconds=seconds, besides=besides, costs_s=costs_s)
         findings[i] = found, joined
     yield from _of_calls(findings)
 

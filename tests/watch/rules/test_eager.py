@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from jaxperf.hlo import Shape
-from jaxperf.watch.log import DISPATCH, EAGER, Compiled, DeviceActivity, Log, Put, StackSample, Wait
+from jaxperf.watch.log import ARRAY_OF, DISPATCH, EAGER, Compiled, DeviceActivity, Log, Put, StackSample, Wait
 from jaxperf.watch.observe import sampler
 from jaxperf.watch.observe.executables import Facts
 from jaxperf.watch.observe.source_location import NOWHERE, Place
@@ -906,3 +906,19 @@ def test_an_operation_whose_change_saves_nothing_names_no_line(costs_s, line, pl
     prepares = Finding("eager recompiles", at(2), 0.5, "", form="part")
     dearest = max(table._together([prepares, shows]), key=lambda f: f.seconds - f.costs_s)
     assert dearest.at == at(line)
+
+
+@pytest.mark.parametrize(("over", "loops"), [("xs", 1), ("range(2)", 0)])
+def test_a_loop_in_a_function_to_jit_is_named_and_costs_what_it_compiles(over, loops, places):
+    text = f"def search(top, xs):\n    for x in {over}:\n        top = top + x * top\n    return top\n\n"
+    at = places(f"{text}search(w, xs)\n")
+    line, call = at(3, "search"), at(6, "<module>")
+    times = [(t, t + 0.1) for t in range(30)]
+    made = [Compiled("add", line, {"compile": each}, callers=(call,)) for each in times]
+    log = Log(
+        "a", samples=[StackSample(EAGER, line, *each, callers=(call,)) for each in times], compiled=made
+    )
+    log.parameters[line.file, "search"]["xs"] = {f"{ARRAY_OF}30"}
+    finding = jit_advice.way_to_jit(Finding("eager recompiles", line, 1.0, ""), Analysis(log))
+    assert (finding.form, "write the loop at" in finding.besides) == ("function", bool(loops))
+    assert finding.costs_s == pytest.approx(0.2 * loops)
