@@ -110,7 +110,7 @@ def way_to_jit(finding: Finding, analysis: Analysis, through: str = "", *, one_c
       finding: of operations outside jit.
       analysis: knows the values that parameters had.
       through: the library that the line calls, if JAX's operations run inside one.
-      one_call: whether the change of one call may serve, as one of `OF_ONE_CALL`.
+      one_call: whether the change of one call may serve, as one of `_OF_ONE_CALL`.
     """
     below = _chains_below(analysis, finding.at)
     finding = replace(finding, **_form(finding, analysis, through, below, one_call))
@@ -153,7 +153,7 @@ def best_way(finding: Finding, analysis: Analysis, through: str, at_line_s: floa
     `at_line_s` is what a change at the finding's line alone saves, of its seconds.
     """
     found = way_to_jit(finding, analysis, through)
-    if found.form in OF_ONE_CALL and at_line_s < MOST * finding.seconds:
+    if found.form in _OF_ONE_CALL and at_line_s < _MOST * finding.seconds:
         return way_to_jit(finding, analysis, through, one_call=False)
     return found
 
@@ -333,8 +333,8 @@ def _of_a_library(analysis: Analysis, at: Place, called: str, library: str) -> s
 
 
 # changes of one call, which take nothing of the lines around it
-OF_ONE_CALL = ("init", "transform", "made", "arrays")
-MOST = 0.8  # of what a change could save, at the line whose call alone is changed
+_OF_ONE_CALL = ("init", "transform", "made", "arrays")
+_MOST = 0.8  # of what a change could save, at the line whose call alone is changed
 # changes that jit all that a line or a function calls
 _WHOLE = ("function", "transform", "derived", "elements")
 
