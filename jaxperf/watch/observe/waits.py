@@ -96,10 +96,12 @@ class Waits:
         noted: dict[tuple[Any, ...], CodeType] = {}  # the code is kept alive, so that its id stays unique
 
         def note(x: Any, frame: FrameType) -> None:
-            reader = source_location.reader_and_library_frames(frame)[0] or frame
-            key = id(reader.f_code), reader.f_lasti, x.shape, x.dtype
+            caller = frame
+            if library_of(frame.f_code.co_filename):  # for which several lines of the reader's may call
+                caller = source_location.reader_and_library_frames(frame)[0] or frame
+            key = id(caller.f_code), caller.f_lasti, x.shape, x.dtype
             if key not in noted:
-                noted[key] = reader.f_code
+                noted[key] = caller.f_code
                 for kind in taken_types(x.shape, str(x.dtype)):
                     self.log.iterated[kind].add(source_location.reader_place(frame))
 

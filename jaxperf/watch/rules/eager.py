@@ -113,9 +113,7 @@ def find_eager_operations(analysis: Analysis) -> Iterator[Finding]:
     through = {c.at: c.through for c in log.compiled if not c.explained and c.through}
     whole: list[Finding] = []
     # what a call on the host takes is no part of a jitted function
-    parts = group_by(lost_s, lambda at: bool(call_on_host(at))).values()
-    by_function = (findings_by_function("eager", {at: lost_s[at] for at in part}, "") for part in parts)
-    for finding in itertools.chain.from_iterable(by_function):
+    for finding in findings_by_function("eager", lost_s, "", lambda at: bool(call_on_host(at))):
         finding = replace(finding, reason=_reason(analysis, finding.at, idle, before, unfused))
         # of a whole function, and of what it calls, all samples as they were taken
         lines = lines_of(finding.at) if statements.defined_at(finding.at) else set()

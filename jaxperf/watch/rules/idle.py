@@ -5,7 +5,7 @@ import itertools
 import re
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -568,8 +568,13 @@ def describe_longest_inside(analysis: Analysis, kind: str, at: Place) -> str:
     return f", most of the time at {made}: {made.source}" if made else ""
 
 
-def findings_by_function(cause: str, idle: dict[Place, float], reason: str) -> Iterator[Finding]:
+def findings_by_function(
+    cause: str,
+    idle: dict[Place, float],
+    reason: str,
+    kind: Callable[[Place], Any] = lambda at: None,  # of a line; lines of two kinds need different changes
+) -> Iterator[Finding]:
     """Yield one finding per function, at its costliest line, since neighboring lines share one cause."""
-    for lines in group_by(filter(None, idle), statements.function_of).values():
+    for lines in group_by(filter(None, idle), lambda at: (statements.function_of(at), kind(at))).values():
         worst = max(lines, key=lambda at: idle[at])
         yield Finding(cause, worst, sum(idle[at] for at in lines), reason, worst.function)

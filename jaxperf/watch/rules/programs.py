@@ -762,22 +762,24 @@ def _parts(analysis: Analysis, name: str) -> dict[int, float]:
     whose instructions it ran; of several such programs, it is an equal part of each.
     """
     programs, record = analysis.programs[name], analysis.log.activity.programs[name]
+    if len(programs) == 1:  # reading a program takes long
+        return {id(programs[0]): 1.0}
     runs: Mapping[frozenset[str], float] = record.runs or {
         frozenset([op]): sum(times) for (_, op), times in record.ops.items()
     }
     names = {id(facts): {i.name for i in facts.instructions} for facts in programs}
     seen = {op for _, op in record.ops}
 
-    def apart(facts: Facts, ran: frozenset[str]) -> tuple[int, int]:
+    def apart(ran: frozenset[str], facts: Facts) -> tuple[int, int]:
         missing = (facts.steps & seen) - ran if record.runs else ()
         return len(ran - names[id(facts)]), len(missing)
 
     seconds = dict.fromkeys(names, 0.0)
     for ran, run_s in runs.items():
-        least = min(apart(facts, ran) for facts in programs)
-        alike = [facts for facts in programs if apart(facts, ran) == least]
-        for facts in alike:
-            seconds[id(facts)] += run_s / len(alike)
+        by_difference = group_by(programs, functools.partial(apart, ran))
+        nearest = by_difference[min(by_difference)]
+        for facts in nearest:
+            seconds[id(facts)] += run_s / len(nearest)
     seen_s = sum(seconds.values())
     return {key: part_s / seen_s if seen_s else 1.0 for key, part_s in seconds.items()}
 
