@@ -96,7 +96,7 @@ SLOWDOWN = 0.05  # of a program in a window, roughly
 PAUSE = 0.02  # shortest pause over the time since the first window
 KEPT_BYTES = 6_000_000  # of windows: of more, some are dropped
 # of windows that are read, and per second since the first one; to read 1 MB takes about 0.15 s
-READ_BYTES, READ_BYTES_PER_S = 1_000_000, 60_000
+READ_BYTES, READ_BYTES_PER_S = 500_000, 40_000
 
 
 class Profiler:

@@ -32,8 +32,35 @@ from jaxperf.watch.observe.frame_arguments import is_array
 from jaxperf.watch.observe.source_location import NOWHERE, Place, jitted_program, library_of, module_of
 from jaxperf.watch.source.call_sites import CallSites
 
-THREADS = Path("/proc/self/task")
+THREADS, COUNTS = Path("/proc/self/task"), Path("/proc/self/io")
 AWAKE = 0.1  # a thread that ran or was ready for a smaller share of the time between two calls has slept
+
+
+class KernelFile:
+    """A small file of Linux in which the kernel counts, such as the bytes that a process has written.
+
+    It stays open, since each sample reads it: to open it would release the GIL some times more.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._file = -1
+        with contextlib.suppress(OSError):  # this system has no such file
+            self._file = os.open(path, os.O_RDONLY)
+            self._opened = os.fstat(self._file)
+
+    def read(self) -> bytes:
+        """Return what the file holds now; b"" if this system has no such file, or its thread has ended."""
+        try:
+            return os.pread(self._file, 400, 0)
+        except (OSError, AttributeError):  # Windows has no such function
+            return b""
+
+    def close(self) -> None:
+        file, self._file = self._file, -1
+        # the program may have closed all files, and opened its own
+        with contextlib.suppress(OSError):
+            if os.path.samestat(os.fstat(file), self._opened):
+                os.close(file)
 
 
 class Sleep:
@@ -46,7 +73,7 @@ class Sleep:
 
     def __init__(self, threads: Path = THREADS) -> None:
         folder = threads / str(threading.get_native_id())
-        self._files = str(folder / "schedstat"), str(folder / "stat")
+        self._times, self._stat = KernelFile(folder / "schedstat"), KernelFile(folder / "stat")
         self._awake = self._last = time.perf_counter()
         self._ran_s = self._waited_s = 0.0
         # between the last two calls of `until`: in which the thread waited for a core, and in which it slept
@@ -55,9 +82,8 @@ class Sleep:
 
     def until(self, now: float) -> float:
         """Return the seconds that the thread has slept until `now`, a time of `time.perf_counter`."""
-        try:
-            times, stat = (_read(file) for file in self._files)
-        except OSError:  # the thread has ended, or this system has no such statistics
+        times, stat = self._times.read(), self._stat.read()
+        if not (times and stat):
             self.delayed_s = self.slept_s = 0.0
             return 0.0
         ran_s, waited_s = (int(part) / 1e9 for part in times.split()[:2])
@@ -72,10 +98,9 @@ class Sleep:
         self._last, self._ran_s, self._waited_s = now, ran_s, waited_s
         return now - self._awake
 
-
-def _read(file: str) -> bytes:
-    with open(file, "rb", buffering=0) as opened:  # noqa: PTH123  a path object takes longer
-        return opened.read(400)
+    def close(self) -> None:
+        self._times.close()
+        self._stat.close()
 
 
 SAMPLING = threading.RLock()  # held while a sample has changed settings that a forked child would keep
@@ -123,7 +148,10 @@ class Sampler:
         """Start sampling the watched thread, which is the one that calls this."""
         self._opener, self._pid = threading.get_ident(), os.getpid()
         self._first = self._last = time.perf_counter()
-        self._sleep, self._written = Sleep(), _bytes_written()
+        self._sleep, self._counts = Sleep(), KernelFile(COUNTS)
+        self._undo.callback(self._sleep.close)
+        self._undo.callback(self._counts.close)
+        self._written = self._bytes_written()
         self._undo.enter_context(_switch_interval(min(_SWITCH_S, sys.getswitchinterval())))
         _thread.start_new_thread(self._run, ())  # hidden from `threading.enumerate`: a program may join those
 
@@ -178,7 +206,7 @@ class Sampler:
         if calls_jax:
             self._note_parameters(frame)
         # from here on the program may go on: reading files releases the GIL
-        before, self._written = self._written, _bytes_written()
+        before, self._written = self._written, self._bytes_written()
         slept_s = self._sleep.until(now)
         sample = sample._replace(written=max(0, self._written - before))
         if self.log.thread_id == self._opener:  # whose sleep is known
@@ -191,6 +219,11 @@ class Sampler:
             self._known.add(where)
             with self.log.losses.guard("lines that call jitted functions"):
                 self.call_sites.look(frame)
+
+    def _bytes_written(self) -> int:
+        """Return the bytes that this process has written to files and pipes; 0 on systems that do not say."""
+        counted = dict(line.split(b": ") for line in self._counts.read().splitlines())
+        return int(counted.get(b"wchar", 0))
 
     def _sample_stack(self, frame: FrameType | None, now: float, compiling: bool) -> None:
         """Record what the compile report needs: stacks while something compiles, and imports."""
@@ -261,14 +294,6 @@ def undisturbed() -> Iterator[None]:
     """
     with SAMPLING, _switch_interval(_LONG_S), collector_paused():
         yield
-
-
-def _bytes_written() -> int:
-    """Return the bytes that this process has written to files and pipes; 0 on systems that do not say."""
-    try:
-        return int(_read("/proc/self/io").split(b"wchar: ")[1].split()[0])
-    except (OSError, IndexError, ValueError):
-        return 0
 
 
 def _in_numpy(frame: FrameType | None) -> bool:

@@ -514,21 +514,20 @@ def outermost(analysis: Analysis) -> Callable[[StackSample | Compiled], Place]:
     own = ((chain_of(s)[0], s.start) for s in samples)
     counts = Counter(at for at, start in own if at in inside and inside[at][0] < start < inside[at][-1])
 
-    def line(s: StackSample | Compiled) -> Place:
-        whole = (s.at, *s.callers)
+    @functools.cache  # many samples have one stack
+    def line_of(whole: Chain, chain: Chain) -> Place:
         if init := next(filter(statements.init_call, whole), None):
             return init
         for inner, outer in reversed([*itertools.pairwise(whole)]):
             # the line that makes the module whose `__init__` runs
             if inner.function == "__init__" and statements.in_module(inner):
                 return outer
-        chain = chain_of(s)
         least = {at: max(1, CALLER_SHARE * len(inside.get(at, ()))) for at in chain}
         beyond = (i for i in range(len(chain) - 1, 0, -1) if counts[chain[i]] >= least[chain[i]])
         chain = chain[next(beyond, 0) :]
         return _function_in_loop(analysis, chain) or chain[0]
 
-    return line
+    return lambda s: line_of((s.at, *s.callers), chain_of(s))
 
 
 def _chains(analysis: Analysis) -> Callable[[StackSample | Compiled], Chain]:

@@ -1,7 +1,9 @@
+import os
 import runpy
 import sys
 import threading
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import jax
@@ -132,7 +134,7 @@ def test_a_sample_is_of_the_line_at_which_the_program_was_before_a_file_was_read
     sample.close()
     sample.log.samples.clear()
     next(running)
-    monkeypatch.setattr(sampler, "_bytes_written", lambda: len(next(running)))
+    monkeypatch.setattr(sample, "_bytes_written", lambda: len(next(running)))
     sample._sample(running.gi_frame, time.perf_counter())
     (seen,) = sample.log.samples
     assert "first line" in seen.at.source
@@ -182,6 +184,39 @@ def test_a_thread_sleeps_since_it_last_ran_or_was_ready_to_run(tmp_path):
         assert sleep.until(start + ms / 1000) == pytest.approx(slept_ms / 1000, abs=1e-9)
         assert sleep.slept_s == pytest.approx(since_last_ms / 1000, abs=1e-3)
         assert sleep.delayed_s == pytest.approx(0.09 if ms == 500 else 0.0)
+
+
+def test_what_the_kernel_counts_is_read_anew_until_its_file_is_closed(tmp_path):
+    path = tmp_path / "io"
+    path.write_text("wchar: 7\n")
+    file = sampler.KernelFile(path)
+    assert file.read() == b"wchar: 7\n"
+    path.write_text("wchar: 90\n")
+    assert file.read() == b"wchar: 90\n"
+    file.close()
+    assert file.read() == b""
+    other = sampler.KernelFile(path)
+    os.close(other._file)
+    programs = os.open(tmp_path / "programs", os.O_CREAT | os.O_WRONLY)
+    assert programs == other._file
+    other.close()
+    os.close(programs)  # which is still open
+    absent = sampler.KernelFile(tmp_path / "absent")
+    assert absent.read() == b""
+    absent.close()
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="this system does not list open files")
+def test_a_sampler_that_is_closed_leaves_no_file_open():
+    def opened():
+        return sorted(os.listdir("/proc/self/fd"))  # noqa: PTH208
+
+    before, sample = opened(), sampler.Sampler(Log("a"))
+    sample.open()
+    during = opened()
+    sample.close()
+    assert len(during) > len(before)
+    assert opened() == before
 
 
 def test_values_of_later_calls_are_seen_where_one_call_lasts_for_many_samples():
