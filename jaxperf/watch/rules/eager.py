@@ -1,11 +1,12 @@
 """The rule about operations outside jit, which are dispatched and computed one by one."""
 
 import ast
+import functools
 import itertools
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from jaxperf.hlo import Shape
 from jaxperf.result.intervals import difference, total_length
@@ -64,6 +65,9 @@ _HEAVY = {
 }  # fmt: skip
 
 
+_Line = Callable[[StackSample | Compiled], Place]
+
+
 @cause(
     "eager", "eager", PERFORMANCE, "operations are dispatched one by one",
     "Put this line and its neighbors into one jitted function; float() and print() stay outside.",
@@ -71,31 +75,24 @@ _HEAVY = {
 )  # fmt: skip
 def find_eager_operations(analysis: Analysis) -> Iterator[Finding]:
     """Find functions that dispatch operations one by one while devices are idle, or over large arrays."""
-    line, log = outermost(analysis), analysis.log
+    line = outermost(analysis)
     # lines that other rules cover
     placing = (find_small_puts, find_list_conversions, find_repeated_puts)
-    copying = {finding.at for rule in placing for finding in findings_of(analysis, rule)}
+    others = {finding.at for rule in placing for finding in findings_of(analysis, rule)} | _waits(analysis)
     eager = analysis.of_kinds(EAGER)
-    others = copying | _waits(analysis) | set(filter(statements.only_places, {s.at for s in eager}))
+    others |= set(filter(statements.only_places, {s.at for s in eager}))
     eager = [s for s in eager if s.at not in others]
     operations = [s for s in eager if s.start >= analysis.begin]
-    # one program of what runs once takes as long to compile as its calls take
-    again = filter(_runs_again(analysis), operations)
-    derived = [s for s in derived_calls(analysis) if s.start >= analysis.begin]
-
-    def idle_during(samples: Iterable[StackSample]) -> dict[Place, float]:
-        # an operation may wait in its call for the array that it takes
-        return analysis.of_the_run(lambda s: _free(analysis).of(s) * s.awake, samples, line, alike=True)
-
-    idle = idle_during([*again, *derived])
+    idle = _idle_during(analysis, line, operations)
     yield from _new_jit_objects(analysis, {at: s for at, s in idle.items() if "jit(" in at.source})
+    derived = [s for s in derived_calls(analysis) if s.start >= analysis.begin]
     if total_length(analysis.steady) < SEEN_S:
         idle = _seen_by_samples(analysis, line, [*operations, *derived])
     elif _rate(analysis) < RATE:
-        idle = idle_during(derived)
+        idle = analysis.of_the_run(functools.partial(_idle_s, analysis), derived, line, alike=True)
     # no program of the reader's ran yet
     before = _by_samples(analysis, line, [s for s in eager if s.end <= analysis.begin], 1.0)
-    unfused = _unfused(analysis, map(line, operations))
+    lost = _Lost(idle, before, _unfused(analysis, map(line, operations)))
     # their advice is to take the operation out of jit
     elsewhere = {
         finding.at
@@ -104,41 +101,88 @@ def find_eager_operations(analysis: Analysis) -> Iterator[Finding]:
         if finding.cause in ("eager shapes", "many arrays") and finding.form not in ONE_A_SHAPE
     }
     lost_s = {
-        at: sum(part.get(at, 0.0) for part in (idle, before, unfused))
-        for at in {**idle, **before, **unfused}
+        at: seconds
+        for at, seconds in lost.total_s.items()
         # a line that makes a jit object is above, or a retrace; one program of what is made once would take
         # longer to compile
         if not ("jit(" in at.source or _makes_once(at) or at in elsewhere)
     }
-    through = {c.at: c.through for c in log.compiled if not c.explained and c.through}
-    whole: list[Finding] = []
     # what a call on the host takes is no part of a jitted function
-    for finding in findings_by_function("eager", lost_s, "", lambda at: bool(call_on_host(at))):
-        finding = replace(finding, reason=_reason(analysis, finding.at, idle, before, unfused))
-        # of a whole function, and of what it calls, all samples as they were taken
-        lines = lines_of(finding.at) if statements.defined_at(finding.at) else set()
-        inside = [s for s in log.samples if lines and any(p[:2] in lines for p in (s.at, *s.callers))]
-        looks = Counter(s.at for s in inside if s.kind == EAGER)
-        at = max(looks, key=looks.__getitem__, default=finding.at)
-        if array := elements_taken(analysis, at):
-            taken = (
-                f"elements of {array} are taken one by one, each by programs of its own, and Python tests or "
-                "prints them"
-            )
-            yield Finding("element reads", at, finding.seconds, taken, argument=array)
-            continue
-        # a function that mostly does something else, such as drawing, is not jitted as a whole
-        eager_s, python_s = (
-            sum(analysis.front(s) for s in inside if s.kind == kind) for kind in (EAGER, PYTHON)
-        )
-        if python_s > eager_s:
-            finding = replace(finding, at=at)
-        statement = statements.innermost(finding.at, ast.stmt)
-        there_s = (s for at, s in lost_s.items() if statements.innermost(at, ast.stmt) is statement)
-        found = best_way(finding, analysis, through.get(finding.at, ""), sum(there_s))
-        if found.form != NO_WAY:
-            whole.append(replace(found, costs_s=found.costs_s + small_program_s(analysis)))
+    by_function = findings_by_function("eager", lost_s, "", lambda at: bool(call_on_host(at)))
+    explained = [replace(f, reason=_reason(analysis, f.at, lost)) for f in by_function]
+    found = [_of_function(analysis, finding, lost_s) for finding in explained]
+    yield from (f for f in found if f.cause != "eager")
+    whole = [f for f in found if f.cause == "eager" and f.form != NO_WAY]
     yield from in_one_program(whole, analysis)
+
+
+@dataclass(frozen=True)
+class _Lost:
+    """The seconds, by line, that operations outside of jit lose."""
+
+    idle: Mapping[Place, float]  # in which devices had nothing to do
+    before: Mapping[Place, float]  # the first jitted function runs
+    unfused: Mapping[Place, float]  # in which devices go through memory again and again
+
+    @property
+    def parts(self) -> tuple[Mapping[Place, float], ...]:
+        return self.idle, self.before, self.unfused
+
+    @property
+    def total_s(self) -> dict[Place, float]:
+        return {at: sum(part.get(at, 0.0) for part in self.parts) for part in self.parts for at in part}
+
+    def of_function(self, at: Place) -> tuple[float, ...]:
+        """Return the seconds of each kind in the function around a line."""
+        function = statements.function_of(at)
+        return tuple(
+            sum(s for p, s in part.items() if statements.function_of(p) == function) for part in self.parts
+        )
+
+
+def _idle_during(analysis: Analysis, line: _Line, operations: list[StackSample]) -> dict[Place, float]:
+    """Return the seconds, by line, in which devices are idle while operations and derived calls run.
+
+    One program of what runs once takes as long to compile as its calls take.
+    """
+    begun = _begun(analysis)
+    again = [
+        s
+        for s in operations
+        if begun[s.at] >= REPEATS
+        or any(statements.innermost(at, statements.ROUND) for at in (s.at, *s.callers))
+    ]
+    derived = [s for s in derived_calls(analysis) if s.start >= analysis.begin]
+    return analysis.of_the_run(functools.partial(_idle_s, analysis), [*again, *derived], line, alike=True)
+
+
+def _idle_s(analysis: Analysis, s: StackSample) -> float:
+    # an operation may wait in its call for the array that it takes
+    return _free(analysis).of(s) * s.awake
+
+
+def _of_function(analysis: Analysis, finding: Finding, lost_s: Mapping[Place, float]) -> Finding:
+    """Return a function's finding with the way in which it becomes one program, or with another cause."""
+    # all samples as they were taken, of a whole function, and of what it calls
+    lines = lines_of(finding.at) if statements.defined_at(finding.at) else set()
+    inside = [s for s in analysis.log.samples if lines and any(p[:2] in lines for p in (s.at, *s.callers))]
+    looks = Counter(s.at for s in inside if s.kind == EAGER)
+    at = max(looks, key=looks.__getitem__, default=finding.at)
+    if array := elements_taken(analysis, at):
+        taken = (
+            f"elements of {array} are taken one by one, each by programs of its own, and Python tests or "
+            "prints them"
+        )
+        return Finding("element reads", at, finding.seconds, taken, argument=array)
+    # a function that mostly does something else, such as drawing, is not jitted as a whole
+    eager_s, python_s = (sum(analysis.front(s) for s in inside if s.kind == kind) for kind in (EAGER, PYTHON))
+    if python_s > eager_s:
+        finding = replace(finding, at=at)
+    statement = statements.innermost(finding.at, ast.stmt)
+    there_s = (s for at, s in lost_s.items() if statements.innermost(at, ast.stmt) is statement)
+    through = {c.at: c.through for c in analysis.log.compiled if not c.explained and c.through}
+    found = best_way(finding, analysis, through.get(finding.at, ""), sum(there_s))
+    return replace(found, costs_s=found.costs_s + small_program_s(analysis))
 
 
 def _rate(analysis: Analysis) -> float:
@@ -149,18 +193,9 @@ def _rate(analysis: Analysis) -> float:
     return sum(calls for calls in outside if calls >= OFTEN) / windows_s if windows_s else 0.0
 
 
-def _reason(
-    analysis: Analysis,
-    at: Place,
-    idle: Mapping[Place, float],
-    before: Mapping[Place, float],
-    unfused: Mapping[Place, float],
-) -> str:
+def _reason(analysis: Analysis, at: Place, lost: _Lost) -> str:
     """Return what most of the seconds of a line's function are, by what windows and samples saw."""
-    idle_s, before_s, unfused_s = (
-        sum(seconds for p, seconds in part.items() if statements.function_of(p) == statements.function_of(at))
-        for part in (idle, before, unfused)
-    )
+    idle_s, before_s, unfused_s = lost.of_function(at)
     if unfused_s > idle_s + before_s:
         return (
             "operations outside of jit follow each other, and each goes through whole arrays; one program of "
@@ -223,14 +258,6 @@ def _begun(analysis: Analysis) -> Counter[Place]:
     return Counter(b.at for a, b in itertools.pairwise(analysis.samples) if a.at != b.at)
 
 
-def _runs_again(analysis: Analysis) -> Callable[[StackSample], bool]:
-    """Return a test of whether a sample's line runs again and again, as far as loops and samples tell."""
-    begun = _begun(analysis)
-    return lambda s: (
-        begun[s.at] >= REPEATS or any(statements.innermost(at, statements.ROUND) for at in (s.at, *s.callers))
-    )
-
-
 @once
 def _free(analysis: Analysis) -> IntervalSet:
     """Return when, in windows, devices had nothing to do but short operations outside jit."""
@@ -242,7 +269,7 @@ def _free(analysis: Analysis) -> IntervalSet:
 
 
 def _seen_by_samples(
-    analysis: Analysis, line: Callable[[StackSample | Compiled], Place], operations: Iterable[StackSample]
+    analysis: Analysis, line: _Line, operations: Iterable[StackSample]
 ) -> dict[Place, float]:
     """Return the seconds, by line, in operations of loops where windows saw too little to tell."""
     seen_s = total_length(analysis.steady)
@@ -252,7 +279,7 @@ def _seen_by_samples(
 
 def _by_samples(
     analysis: Analysis,
-    line: Callable[[StackSample | Compiled], Place],
+    line: _Line,
     operations: Iterable[StackSample],
     share: float,
 ) -> dict[Place, float]:

@@ -111,12 +111,30 @@ def find_eager_recompiles(analysis: Analysis) -> Iterator[Finding]:
     every program costs, however small, but not what its operation costs.
     """
     line = outermost(analysis)
-    # lines at which a library jits anew: the same change serves
+    varying, others = list[Finding](), list[Compiled]()
+    for at, compiled in group_by(_small_programs(analysis, line), line).items():
+        found = _for_each_shape(analysis, at, compiled)
+        if found is None:
+            others += compiled
+        elif found.cause == "eager shapes":
+            varying.append(found)
+        else:
+            yield found
+    yield from _sources(varying)
+    yield from _of_calls(_one_program_each(analysis, line, others))
+
+
+_Line = Callable[[StackSample | Compiled], Place]
+
+
+def _small_programs(analysis: Analysis, line: _Line) -> list[Compiled]:
+    """Return the programs of operations outside of jit, without those that another change serves."""
+    # lines at which a library jits anew
     anew = Counter((c.at, c.name) for c in analysis.log.compiled if c.owner and not c.changes)
     libraries = {at for (at, _), times in anew.items() if times > 1}
     libraries |= {f.at for f in findings_of(analysis, find_library_functions)}
     keys = {id(c) for c in keys_apart(analysis)}
-    small = [
+    return [
         c
         for c in analysis.log.compiled
         # JAX does not explain each trace of a function that it traces very often
@@ -125,108 +143,132 @@ def find_eager_recompiles(analysis: Analysis) -> Iterator[Finding]:
         # an import is no function that a reader could jit; `cache_notes` says what keeps its programs
         if not statements.is_import(c.at) and not {c.at, line(c)} & libraries
     ]
-    cost_s, each_s = {id(c): analysis.compiling_s([c]) for c in small}, small_program_s(analysis)
 
-    shapes, left = list[Finding](), list[Compiled]()
-    for at, compiled in group_by(small, line).items():
-        # a line whose operation gets new shapes, not lines that each have a shape of their own
-        alike = group_by(compiled, lambda c: (c.at, c.name)).values()
-        again = max(alike, key=len)
-        cause = _cause_at(analysis, at, again) if len(again) >= 2 * REPEATS else "eager recompiles"
-        if cause == "eager recompiles":
-            left += compiled
-            continue
-        repeating = [group for group in alike if len(group) >= REPEATS]
-        repeats = [c for group in repeating for c in group[1:]]
-        name, times = again[0].name, len(again)
-        reason = f"{name}, outside of jit, was compiled {times} times here, for {EAGER_CAUSES[cause]}"
-        finding = Finding(cause, at, analysis.compiling_s(repeats), reason, name)
-        form, function = "", statements.innermost(at, statements.FUNCTION)
-        if _mostly(analysis, repeats, statements.size_by_values) or _takes_by_mask(analysis, at):
-            form = "values"
-        elif _mostly(analysis, repeats, statements.joins):
-            form = "needed" if loop_body.needed_in_turns(at) else "growing"
-        if cause == "new body":
-            yield finding
-        elif not form and _jittable(analysis, at) and len(repeating) >= SEVERAL:
-            reason += f", and so were {len(repeating) - 1} more operations"
-            # jit would keep what a method reads of its object as it was
-            form = "method" if statements.is_method(function) else "several"
-            # of each shape, one program is left, and what the operations themselves take
-            saved_s = sum(min(each_s, cost_s[id(c)]) for c in repeats) - each_s * (times - 1)
-            kept = kept_values(
-                p for c in compiled for p in (c.at, *itertools.takewhile(at.__ne__, c.callers))
-            )
-            made = replace(
-                finding, form=form, name=function.name, reason=reason, seconds=saved_s, besides=kept
-            )
-            shapes.append(made)
-        else:
-            shapes.append(replace(finding, form=form))
-    yield from _sources(shapes)
 
-    def neighbors(c: Compiled) -> Place:
-        """Return the place of the lines around an operation; a call that makes a model has none."""
-        at, loop = line(c), statements.innermost(line(c), statements.LOOP)
-        if _makes(at):
-            return at
-        if call_on_host(at):
-            return at._replace(line=0, function=f"host calls of {at.function}")
-        function = statements.innermost(at, statements.FUNCTION)
-        if function is None or only_computes(analysis, at):
-            return statements.neighborhood(at) or at
-        # no function of a part holds lines before, in and behind a loop
-        if loop is not None:
-            return at._replace(line=-loop.lineno)
-        ends = [other.end_lineno for other in statements.nodes_in(function, statements.LOOP)]
-        return at._replace(line=-max([end for end in ends if end < at.line], default=0))
+def _for_each_shape(analysis: Analysis, at: Place, compiled: list[Compiled]) -> Finding | None:
+    """Return the finding of a line whose operations get new shapes, or new bodies; None for another line."""
+    # not lines that each have a shape of their own
+    alike = group_by(compiled, lambda c: (c.at, c.name)).values()
+    again = max(alike, key=len)
+    cause = _cause_at(analysis, at, again) if len(again) >= 2 * REPEATS else "eager recompiles"
+    if cause == "eager recompiles":
+        return None
+    repeating = [group for group in alike if len(group) >= REPEATS]
+    repeats = [c for group in repeating for c in group[1:]]
+    name, times = again[0].name, len(again)
+    reason = f"{name}, outside of jit, was compiled {times} times here, for {EAGER_CAUSES[cause]}"
+    finding = Finding(cause, at, analysis.compiling_s(repeats), reason, name)
+    if cause == "new body":
+        return finding
+    if _mostly(analysis, repeats, statements.size_by_values) or _takes_by_mask(analysis, at):
+        return replace(finding, form="values")
+    if _mostly(analysis, repeats, statements.joins):
+        return replace(finding, form="needed" if loop_body.needed_in_turns(at) else "growing")
+    if len(repeating) < SEVERAL or not _jittable(analysis, at):
+        return finding
+    # of each shape, one program is left, and what the operations themselves take
+    each_s = small_program_s(analysis)
+    saved_s = sum(min(each_s, analysis.compiling_s([c])) for c in repeats) - each_s * (times - 1)
+    function = statements.innermost(at, statements.FUNCTION)
+    return replace(
+        finding,
+        # jit would keep what a method reads of its object as it was
+        form="method" if statements.is_method(function) else "several",
+        name=function.name,
+        reason=f"{reason}, and so were {len(repeating) - 1} more operations",
+        seconds=saved_s,
+        besides=kept_values(p for c in compiled for p in (c.at, *itertools.takewhile(at.__ne__, c.callers))),
+    )
 
-    def saving_s(compiled: list[Compiled]) -> float:
-        """Return what one program in place of these saves: all that is compiled once more, and a part."""
-        first = _different(compiled)
-        again_s = analysis.compiling_s(compiled) - analysis.compiling_s(first)
-        # each call of a function with other shapes needs a program of its own
-        left_s = each_s * len({_callers_of_function(c, line(c)) for c in first})
-        saved_s = sum(min(each_s, cost_s[id(c)]) for c in first) - left_s
-        return again_s + saved_s + _saved_on_draws_s(analysis, first)
 
-    # one jitted function could hold all lines of a function that have few programs each, or all that a line
-    # calls in several functions
-    call, findings = functools.partial(jittable_call, analysis), list[tuple[Finding, list[Compiled]]]()
+def _one_program_each(
+    analysis: Analysis, line: _Line, compiled: list[Compiled]
+) -> list[tuple[Finding, list[Compiled]]]:
+    """Return the findings of which one jitted function each could hold many programs, and these programs.
+
+    It holds all lines of a function that have few programs each, or all that a line calls in several
+    functions.
+    """
+    call = functools.partial(jittable_call, analysis)
+    found, left = list[tuple[Finding, list[Compiled]]](), compiled
     for level, place, least_s in (
         (line, line, max(SMALL_S, least_saving_s(analysis))),
-        (neighbors, line, SMALL_S),
+        (functools.partial(_neighbors, analysis, line), line, SMALL_S),
         (call, call, SMALL_S),
     ):
         groups, left = group_by(left, level).values(), []
-        for compiled in groups:
-            joined = _in_one_program(place, compiled)
-            saved_s = saving_s(joined)
-            most = max(map(len, group_by(compiled, lambda c: (c.at, c.name)).values()))
-            if (len(compiled) < SMALL_PROGRAMS and most < 2 * REPEATS) or saved_s < least_s:
-                left += compiled
-            else:
-                finding = _one_by_one(analysis, place, joined, saved_s)
-                alone_s = saving_s([c for c in joined if place(c) == finding.at])
-                found = best_way(finding, analysis, _library_at(finding.at, joined), alone_s)
-                if found.form != NO_WAY:
-                    findings.append((found, joined))
-    for i, (found, joined) in enumerate(findings):
-        others = [(f.name, f) for f in _running_the_same(analysis, found.at, joined)]
-        if found.form == "init":
-            others = [(name, None) for name in _applied_beside(analysis, found, len(joined))]
-        loops_s = found.costs_s  # of each of these functions
-        for name, function in others:
-            theirs = [c for c in left if function in _functions_of(c)]
-            seconds = found.seconds + (saving_s(theirs) if theirs else -each_s)
-            more = (
-                f"Do the same with {name}, which runs most of these operations, too: it would compile them "
-                "just the same."
-            )
-            besides, costs_s = f"{found.besides} {more}".strip(), found.costs_s + loops_s
-            found = replace(found, seconds=seconds, besides=besides, costs_s=costs_s)
-        findings[i] = found, joined
-    yield from _of_calls(findings)
+        for group in groups:
+            joined = _in_one_program(place, group)
+            saved_s = _saving_s(analysis, line, joined)
+            most = max(map(len, group_by(group, lambda c: (c.at, c.name)).values()))
+            if (len(group) < SMALL_PROGRAMS and most < 2 * REPEATS) or saved_s < least_s:
+                left += group
+                continue
+            finding = _one_by_one(analysis, place, joined, saved_s)
+            alone_s = _saving_s(analysis, line, [c for c in joined if place(c) == finding.at])
+            finding = best_way(finding, analysis, _library_at(finding.at, joined), alone_s)
+            if finding.form != NO_WAY:
+                found.append((finding, joined))
+    return [(_with_the_same(analysis, line, finding, joined, left), joined) for finding, joined in found]
+
+
+def _neighbors(analysis: Analysis, line: _Line, c: Compiled) -> tuple[Any, ...]:
+    """Return a key of the lines that one function could hold with an operation.
+
+    A call that makes a model has no neighbors.
+    """
+    at, loop = line(c), statements.innermost(line(c), statements.LOOP)
+    if _makes(at):
+        return (at,)
+    if call_on_host(at):
+        return "calls on the host", at.file, at.function
+    function = statements.innermost(at, statements.FUNCTION)
+    if function is None or only_computes(analysis, at):
+        return (statements.neighborhood(at) or at,)
+    # no function of a part holds lines before, in and behind a loop
+    if loop is not None:
+        return "loop", at.file, loop.lineno
+    ends = [other.end_lineno for other in statements.nodes_in(function, statements.LOOP)]
+    return "behind a loop", at.file, at.function, max([end for end in ends if end < at.line], default=0)
+
+
+def _saving_s(analysis: Analysis, line: _Line, compiled: list[Compiled]) -> float:
+    """Return what one program in place of these saves: all that is compiled once more, and a part."""
+    first, each_s = _different(compiled), small_program_s(analysis)
+    again_s = analysis.compiling_s(compiled) - analysis.compiling_s(first)
+    # each call of a function with other shapes needs a program of its own
+    left_s = each_s * len({_callers_of_function(c, line(c)) for c in first})
+    saved_s = sum(min(each_s, analysis.compiling_s([c])) for c in first) - left_s
+    return again_s + saved_s + _saved_on_draws_s(analysis, first)
+
+
+def _with_the_same(
+    analysis: Analysis, line: _Line, finding: Finding, joined: list[Compiled], left: list[Compiled]
+) -> Finding:
+    """Return a finding with the other functions that run the same operations, which need the same change.
+
+    Args:
+      joined: the programs that the finding's function would hold.
+      left: the programs that no finding holds, some of which may be theirs.
+    """
+    others = [(f.name, f) for f in _running_the_same(analysis, finding.at, joined)]
+    if finding.form == "init":
+        others = [(name, None) for name in _applied_beside(analysis, finding, len(joined))]
+    loops_s = finding.costs_s  # of each of these functions
+    for name, function in others:
+        theirs = [c for c in left if function in _functions_of(c)]
+        saved_s = _saving_s(analysis, line, theirs) if theirs else -small_program_s(analysis)
+        more = (
+            f"Do the same with {name}, which runs most of these operations, too: it would compile them just "
+            "the same."
+        )
+        finding = replace(
+            finding,
+            seconds=finding.seconds + saved_s,
+            besides=f"{finding.besides} {more}".strip(),
+            costs_s=finding.costs_s + loops_s,
+        )
+    return finding
 
 
 def _running_the_same(analysis: Analysis, at: Place, compiled: list[Compiled]) -> list[Any]:
