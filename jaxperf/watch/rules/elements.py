@@ -202,7 +202,7 @@ def _slicing_s(analysis: Analysis, samples: list[StackSample]) -> float:
 def find_iterated_arrays(analysis: Analysis) -> Iterator[Finding]:
     """Find loops and comprehensions over arrays, which compile a program that takes them apart."""
     operations = [c for c in analysis.log.compiled if is_operation(c)]
-    loops, found = taken_apart(analysis), list[tuple[str, Finding]]()
+    loops, found = taken_apart(analysis), list[tuple[object, Finding]]()
     for nest in _nests(loops):
         at = nest[0]
         lines = set().union(*(loops[loop] for loop in nest))
@@ -238,7 +238,9 @@ def find_iterated_arrays(analysis: Analysis) -> Iterator[Finding]:
         finding = Finding(
             "iterated array", at, seconds, reason, name, argument=name, form=form, besides=besides
         )
-        found.append((library if form == "library" else "", finding))
+        # one library, or the lines of one function, need one change
+        together = (library,) if form == "library" else (form, statements.neighborhood(at) or at)
+        found.append((together, finding))
     # what a library does with keys is none of the reader's
     own = [c for c in keys_apart(analysis) if c.through in ("", "jax", "jaxlib")]
     for at, keys in group_by(own, lambda c: c.at).items():
@@ -248,22 +250,18 @@ def find_iterated_arrays(analysis: Analysis) -> Iterator[Finding]:
             f"{seconds:.2g} s"
         )
         yield Finding("iterated array", at, seconds, reason, name, argument=name, form="keys")
-    for library, group in group_by(found, lambda each: each[0]).items():
-        findings = [finding for _, finding in group]
-        yield from [_as_one(findings)] if library else findings
+    for group in group_by(found, lambda each: each[0]).values():
+        yield _as_one([finding for _, finding in group])
 
 
 def _as_one(findings: list[Finding]) -> Finding:
-    """Return one finding for all lines at which one library iterates over arrays: each needs the same."""
+    """Return one finding for lines that iterate over arrays and need the same change."""
     dearest, *others = sorted(findings, key=lambda finding: -finding.seconds)
     if not others:
         return dearest
     lines = _first_lines(dearest.at, sorted(finding.at for finding in others))
-    return replace(
-        dearest,
-        seconds=sum(finding.seconds for finding in findings),
-        besides=f"Do the same at {lines}, of which the seconds count here.",
-    )
+    besides = f"Do the same at {lines}, of which the seconds count here. {dearest.besides}"
+    return replace(dearest, seconds=sum(f.seconds for f in findings), besides=besides.strip())
 
 
 def _nests(loops: Mapping[Place, set[tuple[str, int]]]) -> list[list[Place]]:

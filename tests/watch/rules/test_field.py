@@ -881,6 +881,20 @@ def test_many_keys_that_python_unpacks_are_named_and_a_few_are_not(places, unpac
     assert all("key, keys = keys[0], keys[1:]" in advice_for(f).change for f in findings)
 
 
+def test_lines_of_one_function_that_iterate_over_arrays_need_one_change(places):
+    at = places(
+        "def table(speeds, heights):\n"
+        "    for v in speeds:\n        print(float(v))\n"
+        "    for h in heights:\n        print(float(h))\n"
+        "def other(ranges):\n    return [float(r) for r in ranges]\n"
+    )
+    lines = ((2, "table", 0.4), (4, "table", 1.0), (7, "other", 0.5))
+    programs = [compiled(at(line, name), 3.0 * line, s, "unstack") for line, name, s in lines]
+    findings = list(elements.find_iterated_arrays(Analysis(Log("a", 0.0, 30.0, compiled=programs))))
+    known = {f.at.line: (f.seconds, "Do the same at line 2" in advice_for(f).change) for f in findings}
+    assert known == {4: (pytest.approx(1.4), True), 7: (pytest.approx(0.5), False)}
+
+
 def test_numbers_that_count_turns_need_no_jax(places):
     at = places("import jax.numpy as jnp\nfor i in jnp.arange(3):\n    print(i)\n")(2, "<module>")
     log = Log("a", 0.0, 9.0, compiled=[compiled(at, 1.0, 1.5, "unstack")])
