@@ -287,6 +287,8 @@ class Log:
     host_arrays: dict[Place, set[str]] = field(default_factory=dict)
     # by the types of the programs that take arrays apart: the lines that iterate over such arrays
     iterated: dict[str, set[Place]] = field(default_factory=lambda: defaultdict(set))
+    # by line that iterates: the variable with such an array, or all with arrays if none has that one
+    iterated_variables: dict[Place, set[str]] = field(default_factory=lambda: defaultdict(set))
     # by kind and line: the library inside of which a line waits
     waiting_libraries: dict[tuple[str, Place], str] = field(default_factory=dict)
     puts: list[Put] = field(default_factory=list)

@@ -34,6 +34,8 @@ from jaxperf.watch.report.analysis import FULL_QUEUE, Analysis
 from jaxperf.watch.rules import elements
 from jaxperf.watch.source import statements
 
+HEIGHTS = np.ones(3)
+
 
 def test_everything_is_as_before_once_a_watch_is_over():
     def hooks():
@@ -295,7 +297,7 @@ def test_devices_that_compute_without_a_call_are_a_remark(renamed, monkeypatch):
         monkeypatch.setattr(windows, "_DISPATCH", re.compile("another name"))
     with jaxperf.watch(show=False) as outcome:
         profiler = session._open_watch.profiler
-        while len(profiler.windows_s) < 3:
+        while len(profiler.windows_s) < 8:
             x = step(x).block_until_ready()
     remarks = [r for r in outcome.log.remarks if "saw a program being called" in r]
     assert bool(remarks) == renamed
@@ -342,6 +344,36 @@ def test_lines_that_take_arrays_of_one_type_apart_are_named_together(watched):
         Analysis(replace(log, compiled=[replace(apart, stages={"compile": (0.0, 1.0)})]))
     )
     assert finding.besides.startswith(f"Do the same at line {first + 1}:")
+
+
+def test_the_array_over_which_a_line_iterates_beside_others_is_known_by_its_name(watched, monkeypatch):
+    @dataclass
+    class Own:
+        rows: np.ndarray
+        scores: jax.Array
+
+    monkeypatch.setitem(globals(), "HEIGHTS", jnp.ones((3, 2)))
+    names, own, angles = ["a", "b", "c"], Own(np.ones((3, 1)), jnp.arange(3.0)), jnp.ones(3)
+
+    def program():
+        for _ in zip(names, own.rows, angles):
+            pass
+        for _ in zip(names, own.scores):
+            pass
+        # of an array without a name, all are known
+        for _ in zip(names, angles[::-1]):
+            pass
+        for _ in zip(names, HEIGHTS):
+            pass
+
+    variables = watched(program).log.iterated_variables
+    inside = {at: names for at, names in variables.items() if at.function == "program"}
+    assert [inside[at] for at in sorted(inside)] == [
+        {"angles"},
+        {"own.scores"},
+        {"angles", "own.scores", "HEIGHTS"},
+        {"HEIGHTS"},
+    ]
 
 
 def test_all_lines_whose_calls_let_a_library_take_arrays_apart_are_known(watched, site_packages):

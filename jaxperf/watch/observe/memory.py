@@ -5,12 +5,11 @@ program whose list or dictionary holds them. Nothing of the program runs for tha
 """
 
 import contextlib
-import inspect
 import itertools
 import sys
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
@@ -21,7 +20,7 @@ from jaxperf.watch.log import LiveArrays, Log, Memory
 from jaxperf.watch.observe import source_location
 from jaxperf.watch.observe.frame_arguments import describe_value
 from jaxperf.watch.observe.sampler import undisturbed
-from jaxperf.watch.observe.source_location import NOWHERE, Place, stored_attributes
+from jaxperf.watch.observe.source_location import NOWHERE, Place
 
 CLOSE_S, WIDE_S = 0.05, 0.25  # between readings; one costs as much as a sample
 WIDER = 0.05  # this interval over the time since the first reading
@@ -82,7 +81,7 @@ class MemoryReadings:
         frame: FrameType | None = None
         with undisturbed():
             for frame in source_location.readers_frames(sys._current_frames().get(self.log.thread_id)):
-                for name, value in _variables(frame):
+                for name, value in source_location.variables(frame):
                     size = _holds(value, ids, _DEPTH)
                     if size > most:
                         most, self._holders[kind] = size, (name, source_location.place_of(frame))
@@ -112,19 +111,6 @@ def _made_at(arrays: list[Any]) -> Place:
                 lines[Place(f.file_name, f.line_num, f.function_name)] += 1
                 break
     return max(lines, key=lambda at: lines[at], default=NOWHERE)
-
-
-def _variables(frame: FrameType) -> Iterator[tuple[str, Any]]:
-    """Yield the variables of a frame of the reader, and the attributes of the program's own objects."""
-    code, known = frame.f_code, [*frame.f_globals]
-    if code.co_flags & inspect.CO_OPTIMIZED:
-        known = [*code.co_varnames, *code.co_cellvars, *code.co_freevars]
-    names = [name for name in known if not name.startswith("_")]  # those are a notebook's own
-    for name, value in source_location.variable_values(frame, names).items():
-        yield name, value
-        if not source_location.is_a_librarys(type(value)):
-            for attribute, part in list(stored_attributes(value).items()):
-                yield f"{name}.{attribute}", part
 
 
 def _holds(value: Any, ids: set[int], depth: int) -> int:

@@ -259,6 +259,20 @@ def stored_attributes(value: Any) -> dict[str, Any]:
     return stored
 
 
+def variables(frame: FrameType) -> Iterator[tuple[str, Any]]:
+    """Yield the variables of a frame of the reader, and the attributes of the program's own objects."""
+    code, known = frame.f_code, [*frame.f_globals]
+    if code.co_flags & inspect.CO_OPTIMIZED:
+        known = [*code.co_varnames, *code.co_cellvars, *code.co_freevars]
+        known += [name for name in code.co_names if name in frame.f_globals]
+    names = [name for name in known if not name.startswith("_")]  # those are a notebook's own
+    for name, value in variable_values(frame, names).items():
+        yield name, value
+        if not is_a_librarys(type(value)):
+            for attribute, part in list(stored_attributes(value).items()):
+                yield f"{name}.{attribute}", part
+
+
 def module_of(value: object) -> str:
     """Return the top-level package of an object or its class, such as "jax"."""
     return str(getattr(value, "__module__", "")).partition(".")[0]

@@ -102,8 +102,12 @@ class Waits:
             key = id(caller.f_code), caller.f_lasti, x.shape, x.dtype
             if key not in noted:
                 noted[key] = caller.f_code
+                at = source_location.reader_place(frame)
                 for kind in taken_types(x.shape, str(x.dtype)):
-                    self.log.iterated[kind].add(source_location.reader_place(frame))
+                    self.log.iterated[kind].add(at)
+                arrays = [(n, v) for n, v in source_location.variables(caller) if type(v) is type(x)]
+                itself = {name for name, value in arrays if value is x}
+                self.log.iterated_variables[at] |= itself or {name for name, _ in arrays}
 
         def iterating(x: Any) -> Any:
             try:
@@ -201,9 +205,9 @@ class Waits:
 def _host_arrays(frame: FrameType) -> set[str]:
     """Return the variables that a frame's code names and that are arrays of NumPy."""
     code, numpy = frame.f_code, sys.modules["numpy"].ndarray
-    variables = {**frame.f_globals, **frame.f_locals}
     names = (*code.co_varnames, *code.co_names, *code.co_freevars, *code.co_cellvars)
-    return {name for name in names if issubclass(type(variables.get(name)), numpy)}
+    values = source_location.variable_values(frame, names)
+    return {name for name, value in values.items() if issubclass(type(value), numpy)}
 
 
 def taken_types(shape: tuple[int, ...], dtype: str) -> list[str]:

@@ -55,6 +55,10 @@ def _unstacks(c: Compiled) -> bool:
     return c.name.strip("_") == "unstack" and "unstack(" not in c.at.source
 
 
+def _iterated(analysis: Analysis, at: Place) -> str:
+    return statements.iterated(at, analysis.log.iterated_variables.get(at, ()))
+
+
 def _of_keys(c: Compiled) -> bool:
     typed = any("key<" in text for text in c.signature.values())
     return typed or any(_KEYS.search(statements.iterated(at)) for at in (c.at, c.inner))
@@ -217,7 +221,7 @@ def find_iterated_arrays(analysis: Analysis) -> Iterator[Finding]:
             seconds += sum(w.times for w in reads) * statistics.median(w.end - w.start for w in reads)
             samples = [s for s in analysis.of_kinds(EAGER) if (s.at.file, s.at.line) in lines]
             seconds += _slicing_s(analysis, samples)
-        names, library = _arrays(nest), apart[0].through
+        names, library = _arrays(analysis, nest), apart[0].through
         form = "library" if library not in ("", "jax", "jaxlib", "numpy") else ""
         name = statements.outermost_call(at) if form else format_list(names)
         what = name
@@ -244,7 +248,7 @@ def find_iterated_arrays(analysis: Analysis) -> Iterator[Finding]:
     # what a library does with keys is none of the reader's
     own = [c for c in keys_apart(analysis) if c.through in ("", "jax", "jaxlib")]
     for at, keys in group_by(own, lambda c: c.at).items():
-        seconds, name = analysis.compiling_s(keys), statements.iterated(at) or "the keys"
+        seconds, name = analysis.compiling_s(keys), _iterated(analysis, at) or "the keys"
         reason = (
             f"{name} is taken apart by a program of its own, compiled {format_count(len(keys), 'time')} in "
             f"{seconds:.2g} s"
@@ -276,11 +280,11 @@ def _nests(loops: Mapping[Place, set[tuple[str, int]]]) -> list[list[Place]]:
     return nests
 
 
-def _arrays(nest: list[Place]) -> list[str]:
+def _arrays(analysis: Analysis, nest: list[Place]) -> list[str]:
     """Return the arrays over which loops iterate, but those that are elements of another one's array."""
     outer = (at.source.partition(" in ")[0] for at in nest[:-1])
     elements = {name for head in outer for name in re.findall(r"\w+", head)}
-    names = dict.fromkeys(statements.iterated(at) or "the array" for at in nest)
+    names = dict.fromkeys(_iterated(analysis, at) or "the array" for at in nest)
     return [name for name in names if name not in elements] or ["the array"]
 
 

@@ -320,9 +320,12 @@ def neighborhood(at: Place) -> Place:
     return at._replace(line=-loop.lineno) if loop is not None else NOWHERE
 
 
-def iterated(at: Place) -> str:
-    """Return the variable over which a line's loop, comprehension, `min` or unpacking goes; "" for none."""
-    over = list[ast.expr]()
+def iterated(at: Place, arrays: Collection[str] = ()) -> str:
+    """Return the variable over which a line's loop, comprehension, `min` or unpacking goes; "" for none.
+
+    Of several, as in a call of `zip`, it is one of the arrays, if these are known.
+    """
+    over, found = list[ast.expr](), list[str]()
     # a loop's body may stand behind its head, on the same line
     begun = (node for node in enclosing_nodes(at, ast.stmt) if _begin(node) == at.line)
     for node in nodes_in(next(begun, innermost(at, ast.stmt)), ast.AST):
@@ -342,8 +345,9 @@ def iterated(at: Place) -> str:
         if isinstance(value, ast.Call) and called in ("enumerate", "zip", "reversed"):
             over[:0] = value.args  # before what the body iterates over
         elif isinstance(value, _NAMED) and called not in ("range", "items", "leaves"):
-            return ast.unparse(value)
-    return ""
+            found.append(ast.unparse(value))
+    known = (name for name in found if name in arrays or re.split(r"[.\[]", name)[0] in arrays)
+    return next(known, found[0] if found else "")
 
 
 def each_element(at: Place, function: str) -> list[str]:

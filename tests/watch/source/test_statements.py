@@ -213,6 +213,14 @@ def test_what_a_line_iterates_over_is_known_where_a_body_stands_behind_its_head(
     assert statements.iterated(places(f"{line}\n")(1)) == over
 
 
+@pytest.mark.parametrize(("arrays", "over"), [
+    ((), "titles"), (("weights",), "weights[1:]"), (("self.noise", "x"), "self.noise"), (("x",), "titles"),
+])  # fmt: skip
+def test_of_what_a_line_iterates_over_at_once_it_is_the_array(places, arrays, over):
+    at = places("for i, (t, w, n) in enumerate(zip(titles, weights[1:], self.noise)): show(t, w, n)\n")(1)
+    assert statements.iterated(at, arrays) == over
+
+
 @pytest.mark.parametrize(
     ("line", "arrays"),
     [
