@@ -44,7 +44,7 @@ METHODS = {
 }  # fmt: skip
 _FUNCTIONS = ("block_until_ready", "effects_barrier", "device_get")  # of `jax`
 _CALLBACK = re.compile(r"[/\\]jax[/\\]_src[/\\]callback\.py$")
-_NUMBERS = {"item", "float", "int", "complex", "if"}
+NUMBERS = {"item", "float", "int", "complex", "if"}
 
 
 class Waits:
@@ -138,7 +138,7 @@ class Waits:
         processor caches. So one function does all that most calls need.
         """
         clock, ident, frame, log = time.perf_counter, threading.get_ident, sys._getframe, self.log
-        number, last = kind in _NUMBERS, [None]  # the array that was read last
+        number, last = kind in NUMBERS, [None]  # the array that was read last
 
         def record(caller: FrameType, args: tuple[Any, ...], kwargs: Any, start: float, end: float) -> None:
             brief = end - start < BRIEF_S

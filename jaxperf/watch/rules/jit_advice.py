@@ -13,8 +13,9 @@ from jaxperf.result.formatting import format_list
 from jaxperf.watch.grouping import group_by
 from jaxperf.watch.log import DISPATCH, EAGER, Compiled, StackSample, canonical_name
 from jaxperf.watch.observe.source_location import Place
+from jaxperf.watch.observe.waits import NUMBERS
 from jaxperf.watch.report.analysis import Analysis, once
-from jaxperf.watch.rules.elements import small_program_s
+from jaxperf.watch.rules.elements import MOST_NAMED, small_program_s
 from jaxperf.watch.rules.libraries import change_of_call, is_tree
 from jaxperf.watch.rules.table import Finding
 from jaxperf.watch.source import loop_body, statements
@@ -123,8 +124,10 @@ def way_to_jit(finding: Finding, analysis: Analysis, through: str = "", *, one_c
         called = [at for _, at in analysis.called if (at.file, at.line) in whole]
         unrolled = _unrolled(analysis, [chain for chain, _ in below], called)
         places = [place for chain, _ in below for place in chain]
-        kept = kept_values(places) if finding.form in ("numpy", *_WHOLE) else ""
-        finding = replace(finding, besides=f"{unrolled} {kept}".strip())
+        whole_function = finding.form in ("numpy", *_WHOLE)
+        kept = kept_values(places) if whole_function else ""
+        tested = _values_tested(analysis, places) if whole_function else ""
+        finding = replace(finding, besides=" ".join(filter(None, (tested, unrolled, kept))))
         if unrolled:
             finding = replace(finding, costs_s=LOOP_COSTS * small_program_s(analysis))
     if finding.form == "function":
@@ -172,6 +175,33 @@ def _needed_in(file: str, function: Any) -> str:
     """Return a sentence about what must change in a function for jit to take it; "" for nothing."""
     needed = needed_changes(file, function).removeprefix("; ") if function else ""
     return f"In {function.name}, {needed}." if needed else ""
+
+
+def _values_tested(analysis: Analysis, places: Iterable[Place]) -> str:
+    """Return at which lines Python needs values in functions that jit is to take; "" for none.
+
+    What `needed_changes` names is left out: an `if`, and calls of `float`.
+    """
+    functions = {(place.file, place.function) for place in places}
+    # with what they call elsewhere: a second call compiles nothing, and may be too short for samples
+    called = set(functions)
+    for call in operations_of(analysis):
+        chain = [(place.file, place.function) for place in (call.at, *call.callers)]
+        outer = max((i for i, function in enumerate(chain) if function in functions), default=0)
+        called.update(chain[:outer])
+    lines = {w.at for w in analysis.waits if w.kind in NUMBERS and (w.at.file, w.at.function) in called}
+    tested = sorted(at for at in lines if not (_branches(at) or "float" in statements.called_at(at)))
+    if not tested:
+        return ""
+    return (
+        f"Before that, change {format_list([*map(str, tested[:MOST_NAMED])])}, where Python tests or counts "
+        "with the value of an array: jit has no values while it traces."
+    )
+
+
+def _branches(at: Place) -> bool:
+    statement = statements.innermost(at, ast.stmt)
+    return isinstance(statement, ast.If) or bool(statements.nodes_in(statement, ast.IfExp))
 
 
 def _defined_anew(at: Place, callers_below: Iterable[Chain]) -> str:

@@ -239,6 +239,29 @@ def test_a_function_that_transforms_another_is_jitted_as_a_whole(places):
     assert jit_advice.way_to_jit(line, analysis).form == "transform"
 
 
+def test_where_python_needs_values_jit_takes_no_function_that_a_line_derives(places):
+    """No sample of the line's own saw `check`, which another line's first call compiled."""
+    at = places(
+        "def check(age):\n    assert age == LIMIT\n"
+        "def price(spot):\n    check(spot.age)\n    if spot.up:\n        return 0.0\n"
+        "    return spot.value * 2\n"
+        "slope = jax.vmap(jax.grad(price))(spots)\n"
+        "curve = jax.vmap(jax.grad(jax.grad(price)))(spots)\n"
+        "def apart(x):\n    assert x == 0\n"
+    )
+    first, second = at(8, "<module>"), at(9, "<module>")
+    compiled = [
+        Compiled("equal", at(2, "check"), {"compile": (0.0, 0.1)}, callers=(at(4, "price"), first)),
+        *(Compiled("multiply", at(7, "price"), {"compile": (1, 1.1)}, callers=(c,)) for c in (first, second)),
+    ]
+    lines = (at(2, "check"), at(5, "price"), at(11, "apart"))
+    waits = [Wait("if", line, 2.0, 2.0, 1) for line in lines]
+    analysis = Analysis(Log("a", 0.0, 9.0, compiled=compiled, waits=waits))
+    found = jit_advice.way_to_jit(Finding("eager", second, 1.0, ""), analysis)
+    assert found.form == "transform"
+    assert f"Before that, change {lines[0]}, where Python tests" in found.besides
+
+
 @pytest.mark.parametrize("loop", ["for x in samples:", "for layer in range(3):", "if True:"])
 def test_a_loop_that_calls_a_jitted_function_would_be_unrolled_in_a_larger_one(loop, places):
     text = f"def fit(w, samples):\n    {loop}\n        w = w - slope(w)\n    return w / norm(w)\n"
