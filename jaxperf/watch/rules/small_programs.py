@@ -438,7 +438,13 @@ def _one_by_one(
         reason += "one for each operation outside of jit and each shape"
     if dearest[0].name != UNNAMED:
         reason += f"; the dearest is {dearest[0].name}, {analysis.compiling_s(dearest):.2g} s"
-    return Finding("eager recompiles", at, saved_s, reason, at.function)
+    ran = Counter(function for c in compiled for function in _all_functions(c))
+    within = frozenset(function for function, count in ran.items() if count >= INNER_SHARE * len(compiled))
+    return Finding("eager recompiles", at, saved_s, reason, at.function, within=within)
+
+
+def _all_functions(c: Compiled) -> set[tuple[str, str, int]]:
+    return {statements.function_of(place) for place in (c.at, *c.callers)}
 
 
 def _library_at(at: Place, compiled: list[Compiled]) -> str:

@@ -59,6 +59,8 @@ class Finding:
     form: str = ""
     besides: str = ""  # a sentence that follows the change; "" for none
     costs_s: float = 0.0  # what the change itself costs, of the seconds above
+    # the functions, as `statements.function_of` has them, in which nearly all that it concerns ran
+    within: frozenset[tuple[str, str, int]] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -224,7 +226,8 @@ def _serves(finding: Finding, other: Finding) -> bool:
     neighbors = statements.neighborhood(outer) == statements.neighborhood(inner) != NOWHERE
     if neighbors and other.cause == "eager recompiles" and {finding.form, other.form} <= _NEIGHBORS:
         return True
-    return outer == inner or _holds(outer, inner)
+    calls = statements.defined_at(outer) is not None and statements.function_of(outer) in other.within
+    return outer == inner or calls or _holds(outer, inner)
 
 
 def _holds(outer: Place, inner: Place, kind: Any = statements.FUNCTION) -> bool:

@@ -672,6 +672,21 @@ def test_operations_in_a_function_that_is_jitted_for_its_shapes_are_no_other_fin
     assert sorted((f.cause, f.seconds) for f in merged) == [("eager", 0.5), ("eager shapes", 1.5)]
 
 
+def test_a_jitted_function_takes_along_what_functions_of_other_files_compile_in_it(places, tmp_path):
+    at = places("def draw(key):\n    z = layer(key)\n    return z + 1\n\nfor k in keys:\n    draw(k)\n")
+    other = tmp_path / "layers.py"
+    other.write_text("def layer(key):\n    return key * 2\n")
+    calls = at(2, "draw"), at(6, "<module>")
+    inner = Place(str(other), 2, "layer")
+    names = [f"op{i}" for i in range(20)]
+    made = [Compiled(name, inner, {"compile": (i, i + 0.1)}, callers=calls) for i, name in enumerate(names)]
+    analysis = Analysis(Log("a", 0.0, 30.0, compiled=made))
+    compiled = small_programs._one_by_one(analysis, lambda c: c.at, made, 1.0)
+    whole, beside = (Finding("eager", at(line, "draw"), 0.5, "") for line in (1, 3))
+    assert [(f.at, f.seconds) for f in table._together([whole, compiled])] == [(whole.at, 1.5)]
+    assert len(table._together([beside, compiled])) == 2
+
+
 def test_a_loop_that_becomes_a_scan_takes_along_what_is_dispatched_in_it(places):
     at = places("for x in xs:\n    y = y * x\n    z = norm(y)\ny = y + 1\n")
     loop = Finding("iterated array", at(1), 1.0, "apart", form="derived")
