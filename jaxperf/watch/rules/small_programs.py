@@ -13,7 +13,7 @@ from typing import Any
 from jaxperf.result.formatting import format_count, format_list
 from jaxperf.retraces import argument_changes, dimensions
 from jaxperf.watch.grouping import group_by
-from jaxperf.watch.log import Compiled, StackSample, canonical_name
+from jaxperf.watch.log import COMPILE, Compiled, StackSample, canonical_name
 from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.report.analysis import Analysis, once
 from jaxperf.watch.rules.elements import is_operation, keys_apart, small_program_s, takes_apart
@@ -138,11 +138,16 @@ def _small_programs(analysis: Analysis, line: _Line) -> list[Compiled]:
         c
         for c in analysis.log.compiled
         # JAX does not explain each trace of a function that it traces very often
-        if is_operation(c) and not takes_apart(c) and id(c) not in keys
-        if c.program not in analysis.jitted
+        if _is_derived(c) or (is_operation(c) and not takes_apart(c) and c.program not in analysis.jitted)
+        if id(c) not in keys
         # an import is no function that a reader could jit; `cache_notes` says what keeps its programs
         if not statements.is_import(c.at) and not {c.at, line(c)} & libraries
     ]
+
+
+def _is_derived(c: Compiled) -> bool:
+    """Return whether a program is what `grad` or `vmap`, outside of jit, made of a jitted function."""
+    return c.explained and COMPILE in c.stages and any(change.kind == "derived" for change in c.changes)
 
 
 def _for_each_shape(analysis: Analysis, at: Place, compiled: list[Compiled]) -> Finding | None:
@@ -369,8 +374,12 @@ def _of_calls(findings: list[tuple[Finding, list[Compiled]]]) -> Iterator[Findin
 
 
 def _different(compiled: list[Compiled]) -> list[Compiled]:
-    """Return the compilations but those of a program that equals an earlier one, where that is known."""
-    return list({id(c.facts or c): c for c in reversed(compiled)}.values())
+    """Return the compilations but those of an operation's program that equals an earlier one, if known.
+
+    One program would hold each part that is derived of a jitted function, and compile it, too.
+    """
+    keys = {id(c): id(c if _is_derived(c) else c.facts or c) for c in compiled}
+    return list({keys[id(c)]: c for c in reversed(compiled)}.values())
 
 
 def _saved_on_draws_s(analysis: Analysis, compiled: list[Compiled]) -> float:

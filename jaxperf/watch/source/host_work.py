@@ -121,10 +121,14 @@ def _with_called(file: str, function: statements.FUNCTION) -> list[tuple[str, st
 
 @functools.cache
 def all_called(file: str, function: statements.FUNCTION) -> list[tuple[str, Any]]:
-    """Return a function and all of the program's own functions that it calls, each behind its file."""
+    """Return a function and all of the program's own functions that it calls, each behind its file.
+
+    One that is jitted already is as good in a larger program.
+    """
     functions = [(file, function)]
     for known in functions:
-        functions += [f for f in _called_functions(*known, known[1].lineno) if f not in functions]
+        called = _called_functions(*known, known[1].lineno)
+        functions += [f for f in called if f not in functions and not statements.is_jitted(f[1])]
     return functions
 
 

@@ -204,7 +204,12 @@ def has_effects(function: Any) -> bool:
 
 
 def in_jitted(at: Place) -> bool:
-    return any(_wrapper(d) for f in enclosing_nodes(at, FUNCTION) for d in f.decorator_list)
+    return any(map(is_jitted, enclosing_nodes(at, FUNCTION)))
+
+
+def is_jitted(function: Any) -> bool:
+    """Return whether a function's decorator jits it."""
+    return any(map(_wrapper, function.decorator_list))
 
 
 def jit_wrapper(file: str, function: str) -> str:

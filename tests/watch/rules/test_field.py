@@ -142,6 +142,24 @@ def test_one_program_draws_each_weight_where_weights_of_one_shape_shared_a_progr
     assert finding.seconds == pytest.approx(seconds)
 
 
+@pytest.mark.parametrize(("derived", "found"), [(True, [("eager recompiles", 19 * 0.1)]), (False, [])])
+def test_what_a_gradient_makes_of_jitted_parts_is_one_program_with_them(places, derived, found):
+    """Each of twenty costs 0.4 s, of which a small program takes 0.1 s; one program of all takes that once."""
+    at = places("slopes = jax.grad(loss)(w)\n")(1, "<module>")
+    change = Change("derived" if derived else "shape", "", "", "made of it by jax.grad, vmap or the like")
+    # each is another program, though their texts are equal
+    facts = Facts("normed", "cpu", 1.0, 1.0)
+    parts = [
+        compiled(at, 3 * i, 0.4, "normed", explained=True, changes=(change,), facts=facts) for i in range(20)
+    ]
+    small = [compiled(Place("b.py", i), 70 + i, 0.1, f"op{i}") for i in range(30)]
+    log = Log("a", 0.0, 120.0, compiled=[*parts, *small])
+    findings = small_programs.find_eager_recompiles(Analysis(log))
+    assert [(f.cause, f.seconds) for f in findings if f.at == at] == [
+        (cause, pytest.approx(seconds)) for cause, seconds in found
+    ]
+
+
 @pytest.mark.parametrize(("calls", "seconds"), [(1, 2.9 + 0.15), (4, 2.9 + 0.15 - 1.5)])
 def test_one_program_draws_in_each_call_where_calls_of_one_shape_shared_a_program(places, calls, seconds):
     text = "def noise(key, w):\n" + calls * "    w = w * random.uniform(key, w.shape)\n" + "    return w\n"

@@ -76,12 +76,14 @@ IMPORTS = (
         ("    even = np.arange(8) % 2 == 0\n    return x[even]", ""),  # its size is known while jit traces
         ("    return x[jnp.argmax(x)] + x[x.shape[0] > 3]", ""),
         ("    return helper(x)", "calls plt.plot in line 13"),  # what it calls in the same file counts
+        ("    return noisy(x)", ""),  # is jitted, whatever it calls
         ("    print(float(x.sum()))\n    return x", ""),  # stays outside, as advice says
     ],
 )
 def test_what_jit_cannot_take_is_named(body, words, program_file):
     path = program_file(
-        f"{IMPORTS}def step(x, key):\n{body}\n\ndef helper(x):\n    plt.plot(x)\n    return x\n"
+        f"{IMPORTS}def step(x, key):\n{body}\n\ndef helper(x):\n    plt.plot(x)\n    return x\n\n"
+        "@partial(jax.jit, static_argnames='rate')\ndef noisy(x, rate=0.5):\n    plt.plot(x)\n    return x\n"
     )
     function = statements.definitions(path, "step")[0]
     assert isinstance(function, ast.FunctionDef)
