@@ -144,7 +144,7 @@ def test_one_program_draws_each_weight_where_weights_of_one_shape_shared_a_progr
 
 @pytest.mark.parametrize(("derived", "found"), [(True, [("eager recompiles", 19 * 0.1)]), (False, [])])
 def test_what_a_gradient_makes_of_jitted_parts_is_one_program_with_them(places, derived, found):
-    """Each of twenty costs 0.4 s, of which a small program takes 0.1 s; one program of all takes that once."""
+    """Each of twenty costs 0.4 s, of which a small program takes 0.1 s; one program takes that once."""
     at = places("slopes = jax.grad(loss)(w)\n")(1, "<module>")
     change = Change("derived" if derived else "shape", "", "", "made of it by jax.grad, vmap or the like")
     # each is another program, though their texts are equal
