@@ -34,6 +34,7 @@ BETWEEN = "between"  # Python in a loop of steps; only the analysis knows it
 IMPORT = "import"
 # in the values of parameters; an object's class is behind its file and a colon
 LIST_OF, ARRAY_OF, OBJECT_OF = "list of length ", "array of length ", "object of "
+SETTINGS = "dictionary of settings"  # with numbers, flags or texts of Python
 
 
 @dataclass

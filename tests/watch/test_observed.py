@@ -576,6 +576,8 @@ def test_values_are_described_by_pythons_own_methods_and_only_their_beginning():
     assert frame_arguments.describe_value(Named("x" * 1000)) == "'" + "x" * 59 and Named.shown == 0
     assert sampler._static_value((1,) * 100_000) == "" and sampler._static_value((3, 4)) == "(3, 4)"
     assert sampler._static_value([1.5] * 7) == "list of length 7"  # which jit would unroll
+    dictionaries = {"w": np.ones(3)}, {"rate": 0.1}, {"w": np.ones(3), "heads": 8}, {"kind": "adam"}
+    assert [*map(sampler._static_value, dictionaries)] == ["", "", events.SETTINGS, events.SETTINGS]
     arrays = jnp.ones((7, 2)), np.ones(7), np.float32(7)
     assert [*map(sampler._static_value, arrays)] == ["array of length 7", "array of length 7", ""]
     assert sampler._static_value(Untold()) == f"object of {__file__}:Untold"  # which jit does not take

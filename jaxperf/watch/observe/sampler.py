@@ -12,6 +12,7 @@ attributed to the call. `_SWITCH_S` prevents that, and does not slow down the pr
 import _thread
 import contextlib
 import inspect
+import itertools
 import linecache
 import os
 import re
@@ -312,6 +313,9 @@ def _static_value(value: Any) -> str:
         return f"{events.ARRAY_OF}{value.shape[0]}" if value.shape else ""
     if cls is list:
         return f"{events.LIST_OF}{len(value)}"
+    if cls is dict:
+        parts = itertools.islice(value.values(), _SHORT)
+        return events.SETTINGS if any(type(part) in (bool, int, str) for part in parts) else ""
     if cls in (bool, int, str):
         return repr(value[:_SHORT] if cls is str else value)[:_SHORT]
     if issubclass(cls, tuple) and 0 < tuple.__len__(value) < _SHORT:

@@ -35,6 +35,7 @@ from jaxperf.watch.log import (
     NUMPY,
     OBJECT_OF,
     PYTHON,
+    SETTINGS,
     WRITE,
     Compiled,
     ExecutedProgram,
@@ -238,8 +239,13 @@ class Analysis:
             name
             for name, values in known.items()
             if len(values) == 1 or not any(value.removeprefix("-").isdigit() for value in values)
-            if not any(value.startswith((LIST_OF, ARRAY_OF, OBJECT_OF)) for value in values)
+            if not any(value.startswith((LIST_OF, ARRAY_OF, OBJECT_OF, SETTINGS)) for value in values)
         )
+
+    def settings_passed(self, file: str, function: str) -> list[str]:
+        """Return the parameters of a function that were dictionaries with numbers or texts of Python."""
+        known = self.log.parameters.get((file, function), {})
+        return [name for name, values in known.items() if SETTINGS in values]
 
     def data_passed(self, at: Place) -> frozenset[str]:
         """Return the parameters of the function around a line that were arrays, or long lists, in samples."""

@@ -127,7 +127,11 @@ def way_to_jit(finding: Finding, analysis: Analysis, through: str = "", *, one_c
         whole_function = finding.form in ("numpy", *_WHOLE)
         kept = kept_values(places) if whole_function else ""
         tested = _values_tested(analysis, places) if whole_function else ""
-        finding = replace(finding, besides=" ".join(filter(None, (tested, unrolled, kept))))
+        file, jitted = finding.at.file, function
+        if finding.form == "transform":
+            file, jitted = transformed_function(finding.at)
+        settings = _settings_passed(analysis, file, jitted) if whole_function and jitted else ""
+        finding = replace(finding, besides=" ".join(filter(None, (tested, settings, unrolled, kept))))
         if unrolled:
             finding = replace(finding, costs_s=LOOP_COSTS * small_program_s(analysis))
     if finding.form == "function":
@@ -175,6 +179,19 @@ def _needed_in(file: str, function: Any) -> str:
     """Return a sentence about what must change in a function for jit to take it; "" for nothing."""
     needed = needed_changes(file, function).removeprefix("; ") if function else ""
     return f"In {function.name}, {needed}." if needed else ""
+
+
+def _settings_passed(analysis: Analysis, file: str, function: Any) -> str:
+    """Return how a function gets dictionaries of settings once it is jitted; "" if it takes none."""
+    known = statements.parameters(function)
+    settings = [name for name in analysis.settings_passed(file, function.name) if name in known]
+    if not settings:
+        return ""
+    given = ", ".join(f"{name}={name}" for name in settings)
+    return (
+        f"Give it {format_list(settings)} by functools.partial({function.name}, {given}), not in the call: "
+        "jit makes arrays of a dictionary's numbers, also of sizes, and takes no text."
+    )
 
 
 def _values_tested(analysis: Analysis, places: Iterable[Place]) -> str:

@@ -308,10 +308,15 @@ def call_on_host(at: Place) -> str:
 
 
 def transformed_function(at: Place) -> tuple[str, Any]:
-    """Return the program's function that a statement transforms, as f in `grad(f)(x)`, behind its file."""
+    """Return the program's function that a statement transforms, as f in `vmap(grad(f))(x)`, with its file."""
     line = getattr(statements.innermost(at, statements.FUNCTION), "lineno", at.line)
-    names = [call.args[0] for call in statements.transforming_calls(at)[:1] if call.args]
-    return next((f for name in names for f in _functions_named(at.file, name, line)), ("", None))
+    transformed: Any = next(iter(statements.transforming_calls(at)), None)
+    while (
+        isinstance(transformed, ast.Call) and statements.last_name(transformed.func) in statements.TRANSFORMS
+    ):
+        transformed = next(iter(transformed.args), None)
+    found = _functions_named(at.file, transformed, line) if transformed is not None else iter(())
+    return next(found, ("", None))
 
 
 @functools.cache

@@ -262,6 +262,23 @@ def test_where_python_needs_values_jit_takes_no_function_that_a_line_derives(pla
     assert f"Before that, change {lines[0]}, where Python tests" in found.besides
 
 
+@pytest.mark.parametrize(("line", "form"), [(1, "function"), (5, "transform")])
+def test_a_jitted_function_gets_a_dictionary_of_settings_by_partial(line, form, places):
+    at = places(
+        "def score(w, options, x):\n    return w.reshape(options['rows'], -1) @ x\n"
+        "for x in xs:\n    y = score(w, options, x)\n"
+        "    slopes = jax.vmap(jax.grad(score), (None, None, 0))(w, options, x)\n"
+    )
+    place = at(line, "score" if line == 1 else "<module>")
+    for known, words in (("dictionary of settings", True), ("list of length 3", False)):
+        parameters = {(place.file, "score"): {"options": {known}, "w": {"array of length 9"}}}
+        found = jit_advice.way_to_jit(
+            Finding("eager", place, 1.0, ""), Analysis(Log("a", parameters=parameters))
+        )
+        assert found.form == form
+        assert ("Give it options by functools.partial(score, options=options)" in found.besides) == words
+
+
 @pytest.mark.parametrize("loop", ["for x in samples:", "for layer in range(3):", "if True:"])
 def test_a_loop_that_calls_a_jitted_function_would_be_unrolled_in_a_larger_one(loop, places):
     text = f"def fit(w, samples):\n    {loop}\n        w = w - slope(w)\n    return w / norm(w)\n"
