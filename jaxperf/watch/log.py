@@ -82,6 +82,11 @@ class Compiled:
         return tuple((name, text) for name, text in self.signature.items() if "[" in text)
 
     @property
+    def numbers(self) -> list[str]:
+        """The other arguments, as texts: numbers, flags and what else is no array."""
+        return [text for text in self.signature.values() if "[" not in text]
+
+    @property
     def host_bytes(self) -> int:
         return sum(self.host.values())
 

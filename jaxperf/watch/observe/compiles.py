@@ -45,6 +45,7 @@ _EXPLANATIONS = (MISS, _CACHE_MISS, _NOT_KEPT, "Writing ")
 _SETTINGS = ("jax_enable_x64", *jax_internals.DEBUG_FLAGS)
 _REMEMBERED = 64  # latest functions among which a later stage looks for its trace
 _COMPARED = 16  # earlier calls with which one is compared, to explain why JAX traces again
+_INTEGER, _FLOAT = re.compile(r"-?\d+"), re.compile(r"-?(\d*\.\d*|\d+)(e[+-]?\d+)?|-?inf|nan")
 _CLOCKS_S = 1e-3  # by which an explanation may precede its trace where JAX does not report starts
 
 
@@ -407,7 +408,9 @@ class Compiles:
             lengths = any(c.kind == "structure" and " of length " in c.now for c in event.changes)
             numbers = lengths and all(c.kind == "static value" for c in changes)
             if changes and not numbers and not ("shape" in kinds and any("[" in c.now for c in changes)):
-                event.changes = changes
+                # JAX itself names no reason for a static argument
+                typed = "other" not in kinds
+                event.changes = tuple(_as_types(c) if typed else c for c in changes)
 
     def _explain_pmap(self, event: Compiled, function: Any) -> None:
         """Explain a trace under `pmap`, which JAX does not; the program's name is not the function's."""
@@ -432,6 +435,15 @@ class Compiles:
 
     def _last(self, wanted: Callable[[Compiled], bool]) -> Compiled | None:
         return next(filter(wanted, reversed(self.log.compiled)), None)
+
+
+def _as_types(change: Change) -> Change:
+    """Return a number's change from int to float, or back, as one of dtypes: the number is traced."""
+    values = change.before, change.now
+    integers = sum(bool(_INTEGER.fullmatch(value)) for value in values)
+    if change.kind == "static value" and integers == 1 and all(map(_FLOAT.fullmatch, values)):
+        return replace(change, kind="dtype")
+    return change
 
 
 def _few_keys(compare: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:

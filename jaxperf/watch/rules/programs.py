@@ -562,6 +562,8 @@ def find_forward_twice(analysis: Analysis) -> Iterator[Finding]:
         derives = any(backward for *_, backward in products)
         for gradient, _, other_loop, others in calls if loop and products and not derives else ():
             same = other_loop is loop and {t for _, t in gradient.arrays} == {t for _, t in c.arrays}
+            # a number that only the value gets makes another function of it; the gradient may have a rate
+            same = same and Counter(c.numbers) <= Counter(gradient.numbers)
             # a line of the loop itself may compute with other data
             if same and all(statements.innermost(at, statements.LOOP) is loop for at in (c.at, gradient.at)):
                 same = loop_body.same_sources(c.at, gradient.at, loop)

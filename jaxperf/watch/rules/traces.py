@@ -2,6 +2,7 @@
 
 import ast
 import itertools
+import math
 import re
 import statistics
 from collections import Counter, defaultdict
@@ -114,6 +115,7 @@ def set_at(flag: str, analysis: Analysis, first: Place) -> Place | None:
 
 
 REPEATS = 3  # traces that count as repeated
+SETTLED = 5  # times as much as between two traces was seen of a line after the last one: no other is expected
 _ELSEWHERE = ("placement", "cleared", "derived")  # other rules report these, or nothing is wrong
 _TURNS = re.compile(r"known_trip_count[^}]*?(\d+)")
 _NUMBER = re.compile(r"True|False|-?(\d[\d.e+-]*|inf)|nan")
@@ -277,6 +279,8 @@ def find_retraces(analysis: Analysis) -> Iterator[Finding]:
         if group[0].owner:  # the rest is the library's own
             again = defaultdict(list, {kind: again[kind] for kind in _OF_CALLERS})
         again["new function"] = [c for c in _known_before(group, _program) if c in again["new function"]]
+        if again["new function"] and _settled(analysis, [group[0], *again["new function"]]):
+            del again["new function"]
         again["structure"] = [c for c in again["structure"] if not all(map(_of_another_class, c.changes))]
         static = all(_STATIC_FIELDS.match(change.now) for c in again["structure"] for change in c.changes)
         of_equal_types = len({c.arrays for c in group}) == 1
@@ -292,6 +296,21 @@ def find_retraces(analysis: Analysis) -> Iterator[Finding]:
                 elif finding.seconds:
                     yield finding
     yield from _made_once(objects)
+
+
+def _settled(analysis: Analysis, traces: list[Compiled]) -> bool:
+    """Return whether a line stopped to make new functions, and went on: it calls a few, each again and again.
+
+    `jit(grad(f, 0))` and `jit(grad(f, 1))` are two functions of one `f`, which are made once.
+    """
+    at, ends = traces[-1].at, [max(end for _, end in c.stages.values()) for c in traces]
+    seen = [(s.end, 1) for s in analysis.samples if s.at == at]
+    seen += [(wait.end, wait.times) for wait in analysis.waits if wait.at == at]
+    *rounds, after = (
+        sum(times for moment, times in seen if begin < moment <= end)
+        for begin, end in itertools.pairwise([*ends, math.inf])
+    )
+    return after > SETTLED * max(1, *rounds)
 
 
 def _calls_it(c: Compiled) -> bool:

@@ -308,7 +308,7 @@ def call_on_host(at: Place) -> str:
 
 
 def transformed_function(at: Place) -> tuple[str, Any]:
-    """Return the program's function that a statement transforms, as f in `vmap(grad(f))(x)`, with its file."""
+    """Return the function that a statement transforms, as f in `vmap(grad(f))(x)`, and its file."""
     line = getattr(statements.innermost(at, statements.FUNCTION), "lineno", at.line)
     transformed: Any = next(iter(statements.transforming_calls(at)), None)
     while (

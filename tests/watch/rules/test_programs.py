@@ -162,15 +162,21 @@ def loss(w, x):
 
 
 @pytest.mark.parametrize(
-    ("lines", "count"),
+    ("lines", "numbers", "count"),
     [
-        ((6, 7), 1),  # value and gradient in the loop
-        ((2, 7), 1),  # a function that the loop calls gets the value
-        ((2, 10), 0),  # the gradient is computed in another loop
-        ((7, 6), 1),
+        ((6, 7), ({}, {}), 1),  # value and gradient in the loop
+        ((2, 7), ({}, {}), 1),  # a function that the loop calls gets the value
+        ((2, 10), ({}, {}), 0),  # the gradient is computed in another loop
+        ((7, 6), ({}, {}), 1),
+        ((7, 6), ({}, {"rate": "0.1"}), 1),
+        ((7, 6), ({"decay": "0.5"}, {"decay": "0.5", "rate": "0.1"}), 1),
+        ((7, 6), ({"decay": "0.5"}, {}), 0),  # the gradient is that of another function
+        ((7, 6), ({"decay": "0.5"}, {"decay": "0.2"}), 0),
     ],
 )
-def test_a_value_that_a_gradient_computes_too_is_found_wherever_the_loop_asks_for_it(lines, count, places):
+def test_a_value_that_a_gradient_computes_too_is_found_wherever_the_loop_asks_for_it(
+    lines, numbers, count, places
+):
     at = places(
         "def evaluate(w, x):\n    return value(w, x)\n\n"
         "for x in data:\n    log(\n        evaluate(w, x))\n    w = update(w, x)\n\n"
@@ -179,10 +185,11 @@ def test_a_value_that_a_gradient_computes_too_is_found_wherever_the_loop_asks_fo
     arrays = jnp.ones((64, 64)), jnp.ones((32, 64))
     functions = {"value": loss, "update": lambda w, x: w - 0.1 * jax.grad(loss)(w, x)}
     log = Log("a", 0.0, 1.0, activity=DeviceActivity([(0.0, 1.0)]))
-    for (name, function), line in zip(functions.items(), lines):
+    for (name, function), line, more in zip(functions.items(), lines, numbers):
         text = jax.jit(function).lower(*arrays).compile().as_text()
         log.programs.append(Facts(name, "cpu", 1.0, 1.0, devices=(0,), text=text))
         types = {f"argument {i}": f"float32[{','.join(map(str, x.shape))}]" for i, x in enumerate(arrays)}
+        types |= more
         callers = (at(6),) if line == 2 else ()
         log.compiled.append(
             Compiled(name, at(line), {"compile": (-1.0, 0.0)}, True, signature=types, callers=callers)

@@ -12,7 +12,7 @@ import pytest
 from flax import nnx
 
 from jaxperf.retraces import Change, argument_changes, differing_part
-from jaxperf.watch.log import Compiled, DeviceActivity, ExecutedProgram, Log
+from jaxperf.watch.log import Compiled, DeviceActivity, ExecutedProgram, Log, Wait
 from jaxperf.watch.observe.executables import Facts, note_copied_arguments
 from jaxperf.watch.observe.source_location import NOWHERE, Place
 from jaxperf.watch.report.analysis import Analysis
@@ -51,6 +51,39 @@ def test_two_flags_and_sizes_are_wanted_and_stages(sizes, flags, kinds, findings
     step = stepped()
     calls = [*zip(sizes, flags, strict=True)]
     assert [f.cause for f in findings_of(lambda: [step(jnp.ones(size), n=n) for size, n in calls])] == kinds
+
+
+def test_a_number_that_goes_from_int_to_float_is_no_static_argument(watched):
+    """JAX compares the call with the gradient's, too, which has the same name, and lacks the number."""
+
+    @jax.jit
+    def penalty(x, rate=0):
+        return jnp.sum(x) * rate
+
+    slope = jax.jit(jax.grad(penalty))
+
+    def program():
+        for rate in (0, 0.5):
+            penalty(ONES, rate=rate)
+            slope(ONES)
+            slope(ONES)
+
+    *_, last = (c for c in watched(program).log.compiled if c.explained)
+    assert [(change.kind, change.now) for change in last.changes] == [("dtype", "0.5")]
+
+
+@pytest.mark.parametrize(("times", "found"), [((1, 40), []), ((7, 7), ["new function"])])
+def test_functions_that_are_made_once_and_called_again_and_again_are_no_new_ones(times, found):
+    """Each of three is traced in the first turn of a loop, or each in a third of it."""
+    at, between, after = Place("a.py", 3), *times
+    calls, now = [], 0.0
+    waits = []
+    for turns in (between, between, after):
+        calls.append(Compiled("step", at, {"compile": (now, now + 1.0)}, True, "a.py:1"))
+        waits += [Wait("float", at, now + 1 + n / 10, now + 1 + n / 10, 4) for n in range(turns)]
+        now += 10.0
+    findings = traces.find_retraces(Analysis(Log("a", 0.0, 40.0, compiled=calls, waits=waits)))
+    assert [f.cause for f in findings] == found
 
 
 BODY = """HloModule jit_step, entry_computation_layout={(f32[ROWS]{0})->f32[ROWS]{0}}, x=1
