@@ -33,6 +33,7 @@ DEVICE_TOPOLOGY = Internal("jax._src.lib", "xla_client.get_topology_for_devices"
 BACKEND_STARTED = Internal("jax._src.xla_bridge", "backends_are_initialized", "the state of JAX's backend")
 PROFILER = Internal("jax._src.lib", "_profiler.ProfilerSession", "what `jaxperf watch` says about devices")
 ARRAY = Internal("jax._src.array", "ArrayImpl", "what `jaxperf watch` says about waits, before JAX 0.6")
+PYTREES = Internal("jax._src.tree_util", "_registry", "advice of `jaxperf watch` about objects of libraries")
 XLA_CLIENT = Internal("jax._src.lib", "xla_client", "the trial of an accelerator's program on the CPU")
 EXPLAINED = "fast explanations of why JAX traces again"
 COMPARED_KEYS = Internal("jax._src.interpreters.partial_eval", "diff_tracing_cache_keys", EXPLAINED)

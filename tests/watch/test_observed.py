@@ -1,3 +1,4 @@
+import collections
 import contextlib
 import functools
 import gc
@@ -581,6 +582,11 @@ def test_values_are_described_by_pythons_own_methods_and_only_their_beginning():
     arrays = jnp.ones((7, 2)), np.ones(7), np.float32(7)
     assert [*map(sampler._static_value, arrays)] == ["array of length 7", "array of length 7", ""]
     assert sampler._static_value(Untold()) == f"object of {__file__}:Untold"  # which jit does not take
+    # nor a library's, unless JAX knows its class, or it is a function
+    known = collections.OrderedDict(w=arrays[0]), functools.partial(two), jnp.dtype("float32").type
+    assert [*map(sampler._static_value, known)] == ["", "", ""]
+    unknown = collections.ChainMap(), np.random.default_rng(0)
+    assert [*map(sampler._static_value, unknown)] == ["object of :ChainMap", "object of :Generator"]
     assert "function two line" in frame_arguments.describe_value(two)
 
 

@@ -25,6 +25,7 @@ from pathlib import Path
 from types import FrameType, FunctionType, MethodType
 from typing import Any
 
+from jaxperf import jax_internals
 from jaxperf.watch import log as events
 from jaxperf.watch.guard import collector_paused
 from jaxperf.watch.log import Log, Stack, StackSample
@@ -109,6 +110,8 @@ CLOSE_S = 0.005  # between samples, in a window of the profiler
 WIDE_S = 0.05  # between samples outside of windows, at most
 WIDER = 0.02  # interval over the time since the first sample, until it reaches `WIDE_S`
 _EAGER = {"jax", "flax", "optax", "equinox", "haiku"}  # unless a jitted function is called
+# have a jit of their own, or objects that jit knows
+_OF_JAX = _EAGER | {"jaxlib", "blackjax", "brax", "distrax", "keras", "numpyro"}
 _WRITERS = {
     "dump", "dumps", "save", "savez", "savez_compressed", "save_file", "to_bytes", "write", "fsync",
 }  # fmt: skip
@@ -330,7 +333,18 @@ def _static_value(value: Any) -> str:
     if cls in (FunctionType, MethodType):
         return "function"
     file = _file_of(cls)
-    return f"{events.OBJECT_OF}{file}:{cls.__name__}" if file and not library_of(file) else ""
+    library = library_of(file) if file else ""
+    numpys_number = cls.__module__ == "numpy"
+    if library and (library in _OF_JAX or numpys_number or _jit_knows(value)):
+        return ""
+    # of a library's class, there is nothing to read
+    return f"{events.OBJECT_OF}{'' if library else file}:{cls.__name__}" if file else ""
+
+
+def _jit_knows(value: Any) -> bool:
+    """Return whether JAX knows what an object of a library holds, or it is a function, or this is unknown."""
+    trees = jax_internals.loaded(jax_internals.PYTREES)
+    return not isinstance(trees, dict) or type(value) in trees or callable(value)
 
 
 def _file_of(cls: type) -> str:

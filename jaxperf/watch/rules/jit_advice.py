@@ -315,7 +315,8 @@ def _form(
             return {"form": "derived", "name": name, "argument": transform, "static": static}
         elements = [over for call in sorted(calls) if (over := statements.each_element(call, name))]
         # jit would keep what a method reads of its object; other callers may need one result before the next
-        if len(elements) == len(calls) and not (static or statements.is_method(function)):
+        kept = static or statements.is_method(function) or takes_object(analysis, at)
+        if len(elements) == len(calls) and not kept:
             arrays = ", ".join(f"jnp.asarray({array})" for array in elements[0])
             return {"form": "elements", "name": name, "argument": arrays}
     # a whole function is jitted with the transformations in it
@@ -655,7 +656,7 @@ def takes_object(analysis: Analysis, at: Place) -> str:
     function = statements.innermost(at, statements.FUNCTION)
     known = statements.parameters(function) if function else []
     for name, (file, made) in analysis.objects_passed(at.file, at.function).items():
-        if name in known and not is_tree_of_arrays(file, made):
+        if name in known and not (file and is_tree_of_arrays(file, made)):
             return (
                 f"takes {name}, an object of {made} that jit does not know in full, unless as a static "
                 "argument that never changes"

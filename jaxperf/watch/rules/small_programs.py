@@ -590,7 +590,9 @@ def _eager_cause(before: Compiled, now: Compiled) -> str:
     if any(change.kind == "new body" for change in now.changes):
         return "new body"
     changes = argument_changes(before.signature, now.signature)
-    sized = any(
+    # the size of `jnp.ones(n)` is no argument of its program
+    results = [c.facts.layout[1] for c in (before, now) if c.facts is not None and not changes]
+    sized = len(set(results)) > 1 or any(
         c.kind == "shape" or c.what.startswith("shape") or c.before == "nothing" or c.now.startswith("slice(")
         for c in changes
     )

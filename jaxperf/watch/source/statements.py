@@ -370,9 +370,18 @@ def each_element(at: Place, function: str) -> list[str]:
                 over, variables = args, target.elts
         calls = [call for call in calls_in(element) if last_name(call.func) == function]
         passed = [[ast.unparse(argument) for argument in call.args] for call in calls]
+        over = [_inside_bar(value) for value in over]
         if passed == [[*map(ast.unparse, variables)]] and len(generators) == 1:
             return [re.sub(r"^range\b", "jnp.arange", ast.unparse(value)) for value in over]
     return []
+
+
+def _inside_bar(over: ast.expr) -> ast.expr:
+    """Return the iterable that a progress bar goes over."""
+    match over:
+        case ast.Call(func=called, args=[inside, *_]) if last_name(called) in ("tqdm", "track"):
+            return inside
+    return over
 
 
 def calls_in(node: ast.AST | None) -> list[ast.Call]:

@@ -568,10 +568,13 @@ def test_jit_of_a_gradient_names_what_the_function_of_another_module_needs(
     assert ("losses.py:2 as jax.lax.scan" in change) == unrolled
 
 
-def test_an_object_that_jit_does_not_know_keeps_it_from_a_function(places):
-    at = places("class Box:\n    pass\n\ndef fit(w, box):\n    return w * box.rate\n")(5, "fit")
-    log = Log("a", samples=[sample(at, t / 9) for t in range(9)])
-    log.parameters[at.file, "fit"]["box"] |= {f"object of {at.file}:Box"}
+@pytest.mark.parametrize("librarys", [False, True])
+def test_an_object_that_jit_does_not_know_keeps_it_from_a_function(librarys, places):
+    text = "class Box:\n    pass\n\ndef fit(w, box):\n    return w * box.rate\n"
+    at = places(f"{text}ws = [fit(w, box) for w, box in zip(all_w, boxes)]\n")(5, "fit")
+    callers = (at._replace(line=6, function="<module>"),)
+    log = Log("a", samples=[StackSample(EAGER, at, t / 9, (t + 1) / 9, callers=callers) for t in range(9)])
+    log.parameters[at.file, "fit"]["box"] |= {f"object of {'' if librarys else at.file}:Box"}
     finding = jit_advice.way_to_jit(Finding("eager recompiles", at, 1.0, ""), Analysis(log))
     assert "Jit cannot take fit as a whole, which takes box, an object of Box" in advice_for(finding).change
 
@@ -651,6 +654,18 @@ def test_what_compiles_for_each_shape_is_judged_by_its_own_lines(head, names, fo
             start += 1.0
     findings = small_programs.find_eager_recompiles(Analysis(Log("a", 0.0, start, compiled=compiled)))
     assert {f.form for f in findings if f.cause == "eager shapes"} == {form}
+
+
+def test_operations_whose_results_have_other_sizes_compile_for_each_shape():
+    text = "HloModule f, entry_computation_layout={{()->f32[{}]{{0}}}}\n\nENTRY %main () -> f32[{}] {{\n}}\n"
+    made = [
+        Compiled(
+            "ones", Place("a.py", 2), {"compile": (n, n + 0.1)}, facts=Facts("ones", "cpu", 1.0, 1.0, text=t)
+        )
+        for n, t in enumerate(text.format(n, n) for n in (3, 5, 8))
+    ]
+    assert small_programs.eager_cause(made) == "eager shapes"
+    assert small_programs.eager_cause([made[0], made[0]]) == "eager recompiles"
 
 
 @pytest.mark.parametrize(("third", "form"), [("z = y @ y", "lines"), ("z = x[x > 0]", "")])

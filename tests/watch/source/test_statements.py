@@ -225,6 +225,7 @@ def test_of_what_a_line_iterates_over_at_once_it_is_the_array(places, arrays, ov
     ("line", "arrays"),
     [
         ("ys = [f(x) for x in xs]", ["xs"]),
+        ("ys = [f(x) for x in tqdm(xs, desc='f')]", ["xs"]),
         ("ys = jnp.stack([f(k, x) for k, x in zip(keys, xs)])", ["keys", "xs"]),
         ("ys = [f(x, k) for k, x in zip(keys, xs)]", []),  # in another order
         ("ys = [f(x) for k, x in zip(keys, xs)]", []),
