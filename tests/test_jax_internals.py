@@ -24,6 +24,7 @@ WAYS_OUT = {
     internals.ARRAY,  # a subclass of jax.Array, except in old versions
     internals.COMPARED_KEYS,  # as before JAX 0.10: JAX compares a call with all earlier ones
     internals.COMPARED_TREES,  # so it is here, node by node
+    internals.PYTREES,  # a library's object counts as one that jit knows
     internals.CALLED,  # nothing is refused
     internals.CALLED_BEFORE,  # as before JAX 0.8
 }  # fmt: skip

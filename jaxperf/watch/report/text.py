@@ -13,7 +13,7 @@ from jaxperf.result import Block, Code, Environment, Fact, Found, Grid, Heading,
 from jaxperf.result.formatting import format_quantity
 from jaxperf.result.intervals import total_length
 from jaxperf.watch.grouping import group_by
-from jaxperf.watch.log import Compiled, Log, changes_by_field
+from jaxperf.watch.log import COMPILE, Compiled, Log, changes_by_field
 from jaxperf.watch.observe import hooks
 from jaxperf.watch.report import top_programs
 from jaxperf.watch.report.analysis import Analysis
@@ -129,6 +129,8 @@ def _why(group: list[Compiled]) -> str:
     if last.explained:
         # JAX does not explain pmap
         return "a new function object or placement" if last.label else "a new function object"
+    if not any(COMPILE in c.stages for c in group):
+        return "lowered and never compiled, not in jit"
     return f"{EAGER_CAUSES[eager_cause(group)]}, not in jit"
 
 

@@ -23,6 +23,7 @@ from jaxperf.watch.source.call_sites import CallSite
 from jaxperf.watch.source.host_work import (
     ON_HOST,
     all_called,
+    call_of_numpy,
     call_on_host,
     changing_variables,
     host_work,
@@ -91,6 +92,10 @@ WAYS = {
     "host": (
         "Give {name} NumPy's arrays, as jax.device_get returns them: its library works on the host, and each "
         "operation on an array of JAX, as x[:, 0], is a program of its own."
+    ),
+    "mixed": (
+        "Give {name} an array of NumPy: numpy.asarray(x), once, where the array is made. For one of JAX, "
+        "NumPy calls the array's own method, which runs outside of jit in each call."
     ),
     "library": (
         "Call {name} inside a function of yours under jax.jit, made once, if the library allows it there "
@@ -351,6 +356,8 @@ def _form(
             if whole and not (statements.has_effects(function) or looped):
                 replaced = " and ".join(f"{calls} by {library}'s" for library, calls in replaceable.items())
                 return {"form": "numpy", "name": name, "argument": replaced, "static": static}
+            if one_call and (mixed := call_of_numpy(at)):
+                return {"form": "mixed", "name": mixed}
             kept = " and ".join(
                 f"calls {calls}, which {library} may replace" for library, calls in replaceable.items()
             )
@@ -381,7 +388,7 @@ def _of_a_library(analysis: Analysis, at: Place, called: str, library: str) -> s
 
 
 # changes of one call, which take nothing of the lines around it
-_OF_ONE_CALL = ("init", "transform", "made", "arrays")
+_OF_ONE_CALL = ("init", "transform", "made", "arrays", "mixed")
 _MOST = 0.8  # of what a change could save, at the line whose call alone is changed
 # changes that jit all that a line or a function calls
 _WHOLE = ("function", "transform", "derived", "elements")

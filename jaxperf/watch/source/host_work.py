@@ -307,6 +307,16 @@ def call_on_host(at: Place) -> str:
     return called if full.startswith(_TAKING) or (owner and not full and method in _DRAWING) else ""
 
 
+def call_of_numpy(at: Place) -> str:
+    """Return the function whose result a statement is, if it is NumPy's, as "np.argsort"; "" for another."""
+    match statements.innermost(at, ast.stmt):
+        case ast.Assign(value=ast.Call(func=called)) | ast.Return(value=ast.Call(func=called)):
+            full = statements.imported_name(at.file, called)
+            if full.startswith("numpy.") and statements.last_name(called) not in _TO_HOST:
+                return ast.unparse(called)
+    return ""
+
+
 def transformed_function(at: Place) -> tuple[str, Any]:
     """Return the function that a statement transforms, as f in `vmap(grad(f))(x)`, and its file."""
     line = getattr(statements.innermost(at, statements.FUNCTION), "lineno", at.line)

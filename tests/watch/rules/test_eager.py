@@ -262,6 +262,24 @@ def test_where_python_needs_values_jit_takes_no_function_that_a_line_derives(pla
     assert f"Before that, change {lines[0]}, where Python tests" in found.besides
 
 
+@pytest.mark.parametrize(
+    ("first", "at_line_s", "form"),
+    [
+        ("np.argmin(costs)", 0.9, "mixed"),
+        ("np.argmin(costs)", 0.3, "part"),  # most of the seconds are at other lines
+        ("costs + np.min(costs)", 0.9, "part"),  # JAX computes there, too
+    ],
+)
+def test_a_method_that_computes_with_numpy_gives_it_arrays_of_numpy(first, at_line_s, form, places):
+    at = places(
+        "import numpy as np\nclass Sampler:\n    def best(self, costs):\n"
+        f"        first = {first}\n        return np.mean(first - self.last)\n"
+    )(4, "best")
+    finding = jit_advice.best_way(Finding("eager", at, 1.0, ""), Analysis(Log("a")), "numpy", at_line_s)
+    assert finding.form == form
+    assert advice_for(finding).change.startswith("Give np.argmin an array of NumPy") == (form == "mixed")
+
+
 @pytest.mark.parametrize(("line", "form"), [(1, "function"), (5, "transform")])
 def test_a_jitted_function_gets_a_dictionary_of_settings_by_partial(line, form, places):
     at = places(
