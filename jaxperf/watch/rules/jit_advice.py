@@ -36,6 +36,7 @@ from jaxperf.watch.source.host_work import (
 CALLER_SHARE = 0.1  # a caller with this share of the samples in what it calls is part of the cause
 INNER_SHARE = 0.8  # of the operations below a line, that another line must call to be their cause, too
 DERIVED_SHARE = 0.2  # of the operations below a line, in a function of which it computes the gradient, too
+NAMED_CALLS = 3  # of NumPy in a sentence
 LOOP_COSTS = 2  # small programs that compile as long as what a loop of lax adds to a program
 LOOP_SHARE = 0.2  # of the operations below a line, that a loop must hold to be named
 Chain = tuple[Place, ...]  # the reader's lines on the stack, the innermost first
@@ -47,7 +48,10 @@ WAYS = {
         "Put this line and its neighbors into one jitted function; float() and print() stay outside. Jit "
         "cannot take {name} as a whole, which {argument}."
     ),
-    "numpy": "Replace {argument}, and then jit {name} as a whole: @{jit} above it{needed}.",
+    "numpy": (
+        "Replace {argument}, and then jit {name} as a whole: @{jit} above it{needed}. What NumPy computed in "
+        "float64 is float32 then, unless jax_enable_x64 is on."
+    ),
     "lengths": (
         "The length of {argument} varies from call to call of {name}, whose loop jit would unroll and "
         "compile for each length. Compute it with Python's numbers or NumPy, without jnp. Or pad {argument} "
@@ -359,7 +363,8 @@ def _form(
             if one_call and (mixed := call_of_numpy(at)):
                 return {"form": "mixed", "name": mixed}
             kept = " and ".join(
-                f"calls {calls}, which {library} may replace" for library, calls in replaceable.items()
+                f"calls {_first(calls)}, which {library} may replace"
+                for library, calls in replaceable.items()
             )
         if kept:
             return {"form": "part", "name": name, "argument": kept}
@@ -368,6 +373,13 @@ def _form(
     if statements.is_method(function):
         return {"form": "method", "name": name}
     return {"form": "function", "name": name, "static": static}
+
+
+def _first(calls: str) -> str:
+    """Return the first of many calls, such as "np.sin in line 3, np.cos in line 4"."""
+    each = calls.split(", ")
+    more = f" and {len(each) - NAMED_CALLS} more" if len(each) > NAMED_CALLS else ""
+    return f"{', '.join(each[:NAMED_CALLS])}{more}"
 
 
 def _of_a_library(analysis: Analysis, at: Place, called: str, library: str) -> str:
