@@ -205,7 +205,7 @@ _OF_ARGUMENTS = ("weak type", "dtype", "shape", "structure", "static value", "st
 
 def _beside(finding: Finding, findings: list[Finding]) -> Finding:
     """Return a finding with what its change needs of other findings."""
-    others = [f.at for f in findings if f.cause in _OF_ARGUMENTS and _holds(finding.at, f.at)]
+    others = [f.at for f in findings if f.cause in _OF_ARGUMENTS and _takes_along(finding, f.at)]
     if finding.cause not in _WHOLE or not others:
         return finding
     # jit traces all of it
@@ -216,6 +216,17 @@ def _beside(finding: Finding, findings: list[Finding]) -> Finding:
     return replace(finding, besides=f"{finding.besides} {more}".strip())
 
 
+def _takes_along(finding: Finding, at: Place) -> bool:
+    """Return whether a change makes one program of a function that holds a line, or of a line's loop."""
+    loop = statements.innermost(at, statements.LOOP)
+    step = finding.form in _OF_STEPS and finding.at.file == at.file
+    return _holds(finding.at, at) or (
+        step and loop is not None and statements.innermost(finding.at, statements.LOOP) is loop
+    )
+
+
+# changes that make one program of a step's lines
+_OF_STEPS = {"", "part", "optax"}
 # changes that make one program of neighboring lines
 _NEIGHBORS = {"", "part", "numpy", "lengths"}
 

@@ -519,7 +519,23 @@ def _retrace(analysis: Analysis, kind: str, group: list[Compiled], repeats: list
         form = "static fields"
     if kind == "weak type" and (tree := _IN_TREE.fullmatch(what)):
         what, form = statements.variable_passed(at, first.called, tree[1], file), "tree"
-    return finding(cause, reason, argument=what, form=form, axis=axis)
+    besides = ""
+    if kind == "structure" and " of length " in changes[0].now:
+        besides = _over_all(file, first.called, next(c.what for c in repeats[0].changes if c.kind == kind))
+    return finding(cause, reason, argument=what, form=form, axis=axis, besides=besides)
+
+
+def _over_all(file: str, called: str, argument: str) -> str:
+    """Return what happens to a jitted function's loop over an argument that gets its full length; or ""."""
+    name = statements.parameter_name(file, called, field_owner(argument))
+    for function in statements.definitions(file, called)[-1:]:
+        for loop in statements.nodes_in(function, ast.For | ast.comprehension):
+            if name in loop_body.reads(loop.iter):
+                return (
+                    f"The loop over {name} at {Place(file, loop.iter.lineno)} becomes jax.lax.scan, which a "
+                    "mask tells what is padded: jit would unroll it at the full length."
+                )
+    return ""
 
 
 def _lengthened(at: Place, called: str, argument: str, file: str) -> bool:

@@ -722,6 +722,18 @@ def test_operations_in_a_function_that_is_jitted_for_its_shapes_are_no_other_fin
     assert sorted((f.cause, f.seconds) for f in merged) == [("eager", 0.5), ("eager shapes", 1.5)]
 
 
+@pytest.mark.parametrize(("line", "form", "first"), [(4, "", True), (4, "init", False), (6, "", False)])
+def test_what_is_traced_again_is_changed_before_a_step_takes_it_along(line, form, first, places):
+    at = places(
+        "def main():\n    for x in xs:\n        slopes = slope(w, x)\n        w = step(w, slopes)\n"
+        "    for x in xs:\n        w = step(w, x)\n"
+    )
+    again = Finding("structure", at(3, "main"), 1.0, "traced again")
+    step = Finding("eager", at(line, "main"), 1.0, "one by one", form=form)
+    besides = table._beside(step, [again, step]).besides
+    assert besides.startswith("First change line 3:") == first
+
+
 def test_a_jitted_function_takes_along_what_functions_of_other_files_compile_in_it(places, tmp_path):
     at = places("def draw(key):\n    z = layer(key)\n    return z + 1\n\nfor k in keys:\n    draw(k)\n")
     other = tmp_path / "layers.py"

@@ -72,6 +72,23 @@ def test_a_number_that_goes_from_int_to_float_is_no_static_argument(watched):
     assert [(change.kind, change.now) for change in last.changes] == [("dtype", "0.5")]
 
 
+@pytest.mark.parametrize(("over", "words"), [("steps", True), ("range(3)", False)])
+def test_a_list_that_is_padded_becomes_a_scan_where_the_jitted_function_loops_over_it(over, words, places):
+    at = places(
+        "@jax.jit\ndef total(w, steps):\n    def loss(w):\n        out = 0.0\n"
+        f"        for s in {over}:\n            out += w * s\n        return out\n"
+        "    return jax.grad(loss)(w)\n\nfor steps in episodes:\n    w = total(w, steps)\n"
+    )(11)
+    calls = []
+    for n in range(2, 9):
+        change = Change("structure", "argument 1", "list of length 1", f"list of length {n}")
+        stages = {"compile": (float(n), n + 0.5)}
+        calls.append(Compiled("total", at, stages, True, f"{at.file}:2", (change,)))
+    (finding,) = traces.find_retraces(Analysis(Log("a", 0.0, 40.0, compiled=calls)))
+    assert finding.cause == "structure"
+    assert (f"The loop over steps at {at._replace(line=5)} becomes jax.lax.scan" in finding.besides) == words
+
+
 @pytest.mark.parametrize(("times", "found"), [((1, 40), []), ((7, 7), ["new function"])])
 def test_functions_that_are_made_once_and_called_again_and_again_are_no_new_ones(times, found):
     """Each of three is traced in the first turn of a loop, or each in a third of it."""
