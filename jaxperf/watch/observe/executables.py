@@ -275,6 +275,8 @@ def note_copied_arguments(log: Log) -> None:
                 c.moved.pop(where, None)
 
 
+_TAKES_ROW = ("slice", "squeeze")  # JAX's operations
+ROW = re.compile(r" slice=\{\[(\d+):")  # of an instruction that takes a part of an array
 EQUAL_COUNT = 64  # equal operations; fusion copies them, so that ten iterations may give 56
 IN_A_ROW = 16  # consecutive operations, which are iterations rather than copies; used if compiling takes long
 LAYERS = 8  # operations that read so many different weights are layers; so many in a chain are a loop
@@ -346,6 +348,23 @@ def unrolled_loops(facts: Facts, *, few: bool = False, outside: Collection[Place
     dearest = {x.at: x for x in sorted(loops, key=lambda loop: loop.share)}
     loops = [x._replace(iterations=turns[at], share=held[at] / len(operations)) for at, x in dearest.items()]
     return sorted(loops, key=lambda loop: -loop.share)
+
+
+def loops_over_rows(facts: Facts, *, few: bool = False, outside: Collection[Place] = ()) -> list[Loop]:
+    """Return the unrolled loops each turn of which takes another part of an array, the most turns first.
+
+    The turns may need nothing of each other, so that no chain of operations tells them from layers.
+    """
+    module, rows, within, known = facts.module, defaultdict[Place, set[str]](set), Counter[Place](), 0
+    for same in group_by(facts.instructions, lambda i: i.frame or module.frames(i)).values():
+        around = [at for at, _ in _source_loops(module.frames(same[0]), outside)]
+        within.update(dict.fromkeys(around, len(same)))
+        known += len(same) if module.frames(same[0]) else 0
+        for at in around[:1]:
+            rows[at].update(row for i in same if i.operation in _TAKES_ROW for row in ROW.findall(i.text))
+    least = IN_A_ROW if few else EQUAL_COUNT
+    loops = (Loop(at, "slice", len(taken), within[at] / known) for at, taken in rows.items())
+    return sorted((x for x in loops if x.iterations >= least), key=lambda x: -x.iterations)
 
 
 def _source_loops(origin: tuple[Place, ...], outside: Collection[Place]) -> Iterator[tuple[Place, float]]:

@@ -189,7 +189,6 @@ CONSTANT = 1 << 20  # bytes of constants in a program that are worth reporting
 SMALL = 1 << 12  # bytes of a constant that does not count
 COMPILED = 60e6  # bytes/s at which constants compile, at most
 _CONDITION = re.compile(r"condition=%?([\w.-]+)")
-_ELEMENT = re.compile(r" slice=\{\[(\d+):")
 _IN_MODULE = re.compile(r"(?:argument )?(\w+)\.")
 COMPILE_S = 0.5  # seconds of compiling that make an unrolled loop with few iterations worth reporting
 CONSTANT_SHARE = 0.2  # share of a program's time in work that it need not do, which is worth reporting
@@ -440,7 +439,9 @@ def find_unrolled_loops(analysis: Analysis) -> Iterator[Finding]:
         long = c.total_s >= COMPILE_S
         enough = executables.IN_A_ROW if long else executables.EQUAL_COUNT
         iterated = [at for at, count in elements.items() if at and count >= enough]
-        if loops := executables.unrolled_loops(facts, few=long, outside=(c.at, *c.callers)):
+        outside = (c.at, *c.callers)
+        loops = executables.unrolled_loops(facts, few=long, outside=outside)
+        if loops := loops or executables.loops_over_rows(facts, few=long, outside=outside):
             (loop, *others), share = loops, sum(x.share for x in loops)
             more = f", as it did at {table.lines_beside(loop.at, [x.at for x in others])}" if others else ""
             reason = (
@@ -466,7 +467,7 @@ def _shares_below(facts: Facts, lines: Sequence[Place]) -> dict[Place, float]:
 
 def _elements_taken(slices: list[Instruction]) -> int:
     """Return how many elements are taken; fusion copies a slice, and JAX takes the words of a key apart."""
-    return len({*_ELEMENT.findall(" ".join(i.text for i in slices))})
+    return len({*executables.ROW.findall(" ".join(i.text for i in slices))})
 
 
 @cause(

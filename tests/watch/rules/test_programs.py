@@ -8,6 +8,7 @@ from flax import nnx
 
 from jaxperf.hlo import Shape, shape_of
 from jaxperf.watch.log import CALLBACK, EAGER, Compiled, DeviceActivity, ExecutedProgram, Log, StackSample
+from jaxperf.watch.observe import executables
 from jaxperf.watch.observe.executables import Facts
 from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.report.analysis import Analysis
@@ -339,6 +340,21 @@ def test_what_a_comprehension_calls_for_each_element_is_its_loop():
     found = [f for f in findings if "iterates over it" in f.reason]
     assert [f.at.line for f in found] == [ranked_rows.__code__.co_firstlineno + 1] * TAKES_APART
     assert all(f.seconds > 2.0 for f in found)
+
+
+@pytest.mark.parametrize(("turns", "found"), [(24, [24]), (3, [])])
+def test_a_loop_whose_turns_take_rows_and_need_nothing_of_each_other_is_unrolled_all_the_same(turns, found):
+    def scores(w, xs):
+        total = 0.0
+        for t in range(turns):
+            total += jax.nn.log_softmax(jnp.tanh(xs[t] @ w[0]) @ w[1])[0]
+        return total
+
+    args = (jnp.ones((8, 8)), jnp.ones((8, 8))), jnp.ones((turns, 8))
+    text = jax.jit(jax.grad(scores)).lower(*args).compile().as_text()
+    loops = executables.loops_over_rows(Facts("scores", "cpu", 1.0, 1.0, text=text), few=True)
+    assert [loop.iterations for loop in loops] == found
+    assert all(loop.at.line == scores.__code__.co_firstlineno + 2 and loop.share > 0.8 for loop in loops)
 
 
 def test_a_few_bytes_are_not_worth_donating_whatever_else_is_copied(places):
