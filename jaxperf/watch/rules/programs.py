@@ -443,11 +443,12 @@ def find_unrolled_loops(analysis: Analysis) -> Iterator[Finding]:
         loops = executables.unrolled_loops(facts, few=long, outside=outside)
         if loops := loops or executables.loops_over_rows(facts, few=long, outside=outside):
             (loop, *others), share = loops, sum(x.share for x in loops)
-            more = f", as it did at {table.lines_beside(loop.at, [x.at for x in others])}" if others else ""
             reason = (
-                f"{c.called} holds the operations of {loop.iterations} turns of this loop, such as "
-                f"{loop.operation}, since Python unrolled it{more}"
+                f"{c.called} holds the operations of all turns of this loop, such as {loop.iterations} "
+                f"{loop.operation}, since Python unrolled it"
             )
+            if others:
+                reason += f"; the same is so at {table.lines_beside(loop.at, [x.at for x in others])}"
             saved_s = unrolled_s * share * (1 - 1 / loop.iterations)
             yield Finding("unrolled", loop.at, saved_s, reason, c.called)
         elif iterated:

@@ -521,7 +521,8 @@ def _retrace(analysis: Analysis, kind: str, group: list[Compiled], repeats: list
         what, form = statements.variable_passed(at, first.called, tree[1], file), "tree"
     besides = ""
     if kind == "structure" and " of length " in changes[0].now:
-        besides = _over_all(file, first.called, next(c.what for c in repeats[0].changes if c.kind == kind))
+        argument = next((c.what for c in repeats[0].changes if c.kind == kind), "")
+        besides = _over_all(file, first.called, argument)
     return finding(cause, reason, argument=what, form=form, axis=axis, besides=besides)
 
 
