@@ -39,7 +39,11 @@ from jaxperf.watch.rules.jit_advice import (
     outermost,
 )
 from jaxperf.watch.rules.programs import find_eager_copies
-from jaxperf.watch.rules.small_programs import find_eager_recompiles, find_many_arrays
+from jaxperf.watch.rules.small_programs import (
+    compiled_elsewhere_s,
+    find_eager_recompiles,
+    find_many_arrays,
+)
 from jaxperf.watch.rules.table import ONE_A_SHAPE, PERFORMANCE, Finding, cause, findings_of
 from jaxperf.watch.source import statements
 from jaxperf.watch.source.host_work import call_on_host
@@ -182,7 +186,8 @@ def _of_function(analysis: Analysis, finding: Finding, lost_s: Mapping[Place, fl
     there_s = (s for at, s in lost_s.items() if statements.innermost(at, ast.stmt) is statement)
     through = {c.at: c.through for c in analysis.log.compiled if not c.explained and c.through}
     found = best_way(finding, analysis, through.get(finding.at, ""), sum(there_s))
-    return replace(found, costs_s=found.costs_s + small_program_s(analysis))
+    costs_s = small_program_s(analysis) + compiled_elsewhere_s(analysis, found.at)
+    return replace(found, costs_s=found.costs_s + costs_s)
 
 
 def _rate(analysis: Analysis) -> float:

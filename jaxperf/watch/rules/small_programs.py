@@ -399,6 +399,22 @@ def _saved_on_draws_s(analysis: Analysis, compiled: list[Compiled]) -> float:
     return DRAW_SAVED * draws_s - DRAW_AGAIN * again * draws_s / len(draws)
 
 
+@once
+def compiled_elsewhere_s(analysis: Analysis, at: Place) -> float:
+    """Return what a program of a line's function compiles once more, since other lines need it, too.
+
+    That is what the operations that it calls took where they were compiled, beyond any small program.
+    """
+    block, each_s = _block(at), small_program_s(analysis)
+    names = {statements.last_name(call.func) for call in statements.calls_in(block)}
+    called = [c for c in analysis.log.compiled if is_operation(c) and c.name.lstrip("_") in names]
+    seconds = 0.0
+    for same in group_by(called, lambda c: c.name).values():
+        if not any(_block(place) is block for c in same for place in (c.at, *c.callers)):
+            seconds += max(0.0, min(analysis.compiling_s([c]) for c in same) - each_s)
+    return seconds
+
+
 def _block(at: Place) -> ast.AST | None:
     return statements.innermost(at, statements.FUNCTION) or statements.innermost(at, statements.LOOP)
 

@@ -734,6 +734,19 @@ def test_what_is_traced_again_is_changed_before_a_step_takes_it_along(line, form
     assert besides.startswith("First change line 3:") == first
 
 
+@pytest.mark.parametrize(("line", "seconds"), [(3, 0.0), (7, 0.5 - 0.1)])
+def test_a_program_compiles_once_more_what_other_functions_need_too(line, seconds, places):
+    """`noise` runs the program that `first` compiled."""
+    at = places(
+        "def first(key, x):\n    for _ in range(9):\n        x = x + random.normal(key, (9,))\n    return x\n"
+        "def noise(key, x):\n    for _ in range(9):\n        x = x * random.normal(key, (9,))\n    return x\n"
+    )
+    made = [Compiled("_normal", at(3, "first"), {"compile": (0.0, 0.5)})]
+    made += [Compiled(f"op{n}", Place("b.py", n), {"compile": (1.0 + n, 1.1 + n)}) for n in range(9)]
+    analysis = Analysis(Log("a", 0.0, 30.0, compiled=made))
+    assert small_programs.compiled_elsewhere_s(analysis, at(line, "f")) == pytest.approx(seconds)
+
+
 def test_a_jitted_function_takes_along_what_functions_of_other_files_compile_in_it(places, tmp_path):
     at = places("def draw(key):\n    z = layer(key)\n    return z + 1\n\nfor k in keys:\n    draw(k)\n")
     other = tmp_path / "layers.py"
