@@ -1,7 +1,6 @@
 """The rule about operations outside jit, which are dispatched and computed one by one."""
 
 import ast
-import functools
 import itertools
 import statistics
 from collections import Counter, defaultdict
@@ -11,7 +10,7 @@ from dataclasses import dataclass, replace
 from jaxperf.hlo import Shape
 from jaxperf.result.intervals import difference, total_length
 from jaxperf.watch.grouping import group_by
-from jaxperf.watch.log import EAGER, PYTHON, Compiled, StackSample
+from jaxperf.watch.log import EAGER, PYTHON, StackSample
 from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.report.analysis import Analysis, IntervalSet, once
 from jaxperf.watch.rules.elements import (
@@ -33,6 +32,7 @@ from jaxperf.watch.rules.idle import (
 from jaxperf.watch.rules.jit_advice import (
     NO_WAY,
     WAYS,
+    Line,
     best_way,
     in_one_program,
     lines_of,
@@ -69,9 +69,6 @@ _HEAVY = {
 }  # fmt: skip
 
 
-_Line = Callable[[StackSample | Compiled], Place]
-
-
 @cause(
     "eager", "eager", PERFORMANCE, "operations are dispatched one by one",
     "Put this line and its neighbors into one jitted function; float() and print() stay outside.",
@@ -82,18 +79,19 @@ def find_eager_operations(analysis: Analysis) -> Iterator[Finding]:
     line = outermost(analysis)
     # lines that other rules cover
     placing = (find_small_puts, find_list_conversions, find_repeated_puts)
-    others = {finding.at for rule in placing for finding in findings_of(analysis, rule)} | _waits(analysis)
+    covered = {finding.at for rule in placing for finding in findings_of(analysis, rule)} | _waits(analysis)
     eager = analysis.of_kinds(EAGER)
-    others |= set(filter(statements.only_places, {s.at for s in eager}))
-    eager = [s for s in eager if s.at not in others]
+    covered |= set(filter(statements.only_places, {s.at for s in eager}))
+    eager = [s for s in eager if s.at not in covered]
     operations = [s for s in eager if s.start >= analysis.begin]
-    idle = _idle_during(analysis, line, operations)
-    yield from _new_jit_objects(analysis, {at: s for at, s in idle.items() if "jit(" in at.source})
     derived = [s for s in derived_calls(analysis) if s.start >= analysis.begin]
+    # one program of what runs once takes as long to compile as its calls take
+    idle = _idle_during(analysis, line, [*filter(_runs_again(analysis), operations), *derived])
+    yield from _new_jit_objects(analysis, {at: s for at, s in idle.items() if "jit(" in at.source})
     if total_length(analysis.steady) < SEEN_S:
         idle = _seen_by_samples(analysis, line, [*operations, *derived])
     elif _rate(analysis) < RATE:
-        idle = analysis.of_the_run(functools.partial(_idle_s, analysis), derived, line, alike=True)
+        idle = _idle_during(analysis, line, derived)
     # no program of the reader's ran yet
     before = _by_samples(analysis, line, [s for s in eager if s.end <= analysis.begin], 1.0)
     lost = _Lost(idle, before, _unfused(analysis, map(line, operations)))
@@ -114,9 +112,9 @@ def find_eager_operations(analysis: Analysis) -> Iterator[Finding]:
     # what a call on the host takes is no part of a jitted function
     by_function = findings_by_function("eager", lost_s, "", lambda at: bool(call_on_host(at)))
     explained = [replace(f, reason=_reason(analysis, f.at, lost)) for f in by_function]
-    found = [_of_function(analysis, finding, lost_s) for finding in explained]
-    yield from (f for f in found if f.cause != "eager")
-    whole = [f for f in found if f.cause == "eager" and f.form != NO_WAY]
+    findings = [_of_function(analysis, finding, lost_s) for finding in explained]
+    yield from (f for f in findings if f.cause != "eager")
+    whole = [f for f in findings if f.cause == "eager" and f.form != NO_WAY]
     yield from in_one_program(whole, analysis)
 
 
@@ -144,25 +142,10 @@ class _Lost:
         )
 
 
-def _idle_during(analysis: Analysis, line: _Line, operations: list[StackSample]) -> dict[Place, float]:
-    """Return the seconds, by line, in which devices are idle while operations and derived calls run.
-
-    One program of what runs once takes as long to compile as its calls take.
-    """
-    begun = _begun(analysis)
-    again = [
-        s
-        for s in operations
-        if begun[s.at] >= REPEATS
-        or any(statements.innermost(at, statements.ROUND) for at in (s.at, *s.callers))
-    ]
-    derived = [s for s in derived_calls(analysis) if s.start >= analysis.begin]
-    return analysis.of_the_run(functools.partial(_idle_s, analysis), [*again, *derived], line, alike=True)
-
-
-def _idle_s(analysis: Analysis, s: StackSample) -> float:
+def _idle_during(analysis: Analysis, line: Line, samples: Iterable[StackSample]) -> dict[Place, float]:
+    """Return the seconds, by line, in which devices are idle while some operations run."""
     # an operation may wait in its call for the array that it takes
-    return _free(analysis).of(s) * s.awake
+    return analysis.of_the_run(lambda s: _free(analysis).of(s) * s.awake, samples, line, alike=True)
 
 
 def _of_function(analysis: Analysis, finding: Finding, lost_s: Mapping[Place, float]) -> Finding:
@@ -184,10 +167,16 @@ def _of_function(analysis: Analysis, finding: Finding, lost_s: Mapping[Place, fl
         finding = replace(finding, at=at)
     statement = statements.innermost(finding.at, ast.stmt)
     there_s = (s for at, s in lost_s.items() if statements.innermost(at, ast.stmt) is statement)
-    through = {c.at: c.through for c in analysis.log.compiled if not c.explained and c.through}
-    found = best_way(finding, analysis, through.get(finding.at, ""), sum(there_s))
-    costs_s = small_program_s(analysis) + compiled_elsewhere_s(analysis, found.at)
-    return replace(found, costs_s=found.costs_s + costs_s)
+    library = _libraries_called(analysis).get(finding.at, "")
+    advised = best_way(finding, analysis, library, sum(there_s))
+    costs_s = small_program_s(analysis) + compiled_elsewhere_s(analysis, advised.at)
+    return replace(advised, costs_s=advised.costs_s + costs_s)
+
+
+@once
+def _libraries_called(analysis: Analysis) -> dict[Place, str]:
+    """Return the libraries inside of which operations were compiled, by the line that calls them."""
+    return {c.at: c.through for c in analysis.log.compiled if not c.explained and c.through}
 
 
 def _rate(analysis: Analysis) -> float:
@@ -263,6 +252,14 @@ def _begun(analysis: Analysis) -> Counter[Place]:
     return Counter(b.at for a, b in itertools.pairwise(analysis.samples) if a.at != b.at)
 
 
+def _runs_again(analysis: Analysis) -> Callable[[StackSample], bool]:
+    """Return a test of whether a sample's line runs again and again, as far as loops and samples tell."""
+    begun = _begun(analysis)
+    return lambda s: (
+        begun[s.at] >= REPEATS or any(statements.innermost(at, statements.ROUND) for at in (s.at, *s.callers))
+    )
+
+
 @once
 def _free(analysis: Analysis) -> IntervalSet:
     """Return when, in windows, devices had nothing to do but short operations outside jit."""
@@ -273,9 +270,7 @@ def _free(analysis: Analysis) -> IntervalSet:
     return IntervalSet(difference(analysis.steady, others_s))
 
 
-def _seen_by_samples(
-    analysis: Analysis, line: _Line, operations: Iterable[StackSample]
-) -> dict[Place, float]:
+def _seen_by_samples(analysis: Analysis, line: Line, operations: Iterable[StackSample]) -> dict[Place, float]:
     """Return the seconds, by line, in operations of loops where windows saw too little to tell."""
     seen_s = total_length(analysis.steady)
     share = total_length(_free(analysis).stretches) / seen_s if seen_s >= LITTLE_S else 1.0
@@ -284,7 +279,7 @@ def _seen_by_samples(
 
 def _by_samples(
     analysis: Analysis,
-    line: _Line,
+    line: Line,
     operations: Iterable[StackSample],
     share: float,
 ) -> dict[Place, float]:

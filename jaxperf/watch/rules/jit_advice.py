@@ -40,6 +40,7 @@ NAMED_CALLS = 3  # of NumPy in a sentence
 LOOP_COSTS = 2  # small programs that compile as long as what a loop of lax adds to a program
 LOOP_SHARE = 0.2  # of the operations below a line, that a loop must hold to be named
 Chain = tuple[Place, ...]  # the reader's lines on the stack, the innermost first
+Line = Callable[[StackSample | Compiled], Place]  # gives the line that a sample or a compilation counts for
 
 # by what can be jitted
 WAYS = {
@@ -562,7 +563,7 @@ def _short_lists(analysis: Analysis, file: str, function: str) -> set[str]:
     return {name for name in listed if max(lengths[name]) <= loop_body.FEW}
 
 
-def outermost(analysis: Analysis) -> Callable[[StackSample | Compiled], Place]:
+def outermost(analysis: Analysis) -> Line:
     """Return a function that maps a sample to its line, or to a calling line that dispatches as much.
 
     It also maps a compilation.

@@ -441,7 +441,9 @@ def find_unrolled_loops(analysis: Analysis) -> Iterator[Finding]:
         iterated = [at for at, count in elements.items() if at and count >= enough]
         outside = (c.at, *c.callers)
         loops = executables.unrolled_loops(facts, few=long, outside=outside)
-        if loops := loops or executables.loops_over_rows(facts, few=long, outside=outside):
+        if not loops:
+            loops = executables.loops_over_rows(facts, few=long, outside=outside)
+        if loops:
             (loop, *others), share = loops, sum(x.share for x in loops)
             reason = (
                 f"{c.called} holds the operations of all turns of this loop, such as {loop.iterations} "

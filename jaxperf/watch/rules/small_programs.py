@@ -21,6 +21,7 @@ from jaxperf.watch.rules.jit_advice import (
     INNER_SHARE,
     NO_WAY,
     WAYS,
+    Line,
     best_way,
     jittable_call,
     kept_values,
@@ -124,10 +125,7 @@ def find_eager_recompiles(analysis: Analysis) -> Iterator[Finding]:
     yield from _of_calls(_one_program_each(analysis, line, others))
 
 
-_Line = Callable[[StackSample | Compiled], Place]
-
-
-def _small_programs(analysis: Analysis, line: _Line) -> list[Compiled]:
+def _small_programs(analysis: Analysis, line: Line) -> list[Compiled]:
     """Return the programs of operations outside of jit, without those that another change serves."""
     # lines at which a library jits anew
     anew = Counter((c.at, c.name) for c in analysis.log.compiled if c.owner and not c.changes)
@@ -187,7 +185,7 @@ def _for_each_shape(analysis: Analysis, at: Place, compiled: list[Compiled]) -> 
 
 
 def _one_program_each(
-    analysis: Analysis, line: _Line, compiled: list[Compiled]
+    analysis: Analysis, line: Line, compiled: list[Compiled]
 ) -> list[tuple[Finding, list[Compiled]]]:
     """Return the findings of which one jitted function each could hold many programs, and these programs.
 
@@ -217,7 +215,7 @@ def _one_program_each(
     return [(_with_the_same(analysis, line, finding, joined, left), joined) for finding, joined in found]
 
 
-def _neighbors(analysis: Analysis, line: _Line, c: Compiled) -> tuple[Any, ...]:
+def _neighbors(analysis: Analysis, line: Line, c: Compiled) -> tuple[Any, ...]:
     """Return a key of the lines that one function could hold with an operation.
 
     A call that makes a model has no neighbors.
@@ -237,7 +235,7 @@ def _neighbors(analysis: Analysis, line: _Line, c: Compiled) -> tuple[Any, ...]:
     return "behind a loop", at.file, at.function, max([end for end in ends if end < at.line], default=0)
 
 
-def _saving_s(analysis: Analysis, line: _Line, compiled: list[Compiled]) -> float:
+def _saving_s(analysis: Analysis, line: Line, compiled: list[Compiled]) -> float:
     """Return what one program in place of these saves: all that is compiled once more, and a part."""
     first, each_s = _different(compiled), small_program_s(analysis)
     again_s = analysis.compiling_s(compiled) - analysis.compiling_s(first)
@@ -248,7 +246,7 @@ def _saving_s(analysis: Analysis, line: _Line, compiled: list[Compiled]) -> floa
 
 
 def _with_the_same(
-    analysis: Analysis, line: _Line, finding: Finding, joined: list[Compiled], left: list[Compiled]
+    analysis: Analysis, line: Line, finding: Finding, joined: list[Compiled], left: list[Compiled]
 ) -> Finding:
     """Return a finding with the other functions that run the same operations, which need the same change.
 
@@ -463,13 +461,9 @@ def _one_by_one(
         reason += "one for each operation outside of jit and each shape"
     if dearest[0].name != UNNAMED:
         reason += f"; the dearest is {dearest[0].name}, {analysis.compiling_s(dearest):.2g} s"
-    ran = Counter(function for c in compiled for function in _all_functions(c))
+    ran = Counter(function for c in compiled for function in set(_functions_of(c)))
     within = frozenset(function for function, count in ran.items() if count >= INNER_SHARE * len(compiled))
     return Finding("eager recompiles", at, saved_s, reason, at.function, within=within)
-
-
-def _all_functions(c: Compiled) -> set[tuple[str, str, int]]:
-    return {statements.function_of(place) for place in (c.at, *c.callers)}
 
 
 def _library_at(at: Place, compiled: list[Compiled]) -> str:

@@ -59,8 +59,7 @@ class Finding:
     form: str = ""
     besides: str = ""  # a sentence that follows the change; "" for none
     costs_s: float = 0.0  # what the change itself costs, of the seconds above
-    # the functions, as `statements.function_of` has them, in which nearly all that it concerns ran
-    within: frozenset[tuple[str, str, int]] = frozenset()
+    within: frozenset[Any] = frozenset()  # the functions in which nearly all that it concerns ran
 
 
 @dataclass(frozen=True)
@@ -179,9 +178,8 @@ def _together(findings: list[Finding]) -> list[Finding]:
         left = [*(f for f in left if f not in same), _joined(loop, same)]
     # a loop whose steps become one program takes along the small operations between them
     for step in [f for f in left if f.cause == "dispatch"]:
-        loop = statements.innermost(step.at, statements.LOOP)
-        looped = [f for f in left if loop is not None and statements.innermost(f.at, statements.LOOP) is loop]
-        same = [f for f in looped if f.cause == "eager" and f.seconds < step.seconds]
+        eager = (f for f in left if f.cause == "eager" and f.seconds < step.seconds)
+        same = [f for f in eager if _in_one_loop(f.at, step.at)]
         if same:
             lines = lines_beside(step.at, sorted(f.at for f in same))
             more = f"What is dispatched one by one at {lines} goes into the same program."
@@ -218,11 +216,12 @@ def _beside(finding: Finding, findings: list[Finding]) -> Finding:
 
 def _takes_along(finding: Finding, at: Place) -> bool:
     """Return whether a change makes one program of a function that holds a line, or of a line's loop."""
-    loop = statements.innermost(at, statements.LOOP)
-    step = finding.form in _OF_STEPS and finding.at.file == at.file
-    return _holds(finding.at, at) or (
-        step and loop is not None and statements.innermost(finding.at, statements.LOOP) is loop
-    )
+    return _holds(finding.at, at) or (finding.form in _OF_STEPS and _in_one_loop(finding.at, at))
+
+
+def _in_one_loop(one: Place, other: Place) -> bool:
+    loop = statements.innermost(one, statements.LOOP)
+    return loop is not None and statements.innermost(other, statements.LOOP) is loop
 
 
 # changes that make one program of a step's lines
@@ -237,8 +236,7 @@ def _serves(finding: Finding, other: Finding) -> bool:
     neighbors = statements.neighborhood(outer) == statements.neighborhood(inner) != NOWHERE
     if neighbors and other.cause == "eager recompiles" and {finding.form, other.form} <= _NEIGHBORS:
         return True
-    calls = statements.defined_at(outer) is not None and statements.function_of(outer) in other.within
-    return outer == inner or calls or _holds(outer, inner)
+    return outer == inner or statements.defined_at(outer) in other.within or _holds(outer, inner)
 
 
 def _holds(outer: Place, inner: Place, kind: Any = statements.FUNCTION) -> bool:
