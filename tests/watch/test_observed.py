@@ -58,6 +58,14 @@ def test_everything_is_as_before_once_a_watch_is_over():
     assert hooks() == before
 
 
+def test_what_hooks_take_is_processor_time_and_not_the_time_for_which_they_wait(monkeypatch):
+    watch, keep = session.Watcher("a", profile=False), Mock(side_effect=lambda *_: time.sleep(0.5))
+    monkeypatch.setattr(watch.compiles, "on_compiled", [keep])
+    watch.open()
+    jax.jit(lambda x: x - 41)(jnp.ones(43))
+    assert keep.called and watch.close().overhead_s["hooks"] < 0.5
+
+
 def test_a_second_watch_is_refused_and_the_first_goes_on():
     with jaxperf.watch("first", show=False, profile=False) as outcome:
         with pytest.raises(JaxperfError, match="first is being watched already"), jaxperf.watch(show=False):

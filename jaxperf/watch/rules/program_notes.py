@@ -76,7 +76,7 @@ def cache_notes(analysis: Analysis) -> Iterator[str]:
 def compiling_notes(analysis: Analysis) -> Iterator[str]:
     """Yield a note if much of the run is tracing and compiling that findings do not explain."""
     log, seconds = analysis.log, analysis.compiling.within(analysis.log.start, analysis.log.end)
-    kinds = ("retrace", "eager", "program")
+    kinds = ("retrace", "eager", "program", "debug")
     explaining = (
         f for f in find_causes(analysis) if f.cause == "iterated array" or cause_of(f).kind in kinds
     )

@@ -99,10 +99,11 @@ def test_a_start_that_compiles_for_long_without_a_cache_has_a_note(cache, times)
     assert [note[:41] for note in notes] == ["XLA compiles for 5 s of 7 s in each start"] * (not cache)
 
 
+@pytest.mark.parametrize("cause", ["weak type", "debug setting"])
 @pytest.mark.parametrize(("found_s", "compile_s", "noted"), [(0.5, 4.0, 1), (3.0, 4.0, 0), (0.0, 1.0, 0)])
-def test_compiling_that_no_finding_explains_has_a_note(monkeypatch, found_s, compile_s, noted):
+def test_compiling_that_no_finding_explains_has_a_note(monkeypatch, cause, found_s, compile_s, noted):
     calls = [Compiled("step", Place("a.py", 3), {"compile": (1.0, 1.0 + compile_s)}, True)]
-    found = [Finding("weak type", Place("a.py", 3), found_s, "")]
+    found = [Finding(cause, Place("a.py", 3), found_s, "")]
     monkeypatch.setattr(program_notes, "find_causes", lambda analysis: found)
     notes = list(program_notes.compiling_notes(Analysis(Log("a", 0.0, 9.0, compiled=calls))))
     assert len(notes) == noted and all("1 program for 4 s of 9 s" in note for note in notes)
