@@ -1,10 +1,10 @@
 """Results on a terminal: the log of a run as it happens, and a whole result as text."""
 
 import io
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, JustifyMethod
 from rich.table import Table as RichTable
 from rich.text import Text as Words
 
@@ -12,6 +12,8 @@ from jaxperf.errors import escape_control
 from jaxperf.result import Block, Environment, Grid, Result, record
 from jaxperf.result.formatting import as_grid, format_quantity, format_scalar
 
+GAP = 2  # columns of the terminal for each column of a table, at most
+WHOLE = 0.75  # share of the terminal for columns that are not wrapped, at most
 STYLES = {"holds": "green", "does not hold": "red", "undecided": "yellow", "not measurable here": "dim"}
 
 
@@ -69,9 +71,10 @@ def _show_grid(console: Console, grid: Grid) -> None:
     first = grid.rows[: grid.first or None]
     if first:
         shown = RichTable(box=None, pad_edge=False)
+        whole = _whole_columns(grid.heads, first, console.width)
         for i, head in enumerate(grid.heads):
-            right = i in grid.right
-            shown.add_column(literal_text(head), justify="right" if right else "left", overflow="fold")
+            justify: JustifyMethod = "right" if i in grid.right else "left"
+            shown.add_column(literal_text(head), justify=justify, overflow="fold", no_wrap=i in whole)
         for cells in first:
             shown.add_row(*map(literal_text, cells))
         print_line(console, grid.title, style="bold")
@@ -80,6 +83,15 @@ def _show_grid(console: Console, grid: Grid) -> None:
         print_line(console, f"and {len(grid.rows) - len(first)} more, which --json FILE keeps", style="dim")
     for remark in grid.remarks:
         print_line(console, remark, style="dim")
+
+
+def _whole_columns(heads: Sequence[str], rows: Iterable[Sequence[str]], width: int) -> set[int]:
+    """Return the columns of numbers, names and paths, whose cells stay whole where the others leave room."""
+    columns = [*zip(heads, *rows, strict=True)]
+    widths = {
+        i: max(map(len, cells)) for i, cells in enumerate(columns) if not any(" " in c for c in cells[1:])
+    }
+    return {*widths} if sum(widths.values()) + GAP * len(columns) <= WHOLE * width else set()
 
 
 def _print_wrapped(console: Console, shown: RichTable | Words) -> None:

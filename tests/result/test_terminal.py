@@ -25,6 +25,13 @@ def test_a_narrow_table_folds_and_loses_nothing():
         assert Counter("".join(narrow.split())) == Counter("".join(wide.split()))
 
 
+def test_what_has_no_blanks_stays_whole_in_a_table_beside_what_has():
+    heads, path = ("", "times", "called at", "why"), "source/of/the/program/functions.py:1234"
+    grid = Grid("", heads, (("np.asarray in sklearn", "1234567", path, "another shape " * 9),), (1,))
+    assert all(cell in drawn(grid, 90) for cell in ("1234567", path))
+    assert path not in drawn(grid, 40)
+
+
 def test_a_whole_result_shows_its_blocks_in_their_order():
     head, body = ("8.1 Two ways", "Which?", "CPU X"), ("a lesson", "eager", "n: 3", "It is so.", "a remark")
     texts = (*head, "Part one", *body, "Part two")
