@@ -124,17 +124,20 @@ class Profiler:
         self._replacements.call_before(owner, name, end)
 
     def look(self) -> bool:
-        """Open or close a window if it is time to; return whether one is open."""
+        """Open or close a window if it is time to; return whether one is open that is not yet long.
+
+        In such a window, the front end goes from line to line, and samples should follow it closely.
+        """
         with self._lock:
-            if self._asked:
-                return self._session is not None
             now = time.perf_counter()
-            if self._session is None:
+            if self._asked:
+                pass
+            elif self._session is None:
                 if not self._compiling() and not self._ended and now >= self._next:
                     self._do(self._open_window)
             elif self._compiling() or now - self._opened >= self._planned_s():
                 self._do(self._close_window)
-            return self._session is not None
+            return self._session is not None and now - self._opened < LONG_S
 
     def _planned_s(self) -> float:
         samples = self.log.samples

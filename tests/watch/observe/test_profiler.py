@@ -124,6 +124,13 @@ def test_a_long_window_ends_when_the_front_end_goes_on(windows):
     assert windows._planned_s() == profiler.LONG_S
 
 
+@pytest.mark.parametrize(("age_s", "close"), [(0.5, True), (1.5, False)])  # of a long window, in `LONG_S`
+def test_samples_are_close_in_a_window_until_it_is_long(windows, age_s, close):
+    windows._session, windows._length_s = windows.session(), profiler.LONGEST_S
+    windows._opened = time.perf_counter() - age_s * profiler.LONG_S
+    assert windows.look() is close and windows._session is not None
+
+
 def test_windows_are_short_again_after_one_that_compiling_ended(windows):
     assert [*lengths_after(windows, 100, 100)][-1] > profiler.LONG_S
     windows.compiles = True
