@@ -42,6 +42,7 @@ WALK = 2  # ratio of `nnx.jit`'s time to JAX's own dispatch that is worth a chan
 SMALL_PUTS = 5  # small puts per step that are worth combining
 PUT_SAVED = 0.4  # of what they take; measured for 8 and 60 arrays on 1, 2 and 4 CPU devices: 0.25 to 0.46
 REPEATS = 3  # waits at one line that count as repeated
+ALONE = 0.9  # share of the front end's time, below which other programs delay most of its calls
 OFTEN = 20  # calls of one operation in the windows; fewer belong to the program's startup
 LATE_S = 0.005  # from the begin of some work until a sample sees it, at most
 SLOW = 1.5  # ratio of waits for data to computing from which on one thread that reads ahead is not enough
@@ -97,7 +98,8 @@ def find_slow_dispatch(analysis: Analysis) -> Iterator[Finding]:
             yield Finding("module dispatch", at, saved_s, reason, c.called, argument=modules)
         elif program.calls >= OFTEN:
             calls = program.calls * analysis.scale(program)
-            quick_s = _quick_s(program) + sum(map(_quick_s, _called_before(analysis, c, at, program)))
+            called = [program, *_called_before(analysis, c, at, program)]
+            quick_s = sum(_quick_s(analysis, each) for each in called)
             beside = _operations_beside(analysis, c, at, program)
             # one program of many turns saves the calls, or what short turns take beyond the device
             if device_s < call_s or beside:
@@ -135,9 +137,12 @@ def derived_calls(analysis: Analysis) -> list[StackSample]:
     return [s for s in looped if any(statements.innermost(at, statements.ROUND) for at in (s.at, *s.callers))]
 
 
-def _quick_s(program: ExecutedProgram) -> float:
-    """Return what a call takes: on a busy machine, most take longer than they would."""
-    return sorted(program.dispatch_s)[len(program.dispatch_s) // 4] if program.dispatch_s else 0.0
+def _quick_s(analysis: Analysis, program: ExecutedProgram) -> float:
+    """Return what a call takes alone: other programs that have the cores delay most calls, or nearly all."""
+    if not program.dispatch_s:
+        return 0.0
+    quickest, *_ = in_order = sorted(program.dispatch_s)
+    return quickest if analysis.alone < ALONE else in_order[len(in_order) // 4]
 
 
 def _operations_beside(analysis: Analysis, c: Compiled, at: Place, program: ExecutedProgram) -> list[str]:

@@ -94,12 +94,13 @@ def test_an_execution_that_another_program_interrupted_does_not_hide_slow_dispat
     assert finding.cause == "dispatch" and "the device 100 us" in finding.reason
 
 
-@pytest.mark.parametrize(("quick", "count"), [(10, 1), (40, 0)])
-def test_calls_that_other_programs_delay_say_nothing_of_dispatch(quick, count):
+@pytest.mark.parametrize(("quick", "alone", "count"), [(10, 1.0, 1), (40, 1.0, 0), (10, 0.7, 0), (0, 0.7, 1)])
+def test_calls_that_other_programs_delay_say_nothing_of_dispatch(quick, alone, count):
     """Of a hundred calls of a function that takes the device 20 ms, a part takes 1 ms and the rest 60 ms."""
     busy = [(i / 10, i / 10 + 0.02) for i in range(100)]
     dispatch_s = [0.001] * quick + [0.06] * (100 - quick)
     analysis = calls(DISPATCH, compiled(), busy=busy, took_s=0.1, dispatch_s=dispatch_s)
+    analysis.alone = alone
     assert len(list(find_slow_dispatch(analysis))) == count
 
 
