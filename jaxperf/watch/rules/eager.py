@@ -153,7 +153,11 @@ def _of_function(analysis: Analysis, finding: Finding, lost_s: Mapping[Place, fl
     # all samples as they were taken, of a whole function, and of what it calls
     lines = lines_of(finding.at) if statements.defined_at(finding.at) else set()
     inside = [s for s in analysis.log.samples if lines and any(p[:2] in lines for p in (s.at, *s.callers))]
-    looks = Counter(s.at for s in inside if s.kind == EAGER)
+    here_s = defaultdict[tuple[Place, str], float](float)
+    for s in inside:
+        here_s[s.at, s.kind] += analysis.front(s)
+    # not a line that mostly does something else, as a solver that JAX's hook of the collector interrupts
+    looks = Counter(s.at for s in inside if s.kind == EAGER and here_s[s.at, EAGER] >= here_s[s.at, PYTHON])
     at = max(looks, key=looks.__getitem__, default=finding.at)
     if array := elements_taken(analysis, at):
         taken = (
@@ -162,7 +166,7 @@ def _of_function(analysis: Analysis, finding: Finding, lost_s: Mapping[Place, fl
         )
         return Finding("element reads", at, finding.seconds, taken, argument=array)
     # a function that mostly does something else, such as drawing, is not jitted as a whole
-    eager_s, python_s = (sum(analysis.front(s) for s in inside if s.kind == kind) for kind in (EAGER, PYTHON))
+    eager_s, python_s = (sum(s for (_, of), s in here_s.items() if of == kind) for kind in (EAGER, PYTHON))
     if python_s > eager_s:
         finding = replace(finding, at=at)
     statement = statements.innermost(finding.at, ast.stmt)

@@ -166,11 +166,12 @@ def test_the_reads_of_a_function_cover_the_waits_of_what_they_call(places):
     assert table._together([reads, wait, other]) == [reads, other]
 
 
-DRAWS = [(0.01, 1, "Jit show as a whole"), (0.15, 3, "Put this line")]
+# seconds in which a line draws in each turn, and samples in which JAX's hook of the collector ran there
+DRAWS = [(0.01, 0, 1, "Jit show as a whole"), (0.15, 0, 3, "Put this line"), (0.15, 2, 3, "Put this line")]
 
 
-@pytest.mark.parametrize(("drawn", "line", "change"), DRAWS)
-def test_a_function_that_mostly_draws_is_not_jitted_as_a_whole(drawn, line, change, places):
+@pytest.mark.parametrize(("drawn", "collected", "line", "change"), DRAWS)
+def test_a_function_that_mostly_draws_is_not_jitted_as_a_whole(drawn, collected, line, change, places):
     text = "def show(w):\n    axes.render(w)\n    w = w + 1\n    return w\n\n"
     at = places(text + "for turn in range(9000):\n    w = show(w)\n")
     draws, adds, loop = at(2, "show"), at(3, "show"), at(7, "<module>")
@@ -179,6 +180,8 @@ def test_a_function_that_mostly_draws_is_not_jitted_as_a_whole(drawn, line, chan
         samples.append(sample(adds, i / 2, loop))
         # one long sample, as of a call that draws
         samples.append(StackSample("python", draws, i / 2 + 0.1, i / 2 + 0.1 + drawn, NOWHERE, (loop,)))
+        starts = [i / 2 + 0.26 + k / 100 for k in range(collected)]
+        samples += [StackSample(EAGER, draws, start, start + 0.01, NOWHERE, (loop,)) for start in starts]
         samples.append(StackSample("dispatch", loop, i / 2 + 0.3, i / 2 + 0.4))
     add = Compiled("add", adds, {"compile": (-0.1, 0.0)})
     log = Log("a", -0.2, 10.0, compiled=[add], samples=samples)
