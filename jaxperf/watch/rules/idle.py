@@ -338,11 +338,13 @@ def find_python_work(analysis: Analysis) -> Iterator[Finding]:
     # a line that mostly waits would not hold up the next step without its wait
     waits = {line.at for line in waiting if line.total_s >= python_s.get(line.at, 0.0)}
     between = [s for s in between if s.inside not in arrays and (s.inside or s.at not in waits)]
-    # `find_waits` covers the first, `find_numpy_work` the second
+    steps = {at for _, at in analysis.called}
+    # `find_waits` covers the first, `find_numpy_work` the second, and the third cannot run beside devices
     lost_s = {
         at: seconds
         for at, seconds in analysis.saved_at(between, itself=True).items()
         if not loop_body.element_read(at) and at not in analysis.lost_to_numpy
+        if not loop_body.between_steps(at, steps)
     }
     reason = "devices have done all steps that were dispatched, and are idle while Python runs here"
     for finding in findings_by_function("python", lost_s, reason):

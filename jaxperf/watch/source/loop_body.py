@@ -146,6 +146,29 @@ def could_run_ahead(at: Place, steps: Collection[Place], called: str = "") -> bo
     return any(share(f.reads, made) for f in stepping) and not share(flow.reads, computed)
 
 
+def between_steps(at: Place, steps: Collection[Place]) -> bool:
+    """Return whether a step of a loop needs what a statement makes, which itself needs a step's result.
+
+    Then neither can run beside the other. A call such as `problem.solve()` may also change what `problem` was
+    made of in the loop, but for what steps return, since arrays of JAX do not change.
+    """
+    statement = statements.innermost(at, ast.stmt)
+    for loop in _loops(at):
+        flows = _flows(loop)
+        stepping = [f for f in flows if f.node is not statement and _is_step(f.node, at.file, steps)]
+        if not stepping or statement is loop:
+            continue
+        flow, computed = _flow(statement), _writes(stepping)
+        made = flow.writes
+        if isinstance(statement, ast.Expr):
+            others = [f for f in flows if f not in stepping]
+            made = (_made_of(made, others) & _writes(others)) - computed
+        needed = any(share(f.reads, reached(made, flows)) for f in stepping)
+        if needed and share(flow.reads, reached(computed, flows)):
+            return True
+    return False
+
+
 def is_step(at: Place, steps: Collection[Place]) -> bool:
     statement = statements.innermost(at, ast.stmt)
     return statement is not None and _is_step(statement, at.file, steps)
@@ -391,6 +414,15 @@ def reached(names: Collection[str], flows: Iterable[Flow]) -> frozenset[str]:
     return dependent
 
 
+def _made_of(names: frozenset[str], flows: Collection[Flow]) -> frozenset[str]:
+    """Return variables and those that the statements of a loop make them of."""
+    before = frozenset[str]()
+    while names != before:
+        before = names
+        names |= frozenset().union(*(flow.reads for flow in flows if share(flow.writes, before)))
+    return names
+
+
 def same_sources(at: Place, other: Place, loop: Any) -> bool:
     """Return whether a line in a loop needs nothing from outside of it that another line does not need."""
     flows = flows_of(loop)
@@ -398,10 +430,7 @@ def same_sources(at: Place, other: Place, loop: Any) -> bool:
     known |= {*_writes(flows), *(name for name, _ in statements.imports(at.file))}
 
     def sources(place: Place) -> set[str]:
-        needed, before = _flow(statements.innermost(place, ast.stmt)).reads, frozenset[str]()
-        while needed != before:
-            before = needed
-            needed |= frozenset().union(*(flow.reads for flow in flows if share(flow.writes, before)))
+        needed = _made_of(_flow(statements.innermost(place, ast.stmt)).reads, flows)
         return {name.partition(".")[0] for name in needed} - known
 
     return sources(at) <= sources(other)

@@ -24,6 +24,41 @@ def main(loader, w, table):
 """
 
 
+CONTROL = """\
+def main(plan, x):
+    for t in range(99):
+        A = linearize(x)
+        force = solver.variable()
+        fit = solver.problem(A, force)
+        fit.solve()
+        u = bisect(A)
+        picture = draw(x)
+        picture.save()
+        seen.append(x)
+        goal = read(t)
+        if t % 9:
+            plan.solve()
+        x = advance(x, force.value, u, goal)
+"""
+
+
+@pytest.mark.parametrize(
+    ("start", "between"),
+    [
+        ("fit.solve", True),  # changes what the problem was made of, which the next step takes
+        ("u = ", True),
+        ("picture.save", False),  # no step takes it; arrays do not change
+        ("seen", False),
+        ("goal", False),  # needs no step's result
+        ("plan.solve", False),
+        ("A = ", True),
+    ],
+)
+def test_what_needs_a_step_and_is_needed_by_the_next_one_cannot_run_beside_steps(start, between, places):
+    at = places(CONTROL)
+    assert loop_body.between_steps(at(start), {at("x = advance")}) is between
+
+
 @pytest.fixture
 def at(places):
     return places(PROGRAM)
