@@ -25,7 +25,7 @@ from jaxperf.watch.source import statements
 FINDINGS = 5  # findings that are shown with their statements and advice
 OLD_JAX = "causes are not named with this version of JAX: they need 0.8.2 or newer; what is above is certain"
 LARGE_SHARE = 0.01  # of the peak of memory, of arrays that are worth a word
-WIDEST, NAME = 44, 14  # characters of a reason and of a program's name in a table
+WIDEST, NAME = 44, 18  # characters of a reason and of a program's name in a table
 
 
 def make_result(analysis: Analysis, *, command: str = "", ended: str = "") -> Result:

@@ -68,6 +68,8 @@ _HEAVY = {
     "sort", "triangular-solve", "while",
 }  # fmt: skip
 
+_LOOPS = {"scan", "fori_loop", "while_loop", "associative_scan"}  # of `jax.lax`
+
 
 @cause(
     "eager", "eager", PERFORMANCE, "operations are dispatched one by one",
@@ -201,6 +203,8 @@ def _reason(analysis: Analysis, at: Place, lost: _Lost) -> str:
         )
     if before_s > idle_s:
         return "small operations are dispatched outside of jit, before a jitted function runs"
+    if loops := sorted(statements.called_at(at) & _LOOPS):
+        return f"outside of jit, Python prepares {loops[0]} on each call, and devices have little to do then"
     if total_length(analysis.steady) < SEEN_S:
         return (
             "small operations are dispatched outside of jit; windows of the profiler saw too little of it to "

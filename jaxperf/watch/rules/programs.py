@@ -414,8 +414,8 @@ def branch_s(facts: Facts, program: ExecutedProgram, branch: list[Instruction]) 
 
 @cause(
     "unrolled", "program", table.FORBIDDEN, "Python unrolls a loop while tracing",
-    "Write the loop as jax.lax.fori_loop, or as jax.lax.scan over stacked weights or inputs. An array that "
-    "grows in it needs its final length from the start.",
+    "Write the loop as jax.lax.fori_loop, or as jax.lax.scan, over stacked weights or inputs where turns "
+    "have their own. An array that grows in it needs its final length from the start.",
     forms={
         "array": "Call JAX's own function for the whole array, such as jnp.sum in place of Python's sum, and "
         "jax.vmap in place of a comprehension.",

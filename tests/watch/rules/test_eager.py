@@ -189,6 +189,22 @@ def test_a_function_that_mostly_draws_is_not_jitted_as_a_whole(drawn, collected,
     assert finding.at.line == line and change in advice_for(finding).change
 
 
+@pytest.mark.parametrize(("call", "prepared"), [("jax.lax.scan(f, w, xs)[0]", True), ("w * f(w)", False)])
+def test_a_loop_of_lax_outside_of_jit_is_prepared_by_python_on_each_call(call, prepared, places):
+    at = places(f"for n in range(9000):\n    w = {call}\n    seen.append(n)\n")
+    line, kept = at(2, "<module>"), at(3, "<module>")
+    samples = [
+        s
+        for i in range(20)
+        for s in (sample(line, i / 5), StackSample("python", kept, i / 5 + 0.1, i / 5 + 0.11))
+    ]
+    compiled = [Compiled("a", line, {"compile": (-0.1, 0.0)})]
+    (finding,) = eager.find_eager_operations(
+        Analysis(Log("a", -0.2, 4.0, compiled=compiled, samples=samples))
+    )
+    assert ("Python prepares scan on each call" in finding.reason) is prepared
+
+
 @pytest.mark.parametrize(("noted_s", "line"), [(0.05, 5), (0.2, 2)])
 def test_operations_in_what_a_function_calls_are_its_work_too(noted_s, line, places):
     """Its own line of operations runs once in five turns, and Python runs in each."""
