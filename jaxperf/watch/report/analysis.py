@@ -46,6 +46,7 @@ from jaxperf.watch.log import (
 )  # fmt: skip
 from jaxperf.watch.observe.executables import Facts
 from jaxperf.watch.observe.source_location import NOWHERE, Place
+from jaxperf.watch.observe.waits import NUMBERS
 from jaxperf.watch.source import call_sites, loop_body, statements
 from jaxperf.watch.source.call_sites import CallSite
 
@@ -57,7 +58,6 @@ LONG_CALL_S = 0.1  # of calls in windows that saw nothing: no call takes so long
 SILENT_SHARE = 0.3  # of the time of calls at a line in windows, in which windows saw no call that ends
 BLOCKED, BLOCKED_S = 3, 1.0  # so many intervals at a line, or so many seconds, show a full queue
 BRIEF_S = 0.005  # seconds in windows that say little about a line
-READING = ("int", "float", "if")  # kinds of waits for a single value
 ALL = "all samples"
 SEEN = 20  # waits in windows whose mean stands for all
 LONG_WAIT_S = 0.02  # a wait this long is for a computation; copies to the host and calls take less
@@ -304,7 +304,7 @@ class Analysis:
 
     def reads_inside(self, at: Place, library: str) -> bool:
         """Return whether a library that a line calls reads single values itself, which no trace has."""
-        return library in (self.log.waiting_libraries.get((kind, at)) for kind in READING)
+        return library in (self.log.waiting_libraries.get((kind, at)) for kind in NUMBERS)
 
     # --- the front end
 

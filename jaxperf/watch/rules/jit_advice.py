@@ -359,7 +359,8 @@ def _form(
             whole = _jit_takes(analysis, at, replaced=True) and not statements.is_method(function)
             looped = any(_loops_of_steps(analysis, [at]))
             if whole and not (statements.has_effects(function) or looped):
-                replaced = " and ".join(f"{calls} by {library}'s" for library, calls in replaceable.items())
+                parts = (f"{', '.join(calls)} by {library}'s" for library, calls in replaceable.items())
+                replaced = " and ".join(parts)
                 return {"form": "numpy", "name": name, "argument": replaced, "static": static}
             if one_call and (mixed := call_of_numpy(at)):
                 return {"form": "mixed", "name": mixed}
@@ -376,11 +377,10 @@ def _form(
     return {"form": "function", "name": name, "static": static}
 
 
-def _first(calls: str) -> str:
+def _first(calls: list[str]) -> str:
     """Return the first of many calls, such as "np.sin in line 3, np.cos in line 4"."""
-    each = calls.split(", ")
-    more = f" and {len(each) - NAMED_CALLS} more" if len(each) > NAMED_CALLS else ""
-    return f"{', '.join(each[:NAMED_CALLS])}{more}"
+    more = f" and {len(calls) - NAMED_CALLS} more" if len(calls) > NAMED_CALLS else ""
+    return f"{', '.join(calls[:NAMED_CALLS])}{more}"
 
 
 def _of_a_library(analysis: Analysis, at: Place, called: str, library: str) -> str:

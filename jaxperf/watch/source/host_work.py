@@ -48,18 +48,21 @@ def host_work(file: str, function: statements.FUNCTION) -> str:
 
 
 @functools.cache
-def replaceable_calls(file: str, function: statements.FUNCTION) -> dict[str, str]:
-    """Return the calls that jnp or jax.scipy may replace, by that name, such as "np.sin in line 4"."""
+def replaceable_calls(file: str, function: statements.FUNCTION) -> dict[str, list[str]]:
+    """Return the calls that jnp or jax.scipy may replace, by that name: a text for each line that has some.
+
+    Such a text is "np.sin and np.cos in line 4".
+    """
     calls = [
         (statements.imported_name(source, call.func).partition(".")[0], line, ast.unparse(call.func))
         for source, line, call in _with_called(file, function)
         if isinstance(call, ast.Call)
     ]
-    replaceable = dict[str, str]()
+    replaceable = dict[str, list[str]]()
     for library, of_library in group_by(dict.fromkeys(calls), lambda call: call[0]).items():
         lines = group_by(of_library, lambda call: call[1]).items()
-        texts = (f"{format_list([name for *_, name in here])} in {line}" for line, here in lines)
-        replaceable["jax.scipy" if library == "scipy" else "jnp"] = ", ".join(texts)
+        texts = [f"{format_list([name for *_, name in here])} in {line}" for line, here in lines]
+        replaceable["jax.scipy" if library == "scipy" else "jnp"] = texts
     return replaceable
 
 
