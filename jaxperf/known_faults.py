@@ -86,7 +86,7 @@ def small_updates_in_loops(module: Module) -> Iterator[Instruction]:
                     yield update
 
 
-def _ynn_sums(module: Module) -> Iterator[tuple[Instruction, list[Instruction]]]:
+def ynn_sums(module: Module) -> Iterator[tuple[Instruction, list[Instruction]]]:
     """Yield the fusions of YNNPACK that sum, and the sums in them."""
     for fusion in module.instructions:
         if fusion.opcode == "fusion" and '"__ynn_fusion"' in fusion.attributes:
@@ -96,14 +96,14 @@ def _ynn_sums(module: Module) -> Iterator[tuple[Instruction, list[Instruction]]]
 
 
 def products_of_many_rows(module: Module) -> Iterator[Instruction]:
-    for fusion, _ in _ynn_sums(module):
+    for fusion, _ in ynn_sums(module):
         for i in module.inside(fusion):
             if i.opcode == "dot" and any(max(s.dims, default=0) > ROWS_RIGHT for s in i.shapes):
                 yield i
 
 
 def reductions_of_high_rank(module: Module) -> Iterator[Instruction]:
-    for _, sums in _ynn_sums(module):
+    for _, sums in ynn_sums(module):
         for i in sums:
             if any(len(s.dims) >= RANKS_OF_YNN for s in module.operand_shapes(i)):
                 yield i
@@ -111,7 +111,7 @@ def reductions_of_high_rank(module: Module) -> Iterator[Instruction]:
 
 def reductions_of_stored_slices(module: Module) -> Iterator[Instruction]:
     """Yield a sum in each fusion of YNNPACK whose operands are slices that are stored first."""
-    for fusion, sums in _ynn_sums(module):
+    for fusion, sums in ynn_sums(module):
         large = (i for i in module.operands(fusion) if i.bytes >= LARGE_ARRAY)
         if any(_root(module, i).opcode == "slice" for i in large):
             yield sums[0]

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from jaxperf.hlo import Shape
+from jaxperf.known_faults import ynn_sums
 from jaxperf.result.intervals import difference, total_length
 from jaxperf.watch.grouping import group_by
 from jaxperf.watch.log import EAGER, PYTHON, StackSample
@@ -62,6 +63,8 @@ _COMPUTING = {
     "atan2", "cbrt", "cosine", "erf", "exponential", "exponential-minus-one", "log", "log-plus-one",
     "logistic", "power", "remainder", "shift-left", "shift-right-logical", "sine", "tan", "tanh", "xor",
 }  # fmt: skip
+# those of them that XLA computes for a CPU one element at a time, but many at a time in a kernel of YNN
+_SLOW_ALONE = {"cosine", "sine"}
 # the opcodes of a program that XLA does not fuse with others
 _HEAVY = {
     "cholesky", "conditional", "convolution", "custom-call", "dot", "fft", "rng-bit-generator", "scatter",
@@ -326,8 +329,9 @@ def _unfused(analysis: Analysis, lines: Iterable[Place]) -> dict[Place, float]:
     rows = [_in_a_row(analysis, device, light) for device in analysis.log.activity.devices]
     ran = {name for row in rows for _, _, name in row}
     layouts = {name: max((f.layout for f in analysis.programs[name]), key=_bytes_of) for name in ran}
-    memory_s = _memory_s(analysis, layouts, {name for name in ran if opcodes[name] & _COMPUTING})
-    inside = _made_inside(layouts)
+    taken = _taken_by_sums(analysis, rows, layouts, {name for name in ran if opcodes[name] & _SLOW_ALONE})
+    computing = {name for name in ran if opcodes[name] & _COMPUTING} - taken
+    memory_s, inside = _memory_s(analysis, layouts, computing), _made_inside(layouts) | taken
     share = max((_saved_share(row, memory_s, inside) for row in rows), default=0.0)
     if not share:
         return {}
@@ -376,6 +380,31 @@ def _memory_s(
             if other == name or (name in computing and nbytes[other] >= ALIKE * nbytes[name] > 0)
         )
         for name in each_s
+    }
+
+
+def _taken_by_sums(
+    analysis: Analysis,
+    rows: Iterable[list[tuple[float, float, str]]],
+    layouts: Mapping[str, _Layout],
+    slow_alone: Iterable[str],
+) -> set[str]:
+    """Return the programs, of those slow alone, that go into the kernel of a sum if one program holds both.
+
+    So it is where only a sum takes their results, as the source says, and XLA made such a kernel of a sum of
+    arrays as large, which runs as often.
+    """
+
+    def largest(name: str) -> int:
+        return max(shape.bytes for shape in itertools.chain(*layouts[name]))
+
+    summed = {c.program for c in analysis.log.compiled if statements.only_sums(c.at, c.name)}
+    counts = Counter(name for row in rows for *_, name in row)
+    sums = {name for name in layouts if any(any(ynn_sums(facts.module)) for facts in analysis.programs[name])}
+    return {
+        name
+        for name in summed.intersection(slow_alone)
+        if sum(counts[other] for other in sums if largest(other) >= largest(name)) >= counts[name]
     }
 
 

@@ -397,6 +397,17 @@ def called_at(at: Place) -> set[str]:
     return {last_name(call.func) for call in calls_at(at)} - {""}
 
 
+_SUMS = {"sum", "mean", "max", "min", "prod", "any", "all", "norm", "var", "std"}
+
+
+def only_sums(at: Place, called: str) -> bool:
+    """Return whether a statement calls a function, as `jnp.cos`, only within what it sums or the like."""
+    calls = [call for call in calls_at(at) if last_name(call.func) == called]
+    sums = (call for call in calls_at(at) if last_name(call.func) in _SUMS)
+    inside = {node for call in sums for node in ast.walk(call)}
+    return bool(calls) and inside.issuperset(calls)
+
+
 def outermost_call(at: Place) -> str:
     """Return what a statement's outermost call calls, such as "mcmc.run", but not float or np.asarray."""
     node = innermost(at, ast.stmt)

@@ -971,6 +971,47 @@ def test_what_an_operation_computes_is_not_saved_by_one_program_of_several(opcod
     assert eager._unfused(analysis, [at]) == {at: pytest.approx(60 * turn_s * share, rel=0.02)}
 
 
+YNN, SUMMED = '{"kind":"__ynn_fusion"}', "jnp.sin(x).mean()"
+
+
+@pytest.mark.parametrize(
+    ("statement", "kernel", "sums", "share"),
+    [
+        (SUMMED, YNN, 1, 3 / 4),
+        (SUMMED, "{}", 1, 3 / 11),
+        (SUMMED, YNN, 0, 2 / 10),
+        ("x - jnp.sin(x)", YNN, 1, 3 / 11),
+    ],
+)
+def test_a_sine_goes_into_the_kernel_of_a_sum_that_runs_as_often(statement, kernel, sums, share, places):
+    """In each turn, a sine takes 8 ms, and its sum and two others 1 ms each; or no sum runs.
+
+    One of four goes through memory, as one program of them does.
+    """
+    activity = DeviceActivity(windows=[(0.0, 9.0)])
+    at = places(f"for turn in range(60):\n    y = {statement}\n")(2)
+    for turn in range(60):
+        for n, name in enumerate(["sin", "multiply", "negate", *["sum"] * sums]):
+            spans = activity.program(name).devices["cpu:0"]
+            spans.append((turn / 10 + n / 100, turn / 10 + n / 100 + (8e-3 if name == "sin" else 1e-3)))
+    head = "HloModule f, entry_computation_layout={(f32[99]{0})->f32[%s]{0}}\n\n"
+    main = "ENTRY %main (x: f32[99]) -> f32[99] {\n  %x = f32[99]{0} parameter(0)\n  ROOT "
+    texts = {
+        name: f"{head % 99}{main}%y = f32[99]{{0}} {'sine' if name == 'sin' else name}(%x)\n}}\n"
+        for name in ("sin", "multiply", "negate")
+    }
+    texts["sum"] = (
+        f"{head % 1}%inner (p: f32[99]) -> f32[1] {{\n  %p = f32[99]{{0}} parameter(0)\n"
+        "  ROOT %r = f32[1]{0} reduce(%p)\n}\n\n"
+        f"{main}%y = f32[1]{{0}} fusion(%x), kind=kCustom, calls=%inner, backend_config={kernel}\n}}\n"
+    )
+    facts = [Facts(f"jit_{name}", "cpu", 1.0, 1.0, text=text) for name, text in texts.items()]
+    compiled = [Compiled("sin", at, {"compile": (-1.0, 0.0)})]
+    analysis = Analysis(Log("a", -1.0, 9.0, compiled=compiled, activity=activity, programs=facts))
+    turn_s = 8e-3 + (2 + sums) * 1e-3
+    assert eager._unfused(analysis, [at]) == {at: pytest.approx(60 * turn_s * share, rel=0.02)}
+
+
 def _layout(arguments, results):
     return tuple(tuple(Shape("f32", dims) for dims in side) for side in (arguments, results))
 
