@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from jaxperf.result.formatting import format_list, format_quantity
-from jaxperf.result.intervals import difference, intersection, total_length, union
+from jaxperf.result.intervals import Interval, difference, intersection, total_length, union
 from jaxperf.watch.grouping import group_by
 from jaxperf.watch.log import (
     BETWEEN,
@@ -240,16 +240,18 @@ def find_repeated_puts(analysis: Analysis) -> Iterator[Finding]:
         again = [put for put in made if put.again]
         if not again:
             continue
-        lost = [(put.start, put.end) for put in again]
+        calls, copies = [(put.start, put.end) for put in again], list[Interval]()
         if len(again) > len(made) / 2:
             # JAX's own programs that copy this line's arrays
             names = {c.program for c in analysis.log.compiled if c.at == at} - analysis.jitted.keys()
-            copies = (programs[name] for name in names & programs.keys() if programs[name].copies)
-            lost += itertools.chain(*(program.spans for program in copies))
+            ran = (programs[name] for name in names & programs.keys() if programs[name].copies)
+            copies += itertools.chain(*(program.spans for program in ran))
         if again[0].moved:  # a called program waits for the copy
-            lost += analysis.log.activity.queued
-        seconds = analysis.in_run(intersection(idle, lost))
-        seconds = max(seconds, _needless_s(analysis, again)[at])
+            calls += analysis.log.activity.queued
+        # the device copies behind the call, which may work beside the device
+        copied_s = analysis.in_run(intersection(idle, difference(copies, calls)))
+        called_s = analysis.in_run(intersection(idle, calls))
+        seconds = copied_s + max(called_s, _needless_s(analysis, again)[at])
         if again[0].moved:
             seconds = max(seconds, _copied_between_devices_s(analysis, at, again))
         copied = format_quantity(again[0].nbytes, "bytes")
