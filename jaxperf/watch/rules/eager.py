@@ -206,7 +206,9 @@ def _reason(analysis: Analysis, at: Place, lost: _Lost) -> str:
         )
     if before_s > idle_s:
         return "small operations are dispatched outside of jit, before a jitted function runs"
-    if loops := sorted(statements.called_at(at) & _LOOPS):
+    with_body = getattr(statements.innermost(at, ast.stmt), "body", None)
+    loops = sorted(statements.called_at(at) & _LOOPS)
+    if loops and not with_body:
         return f"outside of jit, Python prepares {loops[0]} on each call, and devices have little to do then"
     if total_length(analysis.steady) < SEEN_S:
         return (

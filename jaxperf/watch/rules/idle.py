@@ -141,8 +141,8 @@ def _quick_s(analysis: Analysis, program: ExecutedProgram) -> float:
     """Return what a call takes alone: other programs that have the cores delay most calls, or nearly all."""
     if not program.dispatch_s:
         return 0.0
-    quickest, *_ = in_order = sorted(program.dispatch_s)
-    return quickest if analysis.alone < ALONE else in_order[len(in_order) // 4]
+    in_order = sorted(program.dispatch_s)
+    return in_order[0] if analysis.alone < ALONE else in_order[len(in_order) // 4]
 
 
 def _operations_beside(analysis: Analysis, c: Compiled, at: Place, program: ExecutedProgram) -> list[str]:
