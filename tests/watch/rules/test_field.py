@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from jaxperf.retraces import Change
@@ -650,7 +651,8 @@ def counted(history, count):
     return jnp.float16(history * count[0]), jnp.int32(count[0])  # what is large is not donated
 
 
-ROWS, ADDED = (jnp.ones((8, 5)),), (jnp.ones((600, 600)), jnp.ones(600))
+# of NumPy: all workers collect this file at the same time, and would compile the same
+ROWS, ADDED = (np.ones((8, 5), np.float32),), (np.ones((600, 600), np.float32), np.ones(600, np.float32))
 
 
 @pytest.mark.parametrize(
