@@ -219,9 +219,8 @@ def result_of(entry: dict[str, Any]) -> str:
 def look(entry: dict[str, Any], looks: dict[str, str], path: Path) -> str:
     """Say how to see a cause without jaxperf."""
     text = looks.get(entry["look"], entry["look"])
-    slow, fixed = (
-        f"{n} times" if n > 1 else ("once" if n else "never") for n in entry.get("compiled", (0, 0))
-    )
+    words = {0: "never", 1: "once"}
+    slow, fixed = (words.get(n, f"{n} times") for n in entry.get("compiled", (0, 0)))
     facts = {"file": path.name, "name": entry.get("name", ""), "slow": slow, "fixed": fixed}
     return re.sub(r"\{(file|name|slow|fixed)\}", lambda word: facts[word[1]], text)
 

@@ -258,7 +258,9 @@ def prediction(summary: str, answers: list[str], text: str) -> str:
     lines = [f'<fieldset class="predict"><legend>{title}</legend>']
     for number, answer in enumerate([*answers, "show me"]):
         decided = any(other.startswith("*") for other in answers) and number < len(answers)
-        verdict = ("right" if answer.startswith("*") else "wrong") if decided else "open"
+        verdict = "open"
+        if decided:
+            verdict = "right" if answer.startswith("*") else "wrong"
         field = f'<input type="radio" name="{name}" id="{name}-{number}">'
         lines.append(
             f'{field}<label for="{name}-{number}" class="{verdict}">{inline(answer.lstrip("*"))}</label>'

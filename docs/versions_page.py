@@ -306,7 +306,9 @@ def _family(log: dict[str, Any], family: str, versions: list[str]) -> Iterator[s
 def _right(answer: dict[str, Any]) -> str:
     if "wrong" in answer:
         return "**wrong**" if answer["wrong"] else "right"
-    return "**ended**" if "ended" in answer else "cannot" if "cannot" in answer else "-"
+    if "ended" in answer:
+        return "**ended**"
+    return "cannot" if "cannot" in answer else "-"
 
 
 def _escape(text: str) -> str:

@@ -99,7 +99,10 @@ with tempfile.TemporaryDirectory() as folder:
         if words
         for word in (flag, *words)
     ]
-    flags += ["--onednn"] * s.onednn + ["--smoke"] * s.options.smoke
+    if s.onednn:
+        flags.append("--onednn")
+    if s.options.smoke:
+        flags.append("--smoke")
     command = [
         sys.executable,
         str(runner),

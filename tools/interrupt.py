@@ -116,9 +116,10 @@ def stopped(config: Config, way: str, delay_s: float, *, by_hand: bool) -> Trial
         if process.returncode not in (0, -number, 128 + number) and not too_early:
             trouble.append(f"exit status {process.returncode}")
         trouble += wrong_files(Path(folder), over=process.returncode == 0)
-        files = (
-            " and ".join(sorted(p.name.partition(".")[2] for p in Path(folder).glob("*.json"))) or "nothing"
-        ) + ", before our first lines" * too_early
+        kept = sorted(p.name.partition(".")[2] for p in Path(folder).glob("*.json"))
+        files = " and ".join(kept) or "nothing"
+        if too_early:
+            files += ", before our first lines"
     return Trial(way, by_hand, delay_s, tuple(trouble), files, output)
 
 
@@ -198,8 +199,9 @@ def main(config: Config) -> int:
     for i in range(config.times):
         way, by_hand = list(WAYS)[i % len(WAYS)], i // len(WAYS) % 2 == 1
         trial = stopped(config, way, rng.uniform(0, latest_s), by_hand=by_hand)
-        counts[way] += Counter(["trials", f"kept {trial.results}"] + ["FAILED"] * bool(trial.trouble))
+        counts[way].update(["trials", f"kept {trial.results}"])
         if trial.trouble:
+            counts[way]["FAILED"] += 1
             print(trial.output)
             print(
                 f"FAILED: {way}, {'train.py' if by_hand else 'run'}, {trial.delay_s:.2f} s: {trial.trouble}"

@@ -322,7 +322,7 @@ TAKES_APART = "unstack" in str(jax.make_jaxpr(lambda x: [*x])(jnp.ones(3)))
 )
 def test_python_that_iterates_over_an_array_in_a_traced_function_is_an_unrolled_loop(function, found):
     findings = [f for f in unrolled(function, 90, [(0.0, 4.0)]) if "iterates over it" in f.reason]
-    assert [f.at.line for f in findings] == [function.__code__.co_firstlineno] * found
+    assert [f.at.line for f in findings] == ([function.__code__.co_firstlineno] if found else [])
     assert all("jnp.sum" in advice_for(f).change for f in findings)
 
 
