@@ -7,6 +7,7 @@ python docs/field_page.py --check      # say whether the page is that of the kep
 
 from __future__ import annotations
 
+import argparse
 import json
 import shutil
 import statistics
@@ -46,13 +47,21 @@ VERDICTS = {
 
 def main(words: list[str]) -> int:
     """Write the page, or check it; return the exit status."""
-    if words == ["--check"]:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("log", nargs="?", type=Path, help="a log to keep first")
+    parser.add_argument("--check", action="store_true", help="only compare the page with the kept log")
+    options = parser.parse_args(words)
+    if options.check:
         log, programs = json.loads(KEPT.read_text()), read_table()[0]
         same = (PAGE.read_text(), REPORTS.read_text()) == (page(log, programs), reports(log, programs))
         print("field.md is that of the kept log" if same else "run: python docs/field_page.py")
         return int(not same)
-    if words:
-        shutil.copyfile(words[0], KEPT)
+    if options.log:
+        if not options.log.is_file():
+            parser.error(f"{options.log} is no file")
+        shutil.copyfile(options.log, KEPT)
     log, programs = json.loads(KEPT.read_text()), read_table()[0]
     PAGE.write_text(page(log, programs))
     REPORTS.write_text(reports(log, programs))

@@ -7,6 +7,7 @@ python docs/versions_page.py --check      # say whether the page is that of the 
 
 from __future__ import annotations
 
+import argparse
 import html
 import itertools
 import json
@@ -45,12 +46,20 @@ REPOSITORY = "https://github.com/"
 
 def main(words: list[str]) -> int:
     """Write the page, or check it; return the exit status."""
-    if words == ["--check"]:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("log", nargs="?", type=Path, help="a log to keep first")
+    parser.add_argument("--check", action="store_true", help="only compare the page with the kept log")
+    options = parser.parse_args(words)
+    if options.check:
         same = PAGE.read_text() == page(json.loads(KEPT.read_text()))
         print("versions.md is that of the kept log" if same else "run: python docs/versions_page.py")
         return int(not same)
-    if words:
-        shutil.copyfile(words[0], KEPT)
+    if options.log:
+        if not options.log.is_file():
+            parser.error(f"{options.log} is no file")
+        shutil.copyfile(options.log, KEPT)
     log = json.loads(KEPT.read_text())
     PAGE.write_text(page(log))
     plots(log)
