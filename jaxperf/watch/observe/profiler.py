@@ -3,8 +3,9 @@
 The profiler keeps every event, about ten per operation. So it runs only in short windows, while nothing
 compiles. A window is shorter after one that was costly. It is longer after one that saw almost nothing while
 the front end stayed at one line: devices then execute instructions that take longer than the window. Such a
-long window ends when the front end goes on, since many short instructions may follow. The pause after a
-window keeps the cost at a small share of the run, and grows with the time that the program has run. Windows
+window ends when the front end goes on, since many short instructions may follow. The pause after a window
+keeps the cost at a small share of the run, and grows with the time that the program has run. A function that
+runs for the first time begins a new part of the program, of which no window has seen anything yet. Windows
 use JAX's internal session, since `jax.profiler.stop_trace` also writes a file for the browser, which takes
 five times as long as all else.
 
@@ -91,10 +92,10 @@ SHORTEST_S, SHORT_S, LONG_S, LONGEST_S = 0.02, 0.1, 0.25, 2.0  # length of a win
 FEW_BYTES = 20_000  # of a window that saw about fifty calls, or less; the next one is `LONGER` times as long
 LONGER = 4
 COST_SHARE = 0.05  # cost of a window over the pause after it, at most
-EARLY_S, LATER_SHARE = 3.0, 0.01  # so long after the first window, this share replaces `COST_SHARE`
+EARLY_S, LATER_SHARE = 3.0, 0.01  # so long after a part of the program began, this replaces `COST_SHARE`
 SLOWDOWN = 0.05  # of a program in a window, roughly
 PAUSE = 0.02  # shortest pause over the time since the first window
-KEPT_BYTES = 6_000_000  # of windows: of more, some are dropped
+KEPT_BYTES = 12_000_000  # of windows: of more, some are dropped
 # of windows that are read, and per second since the first one; to read 1 MB takes about 0.15 s
 READ_BYTES, READ_BYTES_PER_S = 500_000, 40_000
 
@@ -109,11 +110,12 @@ class Profiler:
         self.windows_s: list[float] = []
         self._compiling = compiling
         self._session: Any = None
-        self._opened = self._first = self._next = self._opening_s = 0.0
+        self._opened = self._first = self._part = self._next = self._opening_s = 0.0
         self._length_s = SHORT_S
         self._line = NOWHERE  # at which the front end stayed during the last window
-        # begun: the program's first function runs; asked: the main thread has yet to open or close a window
-        self._begun = self._ended = self._asked = False
+        self._functions = set[str]()  # of the program, that have run
+        # asked: the main thread has yet to open or close a window
+        self._ended = self._asked = False
         self._lock = threading.RLock()  # `end` runs in the program's thread
 
     def open(self, jax: Any) -> None:
@@ -142,7 +144,7 @@ class Profiler:
     def _planned_s(self) -> float:
         samples = self.log.samples
         stays = not samples or samples[-1].at == self._line
-        return self._length_s if stays else min(self._length_s, LONG_S)
+        return self._length_s if stays else min(self._length_s, SHORT_S)
 
     def end(self) -> None:
         self._ended = True
@@ -182,14 +184,21 @@ class Profiler:
         self._session = inspect.unwrap(jax_internals.get(jax_internals.PROFILER))(options)
         self._opened = time.perf_counter()
         self._opening_s = _work_s() - began
-        self._first = self._first or self._opened
+        self._first, self._part = self._first or self._opened, self._part or self._opened
         with jax.profiler.TraceAnnotation(MARK):  # relates the profiler's clock to `time.perf_counter`
             self._tied = time.perf_counter()
 
     def begin_anew(self, c: Compiled, _: FrameType) -> None:
-        """Open a window when the program's first function runs: what devices did before does not count."""
-        if c.explained and not self._begun:
-            self._begun, self._next = True, 0.0
+        """Open a window when a function runs for the first time, unless windows have cost too much already.
+
+        What devices did before the first one does not count.
+        """
+        if not c.explained or c.defined in self._functions:
+            return
+        now = time.perf_counter()
+        if not self._functions or sum(self.windows_s) <= COST_SHARE * (now - self._first):
+            self._part, self._next, self._length_s = now, 0.0, min(self._length_s, SHORT_S)
+        self._functions.add(c.defined)
 
     def _close_window(self) -> None:
         if self._session is None:
@@ -204,18 +213,18 @@ class Profiler:
         self.log.overhead_s["profiler"] += cost_s
         self.windows_s.append(cost_s)
         recent = itertools.takewhile(lambda s: s.end > self._opened, reversed(self.log.samples))
-        lines, was_s = {sample.at for sample in recent}, self._length_s
+        lines, was_s = {sample.at for sample in recent}, ended - self._opened
         self._line = min(lines, default=NOWHERE)
         if self._compiling():  # what runs next is new
             self._length_s = SHORT_S
         elif len(profile) > FEW_BYTES:
             # a window should not hold more than is read
-            length_s = READ_BYTES * self._length_s / len(profile)
+            length_s = READ_BYTES * was_s / len(profile)
             most_s = SHORT_S if cost_s >= SHORT_S or length_s < LONG_S else LONG_S
             self._length_s = min(most_s, max(SHORTEST_S, length_s))
         elif len(lines) <= 1:
             self._length_s = min(LONGER * self._length_s, LONGEST_S)
-        share = COST_SHARE if now - self._first < EARLY_S else LATER_SHARE
+        share = COST_SHARE if now - self._part < EARLY_S else LATER_SHARE
         # what the next one will cost, which may be shorter
         shorter = min(1.0, self._length_s / was_s)
         pause_s = shorter * (cost_s + SLOWDOWN * (ended - self._opened)) / share
@@ -236,7 +245,10 @@ class Profiler:
         with self.log.losses.guard("a window of the profiler"):
             self.end()
         ran_s = time.perf_counter() - self._first
-        # each window gets the same part of what is read, since one with few events may be of long steps
-        part = (READ_BYTES + READ_BYTES_PER_S * ran_s) / max(1, len(self.windows))
+        # each window gets the same part, or less if it is smaller: one with few events may be of long steps
+        left, part = READ_BYTES + READ_BYTES_PER_S * ran_s, 0.0
+        for i, size in enumerate(sorted(len(profile) for profile, _, _ in self.windows)):
+            part = left / (len(self.windows) - i)
+            left -= min(part, size)
         for profile, tied, ended in self.windows:
             read_window(profile, tied, ended, self.log, share=min(1.0, part / len(profile)))

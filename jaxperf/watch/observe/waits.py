@@ -143,7 +143,9 @@ class Waits:
         def record(caller: FrameType, args: tuple[Any, ...], kwargs: Any, start: float, end: float) -> None:
             brief = end - start < BRIEF_S
             try:  # a guard would take 30 us more
-                calls = self._calls_from(kind, caller)
+                # NumPy asks of each index whether it is a number, and all other arrays raise an error
+                asked = number and args[0].size != 1
+                calls = None if asked else self._calls_from(kind, caller)
                 if calls is not None:
                     nbytes = args[0].dtype.itemsize if number else _nbytes(kind, args, kwargs)
                     if number and args[0] is last[0]:

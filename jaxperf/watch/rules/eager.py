@@ -9,11 +9,12 @@ from dataclasses import dataclass, replace
 
 from jaxperf.hlo import Shape
 from jaxperf.known_faults import ynn_sums
+from jaxperf.result.formatting import format_quantity
 from jaxperf.result.intervals import difference, total_length
 from jaxperf.watch.grouping import group_by
 from jaxperf.watch.log import EAGER, PYTHON, StackSample
 from jaxperf.watch.observe.source_location import Place
-from jaxperf.watch.report.analysis import Analysis, IntervalSet, once
+from jaxperf.watch.report.analysis import BRIEF_S, Analysis, IntervalSet, once
 from jaxperf.watch.rules.elements import (
     element_read,
     elements_taken,
@@ -56,7 +57,7 @@ SMALL = 1e6  # bytes and FLOPs of an operation that takes less than its dispatch
 JIT_OBJECT_S = 1e-4  # that a call takes longer through a new jit object
 FIRST_CALL_S = 3e-3  # that the first call of an operation takes besides its compilation
 ALIKE = 0.5  # of an operation's bytes, from which on another one tells what they take in memory
-RATE = 200  # operations per second; fewer do not explain idle devices
+RATE = 200  # operations per second at their lines; fewer do not explain idle devices
 IN_A_ROW = 3  # consecutive light operations that are worth fusing
 # opcodes that compute for longer than they go through memory
 _COMPUTING = {
@@ -93,7 +94,7 @@ def find_eager_operations(analysis: Analysis) -> Iterator[Finding]:
     # one program of what runs once takes as long to compile as its calls take
     idle = _idle_during(analysis, line, [*filter(_runs_again(analysis), operations), *derived])
     yield from _new_jit_objects(analysis, {at: s for at, s in idle.items() if "jit(" in at.source})
-    if total_length(analysis.steady) < SEEN_S:
+    if _saw_little(analysis):
         idle = _seen_by_samples(analysis, line, [*operations, *derived])
     elif _rate(analysis) < RATE:
         idle = _idle_during(analysis, line, derived)
@@ -188,12 +189,23 @@ def _libraries_called(analysis: Analysis) -> dict[Place, str]:
     return {c.at: c.through for c in analysis.log.compiled if not c.explained and c.through}
 
 
+@once
+def _eager_s(analysis: Analysis) -> tuple[float, float]:
+    """Return the seconds in operations outside of jit: in the profiler's windows, and in the run."""
+    samples = [s for s in analysis.of_kinds(EAGER) if s.start >= analysis.begin]
+    return sum(map(analysis.windows.of, samples)), sum(map(analysis.front, samples))
+
+
+def _saw_little(analysis: Analysis) -> bool:
+    """Return whether windows saw too little of the operations outside of jit."""
+    return total_length(analysis.steady) < SEEN_S or _eager_s(analysis)[0] < BRIEF_S
+
+
 def _rate(analysis: Analysis) -> float:
-    """Return how many operations outside of jit the profiler's windows saw per second."""
-    activity = analysis.log.activity
-    outside = [p.calls for name, p in activity.programs.items() if name not in analysis.jitted]
-    windows_s = sum(end - start for start, end in activity.windows)
-    return sum(calls for calls in outside if calls >= OFTEN) / windows_s if windows_s else 0.0
+    """Return how many operations outside of jit run in a second at their lines, by the profiler's windows."""
+    programs, (seen_s, _) = analysis.log.activity.programs, _eager_s(analysis)
+    outside = [p.calls for name, p in programs.items() if name not in analysis.jitted]
+    return sum(calls for calls in outside if calls >= OFTEN) / seen_s if seen_s else 0.0
 
 
 def _reason(analysis: Analysis, at: Place, lost: _Lost) -> str:
@@ -210,13 +222,13 @@ def _reason(analysis: Analysis, at: Place, lost: _Lost) -> str:
     loops = sorted(statements.called_at(at) & _LOOPS)
     if loops and not with_body:
         return f"outside of jit, Python prepares {loops[0]} on each call, and devices have little to do then"
-    if total_length(analysis.steady) < SEEN_S:
+    if _saw_little(analysis):
         return (
             "small operations are dispatched outside of jit; windows of the profiler saw too little of it to "
             "tell what devices did meanwhile"
         )
-    rate = f"{_rate(analysis):,.0f} operations per second"
-    return f"{rate} are dispatched outside of jit, and devices are idle meanwhile"
+    each_s = format_quantity(1 / _rate(analysis), "s")
+    return f"operations are dispatched outside of jit, {each_s} each, and devices are idle meanwhile"
 
 
 def _new_jit_objects(analysis: Analysis, idle: dict[Place, float]) -> Iterator[Finding]:

@@ -40,6 +40,14 @@ def test_an_element_that_a_statement_converts_twice_counts_once_and_arrays_of_nu
     assert reads.cause == "element reads" and reads.reason.startswith("37 elements of shown come")
 
 
+def test_an_index_that_is_an_array_is_no_number_that_comes_to_the_host():
+    rows, order, last = np.arange(12.0).reshape(4, 3), jnp.argsort(jnp.array([3, 1, 2, 0])), jnp.int32(3)
+    watcher = Watcher("a", profile=False)
+    watcher.open()
+    assert rows[order].shape == (4, 3) and rows[last].shape == (3,)
+    assert [wait.kind for wait in watcher.close().waits] == ["int"]
+
+
 def test_the_lines_of_a_loop_that_read_elements_are_one_finding(places):
     at = places(
         "for i in range(9):\n    a = float(best[i])\n    b, c = int(low[i]), float(high[i])\nprint(best[0])\n"

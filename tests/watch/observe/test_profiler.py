@@ -8,10 +8,10 @@ import jax.numpy as jnp
 import pytest
 
 from jaxperf.watch import session, watch
-from jaxperf.watch.log import DISPATCH, Log, StackSample
+from jaxperf.watch.log import DISPATCH, Compiled, Log, StackSample
 from jaxperf.watch.observe import profiler
 from jaxperf.watch.observe.hooks import Replacements
-from jaxperf.watch.observe.source_location import Place
+from jaxperf.watch.observe.source_location import NOWHERE, Place
 
 
 @pytest.fixture
@@ -73,9 +73,11 @@ def sample_at(*lines):
 
 
 def lengths_after(windows, *sizes):
+    """Yield the planned length after each window of so many bytes, which was as long as planned."""
     windows.session.return_value.stop.side_effect = map(bytes, sizes)
     for _ in sizes:
         windows._open_window()
+        windows._opened -= windows._length_s
         windows._close_window()
         yield windows._length_s
 
@@ -93,10 +95,12 @@ def test_windows_stay_short_while_a_longer_one_would_hold_more_than_is_read(wind
 def test_windows_become_shorter_while_they_hold_more_than_is_read(windows):
     """And the pause after one is for what the next one will cost."""
     dense = 2 * profiler.READ_BYTES
-    assert [*lengths_after(windows, dense, dense, 20 * dense)] == [0.05, 0.025, profiler.SHORTEST_S]
+    lengths = [*lengths_after(windows, dense, dense, 20 * dense)]
+    assert lengths == pytest.approx([0.05, 0.025, profiler.SHORTEST_S], rel=0.1)
     windows._length_s = profiler.SHORT_S
     cost_s, before = 0.2, time.perf_counter()
     windows._opening_s, windows._session = cost_s, windows.session()
+    windows._opened = before - profiler.SHORT_S
     windows.session.return_value.stop.side_effect = [bytes(dense)]
     windows._close_window()
     pause_s = windows.windows_s[-1] / profiler.COST_SHARE
@@ -116,12 +120,44 @@ def test_windows_do_not_grow_while_the_front_end_goes_from_line_to_line(windows)
     assert [*lengths_after(windows, 100, 100)] == [profiler.SHORT_S] * 2
 
 
+def test_a_window_that_was_shorter_than_planned_counts_as_long_as_it_was(windows):
+    windows._length_s = profiler.LONGEST_S
+    windows._open_window()
+    windows._opened -= profiler.SHORT_S
+    windows.session.return_value.stop.side_effect = [bytes(5 * profiler.READ_BYTES)]
+    windows._close_window()
+    assert windows._length_s == pytest.approx(profiler.SHORT_S / 5, rel=0.1)
+
+
+def test_a_large_window_is_read_as_far_as_small_ones_leave_room(windows, monkeypatch):
+    shares = list[float]()
+    monkeypatch.setattr(profiler, "read_window", lambda profile, *_, share: shares.append(share))
+    windows._first = time.perf_counter()
+    list(lengths_after(windows, 1000, 2 * profiler.READ_BYTES, 1000))
+    windows.close()
+    assert shares == pytest.approx([1.0, 0.5, 1.0], rel=0.1)
+
+
+@pytest.mark.parametrize(("cost_s", "opens"), [(0.0, True), (10.0, False)])
+def test_a_function_that_is_new_has_a_window_unless_windows_were_dear(windows, cost_s, opens):
+    windows.begin_anew(Compiled("step", NOWHERE, explained=True, defined="a.py:1"), None)
+    list(lengths_after(windows, 100))
+    windows._first -= 100
+    windows.windows_s.append(cost_s)
+    later = windows._next = time.perf_counter() + 1000
+    windows.begin_anew(Compiled("step", NOWHERE, explained=True, defined="a.py:1"), None)
+    windows.begin_anew(Compiled("add", NOWHERE), None)  # an operation outside of jit
+    assert windows._next == later
+    windows.begin_anew(Compiled("evaluate", NOWHERE, explained=True, defined="a.py:9"), None)
+    assert (windows._next < later) is opens
+
+
 def test_a_long_window_ends_when_the_front_end_goes_on(windows):
     windows.log.samples = sample_at(3, 3)
     assert [*lengths_after(windows, 100, 100)][-1] > profiler.LONG_S
     assert windows._planned_s() > profiler.LONG_S
     windows.log.samples += sample_at(4)
-    assert windows._planned_s() == profiler.LONG_S
+    assert windows._planned_s() == profiler.SHORT_S
 
 
 @pytest.mark.parametrize(("age_s", "close"), [(0.5, True), (1.5, False)])  # of a long window, in `LONG_S`

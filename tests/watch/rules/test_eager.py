@@ -1048,6 +1048,22 @@ def test_operations_that_run_once_are_not_worth_one_program(loop, found, places)
     assert bool([*eager.find_eager_operations(Analysis(log))]) == found
 
 
+@pytest.mark.parametrize(("seen", "share"), [([(0.0, 0.5)], 0.9), ([(0.0, 0.5), (5.0, 5.1)], 0.5)])
+def test_operations_in_a_part_that_no_window_saw_are_judged_by_samples(seen, share, places):
+    """The program's first part is seen, in which the device computes for a tenth of the time."""
+    at = places("state = step(state)\nfor row in rows:\n    mean = row.sum() / 9\n")
+    samples = [StackSample(EAGER, at(3), 1 + t / 10, 1.1 + t / 10) for t in range(80)]
+    activity = DeviceActivity(windows=seen)
+    activity.program("step").devices["cpu:0"] = [(0.2, 0.25)]
+    activity.program("reduce_sum").calls = 100  # for half of the time, the device computes beside them
+    activity.program("other").devices["cpu:0"] = [(5.0, 5.05)]
+    compiled = [Compiled(name, at(1), {"compile": (-0.1, 0.0)}, explained=True) for name in ("step", "other")]
+    log = Log("a", -0.2, 9.0, compiled=compiled, samples=samples, activity=activity)
+    (finding,) = eager.find_eager_operations(Analysis(log))
+    assert finding.at == at(3) and finding.seconds == pytest.approx(share * 8)
+    assert ("saw too little" in finding.reason) == (len(seen) == 1)
+
+
 @pytest.mark.parametrize(("loop", "seconds"), [("for row in rows:", [4.0]), ("if rows:", [])])
 def test_operations_before_the_first_jitted_function_count_too(loop, seconds, places):
     """The data are prepared operation by operation, and no window of the profiler is needed to say so."""
