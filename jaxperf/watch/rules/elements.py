@@ -206,7 +206,7 @@ def _slicing_s(analysis: Analysis, samples: list[StackSample]) -> float:
 def find_iterated_arrays(analysis: Analysis) -> Iterator[Finding]:
     """Find loops and comprehensions over arrays, which compile a program that takes them apart."""
     operations = [c for c in analysis.log.compiled if is_operation(c)]
-    loops, found = taken_apart(analysis), list[tuple[object, Finding]]()
+    loops, found = taken_apart(analysis), list[tuple[object, Finding, list[Place]]]()
     for nest in _nests(loops):
         at = nest[0]
         lines = set().union(*(loops[loop] for loop in nest))
@@ -238,13 +238,10 @@ def find_iterated_arrays(analysis: Analysis) -> Iterator[Finding]:
             f"{analysis.compiling_s(apart):.2g} s, and its elements are {'read' if reads else 'handled'} one "
             "by one"
         )
-        besides = _others_of_its_type(analysis, nest)
-        finding = Finding(
-            "iterated array", at, seconds, reason, name, argument=name, form=form, besides=besides
-        )
+        finding = Finding("iterated array", at, seconds, reason, name, argument=name, form=form)
         # one library, or the lines of one function, need one change
         together = (library,) if form == "library" else (form, statements.neighborhood(at) or at)
-        found.append((together, finding))
+        found.append((together, finding, nest))
     # what a library does with keys is none of the reader's
     own = [c for c in keys_apart(analysis) if c.through in ("", "jax", "jaxlib")]
     for at, keys in group_by(own, lambda c: c.at).items():
@@ -255,16 +252,16 @@ def find_iterated_arrays(analysis: Analysis) -> Iterator[Finding]:
         )
         yield Finding("iterated array", at, seconds, reason, name, argument=name, form="keys")
     for group in group_by(found, lambda each: each[0]).values():
-        yield _as_one([finding for _, finding in group])
+        nested = [at for *_, nest in group for at in nest]
+        yield _as_one([finding for _, finding, _ in group], _others_of_their_types(analysis, nested))
 
 
-def _as_one(findings: list[Finding]) -> Finding:
+def _as_one(findings: list[Finding], besides: str) -> Finding:
     """Return one finding for lines that iterate over arrays and need the same change."""
     dearest, *others = sorted(findings, key=lambda finding: -finding.seconds)
-    if not others:
-        return dearest
-    lines = _first_lines(dearest.at, sorted(finding.at for finding in others))
-    besides = f"Do the same at {lines}, of which the seconds count here. {dearest.besides}"
+    if others:
+        lines = _first_lines(dearest.at, sorted(finding.at for finding in others))
+        besides = f"Do the same at {lines}, of which the seconds count here. {besides}"
     return replace(dearest, seconds=sum(f.seconds for f in findings), besides=besides.strip())
 
 
@@ -288,13 +285,13 @@ def _arrays(analysis: Analysis, nest: list[Place]) -> list[str]:
     return [name for name in names if name not in elements] or ["the array"]
 
 
-def _others_of_its_type(analysis: Analysis, nest: list[Place]) -> str:
+def _others_of_their_types(analysis: Analysis, nested: list[Place]) -> str:
     """Return a sentence about the other lines that iterate over such arrays; "" for none."""
-    alike = [places for places in analysis.log.iterated.values() if not places.isdisjoint(nest)]
-    others = sorted(set().union(*alike) - {*nest})
+    alike = [places for places in analysis.log.iterated.values() if not places.isdisjoint(nested)]
+    others = sorted(set().union(*alike) - {*nested})
     if not others:
         return ""
-    lines = _first_lines(nest[0], others)
+    lines = _first_lines(nested[0], others)
     return f"Do the same at {lines}: such arrays are taken apart there, too, by the same program."
 
 

@@ -53,6 +53,12 @@ _COMPRESSES = re.compile(r"savez_compressed|gzip|bz2|lzma")
 _FROM_THREAD = re.compile(r"\.(get|get_nowait|result)\(")  # of a queue or of a future
 
 
+def _tests_a_loop(at: Place) -> bool:
+    """Return whether a line belongs to the test of a `while`."""
+    loop = statements.innermost(at, statements.LOOP)
+    return isinstance(loop, ast.While) and loop.test.lineno <= at.line <= (loop.test.end_lineno or 0)
+
+
 @cause(
     "dispatch", "python", AHEAD, "devices wait for each step to be dispatched",
     "Make many steps one program, in a function under jax.jit that is made once, outside of all loops: with "
@@ -61,6 +67,17 @@ _FROM_THREAD = re.compile(r"\.(get|get_nowait|result)\(")  # of a queue or of a 
     "step = lambda w, rate: w - rate * w\n"
     "many = jax.jit(lambda w, rate: jax.lax.fori_loop(0, 100, lambda i, w: step(w, rate), w))\n"
     "w = many(1.0, 0.1)    # 100 steps",
+    forms={
+        "while": (
+            "Make the loop one program with jax.lax.while_loop, whose condition is the loop's test, in a "
+            "function under jax.jit that is made once, outside of all loops:\n"
+            "import jax\n"
+            "test = lambda x, t: ((x - t * x) ** 2).sum() > (x * x).sum() / 2\n"
+            "halve = lambda x, t: jax.lax.while_loop(lambda t: test(x, t), lambda t: t / 2, t)\n"
+            "t = jax.jit(halve)(1.0, 4.0)    # all steps"
+        ),
+    },
+    choose=lambda f: "while" if _tests_a_loop(f.at) else "",
 )  # fmt: skip
 @cause(
     "module dispatch", "python", AHEAD, "nnx.jit takes modules apart in each call",

@@ -371,6 +371,17 @@ def test_lines_at_which_one_library_iterates_need_one_change(places):
     assert found == {3: (2.5, True), 2: (0.25, False)}
 
 
+def test_all_lines_that_iterate_over_arrays_of_one_of_these_types_are_named(places):
+    """The array of the dearest line is taken apart there alone, that of another one also at line 3."""
+    at = places("axes.quiver(x)\naxes.contour(z)\naxes.contourf(z)\n")
+    made = [compiled(at(n), 2.0 * n, 2.0 / n, "unstack", through="matplotlib") for n in (1, 2)]
+    log = Log("a", 0.0, 9.0, compiled=made)
+    log.iterated |= {"f32[9]": {at(1)}, "f32[5, 5]": {at(2), at(3)}}
+    (finding,) = elements.find_iterated_arrays(Analysis(log))
+    assert finding.at == at(1) and "at line 2, of which the seconds count here" in finding.besides
+    assert "Do the same at line 3: such arrays" in finding.besides
+
+
 def test_what_reads_arrays_of_varying_shapes_has_the_cause_of_their_source(places):
     at = places("for k in keys:\n    kept = x[u < 1]\n    mean = kept - kept.mean()\n    y = x[:k]\n")
     signatures = [{"x": f"float32[{i + 1}]"} for i in range(8)]

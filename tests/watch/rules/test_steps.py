@@ -16,6 +16,7 @@ from jaxperf.watch.observe.transfers import Put
 from jaxperf.watch.report.analysis import Analysis
 from jaxperf.watch.rules import eager, idle
 from jaxperf.watch.rules.idle import find_python_work, find_repeated_puts, find_slow_dispatch, find_small_puts
+from jaxperf.watch.rules.table import Finding, advice_for
 
 AT, OTHER = Place("a.py", 8, "main"), Place("a.py", 9, "main")
 
@@ -145,6 +146,12 @@ def test_a_call_that_is_a_small_part_of_its_turn_is_not_what_to_change(call_s, c
     seconds = {"dispatch_s": [call_s] * 100, "turns_s": [0.1] * 99}
     analysis = calls(DISPATCH, compiled(), busy=busy, took_s=call_s, **seconds)
     assert len(list(find_slow_dispatch(analysis))) == count
+
+
+def test_a_call_that_a_while_tests_becomes_its_condition(places):
+    at = places("while error(t) > limit(\n    t\n):\n    t = halve(t)\n")
+    words = [advice_for(Finding("dispatch", at(line), 1.0, "", "f")).change for line in (1, 2, 4)]
+    assert ["while_loop" in change for change in words] == [True, True, False]
 
 
 @pytest.mark.parametrize(("times", "seconds"), [(100, [1.9]), (3, [])])
