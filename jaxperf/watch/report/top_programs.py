@@ -1,7 +1,7 @@
 """Report the lines and programs that kept devices busy longest, and the figures of a run for comparisons.
 
 An instruction has the line at which it was traced. In a backward pass, that is the line of the forward pass.
-A fusion has the line of its last operation.
+A fusion has the line of a matrix product or convolution in it, else that of its last operation.
 
 The profiler's windows have only a program's name. So if programs with one name differ in their work, it is
 unknown which one ran, and none of them gets FLOPs and bytes.
@@ -112,11 +112,13 @@ def _origins(programs: list[Facts], seen: Collection[str]) -> dict[str, tuple[st
             if i.computation in fused and i.name not in seen:
                 continue
             inside = facts.module.inside(i)
-            # what XLA groups without naming an operation or a line has those of the heaviest inside
+            # what XLA groups without naming an operation or a line has those of the heaviest inside, as a
+            # product always is
             grouped = inside if i.opcode in ("fusion", "call") else ()
             heavy = [j for j in (i, *grouped) if j.opcode in _HEAVY]
             heavy.sort(key=lambda j: _HEAVY.index(j.opcode))
-            at = _line(facts, [i, *heavy, *grouped]) or used_at.get(i.name, NOWHERE)
+            products = [j for j in heavy[:1] if j.opcode in _PRODUCTS]
+            at = _line(facts, [*products, i, *heavy, *grouped]) or used_at.get(i.name, NOWHERE)
             used_at |= dict.fromkeys([*i.operands, *(j.name for j in inside if j.root)], at)
             if i.name not in seen and i.opcode != "while":
                 continue

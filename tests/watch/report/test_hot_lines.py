@@ -84,6 +84,15 @@ def test_a_fusion_without_a_line_says_what_it_computes():
     assert names["fusion.7"][0] == "conv_general_dilated (ynn_fusion)"
 
 
+@pytest.mark.parametrize(("heavy", "first"), [(True, "convolution.1"), (False, "fusion.7")])
+def test_the_line_of_a_fusion_is_that_of_the_operation_whose_name_it_has(heavy, first, monkeypatch):
+    """What a product is fused with, such as a sum, may stand at another line, and ends the fusion."""
+    monkeypatch.setattr(top_programs, "_line", lambda facts, instructions: Place(instructions[0].name, 1))
+    text = UNNAMED if heavy else UNNAMED.replace(" convolution(", " gather(")
+    origins = top_programs._origins([Facts("step", "cpu", 1.0, 1.0, text=text)], {"fusion.7"})
+    assert origins["fusion.7"][1] == Place(first, 1)
+
+
 def test_programs_that_a_library_jits_have_rows_at_the_librarys_lines(text):
     analysis = analysis_of(text, sort_s=0.3, dot_s=0.1, jitted=False)
     installed = f"{sysconfig.get_paths()['purelib']}/keras/src/layer.py"
