@@ -45,6 +45,7 @@ REPEATS = 3  # waits at one line that count as repeated
 ALONE = 0.9  # share of the front end's time, below which other programs delay most of its calls
 OFTEN = 20  # calls of one operation in the windows; fewer belong to the program's startup
 LATE_S = 0.005  # from the begin of some work until a sample sees it, at most
+HANDED_S = 6e-5  # that one thread takes to hand a batch to another one
 SLOW = 1.5  # ratio of waits for data to computing from which on one thread that reads ahead is not enough
 COPIED = 1 << 20  # bytes per call that are large
 _SHOWING = ("print(", "logging.", "logger.", "log.")
@@ -525,8 +526,8 @@ def _for_numpy(line: WaitingLine, at: Place) -> bool:
 def find_data_waits(analysis: Analysis) -> Iterator[Finding]:
     """Find lines that wait for the next batch while devices are idle.
 
-    One thread that reads ahead can save at most the time in which devices compute. If the waits are longer,
-    reading itself must become faster.
+    One thread that reads ahead can save at most the time in which devices compute, less what it takes to hand
+    over each batch. If the waits are longer, reading itself must become faster.
     """
     # a line that mostly dispatches operations is `find_eager_operations`'
     eager, loading = Counter(s.at for s in analysis.of_kinds(EAGER)), analysis.of_kinds(DATA)
@@ -543,8 +544,16 @@ def find_data_waits(analysis: Analysis) -> Iterator[Finding]:
             computing = format_quantity(computing_s, "s")
             what += f"; they compute for only {computing}, and one thread that reads ahead saves no more"
         elif not _FROM_THREAD.search(inside or finding.at.source):  # else a thread reads ahead already
-            seconds, form = min(seconds, computing_s), ""
+            seconds, form = min(seconds, computing_s) - HANDED_S * _turns(analysis, finding.at), ""
         yield replace(finding, reason=what, seconds=seconds, form=form)
+
+
+def _turns(analysis: Analysis, at: Place) -> float:
+    """Return how often the loop around a line goes round, by the calls of jitted functions in it."""
+    loop = statements.innermost(at, statements.LOOP)
+    inside = (c for c, line in analysis.called if loop in statements.enclosing_nodes(line, statements.LOOP))
+    ran = (program for c in inside if (program := analysis.ran(c)))
+    return min((program.calls * analysis.scale(program) for program in ran), default=0.0)
 
 
 @cause(

@@ -117,6 +117,17 @@ def test_of_a_few_waits_one_that_was_delayed_is_not_the_mean(monkeypatch, device
     assert line.lost_s == pytest.approx(3 * each_s)
 
 
+@pytest.mark.parametrize(("turns", "seconds"), [(10, 4.0), (50_000, 1.0)])
+def test_a_thread_that_reads_ahead_has_to_hand_over_each_batch(turns, seconds, places):
+    at = places("for order in orders:\n    x = rows[order]\n    w = step(w, x)\nshow(w)\n")
+    call = replace(COMPILED, at=at(3, "<module>"))
+    sample = StackSample("data", at(2, "<module>"), 6.0, 10.0)
+    analysis = computing([(0.0, 6.0)], 10.0, compiled=[call], samples=[sample])
+    analysis.log.activity.programs["step"].calls = turns
+    (finding,) = idle.find_data_waits(analysis)
+    assert finding.seconds == pytest.approx(seconds, abs=0.01) and not finding.form
+
+
 @pytest.mark.parametrize(("begins", "saved_s"), [(2.0, 1.5), (2.5, 1.75), (4.0, 2.0)])
 def test_what_compiles_while_devices_work_off_their_queue_saves_less(begins, saved_s):
     """Calls end at 2 s, and devices have work for one more second."""
