@@ -60,6 +60,7 @@ class Compiled:
     owner: str = ""  # the library whose own function it is, such as "optax"; "" for all others
     callers: tuple[Place, ...] = ()  # the reader's lines on the stack above `at`, the innermost first
     under: Place = NOWHERE  # the one of them that calls what `vmap` or `grad` made of a function around `at`
+    derived: bool = False  # whether `vmap`, `grad` or the like called it
     through: str = ""  # the library that the reader called, such as "flax" for `nnx.jit`
     cleared: Place | None = None  # the line whose `jax.clear_caches` caused this trace
     inner: Place = NOWHERE  # the innermost line outside JAX, perhaps that of a library

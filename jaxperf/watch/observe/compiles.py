@@ -35,8 +35,9 @@ _STAGES = {
 _CACHE_HIT = "cache_retrieval_time_sec"  # ends inside the stage that takes a program from the cache
 _WITH_BODY = ("scan", "while", "cond")  # operations that take functions
 _CHECKED = "checked_fun"  # JAX's name for a function under `checkify`
-_PLACED = Change("placement", "", "", "arguments placed elsewhere, or a call of compile()")
+_PLACED = Change("placement", "", "", "the same trace, used in another way")
 _DERIVED = Change("derived", "", "", "made of it by jax.grad, vmap or the like")
+_ALONE = Change("derived", "", "", "called outside of jax.grad or vmap")
 _CLEARED = Change("cleared", "", "", "jax.clear_caches made JAX forget it")
 # JAX logs these as warnings only because `jax_explain_cache_misses` is on
 _CACHE_MISS, _NOT_KEPT = "PERSISTENT COMPILATION CACHE MISS", "Not writing persistent cache entry"
@@ -291,6 +292,7 @@ class Compiles:
         event.at, event.callers = source_location.place_of(reader), source_location.caller_places(reader)
         event.inner = next(iter(source_location.places_outside_jax(frame, 1)), NOWHERE)
         event.under = source_location.transformed_at(frame)
+        event.derived = bool(event.under) or source_location.is_transformed(frame, reader)
         return reader, library
 
     def _recognize(self, event: Compiled, reader: FrameType | None, library: FrameType | None) -> Compiled:
@@ -308,10 +310,13 @@ class Compiles:
             return event
         arguments = frame_arguments.call_arguments(library)
         placements = frame_arguments.array_placements(arguments)
-        changes = frame_arguments.placement_changes(before.placements, placements) or (_PLACED,)
+        changes = frame_arguments.placement_changes(before.placements, placements)
+        if not changes and event.derived != before.derived:
+            changes = (_DERIVED if event.derived else _ALONE,)
         known = replace(
             before, at=event.at, stages=event.stages, used_s=event.used_s, callers=event.callers,
-            cleared=None, inner=event.inner, thread=event.thread, placements=placements, changes=changes,
+            cleared=None, inner=event.inner, thread=event.thread, placements=placements,
+            changes=changes or (_PLACED,), derived=event.derived,
         )  # fmt: skip
         if source_location.is_transformed(sys._getframe(), reader):
             self._describe_derived(known, arguments)
@@ -321,10 +326,11 @@ class Compiles:
         """Describe what `jax.grad` or `jax.vmap` makes of a jitted function, often two programs of a call."""
         event.signature = {where: frame_arguments.describe_value(a) for where, a in arguments.items()}
         before = self._last(lambda c: c.defined == event.defined and TRACE not in c.stages)
-        if before is not None and before.signature == event.signature:
+        if before and (before.signature, before.derived) == (event.signature, event.derived):
             event.changes = before.changes
         else:
-            event.changes = (before and self._differs(event)) or (_DERIVED,)
+            unknown = _DERIVED if event.derived else _ALONE
+            event.changes = (before and self._differs(event)) or (unknown,)
 
     def _describe(self, event: Compiled, reader: FrameType | None, library: FrameType | None) -> None:
         file = library.f_code.co_filename if library else ""

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from jaxperf.result.formatting import format_quantity
 from jaxperf.retraces import dimensions
 from jaxperf.watch.grouping import group_by
-from jaxperf.watch.log import BETWEEN, NUMPY, PYTHON, LiveArrays, Memory
+from jaxperf.watch.log import BETWEEN, NUMPY, PYTHON, ExecutedProgram, LiveArrays, Memory
 from jaxperf.watch.observe.source_location import NOWHERE, Place
 from jaxperf.watch.report.analysis import Analysis, once
 from jaxperf.watch.report.top_programs import hottest_programs
@@ -104,7 +104,7 @@ def timing_notes(analysis: Analysis) -> Iterator[str]:
             continue
         call_s = row.dispatch_s + program.computed_s / program.calls
         start, end = _timing_around(at)
-        if row.device_s < LATER * call_s or not start:
+        if row.device_s < LATER * call_s or not start or _keeps_up(at, start, program, row.device_s):
             continue
         calls = statements.calls_in(statements.syntax_tree(at.file))
         timed = {statements.last_name(call.func) for call in calls if start <= call.lineno <= end}
@@ -119,6 +119,15 @@ def timing_notes(analysis: Analysis) -> Iterator[str]:
             f"{format_quantity(call_s, 's')}, and the device takes {format_quantity(row.device_s, 's')}. "
             "Call jax.block_until_ready on the result first"
         )
+
+
+def _keeps_up(at: Place, start: int, program: ExecutedProgram, device_s: float) -> bool:
+    """Return whether a loop that a program times takes at least as long as the device needs for its calls.
+
+    Something in each turn then waits for the device, or takes longer.
+    """
+    loop = statements.innermost(at, statements.LOOP)
+    return bool(loop and loop.lineno > start and program.turn_s and program.turn_s >= device_s)
 
 
 def _timing_around(at: Place) -> tuple[int, int]:

@@ -596,11 +596,17 @@ def copies_much(analysis: Analysis, c: Compiled) -> bool:
 
 
 def describe_longest_inside(analysis: Analysis, kind: str, at: Place) -> str:
-    """Return a phrase with the line, inside the functions that a statement calls, that takes most time."""
-    function = statements.function_of(at)
-    inside = Counter(s.inside for s in analysis.of_kinds(kind) if statements.function_of(s.at) == function)
-    made = next((p for p, _ in inside.most_common() if p not in (at, NOWHERE)), NOWHERE)
-    return f", most of the time at {made}: {made.source}" if made else ""
+    """Return a phrase with the line, inside the functions that a statement calls, that takes most time.
+
+    "" if no such line takes half of the time.
+    """
+    function, inside_s = statements.function_of(at), defaultdict[Place, float](float)
+    for s in analysis.of_kinds(kind):
+        if statements.function_of(s.at) == function:
+            inside_s[s.inside] += analysis.front(s)
+    made = max(inside_s, key=lambda place: inside_s[place], default=NOWHERE)
+    most = made not in (at, NOWHERE) and 2 * inside_s[made] >= sum(inside_s.values())
+    return f", most of the time at {made}: {made.source}" if most else ""
 
 
 def findings_by_function(

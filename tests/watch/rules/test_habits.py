@@ -119,13 +119,13 @@ def run(step, x, n):
 
 @pytest.fixture
 def timed(tmp_path_factory):
-    def notes(wait="pass", *, at=7, waited_at=0, function="run", device_s=1e-2, computed_s=0.0):
+    def notes(wait="pass", *, at=7, waited_at=0, function="run", device_s=1e-2, computed_s=0.0, turn_s=2e-4):
         path = tmp_path_factory.mktemp("timed") / "train.py"
         path.write_text(TIMED.replace("{wait}", wait))
         place = Place(str(path), at, "run")
         ran = ExecutedProgram("step", calls=9, dispatch_s=[1e-4] * 9, run_s=[device_s] * 9, whole=9)
         ran.devices["cpu 0"].append((0.0, 9 * device_s))
-        ran.computed_s = computed_s
+        ran.computed_s, ran.turns_s = computed_s, [turn_s] * 8
         waits = [Wait("float", place._replace(line=waited_at, function=function), 1.0, 1.1, 4)]
         seen = {"waits": waits[:waited_at], "compiled": [Compiled("step", place, explained=True)]}
         log = Log("a", 0.0, 2.0, **seen, activity=DeviceActivity([(0.0, 1.0)], {"step": ran}))
@@ -144,6 +144,8 @@ def test_a_time_around_calls_is_noted_with_its_lines_unless_it_includes_a_wait_o
     assert timed("x.block_until_ready()", waited_at=8) == []
     assert timed("check(x)", waited_at=40, function="check") == []  # waits inside a function
     assert timed(device_s=1.5e-4) == []
+    assert timed(turn_s=1.1e-2) == []  # a turn of the loop that is timed takes as long as the device
+    assert len(timed(at=11, turn_s=1.1e-2)) == 1  # a turn of the loop around the time may wait elsewhere
     assert len(timed("check(x)", waited_at=40, function="another")) == 1
 
 

@@ -551,13 +551,36 @@ def test_programs_that_equal_an_earlier_one_are_saved_whole(decorator, call, for
         assert finding.form == form
 
 
+def test_a_call_that_is_mapped_or_no_longer_mapped_says_so(watched):
+    @jax.jit
+    def scaled(x):
+        return jnp.sin(x) * 2
+
+    @jax.jit
+    def rotated(x):
+        return jnp.cos(x) * 3
+
+    def run(x):
+        return scaled(x) + 1
+
+    def program():
+        run(jnp.ones(3))
+        jax.vmap(run)(jnp.ones((2, 3)))
+        jax.vmap(lambda x: rotated(x) + 1)(jnp.ones((2, 3)))
+        rotated(jnp.ones(3))
+
+    reasons = {c.called: [str(change) for change in c.changes] for c in watched(program).log.compiled}
+    assert reasons["scaled"] == ["made of it by jax.grad, vmap or the like"]
+    assert reasons["rotated"] == ["called outside of jax.grad or vmap"]
+
+
 def test_a_program_for_another_device_is_the_readers_and_no_finding(watched):
     step = stepped()
     arrays = [jax.device_put(jnp.ones(9), d) for d in jax.devices()[:4]]
     analysis = watched(lambda: [step(x) for x in arrays])
     calls = [c for c in analysis.log.compiled if c.called == "step"]
     assert len(calls) == len(arrays) and all(c.explained for c in calls)
-    assert {str(c.changes[0]) for c in calls[1:]} == {"arguments placed elsewhere, or a call of compile()"}
+    assert {str(c.changes[0]) for c in calls[1:]} == {"the same trace, used in another way"}
     assert [*traces.find_retraces(analysis), *traces.find_placements(analysis)] == []
 
 

@@ -59,6 +59,20 @@ def test_what_needs_a_step_and_is_needed_by_the_next_one_cannot_run_beside_steps
     assert loop_body.between_steps(at(start), {at("x = advance")}) is between
 
 
+DRAWING = """
+for i in range(9):
+    w = step(i, w)
+    plot.title(i)
+    plot.points(w)
+    plot.pause(0.1)
+"""
+
+
+def test_what_draws_by_the_number_of_a_turn_changes_nothing_that_a_step_takes(places):
+    at = places(DRAWING)
+    assert not loop_body.between_steps(at("plot.pause"), {at("w = step")})
+
+
 @pytest.fixture
 def at(places):
     return places(PROGRAM)
