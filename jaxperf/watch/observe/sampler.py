@@ -301,9 +301,15 @@ def undisturbed() -> Iterator[None]:
 
 
 def _in_numpy(frame: FrameType | None) -> bool:
-    """Return whether the reader's line calls a function as np.sin, which sleeps only for JAX's arrays."""
+    """Return whether the reader's line calls a function as np.sin, or stores an item.
+
+    Both sleep only for JAX's arrays.
+    """
     reader = source_location.reader_and_library_frames(frame)[0]
-    return reader is not None and type(source_location.callee(reader)).__name__ in _OF_NUMPY
+    if reader is None:
+        return False
+    stores = source_location.stores_item(reader)
+    return stores or type(source_location.callee(reader)).__name__ in _OF_NUMPY
 
 
 def _static_value(value: Any) -> str:

@@ -111,6 +111,11 @@ def waits_for_next(frame: FrameType) -> bool:
     return called_name(frame) in (_FOR, "next")
 
 
+def stores_item(frame: FrameType) -> bool:
+    """Return whether a frame is at an assignment such as `x[i] = y`."""
+    return called_name(frame) == _STORE
+
+
 def callee(frame: FrameType) -> Any:
     return resolve_name(called_name(frame), functools.partial(variable_value, frame))[0]
 
@@ -183,7 +188,9 @@ def _stored(owner: Any, name: str) -> Any:
     return _METHOD if type(value).__module__ == "builtins" else value
 
 
-_FOR = "for"  # in place of the name of a call, where a `for` waits for an item
+# in place of the name of a call: where a `for` waits for an item, and where `x[i] = y` stores one
+_FOR, _STORE = "for", "[]="
+_INSTEAD = {"FOR_ITER": _FOR, "STORE_SUBSCR": _STORE, "STORE_SLICE": _STORE}
 # what `calls_by_offset` returned, by the id of the code, which is kept alive: hashing it takes 50 us
 _calls: dict[int, tuple[CodeType, dict[int, tuple[str, int]]]] = {}
 
@@ -196,7 +203,7 @@ def called_names(code: CodeType) -> dict[str, list[int]]:
     """Return the lines at which a code calls each name."""
     lines: dict[str, list[int]] = defaultdict(list)
     for name, line in sorted(set(calls_by_offset(code).values())):
-        if name != _FOR:
+        if name not in (_FOR, _STORE):
             lines[name].append(line)
     return dict(lines)
 
@@ -209,7 +216,7 @@ def calls_by_offset(code: CodeType) -> dict[int, tuple[str, int]]:
     for offset, (line, _, column, _) in zip(itertools.count(0, 2), code.co_positions()):
         operation = dis.opname[operations[offset]]
         if operation != "CACHE":  # which continues an instruction
-            call = (_FOR, 0) if operation == "FOR_ITER" else ("", 0)
+            call = _INSTEAD.get(operation, ""), 0
         if operation.startswith(("CALL", "PRECALL")) and line is not None:
             text = linecache.getline(code.co_filename, line).encode()[column or 0 :]
             name = text.decode(errors="replace").partition("(")[0].strip()

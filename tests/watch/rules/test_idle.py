@@ -200,8 +200,9 @@ def test_a_line_in_a_function_of_numpys_is_told_from_others():
     seen = []
     np.sin(Array())
     np.where(Array())
+    np.zeros(3)[:] = Array()
     np.asarray(Array())
-    assert seen == [True, True, False]
+    assert seen == [True, True, True, False]
 
 
 def test_numbers_and_weak_arrays_get_a_dtype_by_what_the_advice_prints():
