@@ -82,10 +82,11 @@ def compiling_notes(analysis: Analysis) -> Iterator[str]:
     )
     explained_s = sum(f.seconds for f in explaining)
     if seconds >= max(COMPILING_S, COMPILING_SHARE * log.wall_s) and explained_s < seconds / 2:
-        programs = format_count(sum(COMPILE in c.stages for c in log.compiled), "program")
+        times = format_count(len(log.compiled), "time")
+        explained = "findings explain less than half of it" if explained_s else "no finding explains it"
         spent = f"{format_quantity(seconds, 's')} of {format_quantity(log.wall_s, 's')}"
         yield (
-            f"JAX traces and compiles {programs} for {spent}, and findings explain less than half of it: "
+            f"JAX traces and compiles {times} for {spent}, and {explained}: "
             "`jaxperf watch --compiles DIR` tells of each program the line, the seconds and why it exists"
         )
 
