@@ -453,7 +453,8 @@ class Analysis:
         return difference(windows, self.compiling.stretches)
 
     @property
-    def _from_begin_s(self) -> float:
+    def from_begin_s(self) -> float:
+        """Return the seconds of the run from `begin` on in which nothing was traced or compiled."""
         return self.log.end - self.begin - self.compiling.within(self.begin, self.log.end)
 
     @functools.cached_property
@@ -489,7 +490,7 @@ class Analysis:
     def mean_scale(self) -> float:
         """Return the seconds of the run per second of `steady`, from `begin` on, without compiling."""
         windows_s = total_length(self.steady)
-        return self._from_begin_s / windows_s if windows_s else 0.0
+        return self.from_begin_s / windows_s if windows_s else 0.0
 
     @functools.cached_property
     def busy(self) -> list[Interval]:
@@ -505,7 +506,7 @@ class Analysis:
         rest = difference(self.steady, self.long_waits.stretches)
         seen_s, busy_s = self.in_run(rest), self.in_run(intersection(rest, self.busy))
         waited_s = self.long_waits.within(self.begin, self.log.end)
-        rest_s = max(0.0, self._from_begin_s - waited_s)
+        rest_s = max(0.0, self.from_begin_s - waited_s)
         return waited_s + (busy_s / seen_s * rest_s if seen_s else 0.0)
 
     @functools.cached_property

@@ -296,9 +296,16 @@ def _free(analysis: Analysis) -> IntervalSet:
 
 
 def _seen_by_samples(analysis: Analysis, line: Line, operations: Iterable[StackSample]) -> dict[Place, float]:
-    """Return the seconds, by line, in operations of loops where windows saw too little to tell."""
+    """Return the seconds, by line, in operations of loops where windows saw too little to tell.
+
+    If the front end mostly waits for devices, they have something to do while it dispatches.
+    """
     seen_s = total_length(analysis.steady)
-    share = total_length(_free(analysis).stretches) / seen_s if seen_s >= LITTLE_S else 1.0
+    waits_for_devices = 2 * analysis.computing_s > analysis.from_begin_s
+    if seen_s >= LITTLE_S:
+        share = total_length(_free(analysis).stretches) / seen_s
+    else:
+        share = 0.0 if waits_for_devices else 1.0
     return _by_samples(analysis, line, operations, share)
 
 
@@ -321,7 +328,9 @@ def _by_samples(
         chain = (s.at, *s.callers) if begun[s.at] >= REPEATS else (s.at,)
         looped = any(statements.innermost(at, statements.ROUND) for at in chain)
         if looped and s.at not in large:
-            seconds[line(s)] += share * min((s.end - s.start) * s.awake, analysis.front(s))
+            # while it waits for a core, a device may compute
+            ran_s = max(0.0, s.end - s.start - s.slept_s - s.delayed_s)
+            seconds[line(s)] += share * min(ran_s, analysis.front(s))
     first_s: dict[Place, float] = defaultdict(float)
     for c in analysis.log.compiled:
         if not c.explained:

@@ -1048,11 +1048,17 @@ def test_operations_that_run_once_are_not_worth_one_program(loop, found, places)
     assert bool([*eager.find_eager_operations(Analysis(log))]) == found
 
 
-@pytest.mark.parametrize(("seen", "share"), [([(0.0, 0.5)], 0.9), ([(0.0, 0.5), (5.0, 5.1)], 0.5)])
-def test_operations_in_a_part_that_no_window_saw_are_judged_by_samples(seen, share, places):
-    """The program's first part is seen, in which the device computes for a tenth of the time."""
+@pytest.mark.parametrize(("seen", "delayed_s", "share"), [
+    ([(0.0, 0.5)], 0.0, 0.9), ([(0.0, 0.5)], 0.04, 0.9 * 0.6), ([(0.0, 0.5), (5.0, 5.1)], 0.0, 0.5),
+])  # fmt: skip
+def test_operations_in_a_part_that_no_window_saw_are_judged_by_samples(seen, delayed_s, share, places):
+    """The program's first part is seen, in which the device computes for a tenth of the time.
+
+    While the front end waits for a core, the device may have it.
+    """
     at = places("state = step(state)\nfor row in rows:\n    mean = row.sum() / 9\n")
-    samples = [StackSample(EAGER, at(3), 1 + t / 10, 1.1 + t / 10) for t in range(80)]
+    times = (1 + t / 10 for t in range(80))
+    samples = [StackSample(EAGER, at(3), t, t + 0.1, delayed_s=delayed_s) for t in times]
     activity = DeviceActivity(windows=seen)
     activity.program("step").devices["cpu:0"] = [(0.2, 0.25)]
     activity.program("reduce_sum").calls = 100  # for half of the time, the device computes beside them
@@ -1062,6 +1068,18 @@ def test_operations_in_a_part_that_no_window_saw_are_judged_by_samples(seen, sha
     (finding,) = eager.find_eager_operations(Analysis(log))
     assert finding.at == at(3) and finding.seconds == pytest.approx(share * 8)
     assert ("saw too little" in finding.reason) == (len(seen) == 1)
+
+
+@pytest.mark.parametrize(("waited_s", "found"), [(0.05, 1), (0.15, 0)])
+def test_where_no_window_saw_devices_operations_count_unless_most_of_the_run_waits(waited_s, found, places):
+    at = places(
+        "for row in rows:\n    state = step(state)\n    mean = row.sum() / 9\n    if mean > 0: break\n"
+    )
+    samples = [StackSample(EAGER, at(3), t / 5, t / 5 + 0.05) for t in range(40)]
+    waits = [Wait("if", at(4), t / 5 + 0.05, t / 5 + 0.05 + waited_s, 1) for t in range(40)]
+    compiled = [Compiled("step", at(2), {"compile": (-0.1, 0.0)}, explained=True)]
+    log = Log("a", -0.2, 8.0, compiled=compiled, samples=samples, waits=waits)
+    assert len([*eager.find_eager_operations(Analysis(log))]) == found
 
 
 @pytest.mark.parametrize(("loop", "seconds"), [("for row in rows:", [4.0]), ("if rows:", [])])
