@@ -89,6 +89,7 @@ def _work_s() -> float:
 
 
 SHORTEST_S, SHORT_S, LONG_S, LONGEST_S = 0.02, 0.1, 0.25, 2.0  # length of a window
+FIRST_S = 0.03  # the same of what has just begun, which may have very many events
 FEW_BYTES = 20_000  # of a window that saw about fifty calls, or less; the next one is `LONGER` times as long
 LONGER = 4
 COST_SHARE = 0.05  # cost of a window over the pause after it, at most
@@ -111,7 +112,7 @@ class Profiler:
         self._compiling = compiling
         self._session: Any = None
         self._opened = self._first = self._part = self._next = self._opening_s = 0.0
-        self._length_s = SHORT_S
+        self._length_s = FIRST_S
         self._line = NOWHERE  # at which the front end stayed during the last window
         self._functions = set[str]()  # of the program, that have run
         # asked: the main thread has yet to open or close a window
@@ -197,7 +198,7 @@ class Profiler:
             return
         now = time.perf_counter()
         if not self._functions or sum(self.windows_s) <= COST_SHARE * (now - self._first):
-            self._part, self._next, self._length_s = now, 0.0, min(self._length_s, SHORT_S)
+            self._part, self._next, self._length_s = now, 0.0, min(self._length_s, FIRST_S)
         self._functions.add(c.defined)
 
     def _close_window(self) -> None:
@@ -216,7 +217,7 @@ class Profiler:
         lines, was_s = {sample.at for sample in recent}, ended - self._opened
         self._line = min(lines, default=NOWHERE)
         if self._compiling():  # what runs next is new
-            self._length_s = SHORT_S
+            self._length_s = FIRST_S
         elif len(profile) > FEW_BYTES:
             # a window should not hold more than is read
             length_s = READ_BYTES * was_s / len(profile)
@@ -224,6 +225,8 @@ class Profiler:
             self._length_s = min(most_s, max(SHORTEST_S, length_s))
         elif len(lines) <= 1:
             self._length_s = min(LONGER * self._length_s, LONGEST_S)
+        else:
+            self._length_s = max(self._length_s, SHORT_S)
         share = COST_SHARE if now - self._part < EARLY_S else LATER_SHARE
         # what the next one will cost, which may be shorter
         shorter = min(1.0, self._length_s / was_s)

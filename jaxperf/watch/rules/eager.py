@@ -298,14 +298,12 @@ def _free(analysis: Analysis) -> IntervalSet:
 def _seen_by_samples(analysis: Analysis, line: Line, operations: Iterable[StackSample]) -> dict[Place, float]:
     """Return the seconds, by line, in operations of loops where windows saw too little to tell.
 
-    If the front end mostly waits for devices, they have something to do while it dispatches.
+    If the front end mostly waits for devices, they may have something to do while it dispatches.
     """
     seen_s = total_length(analysis.steady)
-    waits_for_devices = 2 * analysis.computing_s > analysis.from_begin_s
-    if seen_s >= LITTLE_S:
-        share = total_length(_free(analysis).stretches) / seen_s
-    else:
-        share = 0.0 if waits_for_devices else 1.0
+    if 2 * analysis.waiting.within(analysis.begin, analysis.log.end) > analysis.from_begin_s:
+        return {}
+    share = total_length(_free(analysis).stretches) / seen_s if seen_s >= LITTLE_S else 1.0
     return _by_samples(analysis, line, operations, share)
 
 

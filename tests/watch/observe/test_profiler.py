@@ -83,18 +83,19 @@ def lengths_after(windows, *sizes):
 
 
 def test_windows_grow_while_they_see_almost_nothing(windows):
-    lengths = [*lengths_after(windows, 100, 100, 100, 500_000, 100)]
-    assert lengths == pytest.approx([0.4, 1.6, 2.0, 0.25, 1.0])
+    lengths = [*lengths_after(windows, 100, 100, 100, 100, 500_000, 100)]
+    assert lengths == pytest.approx([0.12, 0.48, 1.92, 2.0, 0.25, 1.0])
 
 
 def test_windows_stay_short_while_a_longer_one_would_hold_more_than_is_read(windows):
+    windows._length_s = profiler.SHORT_S
     dense = int(1.1 * profiler.READ_BYTES * profiler.SHORT_S / profiler.LONG_S)
     assert [*lengths_after(windows, dense, dense // 2)] == [profiler.SHORT_S, profiler.LONG_S]
 
 
 def test_windows_become_shorter_while_they_hold_more_than_is_read(windows):
     """And the pause after one is for what the next one will cost."""
-    dense = 2 * profiler.READ_BYTES
+    windows._length_s, dense = profiler.SHORT_S, 2 * profiler.READ_BYTES
     lengths = [*lengths_after(windows, dense, dense, 20 * dense)]
     assert lengths == pytest.approx([0.05, 0.025, profiler.SHORTEST_S], rel=0.1)
     windows._length_s = profiler.SHORT_S
@@ -173,7 +174,7 @@ def test_windows_are_short_again_after_one_that_compiling_ended(windows):
     windows.session.return_value.stop.side_effect = [b""]
     windows._session = windows.session()
     windows._close_window()
-    assert windows._length_s == profiler.SHORT_S
+    assert windows._length_s == profiler.FIRST_S
 
 
 def test_on_a_cuda_device_a_program_in_another_thread_has_no_windows_and_a_note(waiting_threads):
