@@ -253,12 +253,13 @@ def find_iterated_arrays(analysis: Analysis) -> Iterator[Finding]:
         yield Finding("iterated array", at, seconds, reason, name, argument=name, form="keys")
     for group in group_by(found, lambda each: each[0]).values():
         nested = [at for *_, nest in group for at in nest]
-        yield _as_one([finding for _, finding, _ in group], _others_of_their_types(analysis, nested))
+        yield as_one([finding for _, finding, _ in group], _others_of_their_types(analysis, nested))
 
 
-def _as_one(findings: list[Finding], besides: str) -> Finding:
-    """Return one finding for lines that iterate over arrays and need the same change."""
+def as_one(findings: list[Finding], besides: str = "") -> Finding:
+    """Return one finding for lines that need the same change, with a sentence on what it does besides."""
     dearest, *others = sorted(findings, key=lambda finding: -finding.seconds)
+    besides = besides or dearest.besides
     if others:
         lines = _first_lines(dearest.at, sorted(finding.at for finding in others))
         besides = f"Do the same at {lines}, of which the seconds count here. {besides}"

@@ -6,7 +6,7 @@ import itertools
 import re
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +16,7 @@ from jaxperf.watch.grouping import group_by
 from jaxperf.watch.log import COMPILE, Compiled, StackSample, canonical_name
 from jaxperf.watch.observe.source_location import Place
 from jaxperf.watch.report.analysis import Analysis, once
-from jaxperf.watch.rules.elements import is_operation, keys_apart, small_program_s, takes_apart
+from jaxperf.watch.rules.elements import as_one, is_operation, keys_apart, small_program_s, takes_apart
 from jaxperf.watch.rules.jit_advice import (
     INNER_SHARE,
     NO_WAY,
@@ -121,7 +121,7 @@ def find_eager_recompiles(analysis: Analysis) -> Iterator[Finding]:
             varying.append(found)
         else:
             yield found
-    yield from _sources(varying)
+    yield from _of_one_class(_sources(varying))
     yield from _of_calls(_one_program_each(analysis, line, others))
 
 
@@ -498,6 +498,17 @@ def _sources(findings: list[Finding]) -> Iterator[Finding]:
         if len(readers) > 1 and not any(f.form for f in (source, *readers)):
             source = replace(source, form="lines")
         yield source
+
+
+def _of_one_class(findings: Iterable[Finding]) -> Iterator[Finding]:
+    """Yield findings, as one those of a class whose methods need the same change for arrays of its own."""
+
+    def change(finding: Finding) -> tuple[Any, str]:
+        within = statements.innermost(finding.at, ast.ClassDef)
+        return within if within and not finding.form else finding.at, finding.form
+
+    for same in group_by(findings, change).values():
+        yield as_one(same)
 
 
 def _keeps_compiling(analysis: Analysis, at: Place, compiled: list[Compiled]) -> bool:

@@ -713,6 +713,16 @@ def test_lines_that_read_each_other_are_one_program_for_each_shape(third, form, 
     assert (source.at.line, source.form) == (3, form)
 
 
+def test_methods_that_get_new_shapes_are_one_finding_of_their_class(places):
+    methods = "".join(f"    def {name}(self, xs):\n        return jnp.pad(xs, 1)\n" for name in "abc")
+    at = places(f"class Graph:\n{methods}def plain(xs):\n    return jnp.pad(xs, 1)\n")
+    lines = ((3, "a", 1.0, ""), (5, "b", 2.0, ""), (7, "c", 4.0, "method"), (9, "plain", 8.0, ""))
+    findings = [Finding("eager shapes", at(n, name), s, "", form=form) for n, name, s, form in lines]
+    joined = [*small_programs._of_one_class(findings)]
+    assert [(f.at.line, f.seconds) for f in joined] == [(5, 3.0), (7, 4.0), (9, 8.0)]
+    assert "Do the same at line 3, of which the seconds count here." in advice_for(joined[0]).change
+
+
 def test_an_operation_with_a_new_shape_in_each_turn_is_no_matter_of_dispatch(program_file):
     path = program_file(
         "import jax.numpy as jnp\nfor i in range(500):\n    x = jnp.append(x, 1)\n    y = y * 2 + i\n"
