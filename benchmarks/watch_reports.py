@@ -15,7 +15,9 @@ from jaxperf.result.formatting import format_quantity
 from jaxperf.watch.rules import CAUSES
 
 UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9, "min": 60.0}
-_FOUND = re.compile(r"\d+\. (.+?), (\S+|.*In \[\d+\]):(\d+): saves up to (.*?)\. (?=[A-Z\w<])(.*)", re.S)
+_FOUND = re.compile(
+    r"\d+\. (.+?), (\S+|.*In \[\d+\]):(\d+): saves(?: up to| about| at most)? (.*?)\. (?=[A-Z\w<])(.*)", re.S
+)
 
 
 @dataclass(frozen=True)

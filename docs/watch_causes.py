@@ -17,8 +17,9 @@ HEAD = """# Causes that watch finds
 report and in the [gallery](gallery.md), and their kinds those of `--fail-on`. A report names the
 program's own functions and variables where this table has *f* and *x*, and may have another form of the
 change, which fits the statement. The last column says how the seconds of a finding are known:
-*measured* means timed in this run, *estimated* means that windows of the profiler stand for the whole
-run, and *bound* that the change may save much less.
+*measured* means timed in this run ("saves 1 s"), *estimated* means that windows of the profiler stand
+for the whole run ("saves about 1 s"), and *bound* that the change may save much less ("saves at most
+1 s").
 
 In programs with {libraries}, changes are in the words of these libraries.
 

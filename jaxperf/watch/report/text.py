@@ -19,7 +19,7 @@ from jaxperf.watch.report import top_programs
 from jaxperf.watch.report.analysis import Analysis
 from jaxperf.watch.rules import find_causes, program_notes
 from jaxperf.watch.rules.small_programs import EAGER_CAUSES, eager_cause
-from jaxperf.watch.rules.table import VERSIONS, Finding, advice_for, cause_of
+from jaxperf.watch.rules.table import SAVES, VERSIONS, Finding, advice_for, cause_of
 from jaxperf.watch.source import statements
 
 FINDINGS = 5  # findings that are shown with their statements and advice
@@ -216,7 +216,8 @@ def _finding(number: int, finding: Finding, functions: Collection[str]) -> Itera
     name = finding.name.removeprefix("jit_")
     if not reason.startswith((f"{name} ", f"{name},")) and reason.split()[0].rstrip(",") not in functions:
         reason = reason[0].upper() + reason[1:]
-    summary = f"{number}. {advice.title}, {finding.at}: saves up to {' and '.join(amounts)}. {reason}."
+    saving = f"{SAVES[cause_of(finding).confidence]} {' and '.join(amounts)}"
+    summary = f"{number}. {advice.title}, {finding.at}: {saving}. {reason}."
     if number > FINDINGS:
         yield Text(summary)
         return

@@ -27,6 +27,8 @@ KINDS = (
     "version",
 )  # fmt: skip
 ANY = "any"  # of `--fail-on`: all kinds
+# by how the seconds of a cause are known
+SAVES = {"measured": "saves", "estimated": "saves about", "bound": "saves at most"}
 
 # sections of the chapter
 SYNCHRONIZE = "8.2.2 Synchronization functions: making the front end wait"
@@ -318,4 +320,5 @@ def failures(findings: Collection[Finding], wanted: Collection[str]) -> Iterator
     for finding in findings:
         cause, saving = cause_of(finding), format_quantity(finding.seconds, "s")
         if cause.kind in wanted or ANY in wanted:
-            yield f"error: --fail-on {cause.kind}: {cause.title}, {finding.at}: saves up to {saving}"
+            saves = SAVES[cause.confidence]
+            yield f"error: --fail-on {cause.kind}: {cause.title}, {finding.at}: {saves} {saving}"

@@ -185,7 +185,7 @@ def test_why_again_says_what_is_known(how, why):
 
 
 @pytest.mark.parametrize(
-    ("seconds", "saves"), [(0.0, "saves up to 67.1 MB"), (2.0, "saves up to 2 s and 67.1 MB")]
+    ("seconds", "saves"), [(0.0, "saves at most 67.1 MB"), (2.0, "saves at most 2 s and 67.1 MB")]
 )
 def test_no_seconds_are_promised_where_none_are_saved(seconds, saves, monkeypatch):
     finding = Finding("donation", AT, seconds, "reason", "step", 1 << 26)
