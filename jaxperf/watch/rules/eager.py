@@ -190,20 +190,19 @@ def _libraries_called(analysis: Analysis) -> dict[Place, str]:
 
 
 @once
-def _eager_s(analysis: Analysis) -> tuple[float, float]:
-    """Return the seconds in operations outside of jit: in the profiler's windows, and in the run."""
-    samples = [s for s in analysis.of_kinds(EAGER) if s.start >= analysis.begin]
-    return sum(map(analysis.windows.of, samples)), sum(map(analysis.front, samples))
+def _eager_seen_s(analysis: Analysis) -> float:
+    """Return the seconds of the profiler's windows in operations outside of jit."""
+    return sum(analysis.windows.of(s) for s in analysis.of_kinds(EAGER) if s.start >= analysis.begin)
 
 
 def _saw_little(analysis: Analysis) -> bool:
     """Return whether windows saw too little of the operations outside of jit."""
-    return total_length(analysis.steady) < SEEN_S or _eager_s(analysis)[0] < BRIEF_S
+    return total_length(analysis.steady) < SEEN_S or _eager_seen_s(analysis) < BRIEF_S
 
 
 def _rate(analysis: Analysis) -> float:
     """Return how many operations outside of jit run in a second at their lines, by the profiler's windows."""
-    programs, (seen_s, _) = analysis.log.activity.programs, _eager_s(analysis)
+    programs, seen_s = analysis.log.activity.programs, _eager_seen_s(analysis)
     outside = [p.calls for name, p in programs.items() if name not in analysis.jitted]
     return sum(calls for calls in outside if calls >= OFTEN) / seen_s if seen_s else 0.0
 
@@ -227,8 +226,10 @@ def _reason(analysis: Analysis, at: Place, lost: _Lost) -> str:
             "small operations are dispatched outside of jit; windows of the profiler saw too little of it to "
             "tell what devices did meanwhile"
         )
-    each_s = format_quantity(1 / _rate(analysis), "s")
-    return f"operations are dispatched outside of jit, {each_s} each, and devices are idle meanwhile"
+    rate = _rate(analysis)
+    # windows may have seen only what a transformation runs
+    each = f", {format_quantity(1 / rate, 's')} each" if rate else ""
+    return f"operations are dispatched outside of jit{each}, and devices are idle meanwhile"
 
 
 def _new_jit_objects(analysis: Analysis, idle: dict[Place, float]) -> Iterator[Finding]:

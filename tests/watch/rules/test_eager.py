@@ -959,6 +959,17 @@ def test_samples_say_what_a_transformation_in_each_turn_costs_where_no_window_sa
     assert all(f.seconds == pytest.approx(9 * 0.9) and f.form == "transform" for f in findings)
 
 
+def test_a_transformation_in_each_turn_is_found_where_windows_saw_no_operation_often(places):
+    at = places("keys = split(key)\nfor x in xs:\n    y = jax.value_and_grad(loss)(w, x)\n")
+    samples = [StackSample(EAGER, at(1, "<module>"), 0.0, 0.1)]
+    samples += [StackSample(DISPATCH, at(3, "<module>"), t, t + 0.9) for t in range(1, 9)]
+    call = Compiled("loss", at(3, "<module>"), {"compile": (-1.0, 0.0)}, explained=True)
+    activity = DeviceActivity(windows=[(0.0, 9.0)])
+    log = Log("a", -1.0, 9.0, samples=samples, compiled=[call], activity=activity)
+    (finding,) = eager.find_eager_operations(Analysis(log))
+    assert finding.at == at(3, "<module>") and "outside of jit, and devices are idle" in finding.reason
+
+
 @pytest.mark.parametrize(("opcode", "first_s", "share"), [
     ("xor", 1e-4, 3 / 4), ("xor", 6e-3, 5e-4 / 18.3e-3), ("negate", 2e-4, 3 / 4),
 ])  # fmt: skip
