@@ -7,9 +7,7 @@ python docs/field_page.py --check      # say whether the page is that of the kep
 
 from __future__ import annotations
 
-import argparse
 import json
-import shutil
 import statistics
 import sys
 import tomllib
@@ -19,9 +17,10 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks" / "field")]
+sys.path[:0] = [str(ROOT), str(ROOT / "docs"), str(ROOT / "benchmarks" / "field")]
 
 from field_table import Judged, Program, Slow, read_table  # noqa: E402
+from kept_log import keep_log  # noqa: E402
 
 from jaxperf.measure.other_load import BUSY  # noqa: E402
 from jaxperf.result.formatting import format_count  # noqa: E402
@@ -47,21 +46,11 @@ VERDICTS = {
 
 def main(words: list[str]) -> int:
     """Write the page, or check it; return the exit status."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("log", nargs="?", type=Path, help="a log to keep first")
-    parser.add_argument("--check", action="store_true", help="only compare the page with the kept log")
-    options = parser.parse_args(words)
-    if options.check:
+    if keep_log(words, __doc__, KEPT):
         log, programs = json.loads(KEPT.read_text()), read_table()[0]
         same = (PAGE.read_text(), REPORTS.read_text()) == (page(log, programs), reports(log, programs))
         print("field.md is that of the kept log" if same else "run: python docs/field_page.py")
         return int(not same)
-    if options.log:
-        if not options.log.is_file():
-            parser.error(f"{options.log} is no file")
-        shutil.copyfile(options.log, KEPT)
     log, programs = json.loads(KEPT.read_text()), read_table()[0]
     PAGE.write_text(page(log, programs))
     REPORTS.write_text(reports(log, programs))

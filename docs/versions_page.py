@@ -7,13 +7,11 @@ python docs/versions_page.py --check      # say whether the page is that of the 
 
 from __future__ import annotations
 
-import argparse
 import html
 import itertools
 import json
 import math
 import re
-import shutil
 import statistics
 import sys
 from collections.abc import Iterator
@@ -21,7 +19,9 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT)]
+sys.path[:0] = [str(ROOT), str(ROOT / "docs")]
+
+from kept_log import keep_log  # noqa: E402
 
 from jaxperf.known_faults import FAULTS, Fault, release  # noqa: E402
 from jaxperf.result.formatting import format_quantity  # noqa: E402
@@ -46,20 +46,10 @@ REPOSITORY = "https://github.com/"
 
 def main(words: list[str]) -> int:
     """Write the page, or check it; return the exit status."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("log", nargs="?", type=Path, help="a log to keep first")
-    parser.add_argument("--check", action="store_true", help="only compare the page with the kept log")
-    options = parser.parse_args(words)
-    if options.check:
+    if keep_log(words, __doc__, KEPT):
         same = PAGE.read_text() == page(json.loads(KEPT.read_text()))
         print("versions.md is that of the kept log" if same else "run: python docs/versions_page.py")
         return int(not same)
-    if options.log:
-        if not options.log.is_file():
-            parser.error(f"{options.log} is no file")
-        shutil.copyfile(options.log, KEPT)
     log = json.loads(KEPT.read_text())
     PAGE.write_text(page(log))
     plots(log)

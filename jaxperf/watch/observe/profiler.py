@@ -230,7 +230,7 @@ class Profiler:
         share = COST_SHARE if now - self._part < EARLY_S else LATER_SHARE
         # what the next one will cost, which may be shorter
         shorter = min(1.0, self._length_s / was_s)
-        pause_s = shorter * (cost_s + SLOWDOWN * (ended - self._opened)) / share
+        pause_s = shorter * (cost_s + SLOWDOWN * was_s) / share
         self._next = now + max(pause_s, PAUSE * (now - self._first))
 
     def _drop_windows(self) -> None:

@@ -161,7 +161,7 @@ def between_steps(at: Place, steps: Collection[Place]) -> bool:
         flow, computed = _flow(statement), _writes(stepping)
         made = flow.writes
         if isinstance(statement, ast.Expr):
-            # nor does a loop's own variable
+            # a call does not change a loop's own variable either
             others = [f for f in flows if f not in stepping and not isinstance(f.node, ast.For)]
             made = (_made_of(made, others) & _writes(others)) - computed
         needed = any(share(f.reads, reached(made, flows)) for f in stepping)

@@ -34,9 +34,8 @@ def test_the_report_is_written_at_any_end(tmp_path, text, status, ended):
     process = start(tmp_path, text)
     out, err = process.communicate()
     assert process.returncode == status, err
-    assert out == (
-        "3.0\n3\n" if "fork" in text else "3.0\n"
-    )  # what os._exit leaves in the streams stays lost
+    # what os._exit leaves in the streams stays lost
+    assert out == ("3.0\n3\n" if "fork" in text else "3.0\n")
     report = json.loads((tmp_path / "out" / "train.json").read_text())
     assert report["ended"] == ended and report["programs"] >= 1
     assert (tmp_path / "out" / "train.html").is_file() and err.count("Page: ") == 1
